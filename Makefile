@@ -6,7 +6,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build check test soak bench bench-propagation demo docs charts clean prerequisites
+.PHONY: help build check test soak bench bench-propagation demo docs charts image check-image clean prerequisites
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' Makefile
@@ -54,6 +54,19 @@ docs: prerequisites ## build the documentation into target/book and check all li
 charts: ## lint and render the Helm charts (builds helm, needs Go)
 	scripts/tools.sh helm
 	scripts/charts.sh
+
+image: prerequisites ## build the container images with buildah, or else only their contents; check and run them (optimized build)
+	scripts/tools.sh image
+	if command -v buildah >/dev/null; then scripts/image.sh images target/image; \
+	else scripts/image.sh build && scripts/image.sh roots target/image; fi
+	.tools/venv/bin/python -B scripts/check-image.py target/image 64
+	.tools/venv/bin/python -B scripts/check-compose.py target/image
+
+check-image: build ## check the contents of the images, and run the compose file without a container engine (debug build)
+	scripts/tools.sh image
+	BINARIES=target/debug scripts/image.sh roots target/image-debug
+	.tools/venv/bin/python -B scripts/check-image.py target/image-debug
+	.tools/venv/bin/python -B scripts/check-compose.py target/image-debug
 
 clean: ## delete all build outputs and downloaded tools
 	rm -rf target .tools

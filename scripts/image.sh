@@ -4,7 +4,10 @@
 #
 #   image.sh build            builds the programs, optimized, into target/release
 #   image.sh root NAME DIR    assembles the root file system of the image of the program NAME in DIR, which must not exist.
-#                             BINARIES is the folder of the programs (target/release). STRIP=no keeps the symbols.
+#                             BINARIES is the folder of the programs (target/release).
+#   image.sh roots DIR        assembles all three in DIR/control-plane, DIR/ext-authz and DIR/cli, which it replaces
+#   image.sh images DIR       builds the images with buildah, and writes their root file systems to the same folders.
+#                             BUILDER is the image of the build stage, if not the one in the Dockerfile. TAG is 0.1.0 by default.
 set -euo pipefail
 
 here="$(cd "$(dirname "$0")" && pwd)"
@@ -13,12 +16,15 @@ tools="$project/.tools/bin"
 binaries="${BINARIES:-$project/target/release}"
 # The user of the image. The Helm charts run the images with the same number.
 user=65532
+declare -A programs=([control-plane]=countersign-control-plane [ext-authz]=countersign-ext-authz [cli]=countersign)
 name='' crate='' dir='' libraries=() packages=()
 
 main() {
     case "${1:-}" in
     build) build_programs ;;
     root) assemble_root "${2:?the name of a program}" "${3:?a folder}" ;;
+    roots) assemble_roots "${2:?a folder}" ;;
+    images) build_images "${2:?a folder}" ;;
     *)
         sed -n '2,/^set -e/s/^# \{0,1\}//p' "$0" >&2
         exit 2
@@ -29,6 +35,28 @@ main() {
 # The same features and lock file as in every other build.
 build_programs() {
     (cd "$project" && cargo build --release --locked --workspace --bins)
+}
+
+assemble_roots() {
+    local target
+    rm -rf "$1"
+    for target in "${!programs[@]}"; do
+        # A new process, because each root has its own variables.
+        "$here/image.sh" root "${programs[$target]}" "$1/$target"
+    done
+}
+
+# With the isolation chroot, buildah needs no rights that a container lacks.
+build_images() {
+    local target tag="${TAG:-0.1.0}" arguments=()
+    [ -z "${BUILDER:-}" ] || arguments+=(--build-arg "BUILDER=$BUILDER")
+    arguments+=(--build-arg "VERSION=$tag" --build-arg "REVISION=$(git -C "$project" rev-parse HEAD 2>/dev/null || true)")
+    arguments+=(--build-arg "CREATED=$(date -u +%Y-%m-%dT%H:%M:%SZ)")
+    rm -rf "$1"
+    for target in "${!programs[@]}"; do
+        buildah bud --isolation chroot --layers "${arguments[@]}" --target "$target" --tag "countersign-$target:$tag" \
+            --output "type=local,dest=$1/$target" "$project"
+    done
 }
 
 assemble_root() {
@@ -55,7 +83,7 @@ assemble_root() {
 # Removes the line tables, which are most of the file. The names of functions stay, for the backtrace of a panic.
 copy_program() {
     install -D -m 0755 "$binaries/$name" "$dir/usr/local/bin/$name"
-    [ "${STRIP:-yes}" = no ] || strip --strip-debug "$dir/usr/local/bin/$name"
+    strip --strip-debug "$dir/usr/local/bin/$name"
 }
 
 # Copies the dynamic loader and the libraries to the paths at which the loader searches for them.

@@ -15,7 +15,8 @@
 #   tools.sh helm    .tools/bin/helm              renders the charts; needs Go
 #   tools.sh sbom    .tools/bin/cargo-cyclonedx   lists the crates of a program; runs in the build stage of the Dockerfile
 #   tools.sh image   what `make image` and `make check-image` need: cargo-cyclonedx, hadolint and a validator of SBOMs in .tools/venv,
-#                    Envoy, PostgreSQL, redis-server, Prometheus, .tools/bin/bwrap and jq
+#                    Envoy, PostgreSQL, redis-server, Prometheus, .tools/bin/bwrap and jq; .tools/compose-spec.json, the schema
+#                    of compose files, if Go is installed
 #   tools.sh docs    .tools/bin/mdbook            builds the documentation (book.toml)
 set -euo pipefail
 
@@ -23,6 +24,7 @@ CARGO_DENY=0.20.2
 CARGO_CYCLONEDX=0.5.9
 HELM=v3.20.2
 OAUTH2_PROXY=v7.15.6
+COMPOSE_GO=v2.16.2
 MDBOOK=0.5.4
 
 here="$(cd "$(dirname "$0")" && pwd)"
@@ -56,6 +58,7 @@ install_image_tools() {
     install_prometheus
     link "$(find_or_install bubblewrap find_bubblewrap true bubblewrap "apt-get install -y bubblewrap")" bwrap
     find_or_install jq find_jq true jq "apt-get install -y jq" >/dev/null
+    install_compose_schema
 }
 
 install_envoy() {
@@ -136,6 +139,17 @@ install_oauth2_proxy() {
     [ ! -x "$tools/bin/oauth2-proxy" ] && command -v go >/dev/null || return 0
     echo "building oauth2-proxy $OAUTH2_PROXY (only the first time; takes a minute or two)"
     GOBIN="$tools/bin" go install "github.com/oauth2-proxy/oauth2-proxy/v7@$OAUTH2_PROXY"
+}
+
+# The schema of compose files is in the Go module with which Docker Compose reads them.
+install_compose_schema() {
+    local module="github.com/compose-spec/compose-go/v2@$COMPOSE_GO" folder
+    [ ! -e "$tools/compose-spec.$COMPOSE_GO" ] && command -v go >/dev/null || return 0
+    # From a folder without go.mod, because `go mod download` would look for one.
+    folder=$(cd "$tools" && go mod download -json "$module" | sed -n 's/^\t"Dir": "\(.*\)",$/\1/p')
+    [ -n "$folder" ] || fail "cannot download $module"
+    install -m 0644 "$folder/schema/compose-spec.json" "$tools/compose-spec.json"
+    touch "$tools/compose-spec.$COMPOSE_GO"
 }
 
 find_bubblewrap() {

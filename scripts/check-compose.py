@@ -1,0 +1,171 @@
+#!/usr/bin/env python3
+"""Starts docker-compose.yaml without a container engine, and checks that an agent with a role gets through Envoy.
+
+    check-compose.py ROOTS    ROOTS: the folder with the root file systems of the targets of the Dockerfile
+
+The images of this project run with their root file systems. Programs of this machine take the place of the public images, with the
+same settings files, volumes and users. scripts/sandbox.py describes what is as in a container.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from compose import Compose
+
+ROOT = Path(__file__).resolve().parent.parent
+TOOLS = ROOT / ".tools"
+ENVOY = "http://127.0.0.1:10000"
+PROMETHEUS = "http://127.0.0.1:9091"
+# A revocation takes effect within a second; the command line starts in between.
+EFFECT_SECONDS = 5
+# Prometheus scrapes every 15 s.
+SCRAPE_SECONDS = 45
+SUCCESS, DENIED = 0, 3
+
+
+def main() -> int:
+    folder = os.environ.get("COMPOSE_FOLDER")
+    if folder:
+        return check(Compose(Path(folder)))
+    folder = tempfile.mkdtemp(prefix="countersign-compose-", dir="/tmp")
+    try:
+        return subprocess.run(own_network(Path(folder), Path(sys.argv[1]).resolve())).returncode
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def own_network(folder: Path, roots: Path) -> list[str]:
+    """The command that runs this script again, in a network of its own, so that the ports are free and nothing is reachable. The folder
+    shows the project, the roots and the programs to users who may not enter the checkout."""
+    for name in ("project", "roots", "volumes", "bin"):
+        (folder / name).mkdir()
+    folder.chmod(0o755)
+    binds = [(ROOT, folder / "project"), (roots, folder / "roots")]
+    for program in ("envoy", "redis-server", "prometheus"):
+        (folder / "bin" / program).touch()
+        binds.append(((TOOLS / "bin" / program).resolve(), folder / "bin" / program))
+    arguments = ["bwrap", "--unshare-net", "--die-with-parent", "--dev-bind", "/", "/"]
+    arguments += ["--cap-add", "ALL"] if os.geteuid() == 0 else []
+    for source, target in binds:
+        arguments += ["--ro-bind", str(source), str(target)]
+    environment = {"COMPOSE_FOLDER": str(folder), "POSTGRESQL_PROGRAMS": str((TOOLS / "postgresql").resolve())}
+    for name, value in environment.items():
+        arguments += ["--setenv", name, value]
+    return [*arguments, "--", sys.executable, "-B", __file__]
+
+
+def check(compose: Compose) -> int:
+    try:
+        compose.up()
+        step("all services run")
+        owner = exports(compose.run("owner"))
+        check_agent(compose, owner)
+        check_second_setup(compose)
+        check_monitoring()
+        check_stop(compose)
+        return 0
+    except (AssertionError, subprocess.TimeoutExpired) as failure:
+        print(f"check-compose.py: {failure}", file=sys.stderr)
+        for log in sorted((compose.folder / "logs").iterdir()):
+            print(f"--- {log.name}\n{compose.log(log.name)}", file=sys.stderr)
+        return 1
+    finally:
+        compose.kill()
+
+
+def check_agent(compose: Compose, owner: dict[str, str]) -> None:
+    """The commands of docs/run/compose.md."""
+
+    def cli(*arguments: str, code: int = SUCCESS) -> str:
+        result = compose.run("cli", *arguments, environment=owner)
+        assert result.returncode == code, f"countersign {arguments}: {result.returncode}, not {code}: {result.stdout}{result.stderr}"
+        return (result.stdout if code == SUCCESS else result.stderr).strip()
+
+    wait_until(lambda: status(f"{ENVOY}/") == 401, EFFECT_SECONDS, "a request without a token gets 401")
+    cli("agent", "keygen")
+    agent = cli("agent", "register", "--email", "me@example.com", "--name", "My agent")
+    assert "no_role" in cli("agent", "call", "--plain-http", "http://envoy:10000/", code=DENIED)
+    step("an agent without a role gets 403 no_role through Envoy")
+    cli("role", "assign", "reader", agent)
+    wait_until(lambda: compose.run("cli", "agent", "call", "--plain-http", "http://envoy:10000/").returncode == SUCCESS, EFFECT_SECONDS, "200")
+    headers = dict(json.loads(cli("agent", "call", "--plain-http", "http://envoy:10000/"))["headers"])
+    assert (headers["x-agent-id"], headers["x-agent-roles"]) == (agent, "reader"), headers
+    step("an agent with a role gets 200 through Envoy, and the service receives its identity")
+    cli("role", "revoke", "reader", agent)
+    call = lambda: compose.run("cli", "agent", "call", "--plain-http", "http://envoy:10000/")
+    wait_until(lambda: call().returncode == DENIED, EFFECT_SECONDS, "403 after the revocation")
+    step("without the role it gets 403 again")
+
+
+def check_second_setup(compose: Compose) -> None:
+    key = compose.folder / "volumes/sidecar-secrets/keys"
+    before = (key.stat().st_mtime_ns, (compose.folder / "volumes/ca/ca.pem").stat().st_mtime_ns)
+    for name in ("setup", "create-service"):
+        result = compose.run(name)
+        assert result.returncode == SUCCESS, f"{name}: {result.stderr}"
+    assert before == (key.stat().st_mtime_ns, (compose.folder / "volumes/ca/ca.pem").stat().st_mtime_ns), "a secret has changed"
+    step("a second start changes no secret")
+
+
+def check_monitoring() -> None:
+    """Prometheus scrapes both servers, and evaluates all rules of the charts."""
+
+    def is_up() -> bool:
+        targets = query("/api/v1/targets")["activeTargets"]
+        return len(targets) == 2 and all(target["health"] == "up" for target in targets)
+
+    def rules_are_good() -> bool:
+        groups = query("/api/v1/rules")["groups"]
+        return len(groups) >= 4 and all(rule["health"] == "ok" for group in groups for rule in group["rules"])
+
+    wait_until(is_up, SCRAPE_SECONDS, "Prometheus scrapes both servers")
+    wait_until(rules_are_good, SCRAPE_SECONDS, "Prometheus evaluates the rules")
+    step("Prometheus scrapes both servers and evaluates the rules")
+
+
+def check_stop(compose: Compose) -> None:
+    stopped = {name: compose.stop(name) for name in ("ext-authz", "control-plane")}
+    assert set(stopped.values()) == {0}, f"exit codes after SIGTERM: {stopped}"
+    step("the control plane and the sidecar end with 0 after SIGTERM")
+
+
+def exports(result: subprocess.CompletedProcess) -> dict[str, str]:
+    assert result.returncode == SUCCESS, result.stderr
+    return dict(line.removeprefix("export ").split("=", 1) for line in result.stdout.splitlines())
+
+
+def query(path: str) -> dict:
+    with urllib.request.urlopen(PROMETHEUS + path, timeout=5) as response:
+        return json.load(response)["data"]
+
+
+def status(url: str) -> int | None:
+    try:
+        return urllib.request.urlopen(url, timeout=5).status
+    except urllib.error.HTTPError as error:
+        return error.code
+    except OSError:
+        return None
+
+
+def wait_until(condition, seconds: float, description: str) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds} s: {description}"
+        time.sleep(0.1)
+
+
+def step(text: str) -> None:
+    print(f"compose: {text}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
