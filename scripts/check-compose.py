@@ -98,6 +98,7 @@ def check_agent(compose: Compose, owner: dict[str, str]) -> None:
     wait_until(lambda: compose.run("cli", "agent", "call", "--plain-http", "http://envoy:10000/").returncode == SUCCESS, EFFECT_SECONDS, "200")
     headers = dict(json.loads(cli("agent", "call", "--plain-http", "http://envoy:10000/"))["headers"])
     assert (headers["x-agent-id"], headers["x-agent-roles"]) == (agent, "reader"), headers
+    assert status(f"{ENVOY}/", cli("agent", "login")) == 200, "with the token of agent login"
     step("an agent with a role gets 200 through Envoy, and the service receives its identity")
     cli("role", "revoke", "reader", agent)
     call = lambda: compose.run("cli", "agent", "call", "--plain-http", "http://envoy:10000/")
@@ -147,9 +148,10 @@ def query(path: str) -> dict:
         return json.load(response)["data"]
 
 
-def status(url: str) -> int | None:
+def status(url: str, token: str | None = None) -> int | None:
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"} if token else {})
     try:
-        return urllib.request.urlopen(url, timeout=5).status
+        return urllib.request.urlopen(request, timeout=5).status
     except urllib.error.HTTPError as error:
         return error.code
     except OSError:

@@ -7,7 +7,7 @@
 #                             BINARIES is the folder of the programs (target/release).
 #   image.sh roots DIR        assembles all three in DIR/control-plane, DIR/ext-authz and DIR/cli, which it replaces
 #   image.sh images DIR       builds the images with buildah, and writes their root file systems to the same folders.
-#                             BUILDER is the image of the build stage, if not the one in the Dockerfile. TAG is 0.1.0 by default.
+#                             BUILDER is the image of the build stage, if not the one in the Dockerfile. TAG is the version by default.
 set -euo pipefail
 
 here="$(cd "$(dirname "$0")" && pwd)"
@@ -48,7 +48,7 @@ assemble_roots() {
 
 # With the isolation chroot, buildah needs no rights that a container lacks.
 build_images() {
-    local target tag="${TAG:-0.1.0}" arguments=()
+    local target tag="${TAG:-$(sed -n 's/^version = "\(.*\)"$/\1/p' "$project/Cargo.toml" | head -1)}" arguments=()
     [ -z "${BUILDER:-}" ] || arguments+=(--build-arg "BUILDER=$BUILDER")
     arguments+=(--build-arg "VERSION=$tag" --build-arg "REVISION=$(git -C "$project" rev-parse HEAD 2>/dev/null || true)")
     arguments+=(--build-arg "CREATED=$(date -u +%Y-%m-%dT%H:%M:%SZ)")
