@@ -86,7 +86,8 @@ def check_agent(compose: Compose, owner: dict[str, str]) -> None:
 
     def cli(*arguments: str, code: int = SUCCESS) -> str:
         result = compose.run("cli", *arguments, environment=owner)
-        assert result.returncode == code, f"countersign {arguments}: {result.returncode}, not {code}: {result.stdout}{result.stderr}"
+        output = result.stdout + result.stderr
+        assert result.returncode == code, f"countersign {arguments}: {result.returncode}, not {code}: {output}"
         return (result.stdout if code == SUCCESS else result.stderr).strip()
 
     wait_until(lambda: status(f"{ENVOY}/") == 401, EFFECT_SECONDS, "a request without a token gets 401")
@@ -95,14 +96,14 @@ def check_agent(compose: Compose, owner: dict[str, str]) -> None:
     assert "no_role" in cli("agent", "call", "--plain-http", "http://envoy:10000/", code=DENIED)
     step("an agent without a role gets 403 no_role through Envoy")
     cli("role", "assign", "reader", agent)
-    wait_until(lambda: compose.run("cli", "agent", "call", "--plain-http", "http://envoy:10000/").returncode == SUCCESS, EFFECT_SECONDS, "200")
+    call = lambda: compose.run("cli", "agent", "call", "--plain-http", "http://envoy:10000/").returncode
+    wait_until(lambda: call() == SUCCESS, EFFECT_SECONDS, "200 after the assignment")
     headers = dict(json.loads(cli("agent", "call", "--plain-http", "http://envoy:10000/"))["headers"])
     assert (headers["x-agent-id"], headers["x-agent-roles"]) == (agent, "reader"), headers
     assert status(f"{ENVOY}/", cli("agent", "login")) == 200, "with the token of agent login"
     step("an agent with a role gets 200 through Envoy, and the service receives its identity")
     cli("role", "revoke", "reader", agent)
-    call = lambda: compose.run("cli", "agent", "call", "--plain-http", "http://envoy:10000/")
-    wait_until(lambda: call().returncode == DENIED, EFFECT_SECONDS, "403 after the revocation")
+    wait_until(lambda: call() == DENIED, EFFECT_SECONDS, "403 after the revocation")
     step("without the role it gets 403 again")
 
 
