@@ -16,6 +16,8 @@ import re
 import stat
 import subprocess
 import sys
+import tempfile
+import time
 from pathlib import Path
 
 import cyclonedx.schema
@@ -25,6 +27,7 @@ from sandbox import Container, Image
 
 ROOT = Path(__file__).resolve().parent.parent
 USER = 65532
+START_SECONDS = 30
 # The program of each target, and a crate that it contains.
 TARGETS = {
     "control-plane": ("countersign-control-plane", "axum"),
@@ -46,6 +49,7 @@ EXPECTED = re.compile(
 def main() -> int:
     roots = Path(sys.argv[1])
     problems = [problem for target in TARGETS for problem in problems_of_root(target, roots / target)]
+    problems += problems_of_embedded_database(roots / "control-plane")
     problems += [*problems_of_dockerfile(), *problems_of_charts(), *problems_of_compose(roots)]
     for problem in problems:
         print(f"check-image.py: {problem}", file=sys.stderr)
@@ -96,6 +100,29 @@ def problems_of_program(target: str, root: Path) -> list[str]:
     if Container(image, ["sh", "-c", "true"], USER, {}, [], [], []).run().returncode == 0:
         problems.append("the image has a shell")
     return problems
+
+
+def problems_of_embedded_database(root: Path) -> list[str]:
+    """The control plane starts on SQLite, writes to its volume and to /tmp only, and ends after SIGTERM."""
+    ports = [word for port in ("api", "sync", "admin") for word in ("--set", f"listen.{port}=127.0.0.1:0")]
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        os.chmod(folder, 0o755)
+        data = Path(folder) / "data"
+        data.mkdir()
+        if os.geteuid() == 0:
+            os.chown(data, USER, USER)
+        image = Image.of_target("control-plane", root)
+        command = ["--dev", "--set", "data_dir=/data", *ports]
+        with open(Path(folder) / "log", "w+") as log:
+            container = Container(image, command, USER, {}, [(data, "/data", False)], ["/tmp"], [])
+            running = container.start(stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+            deadline = time.monotonic() + START_SECONDS
+            # The server writes this file when it is ready.
+            while not (data / "dev.env").exists() and running.process.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.1)
+            is_ready, code = (data / "dev.env").exists(), running.stop()
+            log.seek(0)
+            return [] if is_ready and code == 0 else [f"control-plane: with SQLite: exit code {code}: {log.read()[-1000:]}"]
 
 
 def problems_of_sbom(root: Path, program: str, crate: str) -> list[str]:
@@ -151,6 +178,9 @@ def problems_of_compose(roots: Path) -> list[str]:
         problems += [f"docker-compose.yaml: {error.instance_path}: {error.message}" for error in errors]
     if set(re.findall(r"COUNTERSIGN_VERSION:-([^}]*)", text)) != {version()}:
         problems.append("docker-compose.yaml: another version of the images")
+    ports = [port for service in compose["services"].values() for port in service.get("ports", [])]
+    if not all(port.startswith("127.0.0.1:") for port in ports):
+        problems.append(f"docker-compose.yaml: ports that are not on loopback: {ports}")
     used = {volume.split(":")[0] for service in compose["services"].values() for volume in service.get("volumes", [])}
     if {name for name in used if not name.startswith("./")} != set(compose["volumes"]):
         problems.append("docker-compose.yaml: the volumes are not those that the services use")

@@ -42,7 +42,10 @@ class Compose:
     def up(self) -> None:
         """Starts all services without a profile, as `docker compose up` does."""
         for name, service in self.services.items():
-            if "profiles" not in service and name not in NOT_STARTED:
+            if name in NOT_STARTED:
+                # Its mounted files exist, and it is restricted.
+                self.container(name)
+            elif "profiles" not in service:
                 self.start(name)
 
     def start(self, name: str) -> None:
