@@ -9,16 +9,15 @@ same settings files, volumes and users. scripts/sandbox.py describes what is as 
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.error
 import urllib.request
 from pathlib import Path
 
 from compose import Compose
+from sandbox import run_again
 
 ROOT = Path(__file__).resolve().parent.parent
 TOOLS = ROOT / ".tools"
@@ -32,34 +31,11 @@ SUCCESS, DENIED = 0, 3
 
 
 def main() -> int:
-    folder = os.environ.get("COMPOSE_FOLDER")
-    if folder:
+    if folder := os.environ.get("SANDBOX_FOLDER"):
         return check(Compose(Path(folder)))
-    folder = tempfile.mkdtemp(prefix="countersign-compose-", dir="/tmp")
-    try:
-        return subprocess.run(own_network(Path(folder), Path(sys.argv[1]).resolve())).returncode
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def own_network(folder: Path, roots: Path) -> list[str]:
-    """The command that runs this script again, in a network of its own, so that the ports are free and nothing is reachable. The folder
-    shows the project, the roots and the programs to users who may not enter the checkout."""
-    for name in ("project", "roots", "volumes", "bin"):
-        (folder / name).mkdir()
-    folder.chmod(0o755)
-    binds = [(ROOT, folder / "project"), (roots, folder / "roots")]
-    for program in ("envoy", "redis-server", "prometheus"):
-        (folder / "bin" / program).touch()
-        binds.append(((TOOLS / "bin" / program).resolve(), folder / "bin" / program))
-    arguments = ["bwrap", "--unshare-net", "--die-with-parent", "--dev-bind", "/", "/"]
-    arguments += ["--cap-add", "ALL"] if os.geteuid() == 0 else []
-    for source, target in binds:
-        arguments += ["--ro-bind", str(source), str(target)]
-    environment = {"COMPOSE_FOLDER": str(folder), "POSTGRESQL_PROGRAMS": str((TOOLS / "postgresql").resolve())}
-    for name, value in environment.items():
-        arguments += ["--setenv", name, value]
-    return [*arguments, "--", sys.executable, "-B", __file__]
+    binds = {"project": ROOT, "roots": Path(sys.argv[1])}
+    binds |= {f"bin/{program}": TOOLS / "bin" / program for program in ("envoy", "redis-server", "prometheus")}
+    return run_again(binds, {"POSTGRESQL_PROGRAMS": str((TOOLS / "postgresql").resolve())})
 
 
 def check(compose: Compose) -> int:

@@ -61,19 +61,29 @@ class Compose:
 
     def wait_for(self, name: str, condition: str) -> None:
         if condition == "service_completed_successfully":
-            code = self.running[name].process.wait(START_SECONDS)
+            deadline = time.monotonic() + START_SECONDS
+            while (code := self.running[name].process.poll()) is None:
+                self.check_running()
+                assert time.monotonic() < deadline, f"{name} has not ended within {START_SECONDS} s: {self.log(name)}"
+                time.sleep(0.05)
             assert code == 0, f"{name} ended with {code}: {self.log(name)}"
         elif condition == "service_healthy":
             self.wait_until_healthy(name)
         else:
             assert condition == "service_started", condition
 
+    def check_running(self) -> None:
+        """A container engine would restart a service that has ended."""
+        for name, running in self.running.items():
+            if "restart" in self.services[name]:
+                assert running.process.poll() is None, f"{name} has ended: {self.log(name)}"
+
     def wait_until_healthy(self, name: str) -> None:
         check = self.services[name]["healthcheck"]["test"]
         command = ["sh", "-c", unescape(check[1])] if check[0] == "CMD-SHELL" else check[1:]
         deadline = time.monotonic() + START_SECONDS
         while (result := self.container(name, command, as_service=False).run()).returncode != 0:
-            assert self.running[name].process.poll() is None, f"{name} has ended: {self.log(name)}"
+            self.check_running()
             assert time.monotonic() < deadline, f"{name} is not healthy: {result.stdout}{result.stderr}{self.log(name)}"
             time.sleep(0.2)
 

@@ -57,6 +57,8 @@ build_images() {
         buildah bud --isolation chroot --layers "${arguments[@]}" --target "$target" --tag "countersign-$target:$tag" \
             --output "type=local,dest=$1/$target" "$project"
     done
+    # buildah lets only its user enter the written folders.
+    chmod 0755 "$1" "$1"/*
 }
 
 assemble_root() {

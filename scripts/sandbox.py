@@ -8,8 +8,11 @@ resolves to loopback.
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
+import sys
+import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,6 +23,26 @@ DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # What programs of this machine need, instead of the root file system of a public image.
 MACHINE_FOLDERS = ["/usr", "/etc/ssl", "/etc/alternatives", "/etc/ld.so.cache", "/etc/localtime"]
 MACHINE_LINKS = ["/bin", "/sbin", "/lib", "/lib64"]
+
+
+def run_again(binds: dict[str, Path], environment: dict[str, str]) -> int:
+    """Runs this program again, in a network of its own, so that the ports are free and nothing is reachable. The variable
+    SANDBOX_FOLDER names a folder that shows the paths of `binds` to users who may not enter the checkout."""
+    folder = Path(tempfile.mkdtemp(prefix="countersign-", dir="/tmp"))
+    folder.chmod(0o755)
+    arguments = ["bwrap", "--unshare-net", "--die-with-parent", "--dev-bind", "/", "/"]
+    arguments += ["--cap-add", "ALL"] if os.geteuid() == 0 else []
+    for name, source in binds.items():
+        target = folder / name
+        target.parent.mkdir(exist_ok=True)
+        target.mkdir() if source.is_dir() else target.touch()
+        arguments += ["--ro-bind", str(source.resolve()), str(target)]
+    for name, value in (environment | {"SANDBOX_FOLDER": str(folder)}).items():
+        arguments += ["--setenv", name, value]
+    try:
+        return subprocess.run([*arguments, "--", sys.executable, "-B", *sys.argv]).returncode
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @dataclass
