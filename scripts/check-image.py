@@ -52,7 +52,7 @@ def main() -> int:
     roots = Path(os.environ["SANDBOX_FOLDER"]) / "roots"
     problems = [problem for target in TARGETS for problem in problems_of_root(target, roots / target)]
     problems += problems_of_embedded_database(roots / "control-plane")
-    problems += [*problems_of_dockerfile(), *problems_of_charts(), *problems_of_compose(roots)]
+    problems += [*problems_of_dockerfile(), *problems_of_charts(), *problems_of_compose(roots), *problems_of_requirements()]
     for problem in problems:
         print(f"check-image.py: {problem}", file=sys.stderr)
     return 1 if problems else 0
@@ -196,6 +196,14 @@ def problems_of_compose(roots: Path) -> list[str]:
     if printed != (ROOT / "examples/compose/envoy.yaml").read_text():
         problems.append(f"examples/compose/envoy.yaml is not the output of countersign {' '.join(command)}")
     return problems
+
+
+def problems_of_requirements() -> list[str]:
+    """Both files are installed into the same environment, so they must not ask for different versions."""
+    pins = lambda name: dict(re.findall(r"^([\w.-]+)==(\S+) \\$", (ROOT / f"scripts/requirements-{name}.txt").read_text(), re.MULTILINE))
+    tests, image = pins("tests"), pins("image")
+    different = sorted(name for name in tests.keys() & image.keys() if tests[name] != image[name])
+    return [f"requirements-image.txt has other versions than requirements-tests.txt: {different}"] if different else []
 
 
 def sbom_schema() -> jsonschema_rs.Validator:
