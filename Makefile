@@ -6,7 +6,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build check test soak bench bench-propagation demo docs charts charts-live clean prerequisites
+.PHONY: help build check test soak bench bench-propagation demo docs charts charts-live image check-image debug-images clean prerequisites
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' Makefile
@@ -51,7 +51,7 @@ docs: prerequisites ## build the documentation into target/book and check all li
 	.tools/bin/mdbook build
 	"$$(scripts/find-python.sh)" -B scripts/check-docs.py target/book
 
-charts: build ## check the Helm charts and run their pods without a cluster (builds helm, needs Go)
+charts: debug-images ## check the Helm charts and run their pods without a cluster (builds helm, needs Go)
 	scripts/tools.sh charts
 	scripts/charts.sh
 
@@ -59,6 +59,22 @@ charts-live: ## apply the Helm charts to a real Kubernetes API server (builds ku
 	scripts/tools.sh charts
 	scripts/tools.sh kubernetes
 	.tools/venv/bin/python -B tests/charts/live.py
+
+image: prerequisites ## build the container images with buildah, or else only their contents; check and run them (optimized build)
+	scripts/tools.sh image
+	if command -v buildah >/dev/null; then scripts/image.sh images target/image; \
+	else scripts/image.sh build && scripts/image.sh roots target/image; fi
+	.tools/venv/bin/python -B scripts/check-image.py target/image 64
+	.tools/venv/bin/python -B scripts/check-compose.py target/image
+
+# The root file systems of the images, with the programs of the debug build.
+debug-images: build
+	scripts/tools.sh image
+	BINARIES=target/debug scripts/image.sh roots target/image-debug
+
+check-image: debug-images ## check the contents of the images, and run the compose file without a container engine (debug build)
+	.tools/venv/bin/python -B scripts/check-image.py target/image-debug
+	.tools/venv/bin/python -B scripts/check-compose.py target/image-debug
 
 clean: ## delete all build outputs and downloaded tools
 	rm -rf target .tools

@@ -16,10 +16,15 @@
 #                    kubernetes-validate in .tools/venv, .tools/bin/promtool, and bwrap (a Debian package)
 #   tools.sh kubernetes  what `make charts-live` needs besides: .tools/kubernetes with kube-apiserver (built with Go, about five
 #                    minutes), etcd (a Debian package) and the definitions of the resources of other projects
+#   tools.sh sbom    .tools/bin/cargo-cyclonedx   lists the crates of a program; runs in the build stage of the Dockerfile
+#   tools.sh image   what `make image` and `make check-image` need: cargo-cyclonedx, hadolint and a validator of SBOMs in .tools/venv,
+#                    Envoy, PostgreSQL, redis-server, Prometheus, .tools/bin/bwrap and jq; .tools/compose-spec.json, the schema
+#                    of compose files, if Go is installed
 #   tools.sh docs    .tools/bin/mdbook            builds the documentation (book.toml)
 set -euo pipefail
 
 CARGO_DENY=0.20.2
+CARGO_CYCLONEDX=0.5.9
 HELM=v3.20.2
 HELM_UNITTEST=v1.1.2
 HELM_DOCS=v1.14.2
@@ -29,6 +34,7 @@ GATEWAY_API=v1.6.1
 PROMETHEUS_OPERATOR=v0.85.0
 CERT_MANAGER=v1.21.2
 OAUTH2_PROXY=v7.15.6
+COMPOSE_GO=v2.16.2
 MDBOOK=0.5.4
 
 here="$(cd "$(dirname "$0")" && pwd)"
@@ -44,12 +50,26 @@ main() {
     deny) install_cargo_deny ;;
     charts) install_chart_tools ;;
     kubernetes) install_kube_apiserver; install_etcd; install_resource_definitions ;;
+    sbom) install_cargo_cyclonedx ;;
+    image) install_image_tools ;;
     docs) install_mdbook ;;
     *)
         sed -n '2,/^set -e/s/^# \{0,1\}//p' "$0" >&2
         exit 2
         ;;
     esac
+}
+
+install_image_tools() {
+    install_cargo_cyclonedx
+    install_requirements image
+    install_envoy
+    install_postgresql
+    install_redis
+    install_prometheus
+    link "$(find_or_install bubblewrap find_bubblewrap true bubblewrap "apt-get install -y bubblewrap")" bwrap
+    find_or_install jq find_jq true jq "apt-get install -y jq" >/dev/null
+    install_compose_schema
 }
 
 install_envoy() {
@@ -130,6 +150,23 @@ install_oauth2_proxy() {
     [ ! -x "$tools/bin/oauth2-proxy" ] && command -v go >/dev/null || return 0
     echo "building oauth2-proxy $OAUTH2_PROXY (only the first time; takes a minute or two)"
     GOBIN="$tools/bin" go install "github.com/oauth2-proxy/oauth2-proxy/v7@$OAUTH2_PROXY"
+}
+
+# The schema of compose files is in the Go module with which Docker Compose reads them.
+install_compose_schema() {
+    [ ! -e "$tools/compose-spec.$COMPOSE_GO" ] && command -v go >/dev/null || return 0
+    local folder
+    folder=$(module_folder github.com/compose-spec/compose-go/v2 "$COMPOSE_GO")
+    install -m 0644 "$folder/schema/compose-spec.json" "$tools/compose-spec.json"
+    touch "$tools/compose-spec.$COMPOSE_GO"
+}
+
+find_bubblewrap() {
+    command -v bwrap || true
+}
+
+find_jq() {
+    command -v jq || true
 }
 
 find_wrk() {
@@ -267,18 +304,23 @@ install_cargo_deny() {
     rm -rf "$tools/build"
 }
 
+# A debug build, for the same reason as cargo-deny.
+install_cargo_cyclonedx() {
+    ! has_version "$CARGO_CYCLONEDX" "$tools/bin/cargo-cyclonedx" cyclonedx --version || return 0
+    echo "building cargo-cyclonedx $CARGO_CYCLONEDX (only the first time; takes a minute or two)"
+    CARGO_PROFILE_DEV_DEBUG=0 cargo install cargo-cyclonedx --version "$CARGO_CYCLONEDX" --locked --debug --force --quiet \
+        --root "$tools" --target-dir "$tools/build-sbom"
+    rm -rf "$tools/build-sbom"
+}
+
 install_chart_tools() {
     install_requirements charts
     install_prometheus
-    link "$(find_or_install bubblewrap find_bwrap true bubblewrap "apt-get install -y bubblewrap")" bwrap
+    link "$(find_or_install bubblewrap find_bubblewrap true bubblewrap "apt-get install -y bubblewrap")" bwrap
     install_go_program helm "$HELM" helm.sh/helm/v3 cmd/helm "-X helm.sh/helm/v3/internal/version.version=$HELM"
     install_go_program helm-unittest "$HELM_UNITTEST" github.com/helm-unittest/helm-unittest cmd/helm-unittest
     install_go_program helm-docs "$HELM_DOCS" github.com/norwoodj/helm-docs cmd/helm-docs
     install_go_program kube-score "$KUBE_SCORE" github.com/zegl/kube-score cmd/kube-score
-}
-
-find_bwrap() {
-    command -v bwrap || true
 }
 
 # install_go_program NAME VERSION MODULE PACKAGE [LINKER FLAGS]: builds a program in a copy of its module. `go install` refuses modules
@@ -298,7 +340,11 @@ install_go_program() {
 
 # module_folder MODULE VERSION: downloads a Go module and prints its folder.
 module_folder() {
-    (cd / && go mod download -json "$1@$2") | sed -n 's/^\t"Dir": "\(.*\)",$/\1/p'
+    local folder
+    # From a folder without go.mod, because `go mod download` would look for one.
+    folder=$(cd "$tools" && go mod download -json "$1@$2" | sed -n 's/^\t"Dir": "\(.*\)",$/\1/p')
+    [ -n "$folder" ] || fail "cannot download $1@$2"
+    echo "$folder"
 }
 
 # In the module of Kubernetes, the modules k8s.io/... are folders that the module proxy does not have. They are published as modules of

@@ -1,6 +1,10 @@
-"""The upstream service behind Envoy. It has no authentication code, and returns the request headers as JSON."""
+"""The upstream service behind Envoy. It has no authentication code, and returns the request headers as JSON.
+
+    upstream.py HOST PORT    runs the service by itself, as docker-compose.yaml does
+"""
 
 import json
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -33,3 +37,7 @@ def start() -> int:
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()
     return server.server_port
+
+
+if __name__ == "__main__":
+    ThreadingHTTPServer((sys.argv[1], int(sys.argv[2])), Echo).serve_forever()

@@ -1,6 +1,6 @@
 """Runs the containers of rendered pods as a kubelet would: with the rendered command, environment, user, volumes and read-only root.
 
-The root file system has the programs of this build and what they need of the system. The network is that of this process.
+The root file systems are those of the images, with the programs of this build. The network is that of this process.
 """
 
 import base64
@@ -15,12 +15,12 @@ from pathlib import Path
 
 from render import REPOSITORY, find
 
-PROGRAMS = REPOSITORY / "target/debug"
-# The program of an image, by the end of its repository.
-ENTRY_POINTS = {
-    "countersign-control-plane": "countersign-control-plane",
-    "countersign-ext-authz": "countersign-ext-authz",
-    "countersign-cli": "countersign",
+ROOTS = REPOSITORY / "target/image-debug"
+# The target of the Dockerfile and the program of an image, by the end of its repository.
+IMAGES = {
+    "countersign-control-plane": ("control-plane", "countersign-control-plane"),
+    "countersign-ext-authz": ("ext-authz", "countersign-ext-authz"),
+    "countersign-cli": ("cli", "countersign"),
 }
 STOP_SECONDS = 30
 COMMAND_SECONDS = 60
@@ -99,15 +99,14 @@ class Container:
     def command(self, arguments: list[str] | None = None) -> list[str]:
         """The command that runs the container, or the program of the container with other arguments."""
         repository = self.container["image"].split("@")[0].rsplit(":", 1)[0].rsplit("/", 1)[-1]
-        program = ENTRY_POINTS[repository]
+        target, program = IMAGES[repository]
         sandbox = [
-            *(str(REPOSITORY / ".tools/bin/bwrap"), "--unshare-user", "--uid", str(self.user), "--gid", str(self.user), "--unshare-pid", "--unshare-ipc"),
-            *("--die-with-parent", "--new-session", "--cap-drop", "ALL", "--clearenv", "--proc", "/proc", "--dev", "/dev"),
-            *("--ro-bind", str(PROGRAMS / program), f"/usr/local/bin/{program}"),
-            *("--ro-bind", str(self.cluster.hosts), "/etc/hosts"),
+            *(str(REPOSITORY / ".tools/bin/bwrap"), "--unshare-user", "--uid", str(self.user), "--gid", str(self.user)),
+            *("--unshare-pid", "--unshare-ipc", "--die-with-parent", "--new-session", "--cap-drop", "ALL", "--clearenv"),
         ]
-        for path in ("/lib", "/lib64", "/usr/lib", "/etc/ssl"):
-            sandbox += ["--ro-bind-try", path, path]
+        for path in root_paths(ROOTS / target):
+            sandbox += ["--ro-bind", str(ROOTS / target / path), f"/{path}"]
+        sandbox += ["--proc", "/proc", "--dev", "/dev", "--ro-bind", str(self.cluster.hosts), "/etc/hosts"]
         for mount in self.container.get("volumeMounts", []):
             option = "--ro-bind" if mount.get("readOnly") else "--bind"
             sandbox += [option, str(self.volumes[mount["name"]]), mount["mountPath"]]
@@ -137,6 +136,13 @@ class Container:
         if result.returncode != 0:
             raise PodFailed(f"{self.name} exited with {result.returncode}:\n{result.stdout}{result.stderr}")
         return result.stdout
+
+
+def root_paths(root: Path) -> list[str]:
+    """What is mounted of an image: its folders, but of /etc each entry, because a volume can be mounted in it. A container runtime adds
+    the mount points of volumes to the image."""
+    paths = [path.name for path in root.iterdir() if path.name not in ("etc", "home", "tmp", "data")]
+    return paths + [f"etc/{path.name}" for path in (root / "etc").iterdir()]
 
 
 def containers(cluster: Cluster, pod_name: str, template: dict, claims: list[str], kind: str) -> list[Container]:
