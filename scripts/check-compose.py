@@ -47,6 +47,7 @@ def check(compose: Compose) -> int:
         owner = exports(compose.run("owner"))
         check_agent(compose, owner)
         check_second_setup(compose)
+        check_crash(compose)
         check_monitoring()
         check_stop(compose)
         return 0
@@ -93,6 +94,13 @@ def check_second_setup(compose: Compose) -> None:
         assert result.returncode == SUCCESS, f"{name}: {result.stderr}"
     assert before == (key.stat().st_mtime_ns, (compose.folder / "volumes/ca/ca.pem").stat().st_mtime_ns), "a secret has changed"
     step("a second start changes no secret")
+
+
+def check_crash(compose: Compose) -> None:
+    """A killed sidecar leaves its socket on the volume, and the next one takes its place."""
+    compose.restart_after_kill("ext-authz")
+    wait_until(lambda: status(f"{ENVOY}/") == 401, START_SECONDS, "Envoy reaches the restarted sidecar")
+    step("Envoy reaches a sidecar that was killed and started again")
 
 
 def check_monitoring() -> None:

@@ -142,6 +142,13 @@ class Compose:
         """Stops a service, and returns its exit code."""
         return self.running.pop(name).stop()
 
+    def restart_after_kill(self, name: str) -> None:
+        """What a container engine does after a crash."""
+        running = self.running.pop(name)
+        running.kill()
+        running.process.wait()
+        self.start(name)
+
     def kill(self) -> None:
         for running in self.running.values():
             running.kill()

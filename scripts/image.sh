@@ -13,7 +13,7 @@ set -euo pipefail
 here="$(cd "$(dirname "$0")" && pwd)"
 project="$(dirname "$here")"
 tools="$project/.tools/bin"
-binaries="${BINARIES:-$project/target/release}"
+binaries="${BINARIES:-${CARGO_TARGET_DIR:-$project/target}/release}"
 # The user of the image. The Helm charts run the images with the same number.
 user=65532
 declare -A programs=([control-plane]=countersign-control-plane [ext-authz]=countersign-ext-authz [cli]=countersign)
