@@ -6,9 +6,11 @@
 //!
 //! [`key`] and [`signer`] sign challenges. [`api`] has one method per request. [`session`] refreshes tokens.
 //! [`oidc`] obtains tokens of human users from their OIDC issuer. [`profile`] stores settings and tokens between processes. [`webhook`] verifies webhook requests at a service.
+//! [`declared`] reads files that describe services, and plans the changes that make them true.
 
 pub mod api;
 pub mod clock;
+pub mod declared;
 pub mod key;
 pub mod oidc;
 pub mod profile;

@@ -11,8 +11,18 @@ import sys
 import tempfile
 from pathlib import Path
 
+import yaml
 from pods import Cluster, PodFailed, Server, run_to_completion
 from render import Release, find
+
+DECLARED = """
+apiVersion: countersign/v1
+services:
+  - name: Declared
+    roles:
+      - { name: reader, permissions: [read] }
+      - { name: writer, permissions: [read, write] }
+"""
 
 HOSTS = [f"{name}.identity.svc" for name in ("countersign", "countersign-ext-authz")]
 
@@ -27,6 +37,7 @@ def main() -> None:
             say("control plane: ready")
             run_helm_test(cluster, "countersign-test")
             check_sidecar(cluster, server)
+            check_apply(cluster)
             check_backups(cluster)
             server.stop()
             say("control plane: stopped by SIGTERM")
@@ -83,6 +94,24 @@ def check_sidecar(cluster: Cluster, control_plane: Server) -> None:
         say("helm test: fails without a sidecar")
     else:
         raise PodFailed("the test succeeded although no sidecar runs")
+
+
+def check_apply(cluster: Cluster) -> None:
+    """Upgrades the control plane with declared state, and runs the job twice: the second run changes nothing."""
+    values = {"apply": {"enabled": True, "existingSecret": "owner", "files": {"shop.yaml": DECLARED}}}
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        yaml.safe_dump(values, file)
+        file.flush()
+        objects = Release("countersign", values=[Path(file.name)]).render()
+    # An upgrade keeps the certificate, which rendering without a cluster makes anew.
+    kept = ("countersign-tls", "countersign-ca")
+    cluster.apply([it for it in objects if it["metadata"]["name"] not in kept])
+    job = find(cluster.objects, "Job", "countersign-apply")["spec"]["template"]
+    for expected in ("Plan: 3 to create, 0 to change.", "Plan: 0 to create, 0 to change."):
+        (output,) = run_to_completion(cluster, "countersign-apply", job)
+        if expected not in output:
+            raise PodFailed(f"the job of apply did not print {expected!r}:\n{output}")
+    say("apply: the job made a service with two roles, and the second run changed nothing")
 
 
 def create_service(cluster: Cluster) -> tuple[str, str]:

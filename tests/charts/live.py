@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import yaml
-from render import CHARTS, HELM, REPOSITORY, ChartError, Release, pod_templates
+from render import CHARTS, HELM, REPOSITORY, ChartError, Release, helm_environment, pod_templates
 
 TOOLS = REPOSITORY / ".tools/kubernetes"
 ETCD, ETCD_PEER, API = 23790, 23791, 16443
@@ -67,7 +67,7 @@ class ApiServer:
         return False
 
     def helm(self, *arguments: str) -> None:
-        environment = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", "KUBECONFIG": str(self.kubeconfig)}
+        environment = helm_environment(str(self.kubeconfig))
         # Hooks are jobs, which no controller would run.
         command = [str(HELM), *arguments, "--no-hooks"]
         result = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)

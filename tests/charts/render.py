@@ -38,10 +38,16 @@ class Release:
         return files + [argument for setting in self.settings for argument in ("--set", setting)]
 
 
+def helm_environment(kubeconfig: str) -> dict[str, str]:
+    """The environment of helm: no settings of the user, and a cache of its own."""
+    folders = {f"HELM_{name}_HOME": str(HELM.parents[1] / "helm" / name.lower()) for name in ("CACHE", "CONFIG", "DATA")}
+    return {"PATH": "/usr/bin:/bin", "HOME": "/", "KUBECONFIG": kubeconfig} | folders
+
+
 def helm(*arguments: str) -> str:
     """Runs helm, and returns its output."""
     # No cluster and no settings of the user, so that the result is the same on every machine.
-    environment = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", "KUBECONFIG": "/dev/null"}
+    environment = helm_environment("/dev/null")
     result = subprocess.run([str(HELM), *arguments], capture_output=True, text=True, env=environment, check=False)
     if result.returncode != 0:
         raise ChartError(result.stderr.strip() or result.stdout.strip())

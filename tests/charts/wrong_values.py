@@ -29,6 +29,8 @@ WRONG_VALUES = {
         ("gateway: {httpRoute: {enabled: true}, parentRefs: [{name: a}]}", "set publicUrl"),
         ("gateway: {tlsRoute: {enabled: true}, parentRefs: [{name: a}]}", "set gateway.tlsRoute.apiHostname"),
         ("redis: {ca: {existingSecret: a, existingConfigMap: b}}", "redis.ca.existingSecret"),
+        ("apply: {enabled: true}", "set apply.existingSecret"),
+        ("apply: {enabled: true, existingSecret: a}", "set apply.files"),
         ("publicUrl: http://id.example.com", "publicUrl"),
         ("settings: {listen: {api: '0.0.0.0:1'}}", "listen"),
         ("settings: {database: {url: 'postgres://a'}}", "url"),

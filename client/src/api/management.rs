@@ -225,6 +225,22 @@ impl Api {
         Ok(Role { description: description.to_owned(), ..role })
     }
 
+    /// Changes the description and the permissions of a role. `None` leaves a property unchanged.
+    pub async fn change_role(
+        &self,
+        manager: &SecretString,
+        service: &str,
+        role: &str,
+        description: Option<&str>,
+        permissions: Option<&[String]>,
+    ) -> Result<Role, ApiError> {
+        let fields =
+            [("description", description.map(|it| json!(it))), ("permissions", permissions.map(|it| json!(it)))];
+        let changed = fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
+        let body = Value::Object(changed.collect());
+        self.call(Method::PATCH, &["services", service, "roles", role], Some(manager), Some(&body)).await
+    }
+
     /// Lists the roles of a service.
     pub async fn list_roles(&self, manager: &SecretString, service: &str) -> Result<Vec<Role>, ApiError> {
         let path = ["services", service, "roles"];

@@ -20,7 +20,7 @@ const NEXT: &str = "Next: ";
 const USAGE_LINE: &str = "Usage: ";
 
 /// The commands without a verb that hints mention.
-const COMMANDS: [&str; 3] = ["login", "logout", "whoami"];
+const COMMANDS: [&str; 5] = ["login", "logout", "whoami", "apply", "export"];
 
 /// The commands with a verb that hints mention.
 const NOUNS: [&str; 9] = ["agent", "service", "key", "role", "sidecar", "webhook", "token", "audit", "signing-key"];

@@ -4,6 +4,7 @@
 //! standard error; only commands that create or request a secret print secrets.
 
 mod agent;
+mod apply;
 mod args;
 mod audit;
 mod call;
@@ -135,6 +136,12 @@ enum Command {
     /// Deliver the events of a service to a URL
     #[command(subcommand)]
     Webhook(webhook::WebhookCommand),
+    /// Make services, roles, assignments, webhooks and API keys as files describe them
+    #[command(after_help = apply::HELP)]
+    Apply(Box<apply::ApplyArgs>),
+    /// Write services in the format of `apply`
+    #[command(after_help = apply::EXPORT_HELP)]
+    Export(Box<apply::ExportArgs>),
     /// Read the audit log
     #[command(subcommand)]
     Audit(audit::AuditCommand),
@@ -187,6 +194,8 @@ pub async fn run(arguments: Arguments, messages: &Messages) -> Result<CommandOut
         Command::Role(command) => role::run(&context, command).await,
         Command::Sidecar(command) => sidecar::run(&context, command).await,
         Command::Webhook(command) => webhook::run(&context, command).await,
+        Command::Apply(args) => apply::run(&context, *args).await,
+        Command::Export(args) => apply::export(&context, *args).await,
         Command::Audit(command) => audit::run(&context, command).await,
         Command::SigningKey(command) => signing_key::run(&context, command).await,
         Command::Login(args) => human::login(&context, *args).await,

@@ -9,6 +9,7 @@ mod client_interface;
 mod client_listen;
 mod client_usage;
 mod client_webhooks;
+mod declared_state;
 mod doctor;
 mod foreign_clients;
 mod generated_clients;

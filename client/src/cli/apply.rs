@@ -1,0 +1,83 @@
+//! `countersign apply` and `countersign export`: services as files describe them.
+
+mod execute;
+mod existing;
+mod export;
+mod files;
+mod secret_target;
+mod show;
+
+pub use export::{ExportArgs, HELP as EXPORT_HELP, export};
+
+use super::{CliError, CommandOutput, args::ManagerArgs, context::Context};
+use clap::{Args, ValueHint};
+use countersign_client::declared::{file, plan};
+use execute::execute;
+use std::path::PathBuf;
+
+/// The help text of `apply` after its options.
+pub const HELP: &str = "The command reads what exists, prints what it changes, and changes it. What the files do not state stays as it is. A \
+    second run changes nothing. After an error, the other changes are made, and the exit code is not 0: run the command again.\n\n\
+    Examples:\n  $ countersign apply -f shop.yaml --dry-run\n  $ countersign apply -f services/\n  \
+    $ countersign export --service SERVICE | countersign apply -f -\n\n\
+    Next: countersign export, which writes such a file";
+
+#[derive(Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
+pub struct ApplyArgs {
+    #[command(flatten)]
+    manager: ManagerArgs,
+    /// A file, a directory whose files end with .yaml or .yml, or `-` for standard input; can be repeated
+    #[arg(short, long = "file", value_name = "PATH", value_hint = ValueHint::AnyPath, required_unless_present = "print_schema")]
+    files: Vec<PathBuf>,
+    /// Print the changes and make none
+    #[arg(long)]
+    dry_run: bool,
+    /// With --dry-run, exit with 1 if something would change
+    #[arg(long, requires = "dry_run")]
+    exit_code: bool,
+    /// End API keys and webhook secrets whose files do not exist, and make others
+    #[arg(long)]
+    replace_missing_secrets: bool,
+    /// Print the JSON schema of the files
+    #[arg(long, conflicts_with_all = ["files", "dry_run"])]
+    print_schema: bool,
+}
+
+/// Runs `apply`.
+pub async fn run(context: &Context, args: ApplyArgs) -> Result<CommandOutput, CliError> {
+    if args.print_schema {
+        return Ok(CommandOutput::raw(file::SCHEMA.into()));
+    }
+    let declared = files::read(&args.files)?;
+    let access = existing::Access::open(context, &args.manager, &declared).await?;
+    let existing = access.read(&declared).await?;
+    let plan =
+        plan(&declared, &existing, &secret_target::state, args.replace_missing_secrets).map_err(CliError::Failed)?;
+    for warning in &plan.warnings {
+        context.messages.warning(warning);
+    }
+    let json = show::json(&plan, &[]);
+    let output = CommandOutput::new(show::text(&plan), json);
+    if args.dry_run {
+        let differs = args.exit_code && !plan.is_empty();
+        let error = differs.then(|| CliError::Failed(format!("{} changes would be made", plan.len())));
+        return Ok(output.with_note("Nothing was changed.").with_error(error));
+    }
+    if plan.is_empty() {
+        return Ok(output);
+    }
+    context.messages.note(&format!("Making {} changes.", plan.len()));
+    let results = execute(context, &access, &plan).await;
+    let failed = results.iter().filter(|result| result.is_err()).count();
+    let summary = format!("{} of {} changes were made.", results.len() - failed, results.len());
+    let error = (failed > 0).then(|| {
+        let problems: Vec<_> = results.iter().filter_map(|result| result.as_ref().err().map(String::as_str)).collect();
+        CliError::Failed(format!(
+            "{summary}\n{}\nNext: correct the cause, and run the command again",
+            problems.join("\n")
+        ))
+    });
+    let note = if error.is_some() { String::new() } else { summary };
+    Ok(output.with_json(show::json(&plan, &results)).with_note(note).with_error(error))
+}

@@ -1,0 +1,85 @@
+//! `countersign export`: writes what exists in the format of `apply`.
+
+use super::existing::Access;
+use crate::cli::{CliError, CommandOutput, args::ManagerArgs, context::Context, service::all_pages};
+use clap::Args;
+use countersign_client::{
+    api::{ListedKey, Role, Webhook},
+    declared::{
+        DeclaredKey, DeclaredRole, DeclaredService, DeclaredWebhook, Document, ExistingService,
+        file::{DeclaredAssignment, KeyScope, Version},
+    },
+};
+
+/// The help text of `export` after its options.
+pub const HELP: &str = "The file contains no secrets. It contains all roles, assignments, webhooks and API keys that are not revoked.\n\n\
+    Examples:\n  $ countersign export > services.yaml\n  $ countersign export --service SERVICE > shop.yaml\n\n\
+    Next: countersign apply -f services.yaml --dry-run";
+
+#[derive(Args)]
+pub struct ExportArgs {
+    #[command(flatten)]
+    manager: ManagerArgs,
+}
+
+/// Runs `export`: of the service that an option or the environment names, or else of all services of the human user.
+pub async fn export(context: &Context, args: ExportArgs) -> Result<CommandOutput, CliError> {
+    let access = Access::open(context, &args.manager, &[]).await?;
+    let (api, credential) = (&access.api, &access.credential);
+    let wanted = args.manager.service.service.as_ref().map(|_| context.service(&args.manager.service)).transpose()?;
+    let services = match wanted {
+        Some(id) => vec![api.read_service(credential, &id).await?],
+        None => all_pages(async |start| api.list_services(credential, &start).await).await?,
+    };
+    let mut document = Document { api_version: Version::V1, services: Vec::new() };
+    for service in services {
+        document.services.push(declared(access.read_service(service, true).await?));
+    }
+    let yaml = serde_saphyr::to_string(&document).map_err(|error| CliError::Failed(error.to_string()))?;
+    Ok(CommandOutput::raw(yaml.into_bytes()))
+}
+
+fn declared(existing: ExistingService) -> DeclaredService {
+    let ExistingService { service, roles, holders, webhooks, keys } = existing;
+    let mut assignments: Vec<_> = holders
+        .into_iter()
+        .flat_map(|holder| {
+            let agent = holder.agent.agent_id;
+            holder.roles.into_iter().map(move |role| DeclaredAssignment {
+                role: role.name,
+                agent: Some(agent.clone()),
+                pattern: None,
+                expires_at: role.expires_at,
+            })
+        })
+        .collect();
+    assignments.sort_by(|first, second| (&first.role, &first.agent).cmp(&(&second.role, &second.agent)));
+    DeclaredService {
+        name: service.name,
+        id: Some(service.service_id),
+        accepts_unbound_tokens: Some(service.accepts_unbound_tokens),
+        roles: roles.into_iter().map(declared_role).collect(),
+        assignments,
+        webhooks: webhooks.into_iter().map(declared_webhook).collect(),
+        keys: keys.into_iter().filter_map(declared_key).collect(),
+    }
+}
+
+fn declared_role(role: Role) -> DeclaredRole {
+    DeclaredRole {
+        name: role.name,
+        description: Some(role.description).filter(|text| !text.is_empty()),
+        permissions: role.permissions,
+    }
+}
+
+fn declared_webhook(webhook: Webhook) -> DeclaredWebhook {
+    let Webhook { url, events, description, .. } = webhook;
+    DeclaredWebhook { url, events, description, secret_file: None }
+}
+
+/// A key that is not revoked. The scopes are those that the control plane has.
+fn declared_key(key: ListedKey) -> Option<DeclaredKey> {
+    let scope = [KeyScope::Full, KeyScope::Sync].into_iter().find(|scope| scope.as_str() == key.scope)?;
+    key.revoked_at.is_none().then_some(DeclaredKey { name: key.name, scope, secret_file: None })
+}

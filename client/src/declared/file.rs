@@ -1,0 +1,246 @@
+//! The format of the files, and its checks.
+//!
+//! Invariant: a [`Document`] that [`parse`] returns names nothing twice, and each assignment has an agent or a pattern.
+
+use countersign_identity::{AgentId, ServiceId};
+use serde::{Deserialize, Serialize};
+use std::{collections::HashSet, path::PathBuf};
+
+/// The largest file that is read.
+pub const MAX_FILE_BYTES: u64 = 16 * 1024 * 1024;
+
+/// The JSON schema of a document.
+pub const SCHEMA: &str = include_str!("schema.json");
+
+/// Why a file cannot be used: the file, the place in it, and what is wrong.
+#[derive(Debug, thiserror::Error)]
+#[error("{file}: {problem}")]
+pub struct FileError {
+    /// The name of the file.
+    pub file: String,
+    /// The place in the file, and what is wrong.
+    pub problem: String,
+}
+
+/// The version of the format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Version {
+    /// The only version.
+    #[serde(rename = "countersign/v1")]
+    V1,
+}
+
+/// A YAML document of a file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct Document {
+    /// The version of the format.
+    pub api_version: Version,
+    /// The services.
+    pub services: Vec<DeclaredService>,
+}
+
+/// A service. What is not stated is not changed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct DeclaredService {
+    /// The display name. Without `id`, it identifies the service among those of the human user.
+    pub name: String,
+    /// The id of an existing service.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    /// Whether the service accepts tokens that were issued for no service.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accepts_unbound_tokens: Option<bool>,
+    /// The roles.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub roles: Vec<DeclaredRole>,
+    /// Which agents hold which roles.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub assignments: Vec<DeclaredAssignment>,
+    /// The webhooks, each identified by its URL.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub webhooks: Vec<DeclaredWebhook>,
+    /// The API keys, each identified by its name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub keys: Vec<DeclaredKey>,
+}
+
+/// A role.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct DeclaredRole {
+    /// The name, which is unique at the service.
+    pub name: String,
+    /// The description.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+    /// The permissions, in any order.
+    pub permissions: Vec<String>,
+}
+
+/// A role for an agent, or for all agents that match a pattern.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct DeclaredAssignment {
+    /// The name of the role.
+    pub role: String,
+    /// The id of the agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
+    /// A pattern of agents, instead of an id.
+    #[serde(rename = "match", default, skip_serializing_if = "Option::is_none")]
+    pub pattern: Option<Match>,
+    /// When the assignment ends (RFC 3339).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<String>,
+}
+
+/// A pattern of agents.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct Match {
+    /// The display name, in which `*` stands for any text.
+    pub name: String,
+}
+
+/// A webhook.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct DeclaredWebhook {
+    /// The URL of the receiver.
+    pub url: String,
+    /// The event kinds, or only `*` for all kinds.
+    #[serde(default = "all_events")]
+    pub events: Vec<String>,
+    /// The description.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+    /// The file for the secret that the control plane makes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret_file: Option<PathBuf>,
+}
+
+/// An API key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct DeclaredKey {
+    /// The display name.
+    pub name: String,
+    /// The scope.
+    pub scope: KeyScope,
+    /// The file for the API key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret_file: Option<PathBuf>,
+}
+
+/// What an API key allows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum KeyScope {
+    /// Manage roles and verify tokens.
+    Full,
+    /// Receive the sync stream and verify tokens.
+    Sync,
+}
+
+impl KeyScope {
+    /// The name in the API.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Full => "full",
+            Self::Sync => "sync",
+        }
+    }
+}
+
+fn all_events() -> Vec<String> {
+    vec!["*".to_owned()]
+}
+
+impl Match {
+    /// Whether the name of an agent matches.
+    pub fn matches(&self, name: &str) -> bool {
+        let mut parts = self.name.split('*');
+        let Some(rest) = name.strip_prefix(parts.next().unwrap_or_default()) else { return false };
+        let parts: Vec<_> = parts.collect();
+        let Some((last, middle)) = parts.split_last() else { return rest.is_empty() };
+        let rest = middle.iter().try_fold(rest, |rest, part| rest.split_once(part).map(|(_, rest)| rest));
+        rest.is_some_and(|rest| rest.ends_with(last))
+    }
+}
+
+/// Parses the documents of a file.
+pub fn parse(file: &str, text: &str) -> Result<Vec<Document>, FileError> {
+    let error = |problem: String| FileError { file: file.to_owned(), problem };
+    let documents: Vec<Document> = serde_saphyr::from_multiple(text).map_err(|problem| error(problem.to_string()))?;
+    for document in &documents {
+        for (number, service) in document.services.iter().enumerate() {
+            check_service(service).map_err(|problem| error(format!("services[{number}].{problem}")))?;
+        }
+    }
+    Ok(documents)
+}
+
+/// Checks that no service is described twice, in all files.
+pub fn check_services<'a>(services: impl IntoIterator<Item = &'a DeclaredService>) -> Result<(), String> {
+    let mut seen = HashSet::new();
+    for DeclaredService { name, id, .. } in services {
+        let key = id.as_deref().unwrap_or(name);
+        if !seen.insert(key) {
+            return Err(format!("the service {key} is described twice: put all of it in one place"));
+        }
+    }
+    Ok(())
+}
+
+fn check_service(service: &DeclaredService) -> Result<(), String> {
+    let DeclaredService { name, id, accepts_unbound_tokens: _, roles, assignments, webhooks, keys } = service;
+    require(!name.trim().is_empty(), "name: must not be empty")?;
+    if let Some(id) = id {
+        require(id.parse::<ServiceId>().is_ok(), "id: is not the id of a service, which begins with svc_")?;
+    }
+    unique("roles", "name", roles.iter().map(|role| role.name.as_str()))?;
+    unique("webhooks", "url", webhooks.iter().map(|webhook| webhook.url.as_str()))?;
+    unique("keys", "name", keys.iter().map(|key| key.name.as_str()))?;
+    for (number, assignment) in assignments.iter().enumerate() {
+        check_assignment(assignment).map_err(|problem| format!("assignments[{number}].{problem}"))?;
+    }
+    let agents = assignments.iter().filter_map(|it| Some((it.role.as_str(), it.agent.as_deref()?)));
+    let mut seen = HashSet::new();
+    for (role, agent) in agents {
+        require(seen.insert((role, agent)), &format!("assignments: {agent} gets the role {role} twice: delete one"))?;
+    }
+    Ok(())
+}
+
+fn check_assignment(assignment: &DeclaredAssignment) -> Result<(), String> {
+    let DeclaredAssignment { role, agent, pattern, expires_at } = assignment;
+    require(!role.is_empty(), "role: must be the name of a role")?;
+    match (agent, pattern) {
+        (Some(agent), None) => {
+            require(agent.parse::<AgentId>().is_ok(), "agent: is not the id of an agent, which begins with agent_")?;
+        }
+        (None, Some(Match { name })) => require(!name.is_empty(), "match.name: must not be empty; `*` matches all")?,
+        (None, None) => return Err("agent: is missing: set `agent` or `match`".to_owned()),
+        (Some(_), Some(_)) => return Err("match: is set besides `agent`: delete one".to_owned()),
+    }
+    let is_time = expires_at.as_ref().is_none_or(|time| time.parse::<jiff::Timestamp>().is_ok());
+    require(is_time, "expiresAt: must be a time such as 2027-01-31T12:00:00Z")
+}
+
+fn require(condition: bool, problem: &str) -> Result<(), String> {
+    if condition { Ok(()) } else { Err(problem.to_owned()) }
+}
+
+fn unique<'a>(list: &str, field: &str, values: impl Iterator<Item = &'a str>) -> Result<(), String> {
+    let mut seen = HashSet::new();
+    for (number, value) in values.enumerate() {
+        require(!value.is_empty(), &format!("{list}[{number}].{field}: must not be empty"))?;
+        require(seen.insert(value), &format!("{list}[{number}].{field}: {value} is listed twice: delete one"))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,75 @@
+//! The changes of a plan.
+
+use crate::declared::{DeclaredKey, DeclaredRole, DeclaredWebhook};
+use std::path::PathBuf;
+
+/// A change.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Create a service.
+    CreateService {
+        /// Whether it accepts unbound tokens; `None` for the default of the control plane.
+        accepts_unbound: Option<bool>,
+    },
+    /// Change whether a service accepts unbound tokens.
+    ChangeService {
+        /// Whether it then accepts unbound tokens.
+        accepts_unbound: bool,
+    },
+    /// Change the name of a service.
+    RenameService {
+        /// The name so far.
+        from: String,
+    },
+    /// Create a role.
+    CreateRole(DeclaredRole),
+    /// Change a role.
+    ChangeRole {
+        /// The id of the role.
+        id: String,
+        /// The role so far, as far as the file describes it.
+        from: DeclaredRole,
+        /// The role in the file.
+        to: DeclaredRole,
+    },
+    /// Assign a role, or change the end of an assignment.
+    Assign {
+        /// The name of the role.
+        role: String,
+        /// The id of the agent.
+        agent: String,
+        /// The display name of the agent, if it is known.
+        name: String,
+        /// When the assignment ends (RFC 3339); `None` for never.
+        expires_at: Option<String>,
+        /// When it ends so far; `None` for an agent that does not hold the role.
+        from: Option<Option<String>>,
+    },
+    /// Create a webhook.
+    CreateWebhook(DeclaredWebhook),
+    /// Change a webhook.
+    ChangeWebhook {
+        /// The id of the webhook.
+        id: String,
+        /// The webhook so far, as far as the file describes it.
+        from: DeclaredWebhook,
+        /// The webhook in the file.
+        to: DeclaredWebhook,
+    },
+    /// Make another secret of a webhook, whose first one was lost.
+    ReplaceWebhookSecret {
+        /// The id of the webhook.
+        id: String,
+        /// The URL of the webhook.
+        url: String,
+        /// The file for the secret.
+        file: PathBuf,
+    },
+    /// Create an API key.
+    CreateKey {
+        /// The key in the file.
+        key: DeclaredKey,
+        /// The id of a key whose secret was lost, and which ends.
+        replaces: Option<String>,
+    },
+}
