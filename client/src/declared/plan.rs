@@ -1,22 +1,26 @@
 //! Compares files with what exists, and plans the changes.
 
+mod assignments;
 mod change;
 
-use super::file::{DeclaredAssignment, DeclaredKey, DeclaredRole, DeclaredService, DeclaredWebhook};
+use super::file::{DeclaredKey, DeclaredRole, DeclaredService, DeclaredWebhook};
 use crate::api::{AgentWithRoles, ListedAgent, ListedKey, Role, Service, Webhook};
+use assignments::plan_assignments;
+use countersign_identity::Timestamp;
+
 pub use change::Change;
-use std::{
-    collections::{BTreeMap, HashMap, HashSet},
-    path::Path,
-};
+use std::{collections::HashMap, path::Path};
 
 /// What exists at the control plane.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Existing {
     /// The services of the human user, or the service of the API key.
     pub services: Vec<ExistingService>,
-    /// The agents among which patterns are resolved, besides those that hold a role at the service.
+    /// The agents that the human user has registered. Patterns match these only: the owner of an agent chooses its name, so the name of
+    /// another owner's agent says nothing.
     pub agents: Vec<ListedAgent>,
+    /// The time at which it was read.
+    pub read_at: Timestamp,
 }
 
 /// A service with what belongs to it.
@@ -90,7 +94,7 @@ pub fn plan(
     for service in declared {
         let found = find(service, &existing.services)?;
         let secrets = Secrets { state: secret_state, replaces_missing };
-        let changes = plan_service(service, found, &existing.agents, &secrets, &mut plan.warnings)?;
+        let changes = plan_service(service, found, existing, &secrets, &mut plan.warnings)?;
         let roles = found.map(|found| found.roles.as_slice()).unwrap_or_default();
         plan.services.push(ServicePlan {
             name: service.name.clone(),
@@ -146,11 +150,11 @@ impl Secrets<'_> {
 fn plan_service(
     declared: &DeclaredService,
     found: Option<&ExistingService>,
-    agents: &[ListedAgent],
+    existing: &Existing,
     secrets: &Secrets<'_>,
     warnings: &mut Vec<String>,
 ) -> Result<Vec<Change>, String> {
-    let DeclaredService { name, id: _, accepts_unbound_tokens, roles, assignments, webhooks, keys } = declared;
+    let DeclaredService { name, id: _, accepts_unbound_tokens, roles, assignments: _, webhooks, keys } = declared;
     let mut changes = Vec::new();
     match found.map(|found| &found.service) {
         None => changes.push(Change::CreateService { accepts_unbound: *accepts_unbound_tokens }),
@@ -164,7 +168,7 @@ fn plan_service(
         }
     }
     changes.extend(roles.iter().filter_map(|role| plan_role(role, found)));
-    changes.extend(plan_assignments(declared, found, agents, assignments, warnings)?);
+    changes.extend(plan_assignments(declared, found, existing, warnings)?);
     for webhook in webhooks {
         changes.extend(plan_webhook(webhook, found, secrets)?);
     }
@@ -190,70 +194,6 @@ fn plan_role(declared: &DeclaredRole, found: Option<&ExistingService>) -> Option
 fn sorted(items: &[String]) -> Vec<String> {
     let unique: std::collections::BTreeSet<_> = items.iter().cloned().collect();
     unique.into_iter().collect()
-}
-
-/// The assignments that are missing or end at another time. A stated agent takes precedence over a pattern, and of two patterns the
-/// first.
-fn plan_assignments(
-    declared: &DeclaredService,
-    found: Option<&ExistingService>,
-    agents: &[ListedAgent],
-    assignments: &[DeclaredAssignment],
-    warnings: &mut Vec<String>,
-) -> Result<Vec<Change>, String> {
-    let holders = found.map(|found| found.holders.as_slice()).unwrap_or_default();
-    let known: BTreeMap<&str, &ListedAgent> = agents
-        .iter()
-        .chain(holders.iter().map(|holder| &holder.agent))
-        .map(|agent| (agent.agent_id.as_str(), agent))
-        .collect();
-    let held: HashMap<_, _> = holders
-        .iter()
-        .flat_map(|holder| {
-            holder.roles.iter().map(|role| ((holder.agent.agent_id.as_str(), role.name.as_str()), &role.expires_at))
-        })
-        .collect();
-    let roles: HashSet<&str> = declared.roles.iter().map(|role| role.name.as_str()).collect();
-    let (mut changes, mut seen) = (Vec::new(), HashSet::new());
-    let stated_first =
-        assignments.iter().filter(|it| it.agent.is_some()).chain(assignments.iter().filter(|it| it.agent.is_none()));
-    for assignment in stated_first {
-        let DeclaredAssignment { role, agent, pattern, expires_at } = assignment;
-        let exists = found.is_some_and(|found| found.roles.iter().any(|it| it.name == *role));
-        if !exists && !roles.contains(role.as_str()) {
-            let next = "add the role to `roles`, or correct its name";
-            return Err(format!(
-                "service {}: assignments name the role {role}, which does not exist\nNext: {next}",
-                declared.name
-            ));
-        }
-        let matching: Vec<&str> = match (agent, pattern) {
-            (Some(agent), _) => vec![agent.as_str()],
-            (None, Some(pattern)) => {
-                let active = known.values().filter(|agent| agent.status != "revoked" && pattern.matches(&agent.name));
-                active.map(|agent| agent.agent_id.as_str()).collect()
-            }
-            (None, None) => Vec::new(),
-        };
-        if let (true, Some(pattern)) = (matching.is_empty(), pattern) {
-            warnings.push(format!("service {}: no agent matches the name {}", declared.name, pattern.name));
-        }
-        for agent in matching {
-            let from = held.get(&(agent, role.as_str())).map(|end| (*end).clone());
-            let is_same = from.as_ref().is_some_and(|from| is_same_time(from.as_deref(), expires_at.as_deref()));
-            if seen.insert((agent.to_owned(), role.clone())) && !is_same {
-                let name = known.get(agent).map(|agent| agent.name.clone()).unwrap_or_default();
-                let (role, agent, expires_at) = (role.clone(), agent.to_owned(), expires_at.clone());
-                changes.push(Change::Assign { role, agent, name, expires_at, from });
-            }
-        }
-    }
-    Ok(changes)
-}
-
-fn is_same_time(first: Option<&str>, second: Option<&str>) -> bool {
-    let parsed = |time: Option<&str>| time.map(str::parse::<jiff::Timestamp>).transpose().ok();
-    parsed(first) == parsed(second)
 }
 
 fn plan_webhook(

@@ -11,7 +11,10 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
-use tokio::{sync::oneshot, time::Instant};
+use tokio::{
+    sync::{Semaphore, oneshot},
+    time::Instant,
+};
 use tracing::{Instrument as _, Span};
 
 /// Maximum number of requests that one transaction fulfills.
@@ -20,6 +23,10 @@ const MAX_BATCH: usize = 32;
 /// The time before its deadline in which a request is not begun any more: it would take the time from the other requests of its
 /// transaction.
 const MIN_TIME: Duration = Duration::from_millis(500);
+
+/// Requests that are fulfilled alone at the same time. Each can hold a connection to the database while it waits for the lock of a row,
+/// and others must find free connections.
+const MAX_ALONE: usize = 2;
 
 /// Requests of one transaction arrived within this time of each other: the first one sets the deadline of all.
 const MAX_AGE_DIFFERENCE: Duration = Duration::from_secs(1);
@@ -102,11 +109,15 @@ impl BatchError {
 }
 
 /// The requests that wait. A key has a queue while its requests are under way.
-pub(super) struct RequestQueues<R: BatchedRequest>(Mutex<BTreeMap<R::Key, VecDeque<Waiting<R>>>>);
+pub(super) struct RequestQueues<R: BatchedRequest> {
+    by_key: Mutex<BTreeMap<R::Key, VecDeque<Waiting<R>>>>,
+    /// The places of requests that are fulfilled alone.
+    alone: Semaphore,
+}
 
 impl<R: BatchedRequest> Default for RequestQueues<R> {
     fn default() -> Self {
-        Self(Mutex::default())
+        Self { by_key: Mutex::default(), alone: Semaphore::new(MAX_ALONE) }
     }
 }
 
@@ -177,9 +188,10 @@ async fn fulfill_batch<R: BatchedRequest>(
     left
 }
 
-/// Fulfills a request in a transaction of its own.
+/// Fulfills a request in a transaction of its own, when there is a place for it.
 async fn fulfill_alone<R: BatchedRequest>(context: Arc<Context>, key: R::Key, waiting: Waiting<R>) {
-    if waiting.caller.reply.is_closed() {
+    let _place = R::queues(&context).alone.acquire().await;
+    if waiting.caller.reply.is_closed() || waiting.caller.deadline < deadline_after(MIN_TIME) {
         return;
     }
     // A caller whose request is left over again gets no answer, as after its deadline.
@@ -188,7 +200,7 @@ async fn fulfill_alone<R: BatchedRequest>(context: Arc<Context>, key: R::Key, wa
 
 impl<R: BatchedRequest> RequestQueues<R> {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<R::Key, VecDeque<Waiting<R>>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.by_key.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds a request. Returns whether it opens the queue, so that the caller must have its requests fulfilled.
@@ -233,28 +245,33 @@ impl<R: BatchedRequest> Drop for OpenQueue<'_, R> {
 }
 
 /// Splits the requests of the next batch off. The requests of one agent stay in their order. Requests without a caller are dropped,
-/// and those with an earlier deadline than `min_deadline`.
+/// and those with an earlier deadline than `min_deadline`. A request that is too young for this batch begins the next one, so that an
+/// agent with many old requests does not keep the others waiting.
 fn split_off_batch<R: BatchedRequest>(
     queue: VecDeque<Waiting<R>>,
     min_deadline: Instant,
 ) -> (Vec<Waiting<R>>, VecDeque<Waiting<R>>) {
-    let (mut agents, mut batch, mut later) = (BTreeSet::new(), Vec::new(), VecDeque::new());
+    let (mut agents, mut batch) = (BTreeSet::new(), Vec::new());
+    let (mut too_young, mut later) = (VecDeque::new(), VecDeque::new());
     let is_awaited =
         |waiting: &Waiting<R>| !waiting.caller.reply.is_closed() && waiting.caller.deadline >= min_deadline;
     let mut max_deadline = None;
     for waiting in queue.into_iter().filter(is_awaited) {
-        let deadline = waiting.caller.deadline;
+        let (agent, deadline) = (waiting.request.exclusive_agent(), waiting.caller.deadline);
         let has_similar_deadline = deadline <= *max_deadline.get_or_insert(deadline + MAX_AGE_DIFFERENCE);
-        if has_similar_deadline
-            && batch.len() < MAX_BATCH
-            && waiting.request.exclusive_agent().is_none_or(|agent| agents.insert(agent))
-        {
-            batch.push(waiting);
-        } else {
+        if agent.is_some_and(|agent| agents.contains(&agent)) {
             later.push_back(waiting);
+            continue;
         }
+        if !has_similar_deadline {
+            too_young.push_back(waiting);
+            continue;
+        }
+        agents.extend(agent);
+        if batch.len() < MAX_BATCH { batch.push(waiting) } else { later.push_back(waiting) }
     }
-    (batch, later)
+    too_young.append(&mut later);
+    (batch, too_young)
 }
 
 #[cfg(test)]
@@ -356,6 +373,31 @@ mod tests {
         let mut queue = open(&queues);
         assert_eq!(next(&mut queue), Some(vec![(1, 1)]));
         assert_eq!(next(&mut queue), Some(vec![(2, 1)]));
+    }
+
+    #[tokio::test]
+    async fn an_agent_with_many_old_requests_does_not_keep_others_waiting() {
+        let queues = RequestQueues::default();
+        let mut callers = Vec::new();
+        let mut push = |agent, number, age: Duration| {
+            let (mut waiting, caller) = waiting(agent, number);
+            waiting.caller.deadline = deadline_after(Duration::from_hours(1).saturating_sub(age));
+            queues.push((), waiting);
+            callers.push(caller);
+        };
+        let old = MAX_AGE_DIFFERENCE * 2;
+        for number in 1..=3 {
+            push(1, number, old);
+        }
+        for (agent, number) in [(2, 1), (2, 2), (1, 4)] {
+            push(agent, number, Duration::ZERO);
+        }
+        let mut queue = open(&queues);
+        assert_eq!(next(&mut queue), Some(vec![(1, 1)]));
+        assert_eq!(next(&mut queue), Some(vec![(2, 1), (1, 2)]), "the other agent does not wait for all of them");
+        assert_eq!(next(&mut queue), Some(vec![(2, 2), (1, 3)]));
+        assert_eq!(next(&mut queue), Some(vec![(1, 4)]), "the requests of an agent stay in their order");
+        assert_eq!(next(&mut queue), None);
     }
 
     #[test]

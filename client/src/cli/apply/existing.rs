@@ -3,8 +3,10 @@
 use crate::cli::{CliError, args::ManagerArgs, context::Context, service::all_pages};
 use countersign_client::{
     Api,
-    api::{AgentFilter, Service, WebhookScope},
+    api::{AgentFilter, HumanUser, Service, WebhookScope},
+    clock,
     declared::{DeclaredService, Existing, ExistingService},
+    oidc::HumanClaims,
 };
 use secrecy::SecretString;
 
@@ -16,6 +18,9 @@ pub struct Access {
     pub credential: SecretString,
     /// The service of the API key. A human user can have several services.
     service_of_key: Option<String>,
+    /// The human user, who finds only the services that they own by name. An administrator can read the services of all owners, and
+    /// anybody can give a service any name.
+    human: Option<HumanUser>,
 }
 
 impl Access {
@@ -23,22 +28,27 @@ impl Access {
     pub async fn open(context: &Context, args: &ManagerArgs, declared: &[DeclaredService]) -> Result<Self, CliError> {
         let api = context.api(&args.server)?;
         if let Some(credential) = args.human.available(context, &args.server).await? {
-            return Ok(Self { api, credential, service_of_key: None });
+            let claims = HumanClaims::parse(&credential);
+            let human = claims.map(|claims| HumanUser { issuer: claims.issuer, subject: claims.subject });
+            return Ok(Self { api, credential, service_of_key: None, human });
         }
         let credential = args.credential(context).await?;
         let service = context.service(&args.service)?;
-        let needs_human = declared.iter().any(|it| !it.keys.is_empty() || it.accepts_unbound_tokens.is_some());
+        let needs_human = declared.iter().any(|it| {
+            let has_patterns = it.assignments.iter().any(|assignment| assignment.pattern.is_some());
+            has_patterns || !it.keys.is_empty() || it.accepts_unbound_tokens.is_some()
+        });
         if declared.len() != 1 || needs_human {
             let next = "countersign login, or set COUNTERSIGN_HUMAN_TOKEN";
-            let text = "an API key can change the roles, assignments and webhooks of its service only: the files describe more";
+            let text = "an API key can change the roles, assignments of agents by id, and webhooks of its service only: the files describe more";
             return Err(CliError::Usage(format!("{text}\nNext: {next}")));
         }
-        Ok(Self { api, credential, service_of_key: Some(service) })
+        Ok(Self { api, credential, service_of_key: Some(service), human: None })
     }
 
     /// Reads the services that the files describe, and the agents of the human user.
     pub async fn read(&self, declared: &[DeclaredService]) -> Result<Existing, CliError> {
-        let Self { api, credential, service_of_key } = self;
+        let Self { api, credential, service_of_key, human } = self;
         let has_patterns = declared.iter().flat_map(|it| &it.assignments).any(|it| it.pattern.is_some());
         if let Some(id) = service_of_key {
             let name = declared.first().map(|it| it.name.clone()).unwrap_or_default();
@@ -51,13 +61,14 @@ impl Access {
                 created_at: String::new(),
                 revision: None,
             };
-            return Ok(Existing { services: vec![self.read_service(service, false).await?], agents: Vec::new() });
+            let services = vec![self.read_service(service, false).await?];
+            return Ok(Existing { services, agents: Vec::new(), read_at: clock::now() });
         }
         let mut services = Vec::new();
         for service in all_pages(async |start| api.list_services(credential, &start).await).await? {
             let is_meant = |it: &DeclaredService| match &it.id {
                 Some(id) => *id == service.service_id,
-                None => it.name == service.name,
+                None => it.name == service.name && (service.owner.is_none() || service.owner == *human),
             };
             if let Some(declared) = declared.iter().find(|it| is_meant(it)) {
                 services.push(self.read_service(service, !declared.keys.is_empty()).await?);
@@ -68,7 +79,7 @@ impl Access {
         } else {
             Vec::new()
         };
-        Ok(Existing { services, agents })
+        Ok(Existing { services, agents, read_at: clock::now() })
     }
 
     /// Reads what belongs to a service.
