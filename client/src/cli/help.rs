@@ -5,10 +5,11 @@ use clap::{Command, CommandFactory};
 use std::fmt::Write;
 
 /// The groups of commands, in the order of the help.
-const GROUPS: [(&str, &[&str]); 5] = [
+const GROUPS: [(&str, &[&str]); 6] = [
     ("Agent commands", &["agent", "token"]),
     ("Commands of human users", &["login", "whoami", "logout"]),
     ("Service commands", &["service", "key", "role", "sidecar", "webhook", "envoy"]),
+    ("Commands for services in files", &["apply", "export"]),
     ("Administration commands", &["audit", "signing-key"]),
     ("Other commands", &["doctor", "completions"]),
 ];
