@@ -22,14 +22,17 @@ pub struct VerifiedRefresh {
     /// The service that the request names.
     service: Option<ServiceId>,
     client_address: Option<IpAddr>,
-    is_usable: bool,
+    /// Why the refresh token was not usable when it was read.
+    refusal: Option<Reason>,
+    /// Whether the session was ended. It stays so.
+    session_is_ended: bool,
 }
 
 impl VerifiedRefresh {
     /// The agent of the session, if the refresh token was usable when it was read. A used token, or that of an ended session,
     /// may have been copied, so it proves nothing about its sender.
     pub fn proven_agent(&self) -> Option<AgentId> {
-        self.is_usable.then_some(self.agent)
+        self.refusal.is_none().then_some(self.agent)
     }
 }
 
@@ -44,24 +47,35 @@ pub async fn verify_refresh(
     let find = async |conn: &mut Conn| sessions::find_tokens_by_credential(conn, &[&credential]).await;
     let (token, session) = context.store.read_one(find).await?.pop().ok_or(Reason::RefreshInvalid)?;
     // Only the transaction of the refresh knows whether a later revocation of the agent has ended the session.
-    let is_usable = session.check_refresh(&token, Revision::default(), context.now()).is_ok();
-    let Session { agent, service: bound, .. } = session;
-    Ok(VerifiedRefresh { credential, agent, bound, service, client_address, is_usable })
+    let refusal = session.check_refresh(&token, Revision::default(), context.now()).err();
+    let Session { agent, service: bound, ended_at, .. } = session;
+    let session_is_ended = ended_at.is_some();
+    Ok(VerifiedRefresh { credential, agent, bound, service, client_address, refusal, session_is_ended })
 }
 
 /// Refreshes a session. The reuse of a used refresh token ends the session.
 pub async fn refresh_session(context: &Arc<Context>, refresh: VerifiedRefresh) -> Result<TokenPair, OperationError> {
-    let VerifiedRefresh { credential, agent, bound, service, client_address, is_usable: _ } = refresh;
+    let VerifiedRefresh { credential, agent, bound, service, client_address, refusal, session_is_ended } = refresh;
+    let result = match refusal {
+        // There is nothing to write, so copies of old tokens cannot occupy the database's writer.
+        Some(reason) if session_is_ended => Err(reason.into()),
+        _ => issue_tokens(context, agent, service, credential).await,
+    };
+    if matches!(&result, Err(OperationError::Refused(refusal)) if refusal.reason == Reason::RefreshReused) {
+        let reason = LoginFailureReason::Refused(Reason::RefreshReused);
+        emit_failed_login(context, (agent, bound), reason, client_address).await;
+    }
+    result
+}
+
+async fn issue_tokens(
+    context: &Arc<Context>,
+    agent: AgentId,
+    service: Option<ServiceId>,
+    credential: Credential<RefreshId>,
+) -> Result<TokenPair, OperationError> {
     let prepared = PreparedTokens::new(context);
     let request = TokenRequest { agent, service, proof: Proof::RefreshToken(credential), ids: prepared.ids() };
-    match request_batches::fulfill(context, (), request).await {
-        Ok(unsigned_token) => prepared.sign(context, &unsigned_token),
-        Err(error) => {
-            if matches!(&error, OperationError::Refused(refusal) if refusal.reason == Reason::RefreshReused) {
-                let reason = LoginFailureReason::Refused(Reason::RefreshReused);
-                emit_failed_login(context, (agent, bound), reason, client_address).await;
-            }
-            Err(error)
-        }
-    }
+    let unsigned_token = request_batches::fulfill(context, (), request).await?;
+    prepared.sign(context, &unsigned_token)
 }

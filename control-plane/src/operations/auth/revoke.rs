@@ -28,7 +28,8 @@ pub async fn revoke_token(context: &Context, token: &str) -> Result<Revision, Op
 /// token of a session authorizes the end of the session.
 async fn revoke_session(context: &Context, credential: &Credential<RefreshId>) -> Result<Revision, OperationError> {
     let find = async |conn: &mut Conn| sessions::find_tokens_by_credential(conn, &[credential]).await;
-    let Some((_, session)) = context.store.read_one(find).await?.pop() else { return newest_revision(context).await };
+    let found = context.store.read_one(find).await?.pop().filter(|(_, session)| session.ended_at.is_none());
+    let Some((_, session)) = found else { return newest_revision(context).await };
     let work = async |mut tx: WriteTransaction| {
         agents::lock(tx.conn(), session.agent).await?;
         end_sessions(&mut tx, &[session.id]).await?;
