@@ -6,6 +6,7 @@ use crate::{
     wrk::wrk,
 };
 use countersign_client::PrivateKey;
+use countersign_process::{Clock as _, SystemClock};
 use countersign_tests::{
     Agent, ControlPlane,
     bulk::{BulkInserts, copy_id},
@@ -61,9 +62,15 @@ pub struct Deployment {
     added: i64,
     /// The measurements so far. Each one calls with other agents.
     measurements: Cell<u64>,
+    /// The times and numbers of the verifications of the last minute.
+    verifications: RefCell<VecDeque<(Duration, f64)>>,
     /// The sessions of each caller, in the order in which they are refreshed.
     sessions: Vec<RefCell<VecDeque<countersign_client::Tokens>>>,
 }
+
+/// The verifications of a minute after which the next measurement waits: with those of one more measurement, less than the highest rate
+/// limit, a million.
+const MAX_VERIFICATIONS: f64 = 900_000.0;
 
 impl Deployment {
     /// Starts a control plane on the processor of the servers, with this database. An empty URL selects SQLite.
@@ -82,7 +89,8 @@ impl Deployment {
             agents.push(Agent::register(&control, "Caller").await);
         }
         let sessions = agents.iter().map(|_| RefCell::default()).collect();
-        let deployment = Self { control, agents, role, added: 0, measurements: Cell::new(0), sessions };
+        let (measurements, verifications) = (Cell::new(0), RefCell::default());
+        let deployment = Self { control, agents, role, added: 0, measurements, verifications, sessions };
         deployment.begin_sessions(1).await;
         deployment
     }
@@ -119,7 +127,19 @@ impl Deployment {
     pub async fn verifications_per_second(&self, headers: &[String]) -> f64 {
         let url = format!("{}{}", self.control.urls()[0], self.control.path("/verify"));
         let headers: Vec<_> = headers.iter().map(String::as_str).collect();
-        wrk(&url, &headers, CONNECTIONS).await
+        while self.verifications_of_the_last_minute() > MAX_VERIFICATIONS {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        let per_second = wrk(&url, &headers, CONNECTIONS).await;
+        self.verifications.borrow_mut().push_back((SystemClock.since_boot(), per_second));
+        per_second
+    }
+
+    fn verifications_of_the_last_minute(&self) -> f64 {
+        let since = SystemClock.since_boot().saturating_sub(Duration::from_secs(65));
+        let mut verifications = self.verifications.borrow_mut();
+        verifications.retain(|(time, _)| *time >= since);
+        verifications.iter().map(|(_, count)| count).sum()
     }
 
     /// The headers of a request to `verify`, with a token of an agent that holds the role.
