@@ -9,7 +9,7 @@ const GROUPS: [(&str, &[&str]); 6] = [
     ("Agent commands", &["agent", "token"]),
     ("Commands of human users", &["login", "whoami", "logout"]),
     ("Service commands", &["service", "key", "role", "sidecar", "webhook", "envoy"]),
-    ("Commands for services in files", &["apply", "export"]),
+    ("Declared state commands", &["apply", "export"]),
     ("Administration commands", &["audit", "signing-key"]),
     ("Other commands", &["doctor", "completions"]),
 ];
