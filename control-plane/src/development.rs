@@ -103,14 +103,18 @@ async fn create_first_service(
     let (Ok(service_name), Ok(key_name)) = (name(), name()) else { return Err(OperatorKeyError::Crypto.into()) };
     let owner =
         operator_key.verify(human_token.expose_secret(), context.now()).map_err(|_| OperatorKeyError::Crypto)?.identity;
-    let service =
-        create_service(context, &Initiator::SYSTEM, owner, NewService { name: service_name, accepts_unbound: true })
-            .await?;
+    let service = create_service(
+        context,
+        &Initiator::SYSTEM,
+        owner,
+        NewService { name: service_name, accepts_unbound: true, managed_by: None },
+    )
+    .await?;
     let (_, key) = create_service_key(
         context,
         &Initiator::SYSTEM,
         service.id,
-        NewServiceKey { name: key_name, scope: KeyScope::Full },
+        NewServiceKey { name: key_name, scope: KeyScope::Full, managed_by: None },
     )
     .await?;
     Ok((service.id, key))

@@ -79,6 +79,21 @@ names! {
     };
 }
 
+/// Maximum length of a label, in characters.
+pub const MAX_LABEL_LEN: usize = 63;
+
+/// What [`is_label`] requires, for error messages.
+pub const LABEL_REQUIREMENT: &str =
+    "must be 1 to 63 ASCII letters, digits, `-`, `_` and `.`, with a letter or digit at both ends";
+
+/// True if the text has the format of the value of a Kubernetes label, and is not empty.
+pub fn is_label(text: &str) -> bool {
+    let is_inner = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    let is_end = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
+    let bytes = text.as_bytes();
+    bytes.len() <= MAX_LABEL_LEN && bytes.iter().copied().all(is_inner) && is_end(bytes.first()) && is_end(bytes.last())
+}
+
 /// True if the text contains no control characters, no invisible formatting characters, and no white space at either
 /// end.
 pub fn is_printable(text: &str) -> bool {

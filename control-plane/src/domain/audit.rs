@@ -6,7 +6,7 @@
 pub mod chain;
 pub mod keys;
 
-use super::{agent::Owner, caller::Human, string_enum::string_enum};
+use super::{agent::Owner, caller::Human, string_enum::string_enum, text::ManagedBy};
 use core::net::IpAddr;
 use countersign_identity::{AgentId, ApiKeyId, Kid, RoleId, ServiceId, WebhookId};
 use serde_json::Value;
@@ -245,6 +245,12 @@ impl NewAuditEntry {
     pub fn detail_if_changed(self, name: &'static str, from: impl Into<Value>, to: impl Into<Value>) -> Self {
         let (from, to) = (from.into(), to.into());
         if from == to { self } else { self.with_detail(name, serde_json::json!({ "from": from, "to": to })) }
+    }
+
+    /// Adds the old and the new name of the files that state the object, if they differ.
+    #[must_use]
+    pub fn managed_by_if_changed(self, from: Option<&ManagedBy>, to: Option<&ManagedBy>) -> Self {
+        self.detail_if_changed("managedBy", from.map(ManagedBy::as_str), to.map(ManagedBy::as_str))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Roles, role assignments, and the limits that keep an identity small enough for HTTP headers.
 
-use super::text::Description;
+use super::text::{Description, ManagedBy};
 use countersign_identity::{AgentId, Permission, RoleDefinition, RoleId, RoleName, ServiceId, Timestamp};
 use std::collections::BTreeSet;
 
@@ -26,12 +26,14 @@ pub struct Role {
     pub service: ServiceId,
     /// Description for human readers.
     pub description: Description,
+    /// The name of the files that state the role, if any do.
+    pub managed_by: Option<ManagedBy>,
     /// Time of creation.
     pub created_at: Timestamp,
 }
 
 /// The assignment of a role to an agent.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Assignment {
     /// Agent that holds the role.
     pub agent: AgentId,
@@ -43,6 +45,8 @@ pub struct Assignment {
     pub assigned_at: Timestamp,
     /// Time from which the agent no longer holds the role, in whole seconds; `None` if the assignment does not expire.
     pub expires_at: Option<Timestamp>,
+    /// The name of the files that state the assignment; `None` leaves that of the existing assignment.
+    pub managed_by: Option<ManagedBy>,
 }
 
 /// Error for a role or an assignment that would exceed a limit on the size of an identity.

@@ -1,6 +1,10 @@
 //! Services and their API keys.
 
-use super::{agent::Owner, credential::SecretHash, text::DisplayName};
+use super::{
+    agent::Owner,
+    credential::SecretHash,
+    text::{DisplayName, ManagedBy},
+};
 use countersign_identity::{ApiKeyId, ServiceId, Timestamp};
 use std::time::Duration;
 
@@ -15,6 +19,8 @@ pub struct Service {
     pub name: DisplayName,
     /// Whether the service accepts tokens that are not bound to a service.
     pub accepts_unbound: bool,
+    /// The name of the files that state the service, if any do.
+    pub managed_by: Option<ManagedBy>,
     /// Time of creation.
     pub created_at: Timestamp,
     /// Time of deletion; `None` while the service exists.
@@ -78,6 +84,8 @@ pub struct ServiceKey {
     pub name: DisplayName,
     /// Allowed operations.
     pub scope: KeyScope,
+    /// The name of the files that state the API key, if any do.
+    pub managed_by: Option<ManagedBy>,
     /// Hash of the secret.
     pub secret: SecretHash,
     /// Time of creation.

@@ -1,6 +1,6 @@
-//! Validated text fields: display names, e-mail addresses, descriptions and metadata.
+//! Validated text fields: display names, labels, e-mail addresses, descriptions and metadata.
 
-use countersign_identity::names::is_printable;
+use countersign_identity::names::{LABEL_REQUIREMENT, MAX_LABEL_LEN, is_label, is_printable};
 use serde_json::{Map, Value};
 use std::fmt;
 
@@ -10,7 +10,7 @@ use std::fmt;
 pub struct InvalidText(pub &'static str);
 
 macro_rules! text_types {
-    ($($(#[$doc:meta])* $name:ident up to $max_len:literal: $valid:expr, $message:literal;)+) => {$(
+    ($($(#[$doc:meta])* $name:ident up to $max_len:expr; $valid:expr, $message:expr;)+) => {$(
         $(#[$doc])*
         #[derive(Debug, Clone, PartialEq, Eq)]
         pub struct $name(String);
@@ -44,19 +44,21 @@ macro_rules! text_types {
 
 text_types! {
     /// Display name of an agent, a service or an API key.
-    DisplayName up to 128: |text| (1..=DisplayName::MAX_LEN).contains(&text.chars().count()) && is_printable(text),
+    DisplayName up to 128; |text| (1..=DisplayName::MAX_LEN).contains(&text.chars().count()) && is_printable(text),
         "must be 1 to 128 printable characters without spaces at the ends";
     /// Issuer of the tokens of a human user, as another user names it.
-    IssuerText up to 512: |text| (1..=IssuerText::MAX_LEN).contains(&text.chars().count()) && is_printable(text),
+    IssuerText up to 512; |text| (1..=IssuerText::MAX_LEN).contains(&text.chars().count()) && is_printable(text),
         "must be 1 to 512 printable characters without spaces at the ends";
     /// Subject of the tokens of a human user, as another user names it.
-    SubjectText up to 255: |text| (1..=SubjectText::MAX_LEN).contains(&text.chars().count()) && is_printable(text),
+    SubjectText up to 255; |text| (1..=SubjectText::MAX_LEN).contains(&text.chars().count()) && is_printable(text),
         "must be 1 to 255 printable characters without spaces at the ends";
+    /// The name that whoever makes things from files gives to what the files state. The format is that of a Kubernetes label.
+    ManagedBy up to MAX_LABEL_LEN; is_label, LABEL_REQUIREMENT;
     /// E-mail address of a registrant.
-    EmailAddress up to 254: is_email, "must be an e-mail address of at most 254 characters";
+    EmailAddress up to 254; is_email, "must be an e-mail address of at most 254 characters";
     /// Free-text description. May be empty.
     #[derive(Default)]
-    Description up to 1024: |text| text.chars().count() <= Description::MAX_LEN && !text.chars().any(|c| c.is_control() && c != '\n'),
+    Description up to 1024; |text| text.chars().count() <= Description::MAX_LEN && !text.chars().any(|c| c.is_control() && c != '\n'),
         "must be at most 1024 characters without control characters";
 }
 

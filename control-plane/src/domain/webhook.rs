@@ -12,7 +12,12 @@ pub mod secret;
 pub mod suppressed_burst;
 pub mod url;
 
-use super::{agent::Owner, audit::AuditChain, string_enum::string_enum, text::Description};
+use super::{
+    agent::Owner,
+    audit::AuditChain,
+    string_enum::string_enum,
+    text::{Description, ManagedBy},
+};
 use countersign_identity::{ServiceId, Timestamp, WebhookId};
 use event::EventFilter;
 use std::time::Duration;
@@ -67,6 +72,8 @@ pub struct WebhookTarget {
     pub events: EventFilter,
     /// Description by the manager; may be empty.
     pub description: Description,
+    /// The name of the files that state the target, if any do.
+    pub managed_by: Option<ManagedBy>,
     /// Creation time.
     pub created_at: Timestamp,
     /// Time of the last change by a manager.

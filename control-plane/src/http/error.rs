@@ -43,6 +43,11 @@ pub struct ErrorBody {
 }
 
 impl ErrorBody {
+    /// The error.
+    pub fn into_error(self) -> ErrorObject {
+        self.error
+    }
+
     /// The message for human readers.
     pub fn message(&self) -> &str {
         &self.error.message
@@ -51,7 +56,7 @@ impl ErrorBody {
 
 /// The error.
 #[derive(Serialize, ToSchema)]
-struct ErrorObject {
+pub struct ErrorObject {
     /// Code of the error, for programs. Later versions may add codes: handle an unknown code by the HTTP status.
     #[schema(pattern = "^[A-Z_]+$")]
     code: &'static str,

@@ -2,8 +2,8 @@
 
 use super::{
     api::{
-        agents, audit, auth, health, own_agents, roles, service_keys, services, sidecars, signing_keys, status,
-        transfers, trust, verify, webhooks, well_known,
+        agents, assignments, audit, auth, health, own_agents, roles, service_keys, services, sidecars, signing_keys,
+        status, transfers, trust, verify, webhooks, well_known,
     },
     error::ApiError,
     middleware::chain::{Middleware, handle_request},
@@ -40,6 +40,7 @@ fn routes() -> OpenApiRouter<AppState> {
         .routes(routes!(agents::list))
         .routes(routes!(agents::read))
         .routes(routes!(roles::assign))
+        .routes(routes!(assignments::change))
         .routes(routes!(roles::revoke))
         .routes(routes!(agents::set_status))
         .routes(routes!(own_agents::list))

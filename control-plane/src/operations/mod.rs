@@ -23,8 +23,8 @@ mod trust;
 mod webhooks;
 
 pub use agents::{
-    AgentFilter, AgentWithRoles, RegistrationRequest, delete_agent, leave_service, list_agents, list_own_agents,
-    list_services_of_agent, read_agent, readmit_service, register_agent, set_agent_status,
+    AgentFilter, AgentWithRoles, ManagedGrant, RegistrationRequest, delete_agent, leave_service, list_agents,
+    list_own_agents, list_services_of_agent, read_agent, readmit_service, register_agent, set_agent_status,
 };
 pub use audit::{AuditFilter, AuditPosition, list_audit_entries};
 pub use auth::{

@@ -5,7 +5,7 @@ use super::{
     row_lists::{Parameter, RowListStatement},
     statements::statements,
 };
-use crate::domain::{role::Assignment, webhook::event::RevocationReason};
+use crate::domain::{role::Assignment, text::ManagedBy, webhook::event::RevocationReason};
 use countersign_identity::{AgentId, RoleGrant, RoleId, RoleName, ServiceId, Timestamp};
 use sqlx::any::AnyRow;
 use std::{collections::BTreeMap, time::Duration};
@@ -30,7 +30,8 @@ macro_rules! is_live {
 /// The parameters of an assignment in [`UPSERT_ASSIGNMENTS`].
 macro_rules! assignment_row {
     () => {
-        "(CAST($1 AS TEXT), CAST($2 AS TEXT), CAST($3 AS TEXT), CAST($4 AS BIGINT), CAST($5 AS BIGINT))"
+        "(CAST($1 AS TEXT), CAST($2 AS TEXT), CAST($3 AS TEXT), CAST($4 AS BIGINT), CAST($5 AS BIGINT), \
+         CAST($6 AS TEXT))"
     };
 }
 
@@ -56,12 +57,15 @@ macro_rules! agent {
 }
 
 statements! { STATEMENTS:
-    /// If the existing assignment of a role has expired, `assigned_at` is set to the time of the new assignment.
+    /// If the existing assignment of a role has expired, `assigned_at` is set to the time of the new assignment, and `managed_by` is that
+    /// of the new one.
     UPSERT_ASSIGNMENTS = concat!(
-        "INSERT INTO assignments (agent_id, role_id, service_id, assigned_at, expires_at) \
-         SELECT column1, column2, column3, column4, column5 FROM (VALUES ", assignment_row!(), ") AS v WHERE column1 <> '' \
+        "INSERT INTO assignments (agent_id, role_id, service_id, assigned_at, expires_at, managed_by) \
+         SELECT column1, column2, column3, column4, column5, column6 FROM (VALUES ", assignment_row!(), ") AS v WHERE column1 <> '' \
          ON CONFLICT (agent_id, role_id) DO UPDATE SET expires_at = excluded.expires_at, end_told_at = NULL, assigned_at = \
-         CASE WHEN assignments.expires_at <= excluded.assigned_at THEN excluded.assigned_at ELSE assignments.assigned_at END"
+         CASE WHEN assignments.expires_at <= excluded.assigned_at THEN excluded.assigned_at ELSE assignments.assigned_at END, \
+         managed_by = CASE WHEN assignments.expires_at <= excluded.assigned_at THEN excluded.managed_by \
+         ELSE COALESCE(excluded.managed_by, assignments.managed_by) END"
     );
     /// With the expression, no database uses the index of the service, which may have many assignments.
     DELETE_ASSIGNMENTS = concat!(
@@ -96,7 +100,7 @@ statements! { STATEMENTS:
          AND (expires_at IS NULL OR expires_at > $3) AND ", is_of_live_role!(), " ORDER BY role_id"
     );
     LIST_ACTIVE_GRANTS_OF_AGENTS = concat!(
-        "SELECT agent_id, role_id, expires_at FROM assignments WHERE service_id = $1 \
+        "SELECT agent_id, role_id, expires_at, managed_by FROM assignments WHERE service_id = $1 \
          AND (expires_at IS NULL OR expires_at > $2) AND agent_id IN (", agent!(), ") AND ", is_of_live_role!(), " ORDER BY role_id"
     );
     /// The service `column2` if the agent holds a role there, else the only service at which it holds a role. Two rows show that no
@@ -143,10 +147,16 @@ pub struct RemovedAssignment {
 
 /// Assigns roles, or replaces the expiry of existing assignments. An assignment must not occur twice.
 pub async fn upsert(conn: &mut Conn, assignments: &[Assignment]) -> Result<(), StoreError> {
-    let row = |assignment: &Assignment| -> [Parameter; 5] {
-        let Assignment { agent, role, service, assigned_at, expires_at } = *assignment;
-        let (assigned_at, expires_at) = (assigned_at.micros().into(), expires_at.map(Timestamp::micros).into());
-        [agent.to_string().into(), role.to_string().into(), service.to_string().into(), assigned_at, expires_at]
+    let row = |assignment: &Assignment| -> [Parameter; 6] {
+        let Assignment { agent, role, service, assigned_at, expires_at, managed_by } = assignment;
+        [
+            agent.to_string().into(),
+            role.to_string().into(),
+            service.to_string().into(),
+            assigned_at.micros().into(),
+            expires_at.map(Timestamp::micros).into(),
+            managed_by.as_ref().map(ToString::to_string).into(),
+        ]
     };
     UPSERT.execute(conn, &[], assignments.iter().map(row)).await?;
     Ok(())
@@ -276,16 +286,28 @@ pub async fn list_active_grants(
     query.fetch_all(conn).await?.iter().map(grant_from_row).collect()
 }
 
+/// A role that an agent holds, and the name of the files that state it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ManagedGrant {
+    /// The role, and until when the agent holds it.
+    pub grant: RoleGrant,
+    /// The name of the files that state the assignment, if any do.
+    pub managed_by: Option<ManagedBy>,
+}
+
 /// Lists the roles that several agents hold at a service at `now`.
 pub async fn list_active_grants_of_agents(
     conn: &mut Conn,
     service: ServiceId,
     agents: &[AgentId],
     now: Timestamp,
-) -> Result<Vec<(AgentId, RoleGrant)>, StoreError> {
+) -> Result<Vec<(AgentId, ManagedGrant)>, StoreError> {
     let fixed = [service.to_string().into(), now.micros().into()];
     let rows = LIST_GRANTS.fetch_all(conn, &fixed, agents.iter().map(|agent| [agent.to_string().into()])).await?;
-    rows.iter().map(|row| Ok((row::parse(row, "agent_id")?, grant_from_row(row)?))).collect()
+    let managed_grant = |row: &AnyRow| -> Result<_, StoreError> {
+        Ok(ManagedGrant { grant: grant_from_row(row)?, managed_by: row::convert_optional(row, "managed_by")? })
+    };
+    rows.iter().map(|row| Ok((row::parse(row, "agent_id")?, managed_grant(row)?))).collect()
 }
 
 /// The statements with several rows, for the conformance tests.

@@ -78,8 +78,9 @@ const INSUFFICIENT_PRIVILEGE: &str = "42501";
 const GRANT_ADVICE: &str = ". The user in the URL must own the tables of Countersign, or must be allowed to create them: \
                             GRANT CREATE ON SCHEMA public TO <user>, or ALTER DATABASE <database> OWNER TO <user>";
 
-/// PostgreSQL error code of a lock that is not available.
-const LOCK_NOT_AVAILABLE: &str = "55P03";
+/// PostgreSQL error codes of a migration that other transactions keep from a lock: it is not available in time, or there is a deadlock,
+/// because the migration locks several tables.
+const LOCK_CODES: [&str; 2] = ["55P03", "40P01"];
 
 /// Error codes of a database that cannot be written to. PostgreSQL: read-only, disk full, insufficient resources. SQLite:
 /// read-only, I/O error, disk full.
@@ -127,13 +128,13 @@ impl StoreError {
         }
     }
 
-    /// Whether a migration timed out waiting for a lock.
+    /// Whether other transactions kept a migration from a lock.
     pub(super) fn is_lock_timeout(&self) -> bool {
         if let Self::Engine(error) = self {
-            return has_code(error, LOCK_NOT_AVAILABLE);
+            return LOCK_CODES.iter().any(|code| has_code(error, code));
         }
         let Self::Migration(error) = self else { return false };
-        migration_error(error).is_some_and(|error| has_code(error, LOCK_NOT_AVAILABLE))
+        migration_error(error).is_some_and(|error| LOCK_CODES.iter().any(|code| has_code(error, code)))
     }
 
     /// Whether a commit that failed with this error may have been made nevertheless: the database did not answer, or closed the

@@ -1,14 +1,14 @@
 //! The table of roles.
 
 use super::{Conn, StoreError, row, row_lists::RowListStatement, statements::statements};
-use crate::domain::role::Role;
+use crate::domain::{role::Role, text::ManagedBy};
 use countersign_identity::{AgentId, Revision, RoleDefinition, RoleId, RoleName, ServiceId, Timestamp};
 use sqlx::any::AnyRow;
 use std::collections::BTreeMap;
 
 macro_rules! columns {
     () => {
-        "id, service_id, name, description, permissions, made_at_revision, created_at"
+        "id, service_id, name, description, permissions, made_at_revision, managed_by, created_at"
     };
 }
 
@@ -28,7 +28,7 @@ macro_rules! agent_and_service {
 
 statements! { STATEMENTS:
     INSERT_ROLE = concat!(
-        "INSERT INTO roles (", columns!(), ") VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (service_id, name) DO NOTHING"
+        "INSERT INTO roles (", columns!(), ") VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT (service_id, name) DO NOTHING"
     );
     LIST_ROLES = concat!(
         "SELECT ", columns!(), " FROM roles WHERE service_id = $1 AND deleted_at IS NULL AND ", is_live!("$1"),
@@ -48,7 +48,7 @@ statements! { STATEMENTS:
     );
     FIND_FATE = "SELECT COALESCE(r.deleted_name, r.name) AS name, r.deleted_at, s.deleted_at AS service_deleted_at \
          FROM roles r JOIN services s ON s.id = r.service_id WHERE r.id = $1";
-    UPDATE_ROLE = "UPDATE roles SET permissions = $1, description = $2 WHERE id = $3";
+    UPDATE_ROLE = "UPDATE roles SET permissions = $1, description = $2, managed_by = $4 WHERE id = $3";
     /// The previous version of Countersign does not know deleted roles. It finds one with another name and without permissions.
     MARK_DELETED = "UPDATE roles SET deleted_at = $1, deleted_name = name, name = $2, permissions = '[]', \
          purge_turn = (SELECT s.owner_issuer || ' ' || s.owner_subject FROM services s WHERE s.id = roles.service_id) \
@@ -66,6 +66,7 @@ pub async fn insert(conn: &mut Conn, role: &Role) -> Result<bool, StoreError> {
         .bind(role.description.as_str())
         .bind(permissions_to_json(role)?)
         .bind(role.definition.created_revision.number())
+        .bind(role.managed_by.as_ref().map(ManagedBy::as_str))
         .bind(role.created_at.micros())
         .execute(conn)
         .await?;
@@ -118,7 +119,8 @@ pub async fn update(conn: &mut Conn, role: &Role) -> Result<(), StoreError> {
     let query = sqlx::query(UPDATE_ROLE)
         .bind(permissions_to_json(role)?)
         .bind(role.description.as_str())
-        .bind(role.definition.id.to_string());
+        .bind(role.definition.id.to_string())
+        .bind(role.managed_by.as_ref().map(ManagedBy::as_str));
     if query.execute(conn).await?.rows_affected() == 1 {
         Ok(())
     } else {
@@ -181,6 +183,7 @@ fn role_from_row(row: &AnyRow) -> Result<Role, StoreError> {
         definition: definition_from_row(row)?,
         service: row::parse(row, "service_id")?,
         description: row::convert(row, "description")?,
+        managed_by: row::convert_optional(row, "managed_by")?,
         created_at: row::timestamp(row, "created_at")?,
     })
 }

@@ -8,6 +8,7 @@ use crate::domain::{
     credential::{Credential, SecretHash},
     page::{ItemCount, ListPage, Page},
     service::{KeyScope, Service, ServiceKey},
+    text::{DisplayName, ManagedBy},
     total::Total,
 };
 use countersign_identity::{ApiKeyId, ServiceId, Timestamp};
@@ -22,14 +23,14 @@ pub const KEYS_PER_CHECK: usize = 64;
 
 macro_rules! columns {
     () => {
-        "id, owner_issuer, owner_subject, name, refuses_unbound_since, created_at, deleted_at"
+        "id, owner_issuer, owner_subject, name, refuses_unbound_since, managed_by, created_at, deleted_at"
     };
 }
 
 macro_rules! key_columns_from {
     () => {
-        "k.id, k.service_id, k.name, k.scope, k.secret_hash, k.created_at, k.revoked_at, s.owner_issuer, s.owner_subject \
-         FROM service_keys k JOIN services s ON s.id = k.service_id"
+        "k.id, k.service_id, k.name, k.scope, k.managed_by, k.secret_hash, k.created_at, k.revoked_at, s.owner_issuer, \
+         s.owner_subject FROM service_keys k JOIN services s ON s.id = k.service_id"
     };
 }
 
@@ -41,11 +42,17 @@ macro_rules! service {
 }
 
 statements! { STATEMENTS:
-    INSERT_SERVICE = concat!("INSERT INTO services (", columns!(), ") VALUES ($1, $2, $3, $4, $5, $6, $7)");
+    INSERT_SERVICE = concat!("INSERT INTO services (", columns!(), ") VALUES ($1, $2, $3, $4, $5, $6, $7, $8)");
     /// The column `refuses_unbound_since` keeps the time since which the service refuses unbound tokens.
     UPDATE_SERVICE = "UPDATE services SET name = $1, refuses_unbound_since = \
-         CASE WHEN $2 = 1 THEN NULL ELSE COALESCE(refuses_unbound_since, $3) END WHERE id = $4";
-    SET_OWNER = "UPDATE services SET owner_issuer = $1, owner_subject = $2 WHERE id = $3";
+         CASE WHEN $2 = 1 THEN NULL ELSE COALESCE(refuses_unbound_since, $3) END, managed_by = $5 WHERE id = $4";
+    MANAGED_SERVICE = "SELECT 1 AS known FROM services WHERE owner_issuer = $1 AND owner_subject = $2 AND deleted_at IS NULL \
+         AND name = $3 AND managed_by = $4 AND id <> $5 LIMIT 1";
+    /// The files of the previous owner state nothing about the service of another.
+    SET_OWNER = "UPDATE services SET owner_issuer = $1, owner_subject = $2, managed_by = NULL WHERE id = $3";
+    RELEASE_ROLES = "UPDATE roles SET managed_by = NULL WHERE service_id = $1 AND managed_by IS NOT NULL";
+    RELEASE_WEBHOOKS = "UPDATE webhook_targets SET managed_by = NULL WHERE service_id = $1 AND managed_by IS NOT NULL";
+    RELEASE_KEYS = "UPDATE service_keys SET managed_by = NULL WHERE service_id = $1 AND managed_by IS NOT NULL";
     /// A deleted service keeps its owner, because the weight of its feedback depends on the owner.
     MARK_DELETED = "UPDATE services SET deleted_at = $1, purge_at = $1, name = $2, \
          refuses_unbound_since = COALESCE(refuses_unbound_since, $1) WHERE id = $3 AND deleted_at IS NULL";
@@ -64,8 +71,10 @@ statements! { STATEMENTS:
     LOCK_AND_FIND = concat!(
         "UPDATE services SET name = name WHERE id = $1 AND deleted_at IS NULL RETURNING ", columns!()
     );
-    INSERT_KEY = "INSERT INTO service_keys (id, service_id, name, scope, secret_hash, created_at) \
-         VALUES ($1, $2, $3, $4, $5, $6)";
+    INSERT_KEY = "INSERT INTO service_keys (id, service_id, name, scope, secret_hash, created_at, managed_by) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7)";
+    MANAGED_KEY = "SELECT 1 AS known FROM service_keys WHERE service_id = $1 AND revoked_at IS NULL AND name = $2 \
+         AND managed_by = $3 LIMIT 1";
     /// A control plane of a previous version can create an API key for a deleted service.
     FIND_KEY = concat!(
         "SELECT ", key_columns_from!(), " WHERE k.id = $1 AND k.revoked_at IS NULL AND s.deleted_at IS NULL"
@@ -104,6 +113,7 @@ pub async fn insert(conn: &mut Conn, service: &Service) -> Result<(), StoreError
         .bind(&service.owner.subject)
         .bind(service.name.as_str())
         .bind((!service.accepts_unbound).then_some(service.created_at.micros()))
+        .bind(service.managed_by.as_ref().map(ManagedBy::as_str))
         .bind(service.created_at.micros())
         .bind(service.deleted_at.map(Timestamp::micros))
         .execute(conn)
@@ -111,22 +121,33 @@ pub async fn insert(conn: &mut Conn, service: &Service) -> Result<(), StoreError
     Ok(())
 }
 
-/// Updates the name of a service and its setting for unbound tokens.
+/// Whether the owner of a service has another one with the same name and the same `managed_by`. The caller must hold the lock on the
+/// owner.
+pub async fn has_managed_twin(conn: &mut Conn, service: &Service) -> Result<bool, StoreError> {
+    let Some(managed_by) = &service.managed_by else { return Ok(false) };
+    let query = sqlx::query(MANAGED_SERVICE).bind(&service.owner.issuer).bind(&service.owner.subject);
+    let query = query.bind(service.name.as_str()).bind(managed_by.as_str()).bind(service.id.to_string());
+    Ok(query.fetch_optional(conn).await?.is_some())
+}
+
+/// Updates the name of a service, its setting for unbound tokens, and its `managed_by`.
 pub async fn update(conn: &mut Conn, service: &Service, now: Timestamp) -> Result<(), StoreError> {
-    let Service { id, owner: _, name, accepts_unbound, created_at: _, deleted_at: _ } = service;
+    let Service { id, owner: _, name, accepts_unbound, managed_by, created_at: _, deleted_at: _ } = service;
     let query = sqlx::query(UPDATE_SERVICE).bind(name.as_str()).bind(i64::from(*accepts_unbound)).bind(now.micros());
-    query.bind(id.to_string()).execute(conn).await?;
+    query.bind(id.to_string()).bind(managed_by.as_ref().map(ManagedBy::as_str)).execute(conn).await?;
     Ok(())
 }
 
-/// Sets the owner of a service.
+/// Sets the owner of a service, and releases it and its roles, webhooks and API keys from the files that state them.
 pub async fn set_owner(conn: &mut Conn, id: ServiceId, owner: &Owner) -> Result<(), StoreError> {
     let query = sqlx::query(SET_OWNER).bind(&owner.issuer).bind(&owner.subject).bind(id.to_string());
-    if query.execute(conn).await?.rows_affected() == 1 {
-        Ok(())
-    } else {
-        Err(StoreError::UnexpectedRowCount("set_owner"))
+    if query.execute(&mut *conn).await?.rows_affected() != 1 {
+        return Err(StoreError::UnexpectedRowCount("set_owner"));
     }
+    sqlx::query(RELEASE_ROLES).bind(id.to_string()).execute(&mut *conn).await?;
+    sqlx::query(RELEASE_WEBHOOKS).bind(id.to_string()).execute(&mut *conn).await?;
+    sqlx::query(RELEASE_KEYS).bind(id.to_string()).execute(conn).await?;
+    Ok(())
 }
 
 /// Marks a service as deleted, erases its name, and queues the removal of the rows that depend on it. Returns false if there is
@@ -203,9 +224,21 @@ pub async fn insert_key(conn: &mut Conn, key: &ServiceKey) -> Result<(), StoreEr
         .bind(key.scope.as_str())
         .bind(key.secret.to_store())
         .bind(key.created_at.micros())
+        .bind(key.managed_by.as_ref().map(ManagedBy::as_str))
         .execute(conn)
         .await?;
     Ok(())
+}
+
+/// Whether a service has a valid API key with the same name and the same `managed_by`. The caller must hold the lock on the service.
+pub async fn has_managed_key(
+    conn: &mut Conn,
+    service: ServiceId,
+    name: &DisplayName,
+    managed_by: &ManagedBy,
+) -> Result<bool, StoreError> {
+    let query = sqlx::query(MANAGED_KEY).bind(service.to_string()).bind(name.as_str()).bind(managed_by.as_str());
+    Ok(query.fetch_optional(conn).await?.is_some())
 }
 
 /// Finds an API key by id. Returns `None` if the key is revoked or its service is deleted.
@@ -289,6 +322,7 @@ fn service_from_row(row: &AnyRow) -> Result<Service, StoreError> {
         owner: owner_from_row(row)?.ok_or(StoreError::Corrupt("owner_issuer"))?,
         name: row::convert(row, "name")?,
         accepts_unbound: row::optional_timestamp(row, "refuses_unbound_since")?.is_none(),
+        managed_by: row::convert_optional(row, "managed_by")?,
         created_at: row::timestamp(row, "created_at")?,
         deleted_at: row::optional_timestamp(row, "deleted_at")?,
     })
@@ -302,6 +336,7 @@ fn key_from_row(row: &AnyRow) -> Result<ServiceKey, StoreError> {
         owner: owner_from_row(row)?.ok_or(StoreError::Corrupt("owner_issuer"))?,
         name: row::convert(row, "name")?,
         scope: KeyScope::parse(&scope).ok_or(StoreError::Corrupt("scope"))?,
+        managed_by: row::convert_optional(row, "managed_by")?,
         secret: SecretHash::from_store(row::get(row, "secret_hash")?),
         created_at: row::timestamp(row, "created_at")?,
         revoked_at: row::optional_timestamp(row, "revoked_at")?,

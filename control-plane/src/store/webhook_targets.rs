@@ -2,7 +2,7 @@
 
 use super::{Conn, StoreError, row, statements::statements};
 use crate::domain::{
-    text::Description,
+    text::{Description, ManagedBy},
     webhook::{DisabledReason, WebhookScope, WebhookTarget, event::EventFilter, url::TargetUrl},
 };
 use countersign_identity::{Timestamp, WebhookId};
@@ -11,7 +11,7 @@ use sqlx::any::AnyRow;
 macro_rules! columns {
     () => {
         "id, service_id, url, events, description, created_at, updated_at, paused_at, disabled_at, disabled_reason, \
-         failing_since, previous_until"
+         failing_since, previous_until, managed_by"
     };
 }
 
@@ -25,9 +25,9 @@ pub(super) use is_active;
 
 statements! { STATEMENTS:
     INSERT_TARGET = "INSERT INTO webhook_targets (id, service_id, url, events, description, secret, created_at, updated_at, \
-         active_since) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $7)";
+         active_since, managed_by) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $7, $9)";
     UPDATE_TARGET = "UPDATE webhook_targets SET url = $1, events = $2, description = $3, updated_at = $4, paused_at = $5, \
-         disabled_at = $6, disabled_reason = $7, failing_since = $8, \
+         disabled_at = $6, disabled_reason = $7, failing_since = $8, managed_by = $11, \
          active_since = CASE WHEN $10 = 1 THEN $4 ELSE active_since END WHERE id = $9";
     ROTATE_SECRET =
         "UPDATE webhook_targets SET previous_secret = secret, previous_until = $1, secret = $2 WHERE id = $3";
@@ -70,6 +70,7 @@ pub async fn insert(conn: &mut Conn, target: &WebhookTarget, sealed: &str) -> Re
         .bind(sealed)
         .bind(target.created_at.micros())
         .bind(target.updated_at.micros())
+        .bind(target.managed_by.as_ref().map(ManagedBy::as_str))
         .execute(conn)
         .await?;
     Ok(())
@@ -88,6 +89,7 @@ pub async fn update(conn: &mut Conn, target: &WebhookTarget, resumed: bool) -> R
         .bind(target.failing_since.map(Timestamp::micros))
         .bind(target.id.to_string())
         .bind(i64::from(resumed))
+        .bind(target.managed_by.as_ref().map(ManagedBy::as_str))
         .execute(conn)
         .await?;
     Ok(())
@@ -230,6 +232,7 @@ fn target_from_row(row: &AnyRow) -> Result<WebhookTarget, StoreError> {
         url: url_from_row(row)?,
         events: event_filter_from_column(&row::get::<String>(row, "events")?)?,
         description: row::convert::<Description>(row, "description")?,
+        managed_by: row::convert_optional(row, "managed_by")?,
         created_at: row::timestamp(row, "created_at")?,
         updated_at: row::timestamp(row, "updated_at")?,
         paused_at: row::optional_timestamp(row, "paused_at")?,

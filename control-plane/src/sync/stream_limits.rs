@@ -303,6 +303,7 @@ mod tests {
             owner: Owner { issuer: "https://issuer.example".to_owned(), subject: owner.to_owned() },
             name: "key".to_owned().try_into().unwrap(),
             scope: KeyScope::Sync,
+            managed_by: None,
             secret: SecretHash::from_store("hash".to_owned()),
             created_at: Timestamp::from_micros(0),
             revoked_at: None,

@@ -60,7 +60,7 @@ async fn roles_are_created_listed_assigned_and_revoked() {
     assert_eq!((duplicate.status, duplicate.text("/error/code")), (409, "CONFLICT"));
     let listed = control.api.get_as(control.key(), &control.path("/roles")).await.expect(200);
     let fields: Vec<_> = listed["data"][0].as_object().unwrap().keys().map(String::as_str).collect();
-    assert_eq!(fields, ["createdAt", "description", "id", "name", "permissions"]);
+    assert_eq!(fields, ["createdAt", "description", "id", "managedBy", "name", "permissions"]);
 
     let role = text(&created["roleId"]);
     let roles = control.path(&format!("/agents/{}/roles", agent.id));

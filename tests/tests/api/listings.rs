@@ -33,6 +33,7 @@ async fn human_users_list_their_services_and_administrators_list_all() {
         {
           "acceptsUnboundTokens": false,
           "createdAt": "[time]",
+          "managedBy": null,
           "name": "strict",
           "owner": {
             "issuer": "urn:countersign:operator",
@@ -43,6 +44,7 @@ async fn human_users_list_their_services_and_administrators_list_all() {
         {
           "acceptsUnboundTokens": true,
           "createdAt": "[time]",
+          "managedBy": null,
           "name": "first",
           "owner": {
             "issuer": "urn:countersign:operator",
@@ -144,6 +146,7 @@ async fn api_keys_are_listed_without_secrets() {
       {
         "createdAt": "[time]",
         "keyId": "[key]",
+        "managedBy": null,
         "name": "sidecar",
         "revokedAt": "null",
         "scope": "sync"
@@ -151,6 +154,7 @@ async fn api_keys_are_listed_without_secrets() {
       {
         "createdAt": "[time]",
         "keyId": "[key]",
+        "managedBy": null,
         "name": "old",
         "revokedAt": "[time]",
         "scope": "full"

@@ -17,6 +17,7 @@ mod known_agents;
 mod limits;
 mod listings;
 mod long_lists;
+mod managed_by;
 mod own_agents;
 mod proxies;
 mod quotas;

@@ -80,7 +80,7 @@ async fn service_lists_agents_with_its_roles() {
     let mut roles = all["data"][1]["roles"].as_array().unwrap().clone();
     roles.sort_by_key(|role| role["name"].to_string());
     let until = json!("2099-01-01T00:00:00Z");
-    assert_eq!(roles[0], json!({ "id": reader, "name": "reader", "expiresAt": null }));
+    assert_eq!(roles[0], json!({ "id": reader, "name": "reader", "expiresAt": null, "managedBy": null }));
     assert_eq!((&roles[1]["name"], &roles[1]["expiresAt"]), (&json!("writer"), &until));
 
     assert_eq!(ids(&list(&format!("?role={writer}")).await.expect(200)), expected(&[1]));

@@ -24,7 +24,7 @@ use crate::{
         state::AppState,
         timestamp::Rfc3339,
     },
-    operations::{self, AgentFilter, AgentWithRoles, require_manager},
+    operations::{self, AgentFilter, AgentWithRoles, ManagedGrant, require_manager},
 };
 use axum::{
     Json,
@@ -101,6 +101,9 @@ struct AssignedRole {
     /// Expiry time of the assignment, in whole seconds; null if it does not expire.
     #[schema(value_type = Option<schema::TimestampSchema>, required)]
     expires_at: Option<Rfc3339>,
+    /// The name of the files that state the assignment; null if none do.
+    #[schema(value_type = Option<schema::ManagedBySchema>, required)]
+    managed_by: Option<String>,
 }
 
 /// Read an agent
@@ -215,9 +218,14 @@ pub(super) fn agent_record(agent: Agent) -> AgentRecord {
 }
 
 fn service_agent_record(agent: AgentWithRoles, roles: &RoleTable) -> ServiceAgentRecord {
-    let assigned = agent.roles.iter().filter_map(|grant| {
+    let assigned = agent.roles.iter().filter_map(|ManagedGrant { grant, managed_by }| {
         let role = roles.get(grant.role)?;
-        Some(AssignedRole { id: role.id, name: role.name.clone(), expires_at: grant.until.map(Rfc3339) })
+        Some(AssignedRole {
+            id: role.id,
+            name: role.name.clone(),
+            expires_at: grant.until.map(Rfc3339),
+            managed_by: managed_by.as_ref().map(ToString::to_string),
+        })
     });
     ServiceAgentRecord { roles: assigned.collect(), agent: agent_record(agent.agent) }
 }

@@ -1,6 +1,7 @@
 //! The endpoints, one file per resource.
 
 pub(super) mod agents;
+pub(super) mod assignments;
 pub mod audit;
 pub(super) mod auth;
 pub(super) mod health;

@@ -2,7 +2,11 @@
 
 use super::agents::{AgentRecord, agent_record};
 use crate::{
-    domain::{agent::ServiceOfAgent, change::Changed, page::Page},
+    domain::{
+        agent::{Agent, ServiceOfAgent},
+        change::Changed,
+        page::Page,
+    },
     http::{
         error::ApiError,
         openapi::{
@@ -33,8 +37,18 @@ body! {
     }
 }
 
-type AgentPage = PageResponse<AgentRecord>;
+type AgentPage = PageResponse<OwnAgentRecord>;
 type AgentServicePage = PageResponse<AgentServiceRecord>;
+
+/// An agent of the calling human user.
+#[derive(Serialize, ToSchema)]
+pub struct OwnAgentRecord {
+    #[serde(flatten)]
+    agent: AgentRecord,
+    /// The e-mail address in the registration, which only the owner of the agent reads.
+    #[schema(value_type = schema::EmailAddressSchema)]
+    email: String,
+}
 
 /// A service at which an agent holds a role, or which its owner has left.
 #[derive(Serialize, ToSchema)]
@@ -96,7 +110,7 @@ pub async fn list(
     let human = credentials.require_human(&state).await?;
     let page = page?;
     let agents = operations::list_own_agents(&state.context, &human, page).await?;
-    Ok(Json(paging::page_response(&page, agents, agent_record)))
+    Ok(Json(paging::page_response(&page, agents, own_agent_record)))
 }
 
 /// Result of the deletion of an agent.
@@ -185,6 +199,10 @@ pub async fn set_admission(
     };
     let Changed { value: revoked_roles, revision } = result.map_err(|error| owner_access_error(error, &human))?;
     Ok(Json(AdmissionResponse { may_assign_roles, revoked_roles, revision }))
+}
+
+fn own_agent_record(agent: Agent) -> OwnAgentRecord {
+    OwnAgentRecord { email: agent.registration.email.to_string(), agent: agent_record(agent) }
 }
 
 fn service_record(service: ServiceOfAgent) -> AgentServiceRecord {

@@ -1,7 +1,11 @@
 //! `/services/{service}/roles`: the roles of a service, and their assignment to agents.
 
 use crate::{
-    domain::{change::Changed, role::Role, text::Description},
+    domain::{
+        change::Changed,
+        role::Role,
+        text::{Description, ManagedBy},
+    },
     http::{
         error::ApiError,
         openapi::{
@@ -39,6 +43,8 @@ body! {
         /// Permissions that the role grants. The names of all permissions of a service together have at most 4096 bytes, so
         /// that they fit into HTTP headers.
         required "permissions" permissions: Vec<Permission>,
+        /// The name of the files that state the role.
+        optional "managedBy" managed_by: ManagedBy,
     }
     /// Changes to a role. Absent fields keep their value.
     RoleChanges {
@@ -46,6 +52,8 @@ body! {
         optional "permissions" permissions: Vec<Permission>,
         /// Description of the role, for human readers.
         optional "description" description: Description,
+        /// The new name of the files that state the role.
+        optional "managedBy" managed_by: ManagedBy,
     }
     /// A role to assign.
     RoleAssignmentRequest {
@@ -53,6 +61,8 @@ body! {
         /// Expiry time of the assignment. If `expiresAt` is absent, the assignment does not expire. Assigning the role again
         /// replaces the expiry time.
         optional "expiresAt" expires_at: Timestamp,
+        /// The name of the files that state the assignment. Absent leaves that of the existing assignment.
+        optional "managedBy" managed_by: ManagedBy,
     }
 }
 
@@ -84,6 +94,9 @@ pub struct RoleRecord {
     description: String,
     #[schema(value_type = schema::PermissionsSchema)]
     permissions: Vec<Permission>,
+    /// The name of the files that state the role; null if none do.
+    #[schema(value_type = Option<schema::ManagedBySchema>, required)]
+    managed_by: Option<String>,
     /// Time of creation.
     #[schema(value_type = schema::TimestampSchema)]
     created_at: Rfc3339,
@@ -155,8 +168,8 @@ pub async fn create(
 ) -> Result<(StatusCode, Json<CreatedRole>), ApiError> {
     let service = parse_id(&service)?;
     let initiator = credentials.require_manager_of(&state, service).await?;
-    let NewRole { name, description, permissions } = body.read()?;
-    let request = RoleRequest { name, description: description.unwrap_or_default(), permissions };
+    let NewRole { name, description, permissions, managed_by } = body.read()?;
+    let request = RoleRequest { name, description: description.unwrap_or_default(), permissions, managed_by };
     let reply = IdempotentReply { request: idempotency?.0, present: created_role };
     let created = operations::create_role(&state.context, &initiator, service, &request, &reply).await?;
     let mut body = created.value;
@@ -226,8 +239,8 @@ pub async fn change(
 ) -> Result<Json<ChangedRole>, ApiError> {
     let service = parse_id(&service)?;
     let initiator = credentials.require_manager_of(&state, service).await?;
-    let RoleChanges { permissions, description } = body.read()?;
-    let change = RoleChange { permissions, description };
+    let RoleChanges { permissions, description, managed_by } = body.read()?;
+    let change = RoleChange { permissions, description, managed_by };
     let Changed { value: role, revision } =
         operations::change_role(&state.context, &initiator, service, parse_id(&role)?, &change).await?;
     Ok(Json(ChangedRole { role: role_record(role), revision }))
@@ -255,8 +268,8 @@ pub async fn assign(
     let service = parse_id(&service)?;
     let initiator = credentials.require_manager_of(&state, service).await?;
     let agent = parse_id(&agent)?;
-    let RoleAssignmentRequest { role, expires_at } = body.read()?;
-    let request = AssignmentRequest { service, agent, role: role.parse()?, expires_at };
+    let RoleAssignmentRequest { role, expires_at, managed_by } = body.read()?;
+    let request = AssignmentRequest { service, agent, role: role.parse()?, expires_at, managed_by };
     let Changed { value: (), revision } = operations::assign_role(&state.context, initiator, request).await?;
     Ok(Json(RoleAssignmentResponse { assigned: true, revision }))
 }
@@ -285,7 +298,14 @@ pub async fn revoke(
 }
 
 fn role_record(role: Role) -> RoleRecord {
-    let Role { definition, service: _, description, created_at } = role;
+    let Role { definition, service: _, description, managed_by, created_at } = role;
     let RoleDefinition { id, name, permissions, created_revision: _ } = definition;
-    RoleRecord { id, name, description: description.to_string(), permissions, created_at: Rfc3339(created_at) }
+    RoleRecord {
+        id,
+        name,
+        description: description.to_string(),
+        permissions,
+        managed_by: managed_by.map(|managed_by| managed_by.to_string()),
+        created_at: Rfc3339(created_at),
+    }
 }

@@ -6,12 +6,14 @@ use crate::{
         credential::expose,
         page::Page,
         service::{KeyScope, ServiceKey},
-        text::DisplayName,
+        text::{DisplayName, ManagedBy},
     },
     http::{
         error::ApiError,
         openapi::{
-            errors::{Errors, InvalidBody, InvalidPaging, KeyLimit, KeyNotFound, OwnerAuth, ServiceNotFound},
+            errors::{
+                AlreadyManaged, Errors, InvalidBody, InvalidPaging, KeyLimit, KeyNotFound, OwnerAuth, ServiceNotFound,
+            },
             schema::{self, KeyPathParam, ServicePathParam},
         },
         request::{
@@ -36,6 +38,8 @@ body! {
     KeyRequest {
         required "name" name: DisplayName,
         required "scope" scope: KeyScope,
+        /// The name of the files that state the key. A service has at most one valid key with this name and this value.
+        optional "managedBy" managed_by: ManagedBy,
     }
 }
 
@@ -69,6 +73,9 @@ pub struct KeyRecord {
     name: String,
     #[schema(value_type = schema::KeyScopeSchema)]
     scope: &'static str,
+    /// The name of the files that state the key; null if none do.
+    #[schema(value_type = Option<schema::ManagedBySchema>, required)]
+    managed_by: Option<String>,
     /// Time of creation.
     #[schema(value_type = schema::TimestampSchema)]
     created_at: Rfc3339,
@@ -84,6 +91,7 @@ impl KeyRecord {
             "keyId": "key_01jyd3rq8yfd19yr0w5mz4ypkb",
             "name": "Sidecar",
             "scope": "sync",
+            "managedBy": null,
             "createdAt": "2027-03-14T15:09:26.535897Z",
             "revokedAt": null,
         })
@@ -107,7 +115,7 @@ pub struct KeyRevoked {
 #[utoipa::path(
     post, path = "/services/{service}/keys", operation_id = "createKey", tag = "Services",
     params(ServicePathParam), request_body = KeyRequest, security(("humanToken" = [])),
-    responses((status = 201, description = "The API key", body = NewKeyRecord), Errors<(OwnerAuth, InvalidBody, ServiceNotFound, KeyLimit)>)
+    responses((status = 201, description = "The API key", body = NewKeyRecord), Errors<(OwnerAuth, InvalidBody, ServiceNotFound, KeyLimit, AlreadyManaged)>)
 )]
 pub async fn create(
     State(state): State<AppState>,
@@ -116,9 +124,9 @@ pub async fn create(
     body: BodyFields,
 ) -> Result<(StatusCode, Json<NewKeyRecord>), ApiError> {
     let (human, service) = credentials.require_owner_of(&state, &service).await?;
-    let KeyRequest { name, scope } = body.read()?;
+    let KeyRequest { name, scope, managed_by } = body.read()?;
     let initiator = credentials.initiator_for_human(Some(&human));
-    let request = NewServiceKey { name, scope };
+    let request = NewServiceKey { name, scope, managed_by };
     let created = operations::create_service_key(&state.context, &initiator, service.id, request).await;
     let (key, secret) = created.map_err(|error| owner_access_error(error, &human))?;
     let body = NewKeyRecord {
@@ -178,11 +186,12 @@ pub async fn revoke(
 }
 
 fn key_record(key: ServiceKey) -> KeyRecord {
-    let ServiceKey { id, service: _, owner: _, name, scope, secret: _, created_at, revoked_at } = key;
+    let ServiceKey { id, service: _, owner: _, name, scope, managed_by, secret: _, created_at, revoked_at } = key;
     KeyRecord {
         key_id: id,
         name: name.to_string(),
         scope: scope.as_str(),
+        managed_by: managed_by.map(|managed_by| managed_by.to_string()),
         created_at: Rfc3339(created_at),
         revoked_at: revoked_at.map(Rfc3339),
     }

@@ -1,13 +1,19 @@
 //! `/services`: services.
 
 use crate::{
-    domain::{agent::Owner, change::Changed, page::Page, service::Service, text::DisplayName},
+    domain::{
+        agent::Owner,
+        change::Changed,
+        page::Page,
+        service::Service,
+        text::{DisplayName, ManagedBy},
+    },
     http::{
         error::ApiError,
         openapi::{
             errors::{
-                Errors, HumanAuth, InvalidBody, InvalidPaging, OwnerAuth, ServiceCreatorAuth, ServiceLimit,
-                ServiceNotFound,
+                AlreadyManaged, Errors, HumanAuth, InvalidBody, InvalidPaging, OwnerAuth, ServiceCreatorAuth,
+                ServiceLimit, ServiceNotFound,
             },
             schema::{self, ServicePathParam},
         },
@@ -34,12 +40,16 @@ body! {
         /// Whether the service accepts tokens that are bound to no service. Default: true. Another service that receives an
         /// unbound token could replay the token, so set the value to false where roles grant access to valuable resources.
         optional "acceptsUnboundTokens" accepts_unbound: bool,
+        /// The name of the files that state the service. An owner has at most one service with this name and this value.
+        optional "managedBy" managed_by: ManagedBy,
     }
     /// Changes to a service. Absent fields keep their value.
     ServiceChanges {
         optional "name" name: DisplayName,
         /// Whether the service accepts tokens that are bound to no service.
         optional "acceptsUnboundTokens" accepts_unbound: bool,
+        /// The new name of the files that state the service.
+        optional "managedBy" managed_by: ManagedBy,
     }
 }
 
@@ -58,6 +68,9 @@ pub struct ServiceRecord {
     /// Whether the service accepts tokens that are bound to no service.
     #[schema(example = true)]
     accepts_unbound_tokens: bool,
+    /// The name of the files that state the service; null if none do.
+    #[schema(value_type = Option<schema::ManagedBySchema>, required)]
+    managed_by: Option<String>,
     /// Time of creation.
     #[schema(value_type = schema::TimestampSchema)]
     created_at: Rfc3339,
@@ -98,7 +111,7 @@ pub struct ServiceDeleted {
 #[utoipa::path(
     post, path = "/services", operation_id = "createService", tag = "Services",
     request_body = ServiceRequest, security(("humanToken" = [])),
-    responses((status = 201, description = "The service", body = ServiceRecord), Errors<(ServiceCreatorAuth, InvalidBody, ServiceLimit)>)
+    responses((status = 201, description = "The service", body = ServiceRecord), Errors<(ServiceCreatorAuth, InvalidBody, ServiceLimit, AlreadyManaged)>)
 )]
 pub async fn create(
     State(state): State<AppState>,
@@ -106,8 +119,8 @@ pub async fn create(
     body: BodyFields,
 ) -> Result<(StatusCode, Json<ServiceRecord>), ApiError> {
     let human = credentials.require_service_creator(&state).await?;
-    let ServiceRequest { name, accepts_unbound } = body.read()?;
-    let request = NewService { name, accepts_unbound: accepts_unbound.unwrap_or(true) };
+    let ServiceRequest { name, accepts_unbound, managed_by } = body.read()?;
+    let request = NewService { name, accepts_unbound: accepts_unbound.unwrap_or(true), managed_by };
     let initiator = credentials.initiator_for_human(Some(&human));
     let service = operations::create_service(&state.context, &initiator, human.identity, request).await?;
     Ok((StatusCode::CREATED, Json(service_record(service))))
@@ -154,7 +167,7 @@ pub async fn read(
     params(ServicePathParam), request_body = ServiceChanges, security(("humanToken" = [])),
     responses(
         (status = 200, description = "The changed service", body = ChangedService),
-        Errors<(OwnerAuth, InvalidBody, ServiceNotFound)>,
+        Errors<(OwnerAuth, InvalidBody, ServiceNotFound, AlreadyManaged)>,
     )
 )]
 pub async fn change(
@@ -164,8 +177,9 @@ pub async fn change(
     body: BodyFields,
 ) -> Result<Json<ChangedService>, ApiError> {
     let (human, service) = credentials.require_owner_of(&state, &service).await?;
-    let ServiceChanges { name, accepts_unbound } = body.read()?;
-    let (initiator, change) = (credentials.initiator_for_human(Some(&human)), ServiceChange { name, accepts_unbound });
+    let ServiceChanges { name, accepts_unbound, managed_by } = body.read()?;
+    let initiator = credentials.initiator_for_human(Some(&human));
+    let change = ServiceChange { name, accepts_unbound, managed_by };
     let changed = operations::change_service(&state.context, &initiator, service.id, &change).await;
     let Changed { value: service, revision } = changed.map_err(|error| owner_access_error(error, &human))?;
     Ok(Json(ChangedService { service: service_record(service), revision }))
@@ -194,12 +208,13 @@ pub async fn remove(
 }
 
 pub(super) fn service_record(service: Service) -> ServiceRecord {
-    let Service { id, owner, name, accepts_unbound, created_at, deleted_at: _ } = service;
+    let Service { id, owner, name, accepts_unbound, managed_by, created_at, deleted_at: _ } = service;
     ServiceRecord {
         service_id: id,
         name: name.to_string(),
         owner: user_record(owner),
         accepts_unbound_tokens: accepts_unbound,
+        managed_by: managed_by.map(|managed_by| managed_by.to_string()),
         created_at: Rfc3339(created_at),
     }
 }

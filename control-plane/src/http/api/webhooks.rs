@@ -14,8 +14,8 @@ use crate::{
         error::ApiError,
         openapi::{
             errors::{
-                AdminAuth, DeliveryNotFound, Errors, InvalidBody, InvalidPaging, InvalidWebhookUrl, ManagerAuth,
-                ServiceNotFound, WebhookLimit, WebhookNotFound,
+                AdminAuth, AlreadyManaged, DeliveryNotFound, Errors, InvalidBody, InvalidPaging, InvalidWebhookUrl,
+                ManagerAuth, ServiceNotFound, WebhookLimit, WebhookNotFound,
             },
             schema::{self, EventPathParam, ServicePathParam, WebhookPathParam},
         },
@@ -61,7 +61,7 @@ macro_rules! endpoints {
                 params($($parameter)?), request_body = WebhookRequest, security $security,
                 responses(
                     (status = 201, description = "The webhook", body = NewWebhookRecord),
-                    Errors<($($error,)+ InvalidBody, InvalidWebhookUrl, WebhookLimit)>,
+                    Errors<($($error,)+ InvalidBody, InvalidWebhookUrl, WebhookLimit, AlreadyManaged)>,
                 )
             )]
             pub async fn create(
@@ -105,7 +105,7 @@ macro_rules! endpoints {
                 params($($parameter,)? WebhookPathParam), request_body = WebhookChanges, security $security,
                 responses(
                     (status = 200, description = "The changed webhook", body = WebhookRecord),
-                    Errors<($($error,)+ InvalidBody, InvalidWebhookUrl, WebhookNotFound)>,
+                    Errors<($($error,)+ InvalidBody, InvalidWebhookUrl, WebhookNotFound, AlreadyManaged)>,
                 )
             )]
             pub async fn change(

@@ -281,6 +281,8 @@ error_cases! {
     FileNotFound = vec![ApiError::not_found()];
     /// The service already has a role with the name in the request.
     RoleNameTaken = conflict("the service already has a role named `billing-reader`");
+    /// Another thing of the same kind has the same name, or the same URL, and the same value of `managedBy`.
+    AlreadyManaged = conflict("another service `Shop` with the same `managedBy` `platform-team` exists");
     /// The permissions of the service would be too long.
     PermissionLimit = conflict("all permission names of a service together have at most 4096 bytes");
     /// The agent has left the service.

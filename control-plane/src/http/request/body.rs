@@ -234,6 +234,11 @@ fn essence_in_utf8(content_type: &str) -> Option<String> {
 }
 
 impl BodyFields {
+    /// The fields of an object within a body.
+    fn of_object(fields: Map<String, Value>) -> Self {
+        Self { unread: fields, errors: Vec::new(), ignore_unknown: false }
+    }
+
     /// Parses the body with `read`. Fields that `read` does not read are errors.
     pub fn parse<T>(mut self, read: impl FnOnce(&mut Self) -> Option<T>) -> Result<T, ApiError> {
         let parsed = read(&mut self);

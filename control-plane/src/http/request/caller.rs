@@ -106,6 +106,11 @@ impl Credentials {
         }))
     }
 
+    /// Counts the request of an authenticated caller as `requests` more.
+    pub async fn count_more(&self, state: &AppState, requests: usize) -> Result<(), ApiError> {
+        self.limiter.count_more(state, requests).await
+    }
+
     /// Authenticates a service or a human user, depending on the format of the credential.
     pub async fn authenticate_caller(&self, state: &AppState) -> Result<Caller, ApiError> {
         let is_human_token = |credential: &SecretString| !credential.expose_secret().starts_with(SERVICE_KEY_PREFIX);

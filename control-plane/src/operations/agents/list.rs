@@ -1,5 +1,6 @@
 //! Lists the agents that hold a role at a service.
 
+pub use crate::store::assignments::ManagedGrant;
 use crate::{
     domain::{
         agent::Agent,
@@ -8,7 +9,7 @@ use crate::{
     operations::{Context, NotFound, OperationError},
     store::{agents, assignments, roles},
 };
-use countersign_identity::{AgentId, AgentStatus, RoleGrant, RoleId, RoleTable, ServiceId};
+use countersign_identity::{AgentId, AgentStatus, RoleId, RoleTable, ServiceId};
 use std::collections::BTreeMap;
 
 /// Filter for [`list_agents`].
@@ -26,7 +27,7 @@ pub struct AgentWithRoles {
     /// The agent.
     pub agent: Agent,
     /// Roles that the agent holds at the service now.
-    pub roles: Vec<RoleGrant>,
+    pub roles: Vec<ManagedGrant>,
 }
 
 /// Lists the agents that hold a role at the service, newest first, and returns the roles of the service.

@@ -11,6 +11,7 @@ use crate::{
     domain::{
         audit::{AuditAction, AuditedObject, Initiator, NewAuditEntry},
         change::Changed,
+        text::ManagedBy,
     },
     operations::{Context, OperationError, request_batches},
 };
@@ -19,7 +20,7 @@ use countersign_identity::{AgentId, EventId, RoleId, RoleName, ServiceId, Timest
 use std::sync::Arc;
 
 /// The role assignment to create.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct AssignmentRequest {
     /// Service that defines the role.
     pub service: ServiceId,
@@ -29,6 +30,8 @@ pub struct AssignmentRequest {
     pub role: RoleId,
     /// Time of expiry; `None` for no expiry.
     pub expires_at: Option<Timestamp>,
+    /// The name of the files that state the assignment; `None` leaves that of the existing assignment.
+    pub managed_by: Option<ManagedBy>,
 }
 
 /// Assigns a role, or replaces the expiry of the existing assignment. The expiry is truncated to whole seconds, the resolution
@@ -38,8 +41,8 @@ pub async fn assign_role(
     initiator: Initiator,
     request: AssignmentRequest,
 ) -> Result<Changed<()>, OperationError> {
-    let AssignmentRequest { service, agent, role, expires_at } = request;
-    let new = NewState::Assigned { expires_at: expires_at.map(Timestamp::truncated_to_second) };
+    let AssignmentRequest { service, agent, role, expires_at, managed_by } = request;
+    let new = NewState::Assigned { expires_at: expires_at.map(Timestamp::truncated_to_second), managed_by };
     let event = context.new_id(EventId::from_bits);
     let changed =
         request_batches::fulfill(context, service, AssignmentChange { initiator, agent, role, new, event }).await?;

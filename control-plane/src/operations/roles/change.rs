@@ -6,7 +6,7 @@ use crate::{
         audit::{AuditAction, AuditedObject, Initiator, NewAuditEntry},
         change::{Change, Changed},
         role::{Role, check_service_limits},
-        text::Description,
+        text::{Description, ManagedBy},
     },
     operations::{Context, NotFound, OperationError, authorize::lock_managed_service},
     store::{WriteTransaction, roles},
@@ -20,6 +20,8 @@ pub struct RoleChange {
     pub permissions: Option<Vec<Permission>>,
     /// New description.
     pub description: Option<Description>,
+    /// The new name of the files that state the role.
+    pub managed_by: Option<ManagedBy>,
 }
 
 /// Changes a role. New permissions apply to all agents with the role at once, because sidecars compute the permissions of
@@ -37,8 +39,9 @@ pub async fn change_role(
         let position = existing.iter().position(|other| other.definition.id == role);
         let mut changed = existing.swap_remove(position.ok_or(OperationError::NotFound(NotFound::Role))?);
         let before = changed.clone();
-        let RoleChange { permissions, description } = change.clone();
+        let RoleChange { permissions, description, managed_by } = change.clone();
         changed.description = description.unwrap_or(changed.description);
+        changed.managed_by = managed_by.or(changed.managed_by);
         if let Some(permissions) = permissions {
             check_service_limits(&existing, &permissions)
                 .map_err(|error| OperationError::Conflict(error.to_string()))?;
@@ -62,4 +65,5 @@ fn role_changed_entry(before: &Role, after: &Role) -> NewAuditEntry {
         .object(AuditedObject::Role(new.id))
         .detail_if_changed("permissions", permission_names(&old.permissions), permission_names(&new.permissions))
         .detail_if_changed("description", before.description.as_str(), after.description.as_str())
+        .managed_by_if_changed(before.managed_by.as_ref(), after.managed_by.as_ref())
 }

@@ -5,7 +5,7 @@ use crate::{
         audit::{AuditAction, AuditedObject, Initiator, NewAuditEntry},
         change::{Change, Changed},
         role::{Role, check_service_limits},
-        text::Description,
+        text::{Description, ManagedBy},
     },
     operations::{Context, IdempotentReply, NotFound, OperationError, authorize::lock_managed_service},
     store::{WriteTransaction, roles, services},
@@ -22,6 +22,8 @@ pub struct RoleRequest {
     pub description: Description,
     /// Permissions that the role grants.
     pub permissions: Vec<Permission>,
+    /// The name of the files that state the role, if any do.
+    pub managed_by: Option<ManagedBy>,
 }
 
 /// Creates a role. The name of a role is unique at its service and never changes. The revision is that of the creation, or the
@@ -35,12 +37,13 @@ pub async fn create_role<R: Serialize + DeserializeOwned>(
 ) -> Result<Changed<R>, OperationError> {
     let idempotency = &reply.guard(initiator, &["create_role", &service.to_string()]);
     let id = context.new_id(RoleId::from_bits);
-    let RoleRequest { name, description, permissions } = request;
+    let RoleRequest { name, description, permissions, managed_by } = request;
     let entry = &NewAuditEntry::for_service(service, AuditAction::RoleCreated)
         .object(AuditedObject::Role(id))
         .with_detail("name", name.as_str())
         .with_detail("description", description.as_str())
-        .with_detail("permissions", permission_names(permissions));
+        .with_detail("permissions", permission_names(permissions))
+        .managed_by_if_changed(None, managed_by.as_ref());
     let work = async |mut tx: WriteTransaction| {
         if let Some(response) = idempotency.stored_response(&mut tx).await? {
             return Ok(tx.commit_change(response).await?);
@@ -51,7 +54,8 @@ pub async fn create_role<R: Serialize + DeserializeOwned>(
         tx.audit(initiator, entry).await?;
         let created_revision = tx.revision().await?;
         let definition = RoleDefinition { id, name: name.clone(), permissions: permissions.clone(), created_revision };
-        let role = Role { definition, service, description: description.clone(), created_at: tx.now() };
+        let (description, managed_by) = (description.clone(), managed_by.clone());
+        let role = Role { definition, service, description, managed_by, created_at: tx.now() };
         if !roles::insert(tx.conn(), &role).await? {
             return Err(OperationError::Conflict(format!("the service already has a role named `{name}`")));
         }

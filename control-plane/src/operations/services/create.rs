@@ -8,7 +8,7 @@ use crate::{
         credential::Credential,
         quota::ExceededQuota,
         service::{KeyScope, Service, ServiceKey},
-        text::DisplayName,
+        text::{DisplayName, ManagedBy},
         total::Total,
     },
     operations::{Context, NotFound, OperationError, authorize::lock_managed_service},
@@ -24,6 +24,8 @@ pub struct NewService {
     pub name: DisplayName,
     /// Whether the service accepts tokens that are not bound to a service.
     pub accepts_unbound: bool,
+    /// The name of the files that state the service, if any do.
+    pub managed_by: Option<ManagedBy>,
 }
 
 /// The API key to create.
@@ -33,6 +35,8 @@ pub struct NewServiceKey {
     pub name: DisplayName,
     /// Allowed operations.
     pub scope: KeyScope,
+    /// The name of the files that state the API key, if any do.
+    pub managed_by: Option<ManagedBy>,
 }
 
 /// Number of revoked API keys of a service that are kept. The audit log records all of them.
@@ -42,19 +46,21 @@ const KEPT_REVOKED_KEYS: i64 = 100;
 /// others.
 const MAX_DELETED_PER_REVOCATION: i64 = 10;
 
-/// Creates a service that is owned by `owner`.
+/// Creates a service that is owned by `owner`. Of several requests with the same name and the same `managed_by`, one creates it.
 pub async fn create_service(
     context: &Context,
     initiator: &Initiator,
     owner: Owner,
     request: NewService,
 ) -> Result<Service, OperationError> {
-    let NewService { name, accepts_unbound } = request;
+    let NewService { name, accepts_unbound, managed_by } = request;
     let id = context.new_id(ServiceId::from_bits);
-    let service = &Service { id, owner, name, accepts_unbound, created_at: context.now(), deleted_at: None };
+    let created_at = context.now();
+    let service = &Service { id, owner, name, accepts_unbound, managed_by, created_at, deleted_at: None };
     let entry = &NewAuditEntry::for_service(id, AuditAction::ServiceCreated)
         .with_detail("name", service.name.as_str())
-        .with_detail("acceptsUnboundTokens", accepts_unbound);
+        .with_detail("acceptsUnboundTokens", accepts_unbound)
+        .managed_by_if_changed(None, service.managed_by.as_ref());
     let limit = context.config.quotas.services_per_person;
     let work = async |mut tx: WriteTransaction| {
         let now = tx.now();
@@ -62,12 +68,28 @@ pub async fn create_service(
         if quotas::service_quota_is_reached(tx.conn(), &service.owner, limit, now).await? {
             return Err(OperationError::QuotaExceeded(ExceededQuota::ServicesPerPerson(limit)));
         }
+        refuse_managed_twin(&mut tx, service).await?;
         services::insert(tx.conn(), service).await?;
         totals::add(tx.conn(), Total::Services, 1).await?;
         tx.audit(initiator, entry).await?;
         Ok(tx.commit(service.clone()).await?)
     };
     context.store.write("create_service", work).await
+}
+
+/// Refuses a service if its owner has another one with the same name and the same `managed_by`. The caller must hold the lock on the
+/// owner.
+pub(super) async fn refuse_managed_twin(tx: &mut WriteTransaction, service: &Service) -> Result<(), OperationError> {
+    if services::has_managed_twin(tx.conn(), service).await? {
+        return Err(already_managed("service", service.name.as_str(), service.managed_by.as_ref()));
+    }
+    Ok(())
+}
+
+/// The error for a second thing with the same name and the same `managed_by`.
+pub(in crate::operations) fn already_managed(what: &str, name: &str, managed_by: Option<&ManagedBy>) -> OperationError {
+    let managed_by = managed_by.map_or("", ManagedBy::as_str);
+    OperationError::Conflict(format!("another {what} `{name}` with the same `managedBy` `{managed_by}` exists"))
 }
 
 /// Creates an API key. Only the creation of an API key returns the key in plain text.
@@ -77,7 +99,7 @@ pub async fn create_service_key(
     service: ServiceId,
     request: NewServiceKey,
 ) -> Result<(ServiceKey, SecretString), OperationError> {
-    let NewServiceKey { name, scope } = request;
+    let NewServiceKey { name, scope, managed_by } = request;
     let credential = Credential::new(context.new_id(ApiKeyId::from_bits), context.new_secret());
     let (id, secret, created_at) = (credential.id(), credential.hash(), context.now());
     let new_key = |owner| ServiceKey {
@@ -86,6 +108,7 @@ pub async fn create_service_key(
         owner,
         name: name.clone(),
         scope,
+        managed_by: managed_by.clone(),
         secret: secret.clone(),
         created_at,
         revoked_at: None,
@@ -93,12 +116,18 @@ pub async fn create_service_key(
     let entry = &NewAuditEntry::for_service(service, AuditAction::ServiceKeyCreated)
         .object(AuditedObject::ServiceKey(id))
         .with_detail("name", name.as_str())
-        .with_detail("scope", scope.as_str());
+        .with_detail("scope", scope.as_str())
+        .managed_by_if_changed(None, managed_by.as_ref());
     let limit = context.config.quotas.keys_per_service;
     let work = async |mut tx: WriteTransaction| {
         let key = new_key(lock_managed_service(&mut tx, initiator, service).await?.owner);
         if quotas::key_quota_is_reached(tx.conn(), service, limit).await? {
             return Err(OperationError::QuotaExceeded(ExceededQuota::KeysPerService(limit)));
+        }
+        if let Some(managed_by) = &managed_by
+            && services::has_managed_key(tx.conn(), service, &name, managed_by).await?
+        {
+            return Err(already_managed("API key", name.as_str(), Some(managed_by)));
         }
         services::insert_key(tx.conn(), &key).await?;
         tx.audit(initiator, entry).await?;

@@ -7,6 +7,7 @@ mod list;
 mod transfer;
 
 pub use change::{ServiceChange, change_service};
+pub(in crate::operations) use create::already_managed;
 pub use create::{NewService, NewServiceKey, create_service, create_service_key, revoke_service_key};
 pub use delete::delete_service;
 pub use list::{list_service_keys, list_services};

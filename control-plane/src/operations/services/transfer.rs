@@ -118,7 +118,7 @@ pub async fn accept_service(
         tx.audit(initiator, &entry).await?;
         // The API keys in the memory of all control planes contain the owner.
         tx.record_change(Change::ServiceSettings(service));
-        Ok(tx.commit(Service { owner: new_owner.clone(), ..current }).await?)
+        Ok(tx.commit(Service { owner: new_owner.clone(), managed_by: None, ..current }).await?)
     };
     context.store.write("accept_service", work).await
 }

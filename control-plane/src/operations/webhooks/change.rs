@@ -1,17 +1,17 @@
 //! Changes, pauses, resumes and deletes webhooks, and rotates their secrets.
 
-use super::create::{check_url, lock_scope};
+use super::create::{check_url, lock_scope, refuse_managed_twin};
 use crate::{
     domain::{
         audit::{AuditAction, AuditedObject, Initiator, NewAuditEntry},
-        text::Description,
+        text::{Description, ManagedBy},
         webhook::{
             SECRET_OVERLAP, TargetStatus, WebhookScope, WebhookTarget, event::EventFilter, secret::WebhookSecret,
             url::TargetUrl,
         },
     },
     operations::{Context, NotFound, OperationError},
-    store::{WriteTransaction, webhook_targets},
+    store::{WriteTransaction, deployment, webhook_targets},
 };
 use countersign_identity::{Timestamp, WebhookId};
 use secrecy::SecretString;
@@ -25,6 +25,8 @@ pub struct WebhookChange {
     pub events: Option<EventFilter>,
     /// Description of the webhook, as free text.
     pub description: Option<Description>,
+    /// The new name of the files that state the webhook.
+    pub managed_by: Option<ManagedBy>,
     /// True pauses the webhook. False resumes a paused or disabled webhook.
     pub paused: Option<bool>,
 }
@@ -41,13 +43,21 @@ pub async fn change_webhook(
         check_url(context, scope, url).await?;
     }
     let work = async |mut tx: WriteTransaction| {
+        if scope == WebhookScope::Deployment && (change.url.is_some() || change.managed_by.is_some()) {
+            // Locked before the webhook, as by its creation.
+            deployment::lock(tx.conn()).await?;
+        }
         let before = lock_webhook(&mut tx, initiator, scope, webhook).await?;
         let after = apply_change(&before, change.clone(), tx.now());
+        if (&after.url, &after.managed_by) != (&before.url, &before.managed_by) {
+            refuse_managed_twin(&webhook_targets::list(tx.conn(), scope).await?, &after)?;
+        }
         let entry = NewAuditEntry::new(scope.chain(), AuditAction::WebhookChanged)
             .object(AuditedObject::Webhook(webhook))
             .detail_if_changed("host", before.url.host().to_string(), after.url.host().to_string())
             .detail_if_changed("events", before.events.names(), after.events.names())
-            .detail_if_changed("status", before.status().as_str(), after.status().as_str());
+            .detail_if_changed("status", before.status().as_str(), after.status().as_str())
+            .managed_by_if_changed(before.managed_by.as_ref(), after.managed_by.as_ref());
         if after.url != before.url || after.description != before.description || !entry.details.is_empty() {
             let resumed = after.status() == TargetStatus::Active && before.status() != TargetStatus::Active;
             webhook_targets::update(tx.conn(), &after, resumed).await?;
@@ -63,7 +73,7 @@ pub async fn change_webhook(
 
 /// Returns the changed webhook. Resuming a webhook also ends its failing period (the time in which every attempt failed).
 fn apply_change(before: &WebhookTarget, change: WebhookChange, now: Timestamp) -> WebhookTarget {
-    let WebhookChange { url, events, description, paused } = change;
+    let WebhookChange { url, events, description, managed_by, paused } = change;
     let before = before.clone();
     let (paused_at, disabled, failing_since) = match (paused, before.status()) {
         (None, _) | (Some(true), TargetStatus::Paused) | (Some(false), TargetStatus::Active) => {
@@ -78,6 +88,7 @@ fn apply_change(before: &WebhookTarget, change: WebhookChange, now: Timestamp) -
         url: url.unwrap_or(before.url),
         events: events.unwrap_or(before.events),
         description: description.unwrap_or(before.description),
+        managed_by: managed_by.or(before.managed_by),
         updated_at: now,
         paused_at,
         disabled,

@@ -4,13 +4,13 @@ use crate::{
     domain::{
         audit::{AuditAction, AuditedObject, Initiator, NewAuditEntry},
         quota::ExceededQuota,
-        text::Description,
+        text::{Description, ManagedBy},
         webhook::{
             TargetOwner, WebhookScope, WebhookTarget, address::HostRejection, event::EventFilter,
             secret::WebhookSecret, url::TargetUrl,
         },
     },
-    operations::{Context, NotFound, OperationError, authorize::lock_managed_service},
+    operations::{Context, NotFound, OperationError, authorize::lock_managed_service, services::already_managed},
     store::{WriteTransaction, deployment, services, webhook_targets},
 };
 use countersign_identity::WebhookId;
@@ -25,6 +25,8 @@ pub struct NewWebhook {
     pub events: EventFilter,
     /// Description of the webhook, as free text.
     pub description: Description,
+    /// The name of the files that state the webhook, if any do.
+    pub managed_by: Option<ManagedBy>,
 }
 
 /// Creates a webhook. Only the creation of a webhook and the rotation of its secret return the secret in plain text.
@@ -34,7 +36,7 @@ pub async fn create_webhook(
     scope: WebhookScope,
     request: NewWebhook,
 ) -> Result<(WebhookTarget, SecretString), OperationError> {
-    let NewWebhook { url, events, description } = request;
+    let NewWebhook { url, events, description, managed_by } = request;
     check_url(context, scope, &url).await?;
     let (id, secret, now) =
         (context.new_id(WebhookId::from_bits), WebhookSecret::new(context.new_secret()), context.now());
@@ -45,6 +47,7 @@ pub async fn create_webhook(
         url,
         events,
         description,
+        managed_by,
         created_at: now,
         updated_at: now,
         paused_at: None,
@@ -55,7 +58,8 @@ pub async fn create_webhook(
     let entry = &NewAuditEntry::new(scope.chain(), AuditAction::WebhookCreated)
         .object(AuditedObject::Webhook(id))
         .with_detail("host", target.url.host().to_string())
-        .with_detail("events", target.events.names());
+        .with_detail("events", target.events.names())
+        .managed_by_if_changed(None, target.managed_by.as_ref());
     let limit = context.config.quotas.webhooks_per_service;
     let work = async |mut tx: WriteTransaction| {
         // The locks also serialize the creation of webhooks in one scope, so that concurrent requests cannot exceed the quota.
@@ -63,15 +67,29 @@ pub async fn create_webhook(
         if scope == WebhookScope::Deployment {
             deployment::lock(tx.conn()).await?;
         }
-        if webhook_targets::list(tx.conn(), scope).await?.len() >= usize::try_from(limit).unwrap_or(usize::MAX) {
+        let existing = webhook_targets::list(tx.conn(), scope).await?;
+        if existing.len() >= usize::try_from(limit).unwrap_or(usize::MAX) {
             return Err(OperationError::QuotaExceeded(ExceededQuota::WebhooksPerService(limit)));
         }
+        refuse_managed_twin(&existing, target)?;
         let sealed = sealed.for_current_master_key(tx.conn()).await?;
         webhook_targets::insert(tx.conn(), target, sealed).await?;
         tx.audit(initiator, entry).await?;
         Ok(tx.commit(target.clone()).await?)
     };
     Ok((context.store.write("create_webhook", work).await?, secret.reveal()))
+}
+
+/// Refuses a webhook if its scope has another one with the same URL and the same `managed_by`. The caller must hold the lock on the
+/// scope.
+pub(super) fn refuse_managed_twin(existing: &[WebhookTarget], target: &WebhookTarget) -> Result<(), OperationError> {
+    let is_twin = |other: &WebhookTarget| {
+        other.id != target.id && other.url == target.url && other.managed_by == target.managed_by
+    };
+    if target.managed_by.is_some() && existing.iter().any(is_twin) {
+        return Err(already_managed("webhook", &target.url.to_string(), target.managed_by.as_ref()));
+    }
+    Ok(())
 }
 
 /// Rejects a URL if its host does not resolve to an allowed address.

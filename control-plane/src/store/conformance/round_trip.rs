@@ -24,7 +24,7 @@ use crate::{
         page::Page,
         role::{Assignment, Role},
         service::Service,
-        text::{Description, DisplayName, Metadata},
+        text::{Description, DisplayName, ManagedBy, Metadata},
     },
     store::{
         ReadTransaction, StoreError, WriteTransaction,
@@ -50,6 +50,11 @@ const fn time(number: i64) -> Timestamp {
 
 fn name(text: &str) -> DisplayName {
     text.to_owned().try_into().unwrap()
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "the field is optional")]
+fn managed_by(text: &str) -> Option<ManagedBy> {
+    Some(text.to_owned().try_into().unwrap())
 }
 
 fn description(text: &str) -> Description {
@@ -96,6 +101,7 @@ fn service() -> Service {
         owner: owner("service"),
         name: name("a service"),
         accepts_unbound: false,
+        managed_by: managed_by("service-files"),
         created_at: time(4),
         deleted_at: None,
     }
@@ -111,6 +117,7 @@ fn role() -> Role {
         },
         service: service().id,
         description: description("of a role"),
+        managed_by: managed_by("role-files"),
         created_at: time(5),
     }
 }
@@ -123,6 +130,7 @@ fn assignment() -> Assignment {
         service: service().id,
         assigned_at: time(6),
         expires_at,
+        managed_by: managed_by("assignment-files"),
     }
 }
 

@@ -144,6 +144,11 @@ fn invalid_values(valid_body: &Map<String, Value>, field: &Field) -> Vec<Case> {
         FieldType::Boolean => vec![],
         FieldType::Number => [-0.000_001, 100.000_001, -1.0, 1e300].iter().map(|number| json!(number)).collect(),
         FieldType::Object => vec![json!({ "a": "a".repeat(9_000) })],
+        FieldType::Objects => {
+            let item = &valid_body[name][0];
+            let unknown = json!([{ "extra": true }]);
+            vec![json!([{}]), json!([item, []]), json!([item, "a"]), json!(vec![item; 33]), unknown]
+        }
     };
     let items =
         if field.kind == FieldType::Array { vec![json!([1]), json!([["read"]]), json!(["a,b"])] } else { vec![] };
@@ -163,6 +168,7 @@ fn matches_type(field_type: FieldType, value: &Value) -> bool {
         FieldType::Number => value.as_f64().is_some_and(|number| (0.0..=100.0).contains(&number)),
         FieldType::Object => value.is_object(),
         FieldType::Array => value.as_array().is_some_and(|items| items.iter().all(Value::is_string)),
+        FieldType::Objects => false,
     }
 }
 

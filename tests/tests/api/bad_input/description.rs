@@ -62,7 +62,7 @@ fn tested_type(field: &Field) -> &'static str {
         FieldType::Boolean => "boolean",
         FieldType::Number => "number",
         FieldType::Object => "object",
-        FieldType::Array => "array",
+        FieldType::Array | FieldType::Objects => "array",
     }
 }
 

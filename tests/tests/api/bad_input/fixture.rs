@@ -131,8 +131,9 @@ impl Fixture {
             let is_due = |row: &str| row.starts_with("webhook_deliveries ") && row.split(' ').nth(3) != Some("NULL");
             let is_pending =
                 |row: &String| ["trust_marks ", "webhook_outbox "].iter().any(|table| row.starts_with(table));
-            // The last columns are `deleted_at`, `deleted_name` and `purge_turn`.
-            let is_deleted_role = |row: &str| row.starts_with("roles ") && !row.ends_with(" NULL NULL NULL");
+            // The last columns are `deleted_at`, `deleted_name`, `purge_turn` and `managed_by`.
+            let is_deleted_role =
+                |row: &str| row.starts_with("roles ") && row.rsplit(' ').skip(1).take(3).any(|column| column != "NULL");
             (!rows.iter().any(|row| is_pending(row) || is_due(row) || is_deleted_role(row))).then_some(rows)
         };
         let rows = eventually("the work of earlier requests is done", all_processed, || self.control.log()).await;

@@ -238,6 +238,9 @@ impl RefusalFixture {
                 offer_to_receiver(created.expect(201)["serviceId"].as_str().unwrap()).await
             }
             ("POST", "/services/{service}/roles") => self.with_field(route, "name", "reader").await,
+            ("PATCH", path) if path == "/services/{service}" || path.ends_with("/webhooks/{webhook}") => {
+                self.request_for_a_twin(route).await
+            }
             ("PATCH", "/services/{service}/roles/{role}") => self.with_field(route, "permissions", json!(long)).await,
             ("POST", "/services/{service}/agents/{agent}/roles") => {
                 let path = self.fixture.path(route).replace(&self.fixture.agent.id, &self.agent_at_limit.id);
@@ -252,6 +255,22 @@ impl RefusalFixture {
                 panic!("docs/use/api.md documents CONFLICT for {method} {path}: add a request that causes it")
             }
         }
+    }
+
+    /// A request after which another thing would have the same name or URL, and the same value of `managedBy`.
+    async fn request_for_a_twin(&self, route: &Route) -> RequestBuilder {
+        let control = &self.fixture.control;
+        if route.path == "/services/{service}" {
+            let twin = json!({ "name": "Twin", "managedBy": "team" });
+            let _twin_may_exist = control.api.send_as(control.human(), "POST", "/services", twin.clone()).await;
+            return self.fixture.authorized(route).json(&twin);
+        }
+        let twin = json!({ "url": "http://127.0.0.1:1024/twin", "managedBy": "team" });
+        let ids = self.fixture.webhooks_of(route);
+        let other = self.fixture.path(route).replace(&ids.permanent, &ids.deletable);
+        let changed = self.fixture.authorize(route, control.api.request("PATCH", &other));
+        HttpResponse::send(changed.json(&twin)).await.expect(200);
+        self.fixture.authorized(route).json(&twin)
     }
 }
 

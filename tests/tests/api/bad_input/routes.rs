@@ -1,6 +1,6 @@
 //! Every route as data: who may call the route, and which body the route reads. A new route must be added to this list.
 
-use FieldType::{Array, Boolean, MultiLine, Number, Object, SingleLine};
+use FieldType::{Array, Boolean, MultiLine, Number, Object, Objects, SingleLine};
 
 /// Who may call a route. The module `credentials` has the errors for callers who may not call a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,6 +53,8 @@ pub enum FieldType {
     Object,
     /// An array of strings.
     Array,
+    /// An array of objects.
+    Objects,
 }
 
 /// A field of a body.
@@ -79,6 +81,10 @@ impl Field {
     const fn with_invalid_value_error(self, status: u16, code: &'static str) -> Self {
         Self { invalid_value_error: (status, code), ..self }
     }
+}
+
+const fn managed_by() -> Field {
+    field("managedBy", SingleLine, r#""team-<number>""#).optional()
 }
 
 const fn service_id() -> Field {
@@ -171,7 +177,11 @@ pub const ROUTES: &[Route] = &[
         "/services",
         Access::HumanUser,
         201,
-        &[field("name", SingleLine, r#""Service""#), field("acceptsUnboundTokens", Boolean, "true").optional()],
+        &[
+            field("name", SingleLine, r#""Service""#),
+            field("acceptsUnboundTokens", Boolean, "true").optional(),
+            managed_by(),
+        ],
     ),
     route("GET", "/services/{service}", Access::Owner, 200, &[]),
     route(
@@ -182,6 +192,7 @@ pub const ROUTES: &[Route] = &[
         &[
             field("name", SingleLine, r#""Service""#).optional(),
             field("acceptsUnboundTokens", Boolean, "true").optional(),
+            managed_by(),
         ],
     ),
     route("DELETE", "/services/{service}", Access::Owner, 200, &[]).with_repeated_status(404),
@@ -204,7 +215,7 @@ pub const ROUTES: &[Route] = &[
         "/services/{service}/keys",
         Access::Owner,
         201,
-        &[field("name", SingleLine, r#""Key""#), field("scope", SingleLine, r#""sync""#)],
+        &[field("name", SingleLine, r#""Key""#), field("scope", SingleLine, r#""sync""#), managed_by()],
     ),
     route("GET", "/services/{service}/keys", Access::Owner, 200, &[]),
     route("DELETE", "/services/{service}/keys/{key}", Access::Owner, 200, &[]),
@@ -220,6 +231,7 @@ pub const ROUTES: &[Route] = &[
             field("name", SingleLine, r#""Role <number>""#),
             field("permissions", Array, r#"["read"]"#),
             field("description", MultiLine, r#""Reads""#).optional(),
+            managed_by(),
         ],
     ),
     route("GET", "/services/{service}/roles", Access::Manager, 200, &[]),
@@ -231,6 +243,7 @@ pub const ROUTES: &[Route] = &[
         &[
             field("permissions", Array, r#"["read"]"#).optional(),
             field("description", MultiLine, r#""Reads""#).optional(),
+            managed_by(),
         ],
     ),
     route("GET", "/services/{service}/agents", Access::Manager, 200, &[]),
@@ -244,7 +257,15 @@ pub const ROUTES: &[Route] = &[
         &[
             field("roleId", SingleLine, r#""<role>""#).with_invalid_value_error(404, "ROLE_NOT_FOUND"),
             field("expiresAt", SingleLine, r#""2099-01-01T00:00:00Z""#).optional(),
+            managed_by(),
         ],
+    ),
+    route(
+        "POST",
+        "/services/{service}/assignments",
+        Access::Manager,
+        200,
+        &[field("changes", Objects, r#"[{"agentId":"<agent>","roleId":"<role>"}]"#)],
     ),
     route("DELETE", "/services/{service}/agents/{agent}/roles/{role}", Access::Manager, 200, &[]),
     route("GET", "/agents", Access::HumanUser, 200, &[]),
@@ -276,6 +297,7 @@ pub const ROUTES: &[Route] = &[
             field("url", SingleLine, r#""<receiver>""#),
             field("events", Array, r#"["agent.role_assigned"]"#).optional(),
             field("description", MultiLine, r#""Why""#).optional(),
+            managed_by(),
         ],
     )
     .with_repeated_status(409),
@@ -289,6 +311,7 @@ pub const ROUTES: &[Route] = &[
             field("url", SingleLine, r#""<receiver>""#).optional(),
             field("events", Array, r#"["agent.role_assigned"]"#).optional(),
             field("description", MultiLine, r#""Why""#).optional(),
+            managed_by(),
             field("status", SingleLine, r#""active""#).optional(),
         ],
     ),
@@ -319,6 +342,7 @@ pub const ROUTES: &[Route] = &[
             field("url", SingleLine, r#""<receiver>""#),
             field("events", Array, r#"["agent.role_assigned"]"#).optional(),
             field("description", MultiLine, r#""Why""#).optional(),
+            managed_by(),
         ],
     )
     .with_repeated_status(409),
@@ -332,6 +356,7 @@ pub const ROUTES: &[Route] = &[
             field("url", SingleLine, r#""<receiver>""#).optional(),
             field("events", Array, r#"["agent.role_assigned"]"#).optional(),
             field("description", MultiLine, r#""Why""#).optional(),
+            managed_by(),
             field("status", SingleLine, r#""active""#).optional(),
         ],
     ),

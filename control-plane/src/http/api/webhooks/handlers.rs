@@ -11,7 +11,7 @@ use super::{
 use crate::{
     domain::{
         page::Page,
-        text::Description,
+        text::{Description, ManagedBy},
         webhook::{TargetStatus, event::EventFilter, url::TargetUrl},
     },
     http::{
@@ -39,6 +39,8 @@ body! {
         optional "events" events: EventFilter,
         /// Free text.
         optional "description" description: Description,
+        /// The name of the files that state the webhook. A service has at most one webhook with this URL and this value.
+        optional "managedBy" managed_by: ManagedBy,
     }
     /// Changes to a webhook. Absent fields keep their value.
     WebhookChanges {
@@ -48,6 +50,8 @@ body! {
         optional "events" events: EventFilter,
         /// Free text.
         optional "description" description: Description,
+        /// The new name of the files that state the webhook.
+        optional "managedBy" managed_by: ManagedBy,
         /// `paused` keeps events until the webhook is `active` again or their retention ends. `active` resumes a paused
         /// or disabled webhook.
         optional "status" status: TargetStatus,
@@ -79,9 +83,9 @@ pub async fn create(
     manager: WebhookManager,
     body: BodyFields,
 ) -> Result<(StatusCode, Json<NewWebhookRecord>), ApiError> {
-    let WebhookRequest { url, events, description } = body.read()?;
+    let WebhookRequest { url, events, description, managed_by } = body.read()?;
     let (events, description) = (events.unwrap_or_default(), description.unwrap_or_default());
-    let request = NewWebhook { url, events, description };
+    let request = NewWebhook { url, events, description, managed_by };
     let WebhookManager { scope, initiator } = manager;
     let (target, secret) = operations::create_webhook(&state.context, &initiator, scope, request).await?;
     Ok((StatusCode::CREATED, Json(NewWebhookRecord::new(&target, &secret))))
@@ -108,9 +112,9 @@ pub async fn change(
     path: WebhookPath,
     body: BodyFields,
 ) -> Result<Json<WebhookRecord>, ApiError> {
-    let WebhookChanges { url, events, description, status } = body.read()?;
+    let WebhookChanges { url, events, description, managed_by, status } = body.read()?;
     let paused = status.map(|status| status == TargetStatus::Paused);
-    let change = WebhookChange { url, events, description, paused };
+    let change = WebhookChange { url, events, description, managed_by, paused };
     let WebhookManager { scope, initiator } = manager;
     let target =
         operations::change_webhook(&state.context, &initiator, scope, parse_id(&path.webhook)?, &change).await?;

@@ -48,6 +48,9 @@ pub struct WebhookRecord {
     events: Vec<&'static str>,
     #[schema(value_type = schema::DescriptionSchema)]
     description: String,
+    /// The name of the files that state the webhook; null if none do.
+    #[schema(value_type = Option<schema::ManagedBySchema>, required)]
+    managed_by: Option<String>,
     /// `active`, `paused` (by a manager) or `disabled` (deliveries failed). Events are stored while the webhook is not active.
     #[schema(example = "active")]
     status: &'static str,
@@ -166,6 +169,7 @@ impl WebhookRecord {
             "url": "https://billing.example.org/hooks/countersign",
             "events": ["agent.role_revoked"],
             "description": "Reads invoices",
+            "managedBy": null,
             "status": "active",
             "disabledReason": null,
             "failingSince": null,
@@ -182,6 +186,7 @@ impl WebhookRecord {
             url: target.url.to_string(),
             events: target.events.names(),
             description: target.description.to_string(),
+            managed_by: target.managed_by.as_ref().map(ToString::to_string),
             status: target.status().as_str(),
             disabled_reason: target.disabled.map(|(_, reason)| reason.as_str()),
             failing_since: target.failing_since.map(Rfc3339),

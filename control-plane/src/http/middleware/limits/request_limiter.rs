@@ -28,6 +28,9 @@ pub struct RequestLimiter {
     category: Option<Category>,
     address: IpAddr,
     statuses: Arc<OnceLock<Vec<LimitStatus>>>,
+    /// The counters of the request, and their status if it counted as several requests.
+    counted: Arc<OnceLock<Vec<CategoryKey>>>,
+    final_statuses: Arc<OnceLock<Vec<LimitStatus>>>,
     /// The status of the limit of the agent, after it has proved its identity.
     agent_status: Arc<OnceLock<LimitStatus>>,
 }
@@ -49,6 +52,8 @@ pub async fn enforce_rate_limits(
         category: category(&route),
         address: ip,
         statuses: Arc::default(),
+        counted: Arc::default(),
+        final_statuses: Arc::default(),
         agent_status: Arc::default(),
     };
     request.extensions_mut().insert(limiter.clone());
@@ -61,7 +66,7 @@ pub async fn enforce_rate_limits(
         Ok(request) => next(request).await,
         Err(error) => error.into_response(),
     };
-    if let Some(statuses) = limiter.statuses.get() {
+    if let Some(statuses) = limiter.final_statuses.get().or(limiter.statuses.get()) {
         let statuses: Vec<_> = statuses.iter().chain(limiter.agent_status.get()).copied().collect();
         add_headers(&statuses, response.headers_mut());
     }
@@ -91,6 +96,18 @@ impl RequestLimiter {
             AuthenticatedCaller::Human(human) => vec![CategoryKey::for_human(category, human)],
         })
         .await
+    }
+
+    /// Counts a request of an authenticated caller as `requests` more, all or none. They can exceed the limit by all but one of them.
+    pub async fn count_more(&self, state: &AppState, requests: usize) -> Result<(), ApiError> {
+        let Some(keys) = self.counted.get().filter(|_| requests > 0) else { return Ok(()) };
+        let repeated: Vec<_> = std::iter::repeat_n(keys, requests).flatten().copied().collect();
+        let mut decision = state.limits.acquire(&repeated).await;
+        decision.statuses.drain(..repeated.len() - keys.len());
+        let result = refuse_exhausted(state, &decision);
+        // `set` fails if this was called before.
+        let _ignored = self.final_statuses.set(decision.statuses);
+        result
     }
 
     /// Counts a login or refresh for an agent that has proved its identity, whatever its address. Must be called before the
@@ -132,7 +149,11 @@ impl RequestLimiter {
     async fn count(&self, state: &AppState, keys: impl FnOnce(Category) -> Vec<CategoryKey>) -> Result<(), ApiError> {
         match self.category {
             Some(category) if self.statuses.get().is_none() => {
-                self.apply(state, state.limits.acquire(&keys(category)).await)
+                let keys = keys(category);
+                let decision = state.limits.acquire(&keys).await;
+                // `set` fails if the request was already counted.
+                let _ignored = self.counted.set(keys);
+                self.apply(state, decision)
             }
             Some(_) | None => Ok(()),
         }

@@ -4,7 +4,7 @@ use super::schemas;
 use crate::domain::{
     audit::AuditAction,
     service::KeyScope,
-    text::{Description, DisplayName, EmailAddress, IssuerText, SubjectText},
+    text::{Description, DisplayName, EmailAddress, IssuerText, ManagedBy, SubjectText},
     trust::Score,
     webhook::{
         delivery::DeliveryStatus,
@@ -65,6 +65,9 @@ schemas! {
     /// Display name: 1 to 128 printable characters without leading or trailing spaces. Invisible and private-use
     /// characters are refused.
     DisplayNameSchema = bounded_text(1, DisplayName::MAX_LEN).pattern(Some(PRINTABLE_LINE)).examples(["Invoice agent"]);
+    /// A name for what one set of files states: `countersign apply --prune` deletes only what has the name of its files. 1 to 63
+    /// ASCII letters, digits, `-`, `_` and `.`, with a letter or digit at both ends.
+    ManagedBySchema = bounded_text(1, ManagedBy::MAX_LEN).pattern(Some("^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")).examples(["platform-team"]);
     /// The `iss` claim of the tokens of a human user.
     IssuerTextSchema = bounded_text(1, IssuerText::MAX_LEN).pattern(Some(PRINTABLE_LINE)).examples(["https://login.example.com"]);
     /// The `sub` claim of the tokens of a human user.

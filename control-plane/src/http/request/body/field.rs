@@ -4,7 +4,7 @@ use crate::{
     domain::{
         agent::parse_status,
         service::KeyScope,
-        text::{Description, DisplayName, EmailAddress, IssuerText, Metadata, SubjectText},
+        text::{Description, DisplayName, EmailAddress, IssuerText, ManagedBy, Metadata, SubjectText},
         trust::{InvalidScore, Score},
     },
     http::{openapi::schema, timestamp},
@@ -104,6 +104,7 @@ macro_rules! from_text {
 from_text! {
     EmailAddress as EmailAddressSchema: |text| Self::try_from(text).map_err(|error| error.to_string());
     DisplayName as DisplayNameSchema: |text| Self::try_from(text).map_err(|error| error.to_string());
+    ManagedBy as ManagedBySchema: |text| Self::try_from(text).map_err(|error| error.to_string());
     IssuerText as IssuerTextSchema: |text| Self::try_from(text).map_err(|error| error.to_string());
     SubjectText as SubjectTextSchema: |text| Self::try_from(text).map_err(|error| error.to_string());
     Description as DescriptionSchema: |text| Self::try_from(text).map_err(|error| error.to_string());

@@ -10,9 +10,13 @@ use crate::http::{
     request::ids::{ResourceId, parse_id},
 };
 use serde_json::Value;
+use std::borrow::Cow;
 use utoipa::{
-    ToSchema,
-    openapi::{OneOfBuilder, Ref, RefOr, Schema, Type, schema::ObjectBuilder},
+    PartialSchema, ToSchema,
+    openapi::{
+        OneOfBuilder, Ref, RefOr, Schema, Type,
+        schema::{ArrayBuilder, ObjectBuilder},
+    },
 };
 
 /// A body with declared fields.
@@ -44,6 +48,44 @@ impl<T: IdSchema> FromField for UnparsedId<T> {
 
     fn from_field(value: Value) -> Result<Self, String> {
         String::from_field(value).map(|text| Self(text, std::marker::PhantomData))
+    }
+}
+
+/// A list of 1 to `MAX` objects.
+pub struct ObjectList<T, const MAX: usize>(pub Vec<T>);
+
+impl<T: TypedBody + ToSchema, const MAX: usize> FromField for ObjectList<T, MAX> {
+    type Schema = Self;
+
+    fn from_field(value: Value) -> Result<Self, String> {
+        let Value::Array(items) = value else { return Err("must be an array of objects".into()) };
+        if items.is_empty() || items.len() > MAX {
+            return Err(format!("must have 1 to {MAX} items"));
+        }
+        let parse = |(position, item)| {
+            let Value::Object(fields) = item else { return Err(format!("item {position} must be an object")) };
+            let item = BodyFields::of_object(fields).read();
+            item.map_err(|error: ApiError| format!("item {position}: {}", error.body().message()))
+        };
+        items.into_iter().enumerate().map(parse).collect::<Result<_, _>>().map(Self)
+    }
+}
+
+impl<T: ToSchema, const MAX: usize> PartialSchema for ObjectList<T, MAX> {
+    fn schema() -> RefOr<Schema> {
+        let items = Ref::from_schema_name(T::name());
+        ArrayBuilder::new().items(items).min_items(Some(1)).max_items(Some(MAX)).into()
+    }
+}
+
+impl<T: ToSchema, const MAX: usize> ToSchema for ObjectList<T, MAX> {
+    fn name() -> Cow<'static, str> {
+        format!("{}List", T::name()).into()
+    }
+
+    fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+        schemas.push((T::name().into_owned(), T::schema()));
+        T::schemas(schemas);
     }
 }
 

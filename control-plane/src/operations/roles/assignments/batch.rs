@@ -9,6 +9,7 @@ use crate::{
         audit::{Actor, AuditAction, AuditChain, AuditedObject, Initiator, NewAuditEntry},
         change::{Change, Changed},
         role::{Assignment, check_agent_limits},
+        text::ManagedBy,
         webhook::event::{Event, EventData, RevocationReason, RoleAssignedEvent},
     },
     operations::{
@@ -19,11 +20,11 @@ use crate::{
     },
     store::{
         StoreError, WriteTransaction, agents,
-        assignments::{self, AgentAndRole, RemovedAssignment, RoleRevocation},
+        assignments::{self, AgentAndRole, ManagedGrant, RemovedAssignment, RoleRevocation},
         departures, roles, services,
     },
 };
-use countersign_identity::{AgentId, EventId, Reason, RoleGrant, RoleId, RoleName, ServiceId, Timestamp};
+use countersign_identity::{AgentId, EventId, Reason, RoleId, RoleName, ServiceId, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 use tracing::Span;
 
@@ -43,12 +44,14 @@ pub struct AssignmentChange {
 }
 
 /// The state of an assignment after a change.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub enum NewState {
     /// The agent has the role.
     Assigned {
         /// Time of expiry, in whole seconds; `None` for no expiry.
         expires_at: Option<Timestamp>,
+        /// The name of the files that state the assignment; `None` leaves that of the existing assignment.
+        managed_by: Option<ManagedBy>,
     },
     /// The agent does not have the role.
     Revoked,
@@ -105,8 +108,8 @@ struct Current {
     existing_agents: BTreeSet<AgentId>,
     departed_agents: BTreeSet<AgentId>,
     roles: BTreeMap<RoleId, RoleName>,
-    /// The roles that the agents hold that get a role, with their expiry.
-    grants: BTreeMap<AgentId, Vec<RoleGrant>>,
+    /// The roles that the agents hold that get a role.
+    grants: BTreeMap<AgentId, Vec<ManagedGrant>>,
 }
 
 /// An allowed change.
@@ -114,7 +117,7 @@ struct Allowed {
     /// The name of the role.
     name: RoleName,
     /// The existing assignment, for an assignment.
-    existing: Option<RoleGrant>,
+    existing: Option<ManagedGrant>,
 }
 
 impl Current {
@@ -151,7 +154,7 @@ impl Current {
     /// Decides whether a change is allowed.
     fn decide(&self, change: &AssignmentChange, now: Timestamp) -> Result<Allowed, OperationError> {
         let AssignmentChange { initiator, agent, role, new, event: _ } = change;
-        if let NewState::Assigned { expires_at: Some(end) } = new
+        if let NewState::Assigned { expires_at: Some(end), .. } = new
             && *end <= now
         {
             let message = "must be in the future, in whole seconds";
@@ -168,9 +171,10 @@ impl Current {
         let name = self.roles.get(role).ok_or(OperationError::NotFound(NotFound::Role))?;
         let NewState::Assigned { .. } = new else { return Ok(Allowed { name: name.clone(), existing: None }) };
         let grants = self.grants.get(agent).map_or(&[][..], Vec::as_slice);
-        let held = grants.iter().filter(|grant| grant.role != *role).filter_map(|grant| self.roles.get(&grant.role));
+        let held = grants.iter().map(|held| held.grant.role).filter(|held| held != role);
+        let held = held.filter_map(|role| self.roles.get(&role));
         check_agent_limits(held.chain([name])).map_err(|error| OperationError::Conflict(error.to_string()))?;
-        let existing = grants.iter().find(|grant| grant.role == *role).copied();
+        let existing = grants.iter().find(|held| held.grant.role == *role).cloned();
         Ok(Allowed { name: name.clone(), existing })
     }
 }
@@ -185,9 +189,10 @@ async fn write(
     let allowed = || decided.iter().filter(|(_, decision)| decision.is_ok()).map(|(change, _)| *change);
     let (mut new, mut revoked) = (Vec::new(), Vec::new());
     for AssignmentChange { agent, role, new: state, .. } in allowed() {
-        match *state {
-            NewState::Assigned { expires_at } => {
-                new.push(Assignment { agent: *agent, role: *role, service, assigned_at: now, expires_at });
+        match state {
+            NewState::Assigned { expires_at, managed_by } => {
+                let (expires_at, managed_by) = (*expires_at, managed_by.clone());
+                new.push(Assignment { agent: *agent, role: *role, service, assigned_at: now, expires_at, managed_by });
             }
             NewState::Revoked => revoked.push((*agent, *role)),
         }
@@ -202,9 +207,10 @@ async fn write(
     let results = decided.into_iter().map(|(change, decision)| {
         let Allowed { name, existing } = decision?;
         let key = (change.agent, change.role);
-        Ok(match change.new {
-            NewState::Assigned { expires_at } => {
-                written.assigned(change, name, (existing, expires_at), expired.get(&key).copied())
+        Ok(match &change.new {
+            NewState::Assigned { expires_at, managed_by } => {
+                let new = (*expires_at, managed_by.as_ref());
+                written.assigned(change, name, (existing, new), expired.get(&key).copied())
             }
             NewState::Revoked => written.revoked(change, name, removed.get(&key).copied()),
         })
@@ -229,7 +235,7 @@ impl<'a> Written<'a, '_> {
         &mut self,
         change: &'a AssignmentChange,
         name: RoleName,
-        (existing, expires_at): (Option<RoleGrant>, Option<Timestamp>),
+        (existing, (expires_at, managed_by)): (Option<ManagedGrant>, (Option<Timestamp>, Option<&ManagedBy>)),
         unreported_expiry: Option<Timestamp>,
     ) -> bool {
         let (service, now) = (self.service, self.tx.now());
@@ -240,17 +246,25 @@ impl<'a> Written<'a, '_> {
             let (name, reason) = (name.clone(), RevocationReason::Expired);
             self.tx.emit(role_revoked_event(earlier, RoleRevocation { agent, service, role, name, at, reason }));
         }
-        if existing.is_none_or(|existing| existing.until != expires_at) {
+        let (until_before, managed_by_before) =
+            existing.map_or((None, None), |ManagedGrant { grant, managed_by }| (Some(grant.until), managed_by));
+        let is_changed = until_before != Some(expires_at);
+        let takes_name = managed_by.is_some() && managed_by != managed_by_before.as_ref();
+        if is_changed || takes_name {
             let entry = NewAuditEntry::for_service(service, AuditAction::RoleAssigned)
                 .agent(agent)
                 .object(AuditedObject::Role(role))
                 .with_detail("name", name.as_str())
                 .with_detail("until", unix_seconds(expires_at));
-            let entry = match existing {
-                Some(existing) => entry.with_detail("untilBefore", unix_seconds(existing.until)),
+            let entry = match until_before {
+                Some(until) => entry.with_detail("untilBefore", unix_seconds(until)),
                 None => entry,
             };
+            let entry =
+                if takes_name { entry.managed_by_if_changed(managed_by_before.as_ref(), managed_by) } else { entry };
             self.audited.push((&change.initiator, entry));
+        }
+        if is_changed {
             let data =
                 RoleAssignedEvent { agent_id: agent, service_id: service, role_id: role, role_name: name, expires_at };
             self.tx.emit(Event { id: event, at: now, data: EventData::RoleAssigned(data) });

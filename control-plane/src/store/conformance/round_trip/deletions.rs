@@ -21,7 +21,7 @@ use crate::{
     },
 };
 use countersign_identity::{AgentId, AgentStatus, ApiKeyId, Revision, RoleId, ServiceId, StatusWithCutoff};
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, slice::from_ref, time::Duration};
 
 /// The deleted service.
 pub const DELETED: ServiceId = ServiceId::from_bits(50);
@@ -44,6 +44,7 @@ impl StoreFixture {
             owner: service.owner.clone(),
             name: name("a key"),
             scope: KeyScope::Full,
+            managed_by: None,
             secret: SecretHash::from_store("hash".to_owned()),
             created_at: time(20),
             revoked_at: None,
@@ -53,7 +54,7 @@ impl StoreFixture {
             services::insert(tx.conn(), &service).await?;
             services::insert_key(tx.conn(), &key).await?;
             assert!(roles::insert(tx.conn(), &role).await?);
-            assignments::upsert(tx.conn(), &[held]).await?;
+            assignments::upsert(tx.conn(), from_ref(&held)).await?;
             assert!(departures::insert(tx.conn(), agent().id, DELETED, true, time(32)).await?);
             let defaults =
                 assignments::find_default_services(tx.conn(), &[(agent().id, Some(DELETED))], time(33)).await?;
@@ -123,9 +124,16 @@ impl StoreFixture {
             assert_eq!(service_transfers::find(tx.conn(), service().id, time(62)).await?, None);
             services::set_owner(tx.conn(), service().id, &receiver).await?;
             let transferred = services::find_live(tx.conn(), service().id).await?;
-            assert_eq!(transferred.map(|service| service.owner), Some(receiver.clone()));
+            let transferred = transferred.map(|service| (service.owner, service.managed_by));
+            assert_eq!(transferred, Some((receiver.clone(), None)));
+            let released = |roles: Vec<Role>| roles.iter().all(|role| role.managed_by.is_none());
+            assert!(released(roles::list(tx.conn(), service().id).await?));
             services::set_owner(tx.conn(), service().id, &service().owner).await?;
             // Leaves values for the test `every_column_was_written`.
+            services::update(tx.conn(), &service(), time(63)).await?;
+            roles::update(tx.conn(), &role()).await?;
+            let label_keys = "UPDATE service_keys SET managed_by = 'key-files' WHERE managed_by IS NULL";
+            sqlx::query(label_keys).execute(tx.conn()).await?;
             service_transfers::upsert(tx.conn(), &second).await
         })
         .await;

@@ -10,7 +10,7 @@ use crate::{
     store::{
         Conn, StoreError, WriteTransaction,
         agents::{self, RoleHolderFilter},
-        assignments::{self, ExpiredAssignment, RemovedAssignment, RoleRevocation},
+        assignments::{self, ExpiredAssignment, ManagedGrant, RemovedAssignment, RoleRevocation},
         conformance::StoreFixture,
         departures,
         purge::{self, Deleted, DeletedKind, TakenAssignment},
@@ -19,7 +19,7 @@ use crate::{
 };
 use countersign_identity::{AgentId, RoleDefinition, RoleGrant, RoleId, ServiceId};
 use sqlx::AssertSqlSafe;
-use std::time::Duration;
+use std::{slice::from_ref, time::Duration};
 
 impl StoreFixture {
     /// The role is deleted and has no assignments. Leaves it for the test `every_column_was_written`.
@@ -31,11 +31,11 @@ impl StoreFixture {
             Role { definition: RoleDefinition { id: RoleId::from_bits(71), ..new.definition.clone() }, ..new.clone() };
         let (service, id) = (service().id, new.definition.id);
         let held = Assignment { role: id, expires_at: None, ..assignment() };
-        let second = Assignment { agent: AgentId::from_bits(2), expires_at: Some(time(9)), ..held };
+        let second = Assignment { agent: AgentId::from_bits(2), expires_at: Some(time(9)), ..held.clone() };
         self.commit(async |tx| {
             assert!(roles::insert(tx.conn(), &new).await?);
-            assignments::upsert(tx.conn(), &[held]).await?;
-            assignments::upsert(tx.conn(), &[second]).await?;
+            assignments::upsert(tx.conn(), from_ref(&held)).await?;
+            assignments::upsert(tx.conn(), from_ref(&second)).await?;
             assert_eq!(self.places_of_assignment(tx).await?, [true; 5]);
             assert!(roles::mark_deleted(tx.conn(), (service, id), "deleted-70", time(40)).await?);
             assert_eq!(self.places_of_assignment(tx).await?, [false; 5]);
@@ -94,7 +94,7 @@ impl StoreFixture {
     }
 
     pub async fn expiry_is_reported_once(&self) {
-        let Assignment { agent, role, service, assigned_at: _, expires_at } = assignment();
+        let Assignment { agent, role, service, expires_at, .. } = assignment();
         self.commit(async |tx| {
             let conn = tx.conn();
             assert!(!assignments::has_unreported_expiries(conn, time(6)).await?);
@@ -137,7 +137,11 @@ impl StoreFixture {
         let keys: Vec<_> = new.iter().map(|assignment| (assignment.agent, assignment.role)).collect();
         assignments::upsert(conn, &new).await?;
         let grants = assignments::list_active_grants_of_agents(conn, service, &agents, time(6)).await?;
-        let expected = new.iter().map(|new| (new.agent, RoleGrant { role: new.role, until: new.expires_at }));
+        let managed_grant = |new: &Assignment| {
+            let grant = RoleGrant { role: new.role, until: new.expires_at };
+            (new.agent, ManagedGrant { grant, managed_by: new.managed_by.clone() })
+        };
+        let expected = new.iter().map(managed_grant);
         assert_eq!(sorted_by_key(grants, |(agent, _)| *agent), expected.collect::<Vec<_>>());
         let expired = assignments::mark_expiries_reported(conn, &keys, time(8)).await?;
         let expected = keys.iter().map(|key| (*key, time(7)));
@@ -167,7 +171,7 @@ impl StoreFixture {
 
     /// The previous version of Countersign queues the revocations by the deletion of a role.
     pub async fn role_revocations_return_what_was_written(&self) {
-        let Assignment { agent, role, service, assigned_at: _, expires_at: _ } = assignment();
+        let Assignment { agent, role, service, .. } = assignment();
         let name = super::role().definition.name;
         let at = time(40);
         let queued = RoleRevocation { agent, service, role, name, at, reason: RevocationReason::RoleDeleted };

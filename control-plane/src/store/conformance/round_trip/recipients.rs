@@ -31,6 +31,7 @@ fn target() -> WebhookTarget {
         url: TargetUrl::parse("https://hooks.example/ten").unwrap(),
         events: EventFilter::parse([KIND.as_str()]).unwrap(),
         description: super::description("of another target"),
+        managed_by: None,
         created_at: time(200),
         updated_at: time(201),
         paused_at: None,

@@ -1,6 +1,6 @@
 //! Round trips of agents, services, roles and assignments.
 
-use super::{Registration, agent, assignment, description, name, owner, role, service, time, whole_list};
+use super::{Registration, agent, assignment, description, managed_by, name, owner, role, service, time, whole_list};
 use crate::{
     domain::{
         agent::{Agent, ServiceOfAgent},
@@ -13,7 +13,7 @@ use crate::{
     },
     store::{
         agents::{self, AgentState, RoleHolderFilter},
-        assignments,
+        assignments::{self, ManagedGrant},
         conformance::StoreFixture,
         departures,
         feed::RecipientFilter,
@@ -40,6 +40,7 @@ fn api_key() -> ServiceKey {
         owner: service().owner,
         name: name("a key"),
         scope: KeyScope::Sync,
+        managed_by: managed_by("key-files"),
         secret: SecretHash::from_store("hash of an API key".to_owned()),
         created_at: time(20),
         revoked_at: None,
@@ -269,7 +270,7 @@ impl StoreFixture {
     }
 
     pub async fn assignments_return_what_was_written(&self) {
-        let Assignment { agent, role, service, assigned_at: _, expires_at } = assignment();
+        let Assignment { agent, role, service, expires_at, .. } = assignment();
         let grant = RoleGrant { role, until: expires_at };
         let since = self.current_revision().await;
         self.commit(async |tx| {
@@ -282,6 +283,7 @@ impl StoreFixture {
         let mut read = self.read().await;
         let conn = read.conn();
         let agents = [AgentId::from_bits(98), agent];
+        let managed = ManagedGrant { grant, managed_by: assignment().managed_by };
         for (now, expected) in [(time(6), Some(grant)), (time(7), None)] {
             let grants: Vec<_> = expected.into_iter().collect();
             assert_eq!(assignments::list_active_grants(conn, service, agent, now).await.unwrap(), grants);
@@ -291,7 +293,7 @@ impl StoreFixture {
             let found = roles::list_held(conn, &[(other_agent, service), (agent, service)], now).await.unwrap();
             assert_eq!(found, if held.is_empty() { BTreeMap::new() } else { BTreeMap::from([(agent, held)]) });
             assert_eq!(roles::list_held(conn, &[(agent, other_service)], now).await.unwrap(), BTreeMap::new());
-            let grants: Vec<_> = expected.map(|grant| (agent, grant)).into_iter().collect();
+            let grants: Vec<_> = expected.map(|_| (agent, managed.clone())).into_iter().collect();
             assert_eq!(assignments::list_active_grants_of_agents(conn, service, &agents, now).await.unwrap(), grants);
             for last in [None, Some(service), Some(other_service)] {
                 let asked = [(other_agent, Some(service)), (agent, last)];

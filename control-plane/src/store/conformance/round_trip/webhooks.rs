@@ -1,6 +1,6 @@
 //! Round trips of webhook targets, events, deliveries and suppressed bursts.
 
-use super::{agent, description, service, time, whole_list};
+use super::{agent, description, managed_by, service, time, whole_list};
 use crate::{
     domain::webhook::{
         DisabledReason, TargetOwner, WebhookScope, WebhookTarget,
@@ -28,6 +28,7 @@ fn target() -> WebhookTarget {
         url: TargetUrl::parse("https://hooks.example/one").unwrap(),
         events: EventFilter::parse(["agent.authenticated", "trust.feedback_received"]).unwrap(),
         description: description("of a target"),
+        managed_by: managed_by("target-files"),
         created_at: time(90),
         updated_at: time(91),
         paused_at: None,

@@ -1,0 +1,176 @@
+//! `/services/{service}/assignments`: several changes of role assignments in one request.
+
+use crate::{
+    domain::{audit::Initiator, change::Changed, text::ManagedBy},
+    http::{
+        error::{ApiError, ErrorObject, FieldError},
+        openapi::{
+            errors::{Errors, InvalidBody, ManagerAuth, ServiceNotFound},
+            schema::{self, ServicePathParam},
+        },
+        request::{
+            body::{
+                BodyFields,
+                typed::{ObjectList, UnparsedId, body},
+            },
+            caller::Credentials,
+            ids::{PathParams, parse_id},
+        },
+        state::AppState,
+    },
+    operations::{self, AssignmentRequest},
+};
+use axum::{Json, extract::State};
+use countersign_identity::{AgentId, Revision, RoleId, ServiceId, Timestamp};
+use futures_util::future::join_all;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use utoipa::ToSchema;
+
+/// Maximum number of changes in a request: as many as one transaction makes.
+const MAX_CHANGES: usize = 32;
+
+/// The changes that count as one request for the rate limit, if they concern several agents, so that they share a transaction. Each change
+/// writes an entry of the audit log and an event.
+const CHANGES_PER_COUNTED_REQUEST: usize = 8;
+
+body! {
+    /// A role that an agent gets or loses.
+    AssignmentChange {
+        required "agentId" agent: UnparsedId<AgentId>,
+        required "roleId" role: UnparsedId<RoleId>,
+        /// True revokes the role. Default: false, which assigns it.
+        optional "revoked" revoked: bool,
+        /// Expiry time of the assignment. If `expiresAt` is absent, the assignment does not expire. Assigning the role again
+        /// replaces the expiry time.
+        optional "expiresAt" expires_at: Timestamp,
+        /// The name of the files that state the assignment. Absent leaves that of the existing assignment.
+        optional "managedBy" managed_by: ManagedBy,
+    }
+    /// Changes of role assignments.
+    AssignmentChanges {
+        required "changes" changes: ObjectList<AssignmentChange, MAX_CHANGES>,
+    }
+}
+
+/// The results of the changes, in their order.
+#[derive(Serialize, ToSchema)]
+pub struct AssignmentResults {
+    #[schema(min_items = 1, max_items = 32)]
+    results: Vec<AssignmentResult>,
+}
+
+/// The result of a change.
+#[derive(Serialize, ToSchema)]
+#[schema(example = json!({ "status": 200, "changed": true, "revision": 1_804_950_866_535_897_u64, "error": null }))]
+pub struct AssignmentResult {
+    /// The HTTP status that a request with only this change has.
+    #[schema(minimum = 200, maximum = 599, example = 200)]
+    status: u16,
+    /// False if the agent did not have the role that was to be revoked; null after an error.
+    #[schema(required, example = true)]
+    changed: Option<bool>,
+    /// The revision of the change; null after an error.
+    #[schema(value_type = Option<schema::RevisionSchema>, required)]
+    revision: Option<Revision>,
+    /// Why the change was not made; null if it was.
+    #[schema(required)]
+    error: Option<ErrorObject>,
+}
+
+/// Assign and revoke several roles
+///
+/// Makes 1 to 32 changes as if each were a request. Each succeeds or fails without effect on the others, and the changes of one agent are
+/// made in their order. For the rate limit, the request counts as the larger number of: its started 8 changes, and the most changes of one
+/// agent.
+#[utoipa::path(
+    post, path = "/services/{service}/assignments", operation_id = "changeAssignments", tag = "Roles",
+    params(ServicePathParam), request_body = AssignmentChanges, security(("serviceKey" = []), ("humanToken" = [])),
+    responses(
+        (status = 200, description = "The result of each change", body = AssignmentResults),
+        Errors<(ManagerAuth, InvalidBody, ServiceNotFound)>,
+    )
+)]
+pub async fn change(
+    State(state): State<AppState>,
+    credentials: Credentials,
+    PathParams(service): PathParams<String>,
+    body: BodyFields,
+) -> Result<Json<AssignmentResults>, ApiError> {
+    let service = parse_id(&service)?;
+    let initiator = credentials.require_manager_of(&state, service).await?;
+    let AssignmentChanges { changes: ObjectList(changes) } = body.read()?;
+    let changes: Vec<_> = changes.into_iter().enumerate().map(parse).collect::<Result<_, _>>()?;
+    credentials.count_more(&state, counted_requests(&changes) - 1).await?;
+    let made = changes.into_iter().map(|change| make(&state, initiator.clone(), service, change));
+    let result = |made: Result<Changed<bool>, ApiError>| match made {
+        Ok(Changed { value, revision }) => {
+            AssignmentResult { status: 200, changed: Some(value), revision: Some(revision), error: None }
+        }
+        Err(error) => AssignmentResult {
+            status: error.status().as_u16(),
+            changed: None,
+            revision: None,
+            error: Some(error.body().into_error()),
+        },
+    };
+    Ok(Json(AssignmentResults { results: join_all(made).await.into_iter().map(result).collect() }))
+}
+
+/// A change with its ids.
+struct ParsedChange {
+    agent: AgentId,
+    role: RoleId,
+    /// An error concerns this change only.
+    new: Result<NewState, ApiError>,
+}
+
+/// What the agent shall have.
+enum NewState {
+    Assigned { expires_at: Option<Timestamp>, managed_by: Option<ManagedBy> },
+    Revoked,
+}
+
+/// Parses a change, by its position. In a list, an id that does not parse is an invalid field and not something that does not exist.
+fn parse((position, change): (usize, AssignmentChange)) -> Result<ParsedChange, ApiError> {
+    let AssignmentChange { agent, role, revoked, expires_at, managed_by } = change;
+    let error = |field: &str, message: String| ApiError::invalid(&[FieldError { field: field.to_owned(), message }]);
+    let invalid = |problem: &str| error("changes", format!("item {position}: {problem}"));
+    let superfluous = |field| Err(error(field, "must be absent if `revoked` is true".to_owned()));
+    let agent = agent.parse().map_err(|_| invalid("`agentId` must be the id of an agent"))?;
+    let role = role.parse().map_err(|_| invalid("`roleId` must be the id of a role"))?;
+    let new = match (revoked, &expires_at, &managed_by) {
+        (Some(true), None, None) => Ok(NewState::Revoked),
+        (Some(true), Some(_), _) => superfluous("expiresAt"),
+        (Some(true), None, Some(_)) => superfluous("managedBy"),
+        (Some(false) | None, _, _) => Ok(NewState::Assigned { expires_at, managed_by }),
+    };
+    Ok(ParsedChange { agent, role, new })
+}
+
+/// The requests as which changes count, at least 1. The changes of one agent follow each other in transactions of their own.
+fn counted_requests(changes: &[ParsedChange]) -> usize {
+    let mut of_agents = BTreeMap::<AgentId, usize>::new();
+    for change in changes {
+        *of_agents.entry(change.agent).or_default() += 1;
+    }
+    let of_one_agent = of_agents.into_values().max().unwrap_or_default();
+    changes.len().div_ceil(CHANGES_PER_COUNTED_REQUEST).max(of_one_agent).max(1)
+}
+
+async fn make(
+    state: &AppState,
+    initiator: Initiator,
+    service: ServiceId,
+    change: ParsedChange,
+) -> Result<Changed<bool>, ApiError> {
+    let ParsedChange { agent, role, new } = change;
+    match new? {
+        NewState::Assigned { expires_at, managed_by } => {
+            let request = AssignmentRequest { service, agent, role, expires_at, managed_by };
+            let assigned = operations::assign_role(&state.context, initiator, request).await?;
+            Ok(Changed { value: true, revision: assigned.revision })
+        }
+        NewState::Revoked => Ok(operations::revoke_role(&state.context, initiator, service, agent, role).await?),
+    }
+}
