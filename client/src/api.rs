@@ -23,7 +23,8 @@ pub use error::{ApiError, ErrorDetails, escape_unprintable, innermost, requireme
 pub use exchange::{Exchange, Observer};
 pub use health::{Health, Status};
 pub use management::{
-    AgentFilter, AgentWithRoles, AssignedRole, HumanUser, ListedKey, NewApiKey, Revocation, Role, Service,
+    AgentFilter, AgentWithRoles, AssignedRole, AssignmentChange, HumanUser, ListedKey, NewApiKey, NewKeyProperties,
+    Revocation, Role, RoleChange, Service, ServiceChange,
 };
 pub use own_agent::{Admission, HeldRole, ListedAgent, ServiceOfAgent};
 pub use page::{Page, PageStart, Pagination};

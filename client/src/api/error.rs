@@ -65,9 +65,18 @@ impl ApiError {
         let status = response.status().as_u16();
         let header = |name: &str| response.headers().get(name)?.to_str().ok().map(str::to_owned);
         let (request_id, retry_after) = (header("x-request-id"), header(RETRY_AFTER.as_str()));
-        let body: Value = read_json(response).await?;
+        let retry_after = retry_after.and_then(|seconds| seconds.parse().ok()).map(Duration::from_secs);
+        Some(Self::from_body(status, &read_json(response).await?, (request_id, retry_after)))
+    }
+
+    /// The error in the body of a response, or in a part of it.
+    pub(super) fn from_body(
+        status: u16,
+        body: &Value,
+        (request_id, retry_after): (Option<String>, Option<Duration>),
+    ) -> Self {
         let text_at = |pointer| body.pointer(pointer).and_then(Value::as_str).map(without_control_characters);
-        Some(Self::Refused {
+        Self::Refused {
             status,
             code: text_at("/error/code").unwrap_or_default(),
             message: text_at("/error/message").unwrap_or_default(),
@@ -76,8 +85,8 @@ impl ApiError {
                 fields: body.pointer("/error/details").and_then(Value::as_object).cloned().unwrap_or_default(),
                 request_id,
             }),
-            retry_after: retry_after.and_then(|seconds| seconds.parse().ok()).map(Duration::from_secs),
-        })
+            retry_after,
+        }
     }
 
     /// Whether the session has ended, so that a new login is required.

@@ -1,6 +1,6 @@
 //! Requests of services and human users for services, API keys, roles and agents.
 
-use super::{Api, ApiError, Page, PageStart, own_agent::ListedAgent, response::id};
+use super::{Api, ApiError, Page, PageStart, own_agent::ListedAgent, redact::redacted_url, response::id};
 use countersign_identity::{ApiKeyId, RoleId, ServiceId};
 use reqwest::Method;
 use secrecy::{ExposeSecret, SecretString};
@@ -21,6 +21,9 @@ pub struct Service {
     pub owner: Option<HumanUser>,
     /// Whether the service accepts tokens that were issued for no service.
     pub accepts_unbound_tokens: bool,
+    /// The name of the files that state it, if any do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub managed_by: Option<String>,
     /// When the service was created (RFC 3339).
     pub created_at: String,
     /// In the answer to a change: a sidecar whose data contains all changes up to this revision knows the change.
@@ -65,6 +68,9 @@ pub struct ListedKey {
     pub name: String,
     /// The scope: `full` or `sync`.
     pub scope: String,
+    /// The name of the files that state it, if any do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub managed_by: Option<String>,
     /// When the API key was created (RFC 3339).
     pub created_at: String,
     /// When the API key was revoked (RFC 3339).
@@ -85,6 +91,9 @@ pub struct Role {
     pub description: String,
     /// The permissions that the role grants.
     pub permissions: Vec<String>,
+    /// The name of the files that state it, if any do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub managed_by: Option<String>,
     /// When the role was created (RFC 3339).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub created_at: Option<String>,
@@ -115,6 +124,90 @@ pub struct AssignedRole {
     pub name: String,
     /// When the assignment ends (RFC 3339); `None` for a permanent assignment.
     pub expires_at: Option<String>,
+    /// The name of the files that state it, if any do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub managed_by: Option<String>,
+}
+
+/// The properties of a new service, or a change of them. `None` leaves a property unchanged, or takes its default.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ServiceChange<'a> {
+    /// The display name. A new service requires one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<&'a str>,
+    /// Whether the service accepts tokens that were issued for no service.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accepts_unbound_tokens: Option<bool>,
+    /// The name of the files that state the service.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub managed_by: Option<&'a str>,
+}
+
+/// The properties of a new role, or a change of them. `None` leaves a property unchanged, or takes its default.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RoleChange<'a> {
+    /// The name. A new role requires one, and it never changes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<&'a str>,
+    /// The description.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub description: Option<&'a str>,
+    /// The permissions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub permissions: Option<&'a [String]>,
+    /// The name of the files that state the role.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub managed_by: Option<&'a str>,
+}
+
+/// The properties of a new API key.
+#[derive(Debug, Clone, Copy, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NewKeyProperties<'a> {
+    /// The display name.
+    pub name: &'a str,
+    /// The scope: `full` or `sync`.
+    pub scope: &'a str,
+    /// The name of the files that state the key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub managed_by: Option<&'a str>,
+}
+
+/// A change of a role assignment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AssignmentChange {
+    /// The id of the agent.
+    pub agent_id: String,
+    /// The id of the role.
+    pub role_id: String,
+    /// Whether the role is revoked instead of assigned.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub revoked: bool,
+    /// When the assignment ends (RFC 3339); `None` for a permanent assignment.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<String>,
+    /// The name of the files that state the assignment; `None` leaves that of the existing assignment.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub managed_by: Option<String>,
+}
+
+impl AssignmentChange {
+    /// Maximum number of changes in a request.
+    pub const MAX: usize = 32;
+}
+
+#[derive(Deserialize)]
+struct AssignmentResults {
+    results: Vec<AssignmentResult>,
+}
+
+#[derive(Deserialize)]
+struct AssignmentResult {
+    status: u16,
+    error: Option<Value>,
 }
 
 /// A filter of agents. A field that is `None` matches every agent.
@@ -151,14 +244,8 @@ pub(super) struct Changed {
 
 impl Api {
     /// Creates a service that the human user owns.
-    pub async fn create_service(
-        &self,
-        human: &SecretString,
-        name: &str,
-        accepts_unbound: bool,
-    ) -> Result<Service, ApiError> {
-        let body = json!({ "name": name, "acceptsUnboundTokens": accepts_unbound });
-        self.call(Method::POST, &["services"], Some(human), Some(&body)).await
+    pub async fn create_service(&self, human: &SecretString, new: ServiceChange<'_>) -> Result<Service, ApiError> {
+        self.call(Method::POST, &["services"], Some(human), Some(&json!(new))).await
     }
 
     /// Reads a service. The human user must be the owner of the service or an administrator.
@@ -166,17 +253,14 @@ impl Api {
         self.call(Method::GET, &["services", service], Some(human), None).await
     }
 
-    /// Changes the name of a service, and whether it accepts tokens that were issued for no service. `None` leaves a
-    /// property unchanged.
+    /// Changes the properties of a service.
     pub async fn change_service(
         &self,
         human: &SecretString,
         service: &str,
-        name: Option<&str>,
-        accepts_unbound: Option<bool>,
+        change: ServiceChange<'_>,
     ) -> Result<Service, ApiError> {
-        let body = json!({ "name": name, "acceptsUnboundTokens": accepts_unbound });
-        self.call(Method::PATCH, &["services", service], Some(human), Some(&body)).await
+        self.call(Method::PATCH, &["services", service], Some(human), Some(&json!(change))).await
     }
 
     /// Lists a page of the services that the human user owns, newest first. For an administrator, lists all services.
@@ -194,16 +278,14 @@ impl Api {
         self.page(human, &["services", service, "keys"], start).await
     }
 
-    /// Creates an API key of scope `full` or `sync`.
+    /// Creates an API key.
     pub async fn create_key(
         &self,
         human: &SecretString,
         service: &str,
-        name: &str,
-        scope: &str,
+        new: NewKeyProperties<'_>,
     ) -> Result<NewApiKey, ApiError> {
-        let body = json!({ "name": name, "scope": scope });
-        self.call(Method::POST, &["services", service, "keys"], Some(human), Some(&body)).await
+        self.call(Method::POST, &["services", service, "keys"], Some(human), Some(&json!(new))).await
     }
 
     /// Revokes an API key, unless it was already revoked.
@@ -216,29 +298,21 @@ impl Api {
         &self,
         manager: &SecretString,
         service: &str,
-        name: &str,
-        description: &str,
-        permissions: &[String],
+        new: RoleChange<'_>,
     ) -> Result<Role, ApiError> {
-        let body = json!({ "name": name, "description": description, "permissions": permissions });
-        let role = self.call(Method::POST, &["services", service, "roles"], Some(manager), Some(&body)).await?;
-        Ok(Role { description: description.to_owned(), ..role })
+        let role = self.call(Method::POST, &["services", service, "roles"], Some(manager), Some(&json!(new))).await?;
+        Ok(Role { description: new.description.unwrap_or_default().to_owned(), ..role })
     }
 
-    /// Changes the description and the permissions of a role. `None` leaves a property unchanged.
+    /// Changes the properties of a role.
     pub async fn change_role(
         &self,
         manager: &SecretString,
         service: &str,
         role: &str,
-        description: Option<&str>,
-        permissions: Option<&[String]>,
+        change: RoleChange<'_>,
     ) -> Result<Role, ApiError> {
-        let fields =
-            [("description", description.map(|it| json!(it))), ("permissions", permissions.map(|it| json!(it)))];
-        let changed = fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
-        let body = Value::Object(changed.collect());
-        self.call(Method::PATCH, &["services", service, "roles", role], Some(manager), Some(&body)).await
+        self.call(Method::PATCH, &["services", service, "roles", role], Some(manager), Some(&json!(change))).await
     }
 
     /// Lists the roles of a service.
@@ -271,6 +345,26 @@ impl Api {
         let path = ["services", service, "agents", agent, "roles"];
         let body = json!({ "roleId": role, "expiresAt": expires_at });
         self.call(Method::POST, &path, Some(manager), Some(&body)).await.map(|Changed { revision }| revision)
+    }
+
+    /// Makes up to [`AssignmentChange::MAX`] changes of assignments. Returns the result of each in their order; a change that fails does
+    /// not affect the others.
+    pub async fn change_assignments(
+        &self,
+        manager: &SecretString,
+        service: &str,
+        changes: &[AssignmentChange],
+    ) -> Result<Vec<Result<(), ApiError>>, ApiError> {
+        let (path, body) = (["services", service, "assignments"], json!({ "changes": changes }));
+        let AssignmentResults { results } = self.call(Method::POST, &path, Some(manager), Some(&body)).await?;
+        if results.len() != changes.len() {
+            return Err(ApiError::Unreadable(redacted_url(self.url.as_str())));
+        }
+        let result = |AssignmentResult { status, error }: AssignmentResult| match error {
+            None => Ok(()),
+            Some(error) => Err(ApiError::from_body(status, &json!({ "error": error }), (None, None))),
+        };
+        Ok(results.into_iter().map(result).collect())
     }
 
     /// Revokes a role of an agent, if the role is assigned.

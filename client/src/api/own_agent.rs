@@ -16,6 +16,9 @@ pub struct ListedAgent {
     pub agent_id: String,
     /// The display name.
     pub name: String,
+    /// The e-mail address in the registration, for the owner of the agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub email: Option<String>,
     /// The status: `active`, `suspended` or `revoked`.
     pub status: String,
     /// The trust score, from 0 to 100.

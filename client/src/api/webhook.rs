@@ -8,7 +8,7 @@ use countersign_identity::{EventId, WebhookId};
 use reqwest::Method;
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 /// The webhooks that a request applies to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,6 +34,9 @@ pub struct Webhook {
     pub events: Vec<String>,
     /// The description of the webhook.
     pub description: Option<String>,
+    /// The name of the files that state it, if any do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub managed_by: Option<String>,
     /// The status: `active`, `paused` or `disabled`.
     pub status: String,
     /// Why the webhook is disabled: `gone` or `failing`.
@@ -70,15 +73,23 @@ pub struct NewSecret {
 }
 
 /// The properties of a new webhook, or a change of its properties. `None` leaves a property unchanged.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct WebhookChange {
     /// The URL of the receiver.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
     /// The event kinds that the webhook receives, or only `*` for all kinds.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub events: Option<Vec<String>>,
     /// The description of the webhook.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
+    /// The name of the files that state the webhook.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub managed_by: Option<String>,
     /// The new status: `active` or `paused`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<&'static str>,
 }
 
@@ -139,20 +150,6 @@ impl WebhookScope {
     }
 }
 
-impl WebhookChange {
-    fn body(&self) -> Value {
-        let Self { url, events, description, status } = self;
-        let fields = [
-            ("url", url.as_ref().map(|url| json!(url))),
-            ("events", events.as_ref().map(|events| json!(events))),
-            ("description", description.as_ref().map(|description| json!(description))),
-            ("status", status.map(|status| json!(status))),
-        ];
-        let changed_fields = fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
-        Value::Object(changed_fields.collect::<Map<_, _>>())
-    }
-}
-
 impl Api {
     /// Creates a webhook. `manager` is an API key of scope `full`, or the token of the service's owner or an
     /// administrator.
@@ -162,7 +159,7 @@ impl Api {
         scope: &WebhookScope,
         webhook: &WebhookChange,
     ) -> Result<NewWebhook, ApiError> {
-        self.call(Method::POST, &scope.path(&[]), Some(manager), Some(&webhook.body())).await
+        self.call(Method::POST, &scope.path(&[]), Some(manager), Some(&json!(webhook))).await
     }
 
     /// Lists all webhooks of the scope. The list has no pages, because the number of webhooks is limited.
@@ -188,7 +185,7 @@ impl Api {
         webhook: &str,
         change: &WebhookChange,
     ) -> Result<Webhook, ApiError> {
-        self.call(Method::PATCH, &scope.path(&[webhook]), Some(manager), Some(&change.body())).await
+        self.call(Method::PATCH, &scope.path(&[webhook]), Some(manager), Some(&json!(change))).await
     }
 
     /// Deletes a webhook and its pending deliveries.

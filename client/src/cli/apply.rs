@@ -11,14 +11,15 @@ pub use export::{ExportArgs, HELP as EXPORT_HELP, export};
 
 use super::{CliError, CommandOutput, args::ManagerArgs, context::Context};
 use clap::{Args, ValueHint};
-use countersign_client::declared::{file, plan};
+use countersign_client::declared::{Options, file, plan};
 use execute::execute;
+use files::Files;
 use std::path::PathBuf;
 
 /// The help text of `apply` after its options.
-pub const HELP: &str = "The command reads what exists, prints what it changes, and changes it. What the files do not state stays as it is. A \
-    second run changes nothing. After an error, the other changes are made, and the exit code is not 0: run the command again.\n\n\
-    Examples:\n  $ countersign apply -f shop.yaml --dry-run\n  $ countersign apply -f services/\n  \
+pub const HELP: &str = "The command reads what exists, prints what it changes, and changes it. What the files do not state stays as it is, \
+    unless --prune is set. A second run changes nothing. After an error, the other changes are made, and the exit code is not 0: run the command again.\n\n\
+    Examples:\n  $ countersign apply -f shop.yaml --dry-run\n  $ countersign apply -f services/ --prune\n  \
     $ countersign export --service SERVICE | countersign apply -f -\n\n\
     Next: countersign export, which writes such a file";
 
@@ -36,6 +37,15 @@ pub struct ApplyArgs {
     /// With --dry-run, exit with 1 if something would change
     #[arg(long, requires = "dry_run")]
     exit_code: bool,
+    /// Delete roles, assignments, webhooks and API keys that have the `managedBy` of the files and are not in them
+    #[arg(long)]
+    prune: bool,
+    /// With --prune, also delete services, with all that belongs to them
+    #[arg(long)]
+    prune_services: bool,
+    /// Change what has another `managedBy`, and give it that of the files
+    #[arg(long)]
+    take_ownership: bool,
     /// End API keys and webhook secrets whose files do not exist, and make others
     #[arg(long)]
     replace_missing_secrets: bool,
@@ -49,11 +59,17 @@ pub async fn run(context: &Context, args: ApplyArgs) -> Result<CommandOutput, Cl
     if args.print_schema {
         return Ok(CommandOutput::raw(file::SCHEMA.into()));
     }
-    let declared = files::read(&args.files)?;
-    let access = existing::Access::open(context, &args.manager, &declared).await?;
-    let existing = access.read(&declared).await?;
-    let plan =
-        plan(&declared, &existing, &secret_target::state, args.replace_missing_secrets).map_err(CliError::Failed)?;
+    let Files { services, managed_by } = files::read(&args.files, args.prune || args.prune_services)?;
+    let access = existing::Access::open(context, &args.manager, &services).await?;
+    let existing = access.read(&services, args.prune || args.prune_services).await?;
+    let options = Options {
+        secret_state: &secret_target::state,
+        replaces_missing: args.replace_missing_secrets,
+        prunes: args.prune || args.prune_services,
+        prunes_services: args.prune_services,
+        takes_ownership: args.take_ownership,
+    };
+    let plan = plan(&services, &managed_by, &existing, options).map_err(CliError::Failed)?;
     for warning in &plan.warnings {
         context.messages.warning(warning);
     }

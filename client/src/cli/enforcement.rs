@@ -161,7 +161,7 @@ impl Receipt {
 
     /// The text of the command: its rows, the revision, and where it is in force after a wait. `without_sidecars` states what happens
     /// without a sidecar: [`REFUSES`] or [`ALLOWS`].
-    pub fn details<const N: usize>(&self, rows: [(&'static str, String); N], without_sidecars: &str) -> String {
+    pub fn details(&self, rows: impl IntoIterator<Item = (&'static str, String)>, without_sidecars: &str) -> String {
         let enforced = self.result.as_ref().map(|result| match result {
             WaitResult::Known(enforcement, _) => enforcement_text(enforcement, without_sidecars),
             WaitResult::Unknown(_) => "unknown".to_owned(),

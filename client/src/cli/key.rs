@@ -13,7 +13,7 @@ use super::{
     table::{Column, Table},
 };
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
-use countersign_client::api::Revocation;
+use countersign_client::api::{NewKeyProperties, Revocation};
 use secrecy::ExposeSecret;
 use serde_json::json;
 use std::path::PathBuf;
@@ -104,7 +104,8 @@ async fn create(context: &Context, args: CreateArgs) -> Result<CommandOutput, Cl
     let (api, service) = (context.api(&human.server)?, context.service(&service)?);
     let token = &human.credential(context).await?;
     let file = out.as_deref().map(SecretFile::create).transpose()?;
-    let key = api.create_key(token, &service, &name, &value_name(scope)).await?;
+    let new = NewKeyProperties { name: &name, scope: &value_name(scope), managed_by: None };
+    let key = api.create_key(token, &service, new).await?;
     // If the API key cannot be written to its file, the API key is printed, because the API returns it only once.
     let (path, error) = match file.map(|file| file.write(&key.api_key)) {
         None => (None, None),

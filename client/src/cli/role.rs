@@ -15,7 +15,7 @@ use super::{
 use clap::{Args, Subcommand};
 use countersign_client::{
     Api,
-    api::{Revocation, Role},
+    api::{Revocation, Role, RoleChange},
 };
 use countersign_identity::RoleId;
 use jiff::Timestamp;
@@ -133,7 +133,13 @@ async fn create(context: &Context, args: CreateArgs) -> Result<CommandOutput, Cl
     let CreateArgs { manager, name, permissions, description } = args;
     let (api, service) = (context.api(&manager.server)?, context.service(&manager.service)?);
     let credential = manager.credential(context).await?;
-    let role = api.create_role(&credential, &service, &name, &description, &permissions).await?;
+    let new = RoleChange {
+        name: Some(&name),
+        description: Some(&description),
+        permissions: Some(&permissions),
+        managed_by: None,
+    };
+    let role = api.create_role(&credential, &service, new).await?;
     let note = format!("Next: countersign role assign {} AGENT", quoted(&name));
     Ok(CommandOutput::new(role.role_id.clone(), json!(role)).with_note(note))
 }

@@ -14,7 +14,7 @@ use clap::{Args, Subcommand};
 use clap_complete::ArgValueCandidates;
 use countersign_client::{
     ApiError,
-    api::{HumanUser, Page, PageStart, Service},
+    api::{HumanUser, Page, PageStart, Service, ServiceChange},
 };
 use serde_json::json;
 
@@ -122,7 +122,9 @@ async fn create(context: &Context, args: CreateArgs) -> Result<CommandOutput, Cl
     let api = context.api(&human.server)?;
     let token = &human.credential(context).await?;
     context.check_writable()?;
-    let service = api.create_service(token, &name, !refuse_unbound).await?;
+    let accepts_unbound_tokens = Some(!refuse_unbound);
+    let new = ServiceChange { name: Some(&name), accepts_unbound_tokens, managed_by: None };
+    let service = api.create_service(token, new).await?;
     let saved = context.update_profile(|profile| profile.service = Some(service.service_id.clone()));
     if variable("COUNTERSIGN_SERVICE_KEY").is_some() {
         context.messages.warning(
@@ -146,7 +148,7 @@ async fn list(context: &Context, human: HumanArgs) -> Result<CommandOutput, CliE
     let header =
         [("ID", Column::Fixed), ("NAME", Column::Text), ("UNBOUND TOKENS", Column::Fixed), ("CREATED", Column::Time)];
     let rows = services.iter().map(|service| {
-        let Service { service_id, name, owner: _, accepts_unbound_tokens: _, created_at, revision: _ } = service;
+        let Service { service_id, name, created_at, .. } = service;
         [service_id.clone(), name.clone(), unbound_tokens(service).to_owned(), created_at.clone()]
     });
     Ok(CommandOutput::new(Table::new(header, rows), json!(services)))
@@ -163,7 +165,7 @@ async fn show(context: &Context, args: ShowArgs) -> Result<CommandOutput, CliErr
         None => ["-".to_owned(), "-".to_owned()],
     };
     let ([owner, owner_issuer], [receiver, receiver_issuer]) = (user(shown.owner.as_ref()), user(offered_to.as_ref()));
-    let mut rows = rows(&shown).to_vec();
+    let mut rows = rows(&shown);
     rows.extend([("owner", owner), ("  issuer", owner_issuer), ("offered to", receiver)]);
     if offered_to.is_some() {
         rows.push(("  issuer", receiver_issuer));
@@ -180,27 +182,31 @@ fn with_id(service: ServiceArg, id: Option<String>) -> ServiceArg {
 
 async fn change(context: &Context, args: ChangeArgs) -> Result<CommandOutput, CliError> {
     let ChangeArgs { target: ShowArgs { human, service, id }, name, refuse_unbound, accept_unbound, wait } = args;
-    let accepts_unbound = (refuse_unbound || accept_unbound).then_some(accept_unbound);
-    if name.is_none() && accepts_unbound.is_none() {
+    let accepts_unbound_tokens = (refuse_unbound || accept_unbound).then_some(accept_unbound);
+    if name.is_none() && accepts_unbound_tokens.is_none() {
         let text = "no change is set: pass --name, --refuse-unbound or --accept-unbound";
         return Err(CliError::Usage(text.to_owned()));
     }
     let (api, service) = (context.api(&human.server)?, context.service(&with_id(service, id))?);
     let credential = human.credential(context).await?;
-    let changed = api.change_service(&credential, &service, name.as_deref(), accepts_unbound).await?;
+    let change = ServiceChange { name: name.as_deref(), accepts_unbound_tokens, managed_by: None };
+    let changed = api.change_service(&credential, &service, change).await?;
     let receipt = Receipt::of(context, &api, wait.of(&service, &credential), changed.revision).await;
     let text = receipt.details(rows(&changed), if changed.accepts_unbound_tokens { ALLOWS } else { REFUSES });
     Ok(receipt.output(text, json!(changed), "Next: countersign service show"))
 }
 
-fn rows(service: &Service) -> [(&'static str, String); 4] {
-    let Service { service_id, name, owner: _, accepts_unbound_tokens: _, created_at, revision: _ } = service;
-    [
+fn rows(service: &Service) -> Vec<(&'static str, String)> {
+    let Service { service_id, name, owner: _, accepts_unbound_tokens: _, managed_by, created_at, revision: _ } =
+        service;
+    let mut rows = vec![
         ("service", service_id.clone()),
         ("name", name.clone()),
         ("unbound tokens", unbound_tokens(service).into()),
         ("created", created_at.clone()),
-    ]
+    ];
+    rows.extend(managed_by.clone().map(|managed_by| ("managed by", managed_by)));
+    rows
 }
 
 const fn unbound_tokens(service: &Service) -> &'static str {

@@ -2,9 +2,13 @@
 //!
 //! Invariant: a [`Document`] that [`parse`] returns names nothing twice, and each assignment has an agent or a pattern.
 
-use countersign_identity::{AgentId, ServiceId};
+use countersign_identity::{
+    AgentId, ServiceId,
+    names::{LABEL_REQUIREMENT, is_label},
+};
+use reqwest::Url;
 use serde::{Deserialize, Serialize};
-use std::{collections::HashSet, path::PathBuf};
+use std::{collections::HashSet, fmt, path::PathBuf};
 
 /// The largest file that is read.
 pub const MAX_FILE_BYTES: u64 = 16 * 1024 * 1024;
@@ -36,6 +40,9 @@ pub enum Version {
 pub struct Document {
     /// The version of the format.
     pub api_version: Version,
+    /// The name that everything in the document gets. With `--prune`, what has the name and is in no document is deleted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub managed_by: Option<String>,
     /// The services.
     pub services: Vec<DeclaredService>,
 }
@@ -64,6 +71,9 @@ pub struct DeclaredService {
     /// The API keys, each identified by its name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub keys: Vec<DeclaredKey>,
+    /// The name of the files, which [`parse`] takes from the document.
+    #[serde(skip)]
+    pub managed_by: Option<String>,
 }
 
 /// A role.
@@ -77,6 +87,9 @@ pub struct DeclaredRole {
     pub description: Option<String>,
     /// The permissions, in any order.
     pub permissions: Vec<String>,
+    /// The name of the files, which [`parse`] takes from the document.
+    #[serde(skip)]
+    pub managed_by: Option<String>,
 }
 
 /// A role for an agent, or for all agents that match a pattern.
@@ -96,12 +109,16 @@ pub struct DeclaredAssignment {
     pub expires_at: Option<String>,
 }
 
-/// A pattern of agents.
+/// A pattern of agents. If both are stated, both must match.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Match {
     /// The display name, in which `*` stands for any text.
-    pub name: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The e-mail address in the registration, in which `*` stands for any text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub email: Option<String>,
 }
 
 /// A webhook.
@@ -119,6 +136,9 @@ pub struct DeclaredWebhook {
     /// The file for the secret that the control plane makes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_file: Option<PathBuf>,
+    /// The name of the files, which [`parse`] takes from the document.
+    #[serde(skip)]
+    pub managed_by: Option<String>,
 }
 
 /// An API key.
@@ -159,27 +179,70 @@ fn all_events() -> Vec<String> {
 }
 
 impl Match {
-    /// Whether the name of an agent matches.
-    pub fn matches(&self, name: &str) -> bool {
-        let mut parts = self.name.split('*');
-        let Some(rest) = name.strip_prefix(parts.next().unwrap_or_default()) else { return false };
-        let parts: Vec<_> = parts.collect();
-        let Some((last, middle)) = parts.split_last() else { return rest.is_empty() };
-        let rest = middle.iter().try_fold(rest, |rest, part| rest.split_once(part).map(|(_, rest)| rest));
-        rest.is_some_and(|rest| rest.ends_with(last))
+    /// Whether an agent with a name and an e-mail address matches. A control plane of the previous version does not state the address,
+    /// which then matches nothing.
+    pub fn matches(&self, name: &str, email: Option<&str>) -> bool {
+        let Self { name: name_pattern, email: email_pattern } = self;
+        name_pattern.as_ref().is_none_or(|pattern| matches(pattern, name))
+            && email_pattern.as_ref().is_none_or(|pattern| email.is_some_and(|email| matches(pattern, email)))
     }
+}
+
+impl fmt::Display for Match {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.name, &self.email) {
+            (Some(name), Some(email)) => write!(f, "the name {name} and the e-mail address {email}"),
+            (None, Some(email)) => write!(f, "the e-mail address {email}"),
+            (name, None) => write!(f, "the name {}", name.as_deref().unwrap_or_default()),
+        }
+    }
+}
+
+/// Whether a text matches a pattern in which `*` stands for any text.
+fn matches(pattern: &str, text: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let Some(rest) = text.strip_prefix(parts.next().unwrap_or_default()) else { return false };
+    let parts: Vec<_> = parts.collect();
+    let Some((last, middle)) = parts.split_last() else { return rest.is_empty() };
+    let rest = middle.iter().try_fold(rest, |rest, part| rest.split_once(part).map(|(_, rest)| rest));
+    rest.is_some_and(|rest| rest.ends_with(last))
 }
 
 /// Parses the documents of a file.
 pub fn parse(file: &str, text: &str) -> Result<Vec<Document>, FileError> {
     let error = |problem: String| FileError { file: file.to_owned(), problem };
-    let documents: Vec<Document> = serde_saphyr::from_multiple(text).map_err(|problem| error(problem.to_string()))?;
+    let mut documents: Vec<Document> =
+        serde_saphyr::from_multiple(text).map_err(|problem| error(problem.to_string()))?;
+    for document in &mut documents {
+        let is_label = document.managed_by.as_deref().is_none_or(is_label);
+        require(is_label, &format!("managedBy: {LABEL_REQUIREMENT}")).map_err(error)?;
+        let managed_by = &document.managed_by;
+        for service in &mut document.services {
+            service.set_managed_by(managed_by.as_deref());
+            // The control plane stores URLs in this form. It refuses what is no URL.
+            for webhook in &mut service.webhooks {
+                webhook.url = Url::parse(&webhook.url).map_or_else(|_| webhook.url.clone(), String::from);
+            }
+        }
+    }
     for document in &documents {
         for (number, service) in document.services.iter().enumerate() {
             check_service(service).map_err(|problem| error(format!("services[{number}].{problem}")))?;
         }
     }
     Ok(documents)
+}
+
+impl DeclaredService {
+    /// Gives the service, and all that belongs to it, the name of the files.
+    fn set_managed_by(&mut self, managed_by: Option<&str>) {
+        let Self { roles, webhooks, .. } = self;
+        let of_roles = roles.iter_mut().map(|role| &mut role.managed_by);
+        let of_webhooks = webhooks.iter_mut().map(|webhook| &mut webhook.managed_by);
+        for field in of_roles.chain(of_webhooks).chain([&mut self.managed_by]) {
+            *field = managed_by.map(ToOwned::to_owned);
+        }
+    }
 }
 
 /// Checks that no service is described twice, in all files.
@@ -195,7 +258,8 @@ pub fn check_services<'a>(services: impl IntoIterator<Item = &'a DeclaredService
 }
 
 fn check_service(service: &DeclaredService) -> Result<(), String> {
-    let DeclaredService { name, id, accepts_unbound_tokens: _, roles, assignments, webhooks, keys } = service;
+    let DeclaredService { name, id, accepts_unbound_tokens: _, roles, assignments, webhooks, keys, managed_by: _ } =
+        service;
     require(!name.trim().is_empty(), "name: must not be empty")?;
     if let Some(id) = id {
         require(id.parse::<ServiceId>().is_ok(), "id: is not the id of a service, which begins with svc_")?;
@@ -221,7 +285,12 @@ fn check_assignment(assignment: &DeclaredAssignment) -> Result<(), String> {
         (Some(agent), None) => {
             require(agent.parse::<AgentId>().is_ok(), "agent: is not the id of an agent, which begins with agent_")?;
         }
-        (None, Some(Match { name })) => require(!name.is_empty(), "match.name: must not be empty; `*` matches all")?,
+        (None, Some(Match { name, email })) => {
+            let is_set = |text: &Option<String>| text.as_ref().is_none_or(|text| !text.is_empty());
+            require(name.is_some() || email.is_some(), "match: must have `name` or `email`")?;
+            require(is_set(name), "match.name: must not be empty; `*` matches all")?;
+            require(is_set(email), "match.email: must not be empty; `*` matches all")?;
+        }
         (None, None) => return Err("agent: is missing: set `agent` or `match`".to_owned()),
         (Some(_), Some(_)) => return Err("match: is set besides `agent`: delete one".to_owned()),
     }

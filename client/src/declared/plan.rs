@@ -8,8 +8,11 @@ use crate::api::{AgentWithRoles, ListedAgent, ListedKey, Role, Service, Webhook}
 use assignments::plan_assignments;
 use countersign_identity::Timestamp;
 
-pub use change::Change;
-use std::{collections::HashMap, path::Path};
+pub use change::{AssignmentState, Change};
+use std::{
+    collections::{HashMap, HashSet},
+    path::Path,
+};
 
 /// What exists at the control plane.
 #[derive(Debug)]
@@ -19,6 +22,10 @@ pub struct Existing {
     /// The agents that the human user has registered. Patterns match these only: the owner of an agent chooses its name, so the name of
     /// another owner's agent says nothing.
     pub agents: Vec<ListedAgent>,
+    /// The services of the human user that no file states.
+    pub services_in_no_file: Vec<Service>,
+    /// Whether an API key is used, which allows one service only.
+    pub is_read_by_key: bool,
     /// The time at which it was read.
     pub read_at: Timestamp,
 }
@@ -28,6 +35,8 @@ pub struct Existing {
 pub struct ExistingService {
     /// The service.
     pub service: Service,
+    /// Whether the human user owns it. An administrator also reads the services of others.
+    pub is_own: bool,
     /// Its roles.
     pub roles: Vec<Role>,
     /// The agents that hold a role.
@@ -67,8 +76,16 @@ pub struct ServicePlan {
     pub id: Option<String>,
     /// The ids of the roles that exist, by name.
     pub role_ids: HashMap<String, String>,
-    /// The changes.
+    /// The changes: first all others, then deletions.
     pub changes: Vec<Change>,
+}
+
+impl ServicePlan {
+    /// The changes that delete nothing, and the deletions.
+    pub fn split(&self) -> (&[Change], &[Change]) {
+        let deletions = self.changes.iter().position(Change::is_deletion).unwrap_or(self.changes.len());
+        self.changes.split_at(deletions)
+    }
 }
 
 impl Plan {
@@ -83,18 +100,66 @@ impl Plan {
     }
 }
 
-/// Plans the changes. `secret_state` looks for the file of a secret. With `replaces_missing`, secrets without a file are made again.
+/// What a plan may contain.
+#[derive(Clone, Copy)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
+pub struct Options<'a> {
+    /// Looks for the file of a secret.
+    pub secret_state: &'a dyn Fn(&Path) -> SecretState,
+    /// Whether secrets without a file are made again.
+    pub replaces_missing: bool,
+    /// Whether roles, assignments, webhooks and keys that have a name of the files, and are not in the files, are deleted.
+    pub prunes: bool,
+    /// Whether also such services are deleted, with all that belongs to them.
+    pub prunes_services: bool,
+    /// Whether what has the name of other files gets that of these.
+    pub takes_ownership: bool,
+}
+
+impl Options<'_> {
+    /// Refuses to change what other files state.
+    fn check_owner(self, what: &str, existing: Option<&str>, wanted: Option<&str>) -> Result<(), String> {
+        match (existing, wanted) {
+            (Some(existing), Some(wanted)) if existing != wanted && !self.takes_ownership => {
+                let next = "state it in one place, or pass --take-ownership";
+                Err(format!("{what} is managed by {existing}, and these files have the name {wanted}\nNext: {next}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the secret of something that exists must be made again.
+    fn must_replace_secret(self, what: &str, file: Option<&Path>) -> Result<bool, String> {
+        match file.map_or(SecretState::Kept, |file| (self.secret_state)(file)) {
+            SecretState::Kept => Ok(false),
+            SecretState::Interrupted => Ok(true),
+            SecretState::Missing if self.replaces_missing => Ok(true),
+            SecretState::Missing => {
+                let file = file.map(|file| file.display().to_string()).unwrap_or_default();
+                let next =
+                    "put the file in its place, or pass --replace-missing-secrets to end the secret and make another";
+                Err(format!("{what} exists, but not the file of its secret, {file}\nNext: {next}"))
+            }
+        }
+    }
+}
+
+/// Plans the changes. `managed_by` has the names of the files.
 pub fn plan(
     declared: &[DeclaredService],
+    managed_by: &[String],
     existing: &Existing,
-    secret_state: &dyn Fn(&Path) -> SecretState,
-    replaces_missing: bool,
+    options: Options<'_>,
 ) -> Result<Plan, String> {
-    let mut plan = Plan::default();
+    let (mut plan, mut stated) = (Plan::default(), HashSet::new());
     for service in declared {
         let found = find(service, &existing.services)?;
-        let secrets = Secrets { state: secret_state, replaces_missing };
-        let changes = plan_service(service, found, existing, &secrets, &mut plan.warnings)?;
+        if found.is_some_and(|found| !stated.insert(&found.service.service_id)) {
+            let next = "put all of it in one place";
+            return Err(format!("the service {} is described by its name and by its id\nNext: {next}", service.name));
+        }
+        check_access(service, found, existing, options)?;
+        let changes = plan_service(service, found, existing, options, &mut plan.warnings)?;
         let roles = found.map(|found| found.roles.as_slice()).unwrap_or_default();
         plan.services.push(ServicePlan {
             name: service.name.clone(),
@@ -103,7 +168,48 @@ pub fn plan(
             changes,
         });
     }
+    let is_managed = |service: &&Service| service.managed_by.as_ref().is_some_and(|name| managed_by.contains(name));
+    for service in existing.services_in_no_file.iter().filter(|_| options.prunes).filter(is_managed) {
+        if !options.prunes_services {
+            let name = &service.name;
+            let next = "--prune-services deletes it, with all that belongs to it";
+            plan.warnings.push(format!("no file states the service {name}, which has their name: {next}"));
+            continue;
+        }
+        plan.services.push(ServicePlan {
+            name: service.name.clone(),
+            id: Some(service.service_id.clone()),
+            role_ids: HashMap::new(),
+            changes: vec![Change::DeleteService],
+        });
+    }
     Ok(plan)
+}
+
+/// Refuses what would go wrong at a service of another owner, at a service that was not meant, or with an older control plane.
+fn check_access(
+    declared: &DeclaredService,
+    found: Option<&ExistingService>,
+    existing: &Existing,
+    options: Options<'_>,
+) -> Result<(), String> {
+    let DeclaredService { name, id, assignments, .. } = declared;
+    let patterns = || assignments.iter().filter_map(|it| it.pattern.as_ref());
+    if found.is_some_and(|found| !found.is_own) && (options.prunes || patterns().next().is_some()) {
+        let next = "let the owner apply the file, or state agents by id and leave --prune away";
+        return Err(format!(
+            "you do not own the service {name}, and patterns match your own agents only\nNext: {next}"
+        ));
+    }
+    if existing.is_read_by_key && options.prunes && id.is_none() {
+        let next = "set `id`, so that nothing is deleted at another service";
+        return Err(format!("--prune with an API key needs the id of the service {name}\nNext: {next}"));
+    }
+    if patterns().any(|it| it.email.is_some()) && existing.agents.iter().any(|agent| agent.email.is_none()) {
+        let next = "update the control plane, or match names";
+        return Err(format!("service {name}: the control plane does not state e-mail addresses\nNext: {next}"));
+    }
+    Ok(())
 }
 
 /// The existing service that a file describes.
@@ -125,40 +231,30 @@ fn find<'a>(
     Ok(first)
 }
 
-struct Secrets<'a> {
-    state: &'a dyn Fn(&Path) -> SecretState,
-    replaces_missing: bool,
-}
-
-impl Secrets<'_> {
-    /// Whether the secret of something that exists must be made again.
-    fn must_replace(&self, what: &str, file: Option<&Path>) -> Result<bool, String> {
-        match file.map_or(SecretState::Kept, |file| (self.state)(file)) {
-            SecretState::Kept => Ok(false),
-            SecretState::Interrupted => Ok(true),
-            SecretState::Missing if self.replaces_missing => Ok(true),
-            SecretState::Missing => {
-                let file = file.map(|file| file.display().to_string()).unwrap_or_default();
-                let next =
-                    "put the file in its place, or pass --replace-missing-secrets to end the secret and make another";
-                Err(format!("{what} exists, but not the file of its secret, {file}\nNext: {next}"))
-            }
-        }
-    }
-}
-
 fn plan_service(
     declared: &DeclaredService,
     found: Option<&ExistingService>,
     existing: &Existing,
-    secrets: &Secrets<'_>,
+    options: Options<'_>,
     warnings: &mut Vec<String>,
 ) -> Result<Vec<Change>, String> {
-    let DeclaredService { name, id: _, accepts_unbound_tokens, roles, assignments: _, webhooks, keys } = declared;
+    let DeclaredService { name, id: _, accepts_unbound_tokens, roles, assignments: _, webhooks, keys, managed_by } =
+        declared;
     let mut changes = Vec::new();
     match found.map(|found| &found.service) {
-        None => changes.push(Change::CreateService { accepts_unbound: *accepts_unbound_tokens }),
+        None => {
+            let (accepts_unbound, managed_by) = (*accepts_unbound_tokens, managed_by.clone());
+            changes.push(Change::CreateService { accepts_unbound, managed_by });
+        }
         Some(service) => {
+            options.check_owner(
+                &format!("the service {name}"),
+                service.managed_by.as_deref(),
+                managed_by.as_deref(),
+            )?;
+            if let Some(to) = managed_by.clone().filter(|_| service.managed_by != *managed_by) {
+                changes.push(Change::ManageService { from: service.managed_by.clone(), to });
+            }
             if service.name != *name {
                 changes.push(Change::RenameService { from: service.name.clone() });
             }
@@ -167,28 +263,74 @@ fn plan_service(
             }
         }
     }
-    changes.extend(roles.iter().filter_map(|role| plan_role(role, found)));
-    changes.extend(plan_assignments(declared, found, existing, warnings)?);
+    for role in roles {
+        changes.extend(plan_role(name, role, found, options)?);
+    }
+    let assignments = plan_assignments(declared, found, existing, &options, warnings)?;
+    let deleted = found.map(|found| plan_deletions(declared, found, options)).unwrap_or_default();
+    let is_kept = |change: &Change| match change {
+        Change::Revoke { role_id, .. } => {
+            !deleted.iter().any(|it| matches!(it, Change::DeleteRole { id, .. } if id == role_id))
+        }
+        _ => true,
+    };
+    let (revocations, assignments): (Vec<_>, Vec<_>) =
+        assignments.into_iter().filter(is_kept).partition(Change::is_deletion);
+    changes.extend(assignments);
     for webhook in webhooks {
-        changes.extend(plan_webhook(webhook, found, secrets)?);
+        changes.extend(plan_webhook(name, webhook, found, options)?);
     }
     for key in keys {
-        changes.extend(plan_key(key, found, secrets)?);
+        changes.extend(plan_key(key, managed_by.as_ref(), found, options)?);
     }
+    changes.extend(revocations);
+    changes.extend(deleted);
     Ok(changes)
 }
 
-fn plan_role(declared: &DeclaredRole, found: Option<&ExistingService>) -> Option<Change> {
-    let Some(role) = found.and_then(|found| found.roles.iter().find(|role| role.name == declared.name)) else {
-        return Some(Change::CreateRole(declared.clone()));
+/// The roles, webhooks and keys of the files that the files do not state any more.
+fn plan_deletions(declared: &DeclaredService, found: &ExistingService, options: Options<'_>) -> Vec<Change> {
+    let Some(name) = declared.managed_by.as_ref().filter(|_| options.prunes) else { return Vec::new() };
+    let is_managed = |managed_by: &Option<String>| managed_by.as_ref() == Some(name);
+    let DeclaredService { roles, webhooks, keys, .. } = declared;
+    let lost_roles =
+        found.roles.iter().filter(|it| is_managed(&it.managed_by) && !roles.iter().any(|role| role.name == it.name));
+    let lost_webhooks = found
+        .webhooks
+        .iter()
+        .filter(|it| is_managed(&it.managed_by) && !webhooks.iter().any(|webhook| webhook.url == it.url));
+    let lost_keys = found.keys.iter().filter(|it| {
+        it.revoked_at.is_none() && is_managed(&it.managed_by) && !keys.iter().any(|key| key.name == it.name)
+    });
+    let holders = |role: &Role| {
+        found.holders.iter().filter(|holder| holder.roles.iter().any(|held| held.role_id == role.role_id)).count()
     };
+    let role =
+        |role: &Role| Change::DeleteRole { id: role.role_id.clone(), name: role.name.clone(), holders: holders(role) };
+    let webhook = |it: &Webhook| Change::DeleteWebhook { id: it.webhook_id.clone(), url: it.url.clone() };
+    let key = |it: &ListedKey| Change::RevokeKey { id: it.key_id.clone(), name: it.name.clone() };
+    lost_roles.map(role).chain(lost_webhooks.map(webhook)).chain(lost_keys.map(key)).collect()
+}
+
+fn plan_role(
+    service: &str,
+    declared: &DeclaredRole,
+    found: Option<&ExistingService>,
+    options: Options<'_>,
+) -> Result<Option<Change>, String> {
+    let Some(role) = found.and_then(|found| found.roles.iter().find(|role| role.name == declared.name)) else {
+        return Ok(Some(Change::CreateRole(declared.clone())));
+    };
+    let what = format!("service {service}: the role {}", role.name);
+    options.check_owner(&what, role.managed_by.as_deref(), declared.managed_by.as_deref())?;
     let from = DeclaredRole {
         name: role.name.clone(),
         description: declared.description.as_ref().map(|_| role.description.clone()),
         permissions: sorted(&role.permissions),
+        managed_by: declared.managed_by.as_ref().and(role.managed_by.clone()),
     };
     let to = DeclaredRole { permissions: sorted(&declared.permissions), ..declared.clone() };
-    (from != to).then(|| Change::ChangeRole { id: role.role_id.clone(), from, to })
+    Ok((from != to).then(|| Change::ChangeRole { id: role.role_id.clone(), from, to }))
 }
 
 fn sorted(items: &[String]) -> Vec<String> {
@@ -196,28 +338,37 @@ fn sorted(items: &[String]) -> Vec<String> {
     unique.into_iter().collect()
 }
 
+/// The webhook with a URL: of several, that of the files.
+fn find_webhook<'a>(declared: &DeclaredWebhook, found: Option<&'a ExistingService>) -> Option<&'a Webhook> {
+    let with_url = found.into_iter().flat_map(|found| &found.webhooks).filter(|webhook| webhook.url == declared.url);
+    with_url.max_by_key(|webhook| webhook.managed_by == declared.managed_by)
+}
+
 fn plan_webhook(
+    service: &str,
     declared: &DeclaredWebhook,
     found: Option<&ExistingService>,
-    secrets: &Secrets<'_>,
+    options: Options<'_>,
 ) -> Result<Vec<Change>, String> {
-    let Some(webhook) = found.and_then(|found| found.webhooks.iter().find(|webhook| webhook.url == declared.url))
-    else {
+    let Some(webhook) = find_webhook(declared, found) else {
         return Ok(vec![Change::CreateWebhook(declared.clone())]);
     };
+    let what = format!("service {service}: the webhook {}", webhook.url);
+    options.check_owner(&what, webhook.managed_by.as_deref(), declared.managed_by.as_deref())?;
     let mut changes = Vec::new();
     let from = DeclaredWebhook {
         url: webhook.url.clone(),
         events: sorted(&webhook.events),
         description: declared.description.as_ref().and(webhook.description.clone()),
         secret_file: None,
+        managed_by: declared.managed_by.as_ref().and(webhook.managed_by.clone()),
     };
     let to = DeclaredWebhook { events: sorted(&declared.events), secret_file: None, ..declared.clone() };
     if from != to {
         changes.push(Change::ChangeWebhook { id: webhook.webhook_id.clone(), from, to });
     }
     let file = declared.secret_file.as_deref();
-    if let (true, Some(file)) = (secrets.must_replace(&format!("the webhook {}", webhook.url), file)?, file) {
+    if let (true, Some(file)) = (options.must_replace_secret(&format!("the webhook {}", webhook.url), file)?, file) {
         let (id, url, file) = (webhook.webhook_id.clone(), webhook.url.clone(), file.to_owned());
         changes.push(Change::ReplaceWebhookSecret { id, url, file });
     }
@@ -226,12 +377,18 @@ fn plan_webhook(
 
 fn plan_key(
     declared: &DeclaredKey,
+    managed_by: Option<&String>,
     found: Option<&ExistingService>,
-    secrets: &Secrets<'_>,
+    options: Options<'_>,
 ) -> Result<Option<Change>, String> {
     let keys = found.map(|found| found.keys.as_slice()).unwrap_or_default();
-    let key = keys.iter().find(|key| key.name == declared.name && key.revoked_at.is_none());
-    let Some(key) = key else { return Ok(Some(Change::CreateKey { key: declared.clone(), replaces: None })) };
+    let with_name = keys.iter().filter(|key| key.name == declared.name && key.revoked_at.is_none());
+    // Of several keys with the name, that of the files.
+    let Some(key) = with_name.max_by_key(|key| key.managed_by.as_ref() == managed_by) else {
+        let (key, managed_by) = (declared.clone(), managed_by.cloned());
+        return Ok(Some(Change::CreateKey { key, replaces: None, managed_by }));
+    };
+    options.check_owner(&format!("the key {}", key.name), key.managed_by.as_deref(), managed_by.map(String::as_str))?;
     if key.scope != declared.scope.as_str() {
         let next = "give the key in the file another name, or revoke the key with `countersign key revoke`";
         return Err(format!(
@@ -239,6 +396,11 @@ fn plan_key(
             key.name, key.scope
         ));
     }
-    let must_replace = secrets.must_replace(&format!("the key {}", key.name), declared.secret_file.as_deref())?;
-    Ok(must_replace.then(|| Change::CreateKey { key: declared.clone(), replaces: Some(key.key_id.clone()) }))
+    let must_replace =
+        options.must_replace_secret(&format!("the key {}", key.name), declared.secret_file.as_deref())?;
+    Ok(must_replace.then(|| Change::CreateKey {
+        key: declared.clone(),
+        replaces: Some(key.key_id.clone()),
+        managed_by: managed_by.cloned(),
+    }))
 }

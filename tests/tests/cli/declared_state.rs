@@ -27,10 +27,13 @@ services:
 /// Writes the file with absolute paths of secrets, and returns its path.
 fn write(shell: &Shell, name: &str, text: &str) -> String {
     let path = shell.new_path(name);
-    let secret = |name: &str| shell.path(name).display().to_string();
-    let text = text.replace("hook.secret", &secret("hook.secret")).replace("sync.keys", &secret("sync.keys"));
-    fs::write(&path, text).unwrap();
+    fs::write(&path, with_secret_files(shell, text)).unwrap();
     path.display().to_string()
+}
+
+fn with_secret_files(shell: &Shell, text: &str) -> String {
+    let secret = |name: &str| shell.path(name).display().to_string();
+    text.replace("hook.secret", &secret("hook.secret")).replace("sync.keys", &secret("sync.keys"))
 }
 
 fn kinds(plan: &Value) -> Vec<String> {
@@ -158,6 +161,230 @@ async fn api_key_applies_the_roles_of_its_service_only() {
     assert_eq!(shell.json(&["apply", "-f", &file])["changes"], json!([]));
     let (code, error) = shell.failure(&["apply", "-f", &write(&shell, "shop.yaml", SHOP)]);
     assert!(code == 2 && error.contains("an API key can change the roles, assignments of agents by id"), "{error}");
+}
+
+/// Files with a name, in a directory: two services of the team.
+const SHOP_OF_TEAM: &str = "
+apiVersion: countersign/v1
+managedBy: team
+services:
+  - name: Shop
+    roles:
+      - { name: reader, permissions: [read] }
+      - { name: writer, permissions: [write] }
+    assignments:
+      - { role: reader, match: { email: '*@example.org' } }
+      - { role: writer, match: { name: 'build-1' } }
+    webhooks:
+      - { url: 'http://127.0.0.1:20000/hook' }
+    keys:
+      - { name: sidecar, scope: sync, secretFile: sync.keys }
+";
+
+const STORE_OF_TEAM: &str = "
+apiVersion: countersign/v1
+managedBy: team
+services:
+  - name: Store
+---
+apiVersion: countersign/v1
+managedBy: team
+services: []
+";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn prune_deletes_only_what_has_the_name_of_the_files() {
+    let (control, shell, agents) = start(&["build-1", "build-2"]).await;
+    let folder = tempfile::tempdir().unwrap();
+    let place = |name: &str, text: &str| fs::write(folder.path().join(name), with_secret_files(&shell, text)).unwrap();
+    place("store.yml", STORE_OF_TEAM);
+    place("notes.txt", "not a file of declared state");
+    place("shop.yaml", SHOP_OF_TEAM);
+    let state = folder.path().display().to_string();
+    let apply = |arguments: &[&str]| shell.json(&[&["apply", "-f", &state], arguments].concat());
+    assert_eq!(apply(&[])["changes"].as_array().unwrap().len(), 9, "two services, and everything in one of them");
+    assert_eq!(apply(&["--prune"])["changes"], json!([]), "the files state all that has their name");
+
+    let service = service_id(&shell);
+    make_what_no_file_states(&control, &shell, &service, &agents[1]).await;
+    assert_eq!(apply(&["--prune"])["changes"], json!([]));
+
+    let without = SHOP_OF_TEAM
+        .replace("      - { name: writer, permissions: [write] }\n", "")
+        .replace("      - { role: writer, match: { name: 'build-1' } }\n", "")
+        .replace("match: { email: '*@example.org' }", &format!("agent: {}", agents[0]))
+        .replace("    webhooks:\n      - { url: 'http://127.0.0.1:20000/hook' }\n", "")
+        .replace("    keys:\n      - { name: sidecar, scope: sync, secretFile: sync.keys }\n", "");
+    place("shop.yaml", &without);
+    place("store.yml", "apiVersion: countersign/v1\nmanagedBy: team\nservices: []\n");
+    assert_eq!(apply(&[])["changes"], json!([]), "without --prune nothing is deleted");
+    let kept = shell.json(&["apply", "-f", &state, "--prune", "--dry-run"]);
+    assert!(!kinds(&kept).contains(&"delete service".to_owned()), "{kept}");
+    assert!(kept["warnings"][0].as_str().unwrap().contains("no file states the service Store"), "{kept}");
+    let plan = shell.stdout(&["apply", "-f", &state, "--prune-services", "--dry-run"]);
+    for line in [
+        format!("  - assignment reader of {} (build-2)\n", agents[1]),
+        "  - role writer: agents that lose it 1\n".to_owned(),
+        "  - webhook http://127.0.0.1:20000/hook\n".to_owned(),
+        "  - key sidecar\n".to_owned(),
+        "  - service\n".to_owned(),
+        "Plan: 0 to create, 0 to change, 5 to delete.".to_owned(),
+    ] {
+        assert!(plan.contains(&line), "{line}: {plan}");
+    }
+    let deleted =
+        ["delete assignment", "delete role", "delete webhook", "delete key", "delete service"].map(str::to_owned);
+    // A change that fails keeps everything that was to be deleted.
+    let failing = "apiVersion: countersign/v1\nmanagedBy: team\nservices:\n  - name: Broken\n    \
+                   webhooks: [{ url: 'http://10.0.0.1:20000/hook' }]\n";
+    place("broken.yaml", failing);
+    let (code, error) = shell.failure(&["apply", "-f", &state, "--prune-services"]);
+    assert!(
+        code == 1 && error.contains("service Shop, role writer: not tried, because other changes failed"),
+        "{error}"
+    );
+    fs::remove_file(folder.path().join("broken.yaml")).unwrap();
+    let with_broken: Vec<_> = deleted.iter().cloned().chain(["delete service".to_owned()]).collect();
+    assert_eq!(kinds(&apply(&["--prune-services"])), with_broken);
+    assert_eq!(apply(&["--prune-services"])["changes"], json!([]));
+    check_what_is_left(&shell, &service);
+}
+
+/// Makes roles, assignments, a key and services that none of the files states.
+async fn make_what_no_file_states(control: &ControlPlane, shell: &Shell, service: &str, agent: &str) {
+    let stranger = Agent::register(control, "stranger").await;
+    shell.stdout(&["role", "create", "guest", "--service", service]);
+    shell.stdout(&["role", "assign", "guest", agent, "--service", service]);
+    shell.stdout(&["role", "assign", "reader", &stranger.id, "--service", service]);
+    shell.stdout(&["key", "create", "--name", "by hand", "--scope", "sync", "--service", service]);
+    shell.stdout(&["service", "create", "By hand"]);
+    let others = SHOP_OF_TEAM.replace("managedBy: team", "managedBy: others").replace("name: Shop", "name: Others");
+    let others = write(shell, "others.yaml", &others.replace("sync.keys", "other.keys"));
+    shell.stdout(&["apply", "-f", &others]);
+}
+
+/// Checks that only what the files state, and what no file states, is left.
+fn check_what_is_left(shell: &Shell, service: &str) {
+    let names = |list: &Value| {
+        let mut names: Vec<_> =
+            list.as_array().unwrap().iter().map(|it| it["name"].as_str().unwrap().to_owned()).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(names(&shell.json(&["service", "list"]))[..3], ["By hand", "Others", "Shop"]);
+    assert_eq!(names(&shell.json(&["role", "list", "--service", service])), ["guest", "reader"]);
+    let readers = shell.json(&["role", "holders", "reader", "--service", service]);
+    assert_eq!(names(&readers), ["build-1", "stranger"]);
+    let keys = shell.json(&["key", "list", "--service", service]);
+    let live: Vec<_> = keys.as_array().unwrap().iter().filter(|key| key["revokedAt"].is_null()).collect();
+    assert_eq!((live.len(), live[0]["name"].as_str()), (1, Some("by hand")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn prune_refuses_files_that_would_delete_too_much() {
+    let (_control, shell, _agents) = start(&["build-1", "build-2"]).await;
+    shell.stdout(&["apply", "-f", &write(&shell, "shop.yaml", SHOP_OF_TEAM)]);
+    let service = service_id(&shell);
+    let unnamed = write(&shell, "unnamed.yaml", &SHOP_OF_TEAM.replace("managedBy: team\n", ""));
+    let (code, error) = shell.failure(&["apply", "-f", &unnamed, "--prune"]);
+    assert!(code == 2 && error.contains("--prune needs `managedBy`"), "{error}");
+    let (code, error) = shell.failure(&["apply", "-f", &write(&shell, "empty.yaml", "# nothing\n"), "--prune"]);
+    assert!(code == 2 && error.contains("--prune needs a document"), "{error}");
+    let nobody = write(&shell, "nobody.yaml", &SHOP_OF_TEAM.replace("'build-1'", "'typo-*'"));
+    let (code, error) = shell.failure(&["apply", "-f", &nobody, "--prune"]);
+    assert!(code == 1 && error.contains("none of your agents matches the name typo-*"), "{error}");
+    let twice = format!("{SHOP_OF_TEAM}  - {{ name: Shop, id: {service} }}\n");
+    let (code, error) = shell.failure(&["apply", "-f", &write(&shell, "twice.yaml", &twice)]);
+    assert!(code == 1 && error.contains("is described by its name and by its id"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_webhook_is_found_again_by_another_form_of_its_url() {
+    let (_control, shell, _agents) = start(&["build-1", "build-2"]).await;
+    // The control plane stores the URL of a webhook in its normal form.
+    let port = SHOP_OF_TEAM.replace("http://127.0.0.1:20000/hook", "HTTP://127.0.0.1:80");
+    let port = write(&shell, "port.yaml", &port.replace("name: Shop", "name: Port").replace("sync.keys", "port.keys"));
+    shell.stdout(&["apply", "-f", &port]);
+    assert_eq!(shell.json(&["apply", "-f", &port, "--prune"])["changes"], json!([]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_other_files_state_changes_owner_only_if_it_is_allowed() {
+    let (_control, shell, _agents) = start(&["build-1"]).await;
+    let unnamed = write(&shell, "unnamed.yaml", &SHOP_OF_TEAM.replace("managedBy: team\n", ""));
+    shell.stdout(&["apply", "-f", &unnamed]);
+    let team = write(&shell, "team.yaml", SHOP_OF_TEAM);
+    let taken = shell.json(&["apply", "-f", &team]);
+    let changed =
+        ["change service", "change role", "change role", "change assignment", "change assignment", "change webhook"];
+    assert_eq!(kinds(&taken), changed, "what no file had stated gets the name: {taken}");
+    assert_eq!(taken["changes"][0]["fields"]["managedBy"], json!({ "from": "none", "to": "team" }));
+    assert_eq!(shell.json(&["apply", "-f", &team])["changes"], json!([]));
+    assert_eq!(shell.json(&["apply", "-f", &unnamed])["changes"], json!([]), "files without a name take none away");
+
+    let others = write(&shell, "others.yaml", &SHOP_OF_TEAM.replace("managedBy: team", "managedBy: others"));
+    let (code, error) = shell.failure(&["apply", "-f", &others]);
+    assert!(code == 1 && error.contains("the service Shop is managed by team"), "{error}");
+    assert_eq!(kinds(&shell.json(&["apply", "-f", &others, "--take-ownership"])), changed);
+    assert_eq!(shell.json(&["apply", "-f", &others])["changes"], json!([]));
+}
+
+/// The first runs of the same files at the same time create one service, with one webhook and one key.
+#[tokio::test(flavor = "multi_thread")]
+async fn first_runs_at_the_same_time_create_nothing_twice() {
+    let (_control, shell, _agents) = start(&["build-1"]).await;
+    let file = write(&shell, "shop.yaml", SHOP_OF_TEAM);
+    let run = |_| {
+        let mut command = shell.command(&["--quiet", "apply", "-f", &file]);
+        command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    };
+    for mut run in (0..4).map(run).collect::<Vec<_>>() {
+        // A run that comes second fails if a webhook or a key exists meanwhile, because the other run has its secret.
+        run.wait().unwrap();
+    }
+    assert_eq!(shell.json(&["apply", "-f", &file])["changes"], json!([]));
+    let service = service_id(&shell);
+    let webhooks = shell.json(&["webhook", "list", "--service", &service]);
+    let keys = shell.json(&["key", "list", "--service", &service]);
+    let live = keys.as_array().unwrap().iter().filter(|key| key["revokedAt"].is_null()).count();
+    assert_eq!((webhooks.as_array().unwrap().len(), live), (1, 1), "{webhooks} {keys}");
+}
+
+/// Services with as many roles as one can have, and 10,000 assignments.
+fn large_state(agents: &[String]) -> String {
+    let mut lines = vec!["apiVersion: countersign/v1\nmanagedBy: team\nservices:".to_owned()];
+    for service in 0..4 {
+        lines.push(format!("  - name: Service {service}\n    roles:"));
+        lines.extend((0..250).map(|role| format!("      - {{ name: r{role}, permissions: [p{role}] }}")));
+        lines.push("    assignments:".to_owned());
+        for agent in agents {
+            lines.extend((0..250).map(|role| format!("      - {{ role: r{role}, agent: {agent} }}")));
+        }
+    }
+    lines.join("\n")
+}
+
+/// A run with 1,000 roles and 10,000 assignments is killed and run again.
+#[tokio::test(flavor = "multi_thread")]
+async fn large_state_is_applied_after_interruptions() {
+    let names: Vec<_> = (0..10).map(|number| format!("agent-{number}")).collect();
+    let (_control, shell, agents) = start(&names.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    let file = write(&shell, "large.yaml", &large_state(&agents));
+    for seconds in [1, 4] {
+        let mut command = shell.command(&["--quiet", "apply", "-f", &file]);
+        let mut run = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        tokio::time::sleep(std::time::Duration::from_secs(seconds)).await;
+        run.kill().unwrap();
+        run.wait().unwrap();
+    }
+    shell.stdout(&["apply", "-f", &file]);
+    assert_eq!(shell.json(&["apply", "-f", &file, "--prune"])["changes"], json!([]));
+    let services = shell.json(&["service", "list"]);
+    let ids: Vec<_> = services.as_array().unwrap().iter().filter(|it| it["managedBy"] == "team").collect();
+    assert_eq!(ids.len(), 4, "{services}");
+    let service = ids[0]["serviceId"].as_str().unwrap();
+    assert_eq!(shell.json(&["role", "list", "--service", service]).as_array().unwrap().len(), 250);
+    assert_eq!(shell.json(&["role", "holders", "r249", "--service", service]).as_array().unwrap().len(), 10);
 }
 
 /// Kills a run at many moments and runs again: the end is the same, and nothing exists twice. Then several runs at the same time.

@@ -1,4 +1,4 @@
-//! Runs the shell blocks of README and of the *Use it* pages, and compares the output of each block with its page.
+//! Runs the shell blocks of README, of the *Use it* pages and of *Declared state*, and compares the output of each block with its page.
 //!
 //! A block `sh` runs, and every command in the block must succeed. A `text` block after a shell block contains the
 //! expected output of the shell block. A block `sh,background` runs until the page ends. A block `sh,ignore` does not
@@ -33,7 +33,7 @@ fn pages() -> Vec<String> {
     pages.sort();
     let pages = pages.into_iter().filter(|name| Path::new(name).extension().is_some_and(|extension| extension == "md"));
     let pages = pages.map(|name| format!("docs/use/{}", name.to_str().unwrap()));
-    std::iter::once("README.md".to_owned()).chain(pages).collect()
+    ["README.md", "docs/run/declared-state.md"].map(str::to_owned).into_iter().chain(pages).collect()
 }
 
 fn run_page(path: &str) {
@@ -78,6 +78,7 @@ macro_rules! pages {
 
 pages! {
     readme_runs: "README.md";
+    declared_state_page_runs: "docs/run/declared-state.md";
     agents_page_runs: "docs/use/agents.md";
     command_line_page_runs: "docs/use/command-line.md";
     errors_page_runs: "docs/use/errors.md";

@@ -3,10 +3,10 @@
 //! Invariant: each request can be repeated, or the plan of the next run sees what it did.
 
 use super::{existing::Access, secret_target::SecretTarget, show::subject};
-use crate::cli::{CliError, Messages, context::Context};
+use crate::cli::{CliError, Messages, context::Context, service::all_pages};
 use countersign_client::{
-    Api, ApiError,
-    api::{WebhookChange, WebhookScope},
+    ApiError,
+    api::{AssignmentChange, NewKeyProperties, Role, RoleChange, Service, ServiceChange, WebhookChange, WebhookScope},
     declared::{Change, DeclaredKey, DeclaredRole, DeclaredWebhook, Plan, plan::ServicePlan},
 };
 use secrecy::SecretString;
@@ -15,10 +15,6 @@ use std::{
     path::{Path, PathBuf},
     time::Duration,
 };
-use tokio::task::JoinSet;
-
-/// Assignments that are made at the same time.
-const CONCURRENT_ASSIGNMENTS: usize = 8;
 
 /// The pause after a rate limit without the header `Retry-After`.
 const RATE_LIMIT_PAUSE: Duration = Duration::from_secs(1);
@@ -26,13 +22,26 @@ const RATE_LIMIT_PAUSE: Duration = Duration::from_secs(1);
 /// The result of a change; the error names the change.
 type ChangeResult = Result<(), String>;
 
-/// Makes all changes. After a failure, what does not depend on it continues. The results are in the order of the plan.
+/// Makes all changes. After a failure, what does not depend on it continues, but nothing is deleted: what was to replace it may be missing.
+/// The results are in the order of the plan.
 pub async fn execute(context: &Context, access: &Access, plan: &Plan) -> Vec<ChangeResult> {
-    let mut results = Vec::new();
+    let (mut results, mut targets) = (Vec::new(), Vec::new());
     for service in &plan.services {
-        results.extend(execute_service(context, access, service).await);
+        let (made, target) = make_service(context, access, service).await;
+        results.push(made);
+        targets.push(target);
     }
-    results
+    let has_failed = results.iter().flatten().any(Result::is_err);
+    for ((service, results), target) in plan.services.iter().zip(&mut results).zip(targets) {
+        let (_, deletions) = service.split();
+        if let (Some(mut target), false) = (target, has_failed) {
+            results.extend(target.make_all(&service.name, deletions).await);
+        } else {
+            let failed = || CliError::Failed("not tried, because other changes failed".to_owned());
+            results.extend(deletions.iter().map(|deletion| named(&service.name, deletion, Err(failed()))));
+        }
+    }
+    results.into_iter().flatten().collect()
 }
 
 /// The service whose changes are made.
@@ -43,46 +52,62 @@ struct Target<'a> {
     role_ids: HashMap<String, String>,
 }
 
-async fn execute_service(context: &Context, access: &Access, plan: &ServicePlan) -> Vec<ChangeResult> {
-    let ServicePlan { name, id, role_ids, changes } = plan;
-    let (mut results, mut rest) = (Vec::new(), changes.as_slice());
-    let id = match (id, changes.split_first()) {
-        (None, Some((Change::CreateService { accepts_unbound }, others))) => {
-            let accepts = accepts_unbound.unwrap_or(true);
-            let created =
-                repeated(context, async || access.api.create_service(&access.credential, name, accepts).await).await;
-            match created {
-                Ok(service) => {
+/// Makes the changes of a service that delete nothing. Returns the service too, if it exists.
+async fn make_service<'a>(
+    context: &'a Context,
+    access: &'a Access,
+    plan: &ServicePlan,
+) -> (Vec<ChangeResult>, Option<Target<'a>>) {
+    let ServicePlan { name, id, role_ids, changes: _ } = plan;
+    let (mut rest, _) = plan.split();
+    let mut results = Vec::new();
+    let id = match (id, rest.split_first()) {
+        (None, Some((Change::CreateService { accepts_unbound, managed_by }, others))) => {
+            let new = ServiceChange {
+                name: Some(name),
+                accepts_unbound_tokens: *accepts_unbound,
+                managed_by: managed_by.as_deref(),
+            };
+            match create_service(context, access, new).await {
+                Ok(id) => {
                     results.push(Ok(()));
                     rest = others;
-                    service.service_id
+                    id
                 }
                 Err(error) => {
                     results.push(Err(format!("service {name}: {error}")));
                     results.extend(
                         others.iter().map(|_| Err(format!("service {name}: not tried, because it does not exist"))),
                     );
-                    return results;
+                    return (results, None);
                 }
             }
         }
         (Some(id), _) => id.clone(),
-        (None, _) => return results,
+        (None, _) => return (results, None),
     };
     let mut target = Target { context, access, id, role_ids: role_ids.clone() };
-    while let Some((change, others)) = rest.split_first() {
-        let assignments = rest.iter().take_while(|change| matches!(change, Change::Assign { .. })).count();
-        if assignments > 0 {
-            let (batch, others) = rest.split_at(assignments);
-            let made = target.assign_all(batch).await;
-            results.extend(batch.iter().zip(made).map(|(change, result)| named(name, change, result)));
-            rest = others;
-        } else {
-            results.push(named(name, change, target.make(name, change).await));
-            rest = others;
+    results.extend(target.make_all(name, rest).await);
+    (results, Some(target))
+}
+
+/// Creates a service. Returns its id, or that of the same service if another run has created it meanwhile.
+async fn create_service(context: &Context, access: &Access, new: ServiceChange<'_>) -> Result<String, CliError> {
+    let Access { api, credential, .. } = access;
+    match repeated(context, async || api.create_service(credential, new).await).await {
+        Ok(service) => Ok(service.service_id),
+        Err(error @ ApiError::Refused { status: 409, .. }) if new.managed_by.is_some() => {
+            let services = all_pages(async |start| api.list_services(credential, &start).await).await?;
+            let is_same = |it: &Service| {
+                Some(it.name.as_str()) == new.name
+                    && it.managed_by.as_deref() == new.managed_by
+                    && access.is_of_human(it)
+            };
+            let created = services.into_iter().find(is_same);
+            created.map(|service| service.service_id).ok_or_else(|| error.into())
         }
+        Err(error) => Err(error.into()),
     }
-    results
 }
 
 fn named(service: &str, change: &Change, result: Result<(), CliError>) -> ChangeResult {
@@ -90,26 +115,58 @@ fn named(service: &str, change: &Change, result: Result<(), CliError>) -> Change
 }
 
 impl Target<'_> {
+    /// Makes changes, and those of assignments that follow each other together.
+    async fn make_all(&mut self, name: &str, changes: &[Change]) -> Vec<ChangeResult> {
+        let (mut results, mut rest) = (Vec::new(), changes);
+        while let Some((change, others)) = rest.split_first() {
+            let is_of_assignment = |change: &&Change| matches!(change, Change::Assign { .. } | Change::Revoke { .. });
+            let assignments = rest.iter().take_while(is_of_assignment).count();
+            if assignments > 0 {
+                let (batch, others) = rest.split_at(assignments);
+                let made = self.assign_all(batch).await;
+                results.extend(batch.iter().zip(made).map(|(change, result)| named(name, change, result)));
+                rest = others;
+            } else {
+                results.push(named(name, change, self.make(name, change).await));
+                rest = others;
+            }
+        }
+        results
+    }
+
     async fn make(&mut self, name: &str, change: &Change) -> Result<(), CliError> {
         let (api, credential, id) = (&self.access.api, &self.access.credential, self.id.as_str());
         match change {
             // Made before all others.
             Change::CreateService { .. } => Ok(()),
             Change::RenameService { .. } => {
-                self.repeated(async || api.change_service(credential, id, Some(name), None).await).await.map(drop)
+                self.change_service(ServiceChange { name: Some(name), ..ServiceChange::default() }).await
             }
+            Change::ManageService { from: _, to } => {
+                self.change_service(ServiceChange { managed_by: Some(to), ..ServiceChange::default() }).await
+            }
+            Change::DeleteService => self.repeated(async || api.delete_service(credential, id).await).await.map(drop),
             Change::ChangeService { accepts_unbound } => {
-                let accepts = Some(*accepts_unbound);
-                self.repeated(async || api.change_service(credential, id, None, accepts).await).await.map(drop)
+                let accepts_unbound_tokens = Some(*accepts_unbound);
+                self.change_service(ServiceChange { accepts_unbound_tokens, ..ServiceChange::default() }).await
             }
             Change::CreateRole(role) => self.create_role(role).await,
             Change::ChangeRole { id: role, from: _, to } => {
-                let (description, permissions) = (to.description.as_deref(), Some(to.permissions.as_slice()));
-                self.repeated(async || api.change_role(credential, id, role, description, permissions).await)
-                    .await
-                    .map(drop)
+                self.repeated(async || api.change_role(credential, id, role, changed_role(to)).await).await.map(drop)
             }
-            Change::Assign { .. } => self.assign_all(std::slice::from_ref(change)).await.pop().unwrap_or(Ok(())),
+            Change::DeleteRole { id: role, .. } => {
+                self.repeated(async || api.delete_role(credential, id, role).await).await.map(drop)
+            }
+            Change::DeleteWebhook { id: webhook, url: _ } => {
+                let scope = self.scope();
+                self.repeated(async || api.delete_webhook(credential, &scope, webhook).await).await
+            }
+            Change::RevokeKey { id: key, name: _ } => {
+                self.repeated(async || api.revoke_key(credential, id, key).await).await.map(drop)
+            }
+            Change::Assign { .. } | Change::Revoke { .. } => {
+                self.assign_all(std::slice::from_ref(change)).await.pop().unwrap_or(Ok(()))
+            }
             Change::CreateWebhook(webhook) => self.create_webhook(webhook).await,
             Change::ChangeWebhook { id: webhook, from: _, to } => {
                 let (scope, change) = (self.scope(), webhook_change(to));
@@ -120,7 +177,9 @@ impl Target<'_> {
                 let request = async || api.rotate_webhook_secret(credential, &scope, webhook).await;
                 self.request_secret(Some(file), request, |new| &new.secret).await
             }
-            Change::CreateKey { key, replaces } => self.create_key(key, replaces.as_deref()).await,
+            Change::CreateKey { key, replaces, managed_by } => {
+                self.create_key(key, replaces.as_deref(), managed_by.as_deref()).await
+            }
         }
     }
 
@@ -128,63 +187,105 @@ impl Target<'_> {
         WebhookScope::Service(self.id.clone())
     }
 
+    async fn change_service(&self, change: ServiceChange<'_>) -> Result<(), CliError> {
+        let Access { api, credential, .. } = self.access;
+        self.repeated(async || api.change_service(credential, &self.id, change).await).await.map(drop)
+    }
+
     /// Creates a role. If another run has created it meanwhile, its permissions are set.
     async fn create_role(&mut self, role: &DeclaredRole) -> Result<(), CliError> {
         let (api, credential, id) = (&self.access.api, &self.access.credential, self.id.as_str());
-        let DeclaredRole { name, description, permissions } = role;
-        let text = description.as_deref().unwrap_or_default();
-        let created = self.repeated(async || api.create_role(credential, id, name, text, permissions).await).await;
-        let role = match created {
-            Ok(role) => role,
+        let (name, properties) = (&role.name, changed_role(role));
+        let new = RoleChange { name: Some(name), ..properties };
+        let created = match self.repeated(async || api.create_role(credential, id, new).await).await {
+            Ok(created) => created,
             Err(CliError::Api(ApiError::Refused { status: 409, code, message, reason, details, retry_after })) => {
                 let roles = self.repeated(async || api.list_roles(credential, id).await).await?;
-                let Some(role) = roles.into_iter().find(|role| role.name == *name) else {
+                let Some(Role { role_id, .. }) = roles.into_iter().find(|role| role.name == *name) else {
                     return Err(ApiError::Refused { status: 409, code, message, reason, details, retry_after }.into());
                 };
-                let permissions = Some(permissions.as_slice());
-                let request =
-                    async || api.change_role(credential, id, &role.role_id, description.as_deref(), permissions).await;
-                self.repeated(request).await?
+                self.repeated(async || api.change_role(credential, id, &role_id, properties).await).await?
             }
             Err(error) => return Err(error),
         };
-        self.role_ids.insert(name.clone(), role.role_id);
+        self.role_ids.insert(name.clone(), created.role_id);
         Ok(())
     }
 
-    /// Makes assignments, several at the same time. The results are in the order of the changes.
+    /// Makes and ends assignments, several in one request. The results are in the order of the changes.
     async fn assign_all(&self, changes: &[Change]) -> Vec<Result<(), CliError>> {
+        let (api, credential, id) = (&self.access.api, &self.access.credential, self.id.as_str());
         let mut results: Vec<Result<(), CliError>> = Vec::new();
-        for batch in changes.chunks(CONCURRENT_ASSIGNMENTS) {
-            let mut tasks = JoinSet::new();
-            let first = results.len();
-            for (number, change) in batch.iter().enumerate() {
-                results.push(Ok(()));
-                let Change::Assign { role, agent, expires_at, .. } = change else { continue };
-                let Some(role_id) = self.role_ids.get(role).cloned() else {
-                    let text = format!("not tried, because the role {role} does not exist");
-                    results[first + number] = Err(CliError::Failed(text));
-                    continue;
-                };
-                let assignment = Assignment {
-                    api: self.access.api.clone(),
-                    credential: self.access.credential.clone(),
-                    service: self.id.clone(),
-                    agent: agent.clone(),
-                    role_id,
-                    expires_at: expires_at.clone(),
-                };
-                let messages = self.context.messages.clone();
-                tasks.spawn(async move { (number, assignment.make(&messages).await) });
+        for batch in changes.chunks(AssignmentChange::MAX) {
+            let (mut requested, mut places) = (Vec::new(), Vec::new());
+            for change in batch {
+                match self.assignment_change(change) {
+                    Ok(change) => {
+                        requested.push(change);
+                        places.push(results.len());
+                        results.push(Ok(()));
+                    }
+                    Err(error) => results.push(Err(error)),
+                }
             }
-            while let Some(finished) = tasks.join_next().await {
-                match finished {
-                    Ok((number, result)) => results[first + number] = result,
-                    Err(error) => return vec![Err(CliError::Failed(error.to_string()))],
+            if requested.is_empty() {
+                continue;
+            }
+            match self.repeated(async || api.change_assignments(credential, id, &requested).await).await {
+                Ok(made) => {
+                    for (place, made) in places.into_iter().zip(made) {
+                        results[place] = made.map_err(Into::into);
+                    }
+                }
+                // A control plane of the previous version makes one change in a request.
+                Err(CliError::Api(ApiError::Refused { status: 404, code, .. })) if code == "NOT_FOUND" => {
+                    for (place, change) in places.into_iter().zip(&requested) {
+                        results[place] = self.assign_one(change).await;
+                    }
+                }
+                Err(error) => {
+                    let text = error.to_string();
+                    for place in places {
+                        results[place] = Err(CliError::Failed(text.clone()));
+                    }
                 }
             }
         }
         results
+    }
+
+    async fn assign_one(&self, change: &AssignmentChange) -> Result<(), CliError> {
+        let (api, credential, id) = (&self.access.api, &self.access.credential, self.id.as_str());
+        let AssignmentChange { agent_id, role_id, revoked, expires_at, managed_by: _ } = change;
+        if *revoked {
+            return self.repeated(async || api.revoke_role(credential, id, agent_id, role_id).await).await.map(drop);
+        }
+        let end = expires_at.as_deref();
+        self.repeated(async || api.assign_role(credential, id, agent_id, role_id, end).await).await.map(drop)
+    }
+
+    /// The request for a change of an assignment, whose role may be new.
+    fn assignment_change(&self, change: &Change) -> Result<AssignmentChange, CliError> {
+        match change {
+            Change::Revoke { role_id, agent, .. } => Ok(AssignmentChange {
+                agent_id: agent.clone(),
+                role_id: role_id.clone(),
+                revoked: true,
+                expires_at: None,
+                managed_by: None,
+            }),
+            Change::Assign { role, agent, expires_at, managed_by, .. } => {
+                let missing = || CliError::Failed(format!("not tried, because the role {role} does not exist"));
+                Ok(AssignmentChange {
+                    agent_id: agent.clone(),
+                    role_id: self.role_ids.get(role).cloned().ok_or_else(missing)?,
+                    revoked: false,
+                    expires_at: expires_at.clone(),
+                    managed_by: managed_by.clone(),
+                })
+            }
+            _ => Err(CliError::Failed("is not a change of an assignment".to_owned())),
+        }
     }
 
     async fn create_webhook(&self, webhook: &DeclaredWebhook) -> Result<(), CliError> {
@@ -194,12 +295,18 @@ impl Target<'_> {
     }
 
     /// Creates a key, after the end of the key that it replaces.
-    async fn create_key(&self, key: &DeclaredKey, replaces: Option<&str>) -> Result<(), CliError> {
+    async fn create_key(
+        &self,
+        key: &DeclaredKey,
+        replaces: Option<&str>,
+        managed_by: Option<&str>,
+    ) -> Result<(), CliError> {
         let (api, credential, id) = (&self.access.api, &self.access.credential, self.id.as_str());
         if let Some(lost) = replaces {
             self.repeated(async || api.revoke_key(credential, id, lost).await).await?;
         }
-        let request = async || api.create_key(credential, id, &key.name, key.scope.as_str()).await;
+        let new = NewKeyProperties { name: &key.name, scope: key.scope.as_str(), managed_by };
+        let request = async || api.create_key(credential, id, new).await;
         self.request_secret(key.secret_file.as_ref(), request, |new| &new.api_key).await
     }
 
@@ -229,35 +336,24 @@ impl Target<'_> {
     }
 }
 
+fn changed_role(role: &DeclaredRole) -> RoleChange<'_> {
+    let DeclaredRole { name: _, description, permissions, managed_by } = role;
+    RoleChange {
+        name: None,
+        description: description.as_deref(),
+        permissions: Some(permissions),
+        managed_by: managed_by.as_deref(),
+    }
+}
+
 fn webhook_change(webhook: &DeclaredWebhook) -> WebhookChange {
-    let DeclaredWebhook { url, events, description, secret_file: _ } = webhook;
+    let DeclaredWebhook { url, events, description, secret_file: _, managed_by } = webhook;
     WebhookChange {
         url: Some(url.clone()),
         events: Some(events.clone()),
         description: description.clone(),
+        managed_by: managed_by.clone(),
         status: None,
-    }
-}
-
-/// An assignment that is made at the same time as others.
-struct Assignment {
-    api: Api,
-    credential: SecretString,
-    service: String,
-    agent: String,
-    role_id: String,
-    expires_at: Option<String>,
-}
-
-impl Assignment {
-    async fn make(self, messages: &Messages) -> Result<(), CliError> {
-        let Self { api, credential, service, agent, role_id, expires_at } = self;
-        loop {
-            match api.assign_role(&credential, &service, &agent, &role_id, expires_at.as_deref()).await {
-                Err(error) if error.is_rate_limited() => wait(messages, &error).await,
-                result => return result.map(drop).map_err(Into::into),
-            }
-        }
     }
 }
 

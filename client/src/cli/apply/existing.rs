@@ -46,8 +46,8 @@ impl Access {
         Ok(Self { api, credential, service_of_key: Some(service), human: None })
     }
 
-    /// Reads the services that the files describe, and the agents of the human user.
-    pub async fn read(&self, declared: &[DeclaredService]) -> Result<Existing, CliError> {
+    /// Reads the services that the files describe, and the agents of the human user. With `prunes`, also what could be deleted.
+    pub async fn read(&self, declared: &[DeclaredService], prunes: bool) -> Result<Existing, CliError> {
         let Self { api, credential, service_of_key, human } = self;
         let has_patterns = declared.iter().flat_map(|it| &it.assignments).any(|it| it.pattern.is_some());
         if let Some(id) = service_of_key {
@@ -58,20 +58,30 @@ impl Access {
                 name,
                 owner: None,
                 accepts_unbound_tokens: true,
+                managed_by: declared.first().and_then(|it| it.managed_by.clone()),
                 created_at: String::new(),
                 revision: None,
             };
             let services = vec![self.read_service(service, false).await?];
-            return Ok(Existing { services, agents: Vec::new(), read_at: clock::now() });
+            return Ok(Existing {
+                services,
+                agents: Vec::new(),
+                services_in_no_file: Vec::new(),
+                is_read_by_key: true,
+                read_at: clock::now(),
+            });
         }
-        let mut services = Vec::new();
+        let (mut services, mut services_in_no_file) = (Vec::new(), Vec::new());
         for service in all_pages(async |start| api.list_services(credential, &start).await).await? {
             let is_meant = |it: &DeclaredService| match &it.id {
                 Some(id) => *id == service.service_id,
                 None => it.name == service.name && (service.owner.is_none() || service.owner == *human),
             };
             if let Some(declared) = declared.iter().find(|it| is_meant(it)) {
-                services.push(self.read_service(service, !declared.keys.is_empty()).await?);
+                services.push(self.read_service(service, prunes || !declared.keys.is_empty()).await?);
+            } else if self.is_of_human(&service) {
+                // An administrator reads the services of all owners, and their labels may be the same.
+                services_in_no_file.push(service);
             }
         }
         let agents = if has_patterns {
@@ -79,7 +89,12 @@ impl Access {
         } else {
             Vec::new()
         };
-        Ok(Existing { services, agents, read_at: clock::now() })
+        Ok(Existing { services, agents, services_in_no_file, is_read_by_key: false, read_at: clock::now() })
+    }
+
+    /// Whether the human user certainly owns a service.
+    pub fn is_of_human(&self, service: &Service) -> bool {
+        self.human.is_some() && service.owner == self.human
     }
 
     /// Reads what belongs to a service.
@@ -92,6 +107,8 @@ impl Access {
             Vec::new()
         };
         Ok(ExistingService {
+            // An older control plane does not state the owner, and lists the services of others to administrators only.
+            is_own: self.service_of_key.is_some() || service.owner.is_none() || service.owner == self.human,
             roles: api.list_roles(credential, id).await?,
             holders: all_pages(async |start| api.list_agents(credential, id, &filter, &start).await).await?,
             webhooks: api.list_webhooks(credential, &WebhookScope::Service(id.to_owned())).await?,

@@ -10,9 +10,11 @@ use countersign_client::{
         file::{DeclaredAssignment, KeyScope, Version},
     },
 };
+use std::collections::HashSet;
 
 /// The help text of `export` after its options.
-pub const HELP: &str = "The file contains no secrets. It contains all roles, assignments, webhooks and API keys that are not revoked.\n\n\
+pub const HELP: &str = "The file contains no secrets. It contains all roles, assignments, webhooks and API keys that are not revoked, \
+    and no `managedBy`.\n\n\
     Examples:\n  $ countersign export > services.yaml\n  $ countersign export --service SERVICE > shop.yaml\n\n\
     Next: countersign apply -f services.yaml --dry-run";
 
@@ -31,7 +33,7 @@ pub async fn export(context: &Context, args: ExportArgs) -> Result<CommandOutput
         Some(id) => vec![api.read_service(credential, &id).await?],
         None => all_pages(async |start| api.list_services(credential, &start).await).await?,
     };
-    let mut document = Document { api_version: Version::V1, services: Vec::new() };
+    let mut document = Document { api_version: Version::V1, managed_by: None, services: Vec::new() };
     for service in services {
         document.services.push(declared(access.read_service(service, true).await?));
     }
@@ -40,7 +42,7 @@ pub async fn export(context: &Context, args: ExportArgs) -> Result<CommandOutput
 }
 
 fn declared(existing: ExistingService) -> DeclaredService {
-    let ExistingService { service, roles, holders, webhooks, keys } = existing;
+    let ExistingService { service, roles, holders, webhooks, keys, is_own: _ } = existing;
     let mut assignments: Vec<_> = holders
         .into_iter()
         .flat_map(|holder| {
@@ -60,9 +62,16 @@ fn declared(existing: ExistingService) -> DeclaredService {
         accepts_unbound_tokens: Some(service.accepts_unbound_tokens),
         roles: roles.into_iter().map(declared_role).collect(),
         assignments,
-        webhooks: webhooks.into_iter().map(declared_webhook).collect(),
-        keys: keys.into_iter().filter_map(declared_key).collect(),
+        webhooks: unique(webhooks.into_iter().map(declared_webhook), |webhook| webhook.url.clone()),
+        keys: unique(keys.into_iter().filter_map(declared_key), |key| key.name.clone()),
+        managed_by: None,
     }
+}
+
+/// The first of the items with the same name: a file names nothing twice.
+fn unique<T>(items: impl Iterator<Item = T>, name: impl Fn(&T) -> String) -> Vec<T> {
+    let mut seen = HashSet::new();
+    items.filter(|item| seen.insert(name(item))).collect()
 }
 
 fn declared_role(role: Role) -> DeclaredRole {
@@ -70,12 +79,13 @@ fn declared_role(role: Role) -> DeclaredRole {
         name: role.name,
         description: Some(role.description).filter(|text| !text.is_empty()),
         permissions: role.permissions,
+        managed_by: None,
     }
 }
 
 fn declared_webhook(webhook: Webhook) -> DeclaredWebhook {
     let Webhook { url, events, description, .. } = webhook;
-    DeclaredWebhook { url, events, description, secret_file: None }
+    DeclaredWebhook { url, events, description, secret_file: None, managed_by: None }
 }
 
 /// A key that is not revoked. The scopes are those that the control plane has.

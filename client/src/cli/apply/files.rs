@@ -3,24 +3,46 @@
 use crate::cli::CliError;
 use countersign_client::declared::{DeclaredService, file};
 use std::{
+    collections::BTreeSet,
     fs::File,
     io::{self, Read},
     path::{Path, PathBuf},
 };
 
-/// Reads all services of the files, in their order.
-pub fn read(paths: &[PathBuf]) -> Result<Vec<DeclaredService>, CliError> {
-    let mut services = Vec::new();
+/// What the files contain.
+pub struct Files {
+    /// All services, in the order of the files.
+    pub services: Vec<DeclaredService>,
+    /// The `managedBy` of the documents, without repetition.
+    pub managed_by: Vec<String>,
+}
+
+/// Reads the files. With `prunes`, each document must have a name.
+pub fn read(paths: &[PathBuf], prunes: bool) -> Result<Files, CliError> {
+    let (mut services, mut managed_by) = (Vec::new(), BTreeSet::new());
     for path in paths {
         for path in expand(path)? {
             let name = if path.as_os_str() == "-" { "standard input".to_owned() } else { path.display().to_string() };
             let text = read_text(&path)?;
             let documents = file::parse(&name, &text).map_err(|error| CliError::Usage(error.to_string()))?;
-            services.extend(documents.into_iter().flat_map(|document| document.services));
+            if prunes && documents.is_empty() {
+                let next = "state `services: []` with `managedBy` if nothing shall remain, or delete the file";
+                return Err(CliError::Usage(format!(
+                    "{name}: --prune needs a document, and the file has none\nNext: {next}"
+                )));
+            }
+            if prunes && documents.iter().any(|document| document.managed_by.is_none()) {
+                let next = "set `managedBy` in each document: only what has this name is deleted";
+                return Err(CliError::Usage(format!("{name}: --prune needs `managedBy`\nNext: {next}")));
+            }
+            for document in documents {
+                managed_by.extend(document.managed_by);
+                services.extend(document.services);
+            }
         }
     }
     file::check_services(&services).map_err(CliError::Usage)?;
-    Ok(services)
+    Ok(Files { services, managed_by: managed_by.into_iter().collect() })
 }
 
 /// The files of a directory, in the order of their names; any other path itself.
@@ -30,7 +52,7 @@ fn expand(path: &Path) -> Result<Vec<PathBuf>, CliError> {
     }
     let problem = |error: io::Error| CliError::file("--file", path, error.to_string());
     let entries = path.read_dir().map_err(problem)?.collect::<io::Result<Vec<_>>>().map_err(problem)?;
-    let is_yaml = |path: &PathBuf| path.extension().is_some_and(|it| it == "yaml" || it == "yml") && path.is_file();
+    let is_yaml = |path: &PathBuf| path.extension().is_some_and(|it| it == "yaml" || it == "yml") && !path.is_dir();
     let mut files: Vec<_> = entries.into_iter().map(|entry| entry.path()).filter(is_yaml).collect();
     files.sort();
     if files.is_empty() {

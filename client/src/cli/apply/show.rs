@@ -16,7 +16,9 @@ pub fn text(plan: &Plan) -> String {
     let changed = plan.services.iter().filter(|service| !service.changes.is_empty());
     let services: String = changed.map(service_text).collect();
     let count = |action: &str| lines(plan).filter(|(_, line)| line.action == action).count();
-    format!("{services}Plan: {} to create, {} to change.", count("create"), count("change"))
+    let (created, changed, deleted) = (count("create"), count("change"), count("delete"));
+    let deleted = if deleted > 0 { format!(", {deleted} to delete") } else { String::new() };
+    format!("{services}Plan: {created} to create, {changed} to change{deleted}.")
 }
 
 fn service_text(service: &ServicePlan) -> String {
@@ -28,7 +30,11 @@ fn service_text(service: &ServicePlan) -> String {
 
 fn line_text(line: &Line) -> String {
     let Line { action, kind, name, fields } = line;
-    let sign = if *action == "create" { '+' } else { '~' };
+    let sign = match *action {
+        "create" => '+',
+        "delete" => '-',
+        _ => '~',
+    };
     let fields: Vec<_> = fields
         .iter()
         .map(|(field, from, to)| match from {
@@ -94,6 +100,10 @@ fn changed(kind: &'static str, name: &str, fields: Vec<(&'static str, String, St
     Line { action: "change", kind, name: name.to_owned(), fields }
 }
 
+fn deleted(kind: &'static str, name: &str) -> Line {
+    Line { action: "delete", kind, name: name.to_owned(), fields: Vec::new() }
+}
+
 /// A secret that was lost, in place of which another is made.
 fn replaced_secret(kind: &'static str, name: &str) -> Line {
     changed(kind, name, vec![("secret", "lost".to_owned(), "another".to_owned())])
@@ -101,10 +111,13 @@ fn replaced_secret(kind: &'static str, name: &str) -> Line {
 
 fn line(change: &Change) -> Line {
     match change {
-        Change::CreateService { accepts_unbound } => {
+        Change::CreateService { accepts_unbound, managed_by } => {
             let accepts = accepts_unbound.map(|it| ("acceptsUnboundTokens", it.to_string()));
-            new("service", "", accepts.into_iter().collect())
+            let managed_by = managed_by.clone().map(|name| ("managedBy", name));
+            new("service", "", accepts.into_iter().chain(managed_by).collect())
         }
+        Change::ManageService { from, to } => changed("service", "", vec![managed_by(from.as_deref(), Some(to))]),
+        Change::DeleteService => deleted("service", ""),
         Change::RenameService { from } => {
             changed("service", "", vec![("name", from.clone(), "the name above".to_owned())])
         }
@@ -115,35 +128,51 @@ fn line(change: &Change) -> Line {
         Change::CreateRole(role) => new("role", &role.name, vec![("permissions", list(&role.permissions))]),
         Change::ChangeRole { id: _, from, to } => {
             let permissions = ("permissions", list(&from.permissions), list(&to.permissions));
-            changed(
-                "role",
-                &to.name,
-                vec![description(from.description.as_deref(), to.description.as_deref()), permissions],
-            )
+            let description = description(from.description.as_deref(), to.description.as_deref());
+            let managed_by = managed_by(from.managed_by.as_deref(), to.managed_by.as_deref());
+            changed("role", &to.name, vec![description, permissions, managed_by])
         }
-        Change::Assign { role, agent, name, expires_at, from } => {
-            let shown = if name.is_empty() { agent.clone() } else { format!("{agent} ({name})") };
-            let (name, to) = (format!("{role} of {shown}"), end(expires_at.as_deref()));
+        Change::Assign { role, agent, name, expires_at, managed_by: to_name, from } => {
+            let (name, to) = (assignment(role, agent, name), end(expires_at.as_deref()));
             match from {
                 None => new("assignment", &name, vec![("expires", to)]),
-                Some(from) => changed("assignment", &name, vec![("expires", end(from.as_deref()), to)]),
+                Some(from) => {
+                    let from_name = from.managed_by.as_deref();
+                    let managed_by = managed_by(from_name, to_name.as_deref().or(from_name));
+                    changed("assignment", &name, vec![("expires", end(from.expires_at.as_deref()), to), managed_by])
+                }
             }
         }
+        Change::Revoke { role_id: _, role, agent, name } => deleted("assignment", &assignment(role, agent, name)),
+        Change::DeleteRole { id: _, name, holders } => {
+            let holders = vec![("agents that lose it", None, holders.to_string())];
+            Line { fields: holders, ..deleted("role", name) }
+        }
+        Change::DeleteWebhook { id: _, url } => deleted("webhook", url),
+        Change::RevokeKey { id: _, name } => deleted("key", name),
         Change::CreateWebhook(webhook) => new("webhook", &webhook.url, vec![("events", list(&webhook.events))]),
         Change::ChangeWebhook { id: _, from, to } => {
             let events = ("events", list(&from.events), list(&to.events));
-            changed(
-                "webhook",
-                &to.url,
-                vec![events, description(from.description.as_deref(), to.description.as_deref())],
-            )
+            let description = description(from.description.as_deref(), to.description.as_deref());
+            let managed_by = managed_by(from.managed_by.as_deref(), to.managed_by.as_deref());
+            changed("webhook", &to.url, vec![events, description, managed_by])
         }
         Change::ReplaceWebhookSecret { id: _, url, file: _ } => replaced_secret("webhook", url),
-        Change::CreateKey { key, replaces: None } => {
+        Change::CreateKey { key, replaces: None, managed_by: _ } => {
             new("key", &key.name, vec![("scope", key.scope.as_str().to_owned())])
         }
-        Change::CreateKey { key, replaces: Some(_) } => replaced_secret("key", &key.name),
+        Change::CreateKey { key, replaces: Some(_), managed_by: _ } => replaced_secret("key", &key.name),
     }
+}
+
+/// The role and the agent of an assignment.
+fn assignment(role: &str, agent: &str, name: &str) -> String {
+    if name.is_empty() { format!("{role} of {agent}") } else { format!("{role} of {agent} ({name})") }
+}
+
+fn managed_by(from: Option<&str>, to: Option<&str>) -> (&'static str, String, String) {
+    let shown = |name: Option<&str>| name.unwrap_or("none").to_owned();
+    ("managedBy", shown(from), shown(to))
 }
 
 fn description(from: Option<&str>, to: Option<&str>) -> (&'static str, String, String) {

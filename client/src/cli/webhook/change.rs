@@ -81,7 +81,7 @@ pub async fn create(context: &Context, args: CreateArgs) -> Result<CommandOutput
     let CreateArgs { scope, target, events, description, out } = args;
     let scoped = scope.api(context).await?;
     let file = out.as_deref().map(SecretFile::create).transpose()?;
-    let request = WebhookChange { url: Some(target), events, description, status: None };
+    let request = WebhookChange { url: Some(target), events, description, managed_by: None, status: None };
     let result = scoped.api.create_webhook(&scoped.credential, &scoped.scope, &request).await;
     let NewWebhook { webhook, secret } = result.map_err(|error| with_limit_hint(error, &scoped.scope))?;
     let (id, option) = (webhook.webhook_id.clone(), scoped.option());
@@ -155,7 +155,8 @@ pub async fn change(context: &Context, args: ChangeArgs) -> Result<CommandOutput
         return Err(CliError::Usage(text.to_owned()));
     }
     let (scoped, id) = webhook.api(context).await?;
-    apply(&scoped, &id, &WebhookChange { url: target, events, description, status: None }, "test").await
+    apply(&scoped, &id, &WebhookChange { url: target, events, description, managed_by: None, status: None }, "test")
+        .await
 }
 
 /// Pauses or resumes a webhook.

@@ -31,6 +31,7 @@ pub fn webhook(webhook: &Webhook) -> CommandOutput {
         url,
         events,
         description,
+        managed_by,
         status: _,
         disabled_reason: _,
         failing_since,
@@ -38,7 +39,7 @@ pub fn webhook(webhook: &Webhook) -> CommandOutput {
         created_at,
         updated_at,
     } = webhook;
-    let text = details([
+    let mut rows = vec![
         ("webhook", webhook_id.clone()),
         ("service", service_id.clone().unwrap_or_else(|| "all".into())),
         ("url", url.clone()),
@@ -49,8 +50,9 @@ pub fn webhook(webhook: &Webhook) -> CommandOutput {
         ("old secret until", text_or_dash(previous_secret_expires_at.as_ref())),
         ("created", created_at.clone()),
         ("changed", updated_at.clone()),
-    ]);
-    CommandOutput::new(text, json!(webhook))
+    ];
+    rows.extend(managed_by.clone().map(|managed_by| ("managed by", managed_by)));
+    CommandOutput::new(details(rows), json!(webhook))
 }
 
 fn status(webhook: &Webhook) -> String {

@@ -120,7 +120,7 @@ async fn with_temporary_webhook(
 ) -> Result<CommandOutput, CliError> {
     let receiver = BoundReceiver::bind(port).await?;
     let (url, description) = (Some(receiver.url()), Some("countersign webhook listen".to_owned()));
-    let request = WebhookChange { url, events, description, status: None };
+    let request = WebhookChange { url, events, description, managed_by: None, status: None };
     let created = scoped.api.create_webhook(&scoped.credential, &scoped.scope, &request).await;
     let NewWebhook { webhook, secret } = created.map_err(|error| with_loopback_hint(error, &scoped.scope))?;
     let id = webhook.webhook_id;

@@ -43,6 +43,9 @@ fn error_names_the_file_and_the_place() {
         ("countersign/v1", "countersign/v2", "countersign/v2"),
         ("permissions: [read]", "permissions: read", "line 6"),
         ("scope: sync", "scope: all", "unknown variant `all`"),
+        ("services:", "managedBy: -team\nservices:", "managedBy: must be 1 to 63"),
+        ("match: { name: 'build-*' }", "match: {}", "assignments[1].match: must have `name` or `email`"),
+        ("match: { name: 'build-*' }", "match: { email: '' }", "assignments[1].match.email: must not be empty"),
         ("name: Shop", "name: ' '", "services[0].name: must not be empty"),
         ("name: Shop", "name: Shop\n    id: shop", "services[0].id: is not the id of a service"),
         ("agent_01jyd3rq8yfd19yr0w5mz4ypkb", "me", "services[0].assignments[0].agent: is not the id of an agent"),
@@ -84,8 +87,16 @@ fn star_stands_for_any_text() {
         ("build", "build", true),
         ("build", "builder", false),
     ] {
-        assert_eq!(Match { name: pattern.to_owned() }.matches(name), expected, "{pattern} {name}");
+        assert_eq!(matches(pattern, name), expected, "{pattern} {name}");
     }
+    let of = |name: Option<&str>, email: Option<&str>| Match {
+        name: name.map(ToOwned::to_owned),
+        email: email.map(ToOwned::to_owned),
+    };
+    let both = of(Some("build-*"), Some("*@example.org"));
+    assert!(both.matches("build-1", Some("a@example.org")));
+    assert!(!both.matches("build-1", Some("a@example.com")) && !both.matches("other", Some("a@example.org")));
+    assert!(!of(None, Some("*")).matches("build-1", None), "an address that is not known matches nothing");
 }
 
 /// The schema and the parser must not drift apart: the schema has a property for each field of the format, and no other.
@@ -95,6 +106,7 @@ fn schema_has_the_fields_of_the_format() {
     let document =
         &parse("shop.yaml", &SHOP.replacen("name: Shop", &format!("name: Shop\n    id: {ID}"), 1)).unwrap()[0];
     let mut full = document.clone();
+    full.managed_by = Some("team".to_owned());
     let service = &mut full.services[0];
     service.accepts_unbound_tokens = Some(true);
     service.roles[0].description = Some(String::new());

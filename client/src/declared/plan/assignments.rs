@@ -1,9 +1,12 @@
 //! Plans the assignments of a service.
 //!
-//! Invariant: a pattern gives roles only to agents of the human user who applies the files.
+//! Invariants: an assignment of other files stays, and a pattern gives roles only to agents of the human user who applies the files.
 
-use super::{Change, Existing, ExistingService};
-use crate::declared::{DeclaredService, file::DeclaredAssignment};
+use super::{AssignmentState, Change, Existing, ExistingService, Options};
+use crate::{
+    api::{AgentWithRoles, AssignedRole, ListedAgent},
+    declared::{DeclaredService, file::DeclaredAssignment},
+};
 use std::collections::{HashMap, HashSet};
 
 /// The assignments that are missing or end at another time. A stated agent takes precedence over a pattern, and of two patterns the
@@ -12,35 +15,79 @@ pub fn plan_assignments(
     declared: &DeclaredService,
     found: Option<&ExistingService>,
     existing: &Existing,
+    options: &Options<'_>,
     warnings: &mut Vec<String>,
 ) -> Result<Vec<Change>, String> {
     let name = &declared.name;
     let held = held_roles(found);
     let names = names_of_agents(found, existing);
+    let managed_by = declared.managed_by.as_ref();
     let (mut changes, mut seen) = (Vec::new(), HashSet::new());
     let (stated, patterns): (Vec<_>, Vec<_>) = declared.assignments.iter().partition(|it| it.agent.is_some());
     for assignment in stated.into_iter().chain(patterns) {
         let DeclaredAssignment { role, agent: _, pattern, expires_at } = assignment;
         check_role(declared, found, role)?;
+        let agents = agents_of(assignment, existing);
         if expires_at.as_deref().and_then(micros).is_some_and(|end| end <= existing.read_at.micros()) {
             warnings.push(format!("service {name}: an assignment of {role} has expired: delete it from the file"));
+            seen.extend(agents.into_iter().map(|agent| (agent, role.as_str())));
             continue;
         }
-        let agents = agents_of(assignment, existing);
         if let (true, Some(pattern)) = (agents.is_empty(), pattern) {
-            warnings.push(format!("service {name}: none of your agents matches the name {}", pattern.name));
+            let problem = format!("service {name}: none of your agents matches {pattern}");
+            if options.prunes {
+                let next = "delete the assignment from the file if this is right";
+                return Err(format!(
+                    "{problem}, so --prune would revoke {role} of all that matched before\nNext: {next}"
+                ));
+            }
+            warnings.push(problem);
         }
         for agent in agents {
-            let from = held.get(&(agent, role.as_str())).map(|end| (*end).clone());
-            let is_same = from.as_ref().is_some_and(|from| is_same_end(from.as_deref(), expires_at.as_deref()));
+            let held = held.get(&(agent, role.as_str())).copied();
+            let from = held.map(|held| AssignmentState {
+                expires_at: held.expires_at.clone(),
+                managed_by: held.managed_by.clone(),
+            });
+            options.check_owner(
+                &format!("service {name}: the assignment {role} of {agent}"),
+                from.as_ref().and_then(|from| from.managed_by.as_deref()),
+                managed_by.map(String::as_str),
+            )?;
+            let is_same = from.as_ref().is_some_and(|from| {
+                let is_same_name = managed_by.is_none() || from.managed_by.as_ref() == managed_by;
+                is_same_name && is_same_end(from.expires_at.as_deref(), expires_at.as_deref())
+            });
             if seen.insert((agent, role.as_str())) && !is_same {
                 let name = names.get(agent).copied().unwrap_or_default().to_owned();
                 let (role, agent, expires_at) = (role.clone(), agent.to_owned(), expires_at.clone());
-                changes.push(Change::Assign { role, agent, name, expires_at, from });
+                let managed_by = managed_by.cloned();
+                changes.push(Change::Assign { role, agent, name, expires_at, managed_by, from });
             }
         }
     }
+    if let (true, Some(found), Some(managed_by)) = (options.prunes, found, managed_by) {
+        changes.extend(revocations(found, managed_by, &|role| seen.contains(role)));
+    }
     Ok(changes)
+}
+
+/// The assignments of the files that the files do not state any more. Those of a role that is deleted end with it.
+fn revocations(found: &ExistingService, managed_by: &str, is_stated: &dyn Fn(&(&str, &str)) -> bool) -> Vec<Change> {
+    let of_holder = |holder: &AgentWithRoles| {
+        let (agent, name) = (holder.agent.agent_id.as_str(), holder.agent.name.as_str());
+        let lost = holder.roles.iter().filter(move |role| {
+            role.managed_by.as_deref() == Some(managed_by) && !is_stated(&(agent, role.name.as_str()))
+        });
+        let revoke = |role: &AssignedRole| Change::Revoke {
+            role_id: role.role_id.clone(),
+            role: role.name.clone(),
+            agent: agent.to_owned(),
+            name: name.to_owned(),
+        };
+        lost.map(revoke).collect::<Vec<_>>()
+    };
+    found.holders.iter().flat_map(of_holder).collect()
 }
 
 fn check_role(declared: &DeclaredService, found: Option<&ExistingService>, role: &str) -> Result<(), String> {
@@ -58,20 +105,22 @@ fn agents_of<'a>(assignment: &'a DeclaredAssignment, existing: &'a Existing) -> 
     match (&assignment.agent, &assignment.pattern) {
         (Some(agent), _) => vec![agent],
         (None, Some(pattern)) => {
-            let usable =
-                existing.agents.iter().filter(|agent| agent.status != "revoked" && pattern.matches(&agent.name));
+            let is_usable = |agent: &&ListedAgent| {
+                agent.status != "revoked" && pattern.matches(&agent.name, agent.email.as_deref())
+            };
+            let usable = existing.agents.iter().filter(is_usable);
             usable.map(|agent| agent.agent_id.as_str()).collect()
         }
         (None, None) => Vec::new(),
     }
 }
 
-/// The roles that agents hold, with their ends.
-fn held_roles(found: Option<&ExistingService>) -> HashMap<(&str, &str), &Option<String>> {
+/// The roles that agents hold.
+fn held_roles(found: Option<&ExistingService>) -> HashMap<(&str, &str), &AssignedRole> {
     let holders = found.map(|found| found.holders.as_slice()).unwrap_or_default();
     let of_holder = holders.iter().flat_map(|holder| {
         let agent = holder.agent.agent_id.as_str();
-        holder.roles.iter().map(move |role| ((agent, role.name.as_str()), &role.expires_at))
+        holder.roles.iter().map(move |role| ((agent, role.name.as_str()), role))
     });
     of_holder.collect()
 }

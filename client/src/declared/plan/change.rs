@@ -3,6 +3,29 @@
 use crate::declared::{DeclaredKey, DeclaredRole, DeclaredWebhook};
 use std::path::PathBuf;
 
+impl Change {
+    /// Whether the change only takes something away.
+    pub const fn is_deletion(&self) -> bool {
+        matches!(
+            self,
+            Self::DeleteService
+                | Self::Revoke { .. }
+                | Self::DeleteRole { .. }
+                | Self::DeleteWebhook { .. }
+                | Self::RevokeKey { .. }
+        )
+    }
+}
+
+/// What can change about an assignment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AssignmentState {
+    /// When it ends (RFC 3339); `None` for never.
+    pub expires_at: Option<String>,
+    /// The name of the files that state it.
+    pub managed_by: Option<String>,
+}
+
 /// A change.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Change {
@@ -10,7 +33,18 @@ pub enum Change {
     CreateService {
         /// Whether it accepts unbound tokens; `None` for the default of the control plane.
         accepts_unbound: Option<bool>,
+        /// The name of the files that state it.
+        managed_by: Option<String>,
     },
+    /// Change the name of the files that state a service.
+    ManageService {
+        /// The name so far.
+        from: Option<String>,
+        /// The name in the file.
+        to: String,
+    },
+    /// Delete a service.
+    DeleteService,
     /// Change whether a service accepts unbound tokens.
     ChangeService {
         /// Whether it then accepts unbound tokens.
@@ -42,8 +76,44 @@ pub enum Change {
         name: String,
         /// When the assignment ends (RFC 3339); `None` for never.
         expires_at: Option<String>,
-        /// When it ends so far; `None` for an agent that does not hold the role.
-        from: Option<Option<String>>,
+        /// The name of the files that state the assignment; `None` leaves the name so far.
+        managed_by: Option<String>,
+        /// The assignment so far; `None` for an agent that does not hold the role.
+        from: Option<AssignmentState>,
+    },
+    /// Revoke a role.
+    Revoke {
+        /// The id of the role.
+        role_id: String,
+        /// The name of the role.
+        role: String,
+        /// The id of the agent.
+        agent: String,
+        /// The display name of the agent.
+        name: String,
+    },
+    /// Delete a role.
+    DeleteRole {
+        /// The id of the role.
+        id: String,
+        /// The name of the role.
+        name: String,
+        /// The number of agents that lose it.
+        holders: usize,
+    },
+    /// Delete a webhook.
+    DeleteWebhook {
+        /// The id of the webhook.
+        id: String,
+        /// The URL of the webhook.
+        url: String,
+    },
+    /// Revoke an API key.
+    RevokeKey {
+        /// The id of the key.
+        id: String,
+        /// The name of the key.
+        name: String,
     },
     /// Create a webhook.
     CreateWebhook(DeclaredWebhook),
@@ -71,5 +141,7 @@ pub enum Change {
         key: DeclaredKey,
         /// The id of a key whose secret was lost, and which ends.
         replaces: Option<String>,
+        /// The name of the files that state the key.
+        managed_by: Option<String>,
     },
 }
