@@ -10,6 +10,7 @@ main() {
     .tools/bin/helm-unittest --strict charts/countersign charts/countersign-ext-authz 2> >(grep -v 'symbolic link' >&2)
     "$python" -B tests/charts/validate.py
     "$python" -B tests/charts/installation.py
+    "$python" -B tests/charts/upgrade.py
 }
 
 # Checks that the README of each chart is what helm-docs makes of values.yaml, and that each value has a description.

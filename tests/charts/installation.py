@@ -4,14 +4,12 @@
 The first release has no values. A stranger's first hour is then: install, test, create a service, install the sidecar, test.
 """
 
-import ctypes
-import os
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import yaml
+from network import enter_private_network
+from owner import Owner, secret
 from pods import Cluster, PodFailed, Server, run_to_completion
 from render import Release, find
 
@@ -45,17 +43,6 @@ def main() -> None:
             say("control plane: ready again with the same volume")
 
 
-def enter_private_network() -> None:
-    """Runs this program again in a network namespace of its own, in which no other process uses the ports of the pods."""
-    if os.environ.get("COUNTERSIGN_PRIVATE_NETWORK") != "1":
-        environment = os.environ | {"COUNTERSIGN_PRIVATE_NETWORK": "1"}
-        command = ["unshare", "--map-root-user", "--net", sys.executable, "-B", *sys.argv]
-        os.execvpe(command[0], command, environment)
-    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
-    # The children end with this process.
-    ctypes.CDLL(None).prctl(36, 1)
-
-
 def run_helm_test(cluster: Cluster, name: str) -> None:
     """Runs the pod of `helm test`."""
     outputs = run_to_completion(cluster, name, find(cluster.objects, "Pod", name))
@@ -67,7 +54,7 @@ def check_sidecar(cluster: Cluster, control_plane: Server) -> None:
     mint = ["--config", "/etc/countersign/config.toml", "human-token", "mint", "--subject", "owner"]
     token = control_plane.container.run(mint).strip()
     cluster.apply([secret("owner", {"human-token": token})])
-    service, key = create_service(cluster)
+    service, key = Owner(cluster).create_service("Shop")
     cluster.apply([secret("guarded", {"keys": key})])
     sidecar = Release(
         "countersign-ext-authz",
@@ -114,24 +101,6 @@ def check_apply(cluster: Cluster) -> None:
     say("apply: the job made a service with two roles, and the second run changed nothing")
 
 
-def create_service(cluster: Cluster) -> tuple[str, str]:
-    """Creates a service and an API key with the commands of the documentation, in the image of the command line."""
-    pod = find(cluster.objects, "Pod", "countersign-test")
-    template = {"spec": {**pod["spec"], "volumes": [it for it in pod["spec"]["volumes"] if it["name"] in ("home", "ca")]}}
-    container = dict(pod["spec"]["containers"][0])
-    token = {"name": "owner", "key": "human-token"}
-    container["env"] = [it for it in container["env"] if not it["name"].startswith("COUNTERSIGN_HUMAN")]
-    container["env"].append({"name": "COUNTERSIGN_HUMAN_TOKEN", "valueFrom": {"secretKeyRef": token}})
-
-    def run(*arguments: str) -> str:
-        step = {**container, "args": list(arguments)}
-        return run_to_completion(cluster, "owner", {"spec": {**template["spec"], "initContainers": [], "containers": [step]}})[0]
-
-    service = run("--quiet", "service", "create", "Shop").strip()
-    key = run("--quiet", "key", "create", "--service", service, "--scope", "sync").strip()
-    return service, key
-
-
 def check_backups(cluster: Cluster) -> None:
     """Runs the backup job on a volume with two older backups. The volume keeps two backups, and all other files."""
     job = find(cluster.objects, "CronJob", "countersign-backup")["spec"]["jobTemplate"]["spec"]["template"]
@@ -146,10 +115,6 @@ def check_backups(cluster: Cluster) -> None:
     if len(kept) != 3 or kept[0] != "countersign-20250102T000000Z.db" or kept[2] != "notes":
         raise PodFailed(f"the volume has the files {kept}")
     say("backup: one made, the oldest of three deleted")
-
-
-def secret(name: str, content: dict[str, str]) -> dict:
-    return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": content}
 
 
 def say(text: str) -> None:

@@ -13,6 +13,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+from network import PodNetwork
 from render import REPOSITORY, find
 
 ROOTS = REPOSITORY / "target/image-debug"
@@ -37,7 +38,12 @@ class Cluster:
         self.directory = directory
         self.objects: list[dict] = []
         self.hosts = directory / "hosts"
-        self.hosts.write_text("127.0.0.1 localhost\n" + "".join(f"127.0.0.1 {host}\n" for host in hosts))
+        self.resolve({host: ["127.0.0.1"] for host in hosts})
+
+    def resolve(self, addresses: dict[str, list[str]]) -> None:
+        """Sets the addresses of hosts, also for pods that run."""
+        lines = "".join(f"{address} {host}\n" for host, its in addresses.items() for address in its)
+        self.hosts.write_text(f"127.0.0.1 localhost\n{lines}")
 
     def apply(self, objects: list[dict]) -> None:
         """Adds objects, which replace those of the same kind and name."""
@@ -160,21 +166,27 @@ def run_to_completion(cluster: Cluster, pod_name: str, template: dict) -> list[s
 
 
 class Server:
-    """A pod with one container that runs until it is stopped."""
+    """A pod with one container that runs until it is stopped, in the network of this process or in one of its own."""
 
-    def __init__(self, cluster: Cluster, pod_name: str, workload: dict):
+    def __init__(self, cluster: Cluster, pod_name: str, workload: dict, network: PodNetwork | None = None):
         template = workload["spec"]["template"]
         claims = [it["metadata"]["name"] for it in workload["spec"].get("volumeClaimTemplates", [])]
         (self.container,) = containers(cluster, pod_name, template, claims, "containers")
         self.ports = {port["name"]: port["containerPort"] for port in self.container.container["ports"]}
         self.log_path = cluster.directory / f"{pod_name}.log"
+        self.network = network
+        self.address = network.address if network else "127.0.0.1"
         self.process: subprocess.Popen | None = None
 
     def __enter__(self) -> "Server":
         with open(self.log_path, "ab") as log:
             # A process group of its own, so that `stop` reaches the server and not only the sandbox.
             self.process = subprocess.Popen(
-                self.container.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                [*(self.network.enter() if self.network else []), *self.container.command()],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
         try:
             self.wait_for("startupProbe" if self.container.container.get("startupProbe") else "readinessProbe")
@@ -193,7 +205,7 @@ class Server:
         port = self.ports.get(get["port"], get["port"])
         for _ in range(COMMAND_SECONDS * 10):
             try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}{get['path']}", timeout=5):
+                with urllib.request.urlopen(f"http://{self.address}:{port}{get['path']}", timeout=5):
                     return
             except (urllib.error.URLError, OSError):
                 if self.process.poll() is not None:
@@ -202,7 +214,8 @@ class Server:
         raise PodFailed(f"{self.container.name}: its {probe} did not succeed:\n{self.log_path.read_text()}")
 
     def stop(self) -> None:
-        """Sends SIGTERM as the kubelet does, and checks that the process ends without an error."""
+        """Runs the preStop hook and sends SIGTERM as the kubelet does, and checks that the process ends without an error."""
+        time.sleep(self.container.container.get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 0))
         os.kill(self._server_pid(), signal.SIGTERM)
         try:
             code = self.process.wait(STOP_SECONDS)

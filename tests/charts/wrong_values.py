@@ -24,6 +24,7 @@ WRONG_VALUES = {
         ("tls: {existingSecret: a, certManager: {enabled: true}}", "set one of them"),
         ("tls: {certManager: {enabled: true}}", "set tls.certManager.issuerRef.name"),
         ("tls: {mode: terminated}", "set trustedProxies"),
+        ("tls: {mode: terminated}\ntrustedProxies: [10.0.0.0/8]", "set publicUrl"),
         ("ingress: {enabled: true}", "set publicUrl"),
         ("publicUrl: https://id.example.com\ngateway: {httpRoute: {enabled: true}}", "set gateway.parentRefs"),
         ("gateway: {httpRoute: {enabled: true}, parentRefs: [{name: a}]}", "set publicUrl"),

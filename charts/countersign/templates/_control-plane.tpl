@@ -14,6 +14,15 @@
 {{- printf "https://%s:%d" (include "countersign.serviceHost" .) (int .Values.service.apiPort) -}}
 {{- end }}
 
+{{/* The URL of the API for the pods of `helm test` and of the job of `apply`. */}}
+{{- define "countersign.clientUrl" -}}
+{{- if .Values.clientUrl -}}
+{{- .Values.clientUrl -}}
+{{- else -}}
+{{- ternary (include "countersign.publicUrl" .) (include "countersign.serviceUrl" .) (eq .Values.tls.mode "terminated") -}}
+{{- end -}}
+{{- end }}
+
 {{/* The host of publicUrl, without its port. */}}
 {{- define "countersign.publicHost" -}}
 {{- get (urlParse (include "countersign.publicUrl" .)) "hostname" -}}

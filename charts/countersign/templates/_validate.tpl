@@ -38,11 +38,17 @@
 {{- if and (eq .Values.tls.mode "terminated") (not .Values.trustedProxies) }}
   {{- fail "tls.mode is terminated: set trustedProxies to the networks (CIDR) of the proxies that terminate TLS. The API rejects all other requests" }}
 {{- end }}
+{{- if and (eq .Values.tls.mode "terminated") (not .Values.publicUrl) (not .Values.clientUrl) }}
+  {{- fail "tls.mode is terminated: set publicUrl to the https:// URL at which clients reach the proxies. The pods of the chart use it too, unless clientUrl is set" }}
+{{- end }}
 {{- if and .Values.ingress.enabled (not .Values.publicUrl) }}
   {{- fail "ingress.enabled is true: set publicUrl to the https:// URL at which agents reach the Ingress" }}
 {{- end }}
-{{- if and (or .Values.gateway.httpRoute.enabled .Values.gateway.tlsRoute.enabled) (not .Values.gateway.parentRefs) }}
-  {{- fail "gateway.httpRoute.enabled or gateway.tlsRoute.enabled is true: set gateway.parentRefs to the Gateway that the route attaches to" }}
+{{- range $route := list "httpRoute" "tlsRoute" }}
+{{- $values := get $.Values.gateway $route }}
+{{- if and $values.enabled (not $values.parentRefs) (not $.Values.gateway.parentRefs) }}
+  {{- fail (printf "gateway.%s.enabled is true: set gateway.parentRefs or gateway.%s.parentRefs to the Gateway that the route attaches to" $route $route) }}
+{{- end }}
 {{- end }}
 {{- if and .Values.gateway.httpRoute.enabled (not .Values.publicUrl) }}
   {{- fail "gateway.httpRoute.enabled is true: set publicUrl to the https:// URL at which agents reach the Gateway" }}
