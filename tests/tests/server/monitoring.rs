@@ -4,12 +4,16 @@
 #![expect(clippy::expect_used, reason = "tests panic on unexpected values")]
 
 use countersign_tests::{
-    Agent, ControlPlane, Issuer, Prometheus, Redis, Sidecar, SigningKey, issuer::jwks, process::eventually,
-    prometheus::promtool, tools,
+    Agent, ControlPlane, Issuer, Prometheus, Receiver, Redis, Sidecar, SigningKey, Target,
+    issuer::jwks,
+    process::eventually,
+    prometheus::promtool,
+    sidecar::{CheckResult, check_request},
+    tools,
 };
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
-use tempfile::NamedTempFile;
+use tempfile::{NamedTempFile, TempDir};
 
 /// The files with rules.
 const RULES: [&str; 2] =
@@ -25,16 +29,14 @@ const DASHBOARDS: [&str; 2] = [
 ];
 
 /// The panels that may show zero, or no duration, because the test does not cause what they show.
-const WITHOUT_TRAFFIC: [&str; 17] = [
-    "Attempts",
+const WITHOUT_TRAFFIC: [&str; 14] = [
     // Counted in whole seconds.
     "CPU",
     "Clock",
     "Closed connections",
     "Comparisons of views",
+    // A copy is in use only while there is no control plane.
     "Copies on disk",
-    "Dry run and overload",
-    "Duration of attempts",
     "Housekeeping",
     "Limits",
     "Oldest change that is not in force",
@@ -45,6 +47,15 @@ const WITHOUT_TRAFFIC: [&str; 17] = [
     "Silent sidecars",
     "Waiting deliveries",
 ];
+
+/// A rule of the sidecar that would refuse a request if it were not tried only.
+const RULES_OF_ROUTES: &str = r#"
+[[rules]]
+name = "tried"
+path = "/tried"
+require_roles = "nobody"
+dry_run = true
+"#;
 
 /// Labels that Prometheus adds, in Kubernetes or everywhere.
 const ADDED_LABELS: [&str; 3] = ["namespace", "job", "instance"];
@@ -137,9 +148,13 @@ struct Monitored {
     control: ControlPlane,
     sidecar: Sidecar,
     prometheus: Prometheus,
+    /// Gets the events of the service.
+    receiver: Receiver,
     _redis: Redis,
     _issuer: Issuer,
     _keys: NamedTempFile,
+    /// Has the rules of the sidecar, and its copies.
+    _folder: TempDir,
 }
 
 impl Monitored {
@@ -156,17 +171,27 @@ impl Monitored {
         settings.push(format!("humans.issuers.file.jwks_file={}", keys.path().display()));
         let settings: Vec<_> = settings.iter().map(String::as_str).collect();
         let control = ControlPlane::start_one_with(&settings).await;
-        let sidecar = Sidecar::start(&control).await;
+        let (receiver, folder) = (Receiver::start_ok().await, TempDir::new().expect("a folder can be created"));
+        Target::create(&control, &receiver.url).await;
+        let directory = format!("copy.directory={}", folder.path().join("copies").display());
+        let rules = folder.path().join("rules.toml");
+        std::fs::write(&rules, RULES_OF_ROUTES).expect("the file can be written");
+        let rules = format!("rules.file={}", rules.display());
+        let key = control.create_key(control.service(), "sync").await;
+        let sidecar = Sidecar::start_with(&control, &[&key], &[&directory, "copy.interval_seconds=1", &rules]);
+        sidecar.wait_until_ready().await;
         let rules = RULES.map(|file| tools::root().join(file));
         let targets =
             [("countersign", control.env["ADMIN_URL"].as_str()), ("countersign-ext-authz", sidecar.admin.url.as_str())];
         let prometheus = Prometheus::start_with_rules(&targets, &rules).await;
-        Self { control, sidecar, prometheus, _redis: redis, _issuer: issuer, _keys: keys }
+        Self { control, sidecar, prometheus, receiver, _redis: redis, _issuer: issuer, _keys: keys, _folder: folder }
     }
 
-    /// Logs an agent in, verifies and checks its token, and changes its roles and trust. Some requests are refused.
+    /// Logs an agent in, verifies and checks its token, and changes its roles and trust, of which a webhook is told. Some requests are
+    /// refused, also in a dry run.
     async fn use_everything(&self, name: &str) {
-        let Self { control, sidecar, .. } = self;
+        let Self { control, sidecar, receiver, .. } = self;
+        let deliveries = receiver.count();
         let agent = Agent::register(control, name).await;
         let role = control.create_role(name, &["read"]).await;
         control.assign(&agent.id, &role).await;
@@ -175,6 +200,13 @@ impl Monitored {
             control.verify(&token).await.expect(200);
             assert_eq!(sidecar.check_token(&token).await.status, 200);
         }
+        let mut tried = check_request(&[("authorization", &format!("Bearer {token}"))], &[]);
+        let request = tried.attributes.as_mut().and_then(|attributes| attributes.request.as_mut());
+        let http = request.and_then(|request| request.http.as_mut()).expect("the check has a request");
+        "/tried".clone_into(&mut http.path);
+        let answer = sidecar.client().await.check(tried).await.expect("the sidecar answers").into_inner();
+        assert_eq!(CheckResult::from_response(answer).status, 200, "a dry run refuses nothing");
+        receiver.wait_for_requests(deliveries + 1).await;
         control.verify("nonsense").await.expect(401);
         assert_eq!(sidecar.check_token("nonsense").await.status, 401);
         let feedback = json!({ "agentId": agent.id, "score": 80 });
@@ -186,6 +218,7 @@ impl Monitored {
         self.use_everything("first").await;
         self.prometheus.wait_for_value(r#"sum(countersign_authz_checks_total{decision="deny"})"#, 1.0).await;
         self.prometheus.wait_for_value(r#"countersign_feedback_total{result="ok"}"#, 1.0).await;
+        self.prometheus.wait_for_value("sum(countersign_authz_dry_run_denials_total)", 1.0).await;
         self.use_everything("second").await;
     }
 }
