@@ -35,7 +35,20 @@ spec:
     - { name: admin, port: {{ .port }}, targetPort: admin }
 {{- end }}
 
-{{/* The rules of a file: (dict "root" $ "file" PATH). */}}
+{{/* A regular expression for the jobs of the targets of the release. The Prometheus operator names the job of a PodMonitor after its
+namespace and name, and that of a ServiceMonitor after its Service. Empty without a monitor. */}}
+{{- define "countersign.jobs" -}}
+{{- $jobs := list }}
+{{- if .Values.podMonitor.enabled }}
+{{- $jobs = append $jobs (printf "%s/%s" .Release.Namespace (include "countersign.fullname" .)) }}
+{{- end }}
+{{- if .Values.serviceMonitor.enabled }}
+{{- $jobs = append $jobs (printf "%s-metrics" (include "countersign.fullname" .)) }}
+{{- end }}
+{{- .Values.prometheusRule.jobs | default (join "|" $jobs) -}}
+{{- end }}
+
+{{/* The rules of a file: (dict "root" $ "file" PATH). `up` is the only metric that other programs have too. */}}
 {{- define "countersign.prometheusRule" -}}
 apiVersion: monitoring.coreos.com/v1
 kind: PrometheusRule
@@ -44,6 +57,9 @@ spec:
   {{- $rules := .root.Files.Get .file }}
   {{- with .root.Values.prometheusRule.documentationUrl }}
   {{- $rules = $rules | replace "runbook_url: " (printf "runbook_url: %s/" (trimSuffix "/" .)) }}
+  {{- end }}
+  {{- with include "countersign.jobs" .root }}
+  {{- $rules = regexReplaceAllLiteral "\\bup\\{.*?\\}" $rules (printf "up{job=~%s}" (toJson .)) }}
   {{- end }}
   {{- $rules | nindent 2 }}
 {{- end }}
