@@ -59,3 +59,9 @@ annotations: {{- toYaml . | nindent 2 }}
 {{- printf "%s:%s" $repository (.image.tag | default .root.Chart.AppVersion) -}}
 {{- end -}}
 {{- end }}
+
+{{/* The reference of the image of the command line, which is usually in the same registry and of the same version as the main image. */}}
+{{- define "countersign.cliImage" -}}
+{{- $shared := dict "registry" (.Values.cliImage.registry | default .Values.image.registry) "tag" (.Values.cliImage.tag | default .Values.image.tag) -}}
+{{- include "countersign.image" (dict "root" . "image" (merge $shared .Values.cliImage)) -}}
+{{- end }}
