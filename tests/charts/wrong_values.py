@@ -30,6 +30,11 @@ WRONG_VALUES = {
         ("gateway: {httpRoute: {enabled: true}, parentRefs: [{name: a}]}", "set publicUrl"),
         ("gateway: {tlsRoute: {enabled: true}, parentRefs: [{name: a}]}", "set gateway.tlsRoute.apiHostname"),
         ("redis: {ca: {existingSecret: a, existingConfigMap: b}}", "redis.ca.existingSecret"),
+        (
+            "publicUrl: https://id.example.com\ntls: {existingSecret: a, ca: {existingSecret: b, key: root.pem}}\n"
+            "gateway: {httpRoute: {enabled: true}, parentRefs: [{name: a}]}",
+            "Set tls.ca.key to ca.crt",
+        ),
         ("apply: {enabled: true}", "set apply.existingSecret"),
         ("apply: {enabled: true, existingSecret: a}", "set apply.files"),
         ("publicUrl: http://id.example.com", "publicUrl"),

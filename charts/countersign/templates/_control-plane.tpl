@@ -39,9 +39,11 @@ trusts. */}}
 {{- if .Values.tls.certManager.enabled -}}
 existingSecret: {{ include "countersign.tlsSecretName" . }}
 existingConfigMap: ""
+key: ca.crt
 {{- else if not .Values.tls.existingSecret -}}
 existingSecret: ""
 existingConfigMap: {{ include "countersign.fullname" . }}-ca
+key: ca.crt
 {{- else -}}
 {{- toYaml .Values.tls.ca -}}
 {{- end -}}

@@ -71,14 +71,15 @@ lifecycle:
 {{- end }}
 {{- end }}
 
-{{/* The volume with the CA certificate ca.crt of a Secret or ConfigMap, which may contain more: (list VOLUME CA). */}}
+{{/* The volume with the CA of a Secret or ConfigMap, which may contain more, in the file ca.crt: (list VOLUME CA). */}}
 {{- define "countersign.caVolume" -}}
+{{- $items := printf "[{ key: %q, path: ca.crt }]" (index . 1).key -}}
 - name: {{ index . 0 }}
   {{- with (index . 1).existingSecret }}
-  secret: { secretName: {{ . }}, defaultMode: 0440, items: [{ key: ca.crt, path: ca.crt }] }
+  secret: { secretName: {{ . }}, defaultMode: 0440, items: {{ $items }} }
   {{- end }}
   {{- with (index . 1).existingConfigMap }}
-  configMap: { name: {{ . }}, items: [{ key: ca.crt, path: ca.crt }] }
+  configMap: { name: {{ . }}, items: {{ $items }} }
   {{- end }}
 {{- end }}
 
