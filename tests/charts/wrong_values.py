@@ -51,6 +51,8 @@ WRONG_VALUES = {
         (SIDECAR + "syncUrls: [https://b:1]", "set one of them"),
         (SIDECAR + "kind: DaemonSet\nautoscaling: {enabled: true}", "set autoscaling.enabled to false"),
         (SIDECAR + "ca: {existingSecret: a, existingConfigMap: b}", "ca.existingSecret"),
+        (SIDECAR + "tests: {ca: {existingSecret: a, existingConfigMap: b}}", "tests.ca.existingSecret"),
+        (SIDECAR + "tests: {trustsImage: true, ca: {existingSecret: a}}", "set one of them"),
         (SIDECAR + "kind: StatefulSet", "kind"),
         (SIDECAR + "settings: {sync: {keys: [a]}}", "keys"),
         (SIDECAR + "settings: {rules: {file: a}}", "rules"),

@@ -12,7 +12,11 @@
 {{- if and (eq .Values.kind "DaemonSet") .Values.autoscaling.enabled }}
   {{- fail "autoscaling.enabled is true, but kind is DaemonSet, which has one pod on each node: set autoscaling.enabled to false" }}
 {{- end }}
+{{- if and .Values.tests.trustsImage (include "countersign.hasCa" .Values.tests.ca) }}
+  {{- fail "tests.trustsImage and tests.ca are both set: set one of them" }}
+{{- end }}
 {{- include "countersign.checkCa" (list "ca" .Values.ca) }}
+{{- include "countersign.checkCa" (list "tests.ca" .Values.tests.ca) }}
 {{- end }}
 
 {{/* Whether the sidecar listens on a Unix socket. */}}
