@@ -12,6 +12,7 @@ WRONG_VALUES = {
         ("replicaCount: 2", "set database.type to postgresql"),
         ("autoscaling: {enabled: true}", "set database.type to postgresql"),
         ("database: {existingSecret: db}", "set database.type to postgresql"),
+        ("backup: {enabled: true}\npersistence: {accessMode: ReadWriteOncePod}", "Set persistence.accessMode"),
         ("migrations: {hook: true}", "Set migrations.hook to false"),
         ("database: {type: postgresql}", "set database.existingSecret"),
         ("database: {type: postgresql, existingSecret: db}", "set masterKey.existingSecret"),

@@ -9,6 +9,9 @@
   {{- if .Values.database.existingSecret }}
     {{- fail "database.existingSecret is set, but database.type is sqlite: set database.type to postgresql" }}
   {{- end }}
+  {{- if and .Values.backup.enabled (eq .Values.persistence.accessMode "ReadWriteOncePod") }}
+    {{- fail "backup.enabled is true, but persistence.accessMode is ReadWriteOncePod: only the control plane can use such a volume, and no backup job. Set persistence.accessMode to ReadWriteOnce, or backup.enabled to false" }}
+  {{- end }}
   {{- if .Values.migrations.hook }}
     {{- fail "migrations.hook needs database.type postgresql: a job cannot use the volume of SQLite before the upgrade. Set migrations.hook to false; the control plane migrates at its start" }}
   {{- end }}
