@@ -30,6 +30,7 @@ WRONG_VALUES = {
         ("publicUrl: https://id.example.com\ngateway: {httpRoute: {enabled: true}}", "set gateway.parentRefs"),
         ("gateway: {httpRoute: {enabled: true}, parentRefs: [{name: a}]}", "set publicUrl"),
         ("gateway: {tlsRoute: {enabled: true}, parentRefs: [{name: a}]}", "set gateway.tlsRoute.apiHostname"),
+        ("networkPolicy: {enabled: true}\npodMonitor: {enabled: true}", "set networkPolicy.metricsFrom"),
         ("redis: {ca: {existingSecret: a, existingConfigMap: b}}", "redis.ca.existingSecret"),
         (
             "publicUrl: https://id.example.com\ntls: {existingSecret: a, ca: {existingSecret: b, key: root.pem}}\n"
@@ -51,6 +52,7 @@ WRONG_VALUES = {
         ("syncUrl: https://a:1", "keys.existingSecret is required"),
         (SIDECAR + "syncUrls: [https://b:1]", "set one of them"),
         (SIDECAR + "kind: DaemonSet\nautoscaling: {enabled: true}", "set autoscaling.enabled to false"),
+        (SIDECAR + "networkPolicy: {enabled: true}\nserviceMonitor: {enabled: true}", "set networkPolicy.metricsFrom"),
         (SIDECAR + "ca: {existingSecret: a, existingConfigMap: b}", "ca.existingSecret"),
         (SIDECAR + "tests: {ca: {existingSecret: a, existingConfigMap: b}}", "tests.ca.existingSecret"),
         (SIDECAR + "tests: {trustsImage: true, ca: {existingSecret: a}}", "set one of them"),

@@ -15,6 +15,9 @@
 {{- if and .Values.tests.trustsImage (include "countersign.hasCa" .Values.tests.ca) }}
   {{- fail "tests.trustsImage and tests.ca are both set: set one of them" }}
 {{- end }}
+{{- if ne .Values.kind "Sidecar" }}
+  {{- include "countersign.checkMetricsFrom" . }}
+{{- end }}
 {{- include "countersign.checkCa" (list "ca" .Values.ca) }}
 {{- include "countersign.checkCa" (list "tests.ca" .Values.tests.ca) }}
 {{- end }}

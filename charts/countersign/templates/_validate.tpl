@@ -62,6 +62,7 @@
 {{- if and .Values.gateway.httpRoute.enabled (eq .Values.tls.mode "serve") (ne (include "countersign.clientCa" . | fromYaml).key "ca.crt") }}
   {{- fail "gateway.httpRoute.enabled is true: a Gateway reads the CA of the API from the key ca.crt only. Set tls.ca.key to ca.crt" }}
 {{- end }}
+{{- include "countersign.checkMetricsFrom" . }}
 {{- include "countersign.checkCa" (list "database.ca" .Values.database.ca) }}
 {{- include "countersign.checkCa" (list "redis.ca" .Values.redis.ca) }}
 {{- include "countersign.checkCa" (list "tls.ca" .Values.tls.ca) }}

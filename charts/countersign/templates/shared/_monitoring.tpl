@@ -1,5 +1,12 @@
 {{/* Objects of the Prometheus operator and Grafana. The folder of this file belongs to both charts: the chart countersign-ext-authz has a link to it. */}}
 
+{{/* Fails if the NetworkPolicy of the release locks out the Prometheus of its monitors. */}}
+{{- define "countersign.checkMetricsFrom" -}}
+{{- if and (or .Values.podMonitor.enabled .Values.serviceMonitor.enabled) .Values.networkPolicy.enabled (not .Values.networkPolicy.metricsFrom) }}
+{{- fail "podMonitor.enabled or serviceMonitor.enabled is true, but with networkPolicy.enabled nobody can connect to the admin port: set networkPolicy.metricsFrom to the pods of Prometheus, such as [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: monitoring}}}]" }}
+{{- end }}
+{{- end }}
+
 {{/* A monitor of the admin port: (dict "root" $ "kind" "PodMonitor" "values" .Values.podMonitor "component" NAME). */}}
 {{- define "countersign.monitor" -}}
 apiVersion: monitoring.coreos.com/v1
