@@ -1,5 +1,13 @@
 {{/* Fails if values are missing or contradict each other, with the value to set. The schema checks each value alone. */}}
 {{- define "countersign-ext-authz.validate" -}}
+{{- include "countersign.checkSettings" (list .Values.settings (dict
+  "listen" "the ports of the pods are fixed, and service.port is that of the Service"
+  "rules" "set rules"
+  "sync.url" "set syncUrl"
+  "sync.urls" "set syncUrls"
+  "sync.ca" "set ca"
+  "sync.keys" "set keys"
+  "copy.directory" "set copy.enabled")) }}
 {{- if and .Values.syncUrl .Values.syncUrls }}
   {{- fail "syncUrl and syncUrls are both set: set one of them" }}
 {{- end }}

@@ -1,5 +1,15 @@
 {{/* Fails if values contradict each other, with the value to set. The schema checks each value alone. */}}
 {{- define "countersign.validate" -}}
+{{- include "countersign.checkSettings" (list .Values.settings (dict
+  "public_url" "set publicUrl"
+  "data_dir" "set persistence"
+  "listen" "the ports of the pods are fixed, and service.apiPort and service.syncPort are those of the Service"
+  "tls" "set tls"
+  "secrets" "set masterKey"
+  "proxies" "set trustedProxies"
+  "database.url" "set database.existingSecret"
+  "redis.url" "set redis.existingSecret"
+  "redis.ca_file" "set redis.ca")) }}
 {{- $replicas := ternary .Values.autoscaling.maxReplicas .Values.replicaCount .Values.autoscaling.enabled | int -}}
 {{- $issuers := dig "humans" "issuers" dict .Values.settings -}}
 {{- if include "countersign.usesSqlite" . }}

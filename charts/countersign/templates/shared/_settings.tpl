@@ -9,6 +9,19 @@ The folder of this file belongs to both charts: the chart countersign-ext-authz 
 {{ end }}
 {{- end }}
 
+{{/* Fails if the settings contain what the chart sets itself: (list SETTINGS REASONS). REASONS has what to do instead, by `TABLE` or
+`TABLE.KEY`. */}}
+{{- define "countersign.checkSettings" -}}
+{{- $settings := index . 0 }}
+{{- range $name, $instead := index . 1 }}
+{{- $path := splitList "." $name }}
+{{- $table := get $settings (first $path) | default dict }}
+{{- if or (and (eq (len $path) 1) (hasKey $settings $name)) (and (eq (len $path) 2) (hasKey $table (last $path))) }}
+{{- fail (printf "settings.%s is not allowed, because the chart sets it: %s" $name $instead) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{/* Renders a table (name, content) and its subtables, such as humans.issuers.corp. */}}
 {{- define "countersign.table" -}}
 {{- $table := index . 0 -}}
