@@ -28,6 +28,11 @@
 {{- get (urlParse (include "countersign.publicUrl" .)) "hostname" -}}
 {{- end }}
 
+{{/* The path of publicUrl, such as /identity. Empty without a path. */}}
+{{- define "countersign.publicPath" -}}
+{{- get (urlParse (include "countersign.publicUrl" .)) "path" | trimSuffix "/" -}}
+{{- end }}
+
 {{/* The Secret with tls.crt and tls.key. */}}
 {{- define "countersign.tlsSecretName" -}}
 {{- .Values.tls.existingSecret | default (printf "%s-tls" (include "countersign.fullname" .)) -}}
