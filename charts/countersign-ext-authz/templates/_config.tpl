@@ -9,9 +9,9 @@
 {{- if .Values.copy.enabled }}
 {{- $_ := set $settings "copy" (merge (dict "directory" "/copy") ($settings.copy | default dict)) }}
 {{- end }}
-{{- $address := ternary "unix:/run/countersign/authz.sock" "0.0.0.0:9191" (eq (include "countersign-ext-authz.usesSocket" .) "true") }}
+{{- $address := ternary "unix:/run/countersign/authz.sock" (include "countersign.listenAddress" (list . 9191)) (eq (include "countersign-ext-authz.usesSocket" .) "true") }}
 {{- /* The admin port does not listen on loopback, because the kubelet and Prometheus connect from outside the pod. */}}
-{{- $_ := set $settings "listen" (dict "grpc" $address "admin" "0.0.0.0:9092") }}
+{{- $_ := set $settings "listen" (dict "grpc" $address "admin" (include "countersign.listenAddress" (list . 9092))) }}
 {{- if .Values.rules }}
 {{- $_ := set $settings "rules" (dict "file" "/rules/rules.toml") }}
 {{- end }}

@@ -1,7 +1,7 @@
 {{/* Fails if values are missing or contradict each other, with the value to set. The schema checks each value alone. */}}
 {{- define "countersign-ext-authz.validate" -}}
 {{- include "countersign.checkSettings" (list .Values.settings (dict
-  "listen" "the ports of the pods are fixed, and service.port is that of the Service"
+  "listen" "set listenAddress. The ports of the pods are fixed, and service.port is that of the Service"
   "rules" "set rules"
   "sync.url" "set syncUrl"
   "sync.urls" "set syncUrls"
@@ -26,6 +26,7 @@
 {{- if ne .Values.kind "Sidecar" }}
   {{- include "countersign.checkMetricsFrom" . }}
 {{- end }}
+{{- include "countersign.checkIpFamilies" . }}
 {{- include "countersign.checkCa" (list "ca" .Values.ca) }}
 {{- include "countersign.checkCa" (list "tests.ca" .Values.tests.ca) }}
 {{- end }}

@@ -3,7 +3,7 @@
 {{- include "countersign.checkSettings" (list .Values.settings (dict
   "public_url" "set publicUrl"
   "data_dir" "set persistence"
-  "listen" "the ports of the pods are fixed, and service.apiPort and service.syncPort are those of the Service"
+  "listen" "set listenAddress. The ports of the pods are fixed, and service.apiPort and service.syncPort are those of the Service"
   "tls" "set tls"
   "secrets" "set masterKey"
   "proxies" "set trustedProxies"
@@ -73,6 +73,7 @@
   {{- fail "gateway.httpRoute.enabled is true: a Gateway reads the CA of the API from the key ca.crt only. Set tls.ca.key to ca.crt" }}
 {{- end }}
 {{- include "countersign.checkMetricsFrom" . }}
+{{- include "countersign.checkIpFamilies" . }}
 {{- include "countersign.checkCa" (list "database.ca" .Values.database.ca) }}
 {{- include "countersign.checkCa" (list "redis.ca" .Values.redis.ca) }}
 {{- include "countersign.checkCa" (list "tls.ca" .Values.tls.ca) }}

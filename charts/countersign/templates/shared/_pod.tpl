@@ -63,6 +63,31 @@ lifecycle:
 {{- end }}
 {{- end }}
 
+{{/* The address of a port in the settings: (list $ PORT). */}}
+{{- define "countersign.listenAddress" -}}
+{{- printf (ternary "[%s]:%d" "%s:%d" (contains ":" (index . 0).Values.listenAddress)) (index . 0).Values.listenAddress (index . 1) -}}
+{{- end }}
+
+{{/* The type of a Service, and the families of its addresses: (list TYPE .Values.service). */}}
+{{- define "countersign.serviceType" -}}
+type: {{ index . 0 }}
+{{- with (index . 1).ipFamilyPolicy }}
+ipFamilyPolicy: {{ . }}
+{{- end }}
+{{- with (index . 1).ipFamilies }}
+ipFamilies: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* Fails if the Service has IPv6 addresses, but its pods do not. */}}
+{{- define "countersign.checkIpFamilies" -}}
+{{- with .Values.service }}
+{{- if and (ne $.Values.listenAddress "::") (or (has "IPv6" .ipFamilies) (hasSuffix "DualStack" .ipFamilyPolicy)) }}
+{{- fail "service.ipFamilyPolicy or service.ipFamilies gives the Service an IPv6 address, at which the pods do not listen: set listenAddress to `::`" }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{/* Fails if both a Secret and a ConfigMap contain a CA: (list NAME CA). */}}
 {{- define "countersign.checkCa" -}}
 {{- $ca := index . 1 -}}
