@@ -39,6 +39,7 @@ WRONG_VALUES = {
         ),
         ("apply: {enabled: true}", "set apply.existingSecret"),
         ("apply: {enabled: true, existingSecret: a}", "set apply.files"),
+        ("service: {apiNodePort: 30443}", "set service.type"),
         ("service: {ipFamilyPolicy: PreferDualStack}", "set listenAddress"),
         ("service: {ipFamilies: [IPv6]}", "set listenAddress"),
         ("publicUrl: http://id.example.com", "publicUrl"),

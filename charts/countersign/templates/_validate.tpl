@@ -74,6 +74,9 @@
 {{- end }}
 {{- include "countersign.checkMetricsFrom" . }}
 {{- include "countersign.checkIpFamilies" . }}
+{{- if and (eq .Values.service.type "ClusterIP") (or .Values.service.apiNodePort .Values.service.syncNodePort) }}
+  {{- fail "service.apiNodePort or service.syncNodePort is set, but service.type is ClusterIP: set service.type to NodePort or LoadBalancer" }}
+{{- end }}
 {{- include "countersign.checkCa" (list "database.ca" .Values.database.ca) }}
 {{- include "countersign.checkCa" (list "redis.ca" .Values.redis.ca) }}
 {{- include "countersign.checkCa" (list "tls.ca" .Values.tls.ca) }}
