@@ -42,6 +42,8 @@ WRONG_VALUES = {
         ("service: {apiNodePort: 30443}", "set service.type"),
         ("service: {ipFamilyPolicy: PreferDualStack}", "set listenAddress"),
         ("service: {ipFamilies: [IPv6]}", "set listenAddress"),
+        ("syncService: {ipFamilies: [IPv6]}", "syncService.ipFamilies"),
+        ("syncService: {type: ClusterIP}", "/syncService/type"),
         ("publicUrl: http://id.example.com", "publicUrl"),
         ("apply: {enabled: true, existingSecret: a, files: {shop: '{}'}}", 'apply.files contains the name "shop"'),
         ("settings: {listen: {api: '0.0.0.0:1'}}", "settings.listen is not allowed"),

@@ -26,7 +26,7 @@
 {{- if ne .Values.kind "Sidecar" }}
   {{- include "countersign.checkMetricsFrom" . }}
 {{- end }}
-{{- include "countersign.checkIpFamilies" . }}
+{{- include "countersign.checkIpFamilies" (list . "service") }}
 {{- include "countersign.checkCa" (list "ca" .Values.ca) }}
 {{- include "countersign.checkCa" (list "tests.ca" .Values.tests.ca) }}
 {{- end }}

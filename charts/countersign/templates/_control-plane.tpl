@@ -54,6 +54,25 @@ key: ca.crt
 {{- end -}}
 {{- end }}
 
+{{/* What the Services of the control plane have in common: (list $ .Values.service). */}}
+{{- define "countersign.serviceSpec" -}}
+{{- with index . 1 }}
+{{- include "countersign.serviceType" (list .type .) }}
+{{- with .externalTrafficPolicy }}
+externalTrafficPolicy: {{ . }}
+{{- end }}
+{{- with .loadBalancerClass }}
+loadBalancerClass: {{ . }}
+{{- end }}
+{{- with .loadBalancerSourceRanges }}
+loadBalancerSourceRanges: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+selector:
+  {{- include "countersign.selectorLabels" (index . 0) | nindent 2 }}
+  app.kubernetes.io/component: control-plane
+{{- end }}
+
 {{- define "countersign.usesSqlite" -}}
 {{- if eq .Values.database.type "sqlite" }}true{{ end -}}
 {{- end }}

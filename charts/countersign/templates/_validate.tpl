@@ -73,7 +73,8 @@
   {{- fail "gateway.httpRoute.enabled is true: a Gateway reads the CA of the API from the key ca.crt only. Set tls.ca.key to ca.crt" }}
 {{- end }}
 {{- include "countersign.checkMetricsFrom" . }}
-{{- include "countersign.checkIpFamilies" . }}
+{{- include "countersign.checkIpFamilies" (list . "service") }}
+{{- include "countersign.checkIpFamilies" (list . "syncService") }}
 {{- if and (eq .Values.service.type "ClusterIP") (or .Values.service.apiNodePort .Values.service.syncNodePort) }}
   {{- fail "service.apiNodePort or service.syncNodePort is set, but service.type is ClusterIP: set service.type to NodePort or LoadBalancer" }}
 {{- end }}

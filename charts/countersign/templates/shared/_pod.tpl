@@ -79,11 +79,13 @@ ipFamilies: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
 
-{{/* Fails if the Service has IPv6 addresses, but its pods do not. */}}
+{{/* Fails if a Service has IPv6 addresses, but its pods do not listen at them: (list $ "service"). */}}
 {{- define "countersign.checkIpFamilies" -}}
-{{- with .Values.service }}
-{{- if and (ne $.Values.listenAddress "::") (or (has "IPv6" .ipFamilies) (hasSuffix "DualStack" .ipFamilyPolicy)) }}
-{{- fail "service.ipFamilyPolicy or service.ipFamilies gives the Service an IPv6 address, at which the pods do not listen: set listenAddress to `::`" }}
+{{- $values := (index . 0).Values }}
+{{- $name := index . 1 }}
+{{- with get $values $name }}
+{{- if and (ne $values.listenAddress "::") (or (has "IPv6" .ipFamilies) (hasSuffix "DualStack" .ipFamilyPolicy)) }}
+{{- fail (printf "%s.ipFamilyPolicy or %s.ipFamilies gives the Service an IPv6 address, at which the pods do not listen: set listenAddress to `::`" $name $name) }}
 {{- end }}
 {{- end }}
 {{- end }}
