@@ -14,8 +14,9 @@
 #   tools.sh deny    .tools/bin/cargo-deny        checks dependencies (deny.toml)
 #   tools.sh charts  what `make charts` needs: .tools/bin/helm, helm-unittest, helm-docs and kube-score, which need Go,
 #                    kubernetes-validate in .tools/venv, .tools/bin/promtool, and bwrap (a Debian package)
-#   tools.sh kubernetes  what `make charts-live` needs besides: .tools/kubernetes with kube-apiserver (built with Go, about five
-#                    minutes), etcd (a Debian package) and the definitions of the resources of other projects
+#   tools.sh kubernetes  what `make charts-live` needs besides: .tools/kubernetes with kube-apiserver, prometheus-operator and
+#                    Prometheus (built with Go, about ten minutes), etcd (a Debian package) and the definitions of the resources
+#                    of other projects
 #   tools.sh sbom    .tools/bin/cargo-cyclonedx   lists the crates of a program; runs in the build stage of the Dockerfile
 #   tools.sh image   what `make image` and `make check-image` need: cargo-cyclonedx, hadolint and a validator of SBOMs in .tools/venv,
 #                    Envoy, PostgreSQL, redis-server, Prometheus, .tools/bin/bwrap and jq; .tools/compose-spec.json, the schema
@@ -32,6 +33,7 @@ KUBE_SCORE=v1.20.0
 KUBERNETES=v1.36.1
 GATEWAY_API=v1.6.1
 PROMETHEUS_OPERATOR=v0.85.0
+PROMETHEUS=v0.316.0 # the Go module of Prometheus 3.16.0
 CERT_MANAGER=v1.21.2
 OAUTH2_PROXY=v7.15.6
 COMPOSE_GO=v2.16.2
@@ -49,7 +51,7 @@ main() {
     bench) install_envoy && install_postgresql && install_load_tools && install_requirements bench && install_oauth2_proxy ;;
     deny) install_cargo_deny ;;
     charts) install_chart_tools ;;
-    kubernetes) install_kube_apiserver; install_etcd; install_resource_definitions ;;
+    kubernetes) install_kube_apiserver; install_prometheus_operator; install_kubernetes_prometheus; install_etcd; install_resource_definitions ;;
     sbom) install_cargo_cyclonedx ;;
     image) install_image_tools ;;
     docs) install_mdbook ;;
@@ -353,23 +355,51 @@ install_kube_apiserver() {
     [ ! -x "$tools/kubernetes/kube-apiserver" ] || return 0
     command -v go >/dev/null || fail "Go is missing, with which kube-apiserver is built: apt-get install -y golang, or https://go.dev/dl"
     echo "building kube-apiserver $KUBERNETES (only the first time; takes about five minutes)"
-    local build="$tools/build-go" source
+    local names=k8s.io/component-base/version minor source
     source=$(module_folder k8s.io/kubernetes "$KUBERNETES")
-    rm -rf "$build" && mkdir -p "$build" "$tools/kubernetes"
+    minor=$(cut -d . -f 2 <<<"$KUBERNETES")
     {
-        echo "module kube-apiserver"
         grep '^go ' "$source/go.mod"
         echo "require k8s.io/kubernetes $KUBERNETES"
         sed -n "s|^\t\(k8s.io/[^ ]*\) => ./staging.*|replace \1 => \1 v0.${KUBERNETES#v1.}|p" "$source/go.mod"
-    } >"$build/go.mod"
+    } | build_in_module k8s.io/kubernetes/cmd/kube-apiserver kube-apiserver \
+        "-X $names.gitVersion=$KUBERNETES -X $names.gitMajor=1 -X $names.gitMinor=$minor"
+}
+
+# The module of the operator replaces two modules by folders that the module proxy does not have. A module that requires it ignores the
+# replacements.
+install_prometheus_operator() {
+    local module=github.com/prometheus-operator/prometheus-operator stamp="$tools/.prometheus-operator-$PROMETHEUS_OPERATOR" source
+    [ ! -e "$stamp" ] || return 0
+    command -v go >/dev/null || fail "Go is missing, with which prometheus-operator is built: apt-get install -y golang, or https://go.dev/dl"
+    echo "building prometheus-operator $PROMETHEUS_OPERATOR (only the first time; takes a minute or two)"
+    source=$(module_folder "$module" "$PROMETHEUS_OPERATOR")
+    { grep '^go ' "$source/go.mod" && echo "require $module $PROMETHEUS_OPERATOR"; } |
+        build_in_module "$module/cmd/operator" prometheus-operator "-X github.com/prometheus/common/version.Version=${PROMETHEUS_OPERATOR#v}"
+    touch "$stamp"
+}
+
+# build_in_module PACKAGE NAME LINKER FLAGS: builds .tools/kubernetes/NAME in a module of its own, whose go.mod has the lines of the
+# standard input.
+build_in_module() {
+    local build="$tools/build-go"
+    rm -rf "$build" && mkdir -p "$build" "$tools/kubernetes"
+    { echo "module build" && cat; } >"$build/go.mod"
     # A file with this build tag is not built. It makes `go mod tidy` list what the program needs.
-    printf '//go:build tools\n\npackage tools\n\nimport _ "k8s.io/kubernetes/cmd/kube-apiserver"\n' >"$build/tools.go"
-    local names=k8s.io/component-base/version minor
-    minor=$(cut -d . -f 2 <<<"$KUBERNETES")
-    (cd "$build" && go mod tidy >/dev/null 2>&1 && go build -o "$tools/kubernetes/kube-apiserver" \
-        -ldflags "-s -w -X $names.gitVersion=$KUBERNETES -X $names.gitMajor=1 -X $names.gitMinor=$minor" \
-        k8s.io/kubernetes/cmd/kube-apiserver) || fail "kube-apiserver cannot be built"
+    printf '//go:build tools\n\npackage tools\n\nimport _ "%s"\n' "$1" >"$build/tools.go"
+    (cd "$build" && go mod tidy >/dev/null 2>&1 && go build -o "$tools/kubernetes/$2" -ldflags "-s -w $3" "$1") || fail "$2 cannot be built"
     rm -rf "$build"
+}
+
+# The Prometheus of Debian is built without the discovery of targets in Kubernetes. This one is built without the discovery anywhere else.
+install_kubernetes_prometheus() {
+    local module=github.com/prometheus/prometheus stamp="$tools/.kubernetes-prometheus-$PROMETHEUS"
+    [ ! -e "$stamp" ] || return 0
+    command -v go >/dev/null || fail "Go is missing, with which Prometheus is built: apt-get install -y golang, or https://go.dev/dl"
+    echo "building Prometheus $PROMETHEUS (only the first time; takes a few minutes)"
+    GOBIN="$tools/kubernetes" CGO_ENABLED=0 go install -tags remove_all_sd,enable_kubernetes_sd -ldflags "-s -w" \
+        "$module/cmd/prometheus@$PROMETHEUS" "$module/cmd/promtool@$PROMETHEUS"
+    touch "$stamp"
 }
 
 # Extracts etcd from its Debian package. The installation of the package would start a server.
@@ -380,15 +410,18 @@ install_etcd() {
 }
 
 install_resource_definitions() {
-    local to="$tools/kubernetes/crds" gateway prometheus certificates
-    [ ! -e "$to/.made" ] || return 0
+    local to="$tools/kubernetes/crds" gateway prometheus certificates stamp
+    # The last part stands for the list of files below.
+    stamp="$to/.$GATEWAY_API-$PROMETHEUS_OPERATOR-$CERT_MANAGER-2"
+    [ ! -e "$stamp" ] || return 0
     gateway=$(module_folder sigs.k8s.io/gateway-api "$GATEWAY_API")/config/crd/standard/gateway.networking.k8s.io
     prometheus=$(module_folder github.com/prometheus-operator/prometheus-operator "$PROMETHEUS_OPERATOR")/example/prometheus-operator-crd/monitoring.coreos.com
     certificates=$(module_folder github.com/cert-manager/cert-manager "$CERT_MANAGER")/deploy/crds/cert-manager.io
-    mkdir -p "$to"
-    cp "$gateway"_{tlsroutes,httproutes,backendtlspolicies}.yaml "$prometheus"_{podmonitors,servicemonitors,prometheusrules}.yaml \
+    rm -rf "$to" && mkdir -p "$to"
+    cp "$gateway"_{tlsroutes,httproutes,backendtlspolicies}.yaml \
+        "$prometheus"_{podmonitors,servicemonitors,prometheusrules,prometheuses,probes}.yaml \
         "$certificates"_certificates.yaml "$to"
-    touch "$to/.made"
+    touch "$stamp"
 }
 
 install_mdbook() {
