@@ -55,10 +55,11 @@ charts: debug-images ## check the Helm charts and run their pods without a clust
 	scripts/tools.sh charts
 	scripts/charts.sh
 
-charts-live: ## apply the Helm charts to a real Kubernetes API server (builds kube-apiserver, needs Go)
+charts-live: build ## apply the Helm charts to a real Kubernetes API server, with the Prometheus operator (builds them, needs Go)
 	scripts/tools.sh charts
 	scripts/tools.sh kubernetes
 	.tools/venv/bin/python -B tests/charts/live.py
+	.tools/venv/bin/python -B tests/charts/monitoring.py
 
 image: prerequisites ## build the container images with buildah, or else only their contents; check and run them (optimized build)
 	scripts/tools.sh image
