@@ -85,7 +85,7 @@ def api_server(address: str = "127.0.0.1") -> Iterator[ApiServer]:
               f"--advertise-client-urls={urls[0]}", f"--listen-peer-urls={urls[1]}")
         server = start(stack, directory / "api.log", "kube-apiserver", f"--etcd-servers={urls[0]}", f"--secure-port={API}",
                        f"--bind-address={address}", f"--cert-dir={directory}/certificates", "--authorization-mode=RBAC",
-                       f"--token-auth-file={directory}/tokens.csv", "--service-cluster-ip-range=10.0.0.0/24",
+                       f"--token-auth-file={directory}/tokens.csv", "--service-cluster-ip-range=10.0.0.0/24,fd00::/120",
                        "--service-account-issuer=https://kubernetes.default.svc", f"--service-account-key-file={directory}/key.pem",
                        f"--service-account-signing-key-file={directory}/key.pem", "--disable-admission-plugins=ServiceAccount")
         api = ApiServer(directory, address)
