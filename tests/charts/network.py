@@ -36,7 +36,8 @@ class PodNetwork:
     def __init__(self):
         number = next(_numbers)
         self.address = f"{PREFIX}.{number}"
-        self.holder = subprocess.Popen(["unshare", "--net", "sh", "-c", "echo ready; exec sleep infinity"], stdout=subprocess.PIPE)
+        # It ends with this process at the latest: `cat` reads the end of its input.
+        self.holder = subprocess.Popen(["unshare", "--net", "sh", "-c", "echo ready; exec cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self.holder.stdout.readline()
         _run("ip", "link", "add", f"pod{number}", "type", "veth", "peer", "name", "eth0", "netns", str(self.holder.pid))
         _run("ip", "link", "set", f"pod{number}", "master", BRIDGE, "up")
@@ -51,6 +52,7 @@ class PodNetwork:
     def close(self) -> None:
         self.holder.kill()
         self.holder.wait()
+        self.holder.stdin.close()
         self.holder.stdout.close()
 
 

@@ -42,9 +42,9 @@ spec:
     - { name: admin, port: {{ .port }}, targetPort: admin }
 {{- end }}
 
-{{/* A regular expression for the jobs of the targets of the release. The Prometheus operator names the job of a PodMonitor after its
-namespace and name, and that of a ServiceMonitor after its Service. Empty without a monitor. */}}
-{{- define "countersign.jobs" -}}
+{{/* A selector of the targets of the release, or of `prometheusRule.jobs`. The Prometheus operator names the job of a PodMonitor after
+its namespace and name, and that of a ServiceMonitor after its Service. Empty without a monitor. */}}
+{{- define "countersign.targets" -}}
 {{- $jobs := list }}
 {{- if .Values.podMonitor.enabled }}
 {{- $jobs = append $jobs (printf "%s/%s" .Release.Namespace (include "countersign.fullname" .)) }}
@@ -52,7 +52,11 @@ namespace and name, and that of a ServiceMonitor after its Service. Empty withou
 {{- if .Values.serviceMonitor.enabled }}
 {{- $jobs = append $jobs (printf "%s-metrics" (include "countersign.fullname" .)) }}
 {{- end }}
-{{- .Values.prometheusRule.jobs | default (join "|" $jobs) -}}
+{{- if .Values.prometheusRule.jobs }}
+{{- printf "job=~%s" (toJson .Values.prometheusRule.jobs) }}
+{{- else if $jobs }}
+{{- printf "namespace=%s, job=~%s" (toJson .Release.Namespace) (join "|" $jobs | toJson) }}
+{{- end }}
 {{- end }}
 
 {{/* The rules of a file: (dict "root" $ "file" PATH). `up` is the only metric that other programs have too. */}}
@@ -65,8 +69,8 @@ spec:
   {{- with .root.Values.prometheusRule.documentationUrl }}
   {{- $rules = $rules | replace "runbook_url: " (printf "runbook_url: %s/" (trimSuffix "/" .)) }}
   {{- end }}
-  {{- with include "countersign.jobs" .root }}
-  {{- $rules = regexReplaceAllLiteral "\\bup\\{.*?\\}" $rules (printf "up{job=~%s}" (toJson .)) }}
+  {{- with include "countersign.targets" .root }}
+  {{- $rules = regexReplaceAllLiteral "\\bup\\{.*?\\}" $rules (printf "up{%s}" .) }}
   {{- end }}
   {{- $rules | nindent 2 }}
 {{- end }}
