@@ -9,7 +9,7 @@ mod show;
 
 pub use export::{ExportArgs, HELP as EXPORT_HELP, export};
 
-use super::{CliError, CommandOutput, args::ManagerArgs, context::Context};
+use super::{CliError, CommandOutput, OutputFormat, args::ManagerArgs, context::Context};
 use clap::{Args, ValueHint};
 use countersign_client::declared::{Options, file, plan};
 use execute::execute;
@@ -28,25 +28,26 @@ pub const HELP: &str = "The command reads what exists, prints what it changes, a
 pub struct ApplyArgs {
     #[command(flatten)]
     manager: ManagerArgs,
-    /// A file, a directory whose files end with .yaml or .yml, or `-` for standard input; can be repeated
-    #[arg(short, long = "file", value_name = "PATH", value_hint = ValueHint::AnyPath, required_unless_present = "print_schema")]
+    /// Files, directories whose files end with .yaml or .yml, or `-` for standard input; can be repeated
+    #[arg(short, long = "file", value_name = "PATH", value_hint = ValueHint::AnyPath, num_args = 1..,
+        required_unless_present = "print_schema")]
     files: Vec<PathBuf>,
     /// Print the changes and make none
     #[arg(long)]
     dry_run: bool,
-    /// With --dry-run, exit with 1 if something would change
+    /// With --dry-run, exit with 10 if something would change
     #[arg(long, requires = "dry_run")]
     exit_code: bool,
     /// Delete roles, assignments, webhooks and API keys that have the `managedBy` of the files and are not in them
     #[arg(long)]
     prune: bool,
-    /// With --prune, also delete services, with all that belongs to them
+    /// Like --prune, and delete services too, with all that belongs to them
     #[arg(long)]
     prune_services: bool,
     /// Change what has another `managedBy`, and give it that of the files
     #[arg(long)]
     take_ownership: bool,
-    /// End API keys and webhook secrets whose files do not exist, and make others
+    /// Make other secrets of API keys and webhooks in place of those whose files do not exist
     #[arg(long)]
     replace_missing_secrets: bool,
     /// Print the JSON schema of the files
@@ -77,13 +78,16 @@ pub async fn run(context: &Context, args: ApplyArgs) -> Result<CommandOutput, Cl
     let output = CommandOutput::new(show::text(&plan), json);
     if args.dry_run {
         let differs = args.exit_code && !plan.is_empty();
-        let error = differs.then(|| CliError::Failed(format!("{} changes would be made", plan.len())));
+        let error = differs.then(|| CliError::WouldChange { count: plan.len() });
         return Ok(output.with_note("Nothing was changed.").with_error(error));
     }
     if plan.is_empty() {
         return Ok(output);
     }
-    context.messages.note(&format!("Making {} changes.", plan.len()));
+    // Who interrupts the command knows what it was doing.
+    if context.format() == OutputFormat::Text {
+        output.print(OutputFormat::Text)?;
+    }
     let results = execute(context, &access, &plan).await;
     let failed = results.iter().filter(|result| result.is_err()).count();
     let summary = format!("{} of {} changes were made.", results.len() - failed, results.len());
@@ -95,5 +99,5 @@ pub async fn run(context: &Context, args: ApplyArgs) -> Result<CommandOutput, Cl
         ))
     });
     let note = if error.is_some() { String::new() } else { summary };
-    Ok(output.with_json(show::json(&plan, &results)).with_note(note).with_error(error))
+    Ok(CommandOutput::default().with_json(show::json(&plan, &results)).with_note(note).with_error(error))
 }

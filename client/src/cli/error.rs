@@ -16,6 +16,8 @@ pub const USAGE: u8 = 2;
 const DENIED: u8 = 3;
 /// The exit code if a server is unreachable.
 const UNREACHABLE: u8 = 4;
+/// `apply --dry-run --exit-code` found changes.
+const WOULD_CHANGE: u8 = 10;
 
 /// The exit code if a command is not executable, as in shells.
 const NOT_EXECUTABLE: u8 = 126;
@@ -96,6 +98,12 @@ pub enum CliError {
         /// The message.
         message: String,
     },
+    /// `apply --dry-run --exit-code` found changes.
+    #[error("{count} {} would be made", if *count == 1 { "change" } else { "changes" })]
+    WouldChange {
+        /// The number.
+        count: usize,
+    },
     /// The action succeeded, but the profile was not saved.
     #[error("done, but not saved in the profile: {0}")]
     NotSaved(ProfileError),
@@ -137,6 +145,7 @@ impl CliError {
             Self::Denied { .. } | Self::NotFound { .. } | Self::Issuer(IssuerError::Refused { .. }) => DENIED,
             Self::NotStarted { error, .. } if error.kind() == std::io::ErrorKind::NotFound => COMMAND_NOT_FOUND,
             Self::NotStarted { .. } => NOT_EXECUTABLE,
+            Self::WouldChange { .. } => WOULD_CHANGE,
             Self::Unreachable(_)
             | Self::Issuer(IssuerError::Unreachable { .. })
             | Self::Api(ApiError::Unreachable { .. })
@@ -207,6 +216,7 @@ impl CliError {
                 USAGE => "USAGE",
                 DENIED => "DENIED",
                 UNREACHABLE => "UNREACHABLE",
+                WOULD_CHANGE => "WOULD_CHANGE",
                 _ => "FAILED",
             },
         }

@@ -53,6 +53,7 @@ Exit codes:
   2  wrong usage
   3  denied or not found
   4  unreachable
+  10 `apply --dry-run --exit-code`: something would change
   `countersign agent exec` exits with the code of its command.
 
 Next: countersign agent keygen --help";

@@ -117,6 +117,7 @@ fn fixed_hint(error: &CliError) -> Option<&'static str> {
         | CliError::Failed(_)
         | CliError::NotFound { .. }
         | CliError::NotEnforced { .. }
+        | CliError::WouldChange { .. }
         | CliError::Unreachable(_) => None,
     }
 }

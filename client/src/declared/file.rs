@@ -4,7 +4,7 @@
 
 use countersign_identity::{
     AgentId, ServiceId,
-    names::{LABEL_REQUIREMENT, is_label},
+    names::{InvalidName, LABEL_REQUIREMENT, Permission, RoleName, is_label},
 };
 use reqwest::Url;
 use serde::{Deserialize, Serialize};
@@ -212,16 +212,20 @@ fn matches(pattern: &str, text: &str) -> bool {
 pub fn parse(file: &str, text: &str) -> Result<Vec<Document>, FileError> {
     let error = |problem: String| FileError { file: file.to_owned(), problem };
     let mut documents: Vec<Document> =
-        serde_saphyr::from_multiple(text).map_err(|problem| error(problem.to_string()))?;
+        serde_saphyr::from_multiple_with_options(text, serde_saphyr::options! { strict_booleans: true })
+            .map_err(|problem| error(problem.to_string()))?;
     for document in &mut documents {
         let is_label = document.managed_by.as_deref().is_none_or(is_label);
         require(is_label, &format!("managedBy: {LABEL_REQUIREMENT}")).map_err(error)?;
         let managed_by = &document.managed_by;
         for service in &mut document.services {
             service.set_managed_by(managed_by.as_deref());
-            // The control plane stores URLs in this form. It refuses what is no URL.
+            // The control plane stores URLs in this form.
             for webhook in &mut service.webhooks {
-                webhook.url = Url::parse(&webhook.url).map_or_else(|_| webhook.url.clone(), String::from);
+                let url = Url::parse(&webhook.url);
+                let is_no_url =
+                    |problem| error(format!("service {}: webhook {}: {problem}", service.name, webhook.url));
+                webhook.url = url.map_err(is_no_url)?.into();
             }
         }
     }
@@ -231,6 +235,16 @@ pub fn parse(file: &str, text: &str) -> Result<Vec<Document>, FileError> {
         }
     }
     Ok(documents)
+}
+
+impl Document {
+    /// The paths of all secrets.
+    pub fn secret_files(&mut self) -> impl Iterator<Item = &mut PathBuf> {
+        self.services.iter_mut().flat_map(|DeclaredService { webhooks, keys, .. }| {
+            let of_webhooks = webhooks.iter_mut().filter_map(|webhook| webhook.secret_file.as_mut());
+            of_webhooks.chain(keys.iter_mut().filter_map(|key| key.secret_file.as_mut()))
+        })
+    }
 }
 
 impl DeclaredService {
@@ -245,13 +259,21 @@ impl DeclaredService {
     }
 }
 
-/// Checks that no service is described twice, in all files.
-pub fn check_services<'a>(services: impl IntoIterator<Item = &'a DeclaredService>) -> Result<(), String> {
-    let mut seen = HashSet::new();
-    for DeclaredService { name, id, .. } in services {
+/// Checks that no service is described twice, and that no two secrets have the same file, in all files.
+pub fn check_services(services: &[DeclaredService]) -> Result<(), String> {
+    let (mut seen, mut secret_files) = (HashSet::new(), HashSet::new());
+    for DeclaredService { name, id, webhooks, keys, .. } in services {
         let key = id.as_deref().unwrap_or(name);
         if !seen.insert(key) {
-            return Err(format!("the service {key} is described twice: put all of it in one place"));
+            return Err(format!("the service {key} is described twice: all of it must be in one document of one file"));
+        }
+        let of_webhooks = webhooks.iter().filter_map(|webhook| webhook.secret_file.as_ref());
+        let of_keys = keys.iter().filter_map(|key| key.secret_file.as_ref());
+        if let Some(file) = of_webhooks.chain(of_keys).find(|file| !secret_files.insert(*file)) {
+            return Err(format!(
+                "service {key}: secretFile {} is named twice: each secret needs a file of its own",
+                file.display()
+            ));
         }
     }
     Ok(())
@@ -265,6 +287,13 @@ fn check_service(service: &DeclaredService) -> Result<(), String> {
         require(id.parse::<ServiceId>().is_ok(), "id: is not the id of a service, which begins with svc_")?;
     }
     unique("roles", "name", roles.iter().map(|role| role.name.as_str()))?;
+    for (number, role) in roles.iter().enumerate() {
+        let check = |result: Result<(), InvalidName>| result.map_err(|problem| format!("roles[{number}]: {problem}"));
+        check(RoleName::try_from(role.name.as_str()).map(drop))?;
+        role.permissions
+            .iter()
+            .try_for_each(|permission| check(Permission::try_from(permission.as_str()).map(drop)))?;
+    }
     unique("webhooks", "url", webhooks.iter().map(|webhook| webhook.url.as_str()))?;
     unique("keys", "name", keys.iter().map(|key| key.name.as_str()))?;
     for (number, assignment) in assignments.iter().enumerate() {

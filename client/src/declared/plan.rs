@@ -50,12 +50,14 @@ pub struct ExistingService {
 /// Whether the file of a secret exists. The caller looks, because the plan opens no file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SecretState {
-    /// The file exists, or none is named.
+    /// The file exists.
     Kept,
     /// A run was interrupted after it began to make the secret.
     Interrupted,
     /// There is no file.
     Missing,
+    /// There can be no file: the path is that of a directory, or its directory does not exist.
+    Impossible,
 }
 
 /// The changes of all services, in the order in which they are made.
@@ -121,10 +123,35 @@ impl Options<'_> {
     fn check_owner(self, what: &str, existing: Option<&str>, wanted: Option<&str>) -> Result<(), String> {
         match (existing, wanted) {
             (Some(existing), Some(wanted)) if existing != wanted && !self.takes_ownership => {
-                let next = "state it in one place, or pass --take-ownership";
-                Err(format!("{what} is managed by {existing}, and these files have the name {wanted}\nNext: {next}"))
+                let next = "delete it from these files, or pass --take-ownership";
+                Err(format!("{what} has managedBy {existing}, and the file has managedBy {wanted}\nNext: {next}"))
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Refuses to change what other files state from a file without `managedBy`, which takes no ownership.
+    fn check_change(self, what: &str, existing: Option<&str>, wanted: Option<&str>) -> Result<(), String> {
+        match (existing, wanted) {
+            (Some(existing), None) if !self.takes_ownership => {
+                let next = "set `managedBy` in the file, or pass --take-ownership";
+                Err(format!("{what} has managedBy {existing}, and the file has none\nNext: {next}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses a file for a new secret that would replace another file.
+    fn check_new_secret(self, what: &str, file: Option<&Path>) -> Result<(), String> {
+        let Some(file) = file else { return Ok(()) };
+        let path = file.display();
+        match (self.secret_state)(file) {
+            SecretState::Interrupted | SecretState::Missing => Ok(()),
+            SecretState::Kept => {
+                let next = "name another secretFile, or delete the file if nothing uses it";
+                Err(format!("{what} does not exist yet, and its secret would replace the file {path}\nNext: {next}"))
+            }
+            SecretState::Impossible => Err(no_file(what, file)),
         }
     }
 
@@ -133,15 +160,24 @@ impl Options<'_> {
         match file.map_or(SecretState::Kept, |file| (self.secret_state)(file)) {
             SecretState::Kept => Ok(false),
             SecretState::Interrupted => Ok(true),
+            SecretState::Impossible => Err(no_file(what, file.unwrap_or_else(|| Path::new("")))),
             SecretState::Missing if self.replaces_missing => Ok(true),
             SecretState::Missing => {
                 let file = file.map(|file| file.display().to_string()).unwrap_or_default();
                 let next =
-                    "put the file in its place, or pass --replace-missing-secrets to end the secret and make another";
+                    "put the file in its place, delete `secretFile`, or pass --replace-missing-secrets to make another";
                 Err(format!("{what} exists, but not the file of its secret, {file}\nNext: {next}"))
             }
         }
     }
+}
+
+fn no_file(what: &str, file: &Path) -> String {
+    let next = "create the directory, or name another secretFile";
+    format!(
+        "{what}: {} cannot be a file: it is a directory, or its directory does not exist\nNext: {next}",
+        file.display()
+    )
 }
 
 /// Plans the changes. `managed_by` has the names of the files.
@@ -172,8 +208,9 @@ pub fn plan(
     for service in existing.services_in_no_file.iter().filter(|_| options.prunes).filter(is_managed) {
         if !options.prunes_services {
             let name = &service.name;
-            let next = "--prune-services deletes it, with all that belongs to it";
-            plan.warnings.push(format!("no file states the service {name}, which has their name: {next}"));
+            let managed_by = service.managed_by.as_deref().unwrap_or_default();
+            let next = "It stays. --prune-services would delete it, with all that belongs to it";
+            plan.warnings.push(format!("the service {name} has managedBy {managed_by}, but is in no file. {next}"));
             continue;
         }
         plan.services.push(ServicePlan {
@@ -201,9 +238,11 @@ fn check_access(
             "you do not own the service {name}, and patterns match your own agents only\nNext: {next}"
         ));
     }
-    if existing.is_read_by_key && options.prunes && id.is_none() {
-        let next = "set `id`, so that nothing is deleted at another service";
-        return Err(format!("--prune with an API key needs the id of the service {name}\nNext: {next}"));
+    if existing.is_read_by_key && id.is_none() {
+        let next = "set `id`, so that nothing is changed at another service";
+        return Err(format!(
+            "an API key cannot read the name of its service, so the service {name} needs an id\nNext: {next}"
+        ));
     }
     if patterns().any(|it| it.email.is_some()) && existing.agents.iter().any(|agent| agent.email.is_none()) {
         let next = "update the control plane, or match names";
@@ -252,14 +291,19 @@ fn plan_service(
                 service.managed_by.as_deref(),
                 managed_by.as_deref(),
             )?;
+            let before = changes.len();
             if let Some(to) = managed_by.clone().filter(|_| service.managed_by != *managed_by) {
                 changes.push(Change::ManageService { from: service.managed_by.clone(), to });
             }
             if service.name != *name {
-                changes.push(Change::RenameService { from: service.name.clone() });
+                changes.push(Change::RenameService { from: service.name.clone(), to: name.clone() });
             }
             if let Some(accepts_unbound) = accepts_unbound_tokens.filter(|it| *it != service.accepts_unbound_tokens) {
                 changes.push(Change::ChangeService { accepts_unbound });
+            }
+            if changes.len() > before {
+                let existing = service.managed_by.as_deref();
+                options.check_change(&format!("the service {name}"), existing, managed_by.as_deref())?;
             }
         }
     }
@@ -278,10 +322,10 @@ fn plan_service(
         assignments.into_iter().filter(is_kept).partition(Change::is_deletion);
     changes.extend(assignments);
     for webhook in webhooks {
-        changes.extend(plan_webhook(name, webhook, found, options)?);
+        changes.extend(plan_webhook(name, webhook, found, options, warnings)?);
     }
     for key in keys {
-        changes.extend(plan_key(key, managed_by.as_ref(), found, options)?);
+        changes.extend(plan_key(declared, key, found, options, warnings)?);
     }
     changes.extend(revocations);
     changes.extend(deleted);
@@ -330,7 +374,11 @@ fn plan_role(
         managed_by: declared.managed_by.as_ref().and(role.managed_by.clone()),
     };
     let to = DeclaredRole { permissions: sorted(&declared.permissions), ..declared.clone() };
-    Ok((from != to).then(|| Change::ChangeRole { id: role.role_id.clone(), from, to }))
+    if from == to {
+        return Ok(None);
+    }
+    options.check_change(&what, role.managed_by.as_deref(), to.managed_by.as_deref())?;
+    Ok(Some(Change::ChangeRole { id: role.role_id.clone(), from, to }))
 }
 
 fn sorted(items: &[String]) -> Vec<String> {
@@ -349,11 +397,17 @@ fn plan_webhook(
     declared: &DeclaredWebhook,
     found: Option<&ExistingService>,
     options: Options<'_>,
+    warnings: &mut Vec<String>,
 ) -> Result<Vec<Change>, String> {
+    let (what, file) = (format!("service {service}: the webhook {}", declared.url), declared.secret_file.as_deref());
     let Some(webhook) = find_webhook(declared, found) else {
+        options.check_new_secret(&what, file)?;
+        if file.is_none() {
+            let next = "`countersign webhook rotate-secret` makes another";
+            warnings.push(format!("{what} is new, and no secretFile is set, so nobody gets its secret: {next}"));
+        }
         return Ok(vec![Change::CreateWebhook(declared.clone())]);
     };
-    let what = format!("service {service}: the webhook {}", webhook.url);
     options.check_owner(&what, webhook.managed_by.as_deref(), declared.managed_by.as_deref())?;
     let mut changes = Vec::new();
     let from = DeclaredWebhook {
@@ -365,10 +419,10 @@ fn plan_webhook(
     };
     let to = DeclaredWebhook { events: sorted(&declared.events), secret_file: None, ..declared.clone() };
     if from != to {
+        options.check_change(&what, webhook.managed_by.as_deref(), to.managed_by.as_deref())?;
         changes.push(Change::ChangeWebhook { id: webhook.webhook_id.clone(), from, to });
     }
-    let file = declared.secret_file.as_deref();
-    if let (true, Some(file)) = (options.must_replace_secret(&format!("the webhook {}", webhook.url), file)?, file) {
+    if let (true, Some(file)) = (options.must_replace_secret(&what, file)?, file) {
         let (id, url, file) = (webhook.webhook_id.clone(), webhook.url.clone(), file.to_owned());
         changes.push(Change::ReplaceWebhookSecret { id, url, file });
     }
@@ -376,28 +430,40 @@ fn plan_webhook(
 }
 
 fn plan_key(
+    service: &DeclaredService,
     declared: &DeclaredKey,
-    managed_by: Option<&String>,
     found: Option<&ExistingService>,
     options: Options<'_>,
+    warnings: &mut Vec<String>,
 ) -> Result<Option<Change>, String> {
+    let (managed_by, file) = (service.managed_by.as_ref(), declared.secret_file.as_deref());
+    let what = format!("service {}: the key {}", service.name, declared.name);
     let keys = found.map(|found| found.keys.as_slice()).unwrap_or_default();
     let with_name = keys.iter().filter(|key| key.name == declared.name && key.revoked_at.is_none());
     // Of several keys with the name, that of the files.
     let Some(key) = with_name.max_by_key(|key| key.managed_by.as_ref() == managed_by) else {
+        if file.is_none() {
+            let next = "set `secretFile`, or create the key with `countersign key create`";
+            return Err(format!(
+                "{what} does not exist yet, and no secretFile is set, so nobody would get it\nNext: {next}"
+            ));
+        }
+        options.check_new_secret(&what, file)?;
         let (key, managed_by) = (declared.clone(), managed_by.cloned());
         return Ok(Some(Change::CreateKey { key, replaces: None, managed_by }));
     };
-    options.check_owner(&format!("the key {}", key.name), key.managed_by.as_deref(), managed_by.map(String::as_str))?;
+    if let (Some(existing), Some(managed_by)) = (&key.managed_by, managed_by)
+        && existing != managed_by
+    {
+        // The service has the `managedBy` of the files, or the plan ended before.
+        let next = "--prune does not end it, because a key keeps the name with which it was created";
+        warnings.push(format!("{what} has managedBy {existing}: {next}"));
+    }
     if key.scope != declared.scope.as_str() {
         let next = "give the key in the file another name, or revoke the key with `countersign key revoke`";
-        return Err(format!(
-            "the key {} exists with the scope {}, which cannot change\nNext: {next}",
-            key.name, key.scope
-        ));
+        return Err(format!("{what} exists with the scope {}, which cannot change\nNext: {next}", key.scope));
     }
-    let must_replace =
-        options.must_replace_secret(&format!("the key {}", key.name), declared.secret_file.as_deref())?;
+    let must_replace = options.must_replace_secret(&what, file)?;
     Ok(must_replace.then(|| Change::CreateKey {
         key: declared.clone(),
         replaces: Some(key.key_id.clone()),

@@ -27,13 +27,8 @@ services:
 /// Writes the file with absolute paths of secrets, and returns its path.
 fn write(shell: &Shell, name: &str, text: &str) -> String {
     let path = shell.new_path(name);
-    fs::write(&path, with_secret_files(shell, text)).unwrap();
+    fs::write(&path, text).unwrap();
     path.display().to_string()
-}
-
-fn with_secret_files(shell: &Shell, text: &str) -> String {
-    let secret = |name: &str| shell.path(name).display().to_string();
-    text.replace("hook.secret", &secret("hook.secret")).replace("sync.keys", &secret("sync.keys"))
 }
 
 fn kinds(plan: &Value) -> Vec<String> {
@@ -72,7 +67,7 @@ async fn files_are_applied_once_and_a_second_run_changes_nothing() {
         ["create service", "create role", "create assignment", "create assignment", "create webhook", "create key"];
     let planned = shell.json(&["apply", "-f", &file, "--dry-run"]);
     assert_eq!(kinds(&planned), everything);
-    assert_eq!(shell.failure(&["apply", "-f", &file, "--dry-run", "--exit-code"]).0, 1);
+    assert_eq!(shell.failure(&["apply", "-f", &file, "--dry-run", "--exit-code"]).0, 10);
     assert!(!shell.path("sync.keys").exists(), "a dry run changes nothing");
 
     let applied = shell.json(&["apply", "-f", &file]);
@@ -152,8 +147,9 @@ async fn api_key_applies_the_roles_of_its_service_only() {
     let agent = Agent::register(&control, "build-1").await;
     let shell = Shell::with_env(&control, &["URL", "CA", "SERVICE_ID", "SERVICE_KEY"]);
     let text = format!(
-        "apiVersion: countersign/v1\nservices:\n  - name: Mine\n    roles: [{{ name: reader, permissions: [read] }}]\n    \
+        "apiVersion: countersign/v1\nservices:\n  - name: Mine\n    id: {}\n    roles: [{{ name: reader, permissions: [read] }}]\n    \
          assignments: [{{ role: reader, agent: {} }}]\n",
+        control.service(),
         agent.id
     );
     let file = write(&shell, "mine.yaml", &text);
@@ -196,7 +192,7 @@ services: []
 async fn prune_deletes_only_what_has_the_name_of_the_files() {
     let (control, shell, agents) = start(&["build-1", "build-2"]).await;
     let folder = tempfile::tempdir().unwrap();
-    let place = |name: &str, text: &str| fs::write(folder.path().join(name), with_secret_files(&shell, text)).unwrap();
+    let place = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
     place("store.yml", STORE_OF_TEAM);
     place("notes.txt", "not a file of declared state");
     place("shop.yaml", SHOP_OF_TEAM);
@@ -220,7 +216,7 @@ async fn prune_deletes_only_what_has_the_name_of_the_files() {
     assert_eq!(apply(&[])["changes"], json!([]), "without --prune nothing is deleted");
     let kept = shell.json(&["apply", "-f", &state, "--prune", "--dry-run"]);
     assert!(!kinds(&kept).contains(&"delete service".to_owned()), "{kept}");
-    assert!(kept["warnings"][0].as_str().unwrap().contains("no file states the service Store"), "{kept}");
+    assert!(kept["warnings"][0].as_str().unwrap().contains("the service Store has managedBy team, but is in no file"), "{kept}");
     let plan = shell.stdout(&["apply", "-f", &state, "--prune-services", "--dry-run"]);
     for line in [
         format!("  - assignment reader of {} (build-2)\n", agents[1]),
@@ -299,6 +295,26 @@ async fn prune_refuses_files_that_would_delete_too_much() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_secret_replaces_no_file_and_is_not_lost() {
+    let (_control, shell, _agents) = start(&["build-1"]).await;
+    let refused = |keys: &str, expected: &str| {
+        let text = format!("apiVersion: countersign/v1\nservices:\n  - name: Vault\n    keys: [{keys}]\n");
+        let (code, error) = shell.failure(&["apply", "-f", &write(&shell, "vault.yaml", &text)]);
+        assert!(code == 1 || code == 2, "{error}");
+        assert!(error.contains(expected), "{expected}: {error}");
+    };
+    let own = shell.path("precious").display().to_string();
+    fs::write(&own, "mine").unwrap();
+    refused("{ name: a, scope: sync }", "the key a does not exist yet, and no secretFile is set");
+    refused("{ name: a, scope: sync, secretFile: precious }", "its secret would replace the file");
+    refused("{ name: a, scope: sync, secretFile: none/a }", "cannot be a file");
+    refused("{ name: a, scope: sync, secretFile: x }, { name: b, scope: full, secretFile: x }", "is named twice");
+    assert_eq!(fs::read_to_string(&own).unwrap(), "mine");
+    let services = shell.json(&["service", "list"]);
+    assert!(services.as_array().unwrap().iter().all(|service| service["name"] != "Vault"), "{services}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_webhook_is_found_again_by_another_form_of_its_url() {
     let (_control, shell, _agents) = start(&["build-1", "build-2"]).await;
     // The control plane stores the URL of a webhook in its normal form.
@@ -321,10 +337,13 @@ async fn what_other_files_state_changes_owner_only_if_it_is_allowed() {
     assert_eq!(taken["changes"][0]["fields"]["managedBy"], json!({ "from": "none", "to": "team" }));
     assert_eq!(shell.json(&["apply", "-f", &team])["changes"], json!([]));
     assert_eq!(shell.json(&["apply", "-f", &unnamed])["changes"], json!([]), "files without a name take none away");
+    let changing = SHOP_OF_TEAM.replace("managedBy: team\n", "").replace("[write]", "[write, list]");
+    let (code, error) = shell.failure(&["apply", "-f", &write(&shell, "changing.yaml", &changing)]);
+    assert!(code == 1 && error.contains("the role writer has managedBy team, and the file has none"), "{error}");
 
     let others = write(&shell, "others.yaml", &SHOP_OF_TEAM.replace("managedBy: team", "managedBy: others"));
     let (code, error) = shell.failure(&["apply", "-f", &others]);
-    assert!(code == 1 && error.contains("the service Shop is managed by team"), "{error}");
+    assert!(code == 1 && error.contains("the service Shop has managedBy team"), "{error}");
     assert_eq!(kinds(&shell.json(&["apply", "-f", &others, "--take-ownership"])), changed);
     assert_eq!(shell.json(&["apply", "-f", &others])["changes"], json!([]));
 }

@@ -127,20 +127,20 @@ impl Target<'_> {
                 results.extend(batch.iter().zip(made).map(|(change, result)| named(name, change, result)));
                 rest = others;
             } else {
-                results.push(named(name, change, self.make(name, change).await));
+                results.push(named(name, change, self.make(change).await));
                 rest = others;
             }
         }
         results
     }
 
-    async fn make(&mut self, name: &str, change: &Change) -> Result<(), CliError> {
+    async fn make(&mut self, change: &Change) -> Result<(), CliError> {
         let (api, credential, id) = (&self.access.api, &self.access.credential, self.id.as_str());
         match change {
             // Made before all others.
             Change::CreateService { .. } => Ok(()),
-            Change::RenameService { .. } => {
-                self.change_service(ServiceChange { name: Some(name), ..ServiceChange::default() }).await
+            Change::RenameService { from: _, to } => {
+                self.change_service(ServiceChange { name: Some(to), ..ServiceChange::default() }).await
             }
             Change::ManageService { from: _, to } => {
                 self.change_service(ServiceChange { managed_by: Some(to), ..ServiceChange::default() }).await

@@ -13,7 +13,8 @@ use countersign_client::{
 use std::collections::HashSet;
 
 /// The help text of `export` after its options.
-pub const HELP: &str = "The file contains no secrets. It contains all roles, assignments, webhooks and API keys that are not revoked, \
+pub const HELP: &str = "Without --service and COUNTERSIGN_SERVICE_ID, the file contains all your services, even if the profile has one. \
+    It contains no secrets. It contains all roles, assignments, webhooks and API keys that are not revoked, \
     and no `managedBy`.\n\n\
     Examples:\n  $ countersign export > services.yaml\n  $ countersign export --service SERVICE > shop.yaml\n\n\
     Next: countersign apply -f services.yaml --dry-run";

@@ -19,7 +19,7 @@ pub struct Files {
 
 /// Reads the files. With `prunes`, each document must have a name.
 pub fn read(paths: &[PathBuf], prunes: bool) -> Result<Files, CliError> {
-    let (mut services, mut managed_by) = (Vec::new(), BTreeSet::new());
+    let (mut services, mut managed_by, mut has_documents) = (Vec::new(), BTreeSet::new(), false);
     for path in paths {
         for path in expand(path)? {
             let name = if path.as_os_str() == "-" { "standard input".to_owned() } else { path.display().to_string() };
@@ -35,11 +35,18 @@ pub fn read(paths: &[PathBuf], prunes: bool) -> Result<Files, CliError> {
                 let next = "set `managedBy` in each document: only what has this name is deleted";
                 return Err(CliError::Usage(format!("{name}: --prune needs `managedBy`\nNext: {next}")));
             }
-            for document in documents {
+            has_documents |= !documents.is_empty();
+            for mut document in documents {
+                // Paths begin at the directory of the file, wherever the command runs.
+                let directory = path.parent().unwrap_or_else(|| Path::new(""));
+                document.secret_files().for_each(|file| *file = directory.join(&file));
                 managed_by.extend(document.managed_by);
                 services.extend(document.services);
             }
         }
+    }
+    if !has_documents {
+        return Err(CliError::Usage("the files have no document: each begins with `apiVersion`".to_owned()));
     }
     file::check_services(&services).map_err(CliError::Usage)?;
     Ok(Files { services, managed_by: managed_by.into_iter().collect() })

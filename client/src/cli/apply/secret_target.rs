@@ -15,10 +15,13 @@ use std::{
 
 /// Whether the file of a secret exists.
 pub fn state(path: &Path) -> SecretState {
-    match (path.exists(), pending(path).exists()) {
-        (true, _) => SecretState::Kept,
-        (false, true) => SecretState::Interrupted,
-        (false, false) => SecretState::Missing,
+    let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
+    let is_possible = !path.is_dir() && directory.is_none_or(Path::is_dir);
+    match (is_possible, path.exists(), pending(path).exists()) {
+        (false, ..) => SecretState::Impossible,
+        (true, true, _) => SecretState::Kept,
+        (true, false, true) => SecretState::Interrupted,
+        (true, false, false) => SecretState::Missing,
     }
 }
 

@@ -72,7 +72,7 @@ pub fn json(plan: &Plan, results: &[Result<(), String>]) -> Value {
                 .map(|(field, from, to)| (field.to_owned(), json!({ "from": from, "to": to })))
                 .collect();
             let mut change = json!({
-                "service": service.name, "action": line.action, "kind": line.kind, "name": line.name, "fields": fields,
+                "service": service.name, "serviceId": service.id, "action": line.action, "kind": line.kind, "name": line.name, "fields": fields,
             });
             match results.get(number) {
                 None => {}
@@ -118,9 +118,7 @@ fn line(change: &Change) -> Line {
         }
         Change::ManageService { from, to } => changed("service", "", vec![managed_by(from.as_deref(), Some(to))]),
         Change::DeleteService => deleted("service", ""),
-        Change::RenameService { from } => {
-            changed("service", "", vec![("name", from.clone(), "the name above".to_owned())])
-        }
+        Change::RenameService { from, to } => changed("service", "", vec![("name", from.clone(), to.clone())]),
         Change::ChangeService { accepts_unbound } => {
             let field = ("acceptsUnboundTokens", (!accepts_unbound).to_string(), accepts_unbound.to_string());
             changed("service", "", vec![field])

@@ -32,7 +32,7 @@ fn documents_of_a_file_are_parsed_with_their_defaults() {
         (KeyScope::Sync, Some("sync.keys".into()))
     );
     assert!(check_services(&first.services).is_ok());
-    let twice = check_services(first.services.iter().chain(&second.services)).unwrap_err();
+    let twice = check_services(&[&first.services[..], &second.services].concat()).unwrap_err();
     assert!(twice.contains("the service Shop is described twice"), "{twice}");
 }
 

@@ -7,7 +7,7 @@ use crate::{
     api::{AgentWithRoles, AssignedRole, ListedAgent},
     declared::{DeclaredService, file::DeclaredAssignment},
 };
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 /// The assignments that are missing or end at another time. A stated agent takes precedence over a pattern, and of two patterns the
 /// first.
@@ -22,7 +22,7 @@ pub fn plan_assignments(
     let held = held_roles(found);
     let names = names_of_agents(found, existing);
     let managed_by = declared.managed_by.as_ref();
-    let (mut changes, mut seen) = (Vec::new(), HashSet::new());
+    let (mut changes, mut seen) = (Vec::new(), HashMap::new());
     let (stated, patterns): (Vec<_>, Vec<_>) = declared.assignments.iter().partition(|it| it.agent.is_some());
     for assignment in stated.into_iter().chain(patterns) {
         let DeclaredAssignment { role, agent: _, pattern, expires_at } = assignment;
@@ -30,7 +30,7 @@ pub fn plan_assignments(
         let agents = agents_of(assignment, existing);
         if expires_at.as_deref().and_then(micros).is_some_and(|end| end <= existing.read_at.micros()) {
             warnings.push(format!("service {name}: an assignment of {role} has expired: delete it from the file"));
-            seen.extend(agents.into_iter().map(|agent| (agent, role.as_str())));
+            seen.extend(agents.into_iter().map(|agent| ((agent, role.as_str()), assignment)));
             continue;
         }
         if let (true, Some(pattern)) = (agents.is_empty(), pattern) {
@@ -44,32 +44,59 @@ pub fn plan_assignments(
             warnings.push(problem);
         }
         for agent in agents {
-            let held = held.get(&(agent, role.as_str())).copied();
-            let from = held.map(|held| AssignmentState {
-                expires_at: held.expires_at.clone(),
-                managed_by: held.managed_by.clone(),
-            });
-            options.check_owner(
-                &format!("service {name}: the assignment {role} of {agent}"),
-                from.as_ref().and_then(|from| from.managed_by.as_deref()),
-                managed_by.map(String::as_str),
-            )?;
-            let is_same = from.as_ref().is_some_and(|from| {
-                let is_same_name = managed_by.is_none() || from.managed_by.as_ref() == managed_by;
-                is_same_name && is_same_end(from.expires_at.as_deref(), expires_at.as_deref())
-            });
-            if seen.insert((agent, role.as_str())) && !is_same {
-                let name = names.get(agent).copied().unwrap_or_default().to_owned();
-                let (role, agent, expires_at) = (role.clone(), agent.to_owned(), expires_at.clone());
-                let managed_by = managed_by.cloned();
-                changes.push(Change::Assign { role, agent, name, expires_at, managed_by, from });
+            let first = *seen.entry((agent, role.as_str())).or_insert(assignment);
+            if !std::ptr::eq(first, assignment) {
+                let is_same = is_same_end(first.expires_at.as_deref(), expires_at.as_deref());
+                if first.pattern.is_some() && !is_same {
+                    warnings.push(format!(
+                        "service {name}: two patterns give {role} to {agent} with different ends: the first counts"
+                    ));
+                }
+                continue;
             }
+            let (held, agent_name) = (held.get(&(agent, role.as_str())).copied(), names.get(agent).copied());
+            let agent = (agent, agent_name.unwrap_or_default());
+            changes.extend(plan_assignment(declared, assignment, agent, held, *options)?);
         }
     }
     if let (true, Some(found), Some(managed_by)) = (options.prunes, found, managed_by) {
-        changes.extend(revocations(found, managed_by, &|role| seen.contains(role)));
+        changes.extend(revocations(found, managed_by, &|role| seen.contains_key(role)));
     }
     Ok(changes)
+}
+
+/// The change for an agent, which has an id and a name, and holds the role or not.
+fn plan_assignment(
+    declared: &DeclaredService,
+    assignment: &DeclaredAssignment,
+    (agent, name): (&str, &str),
+    held: Option<&AssignedRole>,
+    options: Options<'_>,
+) -> Result<Option<Change>, String> {
+    let (role, expires_at, managed_by) = (&assignment.role, &assignment.expires_at, &declared.managed_by);
+    let what = format!("service {}: the assignment {role} of {agent}", declared.name);
+    let existing = held.and_then(|held| held.managed_by.as_deref());
+    options.check_owner(&what, existing, managed_by.as_deref())?;
+    let is_same = held.is_some_and(|held| {
+        let is_same_name = managed_by.is_none() || held.managed_by == *managed_by;
+        is_same_name && is_same_end(held.expires_at.as_deref(), expires_at.as_deref())
+    });
+    if is_same {
+        return Ok(None);
+    }
+    options.check_change(&what, existing, managed_by.as_deref())?;
+    let state = |held: &AssignedRole| AssignmentState {
+        expires_at: held.expires_at.clone(),
+        managed_by: held.managed_by.clone(),
+    };
+    Ok(Some(Change::Assign {
+        role: role.clone(),
+        agent: agent.to_owned(),
+        name: name.to_owned(),
+        expires_at: expires_at.clone(),
+        managed_by: managed_by.clone(),
+        from: held.map(state),
+    }))
 }
 
 /// The assignments of the files that the files do not state any more. Those of a role that is deleted end with it.

@@ -54,6 +54,8 @@ pub enum Change {
     RenameService {
         /// The name so far.
         from: String,
+        /// The name in the file.
+        to: String,
     },
     /// Create a role.
     CreateRole(DeclaredRole),
