@@ -39,6 +39,7 @@ WRONG_VALUES = {
         ),
         ("apply: {enabled: true}", "set apply.existingSecret"),
         ("apply: {enabled: true, existingSecret: a}", "set apply.files"),
+        ("apply: {enabled: true, existingSecret: a, serviceAccountTokenAudience: b}", "the job uses one credential"),
         ("service: {apiNodePort: 30443}", "set service.type"),
         ("service: {ipFamilyPolicy: PreferDualStack}", "set listenAddress"),
         ("service: {ipFamilies: [IPv6]}", "set listenAddress"),
