@@ -36,6 +36,11 @@ statements! { POSTGRES_STATEMENTS:
     /// Maximum time that a migration waits for the lock of a table.
     SET_LOCK_TIMEOUT = "SET lock_timeout = '1s'";
     /// Suppresses PostgreSQL's notices that a table or an index already exists.
+    /// PostgreSQL plans a prepared statement for the statistics of its tables, and keeps the plan until it collects others. A table that
+    /// was empty then would be read as a whole at each request, however much it has grown. Each statement has an index.
+    SET_NO_TABLE_SCANS = "SET enable_seqscan = off";
+    /// A plan that must read a table has such high costs that PostgreSQL would compile it.
+    SET_NO_COMPILATION = "SET jit = off";
     SET_CLIENT_MIN_MESSAGES = "SET client_min_messages = warning";
 }
 
@@ -111,7 +116,7 @@ pub fn postgres_pool(connections: u32, mode: OpenMode) -> AnyPoolOptions {
 /// an export determines its duration.
 fn pool_settings(mode: OpenMode) -> Vec<String> {
     let (statement, idle) = (TRANSACTION_TIMEOUT.as_millis(), IDLE_IN_TRANSACTION_TIMEOUT.as_millis());
-    let mut settings = vec![set_application_name()];
+    let mut settings = vec![set_application_name(), SET_NO_TABLE_SCANS.to_owned(), SET_NO_COMPILATION.to_owned()];
     if mode == OpenMode::Serve {
         settings.push(format!("SET statement_timeout = {statement}"));
         settings.push(format!("SET idle_in_transaction_session_timeout = {idle}"));

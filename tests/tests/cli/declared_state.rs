@@ -216,7 +216,10 @@ async fn prune_deletes_only_what_has_the_name_of_the_files() {
     assert_eq!(apply(&[])["changes"], json!([]), "without --prune nothing is deleted");
     let kept = shell.json(&["apply", "-f", &state, "--prune", "--dry-run"]);
     assert!(!kinds(&kept).contains(&"delete service".to_owned()), "{kept}");
-    assert!(kept["warnings"][0].as_str().unwrap().contains("the service Store has managedBy team, but is in no file"), "{kept}");
+    assert!(
+        kept["warnings"][0].as_str().unwrap().contains("the service Store has managedBy team, but is in no file"),
+        "{kept}"
+    );
     let plan = shell.stdout(&["apply", "-f", &state, "--prune-services", "--dry-run"]);
     for line in [
         format!("  - assignment reader of {} (build-2)\n", agents[1]),
