@@ -302,11 +302,14 @@ impl Target<'_> {
         managed_by: Option<&str>,
     ) -> Result<(), CliError> {
         let (api, credential, id) = (&self.access.api, &self.access.credential, self.id.as_str());
-        if let Some(lost) = replaces {
-            self.repeated(async || api.revoke_key(credential, id, lost).await).await?;
-        }
         let new = NewKeyProperties { name: &key.name, scope: key.scope.as_str(), managed_by };
-        let request = async || api.create_key(credential, id, new).await;
+        // Another run may be making the secret, so no key ends before this run has locked the file of the secret.
+        let request = async || {
+            if let Some(lost) = replaces {
+                api.revoke_key(credential, id, lost).await?;
+            }
+            api.create_key(credential, id, new).await
+        };
         self.request_secret(key.secret_file.as_ref(), request, |new| &new.api_key).await
     }
 

@@ -1,15 +1,16 @@
 //! The file of a secret that the control plane makes and shows only once.
 //!
-//! Invariant: a secret that was requested is in its file, or the file `PATH.pending` tells that it was lost.
+//! Invariant: a secret that was requested is in its file, or the file `PATH.pending` tells that it was lost. One run at a time makes the
+//! secret of a file, because it locks `PATH.pending`.
 
 use crate::cli::CliError;
 use countersign_client::declared::SecretState;
 use secrecy::{ExposeSecret, SecretString};
 use std::{
     ffi::OsString,
-    fs::{self, File, OpenOptions},
+    fs::{self, File, OpenOptions, TryLockError},
     io::{self, Write},
-    os::unix::fs::OpenOptionsExt,
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
 };
 
@@ -32,12 +33,19 @@ pub struct SecretTarget {
 }
 
 impl SecretTarget {
-    /// Creates the file `PATH.pending`, so that an interruption leaves a trace.
+    /// Creates and locks the file `PATH.pending`, so that an interruption leaves a trace.
     pub fn create(path: &Path) -> Result<Self, CliError> {
-        let pending = pending(path);
-        let created = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&pending);
-        let file = created.map_err(|error| CliError::file("secretFile", path, error.to_string()))?;
-        Ok(Self { path: path.to_owned(), file })
+        let problem = |error: io::Error| CliError::file("secretFile", path, error.to_string());
+        let file = lock_pending(&pending(path)).map_err(problem)?;
+        let Some(file) = file else {
+            return Err(CliError::Failed(format!("another run is making the secret of {}", path.display())));
+        };
+        let target = Self { path: path.to_owned(), file };
+        if path.exists() {
+            target.discard();
+            return Err(CliError::Failed(format!("another run has made the secret of {} meanwhile", path.display())));
+        }
+        Ok(target)
     }
 
     /// Writes the secret and gives the file its name.
@@ -50,6 +58,24 @@ impl SecretTarget {
     /// Removes the trace, because no secret was made.
     pub fn discard(self) {
         let _ignored: io::Result<()> = fs::remove_file(pending(&self.path));
+    }
+}
+
+/// Opens the file of a secret that is being made; `None` if another run has locked it. The lock ends with the run.
+fn lock_pending(path: &Path) -> io::Result<Option<File>> {
+    loop {
+        let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Ok(None),
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+        // Another run may have given the file its name, or removed it, before this run locked it.
+        let (locked, named) = (file.metadata()?, fs::metadata(path));
+        if named.is_ok_and(|named| (named.dev(), named.ino()) == (locked.dev(), locked.ino())) {
+            file.set_len(0)?;
+            return Ok(Some(file));
+        }
     }
 }
 
