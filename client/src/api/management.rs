@@ -133,7 +133,7 @@ pub struct AssignedRole {
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ServiceChange<'a> {
-    /// The display name. A new service requires one.
+    /// The display name, which a new service must have.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<&'a str>,
     /// Whether the service accepts tokens that were issued for no service.
@@ -148,7 +148,7 @@ pub struct ServiceChange<'a> {
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RoleChange<'a> {
-    /// The name. A new role requires one, and it never changes.
+    /// The name, which a new role must have. It never changes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<&'a str>,
     /// The description.

@@ -60,13 +60,14 @@ pub async fn run(context: &Context, args: ApplyArgs) -> Result<CommandOutput, Cl
     if args.print_schema {
         return Ok(CommandOutput::raw(file::SCHEMA.into()));
     }
-    let Files { services, managed_by } = files::read(&args.files, args.prune || args.prune_services)?;
+    let prunes = args.prune || args.prune_services;
+    let Files { services, managed_by } = files::read(&args.files, prunes)?;
     let access = existing::Access::open(context, &args.manager, &services).await?;
-    let existing = access.read(&services, args.prune || args.prune_services).await?;
+    let existing = access.read(&services, prunes).await?;
     let options = Options {
         secret_state: &secret_target::state,
         replaces_missing: args.replace_missing_secrets,
-        prunes: args.prune || args.prune_services,
+        prunes,
         prunes_services: args.prune_services,
         takes_ownership: args.take_ownership,
     };

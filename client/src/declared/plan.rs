@@ -157,13 +157,14 @@ impl Options<'_> {
 
     /// Whether the secret of something that exists must be made again.
     fn must_replace_secret(self, what: &str, file: Option<&Path>) -> Result<bool, String> {
-        match file.map_or(SecretState::Kept, |file| (self.secret_state)(file)) {
+        let Some(file) = file else { return Ok(false) };
+        match (self.secret_state)(file) {
             SecretState::Kept => Ok(false),
             SecretState::Interrupted => Ok(true),
-            SecretState::Impossible => Err(no_file(what, file.unwrap_or_else(|| Path::new("")))),
+            SecretState::Impossible => Err(no_file(what, file)),
             SecretState::Missing if self.replaces_missing => Ok(true),
             SecretState::Missing => {
-                let file = file.map(|file| file.display().to_string()).unwrap_or_default();
+                let file = file.display();
                 let next =
                     "put the file in its place, delete `secretFile`, or pass --replace-missing-secrets to make another";
                 Err(format!("{what} exists, but not the file of its secret, {file}\nNext: {next}"))
@@ -180,7 +181,7 @@ fn no_file(what: &str, file: &Path) -> String {
     )
 }
 
-/// Plans the changes. `managed_by` has the names of the files.
+/// Plans the changes. `managed_by` has the values of `managedBy` in the files.
 pub fn plan(
     declared: &[DeclaredService],
     managed_by: &[String],
@@ -332,7 +333,7 @@ fn plan_service(
     Ok(changes)
 }
 
-/// The roles, webhooks and keys of the files that the files do not state any more.
+/// Deletions of the roles, webhooks and keys that have the `managedBy` of the file and are not in it.
 fn plan_deletions(declared: &DeclaredService, found: &ExistingService, options: Options<'_>) -> Vec<Change> {
     let Some(name) = declared.managed_by.as_ref().filter(|_| options.prunes) else { return Vec::new() };
     let is_managed = |managed_by: &Option<String>| managed_by.as_ref() == Some(name);

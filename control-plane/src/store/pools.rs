@@ -36,8 +36,9 @@ statements! { POSTGRES_STATEMENTS:
     /// Maximum time that a migration waits for the lock of a table.
     SET_LOCK_TIMEOUT = "SET lock_timeout = '1s'";
     /// Suppresses PostgreSQL's notices that a table or an index already exists.
-    /// PostgreSQL plans a prepared statement for the statistics of its tables, and keeps the plan until it collects others. A table that
-    /// was empty then would be read as a whole at each request, however much it has grown. Each statement has an index.
+    /// PostgreSQL plans a prepared statement from the statistics that it has, and keeps the plan until it collects new ones. If a table was
+    /// empty when the statistics were collected, each request would read the whole table, however much it has grown. All statements can
+    /// use an index instead.
     SET_NO_TABLE_SCANS = "SET enable_seqscan = off";
     /// A plan that must read a table has such high costs that PostgreSQL would compile it.
     SET_NO_COMPILATION = "SET jit = off";

@@ -199,10 +199,10 @@ impl Target<'_> {
         let new = RoleChange { name: Some(name), ..properties };
         let created = match self.repeated(async || api.create_role(credential, id, new).await).await {
             Ok(created) => created,
-            Err(CliError::Api(ApiError::Refused { status: 409, code, message, reason, details, retry_after })) => {
+            Err(conflict @ CliError::Api(ApiError::Refused { status: 409, .. })) => {
                 let roles = self.repeated(async || api.list_roles(credential, id).await).await?;
                 let Some(Role { role_id, .. }) = roles.into_iter().find(|role| role.name == *name) else {
-                    return Err(ApiError::Refused { status: 409, code, message, reason, details, retry_after }.into());
+                    return Err(conflict);
                 };
                 self.repeated(async || api.change_role(credential, id, &role_id, properties).await).await?
             }

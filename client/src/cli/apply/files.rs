@@ -17,7 +17,7 @@ pub struct Files {
     pub managed_by: Vec<String>,
 }
 
-/// Reads the files. With `prunes`, each document must have a name.
+/// Reads the files. With `prunes`, each document must have `managedBy`.
 pub fn read(paths: &[PathBuf], prunes: bool) -> Result<Files, CliError> {
     let (mut services, mut managed_by, mut has_documents) = (Vec::new(), BTreeSet::new(), false);
     for path in paths {
