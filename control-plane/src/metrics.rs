@@ -273,6 +273,8 @@ const fn occurs_in_control_plane(reason: Reason) -> bool {
             | Reason::Internal
             | Reason::PathAmbiguous
             | Reason::HostInvalid
+            | Reason::McpRequestInvalid
+            | Reason::McpNotAllowed
     )
 }
 

@@ -6,6 +6,8 @@
 mod explain;
 mod explain_request;
 mod grpc;
+mod header;
+mod mcp;
 mod request;
 mod token_header;
 
@@ -14,14 +16,15 @@ use crate::{
     metrics::{Metrics, Verdict},
     policy::{Policy, PolicyCache},
     response::{DecidedRoute, Reply, RequestHeaders, ResponseBuilder},
-    rules::{Rule, RuleSet},
+    rules::{McpRefusal, Rule, RuleSet, Unselectable},
     view::{View, Views},
 };
 use arc_swap::ArcSwap;
 use countersign_identity::{Reason, ServiceId};
 use countersign_process::Clock;
-use request::{ContextExtensions, HttpRequest};
+use request::CheckedRequest;
 use std::{
+    borrow::Cow,
     fmt::Display,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
@@ -35,6 +38,7 @@ use token_header::TokenHeader;
 pub use explain::{Answer, Explanation};
 pub use explain_request::ExplainRequest;
 pub use grpc::AuthorizationServer;
+pub use mcp::{MCP_FILTER, metadata_of};
 pub use request::CheckRequest;
 
 /// What decides each check.
@@ -73,12 +77,14 @@ struct Route<'r> {
 }
 
 /// Why no policy can be selected for a request.
-struct NoRoute {
+struct NoRoute<'r> {
     reason: Reason,
+    /// The rule that refuses the request, if one is selected.
+    rule: Option<&'r Rule>,
     /// Whether the request is allowed without an identity, because every rule that could apply is a dry run.
     dry_run: bool,
-    /// What is wrong with the context extensions.
-    error: Option<Box<str>>,
+    /// What is wrong with the context extensions or the MCP message.
+    error: Option<Cow<'static, str>>,
 }
 
 /// A decision about a check, and the view, the rule and the policy of the route if they are known.
@@ -86,8 +92,8 @@ struct CheckOutcome<'r> {
     view: Option<Arc<View>>,
     rule: Option<&'r Rule>,
     policy: Option<Arc<Policy>>,
-    /// What is wrong with the context extensions.
-    error: Option<Box<str>>,
+    /// What is wrong with the context extensions or the MCP message.
+    error: Option<Cow<'static, str>>,
     decision: Decision,
 }
 
@@ -97,9 +103,22 @@ impl From<Reason> for CheckOutcome<'_> {
     }
 }
 
-impl From<NoRoute> for CheckOutcome<'_> {
-    fn from(NoRoute { reason, dry_run, error }: NoRoute) -> Self {
-        let denied = Self { error, ..Self::from(reason) };
+impl From<Unselectable> for NoRoute<'_> {
+    fn from(Unselectable { reason, dry_run, .. }: Unselectable) -> Self {
+        Self { reason, rule: None, dry_run, error: None }
+    }
+}
+
+impl<'r> NoRoute<'r> {
+    fn of_rule(rule: &'r Rule, McpRefusal { reason, problem }: McpRefusal) -> Self {
+        Self { reason, rule: Some(rule), dry_run: rule.dry_run, error: problem.map(Cow::Borrowed) }
+    }
+}
+
+impl<'r> From<NoRoute<'r>> for CheckOutcome<'r> {
+    fn from(NoRoute { reason, rule, dry_run, error }: NoRoute<'r>) -> Self {
+        let policy = rule.map(|rule| Arc::clone(&rule.policy));
+        let denied = Self { rule, policy, error, ..Self::from(reason) };
         if dry_run { Self { decision: denied.decision.into_dry_run(), ..denied } } else { denied }
     }
 }
@@ -140,13 +159,13 @@ impl Authorizer {
     }
 
     fn evaluate(&self, request: &CheckRequest, since_boot: Duration) -> (Option<ServiceId>, Verdict, Reply) {
-        let Some((http, extensions)) = request.http() else {
+        let Some(request) = request.http() else {
             return self.respond(&Reason::RequestInvalid.into(), RequestHeaders::default());
         };
-        let headers = http.all_headers();
+        let headers = request.http.all_headers();
         let token_header = token_header::extract(headers.clone());
         let rules = self.rules.load();
-        let outcome = self.judge((http, extensions), &token_header, &rules, since_boot);
+        let outcome = self.judge(request, &token_header, &rules, since_boot);
         let names = headers.clone().map(|header| header.name);
         let checked = token_header.name.filter(|_| outcome.removes_token());
         // The refused token of a dry run may also be in the header that was not checked.
@@ -157,12 +176,12 @@ impl Authorizer {
     /// Selects the policy and makes the decision.
     fn judge<'r>(
         &self,
-        (http, extensions): (&HttpRequest, ContextExtensions<'_>),
+        request: CheckedRequest<'_>,
         token_header: &TokenHeader<'_>,
         rules: &'r RuleSet,
         since_boot: Duration,
     ) -> CheckOutcome<'r> {
-        match self.select_route(http, extensions, rules, since_boot) {
+        match self.select_route(request, rules, since_boot) {
             Ok(route) => self.decide(route, token_header, since_boot),
             Err(no_route) => no_route.into(),
         }
@@ -172,25 +191,25 @@ impl Authorizer {
     /// only context extension is `service_id` names a service and requires nothing.
     fn select_route<'r>(
         &self,
-        http: &HttpRequest,
-        extensions: ContextExtensions<'_>,
+        request: CheckedRequest<'_>,
         rules: &'r RuleSet,
         since_boot: Duration,
-    ) -> Result<Route<'r>, NoRoute> {
+    ) -> Result<Route<'r>, NoRoute<'r>> {
+        let CheckedRequest { http, extensions, mcp: _ } = request;
         let invalid = |error: &dyn Display| {
             if self.invalid_rule_log_limit.allows(since_boot) {
                 tracing::warn!(%error, "invalid context extensions of a route; its requests are denied");
             }
-            NoRoute { reason: Reason::RuleInvalid, dry_run: false, error: Some(error.to_string().into()) }
+            let error = Some(format!("context extensions: {error}").into());
+            NoRoute { reason: Reason::RuleInvalid, rule: None, dry_run: false, error }
         };
         let of_route = self.policies.policy(extensions.iter()).map_err(|error| invalid(&error))?;
         let service = of_route.service;
         if extensions.iter().any(|(name, _)| name != b"service_id") {
             return Ok(Route { policy: of_route, rule: None, service });
         }
-        let invalid_target = NoRoute { reason: Reason::RequestInvalid, dry_run: false, error: None };
-        let rule = rules.select(http.target().ok_or(invalid_target)?);
-        let Some(rule) = rule.map_err(|it| NoRoute { reason: it.reason, dry_run: it.dry_run, error: None })? else {
+        let invalid_target = NoRoute { reason: Reason::RequestInvalid, rule: None, dry_run: false, error: None };
+        let Some(rule) = rules.select(http.target().ok_or(invalid_target)?)? else {
             return Ok(Route { policy: of_route, rule: None, service });
         };
         let of_rule = rule.policy.service;
@@ -201,7 +220,11 @@ impl Authorizer {
             );
             return Err(invalid(&error));
         }
-        Ok(Route { policy: Arc::clone(&rule.policy), rule: Some(rule), service: service.or(of_rule) })
+        let policy = match &rule.mcp {
+            None => &rule.policy,
+            Some(entries) => mcp::select_policy(entries, request).map_err(|refusal| NoRoute::of_rule(rule, refusal))?,
+        };
+        Ok(Route { policy: Arc::clone(policy), rule: Some(rule), service: service.or(of_rule) })
     }
 
     fn decide<'r>(&self, route: Route<'r>, token_header: &TokenHeader<'_>, since_boot: Duration) -> CheckOutcome<'r> {

@@ -8,9 +8,9 @@ mod token;
 use crate::{
     check::OfflineAuthorizer,
     config::{Settings, read_at_most},
-    rules::{MAX_FILE_BYTES, RequestTarget, RuleSet},
+    rules::{MAX_FILE_BYTES, McpMessage, RequestTarget, RuleSet},
 };
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, builder::ArgPredicate};
 use countersign_process::output::{write_stderr_line, write_stdout};
 use std::{
     path::{Path, PathBuf},
@@ -55,8 +55,8 @@ pub enum RulesCommand {
 /// The request of a command.
 #[derive(Debug, Args)]
 pub struct RequestArguments {
-    /// The method of the request.
-    #[arg(long, default_value = "GET")]
+    /// The method of the request. The default is GET, or POST with `--mcp-method`.
+    #[arg(long, default_value = "GET", default_value_if("mcp_method", ArgPredicate::IsPresent, "POST"))]
     pub method: String,
     /// The host of the request, with or without port.
     #[arg(long)]
@@ -64,11 +64,21 @@ pub struct RequestArguments {
     /// The path of the request, with or without query.
     #[arg(long)]
     pub path: String,
+    /// The method of the MCP message in the body, such as `tools/call`, as Envoy's MCP filter would report it.
+    #[arg(long, value_name = "METHOD")]
+    pub mcp_method: Option<String>,
+    /// The name of the tool or prompt, or the URI of the resource, that the MCP message uses.
+    #[arg(long, value_name = "NAME", requires = "mcp_method")]
+    pub mcp_name: Option<String>,
 }
 
 impl RequestArguments {
     fn target(&self) -> RequestTarget<'_> {
         RequestTarget { method: &self.method, host: &self.host, path: &self.path }
+    }
+
+    fn mcp_message(&self) -> Option<McpMessage<'_>> {
+        Some(McpMessage { method: self.mcp_method.as_deref()?, name: self.mcp_name.as_deref() })
     }
 }
 
@@ -140,7 +150,7 @@ fn run_rules(command: RulesCommand) -> Result<(String, CommandExit), String> {
         }
         RulesCommand::Explain { file, request } => {
             let rules = load(&file)?;
-            let explanation = rules.explain(request.target());
+            let explanation = rules.explain(request.target(), request.mcp_message());
             let exit = if explanation.is_refused() { CommandExit::Denied } else { CommandExit::Succeeded };
             Ok((explanation.to_string(), exit))
         }

@@ -74,6 +74,8 @@ const fn occurs(reason: Reason, service_is_known: bool) -> bool {
         Reason::ServiceUnknown
         | Reason::PathAmbiguous
         | Reason::HostInvalid
+        | Reason::McpRequestInvalid
+        | Reason::McpNotAllowed
         | Reason::RuleInvalid
         | Reason::RequestInvalid
         | Reason::Internal => !service_is_known,

@@ -8,6 +8,7 @@ mod explain;
 mod file;
 mod host;
 mod index;
+mod mcp;
 mod path;
 mod pattern;
 
@@ -21,6 +22,7 @@ use std::sync::Arc;
 
 pub use explain::Explanation;
 pub use file::{MAX_FILE_BYTES, RuleFileErrors};
+pub use mcp::{McpMessage, McpRefusal, McpRequest, McpRules, NamingMethod};
 
 /// The name of the table `[default]` where the name of a rule is expected. No rule can have this name.
 pub const DEFAULT_NAME: &str = "default";
@@ -34,6 +36,8 @@ pub struct Rule {
     pub line: usize,
     /// The requirements.
     pub policy: Arc<Policy>,
+    /// The further requirements of MCP messages, if the rule is about MCP.
+    pub mcp: Option<McpRules>,
     /// Whether requests that do not meet the requirements are allowed without an identity.
     pub dry_run: bool,
     host: HostPattern,

@@ -35,7 +35,8 @@ async fn explain(
     }
     // The error of the parser may contain the token.
     let request: ExplainRequest = serde_json::from_slice(&body).map_err(|_| {
-        let fields = "the body must be a JSON object with method, host, path, contextExtensions and token\n";
+        let fields =
+            "the body must be a JSON object with method, host, path, mcpMethod, mcpName, contextExtensions and token\n";
         (StatusCode::BAD_REQUEST, fields.to_owned())
     })?;
     let explanation = authorizer.explain(&request.into());

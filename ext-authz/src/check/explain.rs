@@ -3,7 +3,7 @@
 //! Invariant: the decision comes from [`Authorizer::judge`], as for a check. This module only describes it. The order of the
 //! questions is fixed, so the reason of a refusal tells which questions were answered before.
 
-use super::{Authorizer, CheckOutcome, request::CheckRequest, token_header};
+use super::{Authorizer, CheckOutcome, mcp, request::CheckRequest, token_header};
 use crate::{
     decide::{CachedToken, Decision, PresentedToken, verify_signature},
     rules::DEFAULT_NAME,
@@ -90,7 +90,12 @@ impl Question {
     /// The question that a refusal answers. `None` for reasons that are not an answer of the sidecar.
     const fn of(reason: Reason, is_cut_off: bool) -> Option<Self> {
         Some(match reason {
-            Reason::RuleInvalid | Reason::PathAmbiguous | Reason::HostInvalid | Reason::RequestInvalid => Self::Rule,
+            Reason::RuleInvalid
+            | Reason::PathAmbiguous
+            | Reason::HostInvalid
+            | Reason::McpRequestInvalid
+            | Reason::McpNotAllowed
+            | Reason::RequestInvalid => Self::Rule,
             Reason::ServiceUnknown | Reason::ViewMissing | Reason::ViewStale => Self::View,
             Reason::TokenMissing | Reason::TokenRepeated => Self::Token,
             Reason::TokenMalformed => Self::Form,
@@ -115,18 +120,20 @@ impl Authorizer {
     /// Explains the decision about a request. `None` if the request has no HTTP attributes. The metrics do not count it.
     pub fn explain(&self, request: &CheckRequest) -> Option<Explanation> {
         let since_boot = self.clock.since_boot();
-        let (http, extensions) = request.http()?;
-        let token_header = token_header::extract(http.all_headers());
+        let request = request.http()?;
+        let token_header = token_header::extract(request.http.all_headers());
         let rules = self.rules.load();
-        let outcome = self.judge((http, extensions), &token_header, &rules, since_boot);
+        let outcome = self.judge(request, &token_header, &rules, since_boot);
         let token = match (token_header.token, &outcome.view) {
             (PresentedToken::Unverified(text), Some(view)) => verify_signature(view, text, &self.cache).ok(),
             _ => None,
         };
         let wall_clock = || self.clock.now();
         let now = outcome.view.as_ref().map_or_else(wall_clock, |view| view.now(since_boot, wall_clock));
+        let is_about_mcp = outcome.rule.is_some_and(|rule| rule.mcp.is_some());
         let facts = Facts {
-            has_extensions: !extensions.is_empty(),
+            has_extensions: !request.extensions.is_empty(),
+            mcp: is_about_mcp.then(|| mcp::describe(request)).flatten(),
             token_header: token_header.name,
             token,
             now,
@@ -141,6 +148,8 @@ impl Authorizer {
 struct Facts<'a> {
     outcome: CheckOutcome<'a>,
     has_extensions: bool,
+    /// The MCP request, if the rule is about MCP and the request is valid.
+    mcp: Option<String>,
     token_header: Option<&'a str>,
     token: Option<Arc<CachedToken>>,
     now: Timestamp,
@@ -231,19 +240,18 @@ impl Facts<'_> {
     }
 
     fn rule_detail(&self) -> String {
-        if let Some(error) = &self.outcome.error {
-            return format!("context extensions: {error}");
-        }
+        let error = self.outcome.error.as_deref();
         let source = match self.outcome.rule {
             Some(rule) if *rule.name == *DEFAULT_NAME => "[default] of the rules file".to_owned(),
             Some(rule) => format!("`{}`, line {} of the rules file", rule.name, rule.line),
             None if self.has_extensions => "context extensions".to_owned(),
             None => "none: the default of the sidecar applies".to_owned(),
         };
-        let Some(policy) = &self.outcome.policy else { return String::new() };
+        let Some(policy) = &self.outcome.policy else { return error.unwrap_or_default().to_owned() };
         let words = list_words(policy.words().into_iter());
         let dry_run = if self.outcome.rule.is_some_and(|rule| rule.dry_run) { "; dry run" } else { "" };
-        format!("{source}{words}{dry_run}")
+        let mcp = self.mcp.as_deref().or(error).map(|mcp| format!("; MCP: {mcp}")).unwrap_or_default();
+        format!("{source}{words}{dry_run}{mcp}")
     }
 
     fn view_detail(&self, view: &View) -> String {

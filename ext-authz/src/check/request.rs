@@ -6,8 +6,11 @@
 //!
 //! Invariant: for each message that Envoy's own definition can decode, this one has the same content (a property test).
 
-use super::token_header::Header;
-use crate::rules::RequestTarget;
+use super::{
+    header::Header,
+    mcp::{MCP_FILTER, metadata_of},
+};
+use crate::rules::{McpMessage, RequestTarget};
 use bytes::Bytes;
 use prost::Message;
 use std::str::from_utf8;
@@ -26,6 +29,25 @@ struct AttributeContext {
     request: Option<Request>,
     #[prost(message, repeated, tag = "10")]
     context_extensions: Vec<Entry>,
+    #[prost(message, optional, tag = "11")]
+    metadata_context: Option<Metadata>,
+}
+
+/// What filters of Envoy say about the request.
+#[derive(Clone, PartialEq, Eq, Message)]
+struct Metadata {
+    #[prost(message, repeated, tag = "1")]
+    filter_metadata: Vec<FilterMetadata>,
+}
+
+/// What a filter says. It is decoded only if a rule needs it, because a client determines its size and depth.
+#[derive(Clone, PartialEq, Eq, Message)]
+struct FilterMetadata {
+    #[prost(bytes = "bytes", tag = "1")]
+    filter: Bytes,
+    /// The parts of the message, which are merged when it is decoded.
+    #[prost(bytes = "bytes", repeated, tag = "2")]
+    parts: Vec<Bytes>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -76,6 +98,17 @@ struct HeaderValue {
     raw_value: Bytes,
 }
 
+/// What a check reads of a request over HTTP.
+#[derive(Debug, Clone, Copy)]
+pub struct CheckedRequest<'a> {
+    /// The request.
+    pub http: &'a HttpRequest,
+    /// The context extensions of its route.
+    pub extensions: ContextExtensions<'a>,
+    /// The encoded metadata of Envoy's MCP filter, in parts.
+    pub mcp: Option<&'a [Bytes]>,
+}
+
 impl CheckRequest {
     /// A request over HTTP with these context extensions of its route.
     pub fn new<'a>(
@@ -92,16 +125,31 @@ impl CheckRequest {
             header_map: None,
         };
         let context_extensions = context_extensions.map(entry).collect();
-        Self { attributes: Some(AttributeContext { request: Some(Request { http: Some(http) }), context_extensions }) }
+        let request = Some(Request { http: Some(http) });
+        Self { attributes: Some(AttributeContext { request, context_extensions, metadata_context: None }) }
     }
 
-    /// The HTTP request and the context extensions of its route. `None` if it is not an HTTP request, or if the name of a header is
-    /// not a text.
-    pub fn http(&self) -> Option<(&HttpRequest, ContextExtensions<'_>)> {
+    /// The request with the metadata that Envoy's MCP filter writes about a message.
+    #[must_use]
+    pub fn with_mcp_message(mut self, message: McpMessage<'_>) -> Self {
+        let parts = vec![metadata_of(message).encode_to_vec().into()];
+        let filter_metadata = vec![FilterMetadata { filter: shared(MCP_FILTER), parts }];
+        if let Some(attributes) = &mut self.attributes {
+            attributes.metadata_context = Some(Metadata { filter_metadata });
+        }
+        self
+    }
+
+    /// What a check reads. `None` if it is not an HTTP request, or if the name of a header is not a text.
+    pub fn http(&self) -> Option<CheckedRequest<'_>> {
         let attributes = self.attributes.as_ref()?;
         let http = attributes.request.as_ref()?.http.as_ref()?;
         let names_are_texts = http.all_headers().all(|header| from_utf8(header.name).is_ok());
-        names_are_texts.then_some((http, ContextExtensions(&attributes.context_extensions)))
+        let extensions = ContextExtensions(&attributes.context_extensions);
+        // Of the entries of a map with the same key, only the last one counts.
+        let metadata = attributes.metadata_context.iter().flat_map(|metadata| &metadata.filter_metadata);
+        let mcp = metadata.rev().find(|metadata| metadata.filter == MCP_FILTER).map(|metadata| &metadata.parts[..]);
+        names_are_texts.then_some(CheckedRequest { http, extensions, mcp })
     }
 }
 
@@ -110,6 +158,11 @@ fn shared(text: &str) -> Bytes {
 }
 
 impl HttpRequest {
+    /// The method. `None` if it is not a text.
+    pub fn method(&self) -> Option<&str> {
+        from_utf8(&self.method).ok()
+    }
+
     /// What the rules file selects rules by. `None` if a part of it is not a text.
     pub fn target(&self) -> Option<RequestTarget<'_>> {
         let [method, host, path] = [&self.method, &self.host, &self.path].map(|bytes| from_utf8(bytes).ok());

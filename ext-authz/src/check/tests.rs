@@ -2,6 +2,7 @@
 
 mod costs;
 mod fuzz;
+mod mcp_rules;
 
 use super::*;
 use crate::{

@@ -1,5 +1,6 @@
 //! Extracts the token from the headers of a request.
 
+use super::header::{Header, first_two};
 use crate::{decide::PresentedToken, response::AUTHORIZATION_HEADER};
 use countersign_identity::{
     Reason,
@@ -19,17 +20,6 @@ pub struct TokenHeader<'a> {
 /// A function that extracts the token from the values of a header.
 type ExtractToken = for<'a> fn(&[&'a [u8]]) -> Result<Option<&'a str>, Reason>;
 
-/// A header of a request.
-#[derive(Debug, Clone, Copy)]
-pub struct Header<'a> {
-    /// The name, as the client spelled it.
-    pub name: &'a [u8],
-    /// The value.
-    pub value: &'a [u8],
-    /// Whether a later entry with the same name replaces it.
-    pub is_in_map: bool,
-}
-
 /// Extracts the token from `X-Agent-Token` if the request has that header, otherwise from `Authorization`.
 pub fn extract<'a>(headers: impl Iterator<Item = Header<'a>> + Clone) -> TokenHeader<'a> {
     from_header(headers.clone(), TOKEN_HEADER, from_token_header).unwrap_or_else(|| extract_from_authorization(headers))
@@ -48,14 +38,7 @@ fn from_header<'a>(
     extract_token: ExtractToken,
 ) -> Option<TokenHeader<'a>> {
     // More than two values are refused as two are.
-    let mut found: [Option<Header<'a>>; 2] = [None; 2];
-    for header in headers.filter(|header| header.name.eq_ignore_ascii_case(name.as_bytes())) {
-        let replaces = |earlier: Header<'_>| earlier.is_in_map && header.is_in_map && earlier.name == header.name;
-        if let Some(place) = found.iter_mut().find(|place| place.is_none_or(replaces)) {
-            *place = Some(header);
-        }
-    }
-    let [first, second] = found;
+    let [first, second] = first_two(headers, name);
     let first = first?;
     let name = from_utf8(first.name).ok();
     let token = match second {

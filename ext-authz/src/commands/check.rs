@@ -1,14 +1,18 @@
 //! `check`: sends one check to a running sidecar, as Envoy does, and prints the answer that Envoy would get.
 
 use super::{CommandExit, RequestArguments, parse_key_value, token};
+use crate::check::{MCP_FILTER, metadata_of};
 use clap::Args;
 use countersign_process::shutdown;
 use envoy_types::{
     ext_authz::v3::pb::{CheckRequest, CheckResponse, HttpResponse},
-    pb::envoy::service::auth::v3::{
-        AttributeContext,
-        attribute_context::{HttpRequest, Request},
-        authorization_client::AuthorizationClient,
+    pb::envoy::{
+        config::core::v3::Metadata,
+        service::auth::v3::{
+            AttributeContext,
+            attribute_context::{HttpRequest, Request},
+            authorization_client::AuthorizationClient,
+        },
     },
 };
 use serde_json::Value;
@@ -65,16 +69,20 @@ pub fn run(arguments: CheckArguments) -> Result<(String, CommandExit), (String, 
 }
 
 fn check_request(
-    RequestArguments { method, host, path }: RequestArguments,
+    arguments: RequestArguments,
     context_extensions: Vec<(String, String)>,
     token: Option<String>,
 ) -> CheckRequest {
+    let mcp = arguments.mcp_message().map(|message| (MCP_FILTER.to_owned(), metadata_of(message)));
+    let metadata = mcp.map(|mcp| Metadata { filter_metadata: [mcp].into(), ..Metadata::default() });
+    let RequestArguments { method, host, path, mcp_method: _, mcp_name: _ } = arguments;
     let headers = token.map(|token| ("authorization".to_owned(), format!("Bearer {token}"))).into_iter().collect();
     let http = HttpRequest { method, host, path, headers, ..HttpRequest::default() };
     let request = Request { http: Some(http), ..Request::default() };
     let attributes = AttributeContext {
         request: Some(request),
         context_extensions: context_extensions.into_iter().collect(),
+        metadata_context: metadata,
         ..AttributeContext::default()
     };
     CheckRequest { attributes: Some(attributes) }

@@ -53,9 +53,7 @@ fn parse_loopback(text: &str) -> Result<String, &'static str> {
 
 /// The request, as the command line and standard input state it.
 struct Question {
-    method: String,
-    host: String,
-    path: String,
+    request: RequestArguments,
     context_extensions: HashMap<String, String>,
     token: Option<String>,
 }
@@ -68,9 +66,8 @@ pub fn run(
     let failed = |error: String| (error, CommandExit::Failed);
     let token = token::read(None).map_err(failed)?;
     let ExplainArguments { admin, copy, config, set, request, context_extensions, json } = arguments;
-    let RequestArguments { method, host, path } = request;
     let context_extensions = context_extensions.into_iter().collect();
-    let question = Question { method, host, path, context_extensions, token };
+    let question = Question { request, context_extensions, token };
     let explanation = if copy {
         explain_from_copies(question, (config, set), from_copies).map_err(failed)?
     } else {
@@ -96,17 +93,21 @@ fn explain_from_copies(
     for error in unusable {
         write_stderr_line(error);
     }
-    let Question { method, host, path, context_extensions, token } = question;
-    let request = ExplainRequest { method, host, path, context_extensions, token: token.map(Into::into) };
+    let Question { request, context_extensions, token } = question;
+    let RequestArguments { method, host, path, mcp_method, mcp_name } = request;
+    let token = token.map(Into::into);
+    let request = ExplainRequest { method, host, path, mcp_method, mcp_name, context_extensions, token };
     authorizer.explain(&request.into()).ok_or_else(|| "the request cannot be explained".to_owned())
 }
 
 /// Asks the sidecar with this admin port.
 fn ask(admin: &str, question: Question) -> Result<Explanation, (String, CommandExit)> {
     let failed = |error: String| (error, CommandExit::Failed);
-    let Question { method, host, path, context_extensions, token } = question;
+    let Question { request, context_extensions, token } = question;
+    let RequestArguments { method, host, path, mcp_method, mcp_name } = request;
     let body = serde_json::json!({
-        "method": method, "host": host, "path": path, "contextExtensions": context_extensions, "token": token,
+        "method": method, "host": host, "path": path, "mcpMethod": mcp_method, "mcpName": mcp_name,
+        "contextExtensions": context_extensions, "token": token,
     });
     let answer = shutdown::block_on(send(admin, body.to_string())).map_err(|error| failed(error.to_string()))??;
     serde_json::from_str(&answer).map_err(|_| failed(format!("{admin} is not the admin port of a sidecar")))

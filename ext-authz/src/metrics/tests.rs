@@ -23,6 +23,8 @@ fn only_possible_verdicts_have_series() {
         "dry_run",
         "host_invalid",
         "internal",
+        "mcp_not_allowed",
+        "mcp_request_invalid",
         "path_ambiguous",
         "request_invalid",
         "rule_invalid",

@@ -108,7 +108,14 @@ fn www_authenticate(reason: Reason) -> Option<String> {
     let error = match reason.code() {
         Code::AuthenticationFailed if reason == Reason::TokenMissing => return Some("Bearer".to_owned()),
         // No other token would be accepted.
-        Code::InsufficientPermissions if matches!(reason, Reason::PathAmbiguous | Reason::HostInvalid) => return None,
+        Code::InsufficientPermissions
+            if matches!(
+                reason,
+                Reason::PathAmbiguous | Reason::HostInvalid | Reason::McpRequestInvalid | Reason::McpNotAllowed
+            ) =>
+        {
+            return None;
+        }
         Code::AuthenticationFailed => "invalid_token",
         Code::InsufficientPermissions => "insufficient_scope",
         Code::ServiceUnavailable => return None,

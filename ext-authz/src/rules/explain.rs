@@ -1,8 +1,10 @@
 //! Explains which rule applies to a request.
 
 use super::{
-    AmbiguousPath, HostPattern, Methods, NormalPath, PathPattern, RequestTarget, Rule, RuleSet, normalize_host,
+    AmbiguousPath, HostPattern, McpMessage, McpRefusal, McpRequest, Methods, NormalPath, PathPattern, RequestTarget,
+    Rule, RuleSet, normalize_host,
 };
+use crate::policy::Policy;
 use std::fmt;
 
 /// Which rule applies to a request, and why the other matching rules do not apply.
@@ -11,14 +13,15 @@ pub struct Explanation<'a> {
     host: Option<String>,
     path: Result<String, AmbiguousPath>,
     method: &'a str,
+    mcp: Option<McpMessage<'a>>,
     selected: Result<Option<&'a Rule>, super::Unselectable>,
     /// The other rules that match the request, the most specific one first.
     others: Vec<&'a Rule>,
 }
 
 impl RuleSet {
-    /// Explains which rule applies to a request.
-    pub fn explain<'a>(&'a self, target: RequestTarget<'a>) -> Explanation<'a> {
+    /// Explains which rule applies to a request, and what it requires. `mcp` is the message that the request contains.
+    pub fn explain<'a>(&'a self, target: RequestTarget<'a>, mcp: Option<McpMessage<'a>>) -> Explanation<'a> {
         let (host, path) = (normalize_host(target.host), NormalPath::parse(target.path));
         let selected = self.select(target);
         let is_selected = |rule: &Rule| matches!(selected, Ok(Some(selected)) if std::ptr::eq(selected, rule));
@@ -27,7 +30,8 @@ impl RuleSet {
             others.clear();
         }
         let path = path.map(|path| path.as_str().to_owned());
-        Explanation { host: host.map(std::borrow::Cow::into_owned), path, method: target.method, selected, others }
+        let host = host.map(std::borrow::Cow::into_owned);
+        Explanation { host, path, method: target.method, mcp, selected, others }
     }
 
     /// All rules that match a request, the most specific one first. The tests compare them with [`RuleSet::select`].
@@ -41,9 +45,35 @@ impl RuleSet {
 }
 
 impl Explanation<'_> {
-    /// Whether the request is refused because its host or path is ambiguous.
+    /// Whether the request is refused because its host or path is ambiguous, or because of its MCP message.
     pub fn is_refused(&self) -> bool {
-        matches!(self.selected, Err(unselectable) if !unselectable.dry_run)
+        match self.selected {
+            Err(unselectable) => !unselectable.dry_run,
+            Ok(Some(rule)) => !rule.dry_run && self.policy(rule).is_err(),
+            Ok(None) => false,
+        }
+    }
+
+    /// What the selected rule requires.
+    fn policy<'r>(&self, rule: &'r Rule) -> Result<&'r Policy, McpRefusal> {
+        let Some(entries) = &rule.mcp else { return Ok(&rule.policy) };
+        Ok(entries.policy(McpRequest::new(self.method, self.mcp)?)?)
+    }
+
+    fn write_selected(&self, f: &mut fmt::Formatter<'_>, rule: &Rule) -> fmt::Result {
+        let dry_run = if rule.dry_run { ", dry run" } else { "" };
+        let is_about_mcp = if rule.mcp.is_some() { ", mcp" } else { "" };
+        writeln!(f, "rule     {} (line {}{dry_run}): {}{is_about_mcp}", rule.name, rule.line, Conditions(rule))?;
+        match self.policy(rule) {
+            Ok(policy) => {
+                policy.words().into_iter().try_for_each(|(word, value)| writeln!(f, "requires {word} = {value}"))
+            }
+            Err(McpRefusal { reason, problem }) => {
+                let verdict = if rule.dry_run { "allowed" } else { "refused" };
+                let problem = problem.map(|problem| format!(": {problem}")).unwrap_or_default();
+                writeln!(f, "mcp      the request is {verdict} with the reason {}{problem}", reason.as_str())
+            }
+        }
     }
 }
 
@@ -55,11 +85,15 @@ impl fmt::Display for Explanation<'_> {
             Ok(path) => writeln!(f, "path     {}", path.escape_debug())?,
             Err(error) => writeln!(f, "path     has no normal form: {error}")?,
         }
+        if let Some(McpMessage { method, name }) = self.mcp {
+            let name = name.map(|name| format!(" {}", name.escape_debug())).unwrap_or_default();
+            writeln!(f, "message  {}{name}", method.escape_debug())?;
+        }
         match self.selected {
             Ok(None) => {
                 writeln!(f, "rule     none: the default service and the default requirements of the sidecar apply")
             }
-            Ok(Some(rule)) => write_selected(f, rule),
+            Ok(Some(rule)) => self.write_selected(f, rule),
             Err(unselectable) => {
                 let (verdict, reason) = (if unselectable.dry_run { "allowed" } else { "refused" }, unselectable.reason);
                 writeln!(f, "rule     cannot be selected: the request is {verdict} with the reason {}", reason.as_str())
@@ -74,15 +108,6 @@ impl fmt::Display for Explanation<'_> {
         }
         Ok(())
     }
-}
-
-fn write_selected(f: &mut fmt::Formatter<'_>, rule: &Rule) -> fmt::Result {
-    let dry_run = if rule.dry_run { ", dry run" } else { "" };
-    writeln!(f, "rule     {} (line {}{dry_run}): {}", rule.name, rule.line, Conditions(rule))?;
-    for (word, value) in rule.policy.words() {
-        writeln!(f, "requires {word} = {value}")?;
-    }
-    Ok(())
 }
 
 /// Writes the conditions of a rule.

@@ -1,8 +1,11 @@
 //! Parses the rules file. All errors of a file are reported together, with their lines.
 
-use super::{DEFAULT_NAME, HostPattern, Methods, PathPattern, Rule, RuleSet};
+mod mcp;
+
+use super::{DEFAULT_NAME, HostPattern, McpRules, Methods, PathPattern, Rule, RuleSet};
 use crate::policy::{Policy, WORDS, WordValue};
-use std::{collections::HashMap, fmt, ops::Range};
+use mcp::PlacedEntry;
+use std::{collections::HashMap, fmt, ops::Range, sync::Arc};
 use toml::{
     Spanned,
     de::{DeTable, DeValue},
@@ -21,7 +24,7 @@ const MAX_NAME: usize = 64;
 const MAX_ERRORS: usize = 50;
 
 /// The keys of a rule in addition to the words of a policy.
-const RULE_KEYS: [&str; 7] = ["name", "host", "path", "path_prefix", "path_template", "methods", "dry_run"];
+const RULE_KEYS: [&str; 8] = ["name", "host", "path", "path_prefix", "path_template", "methods", "mcp", "dry_run"];
 
 /// The errors of a rules file, in the order of their lines.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,6 +64,8 @@ struct Parser<'t> {
     text: &'t str,
     /// The places of the line ends.
     line_ends: Vec<usize>,
+    /// The number of entries in `mcp` tables so far.
+    mcp_entries: usize,
     errors: Vec<LineError>,
 }
 
@@ -72,6 +77,7 @@ struct Draft {
     path: Option<PathPattern>,
     methods: Methods,
     policy: Policy,
+    mcp: Option<Vec<PlacedEntry>>,
     dry_run: bool,
 }
 
@@ -83,7 +89,7 @@ impl RuleSet {
         }
         let text = str::from_utf8(content).map_err(|_| RuleFileErrors::of_file("the file is not UTF-8".to_owned()))?;
         let line_ends = text.match_indices('\n').map(|(place, _)| place).collect();
-        let mut parser = Parser { text, line_ends, errors: Vec::new() };
+        let mut parser = Parser { text, line_ends, mcp_entries: 0, errors: Vec::new() };
         let (rules, default) = parser.parse_file();
         if parser.errors.is_empty() {
             Ok(Self::new(rules, default))
@@ -148,14 +154,21 @@ impl Parser<'_> {
         let errors_before = self.errors.len();
         let mut draft = Draft { name: given_name.map(str::to_owned), ..Draft::default() };
         for (key, value) in table {
-            if let Err(message) = draft.set(key.get_ref(), value.get_ref(), given_name.is_some()) {
-                self.error(&key.span(), message);
+            match (key.get_ref().as_ref(), value.get_ref()) {
+                ("mcp", value) if given_name.is_none() => draft.mcp = Some(self.parse_mcp(&key.span(), value)),
+                (word, value) => {
+                    if let Err(message) = draft.set(word, value, given_name.is_some()) {
+                        self.error(&key.span(), message);
+                    }
+                }
             }
         }
         if let Err(error) = draft.policy.check_contradiction() {
             self.error(&span, error.to_string());
+        } else if draft.policy.allow_anonymous {
+            self.check_mcp_contradiction(draft.mcp.as_deref().unwrap_or_default());
         }
-        let Draft { name, host, path, methods, policy, dry_run } = draft;
+        let Draft { name, host, path, methods, policy, mcp, dry_run } = draft;
         let is_named = name.is_some() || table.contains_key("name");
         if !is_named {
             self.error(&span, "the rule has no `name`");
@@ -174,7 +187,9 @@ impl Parser<'_> {
         }
         let line = self.line(&span);
         let (host, path) = (host.unwrap_or(HostPattern::Any), path.unwrap_or(PathPattern::Any));
-        Some(Rule { name: name?.into(), line, policy: policy.into(), dry_run, host, path, methods })
+        let policy = Arc::new(policy);
+        let mcp = mcp.map(|entries| McpRules::new(&policy, entries.into_iter().map(|it| it.entry).collect()));
+        Some(Rule { name: name?.into(), line, policy, mcp, dry_run, host, path, methods })
     }
 
     fn check_names(&mut self, rules: &[Rule]) {

@@ -116,7 +116,7 @@ fn explanation_names_the_rule_and_why_others_lost() {
         "get path_prefix = '/admin'; methods = ['GET']; any_role = 'a,b'",
         "host host = 'x.com'",
     ]);
-    let explain = |host, path| rules.explain(RequestTarget { method: "GET", host, path }).to_string();
+    let explain = |host, path| rules.explain(RequestTarget { method: "GET", host, path }, None).to_string();
     assert_eq!(
         explain("Y.com:80", "/%61dmin/?x"),
         "method   GET\nhost     y.com\npath     /admin\nrule     get (line 9): any host, path_prefix /admin, GET\n\

@@ -2,8 +2,10 @@
 //! on the machine, so a check that becomes slower fails these tests.
 
 use super::*;
+use crate::rules::McpMessage;
 use allocation_counter::{AllocationInfo, measure};
 use bytes::Bytes;
+use envoy_types::pb::envoy::config::core::v3::Metadata;
 use std::{path::Path, process::Command};
 
 /// The instructions of a repeated check from the bytes of the request to those of the response, in a build for tests.
@@ -63,6 +65,20 @@ fn repeated_check_by_the_rules_file_allocates_nothing() {
     let (allocations, response) = repeated_check(&authorizer, &request);
     let metadata = format!("{:?}", response.dynamic_metadata);
     assert!(metadata.contains("invoices"), "the rule decides: {metadata}");
+    assert_eq!(allocations.count_total, 0, "{allocations:?}");
+}
+
+#[test]
+fn metadata_is_not_decoded_for_a_rule_without_mcp() {
+    let message = McpMessage { method: "tools/call", name: Some("get_weather") };
+    let filter_metadata = [(mcp::MCP_FILTER.to_owned(), mcp::metadata_of(message))].into();
+    let mut request = envoy_request(&TestIssuer::new(1).sign(&claims()), 0, &[]);
+    let metadata = Metadata { filter_metadata, ..Metadata::default() };
+    request.attributes.as_mut().unwrap().metadata_context = Some(metadata);
+    let authorizer = authorizer(FixedClock);
+    authorizer.rules.store(Arc::new(RuleSet::parse(b"[[rules]]\nname = 'a'\n").unwrap()));
+    let (allocations, response) = repeated_check(&authorizer, &request);
+    assert_eq!(expect_allowed(response).headers.len(), 7);
     assert_eq!(allocations.count_total, 0, "{allocations:?}");
 }
 

@@ -180,3 +180,70 @@ fn file_is_bounded() {
     assert_eq!(errors(&many).len(), 51);
     assert_eq!(errors(&many).last().map(String::as_str), Some("and 10 more errors"));
 }
+
+/// The errors of a rule with this table `mcp`, without lines.
+fn errors_of_mcp(table: &str) -> Vec<String> {
+    let errors = errors(&format!("[[rules]]\nname = 'a'\n[rules.mcp]\n{table}\n"));
+    let without_line =
+        |error: String| error.split_once(": rule `a`: ").unwrap_or_else(|| panic!("{error}")).1.to_owned();
+    errors.into_iter().map(without_line).collect()
+}
+
+#[test]
+fn invalid_tables_of_mcp_are_refused_with_the_fix() {
+    let list = "must be a list of permissions, such as `[\"weather:read\"]`, or `[]`";
+    for (table, expected) in [
+        ("tool = {}", "`mcp`: unknown key `tool`: the keys are `tools`, `prompts`, `resources`, `methods`".to_owned()),
+        ("tools = []", "`mcp.tools` must be a table: write `[rules.mcp.tools]`".to_owned()),
+        ("tools.a = 'x'", format!("`mcp.tools`: `a`: {list}")),
+        ("tools.a = [1]", format!("`mcp.tools`: `a`: {list}")),
+        ("prompts.a = ['re ad']", format!("`mcp.prompts`: `a`: {list}")),
+        ("tools.\"\" = []", "`mcp.tools`: ``: must be 1 to 256 bytes without control characters".to_owned()),
+        (
+            "tools.\"a\\u0000\" = []",
+            "`mcp.tools`: `a\\0`: must be 1 to 256 bytes without control characters".to_owned(),
+        ),
+        ("methods.'*' = []", "`mcp.methods`: `*`: methods have no entry for all others: name each method".to_owned()),
+        (
+            "methods.'tools/call' = []",
+            "`mcp.methods`: `tools/call`: has a table of its own: write the tools into `mcp.tools`".to_owned(),
+        ),
+        (
+            "methods.'resources/read' = []",
+            "`mcp.methods`: `resources/read`: has a table of its own: write the resources into `mcp.resources`"
+                .to_owned(),
+        ),
+    ] {
+        assert_eq!(errors_of_mcp(table), [expected], "{table}");
+    }
+    assert_eq!(error_of("mcp = 1"), "`mcp` must be a table: write `[rules.mcp]`");
+    assert!(errors("[default.mcp]")[0].contains("[default]: `mcp` is not allowed"));
+    let long = |length| errors_of_mcp(&format!("resources.{} = []", "a".repeat(length)));
+    assert_eq!((long(256).len(), long(257).len()), (0, 1));
+    assert!(errors("[[rules]]\nname='a'\n[rules.mcp.tools]\nx = []\nx = []")[0].starts_with("line 5: invalid TOML"));
+}
+
+#[test]
+fn errors_of_mcp_have_the_line_of_the_entry() {
+    let rules = "[[rules]]\nname = 'a'\nallow_anonymous = true\n[rules.mcp.tools]\nopen = []\nclosed = ['x']\n\
+                 [rules.mcp.methods]\n'prompts/get' = []\n";
+    assert_eq!(
+        errors(rules),
+        [
+            "line 6: rule `a`: `mcp.tools`: `closed`: `allow_anonymous` contradicts the permissions: remove one of them",
+            "line 8: rule `a`: `mcp.methods`: `prompts/get`: has a table of its own: write the prompts into `mcp.prompts`",
+        ]
+    );
+}
+
+#[test]
+fn number_of_mcp_entries_of_a_file_is_bounded() {
+    let rule = |number: usize, entries: usize| {
+        let entries = (0..entries).map(|entry| format!("t{entry} = []\n")).collect::<Vec<_>>().concat();
+        format!("[[rules]]\nname = 'r{number}'\npath = '/{number}'\n[rules.mcp.tools]\n{entries}")
+    };
+    assert_eq!(errors(&format!("{}{}", rule(1, 500), rule(2, 500))), [] as [&str; 0]);
+    let errors = errors(&format!("{}{}", rule(1, 500), rule(2, 501)));
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    assert!(errors[0].ends_with("rule `r2`: the `mcp` tables of the file have more than 1000 entries"), "{errors:?}");
+}

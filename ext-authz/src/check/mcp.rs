@@ -1,0 +1,51 @@
+//! Reads a request as MCP, and selects its policy by the entries of the rule.
+//!
+//! Depends on `rules`. Invariant: only what Envoy's MCP filter has parsed decides. The body is not here, and a header of the client
+//! can only cause a refusal.
+
+mod headers;
+mod metadata;
+
+use super::request::{CheckedRequest, HttpRequest};
+use crate::{
+    policy::Policy,
+    rules::{McpRefusal, McpRequest, McpRules},
+};
+use metadata::McpMetadata;
+use std::sync::Arc;
+
+pub use metadata::{MCP_FILTER, metadata_of};
+
+/// The policy of a request by the entries of its rule.
+pub fn select_policy<'r>(rules: &'r McpRules, request: CheckedRequest<'_>) -> Result<&'r Arc<Policy>, McpRefusal> {
+    with_request(request, |mcp| rules.policy(mcp))?
+}
+
+/// The method of the message, and the name that it uses, for explanations. `None` for a request that is not valid.
+pub fn describe(request: CheckedRequest<'_>) -> Option<String> {
+    with_request(request, |mcp| mcp.to_string()).ok()
+}
+
+/// Decodes the metadata, and passes the request on, which borrows from it. The error says what is wrong.
+fn with_request<T>(request: CheckedRequest<'_>, read: impl FnOnce(McpRequest<'_>) -> T) -> Result<T, &'static str> {
+    let CheckedRequest { http, extensions: _, mcp } = request;
+    let metadata = mcp.map(McpMetadata::decode_parts).transpose()?;
+    let message = metadata.as_ref().map(McpMetadata::message).transpose()?;
+    let method = http.method().ok_or("the method of the request is not a text")?;
+    let request = McpRequest::new(method, message)?;
+    if request == McpRequest::Session && may_have_body(http) {
+        return Err("a request without an MCP message has a body");
+    }
+    headers::check_agreement(http, request)?;
+    Ok(read(request))
+}
+
+/// Whether the headers announce a body. Envoy removes `Transfer-Encoding`, so the body of a request without a length is not visible here,
+/// unless Envoy's buffer filter has set the length.
+fn may_have_body(http: &HttpRequest) -> bool {
+    let announces_body = |name: &[u8], value: &[u8]| {
+        let has_length = name.eq_ignore_ascii_case(b"content-length") && value != b"0";
+        has_length || name.eq_ignore_ascii_case(b"transfer-encoding")
+    };
+    http.all_headers().any(|header| announces_body(header.name, header.value))
+}

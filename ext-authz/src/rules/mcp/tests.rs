@@ -1,0 +1,142 @@
+//! Tests of the table `mcp`: which requests it allows, with which permissions, and how they are explained.
+
+use crate::rules::{McpMessage, McpRequest, RequestTarget, RuleSet};
+
+const RULES: &str = r#"
+[[rules]]
+name = "weather"
+path = "/mcp"
+require_permissions = ["use"]
+
+[rules.mcp.tools]
+get_weather = ["weather:read", "use"]
+get_time = []
+"delete city" = ["weather:admin"]
+
+[rules.mcp.prompts]
+"*" = ["prompts"]
+
+[rules.mcp.resources]
+"file:///a" = []
+"*" = ["files"]
+
+[rules.mcp.methods]
+"resources/subscribe" = ["weather:read"]
+"tools/list" = ["list"]
+
+[[rules]]
+name = "empty"
+path = "/empty"
+dry_run = true
+mcp = {}
+
+[[rules]]
+name = "other"
+path = "/other"
+"#;
+
+fn request<'a>(method: &'a str, name: &'a str) -> Result<McpRequest<'a>, &'static str> {
+    McpRequest::new("POST", Some(McpMessage { method, name: Some(name) }))
+}
+
+/// The permissions that a request needs, or the reason of the refusal.
+fn required(path: &str, request: McpRequest<'_>) -> String {
+    let rules = RuleSet::parse(RULES.as_bytes()).unwrap();
+    let rule = rules.select(RequestTarget { method: "POST", host: "x", path }).unwrap().unwrap();
+    match rule.mcp.as_ref().unwrap().policy(request) {
+        Ok(policy) => policy.require_permissions.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
+        Err(refusal) => refusal.reason.as_str().to_owned(),
+    }
+}
+
+#[test]
+fn entries_add_permissions_to_those_of_the_rule() {
+    for (method, name, expected) in [
+        ("tools/call", "get_weather", "use weather:read"),
+        ("tools/call", "get_time", "use"),
+        ("tools/call", "delete city", "use weather:admin"),
+        ("tools/call", "Get_weather", "mcp_not_allowed"),
+        ("tools/call", "get_weather ", "mcp_not_allowed"),
+        ("tools/call", "*", "mcp_not_allowed"),
+        ("prompts/get", "get_weather", "use prompts"),
+        ("resources/read", "file:///a", "use"),
+        ("resources/read", "file:///b/../a", "use files"),
+        ("resources/subscribe", "file:///a", "use weather:read"),
+        ("resources/unsubscribe", "file:///a", "mcp_not_allowed"),
+        ("tools/list", "", "use list"),
+        ("prompts/list", "", "use"),
+        ("initialize", "", "use"),
+        ("__jsonrpc_response", "", "use"),
+        ("notifications/cancelled", "", "use"),
+        ("notifications/unknown", "", "mcp_not_allowed"),
+        ("Tools/call", "get_time", "mcp_not_allowed"),
+        ("tools/call ", "get_time", "mcp_not_allowed"),
+        ("completion/complete", "", "mcp_not_allowed"),
+        ("subscriptions/listen", "", "mcp_not_allowed"),
+    ] {
+        assert_eq!(required("/mcp", request(method, name).unwrap()), expected, "{method} {name}");
+    }
+    assert_eq!(required("/mcp", McpRequest::Session), "use");
+    assert_eq!(required("/empty", request("tools/call", "get_time").unwrap()), "mcp_not_allowed");
+    assert_eq!(required("/empty", request("ping", "").unwrap()), "");
+}
+
+#[test]
+fn names_without_control_characters_are_required_and_posted() {
+    for (method, name) in
+        [("tools/call", ""), ("tools/call", "get_time\0x"), ("resources/read", "a\n"), ("", "x"), ("a\u{85}", "x")]
+    {
+        assert!(request(method, name).is_err(), "{method} {name}");
+    }
+    for method in ["tools/call", "prompts/get", "resources/read"] {
+        assert!(McpRequest::new("POST", Some(McpMessage { method, name: None })).is_err(), "{method}");
+    }
+    let message = Some(McpMessage { method: "ping", name: None });
+    for (http_method, message, is_valid) in [
+        ("POST", message, true),
+        ("post", message, false),
+        ("PUT", message, false),
+        ("GET", message, false),
+        ("DELETE", message, false),
+        ("GET", None, true),
+        ("DELETE", None, true),
+        ("HEAD", None, false),
+        ("OPTIONS", None, false),
+        ("POST", None, false),
+    ] {
+        assert_eq!(McpRequest::new(http_method, message).is_ok(), is_valid, "{http_method} {message:?}");
+    }
+}
+
+#[test]
+fn entries_without_permissions_share_the_policy_of_the_rule() {
+    let rules = RuleSet::parse(RULES.as_bytes()).unwrap();
+    let rule = rules.select(RequestTarget { method: "POST", host: "x", path: "/mcp" }).unwrap().unwrap();
+    let policy = rule.mcp.as_ref().unwrap().policy(request("tools/call", "get_time").unwrap()).unwrap();
+    assert!(std::sync::Arc::ptr_eq(policy, &rule.policy));
+}
+
+#[test]
+fn explanation_shows_the_requirement_of_the_message() {
+    let rules = RuleSet::parse(RULES.as_bytes()).unwrap();
+    let explain = |method, path, message: Option<(&'static str, &'static str)>| {
+        let message = message.map(|(method, name)| McpMessage { method, name: Some(name).filter(|it| !it.is_empty()) });
+        let explanation = rules.explain(RequestTarget { method, host: "x", path }, message);
+        (explanation.to_string(), explanation.is_refused())
+    };
+    let weather = "method   POST\nhost     x\npath     /mcp\nmessage  tools/call get_weather\n\
+                   rule     weather (line 2): any host, path /mcp, any method, mcp\n\
+                   requires require_permissions = use, weather:read\n";
+    assert_eq!(explain("POST", "/mcp", Some(("tools/call", "get_weather"))), (weather.to_owned(), false));
+    for (method, path, message, expected, is_refused) in [
+        ("POST", "/mcp", Some(("tools/call", "x")), "the request is refused with the reason mcp_not_allowed\n", true),
+        ("POST", "/mcp", None, "refused with the reason mcp_request_invalid: there is no MCP message\n", true),
+        ("POST", "/empty", Some(("tools/call", "x")), "is allowed with the reason mcp_not_allowed\n", false),
+        ("GET", "/mcp", None, "requires require_permissions = use\n", false),
+        ("POST", "/other", Some(("ping", "")), "rule     other (line 29): any host, path /other, any method\n", false),
+    ] {
+        let (text, refused) = explain(method, path, message);
+        assert!(text.ends_with(expected), "{method} {path}: {text}");
+        assert_eq!(refused, is_refused, "{text}");
+    }
+}
