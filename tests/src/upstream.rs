@@ -2,6 +2,7 @@
 
 use axum::{
     Json, Router,
+    body::Bytes,
     http::{HeaderMap, Uri},
 };
 use serde_json::{Map, Value};
@@ -19,14 +20,14 @@ pub struct Upstream {
 }
 
 impl Upstream {
-    /// Starts the service. Every path returns 200 with an object of header names to lists of values, and the request
+    /// Starts the service. Every path reads the body, and returns 200 with an object of header names to lists of values, and the request
     /// path in `x-upstream-path`.
     pub async fn start() -> Self {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("loopback has free ports");
         let port = listener.local_addr().expect("the listener is bound").port();
         let received = Arc::new(AtomicUsize::new(0));
         let counter = received.clone();
-        let app = Router::new().fallback(async move |uri: Uri, headers: HeaderMap| {
+        let app = Router::new().fallback(async move |uri: Uri, headers: HeaderMap, _body: Bytes| {
             counter.fetch_add(1, Ordering::SeqCst);
             ([("x-upstream-path", uri.to_string())], Json(echo(&headers)))
         });

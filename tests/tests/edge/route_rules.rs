@@ -5,6 +5,7 @@
 mod commands;
 mod corpus;
 mod explain;
+mod mcp;
 
 use countersign_tests::{
     Agent, ControlPlane, Envoy, HttpResponse, RawRequest, Sidecar, Upstream,
