@@ -17,12 +17,12 @@ use crate::{
     policy::{Policy, PolicyCache},
     response::{DecidedRoute, Reply, RequestHeaders, ResponseBuilder},
     rules::{McpRefusal, Rule, RuleSet, Unselectable},
-    view::{View, Views},
+    view::{Resource, View, Views},
 };
 use arc_swap::ArcSwap;
-use countersign_identity::{Reason, ServiceId};
+use countersign_identity::{Reason, ServiceId, protected_resource::METADATA_PATH};
 use countersign_process::Clock;
-use request::CheckedRequest;
+use request::{CheckedRequest, HttpRequest};
 use std::{
     borrow::Cow,
     fmt::Display,
@@ -140,6 +140,10 @@ impl CheckOutcome<'_> {
         !forwards_token || self.is_dry_run()
     }
 
+    const fn is_denied(&self) -> bool {
+        matches!(self.decision, Decision::Denied(_))
+    }
+
     const fn is_dry_run(&self) -> bool {
         matches!(self.decision, Decision::DryRun(_))
     }
@@ -160,9 +164,13 @@ impl Authorizer {
 
     fn evaluate(&self, request: &CheckRequest, since_boot: Duration) -> (Option<ServiceId>, Verdict, Reply) {
         let Some(request) = request.http() else {
-            return self.respond(&Reason::RequestInvalid.into(), RequestHeaders::default());
+            return self.respond(&Reason::RequestInvalid.into(), None, RequestHeaders::default());
         };
-        let headers = request.http.all_headers();
+        let http = request.http;
+        if let Some(reply) = self.resource_metadata(http) {
+            return reply;
+        }
+        let headers = http.all_headers();
         let token_header = token_header::extract(headers.clone());
         let rules = self.rules.load();
         let outcome = self.judge(request, &token_header, &rules, since_boot);
@@ -170,7 +178,22 @@ impl Authorizer {
         let checked = token_header.name.filter(|_| outcome.removes_token());
         // The refused token of a dry run may also be in the header that was not checked.
         let unchecked = outcome.is_dry_run().then(|| token_header::extract_from_authorization(headers).name).flatten();
-        self.respond(&outcome, RequestHeaders { names, token_headers: [checked, unchecked] })
+        let resource = outcome.view.as_ref().filter(|_| outcome.is_denied()).and_then(|view| resource_of(view, http));
+        self.respond(&outcome, resource, RequestHeaders { names, token_headers: [checked, unchecked] })
+    }
+
+    /// The reply to a request for the metadata of a resource. It needs no token, and no rule.
+    fn resource_metadata(&self, http: &HttpRequest) -> Option<(Option<ServiceId>, Verdict, Reply)> {
+        // Only this comparison is done for each check.
+        if !http.path_starts_with(METADATA_PATH) {
+            return None;
+        }
+        let target = http.target().filter(|target| ["GET", "HEAD"].contains(&target.method))?;
+        self.views.of_services().into_iter().find_map(|view| {
+            let resource = view.settings().resources.of_metadata_request(target.host, target.path)?;
+            let reply = self.responses.resource_metadata(view.service(), resource);
+            Some((Some(view.service()), Verdict::Anonymous, reply))
+        })
     }
 
     /// Selects the policy and makes the decision.
@@ -245,12 +268,19 @@ impl Authorizer {
     fn respond<'a>(
         &self,
         outcome: &CheckOutcome<'_>,
+        resource: Option<&Resource>,
         headers: RequestHeaders<'a, impl Iterator<Item = &'a [u8]>>,
     ) -> (Option<ServiceId>, Verdict, Reply) {
         let service = outcome.view.as_ref().map(|view| view.service());
-        let route = DecidedRoute { service, rule: outcome.rule.map(|rule| &rule.name) };
+        let route = DecidedRoute { service, rule: outcome.rule.map(|rule| &rule.name), resource };
         (service, outcome.verdict(), self.responses.build(route, &outcome.decision, headers))
     }
+}
+
+/// The resource of a service that a request is for.
+fn resource_of<'v>(view: &'v View, http: &HttpRequest) -> Option<&'v Resource> {
+    let target = http.target()?;
+    view.settings().resources.of_request(target.host, target.path)
 }
 
 /// Allows one log line per second, because otherwise every request on a route with an invalid rule would write a log

@@ -53,7 +53,8 @@ pub fn claims() -> Claims {
     Claims {
         iss: ISSUER.into(),
         sub: AGENT_ID,
-        aud: SERVICE_ID.to_string(),
+        client_id: Some(AGENT_ID),
+        aud: SERVICE_ID.to_string().into(),
         iat: ISSUED_AT,
         nbf: ISSUED_AT,
         exp: ISSUED_AT + 3600,
@@ -65,6 +66,8 @@ pub fn claims() -> Claims {
         permissions: vec![Permission::try_from("read").unwrap()],
         trust_score: TrustScore::INITIAL,
         until: std::collections::BTreeMap::new(),
+        scope: None,
+        requested_scope: None,
     }
 }
 

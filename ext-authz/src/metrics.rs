@@ -38,7 +38,7 @@ const BUCKETS: [f64; 13] =
 pub enum Verdict {
     /// The request is allowed with an identity.
     Verified,
-    /// The request is allowed without an identity.
+    /// The request is allowed without an identity, or it is for public metadata.
     Anonymous,
     /// The request is allowed without an identity, although a rule that is a dry run refuses it.
     DryRun(Reason),
@@ -90,6 +90,9 @@ const fn occurs(reason: Reason, service_is_known: bool) -> bool {
         | Reason::ChallengeInvalid
         | Reason::ChallengeExpired
         | Reason::ChallengeUsed
+        | Reason::AssertionInvalid
+        | Reason::AssertionExpired
+        | Reason::AssertionUsed
         | Reason::RefreshInvalid
         | Reason::RefreshExpired
         | Reason::RefreshReused

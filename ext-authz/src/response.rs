@@ -11,8 +11,12 @@ mod header;
 mod header_names;
 mod metadata;
 mod reply;
+mod resource_metadata;
 
-use crate::decide::{Decision, Denial, EncodedIdentity, EvaluatedIdentity};
+use crate::{
+    decide::{Decision, Denial, EncodedIdentity, EvaluatedIdentity},
+    view::Resource,
+};
 use countersign_identity::{Reason, ServiceId, bearer::TOKEN_HEADER};
 use encoded::{RemovedHeaders, VerifiedReply};
 use envoy_types::{
@@ -50,6 +54,8 @@ pub struct DecidedRoute<'a> {
     pub service: Option<ServiceId>,
     /// The name of the rule of the rules file that decided.
     pub rule: Option<&'a Arc<str>>,
+    /// The resource that the request is for.
+    pub resource: Option<&'a Resource>,
 }
 
 /// Builds responses from decisions.
@@ -69,7 +75,7 @@ impl ResponseBuilder {
         decision: &Decision,
         headers: RequestHeaders<'a, impl Iterator<Item = &'a [u8]>>,
     ) -> Reply {
-        let DecidedRoute { service, rule } = route;
+        let DecidedRoute { service, rule, resource } = route;
         let rule_name = rule.map(|rule| &**rule);
         match (decision, service) {
             (Decision::Verified(identity, validity), Some(service)) => Reply::Verified(VerifiedReply {
@@ -88,7 +94,11 @@ impl ResponseBuilder {
             }
             (Decision::Denied(denial), _) => {
                 let metadata = metadata::of_denial(service, rule_name, denial, false);
-                other_reply(denial::grpc_status(denial.refusal.reason), self.deny(service, denial), metadata)
+                other_reply(
+                    denial::grpc_status(denial.refusal.reason),
+                    self.deny((service, resource), denial),
+                    metadata,
+                )
             }
         }
     }
@@ -102,9 +112,14 @@ impl ResponseBuilder {
         identity.encoded(|identity| encoded::encode_identity(&self.names, service, identity))
     }
 
-    fn deny(&self, service: Option<ServiceId>, denial: &Denial) -> HttpResponse {
-        let Denial { refusal, agent: _, unmet_requirement } = denial;
-        denial::build(&self.names, *refusal, service, unmet_requirement.as_ref().filter(|_| self.explain_denials))
+    fn deny(&self, (service, resource): (Option<ServiceId>, Option<&Resource>), denial: &Denial) -> HttpResponse {
+        denial::build(&self.names, denial, service, resource, self.explain_denials)
+    }
+
+    /// Builds the response with which Envoy answers a request for the metadata of a resource. Envoy sends a denial with any status.
+    pub fn resource_metadata(&self, service: ServiceId, resource: &Resource) -> Reply {
+        let code = tonic::Code::PermissionDenied.into();
+        other_reply(code, resource_metadata::build(resource), metadata::of_anonymous(Some(service), None))
     }
 
     fn allow_without_identity<'a>(&self, headers: RequestHeaders<'a, impl Iterator<Item = &'a [u8]>>) -> HttpResponse {

@@ -8,6 +8,7 @@
 
 mod content;
 mod content_id;
+mod resources;
 mod restored;
 mod server_clock;
 mod sharded_map;
@@ -21,6 +22,7 @@ use sharded_map::ShardedMap;
 use std::{sync::Arc, time::Duration};
 
 pub use content_id::ContentId;
+pub use resources::{Resource, Resources};
 pub use restored::RestoredContact;
 pub use server_clock::ServerClock;
 pub use views::{ApiKeyIndex, ViewConfirmation, Views};
@@ -39,6 +41,8 @@ pub struct ServiceSettings {
     pub max_staleness: Duration,
     /// The key of the hashes that name agents; `None` if the control plane sends plain ids, as its previous version does.
     pub agent_hash_key: Option<AgentHashKey>,
+    /// The URLs under which clients reach the service. Decisions do not depend on them.
+    pub resources: Resources,
 }
 
 impl ServiceSettings {

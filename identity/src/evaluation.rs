@@ -173,7 +173,7 @@ pub struct VerifiedIdentity {
     pub name: String,
     /// The agent's current roles at the service, sorted.
     pub roles: Vec<RoleName>,
-    /// The permissions that the roles grant, sorted and distinct.
+    /// The permissions that the roles grant, sorted and distinct. If the client asked for a scope, only those in the scope.
     pub permissions: Vec<Permission>,
     /// The current trust score of the agent.
     pub trust_score: TrustScore,
@@ -200,7 +200,10 @@ impl VerifiedIdentity {
         check_issuer_and_times(claims, context.issuer, now)?;
         check_audience(claims, context)?;
         check_not_revoked(claims, context)?;
-        let CurrentRoles { names, permissions, until } = current_roles(claims, context, now);
+        let CurrentRoles { names, mut permissions, until } = current_roles(claims, context, now);
+        if let Some(scope) = &claims.requested_scope {
+            permissions.retain(|permission| scope.contains(permission));
+        }
         let trust = context.agent.and_then(|changes| changes.trust.as_ref());
         Ok(Self {
             agent: claims.sub,
@@ -217,7 +220,7 @@ impl VerifiedIdentity {
 }
 
 fn check_issuer_and_times(claims: &Claims, issuer: &str, now: Timestamp) -> Result<(), Refusal> {
-    if claims.iss != issuer {
+    if claims.iss != issuer || claims.client_id.is_some_and(|client| client != claims.sub) {
         return Err(Reason::TokenClaimsInvalid.into());
     }
     if now >= claims.expires_at() {

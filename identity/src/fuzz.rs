@@ -73,7 +73,8 @@ fn claims() -> impl Strategy<Value = Claims> {
         |([iat, nbf, exp, rev, until], [sub, jti, sid], aud)| Claims {
             iss: "https://issuer.test".into(),
             sub: AgentId::from_bits(sub),
-            aud: aud.into(),
+            client_id: None,
+            aud: aud.to_owned().into(),
             iat,
             nbf,
             exp,
@@ -85,6 +86,8 @@ fn claims() -> impl Strategy<Value = Claims> {
             permissions: vec![],
             trust_score: TrustScore::INITIAL,
             until: BTreeMap::from([("reader".try_into().unwrap(), until)]),
+            scope: None,
+            requested_scope: None,
         },
     )
 }
@@ -182,7 +185,7 @@ proptest! {
         };
         let now = Timestamp::from_micros(now);
         if let Ok(identity) = VerifiedIdentity::evaluate(&claims, &context, now) {
-            prop_assert!(accepts_unbound && claims.aud == claims.iss && !revoked);
+            prop_assert!(accepts_unbound && claims.aud.as_str() == claims.iss && !revoked);
             prop_assert!(now < Timestamp::from_seconds(claims.exp) && claims.rev >= context.floor);
             prop_assert_eq!(identity.agent, claims.sub);
             prop_assert!(now < identity.valid_until && identity.valid_until <= claims.expires_at());

@@ -7,9 +7,10 @@
 //! time is the argument `now`.
 //!
 //! Reading order: [`ids`] and [`time`] are the vocabulary; [`public_key`] is the key that an agent registers;
-//! [`claims`] are the contents of a token; [`bearer`] extracts the token from a header; [`token`] verifies its
+//! [`claims`] are the contents of a token; [`scope`] is what a client asks for; [`bearer`] extracts the token from a header; [`token`] verifies its
 //! signature; [`token_cache`] keeps what is known about it; [`evaluation`] decides what the claims grant at a service now; [`agent_hash`] names agents in the sync
-//! stream; [`view_checksum`] compares the data of both sides; [`identity_headers`] are the headers for the service; [`refusal`] lists the reasons for a denial.
+//! stream; [`view_checksum`] compares the data of both sides; [`identity_headers`] are the headers for the service; [`refusal`] lists the reasons for a denial;
+//! [`protected_resource`] is what clients read to find the control plane.
 
 pub mod agent_hash;
 pub mod bearer;
@@ -21,8 +22,10 @@ pub mod identity_headers;
 pub mod ids;
 pub mod key_set;
 pub mod names;
+pub mod protected_resource;
 pub mod public_key;
 pub mod refusal;
+pub mod scope;
 pub mod time;
 pub mod token;
 pub mod token_cache;
@@ -40,6 +43,7 @@ pub use key_set::{KeySet, Kid};
 pub use names::{Permission, RoleName};
 pub use public_key::{P256PublicKey, PublicKeyError, SignatureError};
 pub use refusal::{Code, Reason, Refusal};
+pub use scope::Scope;
 pub use time::{Revision, Timestamp};
 pub use token::{SignedToken, UnverifiedToken};
 pub use token_cache::TokenCache;

@@ -136,6 +136,19 @@ impl EcdsaSignature {
         let interpretations = [Signature::from_slice(&bytes).ok(), Signature::from_der(&bytes).ok()];
         if interpretations.iter().all(Option::is_none) { Err(SignatureError) } else { Ok(Self(interpretations)) }
     }
+
+    /// The signature of a JWS: 64 bytes r‖s (RFC 7518, section 3.4).
+    pub fn from_jws(bytes: &[u8]) -> Result<Self, SignatureError> {
+        let signature = Signature::from_slice(bytes).map_err(|_| SignatureError)?;
+        Ok(Self([Some(signature), None]))
+    }
+
+    /// The signature in the form of a JWS: 64 bytes r‖s (RFC 7518, section 3.4). If the hex was valid in both forms, it is
+    /// taken as r‖s.
+    pub fn to_jws(&self) -> Option<Vec<u8>> {
+        let [raw, der] = self.0;
+        raw.or(der).map(|signature| signature.to_bytes().to_vec())
+    }
 }
 
 #[cfg(test)]

@@ -110,6 +110,12 @@ reasons! {
         ChallengeExpired = "challenge_expired", "The challenge has expired: request a new one";
         /// The challenge was used before.
         ChallengeUsed = "challenge_used", "The challenge has been used: request a new one";
+        /// The client assertion of an OAuth client is malformed, its claims are wrong, or its agent is unknown.
+        AssertionInvalid = "assertion_invalid", "The client assertion is invalid";
+        /// The client assertion has expired, or it may have been used before the database was restored from a backup.
+        AssertionExpired = "assertion_expired", "The client assertion has expired: make a new one";
+        /// The client assertion was used before.
+        AssertionUsed = "assertion_used", "The client assertion has been used: make a new one with another jti";
         /// The refresh token was not issued by this Countersign deployment.
         RefreshInvalid = "refresh_invalid", "The refresh token is unknown";
         /// The refresh token has expired.

@@ -42,6 +42,9 @@ schemathesis.openapi.format("idn-email", address)
 CLOSED_PORT_URL = "http://127.0.0.1:65535/"
 schemathesis.openapi.format("uri", st.text("abcdefgh/-_.~%20?=&", max_size=40).map(CLOSED_PORT_URL.__add__))
 
+# A service has each resource URI once.
+schemathesis.openapi.format("resource-uri", st.uuids().map("https://{}.example/mcp".format))
+
 
 def call(method: str, path: str, body: dict | None = None) -> dict:
     response = requests.request(
@@ -152,6 +155,8 @@ def map_body(context, body):
 # The configuration sets the service and the agent of a request after `map_path_parameters`.
 DELETABLE = {"/services/{service}": ("service", "svc"), "/agents/{agent}": ("agent", "agent")}
 
+EXAMPLE_URLS = ("https://billing.example.org/", "https://api.example/")
+
 
 @schemathesis.hook
 def before_call(context, case, kwargs):
@@ -162,8 +167,8 @@ def before_call(context, case, kwargs):
         parameter, kind = DELETABLE[case.operation.path]
         if case.path_parameters.get(parameter) == EXISTING[kind]:
             case.path_parameters[parameter] = create_deletable(kind, case.operation.path)
-    if isinstance(case.body, dict) and str(case.body.get("url")).startswith("https://billing.example.org/"):
-        # The host of the example URL does not resolve in tests.
+    if isinstance(case.body, dict) and str(case.body.get("url")).startswith(EXAMPLE_URLS):
+        # The hosts of the example URLs do not resolve in tests.
         case.body = case.body | {"url": CLOSED_PORT_URL}
 
 
@@ -180,10 +185,26 @@ def filter_body(context, body):
     return not PRIVATE_USE.search(json.dumps(body, ensure_ascii=False, default=repr))
 
 
+# RFC 6749, sections 4.1.2.1 and 5.2, and RFC 8707.
+OAUTH_ERRORS = {
+    "invalid_request",
+    "invalid_client",
+    "invalid_grant",
+    "invalid_scope",
+    "invalid_target",
+    "unauthorized_client",
+    "unsupported_grant_type",
+    "unsupported_response_type",
+}
+
+
 @schemathesis.check
 def errors_are_documented(context, response, case):
     """Each error has an example for its status, named after its reason or code."""
     if response.status_code < 400 or response.status_code == 405:
+        return
+    if case.operation.path.startswith("/oauth/"):
+        assert response.json()["error"] in OAUTH_ERRORS
         return
     documented = case.operation.definition.raw["responses"]
     error = response.json()["error"]

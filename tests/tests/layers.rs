@@ -69,7 +69,7 @@ const MODULES: [(&str, &[ModuleRule]); 2] = [
             ("decide", &["view", "policy", "fixtures"]),
             ("sync", &["view", "metrics"]),
             ("copy", &["view", "sync", "metrics"]),
-            ("response", &["decide", "fixtures"]),
+            ("response", &["view", "decide", "fixtures"]),
             ("check", &["view", "policy", "rules", "decide", "response", "metrics", "fixtures"]),
             ("commands", &["config", "rules", "check"]),
             ("fixtures", &["view", "policy", "decide", "response"]),

@@ -3,6 +3,7 @@
 use super::{
     agent::Owner,
     credential::SecretHash,
+    resource_uri::ResourceUris,
     text::{DisplayName, ManagedBy},
 };
 use countersign_identity::{ApiKeyId, ServiceId, Timestamp};
@@ -19,12 +20,30 @@ pub struct Service {
     pub name: DisplayName,
     /// Whether the service accepts tokens that are not bound to a service.
     pub accepts_unbound: bool,
+    /// The URLs under which clients reach the service.
+    pub resource_uris: ResourceUris,
     /// The name of the files that state the service, if any do.
     pub managed_by: Option<ManagedBy>,
     /// Time of creation.
     pub created_at: Timestamp,
     /// Time of deletion; `None` while the service exists.
     pub deleted_at: Option<Timestamp>,
+}
+
+/// The settings of a service that its sidecars receive.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ServiceSettings {
+    /// Whether the service accepts tokens that are not bound to a service.
+    pub accepts_unbound: bool,
+    /// The URLs under which clients reach the service.
+    pub resource_uris: ResourceUris,
+}
+
+impl Service {
+    /// What the sidecars of the service receive.
+    pub fn settings(&self) -> ServiceSettings {
+        ServiceSettings { accepts_unbound: self.accepts_unbound, resource_uris: self.resource_uris.clone() }
+    }
 }
 
 /// How long the receiver of an offered service can accept it.

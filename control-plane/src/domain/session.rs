@@ -1,7 +1,7 @@
 //! Sessions and refresh tokens. A session begins with a login; each refresh replaces the refresh token of the session.
 
 use super::credential::SecretHash;
-use countersign_identity::{AgentId, Reason, RefreshId, Revision, ServiceId, SessionId, Timestamp};
+use countersign_identity::{AgentId, Reason, RefreshId, Revision, Scope, ServiceId, SessionId, Timestamp};
 
 /// A session.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -12,6 +12,8 @@ pub struct Session {
     pub agent: AgentId,
     /// Service that the tokens of the session are bound to; `None` for unbound tokens.
     pub service: Option<ServiceId>,
+    /// The permissions that the client asked for; `None` if the tokens grant whatever the roles of the agent grant.
+    pub scope: Option<Scope>,
     /// Time of the login.
     pub started_at: Timestamp,
     /// Feed revision at the login.
@@ -29,6 +31,9 @@ pub struct RefreshToken {
     pub id: RefreshId,
     /// Session that the token belongs to.
     pub session: SessionId,
+    /// Whether the session has a scope. A control plane of a previous version must refuse such a token, because it would issue tokens
+    /// without the scope.
+    pub is_narrowed: bool,
     /// Hash of the secret.
     pub secret: SecretHash,
     /// Time of issue.

@@ -3,13 +3,16 @@
 //! Invariant: internal error messages are logged and never sent to clients.
 
 mod access;
+mod oauth;
+
+pub use oauth::{OAuthError, OAuthErrorBody, present_for_oauth};
 
 use super::{
     code::ErrorCode,
     middleware::limits::{LimitStatus, ceil_seconds},
 };
 use crate::{
-    domain::timestamp::format_rfc3339,
+    domain::{client_assertion::InvalidAssertion, timestamp::format_rfc3339},
     operations::{NotFound, OperationError},
 };
 use axum::{
@@ -107,6 +110,11 @@ impl ApiError {
         Self::new(ErrorCode::NotFound, "This path does not exist")
     }
 
+    /// The service has no resource URI.
+    pub fn no_resource_uri() -> Self {
+        Self::new(ErrorCode::NotFound, "This service has no resource URI: its owner can set `resourceUris`")
+    }
+
     /// The path exists, but does not support the method.
     pub fn method_not_allowed() -> Self {
         Self::new(ErrorCode::MethodNotAllowed, "This path does not support this method")
@@ -156,6 +164,12 @@ impl ApiError {
     /// The body is not declared as JSON.
     pub fn unsupported_media_type() -> Self {
         let message = "The body must be uncompressed JSON in UTF-8: send exactly one `Content-Type: application/json`";
+        Self::new(ErrorCode::UnsupportedMediaType, message)
+    }
+
+    /// The body is not declared as a form.
+    pub fn form_required() -> Self {
+        let message = "The body must be an uncompressed form in UTF-8: send exactly one `Content-Type: application/x-www-form-urlencoded`";
         Self::new(ErrorCode::UnsupportedMediaType, message)
     }
 
@@ -263,6 +277,11 @@ impl ApiError {
         ErrorBody { error }
     }
 
+    /// Code and reason, for logs and metrics.
+    pub fn labels(&self) -> ErrorLabels {
+        ErrorLabels { code: self.code, reason: self.reason.map(Reason::as_str).or(self.other_reason) }
+    }
+
     /// The response, with the given body instead of [`Self::body`].
     pub fn into_response_with_body(self, body: impl Serialize) -> Response {
         let mut response = (self.code.status(), Json(body)).into_response();
@@ -273,16 +292,18 @@ impl ApiError {
         if let Some(seconds) = self.retry_after.or(default_retry_after) {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
-        let reason = self.reason.map(Reason::as_str).or(self.other_reason);
-        response.extensions_mut().insert(ErrorLabels { code: self.code, reason });
+        response.extensions_mut().insert(self.labels());
         response
     }
 }
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let body = self.body();
-        self.into_response_with_body(body)
+        let (body, error) = (self.body(), Box::new(self.clone()));
+        let mut response = self.into_response_with_body(body);
+        // The OAuth endpoints present it in another format.
+        response.extensions_mut().insert(error);
+        response
     }
 }
 
@@ -312,6 +333,11 @@ impl From<OperationError> for ApiError {
             OperationError::InvalidSignature => {
                 let message = "The signature does not verify: sign the nonce with ECDSA P-256 and SHA-256, and send the signature as hex";
                 Self::new(ErrorCode::InvalidSignature, message)
+            }
+            OperationError::InvalidAssertion(InvalidAssertion(problem)) => {
+                let mut error = Self::from(Reason::AssertionInvalid);
+                problem.clone_into(&mut error.message);
+                error
             }
             OperationError::NotFound(resource) => Self::resource_not_found(resource),
             OperationError::Conflict(message) => Self::new(ErrorCode::Conflict, message),

@@ -2,8 +2,8 @@
 
 use super::{
     api::{
-        agents, assignments, audit, auth, health, own_agents, roles, service_keys, services, sidecars, signing_keys,
-        status, transfers, trust, verify, webhooks, well_known,
+        agents, assignments, audit, auth, health, oauth, own_agents, protected_resource, roles, service_keys, services,
+        sidecars, signing_keys, status, transfers, trust, verify, webhooks, well_known,
     },
     error::ApiError,
     middleware::chain::{Middleware, handle_request},
@@ -13,18 +13,14 @@ use super::{
     },
     state::AppState,
 };
-use axum::{Extension, Router, middleware};
+use axum::{Extension, Router, middleware, routing::get};
 use std::sync::Arc;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 /// All routes. Each handler declares its method, path and documentation; handlers on one line share a path.
 fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::with_openapi(document::base())
-        .routes(routes!(auth::register))
-        .routes(routes!(auth::challenge))
-        .routes(routes!(auth::authenticate))
-        .routes(routes!(auth::refresh))
-        .routes(routes!(auth::revoke))
+        .merge(authentication_routes())
         .routes(routes!(services::create, services::list))
         .routes(routes!(services::read, services::change, services::remove))
         .routes(routes!(transfers::list))
@@ -78,6 +74,21 @@ fn routes() -> OpenApiRouter<AppState> {
         .routes(routes!(docs::file))
 }
 
+/// The routes of both doors: that of the specification, and that of OAuth.
+fn authentication_routes() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new()
+        .routes(routes!(auth::register))
+        .routes(routes!(auth::challenge))
+        .routes(routes!(auth::authenticate))
+        .routes(routes!(auth::refresh))
+        .routes(routes!(auth::revoke))
+        .routes(routes!(oauth::token::token))
+        .routes(routes!(oauth::authorize::authorize))
+        .routes(routes!(oauth::introspect::introspect))
+        .routes(routes!(oauth::revoke::revoke))
+        .routes(routes!(protected_resource::read))
+}
+
 /// The OpenAPI 3.1 description of the API, with a placeholder as server URL.
 pub fn api_description() -> String {
     document::to_json(&document::finish(routes().into_openapi(), document::PLACEHOLDER_URL))
@@ -89,6 +100,7 @@ pub fn router(state: AppState) -> Router {
     let published = Arc::new(PublishedDocument::new(document, state.context.issuer()));
     let middleware = Arc::new(Middleware::new(state.clone()));
     routes
+        .route("/.well-known/oauth-authorization-server/{*path}", get(well_known::authorization_server_with_path))
         .fallback(async || ApiError::not_found())
         .method_not_allowed_fallback(async || ApiError::method_not_allowed())
         .layer((middleware::from_fn_with_state(middleware, handle_request), Extension(published)))

@@ -178,6 +178,16 @@ impl Context {
         &self.config.issuer
     }
 
+    /// The URL of the token endpoint.
+    pub fn token_endpoint(&self) -> String {
+        format!("{}/oauth/token", self.issuer())
+    }
+
+    /// The values of `aud` that client assertions may have. RFC 7523 names the token endpoint, and its successor the issuer.
+    pub(super) fn assertion_audiences(&self) -> [String; 3] {
+        [self.issuer().to_owned(), format!("{}/", self.issuer()), self.token_endpoint()]
+    }
+
     /// How long a client may cache the published signing keys.
     pub const fn jwks_max_age(&self) -> Duration {
         self.config.key_rotation.jwks_max_age

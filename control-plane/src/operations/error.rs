@@ -1,7 +1,7 @@
 //! The error type that the operations of the control plane return.
 
 use crate::{
-    domain::quota::ExceededQuota,
+    domain::{client_assertion::InvalidAssertion, quota::ExceededQuota},
     keyring::KeyringError,
     store::{StoreError, StoreFailure},
 };
@@ -38,6 +38,9 @@ pub enum OperationError {
     /// The signature is malformed or wrong.
     #[error("invalid signature")]
     InvalidSignature,
+    /// The client assertion is malformed, or a claim is wrong.
+    #[error("invalid client assertion: {0}")]
+    InvalidAssertion(InvalidAssertion),
     /// A resource in the request does not exist.
     #[error("not found: {0:?}")]
     NotFound(NotFound),
@@ -79,6 +82,7 @@ impl StoreFailure for OperationError {
             Self::Keyring(_)
             | Self::Refused(_)
             | Self::InvalidSignature
+            | Self::InvalidAssertion(_)
             | Self::NotFound(_)
             | Self::Conflict(_)
             | Self::QuotaExceeded(_)

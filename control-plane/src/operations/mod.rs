@@ -29,8 +29,8 @@ pub use agents::{
 pub use audit::{AuditFilter, AuditPosition, list_audit_entries};
 pub use auth::{
     LoginRequest, SuppressedBursts, TokenPair, Verified, begin_session, find_refresh_token_agent,
-    flush_suppressed_bursts, issue_challenge, refresh_session, revoke_token, verify_login, verify_refresh,
-    verify_token,
+    flush_suppressed_bursts, issue_challenge, refresh_session, revoke_token, verify_assertion, verify_login,
+    verify_refresh, verify_token,
 };
 pub use authorize::{authenticate_service, require_manager, require_owner, require_service_creator};
 pub use context::{Context, ContextParts, OperationConfig};
@@ -51,8 +51,8 @@ pub use roles::{
 };
 pub use services::{
     NewService, NewServiceKey, ServiceChange, accept_service, change_service, create_service, create_service_key,
-    delete_service, list_service_keys, list_service_offers, list_services, offer_service, read_service_offer,
-    revoke_service_key, withdraw_service_offer,
+    delete_service, find_service_of_resource, list_service_keys, list_service_offers, list_services, offer_service,
+    read_resource_uris, read_service_offer, revoke_service_key, withdraw_service_offer,
 };
 pub use sidecars::{UNKNOWN_REVISION, list_sidecars, read_enforcement};
 pub use signing_keys::{SigningKeyPosition, list_signing_keys, published_keys, revoke_signing_key, rotate_signing_key};

@@ -33,7 +33,7 @@ statements! { STATEMENTS:
          (SELECT public_key FROM agents WHERE id = column2 AND deleted_at IS NULL) AS public_key, \
          CAST((SELECT COUNT(*) FROM services WHERE id = column3 AND deleted_at IS NULL) AS BIGINT) AS services, \
          CAST((SELECT COUNT(*) FROM sessions WHERE challenge_id = column4) AS BIGINT) AS uses, ", feed::position_columns!(),
-        ", d.master_key_fingerprint AS master_key FROM feed JOIN deployment d ON d.id = feed.id, (VALUES ", login_row!(),
+        ", restored_at, d.master_key_fingerprint AS master_key FROM feed JOIN deployment d ON d.id = feed.id, (VALUES ", login_row!(),
         ") AS v WHERE feed.id = 1 AND column1 > 0 ORDER BY column1"
     );
     /// Counts audiences and, for a login, sessions. Counts only up to the quotas `$2` and `$3`.
@@ -56,7 +56,7 @@ pub struct LoginQuery {
     pub agent: AgentId,
     /// The service that it names, if any.
     pub service: Option<ServiceId>,
-    /// The challenge of a login; `None` for a new challenge.
+    /// The id of the challenge or assertion of a login; `None` for a new challenge.
     pub challenge: Option<String>,
 }
 
@@ -69,10 +69,12 @@ pub struct LoginBasis {
     public_key: Option<String>,
     /// Whether the named service exists and is not deleted; false if none is named.
     pub has_service: bool,
-    /// Whether a session was created with the challenge.
+    /// Whether a session was created with the challenge or assertion.
     pub challenge_is_used: bool,
     /// Challenges from before the last restore of the database are invalid. This is the revision of the restore.
     pub restore_revision: Revision,
+    /// The time of the last restore. Client assertions from before it are invalid.
+    pub restored_at: Option<Timestamp>,
     /// The fingerprint of the current master key.
     pub master_key: String,
 }
@@ -99,6 +101,7 @@ pub async fn read_for_logins(conn: &mut Conn, queries: &[LoginQuery]) -> Result<
             has_service: row::get::<i64>(row, "services")? > 0,
             challenge_is_used: row::get::<i64>(row, "uses")? > 0,
             restore_revision: feed::position_from_row(row)?.cutoff,
+            restored_at: row::get::<Option<i64>>(row, "restored_at")?.map(Timestamp::from_micros),
             master_key: row::get(row, "master_key")?,
         })
     };
@@ -114,7 +117,7 @@ pub struct IssueQuery {
     pub agent: AgentId,
     /// The service that the tokens are for; `None` for unbound tokens.
     pub audience: Option<ServiceId>,
-    /// The challenge of a login; `None` for a refresh.
+    /// The id of the challenge or assertion of a login; `None` for a refresh.
     pub challenge: Option<String>,
 }
 
@@ -124,7 +127,7 @@ pub struct IssueBasis {
     /// Number of the other audiences for which the agent has live tokens, at most the quota. Deleted services count, because changes
     /// are also written for them: otherwise, one could multiply the audiences of an agent.
     pub other_audiences: i64,
-    /// Whether a session was created with the challenge.
+    /// Whether a session was created with the challenge or assertion.
     pub challenge_is_used: bool,
     /// Number of live sessions of the agent, at most the quota; 0 for a refresh.
     pub live_sessions: i64,

@@ -37,6 +37,7 @@ pub mod postgres;
 pub mod purge;
 pub mod quotas;
 pub mod recent_changes;
+pub mod resource_uris;
 mod retention;
 pub mod roles;
 mod row;

@@ -18,7 +18,7 @@ macro_rules! migration_files {
 
 /// All migrations in order: the version of the first one is 1. The macro of sqlx would embed them, too, but needs a second build of sqlx
 /// and of both database drivers.
-const FILES: [(&str, &str); 29] = migration_files![
+const FILES: [(&str, &str); 30] = migration_files![
     "0001_spine",
     "0002_lookups",
     "0003_trust",
@@ -48,6 +48,7 @@ const FILES: [(&str, &str); 29] = migration_files![
     "0027_agent_state_of_changes",
     "0028_sidecars",
     "0029_managed_by",
+    "0030_oauth",
 ];
 
 /// The migrations of this version. Unknown migrations in the database are accepted, because a replica of the previous version

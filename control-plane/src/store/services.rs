@@ -23,7 +23,7 @@ pub const KEYS_PER_CHECK: usize = 64;
 
 macro_rules! columns {
     () => {
-        "id, owner_issuer, owner_subject, name, refuses_unbound_since, managed_by, created_at, deleted_at"
+        "id, owner_issuer, owner_subject, name, refuses_unbound_since, managed_by, created_at, deleted_at, resource_uris"
     };
 }
 
@@ -42,10 +42,10 @@ macro_rules! service {
 }
 
 statements! { STATEMENTS:
-    INSERT_SERVICE = concat!("INSERT INTO services (", columns!(), ") VALUES ($1, $2, $3, $4, $5, $6, $7, $8)");
+    INSERT_SERVICE = concat!("INSERT INTO services (", columns!(), ") VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)");
     /// The column `refuses_unbound_since` keeps the time since which the service refuses unbound tokens.
     UPDATE_SERVICE = "UPDATE services SET name = $1, refuses_unbound_since = \
-         CASE WHEN $2 = 1 THEN NULL ELSE COALESCE(refuses_unbound_since, $3) END, managed_by = $5 WHERE id = $4";
+         CASE WHEN $2 = 1 THEN NULL ELSE COALESCE(refuses_unbound_since, $3) END, managed_by = $5, resource_uris = $6 WHERE id = $4";
     MANAGED_SERVICE = "SELECT 1 AS known FROM services WHERE owner_issuer = $1 AND owner_subject = $2 AND deleted_at IS NULL \
          AND name = $3 AND managed_by = $4 AND id <> $5 LIMIT 1";
     /// The files of the previous owner state nothing about the service of another.
@@ -116,6 +116,7 @@ pub async fn insert(conn: &mut Conn, service: &Service) -> Result<(), StoreError
         .bind(service.managed_by.as_ref().map(ManagedBy::as_str))
         .bind(service.created_at.micros())
         .bind(service.deleted_at.map(Timestamp::micros))
+        .bind(resource_uris_text(service))
         .execute(conn)
         .await?;
     Ok(())
@@ -130,11 +131,12 @@ pub async fn has_managed_twin(conn: &mut Conn, service: &Service) -> Result<bool
     Ok(query.fetch_optional(conn).await?.is_some())
 }
 
-/// Updates the name of a service, its setting for unbound tokens, and its `managed_by`.
+/// Updates the name of a service, its setting for unbound tokens, its `managed_by`, and its resource URIs.
 pub async fn update(conn: &mut Conn, service: &Service, now: Timestamp) -> Result<(), StoreError> {
-    let Service { id, owner: _, name, accepts_unbound, managed_by, created_at: _, deleted_at: _ } = service;
+    let Service { id, name, accepts_unbound, managed_by, .. } = service;
     let query = sqlx::query(UPDATE_SERVICE).bind(name.as_str()).bind(i64::from(*accepts_unbound)).bind(now.micros());
-    query.bind(id.to_string()).bind(managed_by.as_ref().map(ManagedBy::as_str)).execute(conn).await?;
+    let query = query.bind(id.to_string()).bind(managed_by.as_ref().map(ManagedBy::as_str));
+    query.bind(resource_uris_text(service)).execute(conn).await?;
     Ok(())
 }
 
@@ -316,12 +318,17 @@ pub async fn has_key(conn: &mut Conn, service: ServiceId, id: ApiKeyId) -> Resul
     Ok(query.fetch_optional(conn).await?.is_some())
 }
 
+fn resource_uris_text(service: &Service) -> Option<String> {
+    (!service.resource_uris.is_empty()).then(|| service.resource_uris.to_string())
+}
+
 fn service_from_row(row: &AnyRow) -> Result<Service, StoreError> {
     Ok(Service {
         id: row::parse(row, "id")?,
         owner: owner_from_row(row)?.ok_or(StoreError::Corrupt("owner_issuer"))?,
         name: row::convert(row, "name")?,
         accepts_unbound: row::optional_timestamp(row, "refuses_unbound_since")?.is_none(),
+        resource_uris: row::convert_optional(row, "resource_uris")?.unwrap_or_default(),
         managed_by: row::convert_optional(row, "managed_by")?,
         created_at: row::timestamp(row, "created_at")?,
         deleted_at: row::optional_timestamp(row, "deleted_at")?,

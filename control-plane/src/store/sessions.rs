@@ -13,11 +13,15 @@ use crate::domain::{
 use countersign_identity::{AgentId, RefreshId, Revision, ServiceId, SessionId, Timestamp};
 use sqlx::any::AnyRow;
 
+/// Stands before the hash of a refresh token whose session has a scope. No secret has this hash, so that a control plane of a previous
+/// version, which does not know scopes, refuses the token.
+const NARROWED: &str = "narrowed:";
+
 /// The parameters of a session in [`INSERT_SESSIONS`].
 macro_rules! session_row {
     () => {
         "(CAST($1 AS TEXT), CAST($2 AS TEXT), CAST($3 AS TEXT), CAST($4 AS TEXT), CAST($5 AS BIGINT), CAST($6 AS BIGINT), \
-         CAST($7 AS BIGINT))"
+         CAST($7 AS BIGINT), CAST($8 AS TEXT))"
     };
 }
 
@@ -51,11 +55,11 @@ macro_rules! used_token {
 
 statements! { STATEMENTS:
     INSERT_SESSIONS = concat!(
-        "INSERT INTO sessions (id, challenge_id, agent_id, service_id, begun_at, begun_revision, expires_at) \
-         SELECT column1, column2, column3, column4, column5, column6, column7 FROM (VALUES ", session_row!(), ") AS v \
+        "INSERT INTO sessions (id, challenge_id, agent_id, service_id, begun_at, begun_revision, expires_at, scope) \
+         SELECT column1, column2, column3, column4, column5, column6, column7, column8 FROM (VALUES ", session_row!(), ") AS v \
          WHERE column1 <> ''"
     );
-    FIND_SESSION = "SELECT id, agent_id, service_id, begun_at, begun_revision, expires_at, ended_at FROM sessions WHERE id = $1";
+    FIND_SESSION = "SELECT id, agent_id, service_id, begun_at, begun_revision, expires_at, ended_at, scope FROM sessions WHERE id = $1";
     /// The sessions of an agent that can still be refreshed, newest first, after the first `$3`. Their `ended_at` is NULL. The order
     /// contains it so that it is the order of the index, and nothing is sorted.
     LIST_OLDEST_LIVE = "SELECT id FROM sessions WHERE agent_id = $1 AND ended_at IS NULL AND expires_at > $2 \
@@ -70,7 +74,7 @@ statements! { STATEMENTS:
     );
     FIND_TOKENS = concat!(
         "SELECT t.id AS token_id, t.secret_hash, t.issued_at, t.used_at, s.id, s.agent_id, s.service_id, s.begun_at, \
-         s.begun_revision, s.expires_at, s.ended_at FROM refresh_tokens t JOIN sessions s ON s.id = t.session_id \
+         s.begun_revision, s.expires_at, s.ended_at, s.scope FROM refresh_tokens t JOIN sessions s ON s.id = t.session_id \
          WHERE t.id IN (", token!(), ")"
     );
     FIND_AGENT_BY_TOKEN =
@@ -97,7 +101,7 @@ const MARK_USED: RowListStatement = RowListStatement { sql: MARK_TOKENS_USED, ro
 /// Inserts the sessions of logins, each with its challenge, which no other session may have. The caller must hold the locks on the
 /// agents.
 pub async fn insert(conn: &mut Conn, sessions: &[(&Session, String)]) -> Result<(), StoreError> {
-    let row = |(session, challenge): &(&Session, String)| -> [Parameter; 7] {
+    let row = |(session, challenge): &(&Session, String)| -> [Parameter; 8] {
         [
             session.id.to_string().into(),
             challenge.clone().into(),
@@ -106,6 +110,7 @@ pub async fn insert(conn: &mut Conn, sessions: &[(&Session, String)]) -> Result<
             session.started_at.micros().into(),
             session.started_revision.number().into(),
             session.expires_at.micros().into(),
+            session.scope.as_ref().map(ToString::to_string).into(),
         ]
     };
     INSERT.execute(conn, &[], sessions.iter().map(row)).await?;
@@ -153,7 +158,7 @@ pub async fn insert_tokens(
         [
             token.id.to_string().into(),
             token.session.to_string().into(),
-            token.secret.to_store().into(),
+            secret_text(token).into(),
             token.issued_at.micros().into(),
             audience_text(*audience).into(),
             access_expires_at.micros().into(),
@@ -223,6 +228,7 @@ fn session_from_row(row: &AnyRow) -> Result<Session, StoreError> {
         id: row::parse(row, "id")?,
         agent: row::parse(row, "agent_id")?,
         service: row::parse_optional(row, "service_id")?,
+        scope: row::convert_optional(row, "scope")?,
         started_at: row::timestamp(row, "begun_at")?,
         started_revision: Revision::new(row::get(row, "begun_revision")?),
         expires_at: row::timestamp(row, "expires_at")?,
@@ -230,12 +236,40 @@ fn session_from_row(row: &AnyRow) -> Result<Session, StoreError> {
     })
 }
 
+/// The hash of the secret as stored.
+fn secret_text(token: &RefreshToken) -> String {
+    let hash = token.secret.to_store();
+    if token.is_narrowed { format!("{NARROWED}{hash}") } else { hash.to_owned() }
+}
+
 fn token_from_row(row: &AnyRow) -> Result<RefreshToken, StoreError> {
+    let stored: String = row::get(row, "secret_hash")?;
+    let (is_narrowed, hash) = stored.strip_prefix(NARROWED).map_or((false, &*stored), |hash| (true, hash));
     Ok(RefreshToken {
         id: row::parse(row, "token_id")?,
         session: row::parse(row, "id")?,
-        secret: SecretHash::from_store(row::get(row, "secret_hash")?),
+        is_narrowed,
+        secret: SecretHash::from_store(hash.to_owned()),
         issued_at: row::timestamp(row, "issued_at")?,
         used_at: row::optional_timestamp(row, "used_at")?,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zeroize::Zeroizing;
+
+    /// A control plane of an earlier version compares what is stored with the hash of the secret.
+    #[test]
+    fn earlier_versions_refuse_the_refresh_token_of_a_narrowed_session() {
+        let credential = Credential::new(RefreshId::from_bits(1), Zeroizing::new([1; 32]));
+        let (session, issued_at) = (SessionId::from_bits(2), Timestamp::from_seconds(3));
+        let stored = |is_narrowed| {
+            let (id, secret) = (credential.id(), credential.hash());
+            secret_text(&RefreshToken { id, session, is_narrowed, secret, issued_at, used_at: None })
+        };
+        assert!(SecretHash::from_store(stored(false)).matches(&credential));
+        assert!(!SecretHash::from_store(stored(true)).matches(&credential));
+    }
 }

@@ -14,7 +14,7 @@ use super::{
     page_reader::{EncodedPage, PageRun, ReadKey, StreamGroup},
 };
 use crate::{
-    domain::{agent::OwnerHash, change::FeedPosition},
+    domain::{agent::OwnerHash, change::FeedPosition, service::ServiceSettings},
     store::{Store, StoreError, feed, services},
 };
 use bytes::Bytes;
@@ -107,31 +107,32 @@ impl Follower {
 
     async fn resume(&mut self, state: SidecarState) -> Result<(), Status> {
         self.sidecar_revision = state.revision;
-        match self.plan_resume(state).await? {
+        let (plan, settings) = self.plan_resume(state).await?;
+        match plan {
             ResumePlan::Deletion => self.send_deletion(state.revision).await,
             ResumePlan::NewSnapshot => self.send_new_snapshot().await,
             ResumePlan::RestOfSnapshot { revision, cursor } => {
                 // The settings of the control plane may have changed since the first page.
-                let next = self.format.settings(PageKind::Snapshot, self.includes_unbound);
+                let next = self.format.settings(PageKind::Snapshot, &settings);
                 self.send_snapshot(OutgoingSnapshot { revision, floor: Revision::default(), cursor, next }).await
             }
             ResumePlan::MissedChanges => {
                 self.sent_revision = state.revision;
                 self.stream.status().resumes_at(state.revision);
-                let settings = self.format.settings(PageKind::Changes, self.includes_unbound);
+                let settings = self.format.settings(PageKind::Changes, &settings);
                 self.send_delta(settings, state.revision).await
             }
         }
     }
 
-    /// Determines how a sidecar gets the current data.
-    async fn plan_resume(&mut self, state: SidecarState) -> Result<ResumePlan, Status> {
+    /// Determines how a sidecar gets the current data. Also returns the settings of the service.
+    async fn plan_resume(&mut self, state: SidecarState) -> Result<(ResumePlan, ServiceSettings), Status> {
         let (store, group) = (self.context.store.clone(), self.group());
         let read = async move { read_plan(&store, group, state).await };
-        let (plan, position, includes_unbound) = self.context.turns.read(group, read).await?;
+        let (plan, position, settings) = self.context.turns.read(group, read).await?;
         (self.known_revision, self.known_floor) = (position.revision, position.floor);
-        self.includes_unbound = includes_unbound;
-        Ok(plan)
+        self.includes_unbound = settings.accepts_unbound && group.names_by_hash;
+        Ok((plan, settings))
     }
 
     async fn send_new_snapshot(&mut self) -> Result<(), Status> {
@@ -258,19 +259,18 @@ impl Follower {
     }
 }
 
-/// Reads how a sidecar gets the current data, the position of the change feed, and whether the data includes changes that concern
-/// unbound tokens. A sidecar cannot resume at a revision if the change feed does not contain the revision, or if the service has
+/// Reads how a sidecar gets the current data, the position of the change feed, and the settings of the service. A sidecar cannot resume at a revision if the change feed does not contain the revision, or if the service has
 /// begun to accept unbound tokens since: it did not receive the earlier changes that concern unbound tokens.
 async fn read_plan(
     store: &Store,
     StreamGroup { service, names_by_hash, owner: _ }: StreamGroup,
     SidecarState { revision, partial_snapshot }: SidecarState,
-) -> Result<(ResumePlan, FeedPosition, bool), StoreError> {
+) -> Result<(ResumePlan, FeedPosition, ServiceSettings), StoreError> {
     let mut read = store.read().await?;
     let conn = read.conn();
     let position = feed::position(conn).await?;
     let Some(live) = services::find_live(conn, service).await? else {
-        return Ok((ResumePlan::Deletion, position, false));
+        return Ok((ResumePlan::Deletion, position, ServiceSettings::default()));
     };
     let includes_unbound = live.accepts_unbound && names_by_hash;
     let mut can_resume_at = async |revision| {
@@ -282,10 +282,10 @@ async fn read_plan(
     if let Some(SnapshotProgress { revision, cursor }) = partial_snapshot {
         let (revision, cursor) = (Revision::new(revision), Revision::new(cursor));
         if cursor <= revision && can_resume_at(revision).await? {
-            return Ok((ResumePlan::RestOfSnapshot { revision, cursor }, position, includes_unbound));
+            return Ok((ResumePlan::RestOfSnapshot { revision, cursor }, position, live.settings()));
         }
     }
     let can_resume = can_resume_at(revision).await?;
     let plan = if can_resume { ResumePlan::MissedChanges } else { ResumePlan::NewSnapshot };
-    Ok((plan, position, includes_unbound))
+    Ok((plan, position, live.settings()))
 }

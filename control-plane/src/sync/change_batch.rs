@@ -2,7 +2,10 @@
 //! agent each appear once per recipient, with the revision of their last change.
 
 use crate::{
-    domain::change::{Change, FeedEntry, FeedPosition, Recipients, RevisionRange},
+    domain::{
+        change::{Change, FeedEntry, FeedPosition, Recipients, RevisionRange},
+        service::ServiceSettings,
+    },
     store::{
         Conn, Store, StoreError,
         agents::AgentState,
@@ -76,8 +79,8 @@ pub struct Changes {
     pub revoked: BTreeMap<RevokedSubject, Revision>,
     /// All roles of the service, if a role definition changed.
     pub definitions: Option<Definitions>,
-    /// Whether the service accepts unbound tokens, if the settings of the service changed.
-    pub accepts_unbound: Option<bool>,
+    /// The settings of the service, if they changed.
+    pub settings: Option<ServiceSettings>,
     /// The public keys of all live signing keys as SEC 1 points, if any key changed.
     pub keys: Option<Vec<Vec<u8>>>,
     /// Whether the service was deleted.
@@ -85,6 +88,11 @@ pub struct Changes {
 }
 
 impl Changes {
+    /// Whether the service accepts unbound tokens, if its settings changed.
+    pub fn accepts_unbound(&self) -> Option<bool> {
+        self.settings.as_ref().map(|settings| settings.accepts_unbound)
+    }
+
     /// Whether nothing changed.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
@@ -95,7 +103,7 @@ impl Changes {
     pub fn of_deleted_service() -> Self {
         Self {
             is_deleted: true,
-            accepts_unbound: Some(false),
+            settings: Some(ServiceSettings::default()),
             keys: Some(Vec::new()),
             definitions: Some(Definitions::default()),
             ..Self::default()
@@ -124,9 +132,9 @@ impl Changes {
             Change::Definitions(service) if self.definitions.is_none() => {
                 self.definitions = Some(role_definitions(conn, service).await?);
             }
-            Change::ServiceSettings(service) if self.accepts_unbound.is_none() => {
+            Change::ServiceSettings(service) if self.settings.is_none() => {
                 match services::find_live(conn, service).await? {
-                    Some(service) => self.accepts_unbound = Some(service.accepts_unbound),
+                    Some(service) => self.settings = Some(service.settings()),
                     None => *self = Self::of_deleted_service(),
                 }
             }
@@ -140,7 +148,7 @@ impl Changes {
 
     /// The memory that the changes use, in bytes, roughly.
     pub fn size(&self) -> usize {
-        let Self { agents, revoked, definitions, accepts_unbound: _, keys, is_deleted: _ } = self;
+        let Self { agents, revoked, definitions, settings: _, keys, is_deleted: _ } = self;
         let grants = agents.values().filter_map(|changes| changes.roles.as_ref()).map(|roles| roles.value.len());
         let definitions = definitions.as_ref().map_or(&[][..], Definitions::roles);
         let permissions = definitions.iter().flat_map(|role| &role.permissions);
@@ -154,7 +162,7 @@ impl Changes {
 
     /// Adds changes of the same or a later range of revisions; `other` takes precedence.
     pub fn merge(&mut self, other: &Self) {
-        let Self { agents, revoked, definitions, accepts_unbound, keys, is_deleted } = other;
+        let Self { agents, revoked, definitions, settings, keys, is_deleted } = other;
         for (agent, changes) in agents {
             self.agents.entry(*agent).or_default().merge(changes.clone());
         }
@@ -163,7 +171,7 @@ impl Changes {
             *latest = (*latest).max(*revision);
         }
         self.definitions = definitions.clone().or_else(|| self.definitions.take());
-        self.accepts_unbound = accepts_unbound.or(self.accepts_unbound);
+        self.settings = settings.clone().or_else(|| self.settings.take());
         self.keys = keys.clone().or_else(|| self.keys.take());
         self.is_deleted |= is_deleted;
     }

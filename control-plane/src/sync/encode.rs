@@ -4,6 +4,7 @@ use super::{
     change_batch::{Changes, RevokedSubject},
     context::SidecarSettings,
 };
+use crate::domain::service::ServiceSettings;
 use bytes::Bytes;
 use countersign_identity::{
     AgentChanges, AgentHashKey, AgentId, AgentStatus, Revision, RoleDefinition, RoleGrant, ServiceId, Timestamp,
@@ -45,8 +46,8 @@ impl StreamFormat {
     }
 
     /// The settings of the service: the fields of a `SnapshotPage` or a `Delta`.
-    pub fn settings(&self, kind: PageKind, accepts_unbound: bool) -> Bytes {
-        Body { info: Some(self.service_info(accepts_unbound)), ..Body::default() }.encode(kind)
+    pub fn settings(&self, kind: PageKind, settings: &ServiceSettings) -> Bytes {
+        Body { info: Some(self.service_info(settings)), ..Body::default() }.encode(kind)
     }
 
     /// The changes in parts of bounded size, each with fields of a `SnapshotPage` or a `Delta`; no part if there are no changes. Each
@@ -81,20 +82,22 @@ impl StreamFormat {
 
     /// The settings and signing keys.
     fn service_body(&self, changes: &Changes) -> Body {
-        let info = changes.accepts_unbound.map(|accepts_unbound| self.service_info(accepts_unbound));
+        let info = changes.settings.as_ref().map(|settings| self.service_info(settings));
         Body { info, keys: changes.keys.as_deref().map(keys_message), ..Body::default() }
     }
 
-    fn service_info(&self, accepts_unbound: bool) -> v1::ServiceInfo {
+    fn service_info(&self, settings: &ServiceSettings) -> v1::ServiceInfo {
+        let ServiceSettings { accepts_unbound, resource_uris } = settings;
         let SidecarSettings { issuer, max_staleness } = &self.settings;
         v1::ServiceInfo {
             service_id: self.service.to_string(),
             issuer: issuer.clone(),
             // Without hashes, changes that concern unbound tokens are not sent, so the sidecar must refuse such tokens.
-            accepts_unbound_tokens: accepts_unbound && self.agent_hash_key.is_some(),
+            accepts_unbound_tokens: *accepts_unbound && self.agent_hash_key.is_some(),
             max_staleness_seconds: u32::try_from(max_staleness.as_secs()).unwrap_or(u32::MAX),
             agent_hash_key: self.agent_hash_key.as_ref().map_or_else(Vec::new, |key| key.as_bytes().to_vec()),
             protocol_version: PROTOCOL_VERSION,
+            resource_uris: resource_uris.iter().map(|uri| uri.as_str().to_owned()).collect(),
         }
     }
 

@@ -109,7 +109,7 @@ impl CoalescedBatches {
     /// Whether later batches may be added. What follows a change of the settings depends on it. The changes should fit into one message,
     /// which the sidecar applies at once, and need little memory.
     fn may_grow(&self) -> bool {
-        self.changes.accepts_unbound.is_none() && !self.changes.is_deleted && self.changes.size() < MAX_COALESCED_SIZE
+        self.changes.settings.is_none() && !self.changes.is_deleted && self.changes.size() < MAX_COALESCED_SIZE
     }
 }
 

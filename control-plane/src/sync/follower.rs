@@ -238,11 +238,11 @@ impl Follower {
         self.known_revision = self.known_revision.max(batch.read_at);
         // The revocation of an API key changes the settings of the service. The deletion of the service revokes the key as
         // well, but its sidecars must learn of the deletion.
-        if changes.accepts_unbound.is_some() && !changes.is_deleted {
+        if changes.settings.is_some() && !changes.is_deleted {
             Box::pin(self.check_key()).await?;
         }
         let included_unbound = self.includes_unbound;
-        if let Some(accepts_unbound) = changes.accepts_unbound {
+        if let Some(accepts_unbound) = changes.accepts_unbound() {
             self.includes_unbound = accepts_unbound && self.format.agent_hash_key.is_some();
             subscription.set_receives_unbound(self.includes_unbound);
         }

@@ -155,7 +155,7 @@ impl Page {
             PageContent::Encoded(page) => return page.clone(),
             PageContent::Read(changes) => EncodedPage {
                 bodies: format.bodies(kind, changes).collect(),
-                accepts_unbound: changes.accepts_unbound,
+                accepts_unbound: changes.accepts_unbound(),
                 is_deleted: changes.is_deleted,
             },
         };
@@ -186,14 +186,14 @@ pub async fn read_header(store: &Store, group: StreamGroup) -> Result<SnapshotHe
     let conn = read.conn();
     let position = feed::position(conn).await?;
     let changes = read_service(conn, group.service).await?;
-    let includes_unbound = group.names_by_hash && changes.accepts_unbound == Some(true);
+    let includes_unbound = group.names_by_hash && changes.accepts_unbound() == Some(true);
     Ok(SnapshotHeader { position, includes_unbound, is_deleted: changes.is_deleted, changes })
 }
 
 pub(super) async fn read_service(conn: &mut Conn, service: ServiceId) -> Result<Changes, StoreError> {
     let Some(live) = services::find_live(conn, service).await? else { return Ok(Changes::of_deleted_service()) };
     Ok(Changes {
-        accepts_unbound: Some(live.accepts_unbound),
+        settings: Some(live.settings()),
         definitions: Some(change_batch::role_definitions(conn, service).await?),
         keys: Some(change_batch::live_public_keys(conn).await?),
         ..Changes::default()

@@ -172,7 +172,7 @@ async fn read(
     let conn = read.conn();
     let position = feed::position(conn).await?;
     let header = page_reader::read_service(conn, service).await?;
-    let accepts_unbound = header.accepts_unbound == Some(true) && names_by_hash;
+    let accepts_unbound = header.accepts_unbound() == Some(true) && names_by_hash;
     if header.is_deleted || accepts_unbound != includes_unbound {
         return Ok(None);
     }
@@ -221,7 +221,7 @@ fn checksum(
     let settings = ChecksumSettings {
         service: format.service,
         issuer: &format.settings.issuer,
-        accepts_unbound: header.accepts_unbound == Some(true),
+        accepts_unbound: header.accepts_unbound() == Some(true),
         max_staleness_seconds: format.settings.max_staleness.as_secs().min(u32::MAX.into()),
         agent_hash_key: Some(agent_hash_key),
     };

@@ -273,7 +273,7 @@ impl Facts<'_> {
                 rfc3339(Timestamp::from_seconds(claims.exp)),
                 rfc3339(self.now)
             ),
-            Question::Audience => format!("aud {}", claims.aud.escape_debug()),
+            Question::Audience => format!("aud {}", claims.aud.as_str().escape_debug()),
             Question::Floor => format!("rev {}, floor {}", claims.rev.number(), view.floor().number()),
             Question::Status => match status {
                 Some(facet) if facet.revision > claims.rev => {

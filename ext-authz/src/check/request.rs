@@ -169,6 +169,11 @@ impl HttpRequest {
         Some(RequestTarget { method: method?, host: host?, path: path? })
     }
 
+    /// Whether the path begins with a text.
+    pub fn path_starts_with(&self, prefix: &str) -> bool {
+        self.path.starts_with(prefix.as_bytes())
+    }
+
     /// The names and values of all headers. Envoy sends headers as a map or as a list, depending on its configuration. Of the entries
     /// of the map with the same name, only the last one counts.
     pub fn all_headers(&self) -> impl Iterator<Item = Header<'_>> + Clone {

@@ -58,6 +58,7 @@ fn view() -> Arc<View> {
             accepts_unbound: true,
             max_staleness: Duration::from_mins(1),
             agent_hash_key: None,
+            resources: crate::view::Resources::default(),
         },
         keys: KeySet::from_points([TestIssuer::new(1).public_point()]).unwrap(),
         roles: [reader_role()].into_iter().collect(),

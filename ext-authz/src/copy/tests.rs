@@ -81,6 +81,7 @@ fn snapshot(agents: u32, agent_hash_key: &[u8]) -> v1::SnapshotPage {
             max_staleness_seconds: 60,
             agent_hash_key: agent_hash_key.to_vec(),
             protocol_version: 0,
+            resource_uris: vec![],
         }),
         keys: Some(v1::Keys { points: vec![point] }),
         roles: Some(v1::Roles {

@@ -101,9 +101,11 @@ impl VerifiedTokens {
 
 /// About how much memory the claims of a cached token need, in bytes.
 fn claims_memory(claims: &Claims) -> usize {
-    let Claims { iss, aud, name, roles, permissions, until, .. } = claims;
+    let Claims { iss, aud, name, roles, permissions, until, scope, requested_scope, .. } = claims;
     let until: usize = until.keys().map(|role| role.as_str().len() + UNTIL_COST).sum();
-    BASE_COST + iss.len() + aud.len() + name.len() + names_memory(roles, permissions) + until
+    let requested = requested_scope.as_ref().map_or(0, |scope| names_memory(&[], scope.permissions()));
+    let scopes = scope.as_ref().map_or(0, String::len) + requested;
+    BASE_COST + iss.len() + aud.as_str().len() + name.len() + names_memory(roles, permissions) + until + scopes
 }
 
 /// At most how much memory an identity with these names needs, in bytes, with its encoded response.

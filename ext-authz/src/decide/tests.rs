@@ -35,6 +35,7 @@ fn unconfirmed_view() -> View {
         accepts_unbound: false,
         max_staleness: Duration::from_mins(1),
         agent_hash_key: Some(agent_hash_key()),
+        resources: crate::view::Resources::default(),
     };
     let snapshot = Snapshot {
         revision: Revision::new(TOKEN_REVISION),
@@ -148,8 +149,11 @@ fn denies_invalid_token_with_its_reason() {
         (token_with_claims(|claims| claims.iss = "https://other.test".into()), Reason::TokenClaimsInvalid),
         (token_with_claims(|claims| claims.nbf = ISSUED_AT + 91), Reason::TokenNotYetValid),
         (token_with_claims(|claims| claims.exp = ISSUED_AT + 60), Reason::TokenExpired),
-        (token_with_claims(|claims| claims.aud = ServiceId::from_bits(9).to_string()), Reason::TokenAudienceMismatch),
-        (token_with_claims(|claims| claims.aud = ISSUER.into()), Reason::TokenUnbound),
+        (
+            token_with_claims(|claims| claims.aud = ServiceId::from_bits(9).to_string().into()),
+            Reason::TokenAudienceMismatch,
+        ),
+        (token_with_claims(|claims| claims.aud = ISSUER.to_owned().into()), Reason::TokenUnbound),
         (token_with_claims(|claims| claims.rev = Revision::new(9)), Reason::TokenSuperseded),
     ];
     for (token, expected) in cases {

@@ -1,8 +1,13 @@
 //! The HTTP response to a denied request: status, headers and error body.
 
 use super::{HeaderNames, header::overwriting_header};
-use crate::decide::UnmetRequirement;
-use countersign_identity::{Code, Permission, Reason, Refusal, RoleName, ServiceId, Timestamp, TrustScore};
+use crate::{
+    decide::{Denial, UnmetRequirement},
+    view::Resource,
+};
+use countersign_identity::{
+    Code, Permission, Reason, Refusal, RoleName, ServiceId, Timestamp, TrustScore, scope::scope_text,
+};
 use envoy_types::ext_authz::v3::pb::{DeniedHttpResponse, HttpResponse, HttpStatus};
 use serde::Serialize;
 
@@ -78,20 +83,23 @@ pub fn grpc_status(reason: Reason) -> i32 {
     code.into()
 }
 
-/// Builds the response that Envoy sends to the client. The error body contains the unmet requirement if there is one, or the
-/// service of the route if the token was not issued for it.
+/// Builds the response that Envoy sends to the client. The error body contains the unmet requirement if there is one, and if denials are
+/// explained, or the service of the route if the token was not issued for it.
 pub fn build(
     names: &HeaderNames,
-    refusal: Refusal,
+    denial: &Denial,
     service: Option<ServiceId>,
-    unmet_requirement: Option<&UnmetRequirement>,
+    resource: Option<&Resource>,
+    explain: bool,
 ) -> HttpResponse {
+    let Denial { refusal, agent: _, unmet_requirement } = denial;
     let reason = refusal.reason;
     let mut headers = vec![
         overwriting_header("content-type", "application/json".to_owned()),
         overwriting_header(&names.reason, reason.as_str().to_owned()),
     ];
-    headers.extend(www_authenticate(reason).map(|challenge| overwriting_header("www-authenticate", challenge)));
+    headers
+        .extend(www_authenticate(denial, resource).map(|challenge| overwriting_header("www-authenticate", challenge)));
     if reason.code() == Code::ServiceUnavailable {
         headers.push(overwriting_header("retry-after", "1".to_owned()));
     }
@@ -99,28 +107,48 @@ pub fn build(
     HttpResponse::DeniedResponse(DeniedHttpResponse {
         status: Some(status),
         headers,
-        body: error_body(refusal, service, unmet_requirement),
+        body: error_body(*refusal, service, unmet_requirement.as_ref().filter(|_| explain)),
     })
 }
 
-/// The value of `WWW-Authenticate`. If the request had no token, the value is only the scheme (RFC 6750, section 3).
-fn www_authenticate(reason: Reason) -> Option<String> {
-    let error = match reason.code() {
-        Code::AuthenticationFailed if reason == Reason::TokenMissing => return Some("Bearer".to_owned()),
-        // No other token would be accepted.
-        Code::InsufficientPermissions
-            if matches!(
-                reason,
-                Reason::PathAmbiguous | Reason::HostInvalid | Reason::McpRequestInvalid | Reason::McpNotAllowed
-            ) =>
-        {
-            return None;
+/// The value of `WWW-Authenticate` (RFC 6750, section 3, and RFC 9728, section 5.1). Common clients search for the parameters in the
+/// whole header, so the text comes last.
+fn www_authenticate(denial: &Denial, resource: Option<&Resource>) -> Option<String> {
+    let reason = denial.refusal.reason;
+    let mut parameters = Vec::new();
+    parameters.extend(resource.map(|resource| format!(r#"resource_metadata="{}""#, resource.metadata_url())));
+    match reason.code() {
+        // If the request had no token, it had no error.
+        Code::AuthenticationFailed if reason == Reason::TokenMissing => {}
+        Code::AuthenticationFailed => parameters.push(r#"error="invalid_token""#.to_owned()),
+        Code::InsufficientPermissions if is_about_permissions(reason) => {
+            parameters.push(r#"error="insufficient_scope""#.to_owned());
+            // A service without resource URIs serves no OAuth clients, so nothing is said about its rules.
+            let scope = resource.and_then(|_| required_scope(denial));
+            parameters.extend(scope.map(|scope| format!(r#"scope="{scope}""#)));
         }
-        Code::AuthenticationFailed => "invalid_token",
-        Code::InsufficientPermissions => "insufficient_scope",
-        Code::ServiceUnavailable => return None,
-    };
-    Some(format!(r#"Bearer error="{error}", error_description="{}""#, reason.message()))
+        // No other token would be accepted. Common clients request another one if there is an error, and end if they get none.
+        Code::InsufficientPermissions | Code::ServiceUnavailable => return None,
+    }
+    if reason != Reason::TokenMissing {
+        parameters.push(format!(r#"error_description="{}""#, reason.message()));
+    }
+    Some(if parameters.is_empty() { "Bearer".to_owned() } else { format!("Bearer {}", parameters.join(", ")) })
+}
+
+/// Whether a token with another scope may be accepted.
+const fn is_about_permissions(reason: Reason) -> bool {
+    matches!(reason, Reason::PermissionMissing)
+}
+
+/// The permissions that the route requires, as a scope. Of permissions of which one suffices, all are named.
+fn required_scope(denial: &Denial) -> Option<String> {
+    match &denial.unmet_requirement {
+        Some(UnmetRequirement::Permissions { required, .. } | UnmetRequirement::AnyPermission { required, .. }) => {
+            Some(scope_text(required)).filter(|scope| !scope.is_empty())
+        }
+        _ => None,
+    }
 }
 
 fn error_body(refusal: Refusal, service: Option<ServiceId>, unmet_requirement: Option<&UnmetRequirement>) -> String {

@@ -1,7 +1,10 @@
 //! Tests of `ResponseBuilder::build`: complete responses to decisions.
 
 use super::*;
-use crate::decide::{UnmetRequirement, Validity};
+use crate::{
+    decide::{UnmetRequirement, Validity},
+    view::Resources,
+};
 use countersign_identity::{AgentId, Permission, Refusal, RoleName, Timestamp, TokenId, TrustScore, VerifiedIdentity};
 use envoy_types::ext_authz::v3::pb::{DeniedHttpResponse, HeaderAppendAction, HeaderValueOption};
 use std::time::Duration;
@@ -32,7 +35,7 @@ fn verified() -> Decision {
 
 fn build_allowed(decision: &Decision, names: &[&str], token_header: Option<&str>) -> OkHttpResponse {
     let response = builder().build(
-        DecidedRoute { service: Some(SERVICE_ID), rule: None },
+        DecidedRoute { service: Some(SERVICE_ID), rule: None, resource: None },
         decision,
         RequestHeaders { names: names.iter().map(|name| name.as_bytes()), token_headers: [token_header, None] },
     );
@@ -50,7 +53,7 @@ fn build_denied(refusal: Refusal) -> (i32, DeniedHttpResponse) {
 
 fn build_denied_with(builder: &ResponseBuilder, denial: Denial) -> (i32, DeniedHttpResponse) {
     let response = builder.build(
-        DecidedRoute { service: Some(SERVICE_ID), rule: None },
+        DecidedRoute { service: Some(SERVICE_ID), rule: None, resource: None },
         &Decision::Denied(denial),
         RequestHeaders::default(),
     );
@@ -162,9 +165,60 @@ fn every_reason_has_a_nonzero_grpc_status_and_its_http_status() {
     }
     let (_, token_missing) = build_denied(Reason::TokenMissing.into());
     assert!(names_and_values(&token_missing.headers).contains(&("www-authenticate", "Bearer")));
-    let (_, no_role) = build_denied(Reason::NoRole.into());
-    let challenge = r#"Bearer error="insufficient_scope", error_description="The agent holds no role at this service""#;
-    assert!(names_and_values(&no_role.headers).contains(&("www-authenticate", challenge)));
+}
+
+fn challenge(denial: Denial, resource: Option<&Resource>) -> Option<String> {
+    let route = DecidedRoute { service: Some(SERVICE_ID), rule: None, resource };
+    let response = builder().build(route, &Decision::Denied(denial), RequestHeaders::default()).into_response();
+    let Some(HttpResponse::DeniedResponse(denied)) = response.http_response else { panic!("not denied") };
+    let headers = names_and_values(&denied.headers);
+    headers.iter().find(|(name, _)| *name == "www-authenticate").map(|(_, value)| (*value).to_owned())
+}
+
+fn permission_missing(required: &[&str]) -> Denial {
+    let permissions = |names: &[&str]| names.iter().map(|name| Permission::try_from(*name).unwrap()).collect();
+    let unmet_requirement =
+        Some(UnmetRequirement::Permissions { required: permissions(required), actual: permissions(&["read"]) });
+    Denial { unmet_requirement, ..Reason::PermissionMissing.into() }
+}
+
+#[test]
+fn challenge_names_the_metadata_of_the_resource_and_the_required_scope() {
+    let uris = ["https://api.example/mcp".to_owned()];
+    let resources = Resources::parse(&uris, "https://issuer.example").unwrap();
+    let resource = resources.of_request("api.example", "/mcp");
+    let of_resource = |denial| challenge(denial, resource).unwrap();
+    let metadata = r#"resource_metadata="https://api.example/.well-known/oauth-protected-resource/mcp""#;
+    assert_eq!(of_resource(Reason::TokenMissing.into()), format!("Bearer {metadata}"));
+    let expired = r#"error="invalid_token", error_description="The agent access token has expired""#;
+    let expired_at = Refusal::expired(Timestamp::from_seconds(1_700_000_000));
+    assert_eq!(of_resource(expired_at.into()), format!("Bearer {metadata}, {expired}"));
+    let missing =
+        r#"error="insufficient_scope", scope="read write", error_description="The agent lacks a required permission""#;
+    assert_eq!(of_resource(permission_missing(&["read", "write"])), format!("Bearer {metadata}, {missing}"));
+    let unquotable = permission_missing(&["a\"b"]);
+    assert!(!of_resource(unquotable).contains("scope="), "no scope can contain the permission");
+    let without_resource = challenge(permission_missing(&["write"]), None).unwrap();
+    let expected = r#"Bearer error="insufficient_scope", error_description="The agent lacks a required permission""#;
+    assert_eq!(without_resource, expected);
+    for reason in [Reason::NoRole, Reason::RoleMissing, Reason::TrustTooLow, Reason::AgentSuspended, Reason::ViewStale]
+    {
+        assert_eq!(challenge(reason.into(), resource), None, "no other token helps: {reason:?}");
+    }
+}
+
+#[test]
+fn metadata_of_a_resource_is_a_response_with_status_200() {
+    let uris = ["https://api.example".to_owned()];
+    let resources = Resources::parse(&uris, "https://issuer.example").unwrap();
+    let resource = resources.of_request("api.example", "/").unwrap();
+    let response = builder().resource_metadata(SERVICE_ID, resource).into_response();
+    assert_ne!(response.status.unwrap().code, 0);
+    let Some(HttpResponse::DeniedResponse(denied)) = response.http_response else { panic!("Envoy would pass it on") };
+    assert_eq!(denied.status.unwrap().code, 200);
+    assert!(names_and_values(&denied.headers).contains(&("content-type", "application/json")));
+    let document = r#"{"authorization_servers":["https://issuer.example"],"bearer_methods_supported":["header"],"resource":"https://api.example"}"#;
+    assert_eq!(denied.body, document);
 }
 
 #[test]

@@ -11,8 +11,8 @@ use std::{collections::HashMap, fmt, sync::Arc};
 pub const ANY_NAME: &str = "*";
 
 /// The methods that need no entry, of all versions of the protocol from 2024-11-05 to 2026-07-28. They set up a session, report what
-/// happens in it, or list what exists. `__jsonrpc_response` is Envoy's name for the response to a request of the server.
-const METHODS_WITHOUT_ENTRY: [&str; 12] = [
+/// happens in it, or list what exists.
+const METHODS_WITHOUT_ENTRY: [&str; 11] = [
     "initialize",
     "ping",
     "server/discover",
@@ -20,12 +20,15 @@ const METHODS_WITHOUT_ENTRY: [&str; 12] = [
     "notifications/cancelled",
     "notifications/progress",
     "notifications/roots/list_changed",
-    "__jsonrpc_response",
     "tools/list",
     "prompts/list",
     "resources/list",
     "resources/templates/list",
 ];
+
+/// Envoy's name for the response to a request of the server. Envoy also gives it to a message with `result` that has a method, too, and
+/// that some servers execute. So such messages are refused, whatever the rule says.
+const RESPONSE: &str = "__jsonrpc_response";
 
 /// A table of entries in the table `mcp` of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -199,6 +202,9 @@ impl McpRules {
             McpRequest::Named(naming, name) => {
                 let policies = self.policies(naming.table);
                 policies.get(name).or_else(|| policies.get(ANY_NAME))
+            }
+            McpRequest::Method(RESPONSE) => {
+                return Err(McpRefusal { reason: Reason::McpRequestInvalid, problem: Some("it has a result") });
             }
             McpRequest::Method(method) => {
                 let needs_no_entry = METHODS_WITHOUT_ENTRY.contains(&method);

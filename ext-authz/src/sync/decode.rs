@@ -5,7 +5,7 @@
 
 mod view_check;
 
-use crate::view::{Delta, Revocation, RevokedSubject, ServiceSettings};
+use crate::view::{Delta, Resources, Revocation, RevokedSubject, ServiceSettings};
 use countersign_identity::{
     AgentChanges, AgentHash, AgentHashKey, AgentStatus, KeySet, Permission, Revision, RoleDefinition, RoleGrant,
     RoleName, RoleTable, StatusWithCutoff, Timestamp, TrustScore, Versioned,
@@ -181,6 +181,7 @@ fn parse_service_settings(message: v1::ServiceInfo) -> Result<ServiceSettings> {
         agent_hash_key,
         // The version belongs to the stream and not to the service, see [`server_version`].
         protocol_version: _,
+        resource_uris,
     } = message;
     if issuer.is_empty() {
         return Err(MessageError::Missing("issuer"));
@@ -188,8 +189,10 @@ fn parse_service_settings(message: v1::ServiceInfo) -> Result<ServiceSettings> {
     if max_staleness_seconds == 0 {
         return Err(MessageError::Missing("max_staleness_seconds"));
     }
+    let resources = Resources::parse(&resource_uris, &issuer);
     Ok(ServiceSettings {
         service: parse_id("service_id", &service_id)?,
+        resources: resources.map_err(|uri| invalid("resource_uris", &uri, "is not a resource URI"))?,
         issuer: issuer.into(),
         accepts_unbound: accepts_unbound_tokens,
         max_staleness: Duration::from_secs(max_staleness_seconds.into()),
@@ -311,6 +314,7 @@ mod tests {
             max_staleness_seconds: 60,
             agent_hash_key: vec![7; 32],
             protocol_version: 3,
+            resource_uris: vec![],
         }
     }
 

@@ -65,7 +65,7 @@ fn page_header(view: &View) -> v1::SnapshotPage {
 }
 
 fn encode_settings(settings: &ServiceSettings) -> v1::ServiceInfo {
-    let ServiceSettings { service, issuer, accepts_unbound, max_staleness, agent_hash_key } = settings;
+    let ServiceSettings { service, issuer, accepts_unbound, max_staleness, agent_hash_key, resources } = settings;
     v1::ServiceInfo {
         service_id: service.to_string(),
         issuer: issuer.to_string(),
@@ -74,6 +74,7 @@ fn encode_settings(settings: &ServiceSettings) -> v1::ServiceInfo {
         agent_hash_key: agent_hash_key.as_ref().map_or_else(Vec::new, |key| key.as_bytes().to_vec()),
         // It belongs to a stream.
         protocol_version: 0,
+        resource_uris: resources.uris().map(str::to_owned).collect(),
     }
 }
 

@@ -26,7 +26,8 @@ impl View {
     }
     /// The checksum of the data, which takes some milliseconds for ten thousand changes.
     pub fn checksum(&self, scope: &ChecksumScope) -> [u8; CHECKSUM_LEN] {
-        let ServiceSettings { service, issuer, accepts_unbound, max_staleness, agent_hash_key } = &self.settings;
+        let ServiceSettings { service, issuer, accepts_unbound, max_staleness, agent_hash_key, resources: _ } =
+            &self.settings;
         let settings = ChecksumSettings {
             service: *service,
             issuer,

@@ -19,6 +19,7 @@ pub fn snapshot(revision: i64) -> Snapshot {
             accepts_unbound: true,
             max_staleness: Duration::from_mins(1),
             agent_hash_key: AgentHashKey::from_bytes(&[7; 32]),
+            resources: Resources::default(),
         },
         keys: KeySet::default(),
         roles: RoleTable::default(),

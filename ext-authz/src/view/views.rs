@@ -102,6 +102,11 @@ impl Views {
         view.map(|(_, view)| Arc::clone(view))
     }
 
+    /// A view of each service.
+    pub fn of_services(&self) -> Vec<Arc<View>> {
+        self.by_service.load().values().filter_map(|views| views.first()).map(|(_, view)| Arc::clone(view)).collect()
+    }
+
     /// Records that the control plane refuses an API key.
     pub fn key_refused(&self, key: ApiKeyIndex) {
         self.refused_keys().insert(key);

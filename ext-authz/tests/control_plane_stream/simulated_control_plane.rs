@@ -139,6 +139,7 @@ pub fn snapshot_page() -> v1::SnapshotPage {
             max_staleness_seconds: 60,
             agent_hash_key: AGENT_HASH_KEY.to_vec(),
             protocol_version: 3,
+            resource_uris: vec![],
         }),
         keys: Some(v1::Keys { points: vec![TestIssuer::new(1).public_point()] }),
         roles: Some(v1::Roles { roles: vec![role] }),

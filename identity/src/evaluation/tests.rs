@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Refusal, SessionId};
+use crate::{Refusal, Scope, SessionId};
 use proptest::prelude::*;
 
 const ISSUER: &str = "https://id.example";
@@ -30,7 +30,8 @@ fn token() -> Claims {
     Claims {
         iss: ISSUER.into(),
         sub: AgentId::from_bits(7),
-        aud: SERVICE_ID.to_string(),
+        client_id: None,
+        aud: SERVICE_ID.to_string().into(),
         iat: ISSUED_AT,
         nbf: ISSUED_AT,
         exp: ISSUED_AT + 3600,
@@ -42,6 +43,8 @@ fn token() -> Claims {
         permissions: vec![permission("read")],
         trust_score: TrustScore::INITIAL,
         until: BTreeMap::new(),
+        scope: None,
+        requested_scope: None,
     }
 }
 
@@ -123,11 +126,14 @@ fn refuses_other_issuers_and_audiences() {
         Reason::TokenClaimsInvalid
     );
     assert_eq!(
-        setup.refusal(&Claims { aud: OTHER_SERVICE_ID.to_string(), ..token() }, ISSUED_AT),
+        setup.refusal(&Claims { aud: OTHER_SERVICE_ID.to_string().into(), ..token() }, ISSUED_AT),
         Reason::TokenAudienceMismatch
     );
-    assert_eq!(setup.refusal(&Claims { aud: "anything".into(), ..token() }, ISSUED_AT), Reason::TokenAudienceMismatch);
-    let unbound = Claims { aud: ISSUER.into(), roles: vec![], permissions: vec![], ..token() };
+    assert_eq!(
+        setup.refusal(&Claims { aud: "anything".to_owned().into(), ..token() }, ISSUED_AT),
+        Reason::TokenAudienceMismatch
+    );
+    let unbound = Claims { aud: ISSUER.to_owned().into(), roles: vec![], permissions: vec![], ..token() };
     assert!(setup.roles(&unbound).is_empty());
     setup.agent.roles = Some(versioned(11, vec![grant(1, None)]));
     assert_eq!(setup.roles(&unbound), ["reader"], "a role assigned later applies");
@@ -198,6 +204,33 @@ fn permissions_come_from_the_current_role_definition() {
         ..EvaluationSetup::default()
     };
     assert_eq!(setup.evaluate(&token(), ISSUED_AT).unwrap().permissions, [permission("peek")]);
+}
+
+#[test]
+fn scope_narrows_whatever_the_roles_grant() {
+    let scope = |text: &str| Some(Scope::try_from(text).unwrap());
+    let permissions = |setup: &EvaluationSetup, claims: &Claims| {
+        setup.evaluate(claims, ISSUED_AT).unwrap().permissions.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let narrowed = Claims { requested_scope: scope("write"), ..token() };
+    let mut setup = EvaluationSetup::default();
+    assert!(permissions(&setup, &narrowed).is_empty(), "the scope grants nothing");
+    assert_eq!(setup.roles(&narrowed), ["reader"]);
+    let newer = EvaluationSetup { revision: 9, ..EvaluationSetup::default() };
+    assert!(permissions(&newer, &narrowed).is_empty(), "also if the claims are newer than the local data");
+    setup.agent.roles = Some(versioned(11, vec![grant(2, None)]));
+    assert_eq!(permissions(&setup, &token()), ["read", "write"]);
+    assert_eq!(permissions(&setup, &narrowed), ["write"], "roles that the agent got later do not widen it");
+    assert!(permissions(&setup, &Claims { requested_scope: scope(""), ..token() }).is_empty());
+    assert_eq!(permissions(&setup, &Claims { scope: Some("read".into()), ..token() }), ["read", "write"]);
+}
+
+#[test]
+fn client_must_be_the_subject() {
+    let setup = EvaluationSetup::default();
+    let of_client = |bits| Claims { client_id: Some(AgentId::from_bits(bits)), ..token() };
+    assert!(setup.evaluate(&of_client(7), ISSUED_AT).is_ok());
+    assert_eq!(setup.refusal(&of_client(8), ISSUED_AT), Reason::TokenClaimsInvalid);
 }
 
 #[test]

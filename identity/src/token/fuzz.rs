@@ -5,7 +5,7 @@
 //! same claims, and revocation is by `jti`.
 
 use super::*;
-use crate::{AgentId, Audience, P256PublicKey, Revision, ServiceId, SessionId, TokenId, TrustScore};
+use crate::{AgentId, Audience, P256PublicKey, Revision, Scope, ServiceId, SessionId, TokenId, TrustScore};
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use countersign_mangle::{any_bytes, any_json, any_text, cases_divided_by, mutated_text};
 use jsonwebtoken::{EncodingKey, Header};
@@ -32,7 +32,8 @@ fn claims(token: u128) -> Value {
     json!(Claims {
         iss: "https://issuer.test".into(),
         sub: AgentId::from_bits(1),
-        aud: Audience::Service(ServiceId::from_bits(2)).claim("https://issuer.test"),
+        client_id: Some(AgentId::from_bits(1)),
+        aud: Audience::Service(ServiceId::from_bits(2)).claim("https://issuer.test").into(),
         iat: 1_700_000_000,
         nbf: 1_700_000_000,
         exp: 1_700_003_600,
@@ -44,6 +45,8 @@ fn claims(token: u128) -> Value {
         permissions: vec!["read".try_into().unwrap()],
         trust_score: TrustScore::INITIAL,
         until: [("reader".try_into().unwrap(), 1_700_000_100)].into(),
+        scope: Some("read".into()),
+        requested_scope: Scope::try_from("read write").ok(),
     })
 }
 

@@ -62,9 +62,15 @@ fn generated_clients_can_send_the_agent_token() {
     assert_eq!((&token["in"], &token["required"]), (&json!("header"), &json!(true)));
     assert_eq!(verify["security"], json!([{ "serviceKey": [] }]));
     // Client generators support one credential per client. The generated functions would have no parameter for a second
-    // security scheme.
+    // security scheme. The endpoints of OAuth are for OAuth clients.
     for (name, scheme) in openapi["components"]["securitySchemes"].as_object().unwrap() {
-        assert_eq!((&scheme["type"], &scheme["scheme"]), (&json!("http"), &json!("bearer")), "{name}");
+        let expected = if name == "serviceClient" { "basic" } else { "bearer" };
+        assert_eq!((&scheme["type"], &scheme["scheme"]), (&json!("http"), &json!(expected)), "{name}");
+    }
+    for (method, path, operation) in description::operations(&openapi) {
+        let schemes = operation["security"].as_array().into_iter().flatten().filter_map(Value::as_object);
+        let is_for_oauth = schemes.flat_map(|it| it.keys()).any(|name| name == "serviceClient");
+        assert!(path.starts_with("/oauth/") || !is_for_oauth, "{method} {path}");
     }
 }
 

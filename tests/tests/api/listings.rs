@@ -39,6 +39,7 @@ async fn human_users_list_their_services_and_administrators_list_all() {
             "issuer": "urn:countersign:operator",
             "subject": "alice"
           },
+          "resourceUris": [],
           "serviceId": "[service]"
         },
         {
@@ -50,6 +51,7 @@ async fn human_users_list_their_services_and_administrators_list_all() {
             "issuer": "urn:countersign:operator",
             "subject": "alice"
           },
+          "resourceUris": [],
           "serviceId": "[service]"
         }
       ],

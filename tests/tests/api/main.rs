@@ -18,6 +18,7 @@ mod limits;
 mod listings;
 mod long_lists;
 mod managed_by;
+mod oauth;
 mod own_agents;
 mod proxies;
 mod quotas;

@@ -11,6 +11,8 @@ mod frozen_sidecar;
 mod fuzz;
 mod identity_headers;
 mod largest_identity;
+mod oauth;
+mod oauth_clients;
 mod parity;
 mod proxy_configs;
 mod readiness;

@@ -46,7 +46,7 @@ pub fn expected_response(
             _ => (200, true),
         },
         Request::Login { agent, .. } => (status_if_active(state, agent, 200), false),
-        Request::Refresh { login, first } => expected_refresh_response(model, login, first),
+        Request::Refresh { login, first, .. } => expected_refresh_response(model, login, first),
         Request::Replay { .. } => (401, false),
         Request::RevokeToken { .. } | Request::RevokeLogin { .. } => (200, changed),
         Request::Rotate => expected_rotation_response(state, now)?,

@@ -21,7 +21,7 @@ fn fragment() -> impl Strategy<Value = Vec<Operation>> {
             .prop_map(|(service, agent, disconnected)| change_before_unbound_is_accepted(service, agent, disconnected)),
         8 => (service(), any_index(), name()).prop_map(move |(service, agent, name)| vec![
             single(Request::Assign { service, agent, name, seconds: None }),
-            single(Request::Login { agent, service: Some(service) }),
+            single(Request::Login { agent, service: Some(service), scope: None }),
         ]),
         5 => (service(), name(), 0..PERMISSIONS.len()).prop_map(move |(service, name, permissions)| vec![
             single(Request::DeleteRole { service, name }),
@@ -34,11 +34,11 @@ fn fragment() -> impl Strategy<Value = Vec<Operation>> {
                 let (before, concurrent) = if assign_last { (revoke, assign) } else { (assign, revoke) };
                 // Several token requests are sent, because the race occurs between two statements of a request.
                 let token = |login| {
-                    let login_again = Request::Login { agent, service: Some(service) };
-                    if refresh { Request::Refresh { login, first: false } } else { login_again }
+                    let login_again = Request::Login { agent, service: Some(service), scope: None };
+                    if refresh { Request::Refresh { login, first: false, scope: None } } else { login_again }
                 };
                 let concurrent = (0..3).map(token).chain([concurrent]).chain((3..6).map(token)).collect();
-                vec![single(before), single(Request::Login { agent, service: Some(service) }), Operation::Requests(concurrent)]
+                vec![single(before), single(Request::Login { agent, service: Some(service), scope: None }), Operation::Requests(concurrent)]
             },
         ),
         2 => (service(), any_index(), name(), any::<bool>()).prop_map(|(service, agent, name, crash)| {
@@ -62,7 +62,7 @@ fn change_after_refresh_of_unbound_session(service: usize, agent: usize, name: u
 fn unbound_login(agent: usize) -> [Operation; 2] {
     let pairs = (0..SERVICES).flat_map(|service| (0..ROLE_NAMES.len()).map(move |name| (service, name)));
     let revocations = pairs.map(|(service, name)| Request::Revoke { service, agent, name }).collect();
-    [Operation::Requests(revocations), Operation::Requests(vec![Request::Login { agent, service: None }])]
+    [Operation::Requests(revocations), Operation::Requests(vec![Request::Login { agent, service: None, scope: None }])]
 }
 
 /// The sidecar of a service that refuses unbound tokens does not receive the change of the agent. It needs the change when the
@@ -86,7 +86,7 @@ fn change_before_unbound_is_accepted(service: usize, agent: usize, disconnected:
 fn change_after_late_refresh(service: usize, agent: usize) -> Vec<Operation> {
     let before = vec![
         Operation::RestartControlPlane { killed: false, token_seconds: 60 },
-        Operation::Requests(vec![Request::Login { agent, service: Some(service) }]),
+        Operation::Requests(vec![Request::Login { agent, service: Some(service), scope: None }]),
         Operation::Advance(1300),
         Operation::Advance(1199),
     ];
@@ -94,7 +94,7 @@ fn change_after_late_refresh(service: usize, agent: usize) -> Vec<Operation> {
 }
 
 fn refresh_all_and_suspend(agent: usize) -> Vec<Operation> {
-    let refreshes = (0..24).map(|login| Request::Refresh { login, first: false }).collect();
+    let refreshes = (0..24).map(|login| Request::Refresh { login, first: false, scope: None }).collect();
     let set_status = |status| Operation::Requests(vec![Request::SetStatus { agent, status }]);
     vec![Operation::Requests(refreshes), set_status(Status::Suspended), set_status(Status::Active)]
 }
@@ -105,7 +105,7 @@ fn revocation_with_receipt(service: usize, agent: usize, name: usize, crash: boo
     let revoke = Request::Revoke { service, agent, name };
     vec![
         single(Request::Assign { service, agent, name, seconds: None }),
-        single(Request::Login { agent, service: Some(service) }),
+        single(Request::Login { agent, service: Some(service), scope: None }),
         Operation::Receipt { service, requests: vec![revoke], crash },
     ]
 }

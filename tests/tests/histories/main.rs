@@ -16,6 +16,7 @@ mod lagging_clock;
 mod model;
 mod model_updates;
 mod network_operations;
+mod oauth_client;
 mod operation;
 mod proxy;
 mod receipts;

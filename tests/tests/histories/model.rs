@@ -3,7 +3,7 @@
 //! The model stores every state and looks outcomes up: the relevant state is the newer of the state that the verifier
 //! received last and the state at which the token was issued.
 
-use crate::operation::{MAX_STALENESS, PERMISSIONS, ROLE_NAMES, Status};
+use crate::operation::{MAX_STALENESS, PERMISSIONS, ROLE_NAMES, SCOPES, Status};
 use countersign_tests::VerifyOutcome;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -71,8 +71,41 @@ pub struct Login {
     pub start_revision: i64,
     /// All refresh tokens of the session, newest last.
     pub refresh: Vec<String>,
-    /// Challenge id and signature.
-    pub answer: (String, String),
+    pub proof: Proof,
+    /// The scope of the session.
+    pub scope: Scope,
+}
+
+/// What an agent has logged in with.
+#[derive(Debug)]
+pub enum Proof {
+    /// The id of a challenge, and the signature of its nonce.
+    Challenge(String, String),
+    /// A client assertion.
+    Assertion(String),
+}
+
+/// The permissions to which tokens are narrowed, if they are.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Scope(Option<BTreeSet<&'static str>>);
+
+impl Scope {
+    /// One of the scopes that OAuth clients ask for.
+    pub fn requested(number: Option<usize>) -> Self {
+        Self(number.map(|number| SCOPES[number]).filter(|text| !text.is_empty()).map(|text| text.split(' ').collect()))
+    }
+
+    /// What remains of a scope if a refresh asks for another one.
+    pub fn narrowed_to(&self, other: &Self) -> Self {
+        match (&self.0, &other.0) {
+            (Some(one), Some(other)) => Self(Some(one.intersection(other).copied().collect())),
+            (one, other) => Self(one.clone().or_else(|| other.clone())),
+        }
+    }
+
+    fn contains(&self, permission: &str) -> bool {
+        self.0.as_ref().is_none_or(|scope| scope.contains(permission))
+    }
 }
 
 /// An access token.
@@ -86,6 +119,7 @@ pub struct Token {
     pub login: usize,
     /// The service in `aud`; none if the token is unbound.
     pub service: Option<usize>,
+    pub scope: Scope,
     pub rev: i64,
     pub issued_at: i64,
     pub expires_at: i64,
@@ -323,6 +357,7 @@ impl Model {
         let permissions: BTreeSet<_> = roles
             .iter()
             .flat_map(|role| PERMISSIONS[self.states[defined].permissions[role]])
+            .filter(|permission| token.scope.contains(permission))
             .map(ToString::to_string)
             .collect();
         let (id, name) = self.agents[token.agent].clone();

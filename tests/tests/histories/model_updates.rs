@@ -2,7 +2,7 @@
 
 use crate::{
     environment::Environment,
-    model::{AgentState, Login, Model, Role, State, Token},
+    model::{AgentState, Login, Model, Proof, Role, Scope, State, Token},
     operation::{Request, Status},
     requests::{Outcome, SentRequest},
 };
@@ -85,16 +85,19 @@ fn add_role(model: &mut Model, name: usize, outcome: &Outcome, revision: i64) ->
 }
 
 /// Adds the tokens of a response to the model.
-pub fn record_tokens(model: &mut Model, environment: &Environment, login: usize, body: &Value) {
+pub fn record_tokens(model: &mut Model, environment: &Environment, (login, scope): (usize, Scope), body: &Value) {
     let text = text(&body["accessToken"]);
     let claims = jwt::claims(&text);
     let number = |name: &str| claims[name].as_i64().unwrap();
+    // A token with a scope has an array.
+    let audience = claims["aud"].as_array().map_or(&claims["aud"], |audiences| &audiences[0]);
     let token = Token {
         id: self::text(&claims["jti"]),
         kid: self::text(&jwt::header(&text)["kid"]),
         agent: model.logins[login].agent,
         login,
-        service: environment.services.iter().position(|service| claims["aud"] == service.id),
+        service: environment.services.iter().position(|service| *audience == service.id),
+        scope,
         rev: number("rev"),
         issued_at: number("iat"),
         expires_at: number("exp"),
@@ -109,13 +112,20 @@ pub fn record_tokens(model: &mut Model, environment: &Environment, login: usize,
 pub fn record_login(
     model: &mut Model,
     environment: &Environment,
-    agent: usize,
+    (agent, scope): (usize, Scope),
     body: &Value,
-    answer: (String, String),
+    proof: Proof,
 ) {
     let login = model.logins.len();
-    model.logins.push(Login { agent, id: String::new(), start_revision: 0, refresh: Vec::new(), answer });
-    record_tokens(model, environment, login, body);
+    model.logins.push(Login {
+        agent,
+        id: String::new(),
+        start_revision: 0,
+        refresh: Vec::new(),
+        proof,
+        scope: scope.clone(),
+    });
+    record_tokens(model, environment, (login, scope), body);
     let token = model.tokens.last().unwrap();
     let claims = jwt::claims(&token.text);
     model.logins[login].id = text(&claims["sid"]);

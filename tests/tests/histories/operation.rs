@@ -14,6 +14,9 @@ pub const ROLE_NAMES: [&str; 2] = ["reader", "writer"];
 /// Possible permission sets of roles. A recreated role may have other permissions.
 pub const PERMISSIONS: [&[&str]; 3] = [&["read"], &["read", "write"], &["delete"]];
 
+/// The scopes that OAuth clients ask for. The first one narrows nothing.
+pub const SCOPES: [&str; 4] = ["", "read", "delete write", "other read write"];
+
 /// The rule sets of the rules file. A history begins with the first.
 pub const RULE_SETS: [RuleSet; 5] = [
     RuleSet { role: None, permission: None, allow_unassigned: false, dry_run: false },
@@ -100,16 +103,22 @@ pub enum Request {
         agent: usize,
         status: Status,
     },
+    /// Logs in with a challenge or, if there is a scope, as an OAuth client.
     Login {
         agent: usize,
         service: Option<usize>,
+        #[serde(default)]
+        scope: Option<usize>,
     },
     /// Uses the newest refresh token, or the first refresh token, which has been used if the session was refreshed.
     Refresh {
         login: usize,
         first: bool,
+        /// The scope of an OAuth client.
+        #[serde(default)]
+        scope: Option<usize>,
     },
-    /// Submits the signature for the challenge of a login again.
+    /// Submits the signed challenge or the assertion of a login again.
     Replay {
         login: usize,
     },
@@ -183,8 +192,10 @@ fn concurrent_request() -> impl Strategy<Value = Request> {
             .prop_map(|(service, agent, name, seconds)| Request::Assign { service, agent, name, seconds }),
         4 => (service(), any_index(), name()).prop_map(|(service, agent, name)| Request::Revoke { service, agent, name }),
         5 => (any_index(), status()).prop_map(|(agent, status)| Request::SetStatus { agent, status }),
-        8 => (any_index(), option::of(service())).prop_map(|(agent, service)| Request::Login { agent, service }),
-        3 => (any_index(), prop::bool::weighted(0.2)).prop_map(|(login, first)| Request::Refresh { login, first }),
+        8 => (any_index(), option::of(service()), option::of(0..SCOPES.len()))
+            .prop_map(|(agent, service, scope)| Request::Login { agent, service, scope }),
+        3 => (any_index(), prop::bool::weighted(0.2), option::weighted(0.3, 0..SCOPES.len()))
+            .prop_map(|(login, first, scope)| Request::Refresh { login, first, scope }),
         2 => (service(), any_index(), select(vec![0_u8, 50, 100]))
             .prop_map(|(service, agent, score)| Request::Feedback { service, agent, score }),
         2 => any_index().prop_map(|token| Request::RevokeToken { token }),

@@ -2,9 +2,10 @@
 
 use crate::{
     environment::{ChangeRow, Environment},
-    model::Model,
+    model::{Model, Proof},
     model_updates::{role_expiry, text},
-    operation::{MAX_AGENTS, PERMISSIONS, ROLE_NAMES, Request, Status},
+    oauth_client,
+    operation::{MAX_AGENTS, PERMISSIONS, ROLE_NAMES, Request, SCOPES, Status},
 };
 use countersign_client::PrivateKey;
 use countersign_tests::HttpResponse;
@@ -34,15 +35,24 @@ pub struct PreparedRequest {
 
 enum Transport {
     Send(Box<RequestBuilder>),
-    Register { key: PrivateKey, name: String },
-    Login { agent: usize, service: Option<usize> },
+    Register {
+        key: PrivateKey,
+        name: String,
+    },
+    /// A request to the token endpoint.
+    SendForm(Vec<(&'static str, String)>),
+    Login {
+        agent: usize,
+        service: Option<usize>,
+        scope: Option<usize>,
+    },
 }
 
 /// The response to a request.
 pub enum Outcome {
     Response(HttpResponse),
     Registered { id: String, name: String, key: PrivateKey },
-    LoggedIn { response: HttpResponse, signed_challenge: (String, String) },
+    LoggedIn { response: HttpResponse, proof: Proof },
 }
 
 /// The private keys of the agents, by agent index.
@@ -60,11 +70,13 @@ fn resolve(request: &Request, model: &Model) -> Option<Request> {
         }
         Request::Revoke { service, agent, name } => Request::Revoke { service, agent: index(agent, agents)?, name },
         Request::SetStatus { agent, status } => Request::SetStatus { agent: index(agent, agents)?, status },
-        Request::Login { agent, service } => Request::Login { agent: index(agent, agents)?, service },
+        Request::Login { agent, service, scope } => Request::Login { agent: index(agent, agents)?, service, scope },
         Request::Feedback { service, agent, score } => {
             Request::Feedback { service, agent: index(agent, agents)?, score }
         }
-        Request::Refresh { login, first } => Request::Refresh { login: index(login, model.logins.len())?, first },
+        Request::Refresh { login, first, scope } => {
+            Request::Refresh { login: index(login, model.logins.len())?, first, scope }
+        }
         Request::Replay { login } => Request::Replay { login: index(login, model.logins.len())? },
         Request::RevokeToken { token } => Request::RevokeToken { token: index(token, model.tokens.len())? },
         Request::RevokeLogin { login } => Request::RevokeLogin { login: index(login, model.logins.len())? },
@@ -87,7 +99,9 @@ impl PreparedRequest {
                 None,
                 Transport::Register { key: PrivateKey::generate(), name: format!("agent {}", model.agents.len()) },
             ),
-            Request::Login { agent, service } => (None, Transport::Login { agent: *agent, service: *service }),
+            Request::Login { agent, service, scope } => {
+                (None, Transport::Login { agent: *agent, service: *service, scope: *scope })
+            }
             Request::Refresh { .. }
             | Request::Replay { .. }
             | Request::RevokeToken { .. }
@@ -121,18 +135,25 @@ impl PreparedRequest {
                 let created = environment.api.post("/auth/register", body).await.expect(201);
                 Outcome::Registered { id: text(&created["agentId"]), name, key }
             }
-            Transport::Login { agent, service } => {
+            Transport::SendForm(form) => Outcome::Response(oauth_client::request_tokens(environment, &form).await),
+            Transport::Login { agent, service, scope: Some(scope) } => {
+                let service = service.map(|service| environment.services[service].id.as_str());
+                let agent = (model.agents[agent].0.as_str(), &keys[agent]);
+                let (response, assertion) = oauth_client::log_in(environment, agent, service, SCOPES[scope]).await;
+                Outcome::LoggedIn { response, proof: Proof::Assertion(assertion) }
+            }
+            Transport::Login { agent, service, scope: None } => {
                 let service = service.map(|service| &environment.services[service].id);
                 let body = json!({ "agentId": model.agents[agent].0, "serviceId": service });
                 let challenge = environment.api.post("/auth/challenge", body).await;
                 if challenge.status != 200 {
                     return (sent, Outcome::Response(challenge));
                 }
-                let signed_challenge =
+                let (id, signature) =
                     (challenge.text("/challengeId").to_owned(), keys[agent].sign(challenge.text("/nonce")));
-                let body = json!({ "challengeId": signed_challenge.0, "signature": signed_challenge.1 });
+                let body = json!({ "challengeId": id, "signature": signature });
                 let response = environment.api.post("/auth/authenticate", body).await;
-                Outcome::LoggedIn { response, signed_challenge }
+                Outcome::LoggedIn { response, proof: Proof::Challenge(id, signature) }
             }
         };
         (sent, outcome)
@@ -148,15 +169,21 @@ fn prepare_agent_request(
     let post = |path: &str, body: Value| Transport::Send(Box::new(environment.api.request("POST", path).json(&body)));
     let session = |login: usize| Some(("session", model.logins[login].id.clone(), None));
     match request {
-        Request::Refresh { login, first } => {
+        Request::Refresh { login, first, scope } => {
             let refresh_tokens = &model.logins[*login].refresh;
             let token = if *first { refresh_tokens.first() } else { refresh_tokens.last() };
-            (session(*login), post("/auth/refresh", json!({ "refreshToken": token })))
+            let transport = match scope {
+                Some(scope) => Transport::SendForm(oauth_client::refresh_form(token.unwrap(), SCOPES[*scope])),
+                None => post("/auth/refresh", json!({ "refreshToken": token })),
+            };
+            (session(*login), transport)
         }
-        Request::Replay { login } => {
-            let (challenge, signature) = &model.logins[*login].answer;
-            (None, post("/auth/authenticate", json!({ "challengeId": challenge, "signature": signature })))
-        }
+        Request::Replay { login } => match &model.logins[*login].proof {
+            Proof::Challenge(id, signature) => {
+                (None, post("/auth/authenticate", json!({ "challengeId": id, "signature": signature })))
+            }
+            Proof::Assertion(assertion) => (None, Transport::SendForm(oauth_client::login_form(assertion, None, ""))),
+        },
         Request::RevokeToken { token } => {
             let token = &model.tokens[*token];
             (Some(("token", token.id.clone(), None)), post("/auth/revoke", json!({ "token": token.text })))

@@ -3,7 +3,7 @@
 use crate::{
     environment::Environment,
     expected_response::expected_response,
-    model::Model,
+    model::{Model, Scope},
     model_updates::{record_login, record_tokens},
     network_operations::Next,
     operation::{Operation, ROLE_NAMES, Request, SERVICES},
@@ -208,16 +208,17 @@ impl Run {
                 model.agents.push((id, name));
                 self.keys.push(key);
             }
-            Outcome::LoggedIn { response, signed_challenge } if response.status == 200 => {
-                let Request::Login { agent, .. } = sent.request else { unreachable!("only a login logs in") };
-                record_login(model, environment, agent, &response.body, signed_challenge);
+            Outcome::LoggedIn { response, proof } if response.status == 200 => {
+                let Request::Login { agent, scope, .. } = sent.request else { unreachable!("only a login logs in") };
+                record_login(model, environment, (agent, Scope::requested(scope)), &response.body, proof);
             }
             Outcome::LoggedIn { response, .. } | Outcome::Response(response) if response.status >= 500 => {
                 return Err(format!("the server responded {} {}", response.status, response.body));
             }
             Outcome::Response(response) if response.status == 200 => {
-                if let Request::Refresh { login, .. } = sent.request {
-                    record_tokens(model, environment, login, &response.body);
+                if let Request::Refresh { login, scope, .. } = sent.request {
+                    let scope = model.logins[login].scope.narrowed_to(&Scope::requested(scope));
+                    record_tokens(model, environment, (login, scope), &response.body);
                 }
             }
             Outcome::LoggedIn { .. } | Outcome::Response(_) => {}

@@ -75,7 +75,8 @@ async fn execute_on_file(file: &Path, sql: &str) {
 }
 
 /// Reverts the schema to version 8.
-const REVERT_MIGRATIONS_FROM_9: &str = "ALTER TABLE service_keys DROP COLUMN managed_by; ALTER TABLE services DROP COLUMN managed_by; \
+const REVERT_MIGRATIONS_FROM_9: &str = "DROP TABLE resource_uris; ALTER TABLE sessions DROP COLUMN scope; \
+    ALTER TABLE services DROP COLUMN resource_uris; ALTER TABLE service_keys DROP COLUMN managed_by; ALTER TABLE services DROP COLUMN managed_by; \
     ALTER TABLE roles DROP COLUMN managed_by; ALTER TABLE assignments DROP COLUMN managed_by; \
     ALTER TABLE webhook_targets DROP COLUMN managed_by; DROP TABLE control_planes; DROP TABLE sidecars; DROP TABLE unconfirmed_changes; ALTER TABLE changes DROP COLUMN agent_state; DROP INDEX sessions_of_agent; CREATE INDEX refresh_tokens_by_session ON refresh_tokens (session_id); \
     ALTER TABLE deployment DROP COLUMN write_checked_at; DROP TABLE audit_floors; DROP TABLE agent_deletions; DROP TABLE unused_agents; \

@@ -224,7 +224,7 @@ pub async fn refresh(
 ) -> Result<Json<TokenResponse>, ApiError> {
     let RefreshRequest { token, service } = body.read()?;
     let service = service.map(|service| service.parse()).transpose()?;
-    let refresh = operations::verify_refresh(&state.context, &token, service, Some(client.ip)).await?;
+    let refresh = operations::verify_refresh(&state.context, &token, (service, None), Some(client.ip)).await?;
     if let Some(agent) = refresh.proven_agent() {
         limiter.count_agent(&state, agent).await?;
     }

@@ -5,6 +5,7 @@ use crate::{
         agent::Owner,
         change::Changed,
         page::Page,
+        resource_uri::ResourceUris,
         service::Service,
         text::{DisplayName, ManagedBy},
     },
@@ -48,6 +49,9 @@ body! {
         optional "name" name: DisplayName,
         /// Whether the service accepts tokens that are bound to no service.
         optional "acceptsUnboundTokens" accepts_unbound: bool,
+        /// The URLs under which clients reach the service, in place of all others: at most 8. Clients can name the service by them
+        /// (RFC 8707), and find this server from them (RFC 9728).
+        optional "resourceUris" resource_uris: ResourceUris,
         /// The new name of the files that state the service.
         optional "managedBy" managed_by: ManagedBy,
     }
@@ -68,6 +72,9 @@ pub struct ServiceRecord {
     /// Whether the service accepts tokens that are bound to no service.
     #[schema(example = true)]
     accepts_unbound_tokens: bool,
+    /// The URLs under which clients reach the service.
+    #[schema(value_type = schema::ResourceUrisSchema)]
+    resource_uris: Vec<String>,
     /// The name of the files that state the service; null if none do.
     #[schema(value_type = Option<schema::ManagedBySchema>, required)]
     managed_by: Option<String>,
@@ -177,9 +184,9 @@ pub async fn change(
     body: BodyFields,
 ) -> Result<Json<ChangedService>, ApiError> {
     let (human, service) = credentials.require_owner_of(&state, &service).await?;
-    let ServiceChanges { name, accepts_unbound, managed_by } = body.read()?;
+    let ServiceChanges { name, accepts_unbound, resource_uris, managed_by } = body.read()?;
     let initiator = credentials.initiator_for_human(Some(&human));
-    let change = ServiceChange { name, accepts_unbound, managed_by };
+    let change = ServiceChange { name, accepts_unbound, resource_uris, managed_by };
     let changed = operations::change_service(&state.context, &initiator, service.id, &change).await;
     let Changed { value: service, revision } = changed.map_err(|error| owner_access_error(error, &human))?;
     Ok(Json(ChangedService { service: service_record(service), revision }))
@@ -208,12 +215,13 @@ pub async fn remove(
 }
 
 pub(super) fn service_record(service: Service) -> ServiceRecord {
-    let Service { id, owner, name, accepts_unbound, managed_by, created_at, deleted_at: _ } = service;
+    let Service { id, owner, name, accepts_unbound, resource_uris, managed_by, created_at, deleted_at: _ } = service;
     ServiceRecord {
         service_id: id,
         name: name.to_string(),
         owner: user_record(owner),
         accepts_unbound_tokens: accepts_unbound,
+        resource_uris: resource_uris.iter().map(|uri| uri.as_str().to_owned()).collect(),
         managed_by: managed_by.map(|managed_by| managed_by.to_string()),
         created_at: Rfc3339(created_at),
     }

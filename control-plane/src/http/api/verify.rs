@@ -117,7 +117,11 @@ pub async fn verify(
     let service: ServiceId = parse_id(&service)?;
     let current = credentials.require_service_key(&state, service).await?;
     let wants_headers = prefers_identity_headers(&headers);
-    Ok(match verify_token(&state, &current, service, &headers).await {
+    let verified = match agent_token(&headers) {
+        Ok(token) => verify_token(&state, &current, service, token).await,
+        Err(reason) => Err(reason.into()),
+    };
+    Ok(match verified {
         Ok(Verified { verification, .. }) => {
             let response = ([(CONTENT_TYPE, JSON)], verification.response(verification_response)).into_response();
             if wants_headers {
@@ -161,13 +165,13 @@ fn with_headers(mut response: Response, headers: Vec<(String, String)>) -> Respo
     response
 }
 
-async fn verify_token(
+/// Verifies a token for a service that has authenticated.
+pub(super) async fn verify_token(
     state: &AppState,
     current: &CurrentState,
     service: ServiceId,
-    headers: &HeaderMap,
+    token: &str,
 ) -> Result<Verified, ApiError> {
-    let token = agent_token(headers)?;
     let result = operations::verify_token(&state.context, current, service, token).await;
     let (hits, misses) = (&state.metrics.verification_cache_hits, &state.metrics.verification_cache_misses);
     let is_hit = result.as_ref().is_ok_and(|verified| verified.is_from_memory);

@@ -11,15 +11,16 @@ use crate::{
         },
         state::AppState,
     },
-    operations::published_keys,
+    operations::{Context, published_keys},
 };
 use axum::{
-    extract::State,
+    extract::{Path, State},
     http::{HeaderMap, HeaderValue},
     response::Response,
 };
 use serde::Serialize;
 use serde_json::json;
+use url::Url;
 use utoipa::ToSchema;
 
 /// Authorization server metadata (RFC 8414).
@@ -28,21 +29,60 @@ pub struct ServerMetadata {
     /// `iss` claim of all access tokens.
     #[schema(example = "https://countersign.example")]
     issuer: String,
+    /// URL that refuses every authorization request. Clients that need no authorization endpoint insist on its name.
+    #[schema(example = "https://countersign.example/oauth/authorize")]
+    authorization_endpoint: String,
+    /// URL for requesting tokens (RFC 6749).
+    #[schema(example = "https://countersign.example/oauth/token")]
+    token_endpoint: String,
+    /// `private_key_jwt`: agents sign a client assertion. `none`: a refresh needs nothing but the refresh token.
+    #[schema(example = json!(["private_key_jwt", "none"]))]
+    token_endpoint_auth_methods_supported: [&'static str; 2],
+    /// Algorithms of client assertions.
+    #[schema(example = json!(["ES256"]))]
+    token_endpoint_auth_signing_alg_values_supported: [&'static str; 1],
     /// URL of the keys that sign access tokens.
     #[schema(example = "https://countersign.example/.well-known/jwks.json")]
     jwks_uri: String,
+    /// URL for verifying tokens (RFC 7662).
+    #[schema(example = "https://countersign.example/oauth/introspect")]
+    introspection_endpoint: String,
+    /// Services authenticate with their id and one of their API keys.
+    #[schema(example = json!(["client_secret_basic", "client_secret_post"]))]
+    introspection_endpoint_auth_methods_supported: [&'static str; 2],
     /// URL for revoking tokens (RFC 7009).
-    #[schema(example = "https://countersign.example/auth/revoke")]
+    #[schema(example = "https://countersign.example/oauth/revoke")]
     revocation_endpoint: String,
     /// `none`: revoking a token requires no credential but the token.
-    #[schema(example = json!(["none"]))]
-    revocation_endpoint_auth_methods_supported: [&'static str; 1],
-    /// Empty: there is no authorization endpoint.
+    #[schema(example = json!(["none", "client_secret_basic", "client_secret_post"]))]
+    revocation_endpoint_auth_methods_supported: [&'static str; 3],
+    /// Empty: the authorization endpoint refuses every request.
     #[schema(example = json!([]))]
     response_types_supported: [&'static str; 0],
-    /// Empty: agents log in with a challenge, which is not an OAuth grant.
-    #[schema(example = json!([]))]
-    grant_types_supported: [&'static str; 0],
+    /// The values of `grant_type` at the token endpoint.
+    #[schema(example = json!(["client_credentials", "refresh_token"]))]
+    grant_types_supported: [&'static str; 2],
+}
+
+impl ServerMetadata {
+    fn new(context: &Context) -> Self {
+        let issuer = context.issuer();
+        let url = |path: &str| format!("{issuer}{path}");
+        Self {
+            issuer: issuer.to_owned(),
+            authorization_endpoint: url("/oauth/authorize"),
+            token_endpoint: context.token_endpoint(),
+            token_endpoint_auth_methods_supported: ["private_key_jwt", "none"],
+            token_endpoint_auth_signing_alg_values_supported: ["ES256"],
+            jwks_uri: url("/.well-known/jwks.json"),
+            introspection_endpoint: url("/oauth/introspect"),
+            introspection_endpoint_auth_methods_supported: ["client_secret_basic", "client_secret_post"],
+            revocation_endpoint: url("/oauth/revoke"),
+            revocation_endpoint_auth_methods_supported: ["none", "client_secret_basic", "client_secret_post"],
+            response_types_supported: [],
+            grant_types_supported: ["client_credentials", "refresh_token"],
+        }
+    }
 }
 
 /// Read the public keys for access tokens
@@ -68,8 +108,7 @@ pub async fn jwks(State(state): State<AppState>, headers: HeaderMap) -> Result<R
 
 /// Read the server metadata
 ///
-/// Agents log in with a challenge, which is not an OAuth grant. There is therefore no token endpoint, and the lists of
-/// grant types and response types are empty.
+/// OAuth clients find the endpoints of this server with it.
 #[utoipa::path(
     get, path = "/.well-known/oauth-authorization-server", operation_id = "readServerMetadata", tag = "Server",
     security(()),
@@ -83,15 +122,22 @@ pub async fn jwks(State(state): State<AppState>, headers: HeaderMap) -> Result<R
     )
 )]
 pub async fn authorization_server(State(state): State<AppState>, headers: HeaderMap) -> Response {
-    let issuer = state.context.issuer();
-    let body = json!(ServerMetadata {
-        issuer: issuer.to_owned(),
-        jwks_uri: format!("{issuer}/.well-known/jwks.json"),
-        revocation_endpoint: format!("{issuer}/auth/revoke"),
-        revocation_endpoint_auth_methods_supported: ["none"],
-        response_types_supported: [],
-        grant_types_supported: [],
-    });
+    server_metadata(&state, &headers)
+}
+
+/// The server metadata of an issuer with a path, which clients look for here (RFC 8414, section 3.1).
+pub async fn authorization_server_with_path(
+    State(state): State<AppState>,
+    Path(path): Path<String>,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    let issuer_path = Url::parse(state.context.issuer()).ok();
+    let issuer_path = issuer_path.as_ref().map(|url| url.path().trim_matches('/')).filter(|path| !path.is_empty());
+    if issuer_path == Some(path.as_str()) { Ok(server_metadata(&state, &headers)) } else { Err(ApiError::not_found()) }
+}
+
+fn server_metadata(state: &AppState, headers: &HeaderMap) -> Response {
     let content_type = HeaderValue::from_static("application/json");
-    CacheableContent::new(content_type, body.to_string().into()).response(&headers, DEFAULT_MAX_AGE)
+    let body = json!(ServerMetadata::new(&state.context)).to_string();
+    CacheableContent::new(content_type, body.into()).response(headers, DEFAULT_MAX_AGE)
 }

@@ -7,15 +7,23 @@ use crate::{
 use prometheus::IntCounterVec;
 use serde_json::Value;
 
+/// The operation of a route that runs several, if it is not the one that [`operation_counter`] returns. It is stored in the
+/// extensions of the response.
+#[derive(Debug, Clone, Copy)]
+pub enum OtherOperation {
+    /// The token endpoint has refreshed a session, or refused to.
+    Refresh,
+}
+
 /// The counter of the operation that a route runs; `None` for routes that only have the HTTP metrics.
 pub fn operation_counter<'a>(operations: &'a OperationMetrics, method: &str, route: &str) -> Option<&'a IntCounterVec> {
     match (method, route) {
         ("POST", "/auth/register") => Some(&operations.registrations),
         ("POST", "/auth/challenge") => Some(&operations.challenges),
-        ("POST", "/auth/authenticate") => Some(&operations.authentications),
+        ("POST", "/auth/authenticate" | "/oauth/token") => Some(&operations.authentications),
         ("POST", "/auth/refresh") => Some(&operations.refreshes),
-        ("POST", "/auth/revoke") => Some(&operations.revocations),
-        ("GET", "/services/{service}/verify") => Some(&operations.verifications),
+        ("POST", "/auth/revoke" | "/oauth/revoke") => Some(&operations.revocations),
+        ("GET", "/services/{service}/verify") | ("POST", "/oauth/introspect") => Some(&operations.verifications),
         ("POST", "/services/{service}/roles" | "/services/{service}/agents/{agent}/roles")
         | ("PATCH" | "DELETE", "/services/{service}/roles/{role}")
         | ("DELETE", "/services/{service}/agents/{agent}/roles/{role}") => Some(&operations.role_changes),

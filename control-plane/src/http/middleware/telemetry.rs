@@ -2,7 +2,7 @@
 
 use super::{
     limits,
-    operation_metrics::operation_counter,
+    operation_metrics::{OtherOperation, operation_counter},
     request_lines::{BoundedClass, RequestLines},
 };
 use crate::{
@@ -51,7 +51,12 @@ pub async fn record_request(
     let (code, reason) = (error.map(|error| error.code), error.and_then(|error| error.reason));
     state.metrics.http_requests.with_label_values(&[method_label(&method), &route, status.as_str()]).inc();
     state.metrics.http_seconds.with_label_values(&[method_label(&method), &route]).observe(seconds);
-    if let Some(counter) = operation_counter(&state.metrics.operations, method.as_str(), &route) {
+    let operations = &state.metrics.operations;
+    let counter = match response.extensions().get() {
+        Some(OtherOperation::Refresh) => Some(&operations.refreshes),
+        None => operation_counter(operations, method.as_str(), &route),
+    };
+    if let Some(counter) = counter {
         counter.with_label_values(&[code.map_or(metrics::OK, ErrorCode::as_str)]).inc();
     }
     if let Some(reason) = reason {

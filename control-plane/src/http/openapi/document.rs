@@ -40,10 +40,14 @@ const RATELIMIT_POLICY: &str = "For each limit that the request counts for: maxi
                                 this many seconds (`w`).";
 
 /// Tags with their descriptions, in the order of the documentation.
-const TAGS: [(&str, &str); 8] = [
+const TAGS: [(&str, &str); 9] = [
     (
         "Authentication",
         "Registration, login, refresh and revocation of tokens of agents. No credential is required: the agent signs a challenge.",
+    ),
+    (
+        "OAuth",
+        "The same for clients that speak OAuth 2.0: tokens for a client assertion, introspection and revocation. Errors have the format of RFC 6749.",
     ),
     ("Verification", "Verification of agents' tokens by services that do not use a sidecar."),
     ("Agents", "Agents, for services and for the owners of agents."),
@@ -89,6 +93,9 @@ fn info() -> Info {
 }
 
 fn components() -> Components {
+    let basic = HttpBuilder::new().scheme(HttpAuthScheme::Basic).description(Some(
+        "The id of a service and one of its API keys, encoded as in RFC 6749, section 2.3.1. They can also be `client_id` and `client_secret` of the form.",
+    ));
     let bearer = |format: Option<&str>, description: &str| {
         let scheme = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some(description));
         let scheme = format.into_iter().fold(scheme, HttpBuilder::bearer_format);
@@ -98,6 +105,7 @@ fn components() -> Components {
         .schemas_from_iter(extra_schemas())
         .security_scheme("serviceKey", bearer(None, "A service API key (`svc_sk_…`). A key with scope `sync` can only verify tokens."))
         .security_scheme("humanToken", bearer(Some("JWT"), "A JWT of a human user, from an identity provider that the deployment trusts."))
+        .security_scheme("serviceClient", SecurityScheme::Http(basic.build()))
         .header("RequestId", header("Id of the request, as in the server's log. A request can set it: 1 to 128 letters, digits, `-`, `_` or `.`.", text().pattern(Some("^[A-Za-z0-9._-]{1,128}$")).build()))
         .header("Challenge", header("Authentication scheme of the missing or invalid credential (RFC 6750).", text().examples(["Bearer"]).build()))
         .header("RateLimit", header(RATELIMIT, text().examples([r#""management";r=93;t=0"#]).build()))

@@ -198,6 +198,9 @@ fn malformed_json() -> ApiError {
     ApiError::malformed_body("The body must be one JSON object: EOF while parsing an object at line 1 column 1")
 }
 
+/// The error for a resource URI that the service does not have.
+pub const UNKNOWN_RESOURCE: &str = "must be one of the resource URIs of the service";
+
 /// Expiry time of expired tokens in examples.
 const EXPIRED_AT: Timestamp = Timestamp::from_micros(1_800_000_000_000_000);
 
@@ -277,6 +280,10 @@ error_cases! {
     InvalidWebhookUrl = invalid_field("url", "has a host whose name does not resolve");
     /// The control plane does not accept tokens of the issuer.
     UnknownIssuer = invalid_field("issuer", "must be an issuer that this control plane accepts: https://login.example.org");
+    /// The service has no resource URI.
+    ResourceUriMissing = vec![ApiError::no_resource_uri()];
+    /// The service does not have the resource URI in the request.
+    UnknownResource = invalid_field("resource", UNKNOWN_RESOURCE);
     /// No such file.
     FileNotFound = vec![ApiError::not_found()];
     /// The service already has a role with the name in the request.

@@ -11,12 +11,17 @@ use crate::{
 use std::time::Duration;
 use utoipa::openapi::{Ref, RefOr, path::Operation};
 
-/// Adds the response 429, and the rate limit headers to all responses.
+/// The response to all errors of an endpoint whose errors have a format of their own.
+const ALL_ERRORS: &str = "default";
+
+/// Adds the response 429, unless the endpoint describes its errors together, and the rate limit headers to all responses.
 pub fn add(route: &str, operation: &mut Operation) {
     let Some(category) = category(route) else { return };
     let responses = &mut operation.responses.responses;
-    let error = ApiError::rate_limited(&example(category));
-    responses.insert("429".to_owned(), error_response(error).into());
+    if !responses.contains_key(ALL_ERRORS) {
+        let error = ApiError::rate_limited(&example(category));
+        responses.insert("429".to_owned(), error_response(error).into());
+    }
     for response in responses.values_mut() {
         if let RefOr::T(response) = response {
             for (name, component) in [("RateLimit", "RateLimit"), ("RateLimit-Policy", "RateLimitPolicy")] {

@@ -21,12 +21,15 @@ use std::time::Duration;
 use tokio::time::timeout;
 use tokio_stream::StreamExt;
 
-/// Maximum size of a body under `/auth`, in bytes.
+/// Maximum size of a body under `/auth` and at [`TOKEN_PATH`], in bytes.
 const AUTH_BODY_LIMIT: usize = 16 * 1024;
 
 /// The route under `/auth` with the limit [`BODY_LIMIT`]: its body contains an access token, which can be larger than
 /// [`AUTH_BODY_LIMIT`].
 const REVOKE_PATH: &str = "/auth/revoke";
+
+/// The token endpoint. Other endpoints under `/oauth` have the limit [`BODY_LIMIT`], because their bodies contain access tokens.
+const TOKEN_PATH: &str = "/oauth/token";
 
 /// Maximum size of a body outside `/auth` and at `/auth/revoke`, in bytes.
 pub const BODY_LIMIT: usize = 64 * 1024;
@@ -55,7 +58,8 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The maximum size of a body that a path accepts, in bytes.
 pub fn body_limit(path: &str) -> usize {
-    if path.starts_with("/auth/") && path != REVOKE_PATH { AUTH_BODY_LIMIT } else { BODY_LIMIT }
+    let is_small = path == TOKEN_PATH || (path.starts_with("/auth/") && path != REVOKE_PATH);
+    if is_small { AUTH_BODY_LIMIT } else { BODY_LIMIT }
 }
 
 /// Reads the whole body before the request is processed. Some clients lose a response that arrives while they are still
@@ -131,6 +135,9 @@ pub struct BodyFields {
 /// The fields of a body that is either JSON or a form.
 pub struct FormOrJson(pub BodyFields);
 
+/// The fields of a form.
+pub struct Form(pub BodyFields);
+
 /// The body that a middleware parsed before the handler, stored as an extension of the request.
 #[derive(Clone)]
 pub struct ParsedBody(pub Result<BodyFields, ApiError>);
@@ -148,6 +155,14 @@ impl<S: Sync> FromRequest<S> for FormOrJson {
 
     async fn from_request(request: Request, _: &S) -> Result<Self, ApiError> {
         parse_request(request, parse_form_or_json).await.map(Self)
+    }
+}
+
+impl<S: Sync> FromRequest<S> for Form {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self, ApiError> {
+        parse_request(request, parse_form).await.map(Self)
     }
 }
 
@@ -174,8 +189,17 @@ pub fn parse_json(headers: &HeaderMap, bytes: &[u8]) -> Result<BodyFields, ApiEr
 
 /// Parses a form if the content type is that of a form, else a JSON object.
 pub fn parse_form_or_json(headers: &HeaderMap, bytes: &[u8]) -> Result<BodyFields, ApiError> {
+    if single_content_type(headers).is_some_and(is_form) {
+        parse_form(headers, bytes)
+    } else {
+        parse_json(headers, bytes)
+    }
+}
+
+/// Parses a form.
+pub fn parse_form(headers: &HeaderMap, bytes: &[u8]) -> Result<BodyFields, ApiError> {
     if !single_content_type(headers).is_some_and(is_form) {
-        return parse_json(headers, bytes);
+        return Err(ApiError::form_required());
     }
     let mut unread = Map::new();
     for (name, value) in form_urlencoded::parse(bytes) {

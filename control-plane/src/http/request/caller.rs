@@ -48,6 +48,23 @@ impl FromRequestParts<AppState> for Credentials {
     }
 }
 
+impl Credentials {
+    /// The caller of a request whose credential is not a bearer credential.
+    pub fn without_bearer(parts: &Parts) -> Result<Self, ApiError> {
+        Ok(Self { bearer: None, origin: audit_origin(parts), limiter: RequestLimiter::from_parts(parts)? })
+    }
+
+    /// The caller with a bearer credential.
+    pub fn with_bearer(self, bearer: SecretString) -> Self {
+        Self { bearer: Some(bearer), ..self }
+    }
+
+    /// Counts a request without an API key as failed, and returns the error.
+    pub async fn refuse_missing_key(&self, state: &AppState) -> ApiError {
+        self.limiter.count_failure(state, Reason::ServiceKeyMissing.into()).await
+    }
+}
+
 /// Client address and request id, for the audit log.
 fn audit_origin(parts: &Parts) -> RequestOrigin {
     let address = parts.extensions.get::<ClientAddress>().map(|client| client.ip);

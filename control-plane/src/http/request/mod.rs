@@ -8,3 +8,4 @@ pub(super) mod ids;
 pub(super) mod json;
 pub(super) mod memory;
 pub(super) mod paging;
+pub(super) mod service_client;

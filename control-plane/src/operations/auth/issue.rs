@@ -29,7 +29,7 @@ use crate::{
         services, sessions, token_audiences, unused_agents,
     },
 };
-use countersign_identity::{AgentId, EventId, Reason, RefreshId, ServiceId, SessionId, Timestamp};
+use countersign_identity::{AgentId, EventId, Reason, RefreshId, Revision, Scope, ServiceId, SessionId, Timestamp};
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
@@ -48,22 +48,81 @@ pub(in crate::operations) struct TokenRequest {
     pub(super) service: Option<ServiceId>,
     /// What the agent has proven itself with.
     pub(super) proof: Proof,
+    /// The permissions that the request asks for, if it asks for a scope.
+    pub(super) scope: Option<Scope>,
     /// The ids of the new tokens.
     pub(super) ids: TokenIds,
 }
 
 /// What an agent has proven itself with.
 pub(super) enum Proof {
-    /// A signed challenge, which begins a session.
-    Challenge(NewSession),
+    /// A signed challenge or assertion, which begins a session.
+    Signature(NewSession),
     /// A refresh token, whose session continues.
     RefreshToken(Credential<RefreshId>),
 }
 
+/// What an agent signs to log in. It is good for one session.
+#[derive(Debug, Clone)]
+pub(super) enum SignedText {
+    /// The nonce of a challenge.
+    Challenge(Challenge),
+    /// A client assertion.
+    Assertion {
+        /// See [`ClientAssertion::single_use_id`].
+        single_use_id: String,
+        /// The revision of the last restore of the database when the assertion was verified.
+        restore_revision: Revision,
+    },
+}
+
+/// Why a signed text is refused.
+pub(super) struct RefusalReasons {
+    /// Its agent is unknown.
+    pub invalid: Reason,
+    /// It is from before a restore of the database.
+    pub expired: Reason,
+    /// It was used before.
+    pub used: Reason,
+}
+
+impl SignedText {
+    /// Identifies the text. No two sessions have the same.
+    fn single_use_id(&self) -> String {
+        match self {
+            Self::Challenge(challenge) => challenge.random_id_hex(),
+            Self::Assertion { single_use_id, .. } => single_use_id.clone(),
+        }
+    }
+
+    const fn restore_revision(&self) -> Revision {
+        match self {
+            Self::Challenge(Challenge { restore_revision, .. }) | Self::Assertion { restore_revision, .. } => {
+                *restore_revision
+            }
+        }
+    }
+
+    const fn reasons(&self) -> RefusalReasons {
+        match self {
+            Self::Challenge(_) => RefusalReasons {
+                invalid: Reason::ChallengeInvalid,
+                expired: Reason::ChallengeExpired,
+                used: Reason::ChallengeUsed,
+            },
+            Self::Assertion { .. } => RefusalReasons {
+                invalid: Reason::AssertionInvalid,
+                expired: Reason::AssertionExpired,
+                used: Reason::AssertionUsed,
+            },
+        }
+    }
+}
+
 /// A session that a login begins.
 pub(super) struct NewSession {
-    /// The signed challenge.
-    pub challenge: Challenge,
+    /// What the agent has signed.
+    pub signed: SignedText,
     /// The id of the session.
     pub id: SessionId,
     /// The id of the event about the login.
@@ -143,6 +202,8 @@ struct Grant<'a> {
     agent: &'a Agent,
     session: Session,
     audience: TokenAudience,
+    /// The permissions beyond which the access token grants nothing. A refresh can narrow those of its session, for one token.
+    scope: Option<Scope>,
     /// Whether the login begins one session more than the quota.
     exceeds_sessions: bool,
 }
@@ -209,11 +270,12 @@ impl Current {
         // The service may have been deleted since the request was verified.
         let named = is_live(request.service).then_some(()).ok_or(OperationError::NotFound(NotFound::Service));
         match &request.proof {
-            Proof::Challenge(new) => {
-                if new.challenge.restore_revision != self.position.cutoff {
-                    return Err(Reason::ChallengeExpired.into());
+            Proof::Signature(new) => {
+                let reasons = new.signed.reasons();
+                if new.signed.restore_revision() != self.position.cutoff {
+                    return Err(reasons.expired.into());
                 }
-                let agent = agent.ok_or(Reason::ChallengeInvalid)?;
+                let agent = agent.ok_or(reasons.invalid)?;
                 agent.require_active()?;
                 named?;
                 Ok(Candidate { request, agent, session: None })
@@ -244,14 +306,14 @@ impl Current {
 impl TokenRequest {
     fn refresh_token(&self) -> Option<&Credential<RefreshId>> {
         match &self.proof {
-            Proof::Challenge(_) => None,
+            Proof::Signature(_) => None,
             Proof::RefreshToken(credential) => Some(credential),
         }
     }
 
     fn new_session(&self) -> Option<&NewSession> {
         match &self.proof {
-            Proof::Challenge(new) => Some(new),
+            Proof::Signature(new) => Some(new),
             Proof::RefreshToken(_) => None,
         }
     }
@@ -273,7 +335,7 @@ impl Candidate<'_> {
     }
 
     fn query(&self, audience: TokenAudience) -> IssueQuery {
-        let challenge = self.request.new_session().map(|new| new.challenge.random_id_hex());
+        let challenge = self.request.new_session().map(|new| new.signed.single_use_id());
         IssueQuery { agent: self.agent.id, audience: audience.service(), challenge }
     }
 }
@@ -289,7 +351,8 @@ impl<'a> Candidate<'a> {
         let Candidate { request, agent, session } = self;
         let quotas = &context.config.quotas;
         if basis.challenge_is_used {
-            return Err(Reason::ChallengeUsed.into());
+            let reasons = request.new_session().map(|new| new.signed.reasons());
+            return Err(reasons.map_or(Reason::RefreshInvalid, |reasons| reasons.used).into());
         }
         if basis.other_audiences >= i64::from(quotas.audiences_per_agent) {
             return Err(OperationError::QuotaExceeded(ExceededQuota::AudiencesPerAgent(quotas.audiences_per_agent)));
@@ -298,6 +361,7 @@ impl<'a> Candidate<'a> {
             id: new.id,
             agent: agent.id,
             service: audience.service(),
+            scope: request.scope.clone(),
             started_at: now,
             started_revision: position.revision,
             expires_at: now.saturating_add(context.config.session_lifetime),
@@ -306,7 +370,11 @@ impl<'a> Candidate<'a> {
         let new = request.new_session();
         let session = session.cloned().or_else(|| new.map(new_session)).ok_or(Reason::RefreshInvalid)?;
         let exceeds_sessions = new.is_some() && basis.live_sessions >= i64::from(quotas.sessions_per_agent);
-        Ok(Grant { request, agent, session, audience, exceeds_sessions })
+        let scope = match (&session.scope, &request.scope) {
+            (Some(of_session), Some(requested)) => Some(of_session.intersection(requested)),
+            (of_session, requested) => of_session.as_ref().or(requested.as_ref()).cloned(),
+        };
+        Ok(Grant { request, agent, session, audience, scope, exceeds_sessions })
     }
 }
 
@@ -352,11 +420,14 @@ impl ClaimSources {
 
     fn token(&self, context: &Context, grant: &Grant<'_>) -> Result<UnsignedToken, OperationError> {
         let signer = self.signer.clone().ok_or(KeyringError::NoKey)?;
-        let Grant { request, agent, session, audience, .. } = grant;
+        let Grant { request, agent, session, audience, scope, .. } = grant;
         let held = self.held.get(&agent.id).map_or(&[][..], Vec::as_slice);
         let ids = (request.ids.token, self.position.revision);
         let times = (self.now, tokens_expire_at(context, self.now));
-        Ok(UnsignedToken { claims: build_claims(context, ids, (agent, session, *audience), held, times), signer })
+        Ok(UnsignedToken {
+            claims: build_claims(context, ids, (agent, session, *audience), (held, scope.as_ref()), times),
+            signer,
+        })
     }
 }
 
@@ -411,16 +482,17 @@ async fn write_sessions(
     for Grant { request, agent, session, audience, .. } in grants {
         let TokenIds { refresh, refresh_hash, .. } = &request.ids;
         match &request.proof {
-            Proof::Challenge(NewSession { challenge, event, client_address, .. }) => {
-                begun.push((session, challenge.random_id_hex()));
+            Proof::Signature(NewSession { signed, event, client_address, .. }) => {
+                begun.push((session, signed.single_use_id()));
                 let (agent_id, service_id, ip_address) = (agent.id, audience.service(), *client_address);
                 let data = AuthenticatedEvent { agent_id, service_id, ip_address };
                 tx.emit(Event { id: *event, at: now, data: EventData::Authenticated(data) });
             }
             Proof::RefreshToken(credential) => used.push(credential.id()),
         }
-        let (secret, session) = (refresh_hash.clone(), session.id);
-        let token = RefreshToken { id: *refresh, session, secret, issued_at: now, used_at: None };
+        let (secret, is_narrowed) = (refresh_hash.clone(), session.scope.is_some());
+        let token =
+            RefreshToken { id: *refresh, session: session.id, is_narrowed, secret, issued_at: now, used_at: None };
         refresh_tokens.push((token, audience.service()));
     }
     sessions::insert(tx.conn(), &begun).await?;

@@ -1,17 +1,23 @@
-//! Login: issues one token pair for a signed challenge.
+//! Login: issues one token pair for a signed challenge or a client assertion.
 
 use super::{
     failed_logins::{emit_failed_login, login_failure_reason},
-    issue::{NewSession, Proof, TokenRequest},
+    issue::{NewSession, Proof, SignedText, TokenRequest},
     login_basis::read_basis,
     tokens::PreparedTokens,
 };
 use crate::{
-    domain::{agent::require_active, challenge::Challenge},
+    domain::{
+        agent::require_active,
+        challenge::Challenge,
+        client_assertion::{ClientAssertion, InvalidAssertion},
+    },
     operations::{Context, NotFound, OperationError, TokenPair, request_batches},
     store::logins::LoginQuery,
 };
-use countersign_identity::{AgentId, EventId, Reason, ServiceId, SessionId, public_key::EcdsaSignature};
+use countersign_identity::{
+    AgentId, EventId, Reason, Refusal, Scope, ServiceId, SessionId, public_key::EcdsaSignature,
+};
 use std::{net::IpAddr, sync::Arc};
 
 /// A login request.
@@ -30,16 +36,19 @@ pub struct LoginRequest {
 /// A login with a valid signature of the agent.
 #[derive(Debug)]
 pub struct VerifiedLogin {
-    challenge: Challenge,
+    agent: AgentId,
+    signed: SignedText,
     /// The service that the challenge or the login request contains.
     service: Option<ServiceId>,
+    /// The permissions that the request asks for.
+    scope: Option<Scope>,
     client_address: Option<IpAddr>,
 }
 
 impl VerifiedLogin {
-    /// The agent that has signed the challenge.
+    /// The agent that has signed.
     pub const fn agent(&self) -> AgentId {
-        self.challenge.agent
+        self.agent
     }
 }
 
@@ -57,7 +66,13 @@ pub async fn verify_login(context: &Arc<Context>, login: &LoginRequest) -> Resul
         Ok(service)
     };
     match verified.await {
-        Ok(service) => Ok(VerifiedLogin { challenge, service, client_address: login.client_address }),
+        Ok(service) => Ok(VerifiedLogin {
+            agent: challenge.agent,
+            signed: SignedText::Challenge(challenge),
+            service,
+            scope: None,
+            client_address: login.client_address,
+        }),
         Err(error) => {
             report_failure(context, (challenge.agent, requested), &error, login.client_address).await;
             Err(error)
@@ -65,17 +80,71 @@ pub async fn verify_login(context: &Arc<Context>, login: &LoginRequest) -> Resul
     }
 }
 
-/// Issues a token pair for a verified login. Consumes the challenge.
+/// Verifies a client assertion (RFC 7523). A failed attempt does not use it up.
+pub async fn verify_assertion(
+    context: &Arc<Context>,
+    assertion: &str,
+    (service, scope): (Option<ServiceId>, Option<Scope>),
+    client_address: Option<IpAddr>,
+) -> Result<VerifiedLogin, OperationError> {
+    let assertion = ClientAssertion::parse(assertion, &context.assertion_audiences(), context.now())
+        .map_err(OperationError::InvalidAssertion)?;
+    // The session remembers the assertion, so it must outlive it.
+    if assertion.expires_at > context.now().saturating_add(context.config.session_lifetime) {
+        return Err(OperationError::InvalidAssertion(InvalidAssertion(
+            "`exp` must not be after the end of the session",
+        )));
+    }
+    match verify_assertion_signature(context, &assertion, service).await {
+        Ok(signed) => Ok(VerifiedLogin { agent: assertion.agent, signed, service, scope, client_address }),
+        // Nobody knows the agent, so there is nobody to tell. Otherwise, a stranger who invents agents would cause an event for each.
+        Err(error @ OperationError::Refused(Refusal { reason: Reason::AssertionInvalid, .. })) => Err(error),
+        Err(error) => {
+            report_failure(context, (assertion.agent, service), &error, client_address).await;
+            Err(error)
+        }
+    }
+}
+
+async fn verify_assertion_signature(
+    context: &Arc<Context>,
+    assertion: &ClientAssertion,
+    service: Option<ServiceId>,
+) -> Result<SignedText, OperationError> {
+    let single_use_id = assertion.single_use_id();
+    let query = LoginQuery { agent: assertion.agent, service, challenge: Some(single_use_id.clone()) };
+    let basis = read_basis(context, query).await?;
+    let (status, key) = basis.status.zip(basis.public_key()?).ok_or(Reason::AssertionInvalid)?;
+    // As for a challenge, no event contains a service that does not exist.
+    if service.is_some() && !basis.has_service {
+        return Err(OperationError::NotFound(NotFound::Service));
+    }
+    let signature = EcdsaSignature::from_jws(assertion.signature()).map_err(|_| OperationError::InvalidSignature)?;
+    if !key.verifies(&[assertion.signed_text()], &signature) {
+        return Err(OperationError::InvalidSignature);
+    }
+    // Between the backup and the restore, it may have been used for a session that the database has lost.
+    if basis.restored_at.is_some_and(|restored_at| assertion.made_after <= restored_at) {
+        return Err(Reason::AssertionExpired.into());
+    }
+    if basis.challenge_is_used {
+        return Err(Reason::AssertionUsed.into());
+    }
+    require_active(status)?;
+    Ok(SignedText::Assertion { single_use_id, restore_revision: basis.restore_revision })
+}
+
+/// Issues a token pair for a verified login. Consumes the challenge or the assertion.
 pub async fn begin_session(context: &Arc<Context>, login: VerifiedLogin) -> Result<TokenPair, OperationError> {
-    let VerifiedLogin { challenge, service, client_address } = login;
+    let VerifiedLogin { agent, signed, service, scope, client_address } = login;
     let prepared = PreparedTokens::new(context);
     let (id, event) = (context.new_id(SessionId::from_bits), context.new_id(EventId::from_bits));
-    let proof = Proof::Challenge(NewSession { challenge, id, event, client_address });
-    let request = TokenRequest { agent: challenge.agent, service, proof, ids: prepared.ids() };
+    let proof = Proof::Signature(NewSession { signed, id, event, client_address });
+    let request = TokenRequest { agent, service, scope, proof, ids: prepared.ids() };
     match request_batches::fulfill(context, (), request).await {
         Ok(unsigned_token) => prepared.sign(context, &unsigned_token),
         Err(error) => {
-            report_failure(context, (challenge.agent, service), &error, client_address).await;
+            report_failure(context, (agent, service), &error, client_address).await;
             Err(error)
         }
     }

@@ -14,7 +14,7 @@ mod verify;
 pub use challenge::issue_challenge;
 pub use failed_logins::{SuppressedBursts, flush_suppressed_bursts};
 pub(super) use issue::TokenRequest;
-pub use login::{LoginRequest, begin_session, verify_login};
+pub use login::{LoginRequest, begin_session, verify_assertion, verify_login};
 pub use refresh::{refresh_session, verify_refresh};
 pub use revoke::revoke_token;
 pub use token_subject::find_refresh_token_agent;

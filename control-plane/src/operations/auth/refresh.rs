@@ -10,7 +10,7 @@ use crate::{
     operations::{Context, OperationError, TokenPair, request_batches},
     store::{Conn, sessions},
 };
-use countersign_identity::{AgentId, Reason, RefreshId, Revision, ServiceId};
+use countersign_identity::{AgentId, Reason, RefreshId, Revision, Scope, ServiceId};
 use std::{net::IpAddr, sync::Arc};
 
 /// A request for the next tokens with a refresh token whose secret is correct.
@@ -21,6 +21,8 @@ pub struct VerifiedRefresh {
     bound: Option<ServiceId>,
     /// The service that the request names.
     service: Option<ServiceId>,
+    /// The permissions that the request asks for.
+    scope: Option<Scope>,
     client_address: Option<IpAddr>,
     /// Why the refresh token was not usable when it was read.
     refusal: Option<Reason>,
@@ -40,7 +42,7 @@ impl VerifiedRefresh {
 pub async fn verify_refresh(
     context: &Context,
     token: &str,
-    service: Option<ServiceId>,
+    (service, scope): (Option<ServiceId>, Option<Scope>),
     client_address: Option<IpAddr>,
 ) -> Result<VerifiedRefresh, OperationError> {
     let credential = Credential::<RefreshId>::parse(token).ok_or(Reason::RefreshInvalid)?;
@@ -50,16 +52,17 @@ pub async fn verify_refresh(
     let refusal = session.check_refresh(&token, Revision::default(), context.now()).err();
     let Session { agent, service: bound, ended_at, .. } = session;
     let session_is_ended = ended_at.is_some();
-    Ok(VerifiedRefresh { credential, agent, bound, service, client_address, refusal, session_is_ended })
+    Ok(VerifiedRefresh { credential, agent, bound, service, scope, client_address, refusal, session_is_ended })
 }
 
 /// Refreshes a session. The reuse of a used refresh token ends the session.
 pub async fn refresh_session(context: &Arc<Context>, refresh: VerifiedRefresh) -> Result<TokenPair, OperationError> {
-    let VerifiedRefresh { credential, agent, bound, service, client_address, refusal, session_is_ended } = refresh;
+    let VerifiedRefresh { credential, agent, bound, service, scope, client_address, refusal, session_is_ended } =
+        refresh;
     let result = match refusal {
         // There is nothing to write, so copies of old tokens cannot occupy the database's writer.
         Some(reason) if session_is_ended => Err(reason.into()),
-        _ => issue_tokens(context, agent, service, credential).await,
+        _ => issue_tokens(context, agent, (service, scope), credential).await,
     };
     if matches!(&result, Err(OperationError::Refused(refusal)) if refusal.reason == Reason::RefreshReused) {
         let reason = LoginFailureReason::Refused(Reason::RefreshReused);
@@ -71,11 +74,11 @@ pub async fn refresh_session(context: &Arc<Context>, refresh: VerifiedRefresh) -
 async fn issue_tokens(
     context: &Arc<Context>,
     agent: AgentId,
-    service: Option<ServiceId>,
+    (service, scope): (Option<ServiceId>, Option<Scope>),
     credential: Credential<RefreshId>,
 ) -> Result<TokenPair, OperationError> {
     let prepared = PreparedTokens::new(context);
-    let request = TokenRequest { agent, service, proof: Proof::RefreshToken(credential), ids: prepared.ids() };
+    let request = TokenRequest { agent, service, scope, proof: Proof::RefreshToken(credential), ids: prepared.ids() };
     let unsigned_token = request_batches::fulfill(context, (), request).await?;
     prepared.sign(context, &unsigned_token)
 }

@@ -11,7 +11,8 @@ use crate::{
     store::roles::HeldRole,
 };
 use countersign_identity::{
-    Audience, Claims, RefreshId, Revision, RoleName, ServiceId, Timestamp, TokenId, names_and_permissions,
+    Audience, Claims, RefreshId, Revision, RoleName, Scope, ServiceId, Timestamp, TokenId, claims::AudienceClaim,
+    names_and_permissions, scope::scope_text,
 };
 use secrecy::SecretString;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -24,6 +25,8 @@ pub struct TokenPair {
     pub refresh: SecretString,
     /// Lifetime of the access token.
     pub expires_in: Duration,
+    /// The permissions that the access token grants now, as a scope.
+    pub scope: String,
 }
 
 /// Ids and secret of the tokens, generated before the transaction, so that a rerun of the transaction issues the same
@@ -48,7 +51,8 @@ impl PreparedTokens {
     /// Signs the claims and returns the token pair. Must be called after the transaction has committed.
     pub(super) fn sign(self, context: &Context, unsigned_token: &UnsignedToken) -> Result<TokenPair, OperationError> {
         let access = unsigned_token.signer.sign(&unsigned_token.claims)?.into();
-        Ok(TokenPair { access, refresh: self.refresh.reveal(), expires_in: context.config.access_token_lifetime })
+        let (refresh, scope) = (self.refresh.reveal(), scope_text(&unsigned_token.claims.permissions));
+        Ok(TokenPair { access, refresh, expires_in: context.config.access_token_lifetime, scope })
     }
 }
 
@@ -99,23 +103,29 @@ impl TokenAudience {
     }
 }
 
-/// Builds the claims of an access token, with the roles that the agent holds at the service of the token.
+/// Builds the claims of an access token, with the roles that the agent holds at the service of the token, and with those of their
+/// permissions that are in the scope.
 pub(super) fn build_claims(
     context: &Context,
     (token, rev): (TokenId, Revision),
     (agent, session, audience): (&Agent, &Session, TokenAudience),
-    held: &[HeldRole],
+    (held, scope): (&[HeldRole], Option<&Scope>),
     (now, expires_at): (Timestamp, Timestamp),
 ) -> Claims {
     let expires_before_token = |(role, until): &HeldRole| -> Option<(RoleName, i64)> {
         until.filter(|end| *end < expires_at).map(|end| (role.name.clone(), end.seconds()))
     };
     let until: BTreeMap<_, _> = held.iter().filter_map(expires_before_token).collect();
-    let (roles, permissions) = names_and_permissions(held.iter().map(|(role, _)| role));
+    let (roles, mut permissions) = names_and_permissions(held.iter().map(|(role, _)| role));
+    let issuer = &context.config.issuer;
+    let aud = audience.service().map_or(Audience::Unbound, Audience::Service).claim(issuer);
+    let aud = if scope.is_some() { AudienceClaim::array(aud) } else { AudienceClaim::text(aud) };
+    permissions.retain(|permission| scope.is_none_or(|scope| scope.contains(permission)));
     Claims {
-        iss: context.config.issuer.clone(),
+        iss: issuer.clone(),
         sub: agent.id,
-        aud: audience.service().map_or(Audience::Unbound, Audience::Service).claim(&context.config.issuer),
+        client_id: Some(agent.id),
+        aud,
         iat: now.seconds(),
         nbf: now.seconds(),
         exp: expires_at.seconds(),
@@ -124,8 +134,10 @@ pub(super) fn build_claims(
         rev,
         name: agent.registration.name.to_string(),
         roles,
+        scope: scope.map(|_| scope_text(&permissions)),
         permissions,
         trust_score: agent.trust,
         until,
+        requested_scope: scope.cloned(),
     }
 }

@@ -49,6 +49,10 @@ impl Default for Verifications {
 #[derive(Debug)]
 pub struct Verification {
     identity: VerifiedIdentity,
+    /// The service that the token was issued for; `None` for an unbound token.
+    audience: Option<ServiceId>,
+    issued_at: Timestamp,
+    expires_at: Timestamp,
     basis: Basis,
     response: OnceLock<Bytes>,
 }
@@ -78,6 +82,21 @@ impl Verification {
     /// The identity that the token grants.
     pub const fn identity(&self) -> &VerifiedIdentity {
         &self.identity
+    }
+
+    /// The service that the token was issued for; `None` for an unbound token.
+    pub const fn audience(&self) -> Option<ServiceId> {
+        self.audience
+    }
+
+    /// The time at which the token was issued.
+    pub const fn issued_at(&self) -> Timestamp {
+        self.issued_at
+    }
+
+    /// The time at which the token expires.
+    pub const fn expires_at(&self) -> Timestamp {
+        self.expires_at
     }
 
     /// The response that `encode` makes of the identity. It must always be the same function.
@@ -185,7 +204,8 @@ async fn read_verification(context: &Context, service: ServiceId, token: &str) -
         token_revision: claims.rev,
         subjects: subjects_of(service.id, claims, audience),
     };
-    Ok(Verification { identity, basis, response: OnceLock::new() })
+    let (issued_at, expires_at) = (Timestamp::from_seconds(claims.iat), claims.expires_at());
+    Ok(Verification { identity, audience, issued_at, expires_at, basis, response: OnceLock::new() })
 }
 
 /// Records that the agent is known to the service, and returns the time. If the write fails, the token is valid nevertheless, and

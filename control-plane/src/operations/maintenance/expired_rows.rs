@@ -7,6 +7,7 @@ use super::{
 };
 use crate::{
     domain::{
+        client_assertion::MAX_LIFETIME,
         housekeeping::{ExpiredData, MAX_OVERDUE},
         quota::DELETED_AGENT_COUNTS_FOR,
     },
@@ -20,7 +21,7 @@ use crate::{
         webhook_targets,
     },
 };
-use countersign_identity::{EventId, FeedbackId, Timestamp};
+use countersign_identity::{EventId, FeedbackId, Timestamp, evaluation::LEEWAY};
 use std::time::Duration;
 
 /// Time for which changes are kept after they were written: as long as tokens may live.
@@ -29,9 +30,10 @@ fn token_retention(context: &Context) -> Duration {
 }
 
 /// Time for which sessions are kept after they have expired or ended: as long as their tokens may live. The session also records
-/// that its challenge was used, so it is kept until the challenge has expired.
+/// that its challenge or assertion was used, so it is kept until these have expired.
 fn session_retention(context: &Context) -> Duration {
-    context.config.access_token_lifetime.max(context.config.challenge_lifetime) + CLOCK_SKEW_MARGIN
+    let proof_lifetime = context.config.challenge_lifetime.max(MAX_LIFETIME + LEEWAY);
+    context.config.access_token_lifetime.max(proof_lifetime) + CLOCK_SKEW_MARGIN
 }
 
 /// Time for which the row of a deleted agent is kept, so that housekeeping has deleted the sessions of the agent before. The count

@@ -1,15 +1,16 @@
-//! Changes the name of a service, whether the service accepts unbound tokens, and the name of the files that state it.
+//! Changes a service: its name, whether it accepts unbound tokens, its resource URIs, and the name of the files that state it.
 
 use super::create::refuse_managed_twin;
 use crate::{
     domain::{
-        audit::{AuditAction, Initiator, NewAuditEntry},
+        audit::{Actor, AuditAction, Initiator, NewAuditEntry},
         change::{Change, Changed},
+        resource_uri::ResourceUris,
         service::Service,
         text::{DisplayName, ManagedBy},
     },
     operations::{Context, NotFound, OperationError, authorize::lock_managed_service},
-    store::{WriteTransaction, quotas, services},
+    store::{WriteTransaction, deployment, quotas, resource_uris, services},
 };
 use countersign_identity::ServiceId;
 
@@ -20,11 +21,13 @@ pub struct ServiceChange {
     pub name: Option<DisplayName>,
     /// Whether the service accepts tokens that are not bound to a service.
     pub accepts_unbound: Option<bool>,
+    /// The new resource URIs, in place of all others.
+    pub resource_uris: Option<ResourceUris>,
     /// The new name of the files that state the service.
     pub managed_by: Option<ManagedBy>,
 }
 
-/// Changes a service. If `accepts_unbound` changes, the sidecars of the service receive the new value on their sync streams.
+/// Changes a service. The sidecars of the service receive new settings on their sync streams.
 pub async fn change_service(
     context: &Context,
     initiator: &Initiator,
@@ -46,28 +49,57 @@ pub async fn change_service(
         if owner.is_some_and(|owner| owner != before.owner) {
             return Err(OperationError::Conflict("the service was transferred meanwhile: try again".to_owned()));
         }
-        let ServiceChange { name, accepts_unbound, managed_by } = change.clone();
+        let ServiceChange { name, accepts_unbound, resource_uris, managed_by } = change.clone();
         let after = Service {
             name: name.unwrap_or_else(|| before.name.clone()),
             accepts_unbound: accepts_unbound.unwrap_or(before.accepts_unbound),
+            resource_uris: resource_uris.unwrap_or_else(|| before.resource_uris.clone()),
             managed_by: managed_by.or_else(|| before.managed_by.clone()),
             ..before.clone()
         };
         if (&after.name, &after.managed_by) != (&before.name, &before.managed_by) {
             refuse_managed_twin(&mut tx, &after).await?;
         }
+        if after.resource_uris != before.resource_uris {
+            claim_resource_uris(&mut tx, initiator, &after).await?;
+        }
         services::update(tx.conn(), &after, now).await?;
         let entry = NewAuditEntry::for_service(service, AuditAction::ServiceChanged)
             .detail_if_changed("name", before.name.as_str(), after.name.as_str())
             .detail_if_changed("acceptsUnboundTokens", before.accepts_unbound, after.accepts_unbound)
+            .detail_if_changed("resourceUris", before.resource_uris.to_string(), after.resource_uris.to_string())
             .managed_by_if_changed(before.managed_by.as_ref(), after.managed_by.as_ref());
         if !entry.details.is_empty() {
             tx.audit(initiator, &entry).await?;
         }
-        if after.accepts_unbound != before.accepts_unbound {
+        if after.settings() != before.settings() {
             tx.record_change(Change::ServiceSettings(service));
         }
         Ok(tx.commit_change(after).await?)
     };
     context.store.write("change_service", work).await
+}
+
+/// Makes the resource URIs those of the service. A host belongs to the services of one owner, because agents that name a resource
+/// there ask for tokens of the service that has it. Administrators can share a host.
+async fn claim_resource_uris(
+    tx: &mut WriteTransaction,
+    initiator: &Initiator,
+    service: &Service,
+) -> Result<(), OperationError> {
+    let is_admin = matches!(&initiator.actor, Actor::Human(human) if human.is_admin);
+    // Otherwise, two owners could claim the same host at the same time.
+    deployment::lock(tx.conn()).await?;
+    for uri in service.resource_uris.iter() {
+        if resource_uris::find_service(tx.conn(), uri).await?.is_some_and(|other| other != service.id) {
+            return Err(OperationError::Conflict(format!("another service has the resource URI `{}`", uri.as_str())));
+        }
+        if !is_admin && resource_uris::has_other_owner(tx.conn(), uri, service).await? {
+            return Err(OperationError::Conflict(format!(
+                "a service of another owner has a resource URI at `{}`: only an administrator can share it",
+                uri.host()
+            )));
+        }
+    }
+    Ok(resource_uris::replace(tx.conn(), service).await?)
 }

@@ -7,6 +7,7 @@ use crate::{
         change::{Change, Changed},
         credential::Credential,
         quota::ExceededQuota,
+        resource_uri::ResourceUris,
         service::{KeyScope, Service, ServiceKey},
         text::{DisplayName, ManagedBy},
         total::Total,
@@ -56,7 +57,9 @@ pub async fn create_service(
     let NewService { name, accepts_unbound, managed_by } = request;
     let id = context.new_id(ServiceId::from_bits);
     let created_at = context.now();
-    let service = &Service { id, owner, name, accepts_unbound, managed_by, created_at, deleted_at: None };
+    let resource_uris = ResourceUris::default();
+    let service =
+        &Service { id, owner, name, accepts_unbound, resource_uris, managed_by, created_at, deleted_at: None };
     let entry = &NewAuditEntry::for_service(id, AuditAction::ServiceCreated)
         .with_detail("name", service.name.as_str())
         .with_detail("acceptsUnboundTokens", accepts_unbound)

@@ -8,7 +8,7 @@ use crate::{
         webhook::WebhookScope,
     },
     operations::{Context, OperationError, authorize::lock_managed_service},
-    store::{WriteTransaction, service_transfers, services, totals, webhook_targets},
+    store::{WriteTransaction, resource_uris, service_transfers, services, totals, webhook_targets},
 };
 use countersign_identity::ServiceId;
 
@@ -34,6 +34,7 @@ pub async fn delete_service(
             webhook_targets::mark_deleted(tx.conn(), webhook.id, now).await?;
         }
         service_transfers::delete(tx.conn(), service).await?;
+        resource_uris::delete(tx.conn(), service).await?;
         totals::add(tx.conn(), Total::Services, -1).await?;
         let entry = NewAuditEntry::for_service(service, AuditAction::ServiceDeleted)
             .with_detail("revokedKeys", keys)

@@ -101,6 +101,7 @@ fn service() -> Service {
         owner: owner("service"),
         name: name("a service"),
         accepts_unbound: false,
+        resource_uris: "https://a.example https://b.example/mcp".to_owned().try_into().unwrap(),
         managed_by: managed_by("service-files"),
         created_at: time(4),
         deleted_at: None,
@@ -179,6 +180,7 @@ impl StoreFixture {
     pub async fn every_table_returns_what_was_written(&self) {
         self.agents_return_what_was_written().await;
         self.services_return_what_was_written().await;
+        self.resource_uris_find_their_service().await;
         self.contacts_return_what_was_written().await;
         self.totals_and_quotas_return_what_was_written().await;
         self.api_keys_return_what_was_written().await;

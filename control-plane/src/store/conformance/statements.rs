@@ -4,9 +4,9 @@ use super::StoreFixture;
 use crate::store::{
     agents, assignments, audit, changed_data, changed_roles, conn, deleted_agents, deliveries, departures, deployment,
     due_targets, engine, feed, group_commit, idempotency, known_agents, logins, master_keys, outbox, pools, postgres,
-    purge, quotas, recent_changes, roles, schema::MIGRATIONS_TABLE, sealed_secrets, service_transfers, services,
-    sessions, sidecars, signing_keys, sqlite_file, token_audiences, totals, transfer, trust, unconfirmed_changes,
-    unused_agents, webhook_cleanup, webhook_targets,
+    purge, quotas, recent_changes, resource_uris, roles, schema::MIGRATIONS_TABLE, sealed_secrets, service_transfers,
+    services, sessions, sidecars, signing_keys, sqlite_file, token_audiences, totals, transfer, trust,
+    unconfirmed_changes, unused_agents, webhook_cleanup, webhook_targets,
 };
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, PgConnection, Row, SqlSafeStr, SqliteConnection};
 
@@ -14,7 +14,7 @@ use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, PgConnection, Row
 pub type StatementList = (&'static str, &'static str, &'static [&'static str]);
 
 /// The statements for both engines.
-pub const COMMON_LISTS: [StatementList; 37] = [
+pub const COMMON_LISTS: [StatementList; 38] = [
     ("agents.rs", "STATEMENTS", agents::STATEMENTS),
     ("assignments.rs", "STATEMENTS", assignments::STATEMENTS),
     ("audit.rs", "STATEMENTS", audit::STATEMENTS),
@@ -38,6 +38,7 @@ pub const COMMON_LISTS: [StatementList; 37] = [
     ("purge.rs", "STATEMENTS", purge::STATEMENTS),
     ("quotas.rs", "STATEMENTS", quotas::STATEMENTS),
     ("recent_changes.rs", "STATEMENTS", recent_changes::STATEMENTS),
+    ("resource_uris.rs", "STATEMENTS", resource_uris::STATEMENTS),
     ("roles.rs", "STATEMENTS", roles::STATEMENTS),
     ("sealed_secrets.rs", "STATEMENTS", sealed_secrets::STATEMENTS),
     ("service_transfers.rs", "STATEMENTS", service_transfers::STATEMENTS),

@@ -1,6 +1,7 @@
 //! Tests of the queues of followers that do not keep up.
 
 use super::{super::change_batch::BatchRange, *};
+use crate::domain::service::ServiceSettings;
 use countersign_identity::{AgentChanges, AgentId, RoleGrant, RoleId, Versioned};
 use std::collections::BTreeMap;
 use tokio::sync::mpsc::error::TryRecvError;
@@ -113,7 +114,8 @@ fn nothing_is_added_to_a_change_of_the_settings() {
     let mut subscription = feed.subscribe(SERVICE, false, StreamStatus::for_tests());
     distribute(&feed, 1, &[(SERVICE, 1)]);
     let (since, revision) = (Revision::new(1), Revision::new(2));
-    let settings = Changes { accepts_unbound: Some(true), ..Changes::default() };
+    let settings = ServiceSettings { accepts_unbound: true, ..ServiceSettings::default() };
+    let settings = Changes { settings: Some(settings), ..Changes::default() };
     feed.distribute(
         ChangeBatch {
             range: BatchRange { since, revision },
@@ -127,6 +129,6 @@ fn nothing_is_added_to_a_change_of_the_settings() {
     distribute(&feed, 3, &[(SERVICE, 2)]);
     let batch = receive(&mut subscription);
     assert_eq!((batch.revision, batch.changes.agents.len()), (revision, 1));
-    assert_eq!(batch.changes.accepts_unbound, Some(true));
+    assert_eq!(batch.changes.accepts_unbound(), Some(true));
     assert_eq!(receive(&mut subscription).revision, Revision::new(3));
 }

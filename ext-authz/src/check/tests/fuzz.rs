@@ -18,7 +18,7 @@ static INVALID_TOKENS: LazyLock<[String; 3]> = LazyLock::new(|| {
     let other_service = ServiceId::from_bits(9).to_string();
     [
         TestIssuer::new(1).sign(&Claims { exp: ISSUED_AT, ..claims() }),
-        TestIssuer::new(1).sign(&Claims { aud: other_service, ..claims() }),
+        TestIssuer::new(1).sign(&Claims { aud: other_service.into(), ..claims() }),
         TestIssuer::new(2).sign(&claims()),
     ]
 });

@@ -125,7 +125,7 @@ fn tokens() -> Vec<String> {
             claims.until = [(role_name("writer"), ISSUED_AT + 200)].into();
         }),
         token_with_claims(|claims| claims.rev = Revision::new(TOKEN_REVISION + 3)),
-        token_with_claims(|claims| claims.aud = ISSUER.into()),
+        token_with_claims(|claims| claims.aud = ISSUER.to_owned().into()),
         token_with_claims(|claims| claims.roles.clear()),
     ]
 }

@@ -66,7 +66,7 @@ fn entries_add_permissions_to_those_of_the_rule() {
         ("tools/list", "", "use list"),
         ("prompts/list", "", "use"),
         ("initialize", "", "use"),
-        ("__jsonrpc_response", "", "use"),
+        ("__jsonrpc_response", "", "mcp_request_invalid"),
         ("notifications/cancelled", "", "use"),
         ("notifications/unknown", "", "mcp_not_allowed"),
         ("Tools/call", "get_time", "mcp_not_allowed"),

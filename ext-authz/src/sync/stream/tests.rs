@@ -25,6 +25,7 @@ fn info(service: ServiceId) -> v1::ServiceInfo {
         max_staleness_seconds: 60,
         agent_hash_key: AGENT_HASH_KEY.to_vec(),
         protocol_version: 3,
+        resource_uris: vec![],
     }
 }
 

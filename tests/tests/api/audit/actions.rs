@@ -210,7 +210,10 @@ fn assert_entry(fixture: &Fixture, route: &Route, action: &str, entry: &Value, r
 fn details(action: &str, response: &Value) -> Value {
     match action {
         "service.created" => json!({ "name": "Service", "acceptsUnboundTokens": true }),
-        "service.changed" => json!({ "name": { "from": "development", "to": "Service" } }),
+        "service.changed" => json!({
+            "name": { "from": "development", "to": "Service" },
+            "resourceUris": { "from": "https://service.example", "to": response["resourceUris"][0] },
+        }),
         "service.deleted" => json!({ "revokedKeys": 0, "deletedWebhooks": 0 }),
         "service.transfer_offered" => json!({ "to": { "issuer": OPERATOR, "id": "receiver" } }),
         "service.transfer_withdrawn" => json!({ "to": { "issuer": OPERATOR, "id": "developer" } }),

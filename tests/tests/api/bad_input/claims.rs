@@ -67,6 +67,9 @@ fn claim_types(signer: &Signer) -> Vec<Case> {
         "permissions",
         "trustScore",
         "until",
+        "client_id",
+        "scope",
+        "requested_scope",
     ];
     let literals = [
         "null",
@@ -95,7 +98,8 @@ fn claim_types(signer: &Signer) -> Vec<Case> {
     ];
     let mut cases = Vec::new();
     for claim in claims {
-        let missing = if claim == "until" { Accepted } else { CLAIMS_INVALID };
+        let is_optional = ["until", "client_id", "scope", "requested_scope"].contains(&claim);
+        let missing = if is_optional { Accepted } else { CLAIMS_INVALID };
         cases.push((format!("`{claim}` missing"), signer.with_claims(&json!({ claim: null })), missing));
         for literal in literals {
             cases.push((
@@ -119,7 +123,8 @@ fn expected_for_type(claim: &str, literal: &str) -> ExpectedResult {
         | ("roles" | "permissions", "[]")
         | ("until", "{}" | "{\"a\":1}")
         | ("trustScore", "1.5")
-        | ("name", "\"x\"" | "\"\"" | "\"4000000000\"") => Accepted,
+        | ("client_id" | "scope" | "requested_scope", "null")
+        | ("name" | "scope" | "requested_scope", "\"x\"" | "\"\"" | "\"4000000000\"") => Accepted,
         _ => CLAIMS_INVALID,
     }
 }
@@ -129,7 +134,8 @@ fn claim_values(signer: &Signer, control: &ControlPlane, other_service: &str, ot
     let issuer = control.env["URL"].as_str();
     let service = signer.claims["aud"].as_str().unwrap();
     let changes = [
-        ("aud in an array", json!({ "aud": [service] }), CLAIMS_INVALID),
+        ("aud in an array", json!({ "aud": [service] }), Accepted),
+        ("aud in an array with another service", json!({ "aud": [service, other_service] }), CLAIMS_INVALID),
         ("aud another service", json!({ "aud": other_service }), Refused("token_audience_mismatch")),
         ("aud with NUL", json!({ "aud": format!("{service}\0") }), Refused("token_audience_mismatch")),
         ("aud in capitals", json!({ "aud": service.to_uppercase() }), Refused("token_audience_mismatch")),
@@ -149,9 +155,13 @@ fn claim_values(signer: &Signer, control: &ControlPlane, other_service: &str, ot
         ("sid of another login", json!({ "sid": other.claims["sid"] }), Accepted),
         (
             "sub an unknown agent",
-            json!({ "sub": "agent_00000000000000000000000000" }),
+            json!({ "sub": "agent_00000000000000000000000000", "client_id": "agent_00000000000000000000000000" }),
             RefusedByApi("token_claims_invalid"),
         ),
+        ("client_id another agent", json!({ "client_id": other.claims["sub"] }), CLAIMS_INVALID),
+        ("requested_scope with the permission", json!({ "requested_scope": "list read" }), Accepted),
+        ("requested_scope without the permission", json!({ "requested_scope": "list" }), Accepted),
+        ("requested_scope with two spaces", json!({ "requested_scope": "list  read" }), CLAIMS_INVALID),
         ("exp in the past", json!({ "exp": signer.claims["iat"] }), Refused("token_expired")),
         ("iat in the future", json!({ "iat": signer.claims["exp"] }), Refused("token_not_yet_valid")),
         ("nbf in the future", json!({ "nbf": signer.claims["exp"] }), Refused("token_not_yet_valid")),

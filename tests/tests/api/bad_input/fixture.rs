@@ -97,6 +97,8 @@ impl Fixture {
         let event = delivered_event(&control, &webhooks[0].permanent).await;
         let deletable_role = control.create_role("deletable", &["read"]).await;
         let offered_service = offered_service(&control).await;
+        let uris = json!({ "resourceUris": ["https://service.example"] });
+        control.api.send_as(control.human(), "PATCH", &control.path(""), uris).await.expect(200);
         let deletable_agent = Agent::register(&control, "deletable").await.id;
         let deletable_service = create_deletable_service(&control).await;
         let spare_key = control.create_key(control.service(), "full").await;

@@ -105,6 +105,9 @@ impl RefusalFixture {
             "VALIDATION_ERROR" if route.path.ends_with("/enforcement") => {
                 self.with_path(route, &format!("{}?revision=0", self.fixture.path(route))).await
             }
+            "VALIDATION_ERROR" if route.path.ends_with("/protected-resource-metadata") => {
+                self.with_path(route, &format!("{}?resource=https://nowhere.example", self.fixture.path(route))).await
+            }
             "VALIDATION_ERROR" if route.fields.is_empty() => {
                 self.with_path(route, &format!("{}?limit=0", self.fixture.path(route))).await
             }
@@ -136,6 +139,11 @@ impl RefusalFixture {
             // The first service is not offered to anybody.
             "NOT_FOUND" if route.path.contains("/transfer") => {
                 let path = route.path.replace("{service}", self.fixture.control.service());
+                self.with_path(route, &path).await
+            }
+            // The offered service has no resource URI.
+            "NOT_FOUND" if route.path.ends_with("/protected-resource-metadata") => {
+                let path = route.path.replace("{service}", &self.fixture.offered_service());
                 self.with_path(route, &path).await
             }
             "NOT_FOUND" if path_has("key") => self.with_unknown_id(route, "key").await,

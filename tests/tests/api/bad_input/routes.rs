@@ -1,4 +1,5 @@
-//! Every route as data: who may call the route, and which body the route reads. A new route must be added to this list.
+//! Every route as data: who may call the route, and which body the route reads. A new route must be added to this list, unless it is
+//! one of OAuth: these read forms and have the errors of OAuth (`tests/tests/api/oauth.rs`).
 
 use FieldType::{Array, Boolean, MultiLine, Number, Object, Objects, SingleLine};
 
@@ -23,6 +24,11 @@ pub enum Access {
     HumanUser,
     /// Administrators.
     Admin,
+}
+
+/// Whether a path belongs to an endpoint of OAuth.
+pub fn is_of_oauth(path: &str) -> bool {
+    path.starts_with("/oauth/")
 }
 
 /// A route.
@@ -192,6 +198,7 @@ pub const ROUTES: &[Route] = &[
         &[
             field("name", SingleLine, r#""Service""#).optional(),
             field("acceptsUnboundTokens", Boolean, "true").optional(),
+            field("resourceUris", Array, r#"["https://<number>.example"]"#).optional(),
             managed_by(),
         ],
     ),
@@ -377,6 +384,7 @@ pub const ROUTES: &[Route] = &[
         ],
     ),
     route("GET", "/audit", Access::Owner, 200, &[]),
+    route("GET", "/services/{service}/protected-resource-metadata", Access::Public, 200, &[]),
     route("GET", "/.well-known/jwks.json", Access::Public, 200, &[]),
     route("GET", "/openapi.json", Access::Public, 200, &[]),
     route("GET", "/docs", Access::Public, 200, &[]),

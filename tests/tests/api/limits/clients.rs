@@ -11,8 +11,8 @@ use serde_json::Value;
 struct SharedKey<'a>(&'a PrivateKey);
 
 impl Sign for SharedKey<'_> {
-    async fn sign_nonce(&self, nonce: &str) -> Result<String, KeyError> {
-        Ok(self.0.sign(nonce))
+    async fn sign_text(&self, text: &str) -> Result<String, KeyError> {
+        Ok(self.0.sign(text))
     }
 }
 

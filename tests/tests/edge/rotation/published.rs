@@ -50,11 +50,17 @@ async fn server_metadata_lists_the_endpoints_of_the_server() {
         response.expect(200),
         json!({
             "issuer": url,
+            "authorization_endpoint": format!("{url}/oauth/authorize"),
+            "token_endpoint": format!("{url}/oauth/token"),
+            "token_endpoint_auth_methods_supported": ["private_key_jwt", "none"],
+            "token_endpoint_auth_signing_alg_values_supported": ["ES256"],
             "jwks_uri": format!("{url}/.well-known/jwks.json"),
-            "revocation_endpoint": format!("{url}/auth/revoke"),
-            "revocation_endpoint_auth_methods_supported": ["none"],
+            "introspection_endpoint": format!("{url}/oauth/introspect"),
+            "introspection_endpoint_auth_methods_supported": ["client_secret_basic", "client_secret_post"],
+            "revocation_endpoint": format!("{url}/oauth/revoke"),
+            "revocation_endpoint_auth_methods_supported": ["none", "client_secret_basic", "client_secret_post"],
             "response_types_supported": [],
-            "grant_types_supported": [],
+            "grant_types_supported": ["client_credentials", "refresh_token"],
         })
     );
 }

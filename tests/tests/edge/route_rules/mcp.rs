@@ -95,7 +95,14 @@ async fn tools_need_their_permissions_behind_envoy() {
         ("list", &[], message("tools/list", "{}"), (200, "")),
         ("initialize", &[], message("initialize", r#"{"protocolVersion":"2025-11-25"}"#), (200, "")),
         ("notification", &[], r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#.into(), (200, "")),
-        ("response of the client", &[], r#"{"jsonrpc":"2.0","id":1,"result":{}}"#.into(), (200, "")),
+        ("response of the client", &[], r#"{"jsonrpc":"2.0","id":1,"result":{}}"#.into(), (403, "mcp_request_invalid")),
+        // Envoy names it a response, and the Python SDK executes it.
+        (
+            "call with a result",
+            &[],
+            call("delete_city").replace(r#""method":"#, r#""result":{},"method":"#),
+            (403, "mcp_request_invalid"),
+        ),
         ("large message", &[], call("get_weather").replace("other", &"x".repeat(500_000)), (200, "")),
         ("name that is a number", &[], message("tools/call", r#"{"name":5}"#), (403, "mcp_request_invalid")),
         ("name that is a list", &[], message("tools/call", r#"{"name":["x"]}"#), (403, "mcp_request_invalid")),

@@ -1,4 +1,4 @@
-//! Tests of `restore`, which replaces the database with a backup and revokes earlier tokens and challenges.
+//! Tests of `restore`, which replaces the database with a backup and revokes earlier tokens, challenges and client assertions.
 
 use super::{
     REVERT_MIGRATIONS_FROM_9, assert_refused, assert_start_refused, execute_on_file, files_in, query_file, succeed,
@@ -6,31 +6,32 @@ use super::{
 use countersign_process::{Clock, SystemClock};
 use countersign_tests::{
     Agent, ControlPlane, HttpResponse, InProcessServer, ManualClock, Postgres, Sidecar, control_plane::text,
-    eventually, tools,
+    eventually, oauth, tools,
 };
 use serde_json::{Value, json};
 use std::{process::Command, time::Duration};
 
-/// Tokens and challenges that were issued before the backup, or between the backup and its restore.
+/// Tokens, challenges and client assertions from before the backup, or from between the backup and its restore.
 struct EarlierCredentials {
     agent: Agent,
     role: String,
     pairs: Vec<Value>,
     challenges: Vec<Value>,
+    assertions: Vec<String>,
 }
 
 impl EarlierCredentials {
-    /// Creates an agent with a role, tokens and challenges.
+    /// Creates an agent with a role, tokens, challenges and assertions.
     async fn new(control: &ControlPlane) -> Self {
         let agent = Agent::register(control, "agent").await;
         let role = control.create_role("reader", &["read"]).await;
         control.assign(&agent.id, &role).await;
-        let mut earlier = Self { agent, role, pairs: Vec::new(), challenges: Vec::new() };
+        let mut earlier = Self { agent, role, pairs: Vec::new(), challenges: Vec::new(), assertions: Vec::new() };
         earlier.add(control).await;
         earlier
     }
 
-    /// Adds a login, a used refresh token, a used challenge and an unused one.
+    /// Adds a login, a used refresh token, a used challenge and an unused one, and the same of assertions.
     async fn add(&mut self, control: &ControlPlane) {
         let used = self.signed_challenge(control).await;
         let first = control.api.post("/auth/authenticate", used.clone()).await.expect(200);
@@ -38,6 +39,12 @@ impl EarlierCredentials {
         self.pairs.push(control.api.post("/auth/refresh", refresh).await.expect(200));
         self.pairs.push(first);
         self.challenges.extend([used, self.signed_challenge(control).await]);
+        let number = self.assertions.len();
+        for name in ["used", "unused"] {
+            let assertion = oauth::assertion(control, &self.agent, &format!("{name} {number}")).await;
+            self.assertions.push(assertion);
+        }
+        oauth::request_token(control, &oauth::login_form(&self.assertions[number], &[])).await.expect(200);
     }
 
     async fn signed_challenge(&self, control: &ControlPlane) -> Value {
@@ -62,6 +69,11 @@ impl EarlierCredentials {
         }
         let last = control.api.post("/auth/authenticate", self.challenges.last().unwrap().clone()).await;
         assert_eq!(last.error().2, "challenge_expired", "an unused challenge is also refused");
+        for assertion in &self.assertions {
+            let refused = oauth::request_token(control, &oauth::login_form(assertion, &[])).await;
+            let (status, error, reason) = oauth::error(&refused);
+            assert_eq!((status, &*error, &*reason), (401, "invalid_client", "assertion_expired"), "{assertion}");
+        }
         let new_token = self.agent.token().await;
         control.verify(&new_token).await.expect(200);
         let accepted = async || (sidecar.check_token(&new_token).await.status == 200).then_some(());

@@ -59,6 +59,8 @@ async fn fill_every_table(control: &mut ControlPlane, receiver: &Receiver) -> (A
     let other = Agent::register(control, "other").await.id;
     let departure = format!("/agents/{other}/services/{}", control.service());
     control.api.send_as(control.human(), "PUT", &departure, json!({ "mayAssignRoles": false })).await.expect(200);
+    let uris = json!({ "resourceUris": ["https://api.example"] });
+    control.api.send_as(control.human(), "PATCH", &control.path(""), uris).await.expect(200);
     let offer = control.path("/transfer");
     control.api.send_as(control.human(), "PUT", &offer, json!({ "subject": "receiver" })).await.expect(200);
     control.set_status(&other, "suspended").await.expect(200);

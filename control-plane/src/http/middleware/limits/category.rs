@@ -9,9 +9,9 @@ pub(super) const WINDOW: Duration = Duration::from_mins(1);
 /// A class of requests with its own limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Category {
-    /// Requests under `/auth`, per client address and subject.
+    /// Requests under `/auth` and `/oauth`, per client address and subject.
     Auth,
-    /// Requests under `/auth`, per client address.
+    /// Requests under `/auth` and `/oauth`, and for the metadata of services, per client address.
     AuthAddress,
     /// Token verifications, per service.
     Verification,
@@ -37,8 +37,11 @@ pub fn category(route: &str) -> Option<Category> {
     match route {
         "/health" | "/openapi.json" | "/docs" => None,
         route if route.starts_with("/.well-known/") || route.starts_with("/docs/") => None,
+        "/oauth/authorize" => None,
+        "/services/{service}/protected-resource-metadata" => Some(Category::AuthAddress),
+        "/oauth/token" | "/oauth/revoke" => Some(Category::Auth),
         route if route.starts_with("/auth/") => Some(Category::Auth),
-        "/services/{service}/verify" => Some(Category::Verification),
+        "/services/{service}/verify" | "/oauth/introspect" => Some(Category::Verification),
         "/trust/feedback" => Some(Category::Feedback),
         _ => Some(Category::Management),
     }
@@ -84,8 +87,10 @@ impl Category {
     /// The first part of the error message when the limit is exceeded.
     pub const fn exceeded_message(self) -> &'static str {
         match self {
-            Self::Auth => "Too many requests under /auth from this address for the same agent, key or token",
-            Self::AuthAddress => "Too many requests under /auth from this address",
+            Self::Auth => "Too many requests under /auth and /oauth from this address for the same agent, key or token",
+            Self::AuthAddress => {
+                "Too many requests under /auth and /oauth, or for the metadata of services, from this address"
+            }
             Self::Verification => "Too many verifications by this service",
             Self::Feedback => "Too much feedback by this service",
             Self::Management => "Too many management requests by this service or human user",
@@ -130,7 +135,7 @@ impl Category {
 pub struct LimitsPerMinute {
     /// Requests under `/auth`, per client address and agent.
     pub auth: u32,
-    /// Requests under `/auth`, per client address.
+    /// Requests under `/auth` and `/oauth`, per client address.
     pub auth_address: u32,
     /// Verifications, per service.
     pub verification: u32,

@@ -57,10 +57,10 @@ pub async fn enforce_rate_limits(
         agent_status: Arc::default(),
     };
     request.extensions_mut().insert(limiter.clone());
-    let result = if limiter.category == Some(Category::Auth) {
-        limiter.count_auth_request(state, &route, request).await
-    } else {
-        Ok(request)
+    let result = match limiter.category {
+        Some(Category::Auth) => limiter.count_auth_request(state, &route, request).await,
+        Some(Category::AuthAddress) => limiter.count_public_request(state).await.map(|()| request),
+        _ => Ok(request),
     };
     let mut response = match result {
         Ok(request) => next(request).await,
@@ -174,6 +174,12 @@ impl RequestLimiter {
         let subject_key = CategoryKey::for_auth_subject(self.address, &subject);
         let decision = state.limits.acquire(&[subject_key, address_key]).await;
         self.apply(state, decision).map(|()| request)
+    }
+
+    /// Counts a request that needs no credential and has no subject by address.
+    async fn count_public_request(&self, state: &AppState) -> Result<(), ApiError> {
+        let decision = state.limits.acquire(&[CategoryKey::for_address(Category::AuthAddress, self.address)]).await;
+        self.apply(state, decision)
     }
 
     /// Stores the status of the limits for the response, and returns an error if a limit is exceeded.

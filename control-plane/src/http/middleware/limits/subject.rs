@@ -1,9 +1,10 @@
-//! The subject of a request under `/auth`: the agent if it can be determined, else the value of the identifying field.
+//! The subject of a request under `/auth` or `/oauth`: the agent if it can be determined, else the value of the identifying field.
 //!
 //! The subject of a request is not authenticated: it only decides which requests are counted together, and a client that
 //! varies the subject is still limited by its address.
 
 use crate::{
+    domain::client_assertion::claimed_agent,
     http::{
         error::ApiError,
         request::body::{self, BodyFields, ParsedBody},
@@ -36,11 +37,12 @@ impl RateLimitSubject {
         let (mut parts, body) = request.into_parts();
         // `buffer_body` has already limited the size of the body.
         let bytes = to_bytes(body, usize::MAX).await.map_err(|_| ApiError::internal())?;
-        let parsed = if route == "/auth/revoke" {
-            body::parse_form_or_json(&parts.headers, &bytes)
-        } else {
-            body::parse_json(&parts.headers, &bytes)
+        let parse = match route {
+            "/auth/revoke" => body::parse_form_or_json,
+            "/oauth/token" | "/oauth/revoke" => body::parse_form,
+            _ => body::parse_json,
         };
+        let parsed = parse(&parts.headers, &bytes);
         let subject = parsed.as_ref().ok().and_then(|fields| Self::from_fields(state, route, fields));
         parts.extensions.insert(ParsedBody(parsed));
         Ok((subject.unwrap_or(Self::None), Request::from_parts(parts, Body::from(bytes))))
@@ -55,8 +57,12 @@ impl RateLimitSubject {
             "/auth/authenticate" => {
                 text("challengeId").map(|id| state.context.challenged_agent(&id).map_or(Self::Text(id), Self::Agent))
             }
+            "/oauth/token" if fields.peek("grant_type") == Some("refresh_token") => {
+                text("refresh_token").map(Self::Token)
+            }
+            "/oauth/token" => claimed_agent(fields.peek("client_assertion")?).map(Self::Agent),
             "/auth/refresh" => text("refreshToken").map(Self::Token),
-            "/auth/revoke" => text("token").map(Self::Token),
+            "/auth/revoke" | "/oauth/revoke" => text("token").map(Self::Token),
             _ => None,
         }
     }

@@ -3,6 +3,8 @@
 use super::schemas;
 use crate::domain::{
     audit::AuditAction,
+    client_assertion::ASSERTION_TYPE,
+    resource_uri::ResourceUri,
     service::KeyScope,
     text::{Description, DisplayName, EmailAddress, IssuerText, ManagedBy, SubjectText},
     trust::Score,
@@ -204,6 +206,34 @@ schemas! {
     ApiKeySchema = text()
         .pattern(Some("^svc_sk_[0-9a-hjkmnp-tv-z]{26}[0-9a-f]{64}$"))
         .examples([format!("svc_sk_01jyd3rq8yfd19yr0w5mz4ypkb{}", "0".repeat(64))]);
+}
+
+schemas! {
+    /// What a client presents at the token endpoint.
+    GrantTypeSchema = text().enum_values(Some(["client_credentials", "refresh_token"])).examples(["client_credentials"]);
+    /// The kind of a client assertion: a signed JWT.
+    AssertionTypeSchema = text().enum_values(Some([ASSERTION_TYPE])).examples([ASSERTION_TYPE]);
+}
+
+/// The URLs under which clients reach a service.
+pub enum ResourceUrisSchema {}
+
+impl PartialSchema for ResourceUrisSchema {
+    fn schema() -> RefOr<Schema> {
+        let item = text().max_length(Some(ResourceUri::MAX_BYTES)).format(Some(format("resource-uri")));
+        let list = ArrayBuilder::new()
+            .items(item.examples(["https://api.example/mcp"]))
+            .max_items(Some(ResourceUri::MAX_PER_SERVICE))
+            .unique_items(true)
+            .description(Some("`http` or `https`, without user name, query and fragment. Responses have lower-case schemes and hosts, no default port, and no slash at the end."));
+        Schema::Array(list.build()).into()
+    }
+}
+
+impl ToSchema for ResourceUrisSchema {
+    fn name() -> Cow<'static, str> {
+        "ResourceUris".into()
+    }
 }
 
 /// Permissions of a role or an agent, sorted and without duplicates.

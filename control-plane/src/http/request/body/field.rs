@@ -3,6 +3,7 @@
 use crate::{
     domain::{
         agent::parse_status,
+        resource_uri::ResourceUris,
         service::KeyScope,
         text::{Description, DisplayName, EmailAddress, IssuerText, ManagedBy, Metadata, SubjectText},
         trust::{InvalidScore, Score},
@@ -65,6 +66,16 @@ impl FromField for Vec<Permission> {
         permissions.sort();
         permissions.dedup();
         Ok(permissions)
+    }
+}
+
+impl FromField for ResourceUris {
+    type Schema = schema::ResourceUrisSchema;
+
+    fn from_field(value: Value) -> Result<Self, String> {
+        let Value::Array(items) = value else { return Err("must be an array of strings".into()) };
+        let texts: Option<Vec<_>> = items.iter().map(Value::as_str).collect();
+        Self::parse(texts.ok_or("must be an array of strings")?).map_err(|error| error.to_string())
     }
 }
 

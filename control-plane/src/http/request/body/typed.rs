@@ -15,7 +15,7 @@ use utoipa::{
     PartialSchema, ToSchema,
     openapi::{
         OneOfBuilder, Ref, RefOr, Schema, Type,
-        schema::{ArrayBuilder, ObjectBuilder},
+        schema::{AdditionalProperties, ArrayBuilder, ObjectBuilder},
     },
 };
 
@@ -131,11 +131,32 @@ impl<S: ToSchema> FieldSchema for OptionalField<S> {
     const OPTIONAL: bool = true;
 }
 
+/// How a body is encoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Encoding {
+    /// A JSON object, in which unknown fields are errors.
+    Json,
+    /// A form, in which unknown fields are ignored, and which has no `null`.
+    Form,
+}
+
+/// The schema of a body without fields.
+pub fn empty_body(encoding: Encoding, doc: &str) -> ObjectBuilder {
+    let body = ObjectBuilder::new().schema_type(Type::Object).description(Some(doc));
+    match encoding {
+        Encoding::Json => body.additional_properties(Some(AdditionalProperties::<Schema>::FreeForm(false))),
+        Encoding::Form => body,
+    }
+}
+
 /// Adds a field to the schema of a body.
-pub fn add_property<F: FieldSchema>(body: ObjectBuilder, name: &str, doc: &str) -> ObjectBuilder {
+pub fn add_property<F: FieldSchema>(body: ObjectBuilder, encoding: Encoding, name: &str, doc: &str) -> ObjectBuilder {
     let schema = Ref::from_schema_name(F::Schema::name());
     if !F::OPTIONAL {
         return body.property(name, with_description(schema, doc)).required(name);
+    }
+    if encoding == Encoding::Form {
+        return body.property(name, with_description(schema, doc));
     }
     let null = ObjectBuilder::new().schema_type(Type::Null);
     let nullable = OneOfBuilder::new().item(RefOr::<Schema>::from(schema)).item(null);
@@ -153,9 +174,11 @@ pub fn collect_schemas<F: FieldSchema>(schemas: &mut Vec<(String, RefOr<Schema>)
     F::Schema::schemas(schemas);
 }
 
-/// Declares bodies. A field consists of `required` or `optional`, its name in JSON, its name in Rust and its type.
+/// Declares bodies in JSON, or after the keyword `form` bodies in the encoding of a form. A field consists of `required` or `optional`, its
+/// name in the body, its name in Rust and its type.
 macro_rules! body {
-    ($($(#[doc = $doc:literal])+ $name:ident {
+    (form $($bodies:tt)+) => { $crate::http::request::body::typed::body!(@declare Form $($bodies)+); };
+    (@declare $encoding:ident $($(#[doc = $doc:literal])+ $name:ident {
         $($(#[doc = $field_doc:literal])* $presence:ident $text:literal $field:ident: $type:ty $(as $schema:ident)?,)+
     })+) => {$(
         $(#[doc = $doc])+
@@ -173,14 +196,12 @@ macro_rules! body {
         impl utoipa::PartialSchema for $name {
             fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
                 let doc: &[&str] = &[$($doc.trim()),+];
-                let body = utoipa::openapi::schema::ObjectBuilder::new()
-                    .schema_type(utoipa::openapi::Type::Object)
-                    .description(Some(doc.join("\n")))
-                    .additional_properties(Some(utoipa::openapi::schema::AdditionalProperties::<utoipa::openapi::Schema>::FreeForm(false)));
+                let encoding = $crate::http::request::body::typed::Encoding::$encoding;
+                let body = $crate::http::request::body::typed::empty_body(encoding, &doc.join("\n"));
                 $(
                     let field_doc: &[&str] = &[$($field_doc.trim()),*];
                     let body = $crate::http::request::body::typed::add_property::<$crate::http::request::body::typed::body!(@field $presence $type $(as $schema)?)>(
-                        body, $text, &field_doc.join("\n"),
+                        body, encoding, $text, &field_doc.join("\n"),
                     );
                 )+
                 utoipa::openapi::Schema::Object(body.build()).into()
@@ -203,6 +224,7 @@ macro_rules! body {
     (@field optional $($field:tt)+) => { $crate::http::request::body::typed::OptionalField<$crate::http::request::body::typed::body!(@schema $($field)+)> };
     (@schema $type:ty as $schema:ident) => { $crate::http::openapi::schema::$schema };
     (@schema $type:ty) => { <$type as $crate::http::request::body::FromField>::Schema };
+    ($($bodies:tt)+) => { $crate::http::request::body::typed::body!(@declare Json $($bodies)+); };
 }
 
 pub(in crate::http) use body;

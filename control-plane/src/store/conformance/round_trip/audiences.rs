@@ -182,5 +182,5 @@ const fn refresh_id(number: u128) -> RefreshId {
 
 fn refresh_token(number: u128, issued_at: Timestamp) -> RefreshToken {
     let secret = Credential::new(refresh_id(number), Zeroizing::new([1; 32])).hash();
-    RefreshToken { id: refresh_id(number), session: session().id, secret, issued_at, used_at: None }
+    RefreshToken { id: refresh_id(number), session: session().id, is_narrowed: false, secret, issued_at, used_at: None }
 }

@@ -17,7 +17,7 @@ use crate::{
         master_keys, sessions, signing_keys, sqlite_file,
     },
 };
-use countersign_identity::{AgentId, RefreshId, Revision, ServiceId, SessionId};
+use countersign_identity::{AgentId, RefreshId, Revision, Scope, ServiceId, SessionId};
 use sqlx::{Connection, SqliteConnection};
 use std::time::Duration;
 use zeroize::Zeroizing;
@@ -27,6 +27,7 @@ pub(super) fn session() -> Session {
         id: SessionId::from_bits(1),
         agent: agent().id,
         service: Some(service().id),
+        scope: Scope::try_from("read write").ok(),
         started_at: time(50),
         started_revision: Revision::new(51),
         expires_at: time(52),
@@ -111,7 +112,17 @@ impl StoreFixture {
             let token = |number| {
                 let secret = Credential::new(RefreshId::from_bits(700 + number), Zeroizing::new([1; 32]));
                 let (id, secret) = (secret.id(), secret.hash());
-                (RefreshToken { id, session: first.id, secret, issued_at: time(30), used_at: None }, None)
+                (
+                    RefreshToken {
+                        id,
+                        session: first.id,
+                        is_narrowed: false,
+                        secret,
+                        issued_at: time(30),
+                        used_at: None,
+                    },
+                    None,
+                )
             };
             let tokens: Vec<_> = (0..TOKENS).map(token).collect();
             sessions::insert_tokens(tx.conn(), &tokens, time(31)).await
@@ -188,7 +199,8 @@ impl StoreFixture {
         let credential = Credential::new(RefreshId::from_bits(1), Zeroizing::new([1; 32]));
         let wrong = Credential::new(RefreshId::from_bits(1), Zeroizing::new([2; 32]));
         let (id, secret) = (credential.id(), credential.hash());
-        let token = RefreshToken { id, session: session().id, secret, issued_at: time(53), used_at: None };
+        let token =
+            RefreshToken { id, session: session().id, is_narrowed: true, secret, issued_at: time(53), used_at: None };
         let tokens = [(token.clone(), Some(service().id))];
         self.commit(async |tx| sessions::insert_tokens(tx.conn(), &tokens, time(58)).await).await;
         let mut read = self.read().await;

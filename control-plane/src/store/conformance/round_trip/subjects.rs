@@ -7,17 +7,19 @@ use crate::{
         change::{Change, RevisionRange},
         credential::SecretHash,
         page::{ItemCount, ListPage, Page},
+        resource_uri::ResourceUri,
         role::{Assignment, Role},
         service::{KeyScope, Service, ServiceKey},
         text::DisplayName,
     },
     store::{
+        Conn,
         agents::{self, AgentState, RoleHolderFilter},
         assignments::{self, ManagedGrant},
         conformance::StoreFixture,
         departures,
         feed::RecipientFilter,
-        known_agents,
+        known_agents, resource_uris,
         roles::{self, RoleFate},
         services,
     },
@@ -131,8 +133,33 @@ impl StoreFixture {
         self.commit(async |tx| services::update(tx.conn(), &updated, time(22)).await).await;
         assert_eq!(services::find(self.read().await.conn(), service().id).await.unwrap(), Some(updated));
         // Leaves values for the test `every_column_was_written`.
-        self.commit(async |tx| services::update(tx.conn(), &service(), time(23)).await).await;
+        self.commit(async |tx| {
+            services::update(tx.conn(), &service(), time(23)).await?;
+            resource_uris::replace(tx.conn(), &service()).await
+        })
+        .await;
         assert_eq!(services::find(self.read().await.conn(), service().id).await.unwrap(), Some(service()));
+    }
+
+    pub async fn resource_uris_find_their_service(&self) {
+        let uri = |text| ResourceUri::parse(text).unwrap();
+        let other = Service { id: ServiceId::from_bits(2), owner: owner("other"), ..service() };
+        let mut read = self.read().await;
+        let conn = read.conn();
+        let found = async |conn: &mut Conn, text| resource_uris::find_service(conn, &uri(text)).await.unwrap();
+        assert_eq!(found(conn, "https://a.example").await, Some(service().id));
+        assert_eq!(found(conn, "https://b.example/mcp").await, Some(service().id));
+        assert_eq!(found(conn, "https://b.example").await, None);
+        let below = uri("https://b.example/other");
+        assert!(resource_uris::has_other_owner(conn, &below, &other).await.unwrap());
+        assert!(!resource_uris::has_other_owner(conn, &below, &service()).await.unwrap());
+        assert!(!resource_uris::has_other_owner(conn, &uri("https://c.example"), &other).await.unwrap());
+        drop(read);
+        let fewer = Service { resource_uris: "https://a.example".to_owned().try_into().unwrap(), ..service() };
+        self.commit(async |tx| resource_uris::replace(tx.conn(), &fewer).await).await;
+        assert_eq!(found(self.read().await.conn(), "https://b.example/mcp").await, None);
+        // Leaves values for the test `every_column_was_written`.
+        self.commit(async |tx| resource_uris::replace(tx.conn(), &service()).await).await;
     }
 
     pub async fn contacts_return_what_was_written(&self) {

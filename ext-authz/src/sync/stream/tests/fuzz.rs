@@ -14,7 +14,7 @@ use prost::Message as _;
 #[derive(Debug, Clone)]
 enum StreamEvent {
     /// The stream receives this message.
-    Message(v1::FollowResponse),
+    Message(Box<v1::FollowResponse>),
     /// The stream receives the message that these bytes encode, if they are valid protobuf.
     Bytes(Vec<u8>),
     /// The stream sends a ping at this time, in seconds since boot.
@@ -92,7 +92,7 @@ impl StreamModel {
                 return Ok(());
             }
             StreamEvent::Resume => return self.resume(stream),
-            StreamEvent::Message(message) => message.clone(),
+            StreamEvent::Message(message) => v1::FollowResponse::clone(message),
             StreamEvent::Bytes(bytes) => match v1::FollowResponse::decode(&bytes[..]) {
                 Ok(message) => message,
                 Err(_) => return Ok(()),
@@ -202,7 +202,7 @@ fn events() -> BoxedStrategy<Vec<StreamEvent>> {
         || prop_oneof![4 => generators::any_response(), 1 => Just(response(Message::Snapshot(first_page(5, true))))];
     let mutated = valid().prop_flat_map(|message| mutated_bytes(&message.encode_to_vec()));
     let event = prop_oneof![
-        12 => valid().prop_map(StreamEvent::Message),
+        12 => valid().prop_map(|message| StreamEvent::Message(Box::new(message))),
         2 => mutated.prop_map(StreamEvent::Bytes),
         1 => any_bytes().prop_map(StreamEvent::Bytes),
         5 => (0..100_u64).prop_map(StreamEvent::Ping),
@@ -218,7 +218,8 @@ fn evaluate_tokens(stream: &StreamState) -> Vec<Result<VerifiedIdentity, counter
         let claims = Claims {
             iss: "https://issuer.test".into(),
             sub: AgentId::from_bits(agent),
-            aud: SERVICE_ID.to_string(),
+            client_id: None,
+            aud: SERVICE_ID.to_string().into(),
             iat: 0,
             nbf: 0,
             exp: 3600,
@@ -230,6 +231,8 @@ fn evaluate_tokens(stream: &StreamState) -> Vec<Result<VerifiedIdentity, counter
             permissions: vec![Permission::try_from("claimed").unwrap()],
             trust_score: TrustScore::INITIAL,
             until: [].into(),
+            scope: None,
+            requested_scope: None,
         };
         let now = countersign_identity::Timestamp::from_seconds(60);
         view.as_ref().map(|view| VerifiedIdentity::evaluate(&claims, &view.evaluation_context(&claims), now))
@@ -266,7 +269,7 @@ proptest! {
         for event in &events {
             for stream in &mut streams {
                 if let StreamEvent::Message(message) = event {
-                    let _result = stream.apply(message.clone(), seconds(20));
+                    let _result = stream.apply(v1::FollowResponse::clone(message), seconds(20));
                 }
             }
         }

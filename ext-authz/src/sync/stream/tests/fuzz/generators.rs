@@ -44,6 +44,7 @@ fn service_info() -> BoxedStrategy<v1::ServiceInfo> {
                 max_staleness_seconds,
                 agent_hash_key,
                 protocol_version,
+                resource_uris: vec![],
             }
         })
         .boxed()

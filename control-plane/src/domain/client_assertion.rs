@@ -1,0 +1,300 @@
+//! Client assertions (RFC 7523, section 2.2): JWTs with which an agent proves that it holds its key.
+//!
+//! Invariant: a [`ClientAssertion`] has been checked in all that its text alone shows. Only its signature proves who wrote it, and only the
+//! database knows whether it was used before.
+
+use aws_lc_rs::digest::{SHA256, digest};
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use countersign_identity::{AgentId, Timestamp, evaluation::LEEWAY};
+use serde::Deserialize;
+use std::time::Duration;
+
+/// The value of `client_assertion_type` (RFC 7523, section 2.2).
+pub const ASSERTION_TYPE: &str = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer";
+
+/// The longest time between now and the claim `exp`. Common clients write exactly this time, with their own clock: [`LEEWAY`] is added.
+pub const MAX_LIFETIME: Duration = Duration::from_mins(5);
+
+/// The maximum length of an assertion, in bytes.
+const MAX_BYTES: usize = 8 * 1024;
+
+/// The maximum length of the claim `jti`, in bytes.
+const MAX_ID_BYTES: usize = 255;
+
+/// What is wrong with an assertion, for `error_description`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct InvalidAssertion(pub &'static str);
+
+/// An assertion whose signature has not been verified.
+#[derive(Debug, Clone)]
+pub struct ClientAssertion {
+    /// The agent that has signed, if the signature is valid.
+    pub agent: AgentId,
+    /// The time from which the assertion is invalid.
+    pub expires_at: Timestamp,
+    /// The earliest time at which the assertion can have been made.
+    pub made_after: Timestamp,
+    /// The claim `jti`.
+    id: String,
+    /// The signed text.
+    signed: String,
+    signature: Vec<u8>,
+}
+
+/// The members of the header that matter. Others are ignored (RFC 7515, section 4).
+#[derive(Deserialize)]
+struct Header {
+    alg: String,
+    typ: Option<String>,
+    crit: Option<serde::de::IgnoredAny>,
+    b64: Option<serde::de::IgnoredAny>,
+}
+
+#[derive(Deserialize)]
+struct Claims {
+    iss: String,
+    sub: String,
+    aud: OneOrMore,
+    exp: serde_json::Number,
+    nbf: Option<serde_json::Number>,
+    iat: Option<serde_json::Number>,
+    jti: String,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum OneOrMore {
+    One(String),
+    More(Vec<String>),
+}
+
+impl OneOrMore {
+    fn as_slice(&self) -> &[String] {
+        match self {
+            Self::One(text) => std::slice::from_ref(text),
+            Self::More(texts) => texts,
+        }
+    }
+}
+
+impl ClientAssertion {
+    /// Parses an assertion and checks its claims. Each value of `aud` must be one of `audiences`.
+    pub fn parse(text: &str, audiences: &[String], now: Timestamp) -> Result<Self, InvalidAssertion> {
+        const FORMAT: InvalidAssertion = InvalidAssertion("client_assertion must be a JWT");
+        if text.len() > MAX_BYTES {
+            return Err(InvalidAssertion("client_assertion must not be longer than 8 KiB"));
+        }
+        let (signed, signature) = text.rsplit_once('.').ok_or(FORMAT)?;
+        let (header, claims) = signed.split_once('.').ok_or(FORMAT)?;
+        let decode = |part: &str| URL_SAFE_NO_PAD.decode(part).map_err(|_| FORMAT);
+        let (header, claims, signature) = (decode(header)?, decode(claims)?, decode(signature)?);
+        check_header(&serde_json::from_slice(&header).map_err(|_| FORMAT)?)?;
+        let claims: Claims = serde_json::from_slice(&claims).map_err(|_| {
+            InvalidAssertion("client_assertion must have the claims iss, sub, aud, exp and jti, and each of them once")
+        })?;
+        let (agent, times) = (check_names(&claims, audiences)?, check_times(&claims, now)?);
+        let (expires_at, made_after) = times;
+        Ok(Self { agent, expires_at, made_after, id: claims.jti, signed: signed.to_owned(), signature })
+    }
+
+    /// The text that the agent has signed.
+    pub fn signed_text(&self) -> &[u8] {
+        self.signed.as_bytes()
+    }
+
+    /// The signature in the format of JWS: 64 bytes r‖s.
+    pub fn signature(&self) -> &[u8] {
+        &self.signature
+    }
+
+    /// Identifies the assertion among those of all agents. It has another length than the id of a challenge.
+    pub fn single_use_id(&self) -> String {
+        // The id of an agent contains no line break.
+        hex::encode(digest(&SHA256, format!("{}\n{}", self.agent, self.id).as_bytes()))
+    }
+}
+
+/// The agent that an assertion names. Nothing is verified, so the result must only be used to count requests.
+pub fn claimed_agent(assertion: &str) -> Option<AgentId> {
+    #[derive(Deserialize)]
+    struct Subject {
+        sub: String,
+    }
+    let claims = assertion.get(..MAX_BYTES).unwrap_or(assertion).split('.').nth(1)?;
+    let Subject { sub } = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(claims).ok()?).ok()?;
+    sub.parse().ok()
+}
+
+fn check_header(header: &Header) -> Result<(), InvalidAssertion> {
+    let Header { alg, typ, crit, b64 } = header;
+    if alg != "ES256" {
+        return Err(InvalidAssertion("the header of client_assertion must have `alg` ES256"));
+    }
+    if crit.is_some() || b64.is_some() {
+        return Err(InvalidAssertion("the header of client_assertion must not have `crit` or `b64`"));
+    }
+    // An access token, or a proof for another purpose, is no assertion.
+    let typ = typ.as_deref().unwrap_or("JWT");
+    let typ =
+        typ.get(..12).filter(|it| it.eq_ignore_ascii_case("application/")).map_or(typ, |prefix| &typ[prefix.len()..]);
+    if ["jwt", "client-authentication+jwt"].iter().any(|it| typ.eq_ignore_ascii_case(it)) {
+        return Ok(());
+    }
+    Err(InvalidAssertion("the header of client_assertion must have `typ` JWT or client-authentication+jwt, or none"))
+}
+
+fn check_names(claims: &Claims, audiences: &[String]) -> Result<AgentId, InvalidAssertion> {
+    let agent = claims.sub.parse().map_err(|_| InvalidAssertion("`sub` must be the id of an agent"))?;
+    if claims.iss != claims.sub {
+        return Err(InvalidAssertion("`iss` must be the id of the agent, as `sub` is"));
+    }
+    let named = claims.aud.as_slice();
+    if named.is_empty() || !named.iter().all(|audience| audiences.contains(audience)) {
+        return Err(InvalidAssertion("`aud` must be the issuer of this server, and nothing else"));
+    }
+    if claims.jti.is_empty() || claims.jti.len() > MAX_ID_BYTES {
+        return Err(InvalidAssertion("`jti` must have 1 to 255 bytes"));
+    }
+    Ok(agent)
+}
+
+/// Checks the times. Returns when the assertion ends, and the earliest time at which it can have been made.
+fn check_times(claims: &Claims, now: Timestamp) -> Result<(Timestamp, Timestamp), InvalidAssertion> {
+    let latest_start = now.saturating_add(LEEWAY);
+    let expires_at = seconds(&claims.exp)?;
+    let started_at = claims.iat.as_ref().map(seconds).transpose()?;
+    let valid_from = claims.nbf.as_ref().map(seconds).transpose()?;
+    if expires_at <= now {
+        return Err(InvalidAssertion("`exp` has passed: make a new assertion, and check the clock"));
+    }
+    if expires_at > latest_start.saturating_add(MAX_LIFETIME) {
+        return Err(InvalidAssertion("`exp` must be at most 5 minutes away"));
+    }
+    if started_at.into_iter().chain(valid_from).any(|start| start > latest_start) {
+        return Err(InvalidAssertion("`iat` and `nbf` must not be in the future: check the clock"));
+    }
+    // The clock of the agent may differ from that of this server.
+    let earliest = expires_at.saturating_sub(MAX_LIFETIME);
+    Ok((expires_at, started_at.map_or(earliest, |at| at.max(earliest)).saturating_sub(LEEWAY)))
+}
+
+/// A `NumericDate` (RFC 7519), without its fraction.
+fn seconds(date: &serde_json::Number) -> Result<Timestamp, InvalidAssertion> {
+    let whole = date.as_i64().or_else(|| {
+        let date = date.as_f64().filter(|date| (0.0..1e12).contains(date))?;
+        #[expect(clippy::cast_possible_truncation, reason = "the range is checked")]
+        Some(date as i64)
+    });
+    whole.map(Timestamp::from_seconds).ok_or(InvalidAssertion("`exp`, `nbf` and `iat` must be times in seconds"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    const NOW: i64 = 1_800_000_000;
+    const AGENT: &str = "agent_01jyd3rqawfd15ypgw5mz4yjkb";
+
+    fn parse_parts(header: &Value, claims: &str) -> Result<ClientAssertion, InvalidAssertion> {
+        let encode = |text: &str| URL_SAFE_NO_PAD.encode(text);
+        let text = format!("{}.{}.c2lnbmF0dXJl", encode(&header.to_string()), encode(claims));
+        let audiences = ["https://issuer.example".to_owned(), "https://issuer.example/oauth/token".to_owned()];
+        ClientAssertion::parse(&text, &audiences, Timestamp::from_seconds(NOW))
+    }
+
+    fn claims() -> Value {
+        json!({ "iss": AGENT, "sub": AGENT, "aud": "https://issuer.example", "exp": NOW + 300, "iat": NOW, "jti": "1" })
+    }
+
+    fn with(name: &str, value: Value) -> Result<ClientAssertion, InvalidAssertion> {
+        let mut claims = claims();
+        claims[name] = value;
+        parse_parts(&json!({ "alg": "ES256" }), &claims.to_string())
+    }
+
+    #[test]
+    fn assertions_of_common_clients_are_accepted() {
+        for header in [
+            json!({ "alg": "ES256" }),
+            json!({ "alg": "ES256", "typ": "JWT", "kid": "any" }),
+            json!({ "alg": "ES256", "typ": "client-authentication+jwt" }),
+            json!({ "alg": "ES256", "typ": "application/JWT" }),
+        ] {
+            assert!(parse_parts(&header, &claims().to_string()).is_ok(), "{header}");
+        }
+        for (name, value) in [
+            ("aud", json!(["https://issuer.example", "https://issuer.example/oauth/token"])),
+            ("exp", json!(NOW + 330)),
+            ("exp", json!(1_800_000_001.5)),
+            ("nbf", json!(NOW + 30)),
+            ("iat", Value::Null),
+            ("jti", json!("x".repeat(255))),
+        ] {
+            assert!(with(name, value.clone()).is_ok(), "{name}: {value}");
+        }
+    }
+
+    #[test]
+    fn other_texts_are_refused() {
+        for header in [
+            json!({ "alg": "none" }),
+            json!({ "alg": "HS256" }),
+            json!({ "alg": "es256" }),
+            json!({ "typ": "JWT" }),
+            json!({ "alg": "ES256", "typ": "at+jwt" }),
+            json!({ "alg": "ES256", "typ": "application/" }),
+            json!({ "alg": "ES256", "crit": ["exp"] }),
+            json!({ "alg": "ES256", "b64": false }),
+        ] {
+            assert!(parse_parts(&header, &claims().to_string()).is_err(), "{header}");
+        }
+        for (name, value) in [
+            ("iss", json!("https://issuer.example")),
+            ("sub", json!("agent_01jyd3rqawfd15ypgw5mz4yjkc")),
+            ("sub", json!("nobody")),
+            ("aud", json!("https://issuer.example/other")),
+            ("aud", json!(["https://issuer.example", "https://other.example"])),
+            ("aud", json!([])),
+            ("exp", json!(NOW)),
+            ("exp", json!(NOW + 331)),
+            ("exp", json!("1800000300")),
+            ("exp", json!(1e300)),
+            ("exp", Value::Null),
+            ("nbf", json!(NOW + 31)),
+            ("iat", json!(NOW + 31)),
+            ("jti", json!("")),
+            ("jti", json!("x".repeat(256))),
+            ("jti", json!(1)),
+        ] {
+            assert!(with(name, value.clone()).is_err(), "{name}: {value}");
+        }
+        let twice = claims().to_string().replacen('{', "{\"jti\":\"2\",", 1);
+        assert!(parse_parts(&json!({ "alg": "ES256" }), &twice).is_err(), "a claim occurs twice");
+        for text in ["", "a", "a.b", "a.b.c", "..", "é.é.é"] {
+            assert!(ClientAssertion::parse(text, &[], Timestamp::from_seconds(NOW)).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn time_of_creation_is_never_later_than_it_can_have_been() {
+        let made_after = |name, value| with(name, value).unwrap().made_after;
+        assert_eq!(made_after("iat", json!(NOW + 20)), Timestamp::from_seconds(NOW - 10));
+        // Without `iat`, or with one that is too early, it follows from `exp`: no server would have accepted it earlier.
+        assert_eq!(made_after("iat", json!(NOW - 10)), Timestamp::from_seconds(NOW - 30));
+        assert_eq!(made_after("iat", Value::Null), Timestamp::from_seconds(NOW - 30));
+        assert_eq!(made_after("iat", json!(0)), Timestamp::from_seconds(NOW - 30));
+    }
+
+    #[test]
+    fn ids_of_different_agents_are_different() {
+        let id = |agent: &str| {
+            let mut claims = claims();
+            (claims["iss"], claims["sub"]) = (json!(agent), json!(agent));
+            parse_parts(&json!({ "alg": "ES256" }), &claims.to_string()).unwrap().single_use_id()
+        };
+        assert_ne!(id(AGENT), id("agent_01jyd3rqawfd15ypgw5mz4yjkc"));
+        assert_eq!(id(AGENT), id(AGENT));
+    }
+}

@@ -1,0 +1,19 @@
+//! `/oauth/authorize`: the authorization endpoint, which refuses every request. Clients that need no authorization endpoint nevertheless
+//! insist that the metadata of the server names one.
+
+use crate::http::error::{OAuthError, OAuthErrorBody};
+
+/// Refuse an authorization request (RFC 6749, section 3.1)
+///
+/// Agents get tokens with their keys, at the token endpoint: there is nobody to ask for authorization. The endpoint answers every
+/// request with the error `unsupported_response_type`, and never redirects.
+#[utoipa::path(
+    get, path = "/oauth/authorize", operation_id = "authorize", tag = "OAuth", security(()),
+    responses((status = "default", description = "An error (RFC 6749, section 5.2)", body = OAuthErrorBody))
+)]
+pub async fn authorize() -> OAuthError {
+    OAuthError::new(
+        "unsupported_response_type",
+        "this server has no authorization by users: request a token with grant_type=client_credentials at the token endpoint",
+    )
+}

@@ -1,0 +1,202 @@
+//! `/oauth/token`: the token endpoint (RFC 6749, section 3.2).
+
+use crate::{
+    domain::{
+        client_assertion::{ASSERTION_TYPE, InvalidAssertion},
+        credential::expose,
+    },
+    http::{
+        error::{ApiError, OAuthError, OAuthErrorBody},
+        middleware::{limits::RequestLimiter, operation_metrics::OtherOperation},
+        openapi::schema,
+        request::{
+            body::{Form, typed::body},
+            client_address::ClientAddress,
+        },
+        state::AppState,
+    },
+    operations::{self, OperationError, TokenPair},
+};
+use axum::{
+    Extension, Json,
+    extract::State,
+    http::header,
+    response::{IntoResponse, Response},
+};
+use countersign_identity::{Scope, ServiceId};
+use secrecy::SecretString;
+use serde::Serialize;
+use std::net::IpAddr;
+use utoipa::ToSchema;
+
+body! { form
+    /// A request for tokens (RFC 6749, section 3.2). Unknown parameters are ignored.
+    OAuthTokenRequest {
+        required "grant_type" grant_type: String as GrantTypeSchema,
+        optional "client_assertion_type" assertion_type: String as AssertionTypeSchema,
+        /// A JWT that the agent has signed (RFC 7523, section 2.2).
+        optional "client_assertion" assertion: SecretString,
+        /// The id of the agent. Not needed: the assertion or the refresh token belongs to the agent.
+        optional "client_id" client_id: String,
+        optional "refresh_token" refresh_token: SecretString,
+        /// The service that the tokens are for: its id, or one of its resource URIs (RFC 8707). Default: the service of the agent's
+        /// oldest role that has not expired, or for a refresh the service of the login.
+        optional "resource" resource: String,
+        /// The same as `resource`.
+        optional "audience" audience: String,
+        /// Permissions, separated by spaces. The tokens of the session grant no others, whatever roles the agent gets. Permissions
+        /// that the agent does not have are ignored. Default: all permissions of the roles of the agent.
+        optional "scope" scope: String,
+    }
+}
+
+/// The tokens of a session (RFC 6749, section 5.1).
+#[derive(Serialize, ToSchema)]
+pub struct OAuthTokenResponse {
+    #[schema(value_type = schema::AccessTokenSchema)]
+    access_token: String,
+    /// Always `Bearer`.
+    #[schema(example = "Bearer")]
+    token_type: &'static str,
+    /// Lifetime of the access token, in seconds.
+    #[schema(minimum = 1, example = 3600)]
+    expires_in: u64,
+    #[schema(value_type = schema::RefreshTokenSchema)]
+    refresh_token: String,
+    /// The permissions that the access token grants now, separated by spaces. Permissions with `"` or `\` are left out.
+    #[schema(example = "invoices:read invoices:write")]
+    scope: String,
+}
+
+/// Request tokens (RFC 6749)
+///
+/// Returns the tokens of a new session for a client assertion of the agent (RFC 7523), or the next tokens for a refresh token. An
+/// assertion can be used once.
+#[utoipa::path(
+    post, path = "/oauth/token", operation_id = "requestToken", tag = "OAuth", security(()),
+    request_body(
+        content = OAuthTokenRequest, content_type = "application/x-www-form-urlencoded",
+        example = json!({
+            "grant_type": "client_credentials",
+            "client_assertion_type": "urn:ietf:params:oauth:client-assertion-type:jwt-bearer",
+            "client_assertion": "eyJhbGciOiJFUzI1NiJ9.e30.c2lnbmF0dXJl",
+            "resource": "https://api.example/mcp",
+            "scope": "invoices:read",
+        }),
+    ),
+    responses(
+        (status = 200, description = "The tokens of the session", body = OAuthTokenResponse),
+        (status = "default", description = "An error (RFC 6749, section 5.2)", body = OAuthErrorBody),
+    )
+)]
+pub async fn token(
+    State(state): State<AppState>,
+    Extension(client): Extension<ClientAddress>,
+    Extension(limiter): Extension<RequestLimiter>,
+    body: Result<Form, ApiError>,
+) -> Result<Response, OAuthError> {
+    let Form(body) = body?;
+    let request: OAuthTokenRequest = body.read()?;
+    match request.grant_type.as_str() {
+        "client_credentials" => Ok(token_response(&log_in(&state, &limiter, request, client.ip).await?)),
+        "refresh_token" => {
+            let refreshed = refresh(&state, &limiter, request, client.ip).await;
+            let mut response = refreshed.map_or_else(OAuthError::into_response, |pair| token_response(&pair));
+            response.extensions_mut().insert(OtherOperation::Refresh);
+            Ok(response)
+        }
+        _ => {
+            let message = "`grant_type` must be client_credentials or refresh_token";
+            Err(OAuthError::new("unsupported_grant_type", message))
+        }
+    }
+}
+
+async fn log_in(
+    state: &AppState,
+    limiter: &RequestLimiter,
+    request: OAuthTokenRequest,
+    client: IpAddr,
+) -> Result<TokenPair, OAuthError> {
+    let wanted = wanted_token(state, &request).await?;
+    let OAuthTokenRequest { assertion_type, assertion, client_id, .. } = request;
+    if assertion_type.as_deref() != Some(ASSERTION_TYPE) {
+        let message = format!("`client_assertion_type` must be {ASSERTION_TYPE}");
+        return Err(OAuthError::new("invalid_client", &message));
+    }
+    let assertion = assertion.ok_or_else(|| OAuthError::new("invalid_client", "`client_assertion` is required"))?;
+    let context = &state.context;
+    let verified = operations::verify_assertion(context, expose(&assertion), wanted, Some(client)).await;
+    let verified = verified.map_err(assertion_error)?;
+    if client_id.is_some_and(|id| id.parse() != Ok(verified.agent())) {
+        return Err(OAuthError::new("invalid_client", "`client_id` must be the `sub` of the assertion, or absent"));
+    }
+    limiter.count_agent(state, verified.agent()).await?;
+    Ok(operations::begin_session(context, verified).await.map_err(ApiError::from)?)
+}
+
+async fn refresh(
+    state: &AppState,
+    limiter: &RequestLimiter,
+    request: OAuthTokenRequest,
+    client: IpAddr,
+) -> Result<TokenPair, OAuthError> {
+    let wanted = wanted_token(state, &request).await?;
+    let OAuthTokenRequest { refresh_token, client_id, .. } = request;
+    let token = refresh_token.ok_or_else(|| OAuthError::new("invalid_request", "`refresh_token` is required"))?;
+    let verified = operations::verify_refresh(&state.context, expose(&token), wanted, Some(client)).await;
+    let verified = verified.map_err(ApiError::from)?;
+    if let Some(agent) = verified.proven_agent() {
+        if client_id.is_some_and(|id| id.parse() != Ok(agent)) {
+            return Err(OAuthError::new("invalid_grant", "the refresh token was issued to another client"));
+        }
+        limiter.count_agent(state, agent).await?;
+    }
+    Ok(operations::refresh_session(&state.context, verified).await.map_err(ApiError::from)?)
+}
+
+/// A wrong signature is an error like others: what is wrong with it would tell whether the agent exists.
+fn assertion_error(error: OperationError) -> ApiError {
+    const WRONG_SIGNATURE: InvalidAssertion =
+        InvalidAssertion("client_assertion must be signed with the registered key of the agent");
+    match error {
+        OperationError::InvalidSignature => OperationError::InvalidAssertion(WRONG_SIGNATURE).into(),
+        error => error.into(),
+    }
+}
+
+/// The service and the scope that a request names.
+async fn wanted_token(
+    state: &AppState,
+    request: &OAuthTokenRequest,
+) -> Result<(Option<ServiceId>, Option<Scope>), OAuthError> {
+    let parse = |text: &String| {
+        Scope::try_from(text.as_str()).map_err(|error| OAuthError::new("invalid_scope", &format!("`scope` {error}")))
+    };
+    let scope = request.scope.as_ref().map(parse).transpose()?;
+    let mut service = None;
+    for (parameter, text) in [("resource", &request.resource), ("audience", &request.audience)] {
+        let Some(text) = text else { continue };
+        let named = operations::find_service_of_resource(&state.context, text).await.map_err(ApiError::from)?;
+        let Some(named) = named else {
+            let message =
+                format!("`{parameter}` must be the id of a service, or one of the resource URIs of a service");
+            return Err(OAuthError::new("invalid_target", &message));
+        };
+        if service.replace(named).is_some_and(|other| other != named) {
+            return Err(OAuthError::new("invalid_target", "`resource` and `audience` must name the same service"));
+        }
+    }
+    Ok((service, scope))
+}
+
+fn token_response(pair: &TokenPair) -> Response {
+    let body = OAuthTokenResponse {
+        access_token: expose(&pair.access).to_owned(),
+        token_type: "Bearer",
+        expires_in: pair.expires_in.as_secs(),
+        refresh_token: expose(&pair.refresh).to_owned(),
+        scope: pair.scope.clone(),
+    };
+    ([(header::CACHE_CONTROL, "no-store")], Json(body)).into_response()
+}

@@ -1,0 +1,128 @@
+//! The client authentication of a service at an OAuth endpoint (RFC 6749, section 2.3.1): its id is the client id, and one of its API
+//! keys is the client secret.
+
+use super::caller::Credentials;
+use crate::{
+    http::{error::OAuthError, state::AppState},
+    operations::CurrentState,
+};
+use axum::{
+    extract::FromRequestParts,
+    http::{HeaderMap, header, request::Parts},
+};
+use base64::{Engine, engine::general_purpose::STANDARD};
+use countersign_identity::ServiceId;
+use secrecy::SecretString;
+use std::sync::Arc;
+
+/// The parameters `client_id` and `client_secret` of a form.
+pub type FormClient = (Option<String>, Option<SecretString>);
+
+/// The client of a request at an OAuth endpoint. Nothing is verified yet.
+pub struct ServiceClient {
+    credentials: Credentials,
+    header: Option<Result<(String, SecretString), MalformedHeader>>,
+}
+
+/// The header `Authorization` does not contain exactly one client id with a secret.
+#[derive(Clone, Copy)]
+struct MalformedHeader;
+
+impl FromRequestParts<AppState> for ServiceClient {
+    type Rejection = OAuthError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &AppState) -> Result<Self, OAuthError> {
+        Ok(Self { credentials: Credentials::without_bearer(parts)?, header: basic_credentials(&parts.headers) })
+    }
+}
+
+impl ServiceClient {
+    /// Requires the credentials of a service. Returns a state of the database that was read after the request arrived.
+    pub async fn require_service(
+        mut self,
+        state: &AppState,
+        (form_id, form_secret): FormClient,
+    ) -> Result<(ServiceId, Arc<CurrentState>), OAuthError> {
+        let uses_header = self.header.is_some();
+        let client = match self.header.take() {
+            Some(Ok(_)) if form_secret.is_some() => {
+                return Err(OAuthError::new("invalid_request", "the client must authenticate in one way only"));
+            }
+            Some(Ok((id, secret))) if form_id.as_ref().is_none_or(|form_id| *form_id == id) => Some((id, secret)),
+            Some(_) => None,
+            None => form_id.zip(form_secret),
+        };
+        let service = client.and_then(|(id, secret)| Some((id.parse::<ServiceId>().ok()?, secret)));
+        let result = match service {
+            Some((service, secret)) => {
+                let credentials = self.credentials.with_bearer(secret);
+                credentials.require_service_key(state, service).await.map(|current| (service, current))
+            }
+            None => Err(self.credentials.refuse_missing_key(state).await),
+        };
+        result.map_err(|error| OAuthError::of_client(error, uses_header))
+    }
+
+    /// Checks the credentials of a service, if the request has any. The credentials of other clients are ignored.
+    pub async fn check_if_service(self, state: &AppState, form: FormClient) -> Result<(), OAuthError> {
+        let id = match &self.header {
+            Some(Ok((id, _))) => Some(id),
+            Some(Err(MalformedHeader)) => None,
+            None => form.0.as_ref().filter(|_| form.1.is_some()),
+        };
+        if id.is_some_and(|id| id.parse::<ServiceId>().is_ok()) {
+            self.require_service(state, form).await?;
+        }
+        Ok(())
+    }
+}
+
+/// The credentials of HTTP Basic; `None` if there is no header `Authorization`. Id and secret are encoded like a form, but clients that
+/// do not encode them write the same: our ids and keys contain no `%` and no `+`.
+fn basic_credentials(headers: &HeaderMap) -> Option<Result<(String, SecretString), MalformedHeader>> {
+    let mut values = headers.get_all(header::AUTHORIZATION).into_iter();
+    let (value, is_single) = (values.next()?, values.next().is_none());
+    let parse = || {
+        let (scheme, encoded) = value.to_str().ok()?.split_once(' ')?;
+        let is_basic = is_single && scheme.eq_ignore_ascii_case("basic");
+        let text = STANDARD.decode(encoded.trim_matches(' ')).ok().filter(|_| is_basic)?;
+        let (id, secret) = std::str::from_utf8(&text).ok()?.split_once(':')?;
+        Some((form_decode(id)?, form_decode(secret)?.into()))
+    };
+    Some(parse().ok_or(MalformedHeader))
+}
+
+/// Decodes one value of a form.
+fn form_decode(text: &str) -> Option<String> {
+    if text.contains(['&', '=']) {
+        return None;
+    }
+    let mut pairs = form_urlencoded::parse(text.as_bytes());
+    let (value, _) = pairs.next()?;
+    Some(value.into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use secrecy::ExposeSecret;
+
+    fn parse(value: &str) -> Option<(String, String)> {
+        let headers = HeaderMap::from_iter([(header::AUTHORIZATION, value.parse().unwrap())]);
+        let (id, secret) = basic_credentials(&headers).unwrap().ok()?;
+        Some((id, secret.expose_secret().to_owned()))
+    }
+
+    #[test]
+    fn basic_credentials_are_decoded_like_a_form() {
+        let basic = |text: &str| format!("Basic {}", STANDARD.encode(text));
+        let expected = Some(("svc_1".to_owned(), "key".to_owned()));
+        assert_eq!(parse(&basic("svc_1:key")), expected);
+        assert_eq!(parse(&basic("svc%5F1:k%65y")), expected);
+        assert_eq!(parse(&basic("svc_1:key").replace("Basic", "basic")), expected);
+        for malformed in [&basic("svc_1"), &basic("a=b:c"), &basic(":key"), "Basic !", "Bearer key", "Basic"] {
+            assert_eq!(parse(malformed), None, "{malformed}");
+        }
+        assert!(basic_credentials(&HeaderMap::new()).is_none());
+    }
+}
