@@ -8,6 +8,7 @@ mod error;
 mod exchange;
 mod health;
 mod management;
+mod oauth;
 mod own_agent;
 mod page;
 mod redact;
@@ -26,6 +27,7 @@ pub use management::{
     AgentFilter, AgentWithRoles, AssignedRole, AssignmentChange, HumanUser, ListedKey, NewApiKey, NewKeyProperties,
     Revocation, Role, RoleChange, Service, ServiceChange,
 };
+pub use oauth::{ServerMetadata, TokenRequest};
 pub use own_agent::{Admission, HeldRole, ListedAgent, ServiceOfAgent};
 pub use page::{Page, PageStart, Pagination};
 pub use redact::{begins_like_secret, redacted_url, url_with_port};

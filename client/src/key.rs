@@ -35,6 +35,9 @@ pub enum KeyError {
         /// Why the signer failed.
         problem: String,
     },
+    /// The signer returned text that is no signature.
+    #[error("the signer returned no P-256 signature (hex, r‖s or DER)")]
+    Signature,
     /// The key cannot be encoded as PEM.
     #[error("the key cannot be encoded as PEM")]
     Encoding,
@@ -75,9 +78,9 @@ impl PrivateKey {
         self.0.public_key().to_public_key_pem(LineEnding::LF).map_err(|_| KeyError::Encoding)
     }
 
-    /// Signs the text of a nonce. Returns the hex of the 64 bytes r‖s.
-    pub fn sign(&self, nonce: &str) -> String {
-        let signature: Signature = SigningKey::from(&self.0).sign(nonce.as_bytes());
+    /// Signs the bytes of a text. Returns the hex of the 64 bytes r‖s.
+    pub fn sign(&self, text: &str) -> String {
+        let signature: Signature = SigningKey::from(&self.0).sign(text.as_bytes());
         hex::encode(signature.to_bytes())
     }
 }

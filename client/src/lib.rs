@@ -4,24 +4,28 @@
 //! Invariant: a private key never leaves [`key::PrivateKey`] or the external [`signer::SignerCommand`], and `Debug`
 //! prints no secret.
 //!
-//! [`key`] and [`signer`] sign challenges. [`api`] has one method per request. [`session`] refreshes tokens.
+//! [`key`] and [`signer`] sign challenges and client assertions. [`api`] has one method per request. [`session`] refreshes
+//! tokens, over the login with a challenge or over the OAuth token endpoint; [`scope`] limits their permissions.
 //! [`oidc`] obtains tokens of human users from their OIDC issuer. [`profile`] stores settings and tokens between processes. [`webhook`] verifies webhook requests at a service.
 //! [`declared`] reads files that describe services, and plans the changes that make them true.
 
 pub mod api;
+mod client_assertion;
 pub mod clock;
 pub mod declared;
 pub mod key;
 pub mod oidc;
 pub mod profile;
+pub mod scope;
 pub mod session;
 pub mod signer;
 pub mod webhook;
 
-pub use api::{Api, ApiError, Tokens};
+pub use api::{Api, ApiError, TokenRequest, Tokens};
 pub use key::{KeyError, PrivateKey};
 pub use oidc::{IssuerError, OidcClient};
 pub use profile::{Profile, ProfileError, Profiles};
-pub use session::{Session, SessionTokens};
+pub use scope::Scope;
+pub use session::{LoginMethod, Session, SessionTokens};
 pub use signer::{Sign, Signer, SignerCommand};
 pub use webhook::{Verifier, WebhookError, WebhookSecret};

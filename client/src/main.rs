@@ -32,6 +32,6 @@ fn finish(output: &CommandOutput, messages: &Messages) -> ExitCode {
     if messages.format() == OutputFormat::Text || !failed {
         messages.note(&output.note);
     }
-    let code = printed.map_or_else(|error| messages.error(&error), |()| ExitCode::SUCCESS);
+    let code = printed.map_or_else(|error| messages.error(&error), |()| output.program_exit_code.into());
     output.error.as_ref().map_or(code, |error| messages.error(error))
 }

@@ -8,7 +8,7 @@ mod human;
 
 pub use human::HumanLogin;
 
-use crate::{SessionTokens, oidc::LoginSettings};
+use crate::{Scope, SessionTokens, TokenRequest, oidc::LoginSettings};
 use countersign_identity::Timestamp;
 use etcetera::BaseStrategy;
 use reqwest::Url;
@@ -81,6 +81,10 @@ pub struct Profile {
     pub audience: Option<String>,
     /// The id of the service that management commands apply to.
     pub service: Option<String>,
+    /// The agent logs in over the OAuth token endpoint, and its tokens are limited to this scope and resource. A resource is
+    /// a URI: a service is `audience`. If `None`, the agent logs in with a challenge. Older versions of this library refuse
+    /// a profile with this table, so they do not replace a limited session by an unlimited one.
+    pub oauth: Option<TokenRequest>,
     /// How the human user logged in last. The next login uses the same values by default.
     pub login: Option<LoginSettings>,
 }
@@ -91,8 +95,8 @@ pub struct Profiles {
     directory: PathBuf,
 }
 
-/// The control plane, agent and audience of stored tokens. Tokens of another control plane, agent or audience than the
-/// requested ones are not used.
+/// The control plane, the agent and the limits of stored tokens. Stored tokens are used only if all of them are the
+/// requested ones.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenSubject {
     /// The URL of the control plane.
@@ -101,14 +105,25 @@ pub struct TokenSubject {
     pub agent: String,
     /// The requested audience.
     pub audience: Option<String>,
+    /// The request to the token endpoint; `None` after a login with a challenge.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub oauth: Option<TokenRequest>,
+}
+
+impl Profile {
+    /// The subject of the tokens that are stored for an agent with the settings of this profile.
+    pub fn token_subject(&self, url: String, agent: String) -> TokenSubject {
+        TokenSubject { url, agent, audience: self.audience.clone(), oauth: self.oauth.clone() }
+    }
 }
 
 impl TokenSubject {
     /// Whether both subjects are the same. Treats URLs that differ only in the case of the host, a default port or a
     /// trailing slash as equal.
     pub fn matches(&self, other: &Self) -> bool {
-        let Self { url, agent, audience } = other;
-        self.agent == *agent && self.audience == *audience && is_same_url(&self.url, url)
+        let Self { url, agent, audience, oauth } = other;
+        let is_same_request = self.audience == *audience && self.oauth == *oauth;
+        self.agent == *agent && is_same_request && is_same_url(&self.url, url)
     }
 }
 
@@ -120,6 +135,8 @@ struct StoredTokens {
     refresh_token: SecretString,
     refresh_at: i64,
     expires_at: i64,
+    #[serde(default)]
+    scope: Option<Scope>,
 }
 
 impl Profiles {
@@ -175,6 +192,7 @@ impl Profiles {
             refresh_token: stored.refresh_token,
             refresh_at: Timestamp::from_micros(stored.refresh_at),
             expires_at: Timestamp::from_micros(stored.expires_at),
+            scope: stored.scope,
         }))
     }
 
@@ -186,6 +204,7 @@ impl Profiles {
             "refresh_token": tokens.refresh_token.expose_secret(),
             "refresh_at": tokens.refresh_at.micros(),
             "expires_at": tokens.expires_at.micros(),
+            "scope": tokens.scope,
         });
         self.write(&self.path(name, "tokens.json")?, &stored.to_string())
     }

@@ -1,8 +1,9 @@
 //! The session of an agent: refreshes tokens before they expire, and logs in again if the session has ended.
 //!
-//! Depends on [`crate::api`]. [`crate::profile`] stores the [`SessionTokens`] between processes.
+//! Depends on [`crate::api`]. [`crate::profile`] stores the [`SessionTokens`] between processes. Invariant: every request of a
+//! session, also a refresh and a later login, is limited to the resource and the scope with which the session was created.
 
-use crate::{Api, ApiError, Sign, Tokens, clock};
+use crate::{Api, ApiError, Scope, Sign, TokenRequest, Tokens, clock};
 use countersign_identity::{Reason, Timestamp};
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::Value;
@@ -24,6 +25,30 @@ pub struct SessionTokens {
     pub refresh_at: Timestamp,
     /// The time at which the access token expires.
     pub expires_at: Timestamp,
+    /// The permissions that the tokens are limited to; `None` if the control plane did not state them.
+    pub scope: Option<Scope>,
+}
+
+/// How a session logs in and refreshes, and what its tokens are for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LoginMethod {
+    /// Signs a challenge. The tokens have all permissions of the agent.
+    Challenge {
+        /// The id of the service that is the audience of the tokens. If `None`, the control plane chooses the audience.
+        service: Option<String>,
+    },
+    /// Signs a client assertion for the OAuth token endpoint (RFC 7523).
+    OAuth(TokenRequest),
+}
+
+impl LoginMethod {
+    /// The service or resource that the tokens are for; `None` if the control plane chooses it.
+    fn target(&self) -> Option<&str> {
+        match self {
+            Self::Challenge { service } => service.as_deref(),
+            Self::OAuth(request) => request.resource.as_deref(),
+        }
+    }
 }
 
 impl SessionTokens {
@@ -36,6 +61,7 @@ impl SessionTokens {
             refresh_token: tokens.refresh_token,
             refresh_at: requested_at.saturating_add(lifetime.saturating_sub(REFRESH_MARGIN.min(lifetime / 4))),
             expires_at: requested_at.saturating_add(lifetime),
+            scope: tokens.scope,
         }
     }
 }
@@ -46,7 +72,7 @@ pub struct Session<S> {
     api: Api,
     signer: S,
     agent: String,
-    service: Option<String>,
+    method: LoginMethod,
     state: Mutex<State>,
 }
 
@@ -58,11 +84,16 @@ struct State {
 }
 
 impl<S: Sign> Session<S> {
-    /// Creates a session. `service` is the audience of the tokens. If `service` is `None`, the control plane chooses the
+    /// Creates a session that logs in with a challenge. `service` is the audience of the tokens. If `service` is `None`, the control plane chooses the
     /// audience: the service of the agent's last login if the agent holds a role there, else the only service at which
     /// the agent holds a role, else none.
     pub fn new(api: Api, signer: S, agent: String, service: Option<String>) -> Self {
-        Self { api, signer, agent, service, state: Mutex::default() }
+        Self::with_method(api, signer, agent, LoginMethod::Challenge { service })
+    }
+
+    /// Creates a session that logs in and refreshes with this method.
+    pub fn with_method(api: Api, signer: S, agent: String, method: LoginMethod) -> Self {
+        Self { api, signer, agent, method, state: Mutex::default() }
     }
 
     /// Uses the tokens of an earlier process.
@@ -127,7 +158,7 @@ impl<S: Sign> Session<S> {
         refusal: &Value,
         service: &str,
     ) -> Result<Option<SessionTokens>, ApiError> {
-        if self.service.is_some() || required_service(refusal) != Some(service) {
+        if self.method.target().is_some() || required_service(refusal) != Some(service) {
             return Ok(None);
         }
         let mut state = self.state.lock().await;
@@ -144,10 +175,17 @@ impl<S: Sign> Session<S> {
 
     async fn refresh_or_login(&self, state: &mut State, current: &SessionTokens) -> Result<SessionTokens, ApiError> {
         let requested_at = clock::now();
-        match self.api.refresh_with(&current.refresh_token).await {
+        let refreshed = match &self.method {
+            LoginMethod::Challenge { .. } => self.api.refresh_with(&current.refresh_token).await,
+            LoginMethod::OAuth(request) => {
+                let request = for_service(request, state.requested_service.as_deref());
+                self.api.refresh_over_oauth(&current.refresh_token, &request).await
+            }
+        };
+        match refreshed {
             Ok(tokens) => Ok(state.tokens.insert(SessionTokens::from_response(requested_at, tokens)).clone()),
             // The session has the signer of the agent, so a new login needs no action of the user.
-            Err(error) if error.ends_session() => self.log_in(state, None).await,
+            Err(error) if error.ends_session() || is_scope_refused(&error) => self.log_in(state, None).await,
             Err(error) => Err(error),
         }
     }
@@ -155,11 +193,30 @@ impl<S: Sign> Session<S> {
     /// Logs in for a service, or for the service of the session.
     async fn log_in(&self, state: &mut State, service: Option<&str>) -> Result<SessionTokens, ApiError> {
         let requested_at = clock::now();
-        let audience = service.or(self.service.as_deref());
-        let tokens = self.api.login(&self.signer, &self.agent, audience).await?;
+        let tokens = match &self.method {
+            LoginMethod::Challenge { service: of_session } => {
+                let audience = service.or(of_session.as_deref());
+                self.api.login(&self.signer, &self.agent, audience).await?
+            }
+            LoginMethod::OAuth(request) => {
+                self.api.login_over_oauth(&self.signer, &self.agent, &for_service(request, service)).await?
+            }
+        };
         state.requested_service = service.map(str::to_owned);
         Ok(state.tokens.insert(SessionTokens::from_response(requested_at, tokens)).clone())
     }
+}
+
+/// The same request for another service, if one is named.
+fn for_service(request: &TokenRequest, service: Option<&str>) -> TokenRequest {
+    let resource = service.map(str::to_owned).or_else(|| request.resource.clone());
+    TokenRequest { resource, scope: request.scope.clone() }
+}
+
+/// Whether a refresh was refused because its scope is not within the granted one (RFC 6749, section 6). The granted scope is
+/// narrower than the requested one if the agent had fewer permissions at the login.
+fn is_scope_refused(error: &ApiError) -> bool {
+    matches!(error, ApiError::Refused { code, .. } if code == "invalid_scope")
 }
 
 fn is_same(first: &SecretString, second: &SecretString) -> bool {

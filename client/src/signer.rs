@@ -1,21 +1,22 @@
-//! Signers of challenges: a private key from a file, or an external command.
+//! Signers of challenges and client assertions: a private key from a file, or an external command.
 //!
-//! An external command connects to a TPM, an HSM or a key agent. The external command reads the nonce from standard
-//! input and writes the signature (ECDSA P-256 with SHA-256) to standard output, as hex or as bytes, in the form r‖s or
+//! An external command connects to a TPM, an HSM or a key agent. The external command reads a text from standard input (the
+//! nonce of a challenge, or the first two parts of a JWT) and writes the signature (ECDSA P-256 with SHA-256) to standard output, as hex or as bytes, in the form r‖s or
 //! DER. The external command inherits standard error, so that it can prompt the user.
 
 use crate::{KeyError, PrivateKey};
 use countersign_identity::{P256PublicKey, public_key::EcdsaSignature};
-use std::{fmt, process::Stdio, time::Duration};
+use std::{fmt, process::Stdio, sync::Arc, time::Duration};
 use tokio::{io::AsyncWriteExt, process::Command, time::timeout};
 
 /// The timeout of an external command, long enough for the user to touch a security key or to type a PIN.
 const COMMAND_TIMEOUT: Duration = Duration::from_mins(2);
 
-/// A signer of nonces.
+/// A signer with the private key of an agent.
 pub trait Sign {
-    /// Signs the text of the nonce. Returns the signature in hex.
-    fn sign_nonce(&self, nonce: &str) -> impl Future<Output = Result<String, KeyError>> + Send;
+    /// Signs the bytes of a text with ECDSA P-256 and SHA-256: the nonce of a challenge, or the signing input of a client
+    /// assertion (RFC 7515, section 5.1). Returns the signature in hex, as the 64 bytes r‖s or as DER.
+    fn sign_text(&self, text: &str) -> impl Future<Output = Result<String, KeyError>> + Send;
 }
 
 /// A signer with an agent's private key.
@@ -33,16 +34,23 @@ pub enum Signer {
 pub struct SignerCommand(String);
 
 impl Sign for PrivateKey {
-    async fn sign_nonce(&self, nonce: &str) -> Result<String, KeyError> {
-        Ok(self.sign(nonce))
+    async fn sign_text(&self, text: &str) -> Result<String, KeyError> {
+        Ok(self.sign(text))
+    }
+}
+
+/// Several sessions can share a signer.
+impl<S: Sign + Send + Sync> Sign for Arc<S> {
+    async fn sign_text(&self, text: &str) -> Result<String, KeyError> {
+        self.as_ref().sign_text(text).await
     }
 }
 
 impl Sign for Signer {
-    async fn sign_nonce(&self, nonce: &str) -> Result<String, KeyError> {
+    async fn sign_text(&self, text: &str) -> Result<String, KeyError> {
         match self {
-            Self::Key(key) => key.sign_nonce(nonce).await,
-            Self::Command(command) => command.sign_nonce(nonce).await,
+            Self::Key(key) => key.sign_text(text).await,
+            Self::Command(command) => command.sign_text(text).await,
         }
     }
 }
@@ -61,28 +69,28 @@ impl SignerCommand {
     /// Returns whether the command signs with the private key of this public key. Runs the command with a random nonce.
     pub async fn holds(&self, public_key: P256PublicKey) -> Result<bool, KeyError> {
         let nonce = PrivateKey::random_nonce();
-        Ok(verifies(public_key, &nonce, &self.sign_nonce(&nonce).await?))
+        Ok(verifies(public_key, &nonce, &self.sign_text(&nonce).await?))
     }
 
     fn error(&self, problem: impl Into<String>) -> KeyError {
         KeyError::Signer { program: self.program().to_owned(), problem: problem.into() }
     }
 
-    async fn run(&self, nonce: &str) -> std::io::Result<std::process::Output> {
+    async fn run(&self, text: &str) -> std::io::Result<std::process::Output> {
         let mut command = Command::new("sh");
         command.arg("-c").arg(&self.0).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
         let mut child = command.spawn()?;
         if let Some(mut stdin) = child.stdin.take() {
             // A write error is ignored, because a command that returns a valid signature need not read its input.
-            let _ignored = stdin.write_all(nonce.as_bytes()).await;
+            let _ignored = stdin.write_all(text.as_bytes()).await;
         }
         child.wait_with_output().await
     }
 }
 
 impl Sign for SignerCommand {
-    async fn sign_nonce(&self, nonce: &str) -> Result<String, KeyError> {
-        let output = timeout(COMMAND_TIMEOUT, self.run(nonce)).await.map_err(|_| self.error("timed out"))?;
+    async fn sign_text(&self, text: &str) -> Result<String, KeyError> {
+        let output = timeout(COMMAND_TIMEOUT, self.run(text)).await.map_err(|_| self.error("timed out"))?;
         let output = output.map_err(|error| self.error(error.to_string()))?;
         if !output.status.success() {
             return Err(self.error(format!("failed: {}", output.status)));

@@ -1,7 +1,7 @@
 //! Requests of agents: registration, login, refresh and revocation of tokens.
 
-use super::{Api, ApiError, management::Changed, response::id};
-use crate::{PrivateKey, Sign};
+use super::{Api, ApiError, management::Changed, redacted_url, response::id};
+use crate::{PrivateKey, Scope, Sign};
 use countersign_identity::AgentId;
 use reqwest::Method;
 use secrecy::{ExposeSecret, SecretString};
@@ -18,6 +18,10 @@ pub struct Tokens {
     pub refresh_token: SecretString,
     /// The lifetime of the access token, in seconds.
     pub expires_in: u64,
+    /// The permissions that the tokens are limited to, from the token endpoint. `None` if the control plane did not state
+    /// them, as after a login with a challenge.
+    #[serde(skip)]
+    pub scope: Option<Scope>,
 }
 
 /// The response to a registration.
@@ -71,7 +75,11 @@ impl Api {
         let challenge_request = json!({ "agentId": agent, "serviceId": service });
         let challenge: Challenge =
             self.call(Method::POST, &["auth", "challenge"], None, Some(&challenge_request)).await?;
-        let signature = signer.sign_nonce(&challenge.nonce).await?;
+        // Another text than a nonce could be the signing input of a client assertion for another server.
+        if !challenge.nonce.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Err(ApiError::Unreadable(redacted_url(self.url.as_str())));
+        }
+        let signature = signer.sign_text(&challenge.nonce).await?;
         let login_request = json!({ "challengeId": challenge.challenge_id, "signature": signature });
         self.call(Method::POST, &["auth", "authenticate"], None, Some(&login_request)).await
     }

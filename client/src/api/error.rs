@@ -1,7 +1,7 @@
 //! Errors of requests to the control plane.
 
 use super::{redact::redacted_url, response::read_json};
-use crate::KeyError;
+use crate::{KeyError, Scope};
 use reqwest::{Response, header::RETRY_AFTER};
 use serde_json::{Map, Value};
 use std::{fmt::Write, time::Duration};
@@ -29,16 +29,16 @@ pub enum ApiError {
         /// The error of the HTTP client.
         error: reqwest::Error,
     },
-    /// The control plane returned an error response.
+    /// The control plane returned an error response: that of the API, or of the OAuth token endpoint (RFC 6749, section 5.2).
     #[error("{status} {code}: {message}{}", requirement(&details.fields))]
     Refused {
         /// The HTTP status.
         status: u16,
-        /// `error.code` of the response.
+        /// `error.code` of the response, or `error` of the token endpoint.
         code: String,
-        /// `error.message` of the response.
+        /// `error.message` of the response, or `error_description` of the token endpoint.
         message: String,
-        /// `error.details.reason` of the response.
+        /// `error.details.reason` of the response, or `reason` of the token endpoint.
         reason: Option<String>,
         /// Details of the response other than its code, message and reason.
         details: Box<ErrorDetails>,
@@ -48,6 +48,12 @@ pub enum ApiError {
     /// The response does not have the format that the API documents.
     #[error("{0} returned a response that is not one of the Countersign API")]
     Unreadable(String),
+    /// The control plane is older than its OAuth token endpoint: its metadata have no `token_endpoint`.
+    #[error("{0} has no OAuth token endpoint: its server metadata have no `token_endpoint`")]
+    NoTokenEndpoint(String),
+    /// The tokens have permissions that were not requested. The tokens are discarded.
+    #[error("the control plane granted permissions that were not requested: `{0}`")]
+    WiderScope(Scope),
     /// The URL of the control plane is not an https URL.
     #[error("`{}` is not an https URL", redacted_url(.0))]
     Url(String),
@@ -75,12 +81,16 @@ impl ApiError {
         body: &Value,
         (request_id, retry_after): (Option<String>, Option<Duration>),
     ) -> Self {
-        let text_at = |pointer| body.pointer(pointer).and_then(Value::as_str).map(without_control_characters);
+        // The errors of the API are objects, and those of the token endpoint are flat.
+        let text_at = |pointer, flat| {
+            let text = body.pointer(pointer).or_else(|| body.get(flat)).and_then(Value::as_str);
+            text.map(without_control_characters)
+        };
         Self::Refused {
             status,
-            code: text_at("/error/code").unwrap_or_default(),
-            message: text_at("/error/message").unwrap_or_default(),
-            reason: text_at("/error/details/reason"),
+            code: text_at("/error/code", "error").unwrap_or_default(),
+            message: text_at("/error/message", "error_description").unwrap_or_default(),
+            reason: text_at("/error/details/reason", "reason"),
             details: Box::new(ErrorDetails {
                 fields: body.pointer("/error/details").and_then(Value::as_object).cloned().unwrap_or_default(),
                 request_id,
@@ -91,14 +101,24 @@ impl ApiError {
 
     /// Whether the session has ended, so that a new login is required.
     pub fn ends_session(&self) -> bool {
-        matches!(self, Self::Refused { status: 401, reason: Some(reason), .. } if reason.starts_with("refresh_"))
+        match self {
+            Self::Refused { status: 401, reason: Some(reason), .. } if reason.starts_with("refresh_") => true,
+            Self::Refused { code, .. } => code == "invalid_grant",
+            _ => false,
+        }
     }
 
     /// The time to wait before the request is sent again, from the header `Retry-After`.
     pub const fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Refused { retry_after, .. } => *retry_after,
-            Self::Unreachable { .. } | Self::Unreadable(_) | Self::Url(_) | Self::Authority(_) | Self::Key(_) => None,
+            Self::Unreachable { .. }
+            | Self::Unreadable(_)
+            | Self::NoTokenEndpoint(_)
+            | Self::WiderScope(_)
+            | Self::Url(_)
+            | Self::Authority(_)
+            | Self::Key(_) => None,
         }
     }
 
@@ -113,7 +133,7 @@ impl ApiError {
         match self {
             Self::Unreachable { .. } | Self::Unreadable(_) => true,
             Self::Refused { status, .. } => *status >= 500 || *status == TOO_MANY_REQUESTS,
-            Self::Url(_) | Self::Authority(_) | Self::Key(_) => false,
+            Self::NoTokenEndpoint(_) | Self::WiderScope(_) | Self::Url(_) | Self::Authority(_) | Self::Key(_) => false,
         }
     }
 }
@@ -205,6 +225,22 @@ mod tests {
         assert_eq!(requirement_of(access), " (required: access owner or administrator; actual: subject ann)");
         let roles = json!({ "actual": { "roles": [] }, "required": { "roles": ["reader", "writer"] } });
         assert_eq!(requirement_of(roles), " (required: roles reader, writer; actual: roles none)");
+    }
+
+    #[test]
+    fn errors_of_the_api_and_of_the_token_endpoint_have_the_same_fields() {
+        for (status, body, ends_session) in [
+            (401, json!({ "error": { "code": "C", "message": "m", "details": { "reason": "refresh_used" } } }), true),
+            (401, json!({ "error": { "code": "C", "message": "m", "details": { "reason": "r" } } }), false),
+            (400, json!({ "error": "invalid_grant", "error_description": "m", "reason": "refresh_used" }), true),
+            (400, json!({ "error": "invalid_grant", "error_description": "m" }), true),
+            (400, json!({ "error": "invalid_scope", "error_description": "m", "reason": "r" }), false),
+        ] {
+            let error = ApiError::from_body(status, &body, (None, None));
+            assert_eq!(error.ends_session(), ends_session, "{body}");
+            let ApiError::Refused { code, message, .. } = error else { panic!("{body}") };
+            assert_eq!((code.is_empty(), message.as_str()), (false, "m"), "{body}");
+        }
     }
 
     #[test]

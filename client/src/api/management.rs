@@ -21,6 +21,9 @@ pub struct Service {
     pub owner: Option<HumanUser>,
     /// Whether the service accepts tokens that were issued for no service.
     pub accepts_unbound_tokens: bool,
+    /// The URLs under which clients reach the service. Older control planes have none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub resource_uris: Vec<String>,
     /// The name of the files that state it, if any do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub managed_by: Option<String>,
@@ -139,6 +142,9 @@ pub struct ServiceChange<'a> {
     /// Whether the service accepts tokens that were issued for no service.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accepts_unbound_tokens: Option<bool>,
+    /// The URLs under which clients reach the service, in place of all others. A new service has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resource_uris: Option<&'a [String]>,
     /// The name of the files that state the service.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub managed_by: Option<&'a str>,

@@ -1,5 +1,6 @@
 //! `countersign agent`: keys, registration, tokens, calls of services, and the status of agents.
 
+mod exec;
 mod own;
 mod register;
 mod show;
@@ -12,19 +13,20 @@ use super::{
     call::{self, CallArgs},
     complete,
     confirm::ConfirmArgs,
-    context::{Context, missing},
+    context::Context,
     enforcement::{ALLOWS, REFUSES, Receipt, ReceiptArgs},
     login::{LoginArgs, LoginResult, TokenPolicy, login},
+    oauth::{Door, OAuthArgs},
     output::{quoted, value_text},
     secret_file::SecretFile,
     time::rfc3339,
 };
 use clap::{Args, Subcommand, ValueHint};
 use clap_complete::ArgValueCandidates;
-use countersign_client::ApiError;
+use countersign_client::{ApiError, Scope};
 use secrecy::ExposeSecret;
 use serde_json::json;
-use std::{os::unix::process::CommandExt, path::PathBuf};
+use std::path::PathBuf;
 
 #[derive(Subcommand)]
 pub enum AgentCommand {
@@ -42,10 +44,17 @@ pub enum AgentCommand {
     #[command(after_help = register::HELP)]
     Register(register::RegisterArgs),
     /// Log in and print an access token
-    #[command(after_help = "Examples:\n  $ countersign agent login\n  \
+    #[command(
+        after_help = "With --oauth, the command logs in over the OAuth token endpoint of the control plane (RFC 6749, \
+        RFC 7523). --scope limits the tokens to some permissions of the agent, and --resource names a service by one of its \
+        resource URIs (RFC 8707). The profile saves these options: later commands and refreshes keep the limits, until \
+        --oauth sets others or --no-oauth removes them.\n\n\
+        Examples:\n  $ countersign agent login\n  $ countersign agent login --oauth --scope 'read list'\n  \
+        $ countersign agent login --oauth --resource https://mcp.example/\n  \
         $ curl -H \"Authorization: Bearer $(countersign agent login)\" https://service.example/\n\n\
-        Next: countersign agent call URL, which logs in by itself, or countersign token inspect")]
-    Login(TokenArgs),
+        Next: countersign agent call URL, which logs in by itself, or countersign token inspect"
+    )]
+    Login(AgentLoginArgs),
     /// Refresh the stored tokens and print the new access token
     #[command(after_help = "`call` and `exec` refresh a token that is about to expire.\n\n\
         Examples:\n  $ countersign agent refresh\n\n\
@@ -83,16 +92,9 @@ pub enum AgentCommand {
         Examples:\n  $ countersign agent readmit AGENT SERVICE\n\n\
         Next: countersign agent services AGENT")]
     Readmit(own::AdmissionArgs),
-    /// Run a command with an access token in its environment
-    #[command(
-        after_help = "The variable is COUNTERSIGN_TOKEN. The token is valid for its lifetime, by default an hour, and \
-        is not refreshed while the command runs. The exit code is that of the command; 127 if it is not found, 126 if it \
-        cannot be executed.\n\n\
-        Examples:\n  $ countersign agent exec -- ./job.sh\n  \
-        $ countersign agent exec -- sh -c 'curl -H \"Authorization: Bearer $COUNTERSIGN_TOKEN\" URL'\n\n\
-        Next: countersign agent show"
-    )]
-    Exec(ExecArgs),
+    /// Run a program with an access token and an OAuth token endpoint in its environment
+    #[command(after_help = exec::HELP)]
+    Exec(exec::ExecArgs),
     /// Call a service with an access token and print the body of the response
     #[command(
         after_help = "The command logs in or refreshes the token if necessary. Exit code 3 if the service answers 401 or 403, 1 \
@@ -147,12 +149,11 @@ pub struct TokenArgs {
 }
 
 #[derive(Args)]
-pub struct ExecArgs {
+pub struct AgentLoginArgs {
     #[command(flatten)]
-    login: LoginArgs,
-    /// The command and its arguments, after `--`
-    #[arg(last = true, required = true, value_name = "CMD", value_hint = ValueHint::CommandWithArguments)]
-    command: Vec<std::ffi::OsString>,
+    token: TokenArgs,
+    #[command(flatten)]
+    oauth: OAuthArgs,
 }
 
 #[derive(Args)]
@@ -209,14 +210,16 @@ async fn run_command(context: &Context, command: AgentCommand) -> Result<Command
     match command {
         AgentCommand::Keygen { key } => register::keygen(context, key),
         AgentCommand::Register(args) => register::register(context, args).await,
-        AgentCommand::Login(args) => get_token(context, &args, TokenPolicy::NewLogin).await,
-        AgentCommand::Refresh(args) => get_token(context, &args, TokenPolicy::Refresh).await,
+        AgentCommand::Login(AgentLoginArgs { token, oauth }) => {
+            get_token(context, &token, oauth.door()?, TokenPolicy::NewLogin).await
+        }
+        AgentCommand::Refresh(args) => get_token(context, &args, Door::OfProfile, TokenPolicy::Refresh).await,
         AgentCommand::Show(args) => show::show(context, args).await,
         AgentCommand::List(args) => own::list(context, args).await,
         AgentCommand::Services(args) => own::services(context, args).await,
         AgentCommand::Leave(args) => own::set_admission(context, args, false).await,
         AgentCommand::Readmit(args) => own::set_admission(context, args, true).await,
-        AgentCommand::Exec(args) => exec(context, args).await,
+        AgentCommand::Exec(args) => exec::exec(context, args).await,
         AgentCommand::Call(args) => call::run(context, &args).await,
         AgentCommand::Suspend(args) => set_status(context, args, "suspended").await,
         AgentCommand::Reactivate(args) => set_status(context, args, "active").await,
@@ -230,38 +233,36 @@ async fn run_command(context: &Context, command: AgentCommand) -> Result<Command
     }
 }
 
-async fn get_token(context: &Context, args: &TokenArgs, policy: TokenPolicy) -> Result<CommandOutput, CliError> {
+async fn get_token(
+    context: &Context,
+    args: &TokenArgs,
+    door: Door<'_>,
+    policy: TokenPolicy,
+) -> Result<CommandOutput, CliError> {
     let file = args.out.as_deref().map(SecretFile::create).transpose()?;
-    let LoginResult { tokens, saved } = login(context, &args.login, policy).await?;
+    let LoginResult { tokens, saved } = login(context, &args.login, door, policy).await?;
     let agent = args.login.agent.id_or_default(context)?;
-    let mut json = json!({ "agentId": agent, "expiresAt": rfc3339(tokens.expires_at) });
+    let mut notes: Vec<_> = tokens.scope.iter().map(granted_scope).collect();
+    let mut json = json!({ "agentId": agent, "expiresAt": rfc3339(tokens.expires_at), "scope": tokens.scope });
     let output = if let Some(file) = file {
         let path = file.write(&tokens.access_token)?;
         json["file"] = json!(path);
-        CommandOutput::new(agent, json).with_note(format!("The token is in {}.", path.display()))
+        notes.insert(0, format!("The token is in {}.", path.display()));
+        CommandOutput::new(agent, json)
     } else {
         let access_token = tokens.access_token.expose_secret();
         json["accessToken"] = json!(access_token);
         let hint_if_lost = "the token was not printed; `countersign agent login` prints a new one".to_owned();
         CommandOutput::new(access_token, json).with_hint_if_lost(hint_if_lost)
     };
-    Ok(output.with_profile_result(saved))
+    Ok(output.with_note(notes.join("\n")).with_profile_result(saved))
 }
 
-async fn exec(context: &Context, args: ExecArgs) -> Result<CommandOutput, CliError> {
-    let Some((program, arguments)) = args.command.split_first() else {
-        return Err(missing("the command", "countersign agent exec -- CMD"));
-    };
-    let login = login(context, &args.login, TokenPolicy::Valid).await?;
-    if let Some(warning) = login.warning() {
-        context.messages.warning(&warning);
+fn granted_scope(scope: &Scope) -> String {
+    if scope.is_empty() {
+        return "Granted scope: none, because the agent has none of the permissions.".to_owned();
     }
-    // The command replaces this process, so that signals and the exit code need no forwarding.
-    let error = std::process::Command::new(program)
-        .args(arguments)
-        .env("COUNTERSIGN_TOKEN", login.tokens.access_token.expose_secret())
-        .exec();
-    Err(CliError::NotStarted { program: program.to_string_lossy().into_owned(), error })
+    format!("Granted scope: {scope}")
 }
 
 async fn delete(context: &Context, args: RevokeArgs) -> Result<CommandOutput, CliError> {

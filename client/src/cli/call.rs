@@ -6,6 +6,7 @@ use super::{
     hints::hint_for_tls_error,
     ids::redacted_argument,
     login::{LoginArgs, TokenPolicy, login},
+    oauth::Door,
 };
 use clap::{Args, ValueHint};
 use countersign_client::api::{
@@ -74,10 +75,10 @@ struct Request {
 /// Calls the service. If the service refuses a stored token, logs in and calls the service a second time.
 pub async fn run(context: &Context, args: &CallArgs) -> Result<CommandOutput, CliError> {
     let request = Request::new(context, args)?;
-    let mut result = login(context, &args.login, TokenPolicy::Valid).await?;
+    let mut result = login(context, &args.login, Door::OfProfile, TokenPolicy::Valid).await?;
     let mut response = request.send(&result.tokens.access_token).await?;
     if response.status == 401 && RESOLVED_BY_LOGIN.contains(&response.reason().as_str()) {
-        result = login(context, &args.login, TokenPolicy::NewLogin).await?;
+        result = login(context, &args.login, Door::OfProfile, TokenPolicy::NewLogin).await?;
         response = request.send(&result.tokens.access_token).await?;
     }
     if let Some(warning) = result.warning() {

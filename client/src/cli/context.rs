@@ -38,6 +38,8 @@ pub struct Context {
     loaded_authority: OnceLock<PathBuf>,
     /// The service that a command uses, if it is that of the profile.
     service_of_profile: OnceLock<String>,
+    /// The file of a private key that a warning was about. A command that reads a file twice warns once.
+    insecure_key: OnceLock<PathBuf>,
 }
 
 impl Context {
@@ -50,8 +52,17 @@ impl Context {
         if let Some(agent) = &profile.agent {
             messages.placeholders.set(Placeholder::Agent, agent);
         }
-        let (loaded_authority, service_of_profile) = (OnceLock::new(), OnceLock::new());
-        Ok(Self { profiles, name, profile, messages, timeout, observer, loaded_authority, service_of_profile })
+        Ok(Self {
+            profiles,
+            name,
+            profile,
+            messages,
+            timeout,
+            observer,
+            loaded_authority: OnceLock::new(),
+            service_of_profile: OnceLock::new(),
+            insecure_key: OnceLock::new(),
+        })
     }
 
     /// The format of the output.
@@ -144,7 +155,9 @@ impl Context {
     /// Reads an agent's private key, and warns if other users can read it.
     pub fn private_key(&self, path: &Path) -> Result<PrivateKey, CliError> {
         let key = PrivateKey::read(path)?;
-        if let Some(mode) = insecure_mode(path) {
+        if let Some(mode) = insecure_mode(path)
+            && self.insecure_key.set(path.to_owned()).is_ok()
+        {
             let path = path.display().to_string();
             let text = format!("other users can access {path} (mode {mode:04o}); chmod 600 {}", quoted(&path));
             self.messages.warning(&text);

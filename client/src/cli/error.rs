@@ -236,7 +236,8 @@ impl CliError {
 fn exit_code_of(status: u16, code: &str) -> u8 {
     match (status, code) {
         (400, "VALIDATION_ERROR") => USAGE,
-        (400, "INVALID_SIGNATURE") | (401 | 403 | 404, _) => DENIED,
+        (400, "INVALID_SIGNATURE" | "invalid_grant" | "invalid_scope" | "invalid_target" | "unauthorized_client")
+        | (401 | 403 | 404, _) => DENIED,
         _ => FAILED,
     }
 }

@@ -102,6 +102,12 @@ fn fixed_hint(error: &CliError) -> Option<&'static str> {
             "is --server (COUNTERSIGN_URL) that of a control plane? Use the port of the API (8443 by default), not the sync \
              port (8444)",
         ),
+        CliError::Api(ApiError::NoTokenEndpoint(_)) => Some(
+            "update the control plane; or log in with a challenge: without --oauth, --scope and --resource, or with --no-oauth",
+        ),
+        CliError::Api(ApiError::WiderScope(_)) => {
+            Some("the tokens were discarded; ask the operator of the control plane")
+        }
         CliError::Api(ApiError::Key(error)) | CliError::Key(error) => hint_for_key_error(error),
         CliError::Issuer(error) => human::hint_for_issuer_error(error),
         CliError::NotStarted { .. } => Some("countersign agent exec -- CMD runs a program from PATH"),
@@ -175,8 +181,8 @@ fn hint_for_key_error(error: &KeyError) -> Option<&'static str> {
             Some("no key is overwritten: for another agent, use another --profile or --key")
         }
         KeyError::Malformed(_) => Some("`countersign agent keygen` creates a key of the right kind"),
-        KeyError::Signer { .. } => Some(
-            "the signer reads the nonce from standard input and must print the signature (ECDSA P-256, SHA-256), as hex or bytes",
+        KeyError::Signer { .. } | KeyError::Signature => Some(
+            "the signer reads the text to sign from standard input and must print the signature (ECDSA P-256, SHA-256), as hex or bytes",
         ),
         KeyError::File { .. } | KeyError::Encoding => None,
     }
@@ -207,7 +213,10 @@ fn hint_for_reason(reason: &str) -> Option<&'static str> {
         "agent_suspended" => "its owner can run: countersign agent reactivate AGENT",
         "agent_revoked" => "revocation is final; create a new agent: countersign agent keygen --profile NAME",
         "agent_left" => "the owner of the agent can run: countersign agent readmit AGENT SERVICE",
-        "challenge_expired" | "challenge_used" => RETRY,
+        "challenge_expired" | "challenge_used" | "assertion_used" => RETRY,
+        "assertion_invalid" | "assertion_expired" => {
+            "does the agent exist, and is the clock of this machine right? countersign doctor"
+        }
         "token_malformed" | "token_signature_invalid" | "token_claims_invalid" => {
             "is it a token of this control plane? `countersign agent login` gets one"
         }
@@ -229,7 +238,11 @@ fn hint_for_code(code: &str) -> Option<&'static str> {
             "`countersign key list` and `countersign signing-key list` show the keys; is there a wrong path in --server \
              (COUNTERSIGN_URL)?"
         }
-        "INVALID_SIGNATURE" => "does this key belong to this agent? `countersign agent show` shows both",
+        "INVALID_SIGNATURE" | "invalid_client" => {
+            "does this key belong to this agent? `countersign agent show` shows both"
+        }
+        "invalid_scope" => "`countersign token inspect` shows the permissions of the agent: name only these in --scope",
+        "invalid_target" => "check the service or the resource: --service, --resource",
         _ => return None,
     })
 }

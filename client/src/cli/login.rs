@@ -1,4 +1,6 @@
 //! Obtains tokens for the commands of an agent, and stores them in the profile.
+//!
+//! Invariant: the tokens of a command are limited to the scope of the profile, unless an option names another scope.
 
 use super::{
     CliError,
@@ -6,11 +8,13 @@ use super::{
     complete,
     context::{Context, missing},
     ids::service_id,
+    oauth::{Door, LimitArgs},
 };
 use clap::{Args, ValueHint};
 use clap_complete::ArgValueCandidates;
 use countersign_client::{
-    ApiError, ProfileError, Session, SessionTokens, Signer, SignerCommand, clock, profile::TokenSubject,
+    ApiError, LoginMethod, Profile, ProfileError, Scope, Session, SessionTokens, Signer, SignerCommand, TokenRequest,
+    clock, profile::TokenSubject,
 };
 use std::path::PathBuf;
 
@@ -28,7 +32,7 @@ pub struct LoginArgs {
     /// last login, if it holds a role there]
     #[arg(long, add = ArgValueCandidates::new(complete::service_ids))]
     pub service: Option<String>,
-    /// Remove the saved service from the profile, so that the control plane chooses the audience
+    /// Remove the saved service or resource from the profile, so that the control plane chooses the audience
     #[arg(long, conflicts_with = "service")]
     pub no_service: bool,
 }
@@ -39,7 +43,7 @@ pub struct SignerArgs {
     /// The file with the agent's private key [default: the key of the profile]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub key: Option<PathBuf>,
-    /// A command that signs instead: it reads the nonce from standard input and prints the signature
+    /// A command that signs instead: it reads the text to sign from standard input and prints the signature
     #[arg(
         long,
         value_name = "COMMAND",
@@ -101,37 +105,128 @@ impl LoginResult {
     }
 }
 
-/// Obtains tokens, and stores them if the agent is the profile's agent.
-pub async fn login(context: &Context, args: &LoginArgs, policy: TokenPolicy) -> Result<LoginResult, CliError> {
-    let agent = args.agent.id_or_default(context)?;
-    let is_profile_agent = context.profile.agent.as_ref() == Some(&agent);
-    let requested = args.service.clone().map(service_id).transpose()?;
-    let saved_audience = context.profile.audience.clone().filter(|_| is_profile_agent && !args.no_service);
-    let uses_saved_audience = requested.is_none() && saved_audience.is_some();
-    let audience = requested.or(saved_audience);
-    let subject = TokenSubject { url: context.url(&args.server)?, agent: agent.clone(), audience: audience.clone() };
-    let session = || -> Result<_, CliError> {
-        Ok(Session::new(context.api(&args.server)?, args.signer.open(context)?, agent, audience.clone()))
-    };
-    if !is_profile_agent {
-        return Ok(LoginResult { tokens: request_tokens(&session()?, policy).await?, saved: Ok(()) });
+/// What the tokens of a command are for. Options override the profile.
+pub struct TokenTarget {
+    /// The id of the service. A resource replaces it.
+    audience: Option<String>,
+    /// The request to the OAuth token endpoint; `None` for a login with a challenge.
+    pub oauth: Option<TokenRequest>,
+    /// Whether the service or the resource is that of the profile.
+    is_saved: bool,
+}
+
+impl TokenTarget {
+    /// The service or resource.
+    pub fn resource(&self) -> Option<&str> {
+        let resource = self.oauth.as_ref().and_then(|request| request.resource.as_deref());
+        resource.or(self.audience.as_deref())
     }
-    let with_hint = |error| {
-        if uses_saved_audience {
-            CliError::with_hint(error, "SERVICE_NOT_FOUND", || hint_for_saved_audience(context))
-        } else {
-            error.into()
+
+    /// The scope.
+    pub fn scope(&self) -> Option<&Scope> {
+        self.oauth.as_ref()?.scope.as_ref()
+    }
+
+    /// How a session obtains the tokens.
+    pub fn method(&self) -> LoginMethod {
+        let resource = self.resource().map(str::to_owned);
+        match &self.oauth {
+            None => LoginMethod::Challenge { service: resource },
+            Some(request) => LoginMethod::OAuth(TokenRequest { resource, scope: request.scope.clone() }),
         }
+    }
+
+    /// The warning for tokens without a permission that was requested.
+    pub fn warning_for_granted(&self, granted: Option<&Scope>) -> Option<String> {
+        let missing = self.scope()?.without(granted?);
+        (!missing.is_empty()).then(|| {
+            format!("the control plane granted less than the requested scope: the agent does not have `{missing}`")
+        })
+    }
+
+    /// The warning for a profile whose later tokens have a wider scope than those before.
+    fn warning_for_saved(&self, context: &Context) -> Option<String> {
+        let before = context.profile.oauth.as_ref()?.scope.as_ref()?;
+        let is_within = self.scope().is_some_and(|scope| scope.is_within(before));
+        (!is_within).then(|| format!("the profile {} is no longer limited to the scope `{before}`", context.name))
+    }
+}
+
+impl LoginArgs {
+    /// What the tokens of an agent are for.
+    pub fn target(&self, context: &Context, agent: &str, door: Door) -> Result<TokenTarget, CliError> {
+        let saved = if is_profile_agent(context, agent) { context.profile.clone() } else { Profile::default() };
+        let (saved_audience, saved_oauth) = if self.no_service {
+            (None, saved.oauth.map(|request| TokenRequest { resource: None, ..request }))
+        } else {
+            (saved.audience, saved.oauth)
+        };
+        let service = self.service.clone().map(service_id).transpose()?;
+        let (saved_resource, saved_scope) =
+            saved_oauth.clone().map(|request| (request.resource, request.scope)).unwrap_or_default();
+        let saved_resource = saved_resource.filter(|_| service.is_none());
+        let is_limited = saved_oauth.is_some();
+        let with_limits = |limits: &LimitArgs, scope: Option<Scope>| TokenRequest {
+            resource: limits.resource.clone().or_else(|| saved_resource.clone()),
+            scope,
+        };
+        let oauth = match door {
+            Door::Challenge => None,
+            Door::OfProfile => is_limited.then(|| with_limits(&LimitArgs::default(), saved_scope)),
+            Door::OAuth(limits) => Some(with_limits(limits, limits.scope.clone())),
+            Door::Limited(limits) => {
+                let scope = limits.scope.clone().or(saved_scope);
+                (is_limited || !limits.is_empty()).then(|| with_limits(limits, scope))
+            }
+        };
+        let has_resource = oauth.as_ref().is_some_and(|request| request.resource.is_some());
+        let is_saved = service.is_none() && !matches!(door, Door::OAuth(limits) if limits.resource.is_some());
+        let audience = service.or(saved_audience).filter(|_| !has_resource);
+        Ok(TokenTarget { audience, oauth, is_saved })
+    }
+}
+
+fn is_profile_agent(context: &Context, agent: &str) -> bool {
+    context.profile.agent.as_deref() == Some(agent)
+}
+
+/// Obtains tokens, and stores them if the agent is the profile's agent. Warns if they have fewer permissions than
+/// requested.
+pub async fn login(
+    context: &Context,
+    args: &LoginArgs,
+    door: Door<'_>,
+    policy: TokenPolicy,
+) -> Result<LoginResult, CliError> {
+    let agent = args.agent.id_or_default(context)?;
+    let target = args.target(context, &agent, door)?;
+    let session = || -> Result<_, CliError> {
+        let (api, signer) = (context.api(&args.server)?, args.signer.open(context)?);
+        Ok(Session::with_method(api, signer, agent.clone(), target.method()))
     };
+    if !is_profile_agent(context, &agent) {
+        let tokens = request_tokens(&session()?, policy).await?;
+        warn(context, target.warning_for_granted(tokens.scope.as_ref()));
+        return Ok(LoginResult { tokens, saved: Ok(()) });
+    }
+    let save_target = || {
+        warn(context, target.warning_for_saved(context));
+        context.update_profile(|profile| {
+            profile.audience.clone_from(&target.audience);
+            profile.oauth.clone_from(&target.oauth);
+        })
+    };
+    let (audience, oauth) = (target.audience.clone(), target.oauth.clone());
+    let subject = TokenSubject { url: context.url(&args.server)?, agent: agent.clone(), audience, oauth };
 
     let lock = context.profiles.lock(&context.name);
     let stored = context.profiles.tokens(&context.name, &subject)?;
     let is_current = |tokens: &&SessionTokens| policy == TokenPolicy::Valid && clock::now() < tokens.refresh_at;
     if let Some(tokens) = stored.as_ref().filter(is_current) {
-        let saved = context.update_profile(|profile| profile.audience = audience);
-        return Ok(LoginResult { tokens: tokens.clone(), saved });
+        return Ok(LoginResult { tokens: tokens.clone(), saved: save_target() });
     }
     let session = session()?;
+    let with_hint = |error| with_hint_for_saved_target(context, &target, error);
     // A refresh token can be used once, so it is not used if its successor cannot be stored.
     let (tokens, saved) = match lock.and_then(|lock| context.check_writable().map(|()| lock)) {
         Err(error) if policy == TokenPolicy::Refresh => return Err(error.into()),
@@ -139,18 +234,30 @@ pub async fn login(context: &Context, args: &LoginArgs, policy: TokenPolicy) -> 
         Ok(_lock) => {
             let tokens = request_tokens(&session.resume(stored), policy).await.map_err(with_hint)?;
             let saved = context.profiles.save_tokens(&context.name, &subject, &tokens);
-            (tokens, saved.and_then(|()| context.update_profile(|profile| profile.audience = audience)))
+            (tokens, saved.and_then(|()| save_target()))
         }
     };
+    warn(context, target.warning_for_granted(tokens.scope.as_ref()));
     Ok(LoginResult { tokens, saved })
 }
 
-fn hint_for_saved_audience(context: &Context) -> String {
-    let (name, service) = (&context.name, context.profile.audience.as_deref().unwrap_or_default());
-    format!(
-        "the profile {name} logs in for the service {service}, which may be deleted: `countersign agent login --no-service` \
-         removes it from the profile"
-    )
+fn warn(context: &Context, warning: Option<String>) {
+    if let Some(warning) = warning {
+        context.messages.warning(&warning);
+    }
+}
+
+/// Adds a hint to the error for an unknown service, if the service is that of the profile.
+fn with_hint_for_saved_target(context: &Context, target: &TokenTarget, error: ApiError) -> CliError {
+    let Some(resource) = target.resource().filter(|_| target.is_saved) else { return error.into() };
+    let code = if target.oauth.is_some() { "invalid_target" } else { "SERVICE_NOT_FOUND" };
+    let (name, kind) = (&context.name, if target.audience.is_some() { "service" } else { "resource" });
+    CliError::with_hint(error, code, || {
+        format!(
+            "the profile {name} logs in for the {kind} {resource}, which may be deleted: `countersign agent login --no-service` removes it \
+             from the profile"
+        )
+    })
 }
 
 async fn request_tokens(session: &Session<Signer>, policy: TokenPolicy) -> Result<SessionTokens, ApiError> {

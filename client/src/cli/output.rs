@@ -20,6 +20,8 @@ pub struct CommandOutput {
     hint_if_lost: String,
     /// The error of a command that also returns data.
     pub error: Option<CliError>,
+    /// The exit code of a program that the command ran.
+    pub program_exit_code: u8,
 }
 
 /// Data as text.
@@ -84,6 +86,11 @@ impl CommandOutput {
     /// Sets the error.
     pub fn with_error(self, error: Option<CliError>) -> Self {
         Self { error, ..self }
+    }
+
+    /// The result of a command that ran a program: the exit code of the program.
+    pub fn of_program(exit_code: u8) -> Self {
+        Self { program_exit_code: exit_code, ..Self::default() }
     }
 
     /// Sets the error if the profile could not be saved.

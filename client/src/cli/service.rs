@@ -39,11 +39,13 @@ pub enum ServiceCommand {
         Next: countersign key list, countersign role list"
     )]
     Show(ShowArgs),
-    /// Change the name of a service, or whether it accepts unbound tokens
+    /// Change the name of a service, its resource URIs, or whether it accepts unbound tokens
     #[command(after_help = "The token of an agent without any role has no service as its audience: it is unbound. A \
         service that receives one could use it at other services. A service whose roles grant many \
-        permissions should refuse unbound tokens. Every proxy applies the change when it receives it.\n\n\
-        Examples:\n  $ countersign service change --name Store\n  $ countersign service change --refuse-unbound\n\n\
+        permissions should refuse unbound tokens. OAuth and MCP clients find the control plane from the resource URIs \
+        of the service, the URLs under which they reach it. Every proxy applies the change when it receives it.\n\n\
+        Examples:\n  $ countersign service change --name Store\n  $ countersign service change --refuse-unbound\n  \
+        $ countersign service change --resource-uri https://api.example.com/mcp\n\n\
         Next: countersign service show")]
     Change(ChangeArgs),
     /// Offer a service to another human user, accept an offered service, or list the offers to you
@@ -90,6 +92,12 @@ pub struct ChangeArgs {
     /// Accept unbound tokens
     #[arg(long)]
     accept_unbound: bool,
+    /// A URL under which clients reach the service; repeat it for several. They replace all others
+    #[arg(long, value_name = "URL", conflicts_with = "no_resource_uris")]
+    resource_uri: Vec<String>,
+    /// Remove all resource URIs
+    #[arg(long)]
+    no_resource_uris: bool,
     #[command(flatten)]
     wait: WaitArgs,
 }
@@ -123,7 +131,7 @@ async fn create(context: &Context, args: CreateArgs) -> Result<CommandOutput, Cl
     let token = &human.credential(context).await?;
     context.check_writable()?;
     let accepts_unbound_tokens = Some(!refuse_unbound);
-    let new = ServiceChange { name: Some(&name), accepts_unbound_tokens, managed_by: None };
+    let new = ServiceChange { name: Some(&name), accepts_unbound_tokens, ..ServiceChange::default() };
     let service = api.create_service(token, new).await?;
     let saved = context.update_profile(|profile| profile.service = Some(service.service_id.clone()));
     if variable("COUNTERSIGN_SERVICE_KEY").is_some() {
@@ -181,15 +189,19 @@ fn with_id(service: ServiceArg, id: Option<String>) -> ServiceArg {
 }
 
 async fn change(context: &Context, args: ChangeArgs) -> Result<CommandOutput, CliError> {
-    let ChangeArgs { target: ShowArgs { human, service, id }, name, refuse_unbound, accept_unbound, wait } = args;
+    let ChangeArgs { target, name, refuse_unbound, accept_unbound, resource_uri, no_resource_uris, wait } = args;
+    let ShowArgs { human, service, id } = target;
     let accepts_unbound_tokens = (refuse_unbound || accept_unbound).then_some(accept_unbound);
-    if name.is_none() && accepts_unbound_tokens.is_none() {
-        let text = "no change is set: pass --name, --refuse-unbound or --accept-unbound";
+    let resource_uris = (no_resource_uris || !resource_uri.is_empty()).then_some(&*resource_uri);
+    if name.is_none() && accepts_unbound_tokens.is_none() && resource_uris.is_none() {
+        let text =
+            "no change is set: pass --name, --refuse-unbound, --accept-unbound, --resource-uri or --no-resource-uris";
         return Err(CliError::Usage(text.to_owned()));
     }
     let (api, service) = (context.api(&human.server)?, context.service(&with_id(service, id))?);
     let credential = human.credential(context).await?;
-    let change = ServiceChange { name: name.as_deref(), accepts_unbound_tokens, managed_by: None };
+    let name = name.as_deref();
+    let change = ServiceChange { name, accepts_unbound_tokens, resource_uris, ..ServiceChange::default() };
     let changed = api.change_service(&credential, &service, change).await?;
     let receipt = Receipt::of(context, &api, wait.of(&service, &credential), changed.revision).await;
     let text = receipt.details(rows(&changed), if changed.accepts_unbound_tokens { ALLOWS } else { REFUSES });
@@ -197,14 +209,14 @@ async fn change(context: &Context, args: ChangeArgs) -> Result<CommandOutput, Cl
 }
 
 fn rows(service: &Service) -> Vec<(&'static str, String)> {
-    let Service { service_id, name, owner: _, accepts_unbound_tokens: _, managed_by, created_at, revision: _ } =
-        service;
+    let Service { service_id, name, resource_uris, managed_by, created_at, .. } = service;
     let mut rows = vec![
         ("service", service_id.clone()),
         ("name", name.clone()),
         ("unbound tokens", unbound_tokens(service).into()),
         ("created", created_at.clone()),
     ];
+    rows.extend(resource_uris.iter().map(|uri| ("resource URI", uri.clone())));
     rows.extend(managed_by.clone().map(|managed_by| ("managed by", managed_by)));
     rows
 }

@@ -206,7 +206,7 @@ fn check_claims(claims: &Claims, service: Option<&str>, now: Timestamp) -> Resul
         return Err(Reason::TokenNotYetValid.into());
     }
     match service {
-        Some(service) if service != claims.aud => Err(Reason::TokenAudienceMismatch.into()),
+        Some(service) if service != claims.aud.as_str() => Err(Reason::TokenAudienceMismatch.into()),
         _ => Ok(()),
     }
 }
@@ -258,7 +258,7 @@ fn explicit_token(token: Option<SecretString>) -> Result<Option<SecretString>, C
 fn stored_tokens(context: &Context, url: Option<String>) -> Result<Option<(TokenSubject, SessionTokens)>, CliError> {
     let profile = &context.profile;
     let (Some(url), Some(agent)) = (url, profile.agent.clone()) else { return Ok(None) };
-    let subject = TokenSubject { url, agent, audience: profile.audience.clone() };
+    let subject = profile.token_subject(url, agent);
     let tokens = context.profiles.tokens(&context.name, &subject)?;
     Ok(tokens.map(|tokens| (subject, tokens)))
 }

@@ -1,5 +1,7 @@
 //! The command line `countersign`, and clients in other languages.
 
+mod agent_exec;
+mod agent_oauth;
 mod client;
 mod client_advice;
 mod client_commands;

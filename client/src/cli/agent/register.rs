@@ -132,6 +132,7 @@ pub async fn register(context: &Context, args: RegisterArgs) -> Result<CommandOu
             signer: key.signer,
             public_key_hash: Some(agent.public_key_hash.clone()),
             audience: None,
+            oauth: None,
             service: profile.service.take(),
             login: profile.login.take(),
         };

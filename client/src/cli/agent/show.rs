@@ -9,7 +9,7 @@ use crate::cli::{
     time::rfc3339,
 };
 use clap::Args;
-use countersign_client::{PrivateKey, SessionTokens, SignerCommand, clock, profile::TokenSubject};
+use countersign_client::{PrivateKey, SessionTokens, SignerCommand, clock};
 use countersign_identity::P256PublicKey;
 use serde_json::{Value, json};
 
@@ -81,14 +81,20 @@ fn profile_fields(context: &Context, agent: &str) -> Result<Fields, CliError> {
     }
     let hash = profile.public_key_hash.clone().or_else(|| profile.key.as_deref().and_then(public_key_hash));
     fields.push(("publicKeyHash", json!(hash)));
-    let subject = TokenSubject {
-        url: profile.url.clone().unwrap_or_default(),
-        agent: agent.to_owned(),
-        audience: profile.audience.clone(),
-    };
+    if let Some(request) = &profile.oauth {
+        fields.extend([
+            ("login", json!("oauth")),
+            ("resource", json!(request.resource)),
+            ("scope", json!(request.scope)),
+        ]);
+    }
+    let subject = profile.token_subject(profile.url.clone().unwrap_or_default(), agent.to_owned());
     let tokens = context.profiles.tokens(&context.name, &subject)?;
     fields.push(("token", json!(token_state(tokens.as_ref()))));
-    fields.push(("tokenExpiresAt", json!(tokens.map(|tokens| rfc3339(tokens.expires_at)))));
+    fields.push(("tokenExpiresAt", json!(tokens.as_ref().map(|tokens| rfc3339(tokens.expires_at)))));
+    if let Some(scope) = tokens.and_then(|tokens| tokens.scope) {
+        fields.push(("tokenScope", json!(scope)));
+    }
     Ok(fields)
 }
 

@@ -67,6 +67,7 @@ async fn make_service<'a>(
                 name: Some(name),
                 accepts_unbound_tokens: *accepts_unbound,
                 managed_by: managed_by.as_deref(),
+                ..ServiceChange::default()
             };
             match create_service(context, access, new).await {
                 Ok(id) => {

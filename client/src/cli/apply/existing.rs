@@ -58,6 +58,7 @@ impl Access {
                 name,
                 owner: None,
                 accepts_unbound_tokens: true,
+                resource_uris: Vec::new(),
                 managed_by: declared.first().and_then(|it| it.managed_by.clone()),
                 created_at: String::new(),
                 revision: None,

@@ -1,0 +1,143 @@
+//! `countersign agent exec`: runs a program that gets access tokens of the agent from a token endpoint on this machine.
+//!
+//! `endpoint` answers the requests of the program, `client_authentication` checks its secret, `token_request` checks what it
+//! requests, and `token_source` obtains tokens from the control plane. `child` runs the program. Invariants: the program
+//! gets access tokens that are at most as wide as the options of the command, and neither the private key nor a refresh
+//! token; and the client secret is in the environment of the program only, in no argument list.
+
+mod child;
+mod client_authentication;
+mod endpoint;
+mod token_request;
+mod token_source;
+
+use crate::cli::{
+    CliError, CommandOutput,
+    context::{Context, missing},
+    login::{LoginArgs, TokenPolicy, login},
+    loopback::BoundServer,
+    oauth::{Door, LimitArgs},
+};
+use clap::{Args, ValueHint};
+use client_authentication::ClientCredentials;
+use endpoint::{Endpoint, EndpointUrls};
+use secrecy::{ExposeSecret, SecretString};
+use std::{ffi::OsString, sync::Arc};
+use token_request::Limits;
+use token_source::TokenSource;
+use tokio::process::Command;
+
+/// Variables with credentials of people and services, which the program does not get.
+const OTHER_CREDENTIALS: [&str; 5] = [
+    "COUNTERSIGN_HUMAN_TOKEN",
+    "COUNTERSIGN_HUMAN_TOKEN_FILE",
+    "COUNTERSIGN_SERVICE_KEY",
+    "COUNTERSIGN_SERVICE_KEY_FILE",
+    "COUNTERSIGN_WEBHOOK_SECRET",
+];
+
+pub const HELP: &str = "\
+The program finds an access token in COUNTERSIGN_TOKEN. The token is not refreshed. A program that runs longer, or that expects \
+an OAuth server, requests tokens from a token endpoint that runs on 127.0.0.1 as long as the program does. The endpoint has \
+the grant type client_credentials, and the client authentication client_secret_basic and client_secret_post.
+
+Variables of the program:
+  COUNTERSIGN_TOKEN                  An access token
+  OAUTH_TOKEN_URL                    The URL of the token endpoint
+  OAUTH_CLIENT_ID                    The id of the agent
+  OAUTH_CLIENT_SECRET                A random secret, which is valid for this run
+  OAUTH_ISSUER                       A URL with server metadata (RFC 8414) that name the token endpoint
+  OAUTH_SCOPE, OAUTH_RESOURCE        The scope, and the service or resource, if they are limited
+  NO_PROXY, no_proxy                 With 127.0.0.1, if a proxy is set
+
+The tokens are limited to --scope, and are for --service or --resource. The program can request a narrower scope, but no wider \
+one and no other resource. Without these options, the settings of the profile apply. With --scope or --resource, the command \
+logs in over OAuth, and does not change the profile.
+
+Signals are passed on. The exit code is that of the program; 128 plus the number of the signal that ended it; 127 if the \
+program is not found, 126 if it cannot be executed.
+
+Examples:
+  $ countersign agent exec -- ./job.sh
+  $ countersign agent exec --scope read --resource https://mcp.example/ -- ./mcp-client
+  $ countersign agent exec -- sh -c 'TOKEN_ENDPOINT=$OAUTH_TOKEN_URL exec ./other-names'
+
+Next: countersign agent show";
+
+#[derive(Args)]
+pub struct ExecArgs {
+    #[command(flatten)]
+    login: LoginArgs,
+    #[command(flatten)]
+    limits: LimitArgs,
+    /// The program and its arguments, after `--`
+    #[arg(last = true, required = true, value_name = "CMD", value_hint = ValueHint::CommandWithArguments)]
+    command: Vec<OsString>,
+}
+
+/// Runs the program, and returns its exit code.
+pub async fn exec(context: &Context, args: ExecArgs) -> Result<CommandOutput, CliError> {
+    let ExecArgs { login: login_args, limits, command } = args;
+    let Some((program, arguments)) = command.split_first() else {
+        return Err(missing("the command", "countersign agent exec -- CMD"));
+    };
+    let agent = login_args.agent.id_or_default(context)?;
+    let target = login_args.target(context, &agent, Door::Limited(&limits))?;
+    let (api, signer) = (context.api(&login_args.server)?, login_args.signer.open(context)?);
+    let source = TokenSource::new(api, signer, agent.clone(), &target);
+    let token = if limits.is_empty() {
+        stored_token(context, &login_args).await?
+    } else {
+        let tokens = source.tokens(None).await?;
+        if let Some(warning) = target.warning_for_granted(tokens.scope.as_ref()) {
+            context.messages.warning(&warning);
+        }
+        tokens.access_token
+    };
+
+    let server = BoundServer::bind(0).await.map_err(|error| CliError::Failed(format!("127.0.0.1: {error}")))?;
+    let (urls, credentials) = (EndpointUrls::new(server.port()), ClientCredentials::generate(agent));
+    let mut command = Command::new(program);
+    command.args(arguments).env("COUNTERSIGN_TOKEN", token.expose_secret());
+    // The program gets the tokens of the agent, and nothing that its user could use besides.
+    for name in OTHER_CREDENTIALS {
+        command.env_remove(name);
+    }
+    set_endpoint(&mut command, &urls, &credentials, source.limits());
+    child::exclude_loopback_from_proxy(&mut command);
+
+    let endpoint = Arc::new(Endpoint::new(urls, credentials, source, context.messages.clone()));
+    let server = server.start(move |request| {
+        let endpoint = endpoint.clone();
+        async move { endpoint.respond(request).await }
+    });
+    let ended = child::run(command).await;
+    server.close().await;
+    let not_started = |error| CliError::NotStarted { program: program.to_string_lossy().into_owned(), error };
+    Ok(CommandOutput::of_program(ended.map_err(not_started)?))
+}
+
+/// Sets the variables with which the program finds the endpoint.
+fn set_endpoint(command: &mut Command, urls: &EndpointUrls, credentials: &ClientCredentials, limits: &Limits) {
+    command.env("OAUTH_TOKEN_URL", urls.token_endpoint()).env("OAUTH_ISSUER", urls.issuer());
+    command.env("OAUTH_CLIENT_ID", credentials.id()).env("OAUTH_CLIENT_SECRET", credentials.secret().expose_secret());
+    let Limits { resource, scope } = limits;
+    for (name, value) in
+        [("OAUTH_SCOPE", scope.as_ref().map(ToString::to_string)), ("OAUTH_RESOURCE", resource.clone())]
+    {
+        // An inherited variable could name another limit than that of the endpoint.
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+}
+
+/// A token of the stored session.
+async fn stored_token(context: &Context, args: &LoginArgs) -> Result<SecretString, CliError> {
+    let login = login(context, args, Door::OfProfile, TokenPolicy::Valid).await?;
+    if let Some(warning) = login.warning() {
+        context.messages.warning(&warning);
+    }
+    Ok(login.tokens.access_token)
+}

@@ -1,0 +1,108 @@
+//! Options of logins over the OAuth token endpoint: which login, and what its tokens are limited to.
+
+use super::CliError;
+use clap::{Args, ValueHint};
+use countersign_client::{Scope, api::begins_like_secret};
+use reqwest::Url;
+
+/// What tokens are limited to.
+#[derive(Args, Default)]
+pub struct LimitArgs {
+    /// Limit the tokens to these permissions of the agent, separated by spaces
+    #[arg(long, value_name = "PERMISSIONS", value_parser = parse_scope)]
+    pub scope: Option<Scope>,
+    /// The resource that the tokens are for, instead of a service: a resource URI of a service
+    #[arg(long, value_name = "URI", value_parser = parse_resource, value_hint = ValueHint::Url, conflicts_with = "service")]
+    pub resource: Option<String>,
+}
+
+/// Which login a command uses.
+#[derive(Args)]
+pub struct OAuthArgs {
+    /// Log in over the OAuth token endpoint, saved in the profile
+    #[arg(long)]
+    oauth: bool,
+    /// Log in with a challenge again, and remove scope and resource from the profile
+    #[arg(long, conflicts_with = "oauth")]
+    no_oauth: bool,
+    #[command(flatten)]
+    limits: LimitArgs,
+}
+
+/// Which login a command uses, and what limits its tokens.
+#[derive(Clone, Copy)]
+pub enum Door<'a> {
+    /// The login that the profile saves, with its limits.
+    OfProfile,
+    /// The login with a challenge.
+    Challenge,
+    /// The OAuth token endpoint, with the scope of these limits and no other.
+    OAuth(&'a LimitArgs),
+    /// The login that the profile saves. These limits override those of the profile.
+    Limited(&'a LimitArgs),
+}
+
+impl LimitArgs {
+    /// Whether no limit is set.
+    pub const fn is_empty(&self) -> bool {
+        self.scope.is_none() && self.resource.is_none()
+    }
+}
+
+impl OAuthArgs {
+    /// The login that the options name. Without options, it is that of the profile.
+    pub fn door(&self) -> Result<Door<'_>, CliError> {
+        let Self { oauth, no_oauth, limits } = self;
+        match (oauth, no_oauth) {
+            (true, _) => Ok(Door::OAuth(limits)),
+            (false, _) if !limits.is_empty() => {
+                let option = if limits.scope.is_some() { "--scope" } else { "--resource" };
+                let text = format!("{option} needs --oauth: a login with a challenge has no scope and no resource");
+                Err(CliError::Usage(format!("{text}\nNext: countersign agent login --oauth {option} …")))
+            }
+            (false, true) => Ok(Door::Challenge),
+            (false, false) => Ok(Door::OfProfile),
+        }
+    }
+}
+
+fn parse_scope(text: &str) -> Result<Scope, String> {
+    // A secret in place of a permission is not repeated, because the error is printed.
+    if text.split(' ').any(begins_like_secret) {
+        return Err("it begins like a secret".to_owned());
+    }
+    let scope: Scope = text.parse().map_err(|error| format!("each permission {error}"))?;
+    if scope.is_empty() { Err("name at least one permission".to_owned()) } else { Ok(scope) }
+}
+
+/// Checks a resource as RFC 8707 requires: an absolute URI without fragment. The text is sent unchanged.
+fn parse_resource(text: &str) -> Result<String, String> {
+    match Url::parse(text) {
+        Ok(url) if url.fragment().is_none() => Ok(text.to_owned()),
+        _ => Err("write an absolute URI without #, or pass the id of a service with --service".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scopes_name_permissions() {
+        assert_eq!(parse_scope("write read").unwrap().to_string(), "read write");
+        for invalid in ["", " ", "read,write", "svc_sk_s3cr3t", "read eyJhbGciOiJFUzI1NiJ9"] {
+            let error = parse_scope(invalid).unwrap_err();
+            assert!(!error.contains("s3cr3t") && !error.contains("eyJ"), "{error}");
+        }
+    }
+
+    #[test]
+    fn resources_are_absolute_uris_without_fragment() {
+        for valid in ["https://mcp.example/", "https://mcp.example/a?b=c", "urn:example:resource"] {
+            assert_eq!(parse_resource(valid).as_deref(), Ok(valid));
+        }
+        for invalid in ["", "mcp.example", "/path", "https://mcp.example/#part", "svc_00000000000000000000000001"] {
+            assert!(parse_resource(invalid).is_err(), "{invalid}");
+        }
+    }
+}

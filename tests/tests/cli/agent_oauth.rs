@@ -1,0 +1,241 @@
+//! Logins of agents over the OAuth token endpoint: what the command requests, stores and shows.
+
+#![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
+
+use countersign_client::PrivateKey;
+use countersign_identity::P256PublicKey;
+use countersign_tests::{Agent, ControlPlane, Shell, TokenServer, jwt, token_server::Form};
+use serde_json::{Value, json};
+use std::fs;
+
+pub const AGENT: &str = "agent_01jyd3rqawfd15ypgw5mz4yjkb";
+pub const RESOURCE: &str = "https://mcp.example/";
+const SERVICE: &str = "svc_00000000000000000000000001";
+
+/// A server that knows the agent of the profile.
+pub async fn start() -> (TokenServer, Shell) {
+    let (key, shell) = (PrivateKey::generate(), Shell::new());
+    let server = TokenServer::start(P256PublicKey::from_pem(&key.public_pem().unwrap()).unwrap()).await;
+    let [key_path, ca] = ["agent.key", "ca.pem"].map(|name| shell.path(name));
+    key.write(&key_path).unwrap();
+    fs::write(&ca, &server.certificate).unwrap();
+    let (key_path, ca) = (key_path.display(), ca.display());
+    let profile = format!("url = \"{}\"\nca = \"{ca}\"\nagent = \"{AGENT}\"\nkey = \"{key_path}\"\n", server.url);
+    fs::create_dir(shell.profile_path("")).unwrap();
+    fs::write(shell.profile_path("default.toml"), profile).unwrap();
+    (server, shell)
+}
+
+/// The parameters that limit the tokens of each request, after its grant type.
+pub fn limits(forms: &[Form]) -> Vec<String> {
+    let text = |form: &Form, name: &str| form.get(name).cloned().unwrap_or_else(|| "-".to_owned());
+    let line = |form| ["grant_type", "resource", "scope"].map(|name| text(form, name)).join(" | ");
+    forms.iter().map(line).collect()
+}
+
+fn token_scope(token: &str) -> Value {
+    jwt::claims(token)["scope"].clone()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_request_of_a_session_keeps_its_scope_and_resource() {
+    let (server, shell) = start().await;
+    let login = ["agent", "login", "--oauth", "--scope", "write read", "--resource", RESOURCE];
+    let printed = shell.json(&login);
+    assert_eq!((&printed["scope"], &printed["agentId"]), (&json!("read write"), &json!(AGENT)));
+    assert_eq!(token_scope(&shell.stdout(&["agent", "refresh"])), "read write");
+    assert_eq!(token_scope(&shell.stdout(&["agent", "login"])), "read write", "the profile saves the options");
+    server.end_session();
+    assert_eq!(token_scope(&shell.stdout(&["agent", "refresh"])), "read write", "a new login replaces the session");
+    let by_exec = shell.stdout(&["agent", "exec", "--", "printenv", "COUNTERSIGN_TOKEN"]);
+    assert_eq!(token_scope(&by_exec), "read write", "exec uses the stored session");
+
+    let limited = |grant: &str| format!("{grant} | {RESOURCE} | read write");
+    let [login, refresh] = ["client_credentials", "refresh_token"].map(limited);
+    assert_eq!(limits(&server.take_forms()), [&login, &refresh, &login, &refresh, &login].map(String::clone));
+
+    let shown = shell.json(&["agent", "show"]);
+    assert_eq!((&shown["resource"], &shown["scope"]), (&json!(RESOURCE), &json!("read write")));
+    assert_eq!((&shown["login"], &shown["tokenScope"]), (&json!("oauth"), &json!("read write")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn options_replace_the_saved_limits_and_wider_ones_are_announced() {
+    let (server, shell) = start().await;
+    let announcement = "no longer limited to the scope `read`";
+    let run = |arguments: &[&str]| {
+        let output = shell.run(&[&["agent", "login"], arguments].concat());
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert_eq!(run(&["--oauth", "--scope", "read"]), "Granted scope: read\n");
+    assert!(!run(&["--service", SERVICE]).contains(announcement));
+    assert!(!run(&["--resource", RESOURCE, "--oauth", "--scope", "read"]).contains(announcement));
+    let wider = run(&["--oauth", "--no-service"]);
+    assert!(wider.contains(announcement) && wider.contains("Granted scope: delete read write"), "{wider}");
+    assert_eq!(
+        limits(&server.take_forms()),
+        [
+            "client_credentials | - | read".to_owned(),
+            format!("client_credentials | {SERVICE} | read"),
+            format!("client_credentials | {RESOURCE} | read"),
+            "client_credentials | - | -".to_owned(),
+        ]
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn less_than_requested_is_a_warning_and_more_is_an_error() {
+    let (server, shell) = start().await;
+    server.shared().held = "read".parse().unwrap();
+    let arguments = ["agent", "login", "--oauth", "--scope", "read write"];
+    let output = shell.run(&arguments);
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success() && error.contains("warning: ") && error.contains("`write`"), "{error}");
+    assert!(error.ends_with("Granted scope: read\n"), "{error}");
+    assert_eq!(token_scope(&shell.stdout(&["agent", "refresh"])), "read");
+    let requests: Vec<_> = server.take_forms().into_iter().map(|form| form["grant_type"].clone()).collect();
+    assert_eq!(
+        requests,
+        ["client_credentials", "refresh_token", "client_credentials"],
+        "a strict server refuses the refresh"
+    );
+
+    server.shared().held = "".parse().unwrap();
+    let output = shell.run(&["agent", "login"]);
+    assert!(String::from_utf8(output.stderr).unwrap().contains("Granted scope: none"));
+
+    (server.shared().held, server.shared().ignores_scope) = ("read write delete".parse().unwrap(), true);
+    let before = fs::read(shell.profile_path("default.tokens.json")).unwrap();
+    let (code, error) = shell.failure(&arguments);
+    assert!(code == 1 && error.contains("not requested: `delete`") && error.contains("\nNext: "), "{error}");
+    assert_eq!(fs::read(shell.profile_path("default.tokens.json")).unwrap(), before, "the tokens are discarded");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn servers_without_token_endpoint_and_refusals_have_clear_errors() {
+    let (server, shell) = start().await;
+    server.shared().metadata.as_object_mut().unwrap().remove("token_endpoint");
+    let (code, error) = shell.failure(&["agent", "login", "--oauth"]);
+    assert!(code == 1 && error.contains("has no OAuth token endpoint"), "{error}");
+    assert!(error.contains("\nNext: update the control plane"), "{error}");
+    assert_eq!(server.take_forms().len(), 0, "no assertion is sent");
+    assert!(!fs::read_to_string(shell.profile_path("default.toml")).unwrap().contains("oauth"), "nothing is saved");
+
+    server.shared().metadata["token_endpoint"] = json!("https://other.example/oauth/token");
+    let other = PrivateKey::generate();
+    let path = shell.path("other.key");
+    other.write(&path).unwrap();
+    let (code, error) = shell.failure(&["agent", "login", "--oauth", "--key", path.to_str().unwrap()]);
+    assert!(code == 1 && error.contains("invalid_client: refused by the test"), "{error}");
+    assert!(error.contains("\nNext: does this key belong"), "{error}");
+    assert_eq!(server.take_forms().len(), 1, "an assertion is sent to the server of the profile only");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn external_signers_sign_assertions() {
+    let (server, shell) = start().await;
+    let key = shell.path("agent.key");
+    let signer = format!("openssl dgst -sha256 -sign {}", key.display());
+    let token = shell.stdout(&["agent", "login", "--oauth", "--scope", "read", "--signer", &signer]);
+    assert_eq!(token_scope(&token), "read");
+    assert_eq!(server.take_forms().len(), 1);
+}
+
+#[test]
+fn scope_and_resource_need_oauth() {
+    let shell = Shell::new();
+    for (arguments, problem) in [
+        (&["--scope", "read"][..], "--scope needs --oauth"),
+        (&["--resource", RESOURCE], "--resource needs --oauth"),
+        (&["--no-oauth", "--scope", "read"], "--scope needs --oauth"),
+        (&["--oauth", "--no-oauth"], "cannot be used with"),
+        (&["--oauth", "--resource", RESOURCE, "--service", SERVICE], "cannot be used with"),
+        (&["--oauth", "--resource", SERVICE], "pass the id of a service with --service"),
+        (&["--oauth", "--scope", ""], "at least one permission"),
+        (&["--oauth", "--scope", "a,b"], "without a comma"),
+    ] {
+        let (code, error) = shell.failure(&[&["agent", "login"], arguments].concat());
+        assert!(code == 2 && error.contains(problem) && error.contains("\nNext: "), "{arguments:?}: {error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn profiles_of_older_versions_are_loaded() {
+    let (server, shell) = start().await;
+    let expiry = i64::MAX / 2;
+    let stored = json!({
+        "holder": { "url": server.url, "agent": AGENT, "audience": null },
+        "access_token": "e30.e30.c2ln", "refresh_token": "rf_x", "refresh_at": expiry, "expires_at": expiry,
+    });
+    fs::write(shell.profile_path("default.tokens.json"), stored.to_string()).unwrap();
+    assert_eq!(shell.stdout(&["agent", "exec", "--", "printenv", "COUNTERSIGN_TOKEN"]), "e30.e30.c2ln");
+    assert_eq!(shell.json(&["agent", "show"])["token"], "unexpired");
+    shell.stdout(&["agent", "login", "--oauth"]);
+    assert_ne!(shell.stdout(&["agent", "exec", "--", "printenv", "COUNTERSIGN_TOKEN"]), "e30.e30.c2ln");
+}
+
+#[tokio::test]
+async fn no_oauth_returns_to_the_login_with_a_challenge() {
+    let control = ControlPlane::start().await;
+    let shell = Shell::with_env(&control, &["URL", "CA"]);
+    shell.stdout(&["agent", "keygen"]);
+    let agent = shell.stdout(&["agent", "register", "--email", "a@example.org", "--name", "Typed"]);
+    let path = shell.profile_path("default.toml");
+    let profile = fs::read_to_string(&path).unwrap();
+    fs::write(&path, format!("{profile}\n[oauth]\nscope = \"read\"\n")).unwrap();
+    let output = shell.run(&["agent", "login", "--no-oauth"]);
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success() && error.contains("no longer limited to the scope `read`"), "{error}");
+    assert_eq!(jwt::claims(String::from_utf8(output.stdout).unwrap().trim())["sub"], json!(agent));
+    assert_eq!(fs::read_to_string(&path).unwrap(), profile);
+}
+
+#[tokio::test]
+async fn control_plane_narrows_sessions_and_keeps_them_narrow() {
+    let control = ControlPlane::start().await;
+    let shell = Shell::with_env(&control, &["URL", "CA"]);
+    shell.stdout(&["agent", "keygen"]);
+    let agent = shell.stdout(&["agent", "register", "--email", "a@example.org", "--name", "Typed"]);
+    control.assign(&agent, &control.create_role("editor", &["read", "write"]).await).await;
+    let service = control.service();
+    let permissions = async |token: &str| control.verify(token).await.expect(200)["agent"]["permissions"].clone();
+
+    let wide = shell.json(&["agent", "login", "--oauth", "--service", service]);
+    assert_eq!(wide["scope"], "read write");
+    assert_eq!(permissions(wide["accessToken"].as_str().unwrap()).await, json!(["read", "write"]));
+    let narrow = shell.json(&["agent", "login", "--oauth", "--scope", "read"]);
+    assert_eq!(narrow["scope"], "read");
+    for token in [
+        narrow["accessToken"].as_str().unwrap().to_owned(),
+        shell.stdout(&["agent", "refresh"]),
+        shell.stdout(&["agent", "login"]),
+        shell.stdout(&["agent", "exec", "--", "printenv", "COUNTERSIGN_TOKEN"]),
+    ] {
+        assert_eq!(permissions(&token).await, json!(["read"]));
+    }
+    let (code, error) = shell.failure(&["agent", "login", "--oauth", "--resource", "https://unknown.example/"]);
+    assert!(code == 3 && error.contains("invalid_target"), "{error}");
+}
+
+#[tokio::test]
+async fn control_plane_accepts_assertions_of_the_library_and_of_external_signers() {
+    let control = ControlPlane::start().await;
+    let agent = Agent::register(&control, "agent").await;
+    let request = countersign_client::TokenRequest::default();
+    let first = agent.api().login_over_oauth(&agent.key, &agent.id, &request).await.unwrap();
+    let second = agent.api().refresh_over_oauth(&first.refresh_token, &request).await.unwrap();
+    control.verify(secrecy::ExposeSecret::expose_secret(&second.access_token)).await.expect(200);
+    let used_again = agent.api().refresh_over_oauth(&first.refresh_token, &request).await.unwrap_err();
+    assert!(used_again.ends_session(), "{used_again}");
+
+    let shell = Shell::with_env(&control, &["URL", "CA"]);
+    shell.stdout(&["agent", "keygen"]);
+    shell.stdout(&["agent", "register", "--email", "a@example.org", "--name", "Typed"]);
+    let signer = format!("openssl dgst -sha256 -sign {}", shell.profile_path("default.key").display());
+    let token = shell.stdout(&["agent", "login", "--oauth", "--signer", &signer]);
+    control.verify(&token).await.expect(200);
+    control.set_status(&agent.id, "suspended").await.expect(200);
+    let refused = agent.api().login_over_oauth(&agent.key, &agent.id, &request).await.unwrap_err().to_string();
+    assert!(refused.contains("unauthorized_client"), "{refused}");
+}
