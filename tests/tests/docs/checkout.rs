@@ -13,6 +13,17 @@ use tempfile::TempDir;
 /// Ports in pages and examples: ports of the programs, of Envoy's listener and admin interface, of the service and of
 /// a webhook receiver.
 const PORTS: [&str; 7] = [API, SYNC, SIDECAR_ADMIN, "10000", "9901", "8080", "9000"];
+
+/// The files of `examples` that pages use.
+const EXAMPLES: [&str; 6] = [
+    "envoy/envoy.yaml",
+    "agent-openssl-curl/agent.sh",
+    "mcp/envoy.yaml",
+    "mcp/rules.toml",
+    "mcp/server.py",
+    "mcp/client.py",
+];
+
 const API: &str = "8443";
 const SYNC: &str = "8444";
 const SIDECAR_ADMIN: &str = "9092";
@@ -56,11 +67,16 @@ impl Checkout {
     }
 
     fn replace_ports(&self, text: &str) -> String {
-        self.ports.iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
+        // A free port such as 28080 contains a port of the pages, so no port is replaced in the text of another.
+        let marker = |index: usize| format!("\0{}\0", char::from(b'a' + u8::try_from(index).unwrap()));
+        let ports = self.ports.iter().enumerate();
+        let without_ports =
+            ports.clone().fold(text.to_owned(), |text, (index, (from, _))| text.replace(from, &marker(index)));
+        ports.fold(without_ports, |text, (index, (_, to))| text.replace(&marker(index), to))
     }
 
     fn copy_examples(&self) {
-        for example in ["envoy/envoy.yaml", "agent-openssl-curl/agent.sh"] {
+        for example in EXAMPLES {
             let (from, to) = (tools::root().join("examples").join(example), self.path("examples").join(example));
             fs::create_dir_all(to.parent().unwrap()).unwrap();
             write_executable(&to, &self.replace_ports(&fs::read_to_string(from).unwrap()));
@@ -77,6 +93,12 @@ impl Checkout {
         self.add_program("countersign", &[]);
         self.add_program("countersign-control-plane", &ports.into_iter().chain(limits).collect::<Vec<_>>());
         self.add_program("countersign-ext-authz", &[listen_setting("listen.admin", SIDECAR_ADMIN)]);
+        // The packages that the pages tell a reader to install are those of the tests.
+        for (name, program) in [("python", tools::python()), ("python3", tools::python()), ("node", tools::node())] {
+            let script = format!("#!/bin/sh\nexec '{}' \"$@\"\n", program.display());
+            write_executable(&self.path("target/debug").join(name), &script);
+        }
+        symlink(tools::root().join(".tools/npm-oauth/node_modules"), self.path("node_modules")).unwrap();
         // Envoy's hot restart is disabled, because several Envoy processes with hot restart cannot run on one machine.
         let envoy = format!("exec '{}' --disable-hot-restart --concurrency 1 \"$@\"", tools::envoy().display());
         write_executable(&self.path("envoy"), &format!("#!/bin/sh\n{envoy}\n"));

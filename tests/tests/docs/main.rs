@@ -82,6 +82,8 @@ pages! {
     agents_page_runs: "docs/use/agents.md";
     command_line_page_runs: "docs/use/command-line.md";
     errors_page_runs: "docs/use/errors.md";
+    mcp_page_runs: "docs/use/mcp.md";
+    oauth_page_runs: "docs/use/oauth.md";
     quick_start_runs: "docs/use/quick-start.md";
     services_and_roles_page_runs: "docs/use/services-and-roles.md";
     trust_page_runs: "docs/use/trust.md";
@@ -108,6 +110,17 @@ fn errors_page_lists_every_reason_and_code() {
 
 fn is_code_character(byte: u8) -> bool {
     byte.is_ascii_uppercase() || byte == b'_'
+}
+
+#[test]
+fn oauth_page_has_the_rust_code_of_the_tests() {
+    let file = countersign_tests::tools::root().join("tests/tests/edge/oauth_clients/huskarl/agent_grant.rs");
+    let code = std::fs::read_to_string(file).unwrap();
+    let (_, code) = code.split_once("\n\n").unwrap();
+    assert!(
+        Page::read("docs/use/oauth.md").text.contains(&format!("```rust\n{code}```\n")),
+        "the page must have\n{code}"
+    );
 }
 
 #[test]
