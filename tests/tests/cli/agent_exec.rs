@@ -236,8 +236,8 @@ async fn signals_reach_the_program_and_decide_the_exit_code() {
     for (script, signal, expected) in [
         (trap, "TERM", 9),
         (trap, "INT", 8),
-        ("echo ready; exec sleep 60", "TERM", 128 + 15),
-        ("echo ready; exec sleep 60", "HUP", 128 + 1),
+        ("echo ready; while :; do sleep 0.1; done", "TERM", 128 + 15),
+        ("echo ready; while :; do sleep 0.1; done", "HUP", 128 + 1),
     ] {
         let command = shell.command(&["agent", "exec", "--", "sh", "-c", script]);
         let mut process = Process::start(command, &shell.new_path("log"));
