@@ -155,7 +155,7 @@ async fn refresh(
     Ok(operations::refresh_session(&state.context, verified).await.map_err(ApiError::from)?)
 }
 
-/// A wrong signature is an error like others: what is wrong with it would tell whether the agent exists.
+/// The message for a wrong signature of a challenge does not fit an assertion: it names the nonce and hex.
 fn assertion_error(error: OperationError) -> ApiError {
     const WRONG_SIGNATURE: InvalidAssertion =
         InvalidAssertion("client_assertion must be signed with the registered key of the agent");
