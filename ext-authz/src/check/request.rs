@@ -4,7 +4,8 @@
 //! request instead of being copied, and a map is the list of its entries, which has the same encoding. So a request is decoded
 //! without copies, and without a hash map for its headers. A field that no check reads may be malformed.
 //!
-//! Invariant: for each message that Envoy's own definition can decode, this one has the same content (a property test).
+//! Invariant: for each message that Envoy's own definition can decode, this one has the same content, or refuses a wrong wire type (a
+//! property test).
 
 use super::{
     header::Header,
