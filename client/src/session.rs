@@ -140,6 +140,12 @@ impl<S: Sign> Session<S> {
         self.log_in(&mut *self.state.lock().await, None).await
     }
 
+    /// Ends the session at the control plane, which then refuses its tokens.
+    pub async fn revoke(&self) -> Result<(), ApiError> {
+        let Some(tokens) = self.state.lock().await.tokens.take() else { return Ok(()) };
+        self.api.revoke_token(&tokens.refresh_token).await.map(drop)
+    }
+
     /// After a service has refused a request because of the audience of its token, returns tokens with which the request can
     /// be sent again; or `None` if no other tokens would help. Logs in for the service by name if the session still has the
     /// refused token.
@@ -225,7 +231,8 @@ fn is_same(first: &SecretString, second: &SecretString) -> bool {
 
 /// The service in a refusal because of the audience of a token; `None` for other refusals.
 fn required_service(refusal: &Value) -> Option<&str> {
-    let details = refusal.pointer("/error/details")?;
+    // A service of MCP has an error of JSON-RPC.
+    let details = refusal.pointer("/error/details").or_else(|| refusal.pointer("/error/data"))?;
     let reason = details.get("reason")?.as_str()?;
     let service = details.pointer("/required/serviceId")?.as_str()?;
     let is_wrong_audience = |known: &Reason| known.is_wrong_audience() && known.as_str() == reason;

@@ -16,7 +16,7 @@ use super::{
     context::Context,
     enforcement::{ALLOWS, REFUSES, Receipt, ReceiptArgs},
     login::{LoginArgs, LoginResult, TokenPolicy, login},
-    oauth::{Door, OAuthArgs},
+    oauth::{LoginChoice, OAuthArgs},
     output::{quoted, value_text},
     secret_file::SecretFile,
     time::rfc3339,
@@ -211,9 +211,9 @@ async fn run_command(context: &Context, command: AgentCommand) -> Result<Command
         AgentCommand::Keygen { key } => register::keygen(context, key),
         AgentCommand::Register(args) => register::register(context, args).await,
         AgentCommand::Login(AgentLoginArgs { token, oauth }) => {
-            get_token(context, &token, oauth.door()?, TokenPolicy::NewLogin).await
+            get_token(context, &token, oauth.choice()?, TokenPolicy::NewLogin).await
         }
-        AgentCommand::Refresh(args) => get_token(context, &args, Door::OfProfile, TokenPolicy::Refresh).await,
+        AgentCommand::Refresh(args) => get_token(context, &args, LoginChoice::OfProfile, TokenPolicy::Refresh).await,
         AgentCommand::Show(args) => show::show(context, args).await,
         AgentCommand::List(args) => own::list(context, args).await,
         AgentCommand::Services(args) => own::services(context, args).await,
@@ -236,11 +236,11 @@ async fn run_command(context: &Context, command: AgentCommand) -> Result<Command
 async fn get_token(
     context: &Context,
     args: &TokenArgs,
-    door: Door<'_>,
+    choice: LoginChoice<'_>,
     policy: TokenPolicy,
 ) -> Result<CommandOutput, CliError> {
     let file = args.out.as_deref().map(SecretFile::create).transpose()?;
-    let LoginResult { tokens, saved } = login(context, &args.login, door, policy).await?;
+    let LoginResult { tokens, saved } = login(context, &args.login, choice, policy).await?;
     let agent = args.login.agent.id_or_default(context)?;
     let mut notes: Vec<_> = tokens.scope.iter().map(granted_scope).collect();
     let mut json = json!({ "agentId": agent, "expiresAt": rfc3339(tokens.expires_at), "scope": tokens.scope });

@@ -8,7 +8,7 @@ use super::{
     complete,
     context::{Context, missing},
     ids::service_id,
-    oauth::{Door, LimitArgs},
+    oauth::{LimitArgs, LoginChoice},
 };
 use clap::{Args, ValueHint};
 use clap_complete::ArgValueCandidates;
@@ -154,7 +154,7 @@ impl TokenTarget {
 
 impl LoginArgs {
     /// What the tokens of an agent are for.
-    pub fn target(&self, context: &Context, agent: &str, door: Door) -> Result<TokenTarget, CliError> {
+    pub fn target(&self, context: &Context, agent: &str, choice: LoginChoice) -> Result<TokenTarget, CliError> {
         let saved = if is_profile_agent(context, agent) { context.profile.clone() } else { Profile::default() };
         let (saved_audience, saved_oauth) = if self.no_service {
             (None, saved.oauth.map(|request| TokenRequest { resource: None, ..request }))
@@ -170,17 +170,17 @@ impl LoginArgs {
             resource: limits.resource.clone().or_else(|| saved_resource.clone()),
             scope,
         };
-        let oauth = match door {
-            Door::Challenge => None,
-            Door::OfProfile => is_limited.then(|| with_limits(&LimitArgs::default(), saved_scope)),
-            Door::OAuth(limits) => Some(with_limits(limits, limits.scope.clone())),
-            Door::Limited(limits) => {
+        let oauth = match choice {
+            LoginChoice::Challenge => None,
+            LoginChoice::OfProfile => is_limited.then(|| with_limits(&LimitArgs::default(), saved_scope)),
+            LoginChoice::OAuth(limits) => Some(with_limits(limits, limits.scope.clone())),
+            LoginChoice::Limited(limits) => {
                 let scope = limits.scope.clone().or(saved_scope);
                 (is_limited || !limits.is_empty()).then(|| with_limits(limits, scope))
             }
         };
         let has_resource = oauth.as_ref().is_some_and(|request| request.resource.is_some());
-        let is_saved = service.is_none() && !matches!(door, Door::OAuth(limits) if limits.resource.is_some());
+        let is_saved = service.is_none() && !matches!(choice, LoginChoice::OAuth(limits) if limits.resource.is_some());
         let audience = service.or(saved_audience).filter(|_| !has_resource);
         Ok(TokenTarget { audience, oauth, is_saved })
     }
@@ -195,11 +195,11 @@ fn is_profile_agent(context: &Context, agent: &str) -> bool {
 pub async fn login(
     context: &Context,
     args: &LoginArgs,
-    door: Door<'_>,
+    choice: LoginChoice<'_>,
     policy: TokenPolicy,
 ) -> Result<LoginResult, CliError> {
     let agent = args.agent.id_or_default(context)?;
-    let target = args.target(context, &agent, door)?;
+    let target = args.target(context, &agent, choice)?;
     let session = || -> Result<_, CliError> {
         let (api, signer) = (context.api(&args.server)?, args.signer.open(context)?);
         Ok(Session::with_method(api, signer, agent.clone(), target.method()))

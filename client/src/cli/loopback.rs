@@ -114,6 +114,8 @@ where
             async move { Ok::<_, Infallible>(response.await) }
         });
         let mut http = http1::Builder::new();
+        // A connection has one request: the response fits into the buffers of the system, so a client that reads nothing holds nothing.
+        http.keep_alive(false);
         http.timer(TokioTimer::new()).header_read_timeout(READ_TIMEOUT).max_buf_size(MAX_HEAD);
         let connection = connections.watch(http.serve_connection(TokioIo::new(stream), service));
         tokio::spawn(async move {

@@ -31,7 +31,7 @@ pub struct OAuthArgs {
 
 /// Which login a command uses, and what limits its tokens.
 #[derive(Clone, Copy)]
-pub enum Door<'a> {
+pub enum LoginChoice<'a> {
     /// The login that the profile saves, with its limits.
     OfProfile,
     /// The login with a challenge.
@@ -51,17 +51,17 @@ impl LimitArgs {
 
 impl OAuthArgs {
     /// The login that the options name. Without options, it is that of the profile.
-    pub fn door(&self) -> Result<Door<'_>, CliError> {
+    pub fn choice(&self) -> Result<LoginChoice<'_>, CliError> {
         let Self { oauth, no_oauth, limits } = self;
         match (oauth, no_oauth) {
-            (true, _) => Ok(Door::OAuth(limits)),
+            (true, _) => Ok(LoginChoice::OAuth(limits)),
             (false, _) if !limits.is_empty() => {
                 let option = if limits.scope.is_some() { "--scope" } else { "--resource" };
                 let text = format!("{option} needs --oauth: a login with a challenge has no scope and no resource");
                 Err(CliError::Usage(format!("{text}\nNext: countersign agent login --oauth {option} …")))
             }
-            (false, true) => Ok(Door::Challenge),
-            (false, false) => Ok(Door::OfProfile),
+            (false, true) => Ok(LoginChoice::Challenge),
+            (false, false) => Ok(LoginChoice::OfProfile),
         }
     }
 }

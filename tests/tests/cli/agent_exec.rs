@@ -1,10 +1,14 @@
 //! `countersign agent exec`: the token endpoint for the program, and how the program runs.
 
 use crate::agent_oauth::{self, RESOURCE, limits};
-use countersign_tests::{ControlPlane, HttpClient, HttpResponse, Shell, eventually, process::Process, tools};
+use countersign_tests::{ControlPlane, HttpClient, HttpResponse, Shell, eventually, jwt, process::Process, tools};
 use reqwest::RequestBuilder;
 use serde_json::{Value, json};
-use std::{collections::BTreeMap, fs, process::Stdio};
+use std::{
+    collections::BTreeMap,
+    fs,
+    process::{Command, Stdio},
+};
 
 /// A program that writes its environment to the file `environment`, and runs until the file `stop` exists.
 const WAITING: &str = "printenv >new && mv new environment; while [ ! -e stop ]; do sleep 0.1; done; exit 42";
@@ -82,8 +86,9 @@ async fn a_program_gets_tokens_with_its_secret_and_its_exit_code_is_kept() {
     assert_eq!(body, &lines[1]["body"].clone().with_expiry_of(body), "the token is used again");
     assert_eq!((&body["token_type"], &body["refresh_token"]), (&json!("Bearer"), &Value::Null));
     assert!(body["expires_in"].as_u64().is_some_and(|seconds| (3500..=3600).contains(&seconds)), "{body}");
-    let verified = control.verify(body["access_token"].as_str().unwrap()).await.expect(200);
-    assert_eq!(verified["agent"]["id"], json!(agent));
+    let token = body["access_token"].as_str().unwrap();
+    assert_eq!(jwt::claims(token)["sub"], json!(agent));
+    assert_eq!(control.verify(token).await.error().2, "token_revoked", "the session ends with the program");
     assert_eq!(lines[2]["body"]["error"], "invalid_client");
 }
 
@@ -228,6 +233,15 @@ async fn tokens_are_refreshed_before_they_expire_and_keep_their_limits() {
     assert_eq!(forms.iter().filter(|line| line.starts_with("client_credentials")).count(), 2, "{forms:?}");
 }
 
+/// A shell with a script, whose arguments are a command.
+fn within(script: &str, command: &Command, shell: &Shell) -> Command {
+    let mut outer = Command::new("sh");
+    outer.args(["-c", script, "sh"]).arg(command.get_program()).args(command.get_args());
+    outer.env_clear().envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    outer.current_dir(shell.path(""));
+    outer
+}
+
 #[tokio::test]
 async fn signals_reach_the_program_and_decide_the_exit_code() {
     let (_control, shell, _) = start().await;
@@ -236,10 +250,12 @@ async fn signals_reach_the_program_and_decide_the_exit_code() {
     for (script, signal, expected) in [
         (trap, "TERM", 9),
         (trap, "INT", 8),
-        ("echo ready; while :; do sleep 0.1; done", "TERM", 128 + 15),
-        ("echo ready; while :; do sleep 0.1; done", "HUP", 128 + 1),
+        ("echo ready; exec sleep 60", "TERM", 128 + 15),
+        ("echo ready; exec sleep 60", "HUP", 128 + 1),
     ] {
-        let command = shell.command(&["agent", "exec", "--", "sh", "-c", script]);
+        let exec = shell.command(&["agent", "exec", "--", "sh", "-c", script]);
+        // In the background of a shell, the signals of a terminal are ignored, and a program inherits this.
+        let command = within("exec env --default-signal \"$@\"", &exec, &shell);
         let mut process = Process::start(command, &shell.new_path("log"));
         eventually("the program runs", async || process.log().contains("ready").then_some(()), || process.log()).await;
         process.signal(signal);
@@ -262,10 +278,7 @@ async fn program_gets_no_credentials_of_people_and_services() {
 async fn signals_that_are_ignored_stay_ignored() {
     let (_control, shell, _) = start().await;
     let exec = shell.command(&["agent", "exec", "--", "sh", "-c", "kill -HUP $$; echo alive"]);
-    let mut command = std::process::Command::new("sh");
-    command.args(["-c", "trap '' HUP; exec \"$@\"", "sh"]).arg(exec.get_program()).args(exec.get_args());
-    command.env_clear().envs(exec.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    let output = command.current_dir(shell.path("")).output().unwrap();
+    let output = within("trap '' HUP; exec \"$@\"", &exec, &shell).output().unwrap();
     assert_eq!(String::from_utf8(output.stdout).unwrap(), "alive\n", "as with nohup");
 }
 
@@ -307,7 +320,7 @@ while True:
 print(shown.decode(), os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 "#;
     let exec = shell.command(&[]);
-    let mut command = std::process::Command::new("python3");
+    let mut command = Command::new("python3");
     command.args(["-c", driver]).arg(exec.get_program()).env_clear();
     command.envs(exec.get_envs().filter_map(|(name, value)| Some((name, value?)))).stdin(Stdio::null());
     let output = command.output().unwrap();

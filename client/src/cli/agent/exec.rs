@@ -16,7 +16,7 @@ use crate::cli::{
     context::{Context, missing},
     login::{LoginArgs, TokenPolicy, login},
     loopback::BoundServer,
-    oauth::{Door, LimitArgs},
+    oauth::{LimitArgs, LoginChoice},
 };
 use clap::{Args, ValueHint};
 use client_authentication::ClientCredentials;
@@ -24,7 +24,7 @@ use endpoint::{Endpoint, EndpointUrls};
 use secrecy::{ExposeSecret, SecretString};
 use std::{ffi::OsString, sync::Arc};
 use token_request::Limits;
-use token_source::TokenSource;
+use token_source::{NoTokens, TokenSource};
 use tokio::process::Command;
 
 /// Variables with credentials of people and services, which the program does not get.
@@ -52,7 +52,8 @@ Variables of the program:
 
 The tokens are limited to --scope, and are for --service or --resource. The program can request a narrower scope, but no wider \
 one and no other resource. Without these options, the settings of the profile apply. With --scope or --resource, the command \
-logs in over OAuth, and does not change the profile.
+logs in over OAuth, and does not change the profile. All tokens of the endpoint end with the program; without --scope and \
+--resource, COUNTERSIGN_TOKEN is that of the profile and stays valid.
 
 Signals are passed on. The exit code is that of the program; 128 plus the number of the signal that ended it; 127 if the \
 program is not found, 126 if it cannot be executed.
@@ -82,13 +83,16 @@ pub async fn exec(context: &Context, args: ExecArgs) -> Result<CommandOutput, Cl
         return Err(missing("the command", "countersign agent exec -- CMD"));
     };
     let agent = login_args.agent.id_or_default(context)?;
-    let target = login_args.target(context, &agent, Door::Limited(&limits))?;
+    let target = login_args.target(context, &agent, LoginChoice::Limited(&limits))?;
     let (api, signer) = (context.api(&login_args.server)?, login_args.signer.open(context)?);
-    let source = TokenSource::new(api, signer, agent.clone(), &target);
+    let source = Arc::new(TokenSource::new(api, signer, agent.clone(), &target));
     let token = if limits.is_empty() {
         stored_token(context, &login_args).await?
     } else {
-        let tokens = source.tokens(None).await?;
+        let tokens = source.tokens(None).await.map_err(|error| match error {
+            NoTokens::Api(error) => CliError::from(error),
+            NoTokens::TooManyScopes => CliError::Failed(error.to_string()),
+        })?;
         if let Some(warning) = target.warning_for_granted(tokens.scope.as_ref()) {
             context.messages.warning(&warning);
         }
@@ -106,13 +110,14 @@ pub async fn exec(context: &Context, args: ExecArgs) -> Result<CommandOutput, Cl
     set_endpoint(&mut command, &urls, &credentials, source.limits());
     child::exclude_loopback_from_proxy(&mut command);
 
-    let endpoint = Arc::new(Endpoint::new(urls, credentials, source, context.messages.clone()));
+    let endpoint = Arc::new(Endpoint::new(urls, credentials, source.clone(), context.messages.clone()));
     let server = server.start(move |request| {
         let endpoint = endpoint.clone();
         async move { endpoint.respond(request).await }
     });
     let ended = child::run(command).await;
     server.close().await;
+    source.revoke_all().await;
     let not_started = |error| CliError::NotStarted { program: program.to_string_lossy().into_owned(), error };
     Ok(CommandOutput::of_program(ended.map_err(not_started)?))
 }
@@ -135,7 +140,7 @@ fn set_endpoint(command: &mut Command, urls: &EndpointUrls, credentials: &Client
 
 /// A token of the stored session.
 async fn stored_token(context: &Context, args: &LoginArgs) -> Result<SecretString, CliError> {
-    let login = login(context, args, Door::OfProfile, TokenPolicy::Valid).await?;
+    let login = login(context, args, LoginChoice::OfProfile, TokenPolicy::Valid).await?;
     if let Some(warning) = login.warning() {
         context.messages.warning(&warning);
     }

@@ -6,7 +6,7 @@
 use super::{
     client_authentication::ClientCredentials,
     token_request::{Form, RequestError},
-    token_source::TokenSource,
+    token_source::{NoTokens, TokenSource},
 };
 use crate::cli::{
     Messages,
@@ -73,8 +73,13 @@ impl EndpointUrls {
 
 impl Endpoint {
     /// Creates an endpoint that returns tokens of `source` to the owner of `credentials`.
-    pub fn new(urls: EndpointUrls, credentials: ClientCredentials, source: TokenSource, messages: Messages) -> Self {
-        Self { urls, credentials, source: Arc::new(source), messages }
+    pub fn new(
+        urls: EndpointUrls,
+        credentials: ClientCredentials,
+        source: Arc<TokenSource>,
+        messages: Messages,
+    ) -> Self {
+        Self { urls, credentials, source, messages }
     }
 
     /// Answers a request.
@@ -143,17 +148,17 @@ impl Endpoint {
             Ok(tokens) => json_response(StatusCode::OK, &token_body(&tokens, scope.as_ref())),
             Err(error) => {
                 self.messages.warning(&format!("the program got no token: {error}"));
-                upstream_error_response(&error)
+                no_tokens_response(&error)
             }
         })
     }
 
     /// Obtains tokens in a task of its own: the task continues if the program closes the connection, so that a refresh token
     /// that was used is replaced.
-    async fn tokens(&self, scope: Option<Scope>) -> Result<SessionTokens, ApiError> {
+    async fn tokens(&self, scope: Option<Scope>) -> Result<SessionTokens, NoTokens> {
         let source = self.source.clone();
         let task = tokio::spawn(async move { source.tokens(scope).await });
-        task.await.unwrap_or_else(|error| Err(ApiError::Unreadable(error.to_string())))
+        task.await.unwrap_or_else(|error| Err(ApiError::Unreadable(error.to_string()).into()))
     }
 }
 
@@ -168,6 +173,16 @@ fn token_body(tokens: &SessionTokens, requested: Option<&Scope>) -> Value {
         body["scope"] = json!(scope);
     }
     body
+}
+
+/// The response if there are no tokens.
+fn no_tokens_response(error: &NoTokens) -> Response<Full<Bytes>> {
+    match error {
+        NoTokens::TooManyScopes => {
+            error_response(StatusCode::BAD_REQUEST, &RequestError::new("invalid_scope", error.to_string()))
+        }
+        NoTokens::Api(error) => upstream_error_response(error),
+    }
 }
 
 /// The response if the control plane returned no tokens.

@@ -1,16 +1,32 @@
 //! The tokens of the endpoint: a session of the agent for each scope that the program requests.
 //!
 //! The sessions are not the stored session of the profile: its refresh token can be used once, and other commands use it
-//! while the program runs. Invariant: the number of sessions is limited.
+//! while the program runs. Invariants: the number of sessions is limited, and they end with the program.
 
 use super::token_request::Limits;
 use crate::cli::login::TokenTarget;
 use countersign_client::{Api, ApiError, LoginMethod, Scope, Session, SessionTokens, Signer, TokenRequest};
-use std::sync::Arc;
-use tokio::sync::Mutex;
+use std::{sync::Arc, time::Duration};
+use tokio::{sync::Mutex, time::timeout};
 
-/// The number of sessions that are kept. A program requests few different scopes.
+/// The maximum number of sessions. A program requests few different scopes.
 const MAX_SESSIONS: usize = 16;
+
+/// How long the end of the sessions may take.
+const REVOCATION_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Why the program gets no tokens.
+#[derive(Debug, thiserror::Error)]
+pub enum NoTokens {
+    /// The program has requested too many different scopes.
+    #[error(
+        "a program can request at most {MAX_SESSIONS} different scopes: request those that belong together at once"
+    )]
+    TooManyScopes,
+    /// The control plane returned none.
+    #[error(transparent)]
+    Api(#[from] ApiError),
+}
 
 /// Obtains tokens of an agent.
 pub struct TokenSource {
@@ -43,18 +59,30 @@ impl TokenSource {
     }
 
     /// Returns tokens that are not about to expire, with a narrower scope if one is given.
-    pub async fn tokens(&self, scope: Option<Scope>) -> Result<SessionTokens, ApiError> {
-        let session = self.session(scope).await;
-        session.tokens().await
+    pub async fn tokens(&self, scope: Option<Scope>) -> Result<SessionTokens, NoTokens> {
+        let session = self.session(scope).await.ok_or(NoTokens::TooManyScopes)?;
+        Ok(session.tokens().await?)
     }
 
-    async fn session(&self, scope: Option<Scope>) -> Arc<Session<Arc<Signer>>> {
+    /// Ends all sessions. Those that cannot be ended in time expire.
+    pub async fn revoke_all(&self) {
+        let sessions = std::mem::take(&mut *self.sessions.lock().await);
+        let revoke = async {
+            for ScopedSession { session, .. } in sessions {
+                let _ignored = session.revoke().await;
+            }
+        };
+        let _ignored = timeout(REVOCATION_TIMEOUT, revoke).await;
+    }
+
+    /// The session for a scope; `None` if it would be one too many.
+    async fn session(&self, scope: Option<Scope>) -> Option<Arc<Session<Arc<Signer>>>> {
         let mut sessions = self.sessions.lock().await;
         if let Some(existing) = sessions.iter().find(|existing| existing.scope == scope) {
-            return existing.session.clone();
+            return Some(existing.session.clone());
         }
         if sessions.len() == MAX_SESSIONS {
-            sessions.remove(0);
+            return None;
         }
         let method = match &scope {
             None => self.method.clone(),
@@ -65,6 +93,6 @@ impl TokenSource {
         let session = Session::with_method(self.api.clone(), self.signer.clone(), self.agent.clone(), method);
         let session = Arc::new(session);
         sessions.push(ScopedSession { scope, session: session.clone() });
-        session
+        Some(session)
     }
 }
