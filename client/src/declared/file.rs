@@ -59,6 +59,9 @@ pub struct DeclaredService {
     /// Whether the service accepts tokens that were issued for no service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accepts_unbound_tokens: Option<bool>,
+    /// The URLs under which clients reach the service, in place of all others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resource_uris: Option<Vec<String>>,
     /// The roles.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub roles: Vec<DeclaredRole>,
@@ -279,12 +282,23 @@ pub fn check_services(services: &[DeclaredService]) -> Result<(), String> {
     Ok(())
 }
 
+/// A resource URI in the form in which the control plane stores it; `None` if it is no URL of a service.
+pub fn normal_uri(text: &str) -> Option<String> {
+    let url: Url = text.parse().ok()?;
+    let is_plain = url.query().is_none() && url.fragment().is_none() && url.username().is_empty();
+    (is_plain && ["http", "https"].contains(&url.scheme()))
+        .then(|| format!("{}{}", url.origin().ascii_serialization(), url.path().trim_end_matches('/')))
+}
+
 fn check_service(service: &DeclaredService) -> Result<(), String> {
-    let DeclaredService { name, id, accepts_unbound_tokens: _, roles, assignments, webhooks, keys, managed_by: _ } =
-        service;
+    let DeclaredService { name, id, resource_uris, roles, assignments, webhooks, keys, .. } = service;
     require(!name.trim().is_empty(), "name: must not be empty")?;
     if let Some(id) = id {
         require(id.parse::<ServiceId>().is_ok(), "id: is not the id of a service, which begins with svc_")?;
+    }
+    for (number, uri) in resource_uris.iter().flatten().enumerate() {
+        let problem = "must be an http:// or https:// URL, without user name, query and fragment";
+        require(normal_uri(uri).is_some(), &format!("resourceUris[{number}]: {problem}"))?;
     }
     unique("roles", "name", roles.iter().map(|role| role.name.as_str()))?;
     for (number, role) in roles.iter().enumerate() {

@@ -3,7 +3,7 @@
 mod assignments;
 mod change;
 
-use super::file::{DeclaredKey, DeclaredRole, DeclaredService, DeclaredWebhook};
+use super::file::{DeclaredKey, DeclaredRole, DeclaredService, DeclaredWebhook, normal_uri};
 use crate::api::{AgentWithRoles, ListedAgent, ListedKey, Role, Service, Webhook};
 use assignments::plan_assignments;
 use countersign_identity::Timestamp;
@@ -278,13 +278,19 @@ fn plan_service(
     options: Options<'_>,
     warnings: &mut Vec<String>,
 ) -> Result<Vec<Change>, String> {
-    let DeclaredService { name, id: _, accepts_unbound_tokens, roles, assignments: _, webhooks, keys, managed_by } =
+    let DeclaredService { name, accepts_unbound_tokens, resource_uris, roles, webhooks, keys, managed_by, .. } =
         declared;
+    let wanted_uris = resource_uris.as_ref().map(|uris| uris.iter().filter_map(|uri| normal_uri(uri)).collect());
+    let change_of_uris = |from: &[String]| {
+        let to = wanted_uris.clone().filter(|to: &Vec<String>| to != from)?;
+        Some(Change::ChangeResourceUris { from: from.to_vec(), to })
+    };
     let mut changes = Vec::new();
     match found.map(|found| &found.service) {
         None => {
             let (accepts_unbound, managed_by) = (*accepts_unbound_tokens, managed_by.clone());
             changes.push(Change::CreateService { accepts_unbound, managed_by });
+            changes.extend(change_of_uris(&[]));
         }
         Some(service) => {
             options.check_owner(
@@ -302,6 +308,7 @@ fn plan_service(
             if let Some(accepts_unbound) = accepts_unbound_tokens.filter(|it| *it != service.accepts_unbound_tokens) {
                 changes.push(Change::ChangeService { accepts_unbound });
             }
+            changes.extend(change_of_uris(&service.resource_uris));
             if changes.len() > before {
                 let existing = service.managed_by.as_deref();
                 options.check_change(&format!("the service {name}"), existing, managed_by.as_deref())?;

@@ -14,6 +14,7 @@ apiVersion: countersign/v1
 services:
   - name: Shop
     acceptsUnboundTokens: false
+    resourceUris: [https://Shop.example/, https://shop.example/mcp]
     roles:
       - { name: reader, description: Reads, permissions: [read, list] }
     assignments:
@@ -63,8 +64,15 @@ async fn start(names: &[&str]) -> (ControlPlane, Shell, Vec<String>) {
 async fn files_are_applied_once_and_a_second_run_changes_nothing() {
     let (control, shell, _agents) = start(&["build-1", "build-2", "other"]).await;
     let file = write(&shell, "shop.yaml", SHOP);
-    let everything =
-        ["create service", "create role", "create assignment", "create assignment", "create webhook", "create key"];
+    let everything = [
+        "create service",
+        "change service",
+        "create role",
+        "create assignment",
+        "create assignment",
+        "create webhook",
+        "create key",
+    ];
     let planned = shell.json(&["apply", "-f", &file, "--dry-run"]);
     assert_eq!(kinds(&planned), everything);
     assert_eq!(shell.failure(&["apply", "-f", &file, "--dry-run", "--exit-code"]).0, 10);
@@ -79,6 +87,8 @@ async fn files_are_applied_once_and_a_second_run_changes_nothing() {
     shell.stdout(&["apply", "-f", &file, "--dry-run", "--exit-code"]);
 
     let service = service_id(&shell);
+    let uris = shell.json(&["service", "show", "--service", &service])["resourceUris"].clone();
+    assert_eq!(uris, json!(["https://shop.example", "https://shop.example/mcp"]));
     let holders = shell.json(&["role", "holders", "reader", "--service", &service]);
     assert_eq!(holders.as_array().unwrap().len(), 2, "{holders}");
     // The owner of an agent chooses its name, so a stranger's agent must not get a role by its name, whether it holds another role or not.
@@ -91,10 +101,11 @@ async fn files_are_applied_once_and_a_second_run_changes_nothing() {
 
     let changed =
         SHOP.replace("[read, list]", "[list, write]").replace("Reads", "Writes").replace("agent.role_assigned", "'*'");
+    let changed = changed.replace("https://shop.example/mcp", "https://shop.example/other");
     let changed = write(&shell, "changed.yaml", &changed.replace("build-*", "other"));
     let plan = shell.json(&["apply", "-f", &changed]);
-    assert_eq!(kinds(&plan), ["change role", "create assignment", "change webhook"]);
-    let fields = &plan["changes"][0]["fields"];
+    assert_eq!(kinds(&plan), ["change service", "change role", "create assignment", "change webhook"]);
+    let fields = &plan["changes"][1]["fields"];
     assert_eq!(fields["permissions"], json!({ "from": "list, read", "to": "list, write" }));
     assert_eq!(shell.json(&["apply", "-f", &changed])["changes"], json!([]));
 }
@@ -105,7 +116,7 @@ async fn failed_change_stops_only_what_depends_on_it() {
     let file = write(&shell, "wrong.yaml", &SHOP.replace("http://127.0.0.1:20000", "http://10.0.0.1:20000"));
     let (code, error) = shell.failure(&["apply", "-f", &file]);
     assert_eq!(code, 1, "{error}");
-    assert!(error.contains("4 of 5 changes were made."), "{error}");
+    assert!(error.contains("5 of 6 changes were made."), "{error}");
     assert!(error.contains("service Shop, webhook http://10.0.0.1:20000/hook: 400"), "{error}");
     let corrected = write(&shell, "shop.yaml", SHOP);
     assert_eq!(kinds(&shell.json(&["apply", "-f", &corrected])), ["create webhook"]);

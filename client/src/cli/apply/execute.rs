@@ -151,6 +151,9 @@ impl Target<'_> {
                 let accepts_unbound_tokens = Some(*accepts_unbound);
                 self.change_service(ServiceChange { accepts_unbound_tokens, ..ServiceChange::default() }).await
             }
+            Change::ChangeResourceUris { from: _, to } => {
+                self.change_service(ServiceChange { resource_uris: Some(to), ..ServiceChange::default() }).await
+            }
             Change::CreateRole(role) => self.create_role(role).await,
             Change::ChangeRole { id: role, from: _, to } => {
                 self.repeated(async || api.change_role(credential, id, role, changed_role(to)).await).await.map(drop)

@@ -36,7 +36,7 @@ impl Access {
         let service = context.service(&args.service)?;
         let needs_human = declared.iter().any(|it| {
             let has_patterns = it.assignments.iter().any(|assignment| assignment.pattern.is_some());
-            has_patterns || !it.keys.is_empty() || it.accepts_unbound_tokens.is_some()
+            has_patterns || !it.keys.is_empty() || it.accepts_unbound_tokens.is_some() || it.resource_uris.is_some()
         });
         if declared.len() != 1 || needs_human {
             let next = "countersign login, or set COUNTERSIGN_HUMAN_TOKEN";

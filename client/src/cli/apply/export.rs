@@ -61,6 +61,7 @@ fn declared(existing: ExistingService) -> DeclaredService {
         name: service.name,
         id: Some(service.service_id),
         accepts_unbound_tokens: Some(service.accepts_unbound_tokens),
+        resource_uris: Some(service.resource_uris).filter(|uris| !uris.is_empty()),
         roles: roles.into_iter().map(declared_role).collect(),
         assignments,
         webhooks: unique(webhooks.into_iter().map(declared_webhook), |webhook| webhook.url.clone()),

@@ -123,6 +123,7 @@ fn line(change: &Change) -> Line {
             let field = ("acceptsUnboundTokens", (!accepts_unbound).to_string(), accepts_unbound.to_string());
             changed("service", "", vec![field])
         }
+        Change::ChangeResourceUris { from, to } => changed("service", "", vec![("resourceUris", list(from), list(to))]),
         Change::CreateRole(role) => new("role", &role.name, vec![("permissions", list(&role.permissions))]),
         Change::ChangeRole { id: _, from, to } => {
             let permissions = ("permissions", list(&from.permissions), list(&to.permissions));

@@ -109,6 +109,7 @@ fn schema_has_the_fields_of_the_format() {
     full.managed_by = Some("team".to_owned());
     let service = &mut full.services[0];
     service.accepts_unbound_tokens = Some(true);
+    service.resource_uris = Some(Vec::new());
     service.roles[0].description = Some(String::new());
     service.webhooks[0].description = Some(String::new());
     service.webhooks[0].secret_file = Some("hook".into());
@@ -128,3 +129,13 @@ fn schema_has_the_fields_of_the_format() {
 }
 
 const ID: &str = "svc_01jyd3rq8yfd19yr0w5mz4ypkb";
+
+#[test]
+fn resource_uris_are_compared_in_their_normal_form() {
+    assert_eq!(normal_uri("HTTPS://Shop.example:443/mcp/").as_deref(), Some("https://shop.example/mcp"));
+    for invalid in ["shop.example", "ftp://shop.example", "https://shop.example/?a", "https://u@shop.example"] {
+        let text = SHOP.replacen("name: Shop", &format!("name: Shop\n    resourceUris: ['{invalid}']"), 1);
+        let error = parse("shop.yaml", &text).unwrap_err().to_string();
+        assert!(error.contains("resourceUris[0]: must be an http:// or https:// URL"), "{invalid}: {error}");
+    }
+}

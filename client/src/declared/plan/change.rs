@@ -50,6 +50,13 @@ pub enum Change {
         /// Whether it then accepts unbound tokens.
         accepts_unbound: bool,
     },
+    /// Change the resource URIs of a service.
+    ChangeResourceUris {
+        /// Those so far.
+        from: Vec<String>,
+        /// Those in the file.
+        to: Vec<String>,
+    },
     /// Change the name of a service.
     RenameService {
         /// The name so far.
