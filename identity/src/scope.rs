@@ -8,7 +8,7 @@ use std::fmt;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidScope {
     /// A character is not allowed in a scope.
-    #[error("must be permissions that are separated by single spaces, without `\"` and `\\`")]
+    #[error("must be permissions that are separated by single spaces, without quotation marks and backslashes")]
     Character,
     /// The text is too long.
     #[error("must not be longer than 2048 bytes")]

@@ -210,6 +210,7 @@ fn hint_for_reason(reason: &str) -> Option<&'static str> {
         "no_role" | "role_missing" | "permission_missing" => {
             "ask the service for a role: countersign role assign ROLE AGENT"
         }
+        "token_scope_insufficient" => "log in with a wider scope, or without one: countersign agent login --oauth",
         "agent_suspended" => "its owner can run: countersign agent reactivate AGENT",
         "agent_revoked" => "revocation is final; create a new agent: countersign agent keygen --profile NAME",
         "agent_left" => "the owner of the agent can run: countersign agent readmit AGENT SERVICE",
@@ -230,7 +231,8 @@ fn hint_for_code(code: &str) -> Option<&'static str> {
         "SERVICE_NOT_FOUND" => {
             "check the id of the service (--service, COUNTERSIGN_SERVICE_ID); `countersign service list` shows your services"
         }
-        "ROLE_NOT_FOUND" | "CONFLICT" => "`countersign role list` shows the roles",
+        "ROLE_NOT_FOUND" => "`countersign role list` shows the roles",
+        "CONFLICT" => "`countersign role list` and `countersign service list` show what exists",
         "WEBHOOK_NOT_FOUND" => {
             "`countersign webhook list` shows the webhooks; with --deployment, those for all services"
         }

@@ -5,9 +5,9 @@
 
 use aws_lc_rs::digest::{SHA256, digest};
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
-use countersign_identity::{AgentId, Timestamp, evaluation::LEEWAY};
+use countersign_identity::{AgentId, Reason, Timestamp, evaluation::LEEWAY};
 use serde::Deserialize;
-use std::time::Duration;
+use std::{borrow::Cow, time::Duration};
 
 /// The value of `client_assertion_type` (RFC 7523, section 2.2).
 pub const ASSERTION_TYPE: &str = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer";
@@ -21,10 +21,22 @@ const MAX_BYTES: usize = 8 * 1024;
 /// The maximum length of the claim `jti`, in bytes.
 const MAX_ID_BYTES: usize = 255;
 
-/// What is wrong with an assertion, for `error_description`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct InvalidAssertion(pub &'static str);
+/// Why an assertion is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct InvalidAssertion {
+    /// [`Reason::AssertionExpired`] or [`Reason::AssertionInvalid`].
+    pub reason: Reason,
+    /// What is wrong, for `error_description`.
+    pub message: Cow<'static, str>,
+}
+
+impl InvalidAssertion {
+    /// The assertion is malformed, a claim is wrong, or its agent is unknown.
+    pub const fn new(message: &'static str) -> Self {
+        Self { reason: Reason::AssertionInvalid, message: Cow::Borrowed(message) }
+    }
+}
 
 /// An assertion whose signature has not been verified.
 #[derive(Debug, Clone)]
@@ -79,11 +91,11 @@ impl OneOrMore {
 }
 
 impl ClientAssertion {
-    /// Parses an assertion and checks its claims. Each value of `aud` must be one of `audiences`.
-    pub fn parse(text: &str, audiences: &[String], now: Timestamp) -> Result<Self, InvalidAssertion> {
-        const FORMAT: InvalidAssertion = InvalidAssertion("client_assertion must be a JWT");
+    /// Parses an assertion and checks its claims. Each value of `aud` must be one of `audiences`, the first of which is the issuer.
+    pub fn parse(text: &str, audiences: &[String; 3], now: Timestamp) -> Result<Self, InvalidAssertion> {
+        const FORMAT: InvalidAssertion = InvalidAssertion::new("client_assertion must be a JWT");
         if text.len() > MAX_BYTES {
-            return Err(InvalidAssertion("client_assertion must not be longer than 8 KiB"));
+            return Err(InvalidAssertion::new("client_assertion must not be longer than 8 KiB"));
         }
         let (signed, signature) = text.rsplit_once('.').ok_or(FORMAT)?;
         let (header, claims) = signed.split_once('.').ok_or(FORMAT)?;
@@ -91,7 +103,9 @@ impl ClientAssertion {
         let (header, claims, signature) = (decode(header)?, decode(claims)?, decode(signature)?);
         check_header(&serde_json::from_slice(&header).map_err(|_| FORMAT)?)?;
         let claims: Claims = serde_json::from_slice(&claims).map_err(|_| {
-            InvalidAssertion("client_assertion must have the claims iss, sub, aud, exp and jti, and each of them once")
+            InvalidAssertion::new(
+                "client_assertion must have the claims iss, sub, aud, exp and jti, and each of them once",
+            )
         })?;
         let (agent, times) = (check_names(&claims, audiences)?, check_times(&claims, now)?);
         let (expires_at, made_after) = times;
@@ -129,10 +143,10 @@ pub fn claimed_agent(assertion: &str) -> Option<AgentId> {
 fn check_header(header: &Header) -> Result<(), InvalidAssertion> {
     let Header { alg, typ, crit, b64 } = header;
     if alg != "ES256" {
-        return Err(InvalidAssertion("the header of client_assertion must have `alg` ES256"));
+        return Err(InvalidAssertion::new("the header of client_assertion must have `alg` ES256"));
     }
     if crit.is_some() || b64.is_some() {
-        return Err(InvalidAssertion("the header of client_assertion must not have `crit` or `b64`"));
+        return Err(InvalidAssertion::new("the header of client_assertion must not have `crit` or `b64`"));
     }
     // An access token, or a proof for another purpose, is no assertion.
     let typ = typ.as_deref().unwrap_or("JWT");
@@ -141,20 +155,25 @@ fn check_header(header: &Header) -> Result<(), InvalidAssertion> {
     if ["jwt", "client-authentication+jwt"].iter().any(|it| typ.eq_ignore_ascii_case(it)) {
         return Ok(());
     }
-    Err(InvalidAssertion("the header of client_assertion must have `typ` JWT or client-authentication+jwt, or none"))
+    Err(InvalidAssertion::new(
+        "the header of client_assertion must have `typ` JWT or client-authentication+jwt, or none",
+    ))
 }
 
-fn check_names(claims: &Claims, audiences: &[String]) -> Result<AgentId, InvalidAssertion> {
-    let agent = claims.sub.parse().map_err(|_| InvalidAssertion("`sub` must be the id of an agent"))?;
+fn check_names(claims: &Claims, audiences: &[String; 3]) -> Result<AgentId, InvalidAssertion> {
+    let agent = claims.sub.parse().map_err(|_| InvalidAssertion::new("`sub` must be the id of an agent"))?;
     if claims.iss != claims.sub {
-        return Err(InvalidAssertion("`iss` must be the id of the agent, as `sub` is"));
+        return Err(InvalidAssertion::new("`iss` must be the id of the agent, as `sub` is"));
     }
-    let named = claims.aud.as_slice();
+    let ([issuer, ..], named) = (audiences, claims.aud.as_slice());
     if named.is_empty() || !named.iter().all(|audience| audiences.contains(audience)) {
-        return Err(InvalidAssertion("`aud` must be the issuer of this server, and nothing else"));
+        return Err(InvalidAssertion {
+            message: format!("`aud` must be {issuer}, and nothing else").into(),
+            ..InvalidAssertion::new("")
+        });
     }
     if claims.jti.is_empty() || claims.jti.len() > MAX_ID_BYTES {
-        return Err(InvalidAssertion("`jti` must have 1 to 255 bytes"));
+        return Err(InvalidAssertion::new("`jti` must have 1 to 255 bytes"));
     }
     Ok(agent)
 }
@@ -166,17 +185,19 @@ fn check_times(claims: &Claims, now: Timestamp) -> Result<(Timestamp, Timestamp)
     let started_at = claims.iat.as_ref().map(seconds).transpose()?;
     let valid_from = claims.nbf.as_ref().map(seconds).transpose()?;
     if expires_at <= now {
-        return Err(InvalidAssertion("`exp` has passed: make a new assertion, and check the clock"));
+        let message = "`exp` has passed: make a new assertion, and check the clock";
+        return Err(InvalidAssertion { reason: Reason::AssertionExpired, message: message.into() });
     }
     if expires_at > latest_start.saturating_add(MAX_LIFETIME) {
-        return Err(InvalidAssertion("`exp` must be at most 5 minutes away"));
+        return Err(InvalidAssertion::new("`exp` must be at most 5 minutes away"));
     }
     if started_at.into_iter().chain(valid_from).any(|start| start > latest_start) {
-        return Err(InvalidAssertion("`iat` and `nbf` must not be in the future: check the clock"));
+        return Err(InvalidAssertion::new("`iat` and `nbf` must not be in the future: check the clock"));
     }
+    let earliest_start = expires_at.saturating_sub(MAX_LIFETIME);
+    let start = started_at.map_or(earliest_start, |at| at.max(earliest_start));
     // The clock of the agent may differ from that of this server.
-    let earliest = expires_at.saturating_sub(MAX_LIFETIME);
-    Ok((expires_at, started_at.map_or(earliest, |at| at.max(earliest)).saturating_sub(LEEWAY)))
+    Ok((expires_at, start.saturating_sub(LEEWAY)))
 }
 
 /// A `NumericDate` (RFC 7519), without its fraction.
@@ -186,7 +207,7 @@ fn seconds(date: &serde_json::Number) -> Result<Timestamp, InvalidAssertion> {
         #[expect(clippy::cast_possible_truncation, reason = "the range is checked")]
         Some(date as i64)
     });
-    whole.map(Timestamp::from_seconds).ok_or(InvalidAssertion("`exp`, `nbf` and `iat` must be times in seconds"))
+    whole.map(Timestamp::from_seconds).ok_or(InvalidAssertion::new("`exp`, `nbf` and `iat` must be times in seconds"))
 }
 
 #[cfg(test)]
@@ -197,11 +218,14 @@ mod tests {
     const NOW: i64 = 1_800_000_000;
     const AGENT: &str = "agent_01jyd3rqawfd15ypgw5mz4yjkb";
 
+    fn audiences() -> [String; 3] {
+        ["", "/", "/oauth/token"].map(|path| format!("https://issuer.example{path}"))
+    }
+
     fn parse_parts(header: &Value, claims: &str) -> Result<ClientAssertion, InvalidAssertion> {
         let encode = |text: &str| URL_SAFE_NO_PAD.encode(text);
         let text = format!("{}.{}.c2lnbmF0dXJl", encode(&header.to_string()), encode(claims));
-        let audiences = ["https://issuer.example".to_owned(), "https://issuer.example/oauth/token".to_owned()];
-        ClientAssertion::parse(&text, &audiences, Timestamp::from_seconds(NOW))
+        ClientAssertion::parse(&text, &audiences(), Timestamp::from_seconds(NOW))
     }
 
     fn claims() -> Value {
@@ -270,10 +294,13 @@ mod tests {
         ] {
             assert!(with(name, value.clone()).is_err(), "{name}: {value}");
         }
+        assert_eq!(with("exp", json!(NOW)).unwrap_err().reason, Reason::AssertionExpired);
+        let aud = with("aud", json!("other")).unwrap_err();
+        assert_eq!(aud.to_string(), "`aud` must be https://issuer.example, and nothing else");
         let twice = claims().to_string().replacen('{', "{\"jti\":\"2\",", 1);
         assert!(parse_parts(&json!({ "alg": "ES256" }), &twice).is_err(), "a claim occurs twice");
         for text in ["", "a", "a.b", "a.b.c", "..", "é.é.é"] {
-            assert!(ClientAssertion::parse(text, &[], Timestamp::from_seconds(NOW)).is_err(), "{text}");
+            assert!(ClientAssertion::parse(text, &audiences(), Timestamp::from_seconds(NOW)).is_err(), "{text}");
         }
     }
 

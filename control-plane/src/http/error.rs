@@ -5,7 +5,7 @@
 mod access;
 mod oauth;
 
-pub use oauth::{OAuthError, OAuthErrorBody, present_for_oauth};
+pub use oauth::{OAUTH_PATH, OAuthError, OAuthErrorBody, OAuthErrors, into_oauth_format};
 
 use super::{
     code::ErrorCode,
@@ -334,10 +334,8 @@ impl From<OperationError> for ApiError {
                 let message = "The signature does not verify: sign the nonce with ECDSA P-256 and SHA-256, and send the signature as hex";
                 Self::new(ErrorCode::InvalidSignature, message)
             }
-            OperationError::InvalidAssertion(InvalidAssertion(problem)) => {
-                let mut error = Self::from(Reason::AssertionInvalid);
-                problem.clone_into(&mut error.message);
-                error
+            OperationError::InvalidAssertion(InvalidAssertion { reason, message }) => {
+                Self { message: message.into_owned(), ..Self::from(reason) }
             }
             OperationError::NotFound(resource) => Self::resource_not_found(resource),
             OperationError::Conflict(message) => Self::new(ErrorCode::Conflict, message),

@@ -28,9 +28,9 @@ pub use agents::{
 };
 pub use audit::{AuditFilter, AuditPosition, list_audit_entries};
 pub use auth::{
-    LoginRequest, SuppressedBursts, TokenPair, Verified, begin_session, find_refresh_token_agent,
-    flush_suppressed_bursts, issue_challenge, refresh_session, revoke_token, verify_assertion, verify_login,
-    verify_refresh, verify_token,
+    LoginRequest, RequestedToken, SuppressedBursts, TokenPair, Verified, begin_session, find_refresh_token_agent,
+    flush_suppressed_bursts, issue_challenge, parse_assertion, refresh_session, revoke_token, verify_assertion,
+    verify_login, verify_refresh, verify_token,
 };
 pub use authorize::{authenticate_service, require_manager, require_owner, require_service_creator};
 pub use context::{Context, ContextParts, OperationConfig};

@@ -9,7 +9,7 @@ mod scope;
 use countersign_tests::{
     Agent, ControlPlane,
     control_plane::text,
-    oauth::{ASSERTION_TYPE, assertion, claims, error, issuer, login_form, now, request_token, signed},
+    oauth::{ASSERTION_TYPE, assertion, claims, error, issuer, login_form, now, post_form_as, request_token, signed},
 };
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, sync::Arc};
@@ -92,7 +92,7 @@ async fn assertions_that_prove_nothing_are_refused() {
         (signed(&agent.key, &json!({ "alg": "ES256", "typ": "at+jwt" }), &claims()), invalid()),
         (with("aud", json!("https://other.example")), invalid()),
         (with("exp", json!(now() + 3600)), invalid()),
-        (with("exp", json!(now() - 1)), invalid()),
+        (with("exp", json!(now() - 1)), refusal(401, "invalid_client", "assertion_expired")),
         (with("iss", json!(other.id)), invalid()),
         (with("jti", Value::Null), invalid()),
         (agent.token().await, invalid()),
@@ -123,12 +123,22 @@ async fn wrong_parameters_have_the_errors_of_oauth() {
         (login_form(&assertion, &[("resource", missing)]), 400, "invalid_target"),
         (login_form(&assertion, &[("resource", control.service()), ("audience", missing)]), 400, "invalid_target"),
         (login_form(&assertion, &[("client_id", missing)]), 400, "invalid_client"),
-        (login_form(&assertion, &[("resource", missing), ("resource", missing)]), 400, "invalid_request"),
+        (login_form(&assertion, &[("resource", missing), ("resource", missing)]), 400, "invalid_target"),
+        (login_form(&assertion, &[("scope", "a"), ("scope", "a")]), 400, "invalid_scope"),
+        (login_form(&assertion, &[("other", "a"), ("other", "a")]), 400, "invalid_request"),
+        (login_form(&assertion, &[("client_secret", "a")]), 401, "invalid_client"),
     ] {
         let response = request_token(&control, &form).await;
         let (actual_status, actual, _) = error(&response);
         assert_eq!((actual_status, actual.as_str()), (status, code), "{form:?}: {}", response.body);
     }
+    // A client that has a secret is not told that the secret is right.
+    let form = login_form(&assertion, &[]);
+    let refused = post_form_as(&control.api, "/oauth/token", &form, Some("Basic YWdlbnQ6c2VjcmV0")).await;
+    assert_eq!(error(&refused), refusal(401, "invalid_client", "assertion_invalid"));
+    assert!(refused.header("www-authenticate").starts_with("Basic "), "{refused:?}");
+    assert!(refused.body["error_description"].as_str().unwrap().contains("private_key_jwt"), "{}", refused.body);
+
     control.set_status(&agent.id, "suspended").await.expect(200);
     let refused = request_token(&control, &login_form(&assertion, &[])).await;
     assert_eq!(error(&refused), refusal(400, "unauthorized_client", "agent_suspended"));

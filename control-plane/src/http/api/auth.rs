@@ -28,7 +28,7 @@ use crate::{
         state::AppState,
         timestamp::Rfc3339,
     },
-    operations::{self, IdempotentReply, LoginRequest, RegistrationRequest, TokenPair},
+    operations::{self, IdempotentReply, LoginRequest, RegistrationRequest, RequestedToken, TokenPair},
 };
 use axum::{Extension, Json, extract::State, http::StatusCode};
 use countersign_identity::{AgentId, P256PublicKey, Revision, ServiceId};
@@ -224,11 +224,12 @@ pub async fn refresh(
 ) -> Result<Json<TokenResponse>, ApiError> {
     let RefreshRequest { token, service } = body.read()?;
     let service = service.map(|service| service.parse()).transpose()?;
-    let refresh = operations::verify_refresh(&state.context, &token, (service, None), Some(client.ip)).await?;
+    let requested = RequestedToken { service, ..RequestedToken::default() };
+    let refresh = operations::verify_refresh(&state.context, &token, Some(client.ip)).await?;
     if let Some(agent) = refresh.proven_agent() {
         limiter.count_agent(&state, agent).await?;
     }
-    let pair = operations::refresh_session(&state.context, refresh).await?;
+    let pair = operations::refresh_session(&state.context, refresh, requested).await?;
     Ok(Json(token_response(&pair)))
 }
 

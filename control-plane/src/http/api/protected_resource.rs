@@ -31,7 +31,8 @@ pub struct ResourceQuery {
     resource: Option<String>,
 }
 
-/// Protected resource metadata (RFC 9728), which `metadata_document` builds.
+// `metadata_document` builds it.
+/// Protected resource metadata (RFC 9728).
 #[derive(Serialize, ToSchema)]
 pub struct ResourceMetadata {
     /// The resource URI.

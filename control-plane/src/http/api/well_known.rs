@@ -53,9 +53,9 @@ pub struct ServerMetadata {
     /// URL for revoking tokens (RFC 7009).
     #[schema(example = "https://countersign.example/oauth/revoke")]
     revocation_endpoint: String,
-    /// `none`: revoking a token requires no credential but the token.
-    #[schema(example = json!(["none", "client_secret_basic", "client_secret_post"]))]
-    revocation_endpoint_auth_methods_supported: [&'static str; 3],
+    /// `none`: revoking a token requires no credential but the token. `private_key_jwt`: the assertion of an agent is ignored.
+    #[schema(example = json!(["none", "private_key_jwt", "client_secret_basic", "client_secret_post"]))]
+    revocation_endpoint_auth_methods_supported: [&'static str; 4],
     /// Empty: the authorization endpoint refuses every request.
     #[schema(example = json!([]))]
     response_types_supported: [&'static str; 0],
@@ -78,7 +78,12 @@ impl ServerMetadata {
             introspection_endpoint: url("/oauth/introspect"),
             introspection_endpoint_auth_methods_supported: ["client_secret_basic", "client_secret_post"],
             revocation_endpoint: url("/oauth/revoke"),
-            revocation_endpoint_auth_methods_supported: ["none", "client_secret_basic", "client_secret_post"],
+            revocation_endpoint_auth_methods_supported: [
+                "none",
+                "private_key_jwt",
+                "client_secret_basic",
+                "client_secret_post",
+            ],
             response_types_supported: [],
             grant_types_supported: ["client_credentials", "refresh_token"],
         }

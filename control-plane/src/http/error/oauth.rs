@@ -1,6 +1,6 @@
 //! The errors of the OAuth endpoints, in the format of RFC 6749, section 5.2.
 //!
-//! Handlers return them. [`present_for_oauth`] converts the errors of everything that surrounds the handlers.
+//! Handlers return them. [`into_oauth_format`] converts the errors of everything that surrounds the handlers.
 
 use super::ApiError;
 use crate::http::code::ErrorCode;
@@ -12,7 +12,11 @@ use axum::{
 use countersign_identity::Reason;
 use serde::Serialize;
 use serde_json::Value;
-use utoipa::ToSchema;
+use std::collections::BTreeMap;
+use utoipa::{
+    IntoResponses, ToSchema,
+    openapi::{self, ContentBuilder, Ref, RefOr, ResponseBuilder, Schema},
+};
 
 /// An error of an OAuth endpoint.
 #[derive(Debug)]
@@ -24,13 +28,15 @@ pub struct OAuthError {
     uses_header: bool,
 }
 
-/// The path of the OAuth endpoints.
-const OAUTH_PATH: &str = "/oauth/";
+/// The beginning of the paths of the OAuth endpoints.
+pub const OAUTH_PATH: &str = "/oauth/";
 
 /// The body of an error response of an OAuth endpoint.
 #[derive(Serialize, ToSchema)]
 pub struct OAuthErrorBody {
-    /// Code of the error (RFC 6749, section 5.2).
+    /// Code of the error: `invalid_request`, `invalid_client`, `invalid_grant`, `unauthorized_client`, `unsupported_grant_type` or
+    /// `invalid_scope` (RFC 6749, section 5.2), `invalid_target` (RFC 8707), `unsupported_response_type`, `temporarily_unavailable` or
+    /// `server_error` (RFC 6749, section 4.1.2.1). Later versions may add codes: handle an unknown code by the HTTP status.
     #[schema(example = "invalid_client")]
     error: &'static str,
     /// What is wrong and how to fix it, for human readers. The wording may change.
@@ -40,6 +46,27 @@ pub struct OAuthErrorBody {
     #[schema(example = "assertion_used")]
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
+}
+
+/// The error responses of the OAuth endpoints in the API description.
+pub struct OAuthErrors;
+
+impl IntoResponses for OAuthErrors {
+    fn responses() -> BTreeMap<String, RefOr<openapi::Response>> {
+        let responses = [
+            ("400", "The request is refused, see `error` (RFC 6749, section 5.2)"),
+            ("401", "The client is not authenticated: `invalid_client`"),
+            ("429", "There are too many requests: `temporarily_unavailable`. Wait `Retry-After` seconds"),
+            ("503", "The server cannot answer now: `temporarily_unavailable`. Wait `Retry-After` seconds"),
+            ("default", "Another error"),
+        ];
+        let response = |description: &str| {
+            let schema = RefOr::<Schema>::from(Ref::from_schema_name(OAuthErrorBody::name()));
+            let content = ContentBuilder::new().schema(Some(schema)).build();
+            ResponseBuilder::new().description(description).content("application/json", content).build()
+        };
+        responses.map(|(status, description)| (status.to_owned(), response(description).into())).into()
+    }
 }
 
 impl OAuthError {
@@ -62,7 +89,7 @@ impl OAuthError {
     fn body(&self) -> OAuthErrorBody {
         OAuthErrorBody {
             error: self.code,
-            error_description: printable(&self.error.message),
+            error_description: without_special_characters(&self.error.message),
             reason: self.error.details.get("reason").and_then(Value::as_str).map(str::to_owned),
         }
     }
@@ -85,10 +112,9 @@ impl IntoResponse for OAuthError {
     }
 }
 
-/// Converts an error response to the format of OAuth, if the path is that of an OAuth endpoint.
-pub fn present_for_oauth(path: &str, mut response: Response) -> Response {
-    let error = response.extensions_mut().remove::<Box<ApiError>>();
-    if let Some(error) = error.filter(|_| path.starts_with(OAUTH_PATH)) {
+/// Converts an error response to the format of OAuth.
+pub fn into_oauth_format(mut response: Response) -> Response {
+    if let Some(error) = response.extensions_mut().remove::<Box<ApiError>>() {
         let error = OAuthError::from(*error);
         *response.body_mut() = Body::from(serde_json::to_vec(&error.body()).unwrap_or_default());
         response.headers_mut().remove(header::CONTENT_LENGTH);
@@ -108,8 +134,8 @@ fn set_oauth_head(response: &mut Response, status: StatusCode, uses_header: bool
     }
 }
 
-/// The characters that RFC 6749 allows in `error_description`.
-fn printable(message: &str) -> String {
+/// Replaces the characters that RFC 6749 does not allow in `error_description`.
+fn without_special_characters(message: &str) -> String {
     let allowed = |character: char| match character {
         '"' | '\\' => '\'',
         ' '..='~' => character,
@@ -131,7 +157,20 @@ fn code_of(error: &ApiError) -> (StatusCode, &'static str) {
         (_, code @ (ErrorCode::RateLimitExceeded | ErrorCode::ServiceUnavailable)) => {
             (code.status(), "temporarily_unavailable")
         }
+        (_, ErrorCode::ValidationError) => (StatusCode::BAD_REQUEST, code_of_fields(error)),
         (_, code) if code.status().is_server_error() => (code.status(), "server_error"),
         (_, code) => (code.status(), "invalid_request"),
+    }
+}
+
+/// The code for wrong parameters.
+fn code_of_fields(error: &ApiError) -> &'static str {
+    let is_wrong = |name: &str| error.details.get("fields").is_some_and(|fields| fields.get(name).is_some());
+    if is_wrong("scope") {
+        "invalid_scope"
+    } else if is_wrong("resource") || is_wrong("audience") {
+        "invalid_target"
+    } else {
+        "invalid_request"
     }
 }

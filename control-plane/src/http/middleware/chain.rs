@@ -7,7 +7,7 @@ use super::{
     deadline::enforce_deadline, limits::enforce_rate_limits, request_lines::RequestLines, telemetry::record_request,
 };
 use crate::http::{
-    error::{ApiError, present_for_oauth},
+    error::{ApiError, OAUTH_PATH, into_oauth_format},
     request::{
         body::buffer_body,
         client_address::{require_https, resolve_client_address},
@@ -42,7 +42,7 @@ impl Middleware {
 pub async fn handle_request(State(middleware): State<Arc<Middleware>>, mut request: Request, next: Next) -> Response {
     let Middleware { state, lines, memory } = &*middleware;
     resolve_client_address(state, &mut request);
-    let path = request.uri().path().to_owned();
+    let is_for_oauth = request.uri().path().starts_with(OAUTH_PATH);
     record_request(state, lines, request, async |request| {
         let response = async {
             if let Err(error) = require_https(&request) {
@@ -53,7 +53,8 @@ pub async fn handle_request(State(middleware): State<Arc<Middleware>>, mut reque
             })
             .await
         };
-        present_for_oauth(&path, convert_panic(response).await)
+        let response = convert_panic(response).await;
+        if is_for_oauth { into_oauth_format(response) } else { response }
     })
     .await
 }

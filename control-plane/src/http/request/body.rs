@@ -201,16 +201,15 @@ pub fn parse_form(headers: &HeaderMap, bytes: &[u8]) -> Result<BodyFields, ApiEr
     if !single_content_type(headers).is_some_and(is_form) {
         return Err(ApiError::form_required());
     }
-    let mut unread = Map::new();
-    for (name, value) in form_urlencoded::parse(bytes) {
-        // RFC 6749, section 3.2: a parameter without a value counts as omitted, a repeated one is an error, unknown ones are
-        // ignored.
-        let previous = (!value.is_empty()).then(|| unread.insert(name.into_owned(), Value::String(value.into_owned())));
-        if previous.flatten().is_some() {
-            return Err(ApiError::malformed_body("A parameter of the form occurs twice"));
+    // RFC 6749, section 3.2: a parameter without a value counts as omitted, a repeated one is an error, unknown ones are ignored.
+    let (mut unread, mut errors) = (Map::new(), Vec::new());
+    for (name, value) in form_urlencoded::parse(bytes).filter(|(_, value)| !value.is_empty()) {
+        if unread.insert(name.clone().into_owned(), Value::String(value.into_owned())).is_some() {
+            let field = shorten(name.into_owned());
+            errors.push(FieldError { field, message: "must not occur twice".into() });
         }
     }
-    Ok(BodyFields { unread, errors: Vec::new(), ignore_unknown: true })
+    Ok(BodyFields { unread, errors, ignore_unknown: true })
 }
 
 /// Requires the content type JSON; a missing content type counts as JSON. Also refuses bodies that another reader of the same

@@ -103,6 +103,13 @@ impl Credentials {
         Ok(current)
     }
 
+    /// Requires an API key of any service, of any scope. Returns the service, and a state of the database that was read after the request
+    /// arrived.
+    pub async fn require_any_service_key(&self, state: &AppState) -> Result<(ServiceId, Arc<CurrentState>), ApiError> {
+        let (key, current) = self.service_key(state).await?;
+        Ok((key.service, current))
+    }
+
     /// Requires an API key of any service with scope `full`.
     pub async fn require_full_key(&self, state: &AppState) -> Result<Arc<ServiceKey>, ApiError> {
         let (key, _) = self.service_key(state).await?;

@@ -1,5 +1,5 @@
-//! The client authentication of a service at an OAuth endpoint (RFC 6749, section 2.3.1): its id is the client id, and one of its API
-//! keys is the client secret.
+//! The authentication of a service at an OAuth endpoint: its id is the client id, and one of its API keys is the client secret (RFC 6749,
+//! section 2.3.1). Or the API key is a bearer credential, as at the other endpoints (RFC 7662, section 2.1).
 
 use super::caller::Credentials;
 use crate::{
@@ -21,10 +21,18 @@ pub type FormClient = (Option<String>, Option<SecretString>);
 /// The client of a request at an OAuth endpoint. Nothing is verified yet.
 pub struct ServiceClient {
     credentials: Credentials,
-    header: Option<Result<(String, SecretString), MalformedHeader>>,
+    header: Option<Result<HeaderCredential, MalformedHeader>>,
 }
 
-/// The header `Authorization` does not contain exactly one client id with a secret.
+/// What the header `Authorization` contains.
+enum HeaderCredential {
+    /// A client id with a secret.
+    Basic(String, SecretString),
+    /// A secret.
+    Bearer(SecretString),
+}
+
+/// The header `Authorization` does not contain exactly one credential.
 #[derive(Clone, Copy)]
 struct MalformedHeader;
 
@@ -32,7 +40,7 @@ impl FromRequestParts<AppState> for ServiceClient {
     type Rejection = OAuthError;
 
     async fn from_request_parts(parts: &mut Parts, _: &AppState) -> Result<Self, OAuthError> {
-        Ok(Self { credentials: Credentials::without_bearer(parts)?, header: basic_credentials(&parts.headers) })
+        Ok(Self { credentials: Credentials::without_bearer(parts)?, header: header_credential(&parts.headers) })
     }
 }
 
@@ -48,16 +56,21 @@ impl ServiceClient {
             Some(Ok(_)) if form_secret.is_some() => {
                 return Err(OAuthError::new("invalid_request", "the client must authenticate in one way only"));
             }
-            Some(Ok((id, secret))) if form_id.as_ref().is_none_or(|form_id| *form_id == id) => Some((id, secret)),
+            Some(Ok(HeaderCredential::Bearer(secret))) => Some((form_id, secret)),
+            Some(Ok(HeaderCredential::Basic(id, secret))) if form_id.as_ref().is_none_or(|form_id| *form_id == id) => {
+                Some((Some(id), secret))
+            }
             Some(_) => None,
-            None => form_id.zip(form_secret),
+            None => form_secret.filter(|_| form_id.is_some()).map(|secret| (form_id, secret)),
         };
-        let service = client.and_then(|(id, secret)| Some((id.parse::<ServiceId>().ok()?, secret)));
-        let result = match service {
-            Some((service, secret)) => {
+        let client =
+            client.and_then(|(id, secret)| Some((id.map(|id| id.parse::<ServiceId>()).transpose().ok()?, secret)));
+        let result = match client {
+            Some((Some(service), secret)) => {
                 let credentials = self.credentials.with_bearer(secret);
                 credentials.require_service_key(state, service).await.map(|current| (service, current))
             }
+            Some((None, secret)) => self.credentials.with_bearer(secret).require_any_service_key(state).await,
             None => Err(self.credentials.refuse_missing_key(state).await),
         };
         result.map_err(|error| OAuthError::of_client(error, uses_header))
@@ -66,8 +79,8 @@ impl ServiceClient {
     /// Checks the credentials of a service, if the request has any. The credentials of other clients are ignored.
     pub async fn check_if_service(self, state: &AppState, form: FormClient) -> Result<(), OAuthError> {
         let id = match &self.header {
-            Some(Ok((id, _))) => Some(id),
-            Some(Err(MalformedHeader)) => None,
+            Some(Ok(HeaderCredential::Basic(id, _))) => Some(id),
+            Some(Ok(HeaderCredential::Bearer(_)) | Err(MalformedHeader)) => None,
             None => form.0.as_ref().filter(|_| form.1.is_some()),
         };
         if id.is_some_and(|id| id.parse::<ServiceId>().is_ok()) {
@@ -77,17 +90,21 @@ impl ServiceClient {
     }
 }
 
-/// The credentials of HTTP Basic; `None` if there is no header `Authorization`. Id and secret are encoded like a form, but clients that
-/// do not encode them write the same: our ids and keys contain no `%` and no `+`.
-fn basic_credentials(headers: &HeaderMap) -> Option<Result<(String, SecretString), MalformedHeader>> {
+/// The credential of HTTP Basic or Bearer; `None` if there is no header `Authorization`. In Basic, id and secret are encoded like a form,
+/// but clients that do not encode them write the same: our ids and keys contain no `%` and no `+`.
+fn header_credential(headers: &HeaderMap) -> Option<Result<HeaderCredential, MalformedHeader>> {
     let mut values = headers.get_all(header::AUTHORIZATION).into_iter();
     let (value, is_single) = (values.next()?, values.next().is_none());
     let parse = || {
         let (scheme, encoded) = value.to_str().ok()?.split_once(' ')?;
+        let encoded = encoded.trim_matches(' ');
+        if is_single && scheme.eq_ignore_ascii_case("bearer") {
+            return Some(HeaderCredential::Bearer(encoded.to_owned().into()));
+        }
         let is_basic = is_single && scheme.eq_ignore_ascii_case("basic");
-        let text = STANDARD.decode(encoded.trim_matches(' ')).ok().filter(|_| is_basic)?;
+        let text = STANDARD.decode(encoded).ok().filter(|_| is_basic)?;
         let (id, secret) = std::str::from_utf8(&text).ok()?.split_once(':')?;
-        Some((form_decode(id)?, form_decode(secret)?.into()))
+        Some(HeaderCredential::Basic(form_decode(id)?, form_decode(secret)?.into()))
     };
     Some(parse().ok_or(MalformedHeader))
 }
@@ -109,20 +126,23 @@ mod tests {
 
     fn parse(value: &str) -> Option<(String, String)> {
         let headers = HeaderMap::from_iter([(header::AUTHORIZATION, value.parse().unwrap())]);
-        let (id, secret) = basic_credentials(&headers).unwrap().ok()?;
-        Some((id, secret.expose_secret().to_owned()))
+        match header_credential(&headers).unwrap().ok()? {
+            HeaderCredential::Basic(id, secret) => Some((id, secret.expose_secret().to_owned())),
+            HeaderCredential::Bearer(secret) => Some((String::new(), secret.expose_secret().to_owned())),
+        }
     }
 
     #[test]
-    fn basic_credentials_are_decoded_like_a_form() {
+    fn credentials_of_basic_are_decoded_like_a_form() {
         let basic = |text: &str| format!("Basic {}", STANDARD.encode(text));
         let expected = Some(("svc_1".to_owned(), "key".to_owned()));
         assert_eq!(parse(&basic("svc_1:key")), expected);
         assert_eq!(parse(&basic("svc%5F1:k%65y")), expected);
         assert_eq!(parse(&basic("svc_1:key").replace("Basic", "basic")), expected);
-        for malformed in [&basic("svc_1"), &basic("a=b:c"), &basic(":key"), "Basic !", "Bearer key", "Basic"] {
+        assert_eq!(parse("bearer  key"), Some((String::new(), "key".to_owned())));
+        for malformed in [&basic("svc_1"), &basic("a=b:c"), &basic(":key"), "Basic !", "Digest key", "Basic"] {
             assert_eq!(parse(malformed), None, "{malformed}");
         }
-        assert!(basic_credentials(&HeaderMap::new()).is_none());
+        assert!(header_credential(&HeaderMap::new()).is_none());
     }
 }

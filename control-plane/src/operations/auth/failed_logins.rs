@@ -15,7 +15,7 @@ use crate::{
     },
     store::{Conn, WriteTransaction, known_agents, outbox},
 };
-use countersign_identity::{AgentId, EventId, Reason, ServiceId, Timestamp};
+use countersign_identity::{AgentId, EventId, ServiceId, Timestamp};
 use std::{
     collections::HashMap,
     net::IpAddr,
@@ -88,7 +88,7 @@ pub(in crate::operations) const fn login_failure_reason(error: &OperationError) 
     match error {
         OperationError::Refused(refusal) => Some(LoginFailureReason::Refused(refusal.reason)),
         OperationError::InvalidSignature => Some(LoginFailureReason::InvalidSignature),
-        OperationError::InvalidAssertion(_) => Some(LoginFailureReason::Refused(Reason::AssertionInvalid)),
+        OperationError::InvalidAssertion(error) => Some(LoginFailureReason::Refused(error.reason)),
         OperationError::NotFound(_)
         | OperationError::Conflict(_)
         | OperationError::QuotaExceeded(_)

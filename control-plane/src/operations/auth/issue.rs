@@ -5,12 +5,12 @@
 
 use super::{
     revoke::end_sessions,
-    tokens::{TokenAudience, TokenIds, UnsignedToken, build_claims},
+    signed_text::SignedText,
+    tokens::{RequestedToken, TokenAudience, TokenIds, UnsignedToken, build_claims},
 };
 use crate::{
     domain::{
         agent::Agent,
-        challenge::Challenge,
         change::FeedPosition,
         credential::Credential,
         quota::ExceededQuota,
@@ -29,7 +29,7 @@ use crate::{
         services, sessions, token_audiences, unused_agents,
     },
 };
-use countersign_identity::{AgentId, EventId, Reason, RefreshId, Revision, Scope, ServiceId, SessionId, Timestamp};
+use countersign_identity::{AgentId, EventId, Reason, RefreshId, Scope, ServiceId, SessionId, Timestamp};
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
@@ -44,12 +44,10 @@ const MAX_ENDED_PER_LOGIN: u32 = 10;
 pub(in crate::operations) struct TokenRequest {
     /// The agent.
     pub(super) agent: AgentId,
-    /// The service that the request names.
-    pub(super) service: Option<ServiceId>,
+    /// What the request asks of its access token.
+    pub(super) requested: RequestedToken,
     /// What the agent has proven itself with.
     pub(super) proof: Proof,
-    /// The permissions that the request asks for, if it asks for a scope.
-    pub(super) scope: Option<Scope>,
     /// The ids of the new tokens.
     pub(super) ids: TokenIds,
 }
@@ -60,63 +58,6 @@ pub(super) enum Proof {
     Signature(NewSession),
     /// A refresh token, whose session continues.
     RefreshToken(Credential<RefreshId>),
-}
-
-/// What an agent signs to log in. It is good for one session.
-#[derive(Debug, Clone)]
-pub(super) enum SignedText {
-    /// The nonce of a challenge.
-    Challenge(Challenge),
-    /// A client assertion.
-    Assertion {
-        /// See [`ClientAssertion::single_use_id`].
-        single_use_id: String,
-        /// The revision of the last restore of the database when the assertion was verified.
-        restore_revision: Revision,
-    },
-}
-
-/// Why a signed text is refused.
-pub(super) struct RefusalReasons {
-    /// Its agent is unknown.
-    pub invalid: Reason,
-    /// It is from before a restore of the database.
-    pub expired: Reason,
-    /// It was used before.
-    pub used: Reason,
-}
-
-impl SignedText {
-    /// Identifies the text. No two sessions have the same.
-    fn single_use_id(&self) -> String {
-        match self {
-            Self::Challenge(challenge) => challenge.random_id_hex(),
-            Self::Assertion { single_use_id, .. } => single_use_id.clone(),
-        }
-    }
-
-    const fn restore_revision(&self) -> Revision {
-        match self {
-            Self::Challenge(Challenge { restore_revision, .. }) | Self::Assertion { restore_revision, .. } => {
-                *restore_revision
-            }
-        }
-    }
-
-    const fn reasons(&self) -> RefusalReasons {
-        match self {
-            Self::Challenge(_) => RefusalReasons {
-                invalid: Reason::ChallengeInvalid,
-                expired: Reason::ChallengeExpired,
-                used: Reason::ChallengeUsed,
-            },
-            Self::Assertion { .. } => RefusalReasons {
-                invalid: Reason::AssertionInvalid,
-                expired: Reason::AssertionExpired,
-                used: Reason::AssertionUsed,
-            },
-        }
-    }
 }
 
 /// A session that a login begins.
@@ -224,7 +165,8 @@ impl Current {
         let credentials: Vec<_> = requests.iter().filter_map(TokenRequest::refresh_token).collect();
         let refresh_tokens = sessions::find_tokens_by_credential(conn, &credentials).await?;
         let bound = refresh_tokens.iter().filter_map(|(_, session)| session.service);
-        let services: BTreeSet<_> = requests.iter().filter_map(|request| request.service).chain(bound).collect();
+        let services: BTreeSet<_> =
+            requests.iter().filter_map(|request| request.requested.service).chain(bound).collect();
         let live_services = services::list_live(conn, services).await?;
         Ok(Self {
             agents: agents.into_iter().map(|agent| (agent.id, agent)).collect(),
@@ -268,7 +210,7 @@ impl Current {
         let agent = self.agents.get(&request.agent);
         let is_live = |service: Option<ServiceId>| service.is_none_or(|service| self.live_services.contains(&service));
         // The service may have been deleted since the request was verified.
-        let named = is_live(request.service).then_some(()).ok_or(OperationError::NotFound(NotFound::Service));
+        let named = is_live(request.requested.service).then_some(()).ok_or(OperationError::NotFound(NotFound::Service));
         match &request.proof {
             Proof::Signature(new) => {
                 let reasons = new.signed.reasons();
@@ -322,11 +264,11 @@ impl TokenRequest {
 impl Candidate<'_> {
     /// The service that the request names, or that the session is bound to.
     fn bound_service(&self) -> Option<ServiceId> {
-        self.request.service.or(self.session.and_then(|session| session.service))
+        self.request.requested.service.or(self.session.and_then(|session| session.service))
     }
 
     fn audience(&self, defaults: &BTreeMap<AgentId, ServiceId>) -> TokenAudience {
-        if let Some(named) = self.request.service {
+        if let Some(named) = self.request.requested.service {
             return TokenAudience::Named(named);
         }
         // The session is bound to its service because the agent named it, or because it was the default service.
@@ -361,7 +303,7 @@ impl<'a> Candidate<'a> {
             id: new.id,
             agent: agent.id,
             service: audience.service(),
-            scope: request.scope.clone(),
+            scope: request.requested.scope.clone(),
             started_at: now,
             started_revision: position.revision,
             expires_at: now.saturating_add(context.config.session_lifetime),
@@ -370,7 +312,7 @@ impl<'a> Candidate<'a> {
         let new = request.new_session();
         let session = session.cloned().or_else(|| new.map(new_session)).ok_or(Reason::RefreshInvalid)?;
         let exceeds_sessions = new.is_some() && basis.live_sessions >= i64::from(quotas.sessions_per_agent);
-        let scope = match (&session.scope, &request.scope) {
+        let scope = match (&session.scope, &request.requested.scope) {
             (Some(of_session), Some(requested)) => Some(of_session.intersection(requested)),
             (of_session, requested) => of_session.as_ref().or(requested.as_ref()).cloned(),
         };
@@ -423,11 +365,9 @@ impl ClaimSources {
         let Grant { request, agent, session, audience, scope, .. } = grant;
         let held = self.held.get(&agent.id).map_or(&[][..], Vec::as_slice);
         let ids = (request.ids.token, self.position.revision);
+        let scope = (held, scope.as_ref(), request.requested.states_scope);
         let times = (self.now, tokens_expire_at(context, self.now));
-        Ok(UnsignedToken {
-            claims: build_claims(context, ids, (agent, session, *audience), (held, scope.as_ref()), times),
-            signer,
-        })
+        Ok(UnsignedToken { claims: build_claims(context, ids, (agent, session, *audience), scope, times), signer })
     }
 }
 

@@ -2,9 +2,10 @@
 
 use super::{
     failed_logins::{emit_failed_login, login_failure_reason},
-    issue::{NewSession, Proof, SignedText, TokenRequest},
+    issue::{NewSession, Proof, TokenRequest},
     login_basis::read_basis,
-    tokens::PreparedTokens,
+    signed_text::SignedText,
+    tokens::{PreparedTokens, RequestedToken},
 };
 use crate::{
     domain::{
@@ -16,7 +17,7 @@ use crate::{
     store::logins::LoginQuery,
 };
 use countersign_identity::{
-    AgentId, EventId, Reason, Refusal, Scope, ServiceId, SessionId, public_key::EcdsaSignature,
+    AgentId, EventId, Reason, ServiceId, SessionId, evaluation::LEEWAY, public_key::EcdsaSignature,
 };
 use std::{net::IpAddr, sync::Arc};
 
@@ -38,10 +39,7 @@ pub struct LoginRequest {
 pub struct VerifiedLogin {
     agent: AgentId,
     signed: SignedText,
-    /// The service that the challenge or the login request contains.
-    service: Option<ServiceId>,
-    /// The permissions that the request asks for.
-    scope: Option<Scope>,
+    requested: RequestedToken,
     client_address: Option<IpAddr>,
 }
 
@@ -69,8 +67,7 @@ pub async fn verify_login(context: &Arc<Context>, login: &LoginRequest) -> Resul
         Ok(service) => Ok(VerifiedLogin {
             agent: challenge.agent,
             signed: SignedText::Challenge(challenge),
-            service,
-            scope: None,
+            requested: RequestedToken { service, ..RequestedToken::default() },
             client_address: login.client_address,
         }),
         Err(error) => {
@@ -80,31 +77,37 @@ pub async fn verify_login(context: &Arc<Context>, login: &LoginRequest) -> Resul
     }
 }
 
-/// Verifies a client assertion (RFC 7523). A failed attempt does not use it up.
-pub async fn verify_assertion(
-    context: &Arc<Context>,
-    assertion: &str,
-    (service, scope): (Option<ServiceId>, Option<Scope>),
-    client_address: Option<IpAddr>,
-) -> Result<VerifiedLogin, OperationError> {
+/// Parses a client assertion (RFC 7523), and checks what its text alone shows.
+pub fn parse_assertion(context: &Context, assertion: &str) -> Result<ClientAssertion, OperationError> {
     let assertion = ClientAssertion::parse(assertion, &context.assertion_audiences(), context.now())
         .map_err(OperationError::InvalidAssertion)?;
     // The session remembers the assertion, so it must outlive it.
     if assertion.expires_at > context.now().saturating_add(context.config.session_lifetime) {
-        return Err(OperationError::InvalidAssertion(InvalidAssertion(
-            "`exp` must not be after the end of the session",
-        )));
+        let error = InvalidAssertion::new("`exp` must not be after the end of the session");
+        return Err(OperationError::InvalidAssertion(error));
     }
-    match verify_assertion_signature(context, &assertion, service).await {
-        Ok(signed) => Ok(VerifiedLogin { agent: assertion.agent, signed, service, scope, client_address }),
+    Ok(assertion)
+}
+
+/// Verifies a client assertion. A failed attempt does not use it up.
+pub async fn verify_assertion(
+    context: &Arc<Context>,
+    assertion: &ClientAssertion,
+    requested: RequestedToken,
+    client_address: Option<IpAddr>,
+) -> Result<VerifiedLogin, OperationError> {
+    match verify_assertion_signature(context, assertion, requested.service).await {
+        Ok(signed) => Ok(VerifiedLogin { agent: assertion.agent, signed, requested, client_address }),
         // Nobody knows the agent, so there is nobody to tell. Otherwise, a stranger who invents agents would cause an event for each.
-        Err(error @ OperationError::Refused(Refusal { reason: Reason::AssertionInvalid, .. })) => Err(error),
+        Err(error @ OperationError::InvalidAssertion(_)) => Err(error),
         Err(error) => {
-            report_failure(context, (assertion.agent, service), &error, client_address).await;
+            report_failure(context, (assertion.agent, requested.service), &error, client_address).await;
             Err(error)
         }
     }
 }
+
+const UNKNOWN_AGENT: InvalidAssertion = InvalidAssertion::new("`sub` must be the id of a registered agent");
 
 async fn verify_assertion_signature(
     context: &Arc<Context>,
@@ -114,7 +117,7 @@ async fn verify_assertion_signature(
     let single_use_id = assertion.single_use_id();
     let query = LoginQuery { agent: assertion.agent, service, challenge: Some(single_use_id.clone()) };
     let basis = read_basis(context, query).await?;
-    let (status, key) = basis.status.zip(basis.public_key()?).ok_or(Reason::AssertionInvalid)?;
+    let (status, key) = basis.status.zip(basis.public_key()?).ok_or(OperationError::InvalidAssertion(UNKNOWN_AGENT))?;
     // As for a challenge, no event contains a service that does not exist.
     if service.is_some() && !basis.has_service {
         return Err(OperationError::NotFound(NotFound::Service));
@@ -123,8 +126,10 @@ async fn verify_assertion_signature(
     if !key.verifies(&[assertion.signed_text()], &signature) {
         return Err(OperationError::InvalidSignature);
     }
-    // Between the backup and the restore, it may have been used for a session that the database has lost.
-    if basis.restored_at.is_some_and(|restored_at| assertion.made_after <= restored_at) {
+    // Between the backup and the restore, it may have been used for a session that the database has lost. The clocks of the agent and of
+    // the replicas may differ.
+    let last_lost = basis.restored_at.map(|restored_at| restored_at.saturating_add(LEEWAY));
+    if last_lost.is_some_and(|last_lost| assertion.made_after <= last_lost) {
         return Err(Reason::AssertionExpired.into());
     }
     if basis.challenge_is_used {
@@ -136,11 +141,12 @@ async fn verify_assertion_signature(
 
 /// Issues a token pair for a verified login. Consumes the challenge or the assertion.
 pub async fn begin_session(context: &Arc<Context>, login: VerifiedLogin) -> Result<TokenPair, OperationError> {
-    let VerifiedLogin { agent, signed, service, scope, client_address } = login;
+    let VerifiedLogin { agent, signed, requested, client_address } = login;
+    let service = requested.service;
     let prepared = PreparedTokens::new(context);
     let (id, event) = (context.new_id(SessionId::from_bits), context.new_id(EventId::from_bits));
     let proof = Proof::Signature(NewSession { signed, id, event, client_address });
-    let request = TokenRequest { agent, service, scope, proof, ids: prepared.ids() };
+    let request = TokenRequest { agent, requested, proof, ids: prepared.ids() };
     match request_batches::fulfill(context, (), request).await {
         Ok(unsigned_token) => prepared.sign(context, &unsigned_token),
         Err(error) => {

@@ -3,14 +3,14 @@
 use super::{
     failed_logins::emit_failed_login,
     issue::{Proof, TokenRequest},
-    tokens::PreparedTokens,
+    tokens::{PreparedTokens, RequestedToken},
 };
 use crate::{
     domain::{credential::Credential, session::Session, webhook::event::LoginFailureReason},
     operations::{Context, OperationError, TokenPair, request_batches},
     store::{Conn, sessions},
 };
-use countersign_identity::{AgentId, Reason, RefreshId, Revision, Scope, ServiceId};
+use countersign_identity::{AgentId, Reason, RefreshId, Revision, ServiceId};
 use std::{net::IpAddr, sync::Arc};
 
 /// A request for the next tokens with a refresh token whose secret is correct.
@@ -19,10 +19,6 @@ pub struct VerifiedRefresh {
     agent: AgentId,
     /// The service that the session is bound to.
     bound: Option<ServiceId>,
-    /// The service that the request names.
-    service: Option<ServiceId>,
-    /// The permissions that the request asks for.
-    scope: Option<Scope>,
     client_address: Option<IpAddr>,
     /// Why the refresh token was not usable when it was read.
     refusal: Option<Reason>,
@@ -42,7 +38,6 @@ impl VerifiedRefresh {
 pub async fn verify_refresh(
     context: &Context,
     token: &str,
-    (service, scope): (Option<ServiceId>, Option<Scope>),
     client_address: Option<IpAddr>,
 ) -> Result<VerifiedRefresh, OperationError> {
     let credential = Credential::<RefreshId>::parse(token).ok_or(Reason::RefreshInvalid)?;
@@ -52,17 +47,20 @@ pub async fn verify_refresh(
     let refusal = session.check_refresh(&token, Revision::default(), context.now()).err();
     let Session { agent, service: bound, ended_at, .. } = session;
     let session_is_ended = ended_at.is_some();
-    Ok(VerifiedRefresh { credential, agent, bound, service, scope, client_address, refusal, session_is_ended })
+    Ok(VerifiedRefresh { credential, agent, bound, client_address, refusal, session_is_ended })
 }
 
 /// Refreshes a session. The reuse of a used refresh token ends the session.
-pub async fn refresh_session(context: &Arc<Context>, refresh: VerifiedRefresh) -> Result<TokenPair, OperationError> {
-    let VerifiedRefresh { credential, agent, bound, service, scope, client_address, refusal, session_is_ended } =
-        refresh;
+pub async fn refresh_session(
+    context: &Arc<Context>,
+    refresh: VerifiedRefresh,
+    requested: RequestedToken,
+) -> Result<TokenPair, OperationError> {
+    let VerifiedRefresh { credential, agent, bound, client_address, refusal, session_is_ended } = refresh;
     let result = match refusal {
         // There is nothing to write, so copies of old tokens cannot occupy the database's writer.
         Some(reason) if session_is_ended => Err(reason.into()),
-        _ => issue_tokens(context, agent, (service, scope), credential).await,
+        _ => issue_tokens(context, agent, requested, credential).await,
     };
     if matches!(&result, Err(OperationError::Refused(refusal)) if refusal.reason == Reason::RefreshReused) {
         let reason = LoginFailureReason::Refused(Reason::RefreshReused);
@@ -74,11 +72,11 @@ pub async fn refresh_session(context: &Arc<Context>, refresh: VerifiedRefresh) -
 async fn issue_tokens(
     context: &Arc<Context>,
     agent: AgentId,
-    (service, scope): (Option<ServiceId>, Option<Scope>),
+    requested: RequestedToken,
     credential: Credential<RefreshId>,
 ) -> Result<TokenPair, OperationError> {
     let prepared = PreparedTokens::new(context);
-    let request = TokenRequest { agent, service, scope, proof: Proof::RefreshToken(credential), ids: prepared.ids() };
+    let request = TokenRequest { agent, requested, proof: Proof::RefreshToken(credential), ids: prepared.ids() };
     let unsigned_token = request_batches::fulfill(context, (), request).await?;
     prepared.sign(context, &unsigned_token)
 }

@@ -66,6 +66,17 @@ pub(super) struct TokenIds {
     pub refresh_hash: SecretHash,
 }
 
+/// What a request asks of its access token.
+#[derive(Debug, Clone, Default)]
+pub struct RequestedToken {
+    /// The service that the token is for, if the request names one.
+    pub service: Option<ServiceId>,
+    /// The permissions beyond which the token grants nothing, if the request limits them.
+    pub scope: Option<Scope>,
+    /// Whether the token has the claim `scope` even if no scope limits it, as OAuth libraries of services expect (RFC 9068).
+    pub states_scope: bool,
+}
+
 /// The claims of an access token, and the key that signs the token.
 pub(in crate::operations) struct UnsignedToken {
     pub(super) claims: Claims,
@@ -109,7 +120,7 @@ pub(super) fn build_claims(
     context: &Context,
     (token, rev): (TokenId, Revision),
     (agent, session, audience): (&Agent, &Session, TokenAudience),
-    (held, scope): (&[HeldRole], Option<&Scope>),
+    (held, scope, states_scope): (&[HeldRole], Option<&Scope>, bool),
     (now, expires_at): (Timestamp, Timestamp),
 ) -> Claims {
     let expires_before_token = |(role, until): &HeldRole| -> Option<(RoleName, i64)> {
@@ -134,7 +145,7 @@ pub(super) fn build_claims(
         rev,
         name: agent.registration.name.to_string(),
         roles,
-        scope: scope.map(|_| scope_text(&permissions)),
+        scope: (states_scope || scope.is_some()).then(|| scope_text(&permissions)),
         permissions,
         trust_score: agent.trust,
         until,

@@ -70,7 +70,8 @@ async fn only_services_may_introspect() {
         basic(service, &other_key),
         basic(&other, key),
         basic("", key),
-        format!("Bearer {key}"),
+        format!("Bearer {key}, Bearer {key}"),
+        "Bearer svc_sk_wrong".to_owned(),
         "Basic".to_owned(),
     ] {
         let refused = post_form_as(&control.api, "/oauth/introspect", &form, Some(&authorization)).await;
@@ -85,6 +86,13 @@ async fn only_services_may_introspect() {
         let (status, code, _) = error(&refused);
         assert_eq!((status, code.as_str(), refused.header("www-authenticate")), (401, "invalid_client", ""), "{id}");
     }
+    let bearer = format!("Bearer {key}");
+    let introspect =
+        async |form: &[(&str, &str)]| post_form_as(&control.api, "/oauth/introspect", form, Some(&bearer)).await;
+    assert_eq!(introspect(&form).await.expect(200)["active"], true);
+    introspect(&[("token", &token), ("client_id", service)]).await.expect(200);
+    let refused = introspect(&[("token", &token), ("client_id", &other)]).await;
+    assert_eq!(error(&refused).1, "invalid_client", "the key is of another service");
     let twice = with(service, key);
     let refused = post_form_as(&control.api, "/oauth/introspect", &twice, Some(&basic(service, key))).await;
     assert_eq!(error(&refused), (400, "invalid_request".to_owned(), String::new()));

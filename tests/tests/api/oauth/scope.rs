@@ -26,7 +26,7 @@ async fn a_scope_narrows_a_session_also_after_the_agent_gets_roles() {
     assert_eq!(wide["scope"], "list read", "an empty parameter counts as absent");
     let wide_claims = jwt::claims(&text(&wide["access_token"]));
     assert_eq!((&wide_claims["aud"], &wide_claims["client_id"]), (&json!(service), &json!(agent.id)));
-    assert!(wide_claims.get("scope").is_none() && wide_claims.get("requested_scope").is_none(), "{wide_claims}");
+    assert_eq!((&wide_claims["scope"], wide_claims.get("requested_scope")), (&json!("list read"), None));
 
     let narrow = login("read write openid").await;
     assert_eq!(narrow["scope"], "read", "permissions that the agent does not have are ignored");
@@ -56,6 +56,9 @@ async fn a_scope_narrows_a_session_also_after_the_agent_gets_roles() {
     assert_eq!(permissions(&control, &next).await, json!(["write"]));
     let next = refresh(&control, &text(&next["refresh_token"]), &[]).await.expect(200);
     assert_eq!(next["scope"], "read write", "the scope of a refresh is that of one token");
+    let again = refresh(&control, &text(&wide["refresh_token"]), &[]).await.expect(200);
+    assert_eq!(jwt::claims(&text(&again["access_token"]))["scope"], "delete list read write");
+    assert!(jwt::claims(&agent.token().await).get("scope").is_none(), "only OAuth clients get the claim");
     // The other door knows no scopes, and nevertheless keeps that of the session.
     let next = control.api.post("/auth/refresh", json!({ "refreshToken": next["refresh_token"] })).await.expect(200);
     assert_eq!(

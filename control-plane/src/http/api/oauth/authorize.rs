@@ -9,7 +9,7 @@ use crate::http::error::{OAuthError, OAuthErrorBody};
 /// request with the error `unsupported_response_type`, and never redirects.
 #[utoipa::path(
     get, path = "/oauth/authorize", operation_id = "authorize", tag = "OAuth", security(()),
-    responses((status = "default", description = "An error (RFC 6749, section 5.2)", body = OAuthErrorBody))
+    responses((status = 400, description = "`unsupported_response_type`", body = OAuthErrorBody))
 )]
 pub async fn authorize() -> OAuthError {
     OAuthError::new(

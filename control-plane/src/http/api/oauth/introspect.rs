@@ -4,7 +4,7 @@ use crate::{
     domain::credential::expose,
     http::{
         api::verify::verify_token,
-        error::{ApiError, ErrorLabels, OAuthError, OAuthErrorBody},
+        error::{ApiError, ErrorLabels, OAuthError, OAuthErrors},
         openapi::schema,
         request::{
             body::{Form, typed::body},
@@ -103,16 +103,16 @@ pub struct ActiveToken {
 /// Verify a token as an OAuth resource server (RFC 7662)
 ///
 /// Gives the same verdict about an access token as `GET /services/{service}/verify`, for the service that authenticates. A service
-/// authenticates with its id and one of its API keys, in HTTP Basic or in the form.
+/// authenticates with its id and one of its API keys, in HTTP Basic or in the form, or with the API key as a bearer credential.
 #[utoipa::path(
-    post, path = "/oauth/introspect", operation_id = "introspectToken", tag = "OAuth", security(("serviceClient" = [])),
+    post, path = "/oauth/introspect", operation_id = "introspectToken", tag = "OAuth", security(("serviceClient" = []), ("serviceKey" = [])),
     request_body(
         content = IntrospectionRequest, content_type = "application/x-www-form-urlencoded",
         example = json!({ "token": "eyJ0eXAiOiJhdCtqd3QiLCJhbGciOiJFUzI1NiJ9.e30.c2lnbmF0dXJl" }),
     ),
     responses(
         (status = 200, description = "Whether the token is active", body = IntrospectionResponse),
-        (status = "default", description = "An error (RFC 6749, section 5.2)", body = OAuthErrorBody),
+        OAuthErrors,
     )
 )]
 pub async fn introspect(

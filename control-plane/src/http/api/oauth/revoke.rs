@@ -3,7 +3,7 @@
 use crate::{
     domain::credential::expose,
     http::{
-        error::{ApiError, OAuthError, OAuthErrorBody},
+        error::{ApiError, OAuthError, OAuthErrors},
         request::{
             body::{Form, typed::body},
             service_client::ServiceClient,
@@ -41,7 +41,7 @@ body! { form
     ),
     responses(
         (status = 200, description = "The token is no longer valid"),
-        (status = "default", description = "An error (RFC 6749, section 5.2)", body = OAuthErrorBody),
+        OAuthErrors,
     )
 )]
 pub async fn revoke(

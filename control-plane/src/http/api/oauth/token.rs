@@ -6,7 +6,7 @@ use crate::{
         credential::expose,
     },
     http::{
-        error::{ApiError, OAuthError, OAuthErrorBody},
+        error::{ApiError, OAuthError, OAuthErrors},
         middleware::{limits::RequestLimiter, operation_metrics::OtherOperation},
         openapi::schema,
         request::{
@@ -15,15 +15,15 @@ use crate::{
         },
         state::AppState,
     },
-    operations::{self, OperationError, TokenPair},
+    operations::{self, OperationError, RequestedToken, TokenPair},
 };
 use axum::{
     Extension, Json,
     extract::State,
-    http::header,
+    http::{HeaderMap, HeaderValue, header},
     response::{IntoResponse, Response},
 };
-use countersign_identity::{Scope, ServiceId};
+use countersign_identity::{Reason, Scope};
 use secrecy::SecretString;
 use serde::Serialize;
 use std::net::IpAddr;
@@ -46,7 +46,7 @@ body! { form
         optional "audience" audience: String,
         /// Permissions, separated by spaces. The tokens of the session grant no others, whatever roles the agent gets. Permissions
         /// that the agent does not have are ignored. Default: all permissions of the roles of the agent.
-        optional "scope" scope: String,
+        optional "scope" scope: Scope,
     }
 }
 
@@ -86,16 +86,21 @@ pub struct OAuthTokenResponse {
     ),
     responses(
         (status = 200, description = "The tokens of the session", body = OAuthTokenResponse),
-        (status = "default", description = "An error (RFC 6749, section 5.2)", body = OAuthErrorBody),
+        OAuthErrors,
     )
 )]
 pub async fn token(
     State(state): State<AppState>,
     Extension(client): Extension<ClientAddress>,
     Extension(limiter): Extension<RequestLimiter>,
+    headers: HeaderMap,
     body: Result<Form, ApiError>,
 ) -> Result<Response, OAuthError> {
+    require_no_secret(&headers)?;
     let Form(body) = body?;
+    if body.peek("client_secret").is_some() {
+        return Err(secret_refused(false));
+    }
     let request: OAuthTokenRequest = body.read()?;
     match request.grant_type.as_str() {
         "client_credentials" => Ok(token_response(&log_in(&state, &limiter, request, client.ip).await?)),
@@ -112,25 +117,40 @@ pub async fn token(
     }
 }
 
+/// Refuses a client that authenticates with a secret. To ignore the secret would tell the client that it is right.
+fn require_no_secret(headers: &HeaderMap) -> Result<(), OAuthError> {
+    let is_basic =
+        |value: &HeaderValue| value.as_bytes().get(..6).is_some_and(|scheme| scheme.eq_ignore_ascii_case(b"basic "));
+    if headers.get_all(header::AUTHORIZATION).iter().any(is_basic) { Err(secret_refused(true)) } else { Ok(()) }
+}
+
+fn secret_refused(uses_header: bool) -> OAuthError {
+    let message =
+        "agents have no client secret: configure private_key_jwt, or start the program with `countersign agent exec`";
+    let error = InvalidAssertion { message: message.into(), reason: Reason::AssertionInvalid };
+    OAuthError::of_client(OperationError::InvalidAssertion(error).into(), uses_header)
+}
+
 async fn log_in(
     state: &AppState,
     limiter: &RequestLimiter,
     request: OAuthTokenRequest,
     client: IpAddr,
 ) -> Result<TokenPair, OAuthError> {
-    let wanted = wanted_token(state, &request).await?;
-    let OAuthTokenRequest { assertion_type, assertion, client_id, .. } = request;
-    if assertion_type.as_deref() != Some(ASSERTION_TYPE) {
+    if request.assertion_type.as_deref() != Some(ASSERTION_TYPE) {
         let message = format!("`client_assertion_type` must be {ASSERTION_TYPE}");
         return Err(OAuthError::new("invalid_client", &message));
     }
+    let assertion = request.assertion.as_ref();
     let assertion = assertion.ok_or_else(|| OAuthError::new("invalid_client", "`client_assertion` is required"))?;
     let context = &state.context;
-    let verified = operations::verify_assertion(context, expose(&assertion), wanted, Some(client)).await;
-    let verified = verified.map_err(assertion_error)?;
-    if client_id.is_some_and(|id| id.parse() != Ok(verified.agent())) {
+    let assertion = operations::parse_assertion(context, expose(assertion)).map_err(ApiError::from)?;
+    if request.client_id.as_ref().is_some_and(|id| id.parse() != Ok(assertion.agent)) {
         return Err(OAuthError::new("invalid_client", "`client_id` must be the `sub` of the assertion, or absent"));
     }
+    let requested = requested_token(state, request).await?;
+    let verified = operations::verify_assertion(context, &assertion, requested, Some(client)).await;
+    let verified = verified.map_err(assertion_error)?;
     limiter.count_agent(state, verified.agent()).await?;
     Ok(operations::begin_session(context, verified).await.map_err(ApiError::from)?)
 }
@@ -141,39 +161,33 @@ async fn refresh(
     request: OAuthTokenRequest,
     client: IpAddr,
 ) -> Result<TokenPair, OAuthError> {
-    let wanted = wanted_token(state, &request).await?;
-    let OAuthTokenRequest { refresh_token, client_id, .. } = request;
-    let token = refresh_token.ok_or_else(|| OAuthError::new("invalid_request", "`refresh_token` is required"))?;
-    let verified = operations::verify_refresh(&state.context, expose(&token), wanted, Some(client)).await;
+    let token = request.refresh_token.as_ref();
+    let token = token.ok_or_else(|| OAuthError::new("invalid_request", "`refresh_token` is required"))?;
+    let verified = operations::verify_refresh(&state.context, expose(token), Some(client)).await;
     let verified = verified.map_err(ApiError::from)?;
     if let Some(agent) = verified.proven_agent() {
-        if client_id.is_some_and(|id| id.parse() != Ok(agent)) {
-            return Err(OAuthError::new("invalid_grant", "the refresh token was issued to another client"));
+        if request.client_id.as_ref().is_some_and(|id| id.parse() != Ok(agent)) {
+            let message = "`client_id` must be the agent that the refresh token was issued to, or absent";
+            return Err(OAuthError::new("invalid_grant", message));
         }
         limiter.count_agent(state, agent).await?;
     }
-    Ok(operations::refresh_session(&state.context, verified).await.map_err(ApiError::from)?)
+    let requested = requested_token(state, request).await?;
+    Ok(operations::refresh_session(&state.context, verified, requested).await.map_err(ApiError::from)?)
 }
 
 /// The message for a wrong signature of a challenge does not fit an assertion: it names the nonce and hex.
 fn assertion_error(error: OperationError) -> ApiError {
     const WRONG_SIGNATURE: InvalidAssertion =
-        InvalidAssertion("client_assertion must be signed with the registered key of the agent");
+        InvalidAssertion::new("client_assertion must be signed with the registered key of the agent");
     match error {
         OperationError::InvalidSignature => OperationError::InvalidAssertion(WRONG_SIGNATURE).into(),
         error => error.into(),
     }
 }
 
-/// The service and the scope that a request names.
-async fn wanted_token(
-    state: &AppState,
-    request: &OAuthTokenRequest,
-) -> Result<(Option<ServiceId>, Option<Scope>), OAuthError> {
-    let parse = |text: &String| {
-        Scope::try_from(text.as_str()).map_err(|error| OAuthError::new("invalid_scope", &format!("`scope` {error}")))
-    };
-    let scope = request.scope.as_ref().map(parse).transpose()?;
+/// What a request asks of its access token. Finds the service that it names.
+async fn requested_token(state: &AppState, request: OAuthTokenRequest) -> Result<RequestedToken, OAuthError> {
     let mut service = None;
     for (parameter, text) in [("resource", &request.resource), ("audience", &request.audience)] {
         let Some(text) = text else { continue };
@@ -187,7 +201,7 @@ async fn wanted_token(
             return Err(OAuthError::new("invalid_target", "`resource` and `audience` must name the same service"));
         }
     }
-    Ok((service, scope))
+    Ok(RequestedToken { service, scope: request.scope, states_scope: true })
 }
 
 fn token_response(pair: &TokenPair) -> Response {

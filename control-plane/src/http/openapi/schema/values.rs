@@ -14,7 +14,7 @@ use crate::domain::{
         url::TargetUrl,
     },
 };
-use countersign_identity::{Permission, RoleName, public_key::MAX_PEM_BYTES};
+use countersign_identity::{Permission, RoleName, Scope, public_key::MAX_PEM_BYTES};
 use std::borrow::Cow;
 use utoipa::{
     PartialSchema, ToSchema,
@@ -209,6 +209,11 @@ schemas! {
 }
 
 schemas! {
+    /// Permissions, separated by single spaces (RFC 6749, section 3.3).
+    ScopeSchema = text()
+        .max_length(Some(Scope::MAX_BYTES))
+        .pattern(Some(r"^([!#-\[\]-~]+( [!#-\[\]-~]+)*)?$"))
+        .examples(["invoices:read invoices:write"]);
     /// What a client presents at the token endpoint.
     GrantTypeSchema = text().enum_values(Some(["client_credentials", "refresh_token"])).examples(["client_credentials"]);
     /// The kind of a client assertion: a signed JWT.

@@ -10,7 +10,7 @@ use crate::{
     },
     http::{openapi::schema, timestamp},
 };
-use countersign_identity::{AgentStatus, P256PublicKey, Permission, RoleName, Timestamp};
+use countersign_identity::{AgentStatus, P256PublicKey, Permission, RoleName, Scope, Timestamp};
 use secrecy::SecretString;
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -120,6 +120,7 @@ from_text! {
     SubjectText as SubjectTextSchema: |text| Self::try_from(text).map_err(|error| error.to_string());
     Description as DescriptionSchema: |text| Self::try_from(text).map_err(|error| error.to_string());
     RoleName as RoleNameSchema: |text| Self::try_from(text).map_err(|error| error.to_string());
+    Scope as ScopeSchema: |text| Self::try_from(text).map_err(|error| error.to_string());
     Permission as PermissionSchema: |text| Self::try_from(text).map_err(|error| error.to_string());
     P256PublicKey as PublicKeySchema: |text| Self::from_pem(&text).map_err(|error| error.to_string());
     KeyScope as KeyScopeSchema: |text| Self::parse(&text).ok_or_else(|| "must be `full` or `sync`".into());

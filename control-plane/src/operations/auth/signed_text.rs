@@ -1,0 +1,61 @@
+//! What an agent signs to log in: a challenge or a client assertion.
+
+use crate::domain::challenge::Challenge;
+use countersign_identity::{Reason, Revision};
+
+/// What an agent signs to log in. It is good for one session.
+#[derive(Debug, Clone)]
+pub enum SignedText {
+    /// The nonce of a challenge.
+    Challenge(Challenge),
+    /// A client assertion.
+    Assertion {
+        /// See [`ClientAssertion::single_use_id`](crate::domain::client_assertion::ClientAssertion::single_use_id).
+        single_use_id: String,
+        /// The revision of the last restore of the database when the assertion was verified.
+        restore_revision: Revision,
+    },
+}
+
+/// Why a signed text is refused.
+pub struct RefusalReasons {
+    /// Its agent is unknown.
+    pub invalid: Reason,
+    /// It is from before a restore of the database.
+    pub expired: Reason,
+    /// It was used before.
+    pub used: Reason,
+}
+
+impl SignedText {
+    /// Identifies the text. No two sessions have the same.
+    pub fn single_use_id(&self) -> String {
+        match self {
+            Self::Challenge(challenge) => challenge.random_id_hex(),
+            Self::Assertion { single_use_id, .. } => single_use_id.clone(),
+        }
+    }
+
+    pub const fn restore_revision(&self) -> Revision {
+        match self {
+            Self::Challenge(Challenge { restore_revision, .. }) | Self::Assertion { restore_revision, .. } => {
+                *restore_revision
+            }
+        }
+    }
+
+    pub const fn reasons(&self) -> RefusalReasons {
+        match self {
+            Self::Challenge(_) => RefusalReasons {
+                invalid: Reason::ChallengeInvalid,
+                expired: Reason::ChallengeExpired,
+                used: Reason::ChallengeUsed,
+            },
+            Self::Assertion { .. } => RefusalReasons {
+                invalid: Reason::AssertionInvalid,
+                expired: Reason::AssertionExpired,
+                used: Reason::AssertionUsed,
+            },
+        }
+    }
+}
