@@ -4,7 +4,7 @@
 #   tools.sh envoy   .tools/bin/envoy             Envoy, or a link to ENVOY_BIN if that variable is set
 #   tools.sh tests   all tools for the tests: Envoy, .tools/bin/node, .tools/venv/bin (Python, PyJWT, Authlib,
 #                    Schemathesis, openapi-python-client), .tools/npm/node_modules (openapi-typescript),
-#                    .tools/npm-oauth/node_modules (openid-client),
+#                    .tools/npm-oauth/node_modules (openid-client, MCP),
 #                    .tools/postgresql, .tools/bin/redis-server and .tools/bin/patroni (Debian packages, installed if run
 #                    as root),
 #                    .tools/bin/prometheus and promtool, .tools/bin/nginx, .tools/faults (libfaketime and libfiu; extracted

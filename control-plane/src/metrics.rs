@@ -264,6 +264,7 @@ const fn occurs_in_control_plane(reason: Reason) -> bool {
         Reason::NoRole
             | Reason::RoleMissing
             | Reason::PermissionMissing
+            | Reason::TokenScopeInsufficient
             | Reason::TrustTooLow
             | Reason::ViewMissing
             | Reason::ViewStale

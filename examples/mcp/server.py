@@ -1,6 +1,10 @@
-"""An MCP server with two tools. It checks no credentials: Envoy and the sidecar do."""
+"""An MCP server with two tools. It checks no credentials: Envoy and the sidecar do.
+
+usage: server.py [PORT]
+"""
 
 import asyncio
+import sys
 
 from mcp.server.mcpserver import MCPServer
 
@@ -19,4 +23,5 @@ def delete_city(city: str) -> str:
     return f"{city} is removed."
 
 
-asyncio.run(server.run_streamable_http_async(host="127.0.0.1", port=8080))
+port = int(sys.argv[1]) if len(sys.argv) > 1 else 8080
+asyncio.run(server.run_streamable_http_async(host="127.0.0.1", port=port))

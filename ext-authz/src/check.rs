@@ -16,7 +16,7 @@ use crate::{
     metrics::{Metrics, Verdict},
     policy::{Policy, PolicyCache},
     response::{DecidedRoute, Reply, RequestHeaders, ResponseBuilder},
-    rules::{McpRefusal, Rule, RuleSet, Unselectable},
+    rules::{Rule, RuleSet, Unselectable},
     view::{Resource, View, Views},
 };
 use arc_swap::ArcSwap;
@@ -74,6 +74,8 @@ struct Route<'r> {
     policy: Arc<Policy>,
     rule: Option<&'r Rule>,
     service: Option<ServiceId>,
+    /// Whether the rule has an entry for the MCP message, if it is about MCP. Otherwise, the policy is that of the rule itself.
+    allows_message: bool,
 }
 
 /// Why no policy can be selected for a request.
@@ -110,8 +112,9 @@ impl From<Unselectable> for NoRoute<'_> {
 }
 
 impl<'r> NoRoute<'r> {
-    fn of_rule(rule: &'r Rule, McpRefusal { reason, problem }: McpRefusal) -> Self {
-        Self { reason, rule: Some(rule), dry_run: rule.dry_run, error: problem.map(Cow::Borrowed) }
+    fn of_rule(rule: &'r Rule, problem: &'static str) -> Self {
+        let (reason, error) = (Reason::McpRequestInvalid, Some(problem.into()));
+        Self { reason, rule: Some(rule), dry_run: rule.dry_run, error }
     }
 }
 
@@ -229,11 +232,11 @@ impl Authorizer {
         let of_route = self.policies.policy(extensions.iter()).map_err(|error| invalid(&error))?;
         let service = of_route.service;
         if extensions.iter().any(|(name, _)| name != b"service_id") {
-            return Ok(Route { policy: of_route, rule: None, service });
+            return Ok(Route { policy: of_route, rule: None, service, allows_message: true });
         }
         let invalid_target = NoRoute { reason: Reason::RequestInvalid, rule: None, dry_run: false, error: None };
         let Some(rule) = rules.select(http.target().ok_or(invalid_target)?)? else {
-            return Ok(Route { policy: of_route, rule: None, service });
+            return Ok(Route { policy: of_route, rule: None, service, allows_message: true });
         };
         let of_rule = rule.policy.service;
         if service.is_some() && of_rule.is_some() && service != of_rule {
@@ -243,19 +246,20 @@ impl Authorizer {
             );
             return Err(invalid(&error));
         }
-        let policy = match &rule.mcp {
-            None => &rule.policy,
-            Some(entries) => mcp::select_policy(entries, request).map_err(|refusal| NoRoute::of_rule(rule, refusal))?,
-        };
-        Ok(Route { policy: Arc::clone(policy), rule: Some(rule), service: service.or(of_rule) })
+        let entry = rule.mcp.as_ref().map_or(Ok(Some(&rule.policy)), |entries| mcp::select_policy(entries, request));
+        let entry = entry.map_err(|problem| NoRoute::of_rule(rule, problem))?;
+        let policy = Arc::clone(entry.unwrap_or(&rule.policy));
+        Ok(Route { policy, rule: Some(rule), service: service.or(of_rule), allows_message: entry.is_some() })
     }
 
     fn decide<'r>(&self, route: Route<'r>, token_header: &TokenHeader<'_>, since_boot: Duration) -> CheckOutcome<'r> {
-        let Route { policy, rule, service } = route;
+        let Route { policy, rule, service, allows_message } = route;
         let (view, decision) = match self.views.resolve(service) {
             Ok(view) => {
                 let time = CurrentTime { now: view.now(since_boot, || self.clock.now()), since_boot };
                 let decision = decide(&view, &policy, token_header.token, time, &self.cache);
+                // The token decides first, so that nobody without one finds out which tools the rule names.
+                let decision = if allows_message { decision } else { decision.or_deny(Reason::McpNotAllowed) };
                 (Some(view), decision)
             }
             Err(reason) => (None, Decision::Denied(reason.into())),
@@ -272,7 +276,8 @@ impl Authorizer {
         headers: RequestHeaders<'a, impl Iterator<Item = &'a [u8]>>,
     ) -> (Option<ServiceId>, Verdict, Reply) {
         let service = outcome.view.as_ref().map(|view| view.service());
-        let route = DecidedRoute { service, rule: outcome.rule.map(|rule| &rule.name), resource };
+        let is_about_mcp = outcome.rule.is_some_and(|rule| rule.mcp.is_some());
+        let route = DecidedRoute { service, rule: outcome.rule.map(|rule| &rule.name), resource, is_about_mcp };
         (service, outcome.verdict(), self.responses.build(route, &outcome.decision, headers))
     }
 }

@@ -11,7 +11,7 @@ mod evaluated;
 
 use crate::{policy::Policy, view::View};
 use countersign_identity::{
-    AgentId, Permission, Reason, Refusal, RoleName, Timestamp, TrustScore, UnverifiedToken, VerifiedIdentity,
+    AgentId, Claims, Permission, Reason, Refusal, RoleName, Timestamp, TrustScore, UnverifiedToken, VerifiedIdentity,
 };
 use std::{sync::Arc, time::Duration};
 
@@ -62,6 +62,18 @@ pub struct Validity {
 }
 
 impl Decision {
+    /// Denies a request that would be allowed.
+    #[must_use]
+    pub fn or_deny(self, reason: Reason) -> Self {
+        match self {
+            Self::Verified(evaluated, _) => {
+                Self::Denied(Denial { agent: Some(evaluated.identity.agent), ..reason.into() })
+            }
+            Self::Anonymous => Self::Denied(reason.into()),
+            Self::Denied(_) | Self::DryRun(_) => self,
+        }
+    }
+
     /// The decision of a rule that is a dry run: a denial becomes an allowed request without an identity.
     #[must_use]
     pub fn into_dry_run(self) -> Self {
@@ -163,13 +175,25 @@ fn evaluate(
     let now = time.now;
     let evaluated = identify(view, text, now, cache)?;
     let identity = &evaluated.identity;
-    check_policy(identity, policy).map_err(|(reason, unmet_requirement)| Denial {
-        refusal: reason.into(),
-        agent: Some(identity.agent),
-        unmet_requirement: Some(unmet_requirement),
+    check_policy(identity, policy).map_err(|(reason, unmet_requirement)| {
+        let is_narrowed = reason == Reason::PermissionMissing && meets_without_scope(view, policy, text, now, cache);
+        let reason = if is_narrowed { Reason::TokenScopeInsufficient } else { reason };
+        Denial { refusal: reason.into(), agent: Some(identity.agent), unmet_requirement: Some(unmet_requirement) }
     })?;
     let remaining = identity.valid_until.duration_since(now).min(usable_for);
     Ok(Decision::Verified(evaluated, Validity { until: now.saturating_add(remaining), remaining }))
+}
+
+/// Whether the request would be allowed with a token of the same agent that was requested without a scope. Only denials ask this.
+fn meets_without_scope(view: &View, policy: &Policy, text: &str, now: Timestamp, cache: &VerifiedTokens) -> bool {
+    let Ok(token) = verify_signature(view, text, cache) else { return false };
+    let claims = token.token().claims();
+    if claims.requested_scope.is_none() {
+        return false;
+    }
+    let claims = Claims { requested_scope: None, ..claims.clone() };
+    let identity = VerifiedIdentity::evaluate(&claims, &view.evaluation_context(&claims), now);
+    identity.is_ok_and(|identity| check_policy(&identity, policy).is_ok())
 }
 
 /// The identity that a token grants now. Uses the identity that an earlier check evaluated, if it still applies.

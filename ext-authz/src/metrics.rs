@@ -69,13 +69,14 @@ const fn occurs(reason: Reason, service_is_known: bool) -> bool {
         | Reason::NoRole
         | Reason::RoleMissing
         | Reason::PermissionMissing
+        | Reason::TokenScopeInsufficient
+        | Reason::McpNotAllowed
         | Reason::TrustTooLow
         | Reason::ViewStale => service_is_known,
         Reason::ServiceUnknown
         | Reason::PathAmbiguous
         | Reason::HostInvalid
         | Reason::McpRequestInvalid
-        | Reason::McpNotAllowed
         | Reason::RuleInvalid
         | Reason::RequestInvalid
         | Reason::Internal => !service_is_known,

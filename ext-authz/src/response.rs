@@ -14,7 +14,7 @@ mod reply;
 mod resource_metadata;
 
 use crate::{
-    decide::{Decision, Denial, EncodedIdentity, EvaluatedIdentity},
+    decide::{Decision, EncodedIdentity, EvaluatedIdentity},
     view::Resource,
 };
 use countersign_identity::{Reason, ServiceId, bearer::TOKEN_HEADER};
@@ -47,7 +47,7 @@ impl Default for RequestHeaders<'_, iter::Empty<&'static [u8]>> {
     }
 }
 
-/// What a response says about the route: the service, and the rule of the rules file, as far as they are known.
+/// What a response depends on besides the decision, as far as it is known.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct DecidedRoute<'a> {
     /// The service of the route.
@@ -56,6 +56,8 @@ pub struct DecidedRoute<'a> {
     pub rule: Option<&'a Arc<str>>,
     /// The resource that the request is for.
     pub resource: Option<&'a Resource>,
+    /// Whether the rule is about MCP, so that a denial is an error response of JSON-RPC.
+    pub is_about_mcp: bool,
 }
 
 /// Builds responses from decisions.
@@ -75,7 +77,7 @@ impl ResponseBuilder {
         decision: &Decision,
         headers: RequestHeaders<'a, impl Iterator<Item = &'a [u8]>>,
     ) -> Reply {
-        let DecidedRoute { service, rule, resource } = route;
+        let DecidedRoute { service, rule, .. } = route;
         let rule_name = rule.map(|rule| &**rule);
         match (decision, service) {
             (Decision::Verified(identity, validity), Some(service)) => Reply::Verified(VerifiedReply {
@@ -94,11 +96,8 @@ impl ResponseBuilder {
             }
             (Decision::Denied(denial), _) => {
                 let metadata = metadata::of_denial(service, rule_name, denial, false);
-                other_reply(
-                    denial::grpc_status(denial.refusal.reason),
-                    self.deny((service, resource), denial),
-                    metadata,
-                )
+                let response = denial::build(&self.names, denial, route, self.explain_denials);
+                other_reply(denial::grpc_status(denial.refusal.reason), response, metadata)
             }
         }
     }
@@ -110,10 +109,6 @@ impl ResponseBuilder {
 
     fn encoded(&self, service: ServiceId, identity: &EvaluatedIdentity) -> Arc<EncodedIdentity> {
         identity.encoded(|identity| encoded::encode_identity(&self.names, service, identity))
-    }
-
-    fn deny(&self, (service, resource): (Option<ServiceId>, Option<&Resource>), denial: &Denial) -> HttpResponse {
-        denial::build(&self.names, denial, service, resource, self.explain_denials)
     }
 
     /// Builds the response with which Envoy answers a request for the metadata of a resource. Envoy sends a denial with any status.

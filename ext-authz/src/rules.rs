@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 pub use explain::Explanation;
 pub use file::{MAX_FILE_BYTES, RuleFileErrors};
-pub use mcp::{McpMessage, McpRefusal, McpRequest, McpRules, NamingMethod};
+pub use mcp::{McpMessage, McpRequest, McpRules, NamingMethod};
 
 /// The name of the table `[default]` where the name of a rule is expected. No rule can have this name.
 pub const DEFAULT_NAME: &str = "default";

@@ -137,6 +137,8 @@ reasons! {
         RoleMissing = "role_missing", "The agent lacks a required role";
         /// A permission that the route requires is missing.
         PermissionMissing = "permission_missing", "The agent lacks a required permission";
+        /// The roles of the agent grant the permission that the route requires, but the token was requested with a scope that excludes it.
+        TokenScopeInsufficient = "token_scope_insufficient", "The access token was requested with a scope that excludes a required permission: request one with a wider scope";
         /// The trust score is below what the route requires.
         TrustTooLow = "trust_too_low", "The trust score of the agent is too low";
         /// The credential belongs to a service or owner other than that of the requested resource.

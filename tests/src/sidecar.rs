@@ -232,14 +232,19 @@ pub fn check_request(headers: &[(&str, &str)], extensions: &[(&str, &str)]) -> C
     }
 }
 
+/// The details in the body of a denial. A rule about MCP has an error of JSON-RPC.
+fn details_of(body: &str) -> serde_json::Value {
+    let body: serde_json::Value = serde_json::from_str(body).expect("a denial has a JSON body");
+    body["error"].get("details").or_else(|| body["error"].get("data")).cloned().unwrap_or_default()
+}
+
 impl CheckResult {
-    /// `error.details` in the body of a denial.
+    /// The details in the body of a denial.
     pub fn details(&self) -> serde_json::Value {
         let Some(EnvoyHttpResponse::DeniedResponse(denied)) = &self.response.http_response else {
             panic!("the request was not denied: {self:?}")
         };
-        let body: serde_json::Value = serde_json::from_str(&denied.body).expect("a denial has a JSON body");
-        body["error"]["details"].clone()
+        details_of(&denied.body)
     }
 
     /// Decodes a response as Envoy does: gRPC status 0, or no status, allows the request.
@@ -249,8 +254,7 @@ impl CheckResult {
         let pair = |name: String, value: String| (name, value);
         let (status, reason, options, removed) = match response.http_response {
             Some(EnvoyHttpResponse::DeniedResponse(denied)) if code != 0 => {
-                let body: serde_json::Value = serde_json::from_str(&denied.body).expect("a denial has a JSON body");
-                let reason = body["error"]["details"]["reason"].as_str().unwrap_or_default().to_owned();
+                let reason = details_of(&denied.body)["reason"].as_str().unwrap_or_default().to_owned();
                 (denied.status.map_or(403, |status| status.code), reason, denied.headers, Vec::new())
             }
             Some(EnvoyHttpResponse::OkResponse(ok)) if code == 0 => {

@@ -6,7 +6,7 @@ use super::{
     hints::hint_for_tls_error,
     ids::redacted_argument,
     login::{LoginArgs, TokenPolicy, login},
-    oauth::Door,
+    oauth::LoginChoice,
 };
 use clap::{Args, ValueHint};
 use countersign_client::api::{
@@ -75,10 +75,10 @@ struct Request {
 /// Calls the service. If the service refuses a stored token, logs in and calls the service a second time.
 pub async fn run(context: &Context, args: &CallArgs) -> Result<CommandOutput, CliError> {
     let request = Request::new(context, args)?;
-    let mut result = login(context, &args.login, Door::OfProfile, TokenPolicy::Valid).await?;
+    let mut result = login(context, &args.login, LoginChoice::OfProfile, TokenPolicy::Valid).await?;
     let mut response = request.send(&result.tokens.access_token).await?;
     if response.status == 401 && RESOLVED_BY_LOGIN.contains(&response.reason().as_str()) {
-        result = login(context, &args.login, Door::OfProfile, TokenPolicy::NewLogin).await?;
+        result = login(context, &args.login, LoginChoice::OfProfile, TokenPolicy::NewLogin).await?;
         response = request.send(&result.tokens.access_token).await?;
     }
     if let Some(warning) = result.warning() {
@@ -169,7 +169,8 @@ impl Response {
 
     fn details(&self) -> Value {
         let body: Value = serde_json::from_slice(&self.body).unwrap_or_default();
-        body["error"]["details"].clone()
+        // A service of MCP has an error of JSON-RPC.
+        body["error"].get("details").or_else(|| body["error"].get("data")).cloned().unwrap_or_default()
     }
 }
 

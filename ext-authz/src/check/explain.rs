@@ -109,7 +109,7 @@ impl Question {
             Reason::TokenRevoked if is_cut_off => Self::Cutoff,
             Reason::TokenRevoked => Self::Revocation,
             Reason::NoRole | Reason::RoleMissing => Self::Roles,
-            Reason::PermissionMissing => Self::Permissions,
+            Reason::PermissionMissing | Reason::TokenScopeInsufficient => Self::Permissions,
             Reason::TrustTooLow => Self::Trust,
             _ => return None,
         })

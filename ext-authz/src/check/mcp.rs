@@ -9,15 +9,18 @@ mod metadata;
 use super::request::{CheckedRequest, HttpRequest};
 use crate::{
     policy::Policy,
-    rules::{McpRefusal, McpRequest, McpRules},
+    rules::{McpRequest, McpRules},
 };
 use metadata::McpMetadata;
 use std::sync::Arc;
 
 pub use metadata::{MCP_FILTER, metadata_of};
 
-/// The policy of a request by the entries of its rule.
-pub fn select_policy<'r>(rules: &'r McpRules, request: CheckedRequest<'_>) -> Result<&'r Arc<Policy>, McpRefusal> {
+/// The policy of a request by the entries of its rule; `None` if no entry names it. The error says what is wrong with the request.
+pub fn select_policy<'r>(
+    rules: &'r McpRules,
+    request: CheckedRequest<'_>,
+) -> Result<Option<&'r Arc<Policy>>, &'static str> {
     with_request(request, |mcp| rules.policy(mcp))?
 }
 

@@ -122,5 +122,7 @@ fn describe(response: CheckResponse) -> Result<(String, String), String> {
 /// The reason in the body of a denial.
 fn denial_reason(body: &str) -> Option<String> {
     let body: Value = serde_json::from_str(body).ok()?;
-    body.pointer("/error/details/reason").and_then(Value::as_str).map(str::to_owned)
+    // A rule about MCP answers with an error of JSON-RPC.
+    let reason = body.pointer("/error/details/reason").or_else(|| body.pointer("/error/data/reason"));
+    reason.and_then(Value::as_str).map(str::to_owned)
 }

@@ -11,7 +11,7 @@ use crate::{
     view::{Confirmation, Delta, Revocation, RevokedSubject, ServiceSettings, Snapshot},
 };
 use countersign_identity::{
-    AgentChanges, AgentHashKey, AgentStatus, Claims, KeySet, Permission, Revision, RoleGrant, ServiceId,
+    AgentChanges, AgentHashKey, AgentStatus, Claims, KeySet, Permission, Revision, RoleGrant, Scope, ServiceId,
     StatusWithCutoff, TrustScore, Versioned,
 };
 use prometheus::IntCounter;
@@ -310,6 +310,26 @@ fn one_of_the_roles_and_permissions_of_an_alternative_is_enough() {
     let expected =
         UnmetRequirement::AnyPermission { required: permissions(&["write"]), actual: permissions(&["read"]) };
     assert_eq!((denial.refusal.reason, denial.unmet_requirement), (Reason::PermissionMissing, Some(expected)));
+}
+
+#[test]
+fn scope_is_the_reason_only_if_a_token_without_it_would_be_allowed() {
+    let permissions =
+        |names: &[&str]| names.iter().map(|name| Permission::try_from(*name).unwrap()).collect::<Vec<_>>();
+    let narrowed = token_with_claims(|claims| claims.requested_scope = Some(Scope::try_from("list").unwrap()));
+    let all = |names: &[&str]| Policy { require_permissions: permissions(names), ..Policy::default() };
+    let any = |names: &[&str]| Policy { any_permission: permissions(names), ..Policy::default() };
+    let with_trust = Policy { min_trust_score: TrustScore::from_points(50.01).ok(), ..all(&["read"]) };
+    for (policy, expected) in [
+        (all(&["read"]), Reason::TokenScopeInsufficient),
+        (any(&["read", "write"]), Reason::TokenScopeInsufficient),
+        (all(&["read", "write"]), Reason::PermissionMissing),
+        (all(&["list"]), Reason::PermissionMissing),
+        (any(&["list", "write"]), Reason::PermissionMissing),
+        (with_trust, Reason::PermissionMissing),
+    ] {
+        assert_eq!(reason(&decide_with_token(&view(), &policy, &narrowed)), Some(expected), "{policy:?}");
+    }
 }
 
 #[test]

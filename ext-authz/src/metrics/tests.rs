@@ -23,7 +23,6 @@ fn only_possible_verdicts_have_series() {
         "dry_run",
         "host_invalid",
         "internal",
-        "mcp_not_allowed",
         "mcp_request_invalid",
         "path_ambiguous",
         "request_invalid",
@@ -33,7 +32,7 @@ fn only_possible_verdicts_have_series() {
     ];
     assert_eq!(reasons(NO_SERVICE), without_service.map(str::to_owned).into());
     let with_service = reasons(&SERVICE.to_string());
-    assert_eq!(with_service.len(), 23, "{with_service:?}");
+    assert_eq!(with_service.len(), 25, "{with_service:?}");
     let overlap: Vec<_> = without_service.iter().filter(|reason| with_service.contains(**reason)).collect();
     assert_eq!(overlap, [&"dry_run", &"view_missing"]);
 }

@@ -1,6 +1,6 @@
 //! The HTTP response to a denied request: status, headers and error body.
 
-use super::{HeaderNames, header::overwriting_header};
+use super::{DecidedRoute, HeaderNames, header::overwriting_header};
 use crate::{
     decide::{Denial, UnmetRequirement},
     view::Resource,
@@ -20,6 +20,30 @@ struct ErrorBody<'a> {
 struct ErrorObject<'a> {
     code: &'static str,
     message: &'static str,
+    details: ErrorDetails<'a>,
+}
+
+/// An error body for clients of MCP: an error response of JSON-RPC, which they show. Others they replace by a text of their own.
+#[derive(Serialize)]
+struct JsonRpcBody<'a> {
+    jsonrpc: &'static str,
+    /// Always `null`: the id of the request is not known here.
+    id: (),
+    error: JsonRpcError<'a>,
+}
+
+#[derive(Serialize)]
+struct JsonRpcError<'a> {
+    /// The HTTP status. JSON-RPC reserves only negative codes.
+    code: u16,
+    message: &'static str,
+    data: JsonRpcErrorData<'a>,
+}
+
+#[derive(Serialize)]
+struct JsonRpcErrorData<'a> {
+    code: &'static str,
+    #[serde(flatten)]
     details: ErrorDetails<'a>,
 }
 
@@ -85,21 +109,16 @@ pub fn grpc_status(reason: Reason) -> i32 {
 
 /// Builds the response that Envoy sends to the client. The error body contains the unmet requirement if there is one, and if denials are
 /// explained, or the service of the route if the token was not issued for it.
-pub fn build(
-    names: &HeaderNames,
-    denial: &Denial,
-    service: Option<ServiceId>,
-    resource: Option<&Resource>,
-    explain: bool,
-) -> HttpResponse {
+pub fn build(names: &HeaderNames, denial: &Denial, route: DecidedRoute<'_>, explain: bool) -> HttpResponse {
     let Denial { refusal, agent: _, unmet_requirement } = denial;
     let reason = refusal.reason;
     let mut headers = vec![
         overwriting_header("content-type", "application/json".to_owned()),
         overwriting_header(&names.reason, reason.as_str().to_owned()),
     ];
-    headers
-        .extend(www_authenticate(denial, resource).map(|challenge| overwriting_header("www-authenticate", challenge)));
+    headers.extend(
+        www_authenticate(denial, route.resource).map(|challenge| overwriting_header("www-authenticate", challenge)),
+    );
     if reason.code() == Code::ServiceUnavailable {
         headers.push(overwriting_header("retry-after", "1".to_owned()));
     }
@@ -107,12 +126,15 @@ pub fn build(
     HttpResponse::DeniedResponse(DeniedHttpResponse {
         status: Some(status),
         headers,
-        body: error_body(*refusal, service, unmet_requirement.as_ref().filter(|_| explain)),
+        body: error_body(*refusal, route, unmet_requirement.as_ref().filter(|_| explain)),
     })
 }
 
 /// The value of `WWW-Authenticate` (RFC 6750, section 3, and RFC 9728, section 5.1). Common clients search for the parameters in the
 /// whole header, so the text comes last.
+///
+/// Common clients log in again after `error="insufficient_scope"`, once per refused request, until the rate limit of logins ends their
+/// session. So only a denial that ends with another token has this error.
 fn www_authenticate(denial: &Denial, resource: Option<&Resource>) -> Option<String> {
     let reason = denial.refusal.reason;
     let mut parameters = Vec::new();
@@ -121,24 +143,19 @@ fn www_authenticate(denial: &Denial, resource: Option<&Resource>) -> Option<Stri
         // If the request had no token, it had no error.
         Code::AuthenticationFailed if reason == Reason::TokenMissing => {}
         Code::AuthenticationFailed => parameters.push(r#"error="invalid_token""#.to_owned()),
-        Code::InsufficientPermissions if is_about_permissions(reason) => {
+        Code::InsufficientPermissions if reason == Reason::TokenScopeInsufficient => {
             parameters.push(r#"error="insufficient_scope""#.to_owned());
-            // A service without resource URIs serves no OAuth clients, so nothing is said about its rules.
-            let scope = resource.and_then(|_| required_scope(denial));
-            parameters.extend(scope.map(|scope| format!(r#"scope="{scope}""#)));
         }
-        // No other token would be accepted. Common clients request another one if there is an error, and end if they get none.
+        Code::InsufficientPermissions if reason == Reason::PermissionMissing && resource.is_some() => {}
         Code::InsufficientPermissions | Code::ServiceUnavailable => return None,
     }
-    if reason != Reason::TokenMissing {
+    // A service without resource URIs serves no OAuth clients, so nothing is said about its rules.
+    let scope = resource.and_then(|_| required_scope(denial));
+    parameters.extend(scope.map(|scope| format!(r#"scope="{scope}""#)));
+    if parameters.iter().any(|parameter| parameter.starts_with("error=")) {
         parameters.push(format!(r#"error_description="{}""#, reason.message()));
     }
     Some(if parameters.is_empty() { "Bearer".to_owned() } else { format!("Bearer {}", parameters.join(", ")) })
-}
-
-/// Whether a token with another scope may be accepted.
-const fn is_about_permissions(reason: Reason) -> bool {
-    matches!(reason, Reason::PermissionMissing)
 }
 
 /// The permissions that the route requires, as a scope. Of permissions of which one suffices, all are named.
@@ -151,10 +168,11 @@ fn required_scope(denial: &Denial) -> Option<String> {
     }
 }
 
-fn error_body(refusal: Refusal, service: Option<ServiceId>, unmet_requirement: Option<&UnmetRequirement>) -> String {
+fn error_body(refusal: Refusal, route: DecidedRoute<'_>, unmet_requirement: Option<&UnmetRequirement>) -> String {
     let Refusal { reason, expired_at } = refusal;
     let expired_at = expired_at.and_then(to_rfc3339);
-    let required_service = service
+    let required_service = route
+        .service
         .filter(|_| reason.is_wrong_audience())
         .map(|service| RequirementDetails { required: Requirement::ServiceId(service), actual: None });
     let details = ErrorDetails {
@@ -162,8 +180,15 @@ fn error_body(refusal: Refusal, service: Option<ServiceId>, unmet_requirement: O
         expired_at,
         unmet_requirement: unmet_requirement.map(RequirementDetails::from).or(required_service),
     };
-    let error = ErrorObject { code: reason.code().as_str(), message: reason.message(), details };
-    serde_json::to_string(&ErrorBody { error }).unwrap_or_default()
+    let (code, message) = (reason.code(), reason.message());
+    let body = if route.is_about_mcp {
+        let data = JsonRpcErrorData { code: code.as_str(), details };
+        let error = JsonRpcError { code: code.status(), message, data };
+        serde_json::to_string(&JsonRpcBody { jsonrpc: "2.0", id: (), error })
+    } else {
+        serde_json::to_string(&ErrorBody { error: ErrorObject { code: code.as_str(), message, details } })
+    };
+    body.unwrap_or_default()
 }
 
 fn to_rfc3339(time: Timestamp) -> Option<String> {

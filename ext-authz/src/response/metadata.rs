@@ -119,7 +119,7 @@ mod tests {
 
     fn countersign_fields(decision: &Decision) -> Struct {
         let builder = ResponseBuilder { names: HeaderNames::new("x-agent-"), explain_denials: false };
-        let route = DecidedRoute { service: Some(SERVICE_ID), rule: Some(&"admin".into()), resource: None };
+        let route = DecidedRoute { service: Some(SERVICE_ID), rule: Some(&"admin".into()), ..DecidedRoute::default() };
         let response = builder.build(route, decision, RequestHeaders::default()).into_response();
         match response.dynamic_metadata.unwrap().fields["countersign"].kind.clone() {
             Some(Kind::StructValue(fields)) => fields,

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    decide::{UnmetRequirement, Validity},
+    decide::{Denial, UnmetRequirement, Validity},
     view::Resources,
 };
 use countersign_identity::{AgentId, Permission, Refusal, RoleName, Timestamp, TokenId, TrustScore, VerifiedIdentity};
@@ -35,7 +35,7 @@ fn verified() -> Decision {
 
 fn build_allowed(decision: &Decision, names: &[&str], token_header: Option<&str>) -> OkHttpResponse {
     let response = builder().build(
-        DecidedRoute { service: Some(SERVICE_ID), rule: None, resource: None },
+        DecidedRoute { service: Some(SERVICE_ID), ..DecidedRoute::default() },
         decision,
         RequestHeaders { names: names.iter().map(|name| name.as_bytes()), token_headers: [token_header, None] },
     );
@@ -53,7 +53,7 @@ fn build_denied(refusal: Refusal) -> (i32, DeniedHttpResponse) {
 
 fn build_denied_with(builder: &ResponseBuilder, denial: Denial) -> (i32, DeniedHttpResponse) {
     let response = builder.build(
-        DecidedRoute { service: Some(SERVICE_ID), rule: None, resource: None },
+        DecidedRoute { service: Some(SERVICE_ID), ..DecidedRoute::default() },
         &Decision::Denied(denial),
         RequestHeaders::default(),
     );
@@ -168,18 +168,18 @@ fn every_reason_has_a_nonzero_grpc_status_and_its_http_status() {
 }
 
 fn challenge(denial: Denial, resource: Option<&Resource>) -> Option<String> {
-    let route = DecidedRoute { service: Some(SERVICE_ID), rule: None, resource };
+    let route = DecidedRoute { service: Some(SERVICE_ID), resource, ..DecidedRoute::default() };
     let response = builder().build(route, &Decision::Denied(denial), RequestHeaders::default()).into_response();
     let Some(HttpResponse::DeniedResponse(denied)) = response.http_response else { panic!("not denied") };
     let headers = names_and_values(&denied.headers);
     headers.iter().find(|(name, _)| *name == "www-authenticate").map(|(_, value)| (*value).to_owned())
 }
 
-fn permission_missing(required: &[&str]) -> Denial {
+fn lacks_permissions(reason: Reason, required: &[&str]) -> Denial {
     let permissions = |names: &[&str]| names.iter().map(|name| Permission::try_from(*name).unwrap()).collect();
     let unmet_requirement =
         Some(UnmetRequirement::Permissions { required: permissions(required), actual: permissions(&["read"]) });
-    Denial { unmet_requirement, ..Reason::PermissionMissing.into() }
+    Denial { unmet_requirement, ..reason.into() }
 }
 
 #[test]
@@ -193,14 +193,17 @@ fn challenge_names_the_metadata_of_the_resource_and_the_required_scope() {
     let expired = r#"error="invalid_token", error_description="The agent access token has expired""#;
     let expired_at = Refusal::expired(Timestamp::from_seconds(1_700_000_000));
     assert_eq!(of_resource(expired_at.into()), format!("Bearer {metadata}, {expired}"));
-    let missing =
-        r#"error="insufficient_scope", scope="read write", error_description="The agent lacks a required permission""#;
-    assert_eq!(of_resource(permission_missing(&["read", "write"])), format!("Bearer {metadata}, {missing}"));
-    let unquotable = permission_missing(&["a\"b"]);
-    assert!(!of_resource(unquotable).contains("scope="), "no scope can contain the permission");
-    let without_resource = challenge(permission_missing(&["write"]), None).unwrap();
-    let expected = r#"Bearer error="insufficient_scope", error_description="The agent lacks a required permission""#;
-    assert_eq!(without_resource, expected);
+    let missing = |names: &[&str]| lacks_permissions(Reason::PermissionMissing, names);
+    let excluded = |names: &[&str]| lacks_permissions(Reason::TokenScopeInsufficient, names);
+    let text = Reason::TokenScopeInsufficient.message();
+    let scope = r#"scope="read write""#;
+    let insufficient = format!(r#"error="insufficient_scope", {scope}, error_description="{text}""#);
+    assert_eq!(of_resource(excluded(&["read", "write"])), format!("Bearer {metadata}, {insufficient}"));
+    assert_eq!(of_resource(missing(&["read", "write"])), format!("Bearer {metadata}, {scope}"));
+    assert!(!of_resource(excluded(&["a\"b"])).contains(" scope="), "no scope can contain the permission");
+    let without_resource = format!(r#"Bearer error="insufficient_scope", error_description="{text}""#);
+    assert_eq!(challenge(excluded(&["write"]), None), Some(without_resource));
+    assert_eq!(challenge(missing(&["write"]), None), None);
     for reason in [Reason::NoRole, Reason::RoleMissing, Reason::TrustTooLow, Reason::AgentSuspended, Reason::ViewStale]
     {
         assert_eq!(challenge(reason.into(), resource), None, "no other token helps: {reason:?}");
@@ -248,4 +251,19 @@ fn denial_body_contains_the_unmet_requirement_only_if_configured() {
     .1
     .body;
     assert!(body.contains(r#""required":{"trustScore":62.5},"actual":{"trustScore":50}"#), "{body}");
+}
+
+#[test]
+fn denial_of_an_mcp_request_is_an_error_response_of_json_rpc() {
+    let route = DecidedRoute { service: Some(SERVICE_ID), is_about_mcp: true, ..DecidedRoute::default() };
+    let denial = lacks_permissions(Reason::PermissionMissing, &["write"]);
+    let explaining = ResponseBuilder { explain_denials: true, ..builder() };
+    let response = explaining.build(route, &Decision::Denied(denial), RequestHeaders::default()).into_response();
+    let Some(HttpResponse::DeniedResponse(denied)) = response.http_response else { panic!("not denied") };
+    let body = concat!(
+        r#"{"jsonrpc":"2.0","id":null,"error":{"code":403,"message":"The agent lacks a required permission","#,
+        r#""data":{"code":"INSUFFICIENT_PERMISSIONS","reason":"permission_missing","#,
+        r#""required":{"permissions":["write"]},"actual":{"permissions":["read"]}}}}"#
+    );
+    assert_eq!((denied.status.unwrap().code, denied.body.as_str()), (403, body));
 }

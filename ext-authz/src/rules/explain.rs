@@ -1,10 +1,11 @@
 //! Explains which rule applies to a request.
 
 use super::{
-    AmbiguousPath, HostPattern, McpMessage, McpRefusal, McpRequest, Methods, NormalPath, PathPattern, RequestTarget,
-    Rule, RuleSet, normalize_host,
+    AmbiguousPath, HostPattern, McpMessage, McpRequest, Methods, NormalPath, PathPattern, RequestTarget, Rule, RuleSet,
+    normalize_host,
 };
 use crate::policy::Policy;
+use countersign_identity::Reason;
 use std::fmt;
 
 /// Which rule applies to a request, and why the other matching rules do not apply.
@@ -49,29 +50,32 @@ impl Explanation<'_> {
     pub fn is_refused(&self) -> bool {
         match self.selected {
             Err(unselectable) => !unselectable.dry_run,
-            Ok(Some(rule)) => !rule.dry_run && self.policy(rule).is_err(),
+            Ok(Some(rule)) => !rule.dry_run && !matches!(self.policy(rule), Ok(Some(_))),
             Ok(None) => false,
         }
     }
 
-    /// What the selected rule requires.
-    fn policy<'r>(&self, rule: &'r Rule) -> Result<&'r Policy, McpRefusal> {
-        let Some(entries) = &rule.mcp else { return Ok(&rule.policy) };
-        Ok(entries.policy(McpRequest::new(self.method, self.mcp)?)?)
+    /// What the selected rule requires; `None` if no entry of the rule names the MCP message. The error says what is wrong with the message.
+    fn policy<'r>(&self, rule: &'r Rule) -> Result<Option<&'r Policy>, &'static str> {
+        let Some(entries) = &rule.mcp else { return Ok(Some(&rule.policy)) };
+        Ok(entries.policy(McpRequest::new(self.method, self.mcp)?)?.map(AsRef::as_ref))
     }
 
     fn write_selected(&self, f: &mut fmt::Formatter<'_>, rule: &Rule) -> fmt::Result {
         let dry_run = if rule.dry_run { ", dry run" } else { "" };
         let is_about_mcp = if rule.mcp.is_some() { ", mcp" } else { "" };
         writeln!(f, "rule     {} (line {}{dry_run}): {}{is_about_mcp}", rule.name, rule.line, Conditions(rule))?;
+        let verdict = if rule.dry_run { "allowed" } else { "refused" };
         match self.policy(rule) {
-            Ok(policy) => {
+            Ok(Some(policy)) => {
                 policy.words().into_iter().try_for_each(|(word, value)| writeln!(f, "requires {word} = {value}"))
             }
-            Err(McpRefusal { reason, problem }) => {
-                let verdict = if rule.dry_run { "allowed" } else { "refused" };
-                let problem = problem.map(|problem| format!(": {problem}")).unwrap_or_default();
-                writeln!(f, "mcp      the request is {verdict} with the reason {}{problem}", reason.as_str())
+            Ok(None) => {
+                writeln!(f, "mcp      the request is {verdict} with the reason {}", Reason::McpNotAllowed.as_str())
+            }
+            Err(problem) => {
+                let reason = Reason::McpRequestInvalid.as_str();
+                writeln!(f, "mcp      the request is {verdict} with the reason {reason}: {problem}")
             }
         }
     }

@@ -4,7 +4,7 @@
 //! message that no entry names is refused, unless its method only sets up a session or lists what exists; names are compared exactly.
 
 use crate::policy::Policy;
-use countersign_identity::{Permission, Reason};
+use countersign_identity::Permission;
 use std::{collections::HashMap, fmt, sync::Arc};
 
 /// The name of an entry for all tools, prompts or resources that have no entry of their own.
@@ -80,15 +80,6 @@ pub enum McpRequest<'a> {
     Method(&'a str),
 }
 
-/// Why a request is refused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct McpRefusal {
-    /// The reason.
-    pub reason: Reason,
-    /// What is wrong with the request; `None` if it is valid, and not allowed.
-    pub problem: Option<&'static str>,
-}
-
 /// An entry of the table `mcp`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct McpEntry {
@@ -111,12 +102,6 @@ pub struct McpRules {
     prompts: Policies,
     resources: Policies,
     methods: Policies,
-}
-
-impl From<&'static str> for McpRefusal {
-    fn from(problem: &'static str) -> Self {
-        Self { reason: Reason::McpRequestInvalid, problem: Some(problem) }
-    }
 }
 
 impl McpTable {
@@ -195,23 +180,20 @@ impl McpRules {
         rules
     }
 
-    /// The policy for a request.
-    pub fn policy(&self, request: McpRequest<'_>) -> Result<&Arc<Policy>, McpRefusal> {
-        let policy = match request {
+    /// The policy for a request; `None` if no entry names it. The error says what is wrong with the request.
+    pub fn policy(&self, request: McpRequest<'_>) -> Result<Option<&Arc<Policy>>, &'static str> {
+        Ok(match request {
             McpRequest::Session => Some(&self.own),
             McpRequest::Named(naming, name) => {
                 let policies = self.policies(naming.table);
                 policies.get(name).or_else(|| policies.get(ANY_NAME))
             }
-            McpRequest::Method(RESPONSE) => {
-                return Err(McpRefusal { reason: Reason::McpRequestInvalid, problem: Some("it has a result") });
-            }
+            McpRequest::Method(RESPONSE) => return Err("it has a result"),
             McpRequest::Method(method) => {
                 let needs_no_entry = METHODS_WITHOUT_ENTRY.contains(&method);
                 self.methods.get(method).or_else(|| needs_no_entry.then_some(&self.own))
             }
-        };
-        policy.ok_or(McpRefusal { reason: Reason::McpNotAllowed, problem: None })
+        })
     }
 
     const fn policies(&self, table: McpTable) -> &Policies {

@@ -79,7 +79,7 @@ async fn a_narrowed_token_stays_narrow_at_the_sidecar() {
     let next = refresh(control, &text(&narrow["refresh_token"]), &[]).await.expect(200);
     assert_eq!(permissions(&next).await, json!(["read"]));
     let refused = environment.call("/admin", &text(&narrow["access_token"])).await;
-    assert_eq!(refused.error(), (403, "INSUFFICIENT_PERMISSIONS", "permission_missing"));
+    assert_eq!(refused.error(), (403, "INSUFFICIENT_PERMISSIONS", "token_scope_insufficient"));
     assert!(challenge(&refused).contains(r#"error="insufficient_scope", scope="admin""#), "{refused:?}");
     environment.call("/admin", &text(&login("admin").await["access_token"])).await.expect(200);
 }

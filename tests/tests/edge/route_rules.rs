@@ -6,6 +6,7 @@ mod commands;
 mod corpus;
 mod explain;
 mod mcp;
+mod mcp_clients;
 
 use countersign_tests::{
     Agent, ControlPlane, Envoy, HttpResponse, RawRequest, Sidecar, Upstream,

@@ -103,7 +103,8 @@ impl Scope {
         }
     }
 
-    fn contains(&self, permission: &str) -> bool {
+    /// Whether the scope leaves a permission.
+    pub fn contains(&self, permission: &str) -> bool {
         self.0.as_ref().is_none_or(|scope| scope.contains(permission))
     }
 }

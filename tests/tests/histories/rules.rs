@@ -1,6 +1,6 @@
 //! The rule sets between which a history changes the rules file of all sidecars, and what they mean for an agent.
 
-use crate::{operation::RULE_SETS, sidecars::request};
+use crate::{model::Scope, operation::RULE_SETS, sidecars::request};
 use countersign_tests::{VerifyOutcome, sidecar::CheckResult};
 use envoy_types::pb::envoy::service::auth::v3::CheckRequest;
 use std::{fmt::Write, fs, path::Path};
@@ -37,8 +37,18 @@ impl RuleOutcome {
 }
 
 impl RuleSet {
+    /// Whether a request may have an outcome, if it has another one on a route without requirements, with a token of this scope.
+    pub fn may_have_outcome(&self, without_requirements: &VerifyOutcome, scope: &Scope, outcome: &RuleOutcome) -> bool {
+        let expected = self.outcome(without_requirements);
+        // The outcome without requirements does not show whether the roles grant what the scope excludes.
+        let is_excluded = self.permission.is_some_and(|permission| !scope.contains(permission));
+        let [missing, excluded] = ["permission_missing", "token_scope_insufficient"]
+            .map(|reason| RuleOutcome::Verified(VerifyOutcome::refused(403, reason)));
+        expected == *outcome || (is_excluded && expected == missing && *outcome == excluded)
+    }
+
     /// The outcome of a request that has this outcome on a route without requirements.
-    pub fn outcome(&self, without_requirements: &VerifyOutcome) -> RuleOutcome {
+    fn outcome(&self, without_requirements: &VerifyOutcome) -> RuleOutcome {
         let outcome = match without_requirements {
             VerifyOutcome::Accepted { roles, permissions, .. } => {
                 let lacks =

@@ -1,0 +1,127 @@
+//! Client libraries of MCP as their registries deliver them, and a real MCP server behind Envoy. A client is given only the URL of the
+//! server, the id of its agent and the key of the agent.
+
+use super::Fixture;
+use countersign_tests::{
+    Agent, Envoy, HttpClient, eventually,
+    process::{Process, free_port},
+    tools,
+};
+use serde_json::json;
+use std::{os::unix::fs::symlink, path::PathBuf};
+use tokio::process::Command;
+
+const RULES: &str = r#"
+[[rules]]
+name = "weather"
+path = "/mcp"
+[rules.mcp.tools]
+get_weather = ["weather:read"]
+delete_city = ["weather:admin"]
+"#;
+
+/// A program that uses a client library.
+struct Library {
+    name: &'static str,
+    interpreter: PathBuf,
+    script: &'static str,
+}
+
+/// A control plane, Envoy with a sidecar, an MCP server, and an agent that may only call one of its tools.
+struct McpFixture {
+    fixture: Fixture,
+    envoy: Envoy,
+    agent: Agent,
+    _server: Process,
+}
+
+impl McpFixture {
+    async fn start() -> Self {
+        let fixture = Fixture::start(RULES).await;
+        let port = free_port();
+        let mut command = std::process::Command::new(tools::python());
+        command.arg(tools::root().join("examples/mcp/server.py")).arg(port.to_string());
+        let server = Process::start(command, &fixture.folder.path().join("server.log"));
+        let example = std::fs::read_to_string(tools::root().join("examples/mcp/envoy.yaml")).unwrap();
+        let envoy = Envoy::start(&example, &fixture.sidecar.socket(), port).await;
+        let control = &fixture.control;
+        let body = json!({ "resourceUris": [format!("{}/mcp", envoy.listener.url)] });
+        control.api.send_as(control.human(), "PATCH", &control.path(""), body).await.expect(200);
+        let agent = Agent::register(control, "forecaster").await;
+        control.assign(&agent.id, &control.create_role("forecaster", &["weather:read"]).await).await;
+        agent.key.write(&fixture.folder.path().join("agent.key")).unwrap();
+        let is_ready = async || {
+            let refused = envoy.listener.get("/mcp").await;
+            let server_answers = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.is_ok();
+            (server_answers && refused.header("www-authenticate").contains("resource_metadata")).then_some(())
+        };
+        eventually("the server and the sidecar are ready", is_ready, || server.log()).await;
+        Self { fixture, envoy, agent, _server: server }
+    }
+
+    /// Calls tools, and returns the lines that the client prints.
+    async fn call(&self, library: &Library, called: &[&str]) -> Vec<String> {
+        // Node.js looks for packages in the folders above a script.
+        let folder = tempfile::tempdir().unwrap();
+        let script = folder.path().join(library.script);
+        std::fs::copy(tools::root().join("tests/clients/oauth").join(library.script), &script).unwrap();
+        symlink(tools::root().join(".tools/npm-oauth/node_modules"), folder.path().join("node_modules")).unwrap();
+        let authority = &self.fixture.control.env["CA"];
+        let mut command = Command::new(&library.interpreter);
+        command.env("NODE_EXTRA_CA_CERTS", authority).env("SSL_CERT_FILE", authority);
+        command.arg(script).arg(library.name).arg(format!("{}/mcp", self.envoy.listener.url)).arg(&self.agent.id);
+        let output = command.arg(self.fixture.folder.path().join("agent.key")).args(called).output().await.unwrap();
+        let printed = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success(), "{}: {printed}{}", library.name, String::from_utf8_lossy(&output.stderr));
+        printed.lines().map(str::to_owned).collect()
+    }
+
+    async fn logins(&self) -> Option<f64> {
+        let admin = HttpClient::plain(self.fixture.control.env["ADMIN_URL"].clone());
+        admin.metric(r#"countersign_authentications_total{result="ok"}"#).await
+    }
+}
+
+async fn agent_calls_the_tools_that_its_roles_permit(library: Library) {
+    let environment = McpFixture::start().await;
+    // A refused tool must not cost a login: the session of a client that tries many would end at the rate limit.
+    let refused = ["delete_city"; 12];
+    let printed = environment.call(&library, &[&refused[..], &["get_weather"]].concat()).await;
+    assert_eq!(printed.first().unwrap(), "tools: get_weather, delete_city");
+    assert_eq!(printed.last().unwrap(), "get_weather: It is sunny in Oslo.");
+    assert_eq!(printed.len(), 2 + refused.len());
+    for line in &printed[1..=refused.len()] {
+        let shows_why =
+            line.starts_with("delete_city: refused: ") && line.contains("The agent lacks a required permission");
+        assert!(shows_why, "{line}");
+    }
+    assert_eq!(environment.logins().await, Some(1.0));
+
+    let control = &environment.fixture.control;
+    control.assign(&environment.agent.id, &control.create_role("administrator", &["weather:admin"]).await).await;
+    let is_permitted = async || {
+        let printed = environment.call(&library, &["delete_city"]).await;
+        (printed.last()? == "delete_city: Oslo is removed.").then_some(())
+    };
+    eventually("the granted role permits the tool", is_permitted, || environment.fixture.sidecar.log()).await;
+}
+
+#[tokio::test]
+async fn python_sdk() {
+    let library = Library { name: "mcp", interpreter: tools::python(), script: "mcp_client.py" };
+    agent_calls_the_tools_that_its_roles_permit(library).await;
+}
+
+#[tokio::test]
+async fn typescript_sdk() {
+    let interpreter = tools::node();
+    let library = Library { name: "@modelcontextprotocol/client", interpreter, script: "mcp_client.mjs" };
+    agent_calls_the_tools_that_its_roles_permit(library).await;
+}
+
+#[tokio::test]
+async fn first_typescript_sdk() {
+    let interpreter = tools::node();
+    let library = Library { name: "@modelcontextprotocol/sdk", interpreter, script: "mcp_client.mjs" };
+    agent_calls_the_tools_that_its_roles_permit(library).await;
+}
