@@ -3,14 +3,12 @@
 The client finds everything else itself: the server refuses the first request and names its metadata (RFC 9728), which names the
 control plane, whose metadata (RFC 8414) names the token endpoint.
 
-With the fourth argument, the client gives its assertion to this control plane only, whatever the server names.
-
-usage: client.py URL AGENT KEY_FILE [ISSUER]
+With --issuer, the client gives its assertion to this control plane only, whatever the server names.
 """
 
+import argparse
 import asyncio
 import pathlib
-import sys
 import warnings
 
 import httpx2
@@ -48,27 +46,34 @@ async def call(client, tool):
         print(f"{tool}: {result.content[0].text}")
 
 
-async def main(url, agent, key_file, issuer=None):
+async def main(arguments):
     assertion = SignedJWTParameters(
-        issuer=agent,
-        subject=agent,
-        signing_key=pathlib.Path(key_file).read_text(),
+        issuer=arguments.agent,
+        subject=arguments.agent,
+        signing_key=arguments.key_file.read_text(),
         signing_algorithm="ES256",
     )
-    if issuer is None:
+    if arguments.issuer is None:
         # The SDK warns, because the server chooses who receives the assertion.
         warnings.simplefilter("ignore")
     provider = PrivateKeyJWTOAuthProvider(
-        server_url=url,
+        server_url=arguments.url,
         storage=MemoryStorage(),
-        client_id=agent,
+        client_id=arguments.agent,
         assertion_provider=assertion.create_assertion_provider(),
-        issuer=issuer,
+        issuer=arguments.issuer,
     )
-    async with httpx2.AsyncClient(auth=provider) as http, Client(streamable_http_client(url, http_client=http)) as client:
-        print("tools:", ", ".join(tool.name for tool in (await client.list_tools()).tools))
-        await call(client, "get_weather")
-        await call(client, "delete_city")
+    async with httpx2.AsyncClient(auth=provider) as http:
+        async with Client(streamable_http_client(arguments.url, http_client=http)) as client:
+            print("tools:", ", ".join(tool.name for tool in (await client.list_tools()).tools))
+            for tool in arguments.tools:
+                await call(client, tool)
 
 
-asyncio.run(main(*sys.argv[1:]))
+parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+parser.add_argument("url", metavar="URL")
+parser.add_argument("agent", metavar="AGENT")
+parser.add_argument("key_file", metavar="KEY_FILE", type=pathlib.Path)
+parser.add_argument("tools", metavar="TOOL", nargs="*", default=["get_weather", "delete_city"])
+parser.add_argument("--issuer", metavar="URL")
+asyncio.run(main(parser.parse_args()))

@@ -11,20 +11,13 @@ use serde_json::json;
 use std::{os::unix::fs::symlink, path::PathBuf};
 use tokio::process::Command;
 
-const RULES: &str = r#"
-[[rules]]
-name = "weather"
-path = "/mcp"
-[rules.mcp.tools]
-get_weather = ["weather:read"]
-delete_city = ["weather:admin"]
-"#;
-
 /// A program that uses a client library.
 struct Library {
-    name: &'static str,
     interpreter: PathBuf,
+    /// The path of the script in the repository.
     script: &'static str,
+    /// The package, if the script can use several.
+    package: Option<&'static str>,
 }
 
 /// A control plane, Envoy with a sidecar, an MCP server, and an agent that may only call one of its tools.
@@ -37,13 +30,13 @@ struct McpFixture {
 
 impl McpFixture {
     async fn start() -> Self {
-        let fixture = Fixture::start(RULES).await;
+        let example = |name| std::fs::read_to_string(tools::root().join("examples/mcp").join(name)).unwrap();
+        let fixture = Fixture::start(&example("rules.toml")).await;
         let port = free_port();
         let mut command = std::process::Command::new(tools::python());
         command.arg(tools::root().join("examples/mcp/server.py")).arg(port.to_string());
         let server = Process::start(command, &fixture.folder.path().join("server.log"));
-        let example = std::fs::read_to_string(tools::root().join("examples/mcp/envoy.yaml")).unwrap();
-        let envoy = Envoy::start(&example, &fixture.sidecar.socket(), port).await;
+        let envoy = Envoy::start(&example("envoy.yaml"), &fixture.sidecar.socket(), port).await;
         let control = &fixture.control;
         let body = json!({ "resourceUris": [format!("{}/mcp", envoy.listener.url)] });
         control.api.send_as(control.human(), "PATCH", &control.path(""), body).await.expect(200);
@@ -63,16 +56,17 @@ impl McpFixture {
     async fn call(&self, library: &Library, called: &[&str]) -> Vec<String> {
         // Node.js looks for packages in the folders above a script.
         let folder = tempfile::tempdir().unwrap();
-        let script = folder.path().join(library.script);
-        std::fs::copy(tools::root().join("tests/clients/oauth").join(library.script), &script).unwrap();
+        let original = tools::root().join(library.script);
+        let script = folder.path().join(original.file_name().unwrap());
+        std::fs::copy(original, &script).unwrap();
         symlink(tools::root().join(".tools/npm-oauth/node_modules"), folder.path().join("node_modules")).unwrap();
         let authority = &self.fixture.control.env["CA"];
         let mut command = Command::new(&library.interpreter);
         command.env("NODE_EXTRA_CA_CERTS", authority).env("SSL_CERT_FILE", authority);
-        command.arg(script).arg(library.name).arg(format!("{}/mcp", self.envoy.listener.url)).arg(&self.agent.id);
+        command.arg(script).args(library.package).arg(format!("{}/mcp", self.envoy.listener.url)).arg(&self.agent.id);
         let output = command.arg(self.fixture.folder.path().join("agent.key")).args(called).output().await.unwrap();
         let printed = String::from_utf8(output.stdout).unwrap();
-        assert!(output.status.success(), "{}: {printed}{}", library.name, String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "{}: {printed}{}", library.script, String::from_utf8_lossy(&output.stderr));
         printed.lines().map(str::to_owned).collect()
     }
 
@@ -106,22 +100,23 @@ async fn agent_calls_the_tools_that_its_roles_permit(library: Library) {
     eventually("the granted role permits the tool", is_permitted, || environment.fixture.sidecar.log()).await;
 }
 
+fn typescript(package: &'static str) -> Library {
+    let script = "tests/clients/oauth/mcp_client.mjs";
+    Library { interpreter: tools::node(), script, package: Some(package) }
+}
+
 #[tokio::test]
 async fn python_sdk() {
-    let library = Library { name: "mcp", interpreter: tools::python(), script: "mcp_client.py" };
+    let library = Library { interpreter: tools::python(), script: "examples/mcp/client.py", package: None };
     agent_calls_the_tools_that_its_roles_permit(library).await;
 }
 
 #[tokio::test]
 async fn typescript_sdk() {
-    let interpreter = tools::node();
-    let library = Library { name: "@modelcontextprotocol/client", interpreter, script: "mcp_client.mjs" };
-    agent_calls_the_tools_that_its_roles_permit(library).await;
+    agent_calls_the_tools_that_its_roles_permit(typescript("@modelcontextprotocol/client")).await;
 }
 
 #[tokio::test]
 async fn first_typescript_sdk() {
-    let interpreter = tools::node();
-    let library = Library { name: "@modelcontextprotocol/sdk", interpreter, script: "mcp_client.mjs" };
-    agent_calls_the_tools_that_its_roles_permit(library).await;
+    agent_calls_the_tools_that_its_roles_permit(typescript("@modelcontextprotocol/sdk")).await;
 }
