@@ -85,7 +85,7 @@ reasons! {
         /// The time of the claim `exp` has passed.
         TokenExpired = "token_expired", "The agent access token has expired";
         /// The token was issued for another service.
-        TokenAudienceMismatch = "token_audience_mismatch", "The agent access token was issued for another service: log in with the serviceId of this service";
+        TokenAudienceMismatch = "token_audience_mismatch", "The agent access token was issued for another service: log in with the serviceId of this service, or request a token with its id as `resource`";
         /// The token is unbound (issued for no service), and this service does not accept unbound tokens.
         TokenUnbound = "token_unbound", "This service accepts only tokens that were issued for it: log in with its serviceId";
         /// The `rev` of the token is below the revision floor: changes after that revision may have been pruned.
@@ -150,7 +150,7 @@ reasons! {
         /// The host of the request is not a host name, and rules of the sidecar depend on the host.
         HostInvalid = "host_invalid", "The host of the request is not a host name";
         /// A rule of the sidecar is about MCP, and the request is not one MCP message that the proxy has parsed.
-        McpRequestInvalid = "mcp_request_invalid", "The request is not exactly one MCP message that the proxy has parsed";
+        McpRequestInvalid = "mcp_request_invalid", "The request is not exactly one MCP message that the proxy has parsed, or its headers could mean another one";
         /// A rule of the sidecar is about MCP, and allows neither the method nor the tool, prompt or resource of the message.
         McpNotAllowed = "mcp_not_allowed", "No rule allows this MCP method, tool, prompt or resource";
         /// Only an administrator may make the request.

@@ -39,6 +39,9 @@ fn with_request<T>(request: CheckedRequest<'_>, read: impl FnOnce(McpRequest<'_>
     if request == McpRequest::Session && may_have_body(http) {
         return Err("a request without an MCP message has a body");
     }
+    if request != McpRequest::Session {
+        headers::check_encoding(http)?;
+    }
     headers::check_agreement(http, request)?;
     Ok(read(request))
 }

@@ -136,6 +136,9 @@ impl CheckRequest {
         let parts = vec![metadata_of(message).encode_to_vec().into()];
         let filter_metadata = vec![FilterMetadata { filter: shared(MCP_FILTER), parts }];
         if let Some(attributes) = &mut self.attributes {
+            if let Some(http) = attributes.request.as_mut().and_then(|request| request.http.as_mut()) {
+                http.headers.push(Entry { key: shared("content-type"), value: shared("application/json") });
+            }
             attributes.metadata_context = Some(Metadata { filter_metadata });
         }
         self

@@ -76,7 +76,9 @@ fn check_request(
     let mcp = arguments.mcp_message().map(|message| (MCP_FILTER.to_owned(), metadata_of(message)));
     let metadata = mcp.map(|mcp| Metadata { filter_metadata: [mcp].into(), ..Metadata::default() });
     let RequestArguments { method, host, path, mcp_method: _, mcp_name: _ } = arguments;
-    let headers = token.map(|token| ("authorization".to_owned(), format!("Bearer {token}"))).into_iter().collect();
+    let token = token.map(|token| ("authorization".to_owned(), format!("Bearer {token}")));
+    let json = metadata.is_some().then(|| ("content-type".to_owned(), "application/json".to_owned()));
+    let headers = token.into_iter().chain(json).collect();
     let http = HttpRequest { method, host, path, headers, ..HttpRequest::default() };
     let request = Request { http: Some(http), ..Request::default() };
     let attributes = AttributeContext {

@@ -10,7 +10,7 @@ use countersign_tests::{
 /// The instructions of a repeated check, in a build for tests.
 ///
 /// If a change makes a check cheaper, replace the numbers by what the failed test prints. Higher numbers need a reason, see the
-/// other test.
+/// other test. In an optimized build, the last change costs 55 of 75,000 instructions and no allocation.
 const INSTRUCTIONS: u64 = 436_000;
 
 /// The allocations of a repeated check.

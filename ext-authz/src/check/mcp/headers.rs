@@ -1,11 +1,17 @@
-//! The headers in which clients repeat the method and the name of a message. A service or another proxy may rely on them, so a header
-//! that disagrees with the message refuses the request.
+//! The headers in which clients repeat the method and the name of a message, and those that say how the message is encoded. A service or
+//! another proxy may rely on them, so a header with which it could read another message refuses the request.
 
 use crate::{
     check::{header::first_two, request::HttpRequest},
     rules::McpRequest,
 };
 use base64::{Engine, prelude::BASE64_STANDARD};
+
+/// The media type of a message.
+const MEDIA_TYPE: &[u8] = b"application/json";
+
+/// The only parameter of the media type that is accepted.
+const UTF_8: [&[u8]; 2] = [b"charset=utf-8", b"charset=\"utf-8\""];
 
 /// The header with the method.
 const METHOD_HEADER: &str = "mcp-method";
@@ -15,6 +21,26 @@ const NAME_HEADER: &str = "mcp-name";
 
 /// The marks of a value in Base64, which stands for a name that a header cannot contain.
 const ENCODED: (&[u8], &[u8]) = (b"=?base64?", b"?=");
+
+/// Requires JSON in UTF-8 without a content coding, which is how Envoy reads every message. With another charset, such as UTF-7, the same
+/// bytes are another message for a service that decodes it.
+pub fn check_encoding(http: &HttpRequest) -> Result<(), &'static str> {
+    let [Some(content_type), None] = first_two(http.all_headers(), "content-type") else {
+        return Err("the header `Content-Type` must occur once");
+    };
+    let mut parts = content_type.value.split(|byte| *byte == b';').map(<[u8]>::trim_ascii);
+    let is_json = parts.next().is_some_and(|essence| essence.eq_ignore_ascii_case(MEDIA_TYPE));
+    let is_utf_8 = |parameter: &[u8]| UTF_8.iter().any(|accepted| parameter.eq_ignore_ascii_case(accepted));
+    if !is_json || !parts.all(is_utf_8) {
+        return Err("the header `Content-Type` must be application/json, with no charset but utf-8");
+    }
+    let coding = first_two(http.all_headers(), "content-encoding");
+    if coding.iter().flatten().all(|coding| coding.value.trim_ascii().eq_ignore_ascii_case(b"identity")) {
+        Ok(())
+    } else {
+        Err("the message must have no `Content-Encoding`")
+    }
+}
 
 /// Compares the headers with the request. The error says which header disagrees. A name without something to compare is refused: so is
 /// the `Mcp-Name` of the tasks extension, which Envoy does not report.

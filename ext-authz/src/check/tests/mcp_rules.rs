@@ -47,10 +47,13 @@ fn object(fields: &[(&str, Value)]) -> Value {
     value(Kind::StructValue(Struct { fields }))
 }
 
-/// A request with a valid token, these headers and this metadata of the MCP filter.
+/// A request with a valid token, these headers and this metadata of the MCP filter. A message is JSON, unless the headers say otherwise.
 fn mcp_request(method: &str, headers: &[(&str, &str)], metadata: Option<Struct>) -> CheckRequest {
     let bearer = format!("Bearer {}", TestIssuer::new(1).sign(&claims()));
-    let headers = [&[("authorization", bearer.as_str())], headers].concat();
+    let has_type = metadata.is_none() || headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("content-type"));
+    let content_type = [("content-type", "application/json")];
+    let content_type = if has_type { &[][..] } else { &content_type };
+    let headers = [&[("authorization", bearer.as_str())], content_type, headers].concat();
     let mut request = request(&headers, &[]);
     let attributes = request.attributes.as_mut().unwrap();
     attributes.request.as_mut().unwrap().http.as_mut().unwrap().method = method.to_owned();
@@ -200,7 +203,8 @@ fn repeated_parts_of_metadata_are_merged_and_repeated_entries_replaced() {
         ("last entry", [encoded(&[&tool("read_tool")]), encoded(&[&unparsed])].concat(), "mcp_request_invalid"),
         ("last entry, valid", [encoded(&[&unparsed]), encoded(&[&tool("read_tool")])].concat(), ""),
     ] {
-        let bytes = [mcp_request("POST", &[], None).encode_to_vec(), metadata].concat();
+        let json = [("content-type", "application/json")];
+        let bytes = [mcp_request("POST", &json, None).encode_to_vec(), metadata].concat();
         let read = super::super::CheckRequest::decode(&bytes[..]).unwrap();
         let response = authorizer.check(&read).into_response();
         assert_eq!(
@@ -255,7 +259,9 @@ fn headers_must_agree_with_the_message() {
         let http = request.attributes.as_mut().unwrap().request.as_mut().unwrap().http.as_mut().unwrap();
         let value = if repeated == "mcp-name" { "read_tool" } else { "tools/call" };
         let bearer = http.headers.remove("authorization").unwrap();
-        let headers = [("authorization", bearer.as_str()), (repeated, value), (repeated, value)];
+        let json = http.headers.remove("content-type").unwrap();
+        let headers =
+            [("authorization", bearer.as_str()), ("content-type", &json), (repeated, value), (repeated, value)];
         let header = |(key, value): &(&str, &str)| HeaderValue {
             key: (*key).into(),
             raw_value: (*value).into(),
@@ -263,6 +269,34 @@ fn headers_must_agree_with_the_message() {
         };
         http.header_map = Some(HeaderMap { headers: headers.iter().map(header).collect() });
         assert_eq!(reason(&authorizer, request), "mcp_request_invalid", "{repeated} in a list");
+    }
+}
+
+/// Services that decode bodies by their charset read another message than Envoy: in UTF-7, `+ACI-` is a quotation mark.
+#[test]
+fn message_is_json_in_utf_8_without_a_coding() {
+    let authorizer = mcp_authorizer(RULES);
+    for (headers, is_valid) in [
+        (&[("content-type", "application/json")][..], true),
+        (&[("Content-Type", "Application/JSON ; charset=UTF-8")], true),
+        (&[("content-type", "application/json;charset=\"utf-8\"")], true),
+        (&[("content-type", "application/json"), ("content-encoding", "identity")], true),
+        (&[("content-type", "application/json; charset=utf-7")], false),
+        (&[("content-type", "application/json; charset=utf-16")], false),
+        (&[("content-type", "application/json; charset=utf-8; charset=utf-7")], false),
+        (&[("content-type", "application/json; charset=utf-8, application/json; charset=utf-7")], false),
+        (&[("content-type", "application/json; a=b")], false),
+        (&[("content-type", "application/jsonp")], false),
+        (&[("content-type", "application/json-rpc")], false),
+        (&[("content-type", "text/plain")], false),
+        (&[("content-type", "")], false),
+        (&[("content-type", "application/json"), ("Content-Type", "application/json")], false),
+        (&[("content-type", "application/json"), ("content-encoding", "br")], false),
+        (&[("content-type", "application/json"), ("content-encoding", "identity, gzip")], false),
+    ] {
+        let expected = if is_valid { "" } else { "mcp_request_invalid" };
+        let request = mcp_request("POST", headers, Some(changed_metadata(&[])));
+        assert_eq!(reason(&authorizer, request), expected, "{headers:?}");
     }
 }
 
@@ -300,7 +334,7 @@ fn rule_itself_still_applies() {
     assert_eq!(reason(&authorizer, mcp_request("POST", &[], Some(open_tool))), "role_missing");
     let mut without_token = mcp_request("POST", &[], Some(changed_metadata(&[])));
     let attributes = without_token.attributes.as_mut().unwrap();
-    attributes.request.as_mut().unwrap().http.as_mut().unwrap().headers.clear();
+    attributes.request.as_mut().unwrap().http.as_mut().unwrap().headers.remove("authorization");
     assert_eq!(reason(&authorizer, without_token), "token_missing");
 }
 
@@ -349,7 +383,7 @@ fn explanation_describes_the_message() {
     );
     assert_eq!(
         rule_answer(&mcp_request("POST", &[], None)),
-        "refused The request is not exactly one MCP message that the proxy has parsed: `mcp`, line 2 of the rules file; \
+        "refused The request is not exactly one MCP message that the proxy has parsed, or its headers could mean another one: `mcp`, line 2 of the rules file; \
          MCP: there is no MCP message"
     );
 }

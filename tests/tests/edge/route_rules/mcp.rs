@@ -77,9 +77,12 @@ fn call(tool: &str) -> String {
 async fn post(envoy: &Envoy, token: &str, headers: &[(&str, &str)], body: String) -> HttpResponse {
     let request = envoy.listener.request("POST", "/mcp").bearer_auth(token);
     let request = request.header("accept", "application/json, text/event-stream");
-    let request = request.header("content-type", "application/json").body(body);
-    let with_header = |request: reqwest::RequestBuilder, (name, value): &(&str, &str)| request.header(*name, *value);
-    HttpResponse::send(headers.iter().fold(request, with_header)).await
+    let is_typed = headers.iter().any(|(name, _)| *name == "content-type");
+    let json = (!is_typed).then_some(("content-type", "application/json"));
+    let headers = headers.iter().copied().chain(json);
+    let request = request.body(body);
+    let with_header = |request: reqwest::RequestBuilder, (name, value): (&str, &str)| request.header(name, value);
+    HttpResponse::send(headers.fold(request, with_header)).await
 }
 
 #[tokio::test]
@@ -173,6 +176,15 @@ async fn what_is_not_one_message_does_not_reach_the_service() {
     ] {
         let response = post(&envoy, &token, &[], body).await;
         assert_eq!(response.status, 400, "{name}: {response:?}");
+    }
+    // A service that decodes this charset reads another message.
+    let hidden = allowed.replace("other", "+ACI-+AH0-,+ACI-name+ACI-:+ACI-delete_city+ACI-,+ACI-x+ACI-:+AHs-+ACI-x");
+    for headers in [
+        [("content-type", "application/json; charset=utf-7"), ("x-any", "")],
+        [("content-type", "application/json"), ("content-encoding", "gzip")],
+    ] {
+        let response = post(&envoy, &token, &headers, hidden.clone()).await;
+        assert_eq!(reason(&response), (403, "mcp_request_invalid"), "{headers:?}");
     }
     let session = |method| {
         let request = RawRequest::new(method, "/mcp").bearer(&token);
