@@ -7,6 +7,7 @@ use aws_lc_rs::digest::{SHA256, digest};
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use countersign_identity::{AgentId, Reason, Timestamp, evaluation::LEEWAY};
 use serde::Deserialize;
+use serde_json::{Number, Value};
 use std::{borrow::Cow, time::Duration};
 
 /// The value of `client_assertion_type` (RFC 7523, section 2.2).
@@ -36,6 +37,11 @@ impl InvalidAssertion {
     pub const fn new(message: &'static str) -> Self {
         Self { reason: Reason::AssertionInvalid, message: Cow::Borrowed(message) }
     }
+
+    /// A claim is missing or wrong.
+    fn of_claim(name: &str, problem: &str) -> Self {
+        Self { reason: Reason::AssertionInvalid, message: format!("the claim `{name}` {problem}").into() }
+    }
 }
 
 /// An assertion whose signature has not been verified.
@@ -63,31 +69,62 @@ struct Header {
     b64: Option<serde::de::IgnoredAny>,
 }
 
+/// The claims of any type. A claim that occurs twice is an error.
 #[derive(Deserialize)]
+struct UntypedClaims {
+    iss: Option<Value>,
+    sub: Option<Value>,
+    aud: Option<Value>,
+    exp: Option<Value>,
+    nbf: Option<Value>,
+    iat: Option<Value>,
+    jti: Option<Value>,
+}
+
 struct Claims {
     iss: String,
     sub: String,
-    aud: OneOrMore,
-    exp: serde_json::Number,
-    nbf: Option<serde_json::Number>,
-    iat: Option<serde_json::Number>,
+    aud: Vec<String>,
+    exp: Number,
+    nbf: Option<Number>,
+    iat: Option<Number>,
     jti: String,
 }
 
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum OneOrMore {
-    One(String),
-    More(Vec<String>),
+impl Claims {
+    fn parse(json: &[u8]) -> Result<Self, InvalidAssertion> {
+        let claims: UntypedClaims = serde_json::from_slice(json).map_err(|_| {
+            InvalidAssertion::new("the claims of client_assertion must be a JSON object, with each claim once")
+        })?;
+        let UntypedClaims { iss, sub, aud, exp, nbf, iat, jti } = claims;
+        let aud = match required("aud", aud)? {
+            Value::Array(items) => items.into_iter().map(|item| text("aud", item)).collect::<Result<_, _>>()?,
+            one => vec![text("aud", one)?],
+        };
+        Ok(Self {
+            iss: text("iss", required("iss", iss)?)?,
+            sub: text("sub", required("sub", sub)?)?,
+            aud,
+            exp: number("exp", required("exp", exp)?)?,
+            nbf: nbf.map(|nbf| number("nbf", nbf)).transpose()?,
+            iat: iat.map(|iat| number("iat", iat)).transpose()?,
+            jti: text("jti", required("jti", jti)?)?,
+        })
+    }
 }
 
-impl OneOrMore {
-    fn as_slice(&self) -> &[String] {
-        match self {
-            Self::One(text) => std::slice::from_ref(text),
-            Self::More(texts) => texts,
-        }
-    }
+fn required(name: &str, claim: Option<Value>) -> Result<Value, InvalidAssertion> {
+    claim.ok_or_else(|| InvalidAssertion::of_claim(name, "is missing"))
+}
+
+fn text(name: &str, claim: Value) -> Result<String, InvalidAssertion> {
+    let Value::String(text) = claim else { return Err(InvalidAssertion::of_claim(name, "must be a text")) };
+    Ok(text)
+}
+
+fn number(name: &str, claim: Value) -> Result<Number, InvalidAssertion> {
+    let Value::Number(number) = claim else { return Err(InvalidAssertion::of_claim(name, "must be a number")) };
+    Ok(number)
 }
 
 impl ClientAssertion {
@@ -102,11 +139,7 @@ impl ClientAssertion {
         let decode = |part: &str| URL_SAFE_NO_PAD.decode(part).map_err(|_| FORMAT);
         let (header, claims, signature) = (decode(header)?, decode(claims)?, decode(signature)?);
         check_header(&serde_json::from_slice(&header).map_err(|_| FORMAT)?)?;
-        let claims: Claims = serde_json::from_slice(&claims).map_err(|_| {
-            InvalidAssertion::new(
-                "client_assertion must have the claims iss, sub, aud, exp and jti, and each of them once",
-            )
-        })?;
+        let claims = Claims::parse(&claims)?;
         let (agent, times) = (check_names(&claims, audiences)?, check_times(&claims, now)?);
         let (expires_at, made_after) = times;
         Ok(Self { agent, expires_at, made_after, id: claims.jti, signed: signed.to_owned(), signature })
@@ -165,7 +198,7 @@ fn check_names(claims: &Claims, audiences: &[String; 3]) -> Result<AgentId, Inva
     if claims.iss != claims.sub {
         return Err(InvalidAssertion::new("`iss` must be the id of the agent, as `sub` is"));
     }
-    let ([issuer, ..], named) = (audiences, claims.aud.as_slice());
+    let ([issuer, ..], named) = (audiences, &claims.aud);
     if named.is_empty() || !named.iter().all(|audience| audiences.contains(audience)) {
         return Err(InvalidAssertion {
             message: format!("`aud` must be {issuer}, and nothing else").into(),
@@ -201,7 +234,7 @@ fn check_times(claims: &Claims, now: Timestamp) -> Result<(Timestamp, Timestamp)
 }
 
 /// A `NumericDate` (RFC 7519), without its fraction.
-fn seconds(date: &serde_json::Number) -> Result<Timestamp, InvalidAssertion> {
+fn seconds(date: &Number) -> Result<Timestamp, InvalidAssertion> {
     let whole = date.as_i64().or_else(|| {
         let date = date.as_f64().filter(|date| (0.0..1e12).contains(date))?;
         #[expect(clippy::cast_possible_truncation, reason = "the range is checked")]
@@ -213,7 +246,7 @@ fn seconds(date: &serde_json::Number) -> Result<Timestamp, InvalidAssertion> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     const NOW: i64 = 1_800_000_000;
     const AGENT: &str = "agent_01jyd3rqawfd15ypgw5mz4yjkb";
@@ -295,6 +328,14 @@ mod tests {
             assert!(with(name, value.clone()).is_err(), "{name}: {value}");
         }
         assert_eq!(with("exp", json!(NOW)).unwrap_err().reason, Reason::AssertionExpired);
+        for (name, value, problem) in [
+            ("jti", json!(5), "the claim `jti` must be a text"),
+            ("exp", json!("1"), "the claim `exp` must be a number"),
+            ("aud", json!([5]), "the claim `aud` must be a text"),
+            ("iss", Value::Null, "the claim `iss` is missing"),
+        ] {
+            assert_eq!(with(name, value).unwrap_err().to_string(), problem);
+        }
         let aud = with("aud", json!("other")).unwrap_err();
         assert_eq!(aud.to_string(), "`aud` must be https://issuer.example, and nothing else");
         let twice = claims().to_string().replacen('{', "{\"jti\":\"2\",", 1);

@@ -5,7 +5,7 @@
 mod access;
 mod oauth;
 
-pub use oauth::{OAUTH_PATH, OAuthError, OAuthErrorBody, OAuthErrors, into_oauth_format};
+pub use oauth::{OAUTH_PATH, OAuthError, OAuthErrorBody, OAuthErrors, Scheme, into_oauth_format};
 
 use super::{
     code::ErrorCode,
@@ -204,6 +204,15 @@ impl ApiError {
             ("windowSeconds", json!(quota.window.as_secs())),
             ("retryAfterSeconds", json!(wait)),
         ])
+    }
+
+    /// The same refusal of a credential, with a message that says more. Other errors keep their message.
+    #[must_use]
+    pub fn explained(mut self, message: &str) -> Self {
+        if matches!(self.code, ErrorCode::AuthenticationFailed | ErrorCode::InsufficientPermissions) {
+            message.clone_into(&mut self.message);
+        }
+        self
     }
 
     /// Whether a credential is missing or invalid.

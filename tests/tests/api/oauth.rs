@@ -49,7 +49,9 @@ async fn an_assertion_gets_tokens_once_and_a_refresh_token_the_next_ones() {
     assert_eq!(error(&request_token(&control, &other).await), refusal(400, "invalid_grant", ""));
     let next = request_token(&control, &form).await.expect(200);
     control.verify(&text(&next["access_token"])).await.expect(200);
-    assert_eq!(error(&request_token(&control, &form).await), refusal(400, "invalid_grant", "refresh_reused"));
+    // Nothing else in the request may hide that the token was used before.
+    let reused = [&form[..2], &[("client_id", service.as_str()), ("resource", "https://nope.example")]].concat();
+    assert_eq!(error(&request_token(&control, &reused).await), refusal(400, "invalid_grant", "refresh_reused"));
     assert_eq!(control.verify(&text(&next["access_token"])).await.status, 401, "the reuse ended the session");
 }
 
@@ -102,6 +104,11 @@ async fn assertions_that_prove_nothing_are_refused() {
     let unknown = "agent_00000000000000000000000001";
     let unknown = signed(&agent.key, &header, &countersign_tests::oauth::claims(unknown, &issuer, "id"));
     assert_eq!(error(&request_token(&control, &login_form(&unknown, &[])).await), invalid());
+    // Only the holder of the key learns whether a resource exists.
+    let foreign = signed(&other.key, &header, &claims());
+    for resource in ["https://nope.example", "svc_00000000000000000000000001"] {
+        assert_eq!(error(&request_token(&control, &login_form(&foreign, &[("resource", resource)])).await), invalid());
+    }
     let unused = signed(&agent.key, &header, &claims());
     request_token(&control, &login_form(&unused, &[])).await.expect(200);
 }
@@ -120,6 +127,7 @@ async fn wrong_parameters_have_the_errors_of_oauth() {
         (vec![("grant_type", "client_credentials"), ("client_assertion", &assertion)], 400, "invalid_client"),
         (vec![("grant_type", "client_credentials"), ("client_assertion_type", ASSERTION_TYPE)], 400, "invalid_client"),
         (login_form(&assertion, &[("resource", "nothing")]), 400, "invalid_target"),
+        (login_form(&assertion, &[("scope", "read,write")]), 400, "invalid_scope"),
         (login_form(&assertion, &[("resource", missing)]), 400, "invalid_target"),
         (login_form(&assertion, &[("resource", control.service()), ("audience", missing)]), 400, "invalid_target"),
         (login_form(&assertion, &[("client_id", missing)]), 400, "invalid_client"),

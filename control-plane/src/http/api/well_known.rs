@@ -56,6 +56,9 @@ pub struct ServerMetadata {
     /// `none`: revoking a token requires no credential but the token. `private_key_jwt`: the assertion of an agent is ignored.
     #[schema(example = json!(["none", "private_key_jwt", "client_secret_basic", "client_secret_post"]))]
     revocation_endpoint_auth_methods_supported: [&'static str; 4],
+    /// Algorithms of client assertions, which are ignored.
+    #[schema(example = json!(["ES256"]))]
+    revocation_endpoint_auth_signing_alg_values_supported: [&'static str; 1],
     /// Empty: the authorization endpoint refuses every request.
     #[schema(example = json!([]))]
     response_types_supported: [&'static str; 0],
@@ -84,6 +87,7 @@ impl ServerMetadata {
                 "client_secret_basic",
                 "client_secret_post",
             ],
+            revocation_endpoint_auth_signing_alg_values_supported: ["ES256"],
             response_types_supported: [],
             grant_types_supported: ["client_credentials", "refresh_token"],
         }

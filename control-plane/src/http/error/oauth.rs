@@ -11,11 +11,11 @@ use axum::{
 };
 use countersign_identity::Reason;
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use utoipa::{
     IntoResponses, ToSchema,
-    openapi::{self, ContentBuilder, Ref, RefOr, ResponseBuilder, Schema},
+    openapi::{self, ContentBuilder, Ref, RefOr, ResponseBuilder, Schema, example::ExampleBuilder},
 };
 
 /// An error of an OAuth endpoint.
@@ -24,8 +24,17 @@ pub struct OAuthError {
     status: StatusCode,
     code: &'static str,
     error: ApiError,
-    /// Whether the client authenticated with the header `Authorization`.
-    uses_header: bool,
+    /// The scheme of the header `Authorization` with which the client authenticated.
+    scheme: Option<Scheme>,
+}
+
+/// A scheme of HTTP authentication.
+#[derive(Debug, Clone, Copy)]
+pub enum Scheme {
+    /// A client id and a secret.
+    Basic,
+    /// An API key.
+    Bearer,
 }
 
 /// The beginning of the paths of the OAuth endpoints.
@@ -53,19 +62,37 @@ pub struct OAuthErrors;
 
 impl IntoResponses for OAuthErrors {
     fn responses() -> BTreeMap<String, RefOr<openapi::Response>> {
-        let responses = [
-            ("400", "The request is refused, see `error` (RFC 6749, section 5.2)"),
-            ("401", "The client is not authenticated: `invalid_client`"),
-            ("429", "There are too many requests: `temporarily_unavailable`. Wait `Retry-After` seconds"),
-            ("503", "The server cannot answer now: `temporarily_unavailable`. Wait `Retry-After` seconds"),
-            ("default", "Another error"),
+        let repeated = OAuthError::new("invalid_request", "`token` must not occur twice");
+        let unauthenticated = [Reason::AssertionUsed, Reason::ServiceKeyInvalid].map(|it| ApiError::from(it).into());
+        let too_many =
+            OAuthError::new("temporarily_unavailable", "Too many requests: try again in 7 seconds (see Retry-After)");
+        let unavailable = OAuthError::from(ApiError::unavailable());
+        let responses: [(&str, &str, Vec<OAuthError>); 5] = [
+            ("400", "The request is refused, see `error` (RFC 6749, section 5.2)", vec![repeated]),
+            ("401", "The client is not authenticated: `invalid_client`", unauthenticated.into()),
+            (
+                "429",
+                "There are too many requests: `temporarily_unavailable`. Wait `Retry-After` seconds",
+                vec![too_many],
+            ),
+            (
+                "503",
+                "The server cannot answer now: `temporarily_unavailable`. Wait `Retry-After` seconds",
+                vec![unavailable],
+            ),
+            ("default", "Another error", vec![ApiError::internal().into()]),
         ];
-        let response = |description: &str| {
+        let response = |description: &str, errors: Vec<OAuthError>| {
             let schema = RefOr::<Schema>::from(Ref::from_schema_name(OAuthErrorBody::name()));
-            let content = ContentBuilder::new().schema(Some(schema)).build();
+            let examples = errors.iter().map(|error| {
+                let body = error.body();
+                let name = body.reason.clone().unwrap_or_else(|| body.error.to_owned());
+                (name, ExampleBuilder::new().summary(&body.error_description).value(Some(json!(body))).build())
+            });
+            let content = ContentBuilder::new().schema(Some(schema)).examples_from_iter(examples).build();
             ResponseBuilder::new().description(description).content("application/json", content).build()
         };
-        responses.map(|(status, description)| (status.to_owned(), response(description).into())).into()
+        responses.map(|(status, description, errors)| (status.to_owned(), response(description, errors).into())).into()
     }
 }
 
@@ -73,23 +100,26 @@ impl OAuthError {
     /// A parameter is missing or wrong, with the code for the parameter.
     pub fn new(code: &'static str, message: &str) -> Self {
         let error = ApiError::malformed_body(message);
-        Self { status: StatusCode::BAD_REQUEST, code, error, uses_header: false }
+        Self { status: StatusCode::BAD_REQUEST, code, error, scheme: None }
     }
 
     /// The authentication of a client failed, or is not known to be right.
-    pub fn of_client(error: ApiError, uses_header: bool) -> Self {
+    pub fn of_client(error: ApiError, scheme: Option<Scheme>) -> Self {
         let is_refusal = error.status() == StatusCode::UNAUTHORIZED || error.status() == StatusCode::FORBIDDEN;
         let other = Self::from(error);
         if !is_refusal {
             return other;
         }
-        Self { status: StatusCode::UNAUTHORIZED, code: "invalid_client", uses_header, ..other }
+        Self { status: StatusCode::UNAUTHORIZED, code: "invalid_client", scheme, ..other }
     }
 
     fn body(&self) -> OAuthErrorBody {
+        let is_unknown_service = self.error.code == ErrorCode::ServiceNotFound;
+        let message =
+            if is_unknown_service { "`resource` names a service that does not exist" } else { &self.error.message };
         OAuthErrorBody {
             error: self.code,
-            error_description: without_special_characters(&self.error.message),
+            error_description: without_special_characters(message),
             reason: self.error.details.get("reason").and_then(Value::as_str).map(str::to_owned),
         }
     }
@@ -98,16 +128,16 @@ impl OAuthError {
 impl From<ApiError> for OAuthError {
     fn from(error: ApiError) -> Self {
         let (status, code) = code_of(&error);
-        Self { status, code, error, uses_header: false }
+        Self { status, code, error, scheme: None }
     }
 }
 
 impl IntoResponse for OAuthError {
     fn into_response(self) -> Response {
         let body = self.body();
-        let Self { status, error, uses_header, .. } = self;
+        let Self { status, error, scheme, .. } = self;
         let mut response = error.into_response_with_body(body);
-        set_oauth_head(&mut response, status, uses_header);
+        set_oauth_head(&mut response, status, scheme);
         response
     }
 }
@@ -118,20 +148,22 @@ pub fn into_oauth_format(mut response: Response) -> Response {
         let error = OAuthError::from(*error);
         *response.body_mut() = Body::from(serde_json::to_vec(&error.body()).unwrap_or_default());
         response.headers_mut().remove(header::CONTENT_LENGTH);
-        set_oauth_head(&mut response, error.status, false);
+        set_oauth_head(&mut response, error.status, None);
     }
     response
 }
 
-fn set_oauth_head(response: &mut Response, status: StatusCode, uses_header: bool) {
+fn set_oauth_head(response: &mut Response, status: StatusCode, scheme: Option<Scheme>) {
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     // Some clients hide the error behind this header, so it is only sent to clients that have used HTTP authentication.
     headers.remove(header::WWW_AUTHENTICATE);
-    if uses_header {
-        headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static(r#"Basic realm="countersign""#));
-    }
+    let challenge = scheme.map(|scheme| match scheme {
+        Scheme::Basic => r#"Basic realm="countersign""#,
+        Scheme::Bearer => r#"Bearer realm="countersign""#,
+    });
+    headers.extend(challenge.map(|challenge| (header::WWW_AUTHENTICATE, HeaderValue::from_static(challenge))));
 }
 
 /// Replaces the characters that RFC 6749 does not allow in `error_description`.

@@ -129,6 +129,7 @@ fn example_value(schema: &RefOr<Schema>, components: &Components) -> Option<Valu
                 (!fields.is_empty()).then_some(Value::Object(fields))
             })
         }
+        RefOr::T(Schema::Array(array)) if array.example.is_some() => array.example.clone(),
         RefOr::T(Schema::Array(array)) => match &array.items {
             ArrayItems::RefOrSchema(item) => Some(Value::Array(example_value(item, components).into_iter().collect())),
             ArrayItems::False => None,

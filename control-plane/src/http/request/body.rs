@@ -44,6 +44,9 @@ const FORM_MEDIA_TYPE: &str = "application/x-www-form-urlencoded";
 /// The begin of the media types of gRPC.
 const GRPC_MEDIA_TYPE: &[u8] = b"application/grpc";
 
+/// Maximum number of wrong fields that an error names, so that its response is not much larger than the request.
+const MAX_REPORTED_ERRORS: usize = 20;
+
 /// Maximum number of characters of client input that an error message repeats.
 const MAX_ECHO_CHARS: usize = 160;
 
@@ -274,7 +277,7 @@ impl BodyFields {
         }
         match parsed {
             Some(parsed) if self.errors.is_empty() => Ok(parsed),
-            _ => Err(ApiError::invalid(&self.errors)),
+            _ => Err(ApiError::invalid(&self.errors[..self.errors.len().min(MAX_REPORTED_ERRORS)])),
         }
     }
 

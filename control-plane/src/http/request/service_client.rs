@@ -3,7 +3,10 @@
 
 use super::caller::Credentials;
 use crate::{
-    http::{error::OAuthError, state::AppState},
+    http::{
+        error::{ApiError, OAuthError, Scheme},
+        state::AppState,
+    },
     operations::CurrentState,
 };
 use axum::{
@@ -11,9 +14,12 @@ use axum::{
     http::{HeaderMap, header, request::Parts},
 };
 use base64::{Engine, engine::general_purpose::STANDARD};
-use countersign_identity::ServiceId;
+use countersign_identity::{Reason, ServiceId};
 use secrecy::SecretString;
 use std::sync::Arc;
+
+/// What is wrong with a request that has credentials in the header and in the form (RFC 6749, section 5.2).
+const TWO_WAYS: &str = "the service must authenticate in one way only";
 
 /// The parameters `client_id` and `client_secret` of a form.
 pub type FormClient = (Option<String>, Option<SecretString>);
@@ -49,31 +55,33 @@ impl ServiceClient {
     pub async fn require_service(
         mut self,
         state: &AppState,
-        (form_id, form_secret): FormClient,
+        form: FormClient,
     ) -> Result<(ServiceId, Arc<CurrentState>), OAuthError> {
-        let uses_header = self.header.is_some();
-        let client = match self.header.take() {
-            Some(Ok(_)) if form_secret.is_some() => {
-                return Err(OAuthError::new("invalid_request", "the client must authenticate in one way only"));
-            }
-            Some(Ok(HeaderCredential::Bearer(secret))) => Some((form_id, secret)),
-            Some(Ok(HeaderCredential::Basic(id, secret))) if form_id.as_ref().is_none_or(|form_id| *form_id == id) => {
-                Some((Some(id), secret))
-            }
-            Some(_) => None,
-            None => form_secret.filter(|_| form_id.is_some()).map(|secret| (form_id, secret)),
+        let header = self.header.take();
+        let scheme = match &header {
+            None => None,
+            Some(Ok(HeaderCredential::Bearer(_))) => Some(Scheme::Bearer),
+            Some(Ok(HeaderCredential::Basic(..)) | Err(MalformedHeader)) => Some(Scheme::Basic),
         };
-        let client =
-            client.and_then(|(id, secret)| Some((id.map(|id| id.parse::<ServiceId>()).transpose().ok()?, secret)));
-        let result = match client {
-            Some((Some(service), secret)) => {
-                let credentials = self.credentials.with_bearer(secret);
+        let result = match service_and_key(header, form) {
+            Ok((Some(service), key)) => {
+                let credentials = self.credentials.with_bearer(key);
                 credentials.require_service_key(state, service).await.map(|current| (service, current))
             }
-            Some((None, secret)) => self.credentials.with_bearer(secret).require_any_service_key(state).await,
-            None => Err(self.credentials.refuse_missing_key(state).await),
+            Ok((None, key)) => self.credentials.with_bearer(key).require_any_service_key(state).await,
+            Err(problem) => {
+                let error = self.credentials.refuse_missing_key(state).await;
+                if problem == TWO_WAYS && error.is_unauthenticated() {
+                    return Err(OAuthError::new("invalid_request", problem));
+                }
+                Err(error.explained(problem))
+            }
         };
-        result.map_err(|error| OAuthError::of_client(error, uses_header))
+        result.map_err(|error| {
+            let is_of_other_service = error.reason() == Some(Reason::NotYours);
+            let explained = |error: ApiError| error.explained("the API key is of another service than the client id");
+            OAuthError::of_client(if is_of_other_service { explained(error) } else { error }, scheme)
+        })
     }
 
     /// Checks the credentials of a service, if the request has any. The credentials of other clients are ignored.
@@ -88,6 +96,29 @@ impl ServiceClient {
         }
         Ok(())
     }
+}
+
+/// The service, if it is named, and the API key. The error says what is wrong.
+fn service_and_key(
+    header: Option<Result<HeaderCredential, MalformedHeader>>,
+    (form_id, form_secret): FormClient,
+) -> Result<(Option<ServiceId>, SecretString), &'static str> {
+    let (id, key) = match (header, form_secret) {
+        (Some(Err(MalformedHeader)), _) => {
+            return Err("the header `Authorization` must be Basic, or Bearer with an API key");
+        }
+        (Some(Ok(_)), Some(_)) => return Err(TWO_WAYS),
+        (Some(Ok(HeaderCredential::Bearer(key))), None) => (form_id, key),
+        (Some(Ok(HeaderCredential::Basic(id, key))), None) if form_id.as_ref().is_none_or(|form_id| *form_id == id) => {
+            (Some(id), key)
+        }
+        (Some(Ok(HeaderCredential::Basic(..))), None) => return Err("`client_id` must be the client id of the header"),
+        (None, Some(key)) if form_id.is_some() => (form_id, key),
+        (None, Some(_)) => return Err("`client_id` is required beside `client_secret`"),
+        (None, None) => return Err("the service must send its id and an API key, or the API key as Bearer"),
+    };
+    let service = id.map(|id| id.parse::<ServiceId>()).transpose();
+    Ok((service.map_err(|_| "the client id must be the id of a service")?, key))
 }
 
 /// The credential of HTTP Basic or Bearer; `None` if there is no header `Authorization`. In Basic, id and secret are encoded like a form,

@@ -225,12 +225,13 @@ impl Current {
             Proof::RefreshToken(credential) => {
                 let agent = agent.ok_or(Reason::RefreshInvalid)?;
                 let (token, session) = self.refresh_tokens.get(&credential.id()).ok_or(Reason::RefreshInvalid)?;
-                named?;
                 agent.require_active()?;
                 if !is_live(session.service) {
                     return Err(Reason::RefreshRevoked.into());
                 }
                 session.check_refresh(token, agent.cutoff.max(self.position.cutoff), now)?;
+                // A wrong service must not hide that the token was used before.
+                named?;
                 Ok(Candidate { request, agent, session: Some(session) })
             }
         }

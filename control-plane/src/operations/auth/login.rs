@@ -14,7 +14,7 @@ use crate::{
         client_assertion::{ClientAssertion, InvalidAssertion},
     },
     operations::{Context, NotFound, OperationError, TokenPair, request_batches},
-    store::logins::LoginQuery,
+    store::logins::{LoginBasis, LoginQuery},
 };
 use countersign_identity::{
     AgentId, EventId, Reason, ServiceId, SessionId, evaluation::LEEWAY, public_key::EcdsaSignature,
@@ -47,6 +47,12 @@ impl VerifiedLogin {
     /// The agent that has signed.
     pub const fn agent(&self) -> AgentId {
         self.agent
+    }
+
+    /// The login with this request for an access token.
+    #[must_use]
+    pub fn requesting(self, requested: RequestedToken) -> Self {
+        Self { requested, ..self }
     }
 }
 
@@ -89,19 +95,24 @@ pub fn parse_assertion(context: &Context, assertion: &str) -> Result<ClientAsser
     Ok(assertion)
 }
 
-/// Verifies a client assertion. A failed attempt does not use it up.
+/// Verifies a client assertion. A failed attempt does not use it up. `named` is the service that the request names by its id, which may
+/// be that of no service; the event about a failure contains it if it exists.
 pub async fn verify_assertion(
     context: &Arc<Context>,
     assertion: &ClientAssertion,
-    requested: RequestedToken,
+    named: Option<ServiceId>,
     client_address: Option<IpAddr>,
 ) -> Result<VerifiedLogin, OperationError> {
-    match verify_assertion_signature(context, assertion, requested.service).await {
-        Ok(signed) => Ok(VerifiedLogin { agent: assertion.agent, signed, requested, client_address }),
+    let agent = assertion.agent;
+    let query = LoginQuery { agent, service: named, challenge: Some(assertion.single_use_id()) };
+    let basis = read_basis(context, query).await?;
+    match check_assertion(assertion, &basis) {
+        Ok(signed) => Ok(VerifiedLogin { agent, signed, requested: RequestedToken::default(), client_address }),
         // Nobody knows the agent, so there is nobody to tell. Otherwise, a stranger who invents agents would cause an event for each.
         Err(error @ OperationError::InvalidAssertion(_)) => Err(error),
         Err(error) => {
-            report_failure(context, (assertion.agent, requested.service), &error, client_address).await;
+            let service = named.filter(|_| basis.has_service);
+            report_failure(context, (agent, service), &error, client_address).await;
             Err(error)
         }
     }
@@ -109,19 +120,8 @@ pub async fn verify_assertion(
 
 const UNKNOWN_AGENT: InvalidAssertion = InvalidAssertion::new("`sub` must be the id of a registered agent");
 
-async fn verify_assertion_signature(
-    context: &Arc<Context>,
-    assertion: &ClientAssertion,
-    service: Option<ServiceId>,
-) -> Result<SignedText, OperationError> {
-    let single_use_id = assertion.single_use_id();
-    let query = LoginQuery { agent: assertion.agent, service, challenge: Some(single_use_id.clone()) };
-    let basis = read_basis(context, query).await?;
+fn check_assertion(assertion: &ClientAssertion, basis: &LoginBasis) -> Result<SignedText, OperationError> {
     let (status, key) = basis.status.zip(basis.public_key()?).ok_or(OperationError::InvalidAssertion(UNKNOWN_AGENT))?;
-    // As for a challenge, no event contains a service that does not exist.
-    if service.is_some() && !basis.has_service {
-        return Err(OperationError::NotFound(NotFound::Service));
-    }
     let signature = EcdsaSignature::from_jws(assertion.signature()).map_err(|_| OperationError::InvalidSignature)?;
     if !key.verifies(&[assertion.signed_text()], &signature) {
         return Err(OperationError::InvalidSignature);
@@ -136,7 +136,8 @@ async fn verify_assertion_signature(
         return Err(Reason::AssertionUsed.into());
     }
     require_active(status)?;
-    Ok(SignedText::Assertion { single_use_id, restore_revision: basis.restore_revision })
+    let (single_use_id, restore_revision) = (assertion.single_use_id(), basis.restore_revision);
+    Ok(SignedText::Assertion { single_use_id, restore_revision })
 }
 
 /// Issues a token pair for a verified login. Consumes the challenge or the assertion.

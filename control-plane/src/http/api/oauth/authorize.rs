@@ -3,17 +3,19 @@
 
 use crate::http::error::{OAuthError, OAuthErrorBody};
 
+const MESSAGE: &str = "this server has no authorization by users: request a token with grant_type=client_credentials at the token endpoint";
+
 /// Refuse an authorization request (RFC 6749, section 3.1)
 ///
 /// Agents get tokens with their keys, at the token endpoint: there is nobody to ask for authorization. The endpoint answers every
 /// request with the error `unsupported_response_type`, and never redirects.
 #[utoipa::path(
     get, path = "/oauth/authorize", operation_id = "authorize", tag = "OAuth", security(()),
-    responses((status = 400, description = "`unsupported_response_type`", body = OAuthErrorBody))
+    responses((
+        status = 400, description = "`unsupported_response_type`", body = OAuthErrorBody,
+        example = json!({ "error": "unsupported_response_type", "error_description": MESSAGE }),
+    ))
 )]
 pub async fn authorize() -> OAuthError {
-    OAuthError::new(
-        "unsupported_response_type",
-        "this server has no authorization by users: request a token with grant_type=client_credentials at the token endpoint",
-    )
+    OAuthError::new("unsupported_response_type", MESSAGE)
 }

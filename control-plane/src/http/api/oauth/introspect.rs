@@ -7,8 +7,8 @@ use crate::{
         error::{ApiError, ErrorLabels, OAuthError, OAuthErrors},
         openapi::schema,
         request::{
-            body::{Form, typed::body},
-            service_client::ServiceClient,
+            body::{BodyFields, Form, typed::body},
+            service_client::{FormClient, ServiceClient},
         },
         state::AppState,
     },
@@ -66,7 +66,7 @@ pub struct ActiveToken {
     #[schema(example = true)]
     active: bool,
     /// The permissions of the agent at this service, as far as the token grants them.
-    #[schema(example = "invoices:read invoices:write")]
+    #[schema(example = "invoices:read")]
     scope: String,
     #[schema(value_type = schema::AgentIdSchema)]
     client_id: AgentId,
@@ -120,16 +120,22 @@ pub async fn introspect(
     client: ServiceClient,
     body: Result<Form, ApiError>,
 ) -> Result<Response, OAuthError> {
+    // The service authenticates first: strangers are counted, whatever their form is.
+    let credentials = body.as_ref().map_or((None, None), |Form(body)| credentials_of(body));
+    let (service, current) = client.require_service(&state, credentials).await?;
     let Form(body) = body?;
     let IntrospectionRequest { token, hint, client_id, client_secret } = body.read()?;
-    drop(hint);
-    let (service, current) = client.require_service(&state, (client_id, client_secret)).await?;
+    drop((hint, client_id, client_secret));
     let mut response = match verify_token(&state, &current, service, expose(&token)).await {
         Ok(verified) => Json(active(&state, &verified)).into_response(),
         Err(error) => inactive(error)?,
     };
     response.headers_mut().insert(header::CACHE_CONTROL, header::HeaderValue::from_static("no-store"));
     Ok(response)
+}
+
+fn credentials_of(body: &BodyFields) -> FormClient {
+    (body.peek("client_id").map(str::to_owned), body.peek("client_secret").map(|secret| secret.to_owned().into()))
 }
 
 fn active(state: &AppState, verified: &Verified) -> IntrospectionResponse {

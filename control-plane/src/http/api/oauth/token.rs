@@ -6,7 +6,7 @@ use crate::{
         credential::expose,
     },
     http::{
-        error::{ApiError, OAuthError, OAuthErrors},
+        error::{ApiError, OAuthError, OAuthErrors, Scheme},
         middleware::{limits::RequestLimiter, operation_metrics::OtherOperation},
         openapi::schema,
         request::{
@@ -33,11 +33,13 @@ body! { form
     /// A request for tokens (RFC 6749, section 3.2). Unknown parameters are ignored.
     OAuthTokenRequest {
         required "grant_type" grant_type: String as GrantTypeSchema,
+        /// Required for `client_credentials`.
         optional "client_assertion_type" assertion_type: String as AssertionTypeSchema,
-        /// A JWT that the agent has signed (RFC 7523, section 2.2).
+        /// A JWT that the agent has signed (RFC 7523, section 2.2). Required for `client_credentials`.
         optional "client_assertion" assertion: SecretString,
         /// The id of the agent. Not needed: the assertion or the refresh token belongs to the agent.
         optional "client_id" client_id: String,
+        /// Required for `refresh_token`.
         optional "refresh_token" refresh_token: SecretString,
         /// The service that the tokens are for: its id, or one of its resource URIs (RFC 8707). Default: the service of the agent's
         /// oldest role that has not expired, or for a refresh the service of the login.
@@ -64,7 +66,7 @@ pub struct OAuthTokenResponse {
     #[schema(value_type = schema::RefreshTokenSchema)]
     refresh_token: String,
     /// The permissions that the access token grants now, separated by spaces. Permissions with `"` or `\` are left out.
-    #[schema(example = "invoices:read invoices:write")]
+    #[schema(example = "invoices:read")]
     scope: String,
 }
 
@@ -99,7 +101,7 @@ pub async fn token(
     require_no_secret(&headers)?;
     let Form(body) = body?;
     if body.peek("client_secret").is_some() {
-        return Err(secret_refused(false));
+        return Err(secret_refused(None));
     }
     let request: OAuthTokenRequest = body.read()?;
     match request.grant_type.as_str() {
@@ -121,14 +123,18 @@ pub async fn token(
 fn require_no_secret(headers: &HeaderMap) -> Result<(), OAuthError> {
     let is_basic =
         |value: &HeaderValue| value.as_bytes().get(..6).is_some_and(|scheme| scheme.eq_ignore_ascii_case(b"basic "));
-    if headers.get_all(header::AUTHORIZATION).iter().any(is_basic) { Err(secret_refused(true)) } else { Ok(()) }
+    if headers.get_all(header::AUTHORIZATION).iter().any(is_basic) {
+        Err(secret_refused(Some(Scheme::Basic)))
+    } else {
+        Ok(())
+    }
 }
 
-fn secret_refused(uses_header: bool) -> OAuthError {
+fn secret_refused(scheme: Option<Scheme>) -> OAuthError {
     let message =
         "agents have no client secret: configure private_key_jwt, or start the program with `countersign agent exec`";
     let error = InvalidAssertion { message: message.into(), reason: Reason::AssertionInvalid };
-    OAuthError::of_client(OperationError::InvalidAssertion(error).into(), uses_header)
+    OAuthError::of_client(OperationError::InvalidAssertion(error).into(), scheme)
 }
 
 async fn log_in(
@@ -148,11 +154,12 @@ async fn log_in(
     if request.client_id.as_ref().is_some_and(|id| id.parse() != Ok(assertion.agent)) {
         return Err(OAuthError::new("invalid_client", "`client_id` must be the `sub` of the assertion, or absent"));
     }
-    let requested = requested_token(state, request).await?;
-    let verified = operations::verify_assertion(context, &assertion, requested, Some(client)).await;
+    let named = [&request.resource, &request.audience].into_iter().flatten().find_map(|text| text.parse().ok());
+    let verified = operations::verify_assertion(context, &assertion, named, Some(client)).await;
     let verified = verified.map_err(assertion_error)?;
     limiter.count_agent(state, verified.agent()).await?;
-    Ok(operations::begin_session(context, verified).await.map_err(ApiError::from)?)
+    let requested = requested_token(state, request).await?;
+    Ok(operations::begin_session(context, verified.requesting(requested)).await.map_err(ApiError::from)?)
 }
 
 async fn refresh(
@@ -165,14 +172,16 @@ async fn refresh(
     let token = token.ok_or_else(|| OAuthError::new("invalid_request", "`refresh_token` is required"))?;
     let verified = operations::verify_refresh(&state.context, expose(token), Some(client)).await;
     let verified = verified.map_err(ApiError::from)?;
+    let mut requested = RequestedToken::default();
     if let Some(agent) = verified.proven_agent() {
         if request.client_id.as_ref().is_some_and(|id| id.parse() != Ok(agent)) {
             let message = "`client_id` must be the agent that the refresh token was issued to, or absent";
             return Err(OAuthError::new("invalid_grant", message));
         }
         limiter.count_agent(state, agent).await?;
+        requested = requested_token(state, request).await?;
     }
-    let requested = requested_token(state, request).await?;
+    // A token that proves nothing is refused whatever the request asks for. If it was used before, its session ends.
     Ok(operations::refresh_session(&state.context, verified, requested).await.map_err(ApiError::from)?)
 }
 
