@@ -27,10 +27,11 @@ use tokio::{
 const MAX_HEAD: usize = 32 * 1024;
 
 /// The number of concurrent connections.
-const MAX_CONNECTIONS: usize = 32;
+const MAX_CONNECTIONS: usize = 256;
 
-/// The timeout for a head, and for a body.
-const READ_TIMEOUT: Duration = Duration::from_secs(10);
+/// The timeout for a head, and for a body. It is short, because all clients are on this machine, and others of its users can hold
+/// connections.
+const READ_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The pause after a connection could not be accepted.
 const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(100);

@@ -282,12 +282,30 @@ pub fn check_services(services: &[DeclaredService]) -> Result<(), String> {
     Ok(())
 }
 
+/// The maximum length of a resource URI, in bytes.
+const MAX_RESOURCE_URI_BYTES: usize = 512;
+
+/// The maximum number of resource URIs of a service.
+const MAX_RESOURCE_URIS: usize = 8;
+
 /// A resource URI in the form in which the control plane stores it; `None` if it is no URL of a service.
 pub fn normal_uri(text: &str) -> Option<String> {
     let url: Url = text.parse().ok()?;
     let is_plain = url.query().is_none() && url.fragment().is_none() && url.username().is_empty();
-    (is_plain && ["http", "https"].contains(&url.scheme()))
-        .then(|| format!("{}{}", url.origin().ascii_serialization(), url.path().trim_end_matches('/')))
+    let is_uri = is_plain && !url.path().contains("//") && ["http", "https"].contains(&url.scheme());
+    let normal = format!("{}{}", url.origin().ascii_serialization(), url.path().trim_end_matches('/'));
+    (is_uri && normal.len() <= MAX_RESOURCE_URI_BYTES).then_some(normal)
+}
+
+fn check_resource_uris(uris: &[String]) -> Result<(), String> {
+    let count = format!("resourceUris: at most {MAX_RESOURCE_URIS} are allowed");
+    require(uris.len() <= MAX_RESOURCE_URIS, &count)?;
+    let problem = "must be an http:// or https:// URL of at most 512 bytes, without user name, query, fragment and `//` in the path";
+    let mut normal = Vec::new();
+    for (number, uri) in uris.iter().enumerate() {
+        normal.push(normal_uri(uri).ok_or_else(|| format!("resourceUris[{number}]: {problem}"))?);
+    }
+    unique("resourceUris", "URL", normal.iter().map(String::as_str))
 }
 
 fn check_service(service: &DeclaredService) -> Result<(), String> {
@@ -296,10 +314,7 @@ fn check_service(service: &DeclaredService) -> Result<(), String> {
     if let Some(id) = id {
         require(id.parse::<ServiceId>().is_ok(), "id: is not the id of a service, which begins with svc_")?;
     }
-    for (number, uri) in resource_uris.iter().flatten().enumerate() {
-        let problem = "must be an http:// or https:// URL, without user name, query and fragment";
-        require(normal_uri(uri).is_some(), &format!("resourceUris[{number}]: {problem}"))?;
-    }
+    check_resource_uris(resource_uris.as_deref().unwrap_or_default())?;
     unique("roles", "name", roles.iter().map(|role| role.name.as_str()))?;
     for (number, role) in roles.iter().enumerate() {
         let check = |result: Result<(), InvalidName>| result.map_err(|problem| format!("roles[{number}]: {problem}"));

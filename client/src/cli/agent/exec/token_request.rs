@@ -90,8 +90,10 @@ impl Limits {
         match &self.scope {
             Some(allowed) if scope == *allowed => Ok(None),
             Some(allowed) if !scope.is_within(allowed) => {
-                let problem =
-                    format!("countersign agent exec was started without the scope {}", scope.without(allowed));
+                let problem = format!(
+                    "the scope of countersign agent exec (--scope, or that of the profile) does not contain {}",
+                    scope.without(allowed)
+                );
                 Err(RequestError::new("invalid_scope", problem))
             }
             _ => Ok(Some(scope).filter(|scope| !scope.is_empty())),
