@@ -9,6 +9,7 @@ With --issuer, the client gives its assertion to this control plane only, whatev
 import argparse
 import asyncio
 import pathlib
+import sys
 import warnings
 
 import httpx2
@@ -76,4 +77,10 @@ parser.add_argument("agent", metavar="AGENT")
 parser.add_argument("key_file", metavar="KEY_FILE", type=pathlib.Path)
 parser.add_argument("tools", metavar="TOOL", nargs="*", default=["get_weather", "delete_city"])
 parser.add_argument("--issuer", metavar="URL")
-asyncio.run(main(parser.parse_args()))
+try:
+    asyncio.run(main(parser.parse_args()))
+except* Exception as group:
+    errors = group.exceptions
+    while isinstance(errors[0], ExceptionGroup):
+        errors = errors[0].exceptions
+    sys.exit(f"{type(errors[0]).__name__}: {errors[0]}")

@@ -4,7 +4,7 @@
 //     node mcp_client.mjs PACKAGE URL AGENT_ID KEY_FILE TOOL...
 //
 // PACKAGE is @modelcontextprotocol/client or @modelcontextprotocol/sdk. Calls the tools one after the other, and prints a line for each.
-// NODE_EXTRA_CA_CERTS has the certificate authority.
+// NODE_EXTRA_CA_CERTS has the certificate authority, and SCOPE a scope, if the client is configured with one.
 
 import { readFileSync } from "node:fs";
 
@@ -16,7 +16,9 @@ const modules = {
 const imported = await Promise.all(modules[library].map((path) => import(library + path)));
 const { Client, StreamableHTTPClientTransport, PrivateKeyJwtProvider } = Object.assign({}, ...imported);
 
-const authProvider = new PrivateKeyJwtProvider({ clientId, privateKey: readFileSync(keyFile, "utf8"), algorithm: "ES256" });
+const privateKey = readFileSync(keyFile, "utf8");
+const scope = process.env.SCOPE;
+const authProvider = new PrivateKeyJwtProvider({ clientId, privateKey, algorithm: "ES256", scope });
 const client = new Client({ name: "test", version: "1.0.0" });
 await client.connect(new StreamableHTTPClientTransport(new URL(url), { authProvider }));
 console.log(`tools: ${(await client.listTools()).tools.map(({ name }) => name).join(", ")}`);

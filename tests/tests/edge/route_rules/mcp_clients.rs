@@ -54,6 +54,11 @@ impl McpFixture {
 
     /// Calls tools, and returns the lines that the client prints.
     async fn call(&self, library: &Library, called: &[&str]) -> Vec<String> {
+        self.call_with_scope(library, None, called).await
+    }
+
+    /// Calls tools with a client that is configured with a scope.
+    async fn call_with_scope(&self, library: &Library, scope: Option<&str>, called: &[&str]) -> Vec<String> {
         // Node.js looks for packages in the folders above a script.
         let folder = tempfile::tempdir().unwrap();
         let original = tools::root().join(library.script);
@@ -63,6 +68,7 @@ impl McpFixture {
         let authority = &self.fixture.control.env["CA"];
         let mut command = Command::new(&library.interpreter);
         command.env("NODE_EXTRA_CA_CERTS", authority).env("SSL_CERT_FILE", authority);
+        command.envs(scope.map(|scope| ("SCOPE", scope)));
         command.arg(script).args(library.package).arg(format!("{}/mcp", self.envoy.listener.url)).arg(&self.agent.id);
         let output = command.arg(self.fixture.folder.path().join("agent.key")).args(called).output().await.unwrap();
         let printed = String::from_utf8(output.stdout).unwrap();
@@ -119,4 +125,22 @@ async fn typescript_sdk() {
 #[tokio::test]
 async fn first_typescript_sdk() {
     agent_calls_the_tools_that_its_roles_permit(typescript("@modelcontextprotocol/sdk")).await;
+}
+
+/// The roles of the agent permit the tool, and only its scope does not. Then another token helps, which the client requests.
+#[tokio::test]
+async fn typescript_sdk_asks_for_a_wider_scope() {
+    let environment = McpFixture::start().await;
+    let control = &environment.fixture.control;
+    control.assign(&environment.agent.id, &control.create_role("administrator", &["weather:admin"]).await).await;
+    let library = typescript("@modelcontextprotocol/client");
+    let has_role = async || {
+        let printed = environment.call(&library, &["delete_city"]).await;
+        (printed.last()? == "delete_city: Oslo is removed.").then_some(())
+    };
+    eventually("the sidecar has the role", has_role, || environment.fixture.sidecar.log()).await;
+    let before = environment.logins().await.unwrap();
+    let printed = environment.call_with_scope(&library, Some("weather:read"), &["get_weather", "delete_city"]).await;
+    assert_eq!(printed[1..], ["get_weather: It is sunny in Oslo.", "delete_city: Oslo is removed."]);
+    assert!(environment.logins().await.unwrap() > before + 1.0, "a login for each scope");
 }
