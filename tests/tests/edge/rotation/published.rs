@@ -58,7 +58,10 @@ async fn server_metadata_lists_the_endpoints_of_the_server() {
             "introspection_endpoint": format!("{url}/oauth/introspect"),
             "introspection_endpoint_auth_methods_supported": ["client_secret_basic", "client_secret_post"],
             "revocation_endpoint": format!("{url}/oauth/revoke"),
-            "revocation_endpoint_auth_methods_supported": ["none", "client_secret_basic", "client_secret_post"],
+            "revocation_endpoint_auth_methods_supported": [
+                "none", "private_key_jwt", "client_secret_basic", "client_secret_post",
+            ],
+            "revocation_endpoint_auth_signing_alg_values_supported": ["ES256"],
             "response_types_supported": [],
             "grant_types_supported": ["client_credentials", "refresh_token"],
         })
