@@ -131,22 +131,39 @@ pub async fn check_access(fixture: &Fixture, credentials: &Credentials) -> Vec<S
     let mut failures = Vec::new();
     for route in ROUTES {
         for (kind, expected) in CREDENTIAL_KINDS.into_iter().zip(expected_results(route.access)) {
-            let body = fixture.body(route).await;
-            let before = fixture.rows().await;
-            let request = fixture.request(route).header("x-agent-token", credentials.get(AccessToken));
-            let request =
-                if kind == NoCredential { request } else { request.header("authorization", credentials.bearer(kind)) };
-            let request = if route.fields.is_empty() { request } else { request.json(&body) };
-            let response = HttpResponse::send(request).await;
             let is_checked = route.method != "GET" && expected.is_some();
-            let after = if is_checked { fixture.rows().await } else { before.clone() };
+            let (mut response, mut rows) = send_with(fixture, credentials, route, kind, is_checked).await;
+            // On a busy machine, a replica can deliver an event once more after another one did. A refused request that changes a
+            // delivery changes it again.
+            if rows.iter().all(|row| row.starts_with("webhook_deliveries ")) && !rows.is_empty() {
+                (response, rows) = send_with(fixture, credentials, route, kind, is_checked).await;
+            }
             let changed = |row| format!("{} with {kind:?}: a refused request changed the row {row}", route.path);
-            failures.extend(after.symmetric_difference(&before).map(changed));
+            failures.extend(rows.iter().map(changed));
             failures.extend(access_mismatch(route, kind, expected, &response));
             failures.extend(undocumented_error(route, &response));
         }
     }
     failures
+}
+
+/// Sends a request with a kind of credential. Returns the response, and the rows that have changed if they are checked.
+async fn send_with(
+    fixture: &Fixture,
+    credentials: &Credentials,
+    route: &Route,
+    kind: CredentialKind,
+    is_checked: bool,
+) -> (HttpResponse, Vec<String>) {
+    let body = fixture.body(route).await;
+    let before = fixture.rows().await;
+    let request = fixture.request(route).header("x-agent-token", credentials.get(AccessToken));
+    let request =
+        if kind == NoCredential { request } else { request.header("authorization", credentials.bearer(kind)) };
+    let request = if route.fields.is_empty() { request } else { request.json(&body) };
+    let response = HttpResponse::send(request).await;
+    let after = if is_checked { fixture.rows().await } else { before.clone() };
+    (response, after.symmetric_difference(&before).cloned().collect())
 }
 
 fn access_mismatch(route: &Route, kind: CredentialKind, expected: Expected, response: &HttpResponse) -> Option<String> {
