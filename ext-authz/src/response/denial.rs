@@ -134,27 +134,27 @@ pub fn build(names: &HeaderNames, denial: &Denial, route: DecidedRoute<'_>, expl
 /// whole header, so the text comes last.
 ///
 /// Common clients log in again after `error="insufficient_scope"`, once per refused request, until the rate limit of logins ends their
-/// session. So only a denial that ends with another token has this error.
+/// session. So only a denial that another token would avoid has this error.
 fn www_authenticate(denial: &Denial, resource: Option<&Resource>) -> Option<String> {
     let reason = denial.refusal.reason;
-    let mut parameters = Vec::new();
-    parameters.extend(resource.map(|resource| format!(r#"resource_metadata="{}""#, resource.metadata_url())));
-    match reason.code() {
+    let error = match reason.code() {
         // If the request had no token, it had no error.
-        Code::AuthenticationFailed if reason == Reason::TokenMissing => {}
-        Code::AuthenticationFailed => parameters.push(r#"error="invalid_token""#.to_owned()),
-        Code::InsufficientPermissions if reason == Reason::TokenScopeInsufficient => {
-            parameters.push(r#"error="insufficient_scope""#.to_owned());
-        }
-        Code::InsufficientPermissions if reason == Reason::PermissionMissing && resource.is_some() => {}
+        Code::AuthenticationFailed if reason == Reason::TokenMissing => None,
+        Code::AuthenticationFailed => Some("invalid_token"),
+        Code::InsufficientPermissions if reason == Reason::TokenScopeInsufficient => Some("insufficient_scope"),
+        Code::InsufficientPermissions if reason == Reason::PermissionMissing && resource.is_some() => None,
         Code::InsufficientPermissions | Code::ServiceUnavailable => return None,
-    }
+    };
     // A service without resource URIs serves no OAuth clients, so nothing is said about its rules.
     let scope = resource.and_then(|_| required_scope(denial));
-    parameters.extend(scope.map(|scope| format!(r#"scope="{scope}""#)));
-    if parameters.iter().any(|parameter| parameter.starts_with("error=")) {
-        parameters.push(format!(r#"error_description="{}""#, reason.message()));
-    }
+    let parameters = [
+        ("resource_metadata", resource.map(Resource::metadata_url)),
+        ("error", error),
+        ("scope", scope.as_deref()),
+        ("error_description", error.map(|_| reason.message())),
+    ];
+    let parameters = parameters.into_iter().filter_map(|(name, value)| Some(format!(r#"{name}="{}""#, value?)));
+    let parameters: Vec<_> = parameters.collect();
     Some(if parameters.is_empty() { "Bearer".to_owned() } else { format!("Bearer {}", parameters.join(", ")) })
 }
 

@@ -4,7 +4,7 @@
 use super::caller::Credentials;
 use crate::{
     http::{
-        error::{ApiError, OAuthError, Scheme},
+        error::{OAuthError, Scheme},
         state::AppState,
     },
     operations::CurrentState,
@@ -79,8 +79,8 @@ impl ServiceClient {
         };
         result.map_err(|error| {
             let is_of_other_service = error.reason() == Some(Reason::NotYours);
-            let explained = |error: ApiError| error.explained("the API key is of another service than the client id");
-            OAuthError::of_client(if is_of_other_service { explained(error) } else { error }, scheme)
+            let problem = "the API key is of another service than the client id";
+            OAuthError::of_client(if is_of_other_service { error.explained(problem) } else { error }, scheme)
         })
     }
 

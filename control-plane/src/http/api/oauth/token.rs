@@ -185,7 +185,7 @@ async fn refresh(
     Ok(operations::refresh_session(&state.context, verified, requested).await.map_err(ApiError::from)?)
 }
 
-/// The message for a wrong signature of a challenge does not fit an assertion: it names the nonce and hex.
+/// The error of a wrong signature. The usual message tells the agent to sign a nonce and to send hex, which is wrong for an assertion.
 fn assertion_error(error: OperationError) -> ApiError {
     const WRONG_SIGNATURE: InvalidAssertion =
         InvalidAssertion::new("client_assertion must be signed with the registered key of the agent");
