@@ -126,6 +126,7 @@ impl App {
         let api_port = (limits.api, metrics.ports.of_port("api"));
         servers::serve_api(&mut tasks, api.listen()?, tls, state.clone(), api_port, &shutdown);
         jobs::spawn_periodic(&mut tasks, &state, &shutdown);
+        jobs::spawn_flush_of_bursts(&mut tasks, &state, &shutdown);
         jobs::spawn_file_reloads(&mut tasks, parts.file_reloads, &shutdown);
         jobs::spawn_outage_log(&mut tasks, store.clone(), &shutdown);
         jobs::spawn_database_check(&mut tasks, store.clone(), &shutdown);

@@ -48,7 +48,7 @@ enum Schedule {
     OnTrustChange { pause: Duration },
 }
 
-const JOBS: [Job; 9] = [
+const JOBS: [Job; 8] = [
     Job {
         name: "write check",
         schedule: Schedule::SoonerIfReadOnly {
@@ -92,12 +92,10 @@ const JOBS: [Job; 9] = [
         schedule: Schedule::Every(Duration::from_secs(1)),
         run: |state| Box::pin(purge_deleted(&state.context)),
     },
-    Job {
-        name: "failed login events",
-        schedule: Schedule::Every(Duration::from_secs(1)),
-        run: |state| Box::pin(flush_suppressed_bursts(&state.context)),
-    },
 ];
+
+/// The interval of [`spawn_flush_of_bursts`].
+const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Starts all periodic jobs.
 pub(super) fn spawn_periodic(tasks: &mut Tasks, state: &AppState, shutdown: &Shutdown) {
@@ -108,12 +106,29 @@ pub(super) fn spawn_periodic(tasks: &mut Tasks, state: &AppState, shutdown: &Shu
         let state = state.clone();
         spawn_until_shutdown(tasks, shutdown, async move {
             loop {
-                if let Err(error) = (job.run)(&state).await {
-                    tracing::warn!(job = job.name, %error, "a background job failed and will run again");
-                }
+                log_error(job.name, (job.run)(&state).await);
                 job.schedule.wait(&state.context).await;
             }
         });
+    }
+}
+
+/// Starts the job that stores the counts of suppressed bursts of failed logins. The shutdown waits for a run in progress. If it
+/// ended the run between the commit and the removal of the counts from memory, the last run would store the counts again.
+pub(super) fn spawn_flush_of_bursts(tasks: &mut Tasks, state: &AppState, shutdown: &Shutdown) {
+    let (context, shutdown) = (state.context.clone(), shutdown.clone());
+    tasks.spawn(async move {
+        while !shutdown.is_requested() {
+            log_error("failed login events", flush_suppressed_bursts(&context).await);
+            shutdown.run_until_requested(sleep(FLUSH_INTERVAL)).await;
+        }
+        Ok(())
+    });
+}
+
+fn log_error(job: &str, result: Result<(), OperationError>) {
+    if let Err(error) = result {
+        tracing::warn!(job, %error, "a background job failed and will run again");
     }
 }
 

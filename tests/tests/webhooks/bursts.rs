@@ -1,9 +1,10 @@
 //! Tests of bursts of failed logins: the server delivers ten events and, at the end of the minute, one summary. Events
-//! of other kinds or agents are not delayed.
+//! of other kinds or agents are not delayed. A shutdown neither loses nor repeats the counts of a burst.
 
 use countersign_process::{Clock, SystemClock};
-use countersign_tests::{Agent, ControlPlane, EventSource, HttpResponse, Receiver, Target, eventually};
+use countersign_tests::{Agent, ControlPlane, EventSource, HttpResponse, Postgres, Receiver, Target, eventually};
 use serde_json::{Value, json};
+use sqlx::{Connection, Executor, PgConnection, Row};
 use std::{collections::BTreeMap, net::Ipv4Addr, time::Duration};
 use tokio::task::JoinSet;
 
@@ -137,4 +138,34 @@ async fn ten_failures_have_no_summary() {
     source.fail_login(Some(control.service())).await;
     receiver.wait_for_requests(12).await;
     assert_eq!(delivered_events(&receiver, &source.agent.id, &service).0.len(), 11);
+}
+
+/// Makes each commit that stores counts of a burst take a second.
+const SLOW_COMMIT: &str =
+    "CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(1); RETURN NULL; END $$;
+    CREATE CONSTRAINT TRIGGER slow_commit AFTER UPDATE ON webhook_storms DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW WHEN (NEW.suppressed > OLD.suppressed) EXECUTE FUNCTION wait()";
+
+/// The shutdown is requested while a transaction with counts is committed.
+#[tokio::test(flavor = "multi_thread")]
+async fn counts_in_a_transaction_at_shutdown_are_stored_once() {
+    let postgres = Postgres::start().await;
+    let mut control = ControlPlane::start_replica(&postgres.create_database().await, &[]).await;
+    let mut database = PgConnection::connect(&control.database_url()).await.unwrap();
+    let receiver = Receiver::start_ok().await;
+    Target::create_for_deployment(&control, &receiver.url).await;
+    {
+        let source = EventSource::new(&control).await;
+        let (challenge, signature) = (source.challenge(None).await, source.agent.key.sign("another nonce"));
+        send_failures(&control, &challenge, &signature).await;
+        // The burst is suppressed now, so requests only count in memory.
+        database.execute(SLOW_COMMIT).await.unwrap();
+        send_failures(&control, &challenge, &signature).await;
+    }
+    let commits = "SELECT COUNT(*) FROM pg_stat_activity WHERE query = 'COMMIT' AND wait_event = 'PgSleep'";
+    let committing = async || (database.fetch_one(commits).await.unwrap().get::<i64, _>(0) > 0).then_some(());
+    eventually("counts are committed", committing, || control.log()).await;
+    assert!(control.terminate().await.success());
+    let stored = database.fetch_one("SELECT suppressed FROM webhook_storms").await.unwrap().get::<i64, _>(0);
+    assert_eq!(usize::try_from(stored).unwrap(), 2 * ADDRESSES.len() * FAILURES_PER_ADDRESS - 10);
 }
