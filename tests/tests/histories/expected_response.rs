@@ -6,6 +6,9 @@ use crate::{
 };
 use countersign_tests::HttpResponse;
 
+/// The shortest time for which an ended session is kept, in microseconds: as long as a client assertion may be valid.
+const SESSION_RETENTION: i64 = 330_000_000;
+
 /// The status that the model expects, and whether the model expects a change in the change feed. If the model cannot
 /// predict the change, this function expects the change that the response reports or that was found in the change feed.
 pub fn expected_response(
@@ -46,6 +49,7 @@ pub fn expected_response(
             _ => (200, true),
         },
         Request::Login { agent, .. } => (status_if_active(state, agent, 200), false),
+        Request::Refresh { login, .. } if is_deleted(state, login, now, response) => (401, false),
         Request::Refresh { login, first, .. } => expected_refresh_response(model, login, first),
         Request::Replay { .. } => (401, false),
         Request::RevokeToken { .. } | Request::RevokeLogin { .. } => (200, changed),
@@ -55,12 +59,18 @@ pub fn expected_response(
     })
 }
 
+/// Whether housekeeping has deleted the session of a login, according to the response to a refresh.
+fn is_deleted(state: &State, login: usize, now: i64, response: &HttpResponse) -> bool {
+    let may_be_deleted = state.revoked_logins.get(&login).is_some_and(|ended_at| ended_at + SESSION_RETENTION <= now);
+    may_be_deleted && response.body["error"]["details"]["reason"] == "refresh_invalid"
+}
+
 /// The status of a refresh with the first or the newest refresh token of a login, and whether the request changes the
 /// change feed. A used refresh token is refused and, if the agent is active, ends the session.
 fn expected_refresh_response(model: &Model, number: usize, first: bool) -> (u16, bool) {
     let (state, login) = (model.now(), &model.logins[number]);
     let is_used = first && login.refresh.len() > 1;
-    let session_has_ended = state.revoked_logins.contains(&number);
+    let session_has_ended = state.revoked_logins.contains_key(&number);
     let is_revoked = session_has_ended || login.start_revision < state.agent_state(login.agent).cutoff;
     let is_active = status_if_active(state, login.agent, 200) == 200;
     let status = status_if_active(state, login.agent, if is_used || is_revoked { 401 } else { 200 });

@@ -31,7 +31,8 @@ pub struct State {
     pub trust: BTreeMap<usize, String>,
     /// Services that reject unbound tokens.
     pub rejecting_unbound: BTreeSet<usize>,
-    pub revoked_logins: BTreeSet<usize>,
+    /// When the sessions were ended by a request, in microseconds.
+    pub revoked_logins: BTreeMap<usize, i64>,
     pub revoked_tokens: BTreeSet<usize>,
     /// Signing keys that verify tokens, in order of publication.
     pub keys: Vec<Key>,
@@ -293,7 +294,7 @@ impl Model {
         }
         let number = self.tokens.iter().position(|other| other.id == token.id);
         let revoked = number.is_some_and(|number| state.revoked_tokens.contains(&number));
-        let dead = token.rev < cutoff || revoked || state.revoked_logins.contains(&token.login);
+        let dead = token.rev < cutoff || revoked || state.revoked_logins.contains_key(&token.login);
         dead.then_some((401, "token_revoked"))
     }
 

@@ -24,9 +24,7 @@ impl SentRequest {
             }
             Request::ChangeRole { service, name, permissions } => {
                 let number = role_number(service, name).unwrap();
-                Box::new(move |state| {
-                    state.permissions.insert(number, permissions);
-                })
+                Box::new(move |state| state.permissions.extend([(number, permissions)]))
             }
             Request::DeleteRole { service, name } => {
                 let number = role_number(service, name).unwrap();
@@ -64,7 +62,8 @@ impl SentRequest {
             }
             Request::RevokeToken { token } => Box::new(move |state| state.revoked_tokens.extend([token])),
             Request::RevokeLogin { login } | Request::Refresh { login, .. } => {
-                Box::new(move |state| state.revoked_logins.extend([login]))
+                let now = environment.clock.now().micros();
+                Box::new(move |state| state.revoked_logins.extend([(login, now)]))
             }
             // Signing keys are read from the database.
             Request::Rotate
