@@ -141,25 +141,22 @@ macro_rules! library_tests {
     };
 }
 
-library_tests!(with_authlib, super::Program::authlib, [
-    tokens_are_for_the_service_that_the_library_finds
-    sessions_continue_until_a_refresh_token_is_used_twice
-    revoked_tokens_are_refused
-    scopes_narrow_what_a_token_permits
-    errors_are_visible
-    used_assertions_are_refused
-    services_introspect
-]);
+macro_rules! program_tests {
+    ($library:ident, $connect:expr) => {
+        library_tests!($library, $connect, [
+            tokens_are_for_the_service_that_the_library_finds
+            sessions_continue_until_a_refresh_token_is_used_twice
+            revoked_tokens_are_refused
+            scopes_narrow_what_a_token_permits
+            errors_are_visible
+            used_assertions_are_refused
+            services_introspect
+        ]);
+    };
+}
 
-library_tests!(with_openid_client, super::Program::openid_client, [
-    tokens_are_for_the_service_that_the_library_finds
-    sessions_continue_until_a_refresh_token_is_used_twice
-    revoked_tokens_are_refused
-    scopes_narrow_what_a_token_permits
-    errors_are_visible
-    used_assertions_are_refused
-    services_introspect
-]);
+program_tests!(with_authlib, super::Program::authlib);
+program_tests!(with_openid_client, super::Program::openid_client);
 
 library_tests!(with_huskarl, super::Huskarl::new, [
     tokens_are_for_the_service_that_the_library_finds

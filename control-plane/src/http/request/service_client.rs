@@ -18,9 +18,6 @@ use countersign_identity::{Reason, ServiceId};
 use secrecy::SecretString;
 use std::sync::Arc;
 
-/// What is wrong with a request that has credentials in the header and in the form (RFC 6749, section 5.2).
-const TWO_WAYS: &str = "the service must authenticate in one way only";
-
 /// The parameters `client_id` and `client_secret` of a form.
 pub type FormClient = (Option<String>, Option<SecretString>);
 
@@ -41,6 +38,23 @@ enum HeaderCredential {
 /// The header `Authorization` does not contain exactly one credential.
 #[derive(Clone, Copy)]
 struct MalformedHeader;
+
+/// Why the credentials of a request name no service and API key.
+#[derive(Debug, Clone, Copy, thiserror::Error)]
+enum CredentialsError {
+    #[error("the header `Authorization` must be Basic, or Bearer with an API key")]
+    MalformedHeader,
+    #[error("the service must authenticate in one way only")]
+    TwoWays,
+    #[error("`client_id` must be the client id of the header")]
+    OtherClientId,
+    #[error("`client_id` is required beside `client_secret`")]
+    NoClientId,
+    #[error("the service must send its id and an API key, or the API key as Bearer")]
+    NoCredentials,
+    #[error("the client id must be the id of a service")]
+    InvalidClientId,
+}
 
 impl FromRequestParts<AppState> for ServiceClient {
     type Rejection = OAuthError;
@@ -71,10 +85,11 @@ impl ServiceClient {
             Ok((None, key)) => self.credentials.with_bearer(key).require_any_service_key(state).await,
             Err(problem) => {
                 let error = self.credentials.refuse_missing_key(state).await;
-                if problem == TWO_WAYS && error.is_unauthenticated() {
-                    return Err(OAuthError::new("invalid_request", problem));
+                // The only problem of the request itself (RFC 6749, section 5.2).
+                if matches!(problem, CredentialsError::TwoWays) && error.is_unauthenticated() {
+                    return Err(OAuthError::new("invalid_request", &problem.to_string()));
                 }
-                Err(error.explained(problem))
+                Err(error.explained(&problem.to_string()))
             }
         };
         result.map_err(|error| {
@@ -98,27 +113,25 @@ impl ServiceClient {
     }
 }
 
-/// The service, if it is named, and the API key. The error says what is wrong.
+/// The service, if it is named, and the API key.
 fn service_and_key(
     header: Option<Result<HeaderCredential, MalformedHeader>>,
     (form_id, form_secret): FormClient,
-) -> Result<(Option<ServiceId>, SecretString), &'static str> {
+) -> Result<(Option<ServiceId>, SecretString), CredentialsError> {
     let (id, key) = match (header, form_secret) {
-        (Some(Err(MalformedHeader)), _) => {
-            return Err("the header `Authorization` must be Basic, or Bearer with an API key");
-        }
-        (Some(Ok(_)), Some(_)) => return Err(TWO_WAYS),
+        (Some(Err(MalformedHeader)), _) => return Err(CredentialsError::MalformedHeader),
+        (Some(Ok(_)), Some(_)) => return Err(CredentialsError::TwoWays),
         (Some(Ok(HeaderCredential::Bearer(key))), None) => (form_id, key),
         (Some(Ok(HeaderCredential::Basic(id, key))), None) if form_id.as_ref().is_none_or(|form_id| *form_id == id) => {
             (Some(id), key)
         }
-        (Some(Ok(HeaderCredential::Basic(..))), None) => return Err("`client_id` must be the client id of the header"),
+        (Some(Ok(HeaderCredential::Basic(..))), None) => return Err(CredentialsError::OtherClientId),
         (None, Some(key)) if form_id.is_some() => (form_id, key),
-        (None, Some(_)) => return Err("`client_id` is required beside `client_secret`"),
-        (None, None) => return Err("the service must send its id and an API key, or the API key as Bearer"),
+        (None, Some(_)) => return Err(CredentialsError::NoClientId),
+        (None, None) => return Err(CredentialsError::NoCredentials),
     };
     let service = id.map(|id| id.parse::<ServiceId>()).transpose();
-    Ok((service.map_err(|_| "the client id must be the id of a service")?, key))
+    Ok((service.map_err(|_| CredentialsError::InvalidClientId)?, key))
 }
 
 /// The credential of HTTP Basic or Bearer; `None` if there is no header `Authorization`. In Basic, id and secret are encoded like a form,
