@@ -24,6 +24,7 @@ pub enum EnvoyCommand {
         is an error.\n\n\
         Examples:\n  \
         $ countersign envoy config --target envoy --listen 127.0.0.1:10000 --upstream 127.0.0.1:8080 > envoy.yaml\n  \
+        $ countersign envoy config --target envoy-mcp --upstream 127.0.0.1:8080 > envoy.yaml\n  \
         $ countersign envoy config --target istio --upstream shop:8080 --namespace shop > istio.yaml\n  \
         $ countersign envoy config --target nginx --key-file /etc/nginx/countersign.key > /etc/nginx/conf.d/shop.conf\n\n\
         Next: send a request without a token; the answer must be 401"
@@ -36,6 +37,8 @@ pub enum EnvoyCommand {
 pub enum Target {
     /// Envoy with a sidecar: a complete configuration
     Envoy,
+    /// Envoy with its MCP filter and a sidecar, in front of an MCP server: a complete configuration
+    EnvoyMcp,
     /// Istio: a mesh configuration, a policy and an Envoy filter
     Istio,
     /// Envoy Gateway: a route and its policies
@@ -44,6 +47,13 @@ pub enum Target {
     GatewayApi,
     /// nginx, which asks the control plane itself
     Nginx,
+}
+
+impl Target {
+    /// Whether the proxy runs on the machine of the service, and not in Kubernetes.
+    const fn is_local(self) -> bool {
+        matches!(self, Self::Envoy | Self::EnvoyMcp | Self::Nginx)
+    }
 }
 
 #[derive(Args)]
@@ -119,7 +129,9 @@ pub fn run(context: &Context, command: EnvoyCommand) -> Result<CommandOutput, Cl
 /// The options that a target uses, besides those for the control plane and the service.
 const fn options(target: Target) -> &'static [&'static str] {
     match target {
-        Target::Envoy => &["sidecar", "upstream", "listen", "admin-port", "host", "check-timeout", "max-stream"],
+        Target::Envoy | Target::EnvoyMcp => {
+            &["sidecar", "upstream", "listen", "admin-port", "host", "check-timeout", "max-stream"]
+        }
         Target::Istio => &["sidecar", "upstream", "check-timeout", "max-stream", "namespace"],
         Target::EnvoyGateway => &["sidecar", "upstream", "host", "check-timeout", "max-stream", "namespace", "gateway"],
         Target::GatewayApi => &["sidecar", "upstream", "host", "namespace", "gateway"],
@@ -159,7 +171,7 @@ fn settings(context: &Context, args: ConfigArgs) -> Result<Settings, CliError> {
     let service = (has_service || is_nginx).then(|| context.service(&args.service)).transpose()?;
     let control_plane = is_nginx.then(|| context.url(&args.server)).transpose()?;
     let default_timeout = Duration::from_millis(if is_nginx { 2000 } else { 250 });
-    let is_local = matches!(target, Target::Envoy | Target::Nginx);
+    let is_local = target.is_local();
     let or_default = |label: Option<Label>, default: &str| label.map_or_else(|| default.to_owned(), Label::into_text);
     Ok(Settings {
         service,
@@ -183,6 +195,7 @@ fn note(target: Target, settings: &Settings) -> String {
     let sidecar = "Next: run the sidecar at this address: docs/run/sidecar.md, or the chart countersign-ext-authz";
     match target {
         Target::Envoy => sidecar.to_owned(),
+        Target::EnvoyMcp => format!("{sidecar}\nNext: give the sidecar a rule with a table `mcp`: docs/use/mcp.md"),
         Target::Istio | Target::EnvoyGateway | Target::GatewayApi => {
             format!("{sidecar}\nNext: after the installation, send a request without a token; the answer must be 401")
         }

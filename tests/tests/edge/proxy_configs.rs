@@ -45,9 +45,11 @@ fn assert_envoy_accepts(config: &str) {
 }
 
 #[test]
-fn example_is_the_output_of_the_command() {
-    let example = std::fs::read_to_string(tools::root().join("examples/envoy/envoy.yaml")).unwrap();
-    assert_eq!(config("envoy", &[]), example);
+fn examples_are_the_output_of_the_command() {
+    for (target, file) in [("envoy", "envoy/envoy.yaml"), ("envoy-mcp", "mcp/envoy.yaml")] {
+        let example = std::fs::read_to_string(tools::root().join("examples").join(file)).unwrap();
+        assert_eq!(config(target, &[]), example);
+    }
 }
 
 #[test]
@@ -58,7 +60,9 @@ fn envoy_accepts_every_option() {
         &["--service", SERVICE, "--listen", "[::1]:10000", "--admin-port", "9902", "--host", "shop.example"],
         &["--check-timeout", "1050ms", "--max-stream", "90s"],
     ] {
-        assert_envoy_accepts(&config("envoy", options));
+        for target in ["envoy", "envoy-mcp"] {
+            assert_envoy_accepts(&config(target, options));
+        }
     }
 }
 
@@ -172,6 +176,7 @@ fn values_that_do_not_fit_are_refused_with_the_name_of_the_option() {
         ("envoy", &["--check-timeout", "2m"], "--check-timeout"),
         ("envoy", &["--max-stream", "1500ms"], "--max-stream"),
         ("envoy", &["--namespace", "shop"], "--namespace has no effect on the target envoy"),
+        ("envoy-mcp", &["--gateway", "edge"], "--gateway has no effect on the target envoy-mcp"),
         ("istio", &["--listen", "127.0.0.1:1"], "--listen has no effect on the target istio"),
         ("istio", &["--sidecar", "unix:/run/a.sock"], "--sidecar"),
         ("istio", &["--namespace", "a_b"], "--namespace"),

@@ -48,6 +48,7 @@ pub fn default_upstream(is_local: bool) -> HostPort {
 pub fn render(target: Target, settings: &Settings) -> Result<String, CliError> {
     let (template, values) = match target {
         Target::Envoy => (include_str!("../../../templates/envoy.yaml"), envoy_values(settings)),
+        Target::EnvoyMcp => (include_str!("../../../templates/envoy-mcp.yaml"), envoy_values(settings)),
         Target::Istio => (include_str!("../../../templates/istio.yaml"), istio_values(settings)?),
         Target::EnvoyGateway => (include_str!("../../../templates/envoy-gateway.yaml"), gateway_values(settings)?),
         Target::GatewayApi => (include_str!("../../../templates/gateway-api.yaml"), gateway_values(settings)?),
@@ -77,6 +78,7 @@ fn envoy_values(settings: &Settings) -> Values {
         ("sidecar_type", sidecar_type.to_owned()),
         ("sidecar_address", sidecar_address),
         ("upstream_type", cluster_type(&settings.upstream).to_owned()),
+        ("upstream", settings.upstream.to_string()),
         ("upstream_host", settings.upstream.host.clone()),
         ("upstream_port", settings.upstream.port.to_string()),
     ]
@@ -216,8 +218,7 @@ mod tests {
     #[test]
     fn every_placeholder_has_a_value() {
         for target in Target::value_variants() {
-            let is_local = matches!(target, Target::Envoy | Target::Nginx);
-            let text = render(*target, &settings(is_local)).unwrap();
+            let text = render(*target, &settings(target.is_local())).unwrap();
             assert!(!text.contains("{{") && !text.contains("}}"), "{target:?}: {text}");
             let is_too_long = |line: &str| line.len() > 132 && !line.trim_start().starts_with("regex:");
             let untidy: Vec<_> = text.lines().filter(|line| is_too_long(line) || line.trim_end() != *line).collect();
