@@ -19,7 +19,7 @@ pub enum BoundedClass {
     UnknownPath,
     /// The route has no rate limit.
     Unlimited,
-    /// The request was refused by a rate limit, or before it was counted for one.
+    /// The request was refused by a rate limit, or before it was counted for one, or its client has left.
     Refused,
 }
 
@@ -38,11 +38,11 @@ pub struct RequestLines(Mutex<[ClassLines; 3]>);
 impl BoundedClass {
     /// The class of a request; `None` if a rate limit has counted and accepted it, so that its lines are bounded by that limit.
     /// `route_is_limited` is `None` if no route has the path.
-    pub fn of(route_is_limited: Option<bool>, is_counted: bool, status: StatusCode) -> Option<Self> {
+    pub fn of(route_is_limited: Option<bool>, is_counted: bool, status: u16) -> Option<Self> {
         match route_is_limited {
             None => Some(Self::UnknownPath),
             Some(false) => Some(Self::Unlimited),
-            Some(true) => (!is_counted || status == StatusCode::TOO_MANY_REQUESTS).then_some(Self::Refused),
+            Some(true) => (!is_counted || status == StatusCode::TOO_MANY_REQUESTS.as_u16()).then_some(Self::Refused),
         }
     }
 
@@ -121,7 +121,7 @@ mod tests {
             (Some(true), true, refused, Some(BoundedClass::Refused)),
             (Some(true), false, StatusCode::PAYLOAD_TOO_LARGE, Some(BoundedClass::Refused)),
         ] {
-            assert_eq!(BoundedClass::of(route_is_limited, is_counted, status), expected);
+            assert_eq!(BoundedClass::of(route_is_limited, is_counted, status.as_u16()), expected);
         }
     }
 }

@@ -11,11 +11,11 @@ use crate::{
 };
 use axum::{
     extract::{MatchedPath, Request},
-    http::HeaderValue,
+    http::{HeaderValue, Method},
     response::Response,
 };
-use std::sync::Arc;
-use tracing::Instrument;
+use std::{sync::Arc, time::Duration};
+use tracing::{Instrument, Span};
 
 /// The header with the request id.
 const REQUEST_ID_HEADER: &str = "x-request-id";
@@ -27,6 +27,9 @@ const UNMATCHED_ROUTE: &str = "unmatched";
 #[derive(Debug, Clone)]
 pub struct RequestId(pub String);
 
+/// The status of requests whose client has left before the response, as nginx counts them.
+const CLIENT_LEFT: u16 = 499;
+
 /// Runs the request in a span with its id, then logs and counts it. Every request is counted, but not every request is logged, see
 /// [`RequestLines`].
 pub async fn record_request(
@@ -37,48 +40,83 @@ pub async fn record_request(
 ) -> Response {
     let id = request_id(state, &request);
     request.extensions_mut().insert(RequestId(id.to_str().unwrap_or_default().to_owned()));
-    let method = request.method().clone();
     let path = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
-    let route_is_limited = path.as_deref().map(|path| limits::category(path).is_some());
-    let route = path.unwrap_or_else(|| UNMATCHED_ROUTE.to_owned());
-    let client = request.extensions().get::<ClientAddress>().map(|client| client.ip.to_string()).unwrap_or_default();
-    let started_at = state.context.since_boot();
-    let span = tracing::info_span!("request", request_id = %id.to_str().unwrap_or_default());
-    let mut response = next(request).instrument(span.clone()).await;
-    let seconds = state.context.since_boot().saturating_sub(started_at).as_secs_f64();
-    let status = response.status();
-    let error = response.extensions().get::<ErrorLabels>().copied();
-    let (code, reason) = (error.map(|error| error.code), error.and_then(|error| error.reason));
-    state.metrics.http_requests.with_label_values(&[method_label(&method), &route, status.as_str()]).inc();
-    state.metrics.http_seconds.with_label_values(&[method_label(&method), &route]).observe(seconds);
-    let operations = &state.metrics.operations;
-    let counter = match response.extensions().get() {
-        Some(OtherOperation::Refresh) => Some(&operations.refreshes),
-        None => operation_counter(operations, method.as_str(), &route),
+    let client = request.extensions().get::<ClientAddress>().map(|client| client.ip.to_string());
+    let record = RequestRecord {
+        state,
+        lines,
+        method: request.method().clone(),
+        route_is_limited: path.as_deref().map(|path| limits::category(path).is_some()),
+        route: path.unwrap_or_else(|| UNMATCHED_ROUTE.to_owned()),
+        client: client.unwrap_or_default(),
+        started_at: state.context.since_boot(),
+        span: tracing::info_span!("request", request_id = %id.to_str().unwrap_or_default()),
+        has_response: false,
     };
-    if let Some(counter) = counter {
-        counter.with_label_values(&[code.map_or(metrics::OK, ErrorCode::as_str)]).inc();
-    }
-    if let Some(reason) = reason {
-        state.metrics.refusals.with_label_values(&[reason]).inc();
-    }
-    let reason = reason.unwrap_or_default();
-    let class = BoundedClass::of(route_is_limited, limits::is_counted(response.headers()), status);
-    if class.is_none_or(|class| lines.admit(class, state.context.since_boot())) {
-        span.in_scope(|| {
-            tracing::info!(
-                method = method_label(&method),
-                route,
-                client,
-                status = status.as_u16(),
-                seconds,
-                reason,
-                "request completed"
-            );
-        });
-    }
+    let mut response = next(request).instrument(record.span.clone()).await;
+    record.complete(&response);
     response.headers_mut().insert(REQUEST_ID_HEADER, id);
     response
+}
+
+/// A request that is counted and logged when its response is known, or when this is dropped because its client has left.
+struct RequestRecord<'a> {
+    state: &'a AppState,
+    lines: &'a Arc<RequestLines>,
+    method: Method,
+    route: String,
+    /// `None` if no route has the path.
+    route_is_limited: Option<bool>,
+    client: String,
+    started_at: Duration,
+    span: Span,
+    has_response: bool,
+}
+
+impl RequestRecord<'_> {
+    fn complete(mut self, response: &Response) {
+        self.has_response = true;
+        let (metrics, method) = (&self.state.metrics, method_label(&self.method));
+        let error = response.extensions().get::<ErrorLabels>().copied();
+        let (code, reason) = (error.map(|error| error.code), error.and_then(|error| error.reason));
+        metrics.http_seconds.with_label_values(&[method, &self.route]).observe(self.seconds());
+        let counter = match response.extensions().get() {
+            Some(OtherOperation::Refresh) => Some(&metrics.operations.refreshes),
+            None => operation_counter(&metrics.operations, self.method.as_str(), &self.route),
+        };
+        if let Some(counter) = counter {
+            counter.with_label_values(&[code.map_or(metrics::OK, ErrorCode::as_str)]).inc();
+        }
+        if let Some(reason) = reason {
+            metrics.refusals.with_label_values(&[reason]).inc();
+        }
+        let is_counted = limits::is_counted(response.headers());
+        self.record(response.status().as_u16(), is_counted, reason.unwrap_or_default(), "request completed");
+    }
+
+    /// Counts the request, and logs it if the lines of its class allow that. `is_counted` says whether a rate limit has counted it.
+    fn record(&self, status: u16, is_counted: bool, reason: &str, message: &str) {
+        let Self { state, lines, method, route, route_is_limited, client, span, .. } = self;
+        let method = method_label(method);
+        state.metrics.http_requests.with_label_values(&[method, route, &status.to_string()]).inc();
+        let class = BoundedClass::of(*route_is_limited, is_counted, status);
+        if class.is_none_or(|class| lines.admit(class, state.context.since_boot())) {
+            let seconds = self.seconds();
+            span.in_scope(|| tracing::info!(method, route, client, status, seconds, reason, "{message}"));
+        }
+    }
+
+    fn seconds(&self) -> f64 {
+        self.state.context.since_boot().saturating_sub(self.started_at).as_secs_f64()
+    }
+}
+
+impl Drop for RequestRecord<'_> {
+    fn drop(&mut self) {
+        if !self.has_response {
+            self.record(CLIENT_LEFT, false, "", "client left before the response");
+        }
+    }
 }
 
 /// The request id that the client sent, if it is well-formed, else a new one.
@@ -95,7 +133,7 @@ fn request_id(state: &AppState, request: &Request) -> HeaderValue {
 }
 
 /// The `method` label. Clients can send any method, so unknown methods share the label `OTHER`.
-fn method_label(method: &axum::http::Method) -> &'static str {
+fn method_label(method: &Method) -> &'static str {
     const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
     METHODS.into_iter().find(|name| *name == method.as_str()).unwrap_or("OTHER")
 }
