@@ -14,7 +14,10 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::{
+    runtime::Handle,
+    sync::{OwnedSemaphorePermit, Semaphore},
+};
 
 /// Number of API keys of a client over the limit that are looked up at a time.
 const CONCURRENT_LOOKUPS: usize = 2;
@@ -80,10 +83,13 @@ struct ValidKeys {
 
 type KeyDigest = [u8; 16];
 
-/// The lookup of one API key.
-pub struct KeyLookup<'a> {
-    lookups: &'a KeyLookups,
+/// The lookup of one API key. If the client leaves before [`KeyLookup::end`], the lookup counts as one of an invalid key when this is
+/// dropped: otherwise, a client could cause any number of lookups.
+pub struct KeyLookup {
+    lookups: Arc<KeyLookups>,
+    client: IpAddr,
     digest: KeyDigest,
+    has_ended: bool,
     _permits: Option<[OwnedSemaphorePermit; 2]>,
 }
 
@@ -98,7 +104,7 @@ impl KeyLookups {
     }
 
     /// Waits until an API key may be looked up.
-    pub async fn begin(&self, client: IpAddr, key: &str) -> Result<KeyLookup<'_>, TooManyLookups> {
+    pub async fn begin(self: &Arc<Self>, client: IpAddr, key: &str) -> Result<KeyLookup, TooManyLookups> {
         let mut digest = KeyDigest::default();
         digest.copy_from_slice(&Sha256::digest(key.as_bytes())[..16]);
         let lookups = self.lock().limit_of(Network::of_client(client), &digest, self.clock.since_boot());
@@ -110,7 +116,7 @@ impl KeyLookups {
                 Some([place, turn])
             }
         };
-        Ok(KeyLookup { lookups: self, digest, _permits: permits })
+        Ok(KeyLookup { lookups: self.clone(), client, digest, has_ended: false, _permits: permits })
     }
 
     /// Counts an invalid or missing credential.
@@ -127,15 +133,28 @@ impl KeyLookups {
     }
 }
 
-impl KeyLookup<'_> {
-    /// Ends the lookup, and remembers whether the API key is valid.
-    pub fn end(self, is_valid: bool) {
+impl KeyLookup {
+    /// Ends the lookup, and remembers whether the API key is valid. An invalid key must have been counted.
+    pub fn end(mut self, is_valid: bool) {
+        self.has_ended = true;
         let now = self.lookups.clock.since_boot();
         let valid = &mut self.lookups.lock().valid;
         if is_valid {
             valid.insert(self.digest, now);
         } else {
             valid.remove(&self.digest);
+        }
+    }
+}
+
+impl Drop for KeyLookup {
+    fn drop(&mut self) {
+        if self.has_ended || self.lookups.lock().valid.contains(&self.digest) {
+            return;
+        }
+        if let Ok(runtime) = Handle::try_current() {
+            let (lookups, client) = (self.lookups.clone(), self.client);
+            runtime.spawn(async move { lookups.count_failure(client).await });
         }
     }
 }
@@ -205,8 +224,8 @@ mod tests {
     }
 
     /// Lookups with a limit of one failure.
-    fn lookups(clock: Arc<ManualClock>) -> KeyLookups {
-        KeyLookups::new(Arc::new(MemoryRateLimiter::new(1000, clock.clone())), (limit, 1), clock)
+    fn lookups(clock: Arc<ManualClock>) -> Arc<KeyLookups> {
+        Arc::new(KeyLookups::new(Arc::new(MemoryRateLimiter::new(1000, clock.clone())), (limit, 1), clock))
     }
 
     #[tokio::test]
@@ -217,7 +236,9 @@ mod tests {
         lookups.begin(client, "valid").await.unwrap().end(true);
         assert!(lookups.count_failure(client).await.allowed);
         let unlimited: Vec<_> = (0..100).map(|_| lookups.begin(client, "unknown").now_or_never().unwrap()).collect();
-        drop(unlimited);
+        for lookup in unlimited {
+            lookup.unwrap().end(false);
+        }
         assert!(!lookups.count_failure(client).await.allowed);
         let first = lookups.begin(client, "unknown").await.unwrap();
         let second = lookups.begin(client, "unknown").await.unwrap();
@@ -235,6 +256,20 @@ mod tests {
         clock.advance(CLOSED_TIME);
         assert!(lookups.begin(client, "unknown").now_or_never().is_some());
         drop((second, third));
+    }
+
+    #[tokio::test]
+    async fn lookup_of_a_client_that_leaves_counts_as_failed_unless_the_key_was_valid() {
+        let lookups = lookups(ManualClock::new());
+        let [client, other] = ["192.0.2.1", "192.0.2.2"].map(address);
+        lookups.begin(other, "valid").await.unwrap().end(true);
+        for (client, key) in [(client, "unknown"), (other, "valid"), (other, "valid")] {
+            drop(lookups.begin(client, key).await.unwrap());
+        }
+        // Runs the tasks that count.
+        tokio::task::yield_now().await;
+        assert!(!lookups.count_failure(client).await.allowed);
+        assert!(lookups.count_failure(other).await.allowed);
     }
 
     #[tokio::test]

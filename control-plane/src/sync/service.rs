@@ -133,12 +133,11 @@ async fn authenticate<T: Send>(
         Status::resource_exhausted("too many invalid API keys from this address: try again")
     })?;
     let result = find_key(&context.store, &credential).await;
-    lookup.end(matches!(result, Ok(Some(_))));
-    let key = result.map_err(|error| database_unavailable(&error))?;
-    if key.is_none() {
+    if let Ok(None) = &result {
         context.lookups.count_failure(client).await;
     }
-    key.ok_or_else(invalid_key)
+    lookup.end(matches!(result, Ok(Some(_))));
+    result.map_err(|error| database_unavailable(&error))?.ok_or_else(invalid_key)
 }
 
 async fn find_key(store: &Store, credential: &Credential<ApiKeyId>) -> Result<Option<ServiceKey>, StoreError> {

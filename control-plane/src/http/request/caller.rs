@@ -204,21 +204,21 @@ impl Credentials {
 
     /// Authenticates a service. Also returns a state of the database that was read after the request arrived.
     async fn service_key(&self, state: &AppState) -> Result<(Arc<ServiceKey>, Arc<CurrentState>), ApiError> {
-        let result = match &self.bearer {
-            Some(credential) => {
-                let lookup = self.limiter.begin_lookup(state, credential.expose_secret()).await?;
-                let result = authenticate_service(&state.context, credential.expose_secret()).await;
-                lookup.end(result.is_ok());
-                result
-            }
-            None => Err(Reason::ServiceKeyMissing.into()),
+        let Some(credential) = &self.bearer else {
+            return Err(self.limiter.count_failure(state, Reason::ServiceKeyMissing.into()).await);
         };
-        match result {
+        let lookup = self.limiter.begin_lookup(state, credential.expose_secret()).await?;
+        match authenticate_service(&state.context, credential.expose_secret()).await {
             Ok((key, current)) => {
+                lookup.end(true);
                 self.limiter.count_caller(state, AuthenticatedCaller::Service(&key)).await?;
                 Ok((key, current))
             }
-            Err(error) => Err(self.limiter.count_failure(state, error.into()).await),
+            Err(error) => {
+                let error = self.limiter.count_failure(state, error.into()).await;
+                lookup.end(false);
+                Err(error)
+            }
         }
     }
 }

@@ -1,6 +1,8 @@
 //! Applies the limits to one request: under `/auth` before the handler runs, on other routes after authentication.
 
-use super::{Category, CategoryKey, LimitDecision, LimitStatus, RateLimitSubject, category, headers::add_headers};
+use super::{
+    Category, CategoryKey, LimitDecision, LimitStatus, Limits, RateLimitSubject, category, headers::add_headers,
+};
 use crate::{
     domain::{caller::Human, service::ServiceKey},
     ephemeral::{KeyLookup, QuotaStatus, TooManyLookups},
@@ -17,6 +19,7 @@ use std::{
     sync::{Arc, OnceLock},
     time::Duration,
 };
+use tokio::runtime::Handle;
 
 /// After this time, a client with too many lookups may try again.
 const LOOKUP_RETRY: Duration = Duration::from_secs(1);
@@ -135,7 +138,7 @@ impl RequestLimiter {
     }
 
     /// Waits until an API key may be looked up. Of a client with too many failures, few API keys are looked up at a time.
-    pub async fn begin_lookup<'a>(&self, state: &'a AppState, key: &str) -> Result<KeyLookup<'a>, ApiError> {
+    pub async fn begin_lookup(&self, state: &AppState, key: &str) -> Result<KeyLookup, ApiError> {
         state.limits.lookups().begin(self.address, key).await.map_err(|TooManyLookups| {
             let quota_status = QuotaStatus { remaining: 0, reset_after: LOOKUP_RETRY };
             let quota = state.limits.per_minute.quota(Category::Failures);
@@ -163,16 +166,21 @@ impl RequestLimiter {
     async fn count_auth_request(&self, state: &AppState, route: &str, request: Request) -> Result<Request, ApiError> {
         let (subject, request) = RateLimitSubject::from_request(state, route, request).await?;
         let address_key = CategoryKey::for_address(Category::AuthAddress, self.address);
+        let mut lookup = None;
         if subject.needs_lookup() {
             // Check the limit by address first, so that a client over the limit by address causes no database reads.
             let decision = state.limits.peek(&[address_key]).await;
             if !decision.allowed {
                 return self.apply(state, decision).map(|()| request);
             }
+            lookup = Some(UncountedLookup { limits: state.limits.clone(), key: Some(address_key) });
         }
         let subject = subject.resolve(&state.context).await;
         let subject_key = CategoryKey::for_auth_subject(self.address, &subject);
         let decision = state.limits.acquire(&[subject_key, address_key]).await;
+        if let Some(lookup) = lookup {
+            lookup.end();
+        }
         self.apply(state, decision).map(|()| request)
     }
 
@@ -188,6 +196,29 @@ impl RequestLimiter {
         // `set` fails if the request was already counted; no caller of `apply` counts a request twice.
         let _ignored = self.statuses.set(decision.statuses);
         result
+    }
+}
+
+/// A lookup for a request that is not counted yet. If the client leaves, the request is counted when this is dropped: otherwise, a
+/// client could cause any number of lookups.
+struct UncountedLookup {
+    limits: Arc<Limits>,
+    key: Option<CategoryKey>,
+}
+
+impl UncountedLookup {
+    /// The request was counted.
+    fn end(mut self) {
+        self.key = None;
+    }
+}
+
+impl Drop for UncountedLookup {
+    fn drop(&mut self) {
+        if let (Some(key), Ok(runtime)) = (self.key, Handle::try_current()) {
+            let limits = self.limits.clone();
+            runtime.spawn(async move { limits.acquire(&[key]).await });
+        }
     }
 }
 
