@@ -19,9 +19,10 @@ use countersign_identity::{AgentId, EventId, ServiceId, Timestamp};
 use std::{
     collections::HashMap,
     net::IpAddr,
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
+use tracing::Instrument as _;
 
 /// Time between the end of a burst and its summary, in which all processes store their counts.
 const FLUSH_GRACE: Duration = Duration::from_secs(3);
@@ -101,29 +102,35 @@ pub(in crate::operations) const fn login_failure_reason(error: &OperationError) 
     }
 }
 
-/// Emits an event for a failed login. Errors are only logged, because the caller refuses the login in any case.
+/// Counts a failed login, and emits an event for it unless its burst is suppressed. Errors are only logged, because the caller refuses
+/// the login in any case.
 pub(in crate::operations) async fn emit_failed_login(
-    context: &Context,
+    context: &Arc<Context>,
     key: BurstKey,
     reason: LoginFailureReason,
     client_address: Option<IpAddr>,
 ) {
-    if let Err(error) = count_and_emit(context, key, reason, client_address).await {
-        tracing::warn!(%error, "cannot emit a webhook event for a failed login");
+    if context.suppressed_bursts.count_if_suppressed(key, context.now()) {
+        return;
     }
+    let context = Arc::clone(context);
+    let emission = async move {
+        if let Err(error) = emit_or_suppress(&context, key, reason, client_address).await {
+            tracing::warn!(%error, "cannot emit a webhook event for a failed login");
+        }
+    };
+    // In a task of its own, because a client that always leaves during the commit must not prevent that its burst is suppressed.
+    let _panicked = tokio::spawn(emission.in_current_span()).await;
 }
 
-/// Counts the failure, and emits an event for it unless its burst is suppressed.
-async fn count_and_emit(
+/// Emits an event unless the burst is suppressed. After the first failure that is not emitted, this process suppresses the burst.
+async fn emit_or_suppress(
     context: &Context,
     key: BurstKey,
     reason: LoginFailureReason,
     client_address: Option<IpAddr>,
 ) -> Result<(), OperationError> {
     let now = context.now();
-    if context.suppressed_bursts.count_if_suppressed(key, now) {
-        return Ok(());
-    }
     let mut read = context.store.read().await?;
     let key = burst_key_of_known_service(read.conn(), key, now).await?;
     let audience = EventAudience::of_login(key.1);

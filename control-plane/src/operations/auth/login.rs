@@ -159,7 +159,7 @@ pub async fn begin_session(context: &Arc<Context>, login: VerifiedLogin) -> Resu
 
 /// Emits an event for a failed login, unless the failure is not that of the agent.
 async fn report_failure(
-    context: &Context,
+    context: &Arc<Context>,
     subject: (AgentId, Option<ServiceId>),
     error: &OperationError,
     client_address: Option<IpAddr>,

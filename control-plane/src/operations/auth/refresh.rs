@@ -8,10 +8,12 @@ use super::{
 use crate::{
     domain::{credential::Credential, session::Session, webhook::event::LoginFailureReason},
     operations::{Context, OperationError, TokenPair, request_batches},
-    store::{Conn, sessions},
+    store::{Conn, Store, sessions},
 };
 use countersign_identity::{AgentId, Reason, RefreshId, Revision, ServiceId};
 use std::{net::IpAddr, sync::Arc};
+use tokio::sync::oneshot;
+use tracing::Instrument as _;
 
 /// A request for the next tokens with a refresh token whose secret is correct.
 pub struct VerifiedRefresh {
@@ -52,6 +54,21 @@ pub async fn verify_refresh(
 
 /// Refreshes a session. The reuse of a used refresh token ends the session.
 pub async fn refresh_session(
+    context: &Arc<Context>,
+    refresh: VerifiedRefresh,
+    requested: RequestedToken,
+) -> Result<TokenPair, OperationError> {
+    let (deadline, (reply, replied)) = (context.store.deadline(), oneshot::channel());
+    let context = Arc::clone(context);
+    // In a task of its own: a thief that uses a copied token and leaves must not prevent the event about it.
+    let session = async move {
+        let _client_has_left = reply.send(refresh_and_report_reuse(&context, refresh, requested).await);
+    };
+    drop(tokio::spawn(session.in_current_span()));
+    Store::receive(replied, deadline).await?
+}
+
+async fn refresh_and_report_reuse(
     context: &Arc<Context>,
     refresh: VerifiedRefresh,
     requested: RequestedToken,
