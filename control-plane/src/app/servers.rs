@@ -126,7 +126,8 @@ pub(super) async fn wait_until_stopped(mut tasks: Tasks, shutdown: &Shutdown) ->
     };
     shutdown.trigger();
     let remaining = async { while tasks.join_next().await.is_some() {} };
-    // Tasks that take longer than `DRAIN_TIMEOUT` are aborted when the runtime ends.
-    let _aborted = tokio::time::timeout(DRAIN_TIMEOUT, remaining).await;
+    let _drained = tokio::time::timeout(DRAIN_TIMEOUT, remaining).await;
+    // Aborts the tasks that take longer, and waits until they have ended: the caller writes what they have left.
+    tasks.shutdown().await;
     Ok(result?)
 }
