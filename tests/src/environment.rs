@@ -10,7 +10,7 @@ pub struct Environment {
     pub sidecar: Sidecar,
     /// The service behind Envoy.
     pub upstream: Upstream,
-    /// Envoy with the example configuration.
+    /// Envoy with the example configuration, but with a longer time for a decision.
     pub envoy: Envoy,
 }
 
@@ -19,7 +19,7 @@ impl Environment {
     pub async fn start() -> Self {
         let control = ControlPlane::start().await;
         let (sidecar, upstream) = tokio::join!(Sidecar::start(&control), Upstream::start());
-        let envoy = Envoy::start_example(&sidecar.socket(), upstream.port).await;
+        let envoy = Envoy::start_patient(&sidecar.socket(), upstream.port).await;
         Self { control, sidecar, upstream, envoy }
     }
 

@@ -26,6 +26,12 @@ impl Envoy {
         Self::start_edited_example(socket, upstream, |text| text).await
     }
 
+    /// Starts Envoy with the example configuration, but waits longer for a decision, so that a pause of a busy machine refuses no
+    /// request.
+    pub async fn start_patient(socket: &Path, upstream: u16) -> Self {
+        Self::start_edited_example(socket, upstream, |text| with_patience(&text)).await
+    }
+
     /// Starts Envoy with an edited copy of the example configuration.
     pub async fn start_edited_example(socket: &Path, upstream: u16, edit: impl FnOnce(String) -> String) -> Self {
         let example = tools::root().join("examples/envoy/envoy.yaml");
@@ -70,6 +76,11 @@ impl Envoy {
         };
         eventually("Envoy is ready", ready, String::new).await;
     }
+}
+
+/// A configuration of Envoy with a longer time for a decision of the sidecar.
+pub fn with_patience(config: &str) -> String {
+    replaced(config, "timeout: 0.25s", "timeout: 5s")
 }
 
 /// Replaces `from` in a configuration. Panics if the configuration does not contain `from`.

@@ -40,6 +40,7 @@ impl Run {
             }
             _ => return Ok(Next::Continue),
         };
+        self.update_keys().await?;
         self.wait_for_sidecars().await?;
         self.environment.network = network;
         self.environment.apply_network();

@@ -156,6 +156,8 @@ impl Run {
 
     /// Sends the requests concurrently.
     pub async fn send(&mut self, requests: &[Request]) -> Result<(), String> {
+        // The control plane also removes expired signing keys without a request.
+        self.update_keys().await?;
         let mut prepared = Vec::<PreparedRequest>::new();
         for request in requests {
             let next = PreparedRequest::new(request, &self.environment, &self.model);
@@ -170,7 +172,6 @@ impl Run {
         if let [(sent, outcome)] = sent.as_slice()
             && is_single
         {
-            // The control plane also removes expired signing keys without a request.
             let is_about_keys = matches!(sent.request, Request::Rotate | Request::RevokeKey { .. });
             let changed = change.iter().any(|change| is_about_keys || change.facet != KEYS);
             self.check_response(sent, outcome, changed)?;

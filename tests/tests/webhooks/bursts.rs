@@ -140,9 +140,9 @@ async fn ten_failures_have_no_summary() {
     assert_eq!(delivered_events(&receiver, &source.agent.id, &service).0.len(), 11);
 }
 
-/// Makes each commit that stores counts of a burst take a second.
+/// Makes each commit that stores counts of a burst take two seconds.
 const SLOW_COMMIT: &str =
-    "CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(1); RETURN NULL; END $$;
+    "CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(2); RETURN NULL; END $$;
     CREATE CONSTRAINT TRIGGER slow_commit AFTER UPDATE ON webhook_storms DEFERRABLE INITIALLY DEFERRED
     FOR EACH ROW WHEN (NEW.suppressed > OLD.suppressed) EXECUTE FUNCTION wait()";
 

@@ -13,7 +13,7 @@ fn seconds(from: Duration, to: Duration) -> f64 {
 
 #[tokio::test]
 async fn failed_delivery_is_retried_on_schedule_and_then_only_by_replay() {
-    let control = start_with_retries(&[1, 2], &[]).await;
+    let control = start_with_retries(&[5, 2], &[]).await;
     let receiver =
         Receiver::start(Reply::Full(500, vec![("x-reason", "none".to_owned())], "out of order".to_owned())).await;
     let target = Target::create(&control, &receiver.url).await;
@@ -31,7 +31,7 @@ async fn failed_delivery_is_retried_on_schedule_and_then_only_by_replay() {
     assert_eq!((&dead_delivery["attempts"], &dead_delivery["nextAttemptAt"]), (&json!(3), &Value::Null));
     let attempts = receiver.received();
     assert_eq!(attempts.len(), 3);
-    for (pair, delay) in attempts.windows(2).zip([1.0, 2.0]) {
+    for (pair, delay) in attempts.windows(2).zip([5.0, 2.0]) {
         let elapsed = seconds(pair[0].at, pair[1].at);
         assert!(elapsed >= delay * MIN_JITTER_FACTOR, "retried after {elapsed} s instead of {delay} s");
     }

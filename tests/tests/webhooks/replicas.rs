@@ -5,7 +5,7 @@ use countersign_tests::{ControlPlane, HttpResponse, Postgres, Receiver, eventual
 use serde_json::{Value, json};
 
 async fn replica(database: &str) -> ControlPlane {
-    ControlPlane::start_replica(database, &["webhooks.attempt_seconds=1"]).await
+    ControlPlane::start_replica(database, &["webhooks.attempt_seconds=5"]).await
 }
 
 /// Assigns a role repeatedly with a later expiry, so that each assignment emits an event.
