@@ -128,6 +128,6 @@ pub(super) async fn wait_until_stopped(mut tasks: Tasks, shutdown: &Shutdown) ->
     let remaining = async { while tasks.join_next().await.is_some() {} };
     let _drained = tokio::time::timeout(DRAIN_TIMEOUT, remaining).await;
     // Aborts the tasks that take longer, and waits until they have ended: the caller writes what they have left.
-    tasks.shutdown().await;
+    let _ended = shutdown.run_until_deadline(tasks.shutdown()).await;
     Ok(result?)
 }

@@ -17,6 +17,7 @@ use std::{
 use tokio::{
     runtime::Handle,
     sync::{OwnedSemaphorePermit, Semaphore},
+    time::sleep,
 };
 
 /// Number of API keys of a client over the limit that are looked up at a time.
@@ -30,6 +31,12 @@ const CLOSED_TIME: Duration = Duration::from_mins(1);
 
 /// Maximum number of clients over the limit that are known. All further clients share one limit.
 const MAX_CLIENTS: usize = 1 << 15;
+
+/// After this time, a lookup is slow because of the database.
+const SLOW_LOOKUP: Duration = Duration::from_secs(1);
+
+/// How long the lookup of a client that has left keeps its place: the time after which the database gives up its statement.
+const ABANDONED_LOOKUP: Duration = Duration::from_secs(1);
 
 /// How long an API key that was valid passes at once, at least. At most twice as long.
 const VALID_TIME: Duration = Duration::from_mins(5);
@@ -84,13 +91,16 @@ struct ValidKeys {
 type KeyDigest = [u8; 16];
 
 /// The lookup of one API key. If the client leaves before [`KeyLookup::end`], the lookup counts as one of an invalid key when this is
-/// dropped: otherwise, a client could cause any number of lookups.
+/// dropped: otherwise, a client could cause any number of lookups. Not counted are lookups of keys that were valid a short time ago,
+/// and slow ones, which the server may have given up itself.
 pub struct KeyLookup {
     lookups: Arc<KeyLookups>,
     client: IpAddr,
     digest: KeyDigest,
+    /// In time since boot.
+    began_at: Duration,
     has_ended: bool,
-    _permits: Option<[OwnedSemaphorePermit; 2]>,
+    permits: Option<[OwnedSemaphorePermit; 2]>,
 }
 
 /// Too many lookups of the client wait.
@@ -116,7 +126,14 @@ impl KeyLookups {
                 Some([place, turn])
             }
         };
-        Ok(KeyLookup { lookups: self.clone(), client, digest, has_ended: false, _permits: permits })
+        Ok(KeyLookup {
+            lookups: self.clone(),
+            client,
+            digest,
+            began_at: self.clock.since_boot(),
+            has_ended: false,
+            permits,
+        })
     }
 
     /// Counts an invalid or missing credential.
@@ -134,27 +151,38 @@ impl KeyLookups {
 }
 
 impl KeyLookup {
-    /// Ends the lookup, and remembers whether the API key is valid. An invalid key must have been counted.
-    pub fn end(mut self, is_valid: bool) {
+    /// Ends the lookup, and remembers whether the API key is valid; `None` if that is not known. An invalid key must have been counted.
+    pub fn end(mut self, is_valid: Option<bool>) {
         self.has_ended = true;
         let now = self.lookups.clock.since_boot();
         let valid = &mut self.lookups.lock().valid;
-        if is_valid {
-            valid.insert(self.digest, now);
-        } else {
-            valid.remove(&self.digest);
+        match is_valid {
+            Some(true) => valid.insert(self.digest, now),
+            Some(false) => valid.remove(&self.digest),
+            None => {}
         }
     }
 }
 
 impl Drop for KeyLookup {
     fn drop(&mut self) {
-        if self.has_ended || self.lookups.lock().valid.contains(&self.digest) {
+        if self.has_ended {
             return;
         }
+        let (lookups, client, permits) = (self.lookups.clone(), self.client, self.permits.take());
+        let is_slow = lookups.clock.since_boot().saturating_sub(self.began_at) >= SLOW_LOOKUP;
+        let is_counted = !is_slow && !lookups.lock().valid.contains(&self.digest);
         if let Ok(runtime) = Handle::try_current() {
-            let (lookups, client) = (self.lookups.clone(), self.client);
-            runtime.spawn(async move { lookups.count_failure(client).await });
+            runtime.spawn(async move {
+                if is_counted {
+                    lookups.count_failure(client).await;
+                }
+                if permits.is_some() {
+                    // The database may still work on the lookup.
+                    sleep(ABANDONED_LOOKUP).await;
+                }
+                drop(permits);
+            });
         }
     }
 }
@@ -233,25 +261,25 @@ mod tests {
         let clock = ManualClock::new();
         let lookups = lookups(clock.clone());
         let (client, other) = (address("192.0.2.1"), address("192.0.2.2"));
-        lookups.begin(client, "valid").await.unwrap().end(true);
+        lookups.begin(client, "valid").await.unwrap().end(Some(true));
         assert!(lookups.count_failure(client).await.allowed);
         let unlimited: Vec<_> = (0..100).map(|_| lookups.begin(client, "unknown").now_or_never().unwrap()).collect();
         for lookup in unlimited {
-            lookup.unwrap().end(false);
+            lookup.unwrap().end(Some(false));
         }
         assert!(!lookups.count_failure(client).await.allowed);
         let first = lookups.begin(client, "unknown").await.unwrap();
         let second = lookups.begin(client, "unknown").await.unwrap();
         let mut waiting = Box::pin(lookups.begin(client, "new"));
         assert!(waiting.as_mut().now_or_never().is_none());
-        lookups.begin(client, "valid").now_or_never().unwrap().unwrap().end(true);
+        lookups.begin(client, "valid").now_or_never().unwrap().unwrap().end(Some(true));
         assert!(lookups.begin(other, "new").now_or_never().is_some());
-        first.end(false);
-        waiting.await.unwrap().end(true);
+        first.end(Some(false));
+        waiting.await.unwrap().end(Some(true));
         assert!(lookups.begin(client, "new").now_or_never().is_some());
         // A key that is no longer valid waits like an unknown one.
         let third = lookups.begin(client, "unknown").await.unwrap();
-        lookups.begin(client, "valid").await.unwrap().end(false);
+        lookups.begin(client, "valid").await.unwrap().end(Some(false));
         assert!(lookups.begin(client, "valid").now_or_never().is_none());
         clock.advance(CLOSED_TIME);
         assert!(lookups.begin(client, "unknown").now_or_never().is_some());
@@ -262,7 +290,7 @@ mod tests {
     async fn lookup_of_a_client_that_leaves_counts_as_failed_unless_the_key_was_valid() {
         let lookups = lookups(ManualClock::new());
         let [client, other] = ["192.0.2.1", "192.0.2.2"].map(address);
-        lookups.begin(other, "valid").await.unwrap().end(true);
+        lookups.begin(other, "valid").await.unwrap().end(Some(true));
         for (client, key) in [(client, "unknown"), (other, "valid"), (other, "valid")] {
             drop(lookups.begin(client, key).await.unwrap());
         }

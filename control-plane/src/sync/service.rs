@@ -136,7 +136,7 @@ async fn authenticate<T: Send>(
     if let Ok(None) = &result {
         context.lookups.count_failure(client).await;
     }
-    lookup.end(matches!(result, Ok(Some(_))));
+    lookup.end(result.as_ref().ok().map(Option::is_some));
     result.map_err(|error| database_unavailable(&error))?.ok_or_else(invalid_key)
 }
 

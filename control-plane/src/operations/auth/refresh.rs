@@ -52,19 +52,22 @@ pub async fn verify_refresh(
     Ok(VerifiedRefresh { credential, agent, bound, client_address, refusal, session_is_ended })
 }
 
-/// Refreshes a session. The reuse of a used refresh token ends the session.
+/// Refreshes a session. The reuse of a used refresh token ends the session. If the client leaves before the transaction, nothing
+/// happens, so that it can use its token again; but a client that leaves cannot prevent the event about a reuse.
 pub async fn refresh_session(
     context: &Arc<Context>,
     refresh: VerifiedRefresh,
     requested: RequestedToken,
 ) -> Result<TokenPair, OperationError> {
+    if refresh.refusal != Some(Reason::RefreshReused) {
+        return refresh_and_report_reuse(context, refresh, requested).await;
+    }
     let (deadline, (reply, replied)) = (context.store.deadline(), oneshot::channel());
     let context = Arc::clone(context);
-    // In a task of its own: a thief that uses a copied token and leaves must not prevent the event about it.
-    let session = async move {
+    let report = async move {
         let _client_has_left = reply.send(refresh_and_report_reuse(&context, refresh, requested).await);
     };
-    drop(tokio::spawn(session.in_current_span()));
+    drop(tokio::spawn(report.in_current_span()));
     Store::receive(replied, deadline).await?
 }
 
