@@ -19,7 +19,7 @@ impl Environment {
     pub async fn start() -> Self {
         let control = ControlPlane::start().await;
         let (sidecar, upstream) = tokio::join!(Sidecar::start(&control), Upstream::start());
-        let envoy = Envoy::start_patient(&sidecar.socket(), upstream.port).await;
+        let envoy = Envoy::start_with_long_check_timeout(&sidecar.socket(), upstream.port).await;
         Self { control, sidecar, upstream, envoy }
     }
 

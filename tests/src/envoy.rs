@@ -28,8 +28,8 @@ impl Envoy {
 
     /// Starts Envoy with the example configuration, but waits longer for a decision, so that a pause of a busy machine refuses no
     /// request.
-    pub async fn start_patient(socket: &Path, upstream: u16) -> Self {
-        Self::start_edited_example(socket, upstream, |text| with_patience(&text)).await
+    pub async fn start_with_long_check_timeout(socket: &Path, upstream: u16) -> Self {
+        Self::start_edited_example(socket, upstream, |text| with_long_check_timeout(&text)).await
     }
 
     /// Starts Envoy with an edited copy of the example configuration.
@@ -79,7 +79,7 @@ impl Envoy {
 }
 
 /// A configuration of Envoy with a longer time for a decision of the sidecar.
-pub fn with_patience(config: &str) -> String {
+pub fn with_long_check_timeout(config: &str) -> String {
     replaced(config, "timeout: 0.25s", "timeout: 5s")
 }
 

@@ -32,7 +32,7 @@ const CLOSED_TIME: Duration = Duration::from_mins(1);
 /// Maximum number of clients over the limit that are known. All further clients share one limit.
 const MAX_CLIENTS: usize = 1 << 15;
 
-/// After this time, a lookup is slow because of the database.
+/// A lookup that takes longer waits for the database. The server may then end the request itself.
 const SLOW_LOOKUP: Duration = Duration::from_secs(1);
 
 /// How long the lookup of a client that has left keeps its place: the time after which the database gives up its statement.
@@ -92,7 +92,7 @@ type KeyDigest = [u8; 16];
 
 /// The lookup of one API key. If the client leaves before [`KeyLookup::end`], the lookup counts as one of an invalid key when this is
 /// dropped: otherwise, a client could cause any number of lookups. Not counted are lookups of keys that were valid a short time ago,
-/// and slow ones, which the server may have given up itself.
+/// and those that take longer than [`SLOW_LOOKUP`].
 pub struct KeyLookup {
     lookups: Arc<KeyLookups>,
     client: IpAddr,
@@ -151,7 +151,8 @@ impl KeyLookups {
 }
 
 impl KeyLookup {
-    /// Ends the lookup, and remembers whether the API key is valid; `None` if that is not known. An invalid key must have been counted.
+    /// Ends the lookup, and remembers whether the API key is valid. `is_valid` is `None` if the database did not answer. The caller has
+    /// counted an invalid key with [`KeyLookups::count_failure`].
     pub fn end(mut self, is_valid: Option<bool>) {
         self.has_ended = true;
         let now = self.lookups.clock.since_boot();
@@ -287,17 +288,25 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn lookup_of_a_client_that_leaves_counts_as_failed_unless_the_key_was_valid() {
-        let lookups = lookups(ManualClock::new());
+    async fn abandoned_lookup_counts_as_failed_unless_the_key_was_valid_or_the_database_is_slow() {
+        let clock = ManualClock::new();
+        let lookups = lookups(clock.clone());
         let [client, other] = ["192.0.2.1", "192.0.2.2"].map(address);
         lookups.begin(other, "valid").await.unwrap().end(Some(true));
         for (client, key) in [(client, "unknown"), (other, "valid"), (other, "valid")] {
             drop(lookups.begin(client, key).await.unwrap());
         }
+        let slow = lookups.begin(other, "unknown").await.unwrap();
+        clock.advance(SLOW_LOOKUP);
+        drop(slow);
         // Runs the tasks that count.
         tokio::task::yield_now().await;
         assert!(!lookups.count_failure(client).await.allowed);
         assert!(lookups.count_failure(other).await.allowed);
+        // The database may still work on the lookups, so they keep their places.
+        let [first, second] = [lookups.begin(client, "unknown").await, lookups.begin(client, "unknown").await];
+        drop((first, second));
+        assert!(lookups.begin(client, "unknown").now_or_never().is_none());
     }
 
     #[tokio::test]

@@ -27,7 +27,7 @@ const UNMATCHED_ROUTE: &str = "unmatched";
 #[derive(Debug, Clone)]
 pub struct RequestId(pub String);
 
-/// The status of requests whose client has left before the response, as nginx counts them.
+/// The status with which requests are counted whose client has left before the response. nginx uses the same status.
 const CLIENT_LEFT: u16 = 499;
 
 /// Runs the request in a span with its id, then logs and counts it. Every request is counted, but not every request is logged, see
@@ -79,7 +79,7 @@ impl RequestRecord<'_> {
         let (metrics, method) = (&self.state.metrics, method_label(&self.method));
         let error = response.extensions().get::<ErrorLabels>().copied();
         let (code, reason) = (error.map(|error| error.code), error.and_then(|error| error.reason));
-        metrics.http_seconds.with_label_values(&[method, &self.route]).observe(self.seconds());
+        metrics.http_seconds.with_label_values(&[method, &self.route]).observe(self.elapsed_seconds());
         let counter = match response.extensions().get() {
             Some(OtherOperation::Refresh) => Some(&metrics.operations.refreshes),
             None => operation_counter(&metrics.operations, self.method.as_str(), &self.route),
@@ -94,19 +94,20 @@ impl RequestRecord<'_> {
         self.record(response.status().as_u16(), is_counted, reason.unwrap_or_default(), "request completed");
     }
 
-    /// Counts the request, and logs it if the lines of its class allow that. `is_counted` says whether a rate limit has counted it.
+    /// Counts the request in the metrics, and logs it unless its class has too many lines. `is_counted` says whether a rate limit has
+    /// counted it.
     fn record(&self, status: u16, is_counted: bool, reason: &str, message: &str) {
         let Self { state, lines, method, route, route_is_limited, client, span, .. } = self;
         let method = method_label(method);
         state.metrics.http_requests.with_label_values(&[method, route, &status.to_string()]).inc();
         let class = BoundedClass::of(*route_is_limited, is_counted, status);
         if class.is_none_or(|class| lines.admit(class, state.context.since_boot())) {
-            let seconds = self.seconds();
+            let seconds = self.elapsed_seconds();
             span.in_scope(|| tracing::info!(method, route, client, status, seconds, reason, "{message}"));
         }
     }
 
-    fn seconds(&self) -> f64 {
+    fn elapsed_seconds(&self) -> f64 {
         self.state.context.since_boot().saturating_sub(self.started_at).as_secs_f64()
     }
 }

@@ -123,7 +123,8 @@ pub(in crate::operations) async fn emit_failed_login(
     let _panicked = tokio::spawn(emission.in_current_span()).await;
 }
 
-/// Emits an event unless the burst is suppressed. After the first failure that is not emitted, this process suppresses the burst.
+/// Emits an event, unless its burst has had the maximum number of events. From then on, this process only counts the failures of the
+/// burst.
 async fn emit_or_suppress(
     context: &Context,
     key: BurstKey,

@@ -87,7 +87,7 @@ async fn tokens_are_accepted_during_rotations() {
     let settings = ["sync.max_staleness_seconds=3", "quotas.sessions_per_agent=1000000"];
     let control = ControlPlane::start_with(&settings).await;
     let (sidecar, upstream) = tokio::join!(Sidecar::start(&control), Upstream::start());
-    let envoy = Envoy::start_patient(&sidecar.socket(), upstream.port).await;
+    let envoy = Envoy::start_with_long_check_timeout(&sidecar.socket(), upstream.port).await;
     let agent = Agent::register(&control, "Test Agent").await;
     let role = control.create_role("reader", &["read"]).await;
     control.assign(&agent.id, &role).await;

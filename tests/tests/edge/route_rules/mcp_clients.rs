@@ -4,7 +4,7 @@
 use super::Fixture;
 use countersign_tests::{
     Agent, Envoy, HttpClient,
-    envoy::with_patience,
+    envoy::with_long_check_timeout,
     eventually,
     process::{Process, free_port},
     tools,
@@ -38,7 +38,8 @@ impl McpFixture {
         let mut command = std::process::Command::new(tools::python());
         command.arg(tools::root().join("examples/mcp/server.py")).arg(port.to_string());
         let server = Process::start(command, &fixture.folder.path().join("server.log"));
-        let envoy = Envoy::start(&with_patience(&example("envoy.yaml")), &fixture.sidecar.socket(), port).await;
+        let envoy =
+            Envoy::start(&with_long_check_timeout(&example("envoy.yaml")), &fixture.sidecar.socket(), port).await;
         let control = &fixture.control;
         let body = json!({ "resourceUris": [format!("{}/mcp", envoy.listener.url)] });
         control.api.send_as(control.human(), "PATCH", &control.path(""), body).await.expect(200);
