@@ -122,6 +122,7 @@ impl TokenIssuer {
     pub fn token_of(&self, id: AgentId, number: u32, roles: usize) -> String {
         let mut claims = self.claims.clone();
         claims.sub = id;
+        claims.client_id = Some(id);
         claims.jti = TokenId::from_bits(numbered_id(2, number));
         claims.sid = SessionId::from_bits(numbered_id(3, number));
         claims.name = format!("Agent {number}");
