@@ -10,8 +10,8 @@
 #                    .tools/bin/prometheus and promtool, .tools/bin/nginx, .tools/faults (libfaketime and libfiu; extracted
 #                    from the Debian packages), .tools/path-lists (hostile paths from the Debian packages of web scanners),
 #                    .tools/bin/valgrind and vgdb
-#   tools.sh bench   what `make bench` needs: Envoy, PostgreSQL, .tools/bin/wrk and cpulimit, matplotlib in .tools/venv, and
-#                    .tools/bin/oauth2-proxy if Go is installed
+#   tools.sh bench   what `make bench` needs: Envoy, PostgreSQL, .tools/bin/wrk and cpulimit, matplotlib in .tools/venv, and,
+#                    if Go is installed, .tools/bin/oauth2-proxy and hydra
 #   tools.sh deny    .tools/bin/cargo-deny        checks dependencies (deny.toml)
 #   tools.sh charts  what `make charts` needs: .tools/bin/helm, helm-unittest, helm-docs and kube-score, which need Go,
 #                    kubernetes-validate in .tools/venv, .tools/bin/promtool, and bwrap (a Debian package)
@@ -37,6 +37,7 @@ PROMETHEUS_OPERATOR=v0.85.0
 PROMETHEUS=v0.316.0 # the Go module of Prometheus 3.16.0
 CERT_MANAGER=v1.21.2
 OAUTH2_PROXY=v7.15.6
+HYDRA=v2.3.0
 COMPOSE_GO=v2.16.2
 MDBOOK=0.5.4
 
@@ -49,7 +50,7 @@ main() {
     case "${1:-}" in
     envoy) install_envoy ;;
     tests) install_envoy && install_test_tools ;;
-    bench) install_envoy && install_postgresql && install_load_tools && install_requirements bench && install_oauth2_proxy ;;
+    bench) install_envoy && install_postgresql && install_load_tools && install_requirements bench && install_oauth2_proxy && install_hydra ;;
     deny) install_cargo_deny ;;
     charts) install_chart_tools ;;
     kubernetes) install_kube_apiserver; install_prometheus_operator; install_kubernetes_prometheus; install_etcd; install_resource_definitions ;;
@@ -154,6 +155,19 @@ install_oauth2_proxy() {
     [ ! -x "$tools/bin/oauth2-proxy" ] && command -v go >/dev/null || return 0
     echo "building oauth2-proxy $OAUTH2_PROXY (only the first time; takes a minute or two)"
     GOBIN="$tools/bin" go install "github.com/oauth2-proxy/oauth2-proxy/v7@$OAUTH2_PROXY"
+}
+
+# The OAuth server that `make bench` compares the control plane with. Without Go, the report does not contain it. A module that requires
+# Hydra ignores its two replacements. That of pop, which reads the database, is needed. The other one is a folder that the module proxy
+# does not have; the published version of it suffices.
+install_hydra() {
+    local module=github.com/ory/hydra/v2 stamp="$tools/.hydra-$HYDRA" source
+    [ ! -e "$stamp" ] && command -v go >/dev/null || return 0
+    echo "building Hydra $HYDRA (only the first time; takes about three minutes)"
+    source=$(module_folder "$module" "$HYDRA")
+    { grep '^go ' "$source/go.mod" && echo "require $module $HYDRA" && grep '^replace github.com/gobuffalo/pop/v6 ' "$source/go.mod"; } |
+        build_in_module "$module" "$tools/bin/hydra" "-X $module/driver/config.Version=$HYDRA"
+    touch "$stamp"
 }
 
 # The schema of compose files is in the Go module with which Docker Compose reads them.
@@ -364,7 +378,7 @@ install_kube_apiserver() {
         grep '^go ' "$source/go.mod"
         echo "require k8s.io/kubernetes $KUBERNETES"
         sed -n "s|^\t\(k8s.io/[^ ]*\) => ./staging.*|replace \1 => \1 v0.${KUBERNETES#v1.}|p" "$source/go.mod"
-    } | build_in_module k8s.io/kubernetes/cmd/kube-apiserver kube-apiserver \
+    } | build_in_module k8s.io/kubernetes/cmd/kube-apiserver "$tools/kubernetes/kube-apiserver" \
         "-X $names.gitVersion=$KUBERNETES -X $names.gitMajor=1 -X $names.gitMinor=$minor"
 }
 
@@ -377,19 +391,19 @@ install_prometheus_operator() {
     echo "building prometheus-operator $PROMETHEUS_OPERATOR (only the first time; takes a minute or two)"
     source=$(module_folder "$module" "$PROMETHEUS_OPERATOR")
     { grep '^go ' "$source/go.mod" && echo "require $module $PROMETHEUS_OPERATOR"; } |
-        build_in_module "$module/cmd/operator" prometheus-operator "-X github.com/prometheus/common/version.Version=${PROMETHEUS_OPERATOR#v}"
+        build_in_module "$module/cmd/operator" "$tools/kubernetes/prometheus-operator" "-X github.com/prometheus/common/version.Version=${PROMETHEUS_OPERATOR#v}"
     touch "$stamp"
 }
 
-# build_in_module PACKAGE NAME LINKER FLAGS: builds .tools/kubernetes/NAME in a module of its own, whose go.mod has the lines of the
-# standard input.
+# build_in_module PACKAGE PROGRAM LINKER FLAGS: builds a program in a module of its own, whose go.mod has the lines of the standard
+# input.
 build_in_module() {
     local build="$tools/build-go"
-    rm -rf "$build" && mkdir -p "$build" "$tools/kubernetes"
+    rm -rf "$build" && mkdir -p "$build" "$(dirname "$2")"
     { echo "module build" && cat; } >"$build/go.mod"
     # A file with this build tag is not built. It makes `go mod tidy` list what the program needs.
     printf '//go:build tools\n\npackage tools\n\nimport _ "%s"\n' "$1" >"$build/tools.go"
-    (cd "$build" && go mod tidy >/dev/null 2>&1 && go build -o "$tools/kubernetes/$2" -ldflags "-s -w $3" "$1") || fail "$2 cannot be built"
+    (cd "$build" && go mod tidy >/dev/null 2>&1 && CGO_ENABLED=0 go build -o "$2" -ldflags "-s -w $3" "$1") || fail "$(basename "$2") cannot be built"
     rm -rf "$build"
 }
 
