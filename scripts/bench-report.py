@@ -1,6 +1,8 @@
 """Writes bench/report.md and its plots from bench/report.json.
 
-Usage: bench-report.py FOLDER
+Usage: bench-report.py FOLDER [--complete]
+
+With --complete, fails if a figure is missing that does not belong to an absent peer.
 """
 
 import json
@@ -64,17 +66,14 @@ FIGURES = {
     },
     "Control plane, on one processor": {
         "verify_http": ("`verify` ÷ a constant axum route over TLS", "min", 0.8),
-        "login_sqlite": ("logins ÷ the lesser of the commits of one writer and signatures, SQLite", "min", 0.6),
-        "login_postgres": ("logins ÷ the lesser of commits and signatures, PostgreSQL", "min", 0.6),
-        "refresh_sqlite": ("refreshes ÷ commits, SQLite", None, None),
-        "refresh_postgres": ("refreshes ÷ commits, PostgreSQL", None, None),
-        "role_change_sqlite": ("role changes ÷ commits, SQLite", None, None),
-        "role_change_postgres": ("role changes ÷ commits, PostgreSQL, 32 callers", "min", 0.5),
-        "feedback_sqlite": ("feedback ÷ commits, SQLite", None, None),
-        "feedback_postgres": ("feedback ÷ commits, PostgreSQL", None, None),
         "verify_control": ("`verify` ÷ itself: the noise of the machine", None, None),
-        "refresh_sqlite_control": ("refreshes ÷ themselves, SQLite: the noise of the machine", None, None),
-        "refresh_postgres_control": ("refreshes ÷ themselves, PostgreSQL: the noise of the machine", None, None),
+    },
+    "Control plane and Ory Hydra with PostgreSQL, each with it on one processor": {
+        "tokens_vs_hydra": (
+            "tokens by `client_credentials` and `private_key_jwt`, 200 clients ÷ the same of Hydra", "min", 4,
+        ),
+        "introspect_vs_hydra": ("introspections of 200 tokens ÷ the same of Hydra", "min", 15),
+        "verify_vs_hydra": ("`verify` of 200 tokens ÷ introspections of Hydra", "min", 15),
     },
     "Growth: few ÷ many": {
         "growth_worst": ("the worst of the figures between 1,000 and 1,000,000 agents", "max", 1.2),
@@ -112,6 +111,9 @@ FIGURES = {
     },
 }
 
+# The figures of each peer, which are missing if the peer is absent, by the end of their names.
+PEERS = {"hydra": ("_vs_hydra",), "oauth2-proxy": ("_vs_oauth2_proxy", "_vs_oauth2_proxy_one_core")}
+
 # What the bytes in the report are.
 BYTES = {
     "sidecar_per_changed_agent": "memory of a sidecar per changed agent in its view",
@@ -132,6 +134,7 @@ figures and how they are measured.
   hypervisor took from it. What a benchmark process does itself, such as commits to SQLite, is on the other processor. Where busy is well
   below 100 % on both sides, something else was the limit. At fixed arrivals, it follows from the load.
 - A figure whose name contains `control` compares something with itself. Its distance from 1 is the noise of the machine.
+- Peers that are not installed, which needs Go: {absent}.
 - Measured at commit `{commit}` with {rounds} rounds, on {processors} processors ({machine}), in {minutes} minutes.
 """
 
@@ -139,7 +142,8 @@ figures and how they are measured.
 def main() -> None:
     folder = pathlib.Path(sys.argv[1])
     report = json.loads((folder / "report.json").read_text())
-    text = [INTRODUCTION.format(**report["run"])]
+    absent = report["run"]["absent"]
+    text = [INTRODUCTION.format(**report["run"] | {"absent": ", ".join(absent) or "none"})]
     for number, (title, figures) in enumerate(FIGURES.items()):
         measured = {name: figure for name, figure in figures.items() if name in report}
         if not measured:
@@ -153,6 +157,15 @@ def main() -> None:
     binaries = "".join(f"\n- `{name}`: `{digest}`" for name, digest in report["run"]["binaries"].items())
     text.append(f"\n## Measured programs\n\nSHA-256 of the programs, built with the release profile:\n{binaries}\n")
     (folder / "report.md").write_text("".join(text))
+    if "--complete" in sys.argv[2:] and (missing := missing_figures(report, absent)):
+        sys.exit(f"these figures are missing: {', '.join(missing)}")
+
+
+def missing_figures(report: dict, absent: list[str]) -> list[str]:
+    """The names of figures that the report does not have, although their peers are installed."""
+    excused = tuple(suffix for peer in absent for suffix in PEERS[peer])
+    names = [name for figures in FIGURES.values() for name in figures if not name.endswith(excused)]
+    return [name for name in names if name not in report] + [name for name in BYTES if name not in report["bytes"]]
 
 
 def table(report: dict, figures: dict) -> str:

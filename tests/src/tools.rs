@@ -70,6 +70,11 @@ pub fn oauth2_proxy() -> Option<PathBuf> {
     Some(root().join(".tools/bin/oauth2-proxy")).filter(|path| path.exists())
 }
 
+/// The program `hydra` of Ory, if it is installed. Its build needs Go.
+pub fn hydra() -> Option<PathBuf> {
+    Some(root().join(".tools/bin/hydra")).filter(|path| path.exists())
+}
+
 /// A program of Valgrind: `valgrind` or `vgdb`.
 pub fn valgrind(program: &str) -> PathBuf {
     require_path(root().join(".tools/bin").join(program), "scripts/tools.sh tests")

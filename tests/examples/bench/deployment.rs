@@ -2,11 +2,12 @@
 
 use crate::{
     rounds::spread_part,
+    scale,
     servers::{SERVER_CORE, per_second, pin},
+    verifications::RecentVerifications,
     wrk::wrk,
 };
 use countersign_client::PrivateKey;
-use countersign_process::{Clock as _, SystemClock};
 use countersign_tests::{
     Agent, ControlPlane,
     bulk::{BulkInserts, copy_id},
@@ -25,7 +26,7 @@ pub const CALLERS: usize = 32;
 pub const CONNECTIONS: &str = "32";
 
 /// The sessions of each caller, of random agents, if agents were added to the database.
-const SESSIONS: u64 = 32;
+const SESSIONS: u32 = 32;
 
 /// The settings of each control plane that is measured.
 pub const SETTINGS: [&str; 1] = ["quotas.sessions_per_agent=1000000"];
@@ -62,15 +63,10 @@ pub struct Deployment {
     added: i64,
     /// The measurements so far. Each one calls with other agents.
     measurements: Cell<u64>,
-    /// The times and numbers of the verifications of the last minute.
-    verifications: RefCell<VecDeque<(Duration, f64)>>,
+    verifications: RecentVerifications,
     /// The sessions of each caller, in the order in which they are refreshed.
     sessions: Vec<RefCell<VecDeque<countersign_client::Tokens>>>,
 }
-
-/// The verifications of a minute after which the next measurement waits: with those of one more measurement, less than the highest rate
-/// limit, a million.
-const MAX_VERIFICATIONS: f64 = 900_000.0;
 
 impl Deployment {
     /// Starts a control plane on the processor of the servers, with this database. An empty URL selects SQLite.
@@ -89,7 +85,7 @@ impl Deployment {
             agents.push(Agent::register(&control, "Caller").await);
         }
         let sessions = agents.iter().map(|_| RefCell::default()).collect();
-        let (measurements, verifications) = (Cell::new(0), RefCell::default());
+        let (measurements, verifications) = (Cell::new(0), RecentVerifications::default());
         let deployment = Self { control, agents, role, added: 0, measurements, verifications, sessions };
         deployment.begin_sessions(1).await;
         deployment
@@ -120,26 +116,14 @@ impl Deployment {
         self.added = count;
         self.control.restart().await;
         pin(self.control.process_id(), SERVER_CORE);
-        self.begin_sessions(SESSIONS).await;
+        self.begin_sessions(scale::count(SESSIONS).into()).await;
     }
 
     /// The responses per second of `verify` for one token.
     pub async fn verifications_per_second(&self, headers: &[String]) -> f64 {
         let url = format!("{}{}", self.control.urls()[0], self.control.path("/verify"));
         let headers: Vec<_> = headers.iter().map(String::as_str).collect();
-        while self.verifications_of_the_last_minute() > MAX_VERIFICATIONS {
-            tokio::time::sleep(Duration::from_secs(1)).await;
-        }
-        let per_second = wrk(&url, &headers, CONNECTIONS).await;
-        self.verifications.borrow_mut().push_back((SystemClock.since_boot(), per_second));
-        per_second
-    }
-
-    fn verifications_of_the_last_minute(&self) -> f64 {
-        let since = SystemClock.since_boot().saturating_sub(Duration::from_secs(65));
-        let mut verifications = self.verifications.borrow_mut();
-        verifications.retain(|(time, _)| *time >= since);
-        verifications.iter().map(|(_, count)| count).sum()
+        self.verifications.measure(wrk(&url, &headers, CONNECTIONS)).await
     }
 
     /// The headers of a request to `verify`, with a token of an agent that holds the role.
@@ -152,7 +136,7 @@ impl Deployment {
     /// The calls per second of all callers.
     pub async fn per_second(&self, operation: Operation, time: Duration) -> f64 {
         self.measurements.set(self.measurements.get() + 1);
-        per_second(CALLERS, time, async |caller, call| self.call(operation, caller, call).await).await
+        per_second(CALLERS, scale::time(time), async |caller, call| self.call(operation, caller, call).await).await
     }
 
     /// The key and the id of the agent of a call: any of those that were added, else that of the caller.

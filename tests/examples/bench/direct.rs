@@ -4,6 +4,7 @@ use crate::{
     allow_all,
     replay::{Messages, Replay},
     rounds::{Comparison, alternate, spread_part},
+    scale,
     servers::{ChildServer, SERVER_CORE, pin},
     signatures::Signed,
     tokens::TokenIssuer,
@@ -58,13 +59,13 @@ pub async fn measure(rounds: usize) -> BTreeMap<String, Comparison> {
         // The faster server would use up the tokens that do not repeat.
         let (messages_of_limit, messages) = (RefCell::new(messages.rewound()), RefCell::new(messages));
         let checks = async || {
-            let counted = ours.run(&messages, TIME).await;
+            let counted = ours.run(&messages, scale::time(TIME)).await;
             // Each connection may have ended at another place of the order.
             let expected = counted.answered * allowed_percent / 100;
             assert!(counted.allowed.abs_diff(expected) <= 100, "{name}: {counted:?}");
             counted.per_second
         };
-        let limit = async || allow_all.run(&messages_of_limit, TIME).await.per_second;
+        let limit = async || allow_all.run(&messages_of_limit, scale::time(TIME)).await.per_second;
         results.insert(name.to_owned(), alternate(rounds, checks, limit).await);
         if !is_warm {
             distinct_sent = messages.borrow().sent();
@@ -84,8 +85,8 @@ async fn verifications(ours: &mut Replay, (mut messages, sent): (Messages, usize
     // The tokens of the end, which the other case has not sent.
     messages.order.reverse();
     let (messages, signed) = (RefCell::new(messages), Signed::new());
-    let checks = async || ours.run(&messages, TIME).await.per_second;
-    let comparison = alternate(rounds, checks, async || signed.verifications_per_second(TIME)).await;
+    let checks = async || ours.run(&messages, scale::time(TIME)).await.per_second;
+    let comparison = alternate(rounds, checks, async || signed.verifications_per_second(scale::time(TIME))).await;
     assert!(messages.borrow().sent() + sent <= tokens, "the tokens that do not repeat are used up");
     comparison
 }
@@ -95,8 +96,8 @@ async fn same_response(sidecar: &Sidecar, ours: &mut Replay, issuer: &TokenIssue
     let limit = ChildServer::start_allow_all(&allowed_response(sidecar, issuer).await).await;
     let mut allow_all = Replay::connect(&limit.socket()).await;
     let messages = RefCell::new(hot(issuer).messages);
-    let checks = async || ours.run(&messages, TIME).await.per_second;
-    alternate(rounds, checks, async || allow_all.run(&messages, TIME).await.per_second).await
+    let checks = async || ours.run(&messages, scale::time(TIME)).await.per_second;
+    alternate(rounds, checks, async || allow_all.run(&messages, scale::time(TIME)).await.per_second).await
 }
 
 /// The `CheckResponse` with which the sidecar allows a request of an agent with one role.
@@ -111,7 +112,7 @@ pub async fn allowed_response(sidecar: &Sidecar, issuer: &TokenIssuer) -> CheckR
 async fn control(ours: &mut Replay, issuer: &TokenIssuer, rounds: usize) -> Comparison {
     let messages = RefCell::new(hot(issuer).messages);
     let ours = tokio::sync::Mutex::new(ours);
-    let checks = async || ours.lock().await.run(&messages, TIME).await.per_second;
+    let checks = async || ours.lock().await.run(&messages, scale::time(TIME)).await.per_second;
     alternate(rounds, checks, checks).await
 }
 
@@ -166,7 +167,7 @@ fn thousand(issuer: &TokenIssuer) -> Case {
 
 /// A hundred thousand agents, of which few send most requests.
 fn zipf(issuer: &TokenIssuer) -> Case {
-    let count = 100_000_u32;
+    let count = scale::count(100_000);
     let mut messages = agents(issuer, count);
     let mut sums = Vec::new();
     let mut sum = 0.0;
@@ -188,8 +189,8 @@ fn sum_of(sums: &[f64]) -> f64 {
 /// As many requests, each with another token, as suffice for both cases in which no token repeats: no more than this processor can
 /// verify.
 fn distinct(issuer: &TokenIssuer, rounds: usize) -> Messages {
-    let runs = 2 * (rounds + 1);
-    let tokens = (Signed::new().verifications_per_second(TIME) * TIME.as_secs_f64() * runs as f64) as u32;
+    let (runs, time) = (2 * (scale::warm_up_rounds() + rounds), scale::time(TIME));
+    let tokens = (Signed::new().verifications_per_second(time) * time.as_secs_f64() * runs as f64) as u32;
     // Other agents than those of all other cases, so that none of their tokens is cached.
     let first = 1_000_000;
     let messages = (first..first + tokens).map(|agent| encoded(&issuer.token(agent, 1), 0)).collect();

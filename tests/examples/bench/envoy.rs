@@ -11,6 +11,7 @@ use crate::{
     direct::allowed_response,
     oauth2_proxy::OAuth2Proxy,
     rounds::{Comparison, Measured, measured},
+    scale,
     servers::{ChildServer, LOAD_CORE, SERVER_CORE, pin},
     tokens::TokenIssuer,
     wrk::wrk,
@@ -66,8 +67,9 @@ pub async fn measure(rounds: usize) -> BTreeMap<String, Comparison> {
             pin(process, core);
         }
         let mut pairs: BTreeMap<String, Vec<[Measured; 2]>> = BTreeMap::new();
-        // The first round does not count.
-        proxy.round(0, &bearer).await;
+        for round in 0..scale::warm_up_rounds() {
+            proxy.round(round, &bearer).await;
+        }
         for round in 0..rounds {
             let per_second = proxy.round(round, &bearer).await;
             for (name, ours, other) in [
@@ -94,7 +96,7 @@ pub async fn measure(rounds: usize) -> BTreeMap<String, Comparison> {
 /// The sidecar has decided the requests, and with a cached token.
 async fn assert_used(sidecar: &Sidecar) {
     let allowed = sidecar.metric(r#"countersign_authz_checks_total{decision="allow",reason="verified""#).await;
-    assert!(allowed.is_some_and(|count| count > 1000.0), "{allowed:?}");
+    assert!(allowed.is_some_and(|count| count > 100.0), "{allowed:?}");
 }
 
 impl Proxy {

@@ -7,6 +7,7 @@ use crate::{
     direct::request,
     replay::{Messages, Replay},
     rounds::{Comparison, Measured, alternate, measured},
+    scale,
     servers::{SERVER_CORE, pin, start_on_server_core},
     tokens::TokenIssuer,
 };
@@ -26,16 +27,16 @@ use tokio::{task::JoinSet, time::interval};
 const TIME: Duration = Duration::from_millis(500);
 
 /// Numbers of registered agents. Each holds a role at the service. The second is like the first, as a control.
-const AGENTS: [i64; 4] = [1_000, 1_000, 100_000, 1_000_000];
+const AGENTS: [u32; 4] = [1_000, 1_000, 100_000, 1_000_000];
 
 /// Numbers of changed agents in the view of a sidecar.
-const CHANGED: [i64; 2] = [1_000, 100_000];
+const CHANGED: [u32; 2] = [1_000, 100_000];
 
 /// Agents whose tokens the sidecars get. All of them are changed agents.
 const CHECKED: u32 = 1_000;
 
 /// Numbers of sync streams, each of a service of its own.
-const STREAMS: [usize; 3] = [1, 100, 1_000];
+const STREAMS: [u32; 3] = [1, 100, 1_000];
 
 /// The default interval of a sidecar.
 const PING_INTERVAL: Duration = Duration::from_secs(3);
@@ -82,7 +83,7 @@ impl Growth {
         let mut deployments = Vec::new();
         for (database, agents) in databases.iter().zip(AGENTS) {
             let mut deployment = Deployment::start(database).await;
-            deployment.add_agents(agents).await;
+            deployment.add_agents(scale::count(agents).into()).await;
             deployments.push(deployment);
         }
         for (name, operation) in Operation::ALL {
@@ -100,7 +101,7 @@ impl Growth {
         self.compare_all((&format!("growth_verify_{engine}"), &AGENTS), (&deployments, rate), rounds).await;
     }
 
-    /// Compares the first deployment with each other one. The first round does not count.
+    /// Compares the first deployment with each other one.
     async fn compare_all<D>(
         &mut self,
         (name, numbers): (&str, &[impl std::fmt::Display + PartialEq]),
@@ -108,7 +109,7 @@ impl Growth {
         rounds: usize,
     ) {
         let mut all_rates = Vec::new();
-        for round in 0..=rounds {
+        for round in 0..scale::warm_up_rounds() + rounds {
             let mut rates = vec![Measured::default(); deployments.len()];
             for place in 0..deployments.len() {
                 let turn = (place + round) % deployments.len();
@@ -117,7 +118,8 @@ impl Growth {
             all_rates.push(rates);
         }
         for (place, number) in numbers.iter().enumerate().skip(1) {
-            let pairs: Vec<_> = all_rates[1..].iter().map(|rates| [rates[0], rates[place]]).collect();
+            let pairs: Vec<_> =
+                all_rates[scale::warm_up_rounds()..].iter().map(|rates| [rates[0], rates[place]]).collect();
             let suffix = if *number == numbers[0] { "control".to_owned() } else { number.to_string() };
             self.insert(format!("{name}_{suffix}"), Comparison::new(&pairs));
         }
@@ -125,10 +127,11 @@ impl Growth {
 
     /// Checks of changed agents by sidecars whose views have few and many changed agents.
     async fn views(&mut self, rounds: usize) {
-        let mut few = View::start(AGENTS[0], CHANGED[0]).await;
-        let mut many = View::start(AGENTS[AGENTS.len() - 1], CHANGED[1]).await;
+        let changed = CHANGED.map(scale::count);
+        let mut few = View::start(scale::count(AGENTS[0]), changed[0]).await;
+        let mut many = View::start(scale::count(AGENTS[AGENTS.len() - 1]), changed[1]).await;
         let grown = many.memory as f64 - few.memory as f64;
-        self.bytes.insert("sidecar_per_changed_agent", grown / (CHANGED[1] - CHANGED[0]) as f64);
+        self.bytes.insert("sidecar_per_changed_agent", grown / f64::from(changed[1] - changed[0]));
         let name = format!("growth_check_{}", AGENTS[AGENTS.len() - 1]);
         self.insert(name, alternate(rounds, async || few.per_second().await, async || many.per_second().await).await);
     }
@@ -138,16 +141,17 @@ impl Growth {
         // The streams end before the control planes, because they are dropped in the opposite order.
         let mut deployments = Vec::new();
         let mut followers = JoinSet::new();
-        for streams in STREAMS {
+        let opened = STREAMS.map(scale::count);
+        for streams in opened {
             let deployment = Deployment::of(ControlPlane::start_one_with(&STREAM_SETTINGS).await).await;
             pin(deployment.control.process_id(), SERVER_CORE);
             open_streams(&mut followers, &deployment.control, streams).await;
             deployments.push(deployment);
         }
         let memory = |deployment: &Deployment| deployment.control.resident_memory() as f64;
-        let (first, last) = (STREAMS[0], STREAMS[STREAMS.len() - 1]);
+        let (first, last) = (opened[0], opened[opened.len() - 1]);
         let grown = memory(&deployments[deployments.len() - 1]) - memory(&deployments[0]);
-        self.bytes.insert("control_plane_per_stream", grown / (last - first) as f64);
+        self.bytes.insert("control_plane_per_stream", grown / f64::from(last - first));
         let rate = async |deployment: &Deployment| deployment.per_second(Operation::RoleChange, TIME).await;
         self.compare_all(("growth_role_change_streams", &STREAMS), (&deployments, rate), rounds).await;
     }
@@ -164,7 +168,8 @@ struct View {
 }
 
 impl View {
-    async fn start(registered: i64, changed: i64) -> Self {
+    async fn start(registered: u32, changed: u32) -> Self {
+        let (registered, changed, checked) = (registered.into(), changed.into(), scale::count(CHECKED));
         let issuer = TokenIssuer::start(1).await;
         let url = issuer.database_url();
         let template = issuer.agent().to_string();
@@ -178,16 +183,16 @@ impl View {
         pin(sidecar.id(), SERVER_CORE);
         let memory = sidecar.resident_memory();
         let tokens =
-            (1..=CHECKED).map(|number| issuer.token_of(inserts.id_of_copy(number).parse().unwrap(), number, 1));
+            (1..=checked).map(|number| issuer.token_of(inserts.id_of_copy(number).parse().unwrap(), number, 1));
         let encoded = tokens.map(|token| request(&token, 0).encode_to_vec()).collect();
-        let checks = Messages::new(encoded, (0..CHECKED).collect());
+        let checks = Messages::new(encoded, (0..checked).collect());
         let mut replay = Replay::connect(&sidecar.socket()).await;
         replay.send_each_once(&checks).await;
         Self { _issuer: issuer, _sidecar: sidecar, replay, checks: RefCell::new(checks), memory }
     }
 
     async fn per_second(&mut self) -> f64 {
-        let counted = self.replay.run(&self.checks, TIME).await;
+        let counted = self.replay.run(&self.checks, scale::time(TIME)).await;
         assert!(counted.allowed.abs_diff(counted.answered) <= 100, "{counted:?}");
         counted.per_second
     }
@@ -204,7 +209,7 @@ const STREAM_SETTINGS: [&str; 6] = [
 ];
 
 /// Opens streams as sidecars do, each of a service of its own and over a connection of its own. A task follows each one.
-async fn open_streams(followers: &mut JoinSet<()>, control: &ControlPlane, count: usize) {
+async fn open_streams(followers: &mut JoinSet<()>, control: &ControlPlane, count: u32) {
     let open = async |number| {
         let (_, key) = control.create_service(json!({ "name": format!("service {number}") })).await;
         let mut follower = Follower::open(channel(control).await, &key, 0).await.expect("the stream opens");

@@ -6,6 +6,7 @@ use crate::{
     allow_all, direct,
     replay::{Arrivals, Messages, Replay},
     rounds::{Comparison, Measured, alternate, quantile, quartiles},
+    scale,
     servers::{ChildServer, SERVER_CORE, ServerCoreTime, pin},
     tokens::TokenIssuer,
 };
@@ -34,22 +35,22 @@ pub async fn measure(rounds: usize) -> BTreeMap<String, Comparison> {
     let messages = direct::thousand_agents(&issuer);
     ours.send_each_once(&messages).await;
     let messages = RefCell::new(messages);
+    let (time, warm_up) = (scale::time(TIME), scale::warm_up_rounds());
     let mut capacities = Vec::new();
     for _ in 0..CAPACITY_RUNS {
-        capacities.push(ours.run(&messages, TIME).await.per_second);
+        capacities.push(ours.run(&messages, time).await.per_second);
     }
     let [_, capacity, _] = quartiles(capacities);
     let mut results = BTreeMap::new();
     for load in LOADS {
-        let arrivals = Arrivals { per_second: capacity * f64::from(load) / 100.0, time: TIME };
+        let arrivals = Arrivals { per_second: capacity * f64::from(load) / 100.0, time };
         let mut pairs = [const { Vec::new() }; QUANTILES.len()];
-        // The first round does not count.
-        for round in 0..=rounds {
+        for round in 0..warm_up + rounds {
             let [first, second] =
                 if round % 2 == 0 { [&mut ours, &mut allow_all] } else { [&mut allow_all, &mut ours] };
             let mut sides = [latencies(first, &messages, arrivals).await, latencies(second, &messages, arrivals).await];
             sides.rotate_left(round % 2);
-            for (number, pairs) in pairs.iter_mut().enumerate().filter(|_| round > 0) {
+            for (number, pairs) in pairs.iter_mut().enumerate().filter(|_| round >= warm_up) {
                 pairs.push(sides.map(|quantiles| quantiles[number]));
             }
         }
@@ -59,7 +60,7 @@ pub async fn measure(rounds: usize) -> BTreeMap<String, Comparison> {
     }
     let half = results["latency_p99_at_50_vs_allow"].clone();
     results.insert("latency_p99_vs_allow".to_owned(), half);
-    let arrivals = Arrivals { per_second: capacity / 2.0, time: TIME };
+    let arrivals = Arrivals { per_second: capacity / 2.0, time };
     let ours = tokio::sync::Mutex::new(ours);
     let p99 = async || latencies(&mut *ours.lock().await, &messages, arrivals).await[1].value;
     results.insert("latency_p99_control".to_owned(), alternate(rounds, p99, p99).await);

@@ -2,7 +2,7 @@
 //!
 //! `make bench` builds everything with the release profile, runs this program and writes `bench/report.md`. The first argument is
 //! the file for the figures, which the program writes anew after each part. Further arguments select parts. `BENCH_ROUNDS` (10) is
-//! the number of rounds.
+//! the number of rounds. `make bench-check` sets `BENCH_CHECK`, with which everything is measured once and shortly.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a benchmark panics on errors")]
 #![expect(
@@ -13,20 +13,24 @@
 )]
 
 mod allow_all;
-mod api;
 mod constant_route;
 mod deployment;
 mod direct;
 mod envoy;
 mod growth;
+mod hydra;
 mod latency;
 mod oauth2_proxy;
+mod peers;
 mod replay;
 mod replicas;
 mod rounds;
+mod scale;
 mod servers;
 mod signatures;
 mod tokens;
+mod verifications;
+mod verify;
 mod wrk;
 
 use countersign_process::{Clock as _, SystemClock};
@@ -36,7 +40,7 @@ use servers::{LOAD_CORE, pin, sha256_hex};
 use std::{collections::BTreeMap, process::Command};
 
 /// The parts, all of which are measured without arguments.
-const PARTS: [&str; 6] = ["direct", "latency", "envoy", "api", "growth", "replicas"];
+const PARTS: [&str; 7] = ["direct", "latency", "envoy", "verify", "peers", "growth", "replicas"];
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -49,7 +53,7 @@ async fn main() {
         ["constant-route", address] => return constant_route::serve(address).await,
         _ => {}
     }
-    let rounds = std::env::var("BENCH_ROUNDS").map_or(Ok(10), |rounds| rounds.parse()).unwrap_or_default();
+    let rounds = scale::rounds();
     assert!(rounds > 0, "BENCH_ROUNDS must be a number from 1");
     let [file, parts @ ..] = &arguments[..] else { panic!("the first argument is the file for the figures") };
     assert!(!PARTS.contains(&file.as_str()), "the first argument is the file for the figures, not the part {file}");
@@ -67,7 +71,8 @@ async fn main() {
             "direct" => direct::measure(rounds).await,
             "latency" => latency::measure(rounds).await,
             "envoy" => envoy::measure(rounds).await,
-            "api" => api::measure(rounds).await,
+            "verify" => verify::measure(rounds).await,
+            "peers" => peers::measure(rounds).await,
             "growth" => {
                 let growth = growth::measure(rounds).await;
                 bytes = growth.bytes;
@@ -87,12 +92,18 @@ async fn main() {
 fn run(rounds: usize) -> serde_json::Value {
     let binaries =
         ["countersign-control-plane", "countersign-ext-authz"].map(|name| (name, sha256_hex(&tools::binary(name))));
+    let peers = [("hydra", tools::hydra()), ("oauth2-proxy", tools::oauth2_proxy())];
+    let absent: Vec<_> = peers.into_iter().filter(|(_, path)| path.is_none()).map(|(name, _)| name).collect();
+    if !absent.is_empty() {
+        eprintln!("not measured, because building it needs Go: {}", absent.join(", "));
+    }
     json!({
         "commit": commit(),
         "rounds": rounds,
         "processors": std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
         "machine": machine(),
         "binaries": BTreeMap::from(binaries),
+        "absent": absent,
     })
 }
 

@@ -1,6 +1,6 @@
 //! Compares two sides in alternating rounds, so that a machine whose speed changes changes both.
 
-use crate::servers::ServerCoreTime;
+use crate::{scale, servers::ServerCoreTime};
 use serde::Serialize;
 
 /// The ratios of all rounds of one comparison.
@@ -47,26 +47,31 @@ impl Comparison {
     }
 }
 
-/// Measures both sides in each round, in an order that changes with each round. The first round does not count: in it, the servers
-/// get their memory, and the processors their speed.
+/// Measures both sides in each round, in an order that changes with each round.
 pub async fn alternate(
     rounds: usize,
     mut ours: impl AsyncFnMut() -> f64,
     mut other: impl AsyncFnMut() -> f64,
 ) -> Comparison {
+    alternate_measured(rounds, async || measured(ours()).await, async || measured(other()).await).await
+}
+
+/// Like `alternate`, for sides that prepare something before they measure.
+pub async fn alternate_measured(
+    rounds: usize,
+    mut ours: impl AsyncFnMut() -> Measured,
+    mut other: impl AsyncFnMut() -> Measured,
+) -> Comparison {
     let mut pairs = Vec::new();
-    for round in 0..=rounds {
-        let pair = if round.is_multiple_of(2) {
-            [measured(ours()).await, measured(other()).await]
+    for round in 0..scale::warm_up_rounds() + rounds {
+        pairs.push(if round.is_multiple_of(2) {
+            [ours().await, other().await]
         } else {
-            let other = measured(other()).await;
-            [measured(ours()).await, other]
-        };
-        if round > 0 {
-            pairs.push(pair);
-        }
+            let other = other().await;
+            [ours().await, other]
+        });
     }
-    Comparison::new(&pairs)
+    Comparison::new(&pairs[scale::warm_up_rounds()..])
 }
 
 /// Parts between 0 and 1 that are spread evenly and are the same in every run (Weyl, with the golden ratio).

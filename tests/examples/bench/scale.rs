@@ -1,0 +1,35 @@
+//! How much is measured: everything, or just enough to show that every part still works (`make bench-check`).
+//!
+//! A check sets `BENCH_CHECK`. Its times and numbers are too small for a figure to mean anything, so nobody judges them. The names of
+//! the figures are the same, so that a check shows which one is missing.
+
+use std::time::Duration;
+
+/// The longest time of each side of a round of a check. `wrk` measures for a second at least.
+const CHECK_TIME: Duration = Duration::from_millis(100);
+
+/// Whether this is a check.
+pub fn is_check() -> bool {
+    std::env::var_os("BENCH_CHECK").is_some()
+}
+
+/// The number of rounds that count: 10, or `BENCH_ROUNDS`.
+pub fn rounds() -> usize {
+    let default = if is_check() { 1 } else { 10 };
+    std::env::var("BENCH_ROUNDS").map_or(Ok(default), |rounds| rounds.parse()).unwrap_or_default()
+}
+
+/// The number of rounds before those that count: in the first round, the servers get their memory, and the processors their speed.
+pub fn warm_up_rounds() -> usize {
+    usize::from(!is_check())
+}
+
+/// The time of each side of a round.
+pub fn time(full: Duration) -> Duration {
+    if is_check() { full.min(CHECK_TIME) } else { full }
+}
+
+/// A number of agents, tokens, streams and so on.
+pub fn count(full: u32) -> u32 {
+    if is_check() { (full / 1000).max(full.min(10)) } else { full }
+}
