@@ -72,7 +72,9 @@ pub async fn measure(rounds: usize) -> BTreeMap<String, Comparison> {
     let hydra = Hydra::start(&program, &postgres.create_database().await).await;
     let (ours, others) = register_clients(&control, &hydra).await;
     let (our_tokens, other_tokens) = (ours.tokens().await, others.tokens().await);
-    [control.process_id(), hydra.id()].into_iter().for_each(|process| pin(process, SERVER_CORE));
+    for process in [control.process_id(), hydra.id()] {
+        pin(process, SERVER_CORE);
+    }
     let tokens = alternate_measured(rounds, async || ours.measure().await, async || others.measure().await).await;
     eprintln!("tokens_vs_hydra: {tokens:?}");
     let mut results = BTreeMap::from([("tokens_vs_hydra".to_owned(), tokens)]);
