@@ -6,7 +6,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build check test soak bench bench-propagation demo docs charts charts-live image check-image debug-images clean prerequisites
+.PHONY: help build check test soak bench bench-check bench-propagation demo docs charts charts-live image check-image debug-images clean prerequisites
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' Makefile
@@ -37,6 +37,12 @@ bench: prerequisites ## measure the speed beside its limits and write bench/repo
 	mkdir -p bench
 	target/release/examples/bench bench/report.json
 	.tools/venv/bin/python -B scripts/bench-report.py bench
+
+# The folder is inside of target, so that the report of the repository stays.
+bench-check: prerequisites ## run every part of the benchmarks once and shortly, to see that they work (debug build)
+	scripts/tools.sh bench
+	cargo build --workspace --all-targets
+	scripts/bench-check.sh target/bench-check
 
 bench-propagation: prerequisites ## measure the time from a revocation until sidecars refuse, at up to 10,000 sync streams
 	cargo build --release --workspace --bins --examples
