@@ -72,7 +72,7 @@ class Stack:
             {
                 "COUNTERSIGN_LISTEN__GRPC": f"unix:{self.socket}",
                 "COUNTERSIGN_LISTEN__ADMIN": self.sidecar_admin_url.removeprefix("http://"),
-                "COUNTERSIGN_SYNC__URL": self.dev["COUNTERSIGN_SYNC_URL"],
+                "COUNTERSIGN_SYNC__URLS": self.dev["COUNTERSIGN_SYNC_URL"],
                 "COUNTERSIGN_SYNC__CA": self.dev["COUNTERSIGN_CA"],
                 "COUNTERSIGN_SYNC__KEYS_FILE": str(keys),
                 "COUNTERSIGN_LOG__FORMAT": "text",

@@ -18,13 +18,15 @@ mod target;
 use crate::{
     check::{AuthorizationServer, Authorizer, LogRateLimit},
     config::{CacheSettings, DenialSettings, HeaderSettings, Settings, SyncSettings},
-    copy::CopyWriter,
+    copy::{CopyWriter, copy_interval},
     decide::VerifiedTokens,
     metrics::Metrics,
     policy::PolicyCache,
     response::{HeaderNames, ResponseBuilder},
     rules::RuleSet,
-    sync::{AddressPlan, Instance, KeyRefusals, ProcessIdentity, StartFromCopy, StreamClient, SyncTarget},
+    sync::{
+        AddressPlan, Instance, KeyRefusals, ProcessIdentity, RETURN_PINGS, StartFromCopy, StreamClient, SyncTarget,
+    },
     view::{ApiKeyIndex, Views},
 };
 use arc_swap::ArcSwap;
@@ -87,6 +89,21 @@ impl AuthorizerError {
     }
 }
 
+/// The intervals of the work in the background, which tests shorten.
+#[derive(Debug, Clone, Copy)]
+pub struct Intervals {
+    /// The shortest time between two writes of a copy for which no report waits, by the maximum age of its view.
+    pub copy: fn(Duration) -> Duration,
+    /// The wait before an attempt to return to the first address, in intervals of pings.
+    pub return_pings: u32,
+}
+
+impl Default for Intervals {
+    fn default() -> Self {
+        Self { copy: copy_interval, return_pings: RETURN_PINGS }
+    }
+}
+
 /// An authorizer that has bound its ports and does not serve yet.
 pub struct App {
     authorizer: Authorizer,
@@ -104,6 +121,16 @@ pub struct App {
 impl App {
     /// Creates all modules from the settings and binds the ports.
     pub async fn bind(settings: Settings, clock: Arc<dyn Clock>, rng: Arc<dyn Rng>) -> Result<Self, AuthorizerError> {
+        Self::bind_with(settings, clock, rng, Intervals::default()).await
+    }
+
+    /// Like [`App::bind`], with other intervals.
+    pub async fn bind_with(
+        settings: Settings,
+        clock: Arc<dyn Clock>,
+        rng: Arc<dyn Rng>,
+        intervals: Intervals,
+    ) -> Result<Self, AuthorizerError> {
         // The cryptographic provider of rustls can be installed once per process. Later attempts to install the
         // provider fail, which is harmless.
         let _already_installed = rustls::crypto::aws_lc_rs::default_provider().install_default();
@@ -119,11 +146,13 @@ impl App {
         let reloaders = ca_reloader.into_iter().chain(keys_reloader).chain(rules_reloader).collect();
         let instance = Instance::draw(&*rng);
         tracing::info!(%instance, "the list of sidecars names this process by its instance");
-        let context = CopyContext { views: &views, metrics: &metrics, readiness: &readiness, clock: &clock, instance };
+        let interval = intervals.copy;
+        let context =
+            CopyContext { views: &views, metrics: &metrics, readiness: &readiness, clock: &clock, instance, interval };
         let copies = create_copies(&copy, &sync, &authorizations, &context);
         let of_keys = authorizations.into_iter().zip(copies);
         let (stream_clients, copy_writers): (Vec<_>, Vec<_>) =
-            create_stream_clients(&sync, &endpoints, of_keys, &context, &rng).unzip();
+            create_stream_clients((&sync, intervals), &endpoints, of_keys, &context, &rng).unzip();
         let staleness_monitor = StalenessMonitor::new(Arc::clone(&views), readiness.clone(), Arc::clone(&clock));
         let authorizer = create_authorizer((&headers, &denials, &cache), (views, rules), &metrics, clock);
         let check_listener = CheckListener::bind(&listen.grpc)
@@ -280,14 +309,15 @@ fn create_authorizer(
 
 /// Creates the client of each API key with the copy with which it starts, and the writer of its copy.
 fn create_stream_clients<'a>(
-    settings: &'a SyncSettings,
+    (settings, intervals): (&'a SyncSettings, Intervals),
     endpoints: &'a Arc<ArcSwap<Vec<Endpoint>>>,
     of_keys: impl Iterator<Item = (Authorization, CopyOfKey)> + 'a,
     context: &'a CopyContext<'_>,
     rng: &'a Arc<dyn Rng>,
 ) -> impl Iterator<Item = ((StreamClient, Option<StartFromCopy>), Option<CopyWriter>)> + 'a {
-    let CopyContext { views, metrics, readiness, clock, instance } = context;
-    let return_wait = Duration::from_secs(settings.return_seconds.into());
+    let CopyContext { views, metrics, readiness, clock, instance, interval: _ } = context;
+    let ping_interval = Duration::from_secs(settings.ping_seconds.into());
+    let return_wait = ping_interval * intervals.return_pings;
     of_keys.enumerate().map(move |(index, (authorization, copy))| {
         let CopyOfKey { at_start, writer, progress, previous } = copy;
         let client = StreamClient {
@@ -297,7 +327,7 @@ fn create_stream_clients<'a>(
                 authorization,
                 identity: ProcessIdentity { instance: *instance, previous },
                 copy: progress,
-                ping_interval: Duration::from_secs(settings.ping_seconds.into()),
+                ping_interval,
                 clock: Arc::clone(clock),
             },
             addresses: AddressPlan::new(endpoints.load().len(), return_wait, Arc::clone(rng)),

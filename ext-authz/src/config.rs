@@ -70,13 +70,8 @@ pub struct ListenSettings {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SyncSettings {
-    /// The URL of the sync port of the control plane, if there is one.
-    #[serde(deserialize_with = "deserialize_optional_url")]
-    pub url: Option<SyncUrl>,
-    /// The URLs of the sync ports of several replicas of the control plane, in the order of preference.
+    /// The URLs of the sync ports of the replicas of the control plane, in the order of preference.
     pub urls: Vec<SyncUrl>,
-    /// Seconds after which the sidecar tries to return to the first of `urls`.
-    pub return_seconds: u32,
     /// A PEM file with the trusted CA certificates. If `None`, the CA certificates of the system are trusted.
     #[serde(deserialize_with = "deserialize_optional_path")]
     pub ca: Option<PathBuf>,
@@ -93,27 +88,15 @@ pub struct SyncSettings {
 }
 
 impl SyncSettings {
-    /// The URLs of the sync ports of the control plane, in the order of preference.
-    pub fn addresses(&self) -> Vec<SyncUrl> {
-        match &self.url {
-            Some(url) => vec![url.clone()],
-            None if self.urls.is_empty() => vec![SyncUrl::default()],
-            None => self.urls.clone(),
-        }
-    }
-
     /// What is wrong with the addresses of the control plane.
     fn address_problems(&self) -> impl Iterator<Item = String> {
-        let Self { url, urls, return_seconds, .. } = self;
+        let urls = &self.urls;
         let repeated = urls.iter().enumerate().find(|(index, url)| urls[..*index].contains(url)).map(|(_, url)| url);
         [
-            (url.is_some() && !urls.is_empty())
-                .then(|| "sync.url, sync.urls: both are set: put all addresses into sync.urls".to_owned()),
+            urls.is_empty().then(|| "sync.urls: at least one address of the control plane is required".to_owned()),
             (urls.len() > MAX_URLS)
                 .then(|| format!("sync.urls: {} addresses are too many: at most {MAX_URLS} are possible", urls.len())),
             repeated.map(|url| format!("sync.urls: {} is listed twice", url.uri())),
-            (!(1..=3600).contains(return_seconds))
-                .then(|| format!("sync.return_seconds: {return_seconds} must be from 1 to 3600")),
         ]
         .into_iter()
         .flatten()
@@ -132,8 +115,6 @@ pub struct CopySettings {
     /// The directory with the copies of this sidecar. If `None`, there are no copies.
     #[serde(deserialize_with = "deserialize_optional_path")]
     pub directory: Option<PathBuf>,
-    /// The shortest time between two writes of a copy without a change, in seconds.
-    pub interval_seconds: u32,
 }
 
 /// The settings of `[routes]`.
@@ -207,7 +188,7 @@ impl Settings {
     fn validate(&self) -> Result<(), ConfigError> {
         let SyncSettings { keys, ping_seconds, max_staleness_seconds, .. } = &self.sync;
         let ListenSettings { grpc, admin } = &self.listen;
-        let CopySettings { directory, interval_seconds } = &self.copy;
+        let CopySettings { directory } = &self.copy;
         let is_relative = directory.as_ref().is_some_and(|path| path.is_relative());
         let has_same_address =
             matches!(grpc, ListenAddress::Tcp(grpc) if grpc == admin.as_str() && !grpc.ends_with(":0"));
@@ -222,10 +203,6 @@ impl Settings {
             (
                 is_relative,
                 "copy.directory: must be an absolute path, such as /var/lib/countersign-ext-authz".to_owned(),
-            ),
-            (
-                !(1..=3600).contains(interval_seconds),
-                format!("copy.interval_seconds: {interval_seconds} must be from 1 to 3600"),
             ),
             (!(1..=60).contains(ping_seconds), format!("sync.ping_seconds: {ping_seconds} must be from 1 to 60")),
             (
@@ -262,11 +239,6 @@ pub fn read_at_most(path: &Path, bytes: usize) -> io::Result<Vec<u8>> {
 fn deserialize_optional_path<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PathBuf>, D::Error> {
     let text = String::deserialize(deserializer)?;
     Ok(Some(text).filter(|text| !text.is_empty()).map(PathBuf::from))
-}
-
-fn deserialize_optional_url<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SyncUrl>, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    if text.is_empty() { Ok(None) } else { text.try_into().map(Some).map_err(serde::de::Error::custom) }
 }
 
 fn deserialize_optional_service<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<ServiceId>, D::Error> {
@@ -320,18 +292,15 @@ mod tests {
     #[test]
     fn error_for_an_invalid_value_names_the_key() {
         for (key, value) in [
-            ("sync.url", "http://control.example.com:8444"),
-            ("sync.url", "control:8444"),
-            ("sync.url", "https://user:password@control.example.com"),
+            ("sync.urls", ""),
+            ("sync.urls", "http://control.example.com:8444"),
+            ("sync.urls", "control:8444"),
+            ("sync.urls", "https://user:password@control.example.com"),
             ("sync.urls", "https://a.example.com, http://b.example.com"),
             ("sync.urls", "https://a.example.com, https://a.example.com"),
-            ("sync.return_seconds", "0"),
-            ("sync.return_seconds", "3601"),
             ("sync.ping_seconds", "0"),
             ("sync.max_staleness_seconds", "2"),
             ("copy.directory", "copies"),
-            ("copy.interval_seconds", "0"),
-            ("copy.interval_seconds", "3601"),
             ("routes.default_service", "billing"),
             ("headers.prefix", "X-Agent-"),
             ("headers.prefix", ""),
@@ -343,28 +312,37 @@ mod tests {
             assert!(error.contains(key), "{key}={value}: {error}");
         }
         for url in ["http://localhost:8444", "http://[::1]:8444", "http://127.0.0.2:1", "https://control.example.com"] {
-            assert!(read(&[("sync.url", url)]).is_ok(), "{url}");
+            assert!(read(&[("sync.urls", url)]).is_ok(), "{url}");
         }
     }
 
     #[test]
-    fn addresses_are_those_of_one_setting_in_its_order() {
-        let urls = |flags: &[(&str, &str)]| {
-            read(flags).map(|settings| {
-                let addresses = settings.sync.addresses();
-                addresses.iter().map(|url| url.uri().to_string()).collect::<Vec<_>>()
-            })
-        };
+    fn addresses_are_in_the_order_of_the_setting_which_can_be_one_text() {
+        let addresses =
+            |settings: Settings| settings.sync.urls.iter().map(|url| url.uri().to_string()).collect::<Vec<_>>();
+        let urls = |flags: &[(&str, &str)]| read(flags).map(addresses);
         assert_eq!(urls(&[]).unwrap(), ["https://127.0.0.1:8444/"]);
-        assert_eq!(urls(&[("sync.url", "https://a:1")]).unwrap(), ["https://a:1/"]);
-        let two = ("sync.urls", "https://b:1, https://a:1");
-        assert_eq!(urls(&[two]).unwrap(), ["https://b:1/", "https://a:1/"]);
-        let error = urls(&[two, ("sync.url", "https://a:1")]).unwrap_err();
-        assert!(error.contains("sync.url, sync.urls: both are set"), "{error}");
+        assert_eq!(urls(&[("sync.urls", "https://a:1")]).unwrap(), ["https://a:1/"]);
+        assert_eq!(urls(&[("sync.urls", "https://b:1, https://a:1")]).unwrap(), ["https://b:1/", "https://a:1/"]);
         let many = |count: usize| (0..count).map(|port| format!("https://a:{port}")).collect::<Vec<_>>().join(",");
         assert_eq!(urls(&[("sync.urls", &many(16))]).unwrap().len(), 16);
         let error = urls(&[("sync.urls", &many(17))]).unwrap_err();
         assert!(error.contains("sync.urls: 17 addresses are too many"), "{error}");
+        let file = tempfile::NamedTempFile::new().unwrap();
+        for (value, expected) in [
+            ("\"https://a:1\"", &["https://a:1/"][..]),
+            ("[\"https://b:1\", \"https://a:1\"]", &["https://b:1/", "https://a:1/"]),
+        ] {
+            std::fs::write(file.path(), format!("[sync]\nurls = {value}\nkeys = \"{API_KEY}\"\n")).unwrap();
+            let settings = super::read(Some(file.path().to_owned()), vec![], vec![]).unwrap();
+            assert_eq!(addresses(settings), expected, "{value}");
+        }
+    }
+
+    #[test]
+    fn merged_setting_is_refused_with_the_name_of_the_one_that_remains() {
+        let error = read(&[("sync.url", "https://a:1")]).unwrap_err();
+        assert_eq!(error, "unknown setting `sync.url` in a flag: did you mean `sync.urls`?");
     }
 
     #[test]

@@ -19,7 +19,7 @@ pub use file::{CopyDirectory, StoredView, path_in};
 pub use lock::LockError;
 pub use seal::CopyKey;
 pub use startup::CopyAtStart;
-pub use writer::{CopyWriter, WriterState};
+pub use writer::{CopyWriter, WriterState, copy_interval};
 
 #[cfg(test)]
 mod tests;

@@ -28,7 +28,7 @@ pub mod rules;
 pub mod sync;
 pub mod view;
 
-pub use app::{App, AuthorizerError};
+pub use app::{App, AuthorizerError, Intervals};
 pub use config::Settings;
 
 use countersign_process::{Clock, Shutdown, SystemRng};

@@ -25,7 +25,7 @@ struct Flags {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
-    /// A setting, such as `sync.url=https://control-plane:8444`. Can be repeated. Overrides the file and the
+    /// A setting, such as `sync.urls=https://control-plane:8444`. Can be repeated. Overrides the file and the
     /// environment.
     #[arg(long, value_name = "KEY=VALUE", value_parser = parse_assignment)]
     set: Vec<(String, String)>,

@@ -67,7 +67,7 @@ fn runs_and_shuts_down_if_the_log_cannot_be_written() {
     let (full_pipe, _reader) = full_pipe();
     for (name, stderr) in [("full disk", full_disk()), ("closed pipe", closed_pipe()), ("full pipe", full_pipe)] {
         let control_plane = TcpListener::bind("127.0.0.1:0").unwrap();
-        let url = format!("sync.url=http://{}", control_plane.local_addr().unwrap());
+        let url = format!("sync.urls=http://{}", control_plane.local_addr().unwrap());
         let settings = ["sync.keys=svc_sk_test", "listen.grpc=127.0.0.1:0", "listen.admin=127.0.0.1:0", &url];
         let arguments: Vec<&str> = settings.iter().flat_map(|setting| ["--set", setting]).collect();
         let mut child = command(&arguments).stderr(stderr).stdout(Stdio::null()).spawn().unwrap();

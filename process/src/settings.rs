@@ -231,6 +231,18 @@ mod tests {
     }
 
     #[test]
+    fn list_in_the_file_can_be_one_text() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        for (text, expected) in
+            [("\"a\"", &["a"][..]), ("\"a, b\"", &["a", "b"]), ("[\"a, b\"]", &["a, b"]), ("\"\"", &[])]
+        {
+            std::fs::write(file.path(), format!("[tokens]\nkeys = {text}\n")).unwrap();
+            let layers = Layers { file: Some(file.path().to_owned()), ..layers(&[], &[]) };
+            assert_eq!(layers.read::<Settings>().unwrap().tokens.keys, expected, "{text}");
+        }
+    }
+
+    #[test]
     fn refuses_unknown_key_and_suggests_the_nearest() {
         let error = read(&[("COUNTERSIGN_TOKENS__SECOND", "6")], &[]).unwrap_err().to_string();
         assert_eq!(

@@ -60,7 +60,7 @@ def check_sidecar(cluster: Cluster, control_plane: Server) -> None:
         "countersign-ext-authz",
         name="countersign-ext-authz",
         settings=[
-            "syncUrl=https://countersign.identity.svc:8444",
+            "syncUrls=https://countersign.identity.svc:8444",
             "keys.existingSecret=guarded",
             "ca.existingConfigMap=countersign-ca",
             "tests.controlPlaneUrl=https://countersign.identity.svc:8443",

@@ -94,7 +94,7 @@ class Upgrade:
 
     def render_sidecars(self, version: str) -> None:
         values = {
-            "syncUrl": f"https://{HOST}:8444",
+            "syncUrls": f"https://{HOST}:8444",
             "keys": {"existingSecret": "guarded"},
             "ca": {"existingConfigMap": "countersign-ca"},
         }

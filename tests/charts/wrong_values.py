@@ -5,7 +5,7 @@ database: {type: postgresql, existingSecret: db}
 masterKey: {existingSecret: key}
 settings: {humans: {issuers: {corp: {issuer: "https://login.example.com", audience: countersign}}}}
 """
-SIDECAR = "syncUrl: https://countersign.identity.svc:8444\nkeys: {existingSecret: keys}\n"
+SIDECAR = "syncUrls: https://countersign.identity.svc:8444\nkeys: {existingSecret: keys}\n"
 
 WRONG_VALUES = {
     "countersign": [
@@ -57,9 +57,8 @@ WRONG_VALUES = {
         ("trustedProxies: [ingress]", "trustedProxies"),
     ],
     "countersign-ext-authz": [
-        ("{}", "syncUrl is required"),
-        ("syncUrl: https://a:1", "keys.existingSecret is required"),
-        (SIDECAR + "syncUrls: [https://b:1]", "set one of them"),
+        ("{}", "syncUrls is required"),
+        ("syncUrls: https://a:1", "keys.existingSecret is required"),
         (SIDECAR + "kind: DaemonSet\nautoscaling: {enabled: true}", "set autoscaling.enabled to false"),
         (SIDECAR + "networkPolicy: {enabled: true}\nserviceMonitor: {enabled: true}", "set networkPolicy.metricsFrom"),
         (SIDECAR + "ca: {existingSecret: a, existingConfigMap: b}", "ca.existingSecret"),

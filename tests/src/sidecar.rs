@@ -93,7 +93,7 @@ impl Sidecar {
         std::fs::write(&keys_file, keys.join("\n")).expect("the keys can be written");
         let mut arguments = vec![format!("listen.grpc={listen}"), format!("listen.admin={admin}")];
         if !settings.iter().any(|setting| setting.starts_with("sync.urls=")) {
-            arguments.push(format!("sync.url={}", port.url));
+            arguments.push(format!("sync.urls={}", port.url));
         }
         arguments.push(format!("sync.ca={}", port.ca.display()));
         arguments.extend(["log.format=text".to_owned(), "sync.ping_seconds=1".to_owned()]);

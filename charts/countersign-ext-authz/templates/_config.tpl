@@ -1,7 +1,7 @@
 {{/* The settings file of the sidecar. */}}
 {{- define "countersign-ext-authz.config" -}}
 {{- $settings := deepCopy .Values.settings }}
-{{- $sync := ternary (dict "urls" .Values.syncUrls) (dict "url" .Values.syncUrl) (not (empty .Values.syncUrls)) }}
+{{- $sync := dict "urls" .Values.syncUrls }}
 {{- if include "countersign.hasCa" .Values.ca }}
 {{- $_ := set $sync "ca" "/ca/ca.crt" }}
 {{- end }}

@@ -3,16 +3,12 @@
 {{- include "countersign.checkSettings" (list .Values.settings (dict
   "listen" "set listenAddress. The ports of the pods are fixed, and service.port is that of the Service"
   "rules" "set rules"
-  "sync.url" "set syncUrl"
   "sync.urls" "set syncUrls"
   "sync.ca" "set ca"
   "sync.keys" "set keys"
   "copy.directory" "set copy.enabled")) }}
-{{- if and .Values.syncUrl .Values.syncUrls }}
-  {{- fail "syncUrl and syncUrls are both set: set one of them" }}
-{{- end }}
-{{- if not (or .Values.syncUrl .Values.syncUrls) }}
-  {{- fail "syncUrl is required: the URL of the control plane's sync port, such as https://countersign.identity.svc:8444" }}
+{{- if not .Values.syncUrls }}
+  {{- fail "syncUrls is required: the URL of the control plane's sync port, such as https://countersign.identity.svc:8444" }}
 {{- end }}
 {{- if not .Values.keys.existingSecret }}
   {{- fail "keys.existingSecret is required: the name of a Secret whose key `keys` contains API keys of scope sync, one per line (countersign key create --scope sync --out keys)" }}

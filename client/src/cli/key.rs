@@ -27,7 +27,7 @@ pub enum KeyCommand {
         $ countersign key create --scope sync --name sidecar --out sidecar.key\n\n\
         Next: for a key of scope full, export COUNTERSIGN_SERVICE_KEY=KEY, then countersign role create --help\n\
         Next: for a key of scope sync, write it to the file of COUNTERSIGN_SYNC__KEYS_FILE of countersign-ext-authz, \
-        next to COUNTERSIGN_SYNC__URL (the sync port of the control plane, by default 8444) and COUNTERSIGN_SYNC__CA")]
+        next to COUNTERSIGN_SYNC__URLS (the sync port of the control plane, by default 8444) and COUNTERSIGN_SYNC__CA")]
     Create(CreateArgs),
     /// List the API keys of a service, revoked ones included
     #[command(after_help = "Newest first. The control plane does not store the keys themselves.\n\n\

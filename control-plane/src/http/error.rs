@@ -173,7 +173,7 @@ impl ApiError {
         Self::new(ErrorCode::UnsupportedMediaType, message)
     }
 
-    /// The response to a gRPC client, such as a sidecar whose `sync.url` is that of the API. tonic, which the sidecar uses,
+    /// The response to a gRPC client, such as a sidecar whose `sync.urls` has that of the API. tonic, which the sidecar uses,
     /// reads the error from the header.
     pub fn grpc_on_the_api_port() -> Response {
         const MESSAGE: &str = "this is the API; sidecars connect to the sync port (listen.sync)";

@@ -31,6 +31,8 @@ pub struct CopyContext<'a> {
     pub readiness: &'a Readiness,
     pub clock: &'a Arc<dyn Clock>,
     pub instance: Instance,
+    /// The shortest time between two writes of a copy for which no report waits, by the maximum age of its view.
+    pub interval: fn(Duration) -> Duration,
 }
 
 /// Prepares the directory of copies. Returns the copies of all API keys, in their order.
@@ -63,12 +65,11 @@ pub fn create_copies(
         let path = path.display();
         tracing::error!(%path, %error, "copy.directory: cannot prepare the directory for copies of views");
     }
-    let interval = Duration::from_secs(settings.interval_seconds.into());
     let of_key = |(index, (key, authorization)): (usize, (CopyKey, &Authorization))| {
         let (index, previous) = (ApiKeyIndex(index), directory.ended_writer_of(&key));
         let progress = Arc::new(CopyProgress::new(directory.has_file(&key)));
         CopyOfKey {
-            writer: Some(create_writer((index, authorization), &directory, interval, &progress, context)),
+            writer: Some(create_writer((index, authorization), &directory, &progress, context)),
             at_start: Some(create_start((index, key), &directory, sync.staleness_limit(), context)),
             progress: Some(progress),
             previous,
@@ -90,7 +91,7 @@ fn create_start(
     staleness_limit: Option<Duration>,
     context: &CopyContext<'_>,
 ) -> StartFromCopy {
-    let CopyContext { views, metrics, readiness, clock, instance: _ } = context;
+    let CopyContext { views, metrics, readiness, clock, instance: _, interval: _ } = context;
     let copy = CopyAtStart {
         index,
         key,
@@ -106,17 +107,16 @@ fn create_start(
 fn create_writer(
     (index, authorization): (ApiKeyIndex, &Authorization),
     directory: &CopyDirectory,
-    interval: Duration,
     progress: &Arc<CopyProgress>,
     context: &CopyContext<'_>,
 ) -> CopyWriter {
-    let CopyContext { views, metrics, readiness: _, clock, instance } = context;
+    let CopyContext { views, metrics, readiness: _, clock, instance, interval } = context;
     let authorization = Arc::clone(authorization);
     CopyWriter {
         index,
         key: Box::new(move || copy_key(&authorization)),
         directory: directory.clone(),
-        interval,
+        interval: *interval,
         instance: *instance,
         progress: Arc::clone(progress),
         views: Arc::clone(views),

@@ -31,7 +31,7 @@ const TCP_KEEPALIVE: Duration = Duration::from_secs(15);
 /// Creates the endpoints, in the order of preference. Also returns the file with the certificate authorities, if one is configured
 /// and an address uses TLS.
 pub fn sync_endpoints(settings: &SyncSettings) -> Result<(Vec<Endpoint>, Option<LoadedFiles>), AuthorizerError> {
-    let Some(path) = settings.ca.as_ref().filter(|_| settings.addresses().iter().any(SyncUrl::is_tls)) else {
+    let Some(path) = settings.ca.as_ref().filter(|_| settings.urls.iter().any(SyncUrl::is_tls)) else {
         let endpoints = endpoints(settings, &ClientTlsConfig::new().with_native_roots());
         return Ok((endpoints.map_err(|error| AuthorizerError::setting("sync.ca", error))?, None));
     };
@@ -73,7 +73,7 @@ fn endpoints(settings: &SyncSettings, tls: &ClientTlsConfig) -> Result<Vec<Endpo
             .keep_alive_timeout(HTTP2_PING_INTERVAL);
         if url.is_tls() { endpoint.tls_config(tls.clone()).map_err(|error| error.to_string()) } else { Ok(endpoint) }
     };
-    settings.addresses().iter().map(endpoint).collect()
+    settings.urls.iter().map(endpoint).collect()
 }
 
 fn endpoints_with_authorities(settings: &SyncSettings, pem: &[u8]) -> Result<Vec<Endpoint>, String> {

@@ -101,13 +101,6 @@ impl SyncUrl {
     }
 }
 
-impl Default for SyncUrl {
-    /// A control plane on the same host, at its default port.
-    fn default() -> Self {
-        Self(Uri::from_static("https://127.0.0.1:8444"))
-    }
-}
-
 impl TryFrom<String> for SyncUrl {
     type Error = InvalidValue;
 

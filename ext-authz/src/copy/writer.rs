@@ -1,6 +1,6 @@
 //! Writes the copy of one API key, while its view is confirmed.
 //!
-//! A newer confirmation is written after the interval of the settings. What the client of the sync stream has to report is written
+//! A newer confirmation is written after an interval. What the client of the sync stream has to report is written
 //! sooner, because the report waits for the copy. Invariant: writing takes at most 5 % of the time.
 
 use super::{Contact, CopyDirectory, CopyKey};
@@ -12,6 +12,13 @@ use crate::{
 use countersign_process::{Clock, Rng, Shutdown};
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
+/// The longest time after which a newer confirmation is written although no report waits for it.
+const MAX_INTERVAL: Duration = Duration::from_secs(10);
+
+/// The parts of the maximum age of a view of which one may be lost by a start from the copy, because its confirmation is older than
+/// that in memory.
+const PARTS_OF_MAX_AGE: u32 = 60;
+
 /// The interval at which the writer looks for a newer confirmation.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
@@ -21,6 +28,12 @@ const PAUSE_FACTOR: u32 = 20;
 /// The shortest pause before a write for which a report waits. A view is confirmed a little later than it is published.
 const MIN_PAUSE: Duration = Duration::from_millis(10);
 
+/// The time after which a newer confirmation of a view is written although no report waits for it. Checks with the view are denied
+/// when its confirmation is older than `max_age`.
+pub fn copy_interval(max_age: Duration) -> Duration {
+    MAX_INTERVAL.min(max_age / PARTS_OF_MAX_AGE)
+}
+
 /// Writes the copy of one API key.
 pub struct CopyWriter {
     /// The API key, by its index in the settings.
@@ -29,8 +42,8 @@ pub struct CopyWriter {
     pub key: Box<dyn Fn() -> Option<CopyKey> + Send + Sync>,
     /// The directory with the copies.
     pub directory: CopyDirectory,
-    /// The shortest time between two writes for which no report waits.
-    pub interval: Duration,
+    /// The shortest time between two writes for which no report waits: [`copy_interval`].
+    pub interval: fn(Duration) -> Duration,
     /// This process, which the copy names.
     pub instance: Instance,
     /// What the client of the stream has to report, and what is on disk.
@@ -122,6 +135,7 @@ impl CopyWriter {
         let Some((view, contact)) = self.confirmed_view() else {
             return self.progress.write_failed(self.directory.has_file(&key));
         };
+        let interval = (self.interval)(view.max_age());
         let started_at = self.clock.since_boot();
         let (service, revision, agents) = (view.service(), view.revision(), view.agent_count());
         let path = self.directory.path_of(&key);
@@ -139,7 +153,7 @@ impl CopyWriter {
         let result = result.unwrap_or_else(|panic| Err((io::Error::other(panic), true)));
         let now = self.clock.since_boot();
         let pause = now.saturating_sub(started_at) * PAUSE_FACTOR;
-        self.state.next_write = now + self.interval.max(pause);
+        self.state.next_write = now + interval.max(pause);
         self.state.next_awaited_write = if result.is_ok() { now + pause } else { self.state.next_write };
         match result {
             Ok(bytes) => {

@@ -17,6 +17,9 @@ const MIN_BACKOFF: Duration = Duration::from_millis(200);
 /// The longest wait after a failed attempt, without the random part.
 const MAX_BACKOFF: Duration = Duration::from_secs(5);
 
+/// The shortest wait before an attempt to return to the first address, in intervals of pings: a minute, if they have 3 seconds.
+pub const RETURN_PINGS: u32 = 20;
+
 /// A preferred address that is lost sooner after a return than this is not stable: the next return waits longer.
 const STABLE_AFTER: Duration = Duration::from_mins(10);
 

@@ -9,7 +9,7 @@ mod simulated_control_plane;
 mod start_from_copy;
 mod view_checks;
 
-use countersign_ext_authz::{App, config};
+use countersign_ext_authz::{App, Intervals, config};
 use countersign_identity::{AgentHashKey, Claims, Timestamp, TokenId};
 use countersign_process::{BootId, Clock, Shutdown, SystemClock, SystemRng};
 use countersign_proto::v1::{self, follow_response::Message};
@@ -105,12 +105,12 @@ async fn wait_until_serving(address: SocketAddr) {
 }
 
 async fn start_sidecar(url: String, ca: &str) -> App {
-    start_sidecar_with(url, ca, &[]).await
+    start_sidecar_with(url, ca, &[], Intervals::default()).await
 }
 
-async fn start_sidecar_with(url: String, ca: &str, settings: &[(&str, &str)]) -> App {
+async fn start_sidecar_with(url: String, ca: &str, settings: &[(&str, &str)], intervals: Intervals) -> App {
     let flags = [
-        ("sync.url", url),
+        ("sync.urls", url),
         ("sync.ca", ca.to_owned()),
         ("sync.keys", API_KEY.to_owned()),
         ("sync.ping_seconds", "1".to_owned()),
@@ -119,8 +119,8 @@ async fn start_sidecar_with(url: String, ca: &str, settings: &[(&str, &str)]) ->
     ];
     let flags = flags.into_iter().map(|(key, value)| (key.to_owned(), value));
     let settings = settings.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
-    let flags = flags.chain(settings).collect();
-    App::bind(config::read(None, vec![], flags).unwrap(), Arc::new(FixedWallClock), Arc::new(SystemRng)).await.unwrap()
+    let settings = config::read(None, vec![], flags.chain(settings).collect()).unwrap();
+    App::bind_with(settings, Arc::new(FixedWallClock), Arc::new(SystemRng), intervals).await.unwrap()
 }
 
 #[tokio::test]
@@ -209,7 +209,7 @@ async fn denial_body_contains_the_unmet_requirement_only_if_configured() {
     ] {
         let (port, _state, mut streams) = start_control_plane(None).await;
         let url = format!("http://127.0.0.1:{port}");
-        let app = start_sidecar_with(url, "", &[("denials.explain", explain)]).await;
+        let app = start_sidecar_with(url, "", &[("denials.explain", explain)], Intervals::default()).await;
         let (address, shutdown) = (app.grpc_address().unwrap(), Shutdown::default());
         tokio::spawn(app.serve(shutdown.clone()));
         let mut envoy = AuthorizationClient::connect(format!("http://{address}")).await.unwrap();

@@ -32,7 +32,11 @@ pub(super) struct RunningSidecar {
 
 impl RunningSidecar {
     pub(super) async fn start(url: &str, settings: &[(&str, &str)]) -> Self {
-        let app = start_sidecar_with(url.to_owned(), "", settings).await;
+        Self::start_with(url, settings, Intervals::default()).await
+    }
+
+    async fn start_with(url: &str, settings: &[(&str, &str)], intervals: Intervals) -> Self {
+        let app = start_sidecar_with(url.to_owned(), "", settings, intervals).await;
         let (check_address, shutdown) = (app.grpc_address().unwrap(), Shutdown::default());
         let admin_address = app.admin_address().unwrap();
         Self { check_address, admin_address, server: tokio::spawn(app.serve(shutdown.clone())), shutdown }
@@ -46,9 +50,13 @@ impl RunningSidecar {
 
 impl Fixture {
     async fn new(settings: &[(&str, &str)]) -> Self {
+        Self::with_intervals(settings, Intervals::default()).await
+    }
+
+    async fn with_intervals(settings: &[(&str, &str)], intervals: Intervals) -> Self {
         let (port, state, mut streams) = start_control_plane(None).await;
         let url = format!("http://127.0.0.1:{port}");
-        let sidecar = RunningSidecar::start(&url, settings).await;
+        let sidecar = RunningSidecar::start_with(&url, settings, intervals).await;
         let stream = next_stream(&mut streams).await;
         Self { streams, stream, state, url, sidecar }
     }
@@ -136,8 +144,9 @@ async fn report_waits_for_the_copy_and_the_next_process_names_the_earlier_one() 
     let folder = tempfile::tempdir().unwrap();
     let directory = folder.path().join("copies");
     // Only a change for which a report waits is written before the interval has passed.
-    let settings = [("copy.directory", directory.to_str().unwrap()), ("copy.interval_seconds", "3600")];
-    let mut first = Fixture::new(&settings).await;
+    let intervals = Intervals { copy: |_| Duration::from_hours(1), ..Intervals::default() };
+    let settings = [("copy.directory", directory.to_str().unwrap())];
+    let mut first = Fixture::with_intervals(&settings, intervals).await;
     first.stream.send(snapshot()).await;
     assert_eq!(next_report(&mut first.stream).await, Some(Report::Applied(TOKEN_REVISION)));
     wait_for_copy(&directory).await;
@@ -150,7 +159,7 @@ async fn report_waits_for_the_copy_and_the_next_process_names_the_earlier_one() 
     std::fs::remove_dir(&path).unwrap();
 
     // A second process has no copies, so its reports do not wait, and it leaves.
-    let second = RunningSidecar::start(&first.url, &settings).await;
+    let second = RunningSidecar::start_with(&first.url, &settings, intervals).await;
     let mut stream = next_stream(&mut first.streams).await;
     assert_ne!(instance_of(&stream), instance_of(&first.stream));
     assert_eq!(stream.hello.previous_instance, [0; 0]);
@@ -166,7 +175,7 @@ async fn report_waits_for_the_copy_and_the_next_process_names_the_earlier_one() 
     while let Some(report) = next_report(&mut of_first).await {
         assert_eq!(report, Report::Applied(LATER));
     }
-    let _third = RunningSidecar::start(&url, &settings).await;
+    let _third = RunningSidecar::start_with(&url, &settings, intervals).await;
     let stream = next_stream(&mut streams).await;
     assert_eq!(stream.hello.previous_instance, instance_of(&of_first));
 }
@@ -178,7 +187,8 @@ async fn return_to_the_first_address_opens_a_stream_that_is_no_probe() {
     let (second_port, second_state, mut second_streams) = start_control_plane(None).await;
     first_state.refuse_streams.store(true, Ordering::SeqCst);
     let urls = format!("http://127.0.0.1:{first_port},http://127.0.0.1:{second_port}");
-    let sidecar = RunningSidecar::start("", &[("sync.urls", &urls), ("sync.return_seconds", "1")]).await;
+    let intervals = Intervals { return_pings: 1, ..Intervals::default() };
+    let sidecar = RunningSidecar::start_with(&urls, &[], intervals).await;
     let mut in_use = next_stream(&mut second_streams).await;
     assert!(!in_use.hello.probe);
     in_use.send(snapshot()).await;
@@ -217,7 +227,7 @@ async fn return_to_the_first_address_opens_a_stream_that_is_no_probe() {
 async fn hello_states_the_revision_of_an_older_copy() {
     let folder = tempfile::tempdir().unwrap();
     let directory = folder.path().join("copies");
-    let settings = [("copy.directory", directory.to_str().unwrap()), ("copy.interval_seconds", "1")];
+    let settings = [("copy.directory", directory.to_str().unwrap())];
     let mut fixture = Fixture::new(&settings).await;
     fixture.stream.send(snapshot()).await;
     assert_eq!(next_report(&mut fixture.stream).await, Some(Report::Applied(TOKEN_REVISION)));

@@ -55,6 +55,14 @@ impl KnownKeys {
         (distance * 4 <= nearest.len().max(key.len())).then_some(nearest)
     }
 
+    /// Converts one text in the file to a list, if the default is a list.
+    pub(super) fn split_text(&self, key: &str, value: Value) -> Value {
+        match (&value.kind, self.find(key).map(|default| &default.kind)) {
+            (ValueKind::String(text), Some(ValueKind::Array(_))) => self.parse(key, text.clone()).into(),
+            _ => value,
+        }
+    }
+
     /// Converts text to a value. If the default is a list, the text is split at commas and line ends.
     pub(super) fn parse(&self, key: &str, text: String) -> ValueKind {
         match self.find(key).map(|value| &value.kind) {

@@ -67,6 +67,7 @@ impl MergedSettings {
             match read_file(path).and_then(|text| read_toml(path, &text)) {
                 Ok(file) => {
                     for (key, value) in flatten(&file.cache) {
+                        let value = known_keys.split_text(&key, value);
                         merged.set(&known_keys, &key, value, Source::File(path.clone()));
                     }
                 }

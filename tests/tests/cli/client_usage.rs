@@ -144,7 +144,7 @@ fn help_texts_are_wrapped_once() {
             "Registering the same again returns the same agent, in its current status.",
         ),
         (&["doctor", "--help"], "Exit code 0 if no check failed, otherwise that of the first failure."),
-        (&["key", "create", "--help"], "next to COUNTERSIGN_SYNC__URL (the sync port"),
+        (&["key", "create", "--help"], "next to COUNTERSIGN_SYNC__URLS (the sync port"),
         (&["--help"], "which override the profile (~/.config/countersign/NAME.toml)."),
     ] {
         let mut command = shell.command(arguments);

@@ -125,7 +125,7 @@ async fn replaced_certificate_authority_is_used_for_the_next_connection() {
 async fn sidecar_with_the_url_of_the_api_is_told_about_the_sync_port() {
     let control = ControlPlane::start_one_with(&[]).await;
     let url = &control.env["URL"];
-    let sidecar = Sidecar::start_with(&control, &[control.key()], &[&format!("sync.url={url}")]);
+    let sidecar = Sidecar::start_with(&control, &[control.key()], &[&format!("sync.urls={url}")]);
     let told = async || sidecar.log().contains("sidecars connect to the sync port (listen.sync)").then_some(());
     eventually("the control plane answers", told, || sidecar.log()).await;
     assert!(sidecar.log().contains(url), "{}", sidecar.log());

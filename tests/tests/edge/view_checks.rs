@@ -169,7 +169,7 @@ async fn start_sidecar(server: &InProcessServer, folder: &TempDir, clock: &Arc<M
     let settings = [
         ("listen.grpc", "127.0.0.1:0".to_owned()),
         ("listen.admin", "127.0.0.1:0".to_owned()),
-        ("sync.url", format!("https://localhost:{}", server.sync.port())),
+        ("sync.urls", format!("https://localhost:{}", server.sync.port())),
         ("sync.ca", folder.path().join("ca.pem").display().to_string()),
         ("sync.keys", InProcessServer::env(folder.path(), "SERVICE_KEY")),
         ("sync.ping_seconds", "1".to_owned()),

@@ -33,7 +33,7 @@ impl Fixture {
         let copies = tempfile::tempdir().unwrap();
         let key = control.create_key(control.service(), "sync").await;
         let directory = format!("copy.directory={}", copies.path().join("copies").display());
-        let sidecar = Sidecar::start_with(&control, &[&key], &[&directory, "copy.interval_seconds=1"]);
+        let sidecar = Sidecar::start_with(&control, &[&key], &[&directory]);
         sidecar.wait_until_ready().await;
         let agent = Agent::register(&control, "agent").await;
         let role = control.create_role("reader", &["read"]).await;
@@ -90,7 +90,7 @@ impl Fixture {
 
 #[tokio::test]
 async fn sidecar_starts_from_its_copy_and_is_healed_when_the_control_plane_is_back() {
-    let mut fixture = Fixture::new(600).await;
+    let mut fixture = Fixture::new(120).await;
     for restart in 0..2 {
         fixture.control.signal("STOP");
         fixture.sidecar.restart();
@@ -147,12 +147,12 @@ async fn older_copy_undoes_a_revocation_only_within_its_own_max_staleness() {
 
 #[tokio::test]
 async fn damaged_and_foreign_copies_are_rejected_and_replaced() {
-    let mut fixture = Fixture::new(600).await;
+    let mut fixture = Fixture::new(120).await;
     let good = fs::read(fixture.file()).unwrap();
     let mut corrupt = good.clone();
     corrupt[good.len() / 2] ^= 1;
     let truncated = good[..good.len() - 1].to_vec();
-    let other = Fixture::new(600).await;
+    let other = Fixture::new(120).await;
     let foreign = fs::read(other.file()).unwrap();
     for (content, reason) in [(corrupt, "corrupt"), (truncated, "truncated"), (foreign, "foreign")] {
         fixture.control.signal("STOP");
@@ -171,7 +171,7 @@ async fn damaged_and_foreign_copies_are_rejected_and_replaced() {
 
 #[tokio::test]
 async fn copy_of_a_refused_key_is_withdrawn_and_removed() {
-    let mut fixture = Fixture::new(600).await;
+    let mut fixture = Fixture::new(120).await;
     let key = fs::read_to_string(fixture.sidecar.keys_file()).unwrap();
     fixture.control.signal("STOP");
     fixture.sidecar.restart();
@@ -218,7 +218,7 @@ fn explain_copy(fixture: &Fixture, keys_file: &Path, settings: &[&str]) -> (Opti
 
 #[tokio::test]
 async fn explain_decides_with_the_copy_also_while_a_sidecar_uses_it() {
-    let mut fixture = Fixture::new(600).await;
+    let mut fixture = Fixture::new(120).await;
     let keys_file = fixture.sidecar.keys_file();
     let explanation = |(code, stdout, stderr): (Option<i32>, String, String), expected: i32| {
         assert_eq!(code, Some(expected), "{stdout}{stderr}");
@@ -227,9 +227,9 @@ async fn explain_decides_with_the_copy_also_while_a_sidecar_uses_it() {
     let allowed = explanation(explain_copy(&fixture, &keys_file, &[]), 0);
     assert_eq!((&allowed["decision"], &allowed["service"]), (&json!("allow"), &json!(fixture.control.service())));
     let view = allowed["questions"][1]["detail"].as_str().unwrap();
-    assert!(view.ends_with("stale after 600 s, from the copy on disk"), "{view}");
-    let limited = explanation(explain_copy(&fixture, &keys_file, &["--set", "sync.max_staleness_seconds=500"]), 0);
-    assert!(limited["questions"][1]["detail"].as_str().unwrap().contains("stale after 500 s"), "{limited}");
+    assert!(view.ends_with("stale after 120 s, from the copy on disk"), "{view}");
+    let limited = explanation(explain_copy(&fixture, &keys_file, &["--set", "sync.max_staleness_seconds=100"]), 0);
+    assert!(limited["questions"][1]["detail"].as_str().unwrap().contains("stale after 100 s"), "{limited}");
     let refused = ["--context-extension", "require_permissions=admin"];
     assert_eq!(explanation(explain_copy(&fixture, &keys_file, &refused), 3)["reason"], "permission_missing");
 
@@ -239,7 +239,7 @@ async fn explain_decides_with_the_copy_also_while_a_sidecar_uses_it() {
     let first = explanation(explain_copy(&fixture, &keys_file, &[]), 0);
     let second = explanation(explain_copy(&fixture, &keys_file, &[]), 0);
     let age = |explanation: &Value| explanation["viewAgeMilliseconds"].as_u64().unwrap();
-    assert!(age(&first) < age(&second) && age(&second) < 600_000, "{first}{second}");
+    assert!(age(&first) < age(&second) && age(&second) < 120_000, "{first}{second}");
     assert_eq!(first["revision"], second["revision"]);
     assert_eq!(fs::read(fixture.file()).unwrap(), before);
     fixture.sidecar.restart();
@@ -248,7 +248,7 @@ async fn explain_decides_with_the_copy_also_while_a_sidecar_uses_it() {
 
 #[tokio::test]
 async fn explain_names_why_a_copy_cannot_be_used() {
-    let mut fixture = Fixture::new(600).await;
+    let mut fixture = Fixture::new(120).await;
     let keys_file = fixture.sidecar.keys_file();
     fixture.control.signal("STOP");
     fixture.sidecar.kill();

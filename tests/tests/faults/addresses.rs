@@ -2,6 +2,7 @@
 //! frozen.
 
 use countersign_tests::{Agent, ControlPlane, Postgres, Sidecar, eventually};
+use std::time::Duration;
 
 /// Two replicas, a sidecar that prefers the first, and an agent with a role and a token.
 struct Pair {
@@ -20,7 +21,7 @@ impl Pair {
         let database = postgres.create_database().await;
         let control = ControlPlane::start_pair(&database, [&[], &[]]).await;
         let urls = format!("sync.urls={}", control.sync_urls().join(","));
-        let sidecar = Sidecar::start_with(&control, &[control.key()], &[&urls, "sync.return_seconds=1"]);
+        let sidecar = Sidecar::start_with(&control, &[control.key()], &[&urls]);
         sidecar.wait_until_ready().await;
         let agent = Agent::register(&control, "agent").await;
         let role = control.create_role("reader", &[]).await;
@@ -75,6 +76,11 @@ async fn sidecar_moves_on_from_a_frozen_replica_and_returns_once() {
     pair.wait_for_address(1.0).await;
     assert_eq!(pair.logged(RETURNED), 0);
     pair.control.signal_replica(0, "CONT");
+    // A sidecar that sends a ping each second tries to return after 20 to 40 seconds.
+    for _ in 0..25 {
+        pair.assert_allowed().await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
     pair.wait_for_address(0.0).await;
     assert_eq!((pair.logged(NEXT), pair.logged(RETURNED)), (1, 1), "{}", pair.sidecar.log());
     let returns = pair.series("stream_returns_total", "result=\"ok\",");

@@ -17,6 +17,7 @@ use std::{
         Arc,
         atomic::{AtomicU8, Ordering},
     },
+    time::Duration,
 };
 use tonic::transport::{Channel, Endpoint};
 
@@ -28,6 +29,9 @@ pub const COPYING: usize = 1;
 
 /// All sidecars.
 pub const SIDECARS: [usize; 2] = [PLAIN, COPYING];
+
+/// Copies are written, and sidecars return to the first address, soon enough for a short history.
+const INTERVALS: authz::Intervals = authz::Intervals { copy: |_| Duration::from_secs(1), return_pings: 1 };
 
 /// The length of the random bytes that name a process of a sidecar.
 const INSTANCE_LEN: usize = 16;
@@ -140,13 +144,11 @@ impl Sidecars {
             ("rules.file", self.rules_file().display().to_string()),
         ];
         if sidecar == PLAIN {
-            settings.push(("sync.url", url(plain)));
+            settings.push(("sync.urls", url(plain)));
         } else {
             self.wait_until_copies_are_free().await;
             settings.push(("sync.urls", format!("{},{}", url(first), url(second))));
-            settings.push(("sync.return_seconds", "1".to_owned()));
             settings.push(("copy.directory", self.copies().display().to_string()));
-            settings.push(("copy.interval_seconds", "1".to_owned()));
         }
         let flags = settings.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
         let environment = vec![("COUNTERSIGN_SYNC__KEYS".to_owned(), self.keys.clone())];
@@ -155,7 +157,7 @@ impl Sidecars {
         let (clock, rng) = (Arc::clone(&self.clock), Arc::clone(&self.rng));
         let (sender, addresses) = tokio::sync::oneshot::channel();
         let bind = |_| async move {
-            let app = authz::App::bind(settings, clock, rng).await.unwrap();
+            let app = authz::App::bind_with(settings, clock, rng, INTERVALS).await.unwrap();
             sender.send((app.grpc_address().unwrap(), app.admin_address().unwrap())).unwrap();
             app
         };

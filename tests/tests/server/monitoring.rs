@@ -178,7 +178,7 @@ impl Monitored {
         std::fs::write(&rules, RULES_OF_ROUTES).expect("the file can be written");
         let rules = format!("rules.file={}", rules.display());
         let key = control.create_key(control.service(), "sync").await;
-        let sidecar = Sidecar::start_with(&control, &[&key], &[&directory, "copy.interval_seconds=1", &rules]);
+        let sidecar = Sidecar::start_with(&control, &[&key], &[&directory, &rules]);
         sidecar.wait_until_ready().await;
         let rules = RULES.map(|file| tools::root().join(file));
         let targets =

@@ -66,7 +66,7 @@ fn exit_code_tells_whether_a_later_start_may_succeed() {
     let (missing, no_certificate) = (folder.path().join("missing"), folder.path().join("ca.pem"));
     std::fs::write(&no_certificate, "<html>").unwrap();
     let missing = missing.to_str().unwrap();
-    let ca = |path: &str| [format!("sync.ca={path}"), "sync.url=https://localhost:1".to_owned()];
+    let ca = |path: &str| [format!("sync.ca={path}"), "sync.urls=https://localhost:1".to_owned()];
     let keys = || ("COUNTERSIGN_SYNC__KEYS", "svc_sk_a");
     let cases = [
         (vec![format!("listen.admin={used}")], keys(), 1, "listen.admin: cannot listen on 127.0.0.1:"),
@@ -79,7 +79,7 @@ fn exit_code_tells_whether_a_later_start_may_succeed() {
     ];
     for (settings, (variable, value), code, expected) in cases {
         let defaults =
-            ["listen.grpc=127.0.0.1:0", "listen.admin=127.0.0.1:0", "sync.url=http://127.0.0.1:1", "log.format=text"];
+            ["listen.grpc=127.0.0.1:0", "listen.admin=127.0.0.1:0", "sync.urls=http://127.0.0.1:1", "log.format=text"];
         let mut command = Command::new(tools::binary("countersign-ext-authz"));
         for setting in defaults.into_iter().chain(settings.iter().map(String::as_str)) {
             command.args(["--set", setting]);

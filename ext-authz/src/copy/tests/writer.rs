@@ -29,7 +29,7 @@ impl RunningWriter {
             index: INDEX,
             key: Box::new(|| Some(key(KEY))),
             directory: directory.clone(),
-            interval: Duration::from_hours(1),
+            interval: |_| Duration::from_hours(1),
             instance: INSTANCE,
             progress: Arc::clone(&progress),
             views: Arc::clone(&views),
