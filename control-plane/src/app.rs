@@ -41,7 +41,7 @@ use crate::{
     metrics::Metrics,
     operations::{Context, ContextParts, flush_suppressed_bursts},
     store::Store,
-    sync::{self, SidecarSettings, SyncIntervals},
+    sync::{self, CHANGES_PER_READ, SidecarSettings, SyncIntervals, SyncLimits},
     webhooks::{DispatcherHealth, HttpSender},
 };
 use countersign_process::{Clock, Readiness, Rng, Shutdown, SystemClock, SystemRng, file_reload};
@@ -66,6 +66,8 @@ pub struct Dependencies {
     pub change_poll_interval: Duration,
     /// The intervals of the sync streams.
     pub sync_intervals: SyncIntervals,
+    /// The changes that one read of the database for a sidecar returns.
+    pub changes_per_read: u32,
     /// The interval at which files are read that are loaded again when they change.
     pub file_poll_interval: Duration,
     /// The maximum number of rate-limit windows of unauthenticated callers in memory.
@@ -81,6 +83,7 @@ impl Default for Dependencies {
             resolver: Arc::new(SystemResolver),
             change_poll_interval: sync::POLL_INTERVAL,
             sync_intervals: SyncIntervals::default(),
+            changes_per_read: CHANGES_PER_READ,
             file_poll_interval: file_reload::POLL_INTERVAL,
             max_rate_limit_windows: MAX_UNAUTHENTICATED_WINDOWS,
         }
@@ -115,8 +118,7 @@ impl App {
         let settings = SidecarSettings { issuer: context.issuer().to_owned(), max_staleness: config.max_staleness() };
         let agent_hash_secret = wiring::agent_hash_secret(context_parts).await?;
         let sync_settings = (settings, agent_hash_secret, parts.change_poll_interval);
-        let limits = wiring::sync_limits(&config.sync, parts.sync_intervals);
-        let limits = (limits, state.limits.lookups().clone(), context_parts.clock.clone());
+        let limits = (parts.sync_limits, state.limits.lookups().clone(), context_parts.clock.clone());
         let sync_service =
             servers::sync_service(&mut tasks, context_parts, sync_settings, limits, metrics, &shutdown).await?;
         let limits = PortLimits::new(&config);
@@ -169,7 +171,7 @@ struct Components {
     http_sender: Arc<HttpSender>,
     dispatcher_health: Arc<DispatcherHealth>,
     change_poll_interval: Duration,
-    sync_intervals: SyncIntervals,
+    sync_limits: SyncLimits,
     served_certificate: Arc<ServedCertificate>,
     file_reloads: FileReloads,
     database_lock: Option<database::ServerLock>,
@@ -191,8 +193,8 @@ impl Components {
         let database_lock = database::lock_to_serve(config)?;
         let dispatcher_health = Arc::new(DispatcherHealth::new(dependencies.clock.clone()));
         let health = dispatcher_health.clone();
-        let Dependencies { change_poll_interval, sync_intervals, file_poll_interval, max_rate_limit_windows, .. } =
-            dependencies;
+        let Dependencies { change_poll_interval, file_poll_interval, max_rate_limit_windows, .. } = dependencies;
+        let sync_limits = wiring::sync_limits(config.connections, &dependencies);
         let queue_health = Arc::new(move || health.current());
         let (context, context_parts) =
             wiring::context(config, &public_url, dependencies, queue_health, &metrics).await?;
@@ -226,7 +228,7 @@ impl Components {
             http_sender,
             dispatcher_health,
             change_poll_interval,
-            sync_intervals,
+            sync_limits,
             served_certificate,
             file_reloads,
             database_lock,

@@ -3,7 +3,6 @@
 //! This module depends on no other module. Every key is documented in `config.default.toml`, which is compiled in and defines
 //! the defaults.
 
-mod agents;
 mod connections;
 mod database;
 mod humans;
@@ -15,19 +14,20 @@ mod proxies;
 mod public_url;
 mod quotas;
 mod redis;
+mod registration;
 mod secrets;
 mod webhooks;
 
-pub use agents::{RegistrationSettings, TrustSettings};
 pub use connections::ConnectionSettings;
 pub use database::{DatabaseLocation, DatabaseSettings};
-pub use humans::{AcceptedAlgorithm, HumanSettings, IssuerSettings};
+pub use humans::{HumanSettings, IssuerSettings, KeySource};
 pub use inspection::ConfigInspection;
 pub use limits::LimitSettings;
 pub use listen::ListenSettings;
 pub use proxies::{ProxySettings, TlsMode};
 pub use quotas::QuotaSettings;
-pub use redis::{RedisKind, RedisSettings, SentinelSettings};
+pub use redis::{RedisKind, RedisSettings, RedisTarget};
+pub use registration::RegistrationSettings;
 pub use secrets::SecretSettings;
 pub use webhooks::WebhookSettings;
 
@@ -78,7 +78,7 @@ pub struct Config {
     pub redis: RedisSettings,
     /// Secrets.
     pub secrets: SecretSettings,
-    /// Lifetimes of tokens and challenges.
+    /// Lifetimes of tokens.
     pub tokens: TokenSettings,
     /// Rotation of signing keys.
     pub signing_keys: SigningKeySettings,
@@ -86,9 +86,8 @@ pub struct Config {
     pub registration: RegistrationSettings,
     /// Who may create services.
     pub services: ServiceSettings,
-    /// Feedback about agents.
-    pub trust: TrustSettings,
     /// The issuers of human users' tokens.
+    #[serde(default)]
     pub humans: HumanSettings,
     /// Rules for sidecars.
     pub sync: SyncSettings,
@@ -119,24 +118,15 @@ pub struct TokenSettings {
     access: u32,
     #[serde(rename = "refresh_seconds")]
     refresh: u32,
-    #[serde(rename = "challenge_seconds")]
-    challenge: u32,
 }
 
 impl TokenSettings {
     /// A message for each lifetime that is out of range.
     fn problems(&self) -> impl Iterator<Item = String> {
-        let Self { access, refresh, challenge } = *self;
-        let all = [("access", access), ("refresh", refresh), ("challenge", challenge)];
+        let Self { access, refresh } = *self;
+        let all = [("access", access), ("refresh", refresh)];
         let zero = all.into_iter().filter(|(_, seconds)| *seconds == 0);
-        let zero = zero.map(|(name, _)| format!("tokens.{name}_seconds: 0 must be at least 1"));
-        let too_long = (challenge > refresh && refresh > 0).then(|| {
-            format!(
-                "tokens.challenge_seconds: {challenge} must not exceed tokens.refresh_seconds ({refresh}), because used \
-                 challenges are recorded with the session: reduce the one or increase the other"
-            )
-        });
-        zero.chain(too_long)
+        zero.map(|(name, _)| format!("tokens.{name}_seconds: 0 must be at least 1"))
     }
 }
 
@@ -179,24 +169,6 @@ impl TryFrom<String> for ServiceCreators {
 #[derive(Debug, Clone, Deserialize)]
 pub struct SyncSettings {
     max_staleness_seconds: u32,
-    /// The maximum number of open streams.
-    pub streams: u32,
-    /// The maximum number of open streams of an API key.
-    pub streams_per_key: u32,
-    /// The maximum number of changes that one read for a sidecar returns.
-    pub changes_per_read: u32,
-}
-
-impl SyncSettings {
-    fn problems(&self) -> impl Iterator<Item = String> {
-        let ranges = [
-            ("streams", self.streams, 1_000_000),
-            ("streams_per_key", self.streams_per_key, 1_000_000),
-            ("changes_per_read", self.changes_per_read, 100_000),
-        ];
-        let invalid = ranges.into_iter().filter(|(_, value, max)| !(1..=*max).contains(value));
-        invalid.map(|(name, value, max)| format!("sync.{name}: {value} must be from 1 to {max}"))
-    }
 }
 
 impl Config {
@@ -236,9 +208,7 @@ impl Config {
         ];
         let problems = cases.into_iter().filter(|(is_wrong, _)| *is_wrong).map(|(_, text)| text.to_owned());
         let humans = self.humans.problems(&self.public_url, self.dev);
-        let agents = [self.registration.problem(), self.trust.problem()];
-        let others =
-            self.webhooks.problems().into_iter().chain(self.redis.problem()).chain(agents.into_iter().flatten());
+        let others = self.webhooks.problems().into_iter().chain(self.redis.problem());
         let has_master_key = !self.secrets.master_key.expose_secret().is_empty();
         let database = self.database.problems(self.dev || has_master_key);
         problems
@@ -247,12 +217,12 @@ impl Config {
             .chain(self.limits.problems())
             .chain(self.tokens.problems())
             .chain(self.quotas.problems())
+            .chain(self.registration.problem())
             .chain(self.connections.problems())
             .chain(database)
             .chain(self.secrets.problem())
             .chain(self.log.validation_error())
             .chain(humans)
-            .chain(self.sync.problems())
             .chain(others.map(str::to_owned))
             .collect()
     }
@@ -270,11 +240,6 @@ impl Config {
     /// Lifetime of a session.
     pub fn session_lifetime(&self) -> Duration {
         Duration::from_secs(self.tokens.refresh.into())
-    }
-
-    /// Lifetime of a challenge.
-    pub fn challenge_lifetime(&self) -> Duration {
-        Duration::from_secs(self.tokens.challenge.into())
     }
 
     /// The age at which a signing key is replaced; `None`: never.
@@ -310,25 +275,19 @@ pub const DEVELOPMENT_LIMIT: &str = "1000000";
 const DEVELOPMENT_QUOTA: &str = "1000000";
 
 /// Defaults with --dev; the file, the environment and flags override these defaults.
-const DEVELOPMENT_PRESETS: [(&str, &str); 20] = [
+const DEVELOPMENT_PRESETS: [(&str, &str); 14] = [
     ("data_dir", "countersign-dev"),
     ("listen.api", "127.0.0.1:8443"),
     ("listen.sync", "127.0.0.1:8444"),
     ("listen.admin", "127.0.0.1:9090"),
     ("limits.auth_per_minute", DEVELOPMENT_LIMIT),
-    ("limits.auth_address_per_minute", DEVELOPMENT_LIMIT),
+    ("limits.address_per_minute", DEVELOPMENT_LIMIT),
     ("limits.verification_per_minute", DEVELOPMENT_LIMIT),
     ("limits.management_per_minute", DEVELOPMENT_LIMIT),
     ("limits.feedback_per_minute", DEVELOPMENT_LIMIT),
-    ("limits.failures_per_minute", DEVELOPMENT_LIMIT),
-    ("limits.agent_per_minute", DEVELOPMENT_LIMIT),
-    ("limits.verification_owner_per_minute", DEVELOPMENT_LIMIT),
-    ("limits.management_owner_per_minute", DEVELOPMENT_LIMIT),
-    ("limits.feedback_owner_per_minute", DEVELOPMENT_LIMIT),
     ("quotas.services_per_person", DEVELOPMENT_QUOTA),
     ("quotas.agents_per_person", DEVELOPMENT_QUOTA),
-    ("quotas.public_agents", DEVELOPMENT_QUOTA),
-    ("registration.public", "true"),
+    ("registration.public_agents", DEVELOPMENT_QUOTA),
     ("log.format", "text"),
     ("log.level", "info"),
 ];

@@ -99,7 +99,7 @@ class OnPostgresql:
                         "company": {
                             "issuer": Issuer.url,
                             "audience": Issuer.audience,
-                            "jwks_file": "/issuer/jwks.json",
+                            "jwks": "/issuer/jwks.json",
                         }
                     }
                 }

@@ -185,7 +185,7 @@ def example(volume: str, path: str) -> str:
         case "master-key":
             return ("ab" if volume == "master-key" else "cd") * 32
         case "url" if volume == "redis":
-            return "rediss://user:password@redis.example.com:6379/0"
+            return "rediss://user:password@redis.example.com:6379/0?sslrootcert=/redis-ca/ca.crt"
         case "url":
             return "postgres://user:password@db.example.com/countersign?sslmode=verify-full&sslrootcert=/database-ca/ca.crt"
         case "keys":

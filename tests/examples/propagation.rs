@@ -163,13 +163,7 @@ async fn measure(follower_threads: Runtime, stages: &[usize], revocations: usize
 
 impl Bench {
     async fn start(follower_threads: Runtime) -> Self {
-        let control = ControlPlane::start_one_with(&[
-            "connections.per_client=100000",
-            "connections.sync=100000",
-            "sync.streams=100000",
-            "sync.streams_per_key=100000",
-        ])
-        .await;
+        let control = ControlPlane::start_one_with(&["connections.max=100000"]).await;
         let role = control.create_role("reader", &["read"]).await;
         let agent = Agent::register(&control, "agent").await;
         control.assign(&agent.id, &role).await;

@@ -11,6 +11,7 @@
 )]
 
 pub mod agent;
+pub mod audiences;
 pub mod bulk;
 pub mod callgrind;
 pub mod command_line;

@@ -330,3 +330,17 @@ fn copy_sources(from: &Path, to: &Path) {
         fs::copy(&file, target).unwrap();
     }
 }
+
+/// The settings of both servers together.
+const MAX_SETTINGS: usize = 60;
+
+/// A setting stays if somebody who runs the programs would change it. Other values are constants, or follow from another setting.
+#[test]
+fn servers_have_few_settings() {
+    let keys = |file: &str| {
+        let text = fs::read_to_string(tools::root().join(file)).unwrap();
+        text.lines().filter(|line| line.contains(" = ") && !line.starts_with('#')).count()
+    };
+    let count = keys("control-plane/config.default.toml") + keys("ext-authz/config.default.toml");
+    assert!((1..=MAX_SETTINGS).contains(&count), "{count} settings");
+}

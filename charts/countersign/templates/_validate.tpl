@@ -8,8 +8,7 @@
   "secrets" "set masterKey"
   "proxies" "set trustedProxies"
   "database.url" "set database.existingSecret"
-  "redis.url" "set redis.existingSecret"
-  "redis.ca_file" "set redis.ca")) }}
+  "redis.url" "set redis.existingSecret")) }}
 {{- $replicas := ternary .Values.autoscaling.maxReplicas .Values.replicaCount .Values.autoscaling.enabled | int -}}
 {{- $issuers := dig "humans" "issuers" dict .Values.settings -}}
 {{- if include "countersign.usesSqlite" . }}

@@ -64,11 +64,10 @@ fn hint_for_setting(setting: &str) -> Option<String> {
         "quotas.agents_per_person" => {
             "`countersign agent list` shows your agents: use one of them, because a deleted agent counts for 30 more days"
         }
-        "quotas.public_agents" => "countersign login, then register the agent as yours",
+        "registration.public_agents" => "countersign login, then register the agent as yours",
         "quotas.keys_per_service" => {
             "`countersign key list --service SERVICE` shows the keys: revoke one that is not used"
         }
-        "quotas.audiences_per_agent" => "wait until the tokens of the agent for one of the services have expired",
         "services.created_by" => {
             return Some("ask an administrator to create the service and to transfer it to you".to_owned());
         }

@@ -2,20 +2,16 @@
 
 use super::{AppError, database::warn_if_others_have_access};
 use crate::{
-    config::{AcceptedAlgorithm, Config, DatabaseLocation, IssuerSettings},
+    config::{Config, DatabaseLocation, IssuerSettings, KeySource},
     files,
     humans::{
-        AdminClaim, CacheLifetimes, Issuer, IssuerRules, JwksClient, JwsAlgorithm, KeyLocation, OperatorKey,
-        OperatorKeyError, read_key_file,
+        AdminClaim, CacheLifetimes, Issuer, IssuerRules, JwksClient, KeyLocation, OperatorKey, OperatorKeyError,
+        read_key_file,
     },
     metrics::Metrics,
 };
 use countersign_process::{Clock, Rng, file_reload::LoadedFiles};
-use std::{path::PathBuf, sync::Arc, time::Duration};
-
-/// The age at which keys from a file are read again or are not used any more: never, because a changed file is loaded by
-/// `reload`, and a file that cannot be used keeps the previous keys.
-const FILE_LIFETIMES: CacheLifetimes = CacheLifetimes { refresh_after: Duration::MAX, max_age: Duration::MAX };
+use std::{path::PathBuf, sync::Arc};
 
 /// An issuer, and the file from which its keys or its certificate authorities were loaded.
 pub(super) struct ConfiguredIssuer {
@@ -96,12 +92,15 @@ pub(super) async fn build_issuer(
     clock: Arc<dyn Clock>,
     metrics: &Metrics,
 ) -> Result<ConfiguredIssuer, AppError> {
-    let IssuerSettings { iss, audience, jwks_url, jwks_file, ca_file, algorithms, admin_claim, admin_value } = settings;
+    let IssuerSettings { iss, audience, jwks, ca_file, .. } = settings;
     let key = |key: &str| format!("humans.issuers.{name}.{key}");
-    let mut lifetimes =
-        CacheLifetimes { refresh_after: config.humans.keys_refresh_after(), max_age: config.humans.keys_max_age() };
     let mut keys = None;
-    let (location, file) = if jwks_file.as_os_str().is_empty() {
+    let (location, lifetimes, file) = if let KeySource::File(path) = jwks {
+        let json = read_key_file(path).await.map_err(|error| AppError::setting(key("jwks"), error))?;
+        let file = LoadedFiles::new(key("jwks"), &[(path, &json)]);
+        keys = Some((path, json));
+        (KeyLocation::File(path.clone()), CacheLifetimes::FILE, Some((IssuerFile::Keys, file)))
+    } else {
         let authorities =
             files::read_if_set(ca_file).map_err(|error| AppError::setting_file(key("ca_file"), ca_file, error))?;
         let file = authorities
@@ -109,39 +108,21 @@ pub(super) async fn build_issuer(
             .map(|pem| (IssuerFile::Authorities, LoadedFiles::new(key("ca_file"), &[(ca_file, pem)])));
         let client = JwksClient::new(authorities.as_deref(), config.dev)
             .map_err(|error| AppError::setting(key("ca_file"), error))?;
-        let location = match jwks_url.as_str() {
-            "" => KeyLocation::Discovery { issuer: iss.clone(), client },
-            url => {
-                let url = url.parse().map_err(|_| AppError::setting(key("jwks_url"), "not a URL"))?;
+        let location = match jwks {
+            KeySource::Url(url) => {
+                let url = url.parse().map_err(|_| AppError::setting(key("jwks"), "not a URL"))?;
                 KeyLocation::Url { url, client }
             }
+            KeySource::Discovery | KeySource::File(_) => KeyLocation::Discovery { issuer: iss.clone(), client },
         };
-        (location, file)
-    } else {
-        lifetimes = FILE_LIFETIMES;
-        let json = read_key_file(jwks_file).await.map_err(|error| AppError::setting(key("jwks_file"), error))?;
-        let file = LoadedFiles::new(key("jwks_file"), &[(jwks_file, &json)]);
-        keys = Some(json);
-        (KeyLocation::File(jwks_file.clone()), Some((IssuerFile::Keys, file)))
+        (location, CacheLifetimes::FETCHED, file)
     };
-    let admin = AdminClaim { name: admin_claim.clone(), value: admin_value.clone() };
-    let rules = IssuerRules {
-        issuer: iss.clone(),
-        audience: audience.clone(),
-        algorithms: algorithms.iter().map(|algorithm| jws_algorithm(*algorithm)).collect(),
-        admin: (!admin_claim.is_empty()).then_some(admin),
-    };
+    let admin = |(name, value): (&str, &str)| AdminClaim { name: name.to_owned(), value: value.to_owned() };
+    let rules =
+        IssuerRules { issuer: iss.clone(), audience: audience.clone(), admin: settings.admin_claim().map(admin) };
     let issuer = Issuer::new(rules, location, lifetimes, clock, metrics.jwks_fetches(name));
-    if let Some(json) = keys {
-        issuer.set_keys(&json).map_err(|error| AppError::setting_file(key("jwks_file"), jwks_file, error))?;
+    if let Some((path, json)) = keys {
+        issuer.set_keys(&json).map_err(|error| AppError::setting_file(key("jwks"), path, error))?;
     }
     Ok(ConfiguredIssuer { issuer, file })
-}
-
-const fn jws_algorithm(algorithm: AcceptedAlgorithm) -> JwsAlgorithm {
-    match algorithm {
-        AcceptedAlgorithm::RS256 => JwsAlgorithm::Rs256,
-        AcceptedAlgorithm::ES256 => JwsAlgorithm::Es256,
-        AcceptedAlgorithm::EdDSA => JwsAlgorithm::EdDsa,
-    }
 }

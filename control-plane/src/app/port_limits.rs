@@ -13,6 +13,12 @@ const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of connections of a port that have not sent a request yet.
 const MAX_PENDING: usize = 512;
 
+/// One client may have this part of the connections of a port, but at least [`MIN_PER_CLIENT`].
+const CLIENT_PART: usize = 8;
+
+/// Connections to a port that each client may have: many agents or sidecars can have one address.
+const MIN_PER_CLIENT: usize = 1024;
+
 /// Maximum size of a request head in bytes. The maximum exceeds the length of the longest allowed token, so that a token that
 /// is too long still reaches the API, which reports the error.
 const MAX_HEAD_SIZE: u32 = 64 * 1024;
@@ -40,9 +46,8 @@ impl PortLimits {
     pub(super) fn new(config: &Config) -> Self {
         let settings = config.connections;
         let count = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
-        let wanted = [count(settings.api), count(settings.sync)];
-        let (webhook_attempts, _per_target) = config.webhooks.concurrency();
-        let webhook_connections = webhook_attempts + MAX_IDLE_CONNECTIONS;
+        let wanted = [count(settings.max); 2];
+        let webhook_connections = config.webhooks.concurrency() + MAX_IDLE_CONNECTIONS;
         let reserved = RESERVED_DESCRIPTORS + count(config.database.max_connections) + webhook_connections;
         let limit = raise_descriptor_limit();
         let [api, sync] = fit_to_descriptors(wanted, reserved, limit);
@@ -51,13 +56,17 @@ impl PortLimits {
                 open_files = limit,
                 api,
                 sync,
-                "the limit of open files of the process reduces connections.api and connections.sync"
+                "the limit of open files of the process reduces connections.max"
             );
         }
-        let port = |(name, setting), total: usize, streams_resume, protocol| PortSettings {
+        let port = |name, total: usize, streams_resume, protocol| PortSettings {
             name,
-            connections_setting: Some(setting),
-            caps: ConnectionCaps { total, per_client: count(settings.per_client), pending: MAX_PENDING.min(total) },
+            connections_setting: Some("connections.max"),
+            caps: ConnectionCaps {
+                total,
+                per_client: per_client(count(settings.max)),
+                pending: MAX_PENDING.min(total),
+            },
             trusted_proxies: config.proxies.networks(),
             streams_resume,
             first_request_timeout: FIRST_REQUEST_TIMEOUT,
@@ -83,9 +92,21 @@ impl PortLimits {
             handlers_never_wait: false,
             receive_window: SYNC_RECEIVE_WINDOW,
         };
-        Self {
-            api: port(("api", "connections.api"), api, false, api_protocol),
-            sync: port(("sync", "connections.sync"), sync, true, sync_protocol),
-        }
+        Self { api: port("api", api, false, api_protocol), sync: port("sync", sync, true, sync_protocol) }
+    }
+}
+
+/// Maximum number of connections of one client to a port.
+fn per_client(connections: usize) -> usize {
+    (connections / CLIENT_PART).max(MIN_PER_CLIENT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn client_may_have_an_eighth_of_the_connections_and_at_least_1024() {
+        assert_eq!([4, 8192, 8200, 80_000].map(per_client), [1024, 1024, 1025, 10_000]);
     }
 }

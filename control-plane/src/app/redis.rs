@@ -4,7 +4,7 @@ mod tls;
 
 use super::AppError;
 use crate::{
-    config::{Config, RedisKind, RedisSettings, SentinelSettings},
+    config::{Config, RedisKind, RedisTarget},
     ephemeral::{
         MemoryRateLimiter, RateLimiter, RedisClient, RedisEndpoint, RedisRateLimiter, RedisServers, SentinelTarget,
     },
@@ -15,7 +15,6 @@ use countersign_process::{
     Clock,
     file_reload::{FileContents, LoadedFiles},
 };
-use secrecy::SecretString;
 use std::sync::Arc;
 
 /// Length of the name of the Countersign deployment in Redis keys. The name of a deployment consists of the first characters of
@@ -40,20 +39,20 @@ pub(super) async fn connect(
 /// Uses the new contents of the certificate files for the next connections.
 pub(super) fn replace_certificates(
     client: &RedisClient,
-    settings: &RedisSettings,
+    target: &RedisTarget,
     contents: &FileContents,
 ) -> Result<String, AppError> {
-    let certificates = tls::parse_contents(settings, contents)?;
+    let certificates = tls::parse_contents(target, contents)?;
     client.replace_certificates(certificates);
     Ok("certificates for the next connections to Redis".to_owned())
 }
 
 /// The configured Redis, and the files of its certificates. `None` if no Redis is configured.
 pub(super) fn endpoint(config: &Config) -> Result<Option<(RedisEndpoint, Option<LoadedFiles>)>, AppError> {
-    let Some((kind, urls)) = config.redis.endpoints() else { return Ok(None) };
-    let certificates = tls::load_certificates(&config.redis)?;
-    let files = certificates.as_ref().map(|certificates| tls::loaded_files(&config.redis, certificates));
-    let endpoint = RedisEndpoint::new(servers(kind, urls, config.redis.sentinel()), certificates);
+    let Some(target) = config.redis.target() else { return Ok(None) };
+    let certificates = tls::load_certificates(&target)?;
+    let files = certificates.as_ref().map(|certificates| tls::loaded_files(&target, certificates));
+    let endpoint = RedisEndpoint::new(servers(target), certificates);
     endpoint.validate().map_err(|error| AppError::setting("redis.url", error))?;
     Ok(Some((endpoint, files)))
 }
@@ -71,13 +70,11 @@ pub(super) fn rate_limiter(
     }
 }
 
-fn servers(kind: RedisKind, mut urls: Vec<SecretString>, sentinel: SentinelSettings) -> RedisServers {
+fn servers(target: RedisTarget) -> RedisServers {
+    let RedisTarget { kind, mut urls, master, sentinel_user: user, sentinel_password: password, .. } = target;
     match kind {
         RedisKind::Single => RedisServers::Single(urls.pop().unwrap_or_default()),
         RedisKind::Cluster => RedisServers::Cluster(urls),
-        RedisKind::Sentinel => {
-            let SentinelSettings { master, user, password } = sentinel;
-            RedisServers::Sentinel(urls, SentinelTarget { master, user, password })
-        }
+        RedisKind::Sentinel => RedisServers::Sentinel(urls, SentinelTarget { master, user, password }),
     }
 }

@@ -114,9 +114,9 @@ impl<'a> Reloaders<'a> {
         settings: &RedisSettings,
         file: Option<LoadedFiles>,
     ) {
-        if let Some(file) = file {
-            let (client, settings) = (client.clone(), settings.clone());
-            let load = move |contents: &_| redis::replace_certificates(&client, &settings, contents).map_err(reason);
+        if let (Some(file), Some(target)) = (file, settings.target()) {
+            let client = client.clone();
+            let load = move |contents: &_| redis::replace_certificates(&client, &target, contents).map_err(reason);
             self.add(file, Box::new(load));
         }
     }

@@ -4,7 +4,10 @@ use super::{Addresses, AppError, Dependencies, database};
 use crate::{
     address_guard::AddressGuard,
     certificates::{Certificate, CertificateError},
-    config::{self, Config, LimitSettings, QuotaSettings, ServiceCreators, SyncSettings, WebhookSettings},
+    config::{
+        self, Config, ConnectionSettings, LimitSettings, QuotaSettings, RegistrationSettings, ServiceCreators,
+        WebhookSettings,
+    },
     development::{self, Endpoints},
     domain::{
         quota::Quotas,
@@ -26,7 +29,7 @@ use crate::{
     },
     sidecars::Sidecars,
     store::{WriteTransaction, changed_data::ReadLimit, deployment},
-    sync::{AgentHashSecret, STREAM_LIMITS, StreamCaps, StreamsPerKey, SyncIntervals, SyncLimits},
+    sync::{AgentHashSecret, STREAM_LIMITS, StreamCaps, SyncLimits},
     webhooks::{ConcurrencyLimits, DispatcherConfig, DispatcherHealth, HttpSender, WebhookDispatcher},
 };
 use countersign_identity::{Timestamp, agent_hash::HASH_KEY_LEN};
@@ -66,13 +69,8 @@ pub(super) async fn context(
         issuer: issuer.to_owned(),
         access_token_lifetime,
         session_lifetime: config.session_lifetime(),
-        challenge_lifetime: config.challenge_lifetime(),
-        event_retention: config.webhooks.event_retention(),
-        feedback_retention: config.trust.feedback_retention(),
-        unused_agent_retention: config.registration.unused_retention(),
         key_rotation: RotationPolicy::new(config.max_staleness(), config.rotation_age(), access_token_lifetime),
-        public_registration: config.registration.public,
-        quotas: quotas(config.quotas),
+        quotas: quotas(config.quotas, config.registration),
         only_admins_create_services: config.services.created_by == ServiceCreators::Admin,
     };
     let (challenge_keys, keyring) = (master_keys.challenge_keys(), Arc::new(Keyring::new(master_keys)));
@@ -108,35 +106,20 @@ pub(super) async fn agent_hash_secret(parts: &ContextParts) -> Result<AgentHashS
     Ok(AgentHashSecret::new(parts.store.write("set_agent_hash_secret", work).await?))
 }
 
-/// Converts the configured limits of the sync streams.
-pub(super) fn sync_limits(settings: &SyncSettings, intervals: SyncIntervals) -> SyncLimits {
+/// The limits of the sync streams.
+pub(super) fn sync_limits(settings: ConnectionSettings, dependencies: &Dependencies) -> SyncLimits {
     SyncLimits {
-        streams: StreamCaps { total: settings.streams, per_key: StreamsPerKey::new(settings.streams_per_key) },
-        read_limit: ReadLimit::entries(settings.changes_per_read),
-        intervals,
+        streams: StreamCaps::for_connections(settings.max),
+        read_limit: ReadLimit::entries(dependencies.changes_per_read),
+        intervals: dependencies.sync_intervals,
     }
 }
 
 /// Converts the configured quotas.
-const fn quotas(settings: QuotaSettings) -> Quotas {
-    let QuotaSettings {
-        services_per_person,
-        agents_per_person,
-        public_agents,
-        keys_per_service,
-        webhooks_per_service,
-        sessions_per_agent,
-        audiences_per_agent,
-    } = settings;
-    Quotas {
-        services_per_person,
-        agents_per_person,
-        public_agents,
-        keys_per_service,
-        webhooks_per_service,
-        sessions_per_agent,
-        audiences_per_agent,
-    }
+const fn quotas(settings: QuotaSettings, registration: RegistrationSettings) -> Quotas {
+    let QuotaSettings { services_per_person, agents_per_person, keys_per_service, sessions_per_agent } = settings;
+    let RegistrationSettings { public_agents } = registration;
+    Quotas { services_per_person, agents_per_person, public_agents, keys_per_service, sessions_per_agent }
 }
 
 /// Creates the rate limits, and exposes the number of common windows. `limiter` stores the counters.
@@ -152,30 +135,8 @@ pub(super) fn limits(
 
 /// Converts the configured rate limits.
 const fn limits_per_minute(settings: LimitSettings) -> LimitsPerMinute {
-    let LimitSettings {
-        auth,
-        auth_address,
-        verification,
-        management,
-        feedback,
-        failures,
-        agent,
-        verification_owner,
-        management_owner,
-        feedback_owner,
-    } = settings;
-    LimitsPerMinute {
-        auth,
-        auth_address,
-        verification,
-        feedback,
-        management,
-        failures,
-        agent,
-        verification_owner,
-        feedback_owner,
-        management_owner,
-    }
+    let LimitSettings { auth, address, verification, management, feedback } = settings;
+    LimitsPerMinute { auth, address, verification, feedback, management }
 }
 
 /// Builds the HTTP client that sends events. Also returns the file of its certificate authorities, if one is configured.
@@ -199,7 +160,6 @@ pub(super) fn webhook_dispatcher(
     sender: Arc<HttpSender>,
     health: Arc<DispatcherHealth>,
 ) -> WebhookDispatcher {
-    let (total, per_target) = settings.concurrency();
     WebhookDispatcher {
         store: parts.store.clone(),
         keyring: parts.keyring.clone(),
@@ -209,7 +169,7 @@ pub(super) fn webhook_dispatcher(
         config: DispatcherConfig {
             schedule: RetrySchedule::new(settings.retry_pauses()),
             attempt_timeout: settings.attempt_timeout(),
-            limits: ConcurrencyLimits { total, per_target },
+            limits: ConcurrencyLimits::of_total(settings.concurrency()),
         },
         wakeup: parts.dispatcher_wakeup.clone(),
         health,

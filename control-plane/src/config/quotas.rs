@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 /// Upper bound of a quota.
-const MAX_QUOTA: u32 = 1_000_000;
+pub(super) const MAX_QUOTA: u32 = 1_000_000;
 
 /// `[quotas]`
 #[derive(Debug, Clone, Copy, Deserialize)]
@@ -12,38 +12,21 @@ pub struct QuotaSettings {
     pub services_per_person: u32,
     /// Agents that a human user has registered.
     pub agents_per_person: u32,
-    /// Agents that were registered without the token of a human user.
-    pub public_agents: u32,
     /// API keys of a service that are not revoked.
     pub keys_per_service: u32,
-    /// Webhooks of a service, and of the whole Countersign deployment.
-    pub webhooks_per_service: u32,
     /// Live sessions of an agent.
     pub sessions_per_agent: u32,
-    /// Services for which an agent has live access tokens.
-    pub audiences_per_agent: u32,
 }
 
 impl QuotaSettings {
     /// A message for each quota that is not from 1 to [`MAX_QUOTA`].
     pub(super) fn problems(self) -> impl Iterator<Item = String> {
-        let Self {
-            services_per_person,
-            agents_per_person,
-            public_agents,
-            keys_per_service,
-            webhooks_per_service,
-            sessions_per_agent,
-            audiences_per_agent,
-        } = self;
+        let Self { services_per_person, agents_per_person, keys_per_service, sessions_per_agent } = self;
         let all = [
             ("services_per_person", services_per_person),
             ("agents_per_person", agents_per_person),
-            ("public_agents", public_agents),
             ("keys_per_service", keys_per_service),
-            ("webhooks_per_service", webhooks_per_service),
             ("sessions_per_agent", sessions_per_agent),
-            ("audiences_per_agent", audiences_per_agent),
         ];
         let invalid = all.into_iter().filter(|(_, quota)| !(1..=MAX_QUOTA).contains(quota));
         invalid.map(|(name, quota)| format!("quotas.{name}: {quota} must be from 1 to {MAX_QUOTA}"))

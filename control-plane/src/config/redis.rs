@@ -1,4 +1,6 @@
 //! `[redis]`: the Redis that replicas share.
+//!
+//! One URL contains everything: the topology in its scheme, several hosts, and parameters for TLS and for Sentinels.
 
 use redis::{ConnectionAddr, IntoConnectionInfo};
 use reqwest::Url;
@@ -10,22 +12,10 @@ use std::path::PathBuf;
 #[derive(Debug, Clone, Deserialize)]
 pub struct RedisSettings {
     url: SecretString,
-    kind: RedisKind,
-    sentinel_master: String,
-    sentinel_user: String,
-    sentinel_password: SecretString,
-    /// A PEM file of the certificate authorities that are trusted instead of those of the operating system. Empty: the
-    /// authorities of the operating system are trusted.
-    pub ca_file: PathBuf,
-    /// A PEM file of the client certificate chain. Empty: no client certificate.
-    pub certificate: PathBuf,
-    /// A PEM file of the client's private key.
-    pub private_key: PathBuf,
 }
 
 /// The topology of Redis.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "String")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RedisKind {
     /// A single server.
     Single,
@@ -35,206 +25,248 @@ pub enum RedisKind {
     Cluster,
 }
 
-impl TryFrom<String> for RedisKind {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        match text.as_str() {
-            "single" => Ok(Self::Single),
-            "sentinel" => Ok(Self::Sentinel),
-            "cluster" => Ok(Self::Cluster),
-            _ => Err(format!("`{}` must be `single`, `sentinel` or `cluster`", text.escape_debug())),
-        }
-    }
-}
-
-/// The name of the master that the Sentinels monitor, and the credentials for the Sentinels themselves.
+/// The Redis that a URL names.
 #[derive(Debug, Clone)]
-pub struct SentinelSettings {
-    /// The name of the master.
+pub struct RedisTarget {
+    /// The topology.
+    pub kind: RedisKind,
+    /// The URL of each host, without parameters. User, password and database are those of Redis.
+    pub urls: Vec<SecretString>,
+    /// `master`: the name of the master that the Sentinels monitor.
     pub master: String,
-    /// The user for the Sentinels themselves. Empty: the Sentinels require no user.
-    pub user: String,
-    /// The password for the Sentinels themselves. Empty: the Sentinels require no password.
-    pub password: SecretString,
+    /// `sentinel_user`: the user for the Sentinels themselves. Empty: they require no user.
+    pub sentinel_user: String,
+    /// `sentinel_password`: the password for the Sentinels themselves. Empty: they require no password.
+    pub sentinel_password: SecretString,
+    /// `sslrootcert`: a PEM file of the certificate authorities that are trusted instead of those of the operating system.
+    /// Empty: the authorities of the operating system are trusted.
+    pub ca_file: PathBuf,
+    /// `sslcert`: a PEM file of the client certificate chain. Empty: no client certificate.
+    pub certificate: PathBuf,
+    /// `sslkey`: a PEM file of the client's private key.
+    pub private_key: PathBuf,
 }
+
+/// The form of the URL.
+const FORM: &str = "redis.url: must be redis:// or, with TLS, rediss://<user>:<password>@<host>:<port>/<database number>, \
+                    without fragment; for Sentinels and clusters, redis+sentinel:// or redis+cluster:// (rediss+...) with \
+                    one or more hosts, separated by commas";
 
 impl RedisSettings {
-    /// The topology and the URLs. `None` if no Redis is configured.
-    pub fn endpoints(&self) -> Option<(RedisKind, Vec<SecretString>)> {
-        let urls: Vec<_> = self.urls().map(SecretString::from).collect();
-        (!urls.is_empty()).then_some((self.kind, urls))
-    }
-
-    /// The settings that apply to Sentinels only.
-    pub fn sentinel(&self) -> SentinelSettings {
-        let (user, password) = (self.sentinel_user.clone(), self.sentinel_password.clone());
-        SentinelSettings { master: self.sentinel_master.clone(), user, password }
-    }
-
-    fn urls(&self) -> impl Iterator<Item = &str> {
-        self.url.expose_secret().split(',').map(str::trim).filter(|url| !url.is_empty())
+    /// The Redis that replicas share; `None` if none is configured.
+    pub fn target(&self) -> Option<RedisTarget> {
+        self.parse().ok().flatten()
     }
 
     /// Describes the first problem of the `[redis]` settings; `None` if the settings are valid. The returned text never
     /// contains values of the settings.
     pub(super) fn problem(&self) -> Option<&'static str> {
-        let Self {
-            url: _,
+        match self.parse() {
+            Ok(target) => target.and_then(|target| target.problem()),
+            Err(problem) => Some(problem),
+        }
+    }
+
+    fn parse(&self) -> Result<Option<RedisTarget>, &'static str> {
+        let text = self.url.expose_secret().trim();
+        if text.is_empty() {
+            return Ok(None);
+        }
+        let (scheme, rest) = text.split_once("://").ok_or(FORM)?;
+        let (scheme, kind) = match scheme.split_once('+') {
+            None => (scheme, RedisKind::Single),
+            Some((scheme, "sentinel")) => (scheme, RedisKind::Sentinel),
+            Some((scheme, "cluster")) => (scheme, RedisKind::Cluster),
+            Some(_) => return Err(FORM),
+        };
+        let (rest, parameters) = rest.split_once('?').unwrap_or((rest, ""));
+        let (authority, path) =
+            rest.split_once('/').map_or((rest, ""), |(authority, _)| (authority, &rest[authority.len()..]));
+        let (user, hosts) =
+            authority.rsplit_once('@').map_or(("", authority), |(user, hosts)| (&rest[..=user.len()], hosts));
+        let urls: Vec<_> = hosts.split(',').map(|host| format!("{scheme}://{user}{}{path}", host.trim())).collect();
+        if !urls.iter().all(|url| is_acceptable_url(url)) {
+            return Err(FORM);
+        }
+        let mut target = RedisTarget {
             kind,
-            sentinel_master,
-            sentinel_user,
-            sentinel_password,
-            ca_file: _,
-            certificate: _,
-            private_key: _,
-        } = self;
+            urls: urls.into_iter().map(SecretString::from).collect(),
+            master: String::new(),
+            sentinel_user: String::new(),
+            sentinel_password: SecretString::default(),
+            ca_file: PathBuf::new(),
+            certificate: PathBuf::new(),
+            private_key: PathBuf::new(),
+        };
+        target.set_parameters(parameters)?;
+        Ok(Some(target))
+    }
+}
+
+impl RedisTarget {
+    fn set_parameters(&mut self, parameters: &str) -> Result<(), &'static str> {
+        let url = Url::parse(&format!("redis://host?{parameters}")).map_err(|_| FORM)?;
+        if url.fragment().is_some() {
+            return Err(FORM);
+        }
+        for (name, value) in url.query_pairs() {
+            let value = value.into_owned();
+            match &*name {
+                "master" => self.master = value,
+                "sentinel_user" => self.sentinel_user = value,
+                "sentinel_password" => self.sentinel_password = value.into(),
+                "sslrootcert" => self.ca_file = value.into(),
+                "sslcert" => self.certificate = value.into(),
+                "sslkey" => self.private_key = value.into(),
+                _ => {
+                    return Err(
+                        "redis.url: has an unknown parameter; the known ones are sslrootcert, sslcert, sslkey, \
+                                master, sentinel_user and sentinel_password",
+                    );
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn uses_tls(&self) -> bool {
+        self.urls.iter().any(|url| url.expose_secret().starts_with("rediss://"))
+    }
+
+    fn problem(&self) -> Option<&'static str> {
+        let Self { kind, urls, master, sentinel_user, sentinel_password, ca_file, certificate, private_key } = self;
         let uses_sentinels = *kind == RedisKind::Sentinel;
-        let has_master = !sentinel_master.is_empty();
-        let has_user = !sentinel_user.is_empty();
+        let (has_master, has_user) = (!master.is_empty(), !sentinel_user.is_empty());
         let has_password = !sentinel_password.expose_secret().is_empty();
-        let has_plaintext = self.urls().any(|url| !url.starts_with("rediss://"));
-        let has_tls = self.urls().any(|url| url.starts_with("rediss://"));
+        let [has_ca, has_certificate, has_private_key] =
+            [ca_file, certificate, private_key].map(|file| !file.as_os_str().is_empty());
         let cases = [
             (
-                !self.urls().all(is_acceptable_url),
-                "redis.url: must be redis:// or, with TLS, rediss://<user>:<password>@<host>:<port>/<database \
-                 number>, without query and fragment; for Sentinels and clusters, several separated by commas",
-            ),
-            (has_plaintext && has_tls, "redis.url: mixes redis:// and rediss://: use TLS for all servers or for none"),
-            (
-                !self.have_same_credentials(),
-                "redis.url: user, password and database are those of Redis and must be the same in all URLs",
+                *kind == RedisKind::Single && urls.len() > 1,
+                "redis.url: has several hosts: begin it with redis+sentinel:// or redis+cluster://, or leave one host",
             ),
             (
-                *kind == RedisKind::Single && self.urls().count() > 1,
-                "redis.url: has several URLs; set redis.kind to sentinel or cluster, or leave one URL",
-            ),
-            (
-                *kind == RedisKind::Cluster && self.urls().any(|url| database_number(url) != Some(0)),
+                *kind == RedisKind::Cluster && urls.iter().any(|url| database_number(url) != Some(0)),
                 "redis.url: a cluster has only one database: leave its number out",
             ),
             (
                 uses_sentinels && !has_master,
-                "redis.sentinel_master: set it to the name of the master that the Sentinels monitor",
+                "redis.url: add the parameter master, the name of the master that the Sentinels monitor",
             ),
             (
                 !uses_sentinels && (has_master || has_user || has_password),
-                "redis.sentinel_master, redis.sentinel_user, redis.sentinel_password: require redis.kind = \
-                 sentinel: set it, or leave them empty",
+                "redis.url: master, sentinel_user and sentinel_password require redis+sentinel://: begin the URL with it, \
+                 or leave them out",
             ),
-            (has_user && !has_password, "redis.sentinel_password: set it, or leave redis.sentinel_user empty"),
-        ];
-        let files = self.file_problem(has_tls);
-        cases.into_iter().find(|(is_wrong, _)| *is_wrong).map(|(_, text)| text).or(files)
-    }
-
-    fn file_problem(&self, has_tls: bool) -> Option<&'static str> {
-        let [has_ca, has_certificate, has_private_key] =
-            [&self.ca_file, &self.certificate, &self.private_key].map(|file| !file.as_os_str().is_empty());
-        let cases = [
-            (has_ca && !has_tls, "redis.ca_file: requires TLS: use rediss:// in redis.url, or leave it empty"),
+            (has_user && !has_password, "redis.url: add the parameter sentinel_password, or leave sentinel_user out"),
             (
-                (has_certificate || has_private_key) && !has_tls,
-                "redis.certificate, redis.private_key: require TLS: use rediss:// in redis.url, or leave them empty",
+                (has_ca || has_certificate || has_private_key) && !self.uses_tls(),
+                "redis.url: sslrootcert, sslcert and sslkey require TLS: begin the URL with rediss, or leave them out",
             ),
-            (has_private_key && !has_certificate, "redis.certificate: set it, or leave redis.private_key empty"),
-            (has_certificate && !has_private_key, "redis.private_key: set it, or leave redis.certificate empty"),
+            (has_private_key && !has_certificate, "redis.url: add the parameter sslcert, or leave sslkey out"),
+            (has_certificate && !has_private_key, "redis.url: add the parameter sslkey, or leave sslcert out"),
         ];
         cases.into_iter().find(|(is_wrong, _)| *is_wrong).map(|(_, text)| text)
-    }
-
-    /// Whether all URLs have the same user, password and database.
-    fn have_same_credentials(&self) -> bool {
-        let mut credentials = self.urls().map(|url| {
-            let info = url.into_connection_info().ok()?;
-            let redis = info.redis_settings();
-            Some((redis.username().map(str::to_owned), redis.password().map(str::to_owned), redis.db()))
-        });
-        let first = credentials.next();
-        credentials.all(|other| Some(other) == first)
     }
 }
 
 fn is_acceptable_url(text: &str) -> bool {
     let Ok(url) = Url::parse(text) else { return false };
-    let has_valid_parts =
-        url.query().is_none() && url.fragment().is_none() && matches!(url.scheme(), "redis" | "rediss");
+    let has_valid_parts = url.fragment().is_none() && matches!(url.scheme(), "redis" | "rediss");
     let Ok(info) = text.into_connection_info() else { return false };
     has_valid_parts && matches!(info.addr(), ConnectionAddr::Tcp(..) | ConnectionAddr::TcpTls { .. })
 }
 
-fn database_number(url: &str) -> Option<i64> {
-    url.into_connection_info().ok().map(|info| info.redis_settings().db())
+fn database_number(url: &SecretString) -> Option<i64> {
+    url.expose_secret().into_connection_info().ok().map(|info| info.redis_settings().db())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn problem(url: &str, others: &[(&str, &str)]) -> Option<&'static str> {
-        let value = |name: &str| others.iter().find(|(key, _)| *key == name).map_or("", |(_, value)| value).to_owned();
-        let kind = if value("kind").is_empty() { "single".to_owned() } else { value("kind") };
-        let settings = RedisSettings {
-            url: url.into(),
-            kind: kind.try_into().unwrap(),
-            sentinel_master: value("sentinel_master"),
-            sentinel_user: value("sentinel_user"),
-            sentinel_password: value("sentinel_password").into(),
-            ca_file: value("ca_file").into(),
-            certificate: value("certificate").into(),
-            private_key: value("private_key").into(),
-        };
-        assert_eq!(settings.endpoints().is_none(), url.is_empty());
-        settings.problem()
+    fn settings(url: &str) -> RedisSettings {
+        RedisSettings { url: url.into() }
     }
 
     #[test]
-    fn accepts_valid_combinations_of_urls_and_settings() {
-        let (sentinel, master) = (("kind", "sentinel"), ("sentinel_master", "limits"));
-        for (url, others) in [
-            ("", &[][..]),
-            ("redis://redis", &[]),
-            ("rediss://user:pass%20word@redis.example:6380/3", &[("ca_file", "ca.pem")]),
-            ("rediss://redis", &[("certificate", "own.pem"), ("private_key", "own.key")]),
-            ("redis://[::1]:6379", &[]),
-            ("redis://a, redis://b:1", &[sentinel, master]),
-            ("redis://a", &[sentinel, master, ("sentinel_user", "u"), ("sentinel_password", "p")]),
-            ("redis://a,redis://b", &[("kind", "cluster")]),
-        ] {
-            assert_eq!(problem(url, others), None, "{url}");
-        }
-    }
-
-    #[test]
-    fn rejects_invalid_settings_and_names_the_key() {
-        let sentinel = ("kind", "sentinel");
-        for (url, others, key) in [
-            ("localhost:6379", &[][..], "redis.url: must be"),
-            ("http://redis", &[], "redis.url: must be"),
-            ("unix:///redis.sock", &[], "redis.url: must be"),
-            ("rediss://redis#insecure", &[], "redis.url: must be"),
-            ("redis://redis?protocol=resp3", &[], "redis.url: must be"),
-            ("redis://redis/x", &[], "redis.url: must be"),
-            ("redis://a,rediss://b", &[("kind", "cluster")], "redis.url: mixes"),
-            ("redis://:one@a,redis://:two@b", &[("kind", "cluster")], "redis.url: user"),
-            ("redis://a,redis://b", &[], "redis.kind"),
-            ("redis://a/1", &[("kind", "cluster")], "redis.url: a cluster"),
-            ("redis://a", &[sentinel], "redis.sentinel_master"),
-            ("redis://a", &[("sentinel_master", "limits")], "redis.kind"),
-            ("redis://a", &[sentinel, ("sentinel_master", "m"), ("sentinel_user", "u")], "redis.sentinel_password"),
-            ("redis://a", &[("ca_file", "ca.pem")], "redis.ca_file"),
+    fn accepts_valid_urls() {
+        for (url, kind, urls) in [
+            ("redis://redis", RedisKind::Single, &["redis://redis"][..]),
             (
-                "redis://a",
-                &[("certificate", "c"), ("private_key", "k")],
-                "redis.certificate, redis.private_key: require TLS",
+                "rediss://user:pass%20word@redis.example:6380/3?sslrootcert=ca.pem",
+                RedisKind::Single,
+                &["rediss://user:pass%20word@redis.example:6380/3"],
             ),
-            ("", &[("certificate", "c"), ("private_key", "k")], "redis.certificate, redis.private_key: require TLS"),
-            ("rediss://a", &[("certificate", "c")], "redis.private_key: set it"),
-            ("rediss://a", &[("private_key", "k")], "redis.certificate: set it"),
+            ("rediss://redis?sslcert=own.pem&sslkey=own.key", RedisKind::Single, &["rediss://redis"]),
+            ("redis://[::1]:6379", RedisKind::Single, &["redis://[::1]:6379"]),
+            (
+                "redis+sentinel://:p@a, b:1/2?master=limits",
+                RedisKind::Sentinel,
+                &["redis://:p@a/2", "redis://:p@b:1/2"],
+            ),
+            (
+                "redis+sentinel://a?master=limits&sentinel_user=u&sentinel_password=p",
+                RedisKind::Sentinel,
+                &["redis://a"],
+            ),
+            ("rediss+cluster://a,b", RedisKind::Cluster, &["rediss://a", "rediss://b"]),
+            ("redis+cluster://a", RedisKind::Cluster, &["redis://a"]),
         ] {
-            let problem = problem(url, others).unwrap_or_default();
-            assert!(problem.contains(key), "{url}: {problem}");
+            assert_eq!(settings(url).problem(), None, "{url}");
+            let target = settings(url).target().unwrap();
+            let actual: Vec<_> = target.urls.iter().map(ExposeSecret::expose_secret).collect();
+            assert_eq!((target.kind, actual.as_slice()), (kind, urls), "{url}");
+        }
+        assert!(settings("").problem().is_none() && settings(" ").target().is_none());
+    }
+
+    #[test]
+    fn parameters_are_decoded() {
+        let url = "rediss+sentinel://a?master=limits&sentinel_user=u%26v&sentinel_password=p%3Dq&sslrootcert=/a/ca.pem\
+                   &sslcert=/a/c%20c.pem&sslkey=/a/k.pem";
+        let RedisTarget {
+            master,
+            sentinel_user,
+            sentinel_password,
+            ca_file,
+            certificate,
+            private_key,
+            kind: _,
+            urls: _,
+        } = settings(url).target().unwrap();
+        assert_eq!((&*master, &*sentinel_user, sentinel_password.expose_secret()), ("limits", "u&v", "p=q"));
+        assert_eq!(
+            [ca_file, certificate, private_key].map(|path| path.display().to_string()),
+            ["/a/ca.pem", "/a/c c.pem", "/a/k.pem"]
+        );
+    }
+
+    #[test]
+    fn rejects_invalid_urls_with_the_correction() {
+        for (url, expected) in [
+            ("localhost:6379", "redis.url: must be"),
+            ("http://redis", "redis.url: must be"),
+            ("unix:///redis.sock", "redis.url: must be"),
+            ("rediss://redis#insecure", "redis.url: must be"),
+            ("rediss://redis?sslcert=a&sslkey=b#insecure", "redis.url: must be"),
+            ("redis://redis?protocol=resp3", "redis.url: has an unknown parameter"),
+            ("redis://redis/x", "redis.url: must be"),
+            ("redis+ring://a", "redis.url: must be"),
+            ("redis+cluster://a,rediss://b", "redis.url: must be"),
+            ("redis+cluster://a,", "redis.url: must be"),
+            ("redis://a,b", "redis.url: has several hosts"),
+            ("redis+cluster://a/1", "redis.url: a cluster"),
+            ("redis+sentinel://a", "redis.url: add the parameter master"),
+            ("redis://a?master=limits", "require redis+sentinel://"),
+            ("redis+sentinel://a?master=m&sentinel_user=u", "redis.url: add the parameter sentinel_password"),
+            ("redis://a?sslrootcert=ca.pem", "require TLS"),
+            ("redis://a?sslcert=c&sslkey=k", "require TLS"),
+            ("rediss://a?sslcert=c", "redis.url: add the parameter sslkey"),
+            ("rediss://a?sslkey=k", "redis.url: add the parameter sslcert"),
+        ] {
+            let problem = settings(url).problem().unwrap_or_default();
+            assert!(problem.contains(expected), "{url}: {problem}");
         }
     }
 }

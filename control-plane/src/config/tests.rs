@@ -18,14 +18,8 @@ fn missing_tls_settings_are_rejected_with_possible_corrections() {
 fn development_mode_requires_loopback_and_flags_override_presets() {
     let config = read(&[("listen.api", "127.0.0.1:1234")], true).unwrap();
     assert_eq!(config.listen.api.port(), 1234);
-    assert!(config.registration.public);
+    assert_eq!(config.registration.public_agents, 1_000_000);
     assert!(read(&[("listen.api", "0.0.0.0:1234")], true).unwrap_err().contains("loopback"));
-}
-
-#[test]
-fn challenge_lifetime_must_not_exceed_session_lifetime() {
-    let error = read(&[("tokens.challenge_seconds", "11"), ("tokens.refresh_seconds", "10")], true).unwrap_err();
-    assert!(error.contains("tokens.challenge_seconds"), "{error}");
 }
 
 #[test]
@@ -59,16 +53,16 @@ fn invalid_quota_is_rejected_with_its_name() {
     for (name, value) in [
         ("services_per_person", "0"),
         ("agents_per_person", "1000001"),
-        ("public_agents", "0"),
         ("keys_per_service", "0"),
-        ("webhooks_per_service", "0"),
         ("sessions_per_agent", "0"),
-        ("audiences_per_agent", "0"),
     ] {
         let error = read(&[(&format!("quotas.{name}"), value)], true).unwrap_err();
         assert!(error.contains(&format!("quotas.{name}: {value} must be from 1 to 1000000")), "{error}");
     }
-    assert!(read(&[("quotas.keys_per_service", "1"), ("quotas.public_agents", "1000000")], true).is_ok());
+    assert!(read(&[("quotas.keys_per_service", "1"), ("quotas.sessions_per_agent", "1000000")], true).is_ok());
+    let error = read(&[("registration.public_agents", "1000001")], true).unwrap_err();
+    assert!(error.contains("registration.public_agents: 1000001 must be from 0 to 1000000"), "{error}");
+    assert!(read(&[("registration.public_agents", "0")], true).is_ok());
 }
 
 #[test]
@@ -76,24 +70,12 @@ fn development_mode_raises_all_limits_that_are_not_set() {
     let limits = |flags: &[(&str, &str)], dev| {
         let flags = flags.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
         let limits = Config::read(None, Vec::new(), flags, dev).unwrap().limits;
-        let LimitSettings {
-            auth,
-            auth_address,
-            verification,
-            management,
-            feedback,
-            failures,
-            agent,
-            verification_owner,
-            management_owner,
-            feedback_owner,
-        } = limits;
-        let owner = [verification_owner, management_owner, feedback_owner];
-        ([auth, auth_address, verification, management, feedback, failures, agent], owner)
+        let LimitSettings { auth, address, verification, management, feedback } = limits;
+        [auth, address, verification, management, feedback]
     };
-    assert_eq!(limits(&[], false), ([10, 300, 1000, 100, 50, 300, 120], [20_000, 500, 250]));
-    assert_eq!(limits(&[], true), ([1_000_000; 7], [1_000_000; 3]));
-    assert_eq!(limits(&[("limits.auth_per_minute", "7")], true).0[..2], [7, 1_000_000]);
+    assert_eq!(limits(&[], false), [10, 300, 1000, 100, 50]);
+    assert_eq!(limits(&[], true), [1_000_000; 5]);
+    assert_eq!(limits(&[("limits.auth_per_minute", "7")], true)[..2], [7, 1_000_000]);
 }
 
 #[test]
@@ -117,4 +99,46 @@ fn rotation_age_is_in_days_and_zero_disables_rotation() {
 fn max_staleness_defaults_to_the_access_token_lifetime() {
     let config = read(&[("tokens.access_seconds", "7")], true).unwrap();
     assert_eq!(config.max_staleness(), Duration::from_secs(7));
+}
+
+#[test]
+fn connections_must_be_positive_and_bounded() {
+    for value in ["0", "1000001"] {
+        let error = read(&[("connections.max", value)], true).unwrap_err();
+        assert!(error.contains(&format!("connections.max: {value} must be from 1 to 1000000")), "{error}");
+    }
+}
+
+/// The settings of an issuer with one more setting.
+fn read_issuer(key: &str, value: &str) -> Result<IssuerSettings, String> {
+    let key = format!("humans.issuers.corp.{key}");
+    let required =
+        [("humans.issuers.corp.issuer", "https://login.example"), ("humans.issuers.corp.audience", "countersign")];
+    read(&[&required[..], &[(&key, value)]].concat(), true).map(|config| config.humans.issuers["corp"].clone())
+}
+
+#[test]
+fn source_of_issuer_keys_is_a_url_or_a_file() {
+    let jwks = |value: &str| read_issuer("jwks", value).map(|issuer| issuer.jwks);
+    assert_eq!(jwks(""), Ok(KeySource::Discovery));
+    assert_eq!(jwks("https://login.example/keys"), Ok(KeySource::Url("https://login.example/keys".into())));
+    assert_eq!(jwks("http://127.0.0.1:1/keys"), Ok(KeySource::Url("http://127.0.0.1:1/keys".into())));
+    assert_eq!(jwks("/etc/keys.json"), Ok(KeySource::File("/etc/keys.json".into())));
+    for value in ["http://login.example/keys", "ftp://login.example/keys", "https://user@login.example/"] {
+        assert!(jwks(value).unwrap_err().contains("humans.issuers.corp.jwks: must be an https:// URL"), "{value}");
+    }
+}
+
+#[test]
+fn claim_of_administrators_has_an_optional_value() {
+    let claim = |text: &str| {
+        let issuer = read_issuer("admin_claim", text)?;
+        Ok::<_, String>(issuer.admin_claim().map(|(name, value)| (name.to_owned(), value.to_owned())))
+    };
+    let pair = |name: &str, value: &str| Ok(Some((name.to_owned(), value.to_owned())));
+    assert_eq!(claim(""), Ok(None));
+    assert_eq!(claim("is_admin"), pair("is_admin", ""));
+    assert_eq!(claim("realm_access.roles=boss"), pair("realm_access.roles", "boss"));
+    assert_eq!(claim("groups=cn=admins,dc=example"), pair("groups", "cn=admins,dc=example"));
+    assert!(claim("=boss").unwrap_err().contains("humans.issuers.corp.admin_claim: must be the name of a claim"));
 }

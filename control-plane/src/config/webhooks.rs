@@ -24,22 +24,12 @@ pub struct WebhookSettings {
     retry_seconds: Vec<u32>,
     attempt_seconds: u16,
     concurrency: u16,
-    target_concurrency: u16,
-    retention_days: u16,
 }
 
 impl WebhookSettings {
     /// Describes the problems of these settings.
     pub(super) fn problems(&self) -> Vec<&'static str> {
-        let Self {
-            allowed_networks: _,
-            ca_file: _,
-            retry_seconds,
-            attempt_seconds,
-            concurrency,
-            target_concurrency,
-            retention_days,
-        } = self;
+        let Self { allowed_networks: _, ca_file: _, retry_seconds, attempt_seconds, concurrency } = self;
         let cases = [
             (retry_seconds.len() >= MAX_ATTEMPTS, "webhooks.retry_seconds: must have fewer than 100 pauses"),
             (!(1..=MAX_ATTEMPT_SECONDS).contains(attempt_seconds), "webhooks.attempt_seconds: must be from 1 to 300"),
@@ -47,11 +37,6 @@ impl WebhookSettings {
                 !(2..=MAX_CONCURRENCY).contains(concurrency),
                 "webhooks.concurrency: must be from 2 to 4096 concurrent attempts",
             ),
-            (
-                *target_concurrency == 0 || target_concurrency > concurrency,
-                "webhooks.target_concurrency: must be from 1 to webhooks.concurrency",
-            ),
-            (*retention_days == 0, "webhooks.retention_days: must be at least 1"),
         ];
         cases.into_iter().filter(|(is_wrong, _)| *is_wrong).map(|(_, text)| text).collect()
     }
@@ -76,13 +61,8 @@ impl WebhookSettings {
         Duration::from_secs(self.attempt_seconds.into())
     }
 
-    /// Maximum number of concurrent delivery attempts: in total, and per webhook target.
-    pub fn concurrency(&self) -> (usize, usize) {
-        (self.concurrency.into(), self.target_concurrency.into())
-    }
-
-    /// How long events are kept.
-    pub fn event_retention(&self) -> Duration {
-        Duration::from_hours(24 * u64::from(self.retention_days))
+    /// Maximum number of concurrent delivery attempts.
+    pub fn concurrency(&self) -> usize {
+        self.concurrency.into()
     }
 }

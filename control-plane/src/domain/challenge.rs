@@ -7,9 +7,13 @@
 use aws_lc_rs::hmac;
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use countersign_identity::{AgentId, Revision, ServiceId, Timestamp};
+use std::time::Duration;
 
 /// Prefix of challenge ids.
 pub const PREFIX: &str = "chal_";
+
+/// Time for which an agent can sign a challenge, as in the specification.
+pub const LIFETIME: Duration = Duration::from_mins(5);
 
 const MAC_LEN: usize = 32;
 const VERSION_1: u8 = 1;

@@ -10,25 +10,28 @@ pub const DELETED_SERVICE_COUNTS_FOR: Duration = Duration::from_hours(30 * 24);
 /// without this limit a person who registers and deletes agents could fill the database.
 pub const DELETED_AGENT_COUNTS_FOR: Duration = Duration::from_hours(30 * 24);
 
+/// Maximum number of webhooks of a service, and of the whole Countersign deployment: each event may have a delivery to each of them.
+pub const WEBHOOKS_PER_SERVICE: u32 = 10;
+
+/// Maximum number of services for which an agent has access tokens that have not expired. A change of the agent is sent to all of
+/// them.
+pub const AUDIENCES_PER_AGENT: u32 = 100;
+
 const SECONDS_PER_DAY: u64 = 24 * 60 * 60;
 
-/// The quotas of a deployment.
+/// The quotas that the settings of a deployment set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quotas {
     /// Maximum number of services that a person owns, or has deleted within [`DELETED_SERVICE_COUNTS_FOR`].
     pub services_per_person: u32,
     /// Maximum number of agents that a person has registered, or has deleted within [`DELETED_AGENT_COUNTS_FOR`].
     pub agents_per_person: u32,
-    /// Maximum number of agents that were registered without the token of a human user.
+    /// Maximum number of agents that were registered without the token of a human user. 0: a registration needs a token.
     pub public_agents: u32,
     /// Maximum number of API keys of a service that are not revoked.
     pub keys_per_service: u32,
-    /// Maximum number of webhooks of a service, and of the whole Countersign deployment.
-    pub webhooks_per_service: u32,
     /// Maximum number of live sessions of an agent. A login over the quota ends the oldest session.
     pub sessions_per_agent: u32,
-    /// Maximum number of services for which an agent has access tokens that have not expired.
-    pub audiences_per_agent: u32,
 }
 
 /// A quota that a request would exceed.
@@ -42,15 +45,15 @@ pub enum ExceededQuota {
     PublicAgents(u32),
     /// See [`Quotas::keys_per_service`].
     KeysPerService(u32),
-    /// See [`Quotas::webhooks_per_service`].
-    WebhooksPerService(u32),
-    /// See [`Quotas::audiences_per_agent`].
-    AudiencesPerAgent(u32),
+    /// See [`WEBHOOKS_PER_SERVICE`].
+    WebhooksPerService,
+    /// See [`AUDIENCES_PER_AGENT`].
+    AudiencesPerAgent,
 }
 
 impl ExceededQuota {
-    /// Name of the setting, the maximum, and a message with the next step.
-    pub fn describe(self) -> (&'static str, u32, String) {
+    /// The setting that raises the quota if there is one, the maximum, and a message with the next step.
+    pub fn describe(self) -> (Option<&'static str>, u32, String) {
         let reached = |limit: u32, what: &str, next: &str| format!("The maximum of {limit} {what} is reached: {next}");
         match self {
             Self::ServicesPerPerson(limit) => {
@@ -59,32 +62,35 @@ impl ExceededQuota {
                      more days",
                     DELETED_SERVICE_COUNTS_FOR.as_secs() / SECONDS_PER_DAY
                 );
-                ("services_per_person", limit, reached(limit, "services per person", &next))
+                (Some("quotas.services_per_person"), limit, reached(limit, "services per person", &next))
             }
             Self::AgentsPerPerson(limit) => {
                 let next = format!(
                     "ask the operator to raise the quota; a deleted agent counts for {} more days",
                     DELETED_AGENT_COUNTS_FOR.as_secs() / SECONDS_PER_DAY
                 );
-                ("agents_per_person", limit, reached(limit, "agents per person", &next))
+                (Some("quotas.agents_per_person"), limit, reached(limit, "agents per person", &next))
             }
             Self::PublicAgents(limit) => {
                 let message = "No more agents can be registered without the token of a human user: log in first \
                                (`countersign login`), and send the token";
-                ("public_agents", limit, message.to_owned())
+                (Some("registration.public_agents"), limit, message.to_owned())
             }
             Self::KeysPerService(limit) => {
-                ("keys_per_service", limit, reached(limit, "API keys per service", "revoke a key that is not used"))
+                let message = reached(limit, "API keys per service", "revoke a key that is not used");
+                (Some("quotas.keys_per_service"), limit, message)
             }
-            Self::WebhooksPerService(limit) => {
-                ("webhooks_per_service", limit, reached(limit, "webhooks per service", "delete or change one"))
+            Self::WebhooksPerService => {
+                let limit = WEBHOOKS_PER_SERVICE;
+                (None, limit, reached(limit, "webhooks per service", "delete or change one"))
             }
-            Self::AudiencesPerAgent(limit) => {
+            Self::AudiencesPerAgent => {
+                let limit = AUDIENCES_PER_AGENT;
                 let message = format!(
                     "The agent has unexpired access tokens for {limit} services, the maximum: wait until those for one \
                      service expire"
                 );
-                ("audiences_per_agent", limit, message)
+                (None, limit, message)
             }
         }
     }

@@ -351,7 +351,8 @@ impl From<OperationError> for ApiError {
             OperationError::QuotaExceeded(quota) => {
                 let (setting, limit, message) = quota.describe();
                 let error = Self::new(ErrorCode::Conflict, message).with_other_reason(QUOTA_EXCEEDED);
-                error.with_details([("setting", json!(format!("quotas.{setting}"))), ("limit", json!(limit))])
+                let setting = setting.map(|setting| ("setting", json!(setting)));
+                error.with_details(setting.into_iter().chain([("limit", json!(limit))]))
             }
             OperationError::AgentLeft => {
                 let message = "The agent has left this service. Its owner must readmit the service first";

@@ -95,7 +95,7 @@ mod tests {
     fn rules(name: &str, value: &str) -> IssuerRules {
         let admin = AdminClaim { name: name.to_owned(), value: value.to_owned() };
         let (issuer, audience) = ("https://i.example".to_owned(), "us".to_owned());
-        IssuerRules { issuer, audience, algorithms: Vec::new(), admin: Some(admin).filter(|_| !name.is_empty()) }
+        IssuerRules { issuer, audience, admin: Some(admin).filter(|_| !name.is_empty()) }
     }
 
     fn verify(claims_to_set: &Value, rules: &IssuerRules) -> Result<Human, Refusal> {

@@ -43,6 +43,16 @@ pub struct CacheLifetimes {
     pub max_age: Duration,
 }
 
+impl CacheLifetimes {
+    /// Those of keys that are fetched from the server of an issuer. A key that the issuer has withdrawn is accepted for at most 15
+    /// minutes. An issuer that cannot be reached for an hour has no keys any more: requests with its tokens get 503.
+    pub const FETCHED: Self = Self { refresh_after: Duration::from_mins(15), max_age: Duration::from_hours(1) };
+
+    /// Those of keys from a file: they are never read again by age and never too old, because a changed file is loaded, and a file
+    /// that cannot be used keeps the previous keys.
+    pub const FILE: Self = Self { refresh_after: Duration::MAX, max_age: Duration::MAX };
+}
+
 /// The cached keys of one issuer. All times are measured since boot, with a clock that cannot be set back.
 pub struct KeyCache<S> {
     inner: Arc<Inner<S>>,

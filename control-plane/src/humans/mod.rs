@@ -16,7 +16,7 @@ mod rules;
 mod token;
 
 pub use issuer::Issuer;
-pub use jwk_set::{InvalidJwkSet, JwsAlgorithm};
+pub use jwk_set::InvalidJwkSet;
 pub use key_cache::CacheLifetimes;
 pub use key_source::{JwksClient, KeyLocation, KeySourceError, read_file as read_key_file};
 pub use operator_key::{OperatorKey, OperatorKeyError};

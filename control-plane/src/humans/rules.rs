@@ -1,7 +1,5 @@
 //! The rules that the tokens of an issuer must satisfy.
 
-use super::jwk_set::JwsAlgorithm;
-
 /// The rules for the tokens of one issuer.
 #[derive(Debug, Clone)]
 pub struct IssuerRules {
@@ -9,8 +7,6 @@ pub struct IssuerRules {
     pub issuer: String,
     /// The value that the `aud` of the tokens must be or contain.
     pub audience: String,
-    /// The accepted signature algorithms.
-    pub algorithms: Vec<JwsAlgorithm>,
     /// The claim that identifies administrators. `None` if the issuer has no administrators.
     pub admin: Option<AdminClaim>,
 }

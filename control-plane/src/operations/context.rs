@@ -38,18 +38,8 @@ pub struct OperationConfig {
     pub access_token_lifetime: Duration,
     /// Lifetime of sessions, from the login.
     pub session_lifetime: Duration,
-    /// Lifetime of challenges.
-    pub challenge_lifetime: Duration,
     /// Rules for the rotation of signing keys.
     pub key_rotation: RotationPolicy,
-    /// How long webhook events are stored.
-    pub event_retention: Duration,
-    /// How long feedback about agents is stored.
-    pub feedback_retention: Duration,
-    /// Time after which an agent of a public registration that never logged in is deleted.
-    pub unused_agent_retention: Duration,
-    /// Whether agents may register without the token of a human user.
-    pub public_registration: bool,
     /// Whether only administrators may create services.
     pub only_admins_create_services: bool,
     /// How much persons, services and agents may have.

@@ -24,5 +24,5 @@ mod view_checks;
 
 pub use context::{AgentHashSecret, SidecarSettings, SyncIntervals};
 pub use feed::{FeedReader, POLL_INTERVAL};
-pub use service::{SyncLimits, SyncService};
-pub use stream_limits::{STREAM_LIMITS, StreamCaps, StreamsPerKey};
+pub use service::{CHANGES_PER_READ, SyncLimits, SyncService};
+pub use stream_limits::{STREAM_LIMITS, StreamCaps};

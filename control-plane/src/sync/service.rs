@@ -34,6 +34,10 @@ use tonic::{Request, Response, Status, Streaming};
 /// Maximum number of queued messages to a slow sidecar. A message has about 32 KiB.
 const MAX_QUEUED_MESSAGES: usize = 3;
 
+/// Changes that one read of the database for a snapshot or for missed changes returns. With more, a read is longer, and with fewer, a
+/// snapshot is.
+pub const CHANGES_PER_READ: u32 = 4000;
+
 /// Limits of the sync streams.
 #[derive(Debug, Clone, Copy)]
 pub struct SyncLimits {

@@ -50,6 +50,23 @@ pub struct StreamCaps {
     pub per_key: StreamsPerKey,
 }
 
+/// Open streams of this process, as a multiple of the connections of the sync port.
+const STREAMS_PER_CONNECTION: u32 = 2;
+
+/// An API key may have this part of the connections of the sync port as streams, but at least [`MIN_STREAMS_PER_KEY`].
+const KEY_PART: u32 = 8;
+
+/// Streams that each API key may have: one for each sidecar of a service.
+const MIN_STREAMS_PER_KEY: u32 = 1000;
+
+impl StreamCaps {
+    /// The limits of a sync port with this number of connections.
+    pub fn for_connections(connections: u32) -> Self {
+        let per_key = (connections / KEY_PART).max(MIN_STREAMS_PER_KEY);
+        Self { total: connections.saturating_mul(STREAMS_PER_CONNECTION), per_key: StreamsPerKey::new(per_key) }
+    }
+}
+
 /// A limit that a new stream can exceed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum StreamLimit {
@@ -146,7 +163,7 @@ impl StreamPermit {
         async move {
             displaced.notified().await;
             Status::resource_exhausted(
-                "the services of this owner have more than their share of the streams (sync.streams)",
+                "the services of this owner have more than their share of the streams (connections.max)",
             )
         }
     }
@@ -209,13 +226,13 @@ impl StreamTable {
         let interval = caps.per_key.interval();
         let of_key = self.by_key.get(&key.id).copied().unwrap_or_default();
         if of_key.open >= max {
-            let message = format!("the API key already has {max} open streams (sync.streams_per_key)");
+            let message = format!("the API key already has {max} open streams (connections.max)");
             return Err((StreamLimit::Key, message));
         }
         if of_key.paid_at.max(now) + interval > now + interval * max {
             let per_minute = u64::from(max) * 2;
             let message = format!(
-                "the API key opens streams too often: at most {max} at once and {per_minute} per minute (sync.streams_per_key)"
+                "the API key opens streams too often: at most {max} at once and {per_minute} per minute (connections.max)"
             );
             return Err((StreamLimit::KeyRate, message));
         }
@@ -224,7 +241,7 @@ impl StreamTable {
         let is_full = self.open >= usize::try_from(total).unwrap_or(usize::MAX);
         if is_full && self.by_owner.values().all(|owner| owner.open.len() < of_owner + 2) {
             let message = format!(
-                "the control plane has {total} open streams, {of_owner} of them of this owner, and no owner has more (sync.streams)"
+                "the control plane has {total} open streams, {of_owner} of them of this owner, and no owner has more (connections.max)"
             );
             return Err((StreamLimit::Process, message));
         }

@@ -32,6 +32,16 @@ pub struct ConcurrencyLimits {
     pub per_target: usize,
 }
 
+/// Attempts to one target. More would only queue at the receiver.
+const TARGET_CONCURRENCY: usize = 16;
+
+impl ConcurrencyLimits {
+    /// The limits for so many attempts in total.
+    pub fn of_total(total: usize) -> Self {
+        Self { total, per_target: total.min(TARGET_CONCURRENCY) }
+    }
+}
+
 /// Leased deliveries of all targets, in flight or not.
 pub(super) struct Scheduler {
     limits: ConcurrencyLimits,

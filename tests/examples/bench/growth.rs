@@ -199,14 +199,8 @@ impl View {
 }
 
 /// The settings of a control plane with many streams from one address.
-const STREAM_SETTINGS: [&str; 6] = [
-    "database.url=",
-    "quotas.services_per_person=1000000",
-    "connections.per_client=100000",
-    "connections.sync=100000",
-    "sync.streams=100000",
-    crate::deployment::SETTINGS[0],
-];
+const STREAM_SETTINGS: [&str; 4] =
+    ["database.url=", "quotas.services_per_person=1000000", "connections.max=100000", crate::deployment::SETTINGS[0]];
 
 /// Opens streams as sidecars do, each of a service of its own and over a connection of its own. A task follows each one.
 async fn open_streams(followers: &mut JoinSet<()>, control: &ControlPlane, count: u32) {

@@ -40,10 +40,10 @@ impl TlsFiles {
         self.folder.path().join(name)
     }
 
-    /// Settings of a control plane that uses the client certificate.
-    pub fn settings(&self) -> [String; 3] {
-        [("ca_file", "authority.pem"), ("certificate", "client.pem"), ("private_key", "client.key")]
-            .map(|(key, name)| format!("redis.{key}={}", self.file(name).display()))
+    /// Parameters of `redis.url` for a control plane that uses the client certificate.
+    pub fn parameters(&self) -> [String; 3] {
+        [("sslrootcert", "authority.pem"), ("sslcert", "client.pem"), ("sslkey", "client.key")]
+            .map(|(name, file)| format!("{name}={}", self.file(file).display()))
     }
 
     /// Configuration lines of a server that uses only TLS, also for replication and the cluster bus.

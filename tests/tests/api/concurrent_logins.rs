@@ -1,6 +1,10 @@
 //! Logins and refreshes at the same time, several of which the control plane fulfills in one transaction.
 
-use countersign_tests::{Agent, ControlPlane, Database, HttpResponse, Postgres, control_plane::text};
+use countersign_tests::{
+    Agent, ControlPlane, Database, HttpResponse, Postgres,
+    audiences::{AUDIENCES_PER_AGENT, add_audiences},
+    control_plane::text,
+};
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 use sqlx::{AnyConnection, AssertSqlSafe, Connection as _, Executor as _};
@@ -13,11 +17,11 @@ const MAX_ROUNDS: usize = 50;
 
 const UNKNOWN_SERVICE: &str = "svc_00000000000000000000000001";
 
-/// A control plane whose agents have tokens for one service at a time, and agents that log in.
+/// A control plane, and agents that log in.
 struct Fixture {
     control: ControlPlane,
     agents: Vec<Agent>,
-    /// An agent whose live token is for another service than that of the logins.
+    /// An agent that has live tokens for as many other services as possible.
     elsewhere: Agent,
     /// An agent that is suspended after its challenge was issued.
     suspended: Agent,
@@ -26,7 +30,7 @@ struct Fixture {
 
 impl Fixture {
     async fn start(database: &str) -> Self {
-        let control = ControlPlane::start_with(&[database, "quotas.audiences_per_agent=1"]).await;
+        let control = ControlPlane::start_with(&[database]).await;
         let agents = join_all((0..AGENTS).map(|_| Agent::register(&control, "agent"))).await;
         // Each agent has a role of its own, so that all claims differ.
         for (number, agent) in agents.iter().enumerate() {
@@ -36,6 +40,7 @@ impl Fixture {
         let [elsewhere, suspended] = [Agent::register(&control, "a").await, Agent::register(&control, "b").await];
         let (other, _) = control.create_service(json!({ "name": "other" })).await;
         elsewhere.token_for(&other).await;
+        add_audiences(&control.database_url(), &elsewhere.id, AUDIENCES_PER_AGENT - 1).await;
         let database = Database::connect_to(&control).await;
         Self { control, agents, elsewhere, suspended, database }
     }

@@ -2,20 +2,28 @@
 
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
-use countersign_tests::{Agent, ControlPlane, HttpResponse, InProcessServer, ManualClock, control_plane::text};
+use countersign_tests::{
+    Agent, ControlPlane, HttpResponse, InProcessServer, ManualClock,
+    audiences::{AUDIENCES_PER_AGENT, add_audiences},
+    control_plane::text,
+};
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 use sqlx::{AnyConnection, Connection, Executor};
 
+/// Asserts that a quota refuses the request. `setting` is that which raises the quota; empty: the quota cannot be raised.
 #[track_caller]
 fn assert_quota_exceeded(refused: &HttpResponse, setting: &str, limit: u32) {
     assert_eq!((refused.status, refused.error().1), (409, "CONFLICT"), "{refused:?}");
     let details = &refused.body["error"]["details"];
-    let expected = json!({ "reason": "quota_exceeded", "setting": format!("quotas.{setting}"), "limit": limit });
+    let mut expected = json!({ "reason": "quota_exceeded", "limit": limit });
+    if !setting.is_empty() {
+        expected["setting"] = json!(setting);
+    }
     assert_eq!(details, &expected);
     let message = match setting {
-        "public_agents" => "No more agents can be registered without the token of a human user".to_owned(),
-        "audiences_per_agent" => format!("The agent has unexpired access tokens for {limit} services, the maximum"),
+        "registration.public_agents" => "No more agents can be registered without the token of a human user".to_owned(),
+        "" if limit == 100 => "The agent has unexpired access tokens for 100 services, the maximum".to_owned(),
         _ => format!("The maximum of {limit} "),
     };
     assert!(refused.text("/error/message").starts_with(&message), "{refused:?}");
@@ -32,16 +40,11 @@ async fn ten_at_once(send: impl AsyncFn(usize) -> HttpResponse, created: u16, ex
 
 #[tokio::test]
 async fn persons_and_services_have_at_most_their_quota_also_at_once() {
-    let settings = [
-        "quotas.services_per_person=3",
-        "quotas.agents_per_person=4",
-        "quotas.keys_per_service=5",
-        "quotas.webhooks_per_service=6",
-    ];
+    let settings = ["quotas.services_per_person=3", "quotas.agents_per_person=4", "quotas.keys_per_service=5"];
     let control = ControlPlane::start_with(&settings).await;
     let (alice, bob) = (control.mint_human("alice"), control.mint_human("bob"));
     let create_service = async |_| control.api.send_as(&alice, "POST", "/services", json!({ "name": "s" })).await;
-    assert_quota_exceeded(&ten_at_once(create_service, 201, 3).await, "services_per_person", 3);
+    assert_quota_exceeded(&ten_at_once(create_service, 201, 3).await, "quotas.services_per_person", 3);
     control.api.send_as(&bob, "POST", "/services", json!({ "name": "s" })).await.expect(201);
 
     let key = Agent::register(&control, "Agent").await.key.public_pem().unwrap();
@@ -49,7 +52,7 @@ async fn persons_and_services_have_at_most_their_quota_also_at_once() {
         let body = json!({ "email": "a@example.org", "name": format!("agent {number}"), "publicKey": key });
         control.api.send_as(&alice, "POST", "/auth/register", body).await
     };
-    assert_quota_exceeded(&ten_at_once(register, 201, 4).await, "agents_per_person", 4);
+    assert_quota_exceeded(&ten_at_once(register, 201, 4).await, "quotas.agents_per_person", 4);
     let register = &register;
     let repeated = join_all((0..10).map(|number| async move { register(number).await })).await;
     assert_eq!(repeated.iter().filter(|response| response.status == 201).count(), 4, "existing agents are returned");
@@ -59,7 +62,7 @@ async fn persons_and_services_have_at_most_their_quota_also_at_once() {
     let keys = format!("{service}/keys");
     let create_key =
         async |_| control.api.send_as(&alice, "POST", &keys, json!({ "name": "k", "scope": "full" })).await;
-    assert_quota_exceeded(&ten_at_once(create_key, 201, 5).await, "keys_per_service", 5);
+    assert_quota_exceeded(&ten_at_once(create_key, 201, 5).await, "quotas.keys_per_service", 5);
     let listed = control.api.get_as(&alice, &keys).await.expect(200);
     let path = format!("{keys}/{}", text(&listed["data"][0]["keyId"]));
     control.api.send_as(&alice, "DELETE", &path, Value::Null).await.expect(200);
@@ -69,7 +72,10 @@ async fn persons_and_services_have_at_most_their_quota_also_at_once() {
     let collections = [(alice.as_str(), format!("{service}/webhooks")), (control.human(), "/webhooks".to_owned())];
     for (bearer, collection) in collections {
         let create_target = async |_| control.api.send_as(bearer, "POST", &collection, target.clone()).await;
-        assert_quota_exceeded(&ten_at_once(create_target, 201, 6).await, "webhooks_per_service", 6);
+        for number in 0..4 {
+            create_target(number).await.expect(201);
+        }
+        assert_quota_exceeded(&ten_at_once(create_target, 201, 6).await, "", 10);
     }
 }
 
@@ -93,12 +99,12 @@ async fn status_is_read_from_kept_totals() {
 
 #[tokio::test]
 async fn agents_without_an_owner_have_a_quota_together() {
-    let control = ControlPlane::start_with(&["quotas.public_agents=2"]).await;
+    let control = ControlPlane::start_with(&["registration.public_agents=2"]).await;
     let key = Agent::register(&control, "first").await.key.public_pem().unwrap();
     Agent::register(&control, "second").await;
     let body = json!({ "email": "b@example.org", "name": "third", "publicKey": key });
     let refused = control.api.post("/auth/register", body.clone()).await;
-    assert_quota_exceeded(&refused, "public_agents", 2);
+    assert_quota_exceeded(&refused, "registration.public_agents", 2);
     control.api.send_as(control.human(), "POST", "/auth/register", body).await.expect(201);
 }
 
@@ -126,13 +132,15 @@ async fn login_over_the_quota_ends_the_oldest_session() {
 
 #[tokio::test]
 async fn agent_has_live_tokens_for_at_most_its_quota_of_services() {
-    let control = ControlPlane::start_with(&["quotas.audiences_per_agent=2"]).await;
+    let control = ControlPlane::start().await;
     let (second, _) = control.create_service(json!({ "name": "second" })).await;
     let agent = Agent::register(&control, "Agent").await;
+    // The agent has tokens for 98 other services.
+    add_audiences(&control.database_url(), &agent.id, AUDIENCES_PER_AGENT - 2).await;
     let unbound = agent.login().await;
     agent.token_for(control.service()).await;
     let refused = agent.api().login(&agent.key, &agent.id, Some(&second)).await.unwrap_err().to_string();
-    assert!(refused.contains("The agent has unexpired access tokens for 2 services, the maximum"), "{refused}");
+    assert!(refused.contains("The agent has unexpired access tokens for 100 services, the maximum"), "{refused}");
     agent.token_for(control.service()).await;
 
     let refresh = async |service: Option<&str>| {
@@ -142,7 +150,7 @@ async fn agent_has_live_tokens_for_at_most_its_quota_of_services() {
         }
         control.api.post("/auth/refresh", body).await
     };
-    assert_quota_exceeded(&refresh(Some(&second)).await, "audiences_per_agent", 2);
+    assert_quota_exceeded(&refresh(Some(&second)).await, "", 100);
     refresh(None).await.expect(200);
 }
 

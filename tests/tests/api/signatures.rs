@@ -4,9 +4,10 @@
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use countersign_client::PrivateKey;
-use countersign_tests::{Agent, ControlPlane, HttpResponse, eventually};
+use countersign_tests::{Agent, ControlPlane, HttpResponse, InProcessServer, ManualClock};
 use p256::ecdsa::Signature;
 use serde_json::{Value, json};
+use std::time::Duration;
 
 /// The order n of the curve, in hex.
 const ORDER: &str = "ffffffff00000000ffffffffffffffffbce6faada7179e84f3b9cac2fc632551";
@@ -230,17 +231,29 @@ async fn challenges_that_are_altered_or_from_another_deployment_are_refused() {
 }
 
 #[tokio::test]
-async fn expired_challenges_are_refused() {
-    let control = ControlPlane::start_with(&["tokens.challenge_seconds=1"]).await;
-    let agent = Agent::register(&control, "Signer").await;
-    let earlier_challenge = challenge(&control, &agent).await;
-    let wrong_signature = "00".repeat(64);
-    let expired = async || {
-        Some(authenticate(&control, &earlier_challenge.id, wrong_signature.clone()).await)
-            .filter(|response| response.status == 401)
+async fn challenges_are_refused_from_the_microsecond_of_their_expiry() {
+    let (clock, folder) = (ManualClock::new(), tempfile::tempdir().expect("a temporary folder can be created"));
+    let server = InProcessServer::start(folder.path(), &[], &clock).await;
+    let key = PrivateKey::generate();
+    let pem = key.public_pem().expect("the key can be encoded");
+    let body = json!({ "email": "owner@example.org", "name": "Signer", "publicKey": pem });
+    let agent = server.api.post("/auth/register", body).await.expect(201)["agentId"].clone();
+    let mut challenges = Vec::new();
+    for _ in 0..2 {
+        challenges.push(server.api.post("/auth/challenge", json!({ "agentId": agent })).await.expect(200));
+    }
+    let authenticate = async |challenge: &Value, signature: String| {
+        let body = json!({ "challengeId": challenge["challengeId"], "signature": signature });
+        server.api.post("/auth/authenticate", body).await
     };
-    let refused = eventually("the challenge expires", expired, || control.log()).await;
-    assert_eq!(refused.error(), (401, "AUTHENTICATION_FAILED", "challenge_expired"));
-    let refused = authenticate(&control, &earlier_challenge.id, agent.key.sign(&earlier_challenge.nonce)).await;
-    assert_eq!(refused.error(), (401, "AUTHENTICATION_FAILED", "challenge_expired"));
+    let sign = |challenge: &Value| key.sign(challenge["nonce"].as_str().expect("the challenge has a nonce"));
+    let [accepted, expired] = &challenges[..] else { panic!("two challenges are expected") };
+    clock.advance(Duration::from_mins(5) - Duration::from_micros(1));
+    authenticate(accepted, sign(accepted)).await.expect(200);
+    clock.advance(Duration::from_micros(1));
+    for signature in ["00".repeat(64), sign(expired)] {
+        let refused = authenticate(expired, signature).await;
+        assert_eq!(refused.error(), (401, "AUTHENTICATION_FAILED", "challenge_expired"));
+    }
+    server.server.stop().await;
 }

@@ -39,12 +39,18 @@ fn assert_next(shell: &Shell, code: i32, arguments: &[&str], expected: &[&str]) 
     }
 }
 
+/// The quota of webhooks, which is no setting.
+const WEBHOOKS_PER_SERVICE: usize = 10;
+
 #[tokio::test]
 async fn refusals_of_quotas_name_the_next_step_and_the_setting() {
-    let quotas =
-        ["services_per_person", "agents_per_person", "public_agents", "keys_per_service", "webhooks_per_service"];
-    let settings = quotas.map(|quota| format!("quotas.{quota}=1"));
-    let control = ControlPlane::start_with(&settings.each_ref().map(String::as_str)).await;
+    let settings = [
+        "quotas.services_per_person=1",
+        "quotas.agents_per_person=1",
+        "quotas.keys_per_service=1",
+        "registration.public_agents=1",
+    ];
+    let control = ControlPlane::start_with(&settings).await;
     let mut shell = shell_of(&control, "alice");
     let service = shell.stdout(&["service", "create", "Shop"]);
     assert_next(
@@ -62,12 +68,14 @@ async fn refusals_of_quotas_name_the_next_step_and_the_setting() {
     let list = format!("`countersign key list --service {service}`");
     assert_next(&shell, 1, &key, &[&list, "quotas.keys_per_service"]);
     let webhook = ["webhook", "create", "http://127.0.0.1:9999/", "--out"];
-    shell.stdout(&[&webhook[..], &["first"]].concat());
-    let refused = [&webhook[..], &["second"]].concat();
-    assert_next(&shell, 1, &refused, &["`countersign webhook list --service", "quotas.webhooks_per_service"]);
+    for number in 1..=WEBHOOKS_PER_SERVICE {
+        shell.stdout(&[&webhook[..], &[&*format!("secret-{number}")]].concat());
+    }
+    let refused = [&webhook[..], &["refused"]].concat();
+    assert_next(&shell, 1, &refused, &["`countersign webhook list --service", "change or delete one"]);
     shell.unset("COUNTERSIGN_HUMAN_TOKEN");
     register(&shell, "Public");
-    assert_next(&shell, 1, &second, &["countersign login", "quotas.public_agents"]);
+    assert_next(&shell, 1, &second, &["countersign login", "registration.public_agents"]);
 }
 
 #[tokio::test]

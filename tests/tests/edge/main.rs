@@ -20,6 +20,7 @@ mod rotation;
 mod route_rules;
 mod sidecar;
 mod silent_streams;
+mod stream_limits;
 mod streams;
 mod sync;
 mod sync_pages;

@@ -187,8 +187,8 @@ async fn stream_of_a_revoked_key_ends_without_a_ping() {
 /// Each change of an agent with a role has about 70 bytes.
 #[tokio::test]
 async fn large_change_is_split_and_each_page_of_changes_advances_the_revision() {
-    const AGENTS: usize = 1000;
-    let control = ControlPlane::start_with(&["sync.changes_per_read=700"]).await;
+    const AGENTS: usize = 1500;
+    let control = ControlPlane::start().await;
     let role = control.create_role("reader", &["read"]).await;
     let mut follower = Follower::start(&control, control.key(), 0).await.unwrap();
     let received_revision = follower.snapshot().await.revision;

@@ -8,6 +8,7 @@ use crate::{
     rules,
     sidecars::{COPYING, Network, SIDECARS, Sidecars, request},
 };
+use countersign_control_plane::Dependencies;
 use countersign_tests::{
     HttpClient, HttpResponse, InProcessServer, ManualClock, Server, VerifyOutcome, eventually, sidecar::CheckResult,
 };
@@ -321,10 +322,11 @@ async fn start_control_plane(
         ("public_url", ISSUER.to_owned()),
         ("tokens.access_seconds", token_seconds.to_string()),
         ("sync.max_staleness_seconds", MAX_STALENESS.to_string()),
-        // Snapshots and missed changes consist of many reads.
-        ("sync.changes_per_read", "3".to_owned()),
     ];
-    InProcessServer::start(folder, &settings, clock).await
+    let clock = Arc::clone(clock);
+    // Snapshots and missed changes consist of many reads.
+    let dependencies = Dependencies { clock, changes_per_read: 3, ..Dependencies::default() };
+    InProcessServer::start_with(folder, &settings, dependencies).await
 }
 
 async fn create_service(api: &HttpClient, human: &str, number: usize) -> Service {

@@ -156,13 +156,14 @@ async fn number_of_ratings_of_services_that_the_agent_is_not_known_to_is_limited
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn feedback_is_deleted_after_its_retention_and_its_effect_remains() {
-    let mut server = Fixture::start(&[("trust.feedback_days", "2".to_owned())]).await;
+    let mut server = Fixture::start(&[]).await;
     let key = PrivateKey::generate();
     let agent = server.register(&key, "Agent").await;
     server.client.login(&key, &agent, None).await.unwrap();
     server.rate(&agent, 0).await;
     server.clock.advance(DAY);
     server.rate(&agent, 0).await;
+    server.clock.advance(DAY * 363);
     let path = format!("/trust/agents/{agent}/history");
     let total = async |server: &Fixture| {
         server.api().get_as(&server.env("SERVICE_KEY"), &path).await.expect(200)["pagination"]["total"].clone()
@@ -181,8 +182,7 @@ async fn feedback_is_deleted_after_its_retention_and_its_effect_remains() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn public_agent_that_never_logs_in_is_deleted_and_frees_its_place() {
-    let settings = [("quotas.public_agents", "2".to_owned()), ("registration.public_unused_days", "3".to_owned())];
-    let mut server = Fixture::start(&settings).await;
+    let mut server = Fixture::start(&[("registration.public_agents", "2".to_owned())]).await;
     let human = mint_human(server.folder(), "developer", 30 * 24);
     let keys = [PrivateKey::generate(), PrivateKey::generate(), PrivateKey::generate()];
     let unused = server.register(&keys[0], "unused").await;
@@ -193,7 +193,7 @@ async fn public_agent_that_never_logs_in_is_deleted_and_frees_its_place() {
     let challenge = async |server: &Fixture, agent: &str| {
         server.api().post("/auth/challenge", json!({ "agentId": agent })).await.status
     };
-    server.clock.advance(DAY * 2);
+    server.clock.advance(DAY * 6);
     server.wait_for_housekeeping().await;
     assert_eq!(challenge(&server, &unused).await, 200);
     let refused = server.client.register(&keys[2], "owner@example.org", "third", None).await.unwrap_err().to_string();

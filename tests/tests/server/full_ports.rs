@@ -33,13 +33,13 @@ async fn connect_from(from: [u8; 4], address: SocketAddr) -> TcpStream {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn full_api_port_is_logged() {
-    let control = ControlPlane::start_one_with(&["connections.api=4"]).await;
+    let control = ControlPlane::start_one_with(&["connections.max=4"]).await;
     let address = control.env["URL"].split_once("://").unwrap().1.replace("localhost", "127.0.0.1").parse().unwrap();
     let mut silent = Vec::new();
     for _ in 0..50 {
         silent.push(connect_from([127, 3, 0, 1], address).await);
     }
-    let line = r#"port="api" limit=4 setting="connections.api" network="127.3.0.0/24" connections="#;
+    let line = r#"port="api" limit=4 setting="connections.max" network="127.3.0.0/24" connections="#;
     let is_logged = async || control.log().contains(line).then_some(());
     eventually("the full port is logged", is_logged, || control.log()).await;
     assert_eq!(control.api.get("/health").await.expect(200)["status"], "healthy");
@@ -73,7 +73,7 @@ async fn follow(control: &ControlPlane, address: [u8; 4]) -> Option<Follower> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sync_port_is_shared_fairly_among_sites_with_open_streams() {
-    let control = ControlPlane::start_one_with(&["connections.sync=6"]).await;
+    let control = ControlPlane::start_one_with(&["connections.max=6"]).await;
     // Addresses with different second numbers are of different blocks.
     let (greedy, other, neighbour) = ([127, 1, 0, 1], [127, 2, 0, 1], [127, 2, 1, 1]);
     let mut streams = Vec::new();
@@ -99,7 +99,7 @@ async fn sync_port_is_shared_fairly_among_sites_with_open_streams() {
     assert_eq!(sidecar.admin.get("/readyz").await.status, 200);
     let metrics = HttpClient::plain(control.env["ADMIN_URL"].clone()).get("/metrics").await.body;
     assert!(metrics.as_str().unwrap().contains("countersign_connections{port=\"sync\"} 6"), "{metrics}");
-    let line = r#"port="sync" limit=6 setting="connections.sync" network="127.1.0.0/24" connections=6"#;
+    let line = r#"port="sync" limit=6 setting="connections.max" network="127.1.0.0/24" connections=6"#;
     let logged = async || control.log().contains(line).then_some(());
     eventually("the line names the network with the most connections", logged, || control.log()).await;
     assert!(control.log().matches(FULL).count() <= 2, "at most one line per minute:\n{}", control.log());

@@ -74,14 +74,11 @@ fn invalid_value_is_refused_with_the_setting_the_value_and_the_correction() {
         (&["public_url=https://id.example/?a=b"], "public_url: `https://id.example/?a=b` has a query or a fragment"),
         (&["public_url=https://id.example#a"], "public_url: `https://id.example#a` has a query or a fragment"),
         (&["limits.auth_per_minute=0"], "limits.auth_per_minute: 0 must be from 1 to 1000000 calls"),
-        (&["limits.agent_per_minute=1000001"], "limits.agent_per_minute: 1000001 must be from 1 to 1000000"),
-        (&["limits.agent_per_minute=many"], "`limits.agent_per_minute` in a flag: invalid type: string \"many\""),
+        (&["limits.address_per_minute=1000001"], "limits.address_per_minute: 1000001 must be from 1 to 1000000"),
+        (&["limits.address_per_minute=many"], "`limits.address_per_minute` in a flag: invalid type: string \"many\""),
         (&["tokens.access_seconds=0"], "tokens.access_seconds: 0 must be at least 1"),
-        (
-            &["tokens.challenge_seconds=11", "tokens.refresh_seconds=10"],
-            "tokens.challenge_seconds: 11 must not exceed tokens.refresh_seconds (10)",
-        ),
-        (&["sync.streams=0"], "sync.streams: 0 must be from 1 to 1000000"),
+        (&["tokens.refresh_seconds=0"], "tokens.refresh_seconds: 0 must be at least 1"),
+        (&["connections.max=0"], "connections.max: 0 must be from 1 to 1000000"),
         (&["log.format=xml"], "`log.format` in a flag: `xml` must be `json` or `text`\n"),
         (&["log.level=loud"], "log.level: `loud` must be off, error, warn, info, debug or trace"),
         (&["log.level=info,a=loud"], "log.level: `info,a=loud`: "),
@@ -98,7 +95,7 @@ fn invalid_value_is_refused_with_the_setting_the_value_and_the_correction() {
         (&["listen.api=127.0.0.1:7", "listen.sync=[::]:7"], "listen.api, listen.sync: 127.0.0.1:7 and [::]:7"),
         (&["tokenz.access_seconds=5"], "unknown setting `tokenz.access_seconds` in a flag: did you mean"),
         (&["secrets.master_key=hunter2"], "secrets.master_key: must be 32 bytes as 64 hex characters"),
-        (&["webhooks.retention_days=0"], "webhooks.retention_days: must be at least 1"),
+        (&["registration.public_agents=1000001"], "registration.public_agents: 1000001 must be from 0 to 1000000"),
     ];
     for (changed, expected) in cases {
         for (code, error) in start_and_check(&[], &with(&valid, changed)) {
@@ -134,11 +131,14 @@ fn check(settings: &[&str]) -> String {
 fn all_invalid_values_of_a_file_are_reported_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("settings.toml");
-    let unreadable = "public_ulr = \"x\"\n[limits]\nagent_per_minute = \"many\"\n[log]\nformat = \"xml\"\n";
-    let out_of_range = "[limits]\nagent_per_minute = 0\nauth_per_minute = 0\n[tokens]\naccess_seconds = 0\n";
+    let unreadable = "public_ulr = \"x\"\n[limits]\naddress_per_minute = \"many\"\n[log]\nformat = \"xml\"\n";
+    let out_of_range = "[limits]\naddress_per_minute = 0\nauth_per_minute = 0\n[tokens]\naccess_seconds = 0\n";
     for (text, expected) in [
-        (unreadable, &["`public_ulr`", "`limits.agent_per_minute` in", "`log.format` in"][..]),
-        (out_of_range, &["no public_url", "no TLS", "agent_per_minute: 0", "auth_per_minute: 0", "access_seconds: 0"]),
+        (unreadable, &["`public_ulr`", "`limits.address_per_minute` in", "`log.format` in"][..]),
+        (
+            out_of_range,
+            &["no public_url", "no TLS", "address_per_minute: 0", "auth_per_minute: 0", "access_seconds: 0"],
+        ),
     ] {
         std::fs::write(&file, text).unwrap();
         for (code, error) in start_and_check(&["--config", file.to_str().unwrap()], &[]) {
@@ -171,7 +171,7 @@ fn config_check_refuses_the_files_that_a_start_refuses() {
         cases.push((vec![setting(key, &folder.path().join("missing"))], key));
         cases.push((vec![setting(key, &text)], key));
     }
-    for key in ["humans.issuers.corp.jwks_file", "humans.issuers.corp.ca_file"] {
+    for key in ["humans.issuers.corp.jwks", "humans.issuers.corp.ca_file"] {
         for file in [&text, &folder.path().join("missing")] {
             cases.push((vec![setting(key, file), issuer[0].to_owned(), issuer[1].to_owned()], key));
         }

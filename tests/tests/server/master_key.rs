@@ -221,15 +221,17 @@ async fn incomplete_rotation_needs_the_previous_key() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_rotation_is_resumed() {
-    let mut control = start_with_both_keys(&["quotas.webhooks_per_service=1000000"]).await;
+    let mut control = start_with_both_keys(&[]).await;
     let receiver = Receiver::start_ok().await;
     let agent = Agent::register(&control, "Agent").await;
     let mut targets = Vec::new();
-    for _ in 0..250 {
-        targets.push(Target::create(&control, &receiver.url).await);
-    }
-    for _ in 0..20 {
-        control.create_service(json!({ "name": "another chain" })).await;
+    // Each service has an audit chain.
+    for _ in 0..25 {
+        let (service, key) = control.create_service(json!({ "name": "another chain" })).await;
+        let webhooks = format!("/services/{service}/webhooks");
+        for _ in 0..10 {
+            targets.push(Target::create_in(&control.api, &key, &webhooks, &receiver.url, &["*"]).await);
+        }
     }
     let mut kills = 0;
     let mut delay = Duration::from_millis(10);

@@ -136,7 +136,7 @@ async fn feed_reads_are_exposed() {
 async fn key_fetches_are_counted_by_issuer() {
     let key = SigningKey::p256("p");
     let issuer = Issuer::start(&[&key]).await;
-    let broken_jwks_url = "humans.issuers.broken.jwks_url=http://127.0.0.1:1/jwks";
+    let broken_jwks_url = "humans.issuers.broken.jwks=http://127.0.0.1:1/jwks";
     let mut settings = issuer.settings("corp", &[]).clone();
     settings.extend([
         "humans.issuers.broken.issuer=https://broken.example".to_owned(),

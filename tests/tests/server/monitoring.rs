@@ -168,7 +168,7 @@ impl Monitored {
         std::fs::write(&keys, jwks(&[&key]).to_string()).expect("the file can be written");
         settings.push("humans.issuers.file.issuer=https://file.example".to_owned());
         settings.push("humans.issuers.file.audience=countersign".to_owned());
-        settings.push(format!("humans.issuers.file.jwks_file={}", keys.path().display()));
+        settings.push(format!("humans.issuers.file.jwks={}", keys.path().display()));
         let settings: Vec<_> = settings.iter().map(String::as_str).collect();
         let control = ControlPlane::start_one_with(&settings).await;
         let (receiver, folder) = (Receiver::start_ok().await, TempDir::new().expect("a folder can be created"));

@@ -206,7 +206,7 @@ fn list_refused_clients(log: &std::path::Path) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn refused_clients_are_listed_by_the_documented_commands() {
     for format in ["text", "json"] {
-        let settings = [format!("log.format={format}"), "limits.auth_address_per_minute=1".to_owned()];
+        let settings = [format!("log.format={format}"), "limits.address_per_minute=1".to_owned()];
         let control = Arc::new(ControlPlane::start_one_with(&settings.each_ref().map(String::as_str)).await);
         let [greedy, limited] = [1, 3].map(|last| control.client_at(Ipv4Addr::new(127, 0, 0, last)));
         let challenge = async |client: &HttpClient| client.post("/auth/challenge", json!({})).await;

@@ -26,7 +26,7 @@ type Case = (&'static [&'static str], &'static [(&'static str, &'static str)], &
 fn invalid_settings_are_refused_with_the_valid_choices() {
     let folder = tempfile::tempdir().unwrap();
     let data = format!("data_dir={}", folder.path().display());
-    let cases: [Case; 17] = [
+    let cases: [Case; 15] = [
         (&["--set", "public_url=https://id.example"], &[], "no TLS: set tls.certificate and tls.private_key"),
         (&["--set", "tls.certificate=a", "--set", "tls.private_key=b"], &[], "no public_url"),
         (&["--dev", "--set", "listen.api=0.0.0.0:0"], &[], "--dev listens on loopback only"),
@@ -43,10 +43,8 @@ fn invalid_settings_are_refused_with_the_valid_choices() {
             "every address; list specific networks for key `proxies.trusted",
         ),
         (&["--dev", "--set", "webhooks.allowed_networks=inside"], &[], "for key `webhooks.allowed_networks"),
-        (&["--dev", "--set", "webhooks.retention_days=0"], &[], "webhooks.retention_days: must be at least 1"),
-        (&["--dev", "--set", "trust.feedback_days=0"], &[], "trust.feedback_days: must be at least 1"),
-        (&["--dev", "--set", "registration.public_unused_days=0"], &[], "registration.public_unused_days: must be"),
-        (&["--dev", "--set", "webhooks.target_concurrency=300"], &[], "from 1 to webhooks.concurrency"),
+        (&["--dev", "--set", "webhooks.concurrency=1"], &[], "webhooks.concurrency: must be from 2 to 4096"),
+        (&["--dev", "--set", "registration.public_agents=-1"], &[], "registration.public_agents"),
         (&["--dev", "--config", "/nowhere.toml"], &[], "/nowhere.toml"),
     ];
     for (arguments, environment, expected) in cases {

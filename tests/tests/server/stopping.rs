@@ -135,7 +135,7 @@ async fn a_read_of_a_file_that_hangs_does_not_delay_the_end_of_the_process() {
     let (issuer, folder) = (Issuer::start(&[]).await, tempfile::tempdir().unwrap());
     let pipe = folder.path().join("jwks.json");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    let settings = issuer.settings("corp", &[("jwks_file", pipe.to_str().unwrap())]);
+    let settings = issuer.settings("corp", &[("jwks", pipe.to_str().unwrap())]);
     let mut server = Server::start(Stdio::null(), &settings);
     let _writer = wait_for_reader(&pipe).await;
     assert!(server.terminate().await.success());

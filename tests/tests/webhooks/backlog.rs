@@ -13,7 +13,7 @@ const EVENTS: u32 = 3_000;
 const RESPONSE_TIME: Duration = Duration::from_millis(25);
 
 /// Number of concurrent requests to the receiver.
-const CONCURRENCY: u32 = 8;
+const CONCURRENCY: u32 = 16;
 
 /// Maximum growth of memory in bytes, independent of the length of the backlog.
 const MAX_MEMORY_GROWTH: usize = 48 * 1024 * 1024;
@@ -43,7 +43,7 @@ async fn copy_pending_event(control: &ControlPlane, copies: u32) {
 #[tokio::test(flavor = "multi_thread")]
 async fn backlog_uses_bounded_memory_and_is_delivered_without_pauses() {
     let count = std::env::var("BACKLOG").map_or(EVENTS, |text| text.parse::<u32>().unwrap());
-    let mut control = ControlPlane::start_with(&[&format!("webhooks.target_concurrency={CONCURRENCY}")]).await;
+    let mut control = ControlPlane::start().await;
     let receiver = Receiver::start(Reply::Delayed(RESPONSE_TIME, Box::new(Reply::Status(200)))).await;
     let target = Target::create(&control, &receiver.url).await;
     target.pause().await;

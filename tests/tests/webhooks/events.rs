@@ -1,9 +1,12 @@
 //! Tests that each action emits one event with the documented data, to the targets in its scope.
 
 use countersign_process::{Clock, SystemClock};
-use countersign_tests::{ControlPlane, EventSource, Received, Receiver, StandardWebhooks, Target, eventually};
+use countersign_tests::{ControlPlane, EventSource, Received, Receiver, StandardWebhooks, Target, WrongClock};
 use secrecy::ExposeSecret;
 use serde_json::{Value, json};
+
+/// Seconds after which a challenge has expired.
+pub const AFTER_A_CHALLENGE: i64 = 301;
 
 /// Kind and data of every delivered event, sorted and with duplicates.
 pub fn delivered(receiver: &Receiver) -> Vec<(String, Value)> {
@@ -168,7 +171,8 @@ async fn targets_receive_only_subscribed_events_in_their_scope() {
 
 #[tokio::test]
 async fn failed_login_events_have_the_reason() {
-    let control = ControlPlane::start_with(&["tokens.challenge_seconds=2"]).await;
+    let clock = WrongClock::new(0);
+    let control = ControlPlane::start_in(&clock.environment(), &[]).await;
     let receiver = Receiver::start_ok().await;
     let target = Target::create_for(&control, &receiver.url, &["agent.authentication_failed"]).await;
     let source = EventSource::new(&control).await;
@@ -181,9 +185,7 @@ async fn failed_login_events_have_the_reason() {
     assert_eq!(source.authenticate(&challenge, &signature).await.error().2, "challenge_used");
     let challenge = source.challenge(service).await;
     let signature = source.sign(&challenge);
-    let end: jiff::Timestamp = challenge["expiresAt"].as_str().unwrap().parse().unwrap();
-    let expired = async || (SystemClock.now().micros() > end.as_microsecond()).then_some(());
-    eventually("the challenge expires", expired, String::new).await;
+    clock.set(AFTER_A_CHALLENGE);
     assert_eq!(source.authenticate(&challenge, &signature).await.error().2, "challenge_expired");
 
     let pair = source.agent.api().login(&source.agent.key, &source.agent.id, service).await.unwrap();

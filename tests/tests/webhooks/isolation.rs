@@ -17,9 +17,7 @@ async fn wait_for_delivery(fast: &Receiver, source: &EventSource<'_>) {
 
 #[tokio::test]
 async fn slow_receivers_do_not_delay_other_targets() {
-    let control =
-        ControlPlane::start_with(&["webhooks.concurrency=8", "webhooks.target_concurrency=8", LONG_ATTEMPT_TIMEOUT])
-            .await;
+    let control = ControlPlane::start_with(&["webhooks.concurrency=8", LONG_ATTEMPT_TIMEOUT]).await;
     let mut slow_receivers = Vec::new();
     for _ in 0..3 {
         let receiver = Receiver::start(Reply::Delayed(Duration::from_secs(1), Box::new(Reply::Status(200)))).await;
@@ -50,9 +48,7 @@ async fn slow_receivers_do_not_delay_other_targets() {
 
 #[tokio::test]
 async fn dead_targets_of_one_owner_do_not_delay_events_of_another() {
-    let control =
-        ControlPlane::start_with(&["webhooks.concurrency=8", "webhooks.target_concurrency=8", LONG_ATTEMPT_TIMEOUT])
-            .await;
+    let control = ControlPlane::start_with(&["webhooks.concurrency=8", LONG_ATTEMPT_TIMEOUT]).await;
     let (hanging, working) = (Receiver::start(Reply::Never).await, Receiver::start_ok().await);
     let source = EventSource::new(&control).await;
     let alice = control.mint_human("alice");
@@ -76,9 +72,7 @@ async fn dead_targets_of_one_owner_do_not_delay_events_of_another() {
 
 #[tokio::test]
 async fn test_events_to_an_unresponsive_target_do_not_delay_events() {
-    let control =
-        ControlPlane::start_with(&["webhooks.concurrency=4", "webhooks.target_concurrency=2", LONG_ATTEMPT_TIMEOUT])
-            .await;
+    let control = ControlPlane::start_with(&["webhooks.concurrency=4", LONG_ATTEMPT_TIMEOUT]).await;
     let (unresponsive, fast) = (Receiver::start(Reply::Never).await, Receiver::start_ok().await);
     let unresponsive_target = Target::create_for(&control, &unresponsive.url, &["trust.feedback_received"]).await;
     unresponsive_target.pause().await;

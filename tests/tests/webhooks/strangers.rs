@@ -1,11 +1,8 @@
 //! Tests that the webhooks of a service are told nothing of logins that do not concern it: of agents that the service does not
 //! know, for other services, for no service, and for services that do not exist.
 
-use crate::events::{delivered, wait_for_all_events};
-use countersign_process::{Clock, SystemClock};
-use countersign_tests::{
-    Agent, ControlPlane, EventSource, HttpResponse, Receiver, Target, control_plane::text, eventually,
-};
+use crate::events::{AFTER_A_CHALLENGE, delivered, wait_for_all_events};
+use countersign_tests::{Agent, ControlPlane, EventSource, HttpResponse, Receiver, Target, WrongClock};
 use serde_json::{Value, json};
 
 const LOGINS: [&str; 2] = ["agent.authenticated", "agent.authentication_failed"];
@@ -98,7 +95,8 @@ async fn logins_that_are_not_for_a_service_are_told_to_the_deployment_only() {
 /// Anybody can register an agent and let it fail at any service.
 #[tokio::test]
 async fn service_is_not_told_of_failed_logins_of_an_agent_that_it_does_not_know() {
-    let control = ControlPlane::start_with(&["tokens.challenge_seconds=2"]).await;
+    let clock = WrongClock::new(0);
+    let control = ControlPlane::start_in(&clock.environment(), &[]).await;
     let deployment = Receiver::start_ok().await;
     Target::create_for_deployment(&control, &deployment.url).await;
     let source = EventSource::new(&control).await;
@@ -114,9 +112,7 @@ async fn service_is_not_told_of_failed_logins_of_an_agent_that_it_does_not_know(
     for challenge in &challenges {
         assert_eq!(fail(challenge).await.error().1, "INVALID_SIGNATURE");
     }
-    let end: jiff::Timestamp = text(&challenges[1]["expiresAt"]).parse().unwrap();
-    let expired = async || (SystemClock.now().micros() > end.as_microsecond()).then_some(());
-    eventually("the challenges expire", expired, String::new).await;
+    clock.set(AFTER_A_CHALLENGE);
     for challenge in challenges.iter().cycle().take(28) {
         assert_eq!(fail(challenge).await.error().2, "challenge_expired");
     }
@@ -132,7 +128,8 @@ async fn service_is_not_told_of_failed_logins_of_an_agent_that_it_does_not_know(
 /// An expired challenge is refused before the service is looked up, so the service in the request need not exist.
 #[tokio::test]
 async fn failed_logins_for_services_that_do_not_exist_have_no_service() {
-    let control = ControlPlane::start_with(&["tokens.challenge_seconds=1"]).await;
+    let clock = WrongClock::new(0);
+    let control = ControlPlane::start_in(&clock.environment(), &[]).await;
     let deployment = Receiver::start_ok().await;
     Target::create_for_deployment(&control, &deployment.url).await;
     let source = EventSource::new(&control).await;
@@ -143,8 +140,8 @@ async fn failed_logins_for_services_that_do_not_exist_have_no_service() {
         let response = control.api.post("/auth/authenticate", body).await;
         (response.error().2 == "challenge_expired").then_some(())
     };
-    eventually("the challenge expires", async || log_in(0).await, String::new).await;
-    for number in 1..30 {
+    clock.set(AFTER_A_CHALLENGE);
+    for number in 0..30 {
         assert_eq!(log_in(number).await, Some(()));
     }
     deployment.wait_for_requests(10).await;

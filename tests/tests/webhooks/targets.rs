@@ -213,11 +213,17 @@ const HOSTS: usize = 40;
 /// An owner with many hosts cannot occupy a connection of the control plane with each of them.
 #[tokio::test]
 async fn connections_to_only_some_hosts_of_an_owner_stay_open() {
-    let control = ControlPlane::start_one_with(&["quotas.webhooks_per_service=100"]).await;
+    let control = ControlPlane::start_one_with(&[]).await;
     let receiver = Receiver::on_all_addresses().await;
+    let mut owned = (control.service().to_owned(), control.key().to_owned());
     for number in 1..=HOSTS {
         let url = format!("http://127.0.0.{number}:{}/", receiver.port());
-        let target = Target::create(&control, &url).await;
+        // A service has ten webhooks at most.
+        if number % 10 == 0 {
+            owned = control.create_service(json!({ "name": "another" })).await;
+        }
+        let (service, key) = &owned;
+        let target = Target::create_in(&control.api, key, &format!("/services/{service}/webhooks"), &url, &["*"]).await;
         let event = target.send_test_event().await;
         target.wait_for_delivery_status(&event, "delivered").await;
     }

@@ -98,9 +98,7 @@ pub fn with_limit_hint(error: ApiError, scope: &WebhookScope) -> CliError {
             WebhookScope::Service(service) => format!("countersign webhook list --service {service}"),
             WebhookScope::Deployment => "countersign webhook list --deployment".to_owned(),
         };
-        format!(
-            "`{list}` shows the webhooks: change or delete one; or ask the operator to raise quotas.webhooks_per_service"
-        )
+        format!("`{list}` shows the webhooks: change or delete one")
     })
 }
 

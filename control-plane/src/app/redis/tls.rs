@@ -2,44 +2,49 @@
 //! that an error names the setting: at a connection, invalid certificates would look like an unavailable Redis.
 
 use super::super::{AppError, install_crypto_provider};
-use crate::{config::RedisSettings, files};
+use crate::{config::RedisTarget, files};
 use countersign_process::file_reload::{FileContents, LoadedFiles};
 use redis::{ClientTlsConfig, TlsCertificates};
 use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
 use std::path::Path;
 
+/// What an error about a file names: the setting, and its parameter.
+const CA_FILE: &str = "redis.url: sslrootcert";
+const CERTIFICATE: &str = "redis.url: sslcert";
+const PRIVATE_KEY: &str = "redis.url: sslkey";
+
 /// Reads and checks the configured certificates. `None` if no certificates are configured: the Redis client then trusts the
 /// authorities of the operating system.
-pub(super) fn load_certificates(settings: &RedisSettings) -> Result<Option<TlsCertificates>, AppError> {
-    let root_cert = read_setting_file("redis.ca_file", &settings.ca_file)?;
-    let certificate = read_setting_file("redis.certificate", &settings.certificate)?;
-    let private_key = read_setting_file("redis.private_key", &settings.private_key)?;
+pub(super) fn load_certificates(target: &RedisTarget) -> Result<Option<TlsCertificates>, AppError> {
+    let root_cert = read_setting_file(CA_FILE, &target.ca_file)?;
+    let certificate = read_setting_file(CERTIFICATE, &target.certificate)?;
+    let private_key = read_setting_file(PRIVATE_KEY, &target.private_key)?;
     parse_certificates(root_cert, certificate, private_key)
 }
 
 /// The certificate files, with the contents in use.
-pub(super) fn loaded_files(settings: &RedisSettings, certificates: &TlsCertificates) -> LoadedFiles {
+pub(super) fn loaded_files(target: &RedisTarget, certificates: &TlsCertificates) -> LoadedFiles {
     let TlsCertificates { client_tls, root_cert } = certificates;
     let mut files = Vec::new();
     if let Some(root_cert) = root_cert {
-        files.push((settings.ca_file.as_path(), root_cert.as_slice()));
+        files.push((target.ca_file.as_path(), root_cert.as_slice()));
     }
     if let Some(ClientTlsConfig { client_cert, client_key }) = client_tls {
-        files.push((settings.certificate.as_path(), client_cert.as_slice()));
-        files.push((settings.private_key.as_path(), client_key.as_slice()));
+        files.push((target.certificate.as_path(), client_cert.as_slice()));
+        files.push((target.private_key.as_path(), client_key.as_slice()));
     }
-    LoadedFiles::new(if client_tls.is_some() { "redis.certificate" } else { "redis.ca_file" }, &files)
+    LoadedFiles::new("redis.url", &files)
 }
 
 /// Checks new contents of the files in [`loaded_files`].
-pub(super) fn parse_contents(settings: &RedisSettings, contents: &FileContents) -> Result<TlsCertificates, AppError> {
+pub(super) fn parse_contents(target: &RedisTarget, contents: &FileContents) -> Result<TlsCertificates, AppError> {
     let mut contents = contents.iter().map(|content| content.to_vec());
     let mut next_if_set = |path: &Path| if path.as_os_str().is_empty() { None } else { contents.next() };
-    let root_cert = next_if_set(&settings.ca_file);
-    let (certificate, private_key) = (next_if_set(&settings.certificate), next_if_set(&settings.private_key));
+    let root_cert = next_if_set(&target.ca_file);
+    let (certificate, private_key) = (next_if_set(&target.certificate), next_if_set(&target.private_key));
     let certificates = parse_certificates(root_cert, certificate, private_key)?;
-    certificates.ok_or_else(|| AppError::setting("redis.ca_file", "contains no PEM certificate"))
+    certificates.ok_or_else(|| AppError::setting(CA_FILE, "contains no PEM certificate"))
 }
 
 fn parse_certificates(
@@ -65,8 +70,8 @@ fn read_setting_file(setting: &str, path: &Path) -> Result<Option<Vec<u8>>, AppE
 
 fn parse_authorities(pem: &[u8]) -> Result<RootCertStore, AppError> {
     let mut store = RootCertStore::empty();
-    for authority in parse_chain("redis.ca_file", pem)? {
-        store.add(authority).map_err(|error| AppError::setting("redis.ca_file", error))?;
+    for authority in parse_chain(CA_FILE, pem)? {
+        store.add(authority).map_err(|error| AppError::setting(CA_FILE, error))?;
     }
     Ok(store)
 }
@@ -83,11 +88,11 @@ fn check_client_certificate(
     certificate: &[u8],
     private_key: &[u8],
 ) -> Result<(), AppError> {
-    let chain = parse_chain("redis.certificate", certificate)?;
+    let chain = parse_chain(CERTIFICATE, certificate)?;
     let key = PrivateKeyDer::from_pem_slice(private_key)
-        .map_err(|_| AppError::setting("redis.private_key", "contains no PEM private key"))?;
+        .map_err(|_| AppError::setting(PRIVATE_KEY, "contains no PEM private key"))?;
     // `ClientConfig::builder` needs the cryptography provider, which `config check` has not installed.
     install_crypto_provider();
     let checked = ClientConfig::builder().with_root_certificates(authorities).with_client_auth_cert(chain, key);
-    checked.map(drop).map_err(|error| AppError::setting("redis.certificate, redis.private_key", error))
+    checked.map(drop).map_err(|error| AppError::setting("redis.url: sslcert, sslkey", error))
 }

@@ -57,7 +57,7 @@ impl RedisEndpoint {
         self.certificates.store(Some(Arc::new(certificates)));
     }
 
-    /// The value of `redis.kind`.
+    /// The topology, as in the scheme of `redis.url`.
     pub const fn kind(&self) -> &'static str {
         match self.servers {
             RedisServers::Single(_) => "single",

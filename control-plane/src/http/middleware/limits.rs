@@ -101,7 +101,7 @@ pub struct Limits {
 impl Limits {
     /// Creates the limits. `limiter` stores the counters.
     pub fn new(per_minute: LimitsPerMinute, limiter: Arc<dyn RateLimiter>, clock: Arc<dyn Clock>) -> Self {
-        let failures = (failure_limit as fn(_, _) -> _, per_minute.failures);
+        let failures = (failure_limit as fn(_, _) -> _, per_minute.address);
         let lookups = Arc::new(KeyLookups::new(limiter.clone(), failures, clock));
         Self { per_minute, limiter, lookups }
     }

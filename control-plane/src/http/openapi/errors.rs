@@ -267,7 +267,7 @@ error_cases! {
     /// No such delivery.
     DeliveryNotFound = not_found(NotFound::Delivery);
     /// The maximum number of webhooks is reached.
-    WebhookLimit = quota_exceeded(ExceededQuota::WebhooksPerService(10));
+    WebhookLimit = quota_exceeded(ExceededQuota::WebhooksPerService);
     /// The maximum number of services of a person is reached.
     ServiceLimit = quota_exceeded(ExceededQuota::ServicesPerPerson(100));
     /// The maximum number of API keys of a service is reached.
@@ -275,7 +275,7 @@ error_cases! {
     /// The maximum number of agents is reached.
     AgentLimit = quota_exceeded(ExceededQuota::AgentsPerPerson(1000));
     /// The maximum number of services for which an agent has live tokens is reached.
-    AudienceLimit = quota_exceeded(ExceededQuota::AudiencesPerAgent(100));
+    AudienceLimit = quota_exceeded(ExceededQuota::AudiencesPerAgent);
     /// The URL of a webhook is not acceptable.
     InvalidWebhookUrl = invalid_field("url", "has a host whose name does not resolve");
     /// The control plane does not accept tokens of the issuer.

@@ -41,7 +41,7 @@ pub async fn register_agent<R: Serialize + DeserializeOwned>(
     request: RegistrationRequest,
     (reply, agent_of): (&IdempotentReply<Agent, R>, AgentOf<R>),
 ) -> Result<R, OperationError> {
-    if human.is_none() && !context.config.public_registration {
+    if human.is_none() && context.config.quotas.public_agents == 0 {
         return Err(Reason::HumanTokenMissing.into());
     }
     let RegistrationRequest { email, name, key, metadata } = request;

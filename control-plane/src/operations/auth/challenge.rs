@@ -2,7 +2,10 @@
 
 use super::login_basis::read_basis;
 use crate::{
-    domain::{agent::require_active, challenge::Challenge},
+    domain::{
+        agent::require_active,
+        challenge::{self, Challenge},
+    },
     operations::{Context, NotFound, OperationError},
     store::{
         StoreError,
@@ -38,7 +41,7 @@ pub async fn issue_challenge(
     let challenge = Challenge {
         agent,
         service,
-        expires_at: context.now().saturating_add(context.config.challenge_lifetime),
+        expires_at: context.now().saturating_add(challenge::LIFETIME),
         random_id: context.new_id(std::convert::identity),
         restore_revision,
     };

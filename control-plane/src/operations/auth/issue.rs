@@ -13,7 +13,7 @@ use crate::{
         agent::Agent,
         change::FeedPosition,
         credential::Credential,
-        quota::ExceededQuota,
+        quota::{AUDIENCES_PER_AGENT, ExceededQuota},
         session::{RefreshToken, Session},
         webhook::event::{AuthenticatedEvent, Event, EventData},
     },
@@ -194,8 +194,7 @@ impl Current {
             without_service.map(|candidate| (candidate.agent.id, candidate.agent.last_service)).collect();
         let defaults = assignments::find_default_services(tx.conn(), &last, now).await?;
         let queries: Vec<_> = checked().map(|candidate| candidate.query(candidate.audience(&defaults))).collect();
-        let quotas = &context.config.quotas;
-        let limits = (quotas.audiences_per_agent, quotas.sessions_per_agent);
+        let limits = (AUDIENCES_PER_AGENT, context.config.quotas.sessions_per_agent);
         let facts = logins::read_for_issue(tx.conn(), &queries, now, limits).await?;
         let grant = |candidate: Result<Candidate<'a>, OperationError>| {
             let candidate = candidate?;
@@ -292,13 +291,12 @@ impl<'a> Candidate<'a> {
         basis: &IssueBasis,
     ) -> Result<Grant<'a>, OperationError> {
         let Candidate { request, agent, session } = self;
-        let quotas = &context.config.quotas;
         if basis.challenge_is_used {
             let reasons = request.new_session().map(|new| new.signed.reasons());
             return Err(reasons.map_or(Reason::RefreshInvalid, |reasons| reasons.used).into());
         }
-        if basis.other_audiences >= i64::from(quotas.audiences_per_agent) {
-            return Err(OperationError::QuotaExceeded(ExceededQuota::AudiencesPerAgent(quotas.audiences_per_agent)));
+        if basis.other_audiences >= i64::from(AUDIENCES_PER_AGENT) {
+            return Err(OperationError::QuotaExceeded(ExceededQuota::AudiencesPerAgent));
         }
         let new_session = |new: &NewSession| Session {
             id: new.id,
@@ -312,7 +310,8 @@ impl<'a> Candidate<'a> {
         };
         let new = request.new_session();
         let session = session.cloned().or_else(|| new.map(new_session)).ok_or(Reason::RefreshInvalid)?;
-        let exceeds_sessions = new.is_some() && basis.live_sessions >= i64::from(quotas.sessions_per_agent);
+        let exceeds_sessions =
+            new.is_some() && basis.live_sessions >= i64::from(context.config.quotas.sessions_per_agent);
         let scope = match (&session.scope, &request.requested.scope) {
             (Some(of_session), Some(requested)) => Some(of_session.intersection(requested)),
             (of_session, requested) => of_session.as_ref().or(requested.as_ref()).cloned(),

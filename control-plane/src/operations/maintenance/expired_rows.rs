@@ -7,6 +7,7 @@ use super::{
 };
 use crate::{
     domain::{
+        challenge,
         client_assertion::MAX_LIFETIME,
         housekeeping::{ExpiredData, MAX_OVERDUE},
         quota::DELETED_AGENT_COUNTS_FOR,
@@ -24,6 +25,19 @@ use crate::{
 use countersign_identity::{EventId, FeedbackId, Timestamp, evaluation::LEEWAY};
 use std::time::Duration;
 
+/// Time for which events are kept, whether they are delivered or not. Events for paused webhooks expire as well.
+const EVENT_RETENTION: Duration = days(30);
+
+/// Time for which each feedback is in the history of an agent. The trust score keeps its effect.
+const FEEDBACK_RETENTION: Duration = days(365);
+
+/// Time after which an agent that was registered without the token of a human user is deleted if it has never logged in.
+const UNUSED_AGENT_RETENTION: Duration = days(7);
+
+const fn days(number: u64) -> Duration {
+    Duration::from_hours(24 * number)
+}
+
 /// Time for which changes are kept after they were written: as long as tokens may live.
 fn token_retention(context: &Context) -> Duration {
     context.config.access_token_lifetime + CLOCK_SKEW_MARGIN
@@ -32,7 +46,7 @@ fn token_retention(context: &Context) -> Duration {
 /// Time for which sessions are kept after they have expired or ended: as long as their tokens may live. The session also records
 /// that its challenge or assertion was used, so it is kept until these have expired.
 fn session_retention(context: &Context) -> Duration {
-    let proof_lifetime = context.config.challenge_lifetime.max(MAX_LIFETIME + LEEWAY);
+    let proof_lifetime = challenge::LIFETIME.max(MAX_LIFETIME + LEEWAY);
     context.config.access_token_lifetime.max(proof_lifetime) + CLOCK_SKEW_MARGIN
 }
 
@@ -81,20 +95,16 @@ pub(super) async fn oldest_due(
         ExpiredData::WebhookDeliveries => {
             find_cleanup(context, conn).await?.map(|cleanup| delivery_due(context, cleanup))
         }
-        ExpiredData::WebhookEvents => {
-            outbox::oldest_event(conn, first_event(context, from)).await?.map(|event| event_due(context, event))
-        }
-        ExpiredData::WebhookOutbox => {
-            outbox::oldest_waiting(conn, first_event(context, from)).await?.map(|event| event_due(context, event))
-        }
+        ExpiredData::WebhookEvents => outbox::oldest_event(conn, first_event(from)).await?.map(event_due),
+        ExpiredData::WebhookOutbox => outbox::oldest_waiting(conn, first_event(from)).await?.map(event_due),
         ExpiredData::WebhookSecrets => webhook_cleanup::oldest_previous_secret(conn).await?,
         ExpiredData::TrustFeedback => {
-            let retention = context.config.feedback_retention;
+            let retention = FEEDBACK_RETENTION;
             let first = FeedbackId::from_bits(first_id(from, retention));
             trust::oldest_feedback(conn, first).await?.map(|feedback| id_due(feedback.bits(), retention))
         }
         ExpiredData::UnusedAgents => {
-            let retention = context.config.unused_agent_retention;
+            let retention = UNUSED_AGENT_RETENTION;
             let oldest = unused_agents::oldest_registration(conn, from.saturating_sub(retention)).await?;
             oldest.map(|at| at.saturating_add(retention))
         }
@@ -138,22 +148,22 @@ pub(super) async fn delete(
         ExpiredData::Assignments => assignments::delete_expired(conn, (from, now), limit).await,
         ExpiredData::WebhookDeliveries => delete_deliveries(context, conn, limit).await,
         ExpiredData::WebhookEvents => {
-            let range = (first_event(context, from), event_horizon(context));
+            let range = (first_event(from), event_horizon(context));
             outbox::delete_events_before(conn, range, limit).await
         }
         ExpiredData::WebhookOutbox => {
-            let range = (first_event(context, from), event_horizon(context));
+            let range = (first_event(from), event_horizon(context));
             outbox::delete_waiting_before(conn, range, limit).await
         }
         ExpiredData::WebhookSecrets => webhook_cleanup::delete_expired_secrets(conn, now, limit).await,
         ExpiredData::TrustFeedback => {
-            let retention = context.config.feedback_retention;
+            let retention = FEEDBACK_RETENTION;
             let range = (first_id(from, retention), id_lower_bound(now.saturating_sub(retention)));
             let (first, horizon) = (FeedbackId::from_bits(range.0), FeedbackId::from_bits(range.1));
             trust::delete_feedback_before(conn, (first, horizon), limit).await
         }
         ExpiredData::UnusedAgents => {
-            let range = expired_between((from, now), context.config.unused_agent_retention);
+            let range = expired_between((from, now), UNUSED_AGENT_RETENTION);
             return expired_agents::delete_unused(tx, range, limit).await;
         }
         ExpiredData::AgentDeletions => {
@@ -194,17 +204,17 @@ fn id_due(id: u128, retention: Duration) -> Timestamp {
 
 /// Events with a lower id are older than the retention time.
 fn event_horizon(context: &Context) -> EventId {
-    EventId::from_bits(id_lower_bound(context.now().saturating_sub(context.config.event_retention)))
+    EventId::from_bits(id_lower_bound(context.now().saturating_sub(EVENT_RETENTION)))
 }
 
 /// The lowest id of events that can be deleted since `from` or later.
-fn first_event(context: &Context, from: Timestamp) -> EventId {
-    EventId::from_bits(first_id(from, context.config.event_retention))
+fn first_event(from: Timestamp) -> EventId {
+    EventId::from_bits(first_id(from, EVENT_RETENTION))
 }
 
 /// Since when an event can be deleted.
-fn event_due(context: &Context, event: EventId) -> Timestamp {
-    id_due(event.bits(), context.config.event_retention)
+fn event_due(event: EventId) -> Timestamp {
+    id_due(event.bits(), EVENT_RETENTION)
 }
 
 async fn find_cleanup(context: &Context, conn: &mut Conn) -> Result<Option<TargetCleanup>, StoreError> {
@@ -219,9 +229,7 @@ fn delivery_due(context: &Context, cleanup: TargetCleanup) -> Timestamp {
         TargetCleanup { deleted_at: Some(deleted_at), oldest: None, .. } => {
             deleted_at.saturating_add(MAX_TRANSACTION_TIME)
         }
-        TargetCleanup { deleted_at: None, oldest, .. } => {
-            oldest.map_or_else(|| context.now(), |event| event_due(context, event))
-        }
+        TargetCleanup { deleted_at: None, oldest, .. } => oldest.map_or_else(|| context.now(), event_due),
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::{
     domain::{
         audit::{AuditAction, AuditedObject, Initiator, NewAuditEntry},
-        quota::ExceededQuota,
+        quota::{ExceededQuota, WEBHOOKS_PER_SERVICE},
         text::{Description, ManagedBy},
         webhook::{
             TargetOwner, WebhookScope, WebhookTarget, address::HostRejection, event::EventFilter,
@@ -60,7 +60,6 @@ pub async fn create_webhook(
         .with_detail("host", target.url.host().to_string())
         .with_detail("events", target.events.names())
         .managed_by_if_changed(None, target.managed_by.as_ref());
-    let limit = context.config.quotas.webhooks_per_service;
     let work = async |mut tx: WriteTransaction| {
         // The locks also serialize the creation of webhooks in one scope, so that concurrent requests cannot exceed the quota.
         lock_scope(&mut tx, initiator, scope).await?;
@@ -68,8 +67,8 @@ pub async fn create_webhook(
             deployment::lock(tx.conn()).await?;
         }
         let existing = webhook_targets::list(tx.conn(), scope).await?;
-        if existing.len() >= usize::try_from(limit).unwrap_or(usize::MAX) {
-            return Err(OperationError::QuotaExceeded(ExceededQuota::WebhooksPerService(limit)));
+        if existing.len() >= usize::try_from(WEBHOOKS_PER_SERVICE).unwrap_or(usize::MAX) {
+            return Err(OperationError::QuotaExceeded(ExceededQuota::WebhooksPerService));
         }
         refuse_managed_twin(&existing, target)?;
         let sealed = sealed.for_current_master_key(tx.conn()).await?;

@@ -5,7 +5,10 @@ use super::{
     fixture::{Fixture, assert_no_failures, malformed_error},
     routes::{Access, ROUTES, Route},
 };
-use countersign_tests::{Agent, ControlPlane, HttpResponse};
+use countersign_tests::{
+    Agent, ControlPlane, HttpResponse,
+    audiences::{AUDIENCES_PER_AGENT, add_audiences},
+};
 use reqwest::RequestBuilder;
 use secrecy::ExposeSecret;
 use serde_json::{Map, Value, json};
@@ -53,12 +56,7 @@ impl RefusalFixture {
             }
         }
         let other_user = control.mint_human("stranger");
-        let settings = [
-            "services.created_by=admin",
-            "quotas.services_per_person=1",
-            "quotas.keys_per_service=1",
-            "quotas.audiences_per_agent=1",
-        ];
+        let settings = ["services.created_by=admin", "quotas.services_per_person=1", "quotas.keys_per_service=1"];
         let restricted = ControlPlane::start_with(&settings).await;
         let challenge_response = challenge_response.as_object().unwrap().clone();
         Self {
@@ -192,11 +190,12 @@ impl RefusalFixture {
         }
     }
 
-    /// A login or refresh for a service by an agent that has a live unbound token, where the quota is one audience.
+    /// A login or refresh for a service by an agent that has live tokens for as many others as possible, one of which is unbound.
     async fn request_over_the_audience_quota(&self, route: &Route) -> RequestBuilder {
         let control = &self.restricted;
         let agent = Agent::register(control, "Agent").await;
         let login = agent.login().await;
+        add_audiences(&control.database_url(), &agent.id, AUDIENCES_PER_AGENT - 1).await;
         let body = if route.path == "/auth/refresh" {
             json!({ "refreshToken": login.refresh_token.expose_secret(), "serviceId": control.service() })
         } else {

@@ -19,18 +19,19 @@ async fn admin_claim_of_the_issuer_makes_an_administrator() {
     let key = SigningKey::p256("p");
     let issuer = Issuer::start(&[&key]).await;
     let url = "https://example.org/roles";
+    let url_with_value = format!("{url}=boss");
     let cases: [Case; 6] = [
         (&[("admin_claim", "admin")], "admin", json!(true), json!("true")),
-        (&[("admin_claim", "role"), ("admin_value", "boss")], "role", json!("boss"), json!("bossy")),
-        (&[("admin_claim", "groups"), ("admin_value", "boss")], "groups", json!(["user", "boss"]), json!(["user"])),
+        (&[("admin_claim", "role=boss")], "role", json!("boss"), json!("bossy")),
+        (&[("admin_claim", "groups=boss")], "groups", json!(["user", "boss"]), json!(["user"])),
         (
-            &[("admin_claim", "realm_access.roles"), ("admin_value", "boss")],
+            &[("admin_claim", "realm_access.roles=boss")],
             "realm_access",
             json!({ "roles": ["boss"] }),
             json!({ "groups": ["boss"] }),
         ),
-        (&[("admin_claim", url), ("admin_value", "boss")], url, json!(["boss"]), json!({ "boss": true })),
-        (&[("admin_claim", "scope"), ("admin_value", "boss")], "scope", json!("openid boss"), json!("openid-boss")),
+        (&[("admin_claim", &url_with_value)], url, json!(["boss"]), json!({ "boss": true })),
+        (&[("admin_claim", "scope=boss")], "scope", json!("openid boss"), json!("openid-boss")),
     ];
     for (settings, claim, admin_value, other_value) in cases {
         let control = start_with_issuer(&issuer, settings).await;

@@ -2,12 +2,13 @@
 
 use super::{INVALID, UNAVAILABLE, list_services};
 use countersign_tests::{
-    ControlPlane, Issuer, SigningKey, eventually,
+    ControlPlane, HttpResponse, InProcessServer, Issuer, ManualClock, SigningKey, eventually,
     issuer::{IssuerBehavior, jwks},
     process::free_port,
 };
 use serde_json::json;
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
+use tempfile::TempDir;
 
 /// Starts one process, because each process fetches the keys of an issuer for itself.
 async fn start(settings: &[String]) -> ControlPlane {
@@ -66,18 +67,50 @@ async fn unknown_key_id_reloads_the_keys_and_drops_withdrawn_ones() {
     assert_eq!(list_services(&control, &old.token(&issuer.claims("ann"))).await.error(), INVALID);
 }
 
+/// A control plane in this process, whose clock the test sets, and a human user with a token that does not expire.
+struct ClockFixture {
+    clock: Arc<ManualClock>,
+    server: InProcessServer,
+    token: String,
+    _folder: TempDir,
+}
+
+impl ClockFixture {
+    async fn start(issuer: &Issuer, key: &SigningKey) -> Self {
+        let (clock, folder) = (ManualClock::new(), tempfile::tempdir().unwrap());
+        let settings = issuer.settings("corp", &[]);
+        let settings: Vec<_> = settings.iter().filter_map(|setting| setting.split_once('=')).collect();
+        let settings: Vec<_> = settings.into_iter().map(|(key, value)| (key, value.to_owned())).collect();
+        let server = InProcessServer::start(folder.path(), &settings, &clock).await;
+        let mut claims = issuer.claims("ann");
+        claims["exp"] = json!(4_102_444_800_u64);
+        Self { clock, server, token: key.token(&claims), _folder: folder }
+    }
+
+    async fn list_services(&self) -> HttpResponse {
+        self.server.api.get_as(&self.token, "/services").await
+    }
+
+    async fn wait_for_status(&self, what: &str, status: u16) -> HttpResponse {
+        let response = async || {
+            // After a failed fetch, the next one waits for a second.
+            self.clock.advance(Duration::from_secs(1));
+            Some(self.list_services().await).filter(|response| response.status == status)
+        };
+        eventually(what, response, String::new).await
+    }
+}
+
 #[tokio::test]
 async fn withdrawn_key_is_refused_after_the_refresh() {
     let key = SigningKey::rsa("r");
     let issuer = Issuer::start(&[&key]).await;
-    let mut settings = issuer.settings("corp", &[]);
-    settings.push("humans.keys_refresh_seconds=1".to_owned());
-    let control = start(&settings).await;
-    let token = key.token(&issuer.claims("ann"));
-    list_services(&control, &token).await.expect(200);
+    let fixture = ClockFixture::start(&issuer, &key).await;
+    fixture.list_services().await.expect(200);
     issuer.publish(&[]);
-    let refused = async || Some(list_services(&control, &token).await).filter(|response| response.status != 200);
-    assert_eq!(eventually("the key is withdrawn", refused, || control.log()).await.error(), INVALID);
+    fixture.clock.advance(Duration::from_mins(15) - Duration::from_micros(1));
+    fixture.list_services().await.expect(200);
+    assert_eq!(fixture.wait_for_status("the key is withdrawn", 401).await.error(), INVALID);
 }
 
 #[tokio::test]
@@ -100,25 +133,22 @@ async fn unreachable_issuer_returns_503_and_recovers_without_a_restart() {
 async fn cached_keys_are_used_up_to_their_maximum_age_during_an_outage() {
     let key = SigningKey::p256("p");
     let issuer = Issuer::start(&[&key]).await;
-    let mut settings = issuer.settings("corp", &[]);
-    settings.extend(["humans.keys_refresh_seconds=1".to_owned(), "humans.keys_max_age_seconds=4".to_owned()]);
-    let control = start(&settings).await;
-    let token = key.token(&issuer.claims("ann"));
-    list_services(&control, &token).await.expect(200);
+    let fixture = ClockFixture::start(&issuer, &key).await;
+    fixture.list_services().await.expect(200);
     let before = issuer.discovery_fetches();
     issuer.set_behavior(IssuerBehavior::Status(500));
+    fixture.clock.advance(Duration::from_mins(15));
     let refreshed = async || {
-        list_services(&control, &token).await.expect(200);
+        fixture.list_services().await.expect(200);
         (issuer.discovery_fetches() > before).then_some(())
     };
-    eventually("a refresh of the keys is attempted", refreshed, || control.log()).await;
-    list_services(&control, &token).await.expect(200);
-    let refused = async || Some(list_services(&control, &token).await).filter(|response| response.status != 200);
-    let response = eventually("the keys exceed their maximum age", refused, || control.log()).await;
+    eventually("a refresh of the keys is attempted", refreshed, String::new).await;
+    fixture.clock.advance(Duration::from_mins(45) - Duration::from_micros(1));
+    fixture.list_services().await.expect(200);
+    let response = fixture.wait_for_status("the keys exceed their maximum age", 503).await;
     assert_eq!(response.error(), UNAVAILABLE);
     issuer.set_behavior(IssuerBehavior::Normal);
-    let accepted = async || Some(list_services(&control, &token).await).filter(|response| response.status == 200);
-    eventually("the issuer works again", accepted, || control.log()).await;
+    fixture.wait_for_status("the issuer works again", 200).await;
 }
 
 #[tokio::test]
@@ -198,7 +228,7 @@ async fn jwks_file_is_read_again_for_an_unknown_key_id() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("jwks.json");
     std::fs::write(&file, jwks(&[&old]).to_string()).unwrap();
-    let control = start_with_issuer(&issuer, &[("jwks_file", &file.display().to_string())]).await;
+    let control = start_with_issuer(&issuer, &[("jwks", &file.display().to_string())]).await;
     list_services(&control, &old.token(&issuer.claims("ann"))).await.expect(200);
     std::fs::write(&file, jwks(&[&new]).to_string()).unwrap();
     list_services(&control, &new.token(&issuer.claims("ann"))).await.expect(200);
@@ -213,7 +243,7 @@ async fn changed_jwks_file_is_loaded_and_a_bad_one_keeps_the_keys() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("jwks.json");
     std::fs::write(&file, jwks(&[&old]).to_string()).unwrap();
-    let control = start_with_issuer(&issuer, &[("jwks_file", &file.display().to_string())]).await;
+    let control = start_with_issuer(&issuer, &[("jwks", &file.display().to_string())]).await;
     let old_token = old.token(&issuer.claims("ann"));
     for (bad, error) in [(r#"{"keys":[]}"#, "contains no usable key"), ("{", "not a JWK set")] {
         std::fs::write(&file, bad).unwrap();

@@ -55,7 +55,7 @@ async fn operator_tokens_are_refused_once_an_issuer_is_configured() {
     assert_eq!(api.get_as(&issuer_token, "/services").await.error(), INVALID);
     assert!(process.terminate().await.success());
 
-    let corp = issuer.settings("corp", &[("jwks_file", keys.to_str().unwrap())]);
+    let corp = issuer.settings("corp", &[("jwks", keys.to_str().unwrap())]);
     let (_process, api) = start(folder.path(), &corp).await;
     assert_eq!(api.get_as(&minted, "/services").await.error(), INVALID);
     api.get_as(&issuer_token, "/services").await.expect(200);

@@ -45,16 +45,13 @@ fn config_check_prints_ok_or_every_error() {
         exit_and_output(&run_control_plane(&["config", "check"], &valid, &[])),
         (Some(0), "ok\n".into(), String::new())
     );
-    let invalid =
-        ["humans.issuers.corp.admin_value=boss", "humans.issuers.corp.algorithms=", "humans.keys_refresh_seconds=0"];
+    let invalid = ["humans.issuers.corp.admin_claim==boss", "humans.issuers.corp.jwks=ftp://x", "connections.max=0"];
     let (code, printed, error) = exit_and_output(&run_control_plane(&["config", "check"], &invalid, &[]));
     assert_eq!((code, printed.as_str()), (Some(2), ""), "{error}");
-    for key in
-        ["tls.certificate", "public_url", "corp.issuer:", "corp.audience:", "corp.algorithms:", "corp.admin_value:"]
-    {
+    for key in ["tls.certificate", "public_url", "corp.issuer:", "corp.audience:", "corp.jwks:", "corp.admin_claim:"] {
         assert!(error.contains(key), "{key}: {error}");
     }
-    assert!(error.contains("humans.keys_refresh_seconds"), "{error}");
+    assert!(error.contains("connections.max"), "{error}");
     let environment = [("COUNTERSIGN_TOKENS__ACCESS_SECONDS", "soon"), ("COUNTERSIGN_NONSENSE", "1")];
     let (code, _, error) =
         exit_and_output(&run_control_plane(&["config", "check"], &["listen.api=nowhere", "lst=1"], &environment));
@@ -73,8 +70,8 @@ fn config_check_prints_ok_or_every_error() {
 fn contradictory_issuer_settings_are_refused_with_their_name() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let ca = format!("humans.issuers.corp.ca_file={}", file.path().display());
-    let jwks = format!("humans.issuers.corp.jwks_file={}", file.path().display());
-    let cases: [(&[&str], &str); 15] = [
+    let jwks = format!("humans.issuers.corp.jwks={}", file.path().display());
+    let cases: [(&[&str], &str); 14] = [
         (&[AUDIENCE], "humans.issuers.corp.issuer:"),
         (&[ISSUER], "humans.issuers.corp.audience:"),
         (
@@ -87,16 +84,12 @@ fn contradictory_issuer_settings_are_refused_with_their_name() {
             &[AUDIENCE, "humans.issuers.corp.issuer=https://id.example"],
             "humans.issuers.corp.issuer: is the issuer of this",
         ),
-        (&[ISSUER, AUDIENCE, "humans.issuers.corp.jwks_url=ftp://x"], "humans.issuers.corp.jwks_url:"),
-        (
-            &[ISSUER, AUDIENCE, "humans.issuers.corp.jwks_url=https://x", &jwks],
-            "humans.issuers.corp.jwks_file: contradicts",
-        ),
+        (&[ISSUER, AUDIENCE, "humans.issuers.corp.jwks=ftp://x"], "humans.issuers.corp.jwks:"),
         (&[ISSUER, AUDIENCE, &jwks, &ca], "humans.issuers.corp.ca_file: contradicts"),
-        (&[ISSUER, AUDIENCE, "humans.issuers.corp.algorithms=HS256"], "`HS256` is not one of RS256, ES256, EdDSA"),
+        (&[ISSUER, AUDIENCE, "humans.issuers.corp.jwks_url=x"], "did you mean `humans.issuers.corp.jwks`?"),
         (&["log.level=a=b=c"], "log.level: "),
         (&["secrets.master_key=abcd"], "secrets.master_key: must be 32 bytes"),
-        (&[ISSUER, AUDIENCE, "humans.issuers.corp.admin_value=x"], "humans.issuers.corp.admin_value:"),
+        (&[ISSUER, AUDIENCE, "humans.issuers.corp.admin_claim==x"], "humans.issuers.corp.admin_claim:"),
         (
             &[ISSUER, AUDIENCE, "humans.issuers.again.issuer=https://login.example", "humans.issuers.again.audience=x"],
             "humans.issuers.corp.issuer: humans.issuers.again has the same issuer",
@@ -118,7 +111,7 @@ fn invalid_issuer_files_stop_the_start() {
     let data = format!("data_dir={}", folder.path().display());
     let file = folder.path().join("file");
     std::fs::write(&file, "{}").unwrap();
-    for key in ["jwks_file", "ca_file"] {
+    for key in ["jwks", "ca_file"] {
         for path in [file.display().to_string(), "/nowhere".to_owned()] {
             let setting = format!("humans.issuers.corp.{key}={path}");
             let ports = ["listen.api=127.0.0.1:0", "listen.sync=127.0.0.1:0", "listen.admin=127.0.0.1:0"];
@@ -138,7 +131,7 @@ fn config_print_shows_values_and_sources_without_secrets() {
     let environment = [
         ("COUNTERSIGN_HUMANS__ISSUERS__CORP__AUDIENCE", "countersign"),
         ("COUNTERSIGN_SECRETS__MASTER_KEY", "hunter2"),
-        ("COUNTERSIGN_HUMANS__ISSUERS__CORP__ALGORITHMS", "ES256,EdDSA"),
+        ("COUNTERSIGN_PROXIES__TRUSTED", "10.0.0.0/8,192.0.2.1"),
         ("COUNTERSIGN_TOKENS__ACCESS_SECONDS", "600"),
     ];
     let arguments = ["config", "print", "--config", file.to_str().unwrap()];
@@ -152,7 +145,7 @@ fn config_print_shows_values_and_sources_without_secrets() {
         "master_key = \"(hidden)\" # the environment (COUNTERSIGN_SECRETS__MASTER_KEY)",
         "url = \"(hidden)\" # a flag",
         "[humans.issuers.corp]",
-        "algorithms = [\"ES256\", \"EdDSA\"] # the environment (COUNTERSIGN_HUMANS__ISSUERS__CORP__ALGORITHMS)",
+        "trusted = [\"10.0.0.0/8\", \"192.0.2.1\"] # the environment (COUNTERSIGN_PROXIES__TRUSTED)",
         &format!("admin_claim = \"https://x/y\" # {}", file.display()),
         "refresh_seconds = 2592000 # default",
     ];

@@ -38,16 +38,35 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap().to_owned()
 }
 
-const MANAGEMENT: [(&str, &str); 2] =
-    [("limits.management_per_minute", "4"), ("limits.management_owner_per_minute", "6")];
+/// The limit of a service; that of its owner is five times as high.
+const MANAGEMENT: [(&str, &str); 1] = [("limits.management_per_minute", "4")];
+
+/// Services of the fixture's human user. Their creation takes more than a minute, because the requests of the user are limited.
+async fn create_services(fixture: &Fixture, count: usize) -> Vec<OwnedService> {
+    let mut services = Vec::new();
+    for _ in 0..count {
+        services.push(OwnedService::create(fixture).await);
+        fixture.clock.advance(MINUTE);
+    }
+    services
+}
+
+/// Two services of an owner of whose 20 requests in a minute 6 are left.
+async fn with_six_left(fixture: &Fixture) -> [OwnedService; 2] {
+    let mut services = create_services(fixture, 6).await;
+    let (first, second) = (services.remove(0), services.remove(0));
+    for (other, requests) in services.iter().zip([4, 4, 4, 2]) {
+        assert_eq!(count_passed(requests, || other.list_roles(&fixture.api)).await, requests);
+    }
+    [first, second]
+}
 
 #[tokio::test]
 async fn services_of_one_owner_share_the_management_limit_of_the_owner() {
     let fixture = Fixture::with_settings(&MANAGEMENT).await;
-    let (first, second) = (OwnedService::create(&fixture).await, OwnedService::create(&fixture).await);
-    fixture.clock.advance(MINUTE);
+    let [first, second] = with_six_left(&fixture).await;
     let response = HttpResponse::send(first.list_roles(&fixture.api)).await;
-    assert_eq!(response.header("ratelimit-policy"), "\"management\";q=4;w=60, \"management_owner\";q=6;w=60");
+    assert_eq!(response.header("ratelimit-policy"), "\"management\";q=4;w=60, \"management_owner\";q=20;w=60");
     assert_eq!(response.header("ratelimit"), "\"management\";r=3;t=60, \"management_owner\";r=5;t=60");
     assert_eq!(count_passed(5, || first.list_roles(&fixture.api)).await, 3);
     // A request over the limit of its service does not count for the owner.
@@ -67,9 +86,8 @@ async fn services_of_one_owner_share_the_management_limit_of_the_owner() {
 #[tokio::test]
 async fn service_counts_for_its_new_owner_after_a_transfer() {
     let fixture = Fixture::with_settings(&MANAGEMENT).await;
-    let (first, second) = (OwnedService::create(&fixture).await, OwnedService::create(&fixture).await);
     let bob = fixture.mint_human("bob");
-    fixture.clock.advance(MINUTE);
+    let [first, second] = with_six_left(&fixture).await;
     assert_eq!(count_passed(4, || first.list_roles(&fixture.api)).await, 4);
     assert_eq!(count_passed(3, || second.list_roles(&fixture.api)).await, 2);
     let transfer = format!("/services/{}/transfer", second.id);
@@ -77,34 +95,40 @@ async fn service_counts_for_its_new_owner_after_a_transfer() {
     fixture.api.send_as(&bob, "POST", &format!("{transfer}/accept"), json!({})).await.expect(200);
     // The limit of the service is the same as before; two of its four requests are left.
     let response = HttpResponse::send(second.list_roles(&fixture.api)).await;
-    assert_eq!(response.header("ratelimit"), "\"management\";r=1;t=60, \"management_owner\";r=5;t=60");
+    assert_eq!(response.header("ratelimit"), "\"management\";r=1;t=60, \"management_owner\";r=19;t=60");
     response.expect(200);
 }
 
 #[tokio::test]
 async fn verifications_and_feedback_of_one_owner_are_limited_separately() {
-    let settings = [
-        ("limits.verification_per_minute", "2"),
-        ("limits.verification_owner_per_minute", "3"),
-        ("limits.feedback_per_minute", "2"),
-        ("limits.feedback_owner_per_minute", "3"),
-    ];
+    let settings = [("limits.verification_per_minute", "1"), ("limits.feedback_per_minute", "1")];
     let fixture = Fixture::with_settings(&settings).await;
     let agent = fixture.register().await;
-    let (first, second) = (OwnedService::create(&fixture).await, OwnedService::create(&fixture).await);
-    assert_eq!(count_passed(2, || first.verify(&fixture.api)).await, 2);
-    assert_eq!(count_passed(2, || second.verify(&fixture.api)).await, 1);
-    let refused = rate_limit_refusal(&HttpResponse::send(second.verify(&fixture.api)).await);
+    let services = create_services(&fixture, 21).await;
+    for (number, service) in services.iter().enumerate() {
+        assert_eq!(count_passed(1, || service.verify(&fixture.api)).await, usize::from(number < 20), "{number}");
+    }
+    let last = &services[20];
+    let refused = rate_limit_refusal(&HttpResponse::send(last.verify(&fixture.api)).await);
     assert_eq!(refused.0, "verification_owner");
-    assert_eq!(count_passed(2, || first.send_feedback(&fixture.api, &agent)).await, 2);
-    assert_eq!(count_passed(2, || second.send_feedback(&fixture.api, &agent)).await, 1);
-    let refused = rate_limit_refusal(&HttpResponse::send(second.send_feedback(&fixture.api, &agent)).await);
+    for (number, service) in services[..6].iter().enumerate() {
+        let passed = count_passed(1, || service.send_feedback(&fixture.api, &agent)).await;
+        assert_eq!(passed, usize::from(number < 5), "{number}");
+    }
+    let refused = rate_limit_refusal(&HttpResponse::send(last.send_feedback(&fixture.api, &agent)).await);
     assert_eq!(refused.0, "feedback_owner");
 }
 
-/// A control plane behind a proxy that forwards requests for any address.
+/// A control plane behind a proxy that forwards requests for any address. Each agent may log in and refresh 24 times a minute.
 async fn behind_proxy() -> Fixture {
-    Fixture::with_settings(&[("proxies.trusted", "127.0.0.1/32"), ("limits.agent_per_minute", "3")]).await
+    Fixture::with_settings(&[("proxies.trusted", "127.0.0.1/32"), ("limits.auth_per_minute", "2")]).await
+}
+
+/// Logs an agent in from other networks, so often that three logins or refreshes are left.
+async fn use_up_all_but_three(fixture: &Fixture, agent: &Agent) {
+    for subnet in 0..21 {
+        login_from(fixture, 100 + subnet, agent, agent).await.expect(200);
+    }
 }
 
 /// Sends a request under `/auth` from the /64 network with this number.
@@ -129,8 +153,9 @@ async fn logins_and_refreshes_of_an_agent_are_limited_over_all_addresses() {
     for subnet in 0..5 {
         login_from(&fixture, subnet, &agent, &other).await.expect(400);
     }
+    use_up_all_but_three(&fixture, &agent).await;
     let first = login_from(&fixture, 10, &agent, &agent).await;
-    assert!(first.header("ratelimit-policy").ends_with("\"agent\";q=3;w=60"), "{:?}", first.headers);
+    assert!(first.header("ratelimit-policy").ends_with("\"agent\";q=24;w=60"), "{:?}", first.headers);
     assert!(first.header("ratelimit").ends_with("\"agent\";r=2;t=60"), "{:?}", first.headers);
     let refresh = json!({ "refreshToken": first.expect(200)["refreshToken"] });
     let next = send_from(&fixture, 11, "/auth/refresh", refresh).await.expect(200);
@@ -150,6 +175,7 @@ async fn logins_and_refreshes_of_an_agent_are_limited_over_all_addresses() {
 async fn copied_refresh_token_does_not_use_up_the_limit_of_its_agent() {
     let fixture = behind_proxy().await;
     let agent = fixture.register().await;
+    use_up_all_but_three(&fixture, &agent).await;
     let pair = login_from(&fixture, 1, &agent, &agent).await.expect(200);
     let used = json!({ "refreshToken": pair["refreshToken"] });
     send_from(&fixture, 2, "/auth/refresh", used.clone()).await.expect(200);

@@ -149,12 +149,12 @@ async fn key_is_removed_when_its_last_token_has_expired() {
     // New tokens live for a minute; tokens issued earlier keep their lifetime.
     fixture.restart("tokens.access_seconds", "60").await;
     fixture.clock.advance(Duration::from_secs(3598));
-    fixture.restart("tokens.challenge_seconds", "299").await;
+    fixture.restart("tokens.refresh_seconds", "2591999").await;
     fixture.verify(&last_token).await.expect(200);
     fixture.clock.advance(SECOND);
     assert_eq!(fixture.verify(&last_token).await.error().2, "token_expired");
     fixture.clock.advance(Duration::from_secs(299));
-    fixture.restart("tokens.challenge_seconds", "298").await;
+    fixture.restart("tokens.refresh_seconds", "2591998").await;
     assert!(
         fixture.published_keys().await.0.contains(&keys[0]),
         "the key is published longer, to allow for clock skew"

@@ -51,7 +51,7 @@ async fn concurrent_production_replicas_create_one_deployment() {
     let (issuer, key, folder) = (Issuer::start(&[]).await, SigningKey::p256("p"), tempfile::tempdir().unwrap());
     let keys = folder.path().join("jwks.json");
     std::fs::write(&keys, jwks(&[&key]).to_string()).unwrap();
-    let mut settings = issuer.settings("corp", &[("jwks_file", keys.to_str().unwrap())]);
+    let mut settings = issuer.settings("corp", &[("jwks", keys.to_str().unwrap())]);
     settings.extend([format!("database.url={database}"), format!("secrets.master_key={MASTER_KEY}")]);
     let settings: Vec<_> = settings.iter().map(String::as_str).collect();
     let human = key.token(&issuer.claims("ann"));

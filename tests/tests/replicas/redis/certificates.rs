@@ -2,7 +2,7 @@
 
 use super::{
     fixture::{count_in_log, wait_for_redis_check},
-    users::start_control_plane,
+    users::{redis_url, start_control_plane},
 };
 use countersign_tests::{ControlPlane, Redis, Sentinel, TlsFiles, tools};
 use std::{path::Path, process::Command};
@@ -11,8 +11,8 @@ const HOST_NAME: &str = "localhost";
 const ADDRESS: &str = "127.0.0.1";
 
 /// Starts a control plane and asserts that it serves requests without Redis.
-async fn assert_serves_without_redis(settings: &[&str]) -> ControlPlane {
-    let control = start_control_plane(settings).await;
+async fn assert_serves_without_redis(url: &str) -> ControlPlane {
+    let control = start_control_plane(&[url]).await;
     wait_for_redis_check(&control, "down").await;
     control.api.get_as(control.key(), &control.path("/roles")).await.expect(200);
     control
@@ -25,12 +25,12 @@ const ATTEMPTS: usize = 5;
 async fn redis_certificate_must_come_from_the_configured_ca() {
     let (tls_files, other_files) = (TlsFiles::create(HOST_NAME), TlsFiles::create(HOST_NAME));
     let redis = Redis::start_with_tls(&tls_files, &["tls-auth-clients no"]).await;
-    let url = format!("redis.url={}", redis.url());
-    let [ca_file, ..] = tls_files.settings();
-    wait_for_redis_check(&start_control_plane(&[&url, &ca_file]).await, "up").await;
-    let [other_ca_file, ..] = other_files.settings();
-    for settings in [&[url.as_str()][..], &[&url, &other_ca_file]] {
-        assert_serves_without_redis(settings).await;
+    let url = |parameters: &[String]| redis_url(&redis.url(), "", parameters);
+    let [ca_file, ..] = tls_files.parameters();
+    wait_for_redis_check(&start_control_plane(&[&url(&[ca_file])]).await, "up").await;
+    let [other_ca_file, ..] = other_files.parameters();
+    for parameters in [&[][..], &[other_ca_file]] {
+        assert_serves_without_redis(&url(parameters)).await;
     }
 }
 
@@ -38,32 +38,30 @@ async fn redis_certificate_must_come_from_the_configured_ca() {
 async fn client_certificate_is_sent_to_a_redis_that_requires_it() {
     let (tls_files, other_files) = (TlsFiles::create(HOST_NAME), TlsFiles::create(HOST_NAME));
     let redis = Redis::start_with_tls(&tls_files, &[]).await;
-    let url = format!("redis.url={}", redis.url());
-    let [ca_file, certificate, private_key] = tls_files.settings();
-    wait_for_redis_check(&start_control_plane(&[&url, &ca_file, &certificate, &private_key]).await, "up").await;
-    assert_serves_without_redis(&[&url, &ca_file]).await;
-    let [_, certificate, private_key] = other_files.settings();
-    assert_serves_without_redis(&[&url, &ca_file, &certificate, &private_key]).await;
+    let url = |parameters: &[String]| redis_url(&redis.url(), "", parameters);
+    wait_for_redis_check(&start_control_plane(&[&url(&tls_files.parameters())]).await, "up").await;
+    let [ca_file, ..] = tls_files.parameters();
+    assert_serves_without_redis(&url(std::slice::from_ref(&ca_file))).await;
+    let [_, certificate, private_key] = other_files.parameters();
+    assert_serves_without_redis(&url(&[ca_file, certificate, private_key])).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn changed_client_certificate_is_used_for_the_next_connection() {
     let (tls_files, other_files) = (TlsFiles::create(HOST_NAME), TlsFiles::create(HOST_NAME));
     let redis = Redis::start_with_tls(&tls_files, &[]).await;
-    let url = format!("redis.url={}", redis.url());
     let folder = tempfile::tempdir().unwrap();
-    // The settings name copies, which are those of another authority at first.
+    // The parameters name copies, which are those of another authority at first.
     let copy = |files: &TlsFiles| {
-        files.settings().map(|setting| {
-            let (key, path) = setting.split_once('=').unwrap();
+        files.parameters().map(|parameter| {
+            let (name, path) = parameter.split_once('=').unwrap();
             let path = Path::new(path);
             let copied = folder.path().join(path.file_name().unwrap());
             std::fs::copy(path, &copied).unwrap();
-            format!("{key}={}", copied.display())
+            format!("{name}={}", copied.display())
         })
     };
-    let [ca_file, certificate, private_key] = copy(&other_files);
-    let control = assert_serves_without_redis(&[&url, &ca_file, &certificate, &private_key]).await;
+    let control = assert_serves_without_redis(&redis_url(&redis.url(), "", &copy(&other_files))).await;
     copy(&tls_files);
     wait_for_redis_check(&control, "up").await;
 }
@@ -75,22 +73,20 @@ async fn certificates_are_checked_against_announced_host_names() {
     for host in [HOST_NAME, ADDRESS] {
         let tls_files = TlsFiles::create(host);
         let cluster = Redis::start_cluster_with_tls(&tls_files).await;
-        let url = format!("redis.url={}", cluster.url());
-        let [ca_file, certificate, private_key] = tls_files.settings();
-        let settings = [url.as_str(), "redis.kind=cluster", &ca_file, &certificate, &private_key];
+        let url = redis_url(&cluster.url(), "+cluster", &tls_files.parameters());
         // The Redis cluster announces its node as 127.0.0.1.
         if host == ADDRESS {
-            wait_for_redis_check(&start_control_plane(&settings).await, "up").await;
+            wait_for_redis_check(&start_control_plane(&[&url]).await, "up").await;
             continue;
         }
         let expected =
             format!("the cluster announces a node that cannot be reached - Io: 127.0.0.1:{}", cluster.port());
-        let mut control = assert_serves_without_redis(&settings).await;
+        let mut control = assert_serves_without_redis(&url).await;
         for _ in 0..ATTEMPTS {
             if count_in_log(&control, &expected) == 0 {
                 // The check of the announced hosts at startup has a timeout of one second, which a busy machine may
                 // exceed.
-                control = assert_serves_without_redis(&settings).await;
+                control = assert_serves_without_redis(&url).await;
             }
         }
         assert_eq!(count_in_log(&control, &expected), 1, "{}", control.log());
@@ -109,15 +105,12 @@ async fn certificates_are_checked_against_addresses_announced_by_sentinels() {
     let master = Redis::start_with_tls(&tls_files, &[]).await;
     let _replica = Redis::start_replica_of(&master, &[]).await;
     let sentinel = Sentinel::start(&master).await;
-    let url = format!("redis.url={}", sentinel.url());
-    let [ca_file, certificate, private_key] = tls_files.settings();
-    let sentinel_settings = [url.as_str(), "redis.kind=sentinel", "redis.sentinel_master=limits", &ca_file];
-    wait_for_redis_check(
-        &start_control_plane(&[&sentinel_settings[..], &[&certificate, &private_key]].concat()).await,
-        "up",
-    )
-    .await;
-    assert_serves_without_redis(&sentinel_settings).await;
+    let [ca_file, certificate, private_key] = tls_files.parameters();
+    let without_certificate = ["master=limits".to_owned(), ca_file];
+    let parameters = [&without_certificate[..], &[certificate, private_key]].concat();
+    let url = |parameters: &[String]| redis_url(&sentinel.url(), "+sentinel", parameters);
+    wait_for_redis_check(&start_control_plane(&[&url(&parameters)]).await, "up").await;
+    assert_serves_without_redis(&url(&without_certificate)).await;
 }
 
 /// Exit code and error output of a start and of `config check` with these settings.
@@ -140,27 +133,22 @@ fn invalid_tls_files_are_refused_with_the_setting() {
     let folder = tempfile::tempdir().unwrap();
     let invalid_file = folder.path().join("invalid.pem");
     std::fs::write(&invalid_file, "not PEM").unwrap();
-    let [ca_file, certificate, private_key] = tls_files.settings();
-    let [_, _, other_key] = other_files.settings();
-    let valid_settings = ["redis.url=rediss://127.0.0.1:1".to_owned(), ca_file, certificate, private_key];
-    let mut cases = vec![(other_key, "redis.certificate, redis.private_key: ")];
-    for key in ["redis.ca_file", "redis.certificate", "redis.private_key"] {
-        cases.push((format!("{key}=/nowhere/at.all"), key));
-        cases.push((format!("{key}={}", invalid_file.display()), key));
+    let [_, _, other_key] = other_files.parameters();
+    let mut cases = vec![(other_key, "redis.url: sslcert, sslkey: ".to_owned())];
+    for name in ["sslrootcert", "sslcert", "sslkey"] {
+        cases.push((format!("{name}=/nowhere/at.all"), format!("redis.url: {name}: ")));
+        cases.push((format!("{name}={}", invalid_file.display()), format!("redis.url: {name}: ")));
     }
-    for (invalid_setting, expected_text) in cases {
-        let [start, check] = startup_and_check_errors(
-            &[&valid_settings[..], std::slice::from_ref(&invalid_setting)].concat(),
-            folder.path(),
-        );
+    let setting = |parameters: &[String]| redis_url("rediss://127.0.0.1:1", "", parameters);
+    for (invalid, expected_text) in cases {
+        // The last value of a parameter is used.
+        let url = setting(&[&tls_files.parameters()[..], std::slice::from_ref(&invalid)].concat());
+        let [start, check] = startup_and_check_errors(&[url], folder.path());
         for ((code, error), expected) in [(start, 1), (check, 2)] {
-            assert!(code == Some(expected) && error.contains(expected_text), "{invalid_setting}: {code:?} {error}");
+            assert!(code == Some(expected) && error.contains(&expected_text), "{invalid}: {code:?} {error}");
             assert!(!error.contains("BEGIN"), "{error}");
         }
     }
-    let [_, (code, error)] = startup_and_check_errors(
-        &[&valid_settings[..2], &["redis.certificate=x.pem".to_owned()]].concat(),
-        folder.path(),
-    );
-    assert!(code == Some(2) && error.contains("redis.private_key: set it"), "{error}");
+    let [_, (code, error)] = startup_and_check_errors(&[setting(&["sslcert=x.pem".to_owned()])], folder.path());
+    assert!(code == Some(2) && error.contains("redis.url: add the parameter sslkey"), "{error}");
 }

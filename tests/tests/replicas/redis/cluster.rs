@@ -4,15 +4,11 @@
 use super::{
     change_messages::subscribe,
     fixture::{Caller, Fleet, LIMIT, wait_for_replication},
-    users::{CLUSTER_PERMISSIONS, USER_ACL, url_with_user},
+    users::{CLUSTER_PERMISSIONS, USER_ACL, redis_url, url_with_user},
 };
 use countersign_tests::{RedisCluster, TlsFiles, eventually};
 use std::time::Duration;
 use tokio_stream::StreamExt;
-
-fn settings(url: &str) -> Vec<String> {
-    vec![format!("redis.url={url}"), "redis.kind=cluster".to_owned()]
-}
 
 /// The key of a counter. All Redis keys of a Countersign deployment are in one slot.
 async fn counter_key(cluster: &RedisCluster) -> String {
@@ -70,7 +66,7 @@ const MAX_SLOT_MOVES: usize = 10;
 async fn counts_survive_slot_moves_and_messages_survive_a_hanging_node() {
     let user = format!("{USER_ACL} {CLUSTER_PERMISSIONS}");
     let cluster = RedisCluster::start_with(&[&user, "cluster-require-full-coverage no"]).await;
-    let fleet = Fleet::start(&settings(&url_with_user(&cluster.url_of(&[0, 1])))).await;
+    let fleet = Fleet::start(&[redis_url(&url_with_user(&cluster.url_of(&[0, 1])), "+cluster", &[])]).await;
     let mut caller = fleet.assert_counted_together().await;
     let key = counter_key(&cluster).await;
     let mut from = cluster.master_of(&key, 0).await.unwrap();
@@ -112,7 +108,7 @@ async fn counts_survive_slot_moves_and_messages_survive_a_hanging_node() {
 async fn failover_is_followed_with_a_single_configured_node() {
     let tls_files = TlsFiles::create("localhost");
     let mut cluster = RedisCluster::start_with_tls(&tls_files).await;
-    let fleet = Fleet::start(&[&settings(&cluster.url_of(&[0]))[..], &tls_files.settings()].concat()).await;
+    let fleet = Fleet::start(&[redis_url(&cluster.url_of(&[0]), "+cluster", &tls_files.parameters())]).await;
     fleet.assert_counted_together().await;
     let key = counter_key(&cluster).await;
     move_slot(&cluster, &key, 0).await;

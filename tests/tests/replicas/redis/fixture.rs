@@ -4,7 +4,10 @@ use countersign_tests::{
     ControlPlane, HttpResponse, Postgres, Redis, control_plane::replica_settings, eventually, http::HttpClient,
 };
 use serde_json::{Value, json};
-use std::time::{Duration, Instant};
+use std::{
+    sync::atomic::{AtomicU32, Ordering},
+    time::{Duration, Instant},
+};
 use tokio::task::JoinSet;
 
 /// The rate limit: management calls per minute.
@@ -28,6 +31,8 @@ const REQUEST_DEADLINE: Duration = Duration::from_secs(20);
 pub struct Fleet {
     pub first: ControlPlane,
     pub second: ControlPlane,
+    /// The owners of services so far.
+    owners: AtomicU32,
     _postgres: Postgres,
 }
 
@@ -56,16 +61,22 @@ impl Fleet {
         let database = postgres.create_database().await;
         let first = replica(&database, redis).await;
         let second = replica(&database, redis).await;
-        Self { first, second, _postgres: postgres }
+        Self { first, second, owners: AtomicU32::new(0), _postgres: postgres }
     }
 
     pub fn replicas(&self) -> [&ControlPlane; 2] {
         [&self.first, &self.second]
     }
 
-    /// Creates a service that has not made any calls.
+    /// Creates a service that has not made any calls, of an owner who has no other.
     pub async fn caller(&self) -> Caller {
-        let (service, key) = self.first.create_service(json!({ "name": "caller" })).await;
+        let owner = format!("owner {}", self.owners.fetch_add(1, Ordering::SeqCst));
+        self.caller_of(&self.first.mint_human(&owner)).await
+    }
+
+    /// Creates a service of this human user that has not made any calls.
+    pub async fn caller_of(&self, owner: &str) -> Caller {
+        let (service, key) = self.first.create_service_of(owner, json!({ "name": "caller" })).await;
         Caller { path: format!("/services/{service}/roles"), key }
     }
 
@@ -248,8 +259,6 @@ pub fn count_in_log(control: &ControlPlane, text: &str) -> usize {
 
 async fn replica(database: &str, redis: &[String]) -> ControlPlane {
     let (base, limit) = (replica_settings(database), format!("limits.management_per_minute={LIMIT}"));
-    // All services of the fleet have one owner.
-    let owner_limit = "limits.management_owner_per_minute=1000000".to_owned();
-    let settings: Vec<_> = base.iter().chain([&limit, &owner_limit]).chain(redis).map(String::as_str).collect();
+    let settings: Vec<_> = base.iter().chain([&limit]).chain(redis).map(String::as_str).collect();
     ControlPlane::start_with_default_limits_and(&settings).await
 }

@@ -2,7 +2,7 @@
 
 use super::{
     fixture::{Caller, Fleet, wait_for_replication},
-    users::{USER_ACL, url_with_user},
+    users::{USER_ACL, redis_url, url_with_user},
 };
 use countersign_tests::{Redis, Sentinel, TlsFiles, eventually};
 
@@ -28,14 +28,9 @@ impl SentinelFixture {
         let master = Redis::start_with(&[&user]).await;
         let replica = Redis::start_replica_of(&master, &[&user]).await;
         let sentinel = Sentinel::start(&master).await;
-        let settings = [
-            // The URL contains the credentials of the Redis user, because the Sentinel of this fixture requires no
-            // authentication.
-            format!("redis.url={}", url_with_user(&sentinel.url())),
-            "redis.kind=sentinel".to_owned(),
-            "redis.sentinel_master=limits".to_owned(),
-        ];
-        let fleet = Fleet::start(&settings).await;
+        // The URL contains the credentials of the Redis user, because the Sentinel of this fixture requires no authentication.
+        let url = redis_url(&url_with_user(&sentinel.url()), "+sentinel", &["master=limits".to_owned()]);
+        let fleet = Fleet::start(&[url]).await;
         let caller = fleet.assert_counted_together().await;
         wait_for_replication(&master, &replica).await;
         Self { master, replica, fleet, caller, _sentinel: sentinel }
@@ -53,14 +48,9 @@ async fn failover_by_a_quorum_is_followed_and_the_old_master_is_not_used() {
     let mut sentinels = Sentinel::start_three(&old_master, ("sentinel-client", "open-sesame")).await;
     let urls: Vec<_> = sentinels.iter().map(|sentinel| url_with_user(&sentinel.url())).collect();
     sentinels[0].kill();
-    let settings = [
-        format!("redis.url={}", urls.join(",")),
-        "redis.kind=sentinel".to_owned(),
-        "redis.sentinel_master=limits".to_owned(),
-        "redis.sentinel_user=sentinel-client".to_owned(),
-        "redis.sentinel_password=open-sesame".to_owned(),
-    ];
-    let fleet = Fleet::start(&[&settings[..], &tls_files.settings()].concat()).await;
+    let sentinel = ["master=limits", "sentinel_user=sentinel-client", "sentinel_password=open-sesame"];
+    let parameters = [&sentinel.map(str::to_owned)[..], &tls_files.parameters()].concat();
+    let fleet = Fleet::start(&[redis_url(&urls.join(","), "+sentinel", &parameters)]).await;
     let caller = fleet.assert_counted_together().await;
     wait_for_replication(&old_master, &first_replica).await;
     wait_for_replication(&old_master, &second_replica).await;

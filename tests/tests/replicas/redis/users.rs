@@ -32,6 +32,19 @@ pub fn url_with_user(url: &str) -> String {
     url.replace("://", "://limited:secret@")
 }
 
+/// The setting `redis.url` for the servers with these URLs, which are separated by commas. `kind` is what the scheme names besides
+/// TLS: nothing, `+sentinel` or `+cluster`.
+pub fn redis_url(urls: &str, kind: &str, parameters: &[String]) -> String {
+    let (scheme, first) = urls.split_once("://").unwrap();
+    let mut hosts = first.split(',');
+    let first = hosts.next().unwrap();
+    // User and password are those of the first URL.
+    let others = hosts.map(|url| url.rsplit(['/', '@']).next().unwrap());
+    let hosts: Vec<_> = std::iter::once(first).chain(others).collect();
+    let separator = if parameters.is_empty() { "" } else { "?" };
+    format!("redis.url={scheme}{kind}://{}{separator}{}", hosts.join(","), parameters.join("&"))
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn user_with_the_documented_permissions_suffices() {
     let redis = Redis::start_with(&[USER_ACL]).await;
@@ -50,8 +63,7 @@ async fn user_with_the_documented_permissions_suffices() {
 #[tokio::test(flavor = "multi_thread")]
 async fn replicas_count_together_in_a_single_node_cluster() {
     let redis = Redis::start_cluster_with(&[&format!("{USER_ACL} {CLUSTER_PERMISSIONS}")]).await;
-    let settings = [format!("redis.url={}", url_with_user(&redis.url())), "redis.kind=cluster".to_owned()];
-    let fleet = Fleet::start(&settings).await;
+    let fleet = Fleet::start(&[redis_url(&url_with_user(&redis.url()), "+cluster", &[])]).await;
     let caller = fleet.assert_counted_together().await;
     redis.pause();
     fleet.assert_no_request_waits().await;

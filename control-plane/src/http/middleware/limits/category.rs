@@ -130,45 +130,72 @@ impl Category {
     }
 }
 
-/// Maximum number of requests per minute, by category.
+/// The limit of an agent as a multiple of `auth`, which counts per address: logins and refreshes from some addresses at once.
+const AGENT_FACTOR: u32 = 12;
+
+/// The limit of all services of an owner as a multiple of the limit of one. Each request to an honest service may need a
+/// verification, and verifications write nothing.
+const VERIFICATION_OWNER_FACTOR: u32 = 20;
+
+/// As [`VERIFICATION_OWNER_FACTOR`], for feedback and management.
+const OWNER_FACTOR: u32 = 5;
+
+/// Upper bound of the derived limits: that of the settings.
+const MAX_PER_MINUTE: u32 = 1_000_000;
+
+/// Maximum number of requests per minute. The limits of the other categories are multiples.
 #[derive(Debug, Clone, Copy)]
 pub struct LimitsPerMinute {
     /// Requests under `/auth`, per client address and agent.
     pub auth: u32,
-    /// Requests under `/auth` and `/oauth`, per client address.
-    pub auth_address: u32,
+    /// Requests under `/auth` and `/oauth`, and separately missing and invalid credentials, per client address.
+    pub address: u32,
     /// Verifications, per service.
     pub verification: u32,
     /// Feedback, per service.
     pub feedback: u32,
     /// Authenticated requests that no other category contains, per service or human user.
     pub management: u32,
-    /// Missing and invalid credentials, per client address.
-    pub failures: u32,
-    /// Logins and refreshes, per agent.
-    pub agent: u32,
-    /// Verifications, per owner of services.
-    pub verification_owner: u32,
-    /// Feedback, per owner of services.
-    pub feedback_owner: u32,
-    /// Requests of `management` with an API key, per owner of services.
-    pub management_owner: u32,
 }
 
 impl LimitsPerMinute {
     pub(super) const fn quota(&self, category: Category) -> Quota {
         let max_calls = match category {
             Category::Auth => self.auth,
-            Category::AuthAddress => self.auth_address,
+            Category::AuthAddress | Category::Failures => self.address,
             Category::Verification => self.verification,
             Category::Feedback => self.feedback,
             Category::Management => self.management,
-            Category::Failures => self.failures,
-            Category::Agent => self.agent,
-            Category::VerificationOwner => self.verification_owner,
-            Category::FeedbackOwner => self.feedback_owner,
-            Category::ManagementOwner => self.management_owner,
+            Category::Agent => times(self.auth, AGENT_FACTOR),
+            Category::VerificationOwner => times(self.verification, VERIFICATION_OWNER_FACTOR),
+            Category::FeedbackOwner => times(self.feedback, OWNER_FACTOR),
+            Category::ManagementOwner => times(self.management, OWNER_FACTOR),
         };
         Quota { max_calls, window: WINDOW }
+    }
+}
+
+const fn times(limit: u32, factor: u32) -> u32 {
+    let product = limit.saturating_mul(factor);
+    if product < MAX_PER_MINUTE { product } else { MAX_PER_MINUTE }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_of_agents_and_owners_are_multiples_up_to_the_bound() {
+        let limits = |auth, verification, management, feedback| {
+            let limits = LimitsPerMinute { auth, address: 300, verification, feedback, management };
+            let quota = |category| limits.quota(category).max_calls;
+            let of_address = [Category::AuthAddress, Category::Failures].map(quota);
+            let derived =
+                [Category::Agent, Category::VerificationOwner, Category::ManagementOwner, Category::FeedbackOwner];
+            (of_address, derived.map(quota))
+        };
+        assert_eq!(limits(10, 1000, 100, 50), ([300; 2], [120, 20_000, 500, 250]));
+        assert_eq!(limits(1_000_000, 1_000_000, 1_000_000, 300_000), ([300; 2], [1_000_000; 4]));
+        assert_eq!(limits(u32::MAX, 1, 1, 1), ([300; 2], [1_000_000, 20, 5, 5]));
     }
 }
