@@ -2,7 +2,7 @@
 # Assembles the contents of the container images. The Dockerfile calls this script, and so does `make image` without a
 # container engine. It needs Debian or a derivative, because the shared libraries are described by their packages.
 #
-#   image.sh build            builds the programs, optimized, into target/release
+#   image.sh build            builds the programs, optimized and stripped, into target/release, as scripts/release.sh does
 #   image.sh root NAME DIR    assembles the root file system of the image of the program NAME in DIR, which must not exist.
 #                             BINARIES is the folder of the programs (target/release).
 #   image.sh roots DIR        assembles all three in DIR/control-plane, DIR/ext-authz and DIR/cli, which it replaces
@@ -21,7 +21,7 @@ name='' crate='' dir='' libraries=() packages=()
 
 main() {
     case "${1:-}" in
-    build) build_programs ;;
+    build) "$here/release.sh" ;;
     root) assemble_root "${2:?the name of a program}" "${3:?a folder}" ;;
     roots) assemble_roots "${2:?a folder}" ;;
     images) build_images "${2:?a folder}" ;;
@@ -30,11 +30,6 @@ main() {
         exit 2
         ;;
     esac
-}
-
-# The same features and lock file as in every other build.
-build_programs() {
-    (cd "$project" && cargo build --release --locked --workspace --bins)
 }
 
 assemble_roots() {
@@ -82,7 +77,7 @@ assemble_root() {
     echo "assembled $dir: $(du -sh "$dir" | cut -f 1), $(find "$dir" -type f | wc -l) files"
 }
 
-# Removes the line tables, which are most of the file. The names of functions stay, for the backtrace of a panic.
+# The programs of a release are stripped. Those of a debug build have line tables, which are most of the file.
 copy_program() {
     install -D -m 0755 "$binaries/$name" "$dir/usr/local/bin/$name"
     strip --strip-debug "$dir/usr/local/bin/$name"
