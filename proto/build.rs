@@ -1,11 +1,13 @@
-//! Generates code from the .proto file with `protox`, so that `protoc` need not be installed.
+//! Generates code from the .proto files with `protox`, so that `protoc` need not be installed.
 
 use tonic_build::manual;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    const SYNC_PROTO: &str = "proto/countersign/sync/v1/sync.proto";
-    println!("cargo:rerun-if-changed={SYNC_PROTO}");
-    tonic_prost_build::configure().compile_fds(protox::compile([SYNC_PROTO], ["proto"])?)?;
+    // The imports of these files are compiled with them.
+    const SERVICES: [&str; 2] =
+        ["proto/countersign/sync/v1/sync.proto", "proto/envoy/service/auth/v3/external_auth.proto"];
+    println!("cargo:rerun-if-changed=proto");
+    tonic_prost_build::configure().compile_fds(protox::compile(SERVICES, ["proto"])?)?;
     // The same service for a server whose responses are encoded before they are queued.
     let follow = manual::Method::builder()
         .name("follow")

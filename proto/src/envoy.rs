@@ -1,0 +1,28 @@
+//! Envoy's external authorization API, generated from the `.proto` files in `proto/envoy`.
+//!
+//! `ext-authz` implements the service, and tests call it. Invariant: names, numbers and types are those of Envoy, and each
+//! message that a check or its response can contain has all of its fields.
+
+#![allow(missing_docs, clippy::all, clippy::pedantic, reason = "generated; Envoy's API is the documentation")]
+
+pub mod config {
+    pub mod core {
+        pub mod v3 {
+            tonic::include_proto!("envoy.config.core.v3");
+        }
+    }
+}
+
+pub mod service {
+    pub mod auth {
+        pub mod v3 {
+            tonic::include_proto!("envoy.service.auth.v3");
+        }
+    }
+}
+
+pub mod r#type {
+    pub mod v3 {
+        tonic::include_proto!("envoy.r#type.v3");
+    }
+}
