@@ -6,7 +6,13 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build check test soak bench bench-check bench-propagation demo docs charts charts-live image check-image debug-images clean prerequisites
+.PHONY: help build check deny test quick test-deep test-touched soak bench bench-check bench-propagation demo docs charts charts-live image check-image debug-images clean prerequisites
+
+# `make quick roles`: the words after `quick` are the subject, and no targets.
+ifeq ($(firstword $(MAKECMDGOALS)),quick)
+SUBJECT := $(wordlist 2,$(words $(MAKECMDGOALS)),$(MAKECMDGOALS))
+$(eval $(SUBJECT):;@:)
+endif
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' Makefile
@@ -14,21 +20,33 @@ help: ## list the commands
 build: prerequisites ## build the servers and the CLI into target/debug
 	cargo build --workspace --bins
 
-check: prerequisites ## check formatting, clippy, module dependencies, and licences of crates
-	scripts/tools.sh deny
+check: prerequisites ## check formatting, and clippy with warnings as errors
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
-	cargo test --workspace --test layers
+
+deny: prerequisites ## check licences, sources and versions of the crates that are used
+	scripts/tools.sh deny
 	.tools/bin/cargo-deny --locked check bans licenses sources
 
-test: prerequisites ## run all tests, with a real Envoy; the last line counts passed and failed tests
+test: prerequisites ## run the tests that every change needs, with a real Envoy; the last line counts them
 	scripts/tools.sh tests
-	cargo build --workspace --all-targets
-	scripts/test.sh
+	"$$(scripts/find-python.sh)" -B scripts/test.py fast
+
+quick: prerequisites ## make quick roles: run the unit tests of changed crates, and the tests about a subject
+	scripts/tools.sh tests
+	"$$(scripts/find-python.sh)" -B scripts/test.py quick $(or $(SUBJECT),$(error name a subject: make quick roles))
+
+test-deep: prerequisites ## run all other tests (PARTS="engines histories" selects some); about an hour
+	scripts/tools.sh tests
+	"$$(scripts/find-python.sh)" -B scripts/test.py deep $(PARTS)
+
+test-touched: prerequisites ## run the parts of test-deep that the changes of the last day concern, and one more
+	scripts/tools.sh tests
+	"$$(scripts/find-python.sh)" -B scripts/test.py touched
 
 soak: build ## repeat the tests with random input for SOAK_SECONDS (600), then run the faults at length
 	scripts/tools.sh tests
-	cargo build --workspace --all-targets
+	cargo build --workspace --bins --tests
 	scripts/soak.sh
 
 bench: prerequisites ## measure the speed beside its limits and write bench/report.md (BENCH_ROUNDS=10)
@@ -41,7 +59,7 @@ bench: prerequisites ## measure the speed beside its limits and write bench/repo
 # The folder is inside of target, so that the report of the repository stays.
 bench-check: prerequisites ## run every part of the benchmarks once and shortly, to see that they work (debug build)
 	scripts/tools.sh bench
-	cargo build --workspace --all-targets
+	cargo build --workspace --bins --examples
 	scripts/bench-check.sh target/bench-check
 
 bench-propagation: prerequisites ## measure the time from a revocation until sidecars refuse, at up to 10,000 sync streams

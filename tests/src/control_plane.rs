@@ -1,4 +1,7 @@
-//! Starts the control plane binary with `--dev` on free ports, in its own folder, and calls its API.
+//! Starts a control plane as with `--dev` on free ports, in its own folder, and calls its API.
+//!
+//! The control plane runs in the process of the test, unless the test is about processes: their start and end, their signals, their
+//! memory, what they log and what happens to their files.
 //!
 //! If `TEST_ENGINES` is `fleet`, the control plane is two replicas with one PostgreSQL database and one Redis, which get the
 //! requests of a test in turn. So a test that passes does not depend on the replica that answers.
@@ -6,7 +9,7 @@
 mod replica;
 mod shared;
 
-use self::replica::{Environment, Replica};
+use self::replica::{Environment, Mode, Replica};
 
 use crate::{
     engines::{self, DatabaseLease},
@@ -53,25 +56,35 @@ impl ControlPlane {
 
     /// Starts a control plane with settings such as `tokens.access_seconds=5`, and without rate limits.
     pub async fn start_with(settings: &[&str]) -> Self {
-        Self::start_replicas(without_limits(settings), true).await
+        Self::start_replicas(Mode::InProcess, without_limits(settings), true).await
     }
 
-    /// Like `start_with`, but always one process, for tests of what each process does on its own.
+    /// Like `start`, in a process of its own.
+    pub async fn start_process() -> Self {
+        Self::start_process_with(&[]).await
+    }
+
+    /// Like `start_with`, in a process of its own.
+    pub async fn start_process_with(settings: &[&str]) -> Self {
+        Self::start_replicas(Mode::OwnProcess, without_limits(settings), true).await
+    }
+
+    /// Like `start_process_with`, but always one process, for tests of what each process does on its own.
     pub async fn start_one_with(settings: &[&str]) -> Self {
-        Self::start_replicas(without_limits(settings), false).await
+        Self::start_replicas(Mode::OwnProcess, without_limits(settings), false).await
     }
 
     /// Starts a replica. All replicas share the database, the master key and the public URL.
     pub async fn start_replica(database: &str, settings: &[&str]) -> Self {
         let shared = replica_settings(database);
         let shared: Vec<_> = shared.iter().map(String::as_str).collect();
-        Self::start_with(&[&shared, settings].concat()).await
+        Self::start_process_with(&[&shared, settings].concat()).await
     }
 
     /// Starts one process with SQLite and with these environment variables.
     pub async fn start_in(environment: &[(&str, String)], settings: &[&str]) -> Self {
         let settings = [default_limit_settings(), without_limits(settings)].concat();
-        Self::launch(settings, &[environment], None).await
+        Self::launch(Mode::OwnProcess, settings, &[environment], None).await
     }
 
     /// Starts two replicas with this PostgreSQL database, each with its own environment variables.
@@ -83,7 +96,8 @@ impl ControlPlane {
     pub async fn start_pair_with(database: &str, environments: [&[(&str, String)]; 2], settings: &[&str]) -> Self {
         let shared = [format!("database.url={database}"), format!("secrets.master_key={MASTER_KEY}")];
         let shared = [&shared.each_ref().map(String::as_str), settings].concat();
-        Self::launch([default_limit_settings(), without_limits(&shared)].concat(), &environments, None).await
+        let settings = [default_limit_settings(), without_limits(&shared)].concat();
+        Self::launch(Mode::OwnProcess, settings, &environments, None).await
     }
 
     /// Starts a control plane with the defaults of `--dev`, except for the rate limits, which are those of production.
@@ -93,12 +107,17 @@ impl ControlPlane {
 
     /// Like `start_with`, with the default rate limits.
     pub async fn start_with_default_limits_and(settings: &[&str]) -> Self {
-        Self::start_replicas(settings.iter().map(ToString::to_string).collect(), true).await
+        Self::start_replicas(Mode::InProcess, settings.iter().map(ToString::to_string).collect(), true).await
+    }
+
+    /// Like `start_process_with`, with the default rate limits.
+    pub async fn start_process_with_default_limits_and(settings: &[&str]) -> Self {
+        Self::start_replicas(Mode::OwnProcess, settings.iter().map(ToString::to_string).collect(), true).await
     }
 
     /// Without `database.url` among the settings, `TEST_ENGINES` selects the database, and whether there is a second
     /// replica; an empty `database.url=` selects SQLite.
-    async fn start_replicas(settings: Vec<String>, with_second: bool) -> Self {
+    async fn start_replicas(mode: Mode, settings: Vec<String>, with_second: bool) -> Self {
         let mut settings = [default_limit_settings(), settings].concat();
         let is_set = |key: &str| settings.iter().any(|setting| setting.starts_with(key));
         let (database, redis) = (is_set("database.url="), is_set("redis.url="));
@@ -108,16 +127,17 @@ impl ControlPlane {
             settings.extend(engines::redis_url().map(|url| format!("redis.url={url}")));
         }
         let count = if lease.is_some() && with_second { 2 } else { 1 };
-        Self::launch(settings, &vec![&[][..]; count], lease).await
+        Self::launch(mode, settings, &vec![&[][..]; count], lease).await
     }
 
     /// Starts a replica for each set of environment variables.
     async fn launch(
+        mode: Mode,
         settings: Vec<String>,
         environments: &[&[(&str, String)]],
         database: Option<DatabaseLease>,
     ) -> Self {
-        let (first, env) = Replica::start(&settings, owned(environments[0])).await;
+        let (first, env) = Replica::start(mode, &settings, owned(environments[0])).await;
         let mut replicas = vec![first];
         for environment in &environments[1..] {
             replicas.push(replicas[0].start_another(&settings, &env, owned(environment)).await);
@@ -157,23 +177,23 @@ impl ControlPlane {
 
     /// Kills the processes.
     pub fn kill(&mut self) {
-        self.replicas_mut().iter_mut().for_each(|replica| replica.process.kill());
+        self.replicas_mut().iter_mut().for_each(|replica| replica.process_mut().kill());
     }
 
     /// Sends a signal by name to all replicas.
     pub fn signal(&self, name: &str) {
-        self.server.replicas.iter().for_each(|replica| replica.process.signal(name));
+        self.server.replicas.iter().for_each(|replica| replica.process().signal(name));
     }
 
     /// Sends a signal by name to a replica.
     pub fn signal_replica(&self, number: usize, name: &str) {
-        self.server.replicas[number].process.signal(name);
+        self.server.replicas[number].process().signal(name);
     }
 
     /// Kills a replica, starts it again and waits until it is ready.
     pub async fn kill_replica(&mut self, number: usize) {
         let replica = &mut self.replicas_mut()[number];
-        replica.process.kill();
+        replica.process_mut().kill();
         replica.launch_again();
         replica.wait_until_ready().await;
     }
@@ -205,7 +225,7 @@ impl ControlPlane {
     pub async fn terminate(&mut self) -> ExitStatus {
         let mut statuses = Vec::new();
         for replica in self.replicas_mut() {
-            statuses.push(replica.process.terminate().await);
+            statuses.push(replica.process_mut().terminate().await);
         }
         let failed = statuses.iter().find(|status| !status.success());
         *failed.unwrap_or(&statuses[0])
@@ -213,27 +233,27 @@ impl ControlPlane {
 
     /// Resident memory in bytes (`VmRSS`).
     pub fn resident_memory(&self) -> usize {
-        self.first().process.resident_memory()
+        self.first().process().resident_memory()
     }
 
     /// CPU time of the process of the first replica.
     pub fn cpu_time(&self) -> Duration {
-        self.first().process.cpu_time()
+        self.first().process().cpu_time()
     }
 
     /// The id of the process of the first replica.
     pub fn process_id(&self) -> u32 {
-        self.server.replicas[0].process.id()
+        self.server.replicas[0].process().id()
     }
 
     /// The ids of the processes of all replicas.
     pub fn process_ids(&self) -> Vec<u32> {
-        self.server.replicas.iter().map(|replica| replica.process.id()).collect()
+        self.server.replicas.iter().map(|replica| replica.process().id()).collect()
     }
 
     /// The log of all processes so far.
     pub fn log(&self) -> String {
-        self.server.replicas.iter().map(|replica| replica.process.log()).collect()
+        self.server.replicas.iter().map(Replica::log).collect()
     }
 
     fn first(&self) -> &Replica {

@@ -1,4 +1,8 @@
-//! Servers in the test process with a manual clock.
+//! Servers in the test process.
+
+mod captured_log;
+
+pub use captured_log::CapturedLog;
 
 use crate::{HttpClient, ManualClock, control_plane::unreachable_limits, engines};
 use countersign_control_plane as plane;
@@ -9,6 +13,9 @@ use tokio::{
     sync::oneshot,
     task::JoinHandle,
 };
+
+/// Number of threads of a server, so that its tasks run at the same time, as in a process of their own.
+const SERVER_THREADS: usize = 2;
 
 /// A server in its own runtime. Dropping the [`Server`] stops the server at once, as a crash would.
 pub struct Server {
@@ -30,8 +37,42 @@ impl Server {
         B: Future<Output = A> + Send + 'static,
         S: Future<Output = ()> + Send + 'static,
     {
-        let runtime =
-            Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("the runtime can be built");
+        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        Self::start_in(runtime.expect("the runtime can be built"), bind, serve).await
+    }
+
+    /// Starts a control plane with these settings, as with `--dev`.
+    pub async fn start_control_plane(
+        flags: Vec<(String, String)>,
+        dependencies: plane::Dependencies,
+    ) -> (Self, plane::Addresses, CapturedLog) {
+        let config = plane::Config::read(None, Vec::new(), flags, true).expect("the settings can be parsed");
+        config.check().expect("the settings are valid");
+        let log = CapturedLog::default();
+        let mut builder = Builder::new_multi_thread();
+        builder.worker_threads(SERVER_THREADS).enable_all().on_thread_start(log.capture_of_threads());
+        let runtime = builder.build().expect("the runtime can be built");
+        let (sender, addresses) = oneshot::channel();
+        let start = async |shutdown| {
+            let app = plane::App::start(config, dependencies, shutdown).await.expect("the server starts");
+            sender.send(app.addresses()).expect("the receiver waits");
+            app
+        };
+        let run = |app: plane::App, _| async move { app.run().await.expect("the server runs") };
+        let server = Self::start_in(runtime, start, run).await;
+        (server, addresses.await.expect("the server is bound"), log)
+    }
+
+    async fn start_in<A, B, S>(
+        runtime: Runtime,
+        bind: impl FnOnce(Shutdown) -> B,
+        serve: impl FnOnce(A, Shutdown) -> S,
+    ) -> Self
+    where
+        A: Send + 'static,
+        B: Future<Output = A> + Send + 'static,
+        S: Future<Output = ()> + Send + 'static,
+    {
         let shutdown = Shutdown::default();
         let app = runtime.spawn(bind(shutdown.clone())).await.expect("the server starts");
         let task = runtime.spawn(serve(app, shutdown.clone()));
@@ -78,17 +119,8 @@ impl InProcessServer {
         flags.extend(engines::redis_url().map(|url| ("redis.url".to_owned(), url)));
         flags.extend(engines::database_for_folder(folder).await.map(|url| ("database.url".to_owned(), url)));
         flags.extend(settings.iter().map(|(key, value)| ((*key).to_owned(), value.clone())));
-        let config = plane::Config::read(None, Vec::new(), flags, true).expect("the settings can be parsed");
-        config.check().expect("the settings are valid");
-        let (sender, addresses) = oneshot::channel();
-        let start = async |shutdown| {
-            let app = plane::App::start(config, dependencies, shutdown).await.expect("the server starts");
-            sender.send(app.addresses()).expect("the receiver waits");
-            app
-        };
-        let run = |app: plane::App, _| async move { app.run().await.expect("the server runs") };
-        let server = Server::start(start, run).await;
-        let plane::Addresses { api, sync, .. } = addresses.await.expect("the server is bound");
+        let (server, addresses, _) = Server::start_control_plane(flags, dependencies).await;
+        let plane::Addresses { api, sync, .. } = addresses;
         let authority = std::fs::read(folder.join("ca.pem")).expect("the CA file exists");
         Self { server, api: HttpClient::trusting(format!("https://localhost:{}", api.port()), &authority), sync }
     }

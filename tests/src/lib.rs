@@ -28,26 +28,25 @@ pub mod http;
 pub mod in_process;
 pub mod issuer;
 pub mod jwt;
-pub mod manual_clock;
 pub mod oauth;
 pub mod openssl;
 pub mod patroni;
-pub mod postgres;
-pub mod process;
 pub mod production_server;
 pub mod prometheus;
 pub mod raw;
 pub mod receiver;
-pub mod redis;
 pub mod sidecar;
 pub mod standard_webhooks;
 pub mod target;
 pub mod tls;
 pub mod token_server;
-pub mod tools;
 pub mod upstream;
 pub mod verifiers;
 pub mod webhook_listener;
+
+pub use countersign_test_engines::{
+    ManualClock, Postgres, Redis, RedisCluster, Sentinel, TlsFiles, eventually, postgres, process, tools,
+};
 
 pub use agent::Agent;
 pub use command_line::Shell;
@@ -60,15 +59,11 @@ pub use follower::Follower;
 pub use http::{HttpClient, HttpResponse};
 pub use in_process::{InProcessServer, Server};
 pub use issuer::{Issuer, SigningKey};
-pub use manual_clock::ManualClock;
 pub use patroni::PatroniCluster;
-pub use postgres::Postgres;
-pub use process::eventually;
 pub use production_server::ProductionServer;
 pub use prometheus::Prometheus;
 pub use raw::RawRequest;
 pub use receiver::{Received, Receiver, RefusingPort, Reply};
-pub use redis::{Redis, RedisCluster, Sentinel, TlsFiles};
 pub use sidecar::Sidecar;
 pub use standard_webhooks::StandardWebhooks;
 pub use target::{EventSource, Target};

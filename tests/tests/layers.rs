@@ -12,7 +12,7 @@ use std::{
 };
 
 /// Crates of the workspace that each crate may depend on.
-const WORKSPACE_DEPENDENCIES: [(&str, &[&str]); 8] = [
+const WORKSPACE_DEPENDENCIES: [(&str, &[&str]); 9] = [
     ("identity", &[]),
     ("proto", &[]),
     ("process", &["identity"]),
@@ -20,7 +20,8 @@ const WORKSPACE_DEPENDENCIES: [(&str, &[&str]); 8] = [
     ("ext-authz", &["identity", "proto", "process"]),
     ("client", &["identity"]),
     ("mangle", &[]),
-    ("tests", &["identity", "proto", "process", "control-plane", "ext-authz", "client", "mangle"]),
+    ("test-engines", &["identity", "process"]),
+    ("tests", &["identity", "proto", "process", "control-plane", "ext-authz", "client", "mangle", "test-engines"]),
 ];
 
 /// External crates that a crate must not depend on.

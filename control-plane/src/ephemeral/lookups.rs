@@ -239,7 +239,7 @@ impl ValidKeys {
 mod tests {
     use super::*;
     use crate::ephemeral::{CallerKind, ClientNetwork, MemoryRateLimiter, Quota, RateLimitKey};
-    use countersign_tests::ManualClock;
+    use countersign_test_engines::ManualClock;
     use futures_util::FutureExt as _;
 
     fn limit(address: IpAddr, max_calls: u32) -> RateLimit {

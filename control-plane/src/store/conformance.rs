@@ -25,7 +25,7 @@ use crate::{
 };
 use countersign_identity::{AgentId, Revision, Timestamp};
 use countersign_process::{Clock, SystemClock};
-use countersign_tests::Postgres;
+use countersign_test_engines::Postgres;
 use futures_util::future::join_all;
 use std::{collections::BTreeSet, future::pending, sync::Arc, time::Duration};
 use tokio::time::timeout;

@@ -309,7 +309,7 @@ mod tests {
     use super::*;
     use crate::domain::{credential::SecretHash, service::KeyScope};
     use countersign_identity::{ServiceId, Timestamp};
-    use countersign_tests::ManualClock;
+    use countersign_test_engines::ManualClock;
     use futures_util::FutureExt as _;
     use prometheus::Opts;
 

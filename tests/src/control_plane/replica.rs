@@ -1,10 +1,12 @@
-//! One process of a control plane under test, with its data directory and its ports.
+//! One server of a control plane under test, with its data directory and its ports.
 
 use crate::{
     http::{HttpClient, HttpResponse},
+    in_process::{CapturedLog, Server},
     process::{Process, eventually, free_port, wrapped},
     tools,
 };
+use countersign_control_plane as plane;
 use std::{collections::HashMap, path::Path};
 use tempfile::TempDir;
 
@@ -12,38 +14,70 @@ use tempfile::TempDir;
 /// issued, and `dev.env`, so that only the first creates a service. `master.key` does not exist if the key is a setting.
 const SHARED_FILES: [&str; 5] = ["master.key", "operator.key", "ca.pem", "ca.key", "dev.env"];
 
-/// A process with its files.
+/// How a server runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mode {
+    /// In the process of the test, which starts faster.
+    InProcess,
+    /// In a process of its own, which can be killed, receive signals, and has a log, memory and files of its own.
+    OwnProcess,
+}
+
+/// A server that runs.
+enum Program {
+    InProcess { _server: Server, log: CapturedLog },
+    OwnProcess(Process),
+}
+
+/// A server with its files.
 pub(super) struct Replica {
-    // The process is declared before the folder, because dropping the process prints the log in the folder if the test
+    // The program is declared before the folder, because dropping a process prints the log in the folder if the test
     // panics.
-    pub(super) process: Process,
+    program: Program,
     pub(super) folder: TempDir,
     /// The base URL of the API.
     pub(super) url: String,
     /// The URL of the admin port.
     admin: String,
-    /// The settings of the process, which include its ports.
+    /// The settings of the server, which include its ports.
     pub(super) settings: Vec<String>,
     environment: Environment,
     /// The program that runs the process, with its arguments; empty if the process runs by itself.
     pub(super) wrapper: Vec<String>,
 }
 
+const NO_PROCESS: &str = "this control plane runs in the process of the test: start it with `ControlPlane::start_process_with`";
+
+impl Program {
+    fn log(&self) -> String {
+        match self {
+            Self::InProcess { log, .. } => log.text(),
+            Self::OwnProcess(process) => process.log(),
+        }
+    }
+}
+
 /// Environment variables of a process, besides those of the test.
 pub(super) type Environment = Vec<(String, String)>;
 
 impl Replica {
-    /// Starts the first process. Also returns the variables of its `dev.env`, without the prefix `COUNTERSIGN_`.
-    pub(super) async fn start(settings: &[String], environment: Environment) -> (Self, HashMap<String, String>) {
+    /// Starts the first server. Also returns the variables of its `dev.env`, without the prefix `COUNTERSIGN_`.
+    pub(super) async fn start(
+        mode: Mode,
+        settings: &[String],
+        environment: Environment,
+    ) -> (Self, HashMap<String, String>) {
         let folder = tempfile::tempdir().expect("a temporary folder can be created");
         // The settings of the test come last, so that they can name a port.
         let settings: Vec<_> = new_ports().into_iter().chain(settings.iter().cloned()).collect();
-        let process = launch(folder.path(), &settings, &environment, &[]);
-        let env = wait_for_env(folder.path(), &process).await;
-        let has_public_url = settings.iter().any(|setting| setting.starts_with("public_url="));
-        let url = if has_public_url { wait_for_url(&process).await } else { env["URL"].clone() };
+        let program = match mode {
+            Mode::InProcess => start_in_process(folder.path(), &settings).await,
+            Mode::OwnProcess => Program::OwnProcess(launch(folder.path(), &settings, &environment, &[])),
+        };
+        let env = wait_for_env(folder.path(), &program).await;
+        let url = format!("https://localhost:{}", port_of(&settings, "api"));
         let admin = env["ADMIN_URL"].clone();
-        (Self { process, folder, url, admin, settings, environment, wrapper: Vec::new() }, env)
+        (Self { program, folder, url, admin, settings, environment, wrapper: Vec::new() }, env)
     }
 
     /// Starts another replica of the same control plane, which has this `dev.env`.
@@ -64,21 +98,49 @@ impl Replica {
         // test names is in use.
         let public_url = format!("public_url={}", env["URL"]);
         let settings: Vec<_> = settings.iter().cloned().chain([public_url]).chain(ports.iter().cloned()).collect();
-        let process = launch(folder.path(), &settings, &environment, &[]);
-        let replica = Self { process, folder, url, admin, settings, environment, wrapper: Vec::new() };
+        let program = match self.program {
+            Program::InProcess { .. } => start_in_process(folder.path(), &settings).await,
+            Program::OwnProcess(_) => Program::OwnProcess(launch(folder.path(), &settings, &environment, &[])),
+        };
+        let replica = Self { program, folder, url, admin, settings, environment, wrapper: Vec::new() };
         replica.wait_until_ready().await;
         replica
     }
 
+    /// The process of the server. Panics if the server runs in the process of the test.
+    pub(super) fn process(&self) -> &Process {
+        let Program::OwnProcess(process) = &self.program else { panic!("{NO_PROCESS}") };
+        process
+    }
+
+    pub(super) fn process_mut(&mut self) -> &mut Process {
+        let Program::OwnProcess(process) = &mut self.program else { panic!("{NO_PROCESS}") };
+        process
+    }
+
+    /// The log so far.
+    pub(super) fn log(&self) -> String {
+        self.program.log()
+    }
+
+    /// Prints the end of the log for a failed test. A process that ends with the test does so by itself.
+    pub(super) fn print_last_lines(&self, ends_with_test: bool) {
+        match &self.program {
+            Program::InProcess { log, .. } => log.print_last_lines(),
+            Program::OwnProcess(process) if !ends_with_test => process.print_last_lines(),
+            Program::OwnProcess(_) => {}
+        }
+    }
+
     /// The URL of the sync port.
     pub(super) fn sync_url(&self) -> String {
-        let port = self.settings.iter().rev().find_map(|setting| setting.strip_prefix("listen.sync=127.0.0.1:"));
-        format!("https://localhost:{}", port.expect("the sync port is set"))
+        format!("https://localhost:{}", port_of(&self.settings, "sync"))
     }
 
     /// Starts the process again, after it has ended.
     pub(super) fn launch_again(&mut self) {
-        self.process = launch(self.folder.path(), &self.settings, &self.environment, &self.wrapper);
+        self.program =
+            Program::OwnProcess(launch(self.folder.path(), &self.settings, &self.environment, &self.wrapper));
     }
 
     pub(super) async fn wait_until_ready(&self) {
@@ -86,7 +148,7 @@ impl Replica {
         let ready = async || {
             HttpResponse::try_send(admin.request("GET", "/readyz")).await.filter(|response| response.status == 200)
         };
-        eventually("the control plane is ready", ready, || self.process.log()).await;
+        eventually("the control plane is ready", ready, || self.log()).await;
     }
 }
 
@@ -106,16 +168,27 @@ fn launch(folder: &Path, settings: &[String], environment: &Environment, wrapper
     Process::start(command, &folder.join("log"))
 }
 
-/// Reads the API port from the log. With `public_url` set, `dev.env` does not contain the local address.
-async fn wait_for_url(process: &Process) -> String {
-    let logged = async || Some(process.log().split_once(" api=127.0.0.1:")?.1.split(' ').next()?.to_owned());
-    let port = eventually("the log contains the address", logged, || process.log()).await;
-    format!("https://localhost:{port}")
+async fn start_in_process(folder: &Path, settings: &[String]) -> Program {
+    let data_dir = ("data_dir".to_owned(), folder.display().to_string());
+    let split = |setting: &String| {
+        let (key, value) = setting.split_once('=').expect("a setting is KEY=VALUE");
+        (key.to_owned(), value.to_owned())
+    };
+    let flags = std::iter::once(data_dir).chain(settings.iter().map(split)).collect();
+    let (server, _, log) = Server::start_control_plane(flags, plane::Dependencies::default()).await;
+    Program::InProcess { _server: server, log }
 }
 
-async fn wait_for_env(folder: &Path, process: &Process) -> HashMap<String, String> {
+/// The port in the last setting of a kind of port.
+fn port_of<'a>(settings: &'a [String], kind: &str) -> &'a str {
+    let prefix = format!("listen.{kind}=");
+    let address = settings.iter().rev().find_map(|setting| setting.strip_prefix(&prefix));
+    address.and_then(|address| Some(address.rsplit_once(':')?.1)).expect("the port is set")
+}
+
+async fn wait_for_env(folder: &Path, program: &Program) -> HashMap<String, String> {
     let file = folder.join("dev.env");
-    let text = eventually("dev.env exists", async || std::fs::read_to_string(&file).ok(), || process.log()).await;
+    let text = eventually("dev.env exists", async || std::fs::read_to_string(&file).ok(), || program.log()).await;
     let lines = text.lines().filter_map(|line| line.strip_prefix("COUNTERSIGN_")?.split_once('='));
     lines.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }

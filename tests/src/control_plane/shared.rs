@@ -40,10 +40,11 @@ impl ControlPlane {
 }
 
 impl Drop for ControlPlane {
-    /// Prints the log of a shared server if the test panics, because the server may continue to run for other tests.
+    /// Prints the log if the test panics. A shared server may continue to run for other tests.
     fn drop(&mut self) {
-        if std::thread::panicking() && Arc::strong_count(&self.server) > 1 {
-            self.server.replicas.iter().for_each(|replica| replica.process.print_last_lines());
+        if std::thread::panicking() {
+            let ends_with_test = Arc::strong_count(&self.server) == 1;
+            self.server.replicas.iter().for_each(|replica| replica.print_last_lines(ends_with_test));
         }
     }
 }

@@ -240,7 +240,7 @@ async fn unmodified_test_keys_are_accepted() {
 
 #[tokio::test]
 async fn private_keys_are_refused_and_never_logged() {
-    let control = ControlPlane::start_with(&["log.level=trace"]).await;
+    let control = ControlPlane::start_process_with(&["log.level=trace"]).await;
     let private = generate(GENERATE_P256);
     let sec1 = openssl_text("pkey -traditional", &private);
     let encrypted = openssl_text("pkcs8 -topk8 -passout pass:a", &private);

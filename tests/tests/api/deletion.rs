@@ -198,7 +198,7 @@ async fn sidecar_of_a_deleted_service_refuses_its_tokens() {
 /// The sidecar reaches the control plane again only after everything that depends on the service is removed.
 #[tokio::test]
 async fn sidecar_that_was_not_connected_at_the_deletion_refuses_the_tokens_after_contact() {
-    let mut control = ControlPlane::start().await;
+    let mut control = ControlPlane::start_process().await;
     let (sidecar, token) = start_sidecar_with_token(&control).await;
     let reachable = control.env["SYNC_URL"].rsplit('/').next().unwrap().to_owned();
     control.restart_with(&format!("listen.sync=127.0.0.1:{}", free_port())).await;

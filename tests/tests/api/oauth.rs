@@ -21,7 +21,7 @@ fn refusal(status: u16, error: &str, reason: &str) -> (u16, String, String) {
 
 #[tokio::test]
 async fn an_assertion_gets_tokens_once_and_a_refresh_token_the_next_ones() {
-    let mut control = ControlPlane::start().await;
+    let mut control = ControlPlane::start_process().await;
     let agent = Agent::register(&control, "agent").await;
     let role = control.create_role("reader", &["read"]).await;
     control.assign(&agent.id, &role).await;

@@ -56,7 +56,7 @@ async fn challenge_submitted_concurrently_yields_one_token_pair() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn refresh_token_used_concurrently_has_one_successor_and_ends_its_session() {
-    let mut control = ControlPlane::start().await;
+    let mut control = ControlPlane::start_process().await;
     let agent = Agent::register(&control, "agent").await;
     let mut revoked = Vec::new();
     for round in 0..ROUNDS {
@@ -90,7 +90,7 @@ async fn refresh_token_used_concurrently_has_one_successor_and_ends_its_session(
 
 #[tokio::test]
 async fn acknowledged_changes_survive_a_crash() {
-    let mut control = ControlPlane::start().await;
+    let mut control = ControlPlane::start_process().await;
     let agent = Agent::register(&control, "agent").await;
     let login = signed_challenge(&control, &agent).await;
     let pair = control.api.post("/auth/authenticate", login.clone()).await.expect(200);

@@ -44,7 +44,7 @@ async fn register_reads_keys_of_openssl_in_both_formats() {
 
 #[tokio::test]
 async fn exit_codes_distinguish_wrong_usage_denial_and_outage() {
-    let mut control = ControlPlane::start().await;
+    let mut control = ControlPlane::start_process().await;
     let shell = Shell::with_env(&control, &["URL", "CA"]);
     let (key, agent) = register(&shell);
     let code = |arguments: &[&str]| shell.failure(arguments).0;

@@ -147,7 +147,7 @@ async fn empty_variables_count_as_not_set() {
 
 #[tokio::test]
 async fn agent_show_works_without_service_key_and_control_plane() {
-    let mut control = ControlPlane::start().await;
+    let mut control = ControlPlane::start_process().await;
     let mut shell = Shell::with_env(&control, &["URL", "CA", "HUMAN_TOKEN"]);
     let (code, error) = shell.failure(&["agent", "show"]);
     assert!(code == 2 && error.contains("Next: pass its id") && !error.contains("--agent"), "{error}");
@@ -200,7 +200,7 @@ async fn hints_are_commands_that_work_as_they_are() {
 
 #[tokio::test]
 async fn every_error_has_a_next_step() {
-    let mut control = ControlPlane::start().await;
+    let mut control = ControlPlane::start_process().await;
     let shell = Shell::with_env(&control, &["URL", "CA", "SERVICE_ID", "SERVICE_KEY", "HUMAN_TOKEN"]);
     let agent = register(&shell);
     let path = format!("{}/far", control.env["URL"]);

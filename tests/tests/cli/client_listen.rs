@@ -238,7 +238,7 @@ async fn listen_creates_a_webhook_and_deletes_it_at_the_end() {
 
 #[tokio::test]
 async fn webhook_that_cannot_be_deleted_at_the_end_is_named() {
-    let mut control = ControlPlane::start().await;
+    let mut control = ControlPlane::start_process().await;
     let shell = Shell::with_env(&control, &["URL", "CA", "SERVICE_ID", "SERVICE_KEY"]);
     let mut listener = WebhookListener::start(&shell, &[]).await;
     let target = listener.target.clone().unwrap();

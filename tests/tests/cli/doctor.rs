@@ -46,7 +46,7 @@ async fn checks_are_ok_or_skipped_without_a_problem() {
 
 #[tokio::test]
 async fn failed_checks_have_a_next_step() {
-    let mut control = ControlPlane::start().await;
+    let mut control = ControlPlane::start_process().await;
     let mut shell = Shell::with_env(&control, &["URL", "CA"]);
     shell.stdout(&["agent", "keygen"]);
     let agent = shell.stdout(&["agent", "register", "--email", "a@example.org", "--name", "A"]);
@@ -76,7 +76,7 @@ async fn failed_checks_have_a_next_step() {
     assert_eq!(output.status.code(), Some(3), "the agent is suspended: {text}");
     assert!(text.contains("is one word") && text.contains("a line end") && !text.contains("cannot reach"), "{text}");
 
-    let another = ControlPlane::start().await;
+    let another = ControlPlane::start_process().await;
     shell.export("COUNTERSIGN_CA", &another.env["CA"]);
     assert_eq!(statuses(&shell).1, Some(4), "a server with an untrusted certificate is unreachable");
     for arguments in [["doctor"].as_slice(), &["agent", "login"]] {

@@ -41,7 +41,7 @@ async fn health_status_cannot_be_watched() {
 
 #[tokio::test]
 async fn readiness_falls_while_checks_are_denied_and_returns() {
-    let control = ControlPlane::start_with(&["sync.max_staleness_seconds=3"]).await;
+    let control = ControlPlane::start_process_with(&["sync.max_staleness_seconds=3"]).await;
     let sidecar = Sidecar::start(&control).await;
     let agent = Agent::register(&control, "agent").await;
     let role = control.create_role("reader", &["read"]).await;
@@ -94,7 +94,7 @@ async fn deleted_service_does_not_take_the_other_service_out_of_the_rotation() {
 #[tokio::test]
 async fn replaced_certificate_authority_is_used_for_the_next_connection() {
     const FAILED: &str = r#"countersign_authz_file_reloads_total{result="failed",setting="sync.ca"}"#;
-    let mut control = ControlPlane::start().await;
+    let mut control = ControlPlane::start_process().await;
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("ca.pem");
     let write = |path: &Path, content: &[u8]| fs::write(path, content).unwrap();

@@ -49,7 +49,7 @@ async fn wait_until_refused(sidecar: &Sidecar, token: &str) -> (u16, String) {
 
 #[tokio::test]
 async fn sidecar_without_a_view_refuses_with_503() {
-    let mut control = ControlPlane::start().await;
+    let mut control = ControlPlane::start_process().await;
     let agent = Agent::register(&control, "agent").await;
     let token = agent.token().await;
     let key = control.create_key(control.service(), "sync").await;

@@ -22,7 +22,7 @@ async fn wait_for_reason(sidecar: &Sidecar, token: &str, reason: &str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn sidecar_with_a_wrong_clock_decides_by_the_time_of_the_control_plane() {
     for offset in OFFSETS {
-        let control = ControlPlane::start_with(&["tokens.access_seconds=8"]).await;
+        let control = ControlPlane::start_process_with(&["tokens.access_seconds=8"]).await;
         let (agent, _role) = agent_with_role(&control).await;
         let clock = WrongClock::new(offset);
         let key = control.create_key(control.service(), "sync").await;

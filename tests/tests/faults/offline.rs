@@ -44,7 +44,7 @@ async fn send_requests(envoy: &Envoy, token: &str, until: Duration) -> Answers {
 async fn sidecar_decides_offline_through_restarts_until_its_copy_is_too_old() {
     let offline = Duration::from_secs(variable("OFFLINE_SECONDS", 8));
     let max_staleness = format!("sync.max_staleness_seconds={}", (offline + MARGIN).as_secs());
-    let mut control = ControlPlane::start_with(&[&max_staleness]).await;
+    let mut control = ControlPlane::start_process_with(&[&max_staleness]).await;
     let copies = tempfile::tempdir().unwrap();
     let directory = format!("copy.directory={}", copies.path().display());
     let key = control.create_key(control.service(), "sync").await;

@@ -21,7 +21,7 @@ const VERIFICATIONS: u64 = 200;
 
 #[tokio::test]
 async fn costs_of_a_repeated_verification() {
-    let mut control = ControlPlane::start_with(&["database.url="]).await;
+    let mut control = ControlPlane::start_process_with(&["database.url="]).await;
     let agent = Agent::register(&control, "agent").await;
     let token = agent.token_for(control.service()).await;
     let callgrind = Callgrind::new(control.folder());

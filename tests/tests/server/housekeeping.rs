@@ -125,7 +125,7 @@ const EXPIRED_SESSIONS: [&str; 2] =
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn expired_rows_are_deleted_while_agents_log_in() {
-    let mut control = ControlPlane::start().await;
+    let mut control = ControlPlane::start_process().await;
     let agent = Agent::register(&control, "Agent").await;
     let kept = agent.login().await;
     let mut database = Database::connect(&control.database_url()).await;

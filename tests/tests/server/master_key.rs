@@ -52,7 +52,7 @@ async fn assert_start_refused(control: &ControlPlane, settings: &[String], expec
 
 /// Starts a server with the old master key, and restarts it with both master keys.
 async fn start_with_both_keys(settings: &[&str]) -> ControlPlane {
-    let mut control = ControlPlane::start_with(&[&[current(OLD).as_str()], settings].concat()).await;
+    let mut control = ControlPlane::start_process_with(&[&[current(OLD).as_str()], settings].concat()).await;
     control.create_role("of-the-old-key", &[]).await;
     control.restart_with(&previous(OLD)).await;
     control.restart_with(&current(NEW)).await;

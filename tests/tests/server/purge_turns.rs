@@ -48,7 +48,7 @@ async fn deleted_roles_that_cannot_be_removed_do_not_stop_those_of_another_owner
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn events_of_expired_roles_do_not_wait_for_those_of_deletions() {
-    let mut control = ControlPlane::start().await;
+    let mut control = ControlPlane::start_process().await;
     let receiver = Receiver::start_ok().await;
     let target = Target::create_for(&control, &receiver.url, &["agent.role_revoked"]).await;
     target.pause().await;

@@ -138,7 +138,7 @@ async fn during_the_start_the_admin_port_answers_and_the_others_refuse_connectio
 
 #[tokio::test]
 async fn development_database_is_refused_without_dev_and_with_another_master_key() {
-    let mut control = ControlPlane::start_with(&["database.url="]).await;
+    let mut control = ControlPlane::start_process_with(&["database.url="]).await;
     control.kill();
     let folder = control.folder().display().to_string();
     let data = format!("data_dir={folder}");
@@ -162,7 +162,7 @@ async fn development_database_is_refused_without_dev_and_with_another_master_key
 
 #[tokio::test]
 async fn graceful_stop_and_restart_keep_the_state() {
-    let mut control = ControlPlane::start().await;
+    let mut control = ControlPlane::start_process().await;
     let agent = Agent::register(&control, "agent").await;
     let token = agent.token().await;
     let keys = control.api.get("/.well-known/jwks.json").await.body;

@@ -43,7 +43,7 @@ async fn copy_pending_event(control: &ControlPlane, copies: u32) {
 #[tokio::test(flavor = "multi_thread")]
 async fn backlog_uses_bounded_memory_and_is_delivered_without_pauses() {
     let count = std::env::var("BACKLOG").map_or(EVENTS, |text| text.parse::<u32>().unwrap());
-    let mut control = ControlPlane::start().await;
+    let mut control = ControlPlane::start_process().await;
     let receiver = Receiver::start(Reply::Delayed(RESPONSE_TIME, Box::new(Reply::Status(200)))).await;
     let target = Target::create(&control, &receiver.url).await;
     target.pause().await;

@@ -48,7 +48,7 @@ async fn failed_logins_above_the_burst_limit_are_summarized() {
 }
 
 async fn burst_has_a_summary() {
-    let mut control = ControlPlane::start().await;
+    let mut control = ControlPlane::start_process().await;
     let receiver = Receiver::start_ok().await;
     Target::create_for_deployment(&control, &receiver.url).await;
     let started = SystemClock.since_boot();

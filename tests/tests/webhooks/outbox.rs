@@ -38,7 +38,7 @@ async fn copy_into_outbox(database: &mut AnyConnection, kind: &str, copies: u32)
 
 /// A stopped control plane that has delivered one event to its only webhook, and the receiver of the webhook.
 async fn stopped_after_a_delivery() -> (ControlPlane, Receiver) {
-    let mut control = ControlPlane::start().await;
+    let mut control = ControlPlane::start_process().await;
     let receiver = Receiver::start_ok().await;
     Target::create_for(&control, &receiver.url, &["agent.role_assigned"]).await;
     EventSource::new(&control).await.assign().await;
@@ -96,7 +96,7 @@ async fn target_behind_many_others_gets_its_events() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn shutdown_does_not_wait_for_the_outbox() {
-    let mut control = ControlPlane::start().await;
+    let mut control = ControlPlane::start_process().await;
     let receiver = Receiver::start_ok().await;
     let target = Target::create(&control, &receiver.url).await;
     EventSource::new(&control).await.assign().await;
@@ -113,7 +113,7 @@ async fn shutdown_does_not_wait_for_the_outbox() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn replay_continues_past_its_first_transaction() {
-    let mut control = ControlPlane::start().await;
+    let mut control = ControlPlane::start_process().await;
     let receiver = Receiver::start_ok().await;
     let target = Target::create(&control, &receiver.url).await;
     EventSource::new(&control).await.assign().await;

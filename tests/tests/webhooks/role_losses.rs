@@ -28,7 +28,7 @@ fn losses(receiver: &Receiver) -> Vec<(String, String, String)> {
 
 #[tokio::test]
 async fn expired_role_is_reported_once_within_seconds_and_across_a_crash() {
-    let mut control = ControlPlane::start().await;
+    let mut control = ControlPlane::start_process().await;
     let receiver = Receiver::start_ok().await;
     let target = Target::create_for(&control, &receiver.url, &ROLE_REVOKED).await;
     let role = control.create_role("reader", &["read"]).await;

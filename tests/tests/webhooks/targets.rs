@@ -10,7 +10,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 #[tokio::test]
 async fn paused_target_gets_its_events_when_it_is_resumed() {
-    let mut control = ControlPlane::start().await;
+    let mut control = ControlPlane::start_process().await;
     let receiver = Receiver::start_ok().await;
     let target = Target::create(&control, &receiver.url).await;
     target.pause().await;

@@ -9,7 +9,7 @@ use crate::{
     metrics::{LabelValues, Metrics},
 };
 use countersign_process::{Clock, SystemClock};
-use countersign_tests::Redis as RedisServer;
+use countersign_test_engines::Redis as RedisServer;
 use std::{sync::Arc, time::Duration};
 
 /// Redis measures real time, so windows must be short.

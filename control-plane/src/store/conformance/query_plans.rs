@@ -6,7 +6,7 @@ use super::{
 };
 use crate::store::{OpenMode, Store, WriteTransaction, pools, postgres::POSTGRES_STATEMENTS, row, sessions};
 use countersign_identity::Timestamp;
-use countersign_tests::Postgres;
+use countersign_test_engines::Postgres;
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, PgConnection, Row, postgres::PgRow};
 use std::collections::BTreeSet;
 

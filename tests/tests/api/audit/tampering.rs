@@ -250,7 +250,7 @@ async fn audit_of_an_existing_database_starts_once() {
 
 #[tokio::test]
 async fn audit_verify_requires_the_right_master_key() {
-    let mut control = ControlPlane::start().await;
+    let mut control = ControlPlane::start_process().await;
     control.kill();
     let refused = control.command(&["--set", &format!("secrets.master_key={}", "ab".repeat(32)), "audit", "verify"]);
     assert!(!refused.status.success() && refused.stdout.is_empty());

@@ -95,7 +95,7 @@ async fn nginx_asks_verify_and_passes_the_identity() {
 
 #[tokio::test]
 async fn nginx_refuses_as_verify_does_and_fails_closed() {
-    let mut control = ControlPlane::start().await;
+    let mut control = ControlPlane::start_process().await;
     let upstream = Upstream::start().await;
     let nginx = Nginx::start(&control, &upstream).await;
     let received_before = upstream.received();

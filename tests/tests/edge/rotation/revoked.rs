@@ -27,7 +27,7 @@ async fn assert_both_refuse(control: &ControlPlane, sidecar: &Sidecar, token: &s
 
 #[tokio::test]
 async fn tokens_of_a_revoked_key_are_refused_and_new_ones_accepted() {
-    let mut control = ControlPlane::start().await;
+    let mut control = ControlPlane::start_process().await;
     let mut sidecar = Sidecar::start(&control).await;
     let (agent, token) = accepted_token(&control, &sidecar).await;
     let signing = control.signing_key("signing").await;
@@ -96,7 +96,7 @@ async fn one_signing_and_one_next_key_remain_after_any_revocation() {
 
 #[tokio::test]
 async fn control_plane_killed_during_a_rotation_restarts_with_valid_keys() {
-    let mut control = ControlPlane::start_with(&["sync.max_staleness_seconds=1"]).await;
+    let mut control = ControlPlane::start_process_with(&["sync.max_staleness_seconds=1"]).await;
     let agent = Agent::register(&control, "agent").await;
     for round in 0..4 {
         let token = agent.token().await;

@@ -260,5 +260,5 @@ pub fn count_in_log(control: &ControlPlane, text: &str) -> usize {
 async fn replica(database: &str, redis: &[String]) -> ControlPlane {
     let (base, limit) = (replica_settings(database), format!("limits.management_per_minute={LIMIT}"));
     let settings: Vec<_> = base.iter().chain([&limit]).chain(redis).map(String::as_str).collect();
-    ControlPlane::start_with_default_limits_and(&settings).await
+    ControlPlane::start_process_with_default_limits_and(&settings).await
 }

@@ -74,7 +74,7 @@ async fn replicas_count_separately_while_redis_is_full() {
 async fn control_plane_starts_without_redis_and_connects_later() {
     let mut redis = Redis::start().await;
     redis.kill();
-    let control = ControlPlane::start_with_default_limits_and(&[&format!("redis.url={}", redis.url())]).await;
+    let control = ControlPlane::start_process_with_default_limits_and(&[&format!("redis.url={}", redis.url())]).await;
     wait_for_redis_check(&control, "down").await;
     assert_eq!(count_in_log(&control, "redis unavailable"), 1);
     let metrics = HttpClient::plain(control.env["ADMIN_URL"].clone()).get("/metrics").await.expect(200);
@@ -93,7 +93,7 @@ async fn control_plane_starts_without_redis_and_connects_later() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn control_plane_without_redis_reports_no_loss() {
-    let control = ControlPlane::start_with_default_limits().await;
+    let control = ControlPlane::start_process_with_default_limits_and(&[]).await;
     let health = health(&control).await;
     assert_eq!(health["status"], "healthy");
     assert_eq!(

@@ -82,8 +82,8 @@ async fn deployments_that_share_a_redis_are_counted_separately() {
     let url = format!("redis.url={}", redis.url());
     let settings = [url.as_str(), "limits.address_per_minute=5"];
     // The two Countersign deployments have different master keys.
-    let first = ControlPlane::start_with_default_limits_and(&settings).await;
-    let second = ControlPlane::start_with_default_limits_and(&settings).await;
+    let first = ControlPlane::start_process_with_default_limits_and(&settings).await;
+    let second = ControlPlane::start_process_with_default_limits_and(&settings).await;
     for control in [&first, &second] {
         let mut passed = 0;
         for _ in 0..8 {

@@ -4,7 +4,7 @@ use super::fixture::{Fleet, wait_for_redis_check};
 use countersign_tests::{ControlPlane, Redis, eventually};
 
 pub async fn start_control_plane(settings: &[&str]) -> ControlPlane {
-    ControlPlane::start_with_default_limits_and(settings).await
+    ControlPlane::start_process_with_default_limits_and(settings).await
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -102,7 +102,7 @@ async fn backup_overwrites_nothing_and_leaves_no_partial_file() {
 #[tokio::test]
 async fn backup_without_a_database_and_on_postgresql_is_refused() {
     let folder = tempfile::tempdir().unwrap();
-    let mut control = ControlPlane::start().await;
+    let mut control = ControlPlane::start_process().await;
     control.kill();
     let empty_folder = format!("data_dir={}", folder.path().display());
     let file = file_path(folder.path(), "backup");

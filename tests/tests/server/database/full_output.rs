@@ -19,7 +19,7 @@ fn run_with_full_output(control: &ControlPlane, arguments: &[&str]) -> String {
 #[tokio::test]
 async fn command_with_a_full_output_still_reports_that_it_succeeded() {
     let (postgres, folder) = (Postgres::start().await, tempfile::tempdir().unwrap());
-    let mut control = ControlPlane::start().await;
+    let mut control = ControlPlane::start_process().await;
     let file = folder.path().join("backup").to_str().unwrap().to_owned();
     let message = run_with_full_output(&control, &["backup", &file]);
     assert!(

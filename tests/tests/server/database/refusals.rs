@@ -27,7 +27,7 @@ async fn backup_that_is_not_a_regular_file_is_refused() {
 
 #[tokio::test]
 async fn second_server_on_one_sqlite_file_is_refused() {
-    let mut control = ControlPlane::start_with(&["database.url="]).await;
+    let mut control = ControlPlane::start_process_with(&["database.url="]).await;
     let agent = Agent::register(&control, "agent").await;
     let before = files_in(control.folder());
     let file = control.folder().join("countersign.db");
@@ -156,7 +156,7 @@ async fn wrong_master_key_is_refused_before_the_schema_changes() {
 async fn restore_is_refused_while_a_control_plane_may_be_connected() {
     let postgres = Postgres::start().await;
     let url = postgres.create_database().await;
-    let mut control = ControlPlane::start_with(&[&format!("database.url={url}")]).await;
+    let mut control = ControlPlane::start_process_with(&[&format!("database.url={url}")]).await;
     assert_refused(&control, &["restore"], &["control planes are connected", "stop all of them"]);
     control.terminate().await;
     let mut unnamed = open(&url).await;
@@ -199,7 +199,7 @@ async fn hard_link_left_by_a_killed_restore_is_removed() {
 /// A restore was killed after it moved the write-ahead log, which contains the newest changes.
 #[tokio::test]
 async fn database_moved_by_a_killed_restore_is_moved_back() {
-    let mut control = ControlPlane::start().await;
+    let mut control = ControlPlane::start_process().await;
     control.create_role("newest", &["read"]).await;
     control.kill();
     let folder = control.folder().to_owned();

@@ -327,7 +327,7 @@ fn damage(database: &[u8]) -> Vec<u8> {
 async fn restored_postgresql_dump_is_not_served_before_restore_runs() {
     let (postgres, folder) = (Postgres::start().await, tempfile::tempdir().unwrap());
     let url = postgres.create_database().await;
-    let mut control = ControlPlane::start_with(&[&format!("database.url={url}")]).await;
+    let mut control = ControlPlane::start_process_with(&[&format!("database.url={url}")]).await;
     let sidecar = Sidecar::start(&control).await;
     let mut earlier = EarlierCredentials::new(&control).await;
     let dump = folder.path().join("dump");
@@ -352,7 +352,7 @@ async fn restored_postgresql_dump_is_not_served_before_restore_runs() {
 async fn running_server_stops_when_a_dump_replaces_its_database() {
     let (postgres, folder) = (Postgres::start().await, tempfile::tempdir().unwrap());
     let url = postgres.create_database().await;
-    let mut control = ControlPlane::start_with(&[&format!("database.url={url}")]).await;
+    let mut control = ControlPlane::start_process_with(&[&format!("database.url={url}")]).await;
     let dump = folder.path().join("dump");
     let dump = dump.to_str().unwrap();
     run_postgres_tool("pg_dump", &["--format=custom", "--file", dump, &url]);

@@ -152,8 +152,8 @@ async fn transfer_copies_all_data_and_the_server_continues() {
 async fn transfer_refuses_a_target_that_is_not_empty() {
     let postgres = Postgres::start().await;
     let (url, other_url) = (postgres.create_database().await, postgres.create_database().await);
-    let mut control = ControlPlane::start().await;
-    let other = ControlPlane::start_with(&[&format!("database.url={url}")]).await;
+    let mut control = ControlPlane::start_process().await;
+    let other = ControlPlane::start_process_with(&[&format!("database.url={url}")]).await;
     control.terminate().await;
     assert_refused(&control, &["migrate", "--to", &url], &["is not empty", "rows in"]);
     other.create_role("later", &[]).await;
@@ -225,7 +225,7 @@ async fn interrupted_transfer_changes_nothing() {
 #[tokio::test]
 async fn pending_webhook_deliveries_survive_the_transfer() {
     let (postgres, receiver) = (Postgres::start().await, Receiver::start(Reply::Status(500)).await);
-    let mut control = ControlPlane::start_with(&["webhooks.retry_seconds=1,1,1,1,1,1,1,1,1"]).await;
+    let mut control = ControlPlane::start_process_with(&["webhooks.retry_seconds=1,1,1,1,1,1,1,1,1"]).await;
     let agent = Agent::register(&control, "agent").await;
     let role = control.create_role("reader", &[]).await;
     let _target = Target::create_for(&control, &receiver.url, &["agent.role_assigned"]).await;

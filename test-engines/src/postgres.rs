@@ -225,7 +225,7 @@ fn launch(folder: &Path, port: u16, durability: Durability) -> Process {
 
 /// Starts a cleanup process that removes `folder` when the test process ends or closes the stdin of the cleanup
 /// process. The cleanup process has its own process group, so that an interrupt of the tests does not reach it.
-pub(crate) fn start_cleanup_process(folder: &Path) -> Child {
+pub fn start_cleanup_process(folder: &Path) -> Child {
     let mut command = Command::new("sh");
     command.args(["-c", CLEANUP_SCRIPT]).arg(folder).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
     command.process_group(0).spawn().expect("`sh` is installed")
@@ -241,14 +241,14 @@ fn ram_folder() -> PathBuf {
 }
 
 /// Child processes of a process.
-pub(crate) fn child_processes(parent: u32) -> Vec<u32> {
+pub fn child_processes(parent: u32) -> Vec<u32> {
     let proc_entries = std::fs::read_dir("/proc").expect("/proc is readable").flatten();
     let numbers = proc_entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     numbers.filter(|process| stat_number(*process, 1) == Some(parent)).collect()
 }
 
 /// Makes the server's user the owner of a folder, if the tests run as root.
-pub(crate) fn chown_to_server_user(folder: &Path) {
+pub fn chown_to_server_user(folder: &Path) {
     if is_root() {
         let owned = Command::new("chown").args(["-R", SERVER_USER]).arg(folder).status();
         assert!(owned.expect("`chown` is installed").success());
@@ -262,7 +262,7 @@ fn server_command(program: &str) -> Command {
 }
 
 /// A command that runs as the server's user, and gets a signal when the thread that started it ends.
-pub(crate) fn command_as_server_user(program: &Path) -> Command {
+pub fn command_as_server_user(program: &Path) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "QUIT"]);
     if is_root() {

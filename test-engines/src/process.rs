@@ -127,7 +127,7 @@ impl Drop for Process {
 
 /// Sends a signal by name to a process. With `STOP` and `KILL`, returns when no thread of the process runs: PostgreSQL does not start
 /// while a process of a killed server still uses the shared memory.
-pub(crate) fn signal(process: u32, name: &str) {
+pub fn signal(process: u32, name: &str) {
     // The exit code of `kill` is ignored, because the process may have ended.
     Command::new("kill").args(["-s", name, &process.to_string()]).output().expect("`kill` is installed");
     if ["STOP", "KILL"].contains(&name) {
@@ -153,7 +153,7 @@ fn has_running_threads(process: u32) -> bool {
 }
 
 /// The number in a field of `/proc/PID/stat`, by the place of the field (see [`stat_field`]).
-pub(crate) fn stat_number(process: u32, place: usize) -> Option<u32> {
+pub fn stat_number(process: u32, place: usize) -> Option<u32> {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     stat_field(&stat, place)?.parse().ok()
 }
