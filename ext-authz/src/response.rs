@@ -18,11 +18,12 @@ use crate::{
     view::Resource,
 };
 use countersign_identity::{Reason, ServiceId, bearer::TOKEN_HEADER};
-use encoded::{RemovedHeaders, VerifiedReply};
-use envoy_types::{
-    ext_authz::v3::pb::{CheckResponse, HttpResponse, OkHttpResponse},
-    pb::google::{protobuf::Struct, rpc::Status},
+use countersign_proto::{
+    envoy::service::auth::v3::{CheckResponse, OkHttpResponse, check_response::HttpResponse},
+    google::rpc::Status,
 };
+use encoded::{RemovedHeaders, VerifiedReply};
+use prost_types::Struct;
 use std::{iter, sync::Arc};
 
 pub use header_names::HeaderNames;

@@ -39,13 +39,15 @@
 
 use countersign_identity::Timestamp;
 use countersign_process::{Clock, SystemClock};
-use countersign_proto::v1::{Hello, follow_response::Message as Response};
+use countersign_proto::{
+    envoy::service::auth::v3::authorization_client::AuthorizationClient,
+    v1::{Hello, follow_response::Message as Response},
+};
 use countersign_tests::{
     Agent, ControlPlane, Sidecar,
     follower::{Follower, connect, hello},
     sidecar::{CheckResult, check_request},
 };
-use envoy_types::pb::envoy::service::auth::v3::authorization_client::AuthorizationClient;
 use futures_util::future::join_all;
 use serde_json::{Map, Value, json};
 use std::{

@@ -6,7 +6,7 @@ use crate::{
     process::{Process, eventually, free_port, wrapped},
     tools,
 };
-use envoy_types::pb::envoy::service::auth::v3::{
+use countersign_proto::envoy::service::auth::v3::{
     AttributeContext, CheckRequest, CheckResponse,
     attribute_context::{HttpRequest, Request},
     authorization_client::AuthorizationClient,

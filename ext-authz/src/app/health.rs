@@ -1,9 +1,8 @@
 //! The gRPC health service `grpc.health.v1`. The health status is `SERVING` while the sidecar is ready, until shutdown is
 //! requested.
 
-use crate::check::Authorizer;
+use crate::check::AuthorizationServer;
 use countersign_process::{Readiness, Shutdown};
-use envoy_types::ext_authz::v3::pb::AuthorizationServer;
 use tokio_stream::Empty;
 use tonic::{Request, Response, Status, server::NamedService};
 use tonic_health::pb::{
@@ -11,7 +10,7 @@ use tonic_health::pb::{
 };
 
 /// The health-check names of the server as a whole and of the authorization service.
-const SERVICE_NAMES: [&str; 2] = ["", <AuthorizationServer<Authorizer> as NamedService>::NAME];
+const SERVICE_NAMES: [&str; 2] = ["", AuthorizationServer::NAME];
 
 /// Reports whether the sidecar is ready.
 pub struct HealthService {

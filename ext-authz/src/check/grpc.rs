@@ -4,7 +4,7 @@
 
 use super::{Authorizer, request::CheckRequest};
 use crate::response::Reply;
-use envoy_types::ext_authz::v3::pb::CheckResponse;
+use countersign_proto::envoy::service::auth::v3::CheckResponse;
 use std::{
     convert::Infallible,
     future::{Ready, ready},

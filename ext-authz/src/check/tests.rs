@@ -11,14 +11,12 @@ use crate::{
     view::{ApiKeyIndex, Confirmation, ServiceSettings, Snapshot, View},
 };
 use countersign_identity::{KeySet, Revision, Timestamp};
-use envoy_types::{
-    ext_authz::v3::pb::{CheckRequest, CheckResponse, HttpResponse, OkHttpResponse},
-    pb::envoy::{
-        config::core::v3::{HeaderMap, HeaderValue},
-        service::auth::v3::{
-            AttributeContext,
-            attribute_context::{self, HttpRequest},
-        },
+use countersign_proto::envoy::{
+    config::core::v3::{HeaderMap, HeaderValue},
+    service::auth::v3::{
+        AttributeContext, CheckRequest, CheckResponse, OkHttpResponse,
+        attribute_context::{self, HttpRequest},
+        check_response::HttpResponse,
     },
 };
 use prost::Message;

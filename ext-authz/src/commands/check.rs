@@ -4,15 +4,13 @@ use super::{CommandExit, RequestArguments, parse_key_value, token};
 use crate::check::{MCP_FILTER, metadata_of};
 use clap::Args;
 use countersign_process::shutdown;
-use envoy_types::{
-    ext_authz::v3::pb::{CheckRequest, CheckResponse, HttpResponse},
-    pb::envoy::{
-        config::core::v3::Metadata,
-        service::auth::v3::{
-            AttributeContext,
-            attribute_context::{HttpRequest, Request},
-            authorization_client::AuthorizationClient,
-        },
+use countersign_proto::envoy::{
+    config::core::v3::Metadata,
+    service::auth::v3::{
+        AttributeContext, CheckRequest, CheckResponse,
+        attribute_context::{HttpRequest, Request},
+        authorization_client::AuthorizationClient,
+        check_response::HttpResponse,
     },
 };
 use serde_json::Value;

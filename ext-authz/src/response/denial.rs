@@ -8,7 +8,10 @@ use crate::{
 use countersign_identity::{
     Code, Permission, Reason, Refusal, RoleName, ServiceId, Timestamp, TrustScore, scope::scope_text,
 };
-use envoy_types::ext_authz::v3::pb::{DeniedHttpResponse, HttpResponse, HttpStatus};
+use countersign_proto::envoy::{
+    service::auth::v3::{DeniedHttpResponse, check_response::HttpResponse},
+    r#type::v3::HttpStatus,
+};
 use serde::Serialize;
 
 #[derive(Serialize)]

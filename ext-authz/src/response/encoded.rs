@@ -6,12 +6,13 @@
 use super::{HeaderNames, header::overwriting_header, metadata};
 use crate::decide::{EncodedIdentity, Validity};
 use countersign_identity::{ServiceId, VerifiedIdentity, identity_headers};
-use envoy_types::{ext_authz::v3::pb::OkHttpResponse, pb::google::protobuf::Value};
+use countersign_proto::envoy::service::auth::v3::OkHttpResponse;
 use prost::{
     Message,
     bytes::BufMut,
     encoding::{WireType, encode_key, encode_varint, encoded_len_varint, message},
 };
+use prost_types::Value;
 use std::sync::Arc;
 
 /// The numbers of fields in Envoy's and Google's protocol definitions.

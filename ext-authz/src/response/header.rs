@@ -1,8 +1,7 @@
 //! Headers of Envoy's responses.
 
-use envoy_types::{
-    ext_authz::v3::pb::{HeaderAppendAction, HeaderValue, HeaderValueOption},
-    pb::google::protobuf::BoolValue,
+use countersign_proto::envoy::config::core::v3::{
+    HeaderValue, HeaderValueOption, header_value_option::HeaderAppendAction,
 };
 
 /// Creates a header option that overwrites the value of the client. `append` and `append_action` are both set, because
@@ -11,7 +10,7 @@ use envoy_types::{
 pub fn overwriting_header(name: &str, value: String) -> HeaderValueOption {
     HeaderValueOption {
         header: Some(HeaderValue { key: name.to_owned(), value, raw_value: vec![] }),
-        append: Some(BoolValue { value: false }),
+        append: Some(false),
         append_action: HeaderAppendAction::OverwriteIfExistsOrAdd.into(),
         keep_empty_value: true,
     }

@@ -3,7 +3,7 @@
 
 use crate::decide::{Denial, UnmetRequirement, Validity};
 use countersign_identity::{AgentId, Permission, RoleName, ServiceId, VerifiedIdentity};
-use envoy_types::pb::google::protobuf::{ListValue, Struct, Value, value::Kind};
+use prost_types::{ListValue, Struct, Value, value::Kind};
 
 /// The name of the only field, which contains all others.
 pub const NAMESPACE: &str = "countersign";

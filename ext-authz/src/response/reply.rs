@@ -1,7 +1,7 @@
 //! The response to a check, which the gRPC server encodes.
 
 use super::encoded::VerifiedReply;
-use envoy_types::ext_authz::v3::pb::CheckResponse;
+use countersign_proto::envoy::service::auth::v3::CheckResponse;
 use prost::{Message, bytes::BufMut};
 
 /// The response to a check.

@@ -2,7 +2,10 @@
 
 use super::header::overwriting_header;
 use crate::view::Resource;
-use envoy_types::ext_authz::v3::pb::{DeniedHttpResponse, HttpResponse, HttpStatus};
+use countersign_proto::envoy::{
+    service::auth::v3::{DeniedHttpResponse, check_response::HttpResponse},
+    r#type::v3::HttpStatus,
+};
 
 /// How long clients may keep the document.
 const CACHE_CONTROL: &str = "public, max-age=300";

@@ -6,7 +6,10 @@ use crate::{
     view::Resources,
 };
 use countersign_identity::{AgentId, Permission, Refusal, RoleName, Timestamp, TokenId, TrustScore, VerifiedIdentity};
-use envoy_types::ext_authz::v3::pb::{DeniedHttpResponse, HeaderAppendAction, HeaderValueOption};
+use countersign_proto::envoy::{
+    config::core::v3::{HeaderValueOption, header_value_option::HeaderAppendAction},
+    service::auth::v3::DeniedHttpResponse,
+};
 use std::time::Duration;
 
 const SERVICE_ID: ServiceId = ServiceId::from_bits(1);
@@ -92,7 +95,7 @@ fn response_for_a_verified_agent_sets_seven_identity_headers() {
     for option in &ok.headers {
         #[expect(deprecated, reason = "both fields must be set")]
         let append = option.append;
-        assert_eq!(append.map(|append| append.value), Some(false));
+        assert_eq!(append, Some(false));
         assert_eq!(option.append_action(), HeaderAppendAction::OverwriteIfExistsOrAdd);
         assert!(option.keep_empty_value);
     }

@@ -12,10 +12,12 @@ mod view_checks;
 use countersign_ext_authz::{App, Intervals, config};
 use countersign_identity::{AgentHashKey, Claims, Timestamp, TokenId};
 use countersign_process::{BootId, Clock, Shutdown, SystemClock, SystemRng};
-use countersign_proto::v1::{self, follow_response::Message};
-use envoy_types::{
-    ext_authz::v3::pb::{CheckRequest, CheckResponse, HttpResponse},
-    pb::envoy::service::auth::v3::{AttributeContext, attribute_context, authorization_client::AuthorizationClient},
+use countersign_proto::{
+    envoy::service::auth::v3::{
+        AttributeContext, CheckRequest, CheckResponse, attribute_context, authorization_client::AuthorizationClient,
+        check_response::HttpResponse,
+    },
+    v1::{self, follow_response::Message},
 };
 use fixtures::{ISSUED_AT, SERVICE_ID, SESSION_ID, TOKEN_REVISION, TestIssuer};
 use simulated_control_plane::{AGENT_HASH_KEY, revocation, snapshot, snapshot_page, start_control_plane};

@@ -1,11 +1,14 @@
-//! The limit of a gRPC server on tonic and `envoy-types`: it decodes each request and allows it.
+//! The limit of a gRPC server on tonic: it decodes each request and allows it.
 //!
 //! It answers with an empty response or with a recorded one of the sidecar, whose headers and metadata identify the agent. It encodes
 //! the response anew for each request.
 
-use envoy_types::{
-    ext_authz::v3::pb::{Authorization, AuthorizationServer, CheckRequest, CheckResponse},
-    pb::google::rpc,
+use countersign_proto::{
+    envoy::service::auth::v3::{
+        CheckRequest, CheckResponse,
+        authorization_server::{Authorization, AuthorizationServer},
+    },
+    google::rpc,
 };
 use prost::Message as _;
 use tokio::net::UnixListener;

@@ -9,11 +9,11 @@ use crate::{
     signatures::Signed,
     tokens::TokenIssuer,
 };
+use countersign_proto::envoy::service::auth::v3::{CheckRequest, CheckResponse};
 use countersign_tests::{
     Sidecar,
     sidecar::{CheckResult, check_request},
 };
-use envoy_types::pb::envoy::service::auth::v3::{CheckRequest, CheckResponse};
 use prost::Message as _;
 use std::{cell::RefCell, collections::BTreeMap, rc::Rc, time::Duration};
 

@@ -1,8 +1,8 @@
 //! Starts the measured servers, and pins each process to a processor.
 
 use countersign_process::{Clock, SystemClock};
+use countersign_proto::envoy::service::auth::v3::CheckResponse;
 use countersign_tests::process::{Process, eventually};
-use envoy_types::pb::envoy::service::auth::v3::CheckResponse;
 use futures_util::future::join_all;
 use prost::Message as _;
 use std::{

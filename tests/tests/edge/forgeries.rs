@@ -6,11 +6,11 @@ mod forged_tokens;
 mod forger;
 mod modified_tokens;
 
+use countersign_proto::envoy::config::core::v3::{HeaderMap, HeaderValue};
 use countersign_tests::{
     Agent, ControlPlane, HttpResponse, Sidecar, Verifiers, VerifyOutcome,
     sidecar::{CheckResult, check_request},
 };
-use envoy_types::pb::envoy::config::core::v3::{HeaderMap, HeaderValue};
 use forger::{Case, Forger};
 use secrecy::ExposeSecret;
 

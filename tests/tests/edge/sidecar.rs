@@ -4,12 +4,12 @@
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
 use countersign_client::{Session, SessionTokens};
+use countersign_proto::envoy::service::auth::v3::CheckRequest;
 use countersign_tests::{
     Agent, ControlPlane, HttpResponse, Sidecar, eventually,
     process::free_port,
     sidecar::{CheckResult, check_request},
 };
-use envoy_types::pb::envoy::service::auth::v3::CheckRequest;
 use jiff::SignedDuration;
 use secrecy::ExposeSecret;
 use serde_json::json;

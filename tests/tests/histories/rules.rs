@@ -1,8 +1,8 @@
 //! The rule sets between which a history changes the rules file of all sidecars, and what they mean for an agent.
 
 use crate::{model::Scope, operation::RULE_SETS, sidecars::request};
+use countersign_proto::envoy::service::auth::v3::CheckRequest;
 use countersign_tests::{VerifyOutcome, sidecar::CheckResult};
-use envoy_types::pb::envoy::service::auth::v3::CheckRequest;
 use std::{fmt::Write, fs, path::Path};
 
 /// What all rules of a set require. Each set has one rule for each service.

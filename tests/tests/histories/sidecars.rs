@@ -4,11 +4,11 @@
 use crate::{lagging_clock::LaggingClock, operation::SERVICES, proxy::TcpProxy};
 use countersign_ext_authz as authz;
 use countersign_process::Rng;
+use countersign_proto::envoy::service::auth::v3::{CheckRequest, authorization_client::AuthorizationClient};
 use countersign_tests::{
     HttpClient, HttpResponse, Server, eventually,
     sidecar::{CheckResult, check_request},
 };
-use envoy_types::pb::envoy::service::auth::v3::{CheckRequest, authorization_client::AuthorizationClient};
 use std::{
     fs::{self, File},
     net::SocketAddr,

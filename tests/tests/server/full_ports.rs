@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
+use countersign_proto::envoy::service::auth::v3::{CheckRequest, authorization_client::AuthorizationClient};
 use countersign_tests::{
     Agent, ControlPlane, Follower, Sidecar, eventually,
     follower::channel_from,
@@ -10,7 +11,6 @@ use countersign_tests::{
     process::free_port,
     sidecar::check_request,
 };
-use envoy_types::pb::envoy::service::auth::v3::{CheckRequest, authorization_client::AuthorizationClient};
 use std::{
     net::{Ipv4Addr, SocketAddr},
     time::Duration,

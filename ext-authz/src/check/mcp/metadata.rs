@@ -6,8 +6,8 @@
 
 use crate::rules::{McpMessage, NamingMethod};
 use bytes::Bytes;
-use envoy_types::pb::google::protobuf::{Struct, Value as EnvoyValue, value::Kind as EnvoyKind};
 use prost::{Message, Oneof};
+use prost_types::{Struct, Value as EnvoyValue, value::Kind as EnvoyKind};
 use std::str::from_utf8;
 
 /// The name of the filter, under which Envoy sends its metadata.

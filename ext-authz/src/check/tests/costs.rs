@@ -5,7 +5,7 @@ use super::*;
 use crate::rules::McpMessage;
 use allocation_counter::{AllocationInfo, measure};
 use bytes::Bytes;
-use envoy_types::pb::envoy::config::core::v3::Metadata;
+use countersign_proto::envoy::config::core::v3::Metadata;
 use std::{path::Path, process::Command};
 
 /// The instructions of a repeated check from the bytes of the request to those of the response, in a build for tests.

@@ -7,7 +7,7 @@ use super::*;
 use crate::fixtures::{AGENT_ID, TOKEN_ID};
 use countersign_identity::Claims;
 use countersign_mangle::{any_bytes, any_text, cases_divided_by, mutated_bytes, mutated_text};
-use envoy_types::ext_authz::v3::pb::{HeaderAppendAction, HeaderValueOption};
+use countersign_proto::envoy::config::core::v3::{HeaderValueOption, header_value_option::HeaderAppendAction};
 use proptest::{collection::vec, prelude::*, sample::select};
 use std::{collections::BTreeMap, sync::LazyLock};
 
@@ -150,7 +150,7 @@ fn check_verdict(request: &CheckRequest) -> Result<(), TestCaseError> {
 fn check_identity_headers(headers: &[HeaderValueOption]) -> Result<(), TestCaseError> {
     for option in headers {
         #[expect(deprecated, reason = "both fields must be set")]
-        let append = option.append.map(|append| append.value);
+        let append = option.append;
         prop_assert_eq!((append, option.append_action()), (Some(false), HeaderAppendAction::OverwriteIfExistsOrAdd));
         prop_assert!(option.keep_empty_value);
     }

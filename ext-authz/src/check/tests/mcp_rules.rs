@@ -4,10 +4,8 @@ mod fuzz;
 
 use super::*;
 use crate::rules::McpMessage;
-use envoy_types::pb::{
-    envoy::config::core::v3::Metadata,
-    google::protobuf::{ListValue, Struct, Value, value::Kind},
-};
+use countersign_proto::envoy::config::core::v3::Metadata;
+use prost_types::{ListValue, Struct, Value, value::Kind};
 
 /// The agent of the tests has the permission `read`.
 const RULES: &str = r#"

@@ -1,18 +1,18 @@
 //! Tests that malformed check requests from Envoy are denied or get a gRPC error, and are never allowed.
 
 use super::fixture::{Fixture, assert_no_failures};
-use countersign_tests::{
-    Environment, Envoy, RawRequest, Sidecar,
-    envoy::replaced,
-    process::free_port,
-    sidecar::{CheckResult, check_request},
-};
-use envoy_types::pb::envoy::{
+use countersign_proto::envoy::{
     config::core::v3::{HeaderMap, HeaderValue},
     service::auth::v3::{
         AttributeContext, CheckRequest, CheckResponse,
         attribute_context::{HttpRequest, Request},
     },
+};
+use countersign_tests::{
+    Environment, Envoy, RawRequest, Sidecar,
+    envoy::replaced,
+    process::free_port,
+    sidecar::{CheckResult, check_request},
 };
 use prost::Message;
 use reqwest::{Client, RequestBuilder, Response};

@@ -4,11 +4,11 @@ use super::{
     fixture::{Fixture, assert_no_failures, malformed_error, undocumented_error},
     routes::{Access, ROUTES, Route},
 };
+use countersign_proto::envoy::config::core::v3::{HeaderMap, HeaderValue};
 use countersign_tests::{
     Environment, HttpResponse, RawRequest, Sidecar,
     sidecar::{CheckResult, check_request},
 };
-use envoy_types::pb::envoy::config::core::v3::{HeaderMap, HeaderValue};
 use serde_json::{Value, json};
 
 /// Defines [`CredentialKind`] and [`CREDENTIAL_KINDS`].

@@ -4,8 +4,8 @@ use super::{
     ConfigAdditions, Fixture,
     scripted_authorizer::{denied, response},
 };
+use countersign_proto::envoy::service::auth::v3::{OkHttpResponse, check_response::HttpResponse as EnvoyHttpResponse};
 use countersign_tests::{Agent, Environment, Envoy, RawRequest, Sidecar, envoy::replaced, eventually};
-use envoy_types::ext_authz::v3::pb::{HttpResponse as EnvoyHttpResponse, OkHttpResponse};
 use serde_json::json;
 
 #[tokio::test]

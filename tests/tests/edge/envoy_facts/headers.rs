@@ -4,11 +4,11 @@ use super::{
     ConfigAdditions, Fixture,
     scripted_authorizer::{allow, minimal_envoy},
 };
-use countersign_tests::{Environment, RawRequest};
-use envoy_types::{
-    ext_authz::v3::pb::{HeaderAppendAction, HeaderValue, HeaderValueOption, OkHttpResponse},
-    pb::google::protobuf::BoolValue,
+use countersign_proto::envoy::{
+    config::core::v3::{HeaderValue, HeaderValueOption, header_value_option::HeaderAppendAction},
+    service::auth::v3::OkHttpResponse,
 };
+use countersign_tests::{Environment, RawRequest};
 use serde_json::{Value, json};
 
 const SIMILAR_NAMES: [&str; 3] = ["x_agent_id", "x-agent_id", "x-agent.id"];
@@ -136,7 +136,7 @@ fn set_x_fact(append: Option<bool>, action: Option<HeaderAppendAction>) -> Heade
     let header = HeaderValue { key: "x-fact".into(), value: "authorizer".into(), ..HeaderValue::default() };
     HeaderValueOption {
         header: Some(header),
-        append: append.map(|value| BoolValue { value }),
+        append,
         append_action: action.unwrap_or_default().into(),
         ..HeaderValueOption::default()
     }

@@ -2,8 +2,8 @@
 //! request.
 
 use super::{ConfigAdditions, Fixture};
+use countersign_proto::envoy::service::auth::v3::attribute_context::HttpRequest;
 use countersign_tests::{Environment, Envoy, RawRequest, envoy::replaced};
-use envoy_types::pb::envoy::service::auth::v3::attribute_context::HttpRequest;
 use serde_json::json;
 
 const RAW: &str = "encode_raw_headers: true";

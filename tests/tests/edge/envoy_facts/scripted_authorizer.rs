@@ -1,13 +1,18 @@
 //! An authorizer with a scripted response, behind an Envoy with a minimal configuration.
 
-use countersign_tests::{Envoy, HttpResponse, RawRequest, Upstream, envoy::replaced};
-use envoy_types::{
-    ext_authz::v3::pb::{
-        Authorization, AuthorizationServer, CheckRequest, CheckResponse, DeniedHttpResponse,
-        HttpResponse as EnvoyHttpResponse, HttpStatus, OkHttpResponse,
+use countersign_proto::{
+    envoy::{
+        service::auth::v3::{
+            CheckRequest, CheckResponse, DeniedHttpResponse, OkHttpResponse,
+            attribute_context::HttpRequest,
+            authorization_server::{Authorization, AuthorizationServer},
+            check_response::HttpResponse as EnvoyHttpResponse,
+        },
+        r#type::v3::HttpStatus,
     },
-    pb::{envoy::service::auth::v3::attribute_context::HttpRequest, google::rpc::Status},
+    google::rpc::Status,
 };
+use countersign_tests::{Envoy, HttpResponse, RawRequest, Upstream, envoy::replaced};
 use std::{
     path::{Path, PathBuf},
     sync::{Arc, Mutex},
