@@ -16,7 +16,8 @@ async fn open(channel: &Channel, key: &str) -> Result<Follower, tonic::Status> {
 
 #[tokio::test]
 async fn streams_of_a_key_are_limited() {
-    let control = ControlPlane::start_one_with(&[]).await;
+    // An eighth of the connections would be fewer than the streams that each key may have.
+    let control = ControlPlane::start_one_with(&["connections.max=1000"]).await;
     let mut streams = Vec::new();
     for _ in 0..STREAMS_PER_KEY / STREAMS_PER_CONNECTION {
         let channel = channel(&control).await;

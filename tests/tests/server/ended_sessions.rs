@@ -41,7 +41,6 @@ async fn ended_session_is_deleted_when_its_tokens_and_its_challenge_have_expired
     assert_eq!(refresh(used).await.error(), (401, "AUTHENTICATION_FAILED", "refresh_reused"));
 
     clock.advance(MINUTE * 4);
-    database.wait_for_housekeeping(&clock).await;
     let repeated = authenticate(api, &key, &challenge).await;
     assert_eq!(
         repeated.error(),
@@ -50,13 +49,7 @@ async fn ended_session_is_deleted_when_its_tokens_and_its_challenge_have_expired
     );
     assert_eq!(refresh(used).await.error().2, "refresh_reused");
 
-    // The tokens have expired five minutes before, and no clock of a control plane is later by more.
-    clock.advance(MINUTE * 3);
-    database.wait_for_housekeeping(&clock).await;
-    assert_eq!(database.count("sessions").await, 2, "the session is kept for the challenge and the assertion");
-    assert_eq!(refresh(used).await.error().2, "refresh_reused");
-
-    clock.advance(MINUTE * 4);
+    clock.advance(MINUTE * 8);
     database.wait_for_housekeeping(&clock).await;
     assert_eq!(database.count("sessions").await, 1, "only the live session remains");
     assert_eq!(database.count("refresh_tokens").await, 1);

@@ -46,8 +46,12 @@ fn token_retention(context: &Context) -> Duration {
 /// Time for which sessions are kept after they have expired or ended: as long as their tokens may live. The session also records
 /// that its challenge or assertion was used, so it is kept until these have expired.
 fn session_retention(context: &Context) -> Duration {
+    retention_of_sessions(context.config.access_token_lifetime)
+}
+
+fn retention_of_sessions(access_token_lifetime: Duration) -> Duration {
     let proof_lifetime = challenge::LIFETIME.max(MAX_LIFETIME + LEEWAY);
-    context.config.access_token_lifetime.max(proof_lifetime) + CLOCK_SKEW_MARGIN
+    access_token_lifetime.max(proof_lifetime) + CLOCK_SKEW_MARGIN
 }
 
 /// Time for which the row of a deleted agent is kept, so that housekeeping has deleted the sessions of the agent before. The count
@@ -243,4 +247,17 @@ async fn delete_deliveries(context: &Context, conn: &mut Conn, limit: i64) -> Re
         return Ok(deleted);
     }
     webhook_cleanup::delete_row(conn, target, context.now().saturating_sub(MAX_TRANSACTION_TIME)).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn session_is_kept_for_its_tokens_and_for_what_began_it() {
+        let proof = retention_of_sessions(Duration::from_secs(1));
+        assert!(proof >= challenge::LIFETIME + CLOCK_SKEW_MARGIN);
+        assert!(proof >= MAX_LIFETIME + LEEWAY + CLOCK_SKEW_MARGIN);
+        assert_eq!(retention_of_sessions(Duration::from_hours(1)), Duration::from_hours(1) + CLOCK_SKEW_MARGIN);
+    }
 }
