@@ -326,7 +326,7 @@ async fn insert_expired_logins(inserts: &mut BulkInserts<'_>, logins: i64) {
         let numbers = numbers(first, last);
         for sql in [
             format!(
-                "{numbers} INSERT INTO sessions (id, challenge_id, agent_id, begun_at, begun_revision, expires_at) \
+                "{numbers} INSERT INTO sessions (id, challenge_id, agent_id, started_at, started_revision, expires_at) \
                  SELECT 'ses_' || {suffix}, {suffix}, {holder}, {begun}, 0, {begun} FROM numbers"
             ),
             format!(

@@ -61,7 +61,7 @@ impl<'a> BulkInserts<'a> {
             let (count, numbers) = (last - first + 1, numbers(first, last));
             self.execute(&format!("UPDATE feed SET revision = revision + {count}")).await;
             self.execute(&format!(
-                "{numbers} INSERT INTO changes (revision, position, facet, subject, service_id, noted_at, agent_state) SELECT \
+                "{numbers} INSERT INTO changes (revision, position, facet, subject, recipient, recorded_at, agent_state) SELECT \
                  (SELECT revision FROM feed) - {last} + n, 0, '{facet}', id, '{service}', {now}, \
                  CASE WHEN '{facet}' <> 'roles' THEN trust || '|' || status || '|' || cutoff END \
                  FROM numbers JOIN agents ON id = {id}"

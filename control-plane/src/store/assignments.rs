@@ -62,7 +62,7 @@ statements! { STATEMENTS:
     UPSERT_ASSIGNMENTS = concat!(
         "INSERT INTO assignments (agent_id, role_id, service_id, assigned_at, expires_at, managed_by) \
          SELECT column1, column2, column3, column4, column5, column6 FROM (VALUES ", assignment_row!(), ") AS v WHERE column1 <> '' \
-         ON CONFLICT (agent_id, role_id) DO UPDATE SET expires_at = excluded.expires_at, end_told_at = NULL, assigned_at = \
+         ON CONFLICT (agent_id, role_id) DO UPDATE SET expires_at = excluded.expires_at, expiry_reported_at = NULL, assigned_at = \
          CASE WHEN assignments.expires_at <= excluded.assigned_at THEN excluded.assigned_at ELSE assignments.assigned_at END, \
          managed_by = CASE WHEN assignments.expires_at <= excluded.assigned_at THEN excluded.managed_by \
          ELSE COALESCE(excluded.managed_by, assignments.managed_by) END"
@@ -70,7 +70,7 @@ statements! { STATEMENTS:
     /// With the expression, no database uses the index of the service, which may have many assignments.
     DELETE_ASSIGNMENTS = concat!(
         "DELETE FROM assignments WHERE service_id || '' = $1 AND (agent_id, role_id) IN (VALUES ", agent_and_role!(), ") \
-         RETURNING agent_id, role_id, expires_at, end_told_at"
+         RETURNING agent_id, role_id, expires_at, expiry_reported_at"
     );
     /// Only the previous version of Countersign inserts rows into `webhook_losses`.
     ANY_QUEUED_REVOCATION = "SELECT 1 AS one FROM webhook_losses LIMIT 1";
@@ -78,23 +78,23 @@ statements! { STATEMENTS:
          LIMIT $1 + 0) RETURNING agent_id, service_id, role_id, role_name, lost_at, reason";
     /// Without the unary plus, a database could use the index of the expiries of all services.
     MARK_EXPIRIES_REPORTED = concat!(
-        "UPDATE assignments SET end_told_at = $1 WHERE (agent_id, role_id) IN (VALUES ", agent_and_role!(), ") \
-         AND +expires_at <= $1 AND +end_told_at IS NULL RETURNING agent_id, role_id, expires_at"
+        "UPDATE assignments SET expiry_reported_at = $1 WHERE (agent_id, role_id) IN (VALUES ", agent_and_role!(), ") \
+         AND +expires_at <= $1 AND +expiry_reported_at IS NULL RETURNING agent_id, role_id, expires_at"
     );
-    ANY_UNREPORTED_EXPIRY = "SELECT 1 AS ended FROM assignments WHERE expires_at <= $1 AND end_told_at IS NULL LIMIT 1";
+    ANY_UNREPORTED_EXPIRY = "SELECT 1 AS ended FROM assignments WHERE expires_at <= $1 AND expiry_reported_at IS NULL LIMIT 1";
     /// The UPDATE repeats the conditions of its inner SELECT, because another transaction may extend an assignment between the
     /// SELECT and the UPDATE.
-    TAKE_UNREPORTED_EXPIRIES = "UPDATE assignments SET end_told_at = $1 WHERE expires_at <= $1 AND end_told_at IS NULL \
+    TAKE_UNREPORTED_EXPIRIES = "UPDATE assignments SET expiry_reported_at = $1 WHERE expires_at <= $1 AND expiry_reported_at IS NULL \
          AND (agent_id, role_id) IN (SELECT agent_id, role_id FROM assignments \
-         WHERE expires_at <= $1 AND end_told_at IS NULL ORDER BY expires_at LIMIT $2 + 0) \
+         WHERE expires_at <= $1 AND expiry_reported_at IS NULL ORDER BY expires_at LIMIT $2 + 0) \
          RETURNING agent_id, role_id, service_id, expires_at";
     OLDEST_REPORTED_EXPIRY = "SELECT MIN(expires_at) AS oldest FROM assignments \
-         WHERE end_told_at IS NOT NULL AND expires_at >= $1";
+         WHERE expiry_reported_at IS NOT NULL AND expires_at >= $1";
     /// The DELETE repeats the conditions of its inner SELECT, because another transaction may extend an assignment between the
     /// two. Without the unary plus, SQLite would use the index for the conditions of the DELETE.
     DELETE_REPORTED_EXPIRIES = "DELETE FROM assignments WHERE (agent_id, role_id) IN (SELECT agent_id, role_id FROM assignments \
-         WHERE end_told_at IS NOT NULL AND expires_at >= $1 AND expires_at <= $2 ORDER BY expires_at LIMIT $3 + 0) \
-         AND +end_told_at IS NOT NULL AND +expires_at <= $2";
+         WHERE expiry_reported_at IS NOT NULL AND expires_at >= $1 AND expires_at <= $2 ORDER BY expires_at LIMIT $3 + 0) \
+         AND +expiry_reported_at IS NOT NULL AND +expires_at <= $2";
     LIST_ACTIVE_GRANTS = concat!(
         "SELECT role_id, expires_at FROM assignments WHERE agent_id = $1 AND service_id = $2 \
          AND (expires_at IS NULL OR expires_at > $3) AND ", is_of_live_role!(), " ORDER BY role_id"
@@ -170,7 +170,7 @@ pub async fn remove(
 ) -> Result<Vec<(AgentAndRole, RemovedAssignment)>, StoreError> {
     let removed_from_row = |row: &AnyRow| {
         let expires_at = row::optional_timestamp(row, "expires_at")?;
-        let expiry_reported = row::optional_timestamp(row, "end_told_at")?.is_some();
+        let expiry_reported = row::optional_timestamp(row, "expiry_reported_at")?.is_some();
         Ok((agent_and_role_from_row(row)?, RemovedAssignment { expires_at, expiry_reported }))
     };
     let rows = DELETE.fetch_all(conn, &[service.to_string().into()], agents_and_roles(assignments)).await?;

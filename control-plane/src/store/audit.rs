@@ -3,8 +3,8 @@
 /// All columns of audit entries. The modules below use this macro, so it precedes them.
 macro_rules! columns {
     () => {
-        "chain, sequence, at, act, actor_kind, actor_issuer, actor_id, address, request_id, agent_id, object_kind, \
-         object_id, details, previous, hash, mac"
+        "chain, sequence, at, action, actor_kind, actor_issuer, actor_id, address, request_id, agent_id, object_kind, \
+         object_id, details, previous_hash, hash, mac"
     };
 }
 
@@ -50,7 +50,7 @@ macro_rules! entry_row {
 
 statements! { STATEMENTS:
     INSERT_ENTRIES = concat!(
-        "INSERT INTO audit_links (", columns!(), ") SELECT column1, column2, column3, column4, column5, column6, column7, column8, \
+        "INSERT INTO audit_entries (", columns!(), ") SELECT column1, column2, column3, column4, column5, column6, column7, column8, \
          column9, column10, column11, column12, column13, column14, column15, column16 FROM (VALUES ", entry_row!(), ") AS v \
          WHERE column1 <> ''"
     );
@@ -58,16 +58,16 @@ statements! { STATEMENTS:
          ON CONFLICT (chain) DO UPDATE SET length = audit_heads.length RETURNING length, hash, mac";
     UPDATE_HEAD = "UPDATE audit_heads SET length = $1, hash = $2, mac = $3 WHERE chain = $4";
     FIND_HEAD = "SELECT length, hash, mac FROM audit_heads WHERE chain = $1";
-    FIND_LAST_ENTRY = "SELECT sequence AS length, hash, 'lost' AS mac, act FROM audit_links WHERE chain = $1 \
+    FIND_LAST_ENTRY = "SELECT sequence AS length, hash, 'lost' AS mac, action FROM audit_entries WHERE chain = $1 \
          ORDER BY sequence DESC LIMIT 1";
-    ANY_CHAIN = "SELECT chain FROM audit_heads WHERE length <> 0 UNION ALL SELECT chain FROM audit_links LIMIT 1";
+    ANY_CHAIN = "SELECT chain FROM audit_heads WHERE length <> 0 UNION ALL SELECT chain FROM audit_entries LIMIT 1";
     SERVICES_WITHOUT_CHAIN =
         "SELECT id FROM services WHERE id NOT IN (SELECT chain FROM audit_heads) ORDER BY id";
-    NEWEST_ENTRY_TIME = "SELECT MAX(at) AS at FROM audit_links";
+    NEWEST_ENTRY_TIME = "SELECT MAX(at) AS at FROM audit_entries";
     LIST_CHAINS = "SELECT $1 AS chain UNION SELECT id FROM services UNION SELECT chain FROM audit_heads \
-         UNION SELECT DISTINCT chain FROM audit_links ORDER BY 1";
+         UNION SELECT DISTINCT chain FROM audit_entries ORDER BY 1";
     LIST_NEXT_ENTRIES = concat!(
-        "SELECT ", columns!(), " FROM audit_links WHERE chain = $1 AND sequence > $2 ORDER BY sequence LIMIT $3 + 0"
+        "SELECT ", columns!(), " FROM audit_entries WHERE chain = $1 AND sequence > $2 ORDER BY sequence LIMIT $3 + 0"
     );
 }
 
@@ -170,7 +170,7 @@ async fn rebuild_head(conn: &mut Conn, chain: &str) -> Result<(ChainHead, bool),
     let Some(row) = row else {
         return Ok((ChainHead { mac: INVALID_MAC.to_owned(), ..ChainHead::default() }, false));
     };
-    let is_sealed = row::get::<String>(&row, "act")? == AuditAction::ServiceDeleted.as_str();
+    let is_sealed = row::get::<String>(&row, "action")? == AuditAction::ServiceDeleted.as_str();
     Ok((head_from_row(&row)?, is_sealed))
 }
 
@@ -300,7 +300,7 @@ fn entry_from_row(row: &AnyRow) -> Result<AuditEntry, StoreError> {
         chain: row::get(row, "chain")?,
         sequence: row::get(row, "sequence")?,
         at: row::timestamp(row, "at")?,
-        action: row::get(row, "act")?,
+        action: row::get(row, "action")?,
         actor_kind: row::get(row, "actor_kind")?,
         actor_issuer: row::get(row, "actor_issuer")?,
         actor_id: row::get(row, "actor_id")?,
@@ -310,7 +310,7 @@ fn entry_from_row(row: &AnyRow) -> Result<AuditEntry, StoreError> {
         object_kind: row::get(row, "object_kind")?,
         object_id: row::get(row, "object_id")?,
         details: row::get(row, "details")?,
-        previous_hash: row::get(row, "previous")?,
+        previous_hash: row::get(row, "previous_hash")?,
         hash: row::get(row, "hash")?,
         mac: row::get(row, "mac")?,
     })

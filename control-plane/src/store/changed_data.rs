@@ -34,7 +34,7 @@ const MAX_GRANTS: usize = 16_384;
 /// The columns of an entry that a selection of entries must have.
 macro_rules! entry_columns {
     () => {
-        "revision, position, facet, subject, service_id, agent_state"
+        "revision, position, facet, subject, recipient, agent_state"
     };
 }
 
@@ -45,7 +45,7 @@ macro_rules! entries_of {
         concat!(
             "SELECT * FROM (SELECT ",
             entry_columns!(),
-            " FROM changes WHERE COALESCE(service_id, '*') = ",
+            " FROM changes WHERE COALESCE(recipient, '*') = ",
             $recipient,
             " AND revision + 0 > $1 AND revision + 0 <= $2 ORDER BY revision + 0, position LIMIT $3 + 0) selected"
         )
@@ -58,7 +58,7 @@ macro_rules! with_states {
     ($($entries:expr),+) => {
         concat!(
             "SELECT COALESCE(string_agg(line, ''), '') AS entries FROM (\
-             SELECT c.revision || '|' || c.position || '|' || c.facet || '|' || c.subject || '|' || COALESCE(c.service_id, '*') \
+             SELECT c.revision || '|' || c.position || '|' || c.facet || '|' || c.subject || '|' || COALESCE(c.recipient, '*') \
              || '|' || COALESCE(c.agent_state, CASE WHEN c.facet IN ('trust', 'status') THEN ", agent_state!("c.subject"),
             " END, '||') || '|;' AS line FROM (", $($entries,)+ ") c) lines"
         )
@@ -233,7 +233,7 @@ fn parse_entry(mut fields: Split<'_, char>) -> Result<(EntryPosition, ChangedDat
     let mut next = |column: &'static str| fields.next().ok_or(StoreError::Corrupt(column));
     let revision = Revision::new(parse("revision", next("revision")?)?);
     let position = parse("position", next("position")?)?;
-    let (facet, subject, recipient) = (next("facet")?, next("subject")?, next("service_id")?);
+    let (facet, subject, recipient) = (next("facet")?, next("subject")?, next("recipient")?);
     let recipient = if recipient == "*" { None } else { Some(recipient) };
     let entry = feed::parse_entry(revision, facet, subject, recipient)?;
     let (trust, status, cutoff) = (next("trust")?, next("status")?, next("cutoff")?);

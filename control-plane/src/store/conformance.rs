@@ -95,15 +95,21 @@ impl StoreOptions {
     }
 }
 
-/// Inserts a text into `trust_marks`, a table with a single text column and no foreign key.
+/// Inserts a text into `changed_trust_scores`, a table with a single text column and no foreign key.
 async fn insert_text(tx: &mut WriteTransaction, text: &str) -> Result<(), StoreError> {
-    sqlx::query("INSERT INTO trust_marks (agent_id) VALUES ($1)").bind(text.to_owned()).execute(tx.conn()).await?;
+    sqlx::query("INSERT INTO changed_trust_scores (agent_id) VALUES ($1)")
+        .bind(text.to_owned())
+        .execute(tx.conn())
+        .await?;
     Ok(())
 }
 
-/// All texts in `trust_marks`, in order.
+/// All texts in `changed_trust_scores`, in order.
 async fn read_texts(read: &mut ReadTransaction) -> Vec<String> {
-    let rows = sqlx::query("SELECT agent_id FROM trust_marks ORDER BY agent_id").fetch_all(read.conn()).await.unwrap();
+    let rows = sqlx::query("SELECT agent_id FROM changed_trust_scores ORDER BY agent_id")
+        .fetch_all(read.conn())
+        .await
+        .unwrap();
     rows.iter().map(|row| row::get(row, "agent_id").unwrap()).collect()
 }
 
@@ -114,7 +120,7 @@ impl StoreFixture {
 
     async fn delete_all_texts(&self) {
         let work = async |mut tx: WriteTransaction| {
-            sqlx::query("DELETE FROM trust_marks").execute(tx.conn()).await.map_err(StoreError::from)?;
+            sqlx::query("DELETE FROM changed_trust_scores").execute(tx.conn()).await.map_err(StoreError::from)?;
             tx.commit(()).await
         };
         self.first.write("delete_texts", work).await.unwrap();
@@ -162,7 +168,7 @@ impl StoreFixture {
         assert!(read_texts(&mut read).await.is_empty());
         self.commit_text("later").await.unwrap();
         assert!(read_texts(&mut read).await.is_empty());
-        let result = sqlx::query("INSERT INTO trust_marks (agent_id) VALUES ('x')").execute(read.conn()).await;
+        let result = sqlx::query("INSERT INTO changed_trust_scores (agent_id) VALUES ('x')").execute(read.conn()).await;
         assert!(StoreError::from(result.unwrap_err()).is_unwritable());
         let mut next = self.second.read().await.unwrap();
         assert_eq!(read_texts(&mut next).await, ["later"]);

@@ -27,9 +27,9 @@ statements! { STATEMENTS:
          OR (SELECT MIN(service_id) FROM known_agents WHERE agent_id = $2) IS NOT NULL)";
     DELETE_FEEDBACK =
         "DELETE FROM trust_feedback WHERE id IN (SELECT id FROM trust_feedback WHERE agent_id = $1 ORDER BY created_at, id LIMIT $2 + 0)";
-    DELETE_RATINGS = "DELETE FROM trust_opinions WHERE agent_id = $1 AND service_id IN \
-         (SELECT service_id FROM trust_opinions WHERE agent_id = $1 ORDER BY service_id LIMIT $2 + 0)";
-    DELETE_MARK = "DELETE FROM trust_marks WHERE agent_id = $1";
+    DELETE_RATINGS = "DELETE FROM trust_ratings WHERE agent_id = $1 AND service_id IN \
+         (SELECT service_id FROM trust_ratings WHERE agent_id = $1 ORDER BY service_id LIMIT $2 + 0)";
+    DELETE_MARK = "DELETE FROM changed_trust_scores WHERE agent_id = $1";
     DELETE_ROW = "DELETE FROM agents WHERE id = $1 AND deleted_at IS NOT NULL";
 }
 

@@ -47,7 +47,7 @@ macro_rules! lease {
             "UPDATE webhook_deliveries SET due_at = $1 WHERE target_id = $2 AND +due_at <= $3 AND event_id IN \
              (SELECT event_id FROM webhook_deliveries WHERE target_id = $2 AND due_at <= $3 ",
             $condition,
-            " ORDER BY due_at LIMIT $4 + 0) RETURNING event_id, attempts, test_asked_at, \
+            " ORDER BY due_at LIMIT $4 + 0) RETURNING event_id, attempts, test_requested_at, \
              (SELECT e.body FROM webhook_events e WHERE e.id = webhook_deliveries.event_id) AS body"
         )
     };
@@ -75,7 +75,7 @@ macro_rules! replay_page {
     ($condition:literal) => {
         concat!(
             "UPDATE webhook_deliveries SET due_at = $1, attempts = 0, delivered_at = NULL, dead_since = NULL \
-             WHERE target_id = $2 AND event_id > $3 AND event_id <= $4 AND test_asked_at IS NULL \
+             WHERE target_id = $2 AND event_id > $3 AND event_id <= $4 AND test_requested_at IS NULL \
              AND (SELECT e.occurred_at FROM webhook_events e WHERE e.id = webhook_deliveries.event_id) >= $5 ",
             $condition
         )
@@ -83,9 +83,9 @@ macro_rules! replay_page {
 }
 
 statements! { STATEMENTS:
-    LEASE_FIRST_ATTEMPT = lease!("AND attempts = 0 AND test_asked_at IS NULL");
-    LEASE_RETRY = lease!("AND attempts > 0 AND test_asked_at IS NULL");
-    LEASE_TEST = lease!("AND test_asked_at IS NOT NULL");
+    LEASE_FIRST_ATTEMPT = lease!("AND attempts = 0 AND test_requested_at IS NULL");
+    LEASE_RETRY = lease!("AND attempts > 0 AND test_requested_at IS NULL");
+    LEASE_TEST = lease!("AND test_requested_at IS NOT NULL");
     COUNT_DELIVERIES = count!("");
     COUNT_PENDING = count!("AND d.due_at IS NOT NULL");
     COUNT_DELIVERED = count!("AND d.delivered_at IS NOT NULL");
@@ -167,7 +167,7 @@ pub async fn lease(
         // If the event of a delivery has no body, housekeeping has just deleted the event and will delete the delivery next.
         let Some(body) = row::get(row, "body")? else { continue };
         let (event, attempts) = (row::parse(row, "event_id")?, row::number(row, "attempts")?);
-        let is_test = row::optional_timestamp(row, "test_asked_at")?.is_some();
+        let is_test = row::optional_timestamp(row, "test_requested_at")?.is_some();
         leased.push(LeasedDelivery { target, event, attempts, is_test, leased_until: until, body });
     }
     leased.sort_by_key(|leased| leased.event);

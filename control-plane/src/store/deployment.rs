@@ -7,19 +7,19 @@ use sqlx::AnyConnection;
 statements! { STATEMENTS:
     FIND_DEPLOYMENT = "SELECT master_key_fingerprint, dev_since FROM deployment WHERE id = 1";
     FIND_MASTER_KEY_FINGERPRINT = "SELECT master_key_fingerprint FROM deployment WHERE id = 1";
-    INSERT_DEPLOYMENT = "INSERT INTO deployment (id, made_at, master_key_fingerprint, dev_since) VALUES (1, $1, $2, $3) \
+    INSERT_DEPLOYMENT = "INSERT INTO deployment (id, created_at, master_key_fingerprint, dev_since) VALUES (1, $1, $2, $3) \
          ON CONFLICT (id) DO NOTHING";
-    FIND_QUARANTINE = "SELECT set_aside_at, set_aside_as FROM deployment WHERE id = 1 AND set_aside_at IS NOT NULL";
+    FIND_QUARANTINE = "SELECT quarantined_at, quarantine_reason FROM deployment WHERE id = 1 AND quarantined_at IS NOT NULL";
     LIFT_QUARANTINE =
-        "UPDATE deployment SET set_aside_at = NULL, set_aside_as = NULL, table_numbers = NULL WHERE id = 1";
-    FIND_INSTANCE_FINGERPRINT = "SELECT table_numbers FROM deployment WHERE id = 1";
-    SET_INSTANCE_FINGERPRINT = "UPDATE deployment SET table_numbers = $1 WHERE id = 1";
+        "UPDATE deployment SET quarantined_at = NULL, quarantine_reason = NULL, instance_fingerprint = NULL WHERE id = 1";
+    FIND_INSTANCE_FINGERPRINT = "SELECT instance_fingerprint FROM deployment WHERE id = 1";
+    SET_INSTANCE_FINGERPRINT = "UPDATE deployment SET instance_fingerprint = $1 WHERE id = 1";
     /// The secret never changes, because views of sidecars contain hashes under keys that are derived from it.
     SET_AGENT_HASH_SECRET = "UPDATE deployment SET agent_hash_secret = COALESCE(agent_hash_secret, $1) WHERE id = 1 \
          RETURNING agent_hash_secret";
     /// Writes a new value, because the databases can skip a change that changes nothing.
     RECORD_WRITE_CHECK = "UPDATE deployment SET write_checked_at = $1 WHERE id = 1";
-    LOCK_DEPLOYMENT = "UPDATE deployment SET made_at = made_at WHERE id = 1";
+    LOCK_DEPLOYMENT = "UPDATE deployment SET created_at = created_at WHERE id = 1";
 }
 
 /// The identity of a Countersign deployment.
@@ -72,8 +72,8 @@ impl QuarantineReason {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Backup => "backup",
-            Self::Migrating => "moving",
-            Self::Migrated => "moved",
+            Self::Migrating => "migrating",
+            Self::Migrated => "migrated",
         }
     }
 
@@ -125,9 +125,9 @@ pub async fn insert(conn: &mut Conn, deployment: &Deployment, now: Timestamp) ->
 /// Finds the quarantine mark; `None` if the database may be served.
 pub async fn find_quarantine(conn: &mut Conn) -> Result<Option<Quarantine>, StoreError> {
     let Some(row) = sqlx::query(FIND_QUARANTINE).fetch_optional(conn).await? else { return Ok(None) };
-    let reason = QuarantineReason::parse(&row::get::<String>(&row, "set_aside_as")?);
-    let reason = reason.ok_or(StoreError::Corrupt("set_aside_as"))?;
-    Ok(Some(Quarantine { reason, at: row::timestamp(&row, "set_aside_at")? }))
+    let reason = QuarantineReason::parse(&row::get::<String>(&row, "quarantine_reason")?);
+    let reason = reason.ok_or(StoreError::Corrupt("quarantine_reason"))?;
+    Ok(Some(Quarantine { reason, at: row::timestamp(&row, "quarantined_at")? }))
 }
 
 /// Removes the quarantine mark and the fingerprint of the PostgreSQL instance, so that the current instance can serve the
@@ -141,7 +141,7 @@ pub async fn lift_quarantine(conn: &mut Conn) -> Result<(), StoreError> {
 /// [`postgres::instance_fingerprint`](super::postgres::instance_fingerprint); `None` if no PostgreSQL instance served the
 /// deployment.
 pub async fn find_instance_fingerprint(conn: &mut Conn) -> Result<Option<String>, StoreError> {
-    row::get(&sqlx::query(FIND_INSTANCE_FINGERPRINT).fetch_one(conn).await?, "table_numbers")
+    row::get(&sqlx::query(FIND_INSTANCE_FINGERPRINT).fetch_one(conn).await?, "instance_fingerprint")
 }
 
 /// Sets the fingerprint of the PostgreSQL instance that serves the Countersign deployment.

@@ -25,7 +25,7 @@ macro_rules! pending_targets {
              ORDER BY d.target_id LIMIT 1), p.number + 1 FROM pending p WHERE p.target_id IS NOT NULL AND p.number < $3) SELECT ",
             $select,
             " FROM (SELECT n.target_id, n.number, (SELECT d.due_at FROM webhook_deliveries d WHERE d.target_id = n.target_id \
-             AND d.due_at <= $1 AND d.test_asked_at IS NULL ORDER BY d.due_at LIMIT 1) AS oldest FROM pending n \
+             AND d.due_at <= $1 AND d.test_requested_at IS NULL ORDER BY d.due_at LIMIT 1) AS oldest FROM pending n \
              WHERE n.number > 0 AND n.target_id IS NOT NULL LIMIT $3 + 0) p \
              LEFT JOIN webhook_targets t ON t.id = p.target_id AND p.oldest IS NOT NULL AND ",
             is_active!(),
@@ -53,7 +53,7 @@ statements! { STATEMENTS:
     );
     LIST_TARGETS_WITH_DUE_TESTS = concat!(
         "SELECT ", columns!(), " FROM webhook_targets t WHERE t.deleted_at IS NULL AND t.id IN (SELECT target_id FROM \
-         (SELECT d.target_id FROM webhook_deliveries d WHERE d.test_asked_at IS NOT NULL AND d.due_at <= $1 \
+         (SELECT d.target_id FROM webhook_deliveries d WHERE d.test_requested_at IS NOT NULL AND d.due_at <= $1 \
          ORDER BY d.due_at LIMIT $2 + 0) due)"
     );
 }

@@ -78,6 +78,10 @@ const INSUFFICIENT_PRIVILEGE: &str = "42501";
 const GRANT_ADVICE: &str = ". The user in the URL must own the tables of Countersign, or must be allowed to create them: \
                             GRANT CREATE ON SCHEMA public TO <user>, or ALTER DATABASE <database> OWNER TO <user>";
 
+/// Advice to the operator on a database whose applied migrations are not those of this program.
+const OTHER_SCHEMA_ADVICE: &str = ". A program that was never released made this database, and no release can use it: set \
+                                   database.url, or data_dir for SQLite, to a new database";
+
 /// PostgreSQL error codes of a migration that other transactions keep from a lock: it is not available in time, or there is a deadlock,
 /// because the migration locks several tables.
 const LOCK_CODES: [&str; 2] = ["55P03", "40P01"];
@@ -193,9 +197,12 @@ pub(super) fn advice(error: &sqlx::Error) -> &'static str {
     if has_code(error, INSUFFICIENT_PRIVILEGE) { GRANT_ADVICE } else { "" }
 }
 
-/// Returns the [`advice`] for the cause of a failed migration.
+/// Returns the advice to the operator on a failed migration; empty if there is none.
 pub(super) fn migration_advice(error: &MigrateError) -> &'static str {
-    migration_error(error).map_or("", advice)
+    match error {
+        MigrateError::VersionMismatch(_) => OTHER_SCHEMA_ADVICE,
+        _ => migration_error(error).map_or("", advice),
+    }
 }
 
 /// Returns the primary result code of an SQLite error, without the details in the upper bits. Returns a SQLSTATE unchanged.

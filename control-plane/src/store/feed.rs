@@ -44,14 +44,14 @@ statements! { STATEMENTS:
     NEXT_REVISION = "UPDATE feed SET revision = CASE WHEN revision >= $1 THEN revision + 1 ELSE $1 END WHERE id = 1 \
          RETURNING revision";
     INSERT_CHANGES = concat!(
-        "INSERT INTO changes (revision, position, facet, subject, service_id, noted_at) \
+        "INSERT INTO changes (revision, position, facet, subject, recipient, recorded_at) \
          SELECT CAST($1 AS BIGINT), column1, column2, column3, column4, CAST($2 AS BIGINT) FROM (VALUES ", change_row!(), ") AS v \
          WHERE column2 <> ''"
     );
     /// The audiences of the agent's live tokens are the recipients. The transaction has its revision already, so the state contains
     /// everything that transactions with lower revisions changed.
     INSERT_AGENT_CHANGES = concat!(
-        "INSERT INTO changes (revision, position, facet, subject, service_id, noted_at, agent_state) \
+        "INSERT INTO changes (revision, position, facet, subject, recipient, recorded_at, agent_state) \
          SELECT CAST($1 AS BIGINT), CAST($2 AS BIGINT) + ROW_NUMBER() OVER (ORDER BY service_id) - 1, CAST($3 AS TEXT), \
          CAST($4 AS TEXT), service_id, CAST($5 AS BIGINT), ", agent_state!("$4"),
         " FROM token_audiences WHERE agent_id = $4 AND expires_at > $6"
@@ -59,30 +59,30 @@ statements! { STATEMENTS:
     /// The audiences of the session's live tokens are the recipients. The audience of a token of a previous version is NULL,
     /// which stands for all services. There are two conditions instead of one with OR, so that both use the index, and a session
     /// that was refreshed often is not read as a whole.
-    INSERT_SESSION_CHANGES = "INSERT INTO changes (revision, position, facet, subject, service_id, noted_at) \
+    INSERT_SESSION_CHANGES = "INSERT INTO changes (revision, position, facet, subject, recipient, recorded_at) \
          SELECT CAST($1 AS BIGINT), CAST($2 AS BIGINT) + ROW_NUMBER() OVER (ORDER BY audience) - 1, CAST($3 AS TEXT), \
          CAST($4 AS TEXT), audience, CAST($5 AS BIGINT) FROM (SELECT audience FROM refresh_tokens \
          WHERE session_id = $4 AND access_expires_at > $6 UNION SELECT audience FROM (SELECT audience FROM refresh_tokens \
          WHERE session_id = $4 AND access_expires_at IS NULL LIMIT 1) unrecorded) audiences";
     HAS_TOKENS_WITHOUT_AUDIENCE = "SELECT 1 AS one FROM refresh_tokens WHERE audience IS NULL AND issued_at > $1 LIMIT 1";
     HAS_CHANGES_AT = "SELECT 1 AS known FROM changes WHERE revision = $1 AND revision > $2 LIMIT 1";
-    SETTINGS_CHANGED = "SELECT 1 AS changed FROM changes WHERE facet = 'terms' AND service_id = $1 AND revision > $2 LIMIT 1";
+    SETTINGS_CHANGED = "SELECT 1 AS changed FROM changes WHERE facet = 'settings' AND recipient = $1 AND revision > $2 LIMIT 1";
     TOKEN_IS_REVOKED = "SELECT 1 AS revoked FROM changes WHERE facet = 'token' AND subject = $1 LIMIT 1";
-    ROLES_CHANGED = "SELECT 1 AS changed FROM changes WHERE facet = 'roles' AND subject = $1 AND service_id = $2 \
+    ROLES_CHANGED = "SELECT 1 AS changed FROM changes WHERE facet = 'roles' AND subject = $1 AND recipient = $2 \
          AND revision > $3 LIMIT 1";
     /// Reads one entry of an index, however many changes there are. The result may be below the revision floor: after a restore,
     /// while the changes below the floor are not deleted, and after a commit while the clock was far ahead.
-    FIND_NEWEST_CHANGE_UNTIL = "SELECT revision FROM changes WHERE noted_at <= $1 \
-         ORDER BY noted_at DESC, revision DESC LIMIT 1";
-    NEWEST_CHANGE_TIME = "SELECT MAX(noted_at) AS at FROM changes";
+    FIND_NEWEST_CHANGE_UNTIL = "SELECT revision FROM changes WHERE recorded_at <= $1 \
+         ORDER BY recorded_at DESC, revision DESC LIMIT 1";
+    NEWEST_CHANGE_TIME = "SELECT MAX(recorded_at) AS at FROM changes";
     RAISE_FLOOR = "UPDATE feed SET floor = $1 WHERE id = 1 AND floor < $1";
     /// Transactions may be numbered in another order than they began, so the newest changes may be above the floor for as long as
     /// no later change is old enough. These cannot be deleted.
-    OLDEST_CHANGE = "SELECT MIN(noted_at) AS oldest FROM changes WHERE noted_at >= $1 AND noted_at <= $2 \
+    OLDEST_CHANGE = "SELECT MIN(recorded_at) AS oldest FROM changes WHERE recorded_at >= $1 AND recorded_at <= $2 \
          AND revision <= (SELECT floor FROM feed WHERE id = 1)";
     DELETE_BELOW_FLOOR = "DELETE FROM changes WHERE (revision, position) IN (SELECT revision, position FROM changes \
-         WHERE noted_at >= $1 AND noted_at <= $2 AND revision <= (SELECT floor FROM feed WHERE id = 1) \
-         ORDER BY noted_at LIMIT $3 + 0)";
+         WHERE recorded_at >= $1 AND recorded_at <= $2 AND revision <= (SELECT floor FROM feed WHERE id = 1) \
+         ORDER BY recorded_at LIMIT $3 + 0)";
 }
 
 const INSERT: RowListStatement = RowListStatement { sql: INSERT_CHANGES, row: change_row!() };
@@ -332,7 +332,7 @@ const fn facet_text(change: &Change) -> &'static str {
         Change::Trust(_) => "trust",
         Change::Status(_) => "status",
         Change::Definitions(_) => "definitions",
-        Change::ServiceSettings(_) => "terms",
+        Change::ServiceSettings(_) => "settings",
         Change::Token(..) => "token",
         Change::Session(_) => "session",
         Change::Keys => "keys",
@@ -350,12 +350,12 @@ pub(super) fn parse_entry(
         None => Recipients::AllServices,
         Some("") => Recipients::UnboundTokens,
         Some(NO_SERVICE) => Recipients::NoService,
-        Some(service) => Recipients::Service(service.parse().map_err(|_| StoreError::Corrupt("service_id"))?),
+        Some(service) => Recipients::Service(service.parse().map_err(|_| StoreError::Corrupt("recipient"))?),
     };
     let service = || match recipients {
         Recipients::Service(service) => Ok(service),
         Recipients::AllServices | Recipients::UnboundTokens | Recipients::NoService => {
-            Err(StoreError::Corrupt("service_id"))
+            Err(StoreError::Corrupt("recipient"))
         }
     };
     let corrupt_subject = || StoreError::Corrupt("subject");
@@ -365,7 +365,7 @@ pub(super) fn parse_entry(
         "trust" => Change::Trust(agent()?),
         "status" => Change::Status(agent()?),
         "definitions" => Change::Definitions(service()?),
-        "terms" => Change::ServiceSettings(service()?),
+        "settings" => Change::ServiceSettings(service()?),
         "token" => Change::Token(subject.parse().map_err(|_| corrupt_subject())?, service().ok()),
         "session" => Change::Session(subject.parse().map_err(|_| corrupt_subject())?),
         "keys" => Change::Keys,

@@ -5,17 +5,17 @@ use crate::domain::idempotency::{RESPONSE_RETENTION, RequestFingerprint, StoredR
 use countersign_identity::Timestamp;
 
 statements! { STATEMENTS:
-    CLAIM_KEY = "INSERT INTO idempotency (id, body_digest, response, done_at) VALUES ($1, $2, '', $3) \
-         ON CONFLICT (id) DO UPDATE SET body_digest = excluded.body_digest, response = '', done_at = excluded.done_at \
-         WHERE idempotency.done_at <= $4";
-    FIND_RESPONSE = "SELECT body_digest, response FROM idempotency WHERE id = $1";
-    SET_RESPONSE = "UPDATE idempotency SET response = $1 WHERE id = $2";
-    OLDEST_KEY = "SELECT MIN(done_at) AS oldest FROM idempotency WHERE done_at >= $1";
+    CLAIM_KEY = "INSERT INTO idempotent_requests (id, body_digest, response, completed_at) VALUES ($1, $2, '', $3) \
+         ON CONFLICT (id) DO UPDATE SET body_digest = excluded.body_digest, response = '', completed_at = excluded.completed_at \
+         WHERE idempotent_requests.completed_at <= $4";
+    FIND_RESPONSE = "SELECT body_digest, response FROM idempotent_requests WHERE id = $1";
+    SET_RESPONSE = "UPDATE idempotent_requests SET response = $1 WHERE id = $2";
+    OLDEST_KEY = "SELECT MIN(completed_at) AS oldest FROM idempotent_requests WHERE completed_at >= $1";
     /// The DELETE repeats the condition of its inner SELECT, because another transaction may claim a key again between the two.
     /// Without the unary plus, SQLite would use the index for the condition of the DELETE.
-    DELETE_EXPIRED_KEYS = "DELETE FROM idempotency WHERE id IN \
-         (SELECT id FROM idempotency WHERE done_at >= $1 AND done_at <= $2 ORDER BY done_at LIMIT $3 + 0) \
-         AND +done_at <= $2";
+    DELETE_EXPIRED_KEYS = "DELETE FROM idempotent_requests WHERE id IN \
+         (SELECT id FROM idempotent_requests WHERE completed_at >= $1 AND completed_at <= $2 ORDER BY completed_at LIMIT $3 + 0) \
+         AND +completed_at <= $2";
 }
 
 /// Claims an idempotency key, or finds the response of the request that claimed the key. Must be the first query of the

@@ -67,7 +67,7 @@ statements! { STATEMENTS:
     OLDEST_WAITING = "SELECT MIN(id) AS id FROM webhook_outbox WHERE id >= $1";
     DELETE_WAITING_BEFORE =
         "DELETE FROM webhook_outbox WHERE id IN (SELECT id FROM webhook_outbox WHERE id >= $1 AND id < $2 ORDER BY id LIMIT $3 + 0)";
-    INSERT_TEST_DELIVERY = "INSERT INTO webhook_deliveries (event_id, target_id, due_at, attempts, test_asked_at) \
+    INSERT_TEST_DELIVERY = "INSERT INTO webhook_deliveries (event_id, target_id, due_at, attempts, test_requested_at) \
          VALUES ($1, $2, $3, 0, $3)";
     INSERT_EVENT = "INSERT INTO webhook_events (id, kind, body, occurred_at) VALUES ($1, $2, $3, $4)";
     FIND_EVENT_BODY = "SELECT body FROM webhook_events WHERE id = $1";
@@ -77,16 +77,16 @@ statements! { STATEMENTS:
         "DELETE FROM webhook_events WHERE id IN (SELECT id FROM webhook_events WHERE id >= $1 AND id < $2 ORDER BY id LIMIT $3 + 0)";
     DELETE_SET_ASIDE_BEFORE = "DELETE FROM webhook_set_aside_events WHERE id IN (SELECT id FROM webhook_set_aside_events \
          WHERE id >= $1 AND id < $2 ORDER BY id LIMIT $3 + 0)";
-    LOCK_BURST = "INSERT INTO webhook_storms (agent_id, service_id, began_at, told, suppressed) VALUES ($1, $2, $3, 0, 0) \
-         ON CONFLICT (agent_id, service_id) DO UPDATE SET told = webhook_storms.told \
-         RETURNING began_at, told, suppressed";
-    UPDATE_BURST = "UPDATE webhook_storms SET began_at = $1, told = $2, suppressed = $3 \
+    LOCK_BURST = "INSERT INTO suppressed_bursts (agent_id, service_id, began_at, emitted, suppressed) VALUES ($1, $2, $3, 0, 0) \
+         ON CONFLICT (agent_id, service_id) DO UPDATE SET emitted = suppressed_bursts.emitted \
+         RETURNING began_at, emitted, suppressed";
+    UPDATE_BURST = "UPDATE suppressed_bursts SET began_at = $1, emitted = $2, suppressed = $3 \
          WHERE agent_id = $4 AND service_id = $5";
-    ANY_BURST_UNTIL = "SELECT 1 AS one FROM webhook_storms WHERE began_at <= $1 LIMIT 1";
+    ANY_BURST_UNTIL = "SELECT 1 AS one FROM suppressed_bursts WHERE began_at <= $1 LIMIT 1";
     /// The DELETE repeats the condition of its inner SELECT, because another transaction may begin a new burst between the two.
-    TAKE_BURSTS = "DELETE FROM webhook_storms WHERE (agent_id, service_id) IN (SELECT agent_id, service_id FROM webhook_storms \
+    TAKE_BURSTS = "DELETE FROM suppressed_bursts WHERE (agent_id, service_id) IN (SELECT agent_id, service_id FROM suppressed_bursts \
          WHERE began_at <= $1 ORDER BY began_at LIMIT $2 + 0) AND +began_at <= $1 \
-         RETURNING agent_id, service_id, began_at, told, suppressed";
+         RETURNING agent_id, service_id, began_at, emitted, suppressed";
 }
 
 const ENQUEUE_EVENTS: RowListStatement = RowListStatement { sql: ENQUEUE, row: event_row!() };
@@ -325,7 +325,7 @@ fn service_id_column(service: Option<ServiceId>) -> String {
 fn burst_from_row(row: &AnyRow) -> Result<SuppressedBurst, StoreError> {
     Ok(SuppressedBurst {
         began_at: row::timestamp(row, "began_at")?,
-        emitted: row::number(row, "told")?,
+        emitted: row::number(row, "emitted")?,
         suppressed: row::number(row, "suppressed")?,
     })
 }

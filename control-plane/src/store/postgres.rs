@@ -14,7 +14,7 @@ statements! { POSTGRES_STATEMENTS:
          CAST(CAST('sessions' AS regclass)::oid AS TEXT) || ' ' || \
          (SELECT CAST(xmin AS TEXT) FROM _sqlx_migrations WHERE version = 1) AS numbers \
          FROM pg_control_system()";
-    /// Control planes from before migration 8 do not set an application name.
+    /// A connection without a name may be that of a control plane behind a pooler.
     COUNT_CONTROL_PLANES = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM pg_stat_activity \
          WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend' \
          AND application_name IN ($1, '')";

@@ -17,7 +17,7 @@ macro_rules! take_assignments {
         concat!(
             "DELETE FROM assignments WHERE (agent_id, role_id) IN (SELECT agent_id, role_id FROM assignments WHERE ",
             $column,
-            " = $1 LIMIT $2 + 0) RETURNING agent_id, service_id, role_id, expires_at, end_told_at, \
+            " = $1 LIMIT $2 + 0) RETURNING agent_id, service_id, role_id, expires_at, expiry_reported_at, \
              (SELECT COALESCE(r.deleted_name, r.name) FROM roles r WHERE r.id = assignments.role_id) AS name, \
              (SELECT r.deleted_at FROM roles r WHERE r.id = assignments.role_id) AS role_deleted_at"
         )
@@ -253,6 +253,6 @@ fn assignment_from_row(row: &AnyRow) -> Result<TakenAssignment, StoreError> {
         name: row::convert(row, "name")?,
         role_deleted_at: row::optional_timestamp(row, "role_deleted_at")?,
         expires_at: row::optional_timestamp(row, "expires_at")?,
-        expiry_reported: row::optional_timestamp(row, "end_told_at")?.is_some(),
+        expiry_reported: row::optional_timestamp(row, "expiry_reported_at")?.is_some(),
     })
 }

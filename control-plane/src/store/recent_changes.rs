@@ -12,11 +12,11 @@ statements! { STATEMENTS:
     /// The agents whose new trust score the change feed does not contain yet: one more than are returned, if there are more.
     FIND_STATE = concat!(
         "SELECT ", feed::position_columns!(), ", (SELECT COALESCE(string_agg(agent_id, ','), '') \
-         FROM (SELECT agent_id FROM trust_marks LIMIT $1 + 0) marked) AS unpublished FROM feed WHERE id = 1"
+         FROM (SELECT agent_id FROM changed_trust_scores LIMIT $1 + 0) marked) AS unpublished FROM feed WHERE id = 1"
     );
     /// Once for each change, however many services receive it: only these facets have a service that is not a mere recipient.
-    LIST_CHANGES = "SELECT DISTINCT revision, facet, subject, CASE WHEN facet IN ('roles', 'definitions', 'terms', 'token') \
-         THEN COALESCE(service_id, '*') ELSE '*' END AS recipient FROM changes \
+    LIST_CHANGES = "SELECT DISTINCT revision, facet, subject, CASE WHEN facet IN ('roles', 'definitions', 'settings', 'token') \
+         THEN COALESCE(recipient, '*') ELSE '*' END AS recipient FROM changes \
          WHERE revision > $1 AND revision <= $2 ORDER BY revision LIMIT $3 + 0";
 }
 

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 macro_rules! columns {
     () => {
-        "id, service_id, name, description, permissions, made_at_revision, managed_by, created_at"
+        "id, service_id, name, description, permissions, created_revision, managed_by, created_at"
     };
 }
 
@@ -38,7 +38,7 @@ statements! { STATEMENTS:
         "SELECT id, name FROM roles WHERE service_id = $1 AND deleted_at IS NULL AND ", is_live!("$1")
     );
     LIST_HELD = concat!(
-        "SELECT a.agent_id, r.id, r.name, r.permissions, r.made_at_revision, a.expires_at FROM (VALUES ", agent_and_service!(),
+        "SELECT a.agent_id, r.id, r.name, r.permissions, r.created_revision, a.expires_at FROM (VALUES ", agent_and_service!(),
         ") AS v JOIN assignments a ON a.agent_id = column1 AND a.service_id = column2 JOIN roles r ON r.id = a.role_id \
          WHERE (a.expires_at IS NULL OR a.expires_at > $1) AND r.service_id = column2 AND r.deleted_at IS NULL AND ",
         is_live!("column2"), " ORDER BY r.id"
@@ -174,7 +174,7 @@ fn definition_from_row(row: &AnyRow) -> Result<RoleDefinition, StoreError> {
         id: row::parse(row, "id")?,
         name: row::convert(row, "name")?,
         permissions: serde_json::from_str(&permissions).map_err(|_| StoreError::Corrupt("permissions"))?,
-        created_revision: Revision::new(row::get(row, "made_at_revision")?),
+        created_revision: Revision::new(row::get(row, "created_revision")?),
     })
 }
 

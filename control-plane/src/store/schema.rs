@@ -18,41 +18,10 @@ macro_rules! migration_files {
 
 /// All migrations in order: the version of the first one is 1. The macro of sqlx would embed them, too, but needs a second build of sqlx
 /// and of both database drivers.
-const FILES: [(&str, &str); 30] = migration_files![
-    "0001_spine",
-    "0002_lookups",
-    "0003_trust",
-    "0004_key_rotation",
-    "0005_audit",
-    "0006_idempotency",
-    "0007_webhooks",
-    "0008_restored",
-    "0009_relations",
-    "0010_quotas",
-    "0011_departures",
-    "0012_ownership",
-    "0013_master_key_rotation",
-    "0014_audiences",
-    "0015_deleted_services",
-    "0016_bounded_deletion",
-    "0017_settings_changes",
-    "0018_bounded_reads",
-    "0019_changes_of_recipient",
-    "0020_bounded_tables",
-    "0021_audit_archives",
-    "0022_bounded_lists",
-    "0023_turns",
-    "0024_write_check",
-    "0025_sessions_of_agent",
-    "0026_fewer_session_indexes",
-    "0027_agent_state_of_changes",
-    "0028_sidecars",
-    "0029_managed_by",
-    "0030_oauth",
-];
+const FILES: [(&str, &str); 1] = migration_files!["0001_schema",];
 
-/// The migrations of this version. Unknown migrations in the database are accepted, because a replica of the previous version
-/// may restart during a rolling upgrade, and no migration removes what the previous version needs.
+/// The migrations of this version. Unknown migrations in the database are accepted, because a replica may restart during a rolling
+/// upgrade to a version with another migration, and no migration removes what the version before it needs.
 pub(super) static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
     let migration = |(version, (name, sql)): (i64, (&'static str, &'static str))| {
         let description = name.split_once('_').map_or(name, |(_, description)| description).replace('_', " ");
@@ -81,6 +50,11 @@ pub struct AppliedMigrations {
 /// The newest schema version that this program supports.
 pub fn latest_version() -> i64 {
     MIGRATIONS.iter().map(|migration| migration.version).max().unwrap_or(0)
+}
+
+/// The checksum of the first migration, which no released version changes.
+pub(super) fn first_checksum() -> Vec<u8> {
+    MIGRATIONS.iter().next().map(|migration| migration.checksum.to_vec()).unwrap_or_default()
 }
 
 /// Migrates the SQLite database in a file, and creates it if there is none.

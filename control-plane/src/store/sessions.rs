@@ -55,15 +55,15 @@ macro_rules! used_token {
 
 statements! { STATEMENTS:
     INSERT_SESSIONS = concat!(
-        "INSERT INTO sessions (id, challenge_id, agent_id, service_id, begun_at, begun_revision, expires_at, scope) \
+        "INSERT INTO sessions (id, challenge_id, agent_id, service_id, started_at, started_revision, expires_at, scope) \
          SELECT column1, column2, column3, column4, column5, column6, column7, column8 FROM (VALUES ", session_row!(), ") AS v \
          WHERE column1 <> ''"
     );
-    FIND_SESSION = "SELECT id, agent_id, service_id, begun_at, begun_revision, expires_at, ended_at, scope FROM sessions WHERE id = $1";
+    FIND_SESSION = "SELECT id, agent_id, service_id, started_at, started_revision, expires_at, ended_at, scope FROM sessions WHERE id = $1";
     /// The sessions of an agent that can still be refreshed, newest first, after the first `$3`. Their `ended_at` is NULL. The order
     /// contains it so that it is the order of the index, and nothing is sorted.
     LIST_OLDEST_LIVE = "SELECT id FROM sessions WHERE agent_id = $1 AND ended_at IS NULL AND expires_at > $2 \
-         ORDER BY ended_at DESC, begun_at DESC, id DESC LIMIT $4 + 0 OFFSET $3";
+         ORDER BY ended_at DESC, started_at DESC, id DESC LIMIT $4 + 0 OFFSET $3";
     MARK_SESSIONS_ENDED = concat!(
         "UPDATE sessions SET ended_at = $1, expires_at = CASE WHEN expires_at > $1 THEN $1 ELSE expires_at END \
          WHERE id IN (", ended_session!(), ") AND ended_at IS NULL RETURNING id"
@@ -73,8 +73,8 @@ statements! { STATEMENTS:
          SELECT column1, column2, column3, column4, column5, column6 FROM (VALUES ", token_row!(), ") AS v WHERE column1 <> ''"
     );
     FIND_TOKENS = concat!(
-        "SELECT t.id AS token_id, t.secret_hash, t.issued_at, t.used_at, s.id, s.agent_id, s.service_id, s.begun_at, \
-         s.begun_revision, s.expires_at, s.ended_at, s.scope FROM refresh_tokens t JOIN sessions s ON s.id = t.session_id \
+        "SELECT t.id AS token_id, t.secret_hash, t.issued_at, t.used_at, s.id, s.agent_id, s.service_id, s.started_at, \
+         s.started_revision, s.expires_at, s.ended_at, s.scope FROM refresh_tokens t JOIN sessions s ON s.id = t.session_id \
          WHERE t.id IN (", token!(), ")"
     );
     FIND_AGENT_BY_TOKEN =
@@ -229,8 +229,8 @@ fn session_from_row(row: &AnyRow) -> Result<Session, StoreError> {
         agent: row::parse(row, "agent_id")?,
         service: row::parse_optional(row, "service_id")?,
         scope: row::convert_optional(row, "scope")?,
-        started_at: row::timestamp(row, "begun_at")?,
-        started_revision: Revision::new(row::get(row, "begun_revision")?),
+        started_at: row::timestamp(row, "started_at")?,
+        started_revision: Revision::new(row::get(row, "started_revision")?),
         expires_at: row::timestamp(row, "expires_at")?,
         ended_at: row::optional_timestamp(row, "ended_at")?,
     })

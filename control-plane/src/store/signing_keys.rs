@@ -12,7 +12,7 @@ use std::time::Duration;
 macro_rules! select {
     ($rest:literal) => {
         concat!(
-            "SELECT kid, public_point, published_at, signs_from, retires_at, token_life, removed_at, revoked_at FROM signing_keys ",
+            "SELECT kid, public_point, published_at, signs_from, retires_at, token_lifetime, removed_at, revoked_at FROM signing_keys ",
             $rest
         )
     };
@@ -27,9 +27,9 @@ statements! { STATEMENTS:
     );
     KEY_EXISTS = "SELECT 1 AS existed FROM signing_keys WHERE kid = $1";
     FIND_SEALED_PRIVATE = "SELECT sealed_private FROM signing_keys WHERE kid = $1 AND removed_at IS NULL";
-    INSERT_KEY = "INSERT INTO signing_keys (kid, public_point, sealed_private, published_at, signs_from, token_life) \
+    INSERT_KEY = "INSERT INTO signing_keys (kid, public_point, sealed_private, published_at, signs_from, token_lifetime) \
          VALUES ($1, $2, $3, $4, $5, $6)";
-    UPDATE_KEY = "UPDATE signing_keys SET signs_from = $2, retires_at = $3, token_life = $4, removed_at = $5, revoked_at = $6, \
+    UPDATE_KEY = "UPDATE signing_keys SET signs_from = $2, retires_at = $3, token_lifetime = $4, removed_at = $5, revoked_at = $6, \
          sealed_private = CASE WHEN CAST($5 AS BIGINT) IS NULL THEN sealed_private END WHERE kid = $1";
 }
 
@@ -112,7 +112,8 @@ fn signing_key_from_row(row: &AnyRow) -> Result<SigningKey, StoreError> {
     let corrupt = || StoreError::Corrupt("public_point");
     let point = hex::decode(row::get::<String>(row, "public_point")?).map_err(|_| corrupt())?;
     let public = P256PublicKey::from_sec1(&point).map_err(|_| corrupt())?;
-    let lifetime = u64::try_from(row::get::<i64>(row, "token_life")?).map_err(|_| StoreError::Corrupt("token_life"))?;
+    let lifetime =
+        u64::try_from(row::get::<i64>(row, "token_lifetime")?).map_err(|_| StoreError::Corrupt("token_lifetime"))?;
     Ok(SigningKey {
         kid: row::parse(row, "kid")?,
         public,

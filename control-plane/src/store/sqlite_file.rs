@@ -22,15 +22,12 @@ statements! { SQLITE_STATEMENTS:
     COUNT_REQUIRED_TABLES = "SELECT COUNT(*) FROM sqlite_master WHERE type = 'table' \
          AND name IN ('_sqlx_migrations', 'deployment', 'feed')";
     FIND_SCHEMA_VERSION = "SELECT MAX(version) FROM _sqlx_migrations";
-    /// `FIND_DEPLOYMENT` selects `*`, because an older schema has fewer columns.
-    FIND_DEPLOYMENT = "SELECT * FROM deployment WHERE id = 1";
-    COUNT_QUARANTINE_COLUMNS =
-        "SELECT COUNT(*) FROM pragma_table_info('deployment') WHERE name = 'set_aside_at'";
-    COUNT_PREVIOUS_KEY_TABLES =
-        "SELECT COUNT(*) FROM sqlite_master WHERE type = 'table' AND name = 'previous_master_keys'";
+    COUNT_FIRST_MIGRATIONS = "SELECT COUNT(*) FROM _sqlx_migrations WHERE version = 1 AND checksum = $1";
+    FIND_DEPLOYMENT =
+        "SELECT master_key_fingerprint, dev_since, quarantined_at, quarantine_reason FROM deployment WHERE id = 1";
     LIST_PREVIOUS_KEYS = "SELECT fingerprint FROM previous_master_keys ORDER BY fingerprint";
-    SET_QUARANTINE = "UPDATE deployment SET set_aside_at = $1, set_aside_as = $2 WHERE id = 1";
-    SET_FIRST_QUARANTINE = "UPDATE deployment SET set_aside_at = $1, set_aside_as = $2 WHERE id = 1 AND set_aside_at IS NULL";
+    SET_QUARANTINE = "UPDATE deployment SET quarantined_at = $1, quarantine_reason = $2 WHERE id = 1";
+    SET_FIRST_QUARANTINE = "UPDATE deployment SET quarantined_at = $1, quarantine_reason = $2 WHERE id = 1 AND quarantined_at IS NULL";
     DISABLE_WAL = "PRAGMA journal_mode = DELETE";
 }
 
@@ -144,6 +141,11 @@ async fn validate_connection(conn: &mut SqliteConnection) -> Result<SqliteFileIn
     if query_number(conn, COUNT_REQUIRED_TABLES).await? < REQUIRED_TABLES {
         return Err(SqliteFileError::Foreign("the tables `deployment` and `feed` are missing"));
     }
+    let first: i64 =
+        sqlx::query(COUNT_FIRST_MIGRATIONS).bind(schema::first_checksum()).fetch_one(&mut *conn).await?.try_get(0)?;
+    if first == 0 {
+        return Err(SqliteFileError::Foreign("a program that was never released made its tables"));
+    }
     let (schema, supported) = (query_number(conn, FIND_SCHEMA_VERSION).await?, schema::latest_version());
     if schema > supported {
         return Err(SqliteFileError::NewerSchema { found: schema, supported });
@@ -157,34 +159,28 @@ async fn read_deployment(conn: &mut SqliteConnection, schema: i64) -> Result<Sql
         master_key_fingerprint: row.try_get("master_key_fingerprint")?,
         dev_since: optional_timestamp(&row, "dev_since")?,
     };
-    let quarantine = match (optional_timestamp(&row, "set_aside_at")?, row.try_get::<Option<String>, _>("set_aside_as"))
-    {
-        (Some(at), Ok(Some(reason))) => {
+    let reason: Option<String> = row.try_get("quarantine_reason")?;
+    let quarantine = match optional_timestamp(&row, "quarantined_at")?.zip(reason) {
+        Some((at, reason)) => {
             let reason = QuarantineReason::parse(&reason).ok_or(SqliteFileError::UnknownQuarantine(reason))?;
             Some(Quarantine { reason, at })
         }
-        (Some(_) | None, _) => None,
+        None => None,
     };
     Ok(SqliteFileInfo { schema, deployment, previous_master_keys: list_previous_keys(conn).await?, quarantine })
 }
 
-/// The fingerprints of the previous master keys. An older schema has no table for them.
+/// The fingerprints of the previous master keys.
 async fn list_previous_keys(conn: &mut SqliteConnection) -> Result<Vec<String>, SqliteFileError> {
-    if query_number(conn, COUNT_PREVIOUS_KEY_TABLES).await? == 0 {
-        return Ok(Vec::new());
-    }
     let rows = sqlx::query(LIST_PREVIOUS_KEYS).fetch_all(conn).await?;
     Ok(rows.iter().map(|row| row.try_get("fingerprint")).collect::<Result<_, _>>()?)
 }
 
-/// Sets the quarantine mark of a database that no other process has open. Does nothing if the database has a mark, or if the
-/// schema does not have the columns of the mark.
+/// Sets the quarantine mark of a database that no other process has open. Does nothing if the database has a mark.
 pub async fn set_file_quarantine(file: &Path, quarantine: Quarantine) -> Result<(), SqliteFileError> {
     let mut conn = connect(file, false).await?;
-    if query_number(&mut conn, COUNT_QUARANTINE_COLUMNS).await? == 1 {
-        let query = sqlx::query(SET_FIRST_QUARANTINE).bind(quarantine.at.micros()).bind(quarantine.reason.as_str());
-        query.execute(&mut conn).await?;
-    }
+    let query = sqlx::query(SET_FIRST_QUARANTINE).bind(quarantine.at.micros()).bind(quarantine.reason.as_str());
+    query.execute(&mut conn).await?;
     Ok(conn.close().await?)
 }
 
@@ -233,10 +229,6 @@ async fn query_number(conn: &mut SqliteConnection, sql: &'static str) -> Result<
     Ok(sqlx::query(sql).fetch_one(conn).await?.try_get::<Option<i64>, _>(0)?.unwrap_or(0))
 }
 
-/// Reads a nullable timestamp column; `None` also if the schema does not have the column.
 fn optional_timestamp(row: &SqliteRow, column: &str) -> Result<Option<Timestamp>, SqliteFileError> {
-    match row.try_get::<Option<i64>, _>(column) {
-        Err(sqlx::Error::ColumnNotFound(_)) => Ok(None),
-        value => Ok(value?.map(Timestamp::from_micros)),
-    }
+    Ok(row.try_get::<Option<i64>, _>(column)?.map(Timestamp::from_micros))
 }

@@ -9,18 +9,18 @@
 //!
 //! | Process is killed | Source | Target |
 //! |---|---|---|
-//! | before the source is marked `moving` (its transaction rolls back) | unchanged | empty |
-//! | before the commit is sent to the target | `moving` | empty |
-//! | before the target responds to the commit | `moving` | empty or complete |
-//! | after the target confirms the commit | `moving` | complete |
-//! | after the target refuses the commit, before the mark is restored | `moving` | empty |
-//! | after the source is marked `moved` | `moved` | complete |
+//! | before the source is marked `migrating` (its transaction rolls back) | unchanged | empty |
+//! | before the commit is sent to the target | `migrating` | empty |
+//! | before the target responds to the commit | `migrating` | empty or complete |
+//! | after the target confirms the commit | `migrating` | complete |
+//! | after the target refuses the commit, before the mark is restored | `migrating` | empty |
+//! | after the source is marked `migrated` | `migrated` | complete |
 //!
 //! After a failed commit, the previous quarantine mark of the source is restored only if the target reports that its
 //! transaction was aborted. Removing the quarantine mark instead of restoring the previous mark would be wrong, because an
 //! earlier, interrupted migration may have completed another target. The source is locked exclusively from the first
 //! transaction on, so the source does not change between the copy and the quarantine mark. A migration of a source with the
-//! mark `moving` resumes: it copies into an empty target, or verifies a complete target.
+//! mark `migrating` resumes: it copies into an empty target, or verifies a complete target.
 
 mod batch;
 mod digest;

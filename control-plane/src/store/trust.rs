@@ -23,19 +23,19 @@ statements! { STATEMENTS:
          LIMIT $2 + 0) counted";
     LIST_FEEDBACK = "SELECT id, agent_id, service_id, score, reason, metadata, created_at FROM trust_feedback \
          WHERE agent_id = $1 AND (created_at, id) < ($2, $3) ORDER BY created_at DESC, id DESC LIMIT $4 + 0 OFFSET $5";
-    FIND_RATING = "SELECT service_id, weight, mean, rated_at FROM trust_opinions WHERE agent_id = $1 AND service_id = $2";
+    FIND_RATING = "SELECT service_id, weight, mean, rated_at FROM trust_ratings WHERE agent_id = $1 AND service_id = $2";
     LIST_RATINGS = "SELECT o.service_id, s.owner_issuer, s.owner_subject, o.weight, o.mean, o.rated_at, \
          CAST(CASE WHEN k.contacted_at > $2 THEN 1 ELSE 0 END AS BIGINT) AS is_known \
-         FROM trust_opinions o JOIN services s ON s.id = o.service_id \
+         FROM trust_ratings o JOIN services s ON s.id = o.service_id \
          LEFT JOIN known_agents k ON k.agent_id = o.agent_id AND k.service_id = o.service_id \
          WHERE o.agent_id = $1 ORDER BY o.service_id";
-    UPSERT_RATING = "INSERT INTO trust_opinions (agent_id, service_id, weight, mean, rated_at) VALUES ($1, $2, $3, $4, $5) \
+    UPSERT_RATING = "INSERT INTO trust_ratings (agent_id, service_id, weight, mean, rated_at) VALUES ($1, $2, $3, $4, $5) \
          ON CONFLICT (agent_id, service_id) DO UPDATE SET weight = excluded.weight, mean = excluded.mean, \
          rated_at = excluded.rated_at";
-    DELETE_RATING = "DELETE FROM trust_opinions WHERE agent_id = $1 AND service_id = $2";
-    MARK_CHANGED_AGENT = "INSERT INTO trust_marks (agent_id) VALUES ($1) ON CONFLICT (agent_id) DO UPDATE SET agent_id = excluded.agent_id";
-    ANY_CHANGED_AGENT = "SELECT 1 AS marked FROM trust_marks LIMIT 1";
-    TAKE_CHANGED_AGENTS = "DELETE FROM trust_marks WHERE agent_id IN (SELECT agent_id FROM trust_marks \
+    DELETE_RATING = "DELETE FROM trust_ratings WHERE agent_id = $1 AND service_id = $2";
+    MARK_CHANGED_AGENT = "INSERT INTO changed_trust_scores (agent_id) VALUES ($1) ON CONFLICT (agent_id) DO UPDATE SET agent_id = excluded.agent_id";
+    ANY_CHANGED_AGENT = "SELECT 1 AS marked FROM changed_trust_scores LIMIT 1";
+    TAKE_CHANGED_AGENTS = "DELETE FROM changed_trust_scores WHERE agent_id IN (SELECT agent_id FROM changed_trust_scores \
          WHERE agent_id > $1 ORDER BY agent_id LIMIT $2 + 0) RETURNING agent_id";
 }
 

@@ -112,7 +112,7 @@ impl Fixture {
 
     /// Whether a transaction has begun several sessions.
     async fn have_shared(&mut self) -> bool {
-        let sql = "SELECT CAST(begun_at AS TEXT) FROM sessions GROUP BY begun_at HAVING COUNT(*) > 1";
+        let sql = "SELECT CAST(started_at AS TEXT) FROM sessions GROUP BY started_at HAVING COUNT(*) > 1";
         !self.database.text_column(sql).await.is_empty()
     }
 }

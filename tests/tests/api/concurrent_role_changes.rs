@@ -67,7 +67,7 @@ impl Fixture<'_> {
     async fn assert_changed_at(&mut self, revisions: &[i64]) {
         for (agent, revision) in self.agents.iter().zip(revisions) {
             let sql = format!(
-                "SELECT CAST(service_id AS TEXT) FROM changes WHERE revision = {revision} AND subject = '{}' AND facet = 'roles'",
+                "SELECT CAST(recipient AS TEXT) FROM changes WHERE revision = {revision} AND subject = '{}' AND facet = 'roles'",
                 agent.id
             );
             assert_eq!(self.database.text_column(&sql).await, [self.control.service()]);

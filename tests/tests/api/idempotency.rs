@@ -302,8 +302,9 @@ async fn keys_expire_after_a_day() {
     let sqlite_url = || format!("sqlite://{}", folder.path().join("countersign.db").display());
     let url = engines::database_for_folder(folder.path()).await.unwrap_or_else(sqlite_url);
     let database = sqlx::AnyPool::connect(&url).await.unwrap();
-    let stored_key_count =
-        async || -> i64 { sqlx::query_scalar("SELECT COUNT(*) FROM idempotency").fetch_one(&database).await.unwrap() };
+    let stored_key_count = async || -> i64 {
+        sqlx::query_scalar("SELECT COUNT(*) FROM idempotent_requests").fetch_one(&database).await.unwrap()
+    };
     assert_eq!(stored_key_count().await, 1);
     clock.advance(Duration::from_hours(25));
     let (_, shutdown, server) = start_with_clock(&clock, folder.path()).await;

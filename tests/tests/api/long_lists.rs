@@ -35,7 +35,7 @@ async fn insert_entries(control: &ControlPlane, agent: &str, role: &str) {
              SELECT 'feedback_' || {DIGITS}, '{agent}', '{service}', 50000000, '', '{{}}', {time} FROM numbers"
         ),
         format!(
-            "INSERT INTO audit_links (chain, sequence, at, act, actor_kind, agent_id, details, previous, hash, mac) \
+            "INSERT INTO audit_entries (chain, sequence, at, action, actor_kind, agent_id, details, previous_hash, hash, mac) \
              SELECT '{service}', 1000000 + n, {time}, CASE WHEN n = 1 THEN 'role.revoked' ELSE 'role.created' END, 'system', \
              '{agent}', '{{}}', '', '', '' FROM numbers"
         ),
@@ -54,7 +54,7 @@ async fn insert_entries(control: &ControlPlane, agent: &str, role: &str) {
              SELECT 'svc_' || {DIGITS}, '', '', 'other', {time} FROM numbers"
         ),
         format!(
-            "INSERT INTO roles (id, service_id, name, description, permissions, made_at_revision, created_at) \
+            "INSERT INTO roles (id, service_id, name, description, permissions, created_revision, created_at) \
              SELECT 'role_' || {DIGITS}, 'svc_' || {DIGITS}, 'member', '', '[]', 0, {time} FROM numbers"
         ),
         format!(

@@ -79,7 +79,7 @@ impl Fixture {
         ))
         .await;
         self.execute(format!(
-            "{numbers} INSERT INTO changes (revision, position, facet, subject, service_id, noted_at) \
+            "{numbers} INSERT INTO changes (revision, position, facet, subject, recipient, recorded_at) \
              SELECT {base} + i, 0, 'status', {id}, '{service}', {base} FROM n"
         ))
         .await;

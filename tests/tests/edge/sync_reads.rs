@@ -52,9 +52,9 @@ impl Fixture {
             .await;
         fixture
             .execute(format!(
-                "WITH RECURSIVE {} INSERT INTO roles (id, service_id, name, description, permissions, made_at_revision, \
+                "WITH RECURSIVE {} INSERT INTO roles (id, service_id, name, description, permissions, created_revision, \
                  created_at) SELECT {}, service_id, 'bulk-' || CAST(i AS TEXT), description, permissions, \
-                 made_at_revision, created_at FROM n, roles WHERE roles.id = '{role}'",
+                 created_revision, created_at FROM n, roles WHERE roles.id = '{role}'",
                 numbers("n", roles),
                 id("role", "i")
             ))
@@ -93,7 +93,7 @@ impl Fixture {
         self.execute("BEGIN".to_owned()).await;
         self.execute(format!("UPDATE feed SET revision = {base} + {count}")).await;
         self.execute(format!(
-            "WITH RECURSIVE {} INSERT INTO changes (revision, position, facet, subject, service_id, noted_at) \
+            "WITH RECURSIVE {} INSERT INTO changes (revision, position, facet, subject, recipient, recorded_at) \
              SELECT {base} + {revision}, {position}, 'roles', {}, '{service}', {base} FROM n",
             numbers("n", count),
             id("agent", &format!("1 + (i - 1) % {agents}"))

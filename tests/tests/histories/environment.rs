@@ -30,7 +30,7 @@ use tempfile::TempDir;
 const ISSUER: &str = "https://history.test";
 
 /// The rows of the change feed that a service receives.
-const RECEIVED: &str = "changes.service_id IS NULL OR changes.service_id = $1 OR (changes.service_id = '' AND EXISTS \
+const RECEIVED: &str = "changes.recipient IS NULL OR changes.recipient = $1 OR (changes.recipient = '' AND EXISTS \
                         (SELECT 1 FROM services WHERE id = $1 AND refuses_unbound_since IS NULL))";
 
 /// The changes that have one row per recipient in the change feed.
@@ -255,11 +255,11 @@ impl Environment {
     /// The changes after a revision, each once. Changes of agents, tokens and sessions have one row per recipient.
     pub async fn changes_since(&self, revision: i64) -> Vec<ChangeRow> {
         let sql =
-            "SELECT revision, facet, subject, service_id FROM changes WHERE revision > $1 ORDER BY revision, position";
+            "SELECT revision, facet, subject, recipient FROM changes WHERE revision > $1 ORDER BY revision, position";
         let rows = sqlx::query(sql).bind(revision).fetch_all(&self.database).await.unwrap();
         let change = rows.iter().map(|row| {
             let facet: String = row.get("facet");
-            let service = if PER_RECIPIENT.contains(&facet.as_str()) { None } else { row.get("service_id") };
+            let service = if PER_RECIPIENT.contains(&facet.as_str()) { None } else { row.get("recipient") };
             ChangeRow { revision: row.get("revision"), facet, subject: row.get("subject"), service }
         });
         let mut changes: Vec<_> = change.collect();
@@ -271,8 +271,10 @@ impl Environment {
     /// separate transaction.
     pub async fn wait_for_trust_publication(&self) {
         let published = async || {
-            let marked =
-                sqlx::query("SELECT 1 AS marked FROM trust_marks").fetch_optional(&self.database).await.unwrap();
+            let marked = sqlx::query("SELECT 1 AS marked FROM changed_trust_scores")
+                .fetch_optional(&self.database)
+                .await
+                .unwrap();
             marked.is_none().then_some(())
         };
         eventually("trust changes are published", published, String::new).await;

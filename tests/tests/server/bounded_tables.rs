@@ -137,20 +137,20 @@ async fn number_of_ratings_of_services_that_the_agent_is_not_known_to_is_limited
          'issuer', 'stranger', 'copy', created_at FROM services, numbers WHERE id = '{known}'"
     );
     let ratings = format!(
-        "{numbers} INSERT INTO trust_opinions SELECT agent_id, substr(service_id, 1, 14) || {DIGITS}, weight, mean, rated_at + n \
-         FROM trust_opinions, numbers"
+        "{numbers} INSERT INTO trust_ratings SELECT agent_id, substr(service_id, 1, 14) || {DIGITS}, weight, mean, rated_at + n \
+         FROM trust_ratings, numbers"
     );
     for copies in [services, ratings] {
         assert_eq!(database.execute(&copies).await, 1001);
     }
     // One rating by the service that the agent is known to, and 1002 by others, of which the oldest two are removed.
     rate(control.key()).await;
-    assert_eq!(database.count("trust_opinions").await, 1001);
+    assert_eq!(database.count("trust_ratings").await, 1001);
     assert_eq!(
-        database.count(&format!("trust_opinions WHERE service_id IN ('{known}', '{}')", control.service())).await,
+        database.count(&format!("trust_ratings WHERE service_id IN ('{known}', '{}')", control.service())).await,
         2
     );
-    let oldest = "trust_opinions WHERE service_id LIKE '%0000000000000001' OR service_id LIKE '%0000000000000002'";
+    let oldest = "trust_ratings WHERE service_id LIKE '%0000000000000001' OR service_id LIKE '%0000000000000002'";
     assert_eq!(database.count(oldest).await, 0);
 }
 
@@ -204,7 +204,7 @@ async fn public_agent_that_never_logs_in_is_deleted_and_frees_its_place() {
     assert_eq!(challenge(&server, &unused).await, 404, "it never logged in");
     assert_eq!([challenge(&server, &used).await, challenge(&server, &own).await], [200, 200]);
     server.register(&keys[2], "third").await;
-    let audited = "audit_links WHERE act = 'agent.deleted' AND actor_kind = 'system' AND agent_id =";
+    let audited = "audit_entries WHERE action = 'agent.deleted' AND actor_kind = 'system' AND agent_id =";
     assert_eq!(server.database.count(&format!("{audited} '{unused}'")).await, 1);
     assert_eq!(server.database.count("unused_agents").await, 1, "the third agent");
     server.server.server.stop().await;
@@ -225,7 +225,7 @@ async fn row_of_a_deleted_agent_is_removed_with_the_feedback_about_it() {
     server.rate(&kept, 80).await;
     let delete = server.api().request("DELETE", &format!("/agents/{agent}")).bearer_auth(&human);
     HttpResponse::send(delete).await.expect(200);
-    let tables = ["agents WHERE id", "trust_feedback WHERE agent_id", "trust_opinions WHERE agent_id"];
+    let tables = ["agents WHERE id", "trust_feedback WHERE agent_id", "trust_ratings WHERE agent_id"];
     let count = async |server: &mut Fixture, agent: &str| {
         let mut counts = [0; 3];
         for (number, table) in counts.iter_mut().zip(tables) {
@@ -243,7 +243,7 @@ async fn row_of_a_deleted_agent_is_removed_with_the_feedback_about_it() {
     server.wait_until_none(&format!("agents WHERE id = '{agent}'")).await;
     assert_eq!(count(&mut server, &agent).await, [0, 0, 0]);
     assert_eq!(count(&mut server, &kept).await, [1, 1, 1]);
-    let audited = server.database.count(&format!("audit_links WHERE agent_id = '{agent}'")).await;
+    let audited = server.database.count(&format!("audit_entries WHERE agent_id = '{agent}'")).await;
     assert_eq!(audited, 2, "the audit log has its registration and its deletion");
     server.server.server.stop().await;
 }

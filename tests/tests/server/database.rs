@@ -74,33 +74,6 @@ async fn execute_on_file(file: &Path, sql: &str) {
     database.close().await.unwrap();
 }
 
-/// Reverts the schema to version 8.
-const REVERT_MIGRATIONS_FROM_9: &str = "DROP TABLE resource_uris; ALTER TABLE sessions DROP COLUMN scope; \
-    ALTER TABLE services DROP COLUMN resource_uris; ALTER TABLE service_keys DROP COLUMN managed_by; ALTER TABLE services DROP COLUMN managed_by; \
-    ALTER TABLE roles DROP COLUMN managed_by; ALTER TABLE assignments DROP COLUMN managed_by; \
-    ALTER TABLE webhook_targets DROP COLUMN managed_by; DROP TABLE control_planes; DROP TABLE sidecars; DROP TABLE unconfirmed_changes; ALTER TABLE changes DROP COLUMN agent_state; DROP INDEX sessions_of_agent; CREATE INDEX refresh_tokens_by_session ON refresh_tokens (session_id); \
-    ALTER TABLE deployment DROP COLUMN write_checked_at; DROP TABLE audit_floors; DROP TABLE agent_deletions; DROP TABLE unused_agents; \
-    DROP INDEX trust_feedback_by_service; DROP INDEX agents_to_remove; ALTER TABLE agents DROP COLUMN referenced_at; \
-    DROP INDEX roles_to_purge_by_turn; DROP INDEX services_to_purge_by_turn; \
-    DROP INDEX agents_to_purge_by_turn; DROP INDEX webhook_deliveries_by_event; DROP INDEX deleted_webhook_targets; \
-    ALTER TABLE roles DROP COLUMN purge_turn; DROP INDEX webhook_outbox_by_id; DROP TABLE webhook_set_aside_events; \
-    DROP INDEX service_keys_by_age; \
-    DROP INDEX refresh_tokens_by_access_expiry; DROP INDEX live_service_keys; DROP INDEX revoked_service_keys; \
-    DROP INDEX pending_webhook_deliveries; DROP INDEX delivered_webhook_deliveries; DROP INDEX dead_webhook_deliveries; \
-    DROP INDEX audit_links_of_chain_by_time; DROP INDEX assignments_of_role; DROP INDEX assignments_of_agent_by_service; \
-    DROP INDEX live_services; DROP INDEX roles_to_purge; DROP INDEX changes_by_time; \
-    DROP INDEX assignments_by_reported_end; DROP INDEX webhook_targets_by_previous_secret; \
-    ALTER TABLE roles DROP COLUMN deleted_at; ALTER TABLE roles DROP COLUMN deleted_name; DROP INDEX agents_by_registration; \
-    DROP INDEX settings_changes; DROP INDEX role_changes; DROP INDEX agents_by_owner; DROP TABLE quota_locks; DROP TABLE agent_departures; DROP TABLE service_transfers; DROP TABLE totals; \
-    DROP TABLE known_agents; DROP TABLE token_audiences; DROP INDEX changes_of_recipient; DROP INDEX changes_by_recipient; \
-    DROP INDEX refresh_tokens_without_audience; ALTER TABLE refresh_tokens DROP COLUMN audience; \
-    ALTER TABLE refresh_tokens DROP COLUMN access_expires_at; ALTER TABLE deployment DROP COLUMN agent_hash_secret; ALTER TABLE agents DROP COLUMN last_service_id; \
-    DROP INDEX deleted_services_by_owner; DROP INDEX services_to_purge; \
-    DROP INDEX agents_to_purge; DROP INDEX live_services_by_owner; ALTER TABLE services DROP COLUMN deleted_at; \
-    ALTER TABLE agents DROP COLUMN deleted_at; ALTER TABLE services DROP COLUMN purge_at; ALTER TABLE agents DROP COLUMN purge_at; \
-    DROP TABLE previous_master_keys; DROP TABLE audit_checkpoints; ALTER TABLE deployment DROP COLUMN first_master_key_fingerprint; \
-    ALTER TABLE agents DROP COLUMN superseded_at; DELETE FROM _sqlx_migrations WHERE version >= 9";
-
 /// Queries a number from a database file.
 async fn query_file(file: &Path, sql: &str) -> i64 {
     let mut database = open_file(file).await;

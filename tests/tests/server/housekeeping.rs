@@ -82,7 +82,7 @@ impl Database {
     /// others together.
     async fn insert_expired(&mut self, agent: &str) {
         let sessions = format!(
-            "{NUMBERS} INSERT INTO sessions (id, challenge_id, agent_id, begun_at, begun_revision, expires_at) \
+            "{NUMBERS} INSERT INTO sessions (id, challenge_id, agent_id, started_at, started_revision, expires_at) \
              SELECT 'ses_0000000000' || {DIGITS}, 'challenge ' || n, '{agent}', {LONG_AGO}, 0, {LONG_AGO} + n FROM numbers"
         );
         let tokens = format!(
@@ -95,11 +95,11 @@ impl Database {
              FROM refresh_tokens WHERE id LIKE 'ref_0000000000%'"
         );
         let changes = format!(
-            "{NUMBERS} INSERT INTO changes (revision, position, facet, subject, noted_at) \
+            "{NUMBERS} INSERT INTO changes (revision, position, facet, subject, recorded_at) \
              SELECT {LONG_AGO} + n, 0, 'keys', '', {LONG_AGO} FROM numbers"
         );
         let idempotency =
-            format!("{NUMBERS} INSERT INTO idempotency SELECT 'key ' || n, '', '', {LONG_AGO} FROM numbers");
+            format!("{NUMBERS} INSERT INTO idempotent_requests SELECT 'key ' || n, '', '', {LONG_AGO} FROM numbers");
         let audiences =
             format!("{NUMBERS} INSERT INTO token_audiences SELECT '{agent}', 'service ' || n, {LONG_AGO} FROM numbers");
         let events = format!(
@@ -117,7 +117,7 @@ const EXPIRED: [&str; 4] = [
     "idempotency WHERE id LIKE 'key %'",
     "token_audiences WHERE service_id LIKE 'service %'",
     "webhook_events WHERE id LIKE 'evt_0000000000%'",
-    "changes WHERE noted_at = 1600000000000000",
+    "changes WHERE recorded_at = 1600000000000000",
 ];
 
 const EXPIRED_SESSIONS: [&str; 2] =

@@ -294,8 +294,10 @@ async fn secret_that_no_key_decrypts_prevents_the_removal_of_the_previous_key() 
 async fn broken_chain_stays_broken_at_the_same_entry_after_the_rotation() {
     let mut control = start_with_both_keys(&[]).await;
     let mut database = open(&control).await;
-    let change =
-        format!("UPDATE audit_links SET act = 'role.deleted' WHERE chain = '{}' AND sequence = 3", control.service());
+    let change = format!(
+        "UPDATE audit_entries SET action = 'role.deleted' WHERE chain = '{}' AND sequence = 3",
+        control.service()
+    );
     execute(&mut database, &change).await;
     let verify = |control: &ControlPlane| {
         let output = control.command(&["audit", "verify"]);
@@ -328,7 +330,7 @@ async fn old_head_and_removed_entries_are_detected_after_the_rotation() {
     let restore_head = format!(
         "UPDATE audit_heads SET length = length - 1, hash = '{hash}', mac = '{mac}' WHERE chain = 'deployment'"
     );
-    let remove_entry = "DELETE FROM audit_links WHERE chain = 'deployment' AND act = 'master_key.rotated'";
+    let remove_entry = "DELETE FROM audit_entries WHERE chain = 'deployment' AND action = 'master_key.rotated'";
     succeed(&control, &["secrets", "rotate"]);
     execute(&mut database, remove_entry).await;
     execute(&mut database, &restore_head).await;

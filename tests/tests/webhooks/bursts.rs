@@ -143,7 +143,7 @@ async fn ten_failures_have_no_summary() {
 /// Makes each commit that stores counts of a burst take two seconds.
 const SLOW_COMMIT: &str =
     "CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(2); RETURN NULL; END $$;
-    CREATE CONSTRAINT TRIGGER slow_commit AFTER UPDATE ON webhook_storms DEFERRABLE INITIALLY DEFERRED
+    CREATE CONSTRAINT TRIGGER slow_commit AFTER UPDATE ON suppressed_bursts DEFERRABLE INITIALLY DEFERRED
     FOR EACH ROW WHEN (NEW.suppressed > OLD.suppressed) EXECUTE FUNCTION wait()";
 
 /// The shutdown is requested while a transaction with counts is committed.
@@ -166,6 +166,6 @@ async fn counts_in_a_transaction_at_shutdown_are_stored_once() {
     let committing = async || (database.fetch_one(commits).await.unwrap().get::<i64, _>(0) > 0).then_some(());
     eventually("counts are committed", committing, || control.log()).await;
     assert!(control.terminate().await.success());
-    let stored = database.fetch_one("SELECT suppressed FROM webhook_storms").await.unwrap().get::<i64, _>(0);
+    let stored = database.fetch_one("SELECT suppressed FROM suppressed_bursts").await.unwrap().get::<i64, _>(0);
     assert_eq!(usize::try_from(stored).unwrap(), 2 * ADDRESSES.len() * FAILURES_PER_ADDRESS - 10);
 }

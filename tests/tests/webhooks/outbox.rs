@@ -130,7 +130,7 @@ async fn replay_continues_past_its_first_transaction() {
          FROM webhook_events, numbers"
     );
     let deliveries = format!(
-        "{numbers} INSERT INTO webhook_deliveries (target_id, event_id, attempts, test_asked_at, delivered_at, dead_since) \
+        "{numbers} INSERT INTO webhook_deliveries (target_id, event_id, attempts, test_requested_at, delivered_at, dead_since) \
          SELECT target_id, substr(event_id, 1, 14) || {DIGITS}, 1, CASE WHEN n % 3 = 0 THEN 1 END, \
          CASE WHEN n % 3 < 2 THEN 1 END, CASE WHEN n % 3 = 2 THEN 1 END FROM webhook_deliveries, numbers"
     );

@@ -13,7 +13,7 @@ use crate::domain::netstrings::encode;
 use aws_lc_rs::hmac;
 
 /// Domain separation prefix for the hashes of entries, and for the derivation of their MAC key.
-pub(super) const ENTRY_DOMAIN: &str = "countersign audit link v1";
+pub(super) const ENTRY_DOMAIN: &str = "countersign audit entry v1";
 
 /// Domain separation prefix for the MACs of chain heads, and for the derivation of their MAC key.
 const HEAD_DOMAIN: &str = "countersign audit head v1";

@@ -12,11 +12,11 @@ use crate::{
 statements! { STATEMENTS:
     FIND_FLOOR = "SELECT length, hash, mac FROM audit_floors WHERE chain = $1";
     LIST_CHAINS_TO_SHORTEN = "SELECT f.chain, f.length FROM audit_floors f WHERE f.chain > $1 AND EXISTS \
-         (SELECT 1 FROM audit_links l WHERE l.chain = f.chain AND l.sequence <= f.length) ORDER BY f.chain LIMIT $2 + 0";
+         (SELECT 1 FROM audit_entries l WHERE l.chain = f.chain AND l.sequence <= f.length) ORDER BY f.chain LIMIT $2 + 0";
     UPSERT_FLOOR = "INSERT INTO audit_floors (chain, length, hash, mac) VALUES ($1, $2, $3, $4) \
          ON CONFLICT (chain) DO UPDATE SET length = excluded.length, hash = excluded.hash, mac = excluded.mac";
-    DELETE_ARCHIVED = "DELETE FROM audit_links WHERE chain = $1 AND sequence IN \
-         (SELECT sequence FROM audit_links WHERE chain = $1 AND sequence <= $2 ORDER BY sequence LIMIT $3 + 0)";
+    DELETE_ARCHIVED = "DELETE FROM audit_entries WHERE chain = $1 AND sequence IN \
+         (SELECT sequence FROM audit_entries WHERE chain = $1 AND sequence <= $2 ORDER BY sequence LIMIT $3 + 0)";
 }
 
 /// Finds the floor of a chain. A floor with an invalid column is returned with an empty MAC, which is never valid.

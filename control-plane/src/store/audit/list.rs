@@ -25,7 +25,7 @@ use sqlx::{
 /// The entries in a range of times (from `$2` until `$3`, inclusive) that fulfil the condition for `$1`.
 macro_rules! entries_in_range {
     ($columns:expr, $condition:literal) => {
-        concat!("SELECT ", $columns, " FROM audit_links WHERE at >= $2 AND at <= $3 AND ", $condition)
+        concat!("SELECT ", $columns, " FROM audit_entries WHERE at >= $2 AND at <= $3 AND ", $condition)
     };
 }
 
@@ -70,9 +70,9 @@ macro_rules! count_matching {
     ($condition:literal) => {
         concat!(
             "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM (",
-            entries_in_range!("agent_id, act", $condition),
+            entries_in_range!("agent_id, action", $condition),
             newest_first!(),
-            " LIMIT $4 + 0) searched WHERE ($5 = '' OR agent_id = $5) AND ($6 = '' OR act = $6)"
+            " LIMIT $4 + 0) searched WHERE ($5 = '' OR agent_id = $5) AND ($6 = '' OR action = $6)"
         )
     };
 }
@@ -84,7 +84,7 @@ macro_rules! list_matching {
             columns!(),
             " FROM (",
             entries_after!(columns!(), $condition),
-            " LIMIT $7 + 0) searched WHERE ($8 = '' OR agent_id = $8) AND ($9 = '' OR act = $9)",
+            " LIMIT $7 + 0) searched WHERE ($8 = '' OR agent_id = $8) AND ($9 = '' OR action = $9)",
             newest_first!(),
             " LIMIT $10 + 0 OFFSET $11"
         )

@@ -269,7 +269,7 @@ async fn a_transaction_that_is_cancelled_at_any_time_does_not_affect_its_group()
         first.end().await.unwrap();
         assert_eq!(runs.load(Ordering::Relaxed), 1, "cancelled after {microseconds} us");
         let delete = async |mut tx: WriteTransaction| {
-            tx.conn().execute("DELETE FROM trust_marks").await?;
+            tx.conn().execute("DELETE FROM changed_trust_scores").await?;
             tx.commit(()).await
         };
         fixture.store.write::<_, StoreError, _, _>("delete", delete).await.unwrap();

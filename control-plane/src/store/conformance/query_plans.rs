@@ -19,9 +19,9 @@ const TABLES: [&str; 12] = [
     "webhook_deliveries",
     "assignments",
     "agent_departures",
-    "audit_links",
+    "audit_entries",
     "trust_feedback",
-    "trust_opinions",
+    "trust_ratings",
     "webhook_targets",
     "sidecars",
 ];
@@ -29,11 +29,11 @@ const TABLES: [&str; 12] = [
 /// Parts of statements that may read a table without an index, because they stop at a limit, or because no request runs them.
 const UNCHECKED: [&str; 6] = [
     // PostgreSQL reads the table up to the limit if most entries are in the range of times.
-    "FROM audit_links WHERE at >= $2 AND at <= $3 AND $1 = '' LIMIT $4 + 0",
+    "FROM audit_entries WHERE at >= $2 AND at <= $3 AND $1 = '' LIMIT $4 + 0",
     // Finds the first row.
-    "SELECT chain FROM audit_links LIMIT 1",
+    "SELECT chain FROM audit_entries LIMIT 1",
     // Runs in the commands `audit verify` and `audit export`.
-    "SELECT DISTINCT chain FROM audit_links",
+    "SELECT DISTINCT chain FROM audit_entries",
     // Finds the first row.
     "SELECT 1 AS one FROM webhook_outbox LIMIT 1",
     // Counts up to a limit, once in several seconds.
@@ -60,9 +60,9 @@ const REQUIRED_INDEXES: [(&str, &str); 31] = [
     ("FROM assignments WHERE service_id = $1 AND agent_id < $2", "assignments_by_service"),
     ("FROM assignments WHERE role_id = $1 AND agent_id < $2", "assignments_of_role"),
     ("FROM assignments WHERE agent_id = $1 AND service_id < $", "assignments_of_agent_by_service"),
-    ("at >= $2 AND at <= $3 AND chain = $1", "audit_links_of_chain_by_time"),
-    ("at >= $2 AND at <= $3 AND agent_id = $1", "audit_links_by_agent"),
-    ("at >= $2 AND at <= $3 AND $1 = ''", "audit_links_by_time"),
+    ("at >= $2 AND at <= $3 AND chain = $1", "audit_entries_of_chain_by_time"),
+    ("at >= $2 AND at <= $3 AND agent_id = $1", "audit_entries_by_agent"),
+    ("at >= $2 AND at <= $3 AND $1 = ''", "audit_entries_by_time"),
     // Each of the two indexes begins with the agent.
     ("FROM trust_feedback WHERE agent_id = $1 LIMIT", "trust_feedback_by_"),
     ("FROM trust_feedback WHERE agent_id = $1 AND (created_at", "trust_feedback_by_agent"),
@@ -87,7 +87,7 @@ const REQUIRED_INDEXES: [(&str, &str); 31] = [
     ("FROM sidecars WHERE service_id = $2 AND ended_at IS NOT NULL", "ended_sidecars_of_service"),
     ("FROM sidecars WHERE control_plane_id = $2", "sidecars_by_control_plane"),
     ("FROM sidecars WHERE expires_at >= $1 AND", "sidecars_by_expiry"),
-    ("WHERE d.test_asked_at IS NOT NULL AND d.due_at <= $1", "webhook_deliveries_tests"),
+    ("WHERE d.test_requested_at IS NOT NULL AND d.due_at <= $1", "webhook_deliveries_tests"),
     ("(agent_id, role_id) IN (VALUES", AGENT_AND_ROLE),
 ];
 
@@ -111,7 +111,7 @@ const FILL: [&str; 15] = [
      SELECT 'agt_' || n, '', '', '', n, 'active', 0, 0, '{}', 0, 0 FROM numbers WHERE n <= 400",
     "INSERT INTO services (id, owner_issuer, owner_subject, name, created_at) SELECT 'svc_' || n, '', '', '', 0 \
      FROM numbers WHERE n <= 60",
-    "INSERT INTO sessions (id, challenge_id, agent_id, begun_at, begun_revision, expires_at, ended_at) \
+    "INSERT INTO sessions (id, challenge_id, agent_id, started_at, started_revision, expires_at, ended_at) \
      SELECT 'ses_' || n, n, 'agt_' || (n % 60 + 1), n, 0, n + 9, CASE WHEN n % 100 = 0 THEN NULL ELSE n + 5 END FROM numbers",
     "INSERT INTO refresh_tokens (id, session_id, secret_hash, issued_at, audience, access_expires_at) \
      SELECT 'ref_' || n, 'ses_' || (n % 60 + 1), '', n, '', n + 1 FROM numbers",
@@ -119,20 +119,20 @@ const FILL: [&str; 15] = [
      SELECT 'key_' || n, 'svc_' || (n % 60 + 1), '', 'full', '', n, CASE WHEN n % 100 = 0 THEN NULL ELSE n END FROM numbers",
     "INSERT INTO trust_feedback SELECT 'feedback_' || (n + 100000), 'agt_' || (n % 60 + 1), 'svc_' || (n % 7 + 1), 0, '', '{}', n \
      FROM numbers",
-    "INSERT INTO trust_opinions (agent_id, service_id, weight, mean, rated_at) \
+    "INSERT INTO trust_ratings (agent_id, service_id, weight, mean, rated_at) \
      SELECT 'agt_' || (n % 400 + 1), 'svc_' || (n / 400 + 1), 1, 1, n FROM numbers",
     "INSERT INTO webhook_outbox (id, kind, body, occurred_at, service_id, agent_id) \
      SELECT 'evt_' || (n + 100000), 'agent.authenticated', '{}', n, '', '' FROM numbers",
     "INSERT INTO webhook_deliveries (target_id, event_id, due_at, attempts, delivered_at, dead_since) \
      SELECT 'wh_' || (n % 60 + 1), 'evt_' || (n + 100000), CASE WHEN n % 3 = 0 THEN n END, 1, CASE WHEN n % 3 = 1 THEN n END, \
      CASE WHEN n % 3 = 2 THEN n END FROM numbers",
-    "INSERT INTO roles (id, service_id, name, description, permissions, made_at_revision, created_at) \
+    "INSERT INTO roles (id, service_id, name, description, permissions, created_revision, created_at) \
      SELECT 'role_' || n, 'svc_' || n, '', '', '[]', 0, 0 FROM numbers WHERE n <= 60",
     "INSERT INTO assignments (agent_id, role_id, service_id, assigned_at) \
      SELECT 'agt_' || (n % 400 + 1), 'role_' || (n / 400 + 1), 'svc_' || (n / 400 + 1), n FROM numbers",
     "INSERT INTO agent_departures (agent_id, service_id, left_at) \
      SELECT 'agt_' || (n % 400 + 1), 'svc_' || (n / 400 + 1), n FROM numbers",
-    "INSERT INTO audit_links (chain, sequence, at, act, actor_kind, agent_id, details, previous, hash, mac) \
+    "INSERT INTO audit_entries (chain, sequence, at, action, actor_kind, agent_id, details, previous_hash, hash, mac) \
      SELECT 'svc_' || (n % 60 + 1), n, n, '', '', 'agt_' || (n % 60 + 1), '', '', '', '' FROM numbers",
     "INSERT INTO webhook_targets (id, service_id, url, events, description, secret, created_at, updated_at, active_since, deleted_at) \
      SELECT 'wh_' || n, 'svc_' || (n % 6000 + 1), '', '', '', '', 0, 0, 0, CASE WHEN n % 100 = 0 THEN n END FROM numbers",

@@ -104,7 +104,7 @@ pub fn dynamic_statements() -> Vec<String> {
 
 /// Inserts changes of one recipient.
 const INSERT_CHANGES: &str = "WITH RECURSIVE numbers(n) AS (SELECT CAST(1 AS BIGINT) UNION ALL SELECT n + 1 FROM numbers \
-     WHERE n < 100000) INSERT INTO changes (revision, position, facet, subject, service_id, noted_at) \
+     WHERE n < 100000) INSERT INTO changes (revision, position, facet, subject, recipient, recorded_at) \
      SELECT n, 0, 'status', 'agent', 'svc_x', 0 FROM numbers";
 
 /// The tables of the schema with their columns. The flag of a column is whether the column contains numbers.

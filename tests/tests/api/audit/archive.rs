@@ -44,7 +44,7 @@ fn lines(file: &Path) -> BTreeSet<String> {
 }
 
 async fn sequences(database: &mut AnyConnection, chain: &str) -> Vec<i64> {
-    let sql = format!("SELECT sequence FROM audit_links WHERE chain = '{chain}' ORDER BY sequence");
+    let sql = format!("SELECT sequence FROM audit_entries WHERE chain = '{chain}' ORDER BY sequence");
     let rows = database.fetch_all(AssertSqlSafe(sql)).await.unwrap();
     rows.iter().map(|row| row.get("sequence")).collect()
 }
@@ -94,7 +94,7 @@ async fn archives_and_database_have_all_entries_and_are_verified_together() {
 
         // Only the archive shows that a service was deleted from the database together with its chain.
         for (table, column) in [
-            ("audit_links", "chain"),
+            ("audit_entries", "chain"),
             ("audit_heads", "chain"),
             ("audit_floors", "chain"),
             ("service_keys", "service_id"),
@@ -117,10 +117,10 @@ async fn interrupted_archive_loses_nothing_and_is_completed_by_the_next_one() {
         let [first, second] = [1, 2].map(|number| control.folder().join(format!("archive-{number}.jsonl")));
         // An earlier run was killed while it wrote the file.
         fs::write(control.folder().join("archive-1.jsonl.part"), "incomplete").unwrap();
-        run(&mut database, "CREATE TABLE saved AS SELECT * FROM audit_links").await;
+        run(&mut database, "CREATE TABLE saved AS SELECT * FROM audit_entries").await;
         archive(&control, LATER, &first).unwrap();
         // The state of a run that was killed while it deleted entries.
-        let restore = "INSERT INTO audit_links SELECT * FROM saved WHERE sequence > 1 \
+        let restore = "INSERT INTO audit_entries SELECT * FROM saved WHERE sequence > 1 \
                        AND sequence <= (SELECT length FROM audit_floors f WHERE f.chain = saved.chain)";
         run(&mut database, restore).await;
         assert_eq!(sequences(&mut database, service).await, [2, 3, 4, 5]);
@@ -135,13 +135,13 @@ async fn interrupted_archive_loses_nothing_and_is_completed_by_the_next_one() {
             }
         };
         let entry = |sequence: u8| format!("chain = '{service}' AND sequence = {sequence}");
-        let changed = report(format!("UPDATE audit_links SET at = at + 1 WHERE {}", entry(3))).await;
+        let changed = report(format!("UPDATE audit_entries SET at = at + 1 WHERE {}", entry(3))).await;
         assert!(changed.contains(&format!("{service}: broken at entry 3: ")), "{changed}");
         let refused = archive(&control, LATER, &second).unwrap_err();
         assert!(refused.contains("Nothing was archived") && !second.exists(), "{refused}");
-        let missing = report(format!("DELETE FROM audit_links WHERE {}", entry(3))).await;
+        let missing = report(format!("DELETE FROM audit_entries WHERE {}", entry(3))).await;
         assert!(missing.contains(&format!("{service}: broken at entry 3: the entry is missing")), "{missing}");
-        run(&mut database, &format!("DELETE FROM audit_links WHERE {}", entry(2))).await;
+        run(&mut database, &format!("DELETE FROM audit_entries WHERE {}", entry(2))).await;
         assert_chains_intact(&control);
 
         let report = archive(&control, EARLIER, &second).unwrap();
@@ -161,7 +161,7 @@ async fn audit_verify_reports_tampering_with_archived_chains() {
         archive(&control, LATER, &control.folder().join("archive.jsonl")).unwrap();
         control.create_role("three", &[]).await;
         let (mut database, service) = (open_database(&control).await, control.service());
-        for table in ["audit_links", "audit_floors"] {
+        for table in ["audit_entries", "audit_floors"] {
             run(&mut database, &format!("CREATE TABLE saved_{table} AS SELECT * FROM {table}")).await;
         }
         let floor = |change: &str| format!("UPDATE audit_floors SET {change} WHERE chain = '{service}'");
@@ -173,7 +173,7 @@ async fn audit_verify_reports_tampering_with_archived_chains() {
             (floor("hash = 'x'"), changed),
             (floor(&format!("mac = (SELECT mac FROM audit_floors WHERE chain = '{other}')")), changed),
             (
-                format!("DELETE FROM audit_links WHERE chain = '{service}' AND sequence = 5"),
+                format!("DELETE FROM audit_entries WHERE chain = '{service}' AND sequence = 5"),
                 "broken at entry 5: the entry is missing",
             ),
             (
@@ -184,7 +184,7 @@ async fn audit_verify_reports_tampering_with_archived_chains() {
             run(&mut database, &statement).await;
             let (report, valid) = verify(&control);
             assert!(!valid && report.contains(&format!("{service}: {expected}")), "{statement}\n{report}");
-            for table in ["audit_links", "audit_floors"] {
+            for table in ["audit_entries", "audit_floors"] {
                 run(&mut database, &format!("DELETE FROM {table}")).await;
                 run(&mut database, &format!("INSERT INTO {table} SELECT * FROM saved_{table}")).await;
             }

@@ -11,7 +11,7 @@ fn hash(entry: &Value) -> String {
     let at: jiff::Timestamp = entry["at"].as_str().unwrap().parse().unwrap();
     let optional = |value: &Value| value.as_str().map(str::to_owned);
     let fields = [
-        Some("countersign audit link v1".to_owned()),
+        Some("countersign audit entry v1".to_owned()),
         Some(optional(&entry["serviceId"]).unwrap_or("deployment".to_owned())),
         Some(entry["sequence"].to_string()),
         Some(at.as_microsecond().to_string()),

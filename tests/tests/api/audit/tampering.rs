@@ -39,16 +39,16 @@ fn tampering_cases(service: &str, other: &str) -> Vec<(String, String)> {
     let end = "the end of the chain does not match its head";
     let zeros = "0".repeat(64);
     let mut tampering_cases = vec![
-        (format!("DELETE FROM audit_links WHERE {}", entry(3)), report(3, missing)),
-        (format!("DELETE FROM audit_links WHERE {}", entry(1)), report(1, missing)),
-        (format!("UPDATE audit_links SET hash = '{zeros}' WHERE {}", entry(2)), report(2, changed)),
-        (format!("UPDATE audit_links SET mac = '{zeros}' WHERE {}", entry(2)), report(2, forged)),
+        (format!("DELETE FROM audit_entries WHERE {}", entry(3)), report(3, missing)),
+        (format!("DELETE FROM audit_entries WHERE {}", entry(1)), report(1, missing)),
+        (format!("UPDATE audit_entries SET hash = '{zeros}' WHERE {}", entry(2)), report(2, changed)),
+        (format!("UPDATE audit_entries SET mac = '{zeros}' WHERE {}", entry(2)), report(2, forged)),
         // The last entry of a chain is removed, without and with resetting the head of the chain.
-        (format!("DELETE FROM audit_links WHERE {}", entry(5)), report(5, end)),
+        (format!("DELETE FROM audit_entries WHERE {}", entry(5)), report(5, end)),
         (
             format!(
-                "DELETE FROM audit_links WHERE {}; UPDATE audit_heads SET length = 4, \
-                 hash = (SELECT hash FROM audit_links WHERE {four}), mac = (SELECT mac FROM audit_links WHERE {four}) \
+                "DELETE FROM audit_entries WHERE {}; UPDATE audit_heads SET length = 4, \
+                 hash = (SELECT hash FROM audit_entries WHERE {four}), mac = (SELECT mac FROM audit_entries WHERE {four}) \
                  WHERE chain = '{service}'",
                 entry(5),
                 four = entry(4)
@@ -58,15 +58,15 @@ fn tampering_cases(service: &str, other: &str) -> Vec<(String, String)> {
         (format!("DELETE FROM audit_heads WHERE chain = '{service}'"), report(6, end)),
         (
             format!(
-                "DELETE FROM audit_heads WHERE chain = '{service}'; DELETE FROM audit_links WHERE chain = '{service}'"
+                "DELETE FROM audit_heads WHERE chain = '{service}'; DELETE FROM audit_entries WHERE chain = '{service}'"
             ),
             report(1, missing),
         ),
         // Two entries of a chain are swapped.
         (
             format!(
-                "UPDATE audit_links SET sequence = 99 WHERE {}; UPDATE audit_links SET sequence = 2 WHERE {}; \
-                 UPDATE audit_links SET sequence = 3 WHERE chain = '{service}' AND sequence = 99",
+                "UPDATE audit_entries SET sequence = 99 WHERE {}; UPDATE audit_entries SET sequence = 2 WHERE {}; \
+                 UPDATE audit_entries SET sequence = 3 WHERE chain = '{service}' AND sequence = 99",
                 entry(2),
                 entry(3)
             ),
@@ -76,48 +76,49 @@ fn tampering_cases(service: &str, other: &str) -> Vec<(String, String)> {
         (copy_entry_sql(&entry(5), "chain", "6"), report(6, changed)),
         (copy_entry_sql(&entry(5), "chain", "0"), report(1, missing)),
         // The last entry is moved to the end of another chain, which breaks both chains.
-        (format!("UPDATE audit_links SET chain = '{other}', sequence = 3 WHERE {}", entry(5)), report(5, end)),
+        (format!("UPDATE audit_entries SET chain = '{other}', sequence = 3 WHERE {}", entry(5)), report(5, end)),
         (
-            format!("UPDATE audit_links SET chain = '{other}', sequence = 3 WHERE {}", entry(5)),
+            format!("UPDATE audit_entries SET chain = '{other}', sequence = 3 WHERE {}", entry(5)),
             format!("{other}: broken at entry 3: {changed}"),
         ),
         // An entry is replaced by an entry of another chain.
         (
             format!(
-                "DELETE FROM audit_links WHERE {}; UPDATE audit_links SET chain = '{service}' WHERE chain = 'deployment' AND sequence = 2",
+                "DELETE FROM audit_entries WHERE {}; UPDATE audit_entries SET chain = '{service}' WHERE chain = 'deployment' AND sequence = 2",
                 entry(2)
             ),
             report(2, changed),
         ),
-        (format!("UPDATE audit_links SET previous = '' WHERE {}", entry(2)), report(2, changed)),
+        (format!("UPDATE audit_entries SET previous_hash = '' WHERE {}", entry(2)), report(2, changed)),
     ];
-    let columns = ["act", "actor_kind", "actor_issuer", "actor_id", "address", "request_id", "agent_id", "details"];
-    let set_column = |column| (format!("UPDATE audit_links SET {column} = 'x' WHERE {}", entry(4)), report(4, changed));
+    let columns = ["action", "actor_kind", "actor_issuer", "actor_id", "address", "request_id", "agent_id", "details"];
+    let set_column =
+        |column| (format!("UPDATE audit_entries SET {column} = 'x' WHERE {}", entry(4)), report(4, changed));
     tampering_cases.extend(columns.map(set_column));
-    tampering_cases.push((format!("UPDATE audit_links SET at = at + 1 WHERE {}", entry(4)), report(4, changed)));
+    tampering_cases.push((format!("UPDATE audit_entries SET at = at + 1 WHERE {}", entry(4)), report(4, changed)));
     tampering_cases.push((forge_entry_sql(&entry(2), service), report(2, unlinked)));
     tampering_cases
 }
 
 /// SQL that copies an entry to another chain or sequence number.
 pub(super) fn copy_entry_sql(condition: &str, chain: &str, sequence: &str) -> String {
-    let columns = "at, act, actor_kind, actor_issuer, actor_id, address, request_id, agent_id, object_kind, object_id, \
-                details, previous, hash, mac";
+    let columns = "at, action, actor_kind, actor_issuer, actor_id, address, request_id, agent_id, object_kind, object_id, \
+                details, previous_hash, hash, mac";
     format!(
-        "INSERT INTO audit_links (chain, sequence, {columns}) SELECT {chain}, {sequence}, {columns} FROM audit_links WHERE {condition}"
+        "INSERT INTO audit_entries (chain, sequence, {columns}) SELECT {chain}, {sequence}, {columns} FROM audit_entries WHERE {condition}"
     )
 }
 
 /// SQL that replaces an entry with a forged one, which has a correct hash but a wrong MAC and previous hash.
 fn forge_entry_sql(condition: &str, service: &str) -> String {
-    let fields = ["countersign audit link v1", service, "2", "1", "role.created", "system"];
+    let fields = ["countersign audit entry v1", service, "2", "1", "role.created", "system"];
     let field = |text: &&str| format!("{}:{text},", text.len());
     let encoded: String = fields.iter().map(field).collect();
     let hash = hex::encode(digest(&SHA256, format!("{encoded}-,-,-,-,-,-,-,2:{{}},0:,").as_bytes()));
     format!(
-        "UPDATE audit_links SET at = 1, act = 'role.created', actor_kind = 'system', actor_issuer = NULL, actor_id = NULL, \
+        "UPDATE audit_entries SET at = 1, action = 'role.created', actor_kind = 'system', actor_issuer = NULL, actor_id = NULL, \
          address = NULL, request_id = NULL, agent_id = NULL, object_kind = NULL, object_id = NULL, details = '{{}}', \
-         previous = '', hash = '{hash}' WHERE {condition}"
+         previous_hash = '', hash = '{hash}' WHERE {condition}"
     )
 }
 
@@ -128,7 +129,7 @@ async fn audit_verify_reports_every_kind_of_tampering() {
         let other = write_entries(&control).await;
         control.kill();
         let mut database = open_database(&control).await;
-        for table in ["audit_links", "audit_heads"] {
+        for table in ["audit_entries", "audit_heads"] {
             run(&mut database, &format!("CREATE TABLE saved_{table} AS SELECT * FROM {table}")).await;
         }
         for (statement, expected) in tampering_cases(control.service(), &other) {
@@ -138,7 +139,7 @@ async fn audit_verify_reports_every_kind_of_tampering() {
                 !valid && report.lines().any(|line| line.starts_with(&expected)),
                 "{statement}\nexpected {expected}\n{report}"
             );
-            for table in ["audit_links", "audit_heads"] {
+            for table in ["audit_entries", "audit_heads"] {
                 run(&mut database, &format!("DELETE FROM {table}")).await;
                 run(&mut database, &format!("INSERT INTO {table} SELECT * FROM saved_{table}")).await;
             }
@@ -155,8 +156,8 @@ async fn later_entries_do_not_repair_a_tampered_chain() {
         let other = write_entries(&control).await;
         let mut database = open_database(&control).await;
         let service = control.service();
-        run(&mut database, &format!("DELETE FROM audit_links WHERE chain = '{service}' AND sequence = 5")).await;
-        let last = format!("SELECT hash FROM audit_links WHERE chain = '{service}' AND sequence = 4");
+        run(&mut database, &format!("DELETE FROM audit_entries WHERE chain = '{service}' AND sequence = 5")).await;
+        let last = format!("SELECT hash FROM audit_entries WHERE chain = '{service}' AND sequence = 4");
         let reset_head = format!("UPDATE audit_heads SET length = 4, hash = ({last}) WHERE chain = '{service}'");
         run(&mut database, &reset_head).await;
         run(&mut database, &format!("DELETE FROM audit_heads WHERE chain = '{other}'")).await;
@@ -195,7 +196,7 @@ async fn actions_are_still_audited_after_tampering_with_the_end_of_a_chain() {
             let (report, valid) = verify(&control);
             assert!(!valid && report.contains(&format!("{service}: broken at entry ")), "{statement}\n{report}");
         }
-        run(&mut database, &format!("DELETE FROM audit_links WHERE chain = '{service}' AND sequence > 5")).await;
+        run(&mut database, &format!("DELETE FROM audit_entries WHERE chain = '{service}' AND sequence > 5")).await;
         control.create_role("last", &[]).await;
         let (report, valid) = verify(&control);
         assert!(!valid && report.contains(&format!("{service}: broken at entry 7: ")), "{report}");
@@ -211,7 +212,7 @@ async fn removed_deployment_chain_is_not_started_again() {
         write_entries(&control).await;
         control.kill();
         let mut database = open_database(&control).await;
-        run(&mut database, "DELETE FROM audit_links WHERE chain = 'deployment'").await;
+        run(&mut database, "DELETE FROM audit_entries WHERE chain = 'deployment'").await;
         run(&mut database, "DELETE FROM audit_heads WHERE chain = 'deployment'").await;
         control.restart().await;
         assert!(control.log().contains("this audit chain was removed"), "{}", control.log());
@@ -232,7 +233,7 @@ async fn audit_of_an_existing_database_starts_once() {
         write_entries(&control).await;
         control.kill();
         let mut database = open_database(&control).await;
-        run(&mut database, "DELETE FROM audit_links; DELETE FROM audit_heads").await;
+        run(&mut database, "DELETE FROM audit_entries; DELETE FROM audit_heads").await;
         let (report, valid) = verify(&control);
         assert!(!valid && report.lines().count() == 3 && !report.contains(": ok, "), "{report}");
         control.restart().await;
@@ -240,7 +241,7 @@ async fn audit_of_an_existing_database_starts_once() {
         let first_entries = entries(&control, "&action=audit.began").await;
         assert_eq!((first_entries.len(), &first_entries[0]["actor"]["kind"]), (3, &serde_json::json!("system")));
         control.kill();
-        run(&mut database, &format!("DELETE FROM audit_links WHERE chain = '{}'", control.service())).await;
+        run(&mut database, &format!("DELETE FROM audit_entries WHERE chain = '{}'", control.service())).await;
         run(&mut database, &format!("DELETE FROM audit_heads WHERE chain = '{}'", control.service())).await;
         control.restart().await;
         let (report, valid) = verify(&control);
@@ -278,7 +279,7 @@ async fn audit_verify_checks_a_long_chain_to_its_end() {
     let mut database = open_database(&control).await;
     for sequence in [1001, 501, 500] {
         let condition = format!("chain = '{}' AND sequence = {sequence}", control.service());
-        run(&mut database, &format!("UPDATE audit_links SET act = 'x' WHERE {condition}")).await;
+        run(&mut database, &format!("UPDATE audit_entries SET action = 'x' WHERE {condition}")).await;
         let (report, valid) = verify(&control);
         assert!(!valid && report.contains(&format!(": broken at entry {sequence}: ")), "{report}");
     }

@@ -132,7 +132,7 @@ impl Fixture {
             let rows = database.rows().await;
             let is_due = |row: &str| row.starts_with("webhook_deliveries ") && row.split(' ').nth(3) != Some("NULL");
             let is_pending =
-                |row: &String| ["trust_marks ", "webhook_outbox "].iter().any(|table| row.starts_with(table));
+                |row: &String| ["changed_trust_scores ", "webhook_outbox "].iter().any(|table| row.starts_with(table));
             // The last columns are `deleted_at`, `deleted_name`, `purge_turn` and `managed_by`.
             let is_deleted_role =
                 |row: &str| row.starts_with("roles ") && row.rsplit(' ').skip(1).take(3).any(|column| column != "NULL");

@@ -53,9 +53,9 @@ async fn backup_under_load_contains_all_acknowledged_changes() {
             query_texts(&mut copy, "SELECT name FROM service_keys").await.into_iter().collect();
         assert!(before.is_subset(&backed_up), "round {round}: {:?}", before.difference(&backed_up));
         assert_eq!(query_texts(&mut copy, "PRAGMA integrity_check").await, ["ok"]);
-        assert_eq!(query_texts(&mut copy, "SELECT set_aside_as FROM deployment").await, ["backup"]);
+        assert_eq!(query_texts(&mut copy, "SELECT quarantine_reason FROM deployment").await, ["backup"]);
         let entries =
-            query_number(&mut copy, "SELECT COUNT(*) FROM audit_links WHERE act = 'service_key.created'").await;
+            query_number(&mut copy, "SELECT COUNT(*) FROM audit_entries WHERE action = 'service_key.created'").await;
         assert_eq!(usize::try_from(entries).unwrap(), backed_up.len(), "every key has its audit entry");
         assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
         eprintln!("round {round}: {} keys before, {} in the backup, {after} after", before.len(), backed_up.len());

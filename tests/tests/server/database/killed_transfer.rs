@@ -85,7 +85,7 @@ impl Fixture {
 
     /// Whether a control plane would start with the source database.
     async fn source_is_usable(&self) -> bool {
-        query_file(&self.file(), "SELECT COUNT(*) FROM deployment WHERE set_aside_as IS NULL").await == 1
+        query_file(&self.file(), "SELECT COUNT(*) FROM deployment WHERE quarantine_reason IS NULL").await == 1
     }
 
     /// Whether the target database has all data.
@@ -113,7 +113,7 @@ async fn transfer_killed_during_commit_leaves_the_source_refused() {
     fixture.control.restart_with(&target_setting).await;
     fixture.control.create_role("another", &[]).await;
     fixture.control.terminate().await;
-    execute_on_file(&fixture.file(), "UPDATE deployment SET set_aside_as = 'moving'").await;
+    execute_on_file(&fixture.file(), "UPDATE deployment SET quarantine_reason = 'migrating'").await;
     let source_setting = ["--set", "database.url="];
     let repeated_transfer = [&source_setting[..], &["migrate", "--to", &fixture.url]].concat();
     assert_refused(&fixture.control, &repeated_transfer, &["is not empty", "keep database.url set to it"]);
@@ -192,7 +192,7 @@ async fn transfer_killed_at_any_time_leaves_at_most_one_usable_database() {
     let duration = started.elapsed() + Duration::from_millis(20);
     let mut results = Vec::new();
     for step in 0..STEPS {
-        execute_on_file(&fixture.file(), "UPDATE deployment SET set_aside_at = NULL, set_aside_as = NULL").await;
+        execute_on_file(&fixture.file(), "UPDATE deployment SET quarantined_at = NULL, quarantine_reason = NULL").await;
         fixture.url = fixture.postgres.create_database().await;
         fixture.watcher = open(&fixture.url).await;
         let mut transfer = fixture.start_transfer();

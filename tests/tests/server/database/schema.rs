@@ -1,8 +1,7 @@
 //! Tests of `migrate`, which migrates the schema before a server starts.
 
-use super::{REVERT_MIGRATIONS_FROM_9, assert_refused, assert_start_refused, open, open_file, query_number, succeed};
-use countersign_tests::{Agent, ControlPlane, Postgres, control_plane::text, tools};
-use serde_json::json;
+use super::{assert_refused, assert_start_refused, open, open_file, query_number, succeed};
+use countersign_tests::{ControlPlane, Postgres, tools};
 use sqlx::{AssertSqlSafe, Connection, Executor};
 use std::process::Command;
 
@@ -100,51 +99,19 @@ async fn concurrent_migrations_create_one_schema() {
     );
 }
 
-/// Before version 9, identical registrations at the same time could create several agents on PostgreSQL, and the relation
-/// between agents and services was not recorded.
+/// Migrations of a release never change, so a database with another first migration is not from a release.
 #[tokio::test]
-async fn migration_keeps_repeated_agents_and_derives_the_relation_from_sessions() {
+async fn database_of_a_program_that_was_never_released_is_refused() {
     let postgres = Postgres::start().await;
     let setting = format!("database.url={}", postgres.create_database().await);
-    for mut control in [ControlPlane::start().await, ControlPlane::start_with(&[&setting]).await] {
-        let agent = Agent::register(&control, "agent").await;
-        agent.token_for(control.service()).await;
-        let (other, other_key) = control.create_service(json!({ "name": "other" })).await;
-        agent.token_for(&other).await;
-        let (path, role) = (format!("/services/{other}/roles"), json!({ "name": "reader", "permissions": [] }));
-        let role = control.api.send_as(&other_key, "POST", &path, role).await.expect(201);
-        let assignment = json!({ "roleId": role["roleId"] });
-        let assign = format!("/services/{other}/agents/{}/roles", agent.id);
-        control.api.send_as(&other_key, "POST", &assign, assignment).await.expect(200);
-        let role = control.create_role("reader", &[]).await;
-        control.assign(&agent.id, &role).await;
+    for (setting, checksum) in [("database.url=", "x'00'"), (&setting, r"'\x00'::bytea")] {
+        let mut control = ControlPlane::start_with(&[setting]).await;
         control.terminate().await;
         let mut database = open(&control.database_url()).await;
-        let repeated = "agent_7zzzzzzzzzzzzzzzzzzzzzzzzz";
-        let columns = "owner_issuer, owner_subject, email, name, public_key, public_key_hash, status, cutoff, trust, \
-                       metadata, created_at, updated_at, last_seen_at";
-        let repeat = format!(
-            "INSERT INTO agents (id, {columns}) SELECT '{repeated}', {columns} FROM agents WHERE name = 'agent'"
-        );
-        for sql in [REVERT_MIGRATIONS_FROM_9, &repeat] {
-            database.execute(AssertSqlSafe(sql.to_owned())).await.unwrap();
-        }
+        let change = format!("UPDATE _sqlx_migrations SET checksum = {checksum}");
+        database.execute(AssertSqlSafe(change)).await.unwrap();
         database.close().await.unwrap();
-        control.restart().await;
-
-        let body =
-            json!({ "email": "owner@example.org", "name": "agent", "publicKey": agent.key.public_pem().unwrap() });
-        assert_eq!(text(&control.api.post("/auth/register", body).await.expect(201)["agentId"]), agent.id);
-        let tokens = agent.api().login(&agent.key, repeated, Some(control.service())).await;
-        assert!(tokens.is_ok(), "the repeated agent can still log in");
-        let token = agent.token().await;
-        control.verify_at(&other, &other_key, &token).await.expect(200);
-        for _ in 0..3 {
-            let body = json!({ "agentId": agent.id, "score": 100 });
-            control.api.send_as(control.key(), "POST", "/trust/feedback", body).await.expect(200);
-        }
-        let record =
-            control.api.get_as(control.key(), &control.path(&format!("/agents/{}", agent.id))).await.expect(200);
-        assert_eq!(record["trustScore"], json!(71.43), "the agent is known to the service");
+        assert_start_refused(&control, &[], "never released made this database").await;
+        assert_refused(&control, &["migrate"], &["never released made this database", "data_dir"]);
     }
 }

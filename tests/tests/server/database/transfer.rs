@@ -30,8 +30,8 @@ async fn rows(database: &mut AnyConnection, tables: &BTreeMap<String, Vec<String
     let mut all_rows = BTreeMap::new();
     for (name, columns) in tables {
         let part = |column: &String| format!("COALESCE(CAST(\"{column}\" AS TEXT), '(none)')");
-        // Only the source database has values in columns with the prefix `set_aside_`.
-        let columns = columns.iter().filter(|column| !column.starts_with("set_aside_"));
+        // Only the source database has values in columns with the prefix `quarantine`.
+        let columns = columns.iter().filter(|column| !column.starts_with("quarantine"));
         let row = columns.map(part).collect::<Vec<_>>().join(" || '|' || ");
         let mut rows = query_texts(database, &format!("SELECT {row} FROM \"{name}\"")).await;
         rows.sort();
@@ -72,7 +72,7 @@ async fn fill_every_table(control: &mut ControlPlane, receiver: &Receiver) -> (A
     .await;
     control.kill();
     // Inserts rows of kinds that normally exist only briefly.
-    let transient_rows = "INSERT INTO trust_marks VALUES ('agent_x'); \
+    let transient_rows = "INSERT INTO changed_trust_scores VALUES ('agent_x'); \
                    INSERT INTO webhook_outbox VALUES ('evt_x', 'agent.authenticated', '{}', 1, '', ''); \
                    INSERT INTO webhook_set_aside_events VALUES ('evt_y', 'agent.renamed', '{}', 1, '', '', 1); \
                    INSERT INTO agent_deletions VALUES ('issuer', 'subject', 1, 1); \
@@ -80,7 +80,7 @@ async fn fill_every_table(control: &mut ControlPlane, receiver: &Receiver) -> (A
                    INSERT INTO audit_floors VALUES ('svc_x', 1, '', ''); \
                    INSERT INTO audit_checkpoints VALUES ('svc_x', 1, '', ''); \
                    INSERT INTO previous_master_keys SELECT master_key_fingerprint, 1 FROM deployment; \
-                   INSERT INTO webhook_storms VALUES ('agent_x', '', 1, 2, 3) ON CONFLICT DO NOTHING";
+                   INSERT INTO suppressed_bursts VALUES ('agent_x', '', 1, 2, 3) ON CONFLICT DO NOTHING";
     execute_on_file(&database_path(control), transient_rows).await;
     (agent, pair)
 }
@@ -197,7 +197,7 @@ async fn interrupted_transfer_changes_nothing() {
     let url = postgres.create_database().await;
     control.terminate().await;
     let fill_rows = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 300000) \
-                INSERT INTO idempotency SELECT 'id ' || i, 'digest', 'a response of ordinary length, or so', i FROM n";
+                INSERT INTO idempotent_requests SELECT 'id ' || i, 'digest', 'a response of ordinary length, or so', i FROM n";
     execute_on_file(&database_path(&control), fill_rows).await;
     let mut watcher = open(&url).await;
     for round in 0..3 {

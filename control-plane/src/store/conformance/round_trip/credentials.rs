@@ -313,7 +313,7 @@ impl StoreFixture {
         }
         let Quarantine { reason, at } = quarantine;
         self.commit(async |tx| {
-            let query = sqlx::query("UPDATE deployment SET set_aside_at = $1, set_aside_as = $2 WHERE id = 1");
+            let query = sqlx::query("UPDATE deployment SET quarantined_at = $1, quarantine_reason = $2 WHERE id = 1");
             query.bind(at.micros()).bind(reason.as_str()).execute(tx.conn()).await?;
             Ok(())
         })

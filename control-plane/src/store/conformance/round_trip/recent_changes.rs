@@ -66,17 +66,17 @@ impl StoreFixture {
     async fn unpublished_scores_are_found(&self, revision: Revision) {
         let is_marked = async |agent: AgentId| self.find_unpublished(revision).await.may_include(agent);
         let id = |number: u128| AgentId::from_bits((1 << 64) + number);
-        self.execute_sql("DELETE FROM trust_marks").await;
+        self.execute_sql("DELETE FROM changed_trust_scores").await;
         assert!(!is_marked(id(1)).await);
         for number in 1..=65 {
             self.commit(async |tx| trust::mark_changed(tx.conn(), id(number)).await).await;
             assert!(is_marked(id(number)).await && is_marked(id(1)).await);
             assert_eq!(is_marked(id(0)).await, number > 64, "more than 64 agents count as all");
         }
-        self.execute_sql("DELETE FROM trust_marks").await;
-        self.execute_sql("INSERT INTO trust_marks (agent_id) VALUES ('x')").await;
+        self.execute_sql("DELETE FROM changed_trust_scores").await;
+        self.execute_sql("INSERT INTO changed_trust_scores (agent_id) VALUES ('x')").await;
         assert!(is_marked(id(0)).await);
-        self.execute_sql("DELETE FROM trust_marks").await;
+        self.execute_sql("DELETE FROM changed_trust_scores").await;
     }
 
     async fn list(&self, range: RevisionRange, limit: i64) -> Option<Vec<(Change, Revision)>> {
