@@ -111,8 +111,6 @@ CREATE TABLE changes (
 -- recipients by the primary key and discarding most of them: with outdated statistics, they would prefer that.
 CREATE INDEX changes_of_recipient ON changes ((COALESCE(recipient, '*')), (revision + 0), position);
 
-CREATE INDEX changes_by_recipient ON changes (recipient, revision);
-
 -- The newest change until a time, so that the time to raise the floor does not depend on the number of changes.
 CREATE INDEX changes_by_time ON changes (recorded_at, revision);
 
@@ -392,14 +390,12 @@ CREATE TABLE refresh_tokens (
     issued_at BIGINT NOT NULL,
     used_at BIGINT,
     -- The access token that was issued with it: for a service, or '' for an unbound one.
-    audience TEXT,
-    access_expires_at BIGINT
+    audience TEXT NOT NULL,
+    access_expires_at BIGINT NOT NULL
 );
 
 -- The audiences of the live tokens of a session, however often the session was refreshed.
 CREATE INDEX refresh_tokens_by_access_expiry ON refresh_tokens (session_id, access_expires_at, audience);
-
-CREATE INDEX refresh_tokens_without_audience ON refresh_tokens (issued_at) WHERE audience IS NULL;
 
 -- The audiences of the live tokens of an agent, which receive its changes: services, or '' for unbound tokens.
 CREATE TABLE token_audiences (
@@ -475,7 +471,6 @@ CREATE TABLE sidecars (
     stream BIGINT NOT NULL,
     address TEXT NOT NULL,
     release TEXT NOT NULL,
-    protocol_version BIGINT NOT NULL,
     connected_at BIGINT NOT NULL,
     -- The sidecar decides with all changes up to this revision.
     applied_revision BIGINT NOT NULL,
@@ -625,21 +620,10 @@ CREATE TABLE webhook_outbox (
     body TEXT NOT NULL,
     occurred_at BIGINT NOT NULL,
     -- Whose event it is: a service, or '' for the deployment.
-    service_id TEXT NOT NULL,
-    agent_id TEXT NOT NULL
+    service_id TEXT NOT NULL
 );
 
 CREATE UNIQUE INDEX webhook_outbox_by_id ON webhook_outbox (id);
-
-CREATE TABLE webhook_set_aside_events (
-    id TEXT PRIMARY KEY,
-    kind TEXT NOT NULL,
-    body TEXT NOT NULL,
-    occurred_at BIGINT NOT NULL,
-    service_id TEXT NOT NULL,
-    agent_id TEXT NOT NULL,
-    set_aside_at BIGINT NOT NULL
-);
 
 -- Events that some target receives. Ids sort by creation time.
 CREATE TABLE webhook_events (
@@ -698,13 +682,3 @@ CREATE TABLE suppressed_bursts (
 );
 
 CREATE INDEX suppressed_bursts_by_beginning ON suppressed_bursts (began_at);
-
-CREATE TABLE webhook_losses (
-    agent_id TEXT NOT NULL,
-    service_id TEXT NOT NULL,
-    role_id TEXT NOT NULL,
-    role_name TEXT NOT NULL,
-    lost_at BIGINT NOT NULL,
-    reason TEXT NOT NULL,
-    PRIMARY KEY (agent_id, role_id)
-);

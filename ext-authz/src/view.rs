@@ -39,8 +39,8 @@ pub struct ServiceSettings {
     /// The maximum age of the control plane's confirmation that a view is current. A view whose confirmation is older
     /// must not be used for decisions.
     pub max_staleness: Duration,
-    /// The key of the hashes that name agents; `None` if the control plane sends plain ids, as its previous version does.
-    pub agent_hash_key: Option<AgentHashKey>,
+    /// The key of the hashes that name agents.
+    pub agent_hash_key: AgentHashKey,
     /// The URLs under which clients reach the service. Decisions do not depend on them.
     pub resources: Resources,
 }
@@ -48,7 +48,7 @@ pub struct ServiceSettings {
 impl ServiceSettings {
     /// The hash that names an agent in the data of the service.
     fn agent_hash(&self, agent: AgentId) -> AgentHash {
-        self.agent_hash_key.as_ref().map_or_else(|| AgentHash::from_plain_id(agent), |key| key.hash(agent))
+        self.agent_hash_key.hash(agent)
     }
 }
 

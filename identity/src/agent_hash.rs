@@ -24,12 +24,12 @@ pub struct AgentHash(u128);
 impl AgentHash {
     /// Parses the bytes of a hash; `None` if the length is wrong.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        Some(Self(u128::from_be_bytes(bytes.try_into().ok()?)))
+        Some(Self::from_bits(u128::from_be_bytes(bytes.try_into().ok()?)))
     }
 
-    /// The id itself in place of a hash, for streams of control planes that send ids.
-    pub const fn from_plain_id(agent: AgentId) -> Self {
-        Self(agent.bits())
+    /// The hash with these 128 bits.
+    pub const fn from_bits(bits: u128) -> Self {
+        Self(bits)
     }
 
     /// The bytes of the hash.
@@ -80,7 +80,7 @@ impl AgentHashKey {
         let tag = hmac::sign(&self.hmac, &agent.bits().to_be_bytes());
         let mut bytes = [0; HASH_LEN];
         bytes.copy_from_slice(&tag.as_ref()[..HASH_LEN]);
-        AgentHash(u128::from_be_bytes(bytes))
+        AgentHash::from_bits(u128::from_be_bytes(bytes))
     }
 }
 

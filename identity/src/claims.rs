@@ -1,21 +1,18 @@
 //! The claims of an access token.
 
 use crate::{AgentId, Permission, Revision, RoleName, Scope, ServiceId, SessionId, Timestamp, TokenId, TrustScore};
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser::SerializeSeq};
+use serde::{Deserialize, Deserializer, Serialize, de};
 use std::{collections::BTreeMap, fmt};
 
 /// The claims of an access token (RFC 9068). The private claims are `name`, `sid`, `rev`, `roles`, `permissions`, `trustScore`,
 /// `until` and `requested_scope`.
-///
-/// A token with `requested_scope` has an array as `aud`: a sidecar or control plane that does not know scopes refuses it, instead of
-/// granting more.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Claims {
     /// Issuer: the public URL of the Countersign deployment.
     pub iss: String,
     /// Subject: the agent.
     pub sub: AgentId,
-    /// The client that the token was issued to: the agent. Absent in tokens of earlier versions.
+    /// The client that the token was issued to: the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_id: Option<AgentId>,
     /// Audience: a service id, or the issuer for an unbound token (a token for no service).
@@ -53,44 +50,21 @@ pub struct Claims {
     pub requested_scope: Option<Scope>,
 }
 
-/// The claim `aud`: a text, or an array of one text.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AudienceClaim {
-    text: String,
-    is_array: bool,
-}
+/// The claim `aud`: a text. An array of one text, which means the same (RFC 7519), is accepted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct AudienceClaim(String);
 
 impl AudienceClaim {
-    /// The audience of a token that grants what the roles of the agent grant.
-    pub const fn text(text: String) -> Self {
-        Self { text, is_array: false }
-    }
-
-    /// The audience of a token that a scope narrows.
-    pub const fn array(text: String) -> Self {
-        Self { text, is_array: true }
-    }
-
     /// The audience, as text.
     pub fn as_str(&self) -> &str {
-        &self.text
+        &self.0
     }
 }
 
 impl From<String> for AudienceClaim {
     fn from(text: String) -> Self {
-        Self::text(text)
-    }
-}
-
-impl Serialize for AudienceClaim {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        if !self.is_array {
-            return serializer.serialize_str(&self.text);
-        }
-        let mut array = serializer.serialize_seq(Some(1))?;
-        array.serialize_element(&self.text)?;
-        array.end()
+        Self(text)
     }
 }
 
@@ -106,17 +80,17 @@ impl<'de> Deserialize<'de> for AudienceClaim {
             }
 
             fn visit_str<E: de::Error>(self, text: &str) -> Result<AudienceClaim, E> {
-                Ok(AudienceClaim::text(text.to_owned()))
+                Ok(AudienceClaim(text.to_owned()))
             }
 
             fn visit_string<E: de::Error>(self, text: String) -> Result<AudienceClaim, E> {
-                Ok(AudienceClaim::text(text))
+                Ok(AudienceClaim(text))
             }
 
             fn visit_seq<A: de::SeqAccess<'de>>(self, mut array: A) -> Result<AudienceClaim, A::Error> {
                 let text = array.next_element()?.ok_or_else(|| de::Error::invalid_length(0, &self))?;
                 match array.next_element::<de::IgnoredAny>()? {
-                    None => Ok(AudienceClaim::array(text)),
+                    None => Ok(AudienceClaim(text)),
                     Some(_) => Err(de::Error::invalid_length(2, &self)),
                 }
             }
@@ -169,26 +143,11 @@ mod tests {
 
     #[test]
     fn audience_is_a_text_or_an_array_of_one_text() {
-        assert_eq!(parse(json!("svc_1")), Some(AudienceClaim::text("svc_1".into())));
-        assert_eq!(parse(json!(["svc_1"])), Some(AudienceClaim::array("svc_1".into())));
+        assert_eq!(parse(json!("svc_1")), Some("svc_1".to_owned().into()));
+        assert_eq!(parse(json!(["svc_1"])), Some("svc_1".to_owned().into()));
         for invalid in [json!([]), json!(["svc_1", "svc_2"]), json!([1]), json!(1), json!(null), json!({})] {
             assert_eq!(parse(invalid.clone()), None, "{invalid}");
         }
-        assert_eq!(json!(AudienceClaim::array("svc_1".into())), json!(["svc_1"]));
-        assert_eq!(json!(AudienceClaim::text("svc_1".into())), json!("svc_1"));
-    }
-
-    /// A program of an earlier version parses `aud` as a text. It must refuse a token with a scope, which it would not narrow.
-    #[test]
-    fn earlier_versions_refuse_a_token_with_a_scope() {
-        #[derive(Deserialize)]
-        struct EarlierClaims {
-            #[expect(dead_code, reason = "only whether it parses matters")]
-            aud: String,
-        }
-        let aud = AudienceClaim::array("svc_1".into());
-        assert!(serde_json::from_value::<EarlierClaims>(json!({ "aud": aud })).is_err());
-        let aud = AudienceClaim::text("svc_1".into());
-        assert!(serde_json::from_value::<EarlierClaims>(json!({ "aud": aud })).is_ok());
+        assert_eq!(json!(AudienceClaim::from("svc_1".to_owned())), json!("svc_1"));
     }
 }

@@ -11,9 +11,6 @@ use crate::{
 use sha2::{Digest, Sha256};
 use std::collections::HashSet;
 
-/// The version of the checksum. Two sides with different versions cannot compare their data.
-pub const CHECKSUM_VERSION: u32 = 1;
-
 /// The length of a checksum in bytes.
 pub const CHECKSUM_LEN: usize = 16;
 
@@ -40,7 +37,7 @@ pub struct ChecksumSettings<'a> {
     /// The maximum staleness in seconds.
     pub max_staleness_seconds: u64,
     /// The key of the hashes that name agents.
-    pub agent_hash_key: Option<&'a AgentHashKey>,
+    pub agent_hash_key: &'a AgentHashKey,
 }
 
 /// A revoked token or session.
@@ -101,9 +98,8 @@ impl<'a> ViewChecksum<'a> {
         let record = Record::new(*b"sets").bits(service.bits()).bytes(issuer.as_bytes());
         let record =
             record.number(accepts_unbound.into()).number(i64::try_from(max_staleness_seconds).unwrap_or(i64::MAX));
-        let hash_key = agent_hash_key.map_or(&[][..], |key| key.as_bytes());
         let mut checksum = Self { scope, roles: HashSet::new(), sum: 0 };
-        checksum.add(record.bytes(hash_key));
+        checksum.add(record.bytes(agent_hash_key.as_bytes()));
         for RoleDefinition { id, name, permissions, created_revision } in roles {
             let record = Record::new(*b"role").bits(id.bits()).bytes(name.as_str().as_bytes());
             let mut permissions: Vec<_> = permissions.iter().map(|permission| permission.as_str().as_bytes()).collect();

@@ -7,9 +7,9 @@
 pub mod encoded;
 pub mod envoy;
 
-/// The version of the protocol that this code implements, for `Hello.protocol_version` and `ServiceInfo.protocol_version`. The package name `v1` changes only if
-/// messages become incompatible.
-pub const PROTOCOL_VERSION: u32 = 3;
+/// The only version of the protocol that this code speaks, for `Hello.protocol_version` and `ServiceInfo.protocol_version`. The .proto
+/// file says when another one follows.
+pub const PROTOCOL_VERSION: u32 = 1;
 
 /// The messages of the sync protocol.
 pub mod v1 {

@@ -9,7 +9,10 @@ use countersign_proto::{
         follow_request::Message as ClientMessage, follow_response::Message as Response, sync_client::SyncClient,
     },
 };
-use std::net::Ipv4Addr;
+use std::{
+    net::Ipv4Addr,
+    sync::atomic::{AtomicU64, Ordering},
+};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{
@@ -121,19 +124,23 @@ impl Follower {
     }
 }
 
-/// The first message of a client of the current version.
-pub const fn hello(revision: i64) -> Hello {
+/// The number of the next client that [`hello`] introduces.
+static NEXT_CLIENT: AtomicU64 = AtomicU64::new(1);
+
+/// The first message of a client that no other message introduces.
+pub fn hello(revision: i64) -> Hello {
+    let client = u128::from(NEXT_CLIENT.fetch_add(1, Ordering::Relaxed)) << u64::BITS;
     Hello {
-        revision,
         protocol_version: PROTOCOL_VERSION,
-        partial_snapshot: None,
-        instance: Vec::new(),
+        instance: client.to_be_bytes().to_vec(),
         release: String::new(),
-        probe: false,
-        previous_instance: Vec::new(),
-        applied_revision: revision,
-        stream_number: 1,
         key_index: 0,
+        stream_number: 1,
+        probe: false,
+        revision,
+        applied_revision: revision,
+        partial_snapshot: None,
+        previous_instance: Vec::new(),
     }
 }
 

@@ -16,8 +16,6 @@ pub struct AuditEntry {
     /// When the action occurred (RFC 3339).
     pub at: String,
     /// The action, such as `role.assigned`.
-    // Older control planes call the field `action` of an entry `act`.
-    #[serde(alias = "act")]
     pub action: String,
     /// The actor of the action.
     pub actor: AuditActor,
@@ -82,16 +80,8 @@ impl Api {
         start: &PageStart,
     ) -> Result<Page<AuditEntry>, ApiError> {
         let AuditFilter { service, agent, action, since, until } = filter;
-        let parameters = [
-            ("serviceId", service),
-            ("agentId", agent),
-            ("action", action),
-            // Older control planes call the query parameter `action` `act`. Every control plane ignores unknown
-            // parameters.
-            ("act", action),
-            ("since", since),
-            ("until", until),
-        ];
+        let parameters =
+            [("serviceId", service), ("agentId", agent), ("action", action), ("since", since), ("until", until)];
         let mut url = self.endpoint(&["audit"])?;
         let (parameter, value) = start.parameter();
         url.query_pairs_mut().append_pair("limit", &limit.to_string()).append_pair(parameter, &value);

@@ -31,14 +31,11 @@ pub struct Sidecar {
     /// The release of its program; `None` if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "optional_line")]
     pub release: Option<String>,
-    /// The version of the sync protocol of its stream.
-    pub protocol_version: u32,
     /// The status: `connected`, or `silent` if its stream has ended or its control plane is gone. A silent sidecar may
     /// still decide.
     #[serde(deserialize_with = "line")]
     pub status: String,
-    /// The sidecar decides with data that contains all changes up to this revision; `None` if it is too old to report
-    /// the revision.
+    /// The sidecar decides with data that contains all changes up to this revision; `None` if it has not reported one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<u64>,
     /// When its stream began (RFC 3339).
@@ -142,7 +139,6 @@ mod tests {
             "instance": "9f86d081884c7d659a2feaa0c55ad015",
             "keyId": ApiKeyId::from_bits(1).to_string(),
             "address": "10.0.3.7:41822",
-            "protocolVersion": 3,
             "status": "silent",
             "connectedAt": "2026-11-24T08:00:00Z",
             "refusesBy": "2026-11-24T09:10:00Z",

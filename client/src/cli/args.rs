@@ -125,39 +125,26 @@ pub struct ManagerArgs {
     pub human: HumanTokenArg,
 }
 
-/// An agent: a positional argument, or the option `--agent` of older versions of the command line.
+/// An agent.
 #[derive(Args)]
 pub struct AgentArg {
     /// The id of the agent [default: the agent of the profile]
-    #[arg(value_name = "AGENT", conflicts_with = "agent_option", add = ArgValueCandidates::new(complete::agent_ids))]
+    #[arg(value_name = "AGENT", add = ArgValueCandidates::new(complete::agent_ids))]
     agent: Option<String>,
-    #[arg(long = "agent", value_name = "AGENT", hide = true)]
-    agent_option: Option<String>,
 }
 
-/// The agent of a command that has no default: a positional argument, or the option `--agent` of older versions of the
-/// command line.
+/// The agent of a command that has no default.
 #[derive(Args)]
 pub struct RequiredAgentArg {
     /// The id of the agent
-    // In clap, a required argument may be missing if an argument that conflicts with it is present.
-    #[arg(
-        value_name = "AGENT",
-        required = true,
-        conflicts_with = "agent_option",
-        add = ArgValueCandidates::new(complete::agent_ids)
-    )]
-    agent: Option<String>,
-    #[arg(long = "agent", value_name = "AGENT", hide = true)]
-    agent_option: Option<String>,
+    #[arg(value_name = "AGENT", add = ArgValueCandidates::new(complete::agent_ids))]
+    agent: String,
 }
 
 impl RequiredAgentArg {
     /// Returns the id of the agent, and sets the id for hints.
     pub fn id(&self, context: &Context) -> Result<String, CliError> {
-        let id = self.agent.as_ref().or(self.agent_option.as_ref());
-        let id = id.cloned().ok_or_else(|| missing("the agent", "pass its id"))?;
-        checked_agent_id(context, id)
+        checked_agent_id(context, self.agent.clone())
     }
 }
 
@@ -171,7 +158,7 @@ pub fn checked_agent_id(context: &Context, id: String) -> Result<String, CliErro
 impl AgentArg {
     /// The id on the command line; `None` if the default applies.
     pub fn id(&self) -> Option<&str> {
-        self.agent.as_deref().or(self.agent_option.as_deref())
+        self.agent.as_deref()
     }
 
     /// The id of the agent on the command line, or else of the profile's agent.

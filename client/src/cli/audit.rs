@@ -49,7 +49,7 @@ pub struct ListArgs {
     #[arg(long, value_name = "AGENT", add = ArgValueCandidates::new(complete::agent_ids))]
     agent: Option<String>,
     /// Entries of this action, such as role.assigned
-    #[arg(long, alias = "act", value_parser = no_secret, add = ArgValueCandidates::new(complete::audit_actions))]
+    #[arg(long, value_parser = no_secret, add = ArgValueCandidates::new(complete::audit_actions))]
     action: Option<String>,
     /// Entries since this time: 2030-01-31T12:00:00Z, 2030-01-31, or 5m, 8h or 7d ago
     #[arg(long, value_name = "TIME", value_parser = parse_past_time)]

@@ -113,7 +113,7 @@ pub struct AssignArgs {
     #[command(flatten)]
     assignment: AssignmentArgs,
     /// When the assignment ends: 2030-01-31T12:00:00Z, 2030-01-31, or after 30m, 8h or 7d [default: never]
-    #[arg(long, alias = "expires-at", value_name = "TIME", value_parser = parse_future_time)]
+    #[arg(long, value_name = "TIME", value_parser = parse_future_time)]
     expires: Option<Timestamp>,
 }
 

@@ -19,7 +19,7 @@ pub enum SidecarCommand {
     #[command(
         after_help = "A sidecar is silent if its stream has ended or its control plane is gone. A silent sidecar may \
         still decide, with the data of its revision, and refuses all requests at the time REFUSES BY at the latest. A \
-        sidecar without a revision is too old to report it, or its control plane was restarted a moment ago.\n\n\
+        sidecar without a revision has not reported it, or its control plane was restarted a moment ago.\n\n\
         Examples:\n  $ countersign sidecar list\n  $ countersign sidecar list -o json\n\n\
         Next: countersign role revoke ROLE AGENT --wait, which waits until all of them decide with the change"
     )]
@@ -93,7 +93,6 @@ fn row(sidecar: &Sidecar) -> [String; 7] {
         key_id: _,
         address,
         release,
-        protocol_version: _,
         status,
         revision,
         connected_at: _,

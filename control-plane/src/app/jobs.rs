@@ -279,11 +279,7 @@ pub(super) fn spawn_webhook_delivery(
     shutdown: &Shutdown,
 ) {
     let (store, metrics) = (parts.store.clone(), metrics.webhooks.clone());
-    let fanout = EventFanout {
-        store: store.clone(),
-        dispatcher_wakeup: parts.dispatcher_wakeup.clone(),
-        metrics: metrics.clone(),
-    };
+    let fanout = EventFanout { store: store.clone(), dispatcher_wakeup: parts.dispatcher_wakeup.clone() };
     spawn_until_shutdown(tasks, shutdown, async move {
         loop {
             if let Err(error) = health.measure_backlog(&store, &metrics).await {

@@ -94,7 +94,7 @@ pub fn check_agent_limits<'a>(roles: impl Iterator<Item = &'a RoleName>) -> Resu
 }
 
 /// The name that the row of a deleted role gets, because another role may have its name at once. `unique` is an id that no row
-/// has. The previous version of Countersign reads the name as that of a role without permissions.
+/// has.
 pub fn name_of_deleted(unique: RoleId) -> String {
     format!("deleted-{unique}")
 }

@@ -31,9 +31,6 @@ pub struct RefreshToken {
     pub id: RefreshId,
     /// Session that the token belongs to.
     pub session: SessionId,
-    /// Whether the session has a scope. A control plane of a previous version must refuse such a token, because it would issue tokens
-    /// without the scope.
-    pub is_narrowed: bool,
     /// Hash of the secret.
     pub secret: SecretHash,
     /// Time of issue.

@@ -11,9 +11,6 @@ use std::{
     time::Duration,
 };
 
-/// The protocol version since which sidecars report the data with which they decide.
-pub const REPORTS_SINCE_VERSION: u32 = 3;
-
 /// The longest time from the revision of a transaction until its commit, and until the control planes know it.
 pub const MAX_COMMIT_TIME: Duration = Duration::from_secs(5);
 
@@ -92,8 +89,6 @@ pub struct SidecarIdentity {
     pub address: String,
     /// Its release.
     pub release: String,
-    /// The version of the sync protocol.
-    pub protocol_version: u32,
 }
 
 /// How far the data reaches with which a sidecar decides.
@@ -148,8 +143,8 @@ pub struct Sidecar {
     pub connected_at: Timestamp,
     /// Whether its stream is open, as far as is known.
     pub is_connected: bool,
-    /// The revision in force; `None` if the sidecar is too old to report it.
-    pub in_force: Option<Revision>,
+    /// The revision in force.
+    pub in_force: Revision,
     /// When it reported the data with which it decides, or connected with it.
     pub applied_at: Option<Timestamp>,
     /// Its last confirmation.
@@ -253,7 +248,7 @@ impl Enforcement {
     pub fn add(&mut self, sidecar: Sidecar) {
         let ReceiptTimes { now, last_confirmation_without, skew, lag } = self.times;
         self.max_staleness = self.max_staleness.max(sidecar.max_staleness);
-        if sidecar.in_force.is_some_and(|in_force| in_force >= self.revision) {
+        if sidecar.in_force >= self.revision {
             // A sidecar that has the revision may decide again with the same data, after a restart from its copy.
             if sidecar.decides_until(now, Duration::ZERO).is_some() {
                 self.sidecars += 1;

@@ -30,8 +30,7 @@ const MAX_UNKNOWN_WEIGHT: f64 = 1.0;
 /// Maximum number of ratings of an agent that are kept of services that the agent is not known to.
 const MAX_UNKNOWN_RATINGS: usize = 1000;
 
-/// Maximum number of ratings that one feedback removes, so that a feedback is fast also after an upgrade from a version that kept
-/// all ratings.
+/// Maximum number of ratings that one feedback removes, so that a feedback is fast however many there are.
 const MAX_REMOVED_RATINGS: usize = 10;
 
 const SECONDS_PER_DAY: f64 = 86_400.0;

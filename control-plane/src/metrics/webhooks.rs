@@ -1,7 +1,7 @@
 //! Metrics of the delivery of events to webhooks.
 
 use super::{MetricFactory, OK};
-use prometheus::{Gauge, Histogram, IntCounter, IntCounterVec, IntGauge};
+use prometheus::{Gauge, Histogram, IntCounterVec, IntGauge};
 
 /// Delivery of events.
 #[derive(Clone)]
@@ -10,8 +10,6 @@ pub struct WebhookMetrics {
     pub attempts: IntCounterVec,
     /// Finished deliveries by result.
     pub deliveries: IntCounterVec,
-    /// Events of unknown kind that were set aside.
-    pub set_aside: IntCounter,
     /// Seconds of an attempt.
     pub seconds: Histogram,
     /// Deliveries that are not finished.
@@ -34,12 +32,9 @@ impl WebhookMetrics {
         let seconds =
             factory.duration_histogram("webhook_attempt_duration_seconds", "Seconds of a delivery attempt", &[])?;
         let oldest_due = "When the oldest due delivery became due, in Unix seconds; 0 if none is due";
-        let set_aside =
-            "Events that were set aside, because a newer version emitted them and this version does not know them";
         Ok(Self {
             attempts,
             deliveries,
-            set_aside: factory.counter("webhook_events_set_aside_total", set_aside)?,
             seconds: seconds.with_label_values::<&str>(&[]),
             pending: factory.gauge("webhook_deliveries_pending", "Deliveries that are not finished")?,
             oldest_due: factory.timestamp_gauge("webhook_oldest_due", oldest_due)?,

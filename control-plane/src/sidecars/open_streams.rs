@@ -4,10 +4,7 @@ use super::{
     NotRecorded, Sidecars,
     streams::{NewStream, NotSent, Phase, Recording, StreamStatus},
 };
-use crate::{
-    domain::sidecar::{REPORTS_SINCE_VERSION, SidecarIdentity, SidecarInstance},
-    store::sidecars::EndedProcess,
-};
+use crate::{domain::sidecar::SidecarIdentity, store::sidecars::EndedProcess};
 use countersign_identity::Revision;
 use std::sync::Arc;
 use tokio::sync::oneshot;
@@ -25,16 +22,8 @@ pub struct StreamHandle {
 impl Sidecars {
     /// A stream was opened.
     pub fn open(&self, new: NewStream) -> OpenStream {
-        let reports = new.protocol_version >= REPORTS_SINCE_VERSION;
-        let instance = new.instance.filter(|_| reports).unwrap_or_else(|| self.random_instance());
-        let status = Arc::new(StreamStatus::new(new, instance, self.wall()));
+        let status = Arc::new(StreamStatus::new(new, self.wall()));
         OpenStream(StreamHandle { sidecars: self.clone(), status })
-    }
-
-    fn random_instance(&self) -> SidecarInstance {
-        let mut bytes = [0; 16];
-        self.0.rng.fill(&mut bytes);
-        SidecarInstance::from_bytes(bytes)
     }
 }
 

@@ -1,7 +1,7 @@
 //! The state of a sync stream, and how far the data reaches with which its sidecar decides.
 
 use crate::domain::sidecar::{
-    LastConfirmation, REPORTS_SINCE_VERSION, Sidecar, SidecarIdentity, SidecarInstance, SidecarKey, SidecarProgress,
+    LastConfirmation, Sidecar, SidecarIdentity, SidecarInstance, SidecarKey, SidecarProgress,
 };
 use countersign_identity::{ApiKeyId, Revision, ServiceId, Timestamp};
 use std::{
@@ -14,8 +14,8 @@ const MAX_RELEASE: usize = 64;
 
 /// What a sidecar says when it opens a stream.
 pub struct NewStream {
-    /// The process; `None` for a sidecar that is too old to say it.
-    pub instance: Option<SidecarInstance>,
+    /// The process.
+    pub instance: SidecarInstance,
     /// The API key.
     pub key: ApiKeyId,
     /// The service of the API key.
@@ -24,8 +24,6 @@ pub struct NewStream {
     pub address: String,
     /// The release of the sidecar.
     pub release: String,
-    /// The version of the protocol.
-    pub protocol_version: u32,
     /// The revision of the sidecar's view; 0 if it has none.
     pub revision: Revision,
     /// The revision with which the sidecar, and a process that starts from its copy, decide.
@@ -125,14 +123,13 @@ impl State {
 }
 
 impl StreamStatus {
-    pub(super) fn new(new: NewStream, instance: SidecarInstance, now: Timestamp) -> Self {
+    pub(super) fn new(new: NewStream, now: Timestamp) -> Self {
         let NewStream {
-            instance: _,
+            instance,
             key,
             service,
             address,
             mut release,
-            protocol_version,
             revision,
             applied,
             key_index,
@@ -143,7 +140,6 @@ impl StreamStatus {
         } = new;
         release.retain(|character| !character.is_control());
         release.truncate(release.floor_char_boundary(MAX_RELEASE));
-        let reports = protocol_version >= REPORTS_SINCE_VERSION;
         Self {
             identity: SidecarIdentity {
                 key: SidecarKey { instance, index: key_index },
@@ -151,13 +147,12 @@ impl StreamStatus {
                 service,
                 address,
                 release,
-                protocol_version,
             },
             number,
             connected_at: now,
             max_staleness,
             state: Mutex::new(State {
-                phase: if is_probe && reports { Phase::Probe } else { Phase::InUse },
+                phase: if is_probe { Phase::Probe } else { Phase::InUse },
                 recording: Recording::Missing,
                 applied_before: applied.min(revision),
                 previous: previous.filter(|previous| *previous != instance),
@@ -305,16 +300,15 @@ impl StreamStatus {
         self.state().progress()
     }
 
-    /// The revision in force at the sidecar; `None` if it is too old to report it.
-    pub(super) fn in_force(&self, distributed: Revision) -> Option<Revision> {
-        let reports = self.identity.protocol_version >= REPORTS_SINCE_VERSION;
-        reports.then(|| self.progress().in_force(distributed))
+    /// The revision in force at the sidecar.
+    pub(super) fn in_force(&self, distributed: Revision) -> Revision {
+        self.progress().in_force(distributed)
     }
 
     /// Whether the stream is open, and its sidecar may lack a revision. `distributed`: all changes up to this revision are in the queues
     /// of the streams that they concern.
     pub(super) fn may_lack(&self, revision: Revision, distributed: Revision) -> bool {
-        self.phase() == Phase::InUse && self.in_force(distributed).is_some_and(|in_force| in_force < revision)
+        self.phase() == Phase::InUse && self.in_force(distributed) < revision
     }
 
     /// Adds what the stream knows of the sidecar. `is_of_row`: the row from which the sidecar was read is that of the stream, which is
@@ -336,15 +330,14 @@ impl StreamStatus {
 
 #[cfg(test)]
 impl NewStream {
-    /// A stream of a sidecar of the current version without a view.
+    /// A stream of a sidecar without a view.
     pub fn for_tests(instance: SidecarInstance) -> Self {
         Self {
-            instance: Some(instance),
+            instance,
             key: ApiKeyId::from_bits(1),
             service: ServiceId::from_bits(1),
             address: "192.0.2.1:1000".to_owned(),
             release: "0.1.0".to_owned(),
-            protocol_version: REPORTS_SINCE_VERSION,
             revision: Revision::default(),
             applied: Revision::default(),
             key_index: 0,
@@ -361,7 +354,7 @@ impl StreamStatus {
     /// The state of a stream that no sidecar uses.
     pub fn for_tests() -> std::sync::Arc<Self> {
         let instance = SidecarInstance::from_bytes([1; 16]);
-        std::sync::Arc::new(Self::new(NewStream::for_tests(instance), instance, Timestamp::from_micros(0)))
+        std::sync::Arc::new(Self::new(NewStream::for_tests(instance), Timestamp::from_micros(0)))
     }
 }
 

@@ -72,10 +72,6 @@ statements! { STATEMENTS:
         "DELETE FROM assignments WHERE service_id || '' = $1 AND (agent_id, role_id) IN (VALUES ", agent_and_role!(), ") \
          RETURNING agent_id, role_id, expires_at, expiry_reported_at"
     );
-    /// Only the previous version of Countersign inserts rows into `webhook_losses`.
-    ANY_QUEUED_REVOCATION = "SELECT 1 AS one FROM webhook_losses LIMIT 1";
-    TAKE_QUEUED_REVOCATIONS = "DELETE FROM webhook_losses WHERE (agent_id, role_id) IN (SELECT agent_id, role_id FROM webhook_losses \
-         LIMIT $1 + 0) RETURNING agent_id, service_id, role_id, role_name, lost_at, reason";
     /// Without the unary plus, a database could use the index of the expiries of all services.
     MARK_EXPIRIES_REPORTED = concat!(
         "UPDATE assignments SET expiry_reported_at = $1 WHERE (agent_id, role_id) IN (VALUES ", agent_and_role!(), ") \
@@ -196,7 +192,7 @@ fn agent_and_role_from_row(row: &AnyRow) -> Result<AgentAndRole, StoreError> {
     Ok((row::parse(row, "agent_id")?, row::parse(row, "role_id")?))
 }
 
-/// The end of a role assignment, queued for a webhook event.
+/// The end of a role assignment, for a webhook event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RoleRevocation {
     /// The agent that held the role.
@@ -211,30 +207,6 @@ pub struct RoleRevocation {
     pub at: Timestamp,
     /// Why the assignment ended.
     pub reason: RevocationReason,
-}
-
-/// Whether any role revocations are queued.
-pub async fn has_queued_revocations(conn: &mut Conn) -> Result<bool, StoreError> {
-    Ok(sqlx::query(ANY_QUEUED_REVOCATION).fetch_optional(conn).await?.is_some())
-}
-
-/// Removes up to `limit` role revocations from the queue and returns them. Concurrent transactions get different
-/// revocations.
-pub async fn take_queued_revocations(conn: &mut Conn, limit: i64) -> Result<Vec<RoleRevocation>, StoreError> {
-    let rows = sqlx::query(TAKE_QUEUED_REVOCATIONS).bind(limit).fetch_all(conn).await?;
-    let revocation_from_row = |row| {
-        let reason =
-            RevocationReason::parse(&row::get::<String>(row, "reason")?).ok_or(StoreError::Corrupt("reason"))?;
-        Ok(RoleRevocation {
-            agent: row::parse(row, "agent_id")?,
-            service: row::parse(row, "service_id")?,
-            role: row::parse(row, "role_id")?,
-            name: row::convert(row, "role_name")?,
-            at: row::timestamp(row, "lost_at")?,
-            reason,
-        })
-    };
-    rows.iter().map(revocation_from_row).collect()
 }
 
 /// Whether any assignment has expired whose expiry was not reported to webhooks.

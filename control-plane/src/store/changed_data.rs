@@ -12,7 +12,7 @@ use super::{
     Conn, StoreError,
     agents::AgentState,
     changed_roles::{self, RoleHolder},
-    feed::{self, RecipientFilter, agent_state},
+    feed::{self, RecipientFilter},
     row,
     statements::statements,
 };
@@ -52,25 +52,23 @@ macro_rules! entries_of {
     };
 }
 
-/// Joins selected entries to one text: entries end with `;`, and their fields with `|`. The state of an agent is read only if its
-/// entry does not contain it, with a subquery of each entry: for a join, planners may read all agents.
-macro_rules! with_states {
+/// Joins selected entries to one text: entries end with `;`, and their fields with `|`.
+macro_rules! as_text {
     ($($entries:expr),+) => {
         concat!(
             "SELECT COALESCE(string_agg(line, ''), '') AS entries FROM (\
              SELECT c.revision || '|' || c.position || '|' || c.facet || '|' || c.subject || '|' || COALESCE(c.recipient, '*') \
-             || '|' || COALESCE(c.agent_state, CASE WHEN c.facet IN ('trust', 'status') THEN ", agent_state!("c.subject"),
-            " END, '||') || '|;' AS line FROM (", $($entries,)+ ") c) lines"
+             || '|' || COALESCE(c.agent_state, '||') || '|;' AS line FROM (", $($entries,)+ ") c) lines"
         )
     };
 }
 
 statements! { STATEMENTS:
-    READ_ALL = with_states!(
+    READ_ALL = as_text!(
         "SELECT ", entry_columns!(), " FROM changes WHERE revision > $1 AND revision <= $2 ORDER BY revision, position LIMIT $3 + 0"
     );
     /// If the entries that concern unbound tokens are not read, the second recipient is NULL.
-    READ_FOR_RECIPIENTS = with_states!(
+    READ_FOR_RECIPIENTS = as_text!(
         "SELECT * FROM (",
         entries_of!("$4"), " UNION ALL ", entries_of!("$5"), " UNION ALL ", entries_of!("'*'"),
         ") merged ORDER BY revision, position LIMIT $3 + 0"

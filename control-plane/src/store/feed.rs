@@ -18,7 +18,6 @@ macro_rules! agent_state {
         concat!("(SELECT trust || '|' || status || '|' || cutoff FROM agents WHERE id = ", $agent, ")")
     };
 }
-pub(super) use agent_state;
 
 /// The columns that [`position_from_row`] reads.
 macro_rules! position_columns {
@@ -56,15 +55,11 @@ statements! { STATEMENTS:
          CAST($4 AS TEXT), service_id, CAST($5 AS BIGINT), ", agent_state!("$4"),
         " FROM token_audiences WHERE agent_id = $4 AND expires_at > $6"
     );
-    /// The audiences of the session's live tokens are the recipients. The audience of a token of a previous version is NULL,
-    /// which stands for all services. There are two conditions instead of one with OR, so that both use the index, and a session
-    /// that was refreshed often is not read as a whole.
+    /// The audiences of the session's live tokens are the recipients. A session that was refreshed often is not read as a whole.
     INSERT_SESSION_CHANGES = "INSERT INTO changes (revision, position, facet, subject, recipient, recorded_at) \
          SELECT CAST($1 AS BIGINT), CAST($2 AS BIGINT) + ROW_NUMBER() OVER (ORDER BY audience) - 1, CAST($3 AS TEXT), \
-         CAST($4 AS TEXT), audience, CAST($5 AS BIGINT) FROM (SELECT audience FROM refresh_tokens \
-         WHERE session_id = $4 AND access_expires_at > $6 UNION SELECT audience FROM (SELECT audience FROM refresh_tokens \
-         WHERE session_id = $4 AND access_expires_at IS NULL LIMIT 1) unrecorded) audiences";
-    HAS_TOKENS_WITHOUT_AUDIENCE = "SELECT 1 AS one FROM refresh_tokens WHERE audience IS NULL AND issued_at > $1 LIMIT 1";
+         CAST($4 AS TEXT), audience, CAST($5 AS BIGINT) FROM (SELECT DISTINCT audience FROM refresh_tokens \
+         WHERE session_id = $4 AND access_expires_at > $6) audiences";
     HAS_CHANGES_AT = "SELECT 1 AS known FROM changes WHERE revision = $1 AND revision > $2 LIMIT 1";
     SETTINGS_CHANGED = "SELECT 1 AS changed FROM changes WHERE facet = 'settings' AND recipient = $1 AND revision > $2 LIMIT 1";
     TOKEN_IS_REVOKED = "SELECT 1 AS revoked FROM changes WHERE facet = 'token' AND subject = $1 LIMIT 1";
@@ -91,9 +86,6 @@ const MICROS_PER_SECOND: i64 = 1_000_000;
 
 /// The recipient of an entry that no service receives, in the database.
 const NO_SERVICE: &str = "-";
-
-/// Upper bound of the lifetime of an access token that a previous version issued without recording its audience.
-const MAX_UNRECORDED_LIFETIME: Duration = Duration::from_hours(24);
 
 /// Largest difference assumed between the clocks of two machines.
 pub const MAX_CLOCK_SKEW: Duration = Duration::from_mins(5);
@@ -195,20 +187,13 @@ impl RowWriter {
         Ok(())
     }
 
-    /// Inserts one row for each audience of the agent's live tokens. If a previous version may have issued a live token, whose
-    /// audience is not recorded, all services are recipients.
+    /// Inserts one row for each audience of the agent's live tokens.
     async fn insert_agent_changes(
         &mut self,
         conn: &mut Conn,
         facet: &'static str,
         agent: AgentId,
     ) -> Result<(), StoreError> {
-        let unrecorded_since = self.now.saturating_sub(MAX_UNRECORDED_LIFETIME);
-        let query = sqlx::query(HAS_TOKENS_WITHOUT_AUDIENCE).bind(unrecorded_since.micros());
-        if query.fetch_optional(&mut *conn).await?.is_some() {
-            self.add(facet, agent.to_string(), None);
-            return Ok(());
-        }
         self.insert_selected(conn, INSERT_AGENT_CHANGES, facet, agent.to_string()).await
     }
 

@@ -37,16 +37,16 @@ macro_rules! receives_event {
 /// The parameters of an event in [`ENQUEUE`].
 macro_rules! event_row {
     () => {
-        "(CAST($1 AS TEXT), CAST($2 AS TEXT), CAST($3 AS TEXT), CAST($4 AS BIGINT), CAST($5 AS TEXT), CAST($6 AS TEXT))"
+        "(CAST($1 AS TEXT), CAST($2 AS TEXT), CAST($3 AS TEXT), CAST($4 AS BIGINT), CAST($5 AS TEXT))"
     };
 }
 
 statements! { STATEMENTS:
     HAS_RECIPIENTS = concat!("SELECT 1 AS one FROM webhook_targets t WHERE ", receives_event!("$1", "$2"), " LIMIT 1");
-    /// Only the previous version of Countersign reads the column `agent_id`. PostgreSQL would make a join of EXISTS, and read all targets.
+    /// PostgreSQL would make a join of EXISTS, and read all targets.
     ENQUEUE = concat!(
-        "INSERT INTO webhook_outbox (id, kind, body, occurred_at, service_id, agent_id) \
-         SELECT column1, column2, column3, column4, column5, column6 FROM (VALUES ", event_row!(), ") AS v \
+        "INSERT INTO webhook_outbox (id, kind, body, occurred_at, service_id) \
+         SELECT column1, column2, column3, column4, column5 FROM (VALUES ", event_row!(), ") AS v \
          WHERE column1 <> '' \
          AND (SELECT 1 FROM webhook_targets t WHERE ", receives_event!("column2", "column5"), " LIMIT 1) IS NOT NULL"
     );
@@ -58,12 +58,7 @@ statements! { STATEMENTS:
     ANY_EVENT = "SELECT 1 AS one FROM webhook_outbox LIMIT 1";
     HAS_MORE_EVENTS = "SELECT 1 AS one FROM webhook_outbox LIMIT 1 OFFSET $1";
     TAKE_EVENTS = "DELETE FROM webhook_outbox WHERE id IN (SELECT id FROM webhook_outbox ORDER BY id LIMIT $1 + 0) \
-         RETURNING id, kind, body, occurred_at, service_id, agent_id";
-    SET_ASIDE = "INSERT INTO webhook_set_aside_events (id, kind, body, occurred_at, service_id, agent_id, set_aside_at) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7)";
-    TAKE_SET_ASIDE = "DELETE FROM webhook_set_aside_events WHERE id IN (SELECT id FROM webhook_set_aside_events \
-         WHERE set_aside_at <= $1 ORDER BY id LIMIT $2 + 0) RETURNING id, kind, body, occurred_at, service_id, agent_id";
-    RETRY = "INSERT INTO webhook_outbox (id, kind, body, occurred_at, service_id, agent_id) VALUES ($1, $2, $3, $4, $5, $6)";
+         RETURNING id, kind, body, occurred_at, service_id";
     OLDEST_WAITING = "SELECT MIN(id) AS id FROM webhook_outbox WHERE id >= $1";
     DELETE_WAITING_BEFORE =
         "DELETE FROM webhook_outbox WHERE id IN (SELECT id FROM webhook_outbox WHERE id >= $1 AND id < $2 ORDER BY id LIMIT $3 + 0)";
@@ -71,12 +66,9 @@ statements! { STATEMENTS:
          VALUES ($1, $2, $3, 0, $3)";
     INSERT_EVENT = "INSERT INTO webhook_events (id, kind, body, occurred_at) VALUES ($1, $2, $3, $4)";
     FIND_EVENT_BODY = "SELECT body FROM webhook_events WHERE id = $1";
-    OLDEST_EVENT = "SELECT MIN(id) AS id FROM (SELECT id FROM (SELECT id FROM webhook_events WHERE id >= $1 ORDER BY id LIMIT 1) e \
-         UNION ALL SELECT id FROM (SELECT id FROM webhook_set_aside_events WHERE id >= $1 ORDER BY id LIMIT 1) s) oldest";
+    OLDEST_EVENT = "SELECT MIN(id) AS id FROM webhook_events WHERE id >= $1";
     DELETE_EVENTS_BEFORE =
         "DELETE FROM webhook_events WHERE id IN (SELECT id FROM webhook_events WHERE id >= $1 AND id < $2 ORDER BY id LIMIT $3 + 0)";
-    DELETE_SET_ASIDE_BEFORE = "DELETE FROM webhook_set_aside_events WHERE id IN (SELECT id FROM webhook_set_aside_events \
-         WHERE id >= $1 AND id < $2 ORDER BY id LIMIT $3 + 0)";
     LOCK_BURST = "INSERT INTO suppressed_bursts (agent_id, service_id, began_at, emitted, suppressed) VALUES ($1, $2, $3, 0, 0) \
          ON CONFLICT (agent_id, service_id) DO UPDATE SET emitted = suppressed_bursts.emitted \
          RETURNING began_at, emitted, suppressed";
@@ -101,11 +93,10 @@ pub async fn has_recipients(conn: &mut Conn, kind: EventKind, audience: EventAud
 
 /// Inserts those events into the outbox that a target receives. Returns whether there are such events.
 pub async fn enqueue(conn: &mut Conn, events: &[Event]) -> Result<bool, StoreError> {
-    let row = |event: &Event| -> Option<[Parameter; 6]> {
+    let row = |event: &Event| -> Option<[Parameter; 5]> {
         let audience = audience_column(event.data.audience()?);
-        let agent = event.data.agent().map_or(String::new(), |agent| agent.to_string());
         let (id, kind) = (event.id.to_string().into(), event.data.kind().as_str().into());
-        Some([id, kind, event.body().into(), event.at.micros().into(), audience.into(), agent.into()])
+        Some([id, kind, event.body().into(), event.at.micros().into(), audience.into()])
     };
     Ok(ENQUEUE_EVENTS.execute(conn, &[], events.iter().filter_map(row)).await? > 0)
 }
@@ -114,15 +105,6 @@ pub async fn enqueue(conn: &mut Conn, events: &[Event]) -> Result<bool, StoreErr
 #[cfg(test)]
 pub(super) fn dynamic_statements() -> Vec<String> {
     ENQUEUE_EVENTS.texts()
-}
-
-/// The result of one batch of the fan-out.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct FanOut {
-    /// Number of events that were removed from the outbox.
-    pub events: usize,
-    /// The ids and kinds of the events that were set aside.
-    pub set_aside: Vec<(String, String)>,
 }
 
 /// The time of the oldest event that waits for its fan-out.
@@ -143,53 +125,16 @@ pub async fn has_more_events_than(conn: &mut Conn, count: i64) -> Result<bool, S
 }
 
 /// Removes up to `limit` events from the outbox and inserts a delivery for each of their targets. Concurrent calls get different
-/// events. An event that this version cannot read, because a newer version emitted it, is set aside: it must not keep the others
-/// from their fan-out, and must not be lost.
-pub async fn fan_out(conn: &mut Conn, now: Timestamp, limit: i64) -> Result<FanOut, StoreError> {
+/// events. The kind stays a text: a control plane of a later version may have emitted the event.
+pub async fn fan_out(conn: &mut Conn, now: Timestamp, limit: i64) -> Result<usize, StoreError> {
     let rows = sqlx::query(TAKE_EVENTS).bind(limit).fetch_all(&mut *conn).await?;
-    let mut result = FanOut { events: rows.len(), set_aside: Vec::new() };
     for row in &rows {
-        let id: String = row::get(row, "id")?;
-        let Some((kind, audience)) = kind_and_audience(row)? else {
-            set_aside(&mut *conn, row, now).await?;
-            result.set_aside.push((id, row::get(row, "kind")?));
-            continue;
-        };
-        let query = bind_audience(sqlx::query(INSERT_DELIVERIES), kind, audience);
+        let text = |column| row::get::<String>(row, column);
+        let (id, kind) = (text("id")?, text("kind")?);
+        let query = sqlx::query(INSERT_DELIVERIES).bind(&kind).bind(text("service_id")?);
         if query.bind(&id).bind(now.micros()).execute(&mut *conn).await?.rows_affected() > 0 {
-            let (body, at) = (row::get::<String>(row, "body")?, row::timestamp(row, "occurred_at")?);
-            insert_event(&mut *conn, (&id, kind), &body, at).await?;
+            insert_event(&mut *conn, (&id, &kind), &text("body")?, row::timestamp(row, "occurred_at")?).await?;
         }
-    }
-    Ok(result)
-}
-
-/// The kind and the audience of an event in the outbox; `None` if this version does not know them.
-fn kind_and_audience(row: &AnyRow) -> Result<Option<(EventKind, EventAudience)>, StoreError> {
-    let service: String = row::get(row, "service_id")?;
-    let audience = match service.as_str() {
-        "" => Some(EventAudience::Deployment),
-        service => service.parse().ok().map(EventAudience::Service),
-    };
-    Ok(EventKind::parse(&row::get::<String>(row, "kind")?).zip(audience))
-}
-
-async fn set_aside(conn: &mut Conn, row: &AnyRow, now: Timestamp) -> Result<(), StoreError> {
-    bind_outbox_row(sqlx::query(SET_ASIDE), row)?.bind(now.micros()).execute(conn).await?;
-    Ok(())
-}
-
-fn bind_outbox_row<'q>(query: BoundQuery<'q>, row: &AnyRow) -> Result<BoundQuery<'q>, StoreError> {
-    let text = |column| row::get::<String>(row, column);
-    let query = query.bind(text("id")?).bind(text("kind")?).bind(text("body")?);
-    Ok(query.bind(row::get::<i64>(row, "occurred_at")?).bind(text("service_id")?).bind(text("agent_id")?))
-}
-
-/// Moves up to `limit` events back into the outbox that were set aside at or before `until`. Returns their number.
-pub async fn retry_set_aside(conn: &mut Conn, until: Timestamp, limit: i64) -> Result<usize, StoreError> {
-    let rows = sqlx::query(TAKE_SET_ASIDE).bind(until.micros()).bind(limit).fetch_all(&mut *conn).await?;
-    for row in &rows {
-        bind_outbox_row(sqlx::query(RETRY), row)?.execute(&mut *conn).await?;
     }
     Ok(rows.len())
 }
@@ -199,16 +144,11 @@ pub async fn insert_test(conn: &mut Conn, event: &Event, target: WebhookId, now:
     let query =
         sqlx::query(INSERT_TEST_DELIVERY).bind(event.id.to_string()).bind(target.to_string()).bind(now.micros());
     query.execute(&mut *conn).await?;
-    insert_event(conn, (&event.id.to_string(), event.data.kind()), &event.body(), event.at).await
+    insert_event(conn, (&event.id.to_string(), event.data.kind().as_str()), &event.body(), event.at).await
 }
 
-async fn insert_event(
-    conn: &mut Conn,
-    (id, kind): (&str, EventKind),
-    body: &str,
-    at: Timestamp,
-) -> Result<(), StoreError> {
-    sqlx::query(INSERT_EVENT).bind(id).bind(kind.as_str()).bind(body).bind(at.micros()).execute(conn).await?;
+async fn insert_event(conn: &mut Conn, (id, kind): (&str, &str), body: &str, at: Timestamp) -> Result<(), StoreError> {
+    sqlx::query(INSERT_EVENT).bind(id).bind(kind).bind(body).bind(at.micros()).execute(conn).await?;
     Ok(())
 }
 
@@ -230,24 +170,19 @@ pub async fn find_event_body(conn: &mut Conn, event: EventId) -> Result<Option<S
     query.fetch_optional(conn).await?.map(|row| row::get(&row, "body")).transpose()
 }
 
-/// The lowest id of an event, at or after `from`, among those with deliveries and those that are set aside.
+/// The lowest id of an event with deliveries, at or after `from`.
 pub async fn oldest_event(conn: &mut Conn, from: EventId) -> Result<Option<EventId>, StoreError> {
     row::parse_optional(&sqlx::query(OLDEST_EVENT).bind(from.to_string()).fetch_one(conn).await?, "id")
 }
 
-/// Deletes up to `limit` events with an id from `from` on that is lower than `before`, and up to `limit` such events that are set
-/// aside. Returns their number.
+/// Deletes up to `limit` events with an id from `from` on that is lower than `before`. Returns their number.
 pub async fn delete_events_before(
     conn: &mut Conn,
     (from, before): (EventId, EventId),
     limit: i64,
 ) -> Result<u64, StoreError> {
-    let mut deleted = 0;
-    for sql in [DELETE_EVENTS_BEFORE, DELETE_SET_ASIDE_BEFORE] {
-        let query = sqlx::query(sql).bind(from.to_string()).bind(before.to_string()).bind(limit);
-        deleted += query.execute(&mut *conn).await?.rows_affected();
-    }
-    Ok(deleted)
+    let query = sqlx::query(DELETE_EVENTS_BEFORE).bind(from.to_string()).bind(before.to_string()).bind(limit);
+    Ok(query.execute(conn).await?.rows_affected())
 }
 
 /// The lowest id of an event, at or after `from`, that waits for its fan-out.

@@ -49,7 +49,7 @@ statements! { STATEMENTS:
     FIND_FATE = "SELECT COALESCE(r.deleted_name, r.name) AS name, r.deleted_at, s.deleted_at AS service_deleted_at \
          FROM roles r JOIN services s ON s.id = r.service_id WHERE r.id = $1";
     UPDATE_ROLE = "UPDATE roles SET permissions = $1, description = $2, managed_by = $4 WHERE id = $3";
-    /// The previous version of Countersign does not know deleted roles. It finds one with another name and without permissions.
+    /// The row gets another name, so that a new role can have the name at once.
     MARK_DELETED = "UPDATE roles SET deleted_at = $1, deleted_name = name, name = $2, permissions = '[]', \
          purge_turn = (SELECT s.owner_issuer || ' ' || s.owner_subject FROM services s WHERE s.id = roles.service_id) \
          WHERE id = $3 AND service_id = $4 AND deleted_at IS NULL";

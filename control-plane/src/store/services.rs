@@ -75,7 +75,6 @@ statements! { STATEMENTS:
          VALUES ($1, $2, $3, $4, $5, $6, $7)";
     MANAGED_KEY = "SELECT 1 AS known FROM service_keys WHERE service_id = $1 AND revoked_at IS NULL AND name = $2 \
          AND managed_by = $3 LIMIT 1";
-    /// A control plane of a previous version can create an API key for a deleted service.
     FIND_KEY = concat!(
         "SELECT ", key_columns_from!(), " WHERE k.id = $1 AND k.revoked_at IS NULL AND s.deleted_at IS NULL"
     );

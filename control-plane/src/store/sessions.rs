@@ -13,10 +13,6 @@ use crate::domain::{
 use countersign_identity::{AgentId, RefreshId, Revision, ServiceId, SessionId, Timestamp};
 use sqlx::any::AnyRow;
 
-/// Stands before the hash of a refresh token whose session has a scope. No secret has this hash, so that a control plane of a previous
-/// version, which does not know scopes, refuses the token.
-const NARROWED: &str = "narrowed:";
-
 /// The parameters of a session in [`INSERT_SESSIONS`].
 macro_rules! session_row {
     () => {
@@ -158,7 +154,7 @@ pub async fn insert_tokens(
         [
             token.id.to_string().into(),
             token.session.to_string().into(),
-            secret_text(token).into(),
+            token.secret.to_store().to_owned().into(),
             token.issued_at.micros().into(),
             audience_text(*audience).into(),
             access_expires_at.micros().into(),
@@ -236,40 +232,12 @@ fn session_from_row(row: &AnyRow) -> Result<Session, StoreError> {
     })
 }
 
-/// The hash of the secret as stored.
-fn secret_text(token: &RefreshToken) -> String {
-    let hash = token.secret.to_store();
-    if token.is_narrowed { format!("{NARROWED}{hash}") } else { hash.to_owned() }
-}
-
 fn token_from_row(row: &AnyRow) -> Result<RefreshToken, StoreError> {
-    let stored: String = row::get(row, "secret_hash")?;
-    let (is_narrowed, hash) = stored.strip_prefix(NARROWED).map_or((false, &*stored), |hash| (true, hash));
     Ok(RefreshToken {
         id: row::parse(row, "token_id")?,
         session: row::parse(row, "id")?,
-        is_narrowed,
-        secret: SecretHash::from_store(hash.to_owned()),
+        secret: SecretHash::from_store(row::get(row, "secret_hash")?),
         issued_at: row::timestamp(row, "issued_at")?,
         used_at: row::optional_timestamp(row, "used_at")?,
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use zeroize::Zeroizing;
-
-    /// A control plane of an earlier version compares what is stored with the hash of the secret.
-    #[test]
-    fn earlier_versions_refuse_the_refresh_token_of_a_narrowed_session() {
-        let credential = Credential::new(RefreshId::from_bits(1), Zeroizing::new([1; 32]));
-        let (session, issued_at) = (SessionId::from_bits(2), Timestamp::from_seconds(3));
-        let stored = |is_narrowed| {
-            let (id, secret) = (credential.id(), credential.hash());
-            secret_text(&RefreshToken { id, session, is_narrowed, secret, issued_at, used_at: None })
-        };
-        assert!(SecretHash::from_store(stored(false)).matches(&credential));
-        assert!(!SecretHash::from_store(stored(true)).matches(&credential));
-    }
 }

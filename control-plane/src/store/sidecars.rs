@@ -6,9 +6,7 @@
 use super::{Conn, StoreError, retention, row, statements::statements};
 use crate::domain::{
     page::{ListPage, Page},
-    sidecar::{
-        LastConfirmation, REPORTS_SINCE_VERSION, Sidecar, SidecarIdentity, SidecarInstance, SidecarKey, SidecarProgress,
-    },
+    sidecar::{LastConfirmation, Sidecar, SidecarIdentity, SidecarInstance, SidecarKey, SidecarProgress},
 };
 use countersign_identity::{ApiKeyId, Revision, ServiceId, Timestamp};
 use sqlx::{
@@ -24,7 +22,7 @@ pub const KEPT_AFTER_EXPIRY: Duration = Duration::from_hours(1);
 macro_rules! select_sidecars {
     ($condition:literal) => {
         concat!(
-            "SELECT instance, key_index, key_id, service_id, control_plane_id, address, release, protocol_version, connected_at, \
+            "SELECT instance, key_index, key_id, service_id, control_plane_id, address, release, connected_at, \
              applied_revision, required_revision, applied_at, confirmed_at, ended_at, max_staleness, \
              stream, (SELECT distributed_revision FROM control_planes WHERE id = control_plane_id AND killed_at IS NULL) \
              AS distributed_revision \
@@ -37,7 +35,7 @@ macro_rules! select_sidecars {
 /// Begins to insert rows that stand for several sidecars each.
 macro_rules! insert_merged {
     () => {
-        "INSERT INTO sidecars (instance, key_index, key_id, service_id, control_plane_id, stream, address, release, protocol_version, \
+        "INSERT INTO sidecars (instance, key_index, key_id, service_id, control_plane_id, stream, address, release, \
          connected_at, applied_revision, required_revision, confirmed_at, ended_at, expires_at, max_staleness) "
     };
 }
@@ -58,11 +56,11 @@ statements! { STATEMENTS:
     /// The row of a later stream remains. An earlier stream of the sidecar may have been confirmed, and may have had a longer maximum
     /// staleness.
     RECORD_STREAM = "INSERT INTO sidecars (instance, key_index, key_id, service_id, control_plane_id, stream, address, release, \
-         protocol_version, connected_at, applied_revision, required_revision, applied_at, confirmed_at, max_staleness) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15) \
+         connected_at, applied_revision, required_revision, applied_at, confirmed_at, max_staleness) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14) \
          ON CONFLICT (service_id, instance, key_index) DO UPDATE SET key_id = excluded.key_id, \
          control_plane_id = excluded.control_plane_id, stream = excluded.stream, address = excluded.address, \
-         release = excluded.release, protocol_version = excluded.protocol_version, connected_at = excluded.connected_at, \
+         release = excluded.release, connected_at = excluded.connected_at, \
          applied_revision = excluded.applied_revision, required_revision = excluded.required_revision, \
          applied_at = excluded.applied_at, ended_at = NULL, expires_at = NULL, \
          max_staleness = CASE WHEN sidecars.max_staleness > excluded.max_staleness \
@@ -86,7 +84,7 @@ statements! { STATEMENTS:
     /// The merged row counts as long as the last of the rows that it stands for, and has no revision.
     MERGE_ENDED = concat!(
         insert_merged!(),
-        "SELECT CAST($1 AS TEXT), 0, MAX(key_id), service_id, '', 0, '', '', MAX(protocol_version), MIN(connected_at), 0, \
+        "SELECT CAST($1 AS TEXT), 0, MAX(key_id), service_id, '', 0, '', '', MIN(connected_at), 0, \
          MAX(required_revision), MAX(confirmed_at), MAX(ended_at), MAX(expires_at), MAX(max_staleness) FROM (SELECT * FROM sidecars \
          WHERE service_id = $2 AND ended_at IS NOT NULL AND instance <> $1 ORDER BY ended_at, instance, key_index LIMIT $3 + 0) oldest \
          GROUP BY service_id",
@@ -95,7 +93,7 @@ statements! { STATEMENTS:
     LONGEST_STALENESS = "SELECT CAST(COALESCE(MAX(max_staleness), 0) AS BIGINT) AS longest FROM sidecars";
     RECORD_UNKNOWN = concat!(
         insert_merged!(),
-        "VALUES ($1, 0, $2, $3, '', 0, '', '', $4, $5, 0, 0, $5, $5, $6, $7)",
+        "VALUES ($1, 0, $2, $3, '', 0, '', '', $4, 0, 0, $4, $4, $5, $6)",
         add_to_merged!()
     );
     /// Deletes no row that another transaction has opened, or ended later, since the oldest rows were merged.
@@ -220,13 +218,12 @@ impl RecordedSidecar {
             max_staleness,
             distributed,
         } = self;
-        let reports = identity.protocol_version >= REPORTS_SINCE_VERSION;
         let in_force = if is_open { progress.in_force(distributed.unwrap_or_default()) } else { progress.applied };
         Sidecar {
             identity,
             connected_at,
             is_connected: is_open && distributed.is_some(),
-            in_force: reports.then_some(in_force),
+            in_force,
             applied_at: progress.applied_at,
             confirmed: ended_at.map_or(LastConfirmation::Continuing, LastConfirmation::By),
             last_known_confirmation: confirmed_at,
@@ -251,12 +248,12 @@ pub async fn record(
     record: &NewRecord<'_>,
 ) -> Result<Recorded, StoreError> {
     let NewRecord { identity, connected_at, progress, confirmed_at, max_staleness } = record;
-    let SidecarIdentity { key, api_key, service, address, release, protocol_version } = identity;
+    let SidecarIdentity { key, api_key, service, address, release } = identity;
     let SidecarProgress { applied, required, applied_at } = progress;
     let query = sqlx::query(RECORD_STREAM).bind(key.instance.to_string()).bind(i64::from(key.index));
     let query = query.bind(api_key.to_string());
     let query = query.bind(service.to_string()).bind(control_plane).bind(number).bind(address).bind(release);
-    let query = query.bind(i64::from(*protocol_version)).bind(connected_at.micros()).bind(applied.number());
+    let query = query.bind(connected_at.micros()).bind(applied.number());
     let query = query.bind(required.number()).bind(applied_at.map(Timestamp::micros));
     let query = query.bind(confirmed_at.map(Timestamp::micros)).bind(micros(*max_staleness));
     match query.fetch_optional(conn).await? {
@@ -351,7 +348,7 @@ pub async fn record_unknown(conn: &mut Conn, now: Timestamp, max_staleness: Dura
     let max_staleness = micros(max_staleness).max(longest);
     let query = sqlx::query(RECORD_UNKNOWN).bind(SidecarInstance::MERGED.to_string());
     let query = query.bind(ApiKeyId::from_bits(0).to_string()).bind(OF_ANY_SERVICE.to_string());
-    let query = query.bind(i64::from(REPORTS_SINCE_VERSION)).bind(now.micros());
+    let query = query.bind(now.micros());
     query.bind(now.micros().saturating_add(max_staleness)).bind(max_staleness).execute(conn).await?;
     Ok(())
 }
@@ -480,7 +477,6 @@ fn from_row(row: &AnyRow) -> Result<RecordedSidecar, StoreError> {
             service: row::parse(row, "service_id")?,
             address: row::get(row, "address")?,
             release: row::get(row, "release")?,
-            protocol_version: row::number(row, "protocol_version")?,
         },
         control_plane: row::get(row, "control_plane_id")?,
         stream: row::get(row, "stream")?,

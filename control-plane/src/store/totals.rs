@@ -1,7 +1,7 @@
 //! Totals that are read often, and are therefore kept instead of counted.
 //!
-//! A total is changed in the transaction that changes what it counts. The previous version of Countersign does not change
-//! totals, so each start counts anew, see [`recount`].
+//! A total is changed in the transaction that changes what it counts. Each start counts anew, see [`find_differences`], so that a total
+//! is right again after somebody has changed rows by hand.
 
 use super::{Conn, StoreError, row, statements::statements};
 use crate::domain::{agent::status_text, total::Total};

@@ -1,7 +1,5 @@
 //! The table of agents of public registrations that have not logged in. They are deleted after some time, so that strangers cannot
 //! use up the quota of public registrations for ever.
-//!
-//! A row may be outdated: the previous version of Countersign removes none, and inserts none.
 
 use super::{Conn, StoreError, row, row_lists::RowListStatement, statements::statements};
 use countersign_identity::{AgentId, Timestamp};

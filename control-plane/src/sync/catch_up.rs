@@ -27,9 +27,6 @@ use futures_util::FutureExt as _;
 use std::sync::Arc;
 use tonic::Status;
 
-/// The protocol version since which the floor may rise from page to page of a snapshot.
-const RISING_FLOOR_SINCE_VERSION: u32 = 2;
-
 /// What a sidecar has when it connects.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SidecarState {
@@ -131,7 +128,7 @@ impl Follower {
         let read = async move { read_plan(&store, group, state).await };
         let (plan, position, settings) = self.context.turns.read(group, read).await?;
         (self.known_revision, self.known_floor) = (position.revision, position.floor);
-        self.includes_unbound = settings.accepts_unbound && group.names_by_hash;
+        self.includes_unbound = settings.accepts_unbound;
         Ok((plan, settings))
     }
 
@@ -152,9 +149,7 @@ impl Follower {
         self.stream.status().sends(snapshot.revision);
         while snapshot.cursor < snapshot.revision {
             let ReadPage { page, until, floor, read_at } = self.next_page(PageKind::Snapshot, snapshot.cursor).await?;
-            let may_rise = self.protocol_version >= RISING_FLOOR_SINCE_VERSION;
-            let has_risen = snapshot.floor > Revision::default() && floor > snapshot.floor;
-            if floor > snapshot.revision || (has_risen && !may_rise) {
+            if floor > snapshot.revision {
                 return Err(changes_deleted());
             }
             snapshot.floor = snapshot.floor.max(floor);
@@ -192,8 +187,7 @@ impl Follower {
             return Err(changes_deleted());
         }
         self.known_revision = self.known_revision.max(read_at);
-        let accepts_unbound = page.accepts_unbound.map(|accepts| accepts && self.format.agent_hash_key.is_some());
-        if accepts_unbound == Some(true) && !self.includes_unbound {
+        if page.accepts_unbound == Some(true) && !self.includes_unbound {
             return self.send_new_snapshot().await;
         }
         let last = page.bodies.len().saturating_sub(1);
@@ -202,7 +196,7 @@ impl Follower {
             self.send_delta(body, revision).await?;
         }
         self.set_sent_revision(until);
-        self.includes_unbound = accepts_unbound.unwrap_or(self.includes_unbound);
+        self.includes_unbound = page.accepts_unbound.unwrap_or(self.includes_unbound);
         if page.is_deleted { Err(invalid_key()) } else { Ok(()) }
     }
 
@@ -245,11 +239,7 @@ impl Follower {
     }
 
     pub(super) fn group(&self) -> StreamGroup {
-        StreamGroup {
-            service: self.key.service,
-            owner: OwnerHash::of(&self.key.owner),
-            names_by_hash: self.format.agent_hash_key.is_some(),
-        }
+        StreamGroup { service: self.key.service, owner: OwnerHash::of(&self.key.owner) }
     }
 
     /// Whether the service is deleted.
@@ -263,7 +253,7 @@ impl Follower {
 /// begun to accept unbound tokens since: it did not receive the earlier changes that concern unbound tokens.
 async fn read_plan(
     store: &Store,
-    StreamGroup { service, names_by_hash, owner: _ }: StreamGroup,
+    StreamGroup { service, owner: _ }: StreamGroup,
     SidecarState { revision, partial_snapshot }: SidecarState,
 ) -> Result<(ResumePlan, FeedPosition, ServiceSettings), StoreError> {
     let mut read = store.read().await?;
@@ -272,7 +262,7 @@ async fn read_plan(
     let Some(live) = services::find_live(conn, service).await? else {
         return Ok((ResumePlan::Deletion, position, ServiceSettings::default()));
     };
-    let includes_unbound = live.accepts_unbound && names_by_hash;
+    let includes_unbound = live.accepts_unbound;
     let mut can_resume_at = async |revision| {
         Ok::<_, StoreError>(
             feed::can_resume_at(conn, position, revision).await?

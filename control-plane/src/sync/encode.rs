@@ -28,8 +28,8 @@ pub struct StreamFormat {
     pub service: ServiceId,
     /// Settings of the control plane.
     pub settings: SidecarSettings,
-    /// The key of the hashes that name agents; `None` for a sidecar of the previous version, which needs plain ids.
-    pub agent_hash_key: Option<AgentHashKey>,
+    /// The key of the hashes that name agents.
+    pub agent_hash_key: AgentHashKey,
 }
 
 impl StreamFormat {
@@ -90,26 +90,20 @@ impl StreamFormat {
         let ServiceSettings { accepts_unbound, resource_uris } = settings;
         let SidecarSettings { issuer, max_staleness } = &self.settings;
         v1::ServiceInfo {
+            protocol_version: PROTOCOL_VERSION,
             service_id: self.service.to_string(),
             issuer: issuer.clone(),
-            // Without hashes, changes that concern unbound tokens are not sent, so the sidecar must refuse such tokens.
-            accepts_unbound_tokens: *accepts_unbound && self.agent_hash_key.is_some(),
+            accepts_unbound_tokens: *accepts_unbound,
             max_staleness_seconds: u32::try_from(max_staleness.as_secs()).unwrap_or(u32::MAX),
-            agent_hash_key: self.agent_hash_key.as_ref().map_or_else(Vec::new, |key| key.as_bytes().to_vec()),
-            protocol_version: PROTOCOL_VERSION,
+            agent_hash_key: self.agent_hash_key.as_bytes().to_vec(),
             resource_uris: resource_uris.iter().map(|uri| uri.as_str().to_owned()).collect(),
         }
     }
 
     fn agent_message(&self, agent: AgentId, changes: AgentChanges) -> v1::AgentChanges {
         let AgentChanges { roles, trust, status } = changes;
-        let (agent_id, agent_hash) = match &self.agent_hash_key {
-            Some(key) => (String::new(), key.hash(agent).to_bytes().to_vec()),
-            None => (agent.to_string(), Vec::new()),
-        };
         v1::AgentChanges {
-            agent_id,
-            agent_hash,
+            agent_hash: self.agent_hash_key.hash(agent).to_bytes().to_vec(),
             roles: roles.map(|facet| v1::RolesFacet {
                 revision: facet.revision.number(),
                 grants: facet.value.into_iter().map(role_grant_message).collect(),

@@ -21,10 +21,12 @@ use crate::{
 };
 use countersign_identity::{Revision, Timestamp};
 use countersign_proto::{
+    PROTOCOL_VERSION,
     encoded::EncodedResponse,
     v1::{self, FollowRequest, Hello, follow_request::Message as RequestMessage},
 };
 use std::{
+    cmp::Ordering,
     collections::VecDeque,
     net::SocketAddr,
     sync::{Arc, Weak},
@@ -39,12 +41,6 @@ use tonic::{Status, Streaming};
 /// Timeout for the `Hello` message of a sidecar, and for space in the queue of messages to a slow sidecar.
 const FOLLOWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The protocol version since which sidecars understand hashes of agent ids.
-const HASHES_SINCE_VERSION: u32 = 1;
-
-/// The protocol version since which sidecars compare checksums of their views.
-const VIEW_CHECKS_SINCE_VERSION: u32 = 3;
-
 /// Maximum number of pongs that wait.
 const MAX_PENDING_PONGS: usize = 16;
 
@@ -56,7 +52,6 @@ pub(super) struct Follower {
     pub(super) context: Arc<SyncContext>,
     pub(super) key: ServiceKey,
     pub(super) format: Arc<StreamFormat>,
-    pub(super) protocol_version: u32,
     sender: MessageSender,
     /// When the API key, and whether the sidecar is silent, is checked again.
     pub(super) key_check: Interval,
@@ -125,9 +120,8 @@ impl AcceptedStream {
         };
         let Self { context, key, permit, peer, sender } = self;
         let (state, new) = parse_hello(hello, &key, peer, context.settings.max_staleness)?;
-        let (protocol_version, stream) = (new.protocol_version, context.sidecars.open(new));
-        let agent_hash_key =
-            (protocol_version >= HASHES_SINCE_VERSION).then(|| context.agent_hash_secret.key_of(key.service));
+        let stream = context.sidecars.open(new);
+        let agent_hash_key = context.agent_hash_secret.key_of(key.service);
         let format =
             Arc::new(StreamFormat { service: key.service, settings: context.settings.clone(), agent_hash_key });
         let none = Revision::default();
@@ -138,7 +132,6 @@ impl AcceptedStream {
             context,
             key,
             format,
-            protocol_version,
             sender,
             key_check,
             includes_unbound: false,
@@ -243,7 +236,7 @@ impl Follower {
         }
         let included_unbound = self.includes_unbound;
         if let Some(accepts_unbound) = changes.accepts_unbound() {
-            self.includes_unbound = accepts_unbound && self.format.agent_hash_key.is_some();
+            self.includes_unbound = accepts_unbound;
             subscription.set_receives_unbound(self.includes_unbound);
         }
         if self.includes_unbound && !included_unbound {
@@ -362,12 +355,10 @@ impl Follower {
         Ok(false)
     }
 
-    /// Begins to wait for the next checksum, if the sidecar can compare it.
+    /// Begins to wait for the next checksum.
     fn await_view_check(&mut self) {
-        if self.protocol_version >= VIEW_CHECKS_SINCE_VERSION {
-            let data = CheckedData { group: self.group(), includes_unbound: self.includes_unbound };
-            self.view_checks.key_checked(&self.context.view_checks, data);
-        }
+        let data = CheckedData { group: self.group(), includes_unbound: self.includes_unbound };
+        self.view_checks.key_checked(&self.context.view_checks, data);
     }
 
     /// Sends a checksum if the sidecar has exactly its data: everything up to its revision was sent, and nothing later about the
@@ -417,25 +408,27 @@ fn parse_hello(
     max_staleness: Duration,
 ) -> Result<(SidecarState, NewStream), Status> {
     let Hello {
-        revision,
         protocol_version,
-        partial_snapshot,
         instance,
         release,
-        probe,
-        previous_instance,
-        applied_revision,
-        stream_number,
         key_index,
+        stream_number,
+        probe,
+        revision,
+        applied_revision,
+        partial_snapshot,
+        previous_instance,
     } = hello;
+    if protocol_version != PROTOCOL_VERSION {
+        return Err(other_version(protocol_version));
+    }
     let state = SidecarState { revision: Revision::new(revision), partial_snapshot };
     let new = NewStream {
-        instance: parse_instance(&instance)?,
+        instance: parse_instance(&instance)?.ok_or_else(|| Status::invalid_argument("an instance is required"))?,
         key: key.id,
         service: key.service,
         address: SocketAddr::new(peer.ip().to_canonical(), peer.port()).to_string(),
         release,
-        protocol_version,
         revision: state.revision,
         applied: Revision::new(applied_revision),
         key_index,
@@ -445,6 +438,17 @@ fn parse_hello(
         max_staleness,
     };
     Ok((state, new))
+}
+
+/// The gRPC status for a sidecar that speaks another version of the protocol.
+fn other_version(version: u32) -> Status {
+    let advice = match version.cmp(&PROTOCOL_VERSION) {
+        Ordering::Less => "upgrade the sidecar",
+        Ordering::Equal | Ordering::Greater => "upgrade the control plane",
+    };
+    Status::failed_precondition(format!(
+        "the sidecar speaks version {version} of the sync protocol, the control plane version {PROTOCOL_VERSION}: {advice}"
+    ))
 }
 
 fn parse_instance(bytes: &[u8]) -> Result<Option<SidecarInstance>, Status> {

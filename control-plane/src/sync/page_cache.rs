@@ -134,8 +134,8 @@ impl PageSource {
         self.turns.read(group, read).await
     }
 
-    pub(super) fn format(&self, StreamGroup { service, names_by_hash, owner: _ }: StreamGroup) -> StreamFormat {
-        let agent_hash_key = names_by_hash.then(|| self.agent_hash_secret.key_of(service));
+    pub(super) fn format(&self, StreamGroup { service, owner: _ }: StreamGroup) -> StreamFormat {
+        let agent_hash_key = self.agent_hash_secret.key_of(service);
         StreamFormat { service, settings: self.settings.clone(), agent_hash_key }
     }
 }

@@ -45,8 +45,6 @@ pub struct StreamGroup {
     pub service: ServiceId,
     /// The owner of the service.
     pub owner: OwnerHash,
-    /// Whether agents are named by hashes. Changes that concern unbound tokens are never sent with plain ids.
-    pub names_by_hash: bool,
 }
 
 /// Which pages are read.
@@ -186,7 +184,7 @@ pub async fn read_header(store: &Store, group: StreamGroup) -> Result<SnapshotHe
     let conn = read.conn();
     let position = feed::position(conn).await?;
     let changes = read_service(conn, group.service).await?;
-    let includes_unbound = group.names_by_hash && changes.accepts_unbound() == Some(true);
+    let includes_unbound = changes.accepts_unbound() == Some(true);
     Ok(SnapshotHeader { position, includes_unbound, is_deleted: changes.is_deleted, changes })
 }
 

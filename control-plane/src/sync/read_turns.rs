@@ -58,7 +58,7 @@ mod tests {
     async fn turn_lasts_until_the_read_ends_also_without_its_stream() {
         let (turns, (sender, receiver)) = (ReadTurns::new(), oneshot::channel());
         let (owner, service) = (OwnerHash::for_tests(1), ServiceId::from_bits(1));
-        let group = StreamGroup { service, owner, names_by_hash: true };
+        let group = StreamGroup { service, owner };
         let read = async {
             let _closed: Result<(), _> = receiver.await;
             Ok(())

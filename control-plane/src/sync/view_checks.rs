@@ -11,18 +11,17 @@ use super::{
     page_reader::{self, StreamGroup},
 };
 use crate::{
-    domain::change::{Change, Recipients, RevisionRange},
+    domain::change::RevisionRange,
     store::{
         Store, StoreError,
-        changed_data::{self, ChangedData, ReadLimit},
+        changed_data::{self, ReadLimit},
         changed_roles,
         feed::{self, RecipientFilter},
     },
 };
 use countersign_identity::{
     AgentHash, AgentHashKey, AgentId, ChecksumRevocation, ChecksumScope, ChecksumSettings, Revision, Timestamp,
-    ViewChecksum,
-    view_checksum::{CHECKSUM_LEN, CHECKSUM_VERSION},
+    ViewChecksum, view_checksum::CHECKSUM_LEN,
 };
 use countersign_proto::v1::ViewCheck;
 use moka::future::Cache;
@@ -74,7 +73,6 @@ impl ServiceChecksum {
     pub(super) fn message(&self, data_revision: Revision) -> ViewCheck {
         let ChecksumScope { floor, time, without_roles } = &self.scope;
         ViewCheck {
-            checksum_version: CHECKSUM_VERSION,
             revision: data_revision.number(),
             floor: floor.number(),
             time_micros: time.micros(),
@@ -166,14 +164,12 @@ async fn read(
     (data, number): (CheckedData, u64),
     format: &StreamFormat,
 ) -> Result<Option<ServiceChecksum>, StoreError> {
-    let CheckedData { group: StreamGroup { service, names_by_hash, owner: _ }, includes_unbound } = data;
-    let Some(agent_hash_key) = &format.agent_hash_key else { return Ok(None) };
+    let CheckedData { group: StreamGroup { service, owner: _ }, includes_unbound } = data;
     let mut read = store.read().await?;
     let conn = read.conn();
     let position = feed::position(conn).await?;
     let header = page_reader::read_service(conn, service).await?;
-    let accepts_unbound = header.accepts_unbound() == Some(true) && names_by_hash;
-    if header.is_deleted || accepts_unbound != includes_unbound {
+    if header.is_deleted || (header.accepts_unbound() == Some(true)) != includes_unbound {
         return Ok(None);
     }
     // Sidecars of a service that no longer accepts unbound tokens still have changes that concern such tokens.
@@ -183,7 +179,7 @@ async fn read(
     let range = RevisionRange { since: position.floor, until: position.revision };
     let filter = RecipientFilter { service, includes_unbound };
     let range_data = changed_data::read(conn, range, Some(filter), ReadLimit::entries(MAX_CHANGES)).await?;
-    if range_data.until < position.revision || range_data.changes.iter().any(is_of_varying_content) {
+    if range_data.until < position.revision {
         return Ok(None);
     }
     let changes = page_reader::read_content(conn, range_data.changes, PageKind::Snapshot).await?;
@@ -195,17 +191,10 @@ async fn read(
     }
     // A grant that was deleted some time after its end had ended at the time of an earlier revision.
     let time = store.now().max(Timestamp::from_micros(position.revision.number()));
-    let without_roles = hashes(&deleted, agent_hash_key);
+    let without_roles = hashes(&deleted, &format.agent_hash_key);
     let scope = ChecksumScope { floor: position.floor, time, without_roles };
-    let checksum = checksum(&scope, format, (&header, &changes), agent_hash_key);
+    let checksum = checksum(&scope, format, (&header, &changes));
     Ok(Some(ServiceChecksum { number, revision: position.revision, data, scope, checksum }))
-}
-
-/// Whether the content of a change may differ from what was sent, although it did not change for the service: an entry for all
-/// services does not contain the state of its agent, and a later one may have other recipients.
-const fn is_of_varying_content(data: &ChangedData) -> bool {
-    matches!(data.entry.recipients, Recipients::AllServices)
-        && matches!(data.entry.change, Change::Trust(_) | Change::Status(_))
 }
 
 fn hashes(agents: &[AgentId], key: &AgentHashKey) -> HashSet<AgentHash> {
@@ -216,14 +205,14 @@ fn checksum(
     scope: &ChecksumScope,
     format: &StreamFormat,
     (header, changes): (&Changes, &Changes),
-    agent_hash_key: &AgentHashKey,
 ) -> [u8; CHECKSUM_LEN] {
+    let agent_hash_key = &format.agent_hash_key;
     let settings = ChecksumSettings {
         service: format.service,
         issuer: &format.settings.issuer,
         accepts_unbound: header.accepts_unbound() == Some(true),
         max_staleness_seconds: format.settings.max_staleness.as_secs().min(u32::MAX.into()),
-        agent_hash_key: Some(agent_hash_key),
+        agent_hash_key,
     };
     let definitions = header.definitions.iter().flat_map(Definitions::roles);
     let mut checksum = ViewChecksum::new(scope, settings, definitions);

@@ -10,7 +10,7 @@ use crate::{
     response::HeaderNames,
     view::{ApiKeyIndex, Confirmation, ServiceSettings, Snapshot, View},
 };
-use countersign_identity::{KeySet, Revision, Timestamp};
+use countersign_identity::{AgentHashKey, KeySet, Revision, Timestamp};
 use countersign_proto::envoy::{
     config::core::v3::{HeaderMap, HeaderValue},
     service::auth::v3::{
@@ -55,7 +55,7 @@ fn view() -> Arc<View> {
             issuer: ISSUER.into(),
             accepts_unbound: true,
             max_staleness: Duration::from_mins(1),
-            agent_hash_key: None,
+            agent_hash_key: AgentHashKey::from_bytes(&[7; 32]).unwrap(),
             resources: crate::view::Resources::default(),
         },
         keys: KeySet::from_points([TestIssuer::new(1).public_point()]).unwrap(),

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     metrics::CopyRejection,
     sync::{
-        INSTANCE_LEN, Instance,
+        INSTANCE_LEN, Instance, MessageError,
         pages::{ViewOfPages, pages_of},
     },
     view::View,
@@ -32,7 +32,7 @@ use std::{
 const MAGIC: &[u8; 8] = b"CSGNVIEW";
 
 /// The version of the format.
-const VERSION: u32 = 2;
+const VERSION: u32 = 1;
 
 const CHECKSUM_LEN: usize = 32;
 
@@ -254,9 +254,16 @@ fn read_file(
     let (contact, _) = read_origin(&mut reader)?;
     let mut view = ViewOfPages::new(staleness_limit);
     while let Some(page) = read_page(&mut reader).map_err(|error| rejection_of(&error))? {
-        view.add(page).map_err(|_| CopyRejection::Corrupt)?;
+        view.add(page).map_err(|error| rejection_of_page(&error))?;
     }
     Ok(StoredView { view: view.finish().map_err(|_| CopyRejection::Corrupt)?, contact })
+}
+
+fn rejection_of_page(error: &MessageError) -> CopyRejection {
+    match error {
+        MessageError::OtherProtocolVersion(_) => CopyRejection::UnknownVersion,
+        _ => CopyRejection::Corrupt,
+    }
 }
 
 /// The salt and the length of the sealed part.

@@ -8,9 +8,9 @@ use crate::{
     sync::{Instance, pages::ViewOfPages},
     view::{Confirmation, RestoredContact, ServerClock, View},
 };
-use countersign_identity::{AgentId, Revision, ServiceId, SessionId, Timestamp, TokenId};
+use countersign_identity::{Revision, ServiceId, SessionId, Timestamp, TokenId};
 use countersign_process::{BootId, Clock, SystemRng};
-use countersign_proto::v1;
+use countersign_proto::{PROTOCOL_VERSION, v1};
 use std::{fs, path::PathBuf, time::Duration};
 use tempfile::TempDir;
 
@@ -45,16 +45,10 @@ fn key(api_key: &[u8]) -> CopyKey {
     CopyKey::derive(api_key).unwrap()
 }
 
-fn agent(number: u32, agent_hash_key: &[u8]) -> v1::AgentChanges {
-    let id = u128::from(number);
-    let (agent_hash, agent_id) = match agent_hash_key {
-        [] => (vec![], AgentId::from_bits(id).to_string()),
-        _ => (id.to_be_bytes().to_vec(), String::new()),
-    };
+fn agent(number: u32) -> v1::AgentChanges {
     let role_id = countersign_identity::RoleId::from_bits(3).to_string();
     v1::AgentChanges {
-        agent_hash,
-        agent_id,
+        agent_hash: u128::from(number).to_be_bytes().to_vec(),
         roles: Some(v1::RolesFacet { revision: 20, grants: vec![v1::RoleGrant { role_id, until: Some(-7) }] }),
         trust: number.is_multiple_of(2).then_some(v1::TrustFacet { revision: 21, hundredths: 6250 }),
         status: number.is_multiple_of(3).then_some(v1::StatusFacet {
@@ -66,7 +60,7 @@ fn agent(number: u32, agent_hash_key: &[u8]) -> v1::AgentChanges {
 }
 
 /// The page of a snapshot with all kinds of data.
-fn snapshot(agents: u32, agent_hash_key: &[u8]) -> v1::SnapshotPage {
+fn snapshot(agents: u32) -> v1::SnapshotPage {
     use v1::revocation::Subject;
     let subjects =
         [Subject::TokenId(TokenId::from_bits(8).to_string()), Subject::SessionId(SessionId::from_bits(9).to_string())];
@@ -79,8 +73,8 @@ fn snapshot(agents: u32, agent_hash_key: &[u8]) -> v1::SnapshotPage {
             issuer: "https://issuer.test".into(),
             accepts_unbound_tokens: true,
             max_staleness_seconds: 60,
-            agent_hash_key: agent_hash_key.to_vec(),
-            protocol_version: 0,
+            agent_hash_key: vec![7; 32],
+            protocol_version: PROTOCOL_VERSION,
             resource_uris: vec![],
         }),
         keys: Some(v1::Keys { points: vec![point] }),
@@ -92,16 +86,16 @@ fn snapshot(agents: u32, agent_hash_key: &[u8]) -> v1::SnapshotPage {
                 created_revision: 4,
             }],
         }),
-        agents: (0..agents).map(|number| agent(number, agent_hash_key)).collect(),
+        agents: (0..agents).map(agent).collect(),
         revocations: subjects.map(|subject| v1::Revocation { revision: 23, subject: Some(subject) }).into(),
         last: true,
         cursor: 0,
     }
 }
 
-fn confirmed_view(agents: u32, agent_hash_key: &[u8]) -> View {
+fn confirmed_view(agents: u32) -> View {
     let mut view = ViewOfPages::new(None);
-    view.add(snapshot(agents, agent_hash_key)).unwrap();
+    view.add(snapshot(agents)).unwrap();
     let since_boot = CLOCK.since_boot();
     view.finish().unwrap().confirm(Confirmation {
         revision: Revision::new(31),
@@ -120,7 +114,7 @@ fn content(view: &View) -> Vec<v1::SnapshotPage> {
         all.revocations.extend(page.revocations);
         all.last = page.last;
     }
-    all.agents.sort_by_key(|agent| (agent.agent_hash.clone(), agent.agent_id.clone()));
+    all.agents.sort_by_key(|agent| agent.agent_hash.clone());
     all.revocations.sort_by_key(|revocation| format!("{revocation:?}"));
     vec![all]
 }
@@ -136,7 +130,7 @@ impl Fixture {
         let folder = tempfile::tempdir().unwrap();
         let directory = CopyDirectory::lock(&folder.path().join("copies"), &FIRST_LOCK).unwrap();
         directory.prepare(&[]).unwrap();
-        let view = confirmed_view(agents, &[7; 32]);
+        let view = confirmed_view(agents);
         let contact = Contact::of(&view, &CLOCK).unwrap();
         directory.write(&key(KEY), &view, (contact, INSTANCE), &SystemRng).unwrap();
         let path = directory.path_of(&key(KEY));
@@ -154,9 +148,9 @@ impl Fixture {
 
 #[test]
 fn copy_contains_the_whole_view() {
-    for (agents, agent_hash_key) in [(0, vec![7; 32]), (7, vec![7; 32]), (7, vec![]), (2500, vec![7; 32])] {
+    for agents in [0, 7, 2500] {
         let fixture = Fixture::new(0);
-        let view = confirmed_view(agents, &agent_hash_key);
+        let view = confirmed_view(agents);
         let contact = Contact::of(&view, &CLOCK).unwrap();
         fixture.directory.write(&key(KEY), &view, (contact, INSTANCE), &SystemRng).unwrap();
         let restored = fixture.restore(CLOCK).unwrap();
@@ -253,7 +247,7 @@ fn copy_of_another_key_or_version_is_rejected() {
     let forged = forge_header(&bytes, |bytes| bytes[12..28].copy_from_slice(&other.id()));
     fs::write(fixture.directory.path_of(&other), forged).unwrap();
     assert_eq!(fixture.directory.open(&other, None).unwrap_err(), CopyRejection::Corrupt);
-    fs::write(&fixture.path, forge_header(&bytes, |bytes| bytes[11] = 1)).unwrap();
+    fs::write(&fixture.path, forge_header(&bytes, |bytes| bytes[11] = 2)).unwrap();
     assert_eq!(fixture.open().unwrap_err(), CopyRejection::UnknownVersion);
     assert_eq!(fixture.directory.ended_writer_of(&key(KEY)), None);
 }

@@ -34,7 +34,7 @@ fn unconfirmed_view() -> View {
         issuer: ISSUER.into(),
         accepts_unbound: false,
         max_staleness: Duration::from_mins(1),
-        agent_hash_key: Some(agent_hash_key()),
+        agent_hash_key: agent_hash_key(),
         resources: crate::view::Resources::default(),
     };
     let snapshot = Snapshot {

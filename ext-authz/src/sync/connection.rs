@@ -91,6 +91,11 @@ impl StreamError {
         }
     }
 
+    /// Whether the control plane at the address speaks another version of the protocol.
+    pub const fn is_other_version(&self) -> bool {
+        matches!(self, Self::InvalidMessage(MessageError::OtherProtocolVersion(_)))
+    }
+
     /// Whether the address serves older data than the view, or the data of another deployment.
     pub const fn is_other_data(&self) -> bool {
         matches!(self, Self::InvalidMessage(MessageError::OlderThanView | MessageError::OtherDeployment))
@@ -140,16 +145,14 @@ impl SyncConnection {
 
     /// The client decides with the view of the stream from now on, so its data is reported.
     pub fn published(&mut self, state: &StreamState) {
-        if state.accepts_reports() {
-            self.requests.published(state.data());
-        }
+        self.requests.published(state.data());
     }
 
     /// Tells the control plane that the client decides no more. A client that leaves a copy on disk cannot tell that, because a
     /// process that starts from the copy decides again.
-    pub async fn leave(self, state: &StreamState) {
+    pub async fn leave(self) {
         let Self { requests, mut responses, ping_timer: _, clock: _ } = self;
-        if !state.accepts_reports() || requests.on_disk().is_some() {
+        if requests.on_disk().is_some() {
             return;
         }
         let leave = async {

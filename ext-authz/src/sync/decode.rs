@@ -10,7 +10,7 @@ use countersign_identity::{
     AgentChanges, AgentHash, AgentHashKey, AgentStatus, KeySet, Permission, Revision, RoleDefinition, RoleGrant,
     RoleName, RoleTable, StatusWithCutoff, Timestamp, TrustScore, Versioned,
 };
-use countersign_proto::v1::{self, follow_response::Message};
+use countersign_proto::{PROTOCOL_VERSION, v1};
 use std::{collections::HashSet, str::FromStr, time::Duration};
 
 pub use view_check::{ReceivedChecksum, parse_view_check};
@@ -34,6 +34,12 @@ pub enum MessageError {
     /// The sync message is not allowed after the previous messages.
     #[error("{0}")]
     OutOfOrder(&'static str),
+    /// The control plane speaks another version of the sync protocol.
+    #[error(
+        "the control plane speaks version {0} of the sync protocol, the sidecar version {PROTOCOL_VERSION}: upgrade the {older}",
+        older = if *.0 < PROTOCOL_VERSION { "control plane" } else { "sidecar" }
+    )]
+    OtherProtocolVersion(u32),
     /// The control plane hashes agent ids under another key than that of the view, so a delta cannot be applied.
     #[error("the agent hash key is not that of the view; a snapshot is needed")]
     AgentHashKeyChanged,
@@ -45,27 +51,6 @@ pub enum MessageError {
     /// Another address of the control plane than that of the view offers the data of another deployment.
     #[error("this address belongs to another deployment than the view: the issuer or the agent hash key differs")]
     OtherDeployment,
-}
-
-/// How the messages of a stream name agents.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AgentNaming {
-    /// By hashes of their ids.
-    Hash,
-    /// By their ids, as the previous version of the control plane does.
-    PlainId,
-}
-
-impl AgentNaming {
-    /// The naming in a stream with these settings.
-    pub const fn of(settings: &ServiceSettings) -> Self {
-        if settings.agent_hash_key.is_some() { Self::Hash } else { Self::PlainId }
-    }
-
-    /// The naming in a snapshot with this header.
-    pub const fn of_message(info: &v1::ServiceInfo) -> Self {
-        if info.agent_hash_key.is_empty() { Self::PlainId } else { Self::Hash }
-    }
 }
 
 type Result<T> = std::result::Result<T, MessageError>;
@@ -81,8 +66,8 @@ pub struct ParsedPage {
     pub revision: Revision,
     /// The revision floor when the page was read: changes up to the floor may be missing.
     pub floor: Revision,
-    /// The pages up to this one contain all changes up to this revision, if the control plane sends it.
-    pub cursor: Option<Revision>,
+    /// The pages up to this one contain all changes up to this revision.
+    pub cursor: Revision,
     /// The parts that only the first page of a stream contains.
     pub header: Option<PageHeader>,
     /// The changes of agents that have a revision above `floor`.
@@ -113,19 +98,9 @@ pub struct SnapshotHeader {
     pub roles: RoleTable,
 }
 
-/// The version of the protocol that the control plane implements at the other end of a stream, if the message says it.
-pub fn server_version(message: &Message) -> Option<u32> {
-    let info = match message {
-        Message::Snapshot(page) => page.info.as_ref(),
-        Message::Delta(delta) => delta.info.as_ref(),
-        Message::Pong(_) | Message::ViewCheck(_) => None,
-    };
-    info.map(|info| info.protocol_version)
-}
-
 /// Parses a page of a snapshot.
-pub fn parse_page(message: v1::SnapshotPage, naming: AgentNaming) -> Result<ParsedPage> {
-    let v1::SnapshotPage { revision, floor, info, keys, roles, agents, revocations, last, cursor } = message;
+pub fn parse_page(message: v1::SnapshotPage) -> Result<ParsedPage> {
+    let v1::SnapshotPage { revision, floor, cursor, last, info, keys, roles, agents, revocations } = message;
     let header = match (info, keys, roles) {
         (Some(info), None, None) => Some(PageHeader::Continued(parse_service_settings(info)?)),
         (Some(info), keys, roles) => Some(PageHeader::New(SnapshotHeader {
@@ -139,23 +114,23 @@ pub fn parse_page(message: v1::SnapshotPage, naming: AgentNaming) -> Result<Pars
     Ok(ParsedPage {
         revision: parse_revision("revision", revision)?,
         floor: Revision::new(floor),
-        cursor: if cursor == 0 { None } else { Some(parse_revision("cursor", cursor)?) },
+        cursor: parse_revision("cursor", cursor)?,
         header,
-        agents: parse_all_agent_changes(agents, naming)?,
+        agents: parse_all_agent_changes(agents)?,
         revocations: parse_revocations(revocations)?,
         last,
     })
 }
 
 /// Parses a delta.
-pub fn parse_delta(message: v1::Delta, naming: AgentNaming) -> Result<Delta> {
+pub fn parse_delta(message: v1::Delta) -> Result<Delta> {
     let v1::Delta { revision, info, keys, roles, agents, revocations } = message;
     Ok(Delta {
         revision: parse_revision("revision", revision)?,
         settings: info.map(parse_service_settings).transpose()?,
         keys: keys.map(parse_key_set).transpose()?,
         roles: roles.map(parse_role_table).transpose()?,
-        agents: parse_all_agent_changes(agents, naming)?,
+        agents: parse_all_agent_changes(agents)?,
         revocations: parse_revocations(revocations)?,
     })
 }
@@ -174,15 +149,17 @@ where
 
 fn parse_service_settings(message: v1::ServiceInfo) -> Result<ServiceSettings> {
     let v1::ServiceInfo {
+        protocol_version,
         service_id,
         issuer,
         accepts_unbound_tokens,
         max_staleness_seconds,
         agent_hash_key,
-        // The version belongs to the stream and not to the service, see [`server_version`].
-        protocol_version: _,
         resource_uris,
     } = message;
+    if protocol_version != PROTOCOL_VERSION {
+        return Err(MessageError::OtherProtocolVersion(protocol_version));
+    }
     if issuer.is_empty() {
         return Err(MessageError::Missing("issuer"));
     }
@@ -200,9 +177,9 @@ fn parse_service_settings(message: v1::ServiceInfo) -> Result<ServiceSettings> {
     })
 }
 
-fn parse_agent_hash_key(bytes: &[u8]) -> Result<Option<AgentHashKey>> {
+fn parse_agent_hash_key(bytes: &[u8]) -> Result<AgentHashKey> {
     let invalid_length = || invalid("agent_hash_key", &format!("{} bytes", bytes.len()), "is not a key");
-    if bytes.is_empty() { Ok(None) } else { AgentHashKey::from_bytes(bytes).map(Some).ok_or_else(invalid_length) }
+    AgentHashKey::from_bytes(bytes).ok_or_else(invalid_length)
 }
 
 fn parse_key_set(message: v1::Keys) -> Result<KeySet> {
@@ -235,26 +212,19 @@ fn parse_role(message: v1::Role) -> Result<RoleDefinition> {
     })
 }
 
-fn parse_all_agent_changes(
-    messages: Vec<v1::AgentChanges>,
-    naming: AgentNaming,
-) -> Result<Vec<(AgentHash, AgentChanges)>> {
-    messages.into_iter().map(|message| parse_agent_changes(message, naming)).collect()
+fn parse_all_agent_changes(messages: Vec<v1::AgentChanges>) -> Result<Vec<(AgentHash, AgentChanges)>> {
+    messages.into_iter().map(parse_agent_changes).collect()
 }
 
-fn parse_agent_changes(message: v1::AgentChanges, naming: AgentNaming) -> Result<(AgentHash, AgentChanges)> {
-    let v1::AgentChanges { agent_id, roles, trust, status, agent_hash } = message;
+fn parse_agent_changes(message: v1::AgentChanges) -> Result<(AgentHash, AgentChanges)> {
+    let v1::AgentChanges { agent_hash, roles, trust, status } = message;
     let changes = AgentChanges {
         roles: roles.map(parse_roles_facet).transpose()?,
         trust: trust.map(parse_trust_facet).transpose()?,
         status: status.map(parse_status_facet).transpose()?,
     };
-    let agent = match naming {
-        AgentNaming::Hash => AgentHash::from_bytes(&agent_hash)
-            .ok_or_else(|| invalid("agent_hash", &format!("{} bytes", agent_hash.len()), "is not a hash"))?,
-        AgentNaming::PlainId => AgentHash::from_plain_id(parse_id("agent_id", &agent_id)?),
-    };
-    Ok((agent, changes))
+    let invalid_length = || invalid("agent_hash", &format!("{} bytes", agent_hash.len()), "is not a hash");
+    Ok((AgentHash::from_bytes(&agent_hash).ok_or_else(invalid_length)?, changes))
 }
 
 fn parse_roles_facet(message: v1::RolesFacet) -> Result<Versioned<Vec<RoleGrant>>> {
@@ -304,7 +274,7 @@ fn parse_revocation(message: v1::Revocation) -> Result<Revocation> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use countersign_identity::{AgentId, RoleId, ServiceId, SessionId};
+    use countersign_identity::{RoleId, ServiceId, SessionId};
 
     fn info() -> v1::ServiceInfo {
         v1::ServiceInfo {
@@ -313,7 +283,7 @@ mod tests {
             accepts_unbound_tokens: true,
             max_staleness_seconds: 60,
             agent_hash_key: vec![7; 32],
-            protocol_version: 3,
+            protocol_version: PROTOCOL_VERSION,
             resource_uris: vec![],
         }
     }
@@ -333,7 +303,6 @@ mod tests {
                 }],
             }),
             agents: vec![v1::AgentChanges {
-                agent_id: String::new(),
                 agent_hash: vec![9; 16],
                 roles: Some(v1::RolesFacet { revision: 5, grants: vec![v1::RoleGrant { role_id, until: Some(7) }] }),
                 trust: Some(v1::TrustFacet { revision: 6, hundredths: 6250 }),
@@ -348,11 +317,11 @@ mod tests {
 
     #[test]
     fn parse_delta_parses_every_part() {
-        let parsed = parse_delta(valid_delta(), AgentNaming::Hash).unwrap();
+        let parsed = parse_delta(valid_delta()).unwrap();
         assert_eq!(parsed.revision, Revision::new(9));
         let settings = parsed.settings.unwrap();
         assert_eq!(settings.max_staleness, Duration::from_mins(1));
-        assert_eq!(settings.agent_hash_key, AgentHashKey::from_bytes(&[7; 32]));
+        assert_eq!(Some(settings.agent_hash_key), AgentHashKey::from_bytes(&[7; 32]));
         assert!(parsed.roles.unwrap().get(RoleId::from_bits(3)).is_some());
         let (agent, changes) = &parsed.agents[0];
         assert_eq!(Some(*agent), AgentHash::from_bytes(&[9; 16]));
@@ -365,7 +334,7 @@ mod tests {
     #[test]
     fn parse_delta_refuses_a_message_with_one_invalid_part() {
         type Corruption = fn(&mut v1::Delta);
-        let corruptions: [(&str, Corruption); 17] = [
+        let corruptions: [(&str, Corruption); 18] = [
             ("revision", |delta| delta.revision = -1),
             ("max_staleness_seconds", |delta| delta.info.as_mut().unwrap().max_staleness_seconds = 0),
             ("service_id", |delta| delta.info.as_mut().unwrap().service_id.clear()),
@@ -382,6 +351,7 @@ mod tests {
                 roles.push(v1::Role { name: "writer".into(), ..roles[0].clone() });
             }),
             ("agent_hash_key", |delta| delta.info.as_mut().unwrap().agent_hash_key.push(1)),
+            ("agent_hash_key", |delta| delta.info.as_mut().unwrap().agent_hash_key.clear()),
             ("agent_hash", |delta| delta.agents[0].agent_hash.truncate(15)),
             ("agent_hash", |delta| delta.agents[0].agent_hash.clear()),
             ("role_id", |delta| delta.agents[0].roles.as_mut().unwrap().grants[0].role_id.clear()),
@@ -393,23 +363,26 @@ mod tests {
         for (part, corrupt) in corruptions {
             let mut message = valid_delta();
             corrupt(&mut message);
-            let error = parse_delta(message, AgentNaming::Hash).unwrap_err().to_string();
+            let error = parse_delta(message).unwrap_err().to_string();
             assert!(error.starts_with(part), "{part}: {error}");
         }
     }
 
     #[test]
-    fn streams_without_hash_key_name_agents_by_id() {
-        let mut delta = valid_delta();
-        assert!(parse_delta(delta.clone(), AgentNaming::PlainId).unwrap_err().to_string().starts_with("agent_id"));
-        delta.agents[0].agent_id = AgentId::from_bits(2).to_string();
-        let parsed = parse_delta(delta, AgentNaming::PlainId).unwrap();
-        assert_eq!(parsed.agents[0].0, AgentHash::from_plain_id(AgentId::from_bits(2)));
+    fn data_in_another_version_of_the_protocol_is_refused_with_both_versions_and_advice() {
+        for (version, advice) in [(0, "upgrade the control plane"), (2, "upgrade the sidecar")] {
+            let mut message = valid_delta();
+            message.info.as_mut().unwrap().protocol_version = version;
+            let error = parse_delta(message).unwrap_err();
+            assert_eq!(error, MessageError::OtherProtocolVersion(version));
+            let text = error.to_string();
+            let expected = [format!("version {version}"), format!("version {PROTOCOL_VERSION}"), advice.to_owned()];
+            assert!(expected.iter().all(|expected| text.contains(expected)), "{text}");
+        }
     }
 
     #[test]
     fn parse_page_refuses_an_incomplete_header() {
-        let parse_page = |page| parse_page(page, AgentNaming::Hash);
         let complete = v1::SnapshotPage {
             revision: 1,
             info: Some(info()),

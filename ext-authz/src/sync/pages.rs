@@ -3,8 +3,11 @@
 
 use super::{decode::MessageError, stream::StreamState};
 use crate::view::{Revocation, RevokedSubject, ServiceSettings, View};
-use countersign_identity::{AgentChanges, AgentHash, AgentId, AgentStatus, RoleDefinition, RoleGrant, Timestamp};
-use countersign_proto::v1::{self, follow_response::Message};
+use countersign_identity::{AgentChanges, AgentHash, AgentStatus, RoleDefinition, RoleGrant, Timestamp};
+use countersign_proto::{
+    PROTOCOL_VERSION,
+    v1::{self, follow_response::Message},
+};
 use std::{sync::Arc, time::Duration};
 
 /// The number of agents, or of revocations, on a page.
@@ -12,8 +15,7 @@ const PAGE_LEN: usize = 1000;
 
 /// The pages of a view, one after the other, so that a large view is never encoded as a whole.
 pub fn pages_of(view: &View) -> impl Iterator<Item = v1::SnapshotPage> + '_ {
-    let names_are_hashes = view.settings().agent_hash_key.is_some();
-    let agents = in_pages(view.agents().map(move |(agent, changes)| encode_agent(agent, changes, names_are_hashes)));
+    let agents = in_pages(view.agents().map(|(agent, changes)| encode_agent(agent, changes)));
     let revocations = in_pages(view.revocations().map(encode_revocation));
     let page = page_header(view);
     let first = v1::SnapshotPage {
@@ -67,13 +69,12 @@ fn page_header(view: &View) -> v1::SnapshotPage {
 fn encode_settings(settings: &ServiceSettings) -> v1::ServiceInfo {
     let ServiceSettings { service, issuer, accepts_unbound, max_staleness, agent_hash_key, resources } = settings;
     v1::ServiceInfo {
+        protocol_version: PROTOCOL_VERSION,
         service_id: service.to_string(),
         issuer: issuer.to_string(),
         accepts_unbound_tokens: *accepts_unbound,
         max_staleness_seconds: u32::try_from(max_staleness.as_secs()).unwrap_or(u32::MAX),
-        agent_hash_key: agent_hash_key.as_ref().map_or_else(Vec::new, |key| key.as_bytes().to_vec()),
-        // It belongs to a stream.
-        protocol_version: 0,
+        agent_hash_key: agent_hash_key.as_bytes().to_vec(),
         resource_uris: resources.uris().map(str::to_owned).collect(),
     }
 }
@@ -88,19 +89,14 @@ fn encode_role(role: &RoleDefinition) -> v1::Role {
     }
 }
 
-fn encode_agent(agent: AgentHash, changes: &AgentChanges, names_are_hashes: bool) -> v1::AgentChanges {
+fn encode_agent(agent: AgentHash, changes: &AgentChanges) -> v1::AgentChanges {
     let AgentChanges { roles, trust, status } = changes;
-    let (agent_id, agent_hash) = if names_are_hashes {
-        (String::new(), agent.to_bytes().to_vec())
-    } else {
-        (AgentId::from_bits(agent.bits()).to_string(), Vec::new())
-    };
     let grant = |RoleGrant { role, until }: &RoleGrant| v1::RoleGrant {
         role_id: role.to_string(),
         until: until.map(Timestamp::micros),
     };
     v1::AgentChanges {
-        agent_id,
+        agent_hash: agent.to_bytes().to_vec(),
         roles: roles.as_ref().map(|facet| v1::RolesFacet {
             revision: facet.revision.number(),
             grants: facet.value.iter().map(grant).collect(),
@@ -115,7 +111,6 @@ fn encode_agent(agent: AgentHash, changes: &AgentChanges, names_are_hashes: bool
             status: encode_status(facet.value.status).into(),
             cutoff: facet.value.cutoff.number(),
         }),
-        agent_hash,
     }
 }
 

@@ -4,7 +4,7 @@
 //! Invariant: this module does no I/O and does not read the clock. Messages and times are arguments.
 
 use super::{
-    decode::{self, AgentNaming, MessageError, PageHeader, ParsedPage, ReceivedChecksum, SnapshotHeader},
+    decode::{self, MessageError, PageHeader, ParsedPage, ReceivedChecksum, SnapshotHeader},
     instance::{ProcessIdentity, StreamRole},
 };
 use crate::view::{Confirmation, PartialView, ServerClock, ServiceSettings, Snapshot, View};
@@ -28,9 +28,6 @@ const MAX_STORED_PINGS: usize = 1024;
 /// The longest round trip of a ping whose pong sets the clock of the control plane.
 const MAX_CLOCK_ROUND_TRIP: Duration = Duration::from_secs(1);
 
-/// The version of the protocol since which the control plane accepts `Applied` and `Leaving`. An earlier one ends the stream.
-const REPORTS_SINCE_VERSION: u32 = 3;
-
 /// The state of one sync stream.
 #[derive(Debug)]
 pub struct StreamState {
@@ -39,8 +36,6 @@ pub struct StreamState {
     received: Revision,
     /// The newest data of this stream.
     data: ReceivedData,
-    /// The version of the protocol at the other end of this stream, as soon as it is known.
-    server_version: Option<u32>,
     /// The service of the API key, from its first snapshot.
     service: Option<ServiceId>,
     /// The maximum staleness in the sidecar's settings.
@@ -87,8 +82,8 @@ enum Origin {
 #[derive(Debug)]
 struct PartialSnapshot {
     view: PartialView,
-    /// The received pages contain all changes up to this revision. `None` if the server does not continue snapshots.
-    cursor: Option<Revision>,
+    /// The received pages contain all changes up to this revision.
+    cursor: Revision,
 }
 
 /// The effect of a sync message on the view of the service's data.
@@ -121,7 +116,6 @@ impl StreamState {
             view,
             received,
             data: ReceivedData { revision: received, is_snapshot: false },
-            server_version: None,
             service,
             max_staleness,
             partial_snapshot: None,
@@ -147,8 +141,7 @@ impl StreamState {
     #[must_use]
     pub fn into_next_stream(self) -> Self {
         let Self { view, max_staleness, partial_snapshot, earlier_snapshot, .. } = self;
-        let snapshot = partial_snapshot.or(earlier_snapshot).filter(|snapshot| snapshot.cursor.is_some());
-        Self { earlier_snapshot: snapshot, ..Self::resume(view, max_staleness) }
+        Self { earlier_snapshot: partial_snapshot.or(earlier_snapshot), ..Self::resume(view, max_staleness) }
     }
 
     /// Creates the state of the next stream, which gets a new snapshot. Until the snapshot is complete, the view is used.
@@ -163,9 +156,9 @@ impl StreamState {
     /// Creates the first message of the stream, with the revision of the local data (the view), or 0 if there is no
     /// local data, and with the received part of an incomplete snapshot.
     pub fn hello(&self, identity: ProcessIdentity, role: StreamRole) -> v1::FollowRequest {
-        let partial_snapshot = self.earlier_snapshot.as_ref().and_then(|snapshot| {
-            let cursor = snapshot.cursor?.number();
-            Some(v1::SnapshotProgress { revision: snapshot.view.revision().number(), cursor })
+        let partial_snapshot = self.earlier_snapshot.as_ref().map(|snapshot| v1::SnapshotProgress {
+            revision: snapshot.view.revision().number(),
+            cursor: snapshot.cursor.number(),
         });
         let hello = identity.hello(role, self.received, partial_snapshot);
         v1::FollowRequest { message: Some(v1::follow_request::Message::Hello(hello)) }
@@ -201,11 +194,6 @@ impl StreamState {
         self.data
     }
 
-    /// Whether the control plane accepts reports about the data of this stream.
-    pub fn accepts_reports(&self) -> bool {
-        self.server_version.is_some_and(|version| version >= REPORTS_SINCE_VERSION)
-    }
-
     /// Whether a pong on this stream confirmed that the view of the service's data is current. The reconnect backoff is
     /// reset only after a stream on which a pong confirmed the view.
     pub const fn was_confirmed(&self) -> bool {
@@ -217,20 +205,12 @@ impl StreamState {
     pub fn apply(&mut self, message: v1::FollowResponse, now: Duration) -> Result<ViewUpdate, MessageError> {
         let v1::FollowResponse { message } = message;
         let message = message.ok_or(MessageError::Missing("message"))?;
-        let server_version = decode::server_version(&message);
         let update = match message {
-            Message::Snapshot(page) => {
-                let started = self.partial_snapshot.as_ref();
-                let of_started = started.map(|partial| AgentNaming::of(partial.view.settings()));
-                let naming = page.info.as_ref().map(AgentNaming::of_message).or(of_started);
-                // Without a header and a started snapshot, `apply_page` refuses the page.
-                self.apply_page(decode::parse_page(page, naming.unwrap_or(AgentNaming::Hash))?)?
-            }
+            Message::Snapshot(page) => self.apply_page(decode::parse_page(page)?)?,
             Message::Delta(delta) => self.apply_delta(delta)?,
             Message::Pong(pong) => self.apply_pong(pong, now)?,
             Message::ViewCheck(check) => self.apply_view_check(check)?,
         };
-        self.server_version = server_version.or(self.server_version);
         self.pings_since_message = 0;
         Ok(update)
     }
@@ -247,7 +227,7 @@ impl StreamState {
         };
         self.earlier_snapshot = None;
         snapshot.view.add(floor, agents, revocations);
-        snapshot.cursor = cursor.or(snapshot.cursor);
+        snapshot.cursor = cursor.max(snapshot.cursor);
         if last {
             let view = snapshot.view.complete(self.view.as_deref());
             // A ping within a snapshot is answered late, and confirms the time of the control plane imprecisely.
@@ -280,7 +260,7 @@ impl StreamState {
         self.check_service(settings.service)?;
         self.check_origin(revision, &settings)?;
         let first_page = Snapshot { revision, floor, settings, keys, roles, agents: vec![], revocations: vec![] };
-        Ok(PartialSnapshot { view: PartialView::new(first_page), cursor: None })
+        Ok(PartialSnapshot { view: PartialView::new(first_page), cursor: Revision::default() })
     }
 
     /// Continues the snapshot of an earlier stream.
@@ -312,7 +292,7 @@ impl StreamState {
             return Err(MessageError::OutOfOrder("a delta arrived before the snapshot is complete"));
         }
         let view = self.view.as_ref().ok_or(MessageError::OutOfOrder("a delta arrived before the first snapshot"))?;
-        let delta = decode::parse_delta(delta, AgentNaming::of(view.settings()))?;
+        let delta = decode::parse_delta(delta)?;
         let revision = delta.revision;
         if revision < self.received {
             return Err(MessageError::OutOfOrder("the revision of a delta is lower than that of the data before"));
@@ -365,7 +345,7 @@ impl StreamState {
     /// Accepts a checksum of the data in the view. Pongs raise the revision of the view without new data, so the revision of the
     /// last data tells whether the view has the data of the checksum.
     fn apply_view_check(&self, check: v1::ViewCheck) -> Result<ViewUpdate, MessageError> {
-        let Some(checksum) = decode::parse_view_check(check)? else { return Ok(ViewUpdate::OtherChecksum) };
+        let checksum = decode::parse_view_check(check)?;
         let is_incomplete = self.partial_snapshot.is_some() || self.earlier_snapshot.is_some();
         let has_data = |view: &&Arc<View>| {
             checksum.revision == self.data.revision

@@ -33,7 +33,7 @@ impl View {
             issuer,
             accepts_unbound: *accepts_unbound,
             max_staleness_seconds: max_staleness.as_secs(),
-            agent_hash_key: agent_hash_key.as_ref(),
+            agent_hash_key,
         };
         let mut checksum = ViewChecksum::new(scope, settings, self.roles.iter());
         for key in self.keys.public_keys() {

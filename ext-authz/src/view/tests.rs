@@ -5,7 +5,7 @@ use countersign_identity::{AgentStatus, StatusWithCutoff, TrustScore, Versioned}
 
 /// The service of the views in tests.
 pub const SERVICE_ID: ServiceId = ServiceId::from_bits(1);
-const AGENT: AgentHash = AgentHash::from_plain_id(AgentId::from_bits(2));
+const AGENT: AgentHash = AgentHash::from_bits(2);
 
 /// A snapshot without agents, keys or roles.
 /// A snapshot at a revision, without agents.
@@ -18,7 +18,7 @@ pub fn snapshot(revision: i64) -> Snapshot {
             issuer: "https://issuer.test".into(),
             accepts_unbound: true,
             max_staleness: Duration::from_mins(1),
-            agent_hash_key: AgentHashKey::from_bytes(&[7; 32]),
+            agent_hash_key: AgentHashKey::from_bytes(&[7; 32]).unwrap(),
             resources: Resources::default(),
         },
         keys: KeySet::default(),

@@ -278,7 +278,7 @@ fn agent_changes(revision: i64, status: v1::AgentStatus) -> v1::AgentChanges {
     v1::AgentChanges { status, ..v1::AgentChanges::default() }
 }
 
-/// While control planes are upgraded, a stream of the previous version names agents by id, and the next stream by hash.
+/// A sidecar keeps deciding by its view until the snapshot with the new names is complete.
 #[tokio::test]
 async fn sidecar_requests_a_snapshot_when_the_names_of_agents_change() {
     let (port, _, mut streams) = start_control_plane(None).await;
@@ -293,25 +293,27 @@ async fn sidecar_requests_a_snapshot_when_the_names_of_agents_change() {
     let mut page = snapshot_page();
     let info = page.info.clone();
     page.revision = suspended_at;
-    page.info.as_mut().unwrap().agent_hash_key.clear();
+    let other_key = [8; 32];
+    page.info.as_mut().unwrap().agent_hash_key = other_key.to_vec();
+    let hash_under = |key: &[u8]| AgentHashKey::from_bytes(key).unwrap().hash(claims.sub).to_bytes().to_vec();
     let changes = agent_changes(suspended_at, v1::AgentStatus::Suspended);
-    page.agents = vec![v1::AgentChanges { agent_id: claims.sub.to_string(), ..changes.clone() }];
+    page.agents = vec![v1::AgentChanges { agent_hash: hash_under(&other_key), ..changes.clone() }];
     previous.send(Message::Snapshot(page)).await;
     wait_for_reason(&mut envoy, &claims, Some("agent_suspended")).await;
 
     let delta = v1::Delta { revision: suspended_at, info, ..v1::Delta::default() };
     previous.send(Message::Delta(delta)).await;
-    let upgraded = timeout(TEST_TIMEOUT, streams.recv()).await.unwrap().unwrap();
-    assert_eq!(upgraded.revision, 0, "the sidecar requests a snapshot");
+    let next = timeout(TEST_TIMEOUT, streams.recv()).await.unwrap().unwrap();
+    assert_eq!(next.revision, 0, "the sidecar requests a snapshot");
     assert_eq!(denial_reason(&mut envoy, &claims).await.as_deref(), Some("agent_suspended"));
-    let agent_hash = AgentHashKey::from_bytes(&AGENT_HASH_KEY).unwrap().hash(claims.sub).to_bytes().to_vec();
+    let agent_hash = hash_under(&AGENT_HASH_KEY);
     let mut page = snapshot_page();
     page.revision = suspended_at;
     page.agents = vec![v1::AgentChanges { agent_hash: agent_hash.clone(), ..changes }];
-    upgraded.send(Message::Snapshot(page)).await;
+    next.send(Message::Snapshot(page)).await;
     let active = agent_changes(suspended_at + 1, v1::AgentStatus::Active);
     let agents = vec![v1::AgentChanges { agent_hash, ..active }];
-    upgraded.send(Message::Delta(v1::Delta { revision: suspended_at + 1, agents, ..v1::Delta::default() })).await;
+    next.send(Message::Delta(v1::Delta { revision: suspended_at + 1, agents, ..v1::Delta::default() })).await;
     wait_for_reason(&mut envoy, &claims, None).await;
     shutdown.trigger();
     server.await.unwrap().unwrap();

@@ -91,7 +91,7 @@ async fn sidecar_reports_each_change_and_that_it_leaves() {
     let v1::Hello { instance, release, previous_instance, .. } = fixture.stream.hello.clone();
     let v1::Hello { revision, protocol_version, probe, partial_snapshot, applied_revision, stream_number, .. } =
         fixture.stream.hello;
-    assert_eq!((revision, applied_revision, protocol_version, probe, partial_snapshot), (0, 0, 3, false, None));
+    assert_eq!((revision, applied_revision, protocol_version, probe, partial_snapshot), (0, 0, 1, false, None));
     assert_eq!(stream_number, 1);
     assert_eq!((instance.len(), previous_instance.len(), release.is_empty()), (16, 0, false));
     fixture.stream.send(snapshot()).await;
@@ -117,15 +117,20 @@ async fn sidecar_reports_each_change_and_that_it_leaves() {
     assert_eq!(next_report(&mut stream).await, None);
 }
 
+/// The view of a stream is used although the next control plane speaks another version of the protocol.
 #[tokio::test]
-async fn earlier_control_plane_gets_no_reports() {
-    let mut fixture = Fixture::new(&[]).await;
-    fixture.stream.send(snapshot_of_version(2)).await;
-    fixture.send_change(LATER).await;
-    let mut envoy = AuthorizationClient::connect(format!("http://{}", fixture.sidecar.check_address)).await.unwrap();
+async fn control_plane_of_another_version_is_refused_and_the_view_is_kept() {
+    let Fixture { mut streams, stream, state: _, url: _, sidecar } = Fixture::new(&[]).await;
+    stream.send(snapshot()).await;
+    let mut envoy = AuthorizationClient::connect(format!("http://{}", sidecar.check_address)).await.unwrap();
     wait_for_reason(&mut envoy, &fixtures::claims(), None).await;
-    fixture.sidecar.stop().await;
-    assert_eq!(next_report(&mut fixture.stream).await, None);
+    stream.responses.send(Err(Status::unavailable("restart"))).await.unwrap();
+    let stream = next_stream(&mut streams).await;
+    stream.send(snapshot_of_version(2)).await;
+    let next = next_stream(&mut streams).await;
+    assert_eq!(next.revision, TOKEN_REVISION, "the sidecar has ended the stream, and resumes at its view");
+    assert_eq!(denial_reason(&mut envoy, &fixtures::claims()).await, None);
+    sidecar.stop().await;
 }
 
 #[tokio::test]

@@ -4,8 +4,9 @@ use crate::{
     API_KEY,
     fixtures::{self, ISSUER, SERVICE_ID, TOKEN_REVISION, TestIssuer},
 };
-use countersign_proto::v1::{
-    self, FollowRequest, FollowResponse, follow_request, follow_response::Message, sync_server,
+use countersign_proto::{
+    PROTOCOL_VERSION,
+    v1::{self, FollowRequest, FollowResponse, follow_request, follow_response::Message, sync_server},
 };
 use std::sync::{
     Arc,
@@ -138,7 +139,7 @@ pub fn snapshot_page() -> v1::SnapshotPage {
             accepts_unbound_tokens: true,
             max_staleness_seconds: 60,
             agent_hash_key: AGENT_HASH_KEY.to_vec(),
-            protocol_version: 3,
+            protocol_version: PROTOCOL_VERSION,
             resource_uris: vec![],
         }),
         keys: Some(v1::Keys { points: vec![TestIssuer::new(1).public_point()] }),

@@ -12,8 +12,12 @@ fn scope() -> ChecksumScope {
     ChecksumScope { floor: Revision::new(FLOOR), time: Timestamp::from_micros(TIME), without_roles: [agent(9)].into() }
 }
 
+fn agent_hash_key() -> AgentHashKey {
+    AgentHashKey::from_bytes(&[7; 32]).unwrap()
+}
+
 const fn agent(number: u128) -> AgentHash {
-    AgentHash::from_plain_id(crate::AgentId::from_bits(number))
+    AgentHash::from_bits(number)
 }
 
 fn role(number: u128) -> RoleDefinition {
@@ -62,7 +66,7 @@ impl Data {
             issuer,
             accepts_unbound: true,
             max_staleness_seconds: 60,
-            agent_hash_key: None,
+            agent_hash_key: &agent_hash_key(),
         };
         let mut checksum = ViewChecksum::new(scope, settings, roles.iter());
         for (agent, changes) in &self.agents {
@@ -178,12 +182,13 @@ fn settings_keys_and_role_definitions_matter() {
     assert_eq!(base, data.checksum_with(&scope, "https://issuer.test", &[role(1), reordered]));
     let (session, token) =
         (ChecksumRevocation::Session(SessionId::from_bits(1)), ChecksumRevocation::Token(TokenId::from_bits(1)));
+    let key = agent_hash_key();
     let settings = ChecksumSettings {
         service: ServiceId::from_bits(1),
         issuer: "",
         accepts_unbound: false,
         max_staleness_seconds: 0,
-        agent_hash_key: None,
+        agent_hash_key: &key,
     };
     let of = |subject| {
         let mut checksum = ViewChecksum::new(&scope, settings, std::iter::empty());

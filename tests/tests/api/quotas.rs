@@ -154,7 +154,7 @@ async fn agent_has_live_tokens_for_at_most_its_quota_of_services() {
     refresh(None).await.expect(200);
 }
 
-/// The previous version does not keep the totals, so a start counts anew.
+/// A start counts anew.
 #[tokio::test]
 async fn status_counts_active_agents_and_services_across_restarts() {
     let (folder, clock) = (tempfile::tempdir().unwrap(), ManualClock::new());

@@ -18,7 +18,7 @@ async fn keygen_register_and_login_return_a_valid_token() {
     let shell = Shell::with_env(&control, &["URL", "CA"]);
     let (key, agent) = register(&shell);
     assert_eq!(std::fs::metadata(&key).unwrap().permissions().mode() & 0o777, 0o600);
-    let token = shell.stdout(&["agent", "login", "--key", &key, "--agent", &agent]);
+    let token = shell.stdout(&["agent", "login", "--key", &key, &agent]);
     let verified = control.verify(&token).await.expect(200);
     assert_eq!((&verified["agent"]["id"], &verified["agent"]["name"]), (&agent.into(), &"Typed".into()));
 
@@ -49,13 +49,13 @@ async fn exit_codes_distinguish_wrong_usage_denial_and_outage() {
     let (key, agent) = register(&shell);
     let code = |arguments: &[&str]| shell.failure(arguments).0;
     assert_eq!(code(&["agent", "login", "--profile", "empty"]), 2);
-    assert_eq!(code(&["agent", "login", "--key", "/nowhere", "--agent", &agent]), 1);
-    let unknown = ["agent", "login", "--key", &key, "--agent", "agent_00000000000000000000000000"];
+    assert_eq!(code(&["agent", "login", "--key", "/nowhere", &agent]), 1);
+    let unknown = ["agent", "login", "--key", &key, "agent_00000000000000000000000000"];
     let (denied, error) = shell.failure(&unknown);
     assert_eq!(denied, 3);
     let mut lines = error.lines();
     assert_eq!(lines.next(), Some("countersign: 404 AGENT_NOT_FOUND: The agent does not exist"));
     assert!(lines.next().is_some_and(|line| line.starts_with("Next: ")), "{error}");
     control.kill();
-    assert_eq!(code(&["agent", "login", "--key", &key, "--agent", &agent]), 4);
+    assert_eq!(code(&["agent", "login", "--key", &key, &agent]), 4);
 }

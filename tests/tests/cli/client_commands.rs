@@ -209,7 +209,7 @@ async fn profiles_are_separate_and_flags_override_them() {
     shell.export("COUNTERSIGN_PROFILE", "second");
     assert_eq!(claim(&shell.stdout(&["agent", "login"]), "sub"), json!(second));
     let key = shell.profile_path("default.key").display().to_string();
-    let flagged = shell.stdout(&["agent", "login", "--agent", &first, "--key", &key]);
+    let flagged = shell.stdout(&["agent", "login", &first, "--key", &key]);
     assert_eq!(claim(&flagged, "sub"), json!(first));
     assert_eq!(shell.json(&["agent", "show"])["agentId"], json!(second), "flags are not saved");
     shell.export("COUNTERSIGN_URL", "https://localhost:1");
@@ -232,7 +232,7 @@ async fn human_user_manages_a_service_its_keys_and_roles() {
     let listed = shell.json(&["role", "list"]);
     assert_eq!((&listed[0]["roleId"], &listed[0]["description"]), (&role["roleId"], &json!("Sells")));
     assert!(shell.stdout(&["role", "list"]).contains("clerk"));
-    let assigned = shell.json(&["role", "assign", "clerk", "--agent", &agent, "--expires", "8h"]);
+    let assigned = shell.json(&["role", "assign", "clerk", &agent, "--expires", "8h"]);
     assert_eq!((&assigned["assigned"], &assigned["roleId"]), (&json!(true), &role["roleId"]));
     let token = shell.stdout(&["agent", "login", "--service", &service]);
     assert_eq!(claim(&token, "roles"), json!(["clerk"]));

@@ -1,9 +1,12 @@
 //! Tests of the sync stream with a client that is independent of the sidecar's.
 
-use countersign_proto::v1::{Ping, follow_request::Message as ClientMessage, sync_client::SyncClient};
+use countersign_proto::{
+    PROTOCOL_VERSION,
+    v1::{Hello, Ping, follow_request::Message as ClientMessage, sync_client::SyncClient},
+};
 use countersign_tests::{
     Agent, ControlPlane, Follower, eventually,
-    follower::{channel, follow_request, narrow_channel},
+    follower::{channel, follow_request, hello, narrow_channel},
 };
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::json;
@@ -30,10 +33,7 @@ async fn stream_sends_snapshot_then_changes_in_commit_order_with_revisions() {
     let assigned = follower.delta().await;
     assert!(assigned.revision > page.revision);
     let facet = assigned.agents[0].roles.as_ref().unwrap();
-    assert_eq!(
-        (&assigned.agents[0].agent_hash, assigned.agents[0].agent_id.as_str(), facet.revision),
-        (&follower.agent_hash(&agent.id), "", assigned.revision)
-    );
+    assert_eq!((&assigned.agents[0].agent_hash, facet.revision), (&follower.agent_hash(&agent.id), assigned.revision));
     assert_eq!(facet.grants[0].role_id, role);
 
     agent.login().await;
@@ -253,4 +253,20 @@ async fn stream_without_hello_is_refused() {
     request.metadata_mut().insert("authorization", format!("Bearer {}", control.key()).parse().unwrap());
     let mut responses = SyncClient::new(channel(&control).await).follow(request).await.unwrap().into_inner();
     assert_eq!(responses.message().await.unwrap_err().code(), Code::InvalidArgument);
+}
+
+#[tokio::test]
+async fn client_of_another_protocol_version_is_refused_with_both_versions_and_advice() {
+    let control = ControlPlane::start().await;
+    for (version, advice) in
+        [(PROTOCOL_VERSION - 1, "upgrade the sidecar"), (PROTOCOL_VERSION + 1, "upgrade the control plane")]
+    {
+        let hello = Hello { protocol_version: version, ..hello(0) };
+        let channel = channel(&control).await;
+        let mut follower = Follower::open_with_hello(channel, control.key(), hello).await.unwrap();
+        let status = follower.next().await.unwrap_err();
+        let expected = [format!("version {version}"), format!("version {PROTOCOL_VERSION}"), advice.to_owned()];
+        assert!(expected.iter().all(|expected| status.message().contains(expected)), "{status:?}");
+        assert_eq!(status.code(), Code::FailedPrecondition);
+    }
 }

@@ -88,8 +88,7 @@ pub fn record_tokens(model: &mut Model, environment: &Environment, (login, scope
     let text = text(&body["accessToken"]);
     let claims = jwt::claims(&text);
     let number = |name: &str| claims[name].as_i64().unwrap();
-    // A token with a scope has an array.
-    let audience = claims["aud"].as_array().map_or(&claims["aud"], |audiences| &audiences[0]);
+    let audience = &claims["aud"];
     let token = Token {
         id: self::text(&claims["jti"]),
         kid: self::text(&jwt::header(&text)["kid"]),

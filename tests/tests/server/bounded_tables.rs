@@ -110,7 +110,7 @@ async fn history_has_the_newest_feedback_of_each_service() {
     rate(control.key(), 90).await;
     assert_eq!(database.count("trust_feedback").await, 1001);
 
-    // Feedback that an earlier version stored is deleted a few rows at a time.
+    // Much excess feedback is deleted a few rows at a time.
     let copies = copies.replace("FROM trust_feedback, numbers", "FROM trust_feedback, numbers WHERE score = 20000000");
     let copies = copies.replace("service_id, score", &format!("'{}', score", control.service()));
     let copies = copies.replace("+ n AS TEXT", "+ 5000 + n AS TEXT");
@@ -262,7 +262,7 @@ async fn event_that_cannot_be_fanned_out_expires() {
     for (time, number) in [("'0000000000'", 1), ("substr(e.id, 5, 10)", 2)] {
         let insert = format!(
             "INSERT INTO webhook_outbox SELECT 'evt_' || {time} || '000000000000000{number}', e.kind, e.body, e.occurred_at, \
-             t.service_id, '' FROM webhook_events e, webhook_targets t"
+             t.service_id FROM webhook_events e, webhook_targets t"
         );
         assert_eq!(database.execute(&insert).await, 1);
     }

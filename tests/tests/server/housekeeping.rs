@@ -72,8 +72,8 @@ impl Database {
     /// Inserts [`ROWS`] events of a service into the outbox, with ids that sort before others. Returns their number.
     pub async fn insert_events(&mut self, service: &str) -> u64 {
         let events = format!(
-            "{NUMBERS} INSERT INTO webhook_outbox (id, kind, body, occurred_at, service_id, agent_id) \
-             SELECT 'evt_0000000000' || {DIGITS}, 'agent.role_assigned', '{{}}', {LONG_AGO}, '{service}', '' FROM numbers"
+            "{NUMBERS} INSERT INTO webhook_outbox (id, kind, body, occurred_at, service_id) \
+             SELECT 'evt_0000000000' || {DIGITS}, 'agent.role_assigned', '{{}}', {LONG_AGO}, '{service}' FROM numbers"
         );
         self.execute(&events).await
     }

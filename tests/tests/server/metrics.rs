@@ -10,7 +10,7 @@ use secrecy::ExposeSecret;
 use serde_json::{Value, json};
 
 /// Series that must exist before any request.
-const INITIAL_SERIES: [&str; 26] = [
+const INITIAL_SERIES: [&str; 25] = [
     r#"countersign_registrations_total{result="ok"} 0"#,
     r#"countersign_challenges_total{result="AGENT_NOT_FOUND"} 0"#,
     r#"countersign_authentications_total{result="INVALID_SIGNATURE"} 0"#,
@@ -30,7 +30,6 @@ const INITIAL_SERIES: [&str; 26] = [
     "countersign_overloaded_total 0",
     r#"countersign_webhook_attempts_total{result="address_refused"} 0"#,
     r#"countersign_webhook_deliveries_total{result="dead"} 0"#,
-    "countersign_webhook_events_set_aside_total 0",
     "countersign_webhook_deliveries_pending 0",
     "countersign_webhook_oldest_due_timestamp_seconds 0",
     "countersign_sync_streams 0",

@@ -84,7 +84,6 @@ fn sidecar_text(sidecar: &Sidecar) -> String {
         refuses_by,
         key_id: _,
         release: _,
-        protocol_version: _,
         status: _,
         revision: _,
         connected_at: _,
@@ -128,7 +127,7 @@ mod tests {
         let unconfirmed = (enforced_sidecars..sidecars).map(|number| {
             json!({
                 "instance": format!("{number:032x}"), "keyId": "key_00000000000000000000000001",
-                "address": format!("10.0.3.{number}:41822"), "protocolVersion": 3, "status": "silent",
+                "address": format!("10.0.3.{number}:41822"), "status": "silent",
                 "connectedAt": "2026-11-24T08:00:00Z", "refusesBy": "2026-11-24T09:10:00Z",
             })
         });

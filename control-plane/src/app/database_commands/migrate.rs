@@ -12,7 +12,7 @@ use crate::{
     store::schema::{AppliedMigrations, migrate_postgres, migrate_sqlite},
 };
 
-/// Migrates the schema of the configured database. Replicas of the previous version may keep serving the database.
+/// Migrates the schema of the configured database. Replicas of the release before may keep serving the database.
 pub async fn migrate(config: &Config) -> Result<CommandReport, DatabaseCommandError> {
     install_crypto_provider();
     let AppliedMigrations { from, to } = match location(config)? {

@@ -14,7 +14,7 @@ const KNOWN: i64 = 2;
 /// The revision of a change that was committed at 0 s.
 const REVISION: Revision = Revision::new(COMMIT);
 
-fn sidecar(in_force: Option<i64>, confirmed: LastConfirmation) -> Sidecar {
+fn sidecar(in_force: i64, confirmed: LastConfirmation) -> Sidecar {
     Sidecar {
         identity: SidecarIdentity {
             key: SidecarKey { instance: SidecarInstance::from_bytes([1; 16]), index: 0 },
@@ -22,11 +22,10 @@ fn sidecar(in_force: Option<i64>, confirmed: LastConfirmation) -> Sidecar {
             service: ServiceId::from_bits(1),
             address: "192.0.2.1:1000".to_owned(),
             release: "0.1.0".to_owned(),
-            protocol_version: REPORTS_SINCE_VERSION,
         },
         connected_at: at(-100),
         is_connected: true,
-        in_force: in_force.map(|seconds| Revision::new(at(seconds).micros())),
+        in_force: Revision::new(at(in_force).micros()),
         applied_at: Some(at(2)),
         confirmed,
         last_known_confirmation: None,
@@ -45,11 +44,11 @@ fn receipt(now: i64, sidecars: impl IntoIterator<Item = Sidecar>) -> Enforcement
 #[test]
 fn receipt_is_complete_when_all_sidecars_report_the_revision() {
     let confirmed = LastConfirmation::By(at(-1));
-    let complete = receipt(10, [sidecar(Some(0), confirmed), sidecar(Some(3), confirmed)]);
+    let complete = receipt(10, [sidecar(0, confirmed), sidecar(3, confirmed)]);
     assert!(complete.is_complete() && complete.refuses_by.is_none() && complete.unconfirmed.is_empty());
     assert_eq!((complete.sidecars, complete.enforced), (2, 2));
     assert_eq!(complete.elapsed(), Some(Duration::from_secs(2)));
-    let incomplete = receipt(10, [sidecar(Some(0), confirmed), sidecar(Some(-1), confirmed)]);
+    let incomplete = receipt(10, [sidecar(0, confirmed), sidecar(-1, confirmed)]);
     assert_eq!((incomplete.sidecars, incomplete.enforced, incomplete.is_complete()), (2, 1, false));
     assert_eq!(incomplete.elapsed(), None);
     assert_eq!(receipt(10, []).elapsed(), None);
@@ -59,16 +58,16 @@ fn receipt_is_complete_when_all_sidecars_report_the_revision() {
 #[test]
 fn silent_sidecar_counts_until_it_refuses_by_itself() {
     // The last confirmation was before the change, so the sidecar refuses before the change is as old as the maximum staleness.
-    let frozen = || sidecar(Some(-5), LastConfirmation::By(at(-3)));
+    let frozen = || sidecar(-5, LastConfirmation::By(at(-3)));
     let before = receipt(56, [frozen()]);
     assert_eq!((before.sidecars, before.refuses_by), (1, Some(at(57))));
     assert_eq!(before.unconfirmed[0].refuses_by, at(57));
     let after = receipt(57, [frozen()]);
     assert_eq!((after.sidecars, after.is_complete(), after.refuses_by), (0, true, None));
     assert_eq!((after.expired, after.elapsed()), (1, Some(Duration::from_secs(57))), "until then, it could decide");
-    let confirmed = sidecar(Some(0), LastConfirmation::By(at(50)));
+    let confirmed = sidecar(0, LastConfirmation::By(at(50)));
     assert_eq!(receipt(57, [confirmed, frozen()]).elapsed(), Some(Duration::from_secs(57)));
-    let long_ago = sidecar(Some(-90), LastConfirmation::By(at(-60)));
+    let long_ago = sidecar(-90, LastConfirmation::By(at(-60)));
     assert_eq!((receipt(1, [long_ago.clone()]).expired, receipt(1, [long_ago]).elapsed()), (0, None));
 }
 
@@ -84,7 +83,7 @@ fn times_in_answers_are_by_the_wall_clock() {
             lag,
         };
         let mut receipt = Enforcement::new(REVISION, times);
-        receipt.add(sidecar(Some(-5), LastConfirmation::Continuing));
+        receipt.add(sidecar(-5, LastConfirmation::Continuing));
         receipt.by_wall_clock()
     };
     let before = receipt(61);
@@ -95,7 +94,7 @@ fn times_in_answers_are_by_the_wall_clock() {
 
 #[test]
 fn time_that_is_not_known_any_more_is_not_stated() {
-    let reported_later = Sidecar { applied_at: Some(at(90)), ..sidecar(Some(80), LastConfirmation::By(at(95))) };
+    let reported_later = Sidecar { applied_at: Some(at(90)), ..sidecar(80, LastConfirmation::By(at(95))) };
     assert_eq!(receipt(100, [reported_later]).elapsed(), None);
 }
 
@@ -104,29 +103,23 @@ fn confirmation_after_the_change_does_not_prolong_the_time() {
     // The confirmation followed the change, so a sidecar that still lacks the change did not receive it.
     let late = [LastConfirmation::By(at(40)), LastConfirmation::Continuing];
     for confirmed in late {
-        assert_eq!(receipt(50, [sidecar(Some(-5), confirmed)]).refuses_by, Some(at(KNOWN).saturating_add(STALENESS)));
+        assert_eq!(receipt(50, [sidecar(-5, confirmed)]).refuses_by, Some(at(KNOWN).saturating_add(STALENESS)));
     }
     // The stated time does not move.
-    let soon = receipt(1, [sidecar(Some(-5), late[1])]).refuses_by;
-    assert_eq!(soon, receipt(30, [sidecar(Some(-5), late[1])]).refuses_by);
-}
-
-#[test]
-fn sidecar_that_cannot_report_counts_as_silent() {
-    let old = receipt(1, [sidecar(None, LastConfirmation::Continuing)]);
-    assert_eq!((old.sidecars, old.enforced), (1, 0));
+    let soon = receipt(1, [sidecar(-5, late[1])]).refuses_by;
+    assert_eq!(soon, receipt(30, [sidecar(-5, late[1])]).refuses_by);
 }
 
 #[test]
 fn sidecar_that_was_never_confirmed_does_not_count() {
-    for in_force in [None, Some(-1), Some(1)] {
+    for in_force in [-1, 1] {
         assert_eq!(receipt(1, [sidecar(in_force, LastConfirmation::Never)]).sidecars, 0);
     }
 }
 
 #[test]
 fn receipt_names_a_bounded_number_of_sidecars() {
-    let many = receipt(1, (0..150).map(|_| sidecar(Some(-1), LastConfirmation::By(at(0)))));
+    let many = receipt(1, (0..150).map(|_| sidecar(-1, LastConfirmation::By(at(0)))));
     assert_eq!((many.sidecars, many.unconfirmed.len()), (150, MAX_NAMED_SIDECARS));
 }
 

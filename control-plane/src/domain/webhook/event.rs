@@ -141,12 +141,6 @@ pub enum LoginFailureReason {
     Suppressed,
 }
 
-impl Serialize for RevocationReason {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.as_str())
-    }
-}
-
 impl Serialize for LoginFailureReason {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(match self {
@@ -201,22 +195,22 @@ pub struct RoleRevokedEvent {
     pub reason: RevocationReason,
 }
 
-string_enum! {
-    /// Why a role assignment ended.
-    RevocationReason {
-        /// A manager revoked the role assignment.
-        Revoked = "revoked";
-        /// The end time of the role assignment passed.
-        Expired = "expired";
-        /// The role was deleted.
-        RoleDeleted = "role_deleted";
-        /// The owner of the agent left the service.
-        AgentLeft = "agent_left";
-        /// The service was deleted.
-        ServiceDeleted = "service_deleted";
-        /// The agent was deleted.
-        AgentDeleted = "agent_deleted";
-    }
+/// Why a role assignment ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RevocationReason {
+    /// A manager revoked the role assignment.
+    Revoked,
+    /// The end time of the role assignment passed.
+    Expired,
+    /// The role was deleted.
+    RoleDeleted,
+    /// The owner of the agent left the service.
+    AgentLeft,
+    /// The service was deleted.
+    ServiceDeleted,
+    /// The agent was deleted.
+    AgentDeleted,
 }
 
 /// A service submitted feedback on an agent.
@@ -271,18 +265,6 @@ impl EventData {
             Self::RoleRevoked(_) => EventKind::RoleRevoked,
             Self::FeedbackReceived(_) => EventKind::FeedbackReceived,
             Self::Test(_) => EventKind::Test,
-        }
-    }
-
-    /// The agent that the event concerns.
-    pub const fn agent(&self) -> Option<AgentId> {
-        match self {
-            Self::Authenticated(AuthenticatedEvent { agent_id, .. })
-            | Self::AuthenticationFailed(AuthenticationFailedEvent { agent_id, .. })
-            | Self::RoleAssigned(RoleAssignedEvent { agent_id, .. })
-            | Self::RoleRevoked(RoleRevokedEvent { agent_id, .. })
-            | Self::FeedbackReceived(FeedbackReceivedEvent { agent_id, .. }) => Some(*agent_id),
-            Self::Test(_) => None,
         }
     }
 

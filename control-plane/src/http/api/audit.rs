@@ -110,7 +110,6 @@ struct ObjectRecord {
         ("serviceId" = Option<schema::ServiceIdSchema>, Query, description = "Only entries of this service"),
         ("agentId" = Option<schema::AgentIdSchema>, Query, description = "Only entries about this agent"),
         ("action" = Option<schema::AuditActionSchema>, Query, description = "Only this action"),
-        ("act" = Option<schema::AuditActionSchema>, Query, deprecated, description = "Old name of `action`"),
         ("since" = Option<schema::TimestampSchema>, Query, description = "Earliest time, inclusive"),
         ("until" = Option<schema::TimestampSchema>, Query, description = "Latest time, exclusive"),
     ),
@@ -138,11 +137,7 @@ fn parse_filter(query: &str) -> Result<AuditFilter, ApiError> {
     let parameter = |name| paging::query_parameter(query, name).map_err(|error| ApiError::invalid(&[error]));
     let service = parameter("serviceId")?.map(|service| parse_id(&service)).transpose()?;
     let agent = parameter("agentId")?.map(|agent| parse_id(&agent)).transpose()?;
-    let action = match parsed_query_parameter(query, "action")? {
-        // `act` is the deprecated name of `action`.
-        None => parsed_query_parameter(query, "act")?,
-        action => action,
-    };
+    let action = parsed_query_parameter(query, "action")?;
     let (since, until) = (parsed_query_parameter(query, "since")?, parsed_query_parameter(query, "until")?);
     Ok(AuditFilter { chain: service.map(AuditChain::Service), action, agent, since, until })
 }

@@ -51,12 +51,8 @@ pub struct SidecarRecord {
     #[serde(skip_serializing_if = "String::is_empty")]
     #[schema(required = false, example = "0.1.0")]
     release: String,
-    /// The version of the sync protocol that the sidecar implements.
-    #[schema(example = 3)]
-    protocol_version: u32,
     status: SidecarStatus,
-    /// The sidecar decides with data that contains all changes up to this revision. Absent if the sidecar has not reported it, or is too
-    /// old to report it.
+    /// The sidecar decides with data that contains all changes up to this revision. Absent if the sidecar has not reported it.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schema::RevisionSchema>, required = false, nullable = false)]
     revision: Option<Revision>,
@@ -126,7 +122,6 @@ impl SidecarRecord {
             "keyId": "key_01m7xt1btvex9v14wnb3rx44nb",
             "address": "192.0.2.7:41822",
             "release": "0.1.0",
-            "protocolVersion": 3,
             "status": "connected",
             "revision": 1_804_950_866_535_897_i64,
             "connectedAt": "2027-03-14T15:09:26.535897Z",
@@ -248,9 +243,8 @@ fn sidecar_record(sidecar: Sidecar, refuses_by: Option<Timestamp>) -> SidecarRec
         key_id: identity.api_key,
         address: identity.address,
         release: identity.release,
-        protocol_version: identity.protocol_version,
         status: if is_connected { SidecarStatus::Connected } else { SidecarStatus::Silent },
-        revision: in_force.filter(|in_force| *in_force > Revision::default()),
+        revision: Some(in_force).filter(|in_force| *in_force > Revision::default()),
         connected_at: Rfc3339(connected_at),
         last_confirmed_at: last_known_confirmation.map(Rfc3339),
         refuses_by: refuses_by.map(Rfc3339),

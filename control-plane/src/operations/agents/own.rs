@@ -21,6 +21,7 @@ use crate::{
     },
 };
 use countersign_identity::{AgentId, ServiceId};
+use serde_json::json;
 
 /// Lists the agents that the user has registered, newest first. Administrators also get only their own agents.
 pub async fn list_own_agents(
@@ -67,7 +68,7 @@ pub async fn leave_service(
             let role = grant.role;
             let Some(definition) = definitions.iter().find(|other| other.definition.id == role) else { continue };
             let (name, reason) = (definition.definition.name.clone(), RevocationReason::AgentLeft);
-            let entry = role_revoked_entry(service, agent, role, &name).with_detail("reason", reason.as_str());
+            let entry = role_revoked_entry(service, agent, role, &name).with_detail("reason", json!(reason));
             // The actor is the control plane, because the chain of the service must not tell who owns the agent.
             tx.audit(&Initiator::SYSTEM, &entry).await?;
             let revocation = RoleRevocation { agent, service, role, name, at: now, reason };

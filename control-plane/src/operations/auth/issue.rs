@@ -430,9 +430,8 @@ async fn write_sessions(
             }
             Proof::RefreshToken(credential) => used.push(credential.id()),
         }
-        let (secret, is_narrowed) = (refresh_hash.clone(), session.scope.is_some());
-        let token =
-            RefreshToken { id: *refresh, session: session.id, is_narrowed, secret, issued_at: now, used_at: None };
+        let secret = refresh_hash.clone();
+        let token = RefreshToken { id: *refresh, session: session.id, secret, issued_at: now, used_at: None };
         refresh_tokens.push((token, audience.service()));
     }
     sessions::insert(tx.conn(), &begun).await?;

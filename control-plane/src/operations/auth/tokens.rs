@@ -11,8 +11,8 @@ use crate::{
     store::roles::HeldRole,
 };
 use countersign_identity::{
-    Audience, Claims, RefreshId, Revision, RoleName, Scope, ServiceId, Timestamp, TokenId, claims::AudienceClaim,
-    names_and_permissions, scope::scope_text,
+    Audience, Claims, RefreshId, Revision, RoleName, Scope, ServiceId, Timestamp, TokenId, names_and_permissions,
+    scope::scope_text,
 };
 use secrecy::SecretString;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -130,13 +130,12 @@ pub(super) fn build_claims(
     let (roles, mut permissions) = names_and_permissions(held.iter().map(|(role, _)| role));
     let issuer = &context.config.issuer;
     let aud = audience.service().map_or(Audience::Unbound, Audience::Service).claim(issuer);
-    let aud = if scope.is_some() { AudienceClaim::array(aud) } else { AudienceClaim::text(aud) };
     permissions.retain(|permission| scope.is_none_or(|scope| scope.contains(permission)));
     Claims {
         iss: issuer.clone(),
         sub: agent.id,
         client_id: Some(agent.id),
-        aud,
+        aud: aud.into(),
         iat: now.seconds(),
         nbf: now.seconds(),
         exp: expires_at.seconds(),

@@ -46,25 +46,6 @@ pub async fn emit_role_revoked_events(context: &Context) -> Result<(), Operation
             break;
         }
     }
-    loop {
-        let mut read = context.store.read().await?;
-        let has_more = assignments::has_queued_revocations(read.conn()).await?;
-        if !has_more || outbox::has_more_events_than(read.conn(), MAX_WAITING_EVENTS).await? {
-            break;
-        }
-        drop(read);
-        let batch = async |mut tx: WriteTransaction, limit| {
-            let revocations = assignments::take_queued_revocations(tx.conn(), limit).await?;
-            let count = revocations.len() as u64;
-            for revocation in revocations {
-                emit_role_revoked_event(&mut tx, context, revocation);
-            }
-            Ok((tx, count))
-        };
-        if !has_removed_rows(run_batch(context, "emit_deleted_roles", batch).await?) {
-            break;
-        }
-    }
     Ok(())
 }
 

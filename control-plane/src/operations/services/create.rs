@@ -43,8 +43,7 @@ pub struct NewServiceKey {
 /// Number of revoked API keys of a service that are kept. The audit log records all of them.
 const KEPT_REVOKED_KEYS: i64 = 100;
 
-/// Maximum number of older revoked API keys that one revocation deletes. If a previous version kept more, the next ones delete the
-/// others.
+/// Maximum number of older revoked API keys that one revocation deletes. If there are more, the next revocations delete the others.
 const MAX_DELETED_PER_REVOCATION: i64 = 10;
 
 /// Creates a service that is owned by `owner`. Of several requests with the same name and the same `managed_by`, one creates it.

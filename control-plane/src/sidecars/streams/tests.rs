@@ -10,7 +10,7 @@ const NOW: Timestamp = Timestamp::from_micros(1000);
 fn live_stream() -> StreamStatus {
     let instance = SidecarInstance::from_bytes([1; 16]);
     let new = NewStream { revision: revision(10), applied: revision(10), ..NewStream::for_tests(instance) };
-    let stream = StreamStatus::new(new, instance, NOW);
+    let stream = StreamStatus::new(new, NOW);
     stream.resumes_at(revision(10));
     stream.sends(revision(10));
     stream.catches_up();
@@ -20,34 +20,34 @@ fn live_stream() -> StreamStatus {
 #[test]
 fn changes_of_other_services_need_no_report() {
     let stream = live_stream();
-    assert_eq!(stream.in_force(revision(50)), Some(revision(50)));
+    assert_eq!(stream.in_force(revision(50)), revision(50));
 }
 
 #[test]
 fn change_is_in_force_when_it_is_reported_and_not_when_it_is_queued_or_sent() {
     let stream = live_stream();
     stream.queues(revision(20));
-    assert_eq!(stream.in_force(revision(20)), Some(revision(10)));
+    assert_eq!(stream.in_force(revision(20)), revision(10));
     stream.sends(revision(20));
     stream.covers(revision(20));
     stream.confirm(NOW);
-    assert_eq!(stream.in_force(revision(20)), Some(revision(10)));
+    assert_eq!(stream.in_force(revision(20)), revision(10));
     stream.report(revision(20), NOW).unwrap();
-    assert_eq!(stream.in_force(revision(20)), Some(revision(20)));
+    assert_eq!(stream.in_force(revision(20)), revision(20));
     stream.queues(revision(30));
-    assert_eq!(stream.in_force(revision(40)), Some(revision(20)), "a later change is queued");
+    assert_eq!(stream.in_force(revision(40)), revision(20), "a later change is queued");
 }
 
 #[test]
 fn snapshot_is_in_force_when_it_is_reported() {
     let stream = StreamStatus::for_tests();
     stream.sends(revision(30));
-    assert_eq!(stream.in_force(revision(30)), Some(revision(0)));
+    assert_eq!(stream.in_force(revision(30)), revision(0));
     stream.covers(revision(30));
     stream.catches_up();
-    assert_eq!(stream.in_force(revision(35)), Some(revision(0)));
+    assert_eq!(stream.in_force(revision(35)), revision(0));
     stream.report(revision(30), NOW).unwrap();
-    assert_eq!(stream.in_force(revision(35)), Some(revision(35)));
+    assert_eq!(stream.in_force(revision(35)), revision(35));
 }
 
 #[test]
@@ -55,9 +55,9 @@ fn stream_that_falls_behind_keeps_only_what_was_sent() {
     let stream = live_stream();
     stream.covers(revision(15));
     stream.falls_behind();
-    assert_eq!(stream.in_force(revision(99)), Some(revision(15)));
+    assert_eq!(stream.in_force(revision(99)), revision(15));
     stream.end(Phase::Ended);
-    assert_eq!(stream.in_force(revision(99)), Some(revision(15)));
+    assert_eq!(stream.in_force(revision(99)), revision(15));
 }
 
 #[test]
@@ -83,8 +83,7 @@ fn report_of_data_that_was_not_sent_is_refused() {
 fn first_report_forgets_the_previous_process() {
     let instance = SidecarInstance::from_bytes([1; 16]);
     let previous = SidecarInstance::from_bytes([2; 16]);
-    let stream =
-        StreamStatus::new(NewStream { previous: Some(previous), ..NewStream::for_tests(instance) }, instance, NOW);
+    let stream = StreamStatus::new(NewStream { previous: Some(previous), ..NewStream::for_tests(instance) }, NOW);
     stream.sends(revision(10));
     assert_eq!(stream.report(revision(10), NOW), Ok(Some(previous)));
     stream.sends(revision(20));
@@ -94,7 +93,7 @@ fn first_report_forgets_the_previous_process() {
 #[test]
 fn probe_reports_nothing_and_leaves_nothing() {
     let instance = SidecarInstance::from_bytes([1; 16]);
-    let stream = StreamStatus::new(NewStream { is_probe: true, ..NewStream::for_tests(instance) }, instance, NOW);
+    let stream = StreamStatus::new(NewStream { is_probe: true, ..NewStream::for_tests(instance) }, NOW);
     stream.sends(revision(10));
     assert_eq!(stream.report(revision(10), NOW), Err(NotSent));
     assert_eq!(stream.end(Phase::Ended), None);
@@ -130,27 +129,19 @@ fn sidecar_that_has_left_does_not_end_again() {
 fn resumed_stream_has_in_force_what_the_copy_has() {
     let instance = SidecarInstance::from_bytes([1; 16]);
     let new = NewStream { revision: revision(10), applied: revision(4), ..NewStream::for_tests(instance) };
-    let stream = StreamStatus::new(new, instance, NOW);
+    let stream = StreamStatus::new(new, NOW);
     stream.resumes_at(revision(10));
     stream.sends(revision(10));
     stream.catches_up();
-    assert_eq!(stream.in_force(revision(10)), Some(revision(4)));
+    assert_eq!(stream.in_force(revision(10)), revision(4));
     stream.report(revision(10), NOW).unwrap();
-    assert_eq!(stream.in_force(revision(12)), Some(revision(12)));
-}
-
-#[test]
-fn sidecar_of_an_earlier_version_reports_nothing() {
-    let instance = SidecarInstance::from_bytes([1; 16]);
-    let new = NewStream { protocol_version: 2, is_probe: true, ..NewStream::for_tests(instance) };
-    let stream = StreamStatus::new(new, instance, NOW);
-    assert_eq!((stream.in_force(revision(10)), stream.phase()), (None, Phase::InUse));
+    assert_eq!(stream.in_force(revision(12)), revision(12));
 }
 
 #[test]
 fn resumed_view_counts_as_confirmed_until_now() {
     let instance = SidecarInstance::from_bytes([1; 16]);
     let with_view = NewStream { revision: revision(5), ..NewStream::for_tests(instance) };
-    assert_eq!(StreamStatus::new(with_view, instance, NOW).confirmed_at(), Some(NOW));
+    assert_eq!(StreamStatus::new(with_view, NOW).confirmed_at(), Some(NOW));
     assert_eq!(StreamStatus::for_tests().confirmed_at(), None);
 }

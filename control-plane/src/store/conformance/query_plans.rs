@@ -74,7 +74,7 @@ const REQUIRED_INDEXES: [(&str, &str); 31] = [
         "revoked_service_keys",
     ),
     ("DELETE FROM webhook_outbox", "webhook_outbox_by_id"),
-    ("SELECT audience FROM refresh_tokens", "refresh_tokens_by_access_expiry"),
+    ("SELECT DISTINCT audience FROM refresh_tokens", "refresh_tokens_by_access_expiry"),
     ("WHERE d.target_id = $1 AND d.delivered_at IS NOT NULL", "delivered_webhook_deliveries"),
     ("WHERE d.target_id = $1 AND d.dead_since IS NOT NULL", "dead_webhook_deliveries"),
     ("AND d.event_id > $2 AND d.dead_since IS NOT NULL", "dead_webhook_deliveries"),
@@ -121,8 +121,8 @@ const FILL: [&str; 15] = [
      FROM numbers",
     "INSERT INTO trust_ratings (agent_id, service_id, weight, mean, rated_at) \
      SELECT 'agt_' || (n % 400 + 1), 'svc_' || (n / 400 + 1), 1, 1, n FROM numbers",
-    "INSERT INTO webhook_outbox (id, kind, body, occurred_at, service_id, agent_id) \
-     SELECT 'evt_' || (n + 100000), 'agent.authenticated', '{}', n, '', '' FROM numbers",
+    "INSERT INTO webhook_outbox (id, kind, body, occurred_at, service_id) \
+     SELECT 'evt_' || (n + 100000), 'agent.authenticated', '{}', n, '' FROM numbers",
     "INSERT INTO webhook_deliveries (target_id, event_id, due_at, attempts, delivered_at, dead_since) \
      SELECT 'wh_' || (n % 60 + 1), 'evt_' || (n + 100000), CASE WHEN n % 3 = 0 THEN n END, 1, CASE WHEN n % 3 = 1 THEN n END, \
      CASE WHEN n % 3 = 2 THEN n END FROM numbers",
@@ -136,9 +136,9 @@ const FILL: [&str; 15] = [
      SELECT 'svc_' || (n % 60 + 1), n, n, '', '', 'agt_' || (n % 60 + 1), '', '', '', '' FROM numbers",
     "INSERT INTO webhook_targets (id, service_id, url, events, description, secret, created_at, updated_at, active_since, deleted_at) \
      SELECT 'wh_' || n, 'svc_' || (n % 6000 + 1), '', '', '', '', 0, 0, 0, CASE WHEN n % 100 = 0 THEN n END FROM numbers",
-    "INSERT INTO sidecars (instance, key_index, key_id, service_id, control_plane_id, stream, address, release, protocol_version, \
+    "INSERT INTO sidecars (instance, key_index, key_id, service_id, control_plane_id, stream, address, release, \
      connected_at, applied_revision, required_revision, ended_at, expires_at, max_staleness) SELECT 'instance_' || n, 0, 'key_' || n, \
-     'svc_' || (n % 60 + 1), n % 3, n, '', '', 3, n, n, n, CASE WHEN n % 3 = 1 THEN n END, CASE WHEN n % 3 = 1 THEN n END, 1 \
+     'svc_' || (n % 60 + 1), n % 3, n, '', '', n, n, n, CASE WHEN n % 3 = 1 THEN n END, CASE WHEN n % 3 = 1 THEN n END, 1 \
      FROM numbers",
 ];
 

@@ -11,7 +11,6 @@ mod recent_changes;
 mod recipients;
 mod records;
 mod removals;
-mod set_aside;
 mod sidecars;
 mod subjects;
 mod webhooks;
@@ -224,7 +223,6 @@ impl StoreFixture {
         self.oldest_sidecars_without_a_stream_become_one_row().await;
         self.unknown_sidecars_count_for_the_longest_known_staleness().await;
         self.streams_of_killed_control_planes_end().await;
-        self.unknown_events_are_set_aside_until_they_are_known().await;
         self.waiting_events_are_deleted_by_age().await;
         self.every_column_was_written().await;
         self.events_are_delivered_only_to_their_audience().await;

@@ -35,7 +35,7 @@ fn copy_names_the_process_that_wrote_it_if_that_has_ended() {
         fixture.lock_again();
         assert_eq!(fixture.directory.ended_writer_of(&key(KEY)), Some(INSTANCE));
         assert_eq!(fixture.directory.ended_writer_of(&key(b"svc_sk_second")), None);
-        let view = confirmed_view(agents, &[7; 32]);
+        let view = confirmed_view(agents);
         let (contact, next) = (Contact::of(&view, &CLOCK).unwrap(), Instance::from_bytes([4; 16]));
         fixture.directory.write(&key(KEY), &view, (contact, next), &SystemRng).unwrap();
         assert_eq!(fixture.directory.ended_writer_of(&key(KEY)), Some(next));

@@ -67,7 +67,7 @@ impl RunningWriter {
 fn current_view() -> View {
     let clock = SystemClock;
     let mut view = ViewOfPages::new(None);
-    view.add(snapshot(3, &[7; 32])).unwrap();
+    view.add(snapshot(3)).unwrap();
     view.finish().unwrap().confirm(Confirmation {
         revision: Revision::new(30),
         floor: Revision::new(10),

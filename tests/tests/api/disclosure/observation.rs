@@ -4,8 +4,8 @@ use super::{
     crawl::{Ids, crawl, try_changes, write},
     scenario::{AGENT_OWNER, EMAIL, RECEIVER_ANSWER, SERVICE_OWNER, Scenario},
 };
-use countersign_proto::v1::{AgentChanges, AgentStatus, Hello, SnapshotPage, revocation::Subject};
-use countersign_tests::{Follower, Received, Receiver, Target, eventually, follower, jwt};
+use countersign_proto::v1::{AgentChanges, AgentStatus, SnapshotPage, revocation::Subject};
+use countersign_tests::{Follower, Received, Receiver, Target, eventually, jwt};
 use std::fmt::Write as _;
 
 /// The parties, as the page names them.
@@ -135,10 +135,10 @@ fn by_webhook((receiver, target): &(Receiver, Target)) -> Observation {
     }
 }
 
-/// What the streams of both versions of the protocol tell: with names of agents, and with hashes.
+/// What a stream tells: with ids, and with hashes of agents.
 async fn streams(scenario: &Scenario, key: &str) -> (String, String) {
     let complete = async || {
-        let texts = read_streams(scenario, key).await;
+        let texts = read_stream(scenario, key).await;
         // Trust scores reach the streams a moment after the feedback.
         let has = |score: f64| texts.1.contains(&format!("trust={score}"));
         (has(scenario.trust.regular) && has(scenario.trust.unbound)).then_some(texts)
@@ -146,31 +146,23 @@ async fn streams(scenario: &Scenario, key: &str) -> (String, String) {
     eventually("the stream contains the trust scores", complete, || "they are missing".to_owned()).await
 }
 
-async fn read_streams(scenario: &Scenario, key: &str) -> (String, String) {
+async fn read_stream(scenario: &Scenario, key: &str) -> (String, String) {
     let (mut plain, mut hashed) = (String::new(), String::new());
-    for protocol_version in [0, 1, 2] {
-        let channel = follower::channel(&scenario.control).await;
-        let hello = Hello { protocol_version, ..follower::hello(0) };
-        let mut stream = Follower::open_with_hello(channel, key, hello).await.unwrap();
-        let mut last = false;
-        while !last {
-            let SnapshotPage { info, keys: _, roles, agents, revocations, last: is_last, .. } = stream.snapshot().await;
-            last = is_last;
-            writeln!(plain, "{} {roles:?}", info.map(|info| info.service_id).unwrap_or_default()).unwrap();
-            let subjects = revocations.into_iter().filter_map(|revocation| revocation.subject);
-            for subject in subjects {
-                let (Subject::TokenId(id) | Subject::SessionId(id)) = subject;
-                writeln!(plain, "{id}").unwrap();
-            }
-            for changes in &agents {
-                if changes.agent_hash.is_empty() {
-                    writeln!(plain, "{}", describe(&changes.agent_id, changes)).unwrap();
-                } else {
-                    let ids = scenario.agent_ids();
-                    let id = ids.split(' ').find(|id| stream.agent_hash(id) == changes.agent_hash);
-                    writeln!(hashed, "{}", describe(id.unwrap_or("?"), changes)).unwrap();
-                }
-            }
+    let mut stream = Follower::start(&scenario.control, key, 0).await.unwrap();
+    let mut last = false;
+    while !last {
+        let SnapshotPage { info, keys: _, roles, agents, revocations, last: is_last, .. } = stream.snapshot().await;
+        last = is_last;
+        writeln!(plain, "{} {roles:?}", info.map(|info| info.service_id).unwrap_or_default()).unwrap();
+        let subjects = revocations.into_iter().filter_map(|revocation| revocation.subject);
+        for subject in subjects {
+            let (Subject::TokenId(id) | Subject::SessionId(id)) = subject;
+            writeln!(plain, "{id}").unwrap();
+        }
+        for changes in &agents {
+            let ids = scenario.agent_ids();
+            let id = ids.split(' ').find(|id| stream.agent_hash(id) == changes.agent_hash);
+            writeln!(hashed, "{}", describe(id.unwrap_or("?"), changes)).unwrap();
         }
     }
     (plain, hashed)

@@ -32,7 +32,7 @@ async fn a_scope_narrows_a_session_also_after_the_agent_gets_roles() {
     assert_eq!(narrow["scope"], "read", "permissions that the agent does not have are ignored");
     let claims = jwt::claims(&text(&narrow["access_token"]));
     assert_eq!((&claims["scope"], &claims["permissions"]), (&json!("read"), &json!(["read"])));
-    assert_eq!((&claims["requested_scope"], &claims["aud"]), (&json!("openid read write"), &json!([service])));
+    assert_eq!((&claims["requested_scope"], &claims["aud"]), (&json!("openid read write"), &json!(service)));
     let nothing = login("admin").await;
     assert_eq!(nothing["scope"], "");
     for (tokens, expected) in [(&wide, json!(["list", "read"])), (&narrow, json!(["read"])), (&nothing, json!([]))] {

@@ -80,7 +80,7 @@ impl ReceivedChanges {
 }
 
 fn changes_of(record: &AgentChanges) -> impl Iterator<Item = ((String, String), i64)> {
-    let AgentChanges { agent_id: _, roles, trust, status, agent_hash } = record;
+    let AgentChanges { agent_hash, roles, trust, status } = record;
     let revisions = [
         ("roles", roles.as_ref().map(|facet| facet.revision)),
         ("trust", trust.as_ref().map(|facet| facet.revision)),

@@ -3,7 +3,7 @@
 use super::{assert_refused, assert_start_refused, execute_on_file, files_in, query_file, succeed};
 use countersign_process::{Clock, SystemClock};
 use countersign_tests::{
-    Agent, ControlPlane, HttpResponse, InProcessServer, ManualClock, Postgres, Sidecar, control_plane::text,
+    Agent, ControlPlane, InProcessServer, ManualClock, Postgres, Sidecar, control_plane::text,
     eventually, oauth, tools,
 };
 use serde_json::{Value, json};

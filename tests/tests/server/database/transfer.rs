@@ -73,10 +73,8 @@ async fn fill_every_table(control: &mut ControlPlane, receiver: &Receiver) -> (A
     control.kill();
     // Inserts rows of kinds that normally exist only briefly.
     let transient_rows = "INSERT INTO changed_trust_scores VALUES ('agent_x'); \
-                   INSERT INTO webhook_outbox VALUES ('evt_x', 'agent.authenticated', '{}', 1, '', ''); \
-                   INSERT INTO webhook_set_aside_events VALUES ('evt_y', 'agent.renamed', '{}', 1, '', '', 1); \
+                   INSERT INTO webhook_outbox VALUES ('evt_x', 'agent.authenticated', '{}', 1, ''); \
                    INSERT INTO agent_deletions VALUES ('issuer', 'subject', 1, 1); \
-                   INSERT INTO webhook_losses VALUES ('agent_x', 'svc_x', 'role_x', 'r', 1, 'revoked'); \
                    INSERT INTO audit_floors VALUES ('svc_x', 1, '', ''); \
                    INSERT INTO audit_checkpoints VALUES ('svc_x', 1, '', ''); \
                    INSERT INTO previous_master_keys SELECT master_key_fingerprint, 1 FROM deployment; \

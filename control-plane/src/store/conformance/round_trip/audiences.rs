@@ -17,7 +17,6 @@ use crate::{
     },
 };
 use countersign_identity::{AgentId, AgentStatus, RefreshId, Revision, ServiceId, Timestamp};
-use sqlx::AssertSqlSafe;
 use std::time::Duration;
 use zeroize::Zeroizing;
 
@@ -60,7 +59,6 @@ impl StoreFixture {
             assert_eq!(self.recipients_of(change).await, expected, "{change:?}");
         }
         self.entries_are_filtered_by_recipient().await;
-        self.tokens_without_audience_concern_all_services().await;
         self.audiences_are_counted_and_deleted(now).await;
     }
 
@@ -100,22 +98,7 @@ impl StoreFixture {
         }
     }
 
-    /// A previous version of the control plane issues tokens without recording their audience.
-    async fn tokens_without_audience_concern_all_services(&self) {
-        let set_audience = async |audience: &str| {
-            let sql = format!("UPDATE refresh_tokens SET audience = {audience} WHERE id = '{}'", refresh_id(2));
-            self.commit(async |tx| Ok(sqlx::query(AssertSqlSafe(sql.as_str())).execute(tx.conn()).await?)).await;
-        };
-        set_audience("NULL").await;
-        let all = [Recipients::AllServices];
-        assert_eq!(self.recipients_of(Change::Status(OTHER_AGENT)).await, all);
-        let of_session = self.recipients_of(Change::Session(session().id)).await;
-        assert!(of_session.contains(&Recipients::AllServices) && of_session.contains(&Recipients::UnboundTokens));
-        set_audience("''").await;
-        assert_ne!(self.recipients_of(Change::Status(OTHER_AGENT)).await, all);
-    }
-
-    /// The state of an agent is that as of the revision of the change, and the current one if the change does not contain it.
+    /// The state of an agent is that as of the revision of the change.
     pub async fn changes_contain_the_state_as_of_their_revision(&self) {
         let id = AgentId::from_bits(70);
         let key_hash = "hash of another key".to_owned();
@@ -135,9 +118,6 @@ impl StoreFixture {
             .await;
         }
         assert_eq!(self.statuses_of(id, range).await, [AgentStatus::Suspended, AgentStatus::Active]);
-        let sql = "UPDATE changes SET agent_state = NULL WHERE revision = (SELECT MIN(revision) FROM changes WHERE subject = $1)";
-        self.commit(async |tx| Ok(sqlx::query(sql).bind(id.to_string()).execute(tx.conn()).await?)).await;
-        assert_eq!(self.statuses_of(id, range).await, [AgentStatus::Active, AgentStatus::Active]);
     }
 
     async fn statuses_of(&self, agent: AgentId, range: RevisionRange) -> Vec<AgentStatus> {
@@ -182,5 +162,5 @@ const fn refresh_id(number: u128) -> RefreshId {
 
 fn refresh_token(number: u128, issued_at: Timestamp) -> RefreshToken {
     let secret = Credential::new(refresh_id(number), Zeroizing::new([1; 32])).hash();
-    RefreshToken { id: refresh_id(number), session: session().id, is_narrowed: false, secret, issued_at, used_at: None }
+    RefreshToken { id: refresh_id(number), session: session().id, secret, issued_at, used_at: None }
 }

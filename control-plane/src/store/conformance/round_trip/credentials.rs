@@ -112,17 +112,7 @@ impl StoreFixture {
             let token = |number| {
                 let secret = Credential::new(RefreshId::from_bits(700 + number), Zeroizing::new([1; 32]));
                 let (id, secret) = (secret.id(), secret.hash());
-                (
-                    RefreshToken {
-                        id,
-                        session: first.id,
-                        is_narrowed: false,
-                        secret,
-                        issued_at: time(30),
-                        used_at: None,
-                    },
-                    None,
-                )
+                (RefreshToken { id, session: first.id, secret, issued_at: time(30), used_at: None }, None)
             };
             let tokens: Vec<_> = (0..TOKENS).map(token).collect();
             sessions::insert_tokens(tx.conn(), &tokens, time(31)).await
@@ -199,8 +189,7 @@ impl StoreFixture {
         let credential = Credential::new(RefreshId::from_bits(1), Zeroizing::new([1; 32]));
         let wrong = Credential::new(RefreshId::from_bits(1), Zeroizing::new([2; 32]));
         let (id, secret) = (credential.id(), credential.hash());
-        let token =
-            RefreshToken { id, session: session().id, is_narrowed: true, secret, issued_at: time(53), used_at: None };
+        let token = RefreshToken { id, session: session().id, secret, issued_at: time(53), used_at: None };
         let tokens = [(token.clone(), Some(service().id))];
         self.commit(async |tx| sessions::insert_tokens(tx.conn(), &tokens, time(58)).await).await;
         let mut read = self.read().await;

@@ -5,12 +5,11 @@ use crate::{
     domain::{
         agent::{Agent, Registration},
         role::{Assignment, Role},
-        webhook::event::RevocationReason,
     },
     store::{
         Conn, StoreError, WriteTransaction,
         agents::{self, RoleHolderFilter},
-        assignments::{self, ExpiredAssignment, ManagedGrant, RemovedAssignment, RoleRevocation},
+        assignments::{self, ExpiredAssignment, ManagedGrant, RemovedAssignment},
         conformance::StoreFixture,
         departures,
         purge::{self, Deleted, DeletedKind, TakenAssignment},
@@ -18,7 +17,6 @@ use crate::{
     },
 };
 use countersign_identity::{AgentId, RoleDefinition, RoleGrant, RoleId, ServiceId};
-use sqlx::AssertSqlSafe;
 use std::{slice::from_ref, time::Duration};
 
 impl StoreFixture {
@@ -169,31 +167,15 @@ impl StoreFixture {
         Ok(())
     }
 
-    /// The previous version of Countersign queues the revocations by the deletion of a role.
-    pub async fn role_revocations_return_what_was_written(&self) {
-        let Assignment { agent, role, service, .. } = assignment();
-        let name = super::role().definition.name;
-        let at = time(40);
-        let queued = RoleRevocation { agent, service, role, name, at, reason: RevocationReason::RoleDeleted };
-        let insert = format!(
-            "INSERT INTO webhook_losses VALUES ('{agent}', '{service}', '{role}', 'a-role', {}, 'role_deleted')",
-            at.micros()
-        );
-        let queue = async |tx: &mut WriteTransaction| {
-            sqlx::query(AssertSqlSafe(insert.as_str())).execute(tx.conn()).await?;
-            Ok(())
-        };
-        self.commit(queue).await;
-        assert!(assignments::has_queued_revocations(self.read().await.conn()).await.unwrap());
-        let taken = self.commit(async |tx| assignments::take_queued_revocations(tx.conn(), 9).await).await;
-        assert_eq!(taken, [queued]);
-        // Leaves values for the test `every_column_was_written`.
-        self.commit(queue).await;
-        self.commit(async |tx| {
-            assignments::upsert(tx.conn(), &[assignment()]).await?;
-            assignments::take_unreported_expiries(tx.conn(), time(8), 9).await
-        })
-        .await;
+    /// Leaves values for the test `every_column_was_written`.
+    pub async fn expiry_stays_reported(&self) {
+        let taken = self
+            .commit(async |tx| {
+                assignments::upsert(tx.conn(), &[assignment()]).await?;
+                assignments::take_unreported_expiries(tx.conn(), time(8), 9).await
+            })
+            .await;
+        assert_eq!(taken.len(), 1);
     }
 }
 

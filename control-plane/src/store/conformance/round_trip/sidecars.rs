@@ -28,7 +28,6 @@ fn identity(instance: u8) -> SidecarIdentity {
         service: SERVICE,
         address: format!("192.0.2.{instance}:1000"),
         release: "0.1.0".to_owned(),
-        protocol_version: 3,
     }
 }
 
@@ -59,7 +58,7 @@ impl StoreFixture {
             identity: sidecar.clone(),
             connected_at: time(1),
             is_connected: true,
-            in_force: Some(Revision::new(5)),
+            in_force: Revision::new(5),
             applied_at: None,
             confirmed: LastConfirmation::Continuing,
             last_known_confirmation: None,
@@ -70,7 +69,7 @@ impl StoreFixture {
         let applied = record(&sidecar, progress(9, 9, Some(time(4))), Some(time(5)));
         self.commit(async |tx| sidecars::update(tx.conn(), FIRST, &applied).await).await;
         let in_force = Sidecar {
-            in_force: Some(Revision::new(50)),
+            in_force: Revision::new(50),
             applied_at: Some(time(4)),
             last_known_confirmation: Some(time(5)),
             ..expected
@@ -80,7 +79,7 @@ impl StoreFixture {
         self.commit(async |tx| sidecars::end(tx.conn(), FIRST, &sidecar, time(6)).await).await;
         let ended = Sidecar {
             is_connected: false,
-            in_force: Some(Revision::new(9)),
+            in_force: Revision::new(9),
             // Later confirmations were not written.
             confirmed: LastConfirmation::By(time(6)),
             ..in_force
@@ -154,7 +153,7 @@ impl StoreFixture {
         })
         .await;
         let found = &self.sidecars(time(9)).await[0];
-        assert_eq!((found.in_force, found.last_known_confirmation), (Some(Revision::new(7)), Some(time(8))));
+        assert_eq!((found.in_force, found.last_known_confirmation), (Revision::new(7), Some(time(8))));
         self.commit(async |tx| sidecars::delete(tx.conn(), SECOND, &sidecar).await).await;
         assert_eq!(self.sidecars(time(9)).await, []);
     }
@@ -214,7 +213,7 @@ impl StoreFixture {
         let [row] = &unknown(time(9)).await[..] else { panic!("there is not one row") };
         let listed = row.clone().into_sidecar();
         assert_eq!(listed.identity.key.instance, SidecarInstance::MERGED);
-        assert_eq!((listed.in_force, listed.max_staleness), (Some(Revision::default()), STALENESS * 2));
+        assert_eq!((listed.in_force, listed.max_staleness), (Revision::default(), STALENESS * 2));
         assert_eq!(listed.confirmed, LastConfirmation::By(time(8)));
         self.commit(async |tx| sidecars::record_unknown(tx.conn(), time(9), STALENESS / 2).await).await;
         let until = time(9).saturating_add(STALENESS * 2);
@@ -255,10 +254,7 @@ impl StoreFixture {
         let instances: Vec<_> = listed.iter().map(|sidecar| sidecar.identity.key.instance).collect();
         let [first, fourth, fifth] = [0, 3, 4].map(|index: usize| ended[index].key.instance);
         assert_eq!(instances, [SidecarInstance::MERGED, first, fourth, fifth], "the two oldest ones are merged");
-        assert_eq!(
-            (listed[0].in_force, listed[0].confirmed),
-            (Some(Revision::default()), LastConfirmation::By(time(2)))
-        );
+        assert_eq!((listed[0].in_force, listed[0].confirmed), (Revision::default(), LastConfirmation::By(time(2))));
         self.commit(async |tx| {
             assert_eq!(
                 sidecars::delete_expired(tx.conn(), (time(0), time(3662)), 9).await?,
@@ -298,12 +294,12 @@ impl StoreFixture {
         .await;
         let before = &self.sidecars(time(34)).await[0];
         assert_eq!((before.confirmed, before.is_connected), (LastConfirmation::Continuing, false));
-        assert_eq!(before.in_force, Some(Revision::new(5)), "it may have missed later changes");
+        assert_eq!(before.in_force, Revision::new(5), "it may have missed later changes");
         self.commit(async |tx| sidecars::end_streams_of_killed(tx.conn(), "first", time(35), 9).await).await;
         let [ended, served] = &self.sidecars(time(36)).await[..] else { panic!("there are two sidecars") };
         // It may have been confirmed until its control plane was marked.
         assert_eq!((ended.confirmed, ended.is_connected), (LastConfirmation::By(time(35)), false));
-        assert_eq!((served.in_force, served.is_connected), (Some(Revision::new(50)), true));
+        assert_eq!((served.in_force, served.is_connected), (Revision::new(50), true));
         assert_eq!(self.sidecars(time(95)).await.len(), 1);
         self.commit(async |tx| {
             sidecars::end_streams_of_killed(tx.conn(), "first", time(36), 9).await?;

@@ -21,7 +21,7 @@ use crate::{
         feed::RecipientFilter,
         known_agents, resource_uris,
         roles::{self, RoleFate},
-        services,
+        services, token_audiences,
     },
 };
 use countersign_identity::{
@@ -89,7 +89,8 @@ impl StoreFixture {
             agents::set_status(tx.conn(), id, AgentStatus::Active, cutoff, time(13)).await?;
             tx.record_change(Change::Status(id));
             tx.record_change(Change::Trust(id));
-            Ok(())
+            // Only changes with recipients contain the state of the agent.
+            token_audiences::record(tx.conn(), &[(id, None)], self.first.now()).await
         })
         .await;
         let status = AgentStatus::Active;
@@ -343,7 +344,7 @@ impl StoreFixture {
         self.departures_return_what_was_written().await;
         self.expiry_is_reported_once().await;
         self.lists_of_rows_are_written_and_read_whole().await;
-        self.role_revocations_return_what_was_written().await;
+        self.expiry_stays_reported().await;
     }
 
     /// The agent holds a role at one service until time 7, and its owner leaves two services.

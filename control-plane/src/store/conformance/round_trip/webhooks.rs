@@ -137,9 +137,9 @@ impl StoreFixture {
             assert!(outbox::enqueue(tx.conn(), from_ref(&old)).await?);
             assert!(outbox::enqueue(tx.conn(), from_ref(&new)).await?);
             assert!(outbox::has_events(tx.conn()).await?);
-            assert_eq!(outbox::fan_out(tx.conn(), time(113), 1).await?.events, 1);
+            assert_eq!(outbox::fan_out(tx.conn(), time(113), 1).await?, 1);
             assert_eq!(outbox::oldest_event_time(tx.conn()).await?, Some(new.at));
-            assert_eq!(outbox::fan_out(tx.conn(), time(113), 9).await?.events, 1);
+            assert_eq!(outbox::fan_out(tx.conn(), time(113), 9).await?, 1);
             assert!(!outbox::has_events(tx.conn()).await?);
             outbox::insert_test(tx.conn(), &test, target().id, time(114)).await
         })

@@ -5,7 +5,9 @@
 mod generators;
 
 use super::*;
-use countersign_identity::{Claims, Kid, P256PublicKey, Permission, SessionId, TokenId, TrustScore, VerifiedIdentity};
+use countersign_identity::{
+    AgentId, Claims, Kid, P256PublicKey, Permission, SessionId, TokenId, TrustScore, VerifiedIdentity,
+};
 use countersign_mangle::{any_bytes, cases_divided_by, mutated_bytes};
 use proptest::{collection::vec, prelude::*};
 use prost::Message as _;
@@ -31,19 +33,18 @@ struct StateSnapshot {
     snapshots: [Option<PartialState>; 2],
     unanswered_pings: Vec<(u64, Duration)>,
     numbers: (u64, u64, usize),
-    received: (Revision, ReceivedData, Option<u32>),
+    received: (Revision, ReceivedData),
     flags: [bool; 3],
 }
 
 /// The state of an incomplete snapshot: its revision, its cursor and its size.
-type PartialState = (Revision, Option<Revision>, [usize; 2]);
+type PartialState = (Revision, Revision, [usize; 2]);
 
 fn state_snapshot(stream: &StreamState) -> StateSnapshot {
     let StreamState {
         view,
         received,
         data,
-        server_version,
         service,
         max_staleness: _,
         partial_snapshot,
@@ -65,7 +66,7 @@ fn state_snapshot(stream: &StreamState) -> StateSnapshot {
         snapshots: [partial_snapshot, earlier_snapshot].map(|snapshot| snapshot.as_ref().map(partial_state)),
         unanswered_pings: unanswered_pings.iter().copied().collect(),
         numbers: (*last_ping, *last_answered_ping, *pings_since_message),
-        received: (*received, *data, *server_version),
+        received: (*received, *data),
         flags: [*wants_ping, *had_late_pong, *confirmed],
     }
 }
@@ -139,7 +140,7 @@ impl StreamModel {
         self.unanswered.clear();
         let ended = std::mem::replace(stream, StreamState::resume(None, None));
         let offered = ended.partial_snapshot.as_ref().or(ended.earlier_snapshot.as_ref());
-        let offered = offered.and_then(|snapshot| Some((snapshot.view.revision(), snapshot.cursor?)));
+        let offered = offered.map(|snapshot| (snapshot.view.revision(), snapshot.cursor));
         *stream = ended.into_next_stream();
         let Some(v1::follow_request::Message::Hello(hello)) =
             stream.hello(super::IDENTITY, super::FIRST_STREAM).message

@@ -2,30 +2,6 @@
 
 use super::*;
 
-fn delta_with_version(stream: &mut StreamState, protocol_version: u32) -> Result<ViewUpdate, MessageError> {
-    let info = Some(v1::ServiceInfo { protocol_version, ..info(SERVICE_ID) });
-    stream.apply(response(Message::Delta(v1::Delta { revision: 9, info, ..v1::Delta::default() })), seconds(20))
-}
-
-#[test]
-fn each_stream_learns_the_version_of_its_control_plane() {
-    let mut stream = stream_with_view(5);
-    assert!(stream.accepts_reports());
-    apply_delta(&mut stream, 6).unwrap();
-    assert!(stream.accepts_reports(), "a message without a version changes nothing");
-    for (version, accepts) in [(0, false), (2, false), (3, true), (4, true)] {
-        let mut next = StreamState::resume(stream.view(), None);
-        assert!(!next.accepts_reports(), "the next stream may be at another control plane");
-        delta_with_version(&mut next, version).unwrap();
-        assert_eq!(next.accepts_reports(), accepts, "version {version}");
-    }
-    let mut next = stream.into_next_stream();
-    assert!(!next.accepts_reports());
-    let refused = v1::Delta { revision: 1, info: Some(info(SERVICE_ID)), ..v1::Delta::default() };
-    assert!(next.apply(response(Message::Delta(refused)), seconds(20)).is_err());
-    assert!(!next.accepts_reports(), "a refused message says nothing");
-}
-
 #[test]
 fn data_of_a_stream_has_the_revision_of_a_message_and_not_of_a_pong() {
     let data = |stream: &StreamState| (stream.data().revision.number(), stream.data().is_snapshot);

@@ -5,6 +5,7 @@ use countersign_identity::{
     AgentHash, AgentHashKey, AgentId, P256PublicKey, Permission, RoleId, RoleName, SessionId, TokenId,
 };
 use countersign_mangle::{any_bytes, any_text};
+use countersign_proto::PROTOCOL_VERSION;
 use proptest::{collection::vec, option, prelude::*, sample::select};
 use std::collections::HashSet;
 use v1::revocation::Subject;
@@ -20,7 +21,7 @@ fn id(prefix: &'static str) -> BoxedStrategy<String> {
     prop_oneof![40 => valid, 1 => any_text()].boxed()
 }
 
-/// Generates the hash key of the stream, and sometimes no key or another key.
+/// Generates the hash key of the stream, and sometimes another key, or none.
 fn agent_hash_key() -> BoxedStrategy<Vec<u8>> {
     prop_oneof![20 => Just(AGENT_HASH_KEY.to_vec()), 2 => Just(vec![]), 1 => any_bytes()].boxed()
 }
@@ -32,10 +33,15 @@ fn agent_hash() -> BoxedStrategy<Vec<u8>> {
     prop_oneof![40 => valid, 1 => any_bytes()].boxed()
 }
 
+/// Generates the version of the protocol, and sometimes another one.
+fn protocol_version() -> BoxedStrategy<u32> {
+    prop_oneof![40 => Just(PROTOCOL_VERSION), 1 => 0..3_u32].boxed()
+}
+
 fn service_info() -> BoxedStrategy<v1::ServiceInfo> {
     let seconds = prop_oneof![9 => 1..100_u32, 1 => Just(0)];
     let service_id = prop_oneof![9 => Just(SERVICE_ID.to_string()), 1 => id("svc_")];
-    (service_id, seconds, proptest::arbitrary::any::<bool>(), agent_hash_key(), 0..5_u32)
+    (service_id, seconds, proptest::arbitrary::any::<bool>(), agent_hash_key(), protocol_version())
         .prop_map(|(service_id, max_staleness_seconds, accepts_unbound_tokens, agent_hash_key, protocol_version)| {
             v1::ServiceInfo {
                 service_id,
@@ -68,9 +74,8 @@ fn agents() -> BoxedStrategy<Vec<v1::AgentChanges>> {
         .prop_map(|(revision, hundredths)| v1::TrustFacet { revision, hundredths });
     let status = (revision_number(), prop_oneof![9 => 1..4, 1 => proptest::arbitrary::any::<i32>()], revision_number())
         .prop_map(|(revision, status, cutoff)| v1::StatusFacet { revision, status, cutoff });
-    let changes = (id("agent_"), option::of(roles), option::of(trust), option::of(status), agent_hash()).prop_map(
-        |(agent_id, roles, trust, status, agent_hash)| v1::AgentChanges { agent_id, roles, trust, status, agent_hash },
-    );
+    let changes = (option::of(roles), option::of(trust), option::of(status), agent_hash())
+        .prop_map(|(roles, trust, status, agent_hash)| v1::AgentChanges { agent_hash, roles, trust, status });
     vec(changes, 0..3).boxed()
 }
 
@@ -122,13 +127,13 @@ pub fn any_response() -> BoxedStrategy<v1::FollowResponse> {
     prop_oneof![4 => page, 4 => delta, 4 => pong, 1 => view_check()].prop_map(response).boxed()
 }
 
-/// Generates checksums, some of another version and some that are invalid.
+/// Generates checksums, some of which are invalid.
 fn view_check() -> BoxedStrategy<Message> {
     let bytes = || prop_oneof![9 => vec(proptest::arbitrary::any::<u8>(), 16), 1 => any_bytes()];
-    let parts = (0..3_u32, revision_number(), revision_number(), vec(bytes(), 0..2), bytes());
-    let message = |(checksum_version, revision, floor, agents_without_roles, checksum)| {
+    let parts = (revision_number(), revision_number(), vec(bytes(), 0..2), bytes());
+    let message = |(revision, floor, agents_without_roles, checksum)| {
         let time_micros = revision;
-        v1::ViewCheck { checksum_version, revision, floor, time_micros, agents_without_roles, checksum }
+        v1::ViewCheck { revision, floor, time_micros, agents_without_roles, checksum }
     };
     parts.prop_map(message).prop_map(Message::ViewCheck).boxed()
 }
@@ -138,11 +143,9 @@ pub fn is_valid(message: &Message) -> bool {
     match message {
         Message::Pong(_) => true,
         Message::ViewCheck(check) => {
-            let v1::ViewCheck { checksum_version, revision, floor, time_micros: _, agents_without_roles, checksum } =
-                check;
+            let v1::ViewCheck { revision, floor, time_micros: _, agents_without_roles, checksum } = check;
             let has_parts = *revision >= 0 && *floor >= 0 && checksum.len() == 16;
-            let is_comparable = *checksum_version == countersign_identity::view_checksum::CHECKSUM_VERSION;
-            !is_comparable || (has_parts && agents_without_roles.iter().all(|agent| agent.len() == 16))
+            has_parts && agents_without_roles.iter().all(|agent| agent.len() == 16)
         }
         Message::Snapshot(page) => {
             let v1::SnapshotPage { revision, floor: _, info, keys, roles, agents, revocations, last: _, cursor } = page;
@@ -167,7 +170,8 @@ fn are_valid_parts(
         info.service_id.parse::<ServiceId>().is_ok()
             && !info.issuer.is_empty()
             && info.max_staleness_seconds > 0
-            && (info.agent_hash_key.is_empty() || info.agent_hash_key.len() == AGENT_HASH_KEY.len())
+            && info.protocol_version == PROTOCOL_VERSION
+            && info.agent_hash_key.len() == AGENT_HASH_KEY.len()
     });
     let are_valid_keys =
         keys.is_none_or(|keys| keys.points.iter().all(|point| P256PublicKey::from_sec1(point).is_ok()));
@@ -193,10 +197,9 @@ fn are_distinct(roles: &[v1::Role]) -> bool {
     ids.len() == roles.len() && names.len() == roles.len()
 }
 
-/// True if the message names its agent in at least one way. Which way a stream uses depends on the messages before it.
 fn is_valid_agent(changes: &v1::AgentChanges) -> bool {
-    let v1::AgentChanges { agent_id, roles, trust, status, agent_hash } = changes;
-    (agent_id.parse::<AgentId>().is_ok() || AgentHash::from_bytes(agent_hash).is_some())
+    let v1::AgentChanges { agent_hash, roles, trust, status } = changes;
+    AgentHash::from_bytes(agent_hash).is_some()
         && roles.as_ref().is_none_or(|facet| {
             facet.revision >= 0 && facet.grants.iter().all(|grant| grant.role_id.parse::<RoleId>().is_ok())
         })
