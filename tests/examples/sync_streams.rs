@@ -83,7 +83,8 @@ fn argument(number: usize, default: usize) -> usize {
 async fn main() {
     let (streams, busy) = (argument(1, 10_000), argument(2, 100));
     let (rate, seconds) = (argument(3, 1000), argument(4, 30));
-    let control = ControlPlane::start_process_with(&["quotas.services_per_person=1000000", "connections.max=100000"]).await;
+    let control =
+        ControlPlane::start_process_with(&["quotas.services_per_person=1000000", "connections.max=100000"]).await;
     let services: Vec<(String, String)> = stream::iter(0..streams)
         .map(|number| control.create_service(json!({ "name": format!("service {number}") })))
         .buffer_unordered(CONCURRENCY)

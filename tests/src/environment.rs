@@ -17,7 +17,7 @@ pub struct Environment {
 impl Environment {
     /// Starts all four servers.
     pub async fn start() -> Self {
-        let control = ControlPlane::start().await;
+        let control = ControlPlane::start_process().await;
         let (sidecar, upstream) = tokio::join!(Sidecar::start(&control), Upstream::start());
         let envoy = Envoy::start_with_long_check_timeout(&sidecar.socket(), upstream.port).await;
         Self { control, sidecar, upstream, envoy }

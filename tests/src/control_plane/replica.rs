@@ -46,7 +46,8 @@ pub(super) struct Replica {
     pub(super) wrapper: Vec<String>,
 }
 
-const NO_PROCESS: &str = "this control plane runs in the process of the test: start it with `ControlPlane::start_process_with`";
+const NO_PROCESS: &str =
+    "this control plane runs in the process of the test: start it with `ControlPlane::start_process_with`";
 
 impl Program {
     fn log(&self) -> String {

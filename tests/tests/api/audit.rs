@@ -41,7 +41,7 @@ pub fn assert_chains_intact(control: &ControlPlane) {
 /// Starts a control plane with SQLite and another with PostgreSQL.
 pub async fn start_on_both_engines(postgres: &Postgres) -> [ControlPlane; 2] {
     let setting = format!("database.url={}", postgres.create_database().await);
-    [ControlPlane::start_with(&["database.url="]).await, ControlPlane::start_with(&[&setting]).await]
+    [ControlPlane::start_process_with(&["database.url="]).await, ControlPlane::start_process_with(&[&setting]).await]
 }
 
 #[tokio::test]

@@ -25,7 +25,7 @@ struct Deletable {
 
 impl Deletable {
     async fn new(settings: &[&str]) -> Self {
-        let control = ControlPlane::start_with(settings).await;
+        let control = ControlPlane::start_process_with(settings).await;
         let owner = control.mint_human("alice");
         let (service, key) = control.create_service_of(&owner, json!({ "name": "a service" })).await;
         let agent = Agent::register(&control, "Agent").await;
@@ -189,7 +189,7 @@ async fn wait_until_key_is_unknown(sidecar: &Sidecar, token: &str) {
 
 #[tokio::test]
 async fn sidecar_of_a_deleted_service_refuses_its_tokens() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::start_process().await;
     let (sidecar, token) = start_sidecar_with_token(&control).await;
     delete(&control, control.human(), &control.path("")).await.expect(200);
     wait_until_key_is_unknown(&sidecar, &token).await;
@@ -223,7 +223,7 @@ struct OwnAgent {
 
 impl OwnAgent {
     async fn new(settings: &[&str]) -> Self {
-        let control = ControlPlane::start_with(settings).await;
+        let control = ControlPlane::start_process_with(settings).await;
         let owner = control.mint_human("alice");
         let mut agent = Agent::register(&control, "public").await;
         agent.id = text(&register(&control, &owner, &agent, "Alice's agent").await.expect(201)["agentId"]);

@@ -87,7 +87,7 @@ async fn operation_counts(control: &ControlPlane, agent: &Agent) -> (usize, usiz
 /// Starts a control plane with SQLite and another with PostgreSQL.
 async fn start_on_both_engines(postgres: &Postgres) -> [ControlPlane; 2] {
     let setting = format!("database.url={}", postgres.create_database().await);
-    [ControlPlane::start_with(&["database.url="]).await, ControlPlane::start_with(&[&setting]).await]
+    [ControlPlane::start_process_with(&["database.url="]).await, ControlPlane::start_process_with(&[&setting]).await]
 }
 
 #[tokio::test]
@@ -160,7 +160,7 @@ async fn reused_key_with_another_body_is_refused_and_changes_nothing() {
 
 #[tokio::test]
 async fn keys_are_separate_per_caller_and_operation() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::start_process().await;
     let agent = Agent::register(&control, "agent").await;
     let (_, other_key) = control.create_service(json!({ "name": "other" })).await;
     let first = feedback_request(&control, &agent);
@@ -185,7 +185,7 @@ async fn keys_are_separate_per_caller_and_operation() {
 
 #[tokio::test]
 async fn failed_requests_are_not_stored() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::start_process().await;
     let role_id = control.create_role("taken", &[]).await;
     let repeated = role_request(&control, "taken");
     assert_eq!(repeated.send(&control.api, "k").await.status, 409);
@@ -198,7 +198,7 @@ async fn failed_requests_are_not_stored() {
 
 #[tokio::test]
 async fn invalid_idempotency_keys_are_refused_with_the_header_name() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::start_process().await;
     let repeated = role_request(&control, "reader");
     let long = "k".repeat(256);
     for key in ["", "\"\"", "two words", "a,b", "\"open", "\"a\"; b=1", &long] {
@@ -249,8 +249,8 @@ async fn replicas_share_idempotency_keys() {
     let (database, master) = (format!("database.url={}", postgres.create_database().await), "ab".repeat(32));
     let settings = [database, format!("secrets.master_key={master}")];
     let settings: Vec<_> = settings.iter().map(String::as_str).collect();
-    let first = ControlPlane::start_with(&settings).await;
-    let second = ControlPlane::start_with(&settings).await;
+    let first = ControlPlane::start_process_with(&settings).await;
+    let second = ControlPlane::start_process_with(&settings).await;
     let repeated = role_request(&first, "reader");
     let clients = [&first.api, &second.api];
     let batch = join_all((0..20).map(|number| repeated.send(clients[number % 2], "k"))).await;

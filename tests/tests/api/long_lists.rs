@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
+use countersign_process::{Clock as _, SystemClock};
 use countersign_tests::{Agent, ControlPlane, Postgres, Shell};
 use serde_json::{Value, json};
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor};
@@ -19,8 +20,8 @@ const SEARCHED: usize = 5_000;
 /// The end of an id, different for each number, and smaller than in the ids that the control plane generates.
 const DIGITS: &str = "'0000000000' || substr(CAST(10000000000000000 + n AS TEXT), 2)";
 
-/// A time before all others, in microseconds.
-const LONG_AGO: i64 = 1_600_000_000_000_000;
+/// How long before all others the entries were made, in microseconds: a day, so that housekeeping does not delete them during the test.
+const AGE: i64 = 24 * 60 * 60 * 1_000_000;
 
 /// Inserts entries of all kinds. The oldest entry differs from the others: the agent is suspended, and the audited action is
 /// `role.revoked`. Ten entries each have the same time.
@@ -28,7 +29,7 @@ async fn insert_entries(control: &ControlPlane, agent: &str, role: &str) {
     sqlx::any::install_default_drivers();
     let mut database = AnyConnection::connect(&control.database_url()).await.unwrap();
     let service = control.service();
-    let time = format!("{LONG_AGO} + n / 10");
+    let time = format!("{} + n / 10", SystemClock.now().micros() - AGE);
     for sql in [
         format!(
             "INSERT INTO trust_feedback (id, agent_id, service_id, score, reason, metadata, created_at) \

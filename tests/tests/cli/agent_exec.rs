@@ -17,7 +17,7 @@ const GRANT: (&str, &str) = ("grant_type", "client_credentials");
 
 /// A control plane with an agent, which is that of the profile.
 async fn start() -> (ControlPlane, Shell, String) {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::start_process().await;
     let shell = Shell::with_env(&control, &["URL", "CA"]);
     shell.stdout(&["agent", "keygen"]);
     let agent = shell.stdout(&["agent", "register", "--email", "a@example.org", "--name", "Typed"]);

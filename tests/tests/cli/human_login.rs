@@ -28,7 +28,7 @@ impl Fixture {
     async fn start_with(issuer: Issuer, issuer_settings: &[(&str, &str)]) -> Self {
         let settings = issuer.settings("corp", &[issuer_settings, &[("admin_claim", "admin")]].concat());
         let settings: Vec<_> = settings.iter().map(String::as_str).collect();
-        let control = ControlPlane::start_with(&settings).await;
+        let control = ControlPlane::start_process_with(&settings).await;
         let shell = Shell::with_env(&control, &["URL", "CA"]);
         Self { issuer, control, shell }
     }

@@ -28,7 +28,7 @@ impl Fixture {
     }
 
     async fn with_sidecar_settings(sidecars: usize, settings: &[&str], of_sidecars: &[&str]) -> Self {
-        let control = ControlPlane::start_with(settings).await;
+        let control = ControlPlane::start_process_with(settings).await;
         let key = control.create_key(control.service(), "sync").await;
         let sidecars: Vec<_> = (0..sidecars).map(|_| Sidecar::start_with(&control, &[&key], of_sidecars)).collect();
         for sidecar in &sidecars {

@@ -20,7 +20,7 @@ use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, Row};
 use std::{collections::BTreeMap, str::FromStr};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Code, Request};
+use tonic::Request;
 
 /// Number of changed agents. Their snapshot is much larger than what the queues between server and client hold.
 const AGENTS: usize = 20_000;

@@ -29,7 +29,7 @@ struct Fixture {
 impl Fixture {
     async fn new(max_staleness_seconds: u32) -> Self {
         let limit = format!("sync.max_staleness_seconds={max_staleness_seconds}");
-        let control = ControlPlane::start_with(&[&limit]).await;
+        let control = ControlPlane::start_process_with(&[&limit]).await;
         let copies = tempfile::tempdir().unwrap();
         let key = control.create_key(control.service(), "sync").await;
         let directory = format!("copy.directory={}", copies.path().join("copies").display());

@@ -73,7 +73,7 @@ impl Fixture {
 
 #[tokio::test]
 async fn history_has_the_newest_feedback_of_each_service() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::start_process().await;
     let agent = Agent::register(&control, "Agent").await;
     let (_, other) = control.create_service(json!({ "name": "other" })).await;
     let rate = async |key: &str, score: u8| {
@@ -121,7 +121,7 @@ async fn history_has_the_newest_feedback_of_each_service() {
 
 #[tokio::test]
 async fn number_of_ratings_of_services_that_the_agent_is_not_known_to_is_limited() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::start_process().await;
     let agent = Agent::register(&control, "Agent").await;
     let (known, known_key) = control.create_service(json!({ "name": "known" })).await;
     agent.token_for(&known).await;

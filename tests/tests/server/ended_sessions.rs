@@ -65,7 +65,7 @@ async fn ended_session_is_deleted_when_its_tokens_and_its_challenge_have_expired
 /// A clock that was behind when the session ended lets housekeeping delete the session before its tokens expire.
 #[tokio::test]
 async fn token_without_a_session_is_refused() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::start_process().await;
     let agent = Agent::register(&control, "Agent").await;
     // The control plane does not know the token: it finds the end of a session that it has verified in the change feed.
     let token = agent.token_for(control.service()).await;
@@ -79,7 +79,7 @@ async fn token_without_a_session_is_refused() {
 /// The audit log remains.
 #[tokio::test]
 async fn service_keeps_its_newest_revoked_keys() {
-    let control = ControlPlane::start_with(&["quotas.keys_per_service=200"]).await;
+    let control = ControlPlane::start_process_with(&["quotas.keys_per_service=200"]).await;
     let keys = control.path("/keys");
     let mut created = Vec::new();
     for number in 0..103 {

@@ -222,7 +222,7 @@ async fn copy_holder(database: &mut Database, agent: &str, role: &str) -> i64 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn deletion_of_a_role_with_many_holders_takes_effect_at_once() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::start_process().await;
     let receiver = Receiver::start_ok().await;
     let target = Target::create_for(&control, &receiver.url, &["agent.role_revoked"]).await;
     target.pause().await;

@@ -11,7 +11,7 @@ fn full_device() -> File {
 
 #[tokio::test]
 async fn commands_report_a_full_standard_output() {
-    let control = ControlPlane::start_with(&["database.url="]).await;
+    let control = ControlPlane::start_process_with(&["database.url="]).await;
     for arguments in [
         &["human-token", "mint", "--subject", "ann"][..],
         &["openapi"],
@@ -30,7 +30,7 @@ async fn commands_report_a_full_standard_output() {
 
 #[tokio::test]
 async fn commands_survive_a_closed_standard_output() {
-    let control = ControlPlane::start_with(&["database.url="]).await;
+    let control = ControlPlane::start_process_with(&["database.url="]).await;
     let run_with_closed_output = |arguments: &[&str]| {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
@@ -53,7 +53,7 @@ async fn commands_survive_a_closed_standard_output() {
 
 #[tokio::test]
 async fn errors_keep_their_exit_code_with_a_full_standard_error() {
-    let control = ControlPlane::start_with(&["database.url="]).await;
+    let control = ControlPlane::start_process_with(&["database.url="]).await;
     for (arguments, code) in [(&["--set", "nonsense=1", "serve"][..], 2), (&["backup", "/nowhere/backup"], 1)] {
         let status = control.prepare(arguments).stdout(Stdio::null()).stderr(full_device()).status().unwrap();
         assert_eq!(status.code(), Some(code), "{arguments:?}");
@@ -62,7 +62,7 @@ async fn errors_keep_their_exit_code_with_a_full_standard_error() {
 
 #[tokio::test]
 async fn dev_mode_logs_that_its_rate_limits_are_raised() {
-    let control = ControlPlane::start_with(&["limits.auth_per_minute=2"]).await;
+    let control = ControlPlane::start_process_with(&["limits.auth_per_minute=2"]).await;
     let logged = async || control.log().contains("rate limits that are not set are 1000000 calls").then_some(());
     eventually("the limits are logged", logged, || control.log()).await;
     let printed = String::from_utf8(control.command(&["config", "print"]).stdout).unwrap();

@@ -21,7 +21,7 @@ async fn create_role_of(control: &ControlPlane, (service, key): &(String, String
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn deleted_roles_that_cannot_be_removed_do_not_stop_those_of_another_owner() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::start_process().await;
     let mallory = control.create_service_of(&control.mint_human("mallory"), json!({ "name": "of mallory" })).await;
     let mut roles = Vec::new();
     for number in 0..ROLES {

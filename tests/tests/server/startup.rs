@@ -199,7 +199,7 @@ async fn closed_log_output_does_not_stop_the_server() {
 
 #[tokio::test]
 async fn secret_files_are_readable_by_the_owner_only() {
-    let control = ControlPlane::start_with(&["database.url="]).await;
+    let control = ControlPlane::start_process_with(&["database.url="]).await;
     for name in ["dev.env", "master.key", "operator.key", "ca.key", "countersign.db", "countersign.db-wal"] {
         let mode = control.folder().join(name).metadata().unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600, "{name}");
@@ -208,7 +208,7 @@ async fn secret_files_are_readable_by_the_owner_only() {
 
 #[tokio::test]
 async fn signing_key_is_encrypted_at_rest() {
-    let control = ControlPlane::start_with(&["database.url="]).await;
+    let control = ControlPlane::start_process_with(&["database.url="]).await;
     let stored = ["countersign.db", "countersign.db-wal"]
         .map(|name| std::fs::read(control.folder().join(name)).unwrap_or_default());
     let stored = stored.concat();

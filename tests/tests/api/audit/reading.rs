@@ -36,7 +36,7 @@ fn hash(entry: &Value) -> String {
 
 #[tokio::test]
 async fn exported_hashes_can_be_recomputed_from_public_fields() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::start_process().await;
     let agent = Agent::register(&control, "Ägent \"Ü\" \\").await;
     let role = control.create_role("réader", &["read", "a<b&c"]).await;
     control.assign(&agent.id, &role).await;
@@ -81,7 +81,7 @@ async fn exported_hashes_can_be_recomputed_from_public_fields() {
 
 #[tokio::test]
 async fn owners_read_the_audit_of_their_services_and_administrators_read_all() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::start_process().await;
     let (owner, other_user) = (control.mint_human("olga"), control.mint_human("sven"));
     let created = control.api.send_as(&owner, "POST", "/services", json!({ "name": "olga's" })).await.expect(201);
     let service = text(&created["serviceId"]);
@@ -138,7 +138,7 @@ async fn filters_select_matching_entries() {
 
 #[tokio::test]
 async fn audit_contains_no_secret() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::start_process().await;
     let agent = Agent::register(&control, "agent").await;
     let body = json!({
         "email": "private@example.org", "name": "second", "publicKey": agent.key.public_pem().unwrap(),
@@ -161,7 +161,7 @@ async fn audit_contains_no_secret() {
 
 #[tokio::test]
 async fn audit_list_command_shows_the_entries_that_the_human_user_may_read() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::start_process().await;
     let role = control.create_role("reader", &[]).await;
     let agent = Agent::register(&control, "agent").await;
     control.assign(&agent.id, &role).await;
@@ -186,7 +186,7 @@ async fn audit_list_command_shows_the_entries_that_the_human_user_may_read() {
 #[tokio::test]
 async fn export_waits_for_a_slow_reader() {
     const ENTRIES: usize = 200;
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::start_process().await;
     for number in 0..ENTRIES {
         control.create_role(&format!("role {number}"), &[]).await;
     }

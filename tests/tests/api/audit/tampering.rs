@@ -265,7 +265,7 @@ async fn audit_verify_requires_the_right_master_key() {
 /// `audit verify` reads a chain in pages of 500 entries.
 #[tokio::test]
 async fn audit_verify_checks_a_long_chain_to_its_end() {
-    let control = ControlPlane::start_with(&["quotas.keys_per_service=2000"]).await;
+    let control = ControlPlane::start_process_with(&["quotas.keys_per_service=2000"]).await;
     for _ in 0..21 {
         join_all((0..50).map(|_| control.create_key(control.service(), "sync"))).await;
     }

@@ -84,7 +84,7 @@ impl Fixture {
     }
 
     pub async fn with_settings(settings: &[&str]) -> Self {
-        Self::with_control_plane(ControlPlane::start_with(settings).await).await
+        Self::with_control_plane(ControlPlane::start_process_with(settings).await).await
     }
 
     pub async fn with_control_plane(control: ControlPlane) -> Self {

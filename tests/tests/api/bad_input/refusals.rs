@@ -57,7 +57,7 @@ impl RefusalFixture {
         }
         let other_user = control.mint_human("stranger");
         let settings = ["services.created_by=admin", "quotas.services_per_person=1", "quotas.keys_per_service=1"];
-        let restricted = ControlPlane::start_with(&settings).await;
+        let restricted = ControlPlane::start_process_with(&settings).await;
         let challenge_response = challenge_response.as_object().unwrap().clone();
         Self {
             fixture,

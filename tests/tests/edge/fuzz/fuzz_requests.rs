@@ -160,7 +160,7 @@ fn check_format(response: &HttpResponse) -> Result<(), TestCaseError> {
 #[test]
 fn fuzzed_requests_never_cause_a_5xx_or_a_malformed_error() {
     let runtime = Runtime::new().expect("the runtime can be built");
-    let control = runtime.block_on(ControlPlane::start());
+    let control = runtime.block_on(ControlPlane::start_process());
     let valid = runtime.block_on(valid_requests(&control));
     let outcome = TestRunner::new(cases_divided_by(1)).run(&fuzzed_requests(valid), |fuzzed| {
         let response = runtime.block_on(send(&control, fuzzed));
@@ -173,7 +173,7 @@ fn fuzzed_requests_never_cause_a_5xx_or_a_malformed_error() {
 #[test]
 fn fuzzed_token_headers_are_refused_without_a_5xx() {
     let runtime = Runtime::new().expect("the runtime can be built");
-    let control = runtime.block_on(ControlPlane::start());
+    let control = runtime.block_on(ControlPlane::start_process());
     let (token, expected) = runtime.block_on(async {
         let agent = Agent::register(&control, "agent").await;
         let role = control.create_role("reader", &["read"]).await;

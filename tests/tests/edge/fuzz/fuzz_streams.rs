@@ -139,7 +139,7 @@ fn check_responses(messages: &[Vec<u8>], responses: &[ServerMessage]) -> Result<
 #[test]
 fn fuzzed_streams_do_not_disturb_the_server() {
     let runtime = Runtime::new().expect("the runtime can be built");
-    let control = runtime.block_on(ControlPlane::start());
+    let control = runtime.block_on(ControlPlane::start_process());
     let channel = runtime.block_on(channel(&control));
     let outcome = TestRunner::new(cases_divided_by(4)).run(&message_sequences(), |messages| {
         let responses_of_stream = follow(channel.clone(), control.key(), messages.clone());

@@ -14,7 +14,7 @@ pub struct Fixture {
 
 impl Fixture {
     pub async fn start() -> Self {
-        let control = ControlPlane::start().await;
+        let control = ControlPlane::start_process().await;
         let second = control.create_service(json!({ "name": "second" })).await;
         let strict = control.create_service(json!({ "name": "strict", "acceptsUnboundTokens": false })).await;
         let mut keys = Vec::new();

@@ -20,7 +20,7 @@ fn file_path(folder: &Path, name: &str) -> String {
 /// The backup contains every change that was acknowledged before it started, and does not block requests.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn backup_under_load_contains_all_acknowledged_changes() {
-    let control = ControlPlane::start_with(&["quotas.keys_per_service=1000000"]).await;
+    let control = ControlPlane::start_process_with(&["quotas.keys_per_service=1000000"]).await;
     let folder = tempfile::tempdir().unwrap();
     let (acknowledged, stop) = (Arc::new(Mutex::new(BTreeSet::new())), Arc::new(AtomicBool::new(false)));
     let write = |writer: usize| {
@@ -70,7 +70,7 @@ async fn backup_under_load_contains_all_acknowledged_changes() {
 
 #[tokio::test]
 async fn backup_overwrites_nothing_and_leaves_no_partial_file() {
-    let (mut control, folder) = (ControlPlane::start().await, tempfile::tempdir().unwrap());
+    let (mut control, folder) = (ControlPlane::start_process().await, tempfile::tempdir().unwrap());
     let existing = file_path(folder.path(), "existing");
     std::fs::write(&existing, "existing content").unwrap();
     assert_refused(&control, &["backup", &existing], &["already exists"]);

@@ -24,7 +24,7 @@ struct Fixture {
 
 impl Fixture {
     async fn new() -> Self {
-        let (mut control, postgres) = (ControlPlane::start().await, Postgres::start().await);
+        let (mut control, postgres) = (ControlPlane::start_process().await, Postgres::start().await);
         control.create_role("reader", &[]).await;
         control.terminate().await;
         let url = postgres.create_database().await;

@@ -10,7 +10,7 @@ use std::{process::Command, time::Duration};
 
 #[tokio::test]
 async fn backup_that_is_not_a_regular_file_is_refused() {
-    let (mut control, folder) = (ControlPlane::start().await, tempfile::tempdir().unwrap());
+    let (mut control, folder) = (ControlPlane::start_process().await, tempfile::tempdir().unwrap());
     control.terminate().await;
     let pipe = folder.path().join("pipe").to_str().unwrap().to_owned();
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
@@ -45,7 +45,7 @@ async fn second_server_on_one_sqlite_file_is_refused() {
 
 #[tokio::test]
 async fn missing_master_key_is_reported_with_its_locations() {
-    let (mut control, postgres) = (ControlPlane::start().await, Postgres::start().await);
+    let (mut control, postgres) = (ControlPlane::start_process().await, Postgres::start().await);
     control.terminate().await;
     let (key, url) = (control.folder().join("master.key"), postgres.create_database().await);
     let saved = std::fs::read(&key).unwrap();
@@ -65,7 +65,7 @@ async fn missing_master_key_is_reported_with_its_locations() {
 /// Since version 15 of PostgreSQL, only the owner of a database may create tables in it.
 #[tokio::test]
 async fn missing_table_privilege_is_reported_with_the_grant() {
-    let (mut control, postgres) = (ControlPlane::start().await, Postgres::start().await);
+    let (mut control, postgres) = (ControlPlane::start_process().await, Postgres::start().await);
     control.terminate().await;
     let url = postgres.create_database().await;
     postgres.execute("CREATE ROLE app LOGIN".to_owned()).await;
@@ -90,7 +90,7 @@ async fn missing_table_privilege_is_reported_with_the_grant() {
 /// SQLite stores NUL characters, PostgreSQL does not.
 #[tokio::test]
 async fn character_unsupported_by_postgresql_is_reported_with_its_row() {
-    let (mut control, postgres) = (ControlPlane::start().await, Postgres::start().await);
+    let (mut control, postgres) = (ControlPlane::start_process().await, Postgres::start().await);
     let agent = Agent::register(&control, "agent").await;
     control.terminate().await;
     let (database, url) = (control.folder().join("countersign.db"), postgres.create_database().await);
@@ -107,7 +107,7 @@ async fn character_unsupported_by_postgresql_is_reported_with_its_row() {
 
 #[tokio::test]
 async fn restore_leaves_an_empty_postgresql_database_empty() {
-    let (control, postgres) = (ControlPlane::start().await, Postgres::start().await);
+    let (control, postgres) = (ControlPlane::start_process().await, Postgres::start().await);
     let url = postgres.create_database().await;
     let target = format!("database.url={url}");
     assert_refused(&control, &["--set", &target, "restore"], &["this database is empty", "pg_restore"]);
@@ -120,7 +120,7 @@ async fn restore_leaves_an_empty_postgresql_database_empty() {
 /// No migration is recorded in the database of this test, so a control plane with the correct master key would run them.
 #[tokio::test]
 async fn wrong_master_key_is_refused_before_the_schema_changes() {
-    let (mut control, postgres) = (ControlPlane::start().await, Postgres::start().await);
+    let (mut control, postgres) = (ControlPlane::start_process().await, Postgres::start().await);
     let url = postgres.create_database().await;
     let psql_url = format!("{url}?application_name=psql");
     let migrator = Migrator::new(tools::root().join("control-plane/migrations")).await.unwrap();
@@ -170,7 +170,7 @@ async fn restore_is_refused_while_a_control_plane_may_be_connected() {
 /// A restore that is killed between two steps leaves a second hard link to the current database.
 #[tokio::test]
 async fn hard_link_left_by_a_killed_restore_is_removed() {
-    let (mut control, folder) = (ControlPlane::start().await, tempfile::tempdir().unwrap());
+    let (mut control, folder) = (ControlPlane::start_process().await, tempfile::tempdir().unwrap());
     let database = control.folder().join("countersign.db");
     let file = folder.path().join("backup").to_str().unwrap().to_owned();
     succeed(&control, &["backup", &file]);

@@ -3,8 +3,7 @@
 use super::{assert_refused, assert_start_refused, execute_on_file, files_in, query_file, succeed};
 use countersign_process::{Clock, SystemClock};
 use countersign_tests::{
-    Agent, ControlPlane, InProcessServer, ManualClock, Postgres, Sidecar, control_plane::text,
-    eventually, oauth, tools,
+    Agent, ControlPlane, InProcessServer, ManualClock, Postgres, Sidecar, control_plane::text, eventually, oauth, tools,
 };
 use serde_json::{Value, json};
 use std::{process::Command, time::Duration};
@@ -89,7 +88,7 @@ async fn assert_restore_is_audited(control: &ControlPlane) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn restore_revokes_credentials_that_may_have_changed_since_the_backup() {
-    let (mut control, folder) = (ControlPlane::start().await, tempfile::tempdir().unwrap());
+    let (mut control, folder) = (ControlPlane::start_process().await, tempfile::tempdir().unwrap());
     let sidecar = Sidecar::start(&control).await;
     let mut earlier = EarlierCredentials::new(&control).await;
     let file = folder.path().join("backup").to_str().unwrap().to_owned();
@@ -179,7 +178,7 @@ async fn receipts_wait_for_sidecars_that_connected_after_the_backup() {
 /// The server refuses a backup that was copied by hand until `restore` without a file makes it usable.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn copied_backup_is_not_served_before_restore_runs() {
-    let (mut control, folder) = (ControlPlane::start().await, tempfile::tempdir().unwrap());
+    let (mut control, folder) = (ControlPlane::start_process().await, tempfile::tempdir().unwrap());
     let sidecar = Sidecar::start(&control).await;
     let earlier = EarlierCredentials::new(&control).await;
     let file = folder.path().join("backup");
@@ -196,7 +195,7 @@ async fn copied_backup_is_not_served_before_restore_runs() {
 /// A restore moves the revision ahead of the clock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn newest_change_of_a_backup_is_not_later_than_the_backup() {
-    let (mut control, folder) = (ControlPlane::start().await, tempfile::tempdir().unwrap());
+    let (mut control, folder) = (ControlPlane::start_process().await, tempfile::tempdir().unwrap());
     let [first, second] = ["first", "second"].map(|name| folder.path().join(name).to_str().unwrap().to_owned());
     succeed(&control, &["backup", &first]);
     control.terminate().await;
@@ -213,7 +212,7 @@ async fn newest_change_of_a_backup_is_not_later_than_the_backup() {
 /// Challenges are revoked by their content and not by their time, because the clocks of machines differ.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn restore_revokes_challenges_of_a_replica_with_a_fast_clock() {
-    let (mut control, fast_clock) = (ControlPlane::start().await, ManualClock::new());
+    let (mut control, fast_clock) = (ControlPlane::start_process().await, ManualClock::new());
     let agent = Agent::register(&control, "agent").await;
     control.terminate().await;
     fast_clock.advance(Duration::from_mins(4));
@@ -235,7 +234,7 @@ async fn restore_revokes_challenges_of_a_replica_with_a_fast_clock() {
 
 #[tokio::test]
 async fn invalid_backup_changes_nothing() {
-    let (mut control, folder) = (ControlPlane::start().await, tempfile::tempdir().unwrap());
+    let (mut control, folder) = (ControlPlane::start_process().await, tempfile::tempdir().unwrap());
     let file = |name: &str| folder.path().join(name);
     let path = |name: &str| file(name).to_str().unwrap().to_owned();
     EarlierCredentials::new(&control).await;
@@ -294,7 +293,7 @@ async fn invalid_backup_changes_nothing() {
 /// database.
 #[tokio::test]
 async fn backup_replaces_a_damaged_or_missing_database() {
-    let (mut control, folder) = (ControlPlane::start().await, tempfile::tempdir().unwrap());
+    let (mut control, folder) = (ControlPlane::start_process().await, tempfile::tempdir().unwrap());
     let (file, database) = (folder.path().join("good"), control.folder().join("countersign.db"));
     let path = file.to_str().unwrap();
     succeed(&control, &["backup", path]);

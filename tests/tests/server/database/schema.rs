@@ -55,7 +55,7 @@ async fn migrate_creates_the_schema_and_reports_it_once() {
 async fn migrate_does_not_disturb_a_running_server() {
     let postgres = Postgres::start().await;
     let setting = format!("database.url={}", postgres.create_database().await);
-    for control in [ControlPlane::start().await, ControlPlane::start_with(&[&setting]).await] {
+    for control in [ControlPlane::start_process().await, ControlPlane::start_process_with(&[&setting]).await] {
         assert!(succeed(&control, &["migrate"]).contains("nothing to do"));
         control.create_role("after", &[]).await;
     }
@@ -64,7 +64,7 @@ async fn migrate_does_not_disturb_a_running_server() {
 /// A standby may be behind the primary and accepts no writes.
 #[tokio::test]
 async fn commands_refuse_a_standby() {
-    let (mut postgres, mut control) = (Postgres::start().await, ControlPlane::start().await);
+    let (mut postgres, mut control) = (Postgres::start().await, ControlPlane::start_process().await);
     control.terminate().await;
     let url = postgres.create_database().await;
     let setting = format!("database.url={url}");
@@ -105,7 +105,7 @@ async fn database_of_a_program_that_was_never_released_is_refused() {
     let postgres = Postgres::start().await;
     let setting = format!("database.url={}", postgres.create_database().await);
     for (setting, checksum) in [("database.url=", "x'00'"), (&setting, r"'\x00'::bytea")] {
-        let mut control = ControlPlane::start_with(&[setting]).await;
+        let mut control = ControlPlane::start_process_with(&[setting]).await;
         control.terminate().await;
         let mut database = open(&control.database_url()).await;
         let change = format!("UPDATE _sqlx_migrations SET checksum = {checksum}");

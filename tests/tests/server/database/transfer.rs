@@ -97,7 +97,7 @@ async fn login(control: &ControlPlane, agent: &Agent) -> Value {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn transfer_copies_all_data_and_the_server_continues() {
     let (postgres, receiver) = (Postgres::start().await, Receiver::start_ok().await);
-    let (url, mut control) = (postgres.create_database().await, ControlPlane::start().await);
+    let (url, mut control) = (postgres.create_database().await, ControlPlane::start_process().await);
     let sidecar = Sidecar::start(&control).await;
     assert_refused(&control, &["migrate", "--to", &url], &["a control plane uses this database"]);
     let (agent, pair) = fill_every_table(&mut control, &receiver).await;
@@ -177,7 +177,7 @@ async fn transfer_refuses_a_target_that_is_not_empty() {
 /// Another program, such as the SQLite shell, writes without the lock of the control plane.
 #[tokio::test]
 async fn transfer_refuses_a_source_in_use() {
-    let (postgres, mut control) = (Postgres::start().await, ControlPlane::start().await);
+    let (postgres, mut control) = (Postgres::start().await, ControlPlane::start_process().await);
     control.terminate().await;
     let mut writer = open_file(&database_path(&control)).await;
     sqlx::query("BEGIN IMMEDIATE").execute(&mut writer).await.unwrap();
@@ -191,7 +191,7 @@ async fn transfer_refuses_a_source_in_use() {
 /// A killed transfer leaves the target database empty and the source database usable.
 #[tokio::test]
 async fn interrupted_transfer_changes_nothing() {
-    let (postgres, mut control) = (Postgres::start().await, ControlPlane::start().await);
+    let (postgres, mut control) = (Postgres::start().await, ControlPlane::start_process().await);
     let url = postgres.create_database().await;
     control.terminate().await;
     let fill_rows = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 300000) \
