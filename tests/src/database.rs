@@ -52,7 +52,7 @@ impl Database {
         Self { connection: AnyConnection::connect(&url).await.expect("the database accepts connections"), dialect }
     }
 
-    /// Every row of every table as text, from one snapshot, without the column `purge_at`.
+    /// Every row of every table as text, such as `roles id='role_…' name='reader'`, from one snapshot, without the column `purge_at`.
     pub async fn rows(&mut self) -> BTreeSet<String> {
         self.connection.execute(self.dialect.begin).await.expect("the statement succeeds");
         let rows = self.read_rows().await;
@@ -67,7 +67,8 @@ impl Database {
             let mut columns: Vec<String> = columns.fetch_all(&mut self.connection).await.expect("the query succeeds");
             // Housekeeping changes this column at any time after a deletion.
             columns.retain(|column| column != "purge_at");
-            let row: Vec<_> = columns.iter().map(|column| format!("{open}{column}{close}")).collect();
+            let row: Vec<_> =
+                columns.iter().map(|column| format!("'{column}=' || {open}{column}{close}")).collect();
             let select_rows = format!("SELECT '{table} ' || {} FROM \"{table}\"", row.join(" || ' ' || "));
             rows.extend(self.text_column(&select_rows).await);
         }

@@ -105,13 +105,13 @@ async fn changes_of_agents_services_and_keys_answer_with_the_revision_of_the_cha
     let (service, key) = control.create_service(json!({ "name": "other" })).await;
     let of_service = format!("/services/{service}");
     let change = [human, "PATCH", &of_service];
-    let changed = feed.change(change, json!({ "acceptsUnboundTokens": false }), &service, &["terms"]).await;
+    let changed = feed.change(change, json!({ "acceptsUnboundTokens": false }), &service, &["settings"]).await;
     assert_eq!(changed["serviceId"], service);
     feed.repeat(change, json!({ "name": "renamed" })).await;
     let of_key = format!("{of_service}/keys/key_{}", &key["svc_sk_".len()..][..26]);
-    feed.change([human, "DELETE", &of_key], Value::Null, &service, &["terms"]).await;
+    feed.change([human, "DELETE", &of_key], Value::Null, &service, &["settings"]).await;
     feed.repeat([human, "DELETE", &of_key], Value::Null).await;
-    feed.change([human, "DELETE", &of_service], Value::Null, &service, &["definitions", "terms"]).await;
+    feed.change([human, "DELETE", &of_service], Value::Null, &service, &["definitions", "settings"]).await;
 
     let kid = control.signing_key("signing").await;
     let of_kid = format!("/signing-keys/{kid}");

@@ -227,7 +227,7 @@ fn prepare_manager_request(
             let id = &service(number).id;
             let body = json!({ "acceptsUnboundTokens": accepted });
             let transport = send("PATCH", format!("/services/{id}"), &environment.human, Some(body));
-            (Some(("terms", id.clone(), Some(id.clone()))), transport)
+            (Some(("settings", id.clone(), Some(id.clone()))), transport)
         }
         Request::Assign { service: number, agent, name, seconds } => {
             let (owner, agent) = (service(number), &model.agents[*agent].0);

@@ -114,7 +114,7 @@ impl Database {
 
 /// All tables except those of sessions, and the condition for the rows that the test inserted.
 const EXPIRED: [&str; 4] = [
-    "idempotency WHERE id LIKE 'key %'",
+    "idempotent_requests WHERE id LIKE 'key %'",
     "token_audiences WHERE service_id LIKE 'service %'",
     "webhook_events WHERE id LIKE 'evt_0000000000%'",
     "changes WHERE recorded_at = 1600000000000000",

@@ -132,7 +132,7 @@ fn follow(
 async fn committed_changes(database: &str, service: &str) -> Vec<(i64, (String, String))> {
     let sql = format!(
         "SELECT CAST(revision AS TEXT) || ' ' || facet || ' ' || subject FROM changes \
-         WHERE (service_id IS NULL OR service_id IN ('', '{service}')) AND facet IN ('roles', 'trust', 'status', 'token', 'session') \
+         WHERE (recipient IS NULL OR recipient IN ('', '{service}')) AND facet IN ('roles', 'trust', 'status', 'token', 'session') \
          ORDER BY revision, position"
     );
     let rows = Database::connect(database).await.text_column(&sql).await;

@@ -203,7 +203,7 @@ async fn interrupted_transfer_changes_nothing() {
         command.args(["--dev", "--set", &format!("data_dir={}", control.folder().display()), "migrate", "--to", &url]);
         let mut transfer = command.stdout(Stdio::null()).spawn().unwrap();
         let inserting = "SELECT CAST(COUNT(*) AS BIGINT) FROM pg_stat_activity \
-                         WHERE datname = current_database() AND query LIKE 'INSERT INTO \"idempotency\"%'";
+                         WHERE datname = current_database() AND query LIKE 'INSERT INTO \"idempotent_requests\"%'";
         let inserting_rows = async || (query_number(&mut watcher, inserting).await > 0).then_some(());
         eventually("the transfer is inserting rows", inserting_rows, String::new).await;
         tokio::time::sleep(std::time::Duration::from_millis(200 * round)).await;
@@ -216,7 +216,10 @@ async fn interrupted_transfer_changes_nothing() {
         assert_eq!(query_number(&mut watcher, tables).await, 0, "round {round}");
     }
     let message = succeed(&control, &["migrate", "--to", &url]);
-    assert!(message.lines().any(|line| line.starts_with("idempotency") && line.contains(" 300000 ")), "{message}");
+    assert!(
+        message.lines().any(|line| line.starts_with("idempotent_requests") && line.contains(" 300000 ")),
+        "{message}"
+    );
 }
 
 /// A server with the target database sends the deliveries that were pending in the source database.
