@@ -74,7 +74,6 @@ CREATE TABLE idempotent_requests (
     response TEXT NOT NULL,
     completed_at BIGINT NOT NULL
 );
-
 CREATE INDEX idempotent_requests_by_age ON idempotent_requests (completed_at);
 
 -- The change feed
@@ -106,20 +105,15 @@ CREATE TABLE changes (
     recorded_at BIGINT NOT NULL,
     PRIMARY KEY (revision, position)
 );
-
 -- The changes of one recipient in the order of the change feed. The addition of 0 keeps the planners from reading the entries of all
 -- recipients by the primary key and discarding most of them: with outdated statistics, they would prefer that.
 CREATE INDEX changes_of_recipient ON changes ((COALESCE(recipient, '*')), (revision + 0), position);
-
 -- The newest change until a time, so that the time to raise the floor does not depend on the number of changes.
 CREATE INDEX changes_by_time ON changes (recorded_at, revision);
-
 -- Whether an access token was revoked: its change is the only record of it.
 CREATE INDEX revoked_tokens ON changes (subject) WHERE facet = 'token';
-
 -- Whether the roles of an agent at a service changed since a revision.
 CREATE INDEX role_changes ON changes (subject, recipient, revision) WHERE facet = 'roles';
-
 -- Whether the settings of a service changed since a revision: a sidecar that resumes needs a snapshot if its service may have begun to
 -- accept unbound tokens since.
 CREATE INDEX settings_changes ON changes (recipient, revision) WHERE facet = 'settings';
@@ -155,22 +149,16 @@ CREATE TABLE agents (
     -- When other rows still referred to a deleted agent, so that its row could not be removed.
     referenced_at BIGINT
 );
-
 -- Identical registrations return one agent. Only the e-mail address distinguishes the registrants of public registrations.
 CREATE UNIQUE INDEX agents_by_registration ON agents (public_key_hash, name, (COALESCE(owner_issuer, '')),
     (COALESCE(owner_subject, '')), (CASE WHEN owner_issuer IS NULL THEN email ELSE '' END))
     WHERE superseded_at IS NULL;
-
 CREATE INDEX agents_by_key ON agents (public_key_hash, name, email);
-
 -- The agents of a person; ids sort by creation time.
 CREATE INDEX agents_by_owner ON agents (owner_issuer, owner_subject, id) WHERE owner_issuer IS NOT NULL;
-
 CREATE INDEX agents_to_purge ON agents (purge_at) WHERE purge_at IS NOT NULL;
-
 -- The owner of a deleted agent is erased. The empty text keeps the planners from reading all agents by the primary key.
 CREATE INDEX agents_to_purge_by_turn ON agents ((id || ''), purge_at) WHERE purge_at IS NOT NULL;
-
 -- The deleted agents whose rows remain.
 CREATE INDEX agents_to_remove ON agents ((COALESCE(referenced_at, deleted_at))) WHERE deleted_at IS NOT NULL;
 
@@ -184,7 +172,6 @@ CREATE TABLE agent_deletions (
     agents BIGINT NOT NULL,
     PRIMARY KEY (owner_issuer, owner_subject, deleted_at)
 );
-
 CREATE INDEX agent_deletions_by_time ON agent_deletions (deleted_at);
 
 -- The agents of public registrations that have not logged in. An index of the agents by `last_seen_at` would be written at each login.
@@ -192,7 +179,6 @@ CREATE TABLE unused_agents (
     agent_id TEXT PRIMARY KEY,
     registered_at BIGINT NOT NULL
 );
-
 CREATE INDEX unused_agents_by_registration ON unused_agents (registered_at);
 
 -- Services
@@ -214,21 +200,15 @@ CREATE TABLE services (
     -- When background work next removes the rows that depend on a deleted service. NULL if there is nothing to do.
     purge_at BIGINT
 );
-
 -- The services of a person; ids sort by creation time.
 CREATE INDEX services_by_owner ON services (owner_issuer, owner_subject, id);
-
 -- Those that are not deleted, so that deleted services make no list and no count slower.
 CREATE INDEX live_services_by_owner ON services (owner_issuer, owner_subject, id) WHERE deleted_at IS NULL;
-
 -- The deleted services of a person, which count for the quota until some time after their deletion.
 CREATE INDEX deleted_services_by_owner ON services (owner_issuer, owner_subject, deleted_at) WHERE deleted_at IS NOT NULL;
-
 -- The services that are not deleted, for administrators.
 CREATE INDEX live_services ON services (id) WHERE deleted_at IS NULL;
-
 CREATE INDEX services_to_purge ON services (purge_at) WHERE purge_at IS NOT NULL;
-
 -- Background jobs take turns between owners.
 CREATE INDEX services_to_purge_by_turn ON services ((owner_issuer || ' ' || owner_subject), purge_at) WHERE purge_at IS NOT NULL;
 
@@ -238,9 +218,7 @@ CREATE TABLE resource_uris (
     host TEXT NOT NULL,
     service_id TEXT NOT NULL REFERENCES services (id)
 );
-
 CREATE INDEX resource_uris_by_host ON resource_uris (host);
-
 CREATE INDEX resource_uris_by_service ON resource_uris (service_id);
 
 -- API keys.
@@ -254,15 +232,11 @@ CREATE TABLE service_keys (
     created_at BIGINT NOT NULL,
     revoked_at BIGINT
 );
-
 CREATE INDEX service_keys_by_service ON service_keys (service_id);
-
 -- The API keys of a service; ids sort by creation time.
 CREATE INDEX service_keys_by_age ON service_keys (service_id, id);
-
 -- The API keys that count for a quota.
 CREATE INDEX live_service_keys ON service_keys (service_id) WHERE revoked_at IS NULL;
-
 -- The revoked API keys, of which only the newest are kept.
 CREATE INDEX revoked_service_keys ON service_keys (service_id, revoked_at, id) WHERE revoked_at IS NOT NULL;
 
@@ -274,10 +248,8 @@ CREATE TABLE service_transfers (
     offered_at BIGINT NOT NULL,
     expires_at BIGINT NOT NULL
 );
-
 -- The offers to a person; ids sort by creation time.
 CREATE INDEX service_transfers_by_new_owner ON service_transfers (new_owner_issuer, new_owner_subject, service_id);
-
 CREATE INDEX service_transfers_by_expiry ON service_transfers (expires_at);
 
 -- The services that agents have used.
@@ -288,7 +260,6 @@ CREATE TABLE known_agents (
     contacted_at BIGINT NOT NULL,
     PRIMARY KEY (agent_id, service_id)
 );
-
 CREATE INDEX known_agents_by_contact ON known_agents (contacted_at);
 
 -- The services that the owner of an agent has left: they cannot assign roles to the agent.
@@ -300,7 +271,6 @@ CREATE TABLE agent_departures (
     held_role BIGINT NOT NULL DEFAULT 0,
     PRIMARY KEY (agent_id, service_id)
 );
-
 -- What depends on a deleted service.
 CREATE INDEX agent_departures_by_service ON agent_departures (service_id);
 
@@ -326,9 +296,7 @@ CREATE TABLE roles (
     purge_turn TEXT,
     UNIQUE (service_id, name)
 );
-
 CREATE INDEX roles_to_purge ON roles (deleted_at) WHERE deleted_at IS NOT NULL;
-
 CREATE INDEX roles_to_purge_by_turn ON roles ((COALESCE(purge_turn, '*')), deleted_at) WHERE deleted_at IS NOT NULL;
 
 -- The roles that agents hold.
@@ -343,18 +311,12 @@ CREATE TABLE assignments (
     expiry_reported_at BIGINT,
     PRIMARY KEY (agent_id, role_id)
 );
-
 CREATE INDEX assignments_by_service ON assignments (service_id, agent_id);
-
 CREATE INDEX assignments_by_role ON assignments (role_id);
-
 -- The agents that hold a role, and the services at which an agent holds one.
 CREATE INDEX assignments_of_role ON assignments (role_id, agent_id);
-
 CREATE INDEX assignments_of_agent_by_service ON assignments (agent_id, service_id);
-
 CREATE INDEX assignments_by_unreported_expiry ON assignments (expires_at) WHERE expires_at IS NOT NULL AND expiry_reported_at IS NULL;
-
 CREATE INDEX assignments_by_reported_expiry ON assignments (expires_at) WHERE expiry_reported_at IS NOT NULL;
 
 -- Sessions and tokens
@@ -375,11 +337,9 @@ CREATE TABLE sessions (
     expires_at BIGINT NOT NULL,
     ended_at BIGINT
 );
-
 -- The sessions of an agent. Those that have not ended are next to each other, so that ended sessions make no login slower. The index
 -- has all columns that a login reads.
 CREATE INDEX sessions_of_agent ON sessions (agent_id, ended_at, started_at, id, expires_at);
-
 CREATE INDEX sessions_by_expiry ON sessions (expires_at);
 
 -- Each refresh replaces the refresh token of the session.
@@ -393,7 +353,6 @@ CREATE TABLE refresh_tokens (
     audience TEXT NOT NULL,
     access_expires_at BIGINT NOT NULL
 );
-
 -- The audiences of the live tokens of a session, however often the session was refreshed.
 CREATE INDEX refresh_tokens_by_access_expiry ON refresh_tokens (session_id, access_expires_at, audience);
 
@@ -405,7 +364,6 @@ CREATE TABLE token_audiences (
     expires_at BIGINT NOT NULL,
     PRIMARY KEY (agent_id, service_id)
 );
-
 CREATE INDEX token_audiences_by_expiry ON token_audiences (expires_at);
 
 -- Trust
@@ -420,9 +378,7 @@ CREATE TABLE trust_feedback (
     metadata TEXT NOT NULL,
     created_at BIGINT NOT NULL
 );
-
 CREATE INDEX trust_feedback_by_agent ON trust_feedback (agent_id, created_at, id);
-
 -- The feedback of a service about an agent, of which only the newest is kept; ids sort by creation time.
 CREATE INDEX trust_feedback_by_service ON trust_feedback (agent_id, service_id, id);
 
@@ -487,11 +443,8 @@ CREATE TABLE sidecars (
     max_staleness BIGINT NOT NULL,
     PRIMARY KEY (service_id, instance, key_index)
 );
-
 CREATE INDEX ended_sidecars_of_service ON sidecars (service_id, ended_at) WHERE ended_at IS NOT NULL;
-
 CREATE INDEX sidecars_by_expiry ON sidecars (expires_at) WHERE expires_at IS NOT NULL;
-
 CREATE INDEX sidecars_by_control_plane ON sidecars (control_plane_id) WHERE ended_at IS NULL;
 
 -- The audit log
@@ -524,11 +477,8 @@ CREATE TABLE audit_entries (
     mac TEXT NOT NULL,
     PRIMARY KEY (chain, sequence)
 );
-
 CREATE INDEX audit_entries_by_time ON audit_entries (at, chain, sequence);
-
 CREATE INDEX audit_entries_by_agent ON audit_entries (agent_id, at);
-
 CREATE INDEX audit_entries_of_chain_by_time ON audit_entries (chain, at, sequence);
 
 -- The end of each chain, so that it is noticed if the last entries are missing.
@@ -602,12 +552,9 @@ CREATE TABLE webhook_targets (
     -- Since when its deliveries are being removed, and then it.
     deleted_at BIGINT
 );
-
 CREATE INDEX webhook_targets_by_service ON webhook_targets (service_id);
-
 -- Previous secrets that have expired.
 CREATE INDEX webhook_targets_by_previous_secret ON webhook_targets (previous_until) WHERE previous_until IS NOT NULL;
-
 -- Webhooks whose deliveries and rows are to be removed.
 CREATE INDEX deleted_webhook_targets ON webhook_targets (deleted_at, id) WHERE deleted_at IS NOT NULL;
 
@@ -622,7 +569,6 @@ CREATE TABLE webhook_outbox (
     -- Whose event it is: a service, or '' for the deployment.
     service_id TEXT NOT NULL
 );
-
 CREATE UNIQUE INDEX webhook_outbox_by_id ON webhook_outbox (id);
 
 -- Events that some target receives. Ids sort by creation time.
@@ -652,21 +598,14 @@ CREATE TABLE webhook_deliveries (
     failure TEXT,
     PRIMARY KEY (target_id, event_id)
 );
-
 CREATE INDEX webhook_deliveries_due ON webhook_deliveries (target_id, due_at) WHERE due_at IS NOT NULL;
-
 -- Retries, which are leased beside first attempts.
 CREATE INDEX webhook_deliveries_again ON webhook_deliveries (target_id, due_at) WHERE due_at IS NOT NULL AND attempts > 0;
-
 CREATE INDEX webhook_deliveries_tests ON webhook_deliveries (due_at) WHERE due_at IS NOT NULL AND test_requested_at IS NOT NULL;
-
 -- The deliveries of a webhook by state; ids sort by creation time.
 CREATE INDEX pending_webhook_deliveries ON webhook_deliveries (target_id, event_id) WHERE due_at IS NOT NULL;
-
 CREATE INDEX delivered_webhook_deliveries ON webhook_deliveries (target_id, event_id) WHERE delivered_at IS NOT NULL;
-
 CREATE INDEX dead_webhook_deliveries ON webhook_deliveries (target_id, event_id) WHERE dead_since IS NOT NULL;
-
 -- The oldest delivery of all webhooks.
 CREATE INDEX webhook_deliveries_by_event ON webhook_deliveries (event_id);
 
@@ -680,5 +619,4 @@ CREATE TABLE suppressed_bursts (
     suppressed BIGINT NOT NULL,
     PRIMARY KEY (agent_id, service_id)
 );
-
 CREATE INDEX suppressed_bursts_by_beginning ON suppressed_bursts (began_at);

@@ -18,7 +18,7 @@ pub fn snapshot(revision: i64) -> Snapshot {
             issuer: "https://issuer.test".into(),
             accepts_unbound: true,
             max_staleness: Duration::from_mins(1),
-            agent_hash_key: AgentHashKey::from_bytes(&[7; 32]).unwrap(),
+            agent_hash_key: AgentHashKey::derive(&[7; 32], SERVICE_ID),
             resources: Resources::default(),
         },
         keys: KeySet::default(),

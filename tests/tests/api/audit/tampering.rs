@@ -92,9 +92,8 @@ fn tampering_cases(service: &str, other: &str) -> Vec<(String, String)> {
         (format!("UPDATE audit_entries SET previous_hash = '' WHERE {}", entry(2)), report(2, changed)),
     ];
     let columns = ["action", "actor_kind", "actor_issuer", "actor_id", "address", "request_id", "agent_id", "details"];
-    let set_column =
-        |column| (format!("UPDATE audit_entries SET {column} = 'x' WHERE {}", entry(4)), report(4, changed));
-    tampering_cases.extend(columns.map(set_column));
+    let set = |column| (format!("UPDATE audit_entries SET {column} = 'x' WHERE {}", entry(4)), report(4, changed));
+    tampering_cases.extend(columns.map(set));
     tampering_cases.push((format!("UPDATE audit_entries SET at = at + 1 WHERE {}", entry(4)), report(4, changed)));
     tampering_cases.push((forge_entry_sql(&entry(2), service), report(2, unlinked)));
     tampering_cases
