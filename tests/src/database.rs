@@ -67,8 +67,7 @@ impl Database {
             let mut columns: Vec<String> = columns.fetch_all(&mut self.connection).await.expect("the query succeeds");
             // Housekeeping changes this column at any time after a deletion.
             columns.retain(|column| column != "purge_at");
-            let row: Vec<_> =
-                columns.iter().map(|column| format!("'{column}=' || {open}{column}{close}")).collect();
+            let row: Vec<_> = columns.iter().map(|column| format!("'{column}=' || {open}{column}{close}")).collect();
             let select_rows = format!("SELECT '{table} ' || {} FROM \"{table}\"", row.join(" || ' ' || "));
             rows.extend(self.text_column(&select_rows).await);
         }

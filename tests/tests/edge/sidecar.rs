@@ -24,7 +24,7 @@ async fn start_with_agent() -> (ControlPlane, Sidecar, Agent, String) {
 }
 
 async fn start_with_agent_and_settings(settings: &[&str]) -> (ControlPlane, Sidecar, Agent, String) {
-    let control = ControlPlane::start_with(settings).await;
+    let control = ControlPlane::start_process_with(settings).await;
     let sidecar = Sidecar::start(&control).await;
     let agent = Agent::register(&control, "agent").await;
     let role = control.create_role("reader", &["read"]).await;
@@ -163,7 +163,7 @@ async fn assignment_expires_while_the_control_plane_is_down() {
 
 #[tokio::test]
 async fn one_sidecar_serves_several_services_separately() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::start_process().await;
     let (other, other_key) = control.create_service(json!({ "name": "other" })).await;
     let agent = Agent::register(&control, "agent").await;
     let role = control.create_role("reader", &["read"]).await;
@@ -223,7 +223,7 @@ async fn check_without_http_request_is_denied() {
 
 #[tokio::test]
 async fn sidecar_listens_on_tcp_reports_metrics_and_stops_gracefully() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::start_process().await;
     let listen = format!("listen.grpc=127.0.0.1:{}", free_port());
     let mut sidecar = Sidecar::start_with(&control, &[control.key()], &[&listen]);
     sidecar.wait_until_ready().await;
