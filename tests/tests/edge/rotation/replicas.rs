@@ -73,7 +73,9 @@ async fn replicas_use_the_same_keys() {
 async fn concurrent_rotation_requests_cause_one_rotation() {
     let postgres = Postgres::start().await;
     let database = postgres.create_database().await;
-    let (first, second) = (replica(&database).await, replica(&database).await);
+    // With a short staleness, the first rotation would be complete before the last request of a slow machine.
+    let (first, second) =
+        (ControlPlane::start_replica(&database, &[]).await, ControlPlane::start_replica(&database, &[]).await);
     let before = first.signing_keys().await.len();
     let rotations = futures_util::future::join_all([&first, &second, &first, &second].map(ControlPlane::rotate)).await;
     let mut key_ids: Vec<_> = rotations.iter().map(|response| response.text("/kid")).collect();
