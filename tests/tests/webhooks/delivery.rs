@@ -249,7 +249,7 @@ async fn receiver_certificate_must_be_signed_by_a_configured_authority() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("authority.pem");
     std::fs::write(&file, authority).unwrap();
-    let control = ControlPlane::start_with(&[&format!("webhooks.ca_file={}", file.display())]).await;
+    let control = ControlPlane::start_process_with(&[&format!("webhooks.ca_file={}", file.display())]).await;
     let target = Target::create(&control, &receiver.url).await;
     let event = target.send_test_event().await;
     target.wait_for_delivery_status(&event, "delivered").await;
