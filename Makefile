@@ -36,7 +36,7 @@ quick: prerequisites ## make quick roles: run the unit tests of changed crates, 
 	scripts/tools.sh tests
 	"$$(scripts/find-python.sh)" -B scripts/test.py quick $(or $(SUBJECT),$(error name a subject: make quick roles))
 
-test-deep: prerequisites ## run all other tests (PARTS="engines histories" selects some); about an hour
+test-deep: prerequisites ## run all other tests (PARTS="engines histories" selects some)
 	scripts/tools.sh tests
 	"$$(scripts/find-python.sh)" -B scripts/test.py deep $(PARTS)
 

@@ -133,11 +133,11 @@ def main():
     sys.exit(report(results, time.monotonic() - started))
 
 
-def build(*targets):
-    """Builds tests and programs, and returns the binaries that contain tests."""
+def build(*targets, command=("build", "--bins")):
+    """Builds targets, by default with the programs, and returns the binaries that contain tests."""
     started = time.monotonic()
-    command = ["cargo", "build", "--workspace", "--bins", *targets, "--message-format=json-render-diagnostics"]
-    output = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    arguments = [*command, "--workspace", *targets, "--message-format=json-render-diagnostics"]
+    output = subprocess.run(["cargo", *arguments], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     if output.returncode != 0:
         sys.exit(output.returncode)
     messages = [json.loads(line) for line in output.stdout.splitlines()]
@@ -216,8 +216,10 @@ def quick_jobs(subject):
         sys.exit(f"no module of `make test` has a name that contains `{subject}`: see tests/suites.txt")
     subjects, crates = {suite.binary for suite in suites}, changed_crates()
     build()
-    binaries = build("--profile=test", "--lib", *(f"--test={name}" for name in sorted(subjects)))
-    
+    ends = (f"--test={name}" for name in sorted(subjects) if "/" not in name)
+    # `cargo build` builds libraries without their tests.
+    binaries = build("--lib", *ends, command=("test", "--no-run"))
+
     def wanted(suite, _):
         return suite in suites or (suite.part == "test" and suite.binary.split("/")[0] in crates)
 
@@ -298,7 +300,7 @@ def memory_folder():
 
 def run_job(job, folder):
     started, result, output = time.monotonic(), Result(job.binary.name), []
-    # The names are exact, and there can be more of them than a command line holds. The options for durations are unstable.
+    # The options for durations are unstable, and RUSTC_BOOTSTRAP enables them.
     command = [job.binary.path, *job.tests, "--exact", "-Zunstable-options", "--format=json", "--report-time"]
     environment = os.environ | job.environment | {"TMPDIR": folder, "CARGO_MANIFEST_DIR": str(job.binary.crate), "RUSTC_BOOTSTRAP": "1"}
     environment.setdefault("RUST_TEST_THREADS", str(PROCESSORS))
