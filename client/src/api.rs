@@ -24,8 +24,8 @@ pub use error::{ApiError, ErrorDetails, escape_unprintable, innermost, requireme
 pub use exchange::{Exchange, Observer};
 pub use health::{Health, Status};
 pub use management::{
-    AgentFilter, AgentWithRoles, AssignedRole, AssignmentChange, HumanUser, ListedKey, NewApiKey, NewKeyProperties,
-    Revocation, Role, RoleChange, Service, ServiceChange,
+    AgentFilter, AgentWithRoles, AssignedRole, AssignmentChange, ChangedRecord, HumanUser, ListedKey, NewApiKey,
+    NewKeyProperties, Revocation, Role, RoleChange, Service, ServiceChange,
 };
 pub use oauth::{ServerMetadata, TokenRequest};
 pub use own_agent::{Admission, HeldRole, ListedAgent, ServiceOfAgent};

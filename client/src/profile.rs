@@ -82,8 +82,7 @@ pub struct Profile {
     /// The id of the service that management commands apply to.
     pub service: Option<String>,
     /// The agent logs in over the OAuth token endpoint, and its tokens are limited to this scope and resource. A resource is
-    /// a URI: a service is `audience`. If `None`, the agent logs in with a challenge. Older versions of this library refuse
-    /// a profile with this table, so they do not replace a limited session by an unlimited one.
+    /// a URI: a service is `audience`. If `None`, the agent logs in with a challenge.
     pub oauth: Option<TokenRequest>,
     /// How the human user logged in last. The next login uses the same values by default.
     pub login: Option<LoginSettings>,
@@ -129,7 +128,6 @@ impl TokenSubject {
 
 #[derive(Deserialize)]
 struct StoredTokens {
-    #[serde(rename = "holder")]
     subject: TokenSubject,
     access_token: SecretString,
     refresh_token: SecretString,
@@ -199,7 +197,7 @@ impl Profiles {
     /// Stores the tokens of a subject.
     pub fn save_tokens(&self, name: &str, subject: &TokenSubject, tokens: &SessionTokens) -> Result<(), ProfileError> {
         let stored = json!({
-            "holder": subject,
+            "subject": subject,
             "access_token": tokens.access_token.expose_secret(),
             "refresh_token": tokens.refresh_token.expose_secret(),
             "refresh_at": tokens.refresh_at.micros(),

@@ -16,22 +16,18 @@ pub struct Service {
     pub service_id: String,
     /// The display name.
     pub name: String,
-    /// The owner. Older control planes do not state the owner.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub owner: Option<HumanUser>,
+    /// The owner.
+    pub owner: HumanUser,
     /// Whether the service accepts tokens that were issued for no service.
     pub accepts_unbound_tokens: bool,
-    /// The URLs under which clients reach the service. Older control planes have none.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    /// The URLs under which clients reach the service.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub resource_uris: Vec<String>,
     /// The name of the files that state it, if any do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub managed_by: Option<String>,
     /// When the service was created (RFC 3339).
     pub created_at: String,
-    /// In the answer to a change: a sidecar whose data contains all changes up to this revision knows the change.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub revision: Option<u64>,
 }
 
 /// A human user.
@@ -235,17 +231,24 @@ struct List<T> {
 pub struct Revocation {
     /// Whether the request revoked something; `false` if there was nothing to revoke.
     pub revoked: bool,
-    /// A sidecar whose data contains all changes up to this revision knows the result. Older control planes do not state
-    /// the revision.
-    #[serde(default)]
-    pub revision: Option<u64>,
+    /// A sidecar whose data contains all changes up to this revision knows the result.
+    pub revision: u64,
 }
 
-/// The revision of a response about a change. Older control planes do not state the revision.
+/// The revision of a response about a change.
 #[derive(Deserialize)]
 pub(super) struct Changed {
-    #[serde(default)]
-    pub(super) revision: Option<u64>,
+    pub(super) revision: u64,
+}
+
+/// A changed record.
+#[derive(Debug, Deserialize)]
+pub struct ChangedRecord<T> {
+    /// The record after the change.
+    #[serde(flatten)]
+    pub record: T,
+    /// A sidecar whose data contains all changes up to this revision knows the change.
+    pub revision: u64,
 }
 
 impl Api {
@@ -265,7 +268,7 @@ impl Api {
         human: &SecretString,
         service: &str,
         change: ServiceChange<'_>,
-    ) -> Result<Service, ApiError> {
+    ) -> Result<ChangedRecord<Service>, ApiError> {
         self.call(Method::PATCH, &["services", service], Some(human), Some(&json!(change))).await
     }
 
@@ -327,19 +330,14 @@ impl Api {
         self.call(Method::GET, &path, Some(manager), None).await.map(|List { data }| data)
     }
 
-    /// Deletes a role and all its assignments. Returns the revision of the change; `None` from an older control plane.
-    pub async fn delete_role(
-        &self,
-        manager: &SecretString,
-        service: &str,
-        role: &str,
-    ) -> Result<Option<u64>, ApiError> {
+    /// Deletes a role and all its assignments. Returns the revision of the change.
+    pub async fn delete_role(&self, manager: &SecretString, service: &str, role: &str) -> Result<u64, ApiError> {
         let path = ["services", service, "roles", role];
         self.call(Method::DELETE, &path, Some(manager), None).await.map(|Changed { revision }| revision)
     }
 
     /// Assigns a role to an agent until `expires_at` (RFC 3339), or permanently. If the role is already assigned,
-    /// replaces the expiry of the assignment. Returns the revision of the change; `None` from an older control plane.
+    /// replaces the expiry of the assignment. Returns the revision of the change.
     pub async fn assign_role(
         &self,
         manager: &SecretString,
@@ -347,7 +345,7 @@ impl Api {
         agent: &str,
         role: &str,
         expires_at: Option<&str>,
-    ) -> Result<Option<u64>, ApiError> {
+    ) -> Result<u64, ApiError> {
         let path = ["services", service, "agents", agent, "roles"];
         let body = json!({ "roleId": role, "expiresAt": expires_at });
         self.call(Method::POST, &path, Some(manager), Some(&body)).await.map(|Changed { revision }| revision)
@@ -404,8 +402,13 @@ impl Api {
     }
 
     /// Sets the status of an agent: `active`, `suspended` or `revoked`. The status of a revoked agent cannot be
-    /// changed. Returns the agent, with the `revision` of the change unless the control plane is older.
-    pub async fn set_agent_status(&self, human: &SecretString, agent: &str, status: &str) -> Result<Value, ApiError> {
+    /// changed.
+    pub async fn set_agent_status(
+        &self,
+        human: &SecretString,
+        agent: &str,
+        status: &str,
+    ) -> Result<ChangedRecord<Value>, ApiError> {
         self.call(Method::PUT, &["agents", agent, "status"], Some(human), Some(&json!({ "status": status }))).await
     }
 

@@ -65,8 +65,7 @@ pub struct Admission {
     /// The number of roles that ended.
     pub revoked_roles: u64,
     /// A sidecar whose data contains all changes up to this revision knows the change.
-    #[serde(default)]
-    pub revision: Option<u64>,
+    pub revision: u64,
 }
 
 impl Api {
@@ -80,8 +79,8 @@ impl Api {
     }
 
     /// Deletes an agent. The human user must be the owner of the agent or an administrator. Returns the revision of the
-    /// change; `None` from an older control plane.
-    pub async fn delete_agent(&self, human: &SecretString, agent: &str) -> Result<Option<u64>, ApiError> {
+    /// change.
+    pub async fn delete_agent(&self, human: &SecretString, agent: &str) -> Result<u64, ApiError> {
         let path = ["agents", agent];
         self.call(Method::DELETE, &path, Some(human), None).await.map(|Changed { revision }| revision)
     }

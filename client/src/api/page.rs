@@ -21,10 +21,7 @@ pub struct Page<T> {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Pagination {
-    /// Whether another page follows.
-    pub has_more: bool,
-    /// The cursor of the next page. Older control planes do not state it.
-    #[serde(default)]
+    /// The cursor of the next page; `None` on the last page.
     pub next_cursor: Option<String>,
 }
 
@@ -51,16 +48,9 @@ impl PageStart {
 }
 
 impl<T> Page<T> {
-    /// Where the next page begins, after `before` items before this page; `None` on the last page.
-    pub fn next(&self, before: usize) -> Option<PageStart> {
-        let Pagination { has_more, next_cursor } = &self.pagination;
-        match next_cursor {
-            Some(cursor) if *has_more => Some(PageStart::Cursor(cursor.clone())),
-            None if *has_more && !self.data.is_empty() => {
-                Some(PageStart::Offset(before.saturating_add(self.data.len())))
-            }
-            _ => None,
-        }
+    /// Where the next page begins; `None` on the last page.
+    pub fn next(&self) -> Option<PageStart> {
+        self.pagination.next_cursor.clone().map(PageStart::Cursor)
     }
 }
 
@@ -101,18 +91,17 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn next_page_begins_at_the_cursor_or_after_the_items_of_an_older_control_plane() {
+    fn next_page_begins_at_the_cursor() {
         let cursor = || Some(PageStart::Cursor("next".to_owned()));
         for (data, pagination, expected) in [
-            (json!([7, 8]), json!({ "hasMore": true, "nextCursor": "next" }), cursor()),
-            (json!([]), json!({ "hasMore": true, "nextCursor": "next" }), cursor()),
-            (json!([7, 8]), json!({ "hasMore": true }), Some(PageStart::Offset(5))),
-            (json!([]), json!({ "hasMore": true }), None),
-            (json!([7]), json!({ "hasMore": false }), None),
+            (json!([7, 8]), json!({ "nextCursor": "next" }), cursor()),
+            (json!([]), json!({ "nextCursor": "next" }), cursor()),
+            (json!([7]), json!({ "nextCursor": null }), None),
+            (json!([7]), json!({}), None),
         ] {
             let body = json!({ "data": data, "pagination": pagination });
             let page: Page<u32> = serde_json::from_value(body.clone()).unwrap();
-            assert_eq!(page.next(3), expected, "{body}");
+            assert_eq!(page.next(), expected, "{body}");
         }
     }
 }

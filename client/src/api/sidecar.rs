@@ -70,14 +70,12 @@ pub struct Enforcement {
     /// The number of those that decide with the change.
     pub enforced_sidecars: u64,
     /// The number of sidecars that had not confirmed the change, and have refused all requests by themselves since.
-    #[serde(default)]
     pub expired_sidecars: u64,
     /// The time from the change until the last sidecar decided with it or refused all requests by itself, in milliseconds, rounded up.
     /// `None` if the change is not enforced, if there are no sidecars, or if the time is not known any more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub milliseconds: Option<u64>,
     /// Sidecars that have not confirmed the change, at most 100.
-    #[serde(default)]
     pub unconfirmed: Vec<Sidecar>,
     /// The latest time at which all sidecars that have not confirmed the change refuse all requests by themselves
     /// (RFC 3339); `None` if the change is enforced.
@@ -176,8 +174,10 @@ mod tests {
 
     #[test]
     fn enforcement_is_parsed_with_and_without_unconfirmed_sidecars() {
-        let enforced =
-            json!({ "revision": 7, "enforced": true, "sidecars": 2, "enforcedSidecars": 2, "milliseconds": 38 });
+        let enforced = json!({
+            "revision": 7, "enforced": true, "sidecars": 2, "enforcedSidecars": 2, "expiredSidecars": 0, "milliseconds": 38,
+            "unconfirmed": [],
+        });
         let parsed: Enforcement = serde_json::from_value(enforced).unwrap();
         assert_eq!((parsed.milliseconds, parsed.unconfirmed.len(), parsed.refuses_by), (Some(38), 0, None));
         let missing = json!({

@@ -42,9 +42,8 @@ pub struct Rotation {
     /// When the new key starts to sign tokens (RFC 3339).
     #[serde(deserialize_with = "line")]
     pub signs_from: String,
-    /// In the answer to a change: a sidecar whose data contains all changes up to this revision knows the change.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub revision: Option<u64>,
+    /// A sidecar whose data contains all changes up to this revision knows the change.
+    pub revision: u64,
 }
 
 impl Api {

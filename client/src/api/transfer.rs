@@ -1,11 +1,11 @@
 //! Calls of human users that transfer and delete services.
 
-use super::{Api, ApiError, HumanUser, Page, PageStart, Service, response::id};
+use super::{Api, ApiError, HumanUser, Page, PageStart, Service, management::Changed, response::id};
 use countersign_identity::ServiceId;
 use reqwest::Method;
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::json;
 
 /// An offer to a human user to become the owner of a service.
 #[derive(Debug, Serialize, Deserialize)]
@@ -16,9 +16,8 @@ pub struct ServiceTransfer {
     pub service_id: String,
     /// The display name of the service.
     pub name: String,
-    /// The owner of the service, who offers it. Older control planes do not state the owner.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub offered_by: Option<HumanUser>,
+    /// The owner of the service, who offers it.
+    pub offered_by: HumanUser,
     /// The human user who may accept the offer.
     pub new_owner: HumanUser,
     /// When the service was offered (RFC 3339).
@@ -29,15 +28,14 @@ pub struct ServiceTransfer {
 
 #[derive(Deserialize)]
 struct Withdrawal {
-    #[serde(default)]
     declined: bool,
 }
 
 impl Api {
     /// Deletes a service. The human user must be the owner of the service or an administrator. Returns the revision of the change.
-    pub async fn delete_service(&self, human: &SecretString, service: &str) -> Result<Option<u64>, ApiError> {
-        let response: Value = self.call(Method::DELETE, &["services", service], Some(human), None).await?;
-        Ok(response["revision"].as_u64())
+    pub async fn delete_service(&self, human: &SecretString, service: &str) -> Result<u64, ApiError> {
+        let path = ["services", service];
+        self.call(Method::DELETE, &path, Some(human), None).await.map(|Changed { revision }| revision)
     }
 
     /// Offers a service to another human user. Without `issuer`, the other user has the issuer of this human user.

@@ -23,7 +23,7 @@ use super::{
 };
 use clap::{Args, Subcommand, ValueHint};
 use clap_complete::ArgValueCandidates;
-use countersign_client::{ApiError, Scope};
+use countersign_client::{ApiError, Scope, api::ChangedRecord};
 use secrecy::ExposeSecret;
 use serde_json::json;
 use std::path::PathBuf;
@@ -288,8 +288,9 @@ async fn set_status(context: &Context, args: StatusArgs, status: &str) -> Result
     let agent = checked_agent_id(context, agent)?;
     let credential = human.credential(context).await?;
     let wait = receipt.wait(context, &api, &human.server, &human.token).await?;
-    let mut record = api.set_agent_status(&credential, &agent, status).await.map_err(with_conflict_reason)?;
-    let receipt = Receipt::of(context, &api, wait, record["revision"].as_u64()).await;
+    let changed = api.set_agent_status(&credential, &agent, status).await.map_err(with_conflict_reason)?;
+    let ChangedRecord { mut record, revision } = changed;
+    let receipt = Receipt::of(context, &api, wait, revision).await;
     // The response of the control plane names the agent's id `id`; all output of the command line names it `agentId`.
     if let Some(fields) = record.as_object_mut()
         && let Some(id) = fields.remove("id")

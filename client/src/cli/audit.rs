@@ -106,7 +106,7 @@ async fn fetch_entries(
     let (mut entries, mut start) = (Vec::new(), Some(PageStart::FIRST));
     while let Some(from) = start.take_if(|_| entries.len() < limit) {
         let page = api.list_audit_entries(token, filter, LARGEST_PAGE.min(limit - entries.len()), &from).await?;
-        start = page.next(entries.len());
+        start = page.next();
         entries.extend(page.data);
     }
     Ok((entries, start.is_some()))

@@ -89,7 +89,7 @@ pub struct Wait {
 
 /// What a command reports about its change.
 pub struct Receipt {
-    revision: Option<u64>,
+    revision: u64,
     /// The result of the wait; `None` without `--wait`.
     result: Option<WaitResult>,
 }
@@ -127,7 +127,7 @@ impl ReceiptArgs {
         let service = context.service(&ServiceArg { service: service.clone() })?;
         let credential = key.or_human(context, server, human).await?;
         match api.enforcement(&credential, &service, FIRST_REVISION, Duration::ZERO).await {
-            // Nothing else may be a reason not to try the change, such as a control plane that is too old for receipts.
+            // Nothing else may be a reason not to try the change.
             Err(error) if is_no_access(&error) => Err(context.with_context_hint(error.into())),
             Ok(_) | Err(_) => Ok(wait.of(&service, &credential)),
         }
@@ -144,14 +144,10 @@ fn is_no_access(error: &ApiError) -> bool {
 
 impl Receipt {
     /// Waits for a change that is done, if the user requests a wait.
-    pub async fn of(context: &Context, api: &Api, wait: Option<Wait>, revision: Option<u64>) -> Self {
-        let result = match (wait, revision) {
-            (None, _) => None,
-            (Some(_), None) => Some(WaitResult::Unknown(unknown(
-                "the control plane does not state the revision of the change",
-                "upgrade the control plane; countersign sidecar list shows whether sidecars are silent",
-            ))),
-            (Some(wait), Some(revision)) => Some(match wait_for_enforcement(context, api, &wait, revision).await {
+    pub async fn of(context: &Context, api: &Api, wait: Option<Wait>, revision: u64) -> Self {
+        let result = match wait {
+            None => None,
+            Some(wait) => Some(match wait_for_enforcement(context, api, &wait, revision).await {
                 Ok(enforcement) => WaitResult::Known(Box::new(enforcement), wait.at_most),
                 Err(error) => WaitResult::Unknown(error),
             }),
@@ -166,8 +162,8 @@ impl Receipt {
             WaitResult::Known(enforcement, _) => enforcement_text(enforcement, without_sidecars),
             WaitResult::Unknown(_) => "unknown".to_owned(),
         });
-        let revision = self.revision.map(|revision| ("revision", revision.to_string()));
-        details(rows.into_iter().chain(revision).chain(enforced.map(|text| ("enforced", text))))
+        let revision = ("revision", self.revision.to_string());
+        details(rows.into_iter().chain([revision]).chain(enforced.map(|text| ("enforced", text))))
     }
 
     /// The output of the command: its text and JSON with the revision and the result of the wait, and `note`, or else
@@ -175,7 +171,7 @@ impl Receipt {
     pub fn output(self, text: impl Into<Text>, mut json: Value, note: impl Into<String>) -> CommandOutput {
         let Self { revision, result } = self;
         if let Some(fields) = json.as_object_mut() {
-            fields.extend(revision.map(|revision| ("revision".to_owned(), json!(revision))));
+            fields.insert("revision".to_owned(), json!(revision));
             fields.extend(result.as_ref().map(|result| ("enforcement".to_owned(), result.json())));
         }
         let error = result.and_then(WaitResult::error);
@@ -294,8 +290,8 @@ mod tests {
         agent: Option<String>,
     }
 
-    fn receipt(revision: Option<u64>, result: Option<WaitResult>) -> CommandOutput {
-        let receipt = Receipt { revision, result };
+    fn receipt(result: Option<WaitResult>) -> CommandOutput {
+        let receipt = Receipt { revision: 7, result };
         receipt.output("revoked", json!({ "revoked": true }), "Next: x")
     }
 
@@ -338,10 +334,9 @@ mod tests {
     fn output_has_the_revision_and_the_result_of_the_wait() {
         let unknown = WaitResult::Unknown(unknown("x", "next"));
         for (output, expected, note, fails) in [
-            (receipt(None, None), json!({ "revoked": true }), "Next: x", false),
-            (receipt(Some(7), None), json!({ "revoked": true, "revision": 7 }), "Next: x", false),
+            (receipt(None), json!({ "revoked": true, "revision": 7 }), "Next: x", false),
             (
-                receipt(Some(7), Some(answer(true, Vec::new()))),
+                receipt(Some(answer(true, Vec::new()))),
                 json!({
                     "revoked": true, "revision": 7,
                     "enforcement": {
@@ -353,7 +348,7 @@ mod tests {
                 false,
             ),
             (
-                receipt(Some(7), Some(answer(false, Vec::new()))),
+                receipt(Some(answer(false, Vec::new()))),
                 json!({
                     "revoked": true, "revision": 7,
                     "enforcement": {
@@ -363,7 +358,7 @@ mod tests {
                 "",
                 true,
             ),
-            (receipt(None, Some(unknown)), json!({ "revoked": true, "enforcement": null }), "", true),
+            (receipt(Some(unknown)), json!({ "revoked": true, "revision": 7, "enforcement": null }), "", true),
         ] {
             let actual = (output.json(), output.note.as_str(), output.error.is_some());
             assert_eq!(actual, (Some(&expected), note, fails));

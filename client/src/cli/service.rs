@@ -14,7 +14,7 @@ use clap::{Args, Subcommand};
 use clap_complete::ArgValueCandidates;
 use countersign_client::{
     ApiError,
-    api::{HumanUser, Page, PageStart, Service, ServiceChange},
+    api::{ChangedRecord, HumanUser, Page, PageStart, Service, ServiceChange},
 };
 use serde_json::json;
 
@@ -168,15 +168,14 @@ async fn show(context: &Context, args: ShowArgs) -> Result<CommandOutput, CliErr
     let credential = &human.credential(context).await?;
     let shown = api.read_service(credential, &service).await?;
     let offered_to = find_offer(&api, credential, &service).await?.map(|offer| offer.new_owner);
-    let user = |user: Option<&HumanUser>| match user {
-        Some(HumanUser { issuer, subject }) => [subject.clone(), issuer.clone()],
-        None => ["-".to_owned(), "-".to_owned()],
-    };
-    let ([owner, owner_issuer], [receiver, receiver_issuer]) = (user(shown.owner.as_ref()), user(offered_to.as_ref()));
     let mut rows = rows(&shown);
-    rows.extend([("owner", owner), ("  issuer", owner_issuer), ("offered to", receiver)]);
-    if offered_to.is_some() {
-        rows.push(("  issuer", receiver_issuer));
+    let HumanUser { issuer, subject } = &shown.owner;
+    rows.extend([("owner", subject.clone()), ("  issuer", issuer.clone())]);
+    match &offered_to {
+        Some(HumanUser { issuer, subject }) => {
+            rows.extend([("offered to", subject.clone()), ("  issuer", issuer.clone())]);
+        }
+        None => rows.push(("offered to", "-".to_owned())),
     }
     let mut json = json!(shown);
     json["offeredTo"] = json!(offered_to);
@@ -202,8 +201,8 @@ async fn change(context: &Context, args: ChangeArgs) -> Result<CommandOutput, Cl
     let credential = human.credential(context).await?;
     let name = name.as_deref();
     let change = ServiceChange { name, accepts_unbound_tokens, resource_uris, ..ServiceChange::default() };
-    let changed = api.change_service(&credential, &service, change).await?;
-    let receipt = Receipt::of(context, &api, wait.of(&service, &credential), changed.revision).await;
+    let ChangedRecord { record: changed, revision } = api.change_service(&credential, &service, change).await?;
+    let receipt = Receipt::of(context, &api, wait.of(&service, &credential), revision).await;
     let text = receipt.details(rows(&changed), if changed.accepts_unbound_tokens { ALLOWS } else { REFUSES });
     Ok(receipt.output(text, json!(changed), "Next: countersign service show"))
 }
@@ -232,7 +231,7 @@ pub(super) async fn all_pages<T>(
     let (mut items, mut start) = (Vec::new(), Some(PageStart::FIRST));
     while let Some(from) = start {
         let page = fetch(from).await?;
-        start = page.next(items.len());
+        start = page.next();
         items.extend(page.data);
     }
     Ok(items)

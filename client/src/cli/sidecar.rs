@@ -66,7 +66,7 @@ async fn wait(context: &Context, args: WaitForSidecarsArgs) -> Result<CommandOut
         context.with_context_hint(CliError::with_hint(error, "CONFLICT", hint))
     })?;
     let wait = Wait { service, credential, at_most };
-    let receipt = Receipt::of(context, &api, Some(wait), Some(revision)).await;
+    let receipt = Receipt::of(context, &api, Some(wait), revision).await;
     let text = receipt.details([], "the API decides with the change");
     Ok(receipt.output(text, json!({}), ""))
 }

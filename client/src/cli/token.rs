@@ -139,7 +139,7 @@ async fn revoke(context: &Context, args: RevokeArgs) -> Result<CommandOutput, Cl
 struct Revoked {
     /// `session` or `token`.
     kind: &'static str,
-    revision: Option<u64>,
+    revision: u64,
     /// Whether the profile no longer contains the token.
     saved: Result<(), ProfileError>,
 }

@@ -126,7 +126,7 @@ async fn list_offers(api: &Api, credential: &SecretString) -> Result<CommandOutp
     let offers = all_pages(async |start| api.list_service_transfers(credential, &start).await).await?;
     let header = [("ID", Column::Fixed), ("NAME", Column::Text), ("FROM", Column::Text), ("OFFER ENDS", Column::Time)];
     let row = |offer: &ServiceTransfer| {
-        let from = offer.offered_by.as_ref().map_or_else(|| "-".to_owned(), |owner| owner.subject.clone());
+        let from = offer.offered_by.subject.clone();
         [offer.service_id.clone(), offer.name.clone(), from, offer.expires_at.clone()]
     };
     Ok(CommandOutput::new(Table::new(header, offers.iter().map(row)), json!(offers)))

@@ -182,8 +182,7 @@ fn all_events() -> Vec<String> {
 }
 
 impl Match {
-    /// Whether an agent with a name and an e-mail address matches. A control plane of the previous version does not state the address,
-    /// which then matches nothing.
+    /// Whether an agent with a name and an e-mail address matches.
     pub fn matches(&self, name: &str, email: Option<&str>) -> bool {
         let Self { name: name_pattern, email: email_pattern } = self;
         name_pattern.as_ref().is_none_or(|pattern| matches(pattern, name))

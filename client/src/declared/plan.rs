@@ -224,7 +224,7 @@ pub fn plan(
     Ok(plan)
 }
 
-/// Refuses what would go wrong at a service of another owner, at a service that was not meant, or with an older control plane.
+/// Refuses what would go wrong at a service of another owner, or at a service that was not meant.
 fn check_access(
     declared: &DeclaredService,
     found: Option<&ExistingService>,
@@ -244,10 +244,6 @@ fn check_access(
         return Err(format!(
             "an API key cannot read the name of its service, so the service {name} needs an id\nNext: {next}"
         ));
-    }
-    if patterns().any(|it| it.email.is_some()) && existing.agents.iter().any(|agent| agent.email.is_none()) {
-        let next = "update the control plane, or match names";
-        return Err(format!("service {name}: the control plane does not state e-mail addresses\nNext: {next}"));
     }
     Ok(())
 }

@@ -160,21 +160,6 @@ fn scope_and_resource_need_oauth() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn profiles_of_older_versions_are_loaded() {
-    let (server, shell) = start().await;
-    let expiry = i64::MAX / 2;
-    let stored = json!({
-        "holder": { "url": server.url, "agent": AGENT, "audience": null },
-        "access_token": "e30.e30.c2ln", "refresh_token": "rf_x", "refresh_at": expiry, "expires_at": expiry,
-    });
-    fs::write(shell.profile_path("default.tokens.json"), stored.to_string()).unwrap();
-    assert_eq!(shell.stdout(&["agent", "exec", "--", "printenv", "COUNTERSIGN_TOKEN"]), "e30.e30.c2ln");
-    assert_eq!(shell.json(&["agent", "show"])["token"], "unexpired");
-    shell.stdout(&["agent", "login", "--oauth"]);
-    assert_ne!(shell.stdout(&["agent", "exec", "--", "printenv", "COUNTERSIGN_TOKEN"]), "e30.e30.c2ln");
-}
-
 #[tokio::test]
 async fn no_oauth_returns_to_the_login_with_a_challenge() {
     let control = ControlPlane::start().await;

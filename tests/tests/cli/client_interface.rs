@@ -184,7 +184,7 @@ async fn json_is_the_format_of_notes_and_usage_errors_too() {
 }
 
 #[tokio::test]
-async fn agent_is_a_positional_argument_and_the_old_option_works() {
+async fn agent_is_a_positional_argument() {
     let control = ControlPlane::start().await;
     let shell = Shell::with_env(&control, &ALL);
     let agent = register(&shell);

@@ -241,12 +241,6 @@ impl Target<'_> {
                         results[place] = made.map_err(Into::into);
                     }
                 }
-                // A control plane of the previous version makes one change in a request.
-                Err(CliError::Api(ApiError::Refused { status: 404, code, .. })) if code == "NOT_FOUND" => {
-                    for (place, change) in places.into_iter().zip(&requested) {
-                        results[place] = self.assign_one(change).await;
-                    }
-                }
                 Err(error) => {
                     let text = error.to_string();
                     for place in places {
@@ -256,16 +250,6 @@ impl Target<'_> {
             }
         }
         results
-    }
-
-    async fn assign_one(&self, change: &AssignmentChange) -> Result<(), CliError> {
-        let (api, credential, id) = (&self.access.api, &self.access.credential, self.id.as_str());
-        let AssignmentChange { agent_id, role_id, revoked, expires_at, managed_by: _ } = change;
-        if *revoked {
-            return self.repeated(async || api.revoke_role(credential, id, agent_id, role_id).await).await.map(drop);
-        }
-        let end = expires_at.as_deref();
-        self.repeated(async || api.assign_role(credential, id, agent_id, role_id, end).await).await.map(drop)
     }
 
     /// The request for a change of an assignment, whose role may be new.

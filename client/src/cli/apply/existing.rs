@@ -48,20 +48,19 @@ impl Access {
 
     /// Reads the services that the files describe, and the agents of the human user. With `prunes`, also what could be deleted.
     pub async fn read(&self, declared: &[DeclaredService], prunes: bool) -> Result<Existing, CliError> {
-        let Self { api, credential, service_of_key, human } = self;
+        let Self { api, credential, service_of_key, human: _ } = self;
         let has_patterns = declared.iter().flat_map(|it| &it.assignments).any(|it| it.pattern.is_some());
         if let Some(id) = service_of_key {
             let name = declared.first().map(|it| it.name.clone()).unwrap_or_default();
-            // An API key cannot read its service, and the name is not needed.
+            // An API key cannot read its service, and nothing else of it is needed.
             let service = Service {
                 service_id: id.clone(),
                 name,
-                owner: None,
+                owner: HumanUser { issuer: String::new(), subject: String::new() },
                 accepts_unbound_tokens: true,
                 resource_uris: Vec::new(),
                 managed_by: declared.first().and_then(|it| it.managed_by.clone()),
                 created_at: String::new(),
-                revision: None,
             };
             let services = vec![self.read_service(service, false).await?];
             return Ok(Existing {
@@ -76,7 +75,7 @@ impl Access {
         for service in all_pages(async |start| api.list_services(credential, &start).await).await? {
             let is_meant = |it: &DeclaredService| match &it.id {
                 Some(id) => *id == service.service_id,
-                None => it.name == service.name && (service.owner.is_none() || service.owner == *human),
+                None => it.name == service.name && self.is_of_human(&service),
             };
             if let Some(declared) = declared.iter().find(|it| is_meant(it)) {
                 services.push(self.read_service(service, prunes || !declared.keys.is_empty()).await?);
@@ -93,9 +92,9 @@ impl Access {
         Ok(Existing { services, agents, services_in_no_file, is_read_by_key: false, read_at: clock::now() })
     }
 
-    /// Whether the human user certainly owns a service.
+    /// Whether the human user owns a service.
     pub fn is_of_human(&self, service: &Service) -> bool {
-        self.human.is_some() && service.owner == self.human
+        self.human.as_ref() == Some(&service.owner)
     }
 
     /// Reads what belongs to a service.
@@ -108,8 +107,7 @@ impl Access {
             Vec::new()
         };
         Ok(ExistingService {
-            // An older control plane does not state the owner, and lists the services of others to administrators only.
-            is_own: self.service_of_key.is_some() || service.owner.is_none() || service.owner == self.human,
+            is_own: self.service_of_key.is_some() || self.is_of_human(&service),
             roles: api.list_roles(credential, id).await?,
             holders: all_pages(async |start| api.list_agents(credential, id, &filter, &start).await).await?,
             webhooks: api.list_webhooks(credential, &WebhookScope::Service(id.to_owned())).await?,

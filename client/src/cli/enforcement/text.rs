@@ -108,9 +108,6 @@ pub fn unknown(problem: &str, next: &str) -> CliError {
 pub fn unknown_because(context: &Context, error: ApiError, otherwise: &str) -> CliError {
     // The next step after an outage would be the same command again, but the change needs no repetition.
     let is_outage = error.is_outage();
-    if matches!(&error, ApiError::Refused { status: 404, code, .. } if code == "NOT_FOUND") {
-        return unknown("the control plane is too old to state it", "upgrade the control plane");
-    }
     let (problem, next) = context.with_context_hint(error.into()).message_and_next();
     let next = next.filter(|_| !is_outage).unwrap_or_else(|| otherwise.to_owned());
     unknown(&problem, &next)
@@ -133,7 +130,7 @@ mod tests {
         });
         let mut answer = json!({
             "revision": 7, "enforced": enforced, "sidecars": sidecars, "enforcedSidecars": enforced_sidecars,
-            "unconfirmed": unconfirmed.collect::<Vec<_>>(),
+            "expiredSidecars": 0, "unconfirmed": unconfirmed.collect::<Vec<_>>(),
         });
         if enforced && sidecars > 0 {
             answer["milliseconds"] = json!(38);

@@ -137,7 +137,7 @@ pub async fn deliveries(context: &Context, args: DeliveriesArgs) -> Result<Comma
     while let Some(from) = start.take_if(|_| deliveries.len() < limit) {
         let page = (LARGEST_PAGE.min(limit - deliveries.len()), &from);
         let page = scoped.api.list_deliveries(&scoped.credential, &scoped.scope, &id, status.as_deref(), page).await?;
-        start = page.next(offset.saturating_add(deliveries.len()));
+        start = page.next();
         deliveries.extend(page.data);
     }
     let note = if start.is_some() { "Next: --all or --limit shows more" } else { "" };

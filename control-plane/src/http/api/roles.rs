@@ -76,10 +76,8 @@ pub struct CreatedRole {
     name: RoleName,
     #[schema(value_type = schema::PermissionsSchema)]
     permissions: Vec<Permission>,
-    /// Absent only in a stored response of a version that did not know the field.
-    #[serde(default)]
-    #[schema(value_type = schema::RevisionSchema, required)]
-    revision: Option<Revision>,
+    #[schema(value_type = schema::RevisionSchema)]
+    revision: Revision,
 }
 
 /// A role.
@@ -172,14 +170,12 @@ pub async fn create(
     let request = RoleRequest { name, description: description.unwrap_or_default(), permissions, managed_by };
     let reply = IdempotentReply { request: idempotency?.0, present: created_role };
     let created = operations::create_role(&state.context, &initiator, service, &request, &reply).await?;
-    let mut body = created.value;
-    body.revision.get_or_insert(created.revision);
-    Ok((StatusCode::CREATED, Json(body)))
+    Ok((StatusCode::CREATED, Json(created.value)))
 }
 
 fn created_role(role: &Role) -> CreatedRole {
     let RoleDefinition { id, name, permissions, created_revision } = role.definition.clone();
-    CreatedRole { role_id: id, name, permissions, revision: Some(created_revision) }
+    CreatedRole { role_id: id, name, permissions, revision: created_revision }
 }
 
 /// List the roles of a service
