@@ -14,7 +14,7 @@ use super::{
     state::AppState,
 };
 use axum::{Extension, Router, middleware, routing::get};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 /// All routes. Each handler declares its method, path and documentation; handlers on one line share a path.
@@ -90,14 +90,16 @@ fn authentication_routes() -> OpenApiRouter<AppState> {
 }
 
 /// The OpenAPI 3.1 description of the API, with a placeholder as server URL.
-pub fn api_description() -> String {
-    document::to_json(&document::finish(routes().into_openapi(), document::PLACEHOLDER_URL))
+pub fn api_description() -> &'static str {
+    static DESCRIPTION: LazyLock<String> =
+        LazyLock::new(|| document::to_json(&document::finish(routes().into_openapi())));
+    &DESCRIPTION
 }
 
 /// Builds the router of the API.
 pub fn router(state: AppState) -> Router {
-    let (routes, document) = routes().split_for_parts();
-    let published = Arc::new(PublishedDocument::new(document, state.context.issuer()));
+    let (routes, _) = routes().split_for_parts();
+    let published = Arc::new(PublishedDocument::new(api_description(), state.context.issuer()));
     let middleware = Arc::new(Middleware::new(state.clone()));
     routes
         .route("/.well-known/oauth-authorization-server/{*path}", get(well_known::authorization_server_with_path))

@@ -102,7 +102,8 @@ impl HttpSender {
     /// ends within `timeout`.
     pub fn new(guard: AddressGuard, authorities: Option<&[u8]>, timeout: Duration) -> Result<Self, HttpSenderError> {
         let https = ArcSwap::from_pointee(https_clients(&guard, authorities, timeout)?);
-        let plaintext = build_clients(|| client_builder(&guard, true, timeout))?;
+        // They never use TLS, so they need not read the authorities of the operating system.
+        let plaintext = build_clients(|| client_builder(&guard, true, timeout).tls_certs_only([]))?;
         Ok(Self { https, plaintext, pooled_hosts: PooledHosts::new(), guard, timeout })
     }
 

@@ -45,7 +45,7 @@ const COMMON_CODES: [ErrorCode; 6] = [
 /// Creates the series of every documented error at 0, for each counted route. Other errors, which should not occur, get
 /// a series when they occur.
 pub fn initialize_operation_metrics(operations: &OperationMetrics) {
-    let description: Value = serde_json::from_str(&api_description()).unwrap_or_default();
+    let description: Value = serde_json::from_str(api_description()).unwrap_or_default();
     let paths = description["paths"].as_object().into_iter().flatten();
     for (route, methods) in paths {
         for (method, operation) in methods.as_object().into_iter().flatten() {

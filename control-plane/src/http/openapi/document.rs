@@ -14,6 +14,7 @@ use axum::{
     http::{HeaderMap, HeaderValue},
     response::Response,
 };
+use serde_json::Value;
 use std::sync::Arc;
 use utoipa::{
     ToSchema,
@@ -29,7 +30,7 @@ use utoipa::{
 };
 
 /// The server URL in `docs/openapi.json`.
-pub const PLACEHOLDER_URL: &str = "https://countersign.example";
+const PLACEHOLDER_URL: &str = "https://countersign.example";
 
 const DESCRIPTION: &str = include_str!("description.md");
 
@@ -65,9 +66,9 @@ pub fn base() -> OpenApi {
     document.webhooks(Some(events::webhooks())).build()
 }
 
-/// Completes the OpenAPI description: adds the server URL, examples, and the headers of all responses.
-pub fn finish(mut document: OpenApi, url: &str) -> OpenApi {
-    document.servers = Some(vec![ServerBuilder::new().url(url).build()]);
+/// Completes the OpenAPI description: adds a placeholder as server URL, examples, and the headers of all responses.
+pub fn finish(mut document: OpenApi) -> OpenApi {
+    document.servers = Some(vec![ServerBuilder::new().url(PLACEHOLDER_URL).build()]);
     let components = document.components.clone().unwrap_or_default();
     let paths = document.paths.paths.iter_mut();
     for (path, operation) in paths.flat_map(|(path, item)| operations(item).map(move |operation| (path, operation))) {
@@ -170,9 +171,10 @@ fn operations(path: &mut utoipa::openapi::PathItem) -> impl Iterator<Item = &mut
 pub struct PublishedDocument(CacheableContent);
 
 impl PublishedDocument {
-    /// `url` is the public URL of the server.
-    pub fn new(document: OpenApi, url: &str) -> Self {
-        let json = to_json(&finish(document, url));
+    /// `description` is that of [`finish`] as JSON text, and `url` the public URL of the server.
+    pub fn new(description: &str, url: &str) -> Self {
+        let server = |url: &str| format!("\"url\": {}", Value::from(url));
+        let json = description.replacen(&server(PLACEHOLDER_URL), &server(url), 1);
         Self(CacheableContent::new(HeaderValue::from_static("application/json"), json.into()))
     }
 }
