@@ -27,11 +27,14 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PROCESSORS = os.cpu_count() or 1
 
-# Two binaries run at the same time, so that the last tests of one leave no processor idle.
-BINARIES_AT_ONCE = 2
+# Several binaries run at the same time, because many tests wait, and so that the last tests of one leave no processor idle.
+BINARIES_AT_ONCE = 3
 
 # Tests that take longer are listed by name.
 SLOW_SECONDS = 2.0
+
+# How a test binary begins the line of an event.
+EVENT_START = '{ "type": "test"'
 
 # After this time a binary hangs, and is ended.
 BINARY_TIMEOUT_SECONDS = 30 * 60
@@ -65,6 +68,8 @@ PARTS = {
     "histories": Part(8, ["identity/src/*", "proto/*", "*/src/sync/*", "ext-authz/src/*", "tests/tests/histories/*"], {"HISTORIES": "64"}, ["histories *"]),
     "faults": Part(6, ["process/src/*", "tests/tests/faults/*", "tests/tests/replicas/*"]),
     "hostile": Part(4, ["control-plane/src/http/*", "process/src/server*", "tests/contract/*"], {"PROPTEST_CASES": "1024"}, ["*fuzz*"]),
+    "sidecar": Part(5, ["ext-authz/src/*", "control-plane/src/sync/*", "control-plane/src/sidecars/*"]),
+    "storage": Part(5, ["control-plane/src/store/*", "control-plane/src/app/*", "control-plane/migrations/*"]),
     "clients": Part(3, ["control-plane/src/http/*", "client/*", "tests/clients/*"]),
     "costs": Part(2, ["ext-authz/src/*", "identity/src/*", "Cargo.*"]),
     "bench": Part(4, ["tests/examples/*", "scripts/bench*"], targets=["bench-check"]),
@@ -110,6 +115,7 @@ class Job:
 class Result:
     name: str
     passed: int = 0
+    ignored: int = 0
     seconds: float = 0.0
     failures: list = dataclasses.field(default_factory=list)
     durations: list = dataclasses.field(default_factory=list)
@@ -187,8 +193,8 @@ def select(binaries, environment, wanted):
 
 
 def fast_jobs(binaries):
-    # A few histories show that they run; the part `histories` of the deep suite looks for faults.
-    return select(binaries, {"HISTORIES": "4"}, lambda suite, _: suite.part == "test")
+    # A few histories and random inputs show that they run; the parts `histories` and `hostile` of the deep suite look for faults.
+    return select(binaries, {"HISTORIES": "4", "PROPTEST_CASES": "64"}, lambda suite, _: suite.part == "test")
 
 
 def part_jobs(name, binaries):
@@ -285,8 +291,8 @@ def run_target(target):
 
 def run_jobs(jobs):
     with memory_folder() as folder, concurrent.futures.ThreadPoolExecutor(BINARIES_AT_ONCE) as pool:
-        # The largest binaries first, so that none of them is left alone at the end.
-        jobs = sorted(jobs, key=lambda job: len(job.tests), reverse=True)
+        # The longest binaries first, so that none of them is left alone at the end.
+        jobs = sorted(jobs, key=lambda job: (job.binary.is_unit, -len(job.tests)))
         return list(pool.map(lambda job: run_job(job, folder), jobs))
 
 
@@ -310,8 +316,9 @@ def run_job(job, folder):
     for line in process.stdout:
         record(line, result, output)
     timer.cancel()
-    if process.wait() != 0 and not result.failures:
-        result.failures.append((result.name, f"ended with {process.returncode}:\n{''.join(output[-200:])}"))
+    code, missing = process.wait(), len(job.tests) - result.passed - result.ignored - len(result.failures)
+    if (code != 0 and not result.failures) or missing > 0:
+        result.failures.append((result.name, f"ended with {code}, {missing} tests without a result:\n{''.join(output[-200:])}"))
     result.seconds = time.monotonic() - started
     print_result(result)
     return result
@@ -319,16 +326,20 @@ def run_job(job, folder):
 
 def record(line, result, output):
     """Records a line of a test binary: an event in JSON, or what the tests print."""
+    # A program that a test runs may have written the beginning of the line.
+    start = max(line.find(EVENT_START), 0)
     try:
-        event = json.loads(line)
+        event = json.loads(line[start:])
     except ValueError:
         event = None
-    if not isinstance(event, dict) or event.get("type") != "test" or event.get("event") not in ("ok", "failed", "timeout"):
+    if not isinstance(event, dict) or event.get("type") != "test" or event.get("event") not in ("ok", "failed", "ignored"):
         output.append(line)
         return
     name = event["name"]
     if event["event"] == "ok":
         result.passed += 1
+    if event["event"] == "ignored":
+        result.ignored += 1
     if event["event"] == "failed":
         result.failures.append((name, event.get("stdout", "")))
         print(f"FAILED {result.name} {name}: its output is below", flush=True)

@@ -50,6 +50,20 @@ const NO_PROCESS: &str =
     "this control plane runs in the process of the test: start it with `ControlPlane::start_process_with`";
 
 impl Program {
+    async fn start(mode: Mode, folder: &Path, settings: &[String], environment: &Environment) -> Self {
+        match mode {
+            Mode::InProcess => start_in_process(folder, settings).await,
+            Mode::OwnProcess => Self::OwnProcess(launch(folder, settings, environment, &[])),
+        }
+    }
+
+    fn mode(&self) -> Mode {
+        match self {
+            Self::InProcess { .. } => Mode::InProcess,
+            Self::OwnProcess(_) => Mode::OwnProcess,
+        }
+    }
+
     fn log(&self) -> String {
         match self {
             Self::InProcess { log, .. } => log.text(),
@@ -71,10 +85,7 @@ impl Replica {
         let folder = tempfile::tempdir().expect("a temporary folder can be created");
         // The settings of the test come last, so that they can name a port.
         let settings: Vec<_> = new_ports().into_iter().chain(settings.iter().cloned()).collect();
-        let program = match mode {
-            Mode::InProcess => start_in_process(folder.path(), &settings).await,
-            Mode::OwnProcess => Program::OwnProcess(launch(folder.path(), &settings, &environment, &[])),
-        };
+        let program = Program::start(mode, folder.path(), &settings, &environment).await;
         let env = wait_for_env(folder.path(), &program).await;
         let url = format!("https://localhost:{}", port_of(&settings, "api"));
         let admin = env["ADMIN_URL"].clone();
@@ -99,10 +110,7 @@ impl Replica {
         // test names is in use.
         let public_url = format!("public_url={}", env["URL"]);
         let settings: Vec<_> = settings.iter().cloned().chain([public_url]).chain(ports.iter().cloned()).collect();
-        let program = match self.program {
-            Program::InProcess { .. } => start_in_process(folder.path(), &settings).await,
-            Program::OwnProcess(_) => Program::OwnProcess(launch(folder.path(), &settings, &environment, &[])),
-        };
+        let program = Program::start(self.program.mode(), folder.path(), &settings, &environment).await;
         let replica = Self { program, folder, url, admin, settings, environment, wrapper: Vec::new() };
         replica.wait_until_ready().await;
         replica

@@ -38,7 +38,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     thread,
 };
@@ -99,14 +99,19 @@ fn saved_regressions_pass() {
     files.retain(|file| file.extension().is_some_and(|extension| extension == "jsonl"));
     files.sort();
     let engines = [Engine::Sqlite, postgres()];
-    for (file, engine) in files.iter().flat_map(|file| engines.each_ref().map(|engine| (file, engine))) {
-        let text = std::fs::read_to_string(file).unwrap();
-        let lines = text.lines().filter(|line| !line.starts_with('#'));
-        let operations: Vec<Operation> = lines.map(|line| serde_json::from_str(line).unwrap()).collect();
-        if let Err(Violation { error, .. }) = engine.run(&operations) {
-            panic!("{}: {error}", file.display());
+    let runs: Vec<_> = files.iter().flat_map(|file| engines.each_ref().map(|engine| (file, engine))).collect();
+    let next = AtomicUsize::new(0);
+    let run_some = || {
+        while let Some((file, engine)) = runs.get(next.fetch_add(1, Ordering::SeqCst)) {
+            let text = std::fs::read_to_string(file).unwrap();
+            let lines = text.lines().filter(|line| !line.starts_with('#'));
+            let operations: Vec<Operation> = lines.map(|line| serde_json::from_str(line).unwrap()).collect();
+            if let Err(Violation { error, .. }) = engine.run(&operations) {
+                panic!("{}: {error}", file.display());
+            }
         }
-    }
+    };
+    thread::scope(|scope| (0..THREADS).for_each(|_| drop(scope.spawn(run_some))));
 }
 
 #[test]
@@ -124,8 +129,9 @@ fn api_and_sidecar_match_the_model_on_postgresql() {
 fn run_histories(engine: &Engine) {
     let count = std::env::var("HISTORIES").map_or(DEFAULT_COUNT, |text| text.parse().expect("HISTORIES is a number"));
     let failed = AtomicBool::new(false);
-    let run_share = || run_until_failure(engine, count.div_ceil(THREADS), &failed);
-    thread::scope(|scope| (0..THREADS).for_each(|_| drop(scope.spawn(run_share))));
+    let threads = THREADS.min(count);
+    let run_share = || run_until_failure(engine, count.div_ceil(threads), &failed);
+    thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(run_share))));
     assert!(!failed.load(Ordering::SeqCst), "a history failed; the output above contains its operations");
 }
 
