@@ -28,7 +28,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 PROCESSORS = os.cpu_count() or 1
 
 # Several binaries run at the same time, because many tests wait, and so that the last tests of one leave no processor idle.
-BINARIES_AT_ONCE = 3
+BINARIES_AT_ONCE = 4
+MOSTLY_WAITING = ("webhooks", "histories")
 
 # Tests that take longer are listed by name.
 SLOW_SECONDS = 2.0
@@ -291,8 +292,8 @@ def run_target(target):
 
 def run_jobs(jobs):
     with memory_folder() as folder, concurrent.futures.ThreadPoolExecutor(BINARIES_AT_ONCE) as pool:
-        # The longest binaries first, so that none of them is left alone at the end.
-        jobs = sorted(jobs, key=lambda job: (job.binary.is_unit, -len(job.tests)))
+        # The longest binaries first, so that none of them is left alone at the end, and beside them those that mostly wait.
+        jobs = sorted(jobs, key=lambda job: (job.binary.is_unit, job.binary.name not in MOSTLY_WAITING, -len(job.tests)))
         return list(pool.map(lambda job: run_job(job, folder), jobs))
 
 
