@@ -31,6 +31,9 @@ PROCESSORS = os.cpu_count() or 1
 BINARIES_AT_ONCE = 4
 MOSTLY_WAITING = ("webhooks", "histories")
 
+# Longer lines in the output of a failed test are cut.
+LONGEST_LINE = 4000
+
 # Tests that take longer are listed by name.
 SLOW_SECONDS = 2.0
 
@@ -53,7 +56,7 @@ class Part:
     """A part of the deep suite, besides the tests that suites.txt gives it.
 
     `minutes` is what it usually takes, `paths` are patterns of the files that it concerns, `again` are patterns of tests that also run
-    in other parts, `targets` are targets of the Makefile.
+    in other parts, `targets` are targets of the Makefile. `binaries_at_once` is lower if its tests need the processors for themselves.
     """
 
     minutes: float
@@ -62,17 +65,18 @@ class Part:
     again: list = dataclasses.field(default_factory=list)
     targets: list = dataclasses.field(default_factory=list)
     needs: str = ""
+    binaries_at_once: int = BINARIES_AT_ONCE
 
 
 PARTS = {
     "engines": Part(20, ["control-plane/src/store/*", "control-plane/src/ephemeral/*", "control-plane/migrations/*"], {"TEST_ENGINES": "fleet"}),
     "histories": Part(8, ["identity/src/*", "proto/*", "*/src/sync/*", "ext-authz/src/*", "tests/tests/histories/*"], {"HISTORIES": "64"}, ["histories *"]),
-    "faults": Part(6, ["process/src/*", "tests/tests/faults/*", "tests/tests/replicas/*"]),
-    "hostile": Part(4, ["control-plane/src/http/*", "process/src/server*", "tests/contract/*"], {"PROPTEST_CASES": "1024"}, ["*fuzz*"]),
+    "faults": Part(6, ["process/src/*", "tests/tests/faults/*", "tests/tests/replicas/*"], binaries_at_once=2),
+    "hostile": Part(4, ["control-plane/src/http/*", "process/src/server*", "tests/contract/*"], {"PROPTEST_CASES": "1024"}, ["*fuzz*"], binaries_at_once=2),
     "sidecar": Part(5, ["ext-authz/src/*", "control-plane/src/sync/*", "control-plane/src/sidecars/*"]),
     "storage": Part(5, ["control-plane/src/store/*", "control-plane/src/app/*", "control-plane/migrations/*"]),
     "clients": Part(3, ["control-plane/src/http/*", "client/*", "tests/clients/*"]),
-    "costs": Part(2, ["ext-authz/src/*", "identity/src/*", "Cargo.*"]),
+    "costs": Part(2, ["ext-authz/src/*", "identity/src/*", "Cargo.*"], binaries_at_once=1),
     "bench": Part(4, ["tests/examples/*", "scripts/bench*"], targets=["bench-check"]),
     "images": Part(3, ["Dockerfile", "docker-compose.yaml", "scripts/*image*", "scripts/*compose*"], targets=["check-image"]),
     "dependencies": Part(3, ["Cargo.*", "*/Cargo.toml", "deny.toml"], targets=["deny"]),
@@ -275,7 +279,7 @@ def run_parts(names):
         if part.needs and not shutil.which(part.needs):
             print(f"part {name} was SKIPPED: {part.needs} is not installed", flush=True)
             continue
-        results += run_jobs(part_jobs(name, binaries)) + [run_target(target) for target in part.targets]
+        results += run_jobs(part_jobs(name, binaries), part.binaries_at_once) + [run_target(target) for target in part.targets]
         print(f"part {name} took {minutes_since(started)}", flush=True)
     return results
 
@@ -290,8 +294,8 @@ def run_target(target):
     return result
 
 
-def run_jobs(jobs):
-    with memory_folder() as folder, concurrent.futures.ThreadPoolExecutor(BINARIES_AT_ONCE) as pool:
+def run_jobs(jobs, at_once=BINARIES_AT_ONCE):
+    with memory_folder() as folder, concurrent.futures.ThreadPoolExecutor(at_once) as pool:
         # The longest binaries first, so that none of them is left alone at the end, and beside them those that mostly wait.
         jobs = sorted(jobs, key=lambda job: (job.binary.is_unit, job.binary.name not in MOSTLY_WAITING, -len(job.tests)))
         return list(pool.map(lambda job: run_job(job, folder), jobs))
@@ -302,6 +306,8 @@ def memory_folder():
     """A folder for temporary files, in memory if there is enough, which is removed at the end."""
     enough = MEMORY_FOLDER.is_dir() and shutil.disk_usage(MEMORY_FOLDER).free >= REQUIRED_MEMORY_BYTES
     with tempfile.TemporaryDirectory(prefix="countersign-tests-", dir=MEMORY_FOLDER if enough else None, ignore_cleanup_errors=True) as folder:
+        # PostgreSQL runs as another user, whose files are in it.
+        os.chmod(folder, 0o711)
         yield folder
 
 
@@ -356,7 +362,8 @@ def report(results, seconds):
     """Prints failures, slow tests and totals. Returns the exit code."""
     for result in results:
         for name, output in result.failures:
-            print(f"\n---- {result.name} {name}\n{output}")
+            lines = (line[:LONGEST_LINE] for line in output.splitlines())
+            print(f"\n---- {result.name} {name}\n" + "\n".join(lines))
     slow = sorted(((duration, f"{result.name} {name}") for result in results for duration, name in result.durations), reverse=True)
     print(f"\ntests that took more than {SLOW_SECONDS:.0f} s:")
     for duration, name in slow:
