@@ -28,7 +28,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 PROCESSORS = os.cpu_count() or 1
 
 # Several binaries run at the same time, because many tests wait, and so that the last tests of one leave no processor idle.
-BINARIES_AT_ONCE = 4
+BINARIES_AT_ONCE = 3
 MOSTLY_WAITING = ("webhooks", "histories")
 
 # Longer lines in the output of a failed test are cut.
@@ -199,7 +199,7 @@ def select(binaries, environment, wanted):
 
 def fast_jobs(binaries):
     # A few histories and random inputs show that they run; the parts `histories` and `hostile` of the deep suite look for faults.
-    return select(binaries, {"HISTORIES": "4", "PROPTEST_CASES": "64"}, lambda suite, _: suite.part == "test")
+    return select(binaries, {"HISTORIES": "2", "PROPTEST_CASES": "64"}, lambda suite, _: suite.part == "test")
 
 
 def part_jobs(name, binaries):
