@@ -81,8 +81,8 @@ pub struct Profile {
     pub audience: Option<String>,
     /// The id of the service that management commands apply to.
     pub service: Option<String>,
-    /// The agent logs in over the OAuth token endpoint, and its tokens are limited to this scope and resource. A resource is
-    /// a URI: a service is `audience`. If `None`, the agent logs in with a challenge.
+    /// The request of a login over the OAuth token endpoint: the scope and the resource (a URI) that limit the agent's tokens. `None`
+    /// for a login with a challenge. In both cases, `audience` limits the tokens to a service by its id.
     pub oauth: Option<TokenRequest>,
     /// How the human user logged in last. The next login uses the same values by default.
     pub login: Option<LoginSettings>,

@@ -96,7 +96,7 @@ impl Api {
     }
 
     /// Revokes an access token, or the session of a refresh token. According to RFC 7009, the response does not reveal
-    /// whether the token was valid. Returns the revision of the change; `None` if the control plane does not state it.
+    /// whether the token was valid. Returns the revision of the change.
     pub async fn revoke_token(&self, token: &SecretString) -> Result<u64, ApiError> {
         let body = json!({ "token": token.expose_secret() });
         self.call(Method::POST, &["auth", "revoke"], None, Some(&body)).await.map(|Changed { revision }| revision)

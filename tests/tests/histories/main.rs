@@ -129,7 +129,7 @@ fn api_and_sidecar_match_the_model_on_postgresql() {
 fn run_histories(engine: &Engine) {
     let count = std::env::var("HISTORIES").map_or(DEFAULT_COUNT, |text| text.parse().expect("HISTORIES is a number"));
     let failed = AtomicBool::new(false);
-    let threads = THREADS.min(count);
+    let threads = count.clamp(1, THREADS);
     let run_share = || run_until_failure(engine, count.div_ceil(threads), &failed);
     thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(run_share))));
     assert!(!failed.load(Ordering::SeqCst), "a history failed; the output above contains its operations");
