@@ -90,9 +90,11 @@ copy_libraries() {
     [ ${#libraries[@]} -gt 0 ] || fail "$binaries/$name needs no shared libraries, which ldd should list"
     for library in "${libraries[@]}"; do
         install -D -m 0755 "$(realpath "$library")" "$dir$library"
-        # dpkg knows the path before or after the merge of /lib into /usr/lib, so only the name is looked up.
-        package=$(dpkg-query --search "*/$(basename "$library")" | grep -v '^diversion' | cut -d : -f 1 | sort -u)
-        [ "$(wc -l <<<"$package")" = 1 ] || fail "$library is in several packages: $package"
+        # dpkg knows the path before or after the merge of /lib into /usr/lib, so it searches the name, and the file must be the same.
+        package=$(dpkg-query --search "*/$(basename "$library")" | while read -r owner path; do
+            if [ "$path" -ef "$library" ]; then echo "${owner%%:*}"; fi
+        done | sort -u)
+        [[ "$package" =~ ^[^[:space:]]+$ ]] || fail "$library must be in one package, and is in: ${package:-none}"
         packages+=("$package")
     done
     mapfile -t packages < <(printf '%s\n' "${packages[@]}" ca-certificates | sort -u)
