@@ -340,9 +340,13 @@ mod tests {
     }
 
     #[test]
-    fn merged_setting_is_refused_with_the_name_of_the_one_that_remains() {
-        let error = read(&[("sync.url", "https://a:1")]).unwrap_err();
-        assert_eq!(error, "unknown setting `sync.url` in a flag: did you mean `sync.urls`?");
+    fn settings_files_of_the_examples_are_accepted() {
+        for example in ["systemd", "compose"] {
+            let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../examples/{example}/sidecar.toml"));
+            let keys = vec![("COUNTERSIGN_SYNC__KEYS".to_owned(), API_KEY.to_owned())];
+            let settings = super::read(Some(file), keys, vec![]);
+            assert!(settings.is_ok(), "{example}: {}", settings.unwrap_err());
+        }
     }
 
     #[test]

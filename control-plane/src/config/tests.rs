@@ -1,6 +1,7 @@
 //! Tests of the parsing and validation of settings.
 
 use super::*;
+use std::path::Path;
 
 pub(super) fn read(flags: &[(&str, &str)], dev: bool) -> Result<Config, String> {
     let flags = flags.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
@@ -12,6 +13,15 @@ pub(super) fn read(flags: &[(&str, &str)], dev: bool) -> Result<Config, String> 
 fn missing_tls_settings_are_rejected_with_possible_corrections() {
     let error = read(&[("public_url", "https://id.example")], false).unwrap_err();
     assert!(error.contains("tls.certificate") && error.contains("--dev"), "{error}");
+}
+
+#[test]
+fn settings_files_of_the_examples_are_accepted() {
+    for example in ["systemd", "compose"] {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../examples/{example}/control-plane.toml"));
+        let config = Config::read(Some(file), Vec::new(), Vec::new(), false).unwrap();
+        assert!(config.check().is_ok(), "{example}: {}", config.check().unwrap_err());
+    }
 }
 
 #[test]
