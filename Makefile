@@ -6,12 +6,17 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build check deny test quick test-deep test-touched soak bench bench-check bench-propagation demo docs charts charts-live image check-image debug-images clean prerequisites
+TARGETS := help build check deny test quick test-deep test-touched soak bench bench-check bench-propagation demo docs charts charts-live image check-image debug-images clean prerequisites
+.PHONY: $(TARGETS)
 
-# `make quick roles`: the words after `quick` are the subject, and no targets.
+# `make quick roles`: the word after `quick` is the subject, and no target.
 ifeq ($(firstword $(MAKECMDGOALS)),quick)
-SUBJECT := $(wordlist 2,$(words $(MAKECMDGOALS)),$(MAKECMDGOALS))
-$(eval $(SUBJECT):;@:)
+WORDS := $(wordlist 2,$(words $(MAKECMDGOALS)),$(MAKECMDGOALS))
+SUBJECT ?= $(WORDS)
+ifneq ($(filter $(TARGETS),$(WORDS)),)
+$(error $(WORDS) is a target, too: write make quick SUBJECT=$(WORDS))
+endif
+$(eval $(WORDS):;@:)
 endif
 
 help: ## list the commands

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Repeats the tests with random input for SOAK_SECONDS, then runs the tests of faults with more faults, longer outages and more
-# connections than `make test`. Stops at the first test binary that fails.
+# connections than `make test-deep`. Stops at the first test binary that fails.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."

@@ -69,18 +69,18 @@ class Part:
 
 
 PARTS = {
-    "engines": Part(20, ["control-plane/src/store/*", "control-plane/src/ephemeral/*", "control-plane/migrations/*"], {"TEST_ENGINES": "fleet"}),
-    "histories": Part(8, ["identity/src/*", "proto/*", "*/src/sync/*", "ext-authz/src/*", "tests/tests/histories/*"], {"HISTORIES": "64"}, ["histories *"]),
-    "faults": Part(9, ["process/src/*", "tests/tests/faults/*", "tests/tests/replicas/*"], binaries_at_once=2),
+    "engines": Part(11, ["control-plane/src/store/*", "control-plane/src/ephemeral/*", "control-plane/migrations/*"], {"TEST_ENGINES": "fleet"}),
+    "histories": Part(14, ["identity/src/*", "proto/*", "*/src/sync/*", "ext-authz/src/*", "tests/tests/histories/*"], {"HISTORIES": "64"}, ["histories *"]),
+    "faults": Part(8, ["process/src/*", "tests/tests/faults/*", "tests/tests/replicas/*"], binaries_at_once=2),
     "hostile": Part(7, ["control-plane/src/http/*", "process/src/server*", "tests/contract/*"], {"PROPTEST_CASES": "1024"}, ["*fuzz*"], binaries_at_once=2),
     "sidecar": Part(3, ["ext-authz/src/*", "control-plane/src/sync/*", "control-plane/src/sidecars/*"]),
     "storage": Part(3, ["control-plane/src/store/*", "control-plane/src/app/*", "control-plane/migrations/*"]),
     "clients": Part(1, ["control-plane/src/http/*", "client/*", "tests/clients/*"]),
     "costs": Part(2, ["ext-authz/src/*", "identity/src/*", "Cargo.*"], binaries_at_once=1),
-    "bench": Part(4, ["tests/examples/*", "scripts/bench*"], targets=["bench-check"]),
-    "images": Part(3, ["Dockerfile", "docker-compose.yaml", "scripts/*image*", "scripts/*compose*"], targets=["check-image"]),
-    "dependencies": Part(3, ["Cargo.*", "*/Cargo.toml", "deny.toml"], targets=["deny"]),
-    "charts": Part(4, ["charts/*", "tests/charts/*", "*/config.default.toml"], targets=["charts"], needs="go"),
+    "bench": Part(3, ["tests/examples/*", "scripts/bench*"], targets=["bench-check"]),
+    "images": Part(1, ["Dockerfile", "docker-compose.yaml", "scripts/*image*", "scripts/*compose*"], targets=["check-image"]),
+    "dependencies": Part(1, ["Cargo.*", "*/Cargo.toml", "deny.toml"], targets=["deny"]),
+    "charts": Part(2, ["charts/*", "tests/charts/*", "*/config.default.toml"], targets=["charts"], needs="go"),
 }
 
 
@@ -124,6 +124,7 @@ class Result:
     seconds: float = 0.0
     failures: list = dataclasses.field(default_factory=list)
     durations: list = dataclasses.field(default_factory=list)
+    skipped: str = ""
 
 
 def main():
@@ -198,8 +199,8 @@ def select(binaries, environment, wanted):
 
 
 def fast_jobs(binaries):
-    # A few histories and random inputs show that they run; the parts `histories` and `hostile` of the deep suite look for faults.
-    return select(binaries, {"HISTORIES": "2", "PROPTEST_CASES": "64"}, lambda suite, _: suite.part == "test")
+    # One history and a few random inputs show that they run; the parts `histories` and `hostile` of the deep suite look for faults.
+    return select(binaries, {"HISTORIES": "1", "PROPTEST_CASES": "64"}, lambda suite, _: suite.part == "test")
 
 
 def part_jobs(name, binaries):
@@ -213,18 +214,22 @@ def part_jobs(name, binaries):
 
 
 def selected_jobs(binaries, name, filters):
-    jobs = []
-    for binary in binaries:
-        if binary.name == name:
-            tests = [test for test in list_tests(binary) if not filters or any(part in test for part in filters)]
-            jobs.append(Job(binary, tests, {}))
-    return jobs
+    names = sorted({binary.name for binary in binaries})
+    if name not in names:
+        sys.exit(f"no test binary has the name `{name}`; there are {', '.join(names)}")
+    tests = {binary.path: [test for test in list_tests(binary) if not filters or any(part in test for part in filters)] for binary in binaries if binary.name == name}
+    if not any(tests.values()):
+        sys.exit(f"no test of {name} has a name that contains {' or '.join(filters)}")
+    return [Job(binary, tests[binary.path], {}) for binary in binaries if tests.get(binary.path)]
 
 
 def quick_jobs(subject):
-    suites = [suite for suite in read_suites() if subject in suite.module and suite.part == "test"]
+    about = [suite for suite in read_suites() if subject in suite.module or subject == suite.binary]
+    suites = [suite for suite in about if suite.part == "test"]
     if not suites:
-        sys.exit(f"no module of `make test` has a name that contains `{subject}`: see tests/suites.txt")
+        parts = sorted({suite.part for suite in about})
+        advice = f'run `make test-deep PARTS="{" ".join(parts)}"`' if parts else "see tests/suites.txt"
+        sys.exit(f"no module of `make test` is about `{subject}`: {advice}")
     subjects, crates = {suite.binary for suite in suites}, changed_crates()
     build()
     ends = (f"--test={name}" for name in sorted(subjects) if "/" not in name)
@@ -277,7 +282,7 @@ def run_parts(names):
     for name in names:
         started, part = time.monotonic(), PARTS[name]
         if part.needs and not shutil.which(part.needs):
-            print(f"part {name} was SKIPPED: {part.needs} is not installed", flush=True)
+            results.append(Result(name, skipped=f"part {name} was SKIPPED: {part.needs} is not installed"))
             continue
         results += run_jobs(part_jobs(name, binaries), part.binaries_at_once) + [run_target(target) for target in part.targets]
         print(f"part {name} took {minutes_since(started)}", flush=True)
@@ -370,6 +375,9 @@ def report(results, seconds):
         if duration > SLOW_SECONDS:
             print(f"{duration:7.1f} s  {name}")
     passed, failed = sum(result.passed for result in results), sum(len(result.failures) for result in results)
+    for result in results:
+        if result.skipped:
+            print(result.skipped)
     print(f"\nthe build and all tests took {seconds / 60:.1f} minutes")
     print(f"{passed} passed, {failed} failed")
     return 0 if passed and not failed else 1

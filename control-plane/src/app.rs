@@ -121,7 +121,7 @@ impl App {
         let limits = (parts.sync_limits, state.limits.lookups().clone(), context_parts.clock.clone());
         let sync_service =
             servers::sync_service(&mut tasks, context_parts, sync_settings, limits, metrics, &shutdown).await?;
-        let limits = PortLimits::new(&config);
+        let limits = parts.port_limits;
         let (certificate, sync_port) = (&parts.served_certificate, (limits.sync, metrics.ports.of_port("sync")));
         servers::serve_sync(&mut tasks, sync.listen()?, certificate, sync_service, sync_port, &shutdown);
         let tls = (certificate, context_parts.rng.clone());
@@ -172,6 +172,7 @@ struct Components {
     dispatcher_health: Arc<DispatcherHealth>,
     change_poll_interval: Duration,
     sync_limits: SyncLimits,
+    port_limits: PortLimits,
     served_certificate: Arc<ServedCertificate>,
     file_reloads: FileReloads,
     database_lock: Option<database::ServerLock>,
@@ -194,7 +195,8 @@ impl Components {
         let dispatcher_health = Arc::new(DispatcherHealth::new(dependencies.clock.clone()));
         let health = dispatcher_health.clone();
         let Dependencies { change_poll_interval, file_poll_interval, max_rate_limit_windows, .. } = dependencies;
-        let sync_limits = wiring::sync_limits(config.connections, &dependencies);
+        let port_limits = PortLimits::new(config);
+        let sync_limits = wiring::sync_limits(port_limits.sync.caps.total, &dependencies);
         let queue_health = Arc::new(move || health.current());
         let (context, context_parts) =
             wiring::context(config, &public_url, dependencies, queue_health, &metrics).await?;
@@ -229,6 +231,7 @@ impl Components {
             dispatcher_health,
             change_poll_interval,
             sync_limits,
+            port_limits,
             served_certificate,
             file_reloads,
             database_lock,

@@ -48,7 +48,7 @@ enum Command {
     /// Issue tokens for human users, signed with the operator key of a server with the embedded database
     #[command(subcommand)]
     HumanToken(HumanToken),
-    /// Verify or export the audit log in the configured database
+    /// Verify, export or archive the audit log in the configured database
     #[command(subcommand)]
     Audit(Audit),
     #[command(flatten)]
@@ -66,7 +66,7 @@ enum Command {
 /// Commands that work on the whole database.
 #[derive(Subcommand)]
 enum DatabaseCommand {
-    /// Update the database schema and exit; replicas of the previous version may keep running
+    /// Update the database schema and exit; replicas of the release before may keep running
     Migrate {
         /// Copy the embedded database to this empty PostgreSQL database instead, and compare both; stop the server first.
         /// Prefer PGPASSWORD or ~/.pgpass to a password in the URL

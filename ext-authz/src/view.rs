@@ -283,12 +283,12 @@ impl View {
         }
     }
 
-    /// The time of the control plane. If the control plane does not send its time, the time of the wall clock.
+    /// The time of the control plane. Before its first pong, the time of the wall clock.
     pub fn now(&self, since_boot: Duration, wall_clock: impl FnOnce() -> Timestamp) -> Timestamp {
         self.server_clock.map_or_else(wall_clock, |clock| clock.now(since_boot))
     }
 
-    /// The clock of the control plane; `None` if the control plane does not send its time.
+    /// The clock of the control plane; `None` before its first pong.
     pub const fn server_clock(&self) -> Option<ServerClock> {
         self.server_clock
     }

@@ -39,14 +39,14 @@ const CLIENT_VARIABLES: [&str; 15] = [
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
     /// The key is unknown.
-    #[error("unknown setting `{key}` in {source_name}{}", suggestion(nearest.as_deref()))]
+    #[error("unknown setting `{key}` in {source_name}{hint}")]
     Unknown {
         /// The unknown key.
         key: String,
         /// Where the key was set.
         source_name: String,
-        /// The most similar valid key, if one is similar.
-        nearest: Option<String>,
+        /// The most similar valid key, or the keys of the table.
+        hint: String,
     },
     /// The file cannot be read.
     #[error("{path}: {error}")]
@@ -122,10 +122,6 @@ pub struct Layers {
     pub flags: Vec<(String, String)>,
     /// The values that a mode such as `--dev` sets, which override only the defaults.
     pub presets: Vec<(String, String)>,
-}
-
-fn suggestion(nearest: Option<&str>) -> String {
-    nearest.map(|nearest| format!(": did you mean `{nearest}`?")).unwrap_or_default()
 }
 
 /// The environment variables that are valid UTF-8. Settings must be UTF-8, so a variable that is not UTF-8 cannot be a
@@ -252,14 +248,41 @@ mod tests {
     }
 
     #[test]
+    fn hint_of_a_key_in_a_table_is_about_that_table() {
+        let hint = |key: &str| {
+            read(&[], &[(key, "1")]).unwrap_err().to_string().split_once(" in a flag").unwrap().1.to_owned()
+        };
+        assert_eq!(hint("tokens.keys_file"), ": did you mean `tokens.keys`?");
+        assert_eq!(hint("targets.first.size"), ": the settings of `targets.first` are `colour`, `width`");
+        assert_eq!(hint("nothing.keys"), "");
+    }
+
+    #[test]
     fn error_about_the_file_of_a_variable_names_the_variable() {
         let error = read(&[("COUNTERSIGN_NAME_FILE", "/nowhere")], &[]).unwrap_err().to_string();
         assert!(error.starts_with("COUNTERSIGN_NAME_FILE names the file /nowhere, which cannot be read: "), "{error}");
     }
 
     #[test]
+    fn error_about_an_item_of_a_list_names_the_item() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "[tokens]\nkeys = [\"a\", { b = 1 }]\n").unwrap();
+        let layers = Layers { file: Some(file.path().to_owned()), ..layers(&[], &[]) };
+        let error = layers.read::<Settings>().unwrap_err().to_string();
+        assert!(error.starts_with("`tokens.keys[1]` in "), "{error}");
+    }
+
+    #[test]
     fn refuses_wrong_type() {
         assert!(read(&[("COUNTERSIGN_TOKENS__SECONDS", "soon")], &[]).is_err());
+        // The library would read these as 1.
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "[tokens]\nseconds = true\n").unwrap();
+        let in_file = Layers { file: Some(file.path().to_owned()), ..layers(&[], &[]) }.read::<Settings>();
+        for result in [in_file, read(&[], &[("tokens.seconds", "true")]), read(&[], &[("tokens.seconds", "yes")])] {
+            let error = result.unwrap_err().to_string();
+            assert!(error.contains("`tokens.seconds` in ") && error.contains("is not a number"), "{error}");
+        }
     }
 
     #[test]
@@ -274,16 +297,16 @@ mod tests {
 
     #[test]
     fn refuses_unknown_keys_and_invalid_names_in_named_tables() {
-        let nearest = |key: &str| match read(&[], &[(key, "1")]).unwrap_err() {
-            SettingsError::Unknown { nearest, .. } => nearest,
+        let hint = |key: &str| match read(&[], &[(key, "1")]).unwrap_err() {
+            SettingsError::Unknown { hint, .. } => hint,
             other => panic!("{other}"),
         };
-        assert_eq!(nearest("targets.first.widht").as_deref(), Some("targets.first.width"));
-        assert_eq!(nearest("targets.First.width").as_deref(), Some("targets.first.width"));
-        assert_eq!(nearest("nope"), None);
+        assert_eq!(hint("targets.first.widht"), ": did you mean `targets.first.width`?");
+        assert_eq!(hint("targets.First.width"), ": did you mean `targets.first.width`?");
+        assert_eq!(hint("nope"), "");
         for key in ["targets.*.width", "targets.first", "targets..width", "targets.first.width.x", "targets.a b.width"]
         {
-            nearest(key);
+            hint(key);
         }
     }
 

@@ -48,9 +48,6 @@ pub enum ApiError {
     /// The response does not have the format that the API documents.
     #[error("{0} returned a response that is not one of the Countersign API")]
     Unreadable(String),
-    /// The control plane is older than its OAuth token endpoint: its metadata have no `token_endpoint`.
-    #[error("{0} has no OAuth token endpoint: its server metadata have no `token_endpoint`")]
-    NoTokenEndpoint(String),
     /// The tokens have permissions that were not requested. The tokens are discarded.
     #[error("the control plane granted permissions that were not requested: `{0}`")]
     WiderScope(Scope),
@@ -114,7 +111,6 @@ impl ApiError {
             Self::Refused { retry_after, .. } => *retry_after,
             Self::Unreachable { .. }
             | Self::Unreadable(_)
-            | Self::NoTokenEndpoint(_)
             | Self::WiderScope(_)
             | Self::Url(_)
             | Self::Authority(_)
@@ -133,7 +129,7 @@ impl ApiError {
         match self {
             Self::Unreachable { .. } | Self::Unreadable(_) => true,
             Self::Refused { status, .. } => *status >= 500 || *status == TOO_MANY_REQUESTS,
-            Self::NoTokenEndpoint(_) | Self::WiderScope(_) | Self::Url(_) | Self::Authority(_) | Self::Key(_) => false,
+            Self::WiderScope(_) | Self::Url(_) | Self::Authority(_) | Self::Key(_) => false,
         }
     }
 }

@@ -5,7 +5,7 @@
 
 use super::{
     Api, ApiError, Tokens, redacted_url,
-    response::{line, optional_line, read_json},
+    response::{line, read_json},
 };
 use crate::{
     Scope, Sign,
@@ -37,9 +37,9 @@ pub struct ServerMetadata {
     /// The issuer of the access tokens, which is also the audience of client assertions.
     #[serde(deserialize_with = "line")]
     pub issuer: String,
-    /// The URL of the token endpoint; `None` if the control plane is older than its token endpoint.
-    #[serde(default, deserialize_with = "optional_line")]
-    pub token_endpoint: Option<String>,
+    /// The URL of the token endpoint.
+    #[serde(deserialize_with = "line")]
+    pub token_endpoint: String,
 }
 
 /// A successful response of the token endpoint (RFC 6749, section 5.1).
@@ -63,20 +63,17 @@ impl Api {
     ///
     /// # Errors
     ///
-    /// [`ApiError::NoTokenEndpoint`] from a control plane without token endpoint, [`ApiError::WiderScope`] if the tokens have
-    /// a permission that was not requested, and [`ApiError::Refused`] with the code of RFC 6749, section 5.2 or RFC 8707,
-    /// section 2: `invalid_client` if the assertion proves nothing, `unauthorized_client` if the agent is suspended or
-    /// revoked, `invalid_target` for an unknown resource, `invalid_scope` for a scope that cannot be granted.
+    /// [`ApiError::WiderScope`] if the tokens have a permission that was not requested, and [`ApiError::Refused`] with the code
+    /// of RFC 6749, section 5.2 or RFC 8707, section 2: `invalid_client` if the assertion proves nothing,
+    /// `unauthorized_client` if the agent is suspended or revoked, `invalid_target` for an unknown resource, `invalid_scope`
+    /// for a scope that cannot be granted.
     pub async fn login_over_oauth(
         &self,
         signer: &impl Sign,
         agent: &str,
         request: &TokenRequest,
     ) -> Result<Tokens, ApiError> {
-        let ServerMetadata { issuer, token_endpoint } = self.server_metadata().await?;
-        if token_endpoint.is_none() {
-            return Err(ApiError::NoTokenEndpoint(redacted_url(self.url.as_str())));
-        }
+        let issuer = self.server_metadata().await?.issuer;
         let assertion = client_assertion::sign(signer, agent, &issuer, clock::now()).await?;
         let grant = [
             ("grant_type", "client_credentials"),

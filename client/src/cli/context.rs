@@ -48,7 +48,7 @@ impl Context {
         let GlobalArgs { profile: name, output, quiet: _, verbose, timeout } = args;
         let profiles = Profiles::of_user()?;
         let profile = profiles.load(&name)?;
-        let observer = (verbose > 0).then(|| trace::observer(output));
+        let observer = verbose.then(|| trace::observer(output));
         if let Some(agent) = &profile.agent {
             messages.placeholders.set(Placeholder::Agent, agent);
         }

@@ -101,9 +101,6 @@ fn fixed_hint(error: &CliError) -> Option<&'static str> {
             "is --server (COUNTERSIGN_URL) that of a control plane? Use the port of the API (8443 by default), not the sync \
              port (8444)",
         ),
-        CliError::Api(ApiError::NoTokenEndpoint(_)) => Some(
-            "update the control plane; or log in with a challenge: without --oauth, --scope and --resource, or with --no-oauth",
-        ),
         CliError::Api(ApiError::WiderScope(_)) => {
             Some("the tokens were discarded; ask the operator of the control plane")
         }

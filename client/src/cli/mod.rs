@@ -41,7 +41,7 @@ mod transfer;
 mod usage;
 mod webhook;
 
-use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::{ArgValueCandidates, Shell};
 pub use complete::complete_from_environment;
 pub use error::CliError;
@@ -91,9 +91,9 @@ pub struct GlobalArgs {
     /// Print errors only: no notes, hints and warnings
     #[arg(short, long, global = true, display_order = 902, conflicts_with = "verbose")]
     quiet: bool,
-    /// Print each request to standard error: method, URL, status, duration and request id; -vv is the same
-    #[arg(short, long, global = true, action = ArgAction::Count, display_order = 903)]
-    verbose: u8,
+    /// Print each request to standard error: method, URL, status, duration and request id
+    #[arg(short, long, global = true, display_order = 903)]
+    verbose: bool,
     /// Timeout of each request, such as 500ms, 5s or 1m
     #[arg(
         long,

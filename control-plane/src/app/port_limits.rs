@@ -62,11 +62,7 @@ impl PortLimits {
         let port = |name, total: usize, streams_resume, protocol| PortSettings {
             name,
             connections_setting: Some("connections.max"),
-            caps: ConnectionCaps {
-                total,
-                per_client: per_client(count(settings.max)),
-                pending: MAX_PENDING.min(total),
-            },
+            caps: ConnectionCaps { total, per_client: per_client(total), pending: MAX_PENDING.min(total) },
             trusted_proxies: config.proxies.networks(),
             streams_resume,
             first_request_timeout: FIRST_REQUEST_TIMEOUT,

@@ -4,10 +4,7 @@ use super::{Addresses, AppError, Dependencies, database};
 use crate::{
     address_guard::AddressGuard,
     certificates::{Certificate, CertificateError},
-    config::{
-        self, Config, ConnectionSettings, LimitSettings, QuotaSettings, RegistrationSettings, ServiceCreators,
-        WebhookSettings,
-    },
+    config::{self, Config, LimitSettings, QuotaSettings, RegistrationSettings, ServiceCreators, WebhookSettings},
     development::{self, Endpoints},
     domain::{
         quota::Quotas,
@@ -106,10 +103,10 @@ pub(super) async fn agent_hash_secret(parts: &ContextParts) -> Result<AgentHashS
     Ok(AgentHashSecret::new(parts.store.write("set_agent_hash_secret", work).await?))
 }
 
-/// The limits of the sync streams.
-pub(super) fn sync_limits(settings: ConnectionSettings, dependencies: &Dependencies) -> SyncLimits {
+/// The limits of the streams of a sync port with this number of connections.
+pub(super) fn sync_limits(connections: usize, dependencies: &Dependencies) -> SyncLimits {
     SyncLimits {
-        streams: StreamCaps::for_connections(settings.max),
+        streams: StreamCaps::for_connections(u32::try_from(connections).unwrap_or(u32::MAX)),
         read_limit: ReadLimit::entries(dependencies.changes_per_read),
         intervals: dependencies.sync_intervals,
     }

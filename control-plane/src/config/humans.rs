@@ -102,6 +102,11 @@ impl IssuerSettings {
                 "must be an https:// URL without user and fragment (http:// on loopback with --dev), or the path of a file",
             ),
             (
+                "jwks",
+                matches!(jwks, KeySource::File(path) if path.to_string_lossy().trim_start().starts_with('{')),
+                "is the content of a JWK set: set the path of its file, without `_FILE` at the end of the variable's name",
+            ),
+            (
                 "ca_file",
                 matches!(jwks, KeySource::File(_)) && !ca_file.as_os_str().is_empty(),
                 "contradicts the file in jwks, because nothing is fetched: leave it empty",

@@ -6,7 +6,7 @@ use redis::{ConnectionAddr, IntoConnectionInfo};
 use reqwest::Url;
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
-use std::path::PathBuf;
+use std::{collections::BTreeSet, path::PathBuf};
 
 /// `[redis]`
 #[derive(Debug, Clone, Deserialize)]
@@ -109,8 +109,12 @@ impl RedisTarget {
         if url.fragment().is_some() {
             return Err(FORM);
         }
+        let mut names = BTreeSet::new();
         for (name, value) in url.query_pairs() {
             let value = value.into_owned();
+            if value.is_empty() || !names.insert(name.to_string()) {
+                return Err("redis.url: has a parameter that is empty or occurs twice");
+            }
             match &*name {
                 "master" => self.master = value,
                 "sentinel_user" => self.sentinel_user = value,
@@ -251,6 +255,8 @@ mod tests {
             ("rediss://redis#insecure", "redis.url: must be"),
             ("rediss://redis?sslcert=a&sslkey=b#insecure", "redis.url: must be"),
             ("redis://redis?protocol=resp3", "redis.url: has an unknown parameter"),
+            ("rediss://redis?sslrootcert=", "redis.url: has a parameter that is empty"),
+            ("rediss://redis?sslrootcert=a&sslrootcert=b", "or occurs twice"),
             ("redis://redis/x", "redis.url: must be"),
             ("redis+ring://a", "redis.url: must be"),
             ("redis+cluster://a,rediss://b", "redis.url: must be"),

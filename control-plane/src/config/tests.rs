@@ -137,6 +137,8 @@ fn source_of_issuer_keys_is_a_url_or_a_file() {
     for value in ["http://login.example/keys", "ftp://login.example/keys", "https://user@login.example/"] {
         assert!(jwks(value).unwrap_err().contains("humans.issuers.corp.jwks: must be an https:// URL"), "{value}");
     }
+    let error = jwks("{\"keys\":[]}").unwrap_err();
+    assert!(error.contains("humans.issuers.corp.jwks: is the content of a JWK set"), "{error}");
 }
 
 #[test]

@@ -6,10 +6,7 @@
 use super::{Conn, StoreError, row, statements::statements};
 use crate::domain::{
     page::{ListPage, Page},
-    webhook::{
-        delivery::{Attempt, AttemptFailure, Delivery, DeliveryState, DeliveryStatus, ResponseExcerpt},
-        event::EventKind,
-    },
+    webhook::delivery::{Attempt, AttemptFailure, Delivery, DeliveryState, DeliveryStatus, ResponseExcerpt},
 };
 use countersign_identity::{EventId, Timestamp, WebhookId};
 use sqlx::any::AnyRow;
@@ -304,7 +301,6 @@ pub async fn delete_before(
 }
 
 fn delivery_from_row(row: &AnyRow) -> Result<Delivery, StoreError> {
-    let kind = EventKind::parse(&row::get::<String>(row, "kind")?).ok_or(StoreError::Corrupt("kind"))?;
     let due = row::optional_timestamp(row, "due_at")?.map(DeliveryState::Pending);
     let delivered = row::optional_timestamp(row, "delivered_at")?.map(|_| DeliveryState::Delivered);
     let failure: Option<String> = row::get(row, "failure")?;
@@ -316,7 +312,7 @@ fn delivery_from_row(row: &AnyRow) -> Result<Delivery, StoreError> {
     let last_attempt = row::optional_timestamp(row, "attempted_at")?.map(|at| Attempt { at, response, failure });
     Ok(Delivery {
         event: row::parse(row, "event_id")?,
-        kind,
+        kind: row::get(row, "kind")?,
         occurred_at: row::timestamp(row, "occurred_at")?,
         state: due.or(delivered).unwrap_or(DeliveryState::Dead),
         attempts: row::number(row, "attempts")?,

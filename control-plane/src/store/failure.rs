@@ -200,7 +200,7 @@ pub(super) fn advice(error: &sqlx::Error) -> &'static str {
 /// Returns the advice to the operator on a failed migration; empty if there is none.
 pub(super) fn migration_advice(error: &MigrateError) -> &'static str {
     match error {
-        MigrateError::VersionMismatch(_) => OTHER_SCHEMA_ADVICE,
+        MigrateError::VersionMismatch(1) => OTHER_SCHEMA_ADVICE,
         _ => migration_error(error).map_or("", advice),
     }
 }

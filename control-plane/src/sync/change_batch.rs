@@ -98,8 +98,8 @@ impl Changes {
         *self == Self::default()
     }
 
-    /// The changes for the sidecars of a deleted service: without keys, no token is valid, also for sidecars of previous
-    /// versions. Contains nothing about agents.
+    /// The changes for the sidecars of a deleted service. The sync protocol has no field for a deletion, but without keys, no token
+    /// is valid. Contains nothing about agents.
     pub fn of_deleted_service() -> Self {
         Self {
             is_deleted: true,

@@ -86,6 +86,8 @@ impl StreamError {
             Self::ViewDiffers => FailoverReason::Data,
             _ if self.is_other_data() => FailoverReason::Data,
             Self::InvalidMessage(_) => FailoverReason::Invalid,
+            // The control plane has another version of the protocol.
+            Self::Status(status) if status.code() == Code::FailedPrecondition => FailoverReason::Invalid,
             Self::Status(status) if is_refusal(status.code()) => FailoverReason::Refused,
             Self::Status(_) | Self::Closed => FailoverReason::Ended,
         }
@@ -107,9 +109,9 @@ impl StreamError {
     }
 }
 
-/// Whether the control plane refuses the client, and not only this stream.
+/// Whether the control plane refuses the API key, and not only this stream.
 pub const fn is_refusal(code: Code) -> bool {
-    matches!(code, Code::Unauthenticated | Code::ResourceExhausted | Code::FailedPrecondition)
+    matches!(code, Code::Unauthenticated | Code::ResourceExhausted)
 }
 
 /// An open stream.

@@ -32,7 +32,7 @@ impl KnownKeys {
         self.find(key).ok_or_else(|| SettingsError::Unknown {
             key: key.to_owned(),
             source_name: source_name.to_owned(),
-            nearest: self.nearest(key),
+            hint: self.hint(key),
         })
     }
 
@@ -47,12 +47,29 @@ impl KnownKeys {
         siblings.map(|(pattern, value)| (fill_wildcards(pattern, key), value.clone())).collect()
     }
 
-    /// The most similar valid key; `None` if more than a quarter of the characters differ.
-    fn nearest(&self, key: &str) -> Option<String> {
-        let candidates = self.0.keys().map(|pattern| fill_wildcards(pattern, key));
-        let distances = candidates.map(|candidate| (strsim::osa_distance(&candidate, key), candidate));
-        let (distance, nearest) = distances.min()?;
-        (distance * 4 <= nearest.len().max(key.len())).then_some(nearest)
+    /// What an unknown key may stand for: the most similar key, or else the keys of its table. Empty if nothing is similar.
+    fn hint(&self, key: &str) -> String {
+        let candidates: Vec<_> = self.0.keys().map(|pattern| fill_wildcards(pattern, key)).collect();
+        let (table, name) = split(key);
+        let siblings: Vec<_> = candidates.iter().filter(|candidate| split(candidate).0 == table).collect();
+        // A key of an existing table is not taken for one of another table.
+        let nearest = if siblings.is_empty() {
+            nearest(&candidates, |candidate| candidate, key)
+        } else {
+            nearest(siblings.iter().copied(), |sibling| split(sibling).1, name)
+        };
+        let longer_or_shorter = siblings.iter().find(|sibling| {
+            let sibling = split(sibling).1;
+            !name.is_empty() && (sibling.starts_with(name) || name.starts_with(sibling))
+        });
+        match longer_or_shorter.copied().or(nearest) {
+            Some(nearest) => format!(": did you mean `{nearest}`?"),
+            None if table.is_empty() || siblings.is_empty() => String::new(),
+            None => {
+                let names: Vec<_> = siblings.iter().map(|sibling| format!("`{}`", split(sibling).1)).collect();
+                format!(": the settings of `{table}` are {}", names.join(", "))
+            }
+        }
     }
 
     /// Converts one text in the file to a list, if the default is a list.
@@ -73,6 +90,22 @@ impl KnownKeys {
             _ => ValueKind::String(text),
         }
     }
+}
+
+/// The table of a key, which is empty for a key outside tables, and the name in it.
+fn split(key: &str) -> (&str, &str) {
+    key.rsplit_once('.').unwrap_or(("", key))
+}
+
+/// The candidate whose compared part is the most similar to `text`; `None` if more than a quarter of the characters differ.
+fn nearest<'a>(
+    candidates: impl IntoIterator<Item = &'a String>,
+    compared: impl Fn(&str) -> &str,
+    text: &str,
+) -> Option<&'a String> {
+    let distance = |candidate: &String| strsim::osa_distance(compared(candidate), text);
+    let nearest = candidates.into_iter().min_by_key(|candidate| distance(candidate))?;
+    (distance(nearest) * 4 <= compared(nearest).len().max(text.len())).then_some(nearest)
 }
 
 /// Returns whether the key matches the pattern, which may contain wildcards.

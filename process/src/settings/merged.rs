@@ -132,9 +132,17 @@ impl MergedSettings {
         let settings = self.defaults.iter().map(|(key, value)| (key.clone(), Setting::from_default(value.clone())));
         let mut settings: BTreeMap<_, _> = settings.collect();
         settings.insert(key.to_owned(), setting.clone());
+        let is_number = self.defaults.get(key).is_some_and(|default| matches!(default.kind, ValueKind::I64(_)));
+        if is_number && is_truth(&setting.value) {
+            let (key, error) = (key.to_owned(), format!("`{}` is not a number", setting.value));
+            return Some(SettingsError::InvalidValue { key, source_name: setting.source.to_string(), error });
+        }
         let error = deserialize::<T>(&settings).err()?.to_string();
-        let error = error.strip_suffix(&format!(" for key `{key}`")).unwrap_or(&error).to_owned();
-        Some(SettingsError::InvalidValue { key: key.to_owned(), source_name: setting.source.to_string(), error })
+        // The key comes first. It may be that of an item: `sync.urls[1]`.
+        let named = error.strip_suffix('`').and_then(|error| error.rsplit_once(" for key `"));
+        let (error, key) = named.filter(|(_, name)| name.starts_with(key)).unwrap_or((&error, key));
+        let (key, error) = (key.to_owned(), error.to_owned());
+        Some(SettingsError::InvalidValue { key, source_name: setting.source.to_string(), error })
     }
 
     /// Prints the settings as TOML, each with its source in a comment. Hides the values of the keys in `secrets` unless
@@ -157,6 +165,15 @@ impl MergedSettings {
             table => format!("\n[{table}]\n{lines}"),
         });
         text.collect()
+    }
+}
+
+/// Whether the library would read the value as 1 or 0 where a number is expected.
+fn is_truth(value: &Value) -> bool {
+    match &value.kind {
+        ValueKind::Boolean(_) => true,
+        ValueKind::String(text) => text.parse::<f64>().is_err() && value.clone().into_bool().is_ok(),
+        _ => false,
     }
 }
 

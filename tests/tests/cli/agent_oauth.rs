@@ -113,12 +113,12 @@ async fn less_than_requested_is_a_warning_and_more_is_an_error() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn servers_without_token_endpoint_and_refusals_have_clear_errors() {
+async fn other_servers_and_refusals_have_clear_errors() {
     let (server, shell) = start().await;
     server.shared().metadata.as_object_mut().unwrap().remove("token_endpoint");
     let (code, error) = shell.failure(&["agent", "login", "--oauth"]);
-    assert!(code == 1 && error.contains("has no OAuth token endpoint"), "{error}");
-    assert!(error.contains("\nNext: update the control plane"), "{error}");
+    assert!(code == 1 && error.contains("not one of the Countersign API"), "{error}");
+    assert!(error.contains("\nNext: is --server (COUNTERSIGN_URL) that of a control plane?"), "{error}");
     assert_eq!(server.take_forms().len(), 0, "no assertion is sent");
     assert!(!fs::read_to_string(shell.profile_path("default.toml")).unwrap().contains("oauth"), "nothing is saved");
 

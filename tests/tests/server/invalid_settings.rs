@@ -232,7 +232,7 @@ fn sidecar_reports_all_invalid_values_with_their_settings() {
         (&["log.level=loud"], "countersign-ext-authz: log.level: `loud` must be off, error, warn"),
         (&["log.format=xml"], "`log.format` in a flag: `xml` must be `json` or `text`\n"),
         (&["headers.prefix=X-"], "`headers.prefix` in a flag: `X-` must be lower-case letters"),
-        (&["sync.keys=hunter2"], "`sync.keys` in a flag: must be service API keys: `svc_sk_`"),
+        (&["sync.keys=hunter2"], "`sync.keys[0]` in a flag: must be service API keys: `svc_sk_`"),
     ] {
         let (code, error) = run_sidecar(settings);
         assert!(code == Some(2) && error.contains(expected), "{settings:?}: {error}");

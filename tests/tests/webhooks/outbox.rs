@@ -49,13 +49,18 @@ async fn stopped_after_a_delivery() -> (ControlPlane, Receiver) {
 
 /// During an upgrade, control planes of two versions share the outbox.
 #[tokio::test(flavor = "multi_thread")]
-async fn event_of_a_later_version_is_delivered() {
+async fn event_of_a_later_version_is_delivered_and_listed() {
     let (mut control, receiver) = stopped_after_a_delivery().await;
     let mut database = open(&control).await;
     execute(&mut database, "UPDATE webhook_targets SET events = ''").await;
     copy_into_outbox(&mut database, "agent.renamed", 2).await;
     control.restart().await;
     receiver.wait_for_requests(3).await;
+    let webhooks = control.api.get_as(control.key(), &control.path("/webhooks")).await.expect(200);
+    let path = control.path(&format!("/webhooks/{}/deliveries", webhooks["data"][0]["webhookId"].as_str().unwrap()));
+    let deliveries = control.api.get_as(control.key(), &path).await.expect(200);
+    let kinds: Vec<_> = deliveries["data"].as_array().unwrap().iter().map(|delivery| &delivery["event"]).collect();
+    assert_eq!(kinds.iter().filter(|kind| **kind == "agent.renamed").count(), 2, "{kinds:?}");
 }
 
 /// More targets than the dispatcher reads at once have pending deliveries, and sort before the target of the test.

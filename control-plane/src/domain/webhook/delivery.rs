@@ -1,6 +1,5 @@
 //! Deliveries of events: their states, the outcomes of attempts, and the times of retries.
 
-use super::event::EventKind;
 use crate::domain::string_enum::string_enum;
 use countersign_identity::{EventId, Timestamp};
 use std::time::Duration;
@@ -25,8 +24,8 @@ const FAILURES_BEFORE_BACKOFF: u32 = 3;
 pub struct Delivery {
     /// The event.
     pub event: EventId,
-    /// The kind of the event.
-    pub kind: EventKind,
+    /// The kind of the event. A control plane of a later version may have emitted it, so it is a text.
+    pub kind: String,
     /// When the event happened.
     pub occurred_at: Timestamp,
     /// Current state.

@@ -191,8 +191,6 @@ fn upstream_error_response(error: &ApiError) -> Response<Full<Bytes>> {
         error if error.is_outage() => (StatusCode::SERVICE_UNAVAILABLE, "temporarily_unavailable"),
         ApiError::Refused { code, .. } if code == "invalid_scope" => (StatusCode::BAD_REQUEST, "invalid_scope"),
         ApiError::Refused { code, .. } if code == "invalid_target" => (StatusCode::BAD_REQUEST, "invalid_target"),
-        // Only a narrower scope than that of the command requires a token endpoint of the control plane.
-        ApiError::NoTokenEndpoint(_) => (StatusCode::BAD_REQUEST, "invalid_scope"),
         ApiError::Refused { .. } => (StatusCode::BAD_REQUEST, "unauthorized_client"),
         _ => (StatusCode::INTERNAL_SERVER_ERROR, "server_error"),
     };
@@ -292,7 +290,6 @@ mod tests {
             (refused(400, "invalid_scope"), 400),
             (refused(403, "AGENT_SUSPENDED"), 400),
             (refused(401, "invalid_client"), 400),
-            (ApiError::NoTokenEndpoint("https://host".to_owned()), 400),
             (ApiError::Authority("x".to_owned()), 500),
         ] {
             let response = upstream_error_response(&error);

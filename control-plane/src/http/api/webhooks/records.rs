@@ -125,7 +125,7 @@ pub struct DeliveryRecord {
     event_id: EventId,
     /// Event kind.
     #[schema(example = "agent.role_revoked")]
-    event: &'static str,
+    event: String,
     /// Time of the event.
     #[schema(value_type = schema::TimestampSchema)]
     occurred_at: Rfc3339,
@@ -233,7 +233,7 @@ impl DeliveryRecord {
         let response = last_attempt.and_then(|attempt| attempt.response.as_ref());
         Self {
             event_id: *event,
-            event: kind.as_str(),
+            event: kind.clone(),
             occurred_at: Rfc3339(*occurred_at),
             status: state.status().as_str(),
             attempts: *attempts,

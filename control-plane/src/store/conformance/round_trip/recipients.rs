@@ -88,7 +88,7 @@ impl StoreFixture {
         .await;
         let pending = |event: &Event, due| Delivery {
             event: event.id,
-            kind: KIND,
+            kind: KIND.as_str().to_owned(),
             occurred_at: event.at,
             state: DeliveryState::Pending(due),
             attempts: 0,

@@ -151,7 +151,7 @@ impl StoreFixture {
         }
         let pending = |event: &Event, at| Delivery {
             event: event.id,
-            kind,
+            kind: kind.as_str().to_owned(),
             occurred_at: event.at,
             state: DeliveryState::Pending(at),
             attempts: 0,
