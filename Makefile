@@ -56,7 +56,7 @@ soak: build ## repeat the tests with random input for SOAK_SECONDS (600), then r
 
 bench: prerequisites ## measure the speed beside its limits and write bench/report.md (BENCH_ROUNDS=10)
 	scripts/tools.sh bench
-	cargo build --release --workspace --bins --examples
+	cargo build --release --workspace --bins --example bench
 	mkdir -p bench
 	target/release/examples/bench bench/report.json
 	.tools/venv/bin/python -B scripts/bench-report.py bench
@@ -68,7 +68,7 @@ bench-check: prerequisites ## run every part of the benchmarks once and shortly,
 	scripts/bench-check.sh target/bench-check
 
 bench-propagation: prerequisites ## measure the time from a revocation until sidecars refuse, at up to 10,000 sync streams
-	cargo build --release --workspace --bins --examples
+	cargo build --release --workspace --bins --example propagation
 	ulimit -n "$$(ulimit -Hn)" && target/release/examples/propagation
 
 demo: build ## run all servers on this machine and show what they do (DEMO_KEEP=1 keeps them running)
