@@ -217,10 +217,15 @@ def selected_jobs(binaries, name, filters):
     names = sorted({binary.name for binary in binaries})
     if name not in names:
         sys.exit(f"no test binary has the name `{name}`; there are {', '.join(names)}")
-    tests = {binary.path: [test for test in list_tests(binary) if not filters or any(part in test for part in filters)] for binary in binaries if binary.name == name}
-    if not any(tests.values()):
+    jobs = []
+    for binary in (binary for binary in binaries if binary.name == name):
+        tests = [test for test in list_tests(binary) if not filters or any(part in test for part in filters)]
+        # Without names, a binary would run all of its tests.
+        if tests:
+            jobs.append(Job(binary, tests, {}))
+    if not jobs:
         sys.exit(f"no test of {name} has a name that contains {' or '.join(filters)}")
-    return [Job(binary, tests[binary.path], {}) for binary in binaries if tests.get(binary.path)]
+    return jobs
 
 
 def quick_jobs(subject):

@@ -5,12 +5,12 @@ use serde_json::{Value, json};
 
 /// Starts a control plane with these delays between delivery attempts, in seconds.
 pub async fn start_with_retries(seconds: &[u32], extra_settings: &[&str]) -> ControlPlane {
-    let retries = format!("webhooks.retry_seconds={}", comma_separated(seconds));
-    ControlPlane::start_with(&[&[retries.as_str()], extra_settings].concat()).await
+    ControlPlane::start_with(&[&[retry_setting(seconds).as_str()], extra_settings].concat()).await
 }
 
-fn comma_separated(seconds: &[u32]) -> String {
-    seconds.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
+/// The setting with the waits before the retries of a delivery.
+pub fn retry_setting(seconds: &[u32]) -> String {
+    format!("webhooks.retry_seconds={}", seconds.iter().map(u32::to_string).collect::<Vec<_>>().join(","))
 }
 
 /// A webhook target and the credential that manages it.

@@ -21,7 +21,7 @@ macro_rules! string_enum {
             }
 
             /// The inverse of `as_str`.
-            #[allow(dead_code, reason = "the program only writes the kinds of events")]
+            #[allow(dead_code, reason = "some enums are only written, never read")]
             pub fn parse(text: &str) -> Option<Self> {
                 Self::ALL.iter().copied().find(|variant| variant.as_str() == text)
             }

@@ -205,7 +205,7 @@ impl StreamClient {
             );
         } else if matches!(error, StreamError::ViewDiffers) {
             tracing::error!(key, service, url, %error, "the view is not the data of the control plane");
-        } else if error.is_other_data() || error.is_other_version() || code == Some(Code::FailedPrecondition) {
+        } else if error.is_other_data() || error.is_other_version() {
             tracing::error!(key, service, url, %error, "the stream at this address cannot be used");
         } else if disconnected.is_some() {
             tracing::warn!(key, service, url, %error, "lost the sync stream; reconnecting");

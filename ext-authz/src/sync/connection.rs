@@ -85,17 +85,17 @@ impl StreamError {
             Self::PingTimeout(_) | Self::ProbeTimeout => FailoverReason::Pings,
             Self::ViewDiffers => FailoverReason::Data,
             _ if self.is_other_data() => FailoverReason::Data,
+            _ if self.is_other_version() => FailoverReason::Invalid,
             Self::InvalidMessage(_) => FailoverReason::Invalid,
-            // The control plane has another version of the protocol.
-            Self::Status(status) if status.code() == Code::FailedPrecondition => FailoverReason::Invalid,
             Self::Status(status) if is_refusal(status.code()) => FailoverReason::Refused,
             Self::Status(_) | Self::Closed => FailoverReason::Ended,
         }
     }
 
-    /// Whether the control plane at the address speaks another version of the protocol.
-    pub const fn is_other_version(&self) -> bool {
+    /// Whether the control plane at the address speaks another version of the protocol: the sidecar or the control plane said so.
+    pub fn is_other_version(&self) -> bool {
         matches!(self, Self::InvalidMessage(MessageError::OtherProtocolVersion(_)))
+            || self.code() == Some(Code::FailedPrecondition)
     }
 
     /// Whether the address serves older data than the view, or the data of another deployment.

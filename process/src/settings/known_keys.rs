@@ -47,29 +47,35 @@ impl KnownKeys {
         siblings.map(|(pattern, value)| (fill_wildcards(pattern, key), value.clone())).collect()
     }
 
-    /// What an unknown key may stand for: the most similar key, or else the keys of its table. Empty if nothing is similar.
+    /// What the operator may have meant by an unknown key: the most similar key, or else the keys of its table. Empty if its table does
+    /// not exist either.
     fn hint(&self, key: &str) -> String {
-        let candidates: Vec<_> = self.0.keys().map(|pattern| fill_wildcards(pattern, key)).collect();
         let (table, name) = split(key);
-        let siblings: Vec<_> = candidates.iter().filter(|candidate| split(candidate).0 == table).collect();
-        // A key of an existing table is not taken for one of another table.
-        let nearest = if siblings.is_empty() {
-            nearest(&candidates, |candidate| candidate, key)
-        } else {
-            nearest(siblings.iter().copied(), |sibling| split(sibling).1, name)
-        };
-        let longer_or_shorter = siblings.iter().find(|sibling| {
-            let sibling = split(sibling).1;
-            !name.is_empty() && (sibling.starts_with(name) || name.starts_with(sibling))
-        });
-        match longer_or_shorter.copied().or(nearest) {
-            Some(nearest) => format!(": did you mean `{nearest}`?"),
-            None if table.is_empty() || siblings.is_empty() => String::new(),
-            None => {
-                let names: Vec<_> = siblings.iter().map(|sibling| format!("`{}`", split(sibling).1)).collect();
-                format!(": the settings of `{table}` are {}", names.join(", "))
-            }
+        let mut candidates: Vec<_> = self.0.keys().map(|pattern| fill_wildcards(pattern, key)).collect();
+        let has_table = candidates.iter().any(|candidate| split(candidate).0 == table);
+        if has_table {
+            // A key of an existing table is not taken for one of another table.
+            candidates.retain(|candidate| split(candidate).0 == table);
         }
+        let has_same_start = |candidate: &str| {
+            let other = split(candidate).1;
+            has_table && !name.is_empty() && (other.starts_with(name) || name.starts_with(other))
+        };
+        let distance = |candidate: &str| strsim::osa_distance(candidate, key);
+        let nearest = candidates.iter().min_by_key(|candidate| (!has_same_start(candidate), distance(candidate)));
+        // Of the part that can differ, at least three quarters of the characters must be the same.
+        let shared = if has_table { key.len() - name.len() } else { 0 };
+        let is_similar = |candidate: &&String| {
+            has_same_start(candidate) || distance(candidate) * 4 <= candidate.len().max(key.len()) - shared
+        };
+        if let Some(nearest) = nearest.filter(is_similar) {
+            return format!(": did you mean `{nearest}`?");
+        }
+        if table.is_empty() || !has_table {
+            return String::new();
+        }
+        let names: Vec<_> = candidates.iter().map(|candidate| format!("`{}`", split(candidate).1)).collect();
+        format!(": the settings of `{table}` are {}", names.join(", "))
     }
 
     /// Converts one text in the file to a list, if the default is a list.
@@ -95,17 +101,6 @@ impl KnownKeys {
 /// The table of a key, which is empty for a key outside tables, and the name in it.
 fn split(key: &str) -> (&str, &str) {
     key.rsplit_once('.').unwrap_or(("", key))
-}
-
-/// The candidate whose compared part is the most similar to `text`; `None` if more than a quarter of the characters differ.
-fn nearest<'a>(
-    candidates: impl IntoIterator<Item = &'a String>,
-    compared: impl Fn(&str) -> &str,
-    text: &str,
-) -> Option<&'a String> {
-    let distance = |candidate: &String| strsim::osa_distance(compared(candidate), text);
-    let nearest = candidates.into_iter().min_by_key(|candidate| distance(candidate))?;
-    (distance(nearest) * 4 <= compared(nearest).len().max(text.len())).then_some(nearest)
 }
 
 /// Returns whether the key matches the pattern, which may contain wildcards.

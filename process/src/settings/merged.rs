@@ -133,11 +133,11 @@ impl MergedSettings {
         let mut settings: BTreeMap<_, _> = settings.collect();
         settings.insert(key.to_owned(), setting.clone());
         let is_number = self.defaults.get(key).is_some_and(|default| matches!(default.kind, ValueKind::I64(_)));
-        if is_number && is_truth(&setting.value) {
-            let (key, error) = (key.to_owned(), format!("`{}` is not a number", setting.value));
-            return Some(SettingsError::InvalidValue { key, source_name: setting.source.to_string(), error });
-        }
-        let error = deserialize::<T>(&settings).err()?.to_string();
+        let error = if is_number && is_boolean(&setting.value) {
+            format!("`{}` is not a number", setting.value)
+        } else {
+            deserialize::<T>(&settings).err()?.to_string()
+        };
         // The key comes first. It may be that of an item: `sync.urls[1]`.
         let named = error.strip_suffix('`').and_then(|error| error.rsplit_once(" for key `"));
         let (error, key) = named.filter(|(_, name)| name.starts_with(key)).unwrap_or((&error, key));
@@ -168,8 +168,8 @@ impl MergedSettings {
     }
 }
 
-/// Whether the library would read the value as 1 or 0 where a number is expected.
-fn is_truth(value: &Value) -> bool {
+/// Whether the value is `true` or `false`, or a text such as `yes`, which the crate `config` would convert to the number 1 or 0.
+fn is_boolean(value: &Value) -> bool {
     match &value.kind {
         ValueKind::Boolean(_) => true,
         ValueKind::String(text) => text.parse::<f64>().is_err() && value.clone().into_bool().is_ok(),

@@ -113,7 +113,7 @@ async fn less_than_requested_is_a_warning_and_more_is_an_error() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn other_servers_and_refusals_have_clear_errors() {
+async fn metadata_without_token_endpoint_and_refusals_have_clear_errors() {
     let (server, shell) = start().await;
     server.shared().metadata.as_object_mut().unwrap().remove("token_endpoint");
     let (code, error) = shell.failure(&["agent", "login", "--oauth"]);

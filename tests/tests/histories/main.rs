@@ -44,7 +44,7 @@ use std::{
 };
 use tokio::runtime::Builder;
 
-/// Number of histories that `make test` runs on each database engine.
+/// Number of histories on each database engine, unless `HISTORIES` states it.
 const DEFAULT_COUNT: u32 = 64;
 
 /// Number of histories that run at the same time, which may exceed the number of cores, because a history mostly waits.

@@ -4,6 +4,7 @@
 use countersign_process::{Clock, SystemClock};
 use countersign_tests::{
     Agent, ControlPlane, HttpClient, HttpResponse, Received, Receiver, Reply, StandardWebhooks, Target,
+    target::retry_setting,
 };
 use serde_json::{Value, json};
 use std::{collections::BTreeSet, time::Duration};
@@ -110,8 +111,7 @@ async fn wait_for_all_events(name: &str, receiver: &Receiver, started: Duration,
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_event_is_delivered_across_twenty_crashes() {
-    let retries = format!("webhooks.retry_seconds={}", ["1"; 30].join(","));
-    let mut control = ControlPlane::start_process_with(&[&retries, "webhooks.attempt_seconds=2"]).await;
+    let mut control = ControlPlane::start_process_with(&[&retry_setting(&[1; 30]), "webhooks.attempt_seconds=2"]).await;
     let receivers = Receivers::start().await;
     let mut targets = Vec::new();
     for receiver in [

@@ -24,7 +24,7 @@ const FAILURES_BEFORE_BACKOFF: u32 = 3;
 pub struct Delivery {
     /// The event.
     pub event: EventId,
-    /// The kind of the event. A control plane of a later version may have emitted it, so it is a text.
+    /// The kind of the event. A text, because a later version may have emitted a kind that this one does not know.
     pub kind: String,
     /// When the event happened.
     pub occurred_at: Timestamp,
