@@ -74,7 +74,7 @@ PARTS = {
     "faults": Part(8, ["process/src/*", "tests/tests/faults/*", "tests/tests/replicas/*"], binaries_at_once=2),
     "hostile": Part(7, ["control-plane/src/http/*", "process/src/server*", "tests/contract/*"], {"PROPTEST_CASES": "1024"}, ["*fuzz*"], binaries_at_once=2),
     "sidecar": Part(3, ["ext-authz/src/*", "control-plane/src/sync/*", "control-plane/src/sidecars/*"]),
-    "storage": Part(3, ["control-plane/src/store/*", "control-plane/src/app/*", "control-plane/migrations/*"]),
+    "storage": Part(3, ["control-plane/src/store/*", "control-plane/src/app/*", "control-plane/migrations/*"], binaries_at_once=2),
     "clients": Part(1, ["control-plane/src/http/*", "client/*", "tests/clients/*"]),
     "costs": Part(2, ["ext-authz/src/*", "identity/src/*", "Cargo.*"], binaries_at_once=1),
     "bench": Part(3, ["tests/examples/*", "scripts/bench*"], targets=["bench-check"]),
