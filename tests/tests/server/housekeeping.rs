@@ -4,7 +4,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
-use countersign_process::{Clock, SystemClock};
+use countersign_process::Clock;
 use countersign_tests::{
     Agent, ControlPlane, InProcessServer, ManualClock, Receiver, Target, engines, eventually, jwt,
 };
@@ -181,7 +181,7 @@ async fn health_is_degraded_while_expired_rows_wait() {
 
     let offer = "INSERT INTO service_transfers SELECT id, 'issuer', 'subject', 1, ";
     // Less than an hour overdue.
-    let recently = SystemClock.now().micros() - 600_000_000;
+    let recently = clock.now().micros() - 600_000_000;
     database.execute(&format!("{offer}{recently} FROM services LIMIT 1")).await;
     database.execute("CREATE TABLE blocker (service_id TEXT REFERENCES service_transfers (service_id))").await;
     database.execute("INSERT INTO blocker SELECT service_id FROM service_transfers").await;
