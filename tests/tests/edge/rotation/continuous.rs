@@ -11,6 +11,9 @@ use std::{
 
 const ROTATIONS: usize = 3;
 
+/// The calls continue after the last rotation until there were so many logins, however fast the machine is.
+const MIN_LOGINS: usize = 10 * ROTATIONS;
+
 /// A process that verifies tokens with the published JWKS, and caches it for as long as the response allows.
 struct Verifier {
     child: Child,
@@ -56,7 +59,7 @@ struct CallResults {
 async fn call_until_stopped(control: &ControlPlane, envoy: &Envoy, agent: &Agent, stop: &AtomicBool) -> CallResults {
     let (mut results, mut verifier) = (CallResults::default(), Verifier::start(control));
     let mut tokens = Vec::new();
-    while !stop.load(Ordering::SeqCst) {
+    while !stop.load(Ordering::SeqCst) || results.logins < MIN_LOGINS {
         tokens.push(agent.token().await);
         results.logins += 1;
         let newest = tokens.last().unwrap();
@@ -113,7 +116,6 @@ async fn tokens_are_accepted_during_rotations() {
     let (results, signers) = tokio::join!(call_until_stopped(&control, &envoy, &agent, &stop), rotate);
     eprintln!("{ROTATIONS} rotations, {} logins, {} requests", results.logins, results.requests);
     assert_eq!(results.refusals, BTreeMap::new());
-    assert!(results.logins > 10 * ROTATIONS, "too few logins: {}", results.logins);
     assert!(
         results.kids.is_subset(&signers.iter().cloned().collect()) && results.kids.len() >= ROTATIONS,
         "{results:?}"
