@@ -229,8 +229,8 @@ async fn changes_that_wait_for_a_slow_client_are_sent_together() {
     let mut follower = Follower::open(narrow_channel(&control).await, control.key(), 0).await.unwrap();
     let page = follower.snapshot().await;
     assert_eq!(page.roles.unwrap().roles.len(), ROLES);
-    // Each change sends all definitions, about 20 KiB, and the client does not read yet. If it does not for ten seconds, its stream ends,
-    // so there are few changes.
+    // Each change sends all definitions, about 20 KiB, and the client does not read yet. There are few
+    // changes, because the stream of a client that does not read for ten seconds ends.
     let mut role = String::new();
     for _ in 0..CHANGES / 2 {
         role = control.create_role("changed", &["read"]).await;

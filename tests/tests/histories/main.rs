@@ -44,7 +44,7 @@ use std::{
 };
 use tokio::runtime::Builder;
 
-/// Number of histories on each database engine, unless `HISTORIES` states it.
+/// Number of histories on each database engine if the environment variable `HISTORIES` is not set.
 const DEFAULT_COUNT: u32 = 64;
 
 /// Number of histories that run at the same time, which may exceed the number of cores, because a history mostly waits.

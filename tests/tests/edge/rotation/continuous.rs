@@ -6,13 +6,10 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     io::{BufRead, BufReader, Write},
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
-    sync::atomic::{AtomicBool, Ordering},
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
 const ROTATIONS: usize = 3;
-
-/// The calls continue after the last rotation until there were so many logins, however fast the machine is.
-const MIN_LOGINS: usize = 10 * ROTATIONS;
 
 /// A process that verifies tokens with the published JWKS, and caches it for as long as the response allows.
 struct Verifier {
@@ -55,13 +52,19 @@ struct CallResults {
     refusals: BTreeMap<String, usize>,
 }
 
-/// Logs in and sends requests continuously, alternately with the newest and an older token.
-async fn call_until_stopped(control: &ControlPlane, envoy: &Envoy, agent: &Agent, stop: &AtomicBool) -> CallResults {
+/// Logs in and sends requests continuously, alternately with the newest and an older token. `logins` counts the logins meanwhile.
+async fn call_until_stopped(
+    control: &ControlPlane,
+    envoy: &Envoy,
+    agent: &Agent,
+    (stop, logins): (&AtomicBool, &AtomicUsize),
+) -> CallResults {
     let (mut results, mut verifier) = (CallResults::default(), Verifier::start(control));
     let mut tokens = Vec::new();
-    while !stop.load(Ordering::SeqCst) || results.logins < MIN_LOGINS {
+    while !stop.load(Ordering::SeqCst) {
         tokens.push(agent.token().await);
         results.logins += 1;
+        logins.store(results.logins, Ordering::SeqCst);
         let newest = tokens.last().unwrap();
         results.kids.insert(kid(newest));
         for token in [newest, &tokens[results.logins * 7 % tokens.len()]] {
@@ -98,10 +101,10 @@ async fn tokens_are_accepted_during_rotations() {
     eventually("the sidecar receives the role", accepted, || sidecar.log()).await;
 
     let first = control.signing_key("signing").await;
-    let stop = AtomicBool::new(false);
+    let (stop, logins) = (AtomicBool::new(false), AtomicUsize::new(0));
     let rotate = async {
         let mut signers = vec![first];
-        for _ in 0..ROTATIONS {
+        for number in 1..=ROTATIONS {
             let rotation = control.rotate().await;
             assert!([200, 202].contains(&rotation.status), "{}", rotation.body);
             let switched = async || (control.signing_key("signing").await == rotation.text("/kid")).then_some(());
@@ -109,13 +112,16 @@ async fn tokens_are_accepted_during_rotations() {
             signers.push(rotation.text("/kid").to_owned());
             // A client logs in, and gets a token of the new signing key, before the next rotation.
             agent.token().await;
+            let logged_in = async || (logins.load(Ordering::SeqCst) > 10 * number).then_some(());
+            eventually("there were ten logins per rotation", logged_in, || control.log()).await;
         }
         stop.store(true, Ordering::SeqCst);
         signers
     };
-    let (results, signers) = tokio::join!(call_until_stopped(&control, &envoy, &agent, &stop), rotate);
+    let (results, signers) = tokio::join!(call_until_stopped(&control, &envoy, &agent, (&stop, &logins)), rotate);
     eprintln!("{ROTATIONS} rotations, {} logins, {} requests", results.logins, results.requests);
     assert_eq!(results.refusals, BTreeMap::new());
+    assert!(results.logins > 10 * ROTATIONS, "too few logins: {}", results.logins);
     assert!(
         results.kids.is_subset(&signers.iter().cloned().collect()) && results.kids.len() >= ROTATIONS,
         "{results:?}"
