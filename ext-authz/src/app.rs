@@ -24,9 +24,7 @@ use crate::{
     policy::PolicyCache,
     response::{HeaderNames, ResponseBuilder},
     rules::RuleSet,
-    sync::{
-        AddressPlan, Instance, KeyRefusals, ProcessIdentity, RETURN_PINGS, StartFromCopy, StreamClient, SyncTarget,
-    },
+    sync::{AddressPlan, Instance, KeyRefusals, ProcessIdentity, StartFromCopy, StreamClient, SyncTarget},
     view::{ApiKeyIndex, Views},
 };
 use arc_swap::ArcSwap;
@@ -94,13 +92,11 @@ impl AuthorizerError {
 pub struct Intervals {
     /// The shortest time between two writes of a copy for which no report waits, by the maximum age of its view.
     pub copy: fn(Duration) -> Duration,
-    /// The wait before an attempt to return to the first address, in intervals of pings.
-    pub return_pings: u32,
 }
 
 impl Default for Intervals {
     fn default() -> Self {
-        Self { copy: copy_interval, return_pings: RETURN_PINGS }
+        Self { copy: copy_interval }
     }
 }
 
@@ -152,7 +148,7 @@ impl App {
         let copies = create_copies(&copy, &sync, &authorizations, &context);
         let of_keys = authorizations.into_iter().zip(copies);
         let (stream_clients, copy_writers): (Vec<_>, Vec<_>) =
-            create_stream_clients((&sync, intervals), &endpoints, of_keys, &context, &rng).unzip();
+            create_stream_clients(&sync, &endpoints, of_keys, &context, &rng).unzip();
         let staleness_monitor = StalenessMonitor::new(Arc::clone(&views), readiness.clone(), Arc::clone(&clock));
         let authorizer = create_authorizer((&headers, &denials, &cache), (views, rules), &metrics, clock);
         let check_listener = CheckListener::bind(&listen.grpc)
@@ -309,7 +305,7 @@ fn create_authorizer(
 
 /// Creates the client of each API key with the copy with which it starts, and the writer of its copy.
 fn create_stream_clients<'a>(
-    (settings, intervals): (&'a SyncSettings, Intervals),
+    settings: &'a SyncSettings,
     endpoints: &'a Arc<ArcSwap<Vec<Endpoint>>>,
     of_keys: impl Iterator<Item = (Authorization, CopyOfKey)> + 'a,
     context: &'a CopyContext<'_>,
@@ -317,7 +313,6 @@ fn create_stream_clients<'a>(
 ) -> impl Iterator<Item = ((StreamClient, Option<StartFromCopy>), Option<CopyWriter>)> + 'a {
     let CopyContext { views, metrics, readiness, clock, instance, interval: _ } = context;
     let ping_interval = Duration::from_secs(settings.ping_seconds.into());
-    let return_wait = ping_interval * intervals.return_pings;
     of_keys.enumerate().map(move |(index, (authorization, copy))| {
         let CopyOfKey { at_start, writer, progress, previous } = copy;
         let client = StreamClient {
@@ -330,7 +325,7 @@ fn create_stream_clients<'a>(
                 ping_interval,
                 clock: Arc::clone(clock),
             },
-            addresses: AddressPlan::new(endpoints.load().len(), return_wait, Arc::clone(rng)),
+            addresses: AddressPlan::new(endpoints.load().len(), Arc::clone(rng)),
             view_address: None,
             key_refusals: KeyRefusals::default(),
             max_staleness: settings.staleness_limit(),

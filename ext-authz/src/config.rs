@@ -70,7 +70,7 @@ pub struct ListenSettings {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SyncSettings {
-    /// The URLs of the sync ports of the replicas of the control plane, in the order of preference.
+    /// The URLs of the sync ports of the replicas of the control plane.
     pub urls: Vec<SyncUrl>,
     /// A PEM file with the trusted CA certificates. If `None`, the CA certificates of the system are trusted.
     #[serde(deserialize_with = "deserialize_optional_path")]

@@ -6,7 +6,6 @@
 
 mod addresses;
 mod copies;
-mod view_checks;
 
 use arc_swap::ArcSwap;
 use countersign_identity::{Reason, Revision, ServiceId, Timestamp};
@@ -22,7 +21,6 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 pub use addresses::{AddressMetrics, FailoverReason};
 pub use copies::{CopyMetrics, CopyRejection};
-pub use view_checks::{ViewCheckMetrics, ViewCheckResult};
 
 const PREFIX: &str = "countersign_authz";
 
@@ -159,7 +157,6 @@ pub struct Metrics {
     view_agents: IntGaugeVec,
     clock_offset: GaugeVec,
     copies: CopyMetrics,
-    view_checks: ViewCheckMetrics,
     file_reloads: FileReloadMetrics,
 }
 
@@ -217,7 +214,6 @@ impl Metrics {
             view_agents: gauges("view_agents", "Agents in the view: those with recent changes")?,
             clock_offset: register(&registry, GaugeVec::new(offset, &["service"])?)?,
             copies: CopyMetrics::new(&registry)?,
-            view_checks: ViewCheckMetrics::register(&registry)?,
             file_reloads: FileReloadMetrics::new(&registry, PREFIX)?,
             registry,
         };
@@ -326,11 +322,6 @@ impl Metrics {
     /// The metrics of copies of views on disk.
     pub const fn copies(&self) -> &CopyMetrics {
         &self.copies
-    }
-
-    /// The metrics of checksums of views.
-    pub const fn view_checks(&self) -> &ViewCheckMetrics {
-        &self.view_checks
     }
 
     /// The metrics of files that are loaded again when they change.

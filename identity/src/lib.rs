@@ -9,7 +9,7 @@
 //! Reading order: [`ids`] and [`time`] are the vocabulary; [`public_key`] is the key that an agent registers;
 //! [`claims`] are the contents of a token; [`scope`] is what a client asks for; [`bearer`] extracts the token from a header; [`token`] verifies its
 //! signature; [`token_cache`] keeps what is known about it; [`evaluation`] decides what the claims grant at a service now; [`agent_hash`] names agents in the sync
-//! stream; [`view_checksum`] compares the data of both sides; [`identity_headers`] are the headers for the service; [`refusal`] lists the reasons for a denial;
+//! stream; [`identity_headers`] are the headers for the service; [`refusal`] lists the reasons for a denial;
 //! [`protected_resource`] is what clients read to find the control plane.
 
 pub mod agent_hash;
@@ -30,7 +30,6 @@ pub mod time;
 pub mod token;
 pub mod token_cache;
 pub mod trust;
-pub mod view_checksum;
 
 pub use agent_hash::{AgentHash, AgentHashKey};
 pub use claims::{Audience, Claims};
@@ -48,4 +47,3 @@ pub use time::{Revision, Timestamp};
 pub use token::{SignedToken, UnverifiedToken};
 pub use token_cache::TokenCache;
 pub use trust::TrustScore;
-pub use view_checksum::{ChecksumRevocation, ChecksumScope, ChecksumSettings, ViewChecksum};

@@ -4,7 +4,7 @@
 //! message can be encoded in parts: the parts, one after the other, are the message. So an [`EncodedResponse`] consists of a
 //! head, which belongs to one stream, and a body, which streams share.
 
-use crate::v1::{Delta, FollowRequest, Pong, SnapshotPage, ViewCheck};
+use crate::v1::{Delta, FollowRequest, Pong, SnapshotPage};
 use bytes::{BufMut, Bytes, BytesMut};
 use prost::{
     Message,
@@ -20,7 +20,6 @@ use tonic_prost::{ProstCodec, ProstDecoder};
 const SNAPSHOT_FIELD: u32 = 1;
 const DELTA_FIELD: u32 = 2;
 const PONG_FIELD: u32 = 3;
-const VIEW_CHECK_FIELD: u32 = 4;
 
 /// The longest encoding of a key and a length.
 const MAX_PREFIX: usize = 20;
@@ -53,11 +52,6 @@ impl EncodedResponse {
     /// A pong.
     pub fn pong(pong: &Pong) -> Self {
         Self::new(PONG_FIELD, pong, Bytes::new())
-    }
-
-    /// A checksum of the data of the service.
-    pub fn view_check(check: &ViewCheck) -> Self {
-        Self::new(VIEW_CHECK_FIELD, check, Bytes::new())
     }
 
     fn new(field: u32, fields: &impl Message, body: Bytes) -> Self {
@@ -152,8 +146,5 @@ mod tests {
         }
         let pong = Pong { number: 1, revision: 2, floor: 3, time_micros: 4 };
         assert_eq!(encode(EncodedResponse::pong(&pong)).message, Some(follow_response::Message::Pong(pong)));
-        let check = ViewCheck { revision: 1, checksum: vec![7; 16], ..ViewCheck::default() };
-        let encoded = encode(EncodedResponse::view_check(&check));
-        assert_eq!(encoded.message, Some(follow_response::Message::ViewCheck(check)));
     }
 }

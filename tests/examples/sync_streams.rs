@@ -181,7 +181,6 @@ fn count(counters: &StreamCounters, response: &FollowResponse, latencies: &mpsc:
                 latencies.send(SystemClock.now().micros() - facet.revision).unwrap();
             }
         }
-        Some(Response::ViewCheck(_)) => {}
         _ => panic!("unexpected {response:?}"),
     }
 }

@@ -57,7 +57,7 @@ impl Follower {
         let info = match &message {
             Response::Snapshot(page) => page.info.as_ref(),
             Response::Delta(delta) => delta.info.as_ref(),
-            Response::Pong(_) | Response::ViewCheck(_) => None,
+            Response::Pong(_) => None,
         };
         if let Some(info) = info {
             self.agent_hash_key = AgentHashKey::from_bytes(&info.agent_hash_key);
@@ -117,7 +117,6 @@ impl Follower {
             match self.next().await? {
                 Response::Delta(delta) => deltas.push(delta),
                 Response::Pong(pong) => return Ok((deltas, pong)),
-                Response::ViewCheck(_) => {}
                 Response::Snapshot(page) => panic!("an unexpected snapshot {page:?}"),
             }
         }
@@ -136,7 +135,6 @@ pub fn hello(revision: i64) -> Hello {
         release: String::new(),
         key_index: 0,
         stream_number: 1,
-        probe: false,
         revision,
         applied_revision: revision,
         partial_snapshot: None,

@@ -38,13 +38,9 @@ impl OpenStream {
         self.0.clone()
     }
 
-    /// Records the stream in the database. The sidecar must get no confirmation before. A probe is not recorded, because its sidecar
-    /// uses no confirmation.
+    /// Records the stream in the database. The sidecar must get no confirmation before.
     pub async fn record(&self) -> Result<(), NotRecorded> {
         let StreamHandle { sidecars, status } = &self.0;
-        if status.phase() == Phase::Probe {
-            return Ok(());
-        }
         let (sender, recorded) = oneshot::channel();
         sidecars.request_record(status, sender);
         recorded.await.unwrap_or(Err(NotRecorded))

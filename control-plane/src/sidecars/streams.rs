@@ -32,8 +32,6 @@ pub struct NewStream {
     pub key_index: u32,
     /// The number of the stream in the process of the sidecar, for this place.
     pub number: i64,
-    /// Whether the sidecar decides with the data of another stream, and uses none of this one.
-    pub is_probe: bool,
     /// An earlier process of which the sidecar says that it has ended, and whose copy the sidecar owns.
     pub previous: Option<SidecarInstance>,
     /// The age of the last confirmation at which the sidecar refuses all requests.
@@ -97,8 +95,6 @@ pub(super) enum Recording {
 /// What the sidecar does with the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// It decides with the data of another stream, and uses none of this one.
-    Probe,
     /// It decides with the data of this stream.
     InUse,
     /// The stream has ended.
@@ -134,7 +130,6 @@ impl StreamStatus {
             applied,
             key_index,
             number,
-            is_probe,
             previous,
             max_staleness,
         } = new;
@@ -152,7 +147,7 @@ impl StreamStatus {
             connected_at: now,
             max_staleness,
             state: Mutex::new(State {
-                phase: if is_probe { Phase::Probe } else { Phase::InUse },
+                phase: Phase::InUse,
                 recording: Recording::Missing,
                 applied_before: applied.min(revision),
                 previous: previous.filter(|previous| *previous != instance),
@@ -179,7 +174,7 @@ impl StreamStatus {
         self.state().phase
     }
 
-    /// Ends the stream. Returns whether the database has it, unless it had ended, or is a probe.
+    /// Ends the stream. Returns whether the database has it, unless it had ended.
     pub(super) fn end(&self, phase: Phase) -> Option<Recording> {
         let mut state = self.state();
         if state.phase != Phase::InUse {
@@ -201,10 +196,9 @@ impl StreamStatus {
         Some(state.progress())
     }
 
-    /// Whether the sidecar may get a confirmation. That of a probe uses none.
+    /// Whether the sidecar may get a confirmation.
     pub(super) fn may_be_confirmed(&self) -> bool {
-        let state = self.state();
-        state.phase == Phase::Probe || matches!(state.recording, Recording::Accepted | Recording::Done)
+        matches!(self.recording(), Recording::Accepted | Recording::Done)
     }
 
     pub(super) fn recording(&self) -> Recording {
@@ -276,7 +270,7 @@ impl StreamStatus {
     pub(super) fn report(&self, revision: Revision, now: Timestamp) -> Result<Option<SidecarInstance>, NotSent> {
         let mut state = self.state();
         state.reports_left = state.reports_left.checked_sub(1).ok_or(NotSent)?;
-        if revision > state.sent || state.phase == Phase::Probe {
+        if revision > state.sent {
             return Err(NotSent);
         }
         state.reported = state.reported.max(revision);
@@ -342,7 +336,6 @@ impl NewStream {
             applied: Revision::default(),
             key_index: 0,
             number: 1,
-            is_probe: false,
             previous: None,
             max_staleness: Duration::from_mins(1),
         }

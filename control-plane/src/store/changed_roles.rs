@@ -19,23 +19,11 @@ macro_rules! first_holder {
     };
 }
 
-/// The list of one agent, in whose place [`deleted_agents_statement`] puts a longer one.
-macro_rules! first_agent {
-    () => {
-        "(0, $1)"
-    };
-}
-
 statements! { STATEMENTS:
     ROLES_OF_HOLDERS = concat!(
         "WITH holders (number, agent_id, service_id) AS (VALUES ", first_holder!(), ") \
          SELECT COALESCE(string_agg(h.number || ':' || g.role_id || ':' || COALESCE(CAST(g.expires_at AS TEXT), ''), ','), '') AS roles \
          FROM holders h CROSS JOIN assignments g WHERE g.agent_id = h.agent_id AND g.service_id = h.service_id"
-    );
-    DELETED_AGENTS = concat!(
-        "WITH holders (number, agent_id) AS (VALUES ", first_agent!(), ") \
-         SELECT COALESCE(string_agg(CAST(h.number AS TEXT), ','), '') AS deleted FROM holders h WHERE h.agent_id <> '' \
-         AND NOT EXISTS (SELECT 1 FROM agents a WHERE a.id = h.agent_id AND a.deleted_at IS NULL)"
     );
 }
 
@@ -64,22 +52,6 @@ pub(super) async fn find(conn: &mut Conn, holders: &[RoleHolder]) -> Result<Vec<
     Ok(roles)
 }
 
-/// Returns those agents that are deleted. Their roles may be deleted without a change.
-pub async fn find_deleted_agents(conn: &mut Conn, agents: &[AgentId]) -> Result<Vec<AgentId>, StoreError> {
-    let mut deleted = Vec::new();
-    for agents in agents.chunks(MAX_HOLDERS) {
-        let size = STATEMENT_SIZES.into_iter().find(|size| *size >= agents.len()).unwrap_or(MAX_HOLDERS);
-        let ids = agents.iter().map(ToString::to_string).chain(std::iter::repeat_with(String::new)).take(size);
-        let query = ids.fold(sqlx::query(AssertSqlSafe(deleted_agents_statement(size))), sqlx::query::Query::bind);
-        let text: String = row::get(&query.fetch_one(&mut *conn).await?, "deleted")?;
-        for number in text.split_terminator(',') {
-            let agent = agents.get(parse::<usize>("number", number)?).ok_or(StoreError::Corrupt("number"))?;
-            deleted.push(*agent);
-        }
-    }
-    Ok(deleted)
-}
-
 fn parse_grant(text: &str) -> Result<RoleGrant, StoreError> {
     let (role, until) = text.split_once(':').ok_or(StoreError::Corrupt("role_id"))?;
     let until = if until.is_empty() { None } else { Some(Timestamp::from_micros(parse("expires_at", until)?)) };
@@ -93,14 +65,8 @@ fn statement(size: usize) -> String {
     ROLES_OF_HOLDERS.replacen(first_holder!(), &holders.join(", "), 1)
 }
 
-/// The statement that looks for so many agents.
-fn deleted_agents_statement(size: usize) -> String {
-    let agents: Vec<_> = (0..size).map(|number| format!("({number}, ${})", number + 1)).collect();
-    DELETED_AGENTS.replacen(first_agent!(), &agents.join(", "), 1)
-}
-
 /// All statements that are built at run time, for the conformance tests.
 #[cfg(test)]
 pub(super) fn dynamic_statements() -> Vec<String> {
-    [STATEMENT_SIZES.map(statement), STATEMENT_SIZES.map(deleted_agents_statement)].concat()
+    STATEMENT_SIZES.map(statement).to_vec()
 }

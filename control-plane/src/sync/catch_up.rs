@@ -162,7 +162,6 @@ impl Follower {
         }
         self.send_snapshot_message(&snapshot, true).await?;
         self.known_revision = self.known_revision.max(snapshot.revision);
-        self.data_revision = snapshot.revision;
         self.set_sent_revision(snapshot.revision);
         Ok(())
     }
@@ -202,7 +201,6 @@ impl Follower {
 
     /// Sends an encoded part of a delta.
     pub(super) async fn send_delta(&mut self, body: Bytes, revision: Revision) -> Result<(), Status> {
-        self.data_revision = revision;
         self.stream.status().sends(revision);
         self.send(EncodedResponse::delta(&Delta { revision: revision.number(), ..Delta::default() }, body)).await
     }

@@ -2,7 +2,7 @@
 
 use super::{
     feed::ChangeFeed, key_checks::KeyChecks, page_cache::PageCache, position_reader::PositionReader,
-    read_turns::ReadTurns, stream_limits::StreamLimits, view_checks::ViewChecks,
+    read_turns::ReadTurns, stream_limits::StreamLimits,
 };
 use crate::{
     ephemeral::KeyLookups,
@@ -32,13 +32,11 @@ pub struct SyncIntervals {
     /// change of the settings of the service, which causes a check at once, so the interval matters for the key only if a previous
     /// version revoked it.
     pub key_check: Duration,
-    /// Interval at which the checksum of the data of a service is read and sent to its sidecars.
-    pub view_check: Duration,
 }
 
 impl Default for SyncIntervals {
     fn default() -> Self {
-        Self { key_check: Duration::from_secs(30), view_check: Duration::from_hours(1) }
+        Self { key_check: Duration::from_secs(30) }
     }
 }
 
@@ -73,8 +71,6 @@ pub(super) struct SyncContext {
     pub(super) shutdown: Shutdown,
     /// The pages of snapshots and missed changes.
     pub(super) pages: PageCache,
-    /// The checksums of the data of services.
-    pub(super) view_checks: ViewChecks,
     /// Divides database reads for followers (streams to sidecars) that have just connected.
     pub(super) turns: ReadTurns,
     pub(super) limits: StreamLimits,

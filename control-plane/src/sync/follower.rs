@@ -13,7 +13,6 @@ use super::{
     page_reader::PageRun,
     pings::PingReceiver,
     stream_limits::StreamPermit,
-    view_checks::{CheckedData, ServiceChecksum, StreamChecks},
 };
 use crate::{
     domain::{service::ServiceKey, sidecar::SidecarInstance},
@@ -71,9 +70,6 @@ pub(super) struct Follower {
     pub(super) run: Weak<PageRun>,
     /// Pongs that wait until all changes up to their revisions are sent.
     pending_pongs: VecDeque<v1::Pong>,
-    /// The revision of the last message with data.
-    pub(super) data_revision: Revision,
-    view_checks: StreamChecks,
     _permit: StreamPermit,
 }
 
@@ -142,8 +138,6 @@ impl AcceptedStream {
             known_floor: none,
             run: Weak::new(),
             pending_pongs: VecDeque::new(),
-            data_revision: none,
-            view_checks: StreamChecks::default(),
             _permit: permit,
         };
         // The state of a follower is large, and is not part of the state of this future.
@@ -196,11 +190,6 @@ impl Follower {
                     let batch = batch.ok_or_else(too_slow)?;
                     needs_snapshot = self.forward(batch, &mut subscription).await?;
                 }
-                checksum = self.view_checks.next(), if self.view_checks.is_waiting() => {
-                    if let Some(Some(checksum)) = checksum.as_deref() {
-                        needs_snapshot = self.send_view_check(checksum, &mut subscription).await?;
-                    }
-                }
                 // Only a follower with pending pongs is woken by changes that do not concern it.
                 _ = subscription.distributed.changed(), if !self.pending_pongs.is_empty() => {}
                 _ = self.key_check.tick() => {
@@ -210,7 +199,6 @@ impl Follower {
                     }
                     // The box keeps the state of rare work out of the memory of each stream.
                     Box::pin(self.check_key_or_send_deletion()).await?;
-                    self.await_view_check();
                 }
             }
             if needs_snapshot || self.send_pongs(&mut subscription).await? {
@@ -355,38 +343,6 @@ impl Follower {
         Ok(false)
     }
 
-    /// Begins to wait for the next checksum.
-    fn await_view_check(&mut self) {
-        let data = CheckedData { group: self.group(), includes_unbound: self.includes_unbound };
-        self.view_checks.key_checked(&self.context.view_checks, data);
-    }
-
-    /// Sends a checksum if the sidecar has exactly its data: everything up to its revision was sent, and nothing later about the
-    /// service. The content that was sent is that of the last instant at which it was read, so everything up to this instant must
-    /// have been sent, too. Returns true if the sidecar needs a snapshot.
-    async fn send_view_check(
-        &mut self,
-        checksum: &ServiceChecksum,
-        subscription: &mut Subscription,
-    ) -> Result<bool, Status> {
-        let is_other = checksum.data.includes_unbound != self.includes_unbound;
-        if is_other || checksum.number <= self.view_checks.done {
-            return Ok(false);
-        }
-        if self.forward_queued(subscription).await? {
-            return Ok(true);
-        }
-        // The next check of the key tries again.
-        if self.sent_revision < self.known_revision.max(checksum.revision) {
-            return Ok(false);
-        }
-        self.view_checks.done = checksum.number;
-        if self.data_revision <= checksum.revision {
-            self.send(EncodedResponse::view_check(&checksum.message(self.data_revision))).await?;
-        }
-        Ok(false)
-    }
-
     pub(super) async fn send(&self, message: EncodedResponse) -> Result<(), Status> {
         let result = self.sender.send_timeout(Ok(message), FOLLOWER_TIMEOUT).await;
         result.map_err(|_| too_slow())
@@ -413,7 +369,6 @@ fn parse_hello(
         release,
         key_index,
         stream_number,
-        probe,
         revision,
         applied_revision,
         partial_snapshot,
@@ -433,7 +388,6 @@ fn parse_hello(
         applied: Revision::new(applied_revision),
         key_index,
         number: stream_number,
-        is_probe: probe,
         previous: parse_instance(&previous_instance)?,
         max_staleness,
     };

@@ -2,8 +2,8 @@
 //!
 //! [`FeedReader`] reads new changes from the store once for all streams and distributes each to the streams that it concerns,
 //! `page_reader` reads snapshots and missed changes in pages, `page_cache` shares them among the streams of a service, `encode`
-//! converts changes to messages, `view_checks` computes checksums that sidecars compare, and [`SyncService`] runs one `Follower` per stream. This module depends on `store`. Invariant:
-//! a revision is read before the state that is sent with it, so the state is never older than its revision.
+//! converts changes to messages, and [`SyncService`] runs one `Follower` per stream. This module depends on `store`. Invariant: a
+//! revision is read before the state that is sent with it, so the state is never older than its revision.
 
 mod catch_up;
 mod change_batch;
@@ -20,7 +20,6 @@ mod position_reader;
 mod read_turns;
 mod service;
 mod stream_limits;
-mod view_checks;
 
 pub use context::{AgentHashSecret, SidecarSettings, SyncIntervals};
 pub use feed::{FeedReader, POLL_INTERVAL};

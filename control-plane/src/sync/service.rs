@@ -10,7 +10,6 @@ use super::{
     position_reader::{PositionReader, PositionSource},
     read_turns::ReadTurns,
     stream_limits::{StreamCaps, StreamLimits},
-    view_checks::ViewChecks,
 };
 use crate::{
     domain::{credential::Credential, service::ServiceKey},
@@ -75,14 +74,12 @@ impl SyncService {
             turns: turns.clone(),
             reads: metrics.sync.page_reads.clone(),
         });
-        let view_checks = ViewChecks::new(source.clone(), limits.intervals.view_check);
         let pages = PageCache::new(source);
         let service = Self(Arc::new(SyncContext {
             lookups,
             positions,
             key_checks,
             pages,
-            view_checks,
             turns,
             intervals: limits.intervals,
             limits: StreamLimits::new(limits.streams, clock, metrics.sync.streams_refused.clone()),

@@ -28,7 +28,7 @@ const HTTP2_PING_INTERVAL: Duration = Duration::from_secs(10);
 /// The interval between TCP keepalive packets, which keep the state of firewalls and find a dead peer below HTTP/2.
 const TCP_KEEPALIVE: Duration = Duration::from_secs(15);
 
-/// Creates the endpoints, in the order of preference. Also returns the file with the certificate authorities, if one is configured
+/// Creates the endpoints. Also returns the file with the certificate authorities, if one is configured
 /// and an address uses TLS.
 pub fn sync_endpoints(settings: &SyncSettings) -> Result<(Vec<Endpoint>, Option<LoadedFiles>), AuthorizerError> {
     let Some(path) = settings.ca.as_ref().filter(|_| settings.urls.iter().any(SyncUrl::is_tls)) else {

@@ -1,12 +1,9 @@
-//! The file of a copy: a header that anyone can read, and the sealed view.
-//!
-//! A file is replaced atomically. The header has a checksum, so that a damaged header is not taken for that of another key or
-//! of another version. The first 12 bytes and the checksum at the end of the header are the same in all versions.
+//! The file of a copy: a header that anyone can read, and the sealed view. A file is replaced atomically.
 
 use super::{
     contact::{CONTACT_LEN, Contact},
     lock::{self, Lock, LockError},
-    seal::{CopyKey, ID_LEN, OpeningReader, SALT_LEN, SealingWriter},
+    seal::{CopyKey, ID_LEN, SALT_LEN, TAG_LEN},
 };
 use crate::{
     metrics::CopyRejection,
@@ -19,33 +16,25 @@ use crate::{
 use countersign_process::{Clock, Rng};
 use countersign_proto::v1;
 use prost::Message;
-use sha2::{Digest, Sha256};
 use std::{
     fs::{self, File, OpenOptions},
-    io::{self, Read, Seek, SeekFrom, Write},
+    io::{self, Read, Write},
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
 
-const MAGIC: &[u8; 8] = b"CSGNVIEW";
+/// The begin of every file, with the version of the format.
+const MAGIC: &[u8; 12] = b"CSGNVIEW\0\0\0\x01";
 
-/// The version of the format.
-const VERSION: u32 = 1;
+/// The part of [`MAGIC`] that is the same in all versions.
+const NAME_LEN: usize = 8;
 
-const CHECKSUM_LEN: usize = 32;
-
-/// The part of the header that is additional data of the sealed chunks: all except the length and the checksum.
-const SEALED_HEADER_LEN: usize = 8 + 4 + ID_LEN + SALT_LEN;
-
-const HEADER_LEN: usize = SEALED_HEADER_LEN + 8 + CHECKSUM_LEN;
+const HEADER_LEN: usize = MAGIC.len() + ID_LEN + SALT_LEN;
 
 /// The largest copy that is written or read, in bytes: several million changed agents.
 pub const MAX_COPY_BYTES: u64 = 512 << 20;
-
-/// The largest page of a copy. The pages of agents are much smaller; the first one contains all roles.
-const MAX_PAGE_BYTES: u32 = 64 << 20;
 
 /// The directory with the copies of a sidecar, which no other process uses.
 #[derive(Debug, Clone)]
@@ -147,38 +136,31 @@ impl CopyDirectory {
         key: &CopyKey,
         staleness_limit: Option<Duration>,
     ) -> Result<Option<StoredView>, CopyRejection> {
-        let Some((file, body_len)) = open_file(&path_in(directory, key))? else { return Ok(None) };
-        read_file(file, body_len, key, staleness_limit).map(Some)
+        let content = read_content(&path_in(directory, key), key)?;
+        content.map(|content| parse_content(&content, staleness_limit)).transpose()
     }
 
-    /// The process that wrote the copy of an API key, also if the copy is too old or its end is damaged; `None` if there is no
-    /// authentic copy, or if the process may still run. Only the first chunk of the copy is read.
+    /// The process that wrote the copy of an API key, also if the copy is too old; `None` if there is no authentic copy, or if the
+    /// process may still run.
     pub fn ended_writer_of(&self, key: &CopyKey) -> Option<Instance> {
-        let (file, _) = open_file(&self.path_of(key)).ok()??;
-        let (mut reader, _) = open_body(file, key).ok()?;
-        let (contact, instance) = read_origin(&mut reader).ok()?;
+        let content = read_content(&self.path_of(key), key).ok()??;
+        let Origin { contact, instance } = Origin::read(&mut &content[..])?;
         self.lock.has_ended(contact.boot, contact.since_boot).then_some(instance)
     }
 }
 
-/// The file at a path, and its length without the header; `None` if there is none.
-fn open_file(path: &Path) -> Result<Option<(File, u64)>, CopyRejection> {
-    let is_file = match fs::symlink_metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(_) => return Err(CopyRejection::Unreadable),
-        Ok(metadata) => metadata.is_file(),
-    };
-    if !is_file {
-        return Err(CopyRejection::Unreadable);
+/// The begin of the sealed part: the last confirmation of the view, and the process that wrote it.
+struct Origin {
+    contact: Contact,
+    instance: Instance,
+}
+
+impl Origin {
+    fn read(content: &mut &[u8]) -> Option<Self> {
+        let contact = Contact::from_bytes(content.split_off(..CONTACT_LEN)?.try_into().ok()?)?;
+        let instance = Instance::from_bytes(content.split_off(..INSTANCE_LEN)?.try_into().ok()?);
+        Some(Self { contact, instance })
     }
-    let file = File::open(path).map_err(|_| CopyRejection::Unreadable)?;
-    // The file may have been replaced since its type was read.
-    let len = file.metadata().map_err(|_| CopyRejection::Unreadable)?.len();
-    if len > MAX_COPY_BYTES + HEADER_LEN as u64 {
-        return Err(CopyRejection::TooLarge);
-    }
-    let body_len = len.checked_sub(HEADER_LEN as u64).ok_or(CopyRejection::Truncated)?;
-    Ok(Some((file, body_len)))
 }
 
 /// The file of an API key in a directory.
@@ -200,115 +182,67 @@ fn write_file(
     (view, (contact, instance)): (&View, (Contact, Instance)),
     rng: &dyn Rng,
 ) -> io::Result<u64> {
+    let mut content = [&contact.to_bytes()[..], &instance.to_bytes()].concat();
+    for page in pages_of(view) {
+        page.encode_length_delimited(&mut content)?;
+        if content.len() as u64 > MAX_COPY_BYTES {
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, "the copy of the view would be too large"));
+        }
+    }
     let mut salt = [0; SALT_LEN];
     rng.fill(&mut salt);
-    let header = [&MAGIC[..], &VERSION.to_be_bytes(), &key.id(), &salt].concat();
+    let header = [&MAGIC[..], &key.id(), &salt].concat();
+    key.seal(&salt, &header, &mut content).map_err(io::Error::other)?;
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-    file.write_all(&[0; HEADER_LEN])?;
-    let mut writer = SealingWriter::new(file, (key, &salt), &header, MAX_COPY_BYTES)?;
-    writer.write_all(&contact.to_bytes())?;
-    writer.write_all(&instance.to_bytes())?;
-    for page in pages_of(view) {
-        let page = page.encode_to_vec();
-        let len = u32::try_from(page.len()).ok().filter(|len| *len <= MAX_PAGE_BYTES);
-        writer.write_all(&len.ok_or(io::ErrorKind::FileTooLarge)?.to_be_bytes())?;
-        writer.write_all(&page)?;
-    }
-    let (mut file, sealed_len) = writer.finish()?;
-    let header = [&header[..], &sealed_len.to_be_bytes()].concat();
-    file.seek(SeekFrom::Start(0))?;
     file.write_all(&header)?;
-    file.write_all(&Sha256::digest(&header))?;
+    file.write_all(&content)?;
     file.sync_all()?;
-    Ok(sealed_len + HEADER_LEN as u64)
+    Ok((header.len() + content.len()) as u64)
 }
 
-/// Reads the header. Returns the reader of the sealed part, and the length of that part.
-fn open_body<R: Read>(mut file: R, key: &CopyKey) -> Result<(OpeningReader<R>, u64), CopyRejection> {
-    let mut header = [0; HEADER_LEN];
-    file.read_exact(&mut header).map_err(|error| rejection_of(&error))?;
-    let (salt, sealed_len) = parse_header(&header, key)?;
-    let reader = OpeningReader::new(file, (key, &salt), &header[..SEALED_HEADER_LEN], sealed_len);
-    Ok((reader.map_err(|_| CopyRejection::Corrupt)?, sealed_len))
+/// Reads and decrypts the content of a file; `None` if there is no file.
+fn read_content(path: &Path, key: &CopyKey) -> Result<Option<Vec<u8>>, CopyRejection> {
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Ok(metadata) if metadata.is_file() => {}
+        Err(_) | Ok(_) => return Err(CopyRejection::Unreadable),
+    }
+    let (mut bytes, limit) = (Vec::new(), MAX_COPY_BYTES + (HEADER_LEN + TAG_LEN) as u64);
+    let file = File::open(path).map_err(|_| CopyRejection::Unreadable)?;
+    file.take(limit + 1).read_to_end(&mut bytes).map_err(|_| CopyRejection::Unreadable)?;
+    if bytes.len() as u64 > limit {
+        return Err(CopyRejection::TooLarge);
+    }
+    let mut sealed = bytes.split_off(HEADER_LEN.min(bytes.len()));
+    let salt = parse_header(&bytes, key)?;
+    let opened_len = key.open(&salt, &bytes, &mut sealed).map_err(|_| CopyRejection::Corrupt)?.len();
+    sealed.truncate(opened_len);
+    Ok(Some(sealed))
 }
 
-/// Reads the begin of the sealed part.
-fn read_origin(reader: &mut impl Read) -> Result<(Contact, Instance), CopyRejection> {
-    let (mut contact, mut instance) = ([0; CONTACT_LEN], [0; INSTANCE_LEN]);
-    reader.read_exact(&mut contact).map_err(|error| rejection_of(&error))?;
-    reader.read_exact(&mut instance).map_err(|error| rejection_of(&error))?;
-    let contact = Contact::from_bytes(&contact).ok_or(CopyRejection::Corrupt)?;
-    Ok((contact, Instance::from_bytes(instance)))
-}
-
-fn read_file(
-    file: impl Read,
-    body_len: u64,
-    key: &CopyKey,
-    staleness_limit: Option<Duration>,
-) -> Result<StoredView, CopyRejection> {
-    let (mut reader, sealed_len) = open_body(file, key)?;
-    if body_len != sealed_len {
-        return Err(if body_len < sealed_len { CopyRejection::Truncated } else { CopyRejection::Corrupt });
+/// Checks the header. Returns the salt.
+fn parse_header(header: &[u8], key: &CopyKey) -> Result<[u8; SALT_LEN], CopyRejection> {
+    let (magic, rest) = header.split_at_checked(MAGIC.len()).ok_or(CopyRejection::Corrupt)?;
+    if magic != MAGIC {
+        let is_other_version = magic[..NAME_LEN] == MAGIC[..NAME_LEN];
+        return Err(if is_other_version { CopyRejection::UnknownVersion } else { CopyRejection::Corrupt });
     }
-    let (contact, _) = read_origin(&mut reader)?;
-    let mut view = ViewOfPages::new(staleness_limit);
-    while let Some(page) = read_page(&mut reader).map_err(|error| rejection_of(&error))? {
-        view.add(page).map_err(|error| rejection_of_page(&error))?;
-    }
-    Ok(StoredView { view: view.finish().map_err(|_| CopyRejection::Corrupt)?, contact })
-}
-
-fn rejection_of_page(error: &MessageError) -> CopyRejection {
-    match error {
-        MessageError::OtherProtocolVersion(_) => CopyRejection::UnknownVersion,
-        _ => CopyRejection::Corrupt,
-    }
-}
-
-/// The salt and the length of the sealed part.
-fn parse_header(header: &[u8; HEADER_LEN], key: &CopyKey) -> Result<([u8; SALT_LEN], u64), CopyRejection> {
-    let (content, checksum) = header.split_at(HEADER_LEN - CHECKSUM_LEN);
-    let (start, rest) = content.split_at(12);
-    if Sha256::digest(content)[..] != *checksum || start[..8] != MAGIC[..] {
-        return Err(CopyRejection::Corrupt);
-    }
-    if start[8..] != VERSION.to_be_bytes() {
-        return Err(CopyRejection::UnknownVersion);
-    }
-    let (id, rest) = rest.split_at(ID_LEN);
+    let (id, salt) = rest.split_at_checked(ID_LEN).ok_or(CopyRejection::Corrupt)?;
     if id != key.id() {
         return Err(CopyRejection::Foreign);
     }
-    let (salt, len) = rest.split_at(SALT_LEN);
-    let salt = salt.try_into().map_err(|_| CopyRejection::Corrupt)?;
-    let len = len.try_into().map_err(|_| CopyRejection::Corrupt)?;
-    Ok((salt, u64::from_be_bytes(len)))
+    salt.try_into().map_err(|_| CopyRejection::Corrupt)
 }
 
-/// The next page; `None` at the end.
-fn read_page(reader: &mut impl Read) -> io::Result<Option<v1::SnapshotPage>> {
-    let mut len = [0; 4];
-    if reader.read(&mut len[..1])? == 0 {
-        return Ok(None);
+fn parse_content(mut content: &[u8], staleness_limit: Option<Duration>) -> Result<StoredView, CopyRejection> {
+    let Origin { contact, instance: _ } = Origin::read(&mut content).ok_or(CopyRejection::Corrupt)?;
+    let mut view = ViewOfPages::new(staleness_limit);
+    while !content.is_empty() {
+        let page = v1::SnapshotPage::decode_length_delimited(&mut content).map_err(|_| CopyRejection::Corrupt)?;
+        view.add(page).map_err(|error| match error {
+            MessageError::OtherProtocolVersion(_) => CopyRejection::UnknownVersion,
+            _ => CopyRejection::Corrupt,
+        })?;
     }
-    reader.read_exact(&mut len[1..])?;
-    let len = u32::from_be_bytes(len);
-    if len > MAX_PAGE_BYTES {
-        return Err(io::ErrorKind::InvalidData.into());
-    }
-    let mut page = Vec::new();
-    reader.take(len.into()).read_to_end(&mut page)?;
-    if page.len() != len as usize {
-        return Err(io::ErrorKind::InvalidData.into());
-    }
-    v1::SnapshotPage::decode(&page[..]).map(Some).map_err(|_| io::ErrorKind::InvalidData.into())
-}
-
-fn rejection_of(error: &io::Error) -> CopyRejection {
-    match error.kind() {
-        io::ErrorKind::InvalidData => CopyRejection::Corrupt,
-        io::ErrorKind::UnexpectedEof => CopyRejection::Truncated,
-        _ => CopyRejection::Unreadable,
-    }
+    Ok(StoredView { view: view.finish().map_err(|_| CopyRejection::Corrupt)?, contact })
 }

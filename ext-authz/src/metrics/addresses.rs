@@ -5,9 +5,6 @@ use countersign_identity::ServiceId;
 use countersign_process::telemetry::register;
 use prometheus::{IntCounterVec, IntGaugeVec, Registry, opts};
 
-/// The results of an attempt to return to the first address.
-const RETURN_RESULTS: [&str; 2] = ["ok", "failed"];
-
 /// Why a sync stream moved on to the next address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FailoverReason {
@@ -45,7 +42,6 @@ impl FailoverReason {
 pub struct AddressMetrics {
     address: IntGaugeVec,
     failovers: IntCounterVec,
-    returns: IntCounterVec,
 }
 
 impl AddressMetrics {
@@ -53,25 +49,16 @@ impl AddressMetrics {
         let opts = |name: &str, help: &str| opts!(format!("{PREFIX}_{name}"), help);
         let address = "Index in sync.urls of the address that the last opened sync stream uses";
         let failovers = "Sync streams that moved on to the next address of sync.urls, by the reason";
-        let returns = "Attempts to return to the first address of sync.urls, by the result";
-        let (address, failovers, returns) = (
+        let (address, failovers) = (
             IntGaugeVec::new(opts("stream_address", address), &["service"])?,
             IntCounterVec::new(opts("stream_failovers_total", failovers), &["service", "reason"])?,
-            IntCounterVec::new(opts("stream_returns_total", returns), &["service", "result"])?,
         );
-        Ok(Self {
-            address: register(registry, address)?,
-            failovers: register(registry, failovers)?,
-            returns: register(registry, returns)?,
-        })
+        Ok(Self { address: register(registry, address)?, failovers: register(registry, failovers)? })
     }
 
     /// Creates the counters of a service at zero.
     pub(super) fn init_service(&self, service: &str) {
         self.init_failovers(service);
-        for result in RETURN_RESULTS {
-            let _created_at_zero = self.returns.with_label_values(&[service, result]);
-        }
     }
 
     pub(super) fn init_failovers(&self, service: &str) {
@@ -89,11 +76,5 @@ impl AddressMetrics {
     /// A sync stream moves on to the next address.
     pub fn failed_over(&self, service: Option<ServiceId>, reason: FailoverReason) {
         self.failovers.with_label_values(&[&*service_label(service), reason.label()]).inc();
-    }
-
-    /// A sync stream returned to the first address, or the probe of the first address failed.
-    pub fn returned(&self, service: Option<ServiceId>, succeeded: bool) {
-        let result = RETURN_RESULTS[usize::from(!succeeded)];
-        self.returns.with_label_values(&[&*service_label(service), result]).inc();
     }
 }

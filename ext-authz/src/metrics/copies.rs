@@ -11,9 +11,6 @@ pub enum CopyRejection {
     /// The file is damaged or was changed.
     #[error("the file is damaged or was changed")]
     Corrupt,
-    /// The end of the file is missing.
-    #[error("the end of the file is missing")]
-    Truncated,
     /// The file was written with another API key.
     #[error("the file was written with another API key")]
     Foreign,
@@ -39,9 +36,8 @@ pub enum CopyRejection {
 
 impl CopyRejection {
     /// All reasons.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 8] = [
         Self::Corrupt,
-        Self::Truncated,
         Self::Foreign,
         Self::Future,
         Self::TooOld,
@@ -55,7 +51,6 @@ impl CopyRejection {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Corrupt => "corrupt",
-            Self::Truncated => "truncated",
             Self::Foreign => "foreign",
             Self::Future => "future",
             Self::TooOld => "too_old",

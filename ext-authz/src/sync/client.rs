@@ -1,29 +1,26 @@
-//! The client of the sync stream of one API key: connects, publishes the received views, moves on to the next address when the
-//! stream ends, and returns to the first address after a successful probe.
+//! The client of the sync stream of one API key: connects, publishes the received views, and moves on to the next address when the
+//! stream ends.
 
 use super::{
     addresses::AddressPlan,
-    connection::{StreamError, SyncConnection, SyncTarget, is_refusal, probe_first_address},
-    decode::{MessageError, ReceivedChecksum},
-    instance::StreamRole,
+    connection::{StreamError, SyncConnection, SyncTarget, is_refusal},
+    decode::MessageError,
+    instance::StreamNumber,
     key_refusals::{AttemptEnd, KeyRefusals},
     stream::{StreamState, ViewUpdate},
 };
 use crate::{
-    metrics::{CopyRejection, Metrics, ViewCheckResult},
+    metrics::{CopyRejection, Metrics},
     view::{ApiKeyIndex, View, Views},
 };
 use countersign_identity::ServiceId;
 use countersign_process::{Readiness, ReadinessGuard, Shutdown};
 use std::{future, pin::Pin, sync::Arc, time::Duration};
-use tokio::{sync::watch, time::sleep};
+use tokio::time::sleep;
 use tonic::{
     Code,
     metadata::{Ascii, MetadataValue},
 };
-
-/// A probe of the first address before the return to it; it never ends while the first address is in use.
-type Probe = Pin<Box<dyn Future<Output = Result<(), StreamError>> + Send>>;
 
 /// The view of a copy, once it is known whether the copy is used.
 pub type FutureView = Pin<Box<dyn Future<Output = Option<Arc<View>>> + Send>>;
@@ -59,16 +56,8 @@ pub struct StreamClient {
     pub readiness_guard: Option<ReadinessGuard>,
     /// The service of the current stream; `None` until the stream has delivered a view of the service's data.
     pub connected_service: Option<ServiceId>,
-    /// The number of streams that were opened, without probes.
+    /// The number of streams that were opened.
     pub streams: i64,
-}
-
-/// Why a stream is no longer received, without an error.
-enum FollowEnd {
-    /// Shutdown is requested.
-    Shutdown,
-    /// The first address serves again.
-    Return,
 }
 
 impl StreamClient {
@@ -85,12 +74,7 @@ impl StreamClient {
                     continue;
                 }
                 result = self.follow(&mut stream_state, &shutdown) => match result {
-                    Ok(FollowEnd::Shutdown) => return,
-                    Ok(FollowEnd::Return) => {
-                        self.return_to_first_address(&stream_state);
-                        stream_state = stream_state.into_next_stream();
-                        continue;
-                    }
+                    Ok(()) => return,
                     Err(error) => error,
                 },
             };
@@ -104,8 +88,6 @@ impl StreamClient {
             let is_rehashed = matches!(error, StreamError::InvalidMessage(MessageError::AgentHashKeyChanged));
             stream_state = if self.withdraw_copy(is_key_unknown, readiness.as_ref()) || is_rehashed {
                 StreamState::resume(None, self.max_staleness)
-            } else if matches!(error, StreamError::ViewDiffers) {
-                stream_state.into_stream_with_snapshot()
             } else {
                 stream_state.into_next_stream()
             };
@@ -203,8 +185,6 @@ impl StreamClient {
                 url,
                 "the control plane refuses the API key: the key is unknown or revoked, or its service is deleted"
             );
-        } else if matches!(error, StreamError::ViewDiffers) {
-            tracing::error!(key, service, url, %error, "the view is not the data of the control plane");
         } else if error.is_other_data() || error.is_other_version() {
             tracing::error!(key, service, url, %error, "the stream at this address cannot be used");
         } else if disconnected.is_some() {
@@ -216,8 +196,7 @@ impl StreamClient {
 
     /// Moves on to the next address after the end of a stream. Returns the wait before the next attempt.
     fn move_on(&mut self, error: &StreamError, stream_state: &StreamState) -> Duration {
-        let now = self.target.clock.since_boot();
-        let wait = self.addresses.lost(stream_state.was_confirmed(), now);
+        let wait = self.addresses.lost(stream_state.was_confirmed());
         if self.addresses.has_alternatives() {
             self.metrics.addresses().failed_over(stream_state.view().map(|view| view.service()), error.reason());
             tracing::info!(key = self.key.0, url = self.url(), ?wait, "the next address of the control plane is tried");
@@ -225,76 +204,40 @@ impl StreamClient {
         wait
     }
 
-    /// Receives a stream at the current address until the first address serves again.
-    async fn follow(&mut self, stream_state: &mut StreamState, shutdown: &Shutdown) -> Result<FollowEnd, StreamError> {
+    /// Receives a stream at the current address until shutdown is requested.
+    async fn follow(&mut self, stream_state: &mut StreamState, shutdown: &Shutdown) -> Result<(), StreamError> {
         if self.must_keep_view(stream_state) {
             stream_state.keep_view_of_other_address();
         }
-        let role = self.next_role(stream_state);
-        let opened = SyncConnection::open(&self.target, (self.addresses.current(), role), stream_state);
-        let Some(opened) = shutdown.run_until_requested(opened).await else { return Ok(FollowEnd::Shutdown) };
+        let number = self.next_stream(stream_state);
+        let opened = SyncConnection::open(&self.target, self.addresses.current(), number, stream_state);
+        let Some(opened) = shutdown.run_until_requested(opened).await else { return Ok(()) };
         let mut connection = opened?;
-        let (in_use, in_use_receiver) = watch::channel(stream_state.view());
-        let mut probe = self.probe_first_address(&in_use_receiver);
         loop {
             tokio::select! {
                 () = shutdown.requested() => {
                     connection.leave().await;
-                    return Ok(FollowEnd::Shutdown);
+                    return Ok(());
                 }
                 update = connection.next(stream_state) => {
                     let update = update?;
                     let is_new_data = matches!(update, ViewUpdate::View(_));
-                    let update = self.compare_checksum(update).await?;
                     self.publish(update);
                     if is_new_data {
                         connection.published(stream_state);
                     }
-                    in_use.send_replace(stream_state.view());
-                }
-                result = &mut probe => match result {
-                    Ok(()) => return Ok(FollowEnd::Return),
-                    Err(error) => {
-                        self.return_failed(&error);
-                        probe = self.probe_first_address(&in_use_receiver);
-                    }
                 }
             }
         }
     }
 
-    /// The next stream in use. A process that starts from the copy on disk decides with the data of the copy.
-    fn next_role(&mut self, stream_state: &StreamState) -> StreamRole {
+    /// The number of the next stream. A process that starts from the copy on disk decides with the data of the copy.
+    fn next_stream(&mut self, stream_state: &StreamState) -> StreamNumber {
         self.streams += 1;
         let resumed = stream_state.data().revision;
         let on_disk = self.target.copy.as_ref().and_then(|copy| copy.on_disk());
         let applied = on_disk.map_or(resumed, |on_disk| on_disk.min(resumed));
-        StreamRole::InUse { key_index: u32::try_from(self.key.0).unwrap_or(u32::MAX), number: self.streams, applied }
-    }
-
-    /// Compares a checksum of the control plane with that of the view. The error says that they differ. The result changes no view.
-    async fn compare_checksum(&self, update: ViewUpdate) -> Result<ViewUpdate, StreamError> {
-        let result = match update {
-            ViewUpdate::Checksum(view, ReceivedChecksum { revision: _, scope, checksum }) => {
-                // Requests are decided meanwhile. The task fails only at the end of the process.
-                let computed = tokio::task::spawn_blocking(move || view.checksum(&scope)).await;
-                match computed {
-                    Ok(computed) if computed == checksum => ViewCheckResult::Ok,
-                    Ok(_) => ViewCheckResult::Mismatch,
-                    Err(_) => ViewCheckResult::Skipped,
-                }
-            }
-            ViewUpdate::OtherChecksum => ViewCheckResult::Skipped,
-            ViewUpdate::View(_) | ViewUpdate::Confirmed(..) | ViewUpdate::NoChange => return Ok(update),
-        };
-        self.metrics.view_checks().compared(result);
-        if result == ViewCheckResult::Mismatch {
-            if let Some(copy) = &self.target.copy {
-                copy.restart();
-            }
-            return Err(StreamError::ViewDiffers);
-        }
-        Ok(ViewUpdate::NoChange)
+        StreamNumber { key_index: u32::try_from(self.key.0).unwrap_or(u32::MAX), number: self.streams, applied }
     }
 
     /// Whether the stream at the current address must not replace the view by older data: another address confirmed the view, and
@@ -310,40 +253,6 @@ impl StreamClient {
         is_other && view.confirmed_at().is_some_and(|at| now.saturating_sub(at) < view.max_staleness())
     }
 
-    fn probe_first_address(&self, in_use: &watch::Receiver<Option<Arc<View>>>) -> Probe {
-        match self.addresses.return_wait() {
-            Some(wait) => Box::pin(probe_first_address(self.target.clone(), wait, self.max_staleness, in_use.clone())),
-            None => Box::pin(future::pending()),
-        }
-    }
-
-    /// The first address has answered a probe: the next stream is opened there, like any other, so that the control plane records it
-    /// before it confirms the view.
-    fn return_to_first_address(&mut self, stream_state: &StreamState) {
-        self.addresses.returned(self.target.clock.since_boot());
-        let service = stream_state.view().map(|view| view.service());
-        self.metrics.addresses().returned(service, true);
-        if let Some(service) = self.connected_service.take() {
-            self.metrics.stream_closed(service);
-        }
-        tracing::info!(
-            key = self.key.0,
-            service = service.map(|it| it.to_string()),
-            url = self.url(),
-            "returned to the first address"
-        );
-    }
-
-    fn return_failed(&mut self, error: &StreamError) {
-        self.addresses.return_failed();
-        self.metrics.addresses().returned(self.connected_service, false);
-        if error.is_other_data() {
-            tracing::error!(key = self.key.0, %error, "the first address of the control plane serves other data");
-        } else {
-            tracing::info!(key = self.key.0, %error, "the first address of the control plane is not back");
-        }
-    }
-
     /// The URL of the current address.
     fn url(&self) -> String {
         let endpoints = self.target.endpoints.load();
@@ -354,7 +263,7 @@ impl StreamClient {
         let (view, ping_sent_at) = match update {
             ViewUpdate::View(view) => (view, None),
             ViewUpdate::Confirmed(view, ping_sent_at) => (view, Some(ping_sent_at)),
-            ViewUpdate::Checksum(..) | ViewUpdate::OtherChecksum | ViewUpdate::NoChange => return,
+            ViewUpdate::NoChange => return,
         };
         let service = view.service();
         self.metrics.init_service(service);

@@ -1,20 +1,20 @@
-//! A sync stream at one address of the control plane, and the probe of the first address before the return to it.
+//! A sync stream at one address of the control plane.
 
 use super::{
     copy_progress::CopyProgress,
     decode::MessageError,
-    instance::{ProcessIdentity, StreamRole},
-    requests::{Known, Requests},
+    instance::{ProcessIdentity, StreamNumber},
+    requests::Requests,
     stream::{PingTimeout, StreamState, ViewUpdate},
 };
-use crate::{metrics::FailoverReason, view::View};
+use crate::metrics::FailoverReason;
 use arc_swap::ArcSwap;
 use countersign_process::Clock;
 use countersign_proto::v1::{FollowRequest, FollowResponse, sync_client::SyncClient};
 use std::{error::Error, sync::Arc, time::Duration};
 use tokio::{
-    sync::{mpsc, watch},
-    time::{Interval, MissedTickBehavior, interval, sleep, timeout},
+    sync::mpsc,
+    time::{Interval, MissedTickBehavior, interval, timeout},
 };
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{
@@ -29,20 +29,13 @@ const MAX_MESSAGE_BYTES: usize = 16 * 1024 * 1024;
 /// The timeout for opening a stream, in ping intervals.
 const OPEN_TIMEOUT_PINGS: u32 = 3;
 
-/// How long the first address must answer pings before the client returns to it, in ping intervals.
-const PROBE_PINGS: u32 = 3;
-
-/// The timeout of a probe of the first address, in ping intervals. A probe that fails is repeated later.
-const PROBE_TIMEOUT_PINGS: u32 = 20;
-
 /// How long a client that leaves waits until the control plane has ended its stream.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The addresses of the control plane, and what the client of one API key says of itself.
 #[derive(Clone)]
 pub struct SyncTarget {
-    /// The sync ports of the control plane, in the order of preference. The certificate authorities are replaced when their file
-    /// changes.
+    /// The sync ports of the control plane. The certificate authorities are replaced when their file changes.
     pub endpoints: Arc<ArcSwap<Vec<Endpoint>>>,
     /// The value `Bearer <API key>`, marked as sensitive. The API key is replaced when its file changes.
     pub authorization: Arc<ArcSwap<MetadataValue<Ascii>>>,
@@ -65,16 +58,12 @@ pub enum StreamError {
     Status(#[from] Status),
     #[error("invalid message: {0}")]
     InvalidMessage(#[from] MessageError),
-    #[error("the view differs from the data of the control plane; a new snapshot replaces it")]
-    ViewDiffers,
     #[error("{0}")]
     PingTimeout(#[from] PingTimeout),
     #[error("opening the stream timed out")]
     OpenTimeout,
     #[error("the control plane closed the stream")]
     Closed,
-    #[error("the address did not confirm the data in use in time")]
-    ProbeTimeout,
 }
 
 impl StreamError {
@@ -82,8 +71,7 @@ impl StreamError {
     pub fn reason(&self) -> FailoverReason {
         match self {
             Self::Connect(_) | Self::OpenTimeout => FailoverReason::Connect,
-            Self::PingTimeout(_) | Self::ProbeTimeout => FailoverReason::Pings,
-            Self::ViewDiffers => FailoverReason::Data,
+            Self::PingTimeout(_) => FailoverReason::Pings,
             _ if self.is_other_data() => FailoverReason::Data,
             _ if self.is_other_version() => FailoverReason::Invalid,
             Self::InvalidMessage(_) => FailoverReason::Invalid,
@@ -127,15 +115,12 @@ impl SyncConnection {
     /// reused.
     pub async fn open(
         target: &SyncTarget,
-        (address, role): (usize, StreamRole),
+        address: usize,
+        number: StreamNumber,
         state: &mut StreamState,
     ) -> Result<Self, StreamError> {
-        let known = match role {
-            StreamRole::InUse { applied, .. } => Known::Hello(applied),
-            StreamRole::Probe => Known::Nothing,
-        };
-        let (requests, request_stream) = Requests::new(known, target.copy.clone());
-        requests.send_now(state.hello(target.identity, role))?;
+        let (requests, request_stream) = Requests::new(number.applied, target.copy.clone());
+        requests.send_now(state.hello(target.identity, number))?;
         requests.send_now(state.ping(target.clock.since_boot())?)?;
         let opened = timeout(target.ping_interval * OPEN_TIMEOUT_PINGS, connect(target, address, request_stream)).await;
         let responses = opened.map_err(|_| StreamError::OpenTimeout)??;
@@ -198,33 +183,6 @@ async fn connect(
     request.metadata_mut().insert("authorization", MetadataValue::clone(&target.authorization.load()));
     let mut client = SyncClient::new(channel).max_decoding_message_size(MAX_MESSAGE_BYTES);
     Ok(client.follow(request).await?.into_inner())
-}
-
-/// Waits, then probes whether the first address serves the data in use: a second stream answers pings for a while, and its view
-/// contains at least the changes of the view in use, which `in_use` tells. The control plane does not know whether the client uses
-/// data of a probe, so its data must not be used.
-pub async fn probe_first_address(
-    target: SyncTarget,
-    wait: Duration,
-    max_staleness: Option<Duration>,
-    in_use: watch::Receiver<Option<Arc<View>>>,
-) -> Result<(), StreamError> {
-    sleep(wait).await;
-    let probe = async {
-        let mut state = StreamState::resume(in_use.borrow().clone(), max_staleness);
-        state.keep_view_of_other_address();
-        let mut stream = SyncConnection::open(&target, (0, StreamRole::Probe), &mut state).await?;
-        let probed_until = target.clock.since_boot() + target.ping_interval * PROBE_PINGS;
-        loop {
-            stream.next(&mut state).await?;
-            let revision = |view: Option<&Arc<View>>| view.map(|view| view.revision());
-            let is_newest = revision(state.view().as_ref()) >= revision(in_use.borrow().as_ref());
-            if state.was_confirmed() && is_newest && target.clock.since_boot() >= probed_until {
-                return Ok(());
-            }
-        }
-    };
-    timeout(target.ping_interval * PROBE_TIMEOUT_PINGS, probe).await.map_err(|_| StreamError::ProbeTimeout)?
 }
 
 /// Joins the messages of an error and its sources. In tonic's transport errors, only the sources contain the cause.

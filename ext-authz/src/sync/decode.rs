@@ -3,8 +3,6 @@
 //! Invariant: a message with an invalid part is refused with an error that names the part. Every message is
 //! destructured completely, so that the compiler reports a new field that this module does not parse.
 
-mod view_check;
-
 use crate::view::{Delta, Resources, Revocation, RevokedSubject, ServiceSettings};
 use countersign_identity::{
     AgentChanges, AgentHash, AgentHashKey, AgentStatus, KeySet, Permission, Revision, RoleDefinition, RoleGrant,
@@ -12,8 +10,6 @@ use countersign_identity::{
 };
 use countersign_proto::{PROTOCOL_VERSION, v1};
 use std::{collections::HashSet, str::FromStr, time::Duration};
-
-pub use view_check::{ReceivedChecksum, parse_view_check};
 
 /// Why a sync message is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -46,48 +46,36 @@ pub struct ProcessIdentity {
     pub previous: Option<Instance>,
 }
 
-/// What the client does with a stream.
+/// Which stream of the process this is, and with which data the process decides when it opens it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StreamRole {
-    /// The client decides with the data of the stream.
-    InUse {
-        /// The place of the API key in the settings.
-        key_index: u32,
-        /// The number of the stream in this process for this place.
-        number: i64,
-        /// The client, and a process that starts from its copy, decide with all changes up to this revision.
-        applied: Revision,
-    },
-    /// The client tries out an address, and uses no data of the stream.
-    Probe,
+pub struct StreamNumber {
+    /// The place of the API key in the settings.
+    pub key_index: u32,
+    /// The number of the stream in this process for this place.
+    pub number: i64,
+    /// The client, and a process that starts from its copy, decide with all changes up to this revision.
+    pub applied: Revision,
 }
 
 impl ProcessIdentity {
     /// The first message of a stream.
     pub fn hello(
         self,
-        role: StreamRole,
+        StreamNumber { key_index, number, applied }: StreamNumber,
         revision: Revision,
         partial_snapshot: Option<v1::SnapshotProgress>,
     ) -> v1::Hello {
         let Self { instance, previous } = self;
-        let hello = v1::Hello {
-            revision: revision.number(),
+        v1::Hello {
             protocol_version: PROTOCOL_VERSION,
-            partial_snapshot,
             instance: instance.to_bytes().to_vec(),
             release: env!("CARGO_PKG_VERSION").to_owned(),
-            ..v1::Hello::default()
-        };
-        match role {
-            StreamRole::Probe => v1::Hello { probe: true, ..hello },
-            StreamRole::InUse { key_index, number, applied } => v1::Hello {
-                previous_instance: previous.map_or_else(Vec::new, |it| it.to_bytes().to_vec()),
-                applied_revision: applied.min(revision).number(),
-                stream_number: number,
-                key_index,
-                ..hello
-            },
+            key_index,
+            stream_number: number,
+            revision: revision.number(),
+            applied_revision: applied.min(revision).number(),
+            partial_snapshot,
+            previous_instance: previous.map_or_else(Vec::new, |it| it.to_bytes().to_vec()),
         }
     }
 }

@@ -17,7 +17,7 @@ pub mod pages;
 mod requests;
 mod stream;
 
-pub use addresses::{AddressPlan, RETURN_PINGS};
+pub use addresses::AddressPlan;
 pub use client::{StartFromCopy, StreamClient};
 pub use connection::SyncTarget;
 pub use copy_progress::{BegunWrite, CopyProgress};

@@ -33,7 +33,7 @@ pub struct Requests {
 
 /// What the control plane knows of the data with which the client decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Known {
+enum Known {
     /// The client decides with none of the data of which Hello tells.
     Nothing,
     /// The client, and a process that starts from its copy, decide with the revision that Hello states.
@@ -43,14 +43,15 @@ pub enum Known {
 }
 
 impl Requests {
-    /// The requests of a stream, and the queue from which they are sent. `copy` is `None` if no directory for copies is used.
-    pub fn new(known: Known, copy: Option<Arc<CopyProgress>>) -> (Self, mpsc::Receiver<FollowRequest>) {
+    /// The requests of a stream whose Hello states the revision `applied`, and the queue from which they are sent. `copy` is `None` if
+    /// no directory for copies is used.
+    pub fn new(applied: Revision, copy: Option<Arc<CopyProgress>>) -> (Self, mpsc::Receiver<FollowRequest>) {
         let (queue, receiver) = mpsc::channel(QUEUE_LEN);
         let copy = copy.map(|progress| {
             let changes = progress.changes();
             (progress, changes)
         });
-        (Self { queue, known, unreported: VecDeque::new(), copy }, receiver)
+        (Self { queue, known: Known::Hello(applied), unreported: VecDeque::new(), copy }, receiver)
     }
 
     /// Sends Hello or a ping, which do not wait.

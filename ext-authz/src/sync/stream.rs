@@ -4,8 +4,8 @@
 //! Invariant: this module does no I/O and does not read the clock. Messages and times are arguments.
 
 use super::{
-    decode::{self, MessageError, PageHeader, ParsedPage, ReceivedChecksum, SnapshotHeader},
-    instance::{ProcessIdentity, StreamRole},
+    decode::{self, MessageError, PageHeader, ParsedPage, SnapshotHeader},
+    instance::{ProcessIdentity, StreamNumber},
 };
 use crate::view::{Confirmation, PartialView, ServerClock, ServiceSettings, Snapshot, View};
 use countersign_identity::{Revision, ServiceId, Timestamp};
@@ -94,10 +94,6 @@ pub enum ViewUpdate {
     /// A pong confirmed that the view of the service's data is current; the `Duration` is the time since boot at which
     /// the pong's ping was sent.
     Confirmed(Arc<View>, Duration),
-    /// The control plane has this checksum of the data in the view.
-    Checksum(Arc<View>, ReceivedChecksum),
-    /// The control plane has a checksum of data that cannot be compared with the view.
-    OtherChecksum,
     /// The message did not change the view of the service's data.
     NoChange,
 }
@@ -144,23 +140,14 @@ impl StreamState {
         Self { earlier_snapshot: partial_snapshot.or(earlier_snapshot), ..Self::resume(view, max_staleness) }
     }
 
-    /// Creates the state of the next stream, which gets a new snapshot. Until the snapshot is complete, the view is used.
-    #[must_use]
-    pub fn into_stream_with_snapshot(self) -> Self {
-        let Self { view, max_staleness, .. } = self;
-        let none = Revision::default();
-        let data = ReceivedData { revision: none, is_snapshot: false };
-        Self { received: none, data, ..Self::resume(view, max_staleness) }
-    }
-
     /// Creates the first message of the stream, with the revision of the local data (the view), or 0 if there is no
     /// local data, and with the received part of an incomplete snapshot.
-    pub fn hello(&self, identity: ProcessIdentity, role: StreamRole) -> v1::FollowRequest {
+    pub fn hello(&self, identity: ProcessIdentity, number: StreamNumber) -> v1::FollowRequest {
         let partial_snapshot = self.earlier_snapshot.as_ref().map(|snapshot| v1::SnapshotProgress {
             revision: snapshot.view.revision().number(),
             cursor: snapshot.cursor.number(),
         });
-        let hello = identity.hello(role, self.received, partial_snapshot);
+        let hello = identity.hello(number, self.received, partial_snapshot);
         v1::FollowRequest { message: Some(v1::follow_request::Message::Hello(hello)) }
     }
 
@@ -209,7 +196,6 @@ impl StreamState {
             Message::Snapshot(page) => self.apply_page(decode::parse_page(page)?)?,
             Message::Delta(delta) => self.apply_delta(delta)?,
             Message::Pong(pong) => self.apply_pong(pong, now)?,
-            Message::ViewCheck(check) => self.apply_view_check(check)?,
         };
         self.pings_since_message = 0;
         Ok(update)
@@ -340,20 +326,6 @@ impl StreamState {
         let next = view.confirm(Confirmation { revision, floor, ping_sent_at, server_clock });
         self.received = self.received.max(revision);
         Ok(ViewUpdate::Confirmed(self.set_view(next), ping_sent_at))
-    }
-
-    /// Accepts a checksum of the data in the view. Pongs raise the revision of the view without new data, so the revision of the
-    /// last data tells whether the view has the data of the checksum.
-    fn apply_view_check(&self, check: v1::ViewCheck) -> Result<ViewUpdate, MessageError> {
-        let checksum = decode::parse_view_check(check)?;
-        let is_incomplete = self.partial_snapshot.is_some() || self.earlier_snapshot.is_some();
-        let has_data = |view: &&Arc<View>| {
-            checksum.revision == self.data.revision
-                && checksum.revision <= view.revision()
-                && view.floor() <= checksum.scope.floor
-        };
-        let view = self.view.as_ref().filter(|_| !is_incomplete).filter(has_data).cloned();
-        Ok(view.map_or(ViewUpdate::OtherChecksum, |view| ViewUpdate::Checksum(view, checksum)))
     }
 
     fn set_view(&mut self, next: View) -> Arc<View> {

@@ -7,7 +7,6 @@ mod fixtures;
 mod reports;
 mod simulated_control_plane;
 mod start_from_copy;
-mod view_checks;
 
 use countersign_ext_authz::{App, Intervals, config};
 use countersign_identity::{AgentHashKey, Claims, Timestamp, TokenId};

@@ -25,7 +25,6 @@ struct Fixture {
 
 pub(super) struct RunningSidecar {
     pub(super) check_address: SocketAddr,
-    pub(super) admin_address: SocketAddr,
     shutdown: Shutdown,
     server: JoinHandle<Result<(), countersign_ext_authz::AuthorizerError>>,
 }
@@ -38,8 +37,7 @@ impl RunningSidecar {
     async fn start_with(url: &str, settings: &[(&str, &str)], intervals: Intervals) -> Self {
         let app = start_sidecar_with(url.to_owned(), "", settings, intervals).await;
         let (check_address, shutdown) = (app.grpc_address().unwrap(), Shutdown::default());
-        let admin_address = app.admin_address().unwrap();
-        Self { check_address, admin_address, server: tokio::spawn(app.serve(shutdown.clone())), shutdown }
+        Self { check_address, server: tokio::spawn(app.serve(shutdown.clone())), shutdown }
     }
 
     pub(super) async fn stop(self) {
@@ -89,9 +87,9 @@ fn snapshot_of_version(protocol_version: u32) -> Message {
 async fn sidecar_reports_each_change_and_that_it_leaves() {
     let mut fixture = Fixture::new(&[]).await;
     let v1::Hello { instance, release, previous_instance, .. } = fixture.stream.hello.clone();
-    let v1::Hello { revision, protocol_version, probe, partial_snapshot, applied_revision, stream_number, .. } =
+    let v1::Hello { revision, protocol_version, partial_snapshot, applied_revision, stream_number, .. } =
         fixture.stream.hello;
-    assert_eq!((revision, applied_revision, protocol_version, probe, partial_snapshot), (0, 0, 1, false, None));
+    assert_eq!((revision, applied_revision, protocol_version, partial_snapshot), (0, 0, 1, None));
     assert_eq!(stream_number, 1);
     assert_eq!((instance.len(), previous_instance.len(), release.is_empty()), (16, 0, false));
     fixture.stream.send(snapshot()).await;
@@ -149,7 +147,7 @@ async fn report_waits_for_the_copy_and_the_next_process_names_the_earlier_one() 
     let folder = tempfile::tempdir().unwrap();
     let directory = folder.path().join("copies");
     // Only a change for which a report waits is written before the interval has passed.
-    let intervals = Intervals { copy: |_| Duration::from_hours(1), ..Intervals::default() };
+    let intervals = Intervals { copy: |_| Duration::from_hours(1) };
     let settings = [("copy.directory", directory.to_str().unwrap())];
     let mut first = Fixture::with_intervals(&settings, intervals).await;
     first.stream.send(snapshot()).await;
@@ -183,48 +181,6 @@ async fn report_waits_for_the_copy_and_the_next_process_names_the_earlier_one() 
     let _third = RunningSidecar::start_with(&url, &settings, intervals).await;
     let stream = next_stream(&mut streams).await;
     assert_eq!(stream.hello.previous_instance, instance_of(&of_first));
-}
-
-/// The control plane does not record a probe, so the sidecar must use no data of it.
-#[tokio::test]
-async fn return_to_the_first_address_opens_a_stream_that_is_no_probe() {
-    let (first_port, first_state, mut first_streams) = start_control_plane(None).await;
-    let (second_port, second_state, mut second_streams) = start_control_plane(None).await;
-    first_state.refuse_streams.store(true, Ordering::SeqCst);
-    let urls = format!("http://127.0.0.1:{first_port},http://127.0.0.1:{second_port}");
-    let intervals = Intervals { return_pings: 1, ..Intervals::default() };
-    let sidecar = RunningSidecar::start_with(&urls, &[], intervals).await;
-    let mut in_use = next_stream(&mut second_streams).await;
-    assert!(!in_use.hello.probe);
-    in_use.send(snapshot()).await;
-    assert_eq!(next_report(&mut in_use).await, Some(Report::Applied(TOKEN_REVISION)));
-    first_state.refuse_streams.store(false, Ordering::SeqCst);
-    let mut probed = next_stream(&mut first_streams).await;
-    assert_eq!((probed.hello.probe, probed.revision), (true, TOKEN_REVISION));
-    assert_eq!(instance_of(&probed), instance_of(&in_use));
-    let settings =
-        |revision| Message::Delta(v1::Delta { info: snapshot_page().info, revision, ..v1::Delta::default() });
-    probed.send(settings(TOKEN_REVISION)).await;
-    second_state.revision.store(LATER, Ordering::SeqCst);
-    let token = v1::revocation::Subject::TokenId(TokenId::from_bits(77).to_string());
-    in_use.send(revocation(LATER, token.clone())).await;
-    assert_eq!(next_report(&mut in_use).await, Some(Report::Applied(LATER)));
-    let early = timeout(Duration::from_secs(4), probed.reports.recv()).await;
-    assert!(early.is_err(), "{early:?} before the first address has the data in use");
-    first_state.revision.store(LATER + 1, Ordering::SeqCst);
-    probed.send(revocation(LATER, token.clone())).await;
-    assert_eq!(next_report(&mut probed).await, None, "a probe reports nothing");
-    assert_eq!(next_report(&mut in_use).await, None, "the other stream is closed");
-    let mut returned = next_stream(&mut first_streams).await;
-    assert!(!returned.hello.probe && returned.hello.stream_number > in_use.hello.stream_number);
-    // A pong with the revision may come before.
-    returned.send(settings(LATER + 1)).await;
-    assert_eq!(next_report(&mut returned).await, Some(Report::Applied(LATER + 1)));
-    first_state.revision.store(LATER + 2, Ordering::SeqCst);
-    returned.send(revocation(LATER + 2, token)).await;
-    assert_eq!(next_report(&mut returned).await, Some(Report::Applied(LATER + 2)));
-    sidecar.stop().await;
-    assert_eq!(next_report(&mut returned).await, Some(Report::Leaving));
 }
 
 /// A copy that cannot be replaced does not hold back the stream, and the control plane learns how old it is.

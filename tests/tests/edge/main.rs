@@ -26,5 +26,4 @@ mod sync;
 mod sync_pages;
 mod sync_reads;
 mod sync_recipients;
-mod view_checks;
 mod view_copy;

@@ -25,7 +25,7 @@ async fn open_stream(server: &InProcessServer, folder: &Path) -> Follower {
 #[tokio::test]
 async fn stream_ends_only_if_its_client_sends_nothing() {
     let folder = tempfile::tempdir().unwrap();
-    let sync_intervals = SyncIntervals { key_check: KEY_CHECK_INTERVAL, ..SyncIntervals::default() };
+    let sync_intervals = SyncIntervals { key_check: KEY_CHECK_INTERVAL };
     let dependencies = Dependencies { sync_intervals, ..Dependencies::default() };
     let server = InProcessServer::start_with(folder.path(), &[], dependencies).await;
     let mut silent = open_stream(&server, folder.path()).await;

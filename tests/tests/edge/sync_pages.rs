@@ -277,7 +277,6 @@ async fn no_change_is_missed_between_pages_and_live_changes() {
                 let agents = match follower.next().await.unwrap() {
                     ServerMessage::Snapshot(page) => page.agents,
                     ServerMessage::Delta(delta) => delta.agents,
-                    ServerMessage::ViewCheck(_) => continue,
                     ServerMessage::Pong(pong) => break pong,
                 };
                 received =

@@ -164,7 +164,6 @@ impl Received {
             match follower.next().await.unwrap() {
                 Message::Snapshot(page) => received.add(page.agents),
                 Message::Delta(delta) => received.add(delta.agents),
-                Message::ViewCheck(_) => {}
                 Message::Pong(_) => return received,
             }
         }

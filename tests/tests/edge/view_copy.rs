@@ -154,7 +154,7 @@ async fn damaged_and_foreign_copies_are_rejected_and_replaced() {
     let truncated = good[..good.len() - 1].to_vec();
     let other = Fixture::new(120).await;
     let foreign = fs::read(other.file()).unwrap();
-    for (content, reason) in [(corrupt, "corrupt"), (truncated, "truncated"), (foreign, "foreign")] {
+    for (content, reason) in [(corrupt, "corrupt"), (truncated, "corrupt"), (foreign, "foreign")] {
         fixture.control.signal("STOP");
         fixture.sidecar.kill();
         fs::write(fixture.file(), content).unwrap();

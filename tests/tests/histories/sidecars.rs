@@ -31,7 +31,7 @@ pub const COPYING: usize = 1;
 pub const SIDECARS: [usize; 2] = [PLAIN, COPYING];
 
 /// Copies are written, and sidecars return to the first address, soon enough for a short history.
-const INTERVALS: authz::Intervals = authz::Intervals { copy: |_| Duration::from_secs(1), return_pings: 1 };
+const INTERVALS: authz::Intervals = authz::Intervals { copy: |_| Duration::from_secs(1) };
 
 /// The length of the random bytes that name a process of a sidecar.
 const INSTANCE_LEN: usize = 16;

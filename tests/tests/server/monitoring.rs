@@ -29,12 +29,11 @@ const DASHBOARDS: [&str; 2] = [
 ];
 
 /// The panels that may show zero, or no duration, because the test does not cause what they show.
-const WITHOUT_TRAFFIC: [&str; 14] = [
+const WITHOUT_TRAFFIC: [&str; 13] = [
     // Counted in whole seconds.
     "CPU",
     "Clock",
     "Closed connections",
-    "Comparisons of views",
     // A copy is in use only while there is no control plane.
     "Copies on disk",
     "Housekeeping",

@@ -91,15 +91,6 @@ fn first_report_forgets_the_previous_process() {
 }
 
 #[test]
-fn probe_reports_nothing_and_leaves_nothing() {
-    let instance = SidecarInstance::from_bytes([1; 16]);
-    let stream = StreamStatus::new(NewStream { is_probe: true, ..NewStream::for_tests(instance) }, NOW);
-    stream.sends(revision(10));
-    assert_eq!(stream.report(revision(10), NOW), Err(NotSent));
-    assert_eq!(stream.end(Phase::Ended), None);
-}
-
-#[test]
 fn stream_that_ends_before_it_is_recorded_leaves_nothing() {
     let stream = live_stream();
     assert_eq!(stream.end(Phase::Ended), Some(Recording::Missing));

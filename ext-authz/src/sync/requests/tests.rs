@@ -4,7 +4,7 @@ use super::*;
 use std::time::Duration;
 use tokio::{sync::mpsc::Receiver, time::timeout};
 
-const HELLO: Known = Known::Hello(Revision::new(10));
+const HELLO: Revision = Revision::new(10);
 
 fn data(number: i64) -> ReceivedData {
     ReceivedData { revision: Revision::new(number), is_snapshot: false }

@@ -122,10 +122,6 @@ impl StreamModel {
                 prop_assert!(delta.revision >= revision && view_revision(stream) == delta.revision && !within_snapshot);
                 prop_assert_eq!(stream.data().revision.number(), delta.revision);
             }
-            (Ok(update), Some(Message::ViewCheck(_))) => {
-                prop_assert_eq!(state_snapshot(stream).view, before.view);
-                check_checksum(stream, &update)?;
-            }
             (Ok(update), Some(Message::Pong(pong))) => self.apply_pong(stream, &pong, &update, revision)?,
             (update, message) => return Err(TestCaseError::fail(format!("{message:?} caused {update:?}"))),
         }
@@ -174,28 +170,12 @@ impl StreamModel {
                 let is_late = |view: &Arc<crate::view::View>| stream.had_late_pong && view.server_clock().is_none();
                 prop_assert!(stream.view.as_ref().is_none_or(is_late) || is_incomplete);
             }
-            ViewUpdate::View(_) | ViewUpdate::Checksum(..) | ViewUpdate::OtherChecksum => {
+            ViewUpdate::View(_) => {
                 return Err(TestCaseError::fail("a pong created a view without a confirmation"));
             }
         }
         Ok(())
     }
-}
-
-/// A checksum is compared only with the view that has its data.
-fn check_checksum(stream: &StreamState, update: &ViewUpdate) -> Result<(), TestCaseError> {
-    match update {
-        ViewUpdate::Checksum(view, checksum) => {
-            prop_assert_eq!(Some(Arc::as_ptr(view)), stream.view.as_ref().map(Arc::as_ptr));
-            prop_assert_eq!(checksum.revision, stream.data().revision);
-            prop_assert!(view.floor() <= checksum.scope.floor && stream.partial_snapshot.is_none());
-        }
-        ViewUpdate::OtherChecksum => {}
-        ViewUpdate::View(_) | ViewUpdate::Confirmed(..) | ViewUpdate::NoChange => {
-            return Err(TestCaseError::fail(format!("a checksum caused {update:?}")));
-        }
-    }
-    Ok(())
 }
 
 fn events() -> BoxedStrategy<Vec<StreamEvent>> {

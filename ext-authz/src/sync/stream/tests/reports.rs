@@ -22,8 +22,8 @@ fn data_of_a_stream_has_the_revision_of_a_message_and_not_of_a_pong() {
 fn stream_resumes_at_its_view_and_states_an_older_copy() {
     let stream = StreamState::resume(stream_with_view(9).view(), None);
     for (on_disk, stated) in [(5, 5), (9, 9), (12, 9)] {
-        let role = StreamRole::InUse { key_index: 0, number: 3, applied: Revision::new(on_disk) };
-        let Some(v1::follow_request::Message::Hello(hello)) = stream.hello(IDENTITY, role).message else {
+        let stream_number = StreamNumber { key_index: 0, number: 3, applied: Revision::new(on_disk) };
+        let Some(v1::follow_request::Message::Hello(hello)) = stream.hello(IDENTITY, stream_number).message else {
             panic!("not a Hello")
         };
         assert_eq!((hello.revision, hello.applied_revision, hello.stream_number), (9, stated, 3));

@@ -124,29 +124,13 @@ pub fn any_response() -> BoxedStrategy<v1::FollowResponse> {
     let pong = (0..5_u64, revision_number(), revision_number()).prop_map(|(number, revision, floor)| {
         Message::Pong(v1::Pong { number, revision, floor, time_micros: revision })
     });
-    prop_oneof![4 => page, 4 => delta, 4 => pong, 1 => view_check()].prop_map(response).boxed()
-}
-
-/// Generates checksums, some of which are invalid.
-fn view_check() -> BoxedStrategy<Message> {
-    let bytes = || prop_oneof![9 => vec(proptest::arbitrary::any::<u8>(), 16), 1 => any_bytes()];
-    let parts = (revision_number(), revision_number(), vec(bytes(), 0..2), bytes());
-    let message = |(revision, floor, agents_without_roles, checksum)| {
-        let time_micros = revision;
-        v1::ViewCheck { revision, floor, time_micros, agents_without_roles, checksum }
-    };
-    parts.prop_map(message).prop_map(Message::ViewCheck).boxed()
+    prop_oneof![page, delta, pong].prop_map(response).boxed()
 }
 
 /// True if every part of the message is valid, regardless of the messages before it.
 pub fn is_valid(message: &Message) -> bool {
     match message {
         Message::Pong(_) => true,
-        Message::ViewCheck(check) => {
-            let v1::ViewCheck { revision, floor, time_micros: _, agents_without_roles, checksum } = check;
-            let has_parts = *revision >= 0 && *floor >= 0 && checksum.len() == 16;
-            has_parts && agents_without_roles.iter().all(|agent| agent.len() == 16)
-        }
         Message::Snapshot(page) => {
             let v1::SnapshotPage { revision, floor: _, info, keys, roles, agents, revocations, last: _, cursor } = page;
             *revision >= 0
