@@ -158,7 +158,6 @@ CREATE INDEX agents_by_key ON agents (public_key_hash, name, email);
 CREATE INDEX agents_by_owner ON agents (owner_issuer, owner_subject, id) WHERE owner_issuer IS NOT NULL;
 CREATE INDEX agents_to_purge ON agents (purge_at) WHERE purge_at IS NOT NULL;
 -- The owner of a deleted agent is erased. The empty text keeps the planners from reading all agents by the primary key.
-CREATE INDEX agents_to_purge_by_turn ON agents ((id || ''), purge_at) WHERE purge_at IS NOT NULL;
 -- The deleted agents whose rows remain.
 CREATE INDEX agents_to_remove ON agents ((COALESCE(referenced_at, deleted_at))) WHERE deleted_at IS NOT NULL;
 
@@ -210,7 +209,6 @@ CREATE INDEX deleted_services_by_owner ON services (owner_issuer, owner_subject,
 CREATE INDEX live_services ON services (id) WHERE deleted_at IS NULL;
 CREATE INDEX services_to_purge ON services (purge_at) WHERE purge_at IS NOT NULL;
 -- Background jobs take turns between owners.
-CREATE INDEX services_to_purge_by_turn ON services ((owner_issuer || ' ' || owner_subject), purge_at) WHERE purge_at IS NOT NULL;
 
 -- Finds services by their resource URIs. A row of a deleted service counts as absent.
 CREATE TABLE resource_uris (
@@ -292,12 +290,9 @@ CREATE TABLE roles (
     deleted_at BIGINT,
     -- The name that a deleted role had.
     deleted_name TEXT,
-    -- Whose turn the removal of the assignments uses: the owner of the service at the time of the deletion.
-    purge_turn TEXT,
     UNIQUE (service_id, name)
 );
 CREATE INDEX roles_to_purge ON roles (deleted_at) WHERE deleted_at IS NOT NULL;
-CREATE INDEX roles_to_purge_by_turn ON roles ((COALESCE(purge_turn, '*')), deleted_at) WHERE deleted_at IS NOT NULL;
 
 -- The roles that agents hold.
 CREATE TABLE assignments (
@@ -326,35 +321,27 @@ CREATE TABLE sessions (
     id TEXT PRIMARY KEY,
     -- A challenge, or a client assertion, begins at most one session.
     challenge_id TEXT NOT NULL UNIQUE,
-    agent_id TEXT NOT NULL REFERENCES agents (id),
+    -- Without foreign keys, which would lock the row of the service at each login.
+    agent_id TEXT NOT NULL,
     -- The service that the tokens are for. NULL for unbound tokens.
-    service_id TEXT REFERENCES services (id),
+    service_id TEXT,
     -- The permissions that the client asked for, separated by spaces. NULL for a session that no scope narrows.
     scope TEXT,
     started_at BIGINT NOT NULL,
     started_revision BIGINT NOT NULL,
     -- The end of a session is also its expiry.
     expires_at BIGINT NOT NULL,
-    ended_at BIGINT
+    ended_at BIGINT,
+    -- The services that it has had tokens for, separated by commas. An empty one stands for unbound tokens.
+    audiences TEXT NOT NULL,
+    -- The hash of what all refresh tokens of the session have in common, and that of the current one.
+    refresh_common_hash TEXT NOT NULL,
+    refresh_hash TEXT NOT NULL
 );
 -- The sessions of an agent. Those that have not ended are next to each other, so that ended sessions make no login slower. The index
 -- has all columns that a login reads.
 CREATE INDEX sessions_of_agent ON sessions (agent_id, ended_at, started_at, id, expires_at);
 CREATE INDEX sessions_by_expiry ON sessions (expires_at);
-
--- Each refresh replaces the refresh token of the session.
-CREATE TABLE refresh_tokens (
-    id TEXT PRIMARY KEY,
-    session_id TEXT NOT NULL REFERENCES sessions (id),
-    secret_hash TEXT NOT NULL,
-    issued_at BIGINT NOT NULL,
-    used_at BIGINT,
-    -- The access token that was issued with it: for a service, or '' for an unbound one.
-    audience TEXT NOT NULL,
-    access_expires_at BIGINT NOT NULL
-);
--- The audiences of the live tokens of a session, however often the session was refreshed.
-CREATE INDEX refresh_tokens_by_access_expiry ON refresh_tokens (session_id, access_expires_at, audience);
 
 -- The audiences of the live tokens of an agent, which receive its changes: services, or '' for unbound tokens.
 CREATE TABLE token_audiences (
@@ -477,7 +464,7 @@ CREATE TABLE audit_entries (
     mac TEXT NOT NULL,
     PRIMARY KEY (chain, sequence)
 );
-CREATE INDEX audit_entries_by_time ON audit_entries (at, chain, sequence);
+CREATE INDEX audit_entries_by_time ON audit_entries ((at + 0), chain, sequence);
 CREATE INDEX audit_entries_by_agent ON audit_entries (agent_id, at);
 CREATE INDEX audit_entries_of_chain_by_time ON audit_entries (chain, at, sequence);
 

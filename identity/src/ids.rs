@@ -111,8 +111,6 @@ identifiers! {
     TokenId = "tok_";
     /// A session (`sid`): the tokens of one login and of all its refreshes.
     SessionId = "ses_";
-    /// A refresh token, without its secret.
-    RefreshId = "ref_";
     /// A rating of an agent by a service.
     FeedbackId = "feedback_";
     /// A webhook target.

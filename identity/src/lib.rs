@@ -37,7 +37,7 @@ pub use evaluation::{
     AgentChanges, AgentStatus, EvaluationContext, RoleDefinition, RoleGrant, RoleTable, StatusWithCutoff,
     VerifiedIdentity, Versioned, names_and_permissions,
 };
-pub use ids::{AgentId, ApiKeyId, EventId, FeedbackId, RefreshId, RoleId, ServiceId, SessionId, TokenId, WebhookId};
+pub use ids::{AgentId, ApiKeyId, EventId, FeedbackId, RoleId, ServiceId, SessionId, TokenId, WebhookId};
 pub use key_set::{KeySet, Kid};
 pub use names::{Permission, RoleName};
 pub use public_key::{P256PublicKey, PublicKeyError, SignatureError};

@@ -324,18 +324,12 @@ async fn insert_expired_logins(inserts: &mut BulkInserts<'_>, logins: i64) {
     let begun = format!("{LOGGED_IN_AT} + n");
     for (first, last) in batches(1, logins) {
         let numbers = numbers(first, last);
-        for sql in [
-            format!(
-                "{numbers} INSERT INTO sessions (id, challenge_id, agent_id, started_at, started_revision, expires_at) \
-                 SELECT 'ses_' || {suffix}, {suffix}, {holder}, {begun}, 0, {begun} FROM numbers"
-            ),
-            format!(
-                "{numbers} INSERT INTO refresh_tokens (id, session_id, secret_hash, issued_at, audience, access_expires_at) \
-                 SELECT 'ref_' || {suffix}, 'ses_' || {suffix}, {random} || {random}, {begun}, '', {begun} FROM numbers"
-            ),
-        ] {
-            inserts.execute(&sql).await;
-        }
+        let sql = format!(
+            "{numbers} INSERT INTO sessions (id, challenge_id, agent_id, started_at, started_revision, expires_at, audiences, \
+             refresh_common_hash, refresh_hash) SELECT 'ses_' || {suffix}, {suffix}, {holder}, {begun}, 0, {begun}, '', \
+             {random} || {random}, {random} || {random} FROM numbers"
+        );
+        inserts.execute(&sql).await;
     }
     inserts.analyze().await;
 }

@@ -3,6 +3,7 @@
 use crate::{ControlPlane, http::InTurn};
 use countersign_client::{Api, PrivateKey, Tokens};
 use secrecy::ExposeSecret;
+use sha2::{Digest, Sha256};
 
 /// A registered agent and its private key.
 pub struct Agent {
@@ -45,4 +46,14 @@ impl Agent {
         let tokens = self.api().login(&self.key, &self.id, Some(service)).await.expect("the login succeeds");
         tokens.access_token.expose_secret().to_owned()
     }
+}
+
+/// A refresh token of the same session that nobody has issued. Its checksum is right, so the control plane looks for the session.
+pub fn forged_refresh_token(issued: &str) -> String {
+    let (start, secret) = issued.split_at(issued.len() - 64);
+    let mut secret = hex::decode(secret).expect("the secret is in hex");
+    secret[0] ^= 1;
+    let (checked, checksum) = secret.split_at_mut(28);
+    checksum.copy_from_slice(&Sha256::digest(checked)[..4]);
+    format!("{start}{}", hex::encode(secret))
 }

@@ -89,13 +89,6 @@ pub struct ServiceOfAgent {
     pub roles: Vec<(RoleName, Option<Timestamp>)>,
 }
 
-impl Agent {
-    /// Requires an active agent, see [`require_active`].
-    pub const fn require_active(&self) -> Result<(), Reason> {
-        require_active(self.status)
-    }
-}
-
 /// Requires that an agent is active. The error says whether the agent is suspended or revoked.
 pub const fn require_active(status: AgentStatus) -> Result<(), Reason> {
     match status {

@@ -2,7 +2,7 @@
 //!
 //! The plain credential and its hash are different types. The output of `Debug` contains neither the credential nor the hash.
 
-use countersign_identity::{ApiKeyId, RefreshId};
+use countersign_identity::{ApiKeyId, SessionId};
 use secrecy::{ExposeSecret, SecretString};
 use sha2::{Digest, Sha256};
 use std::fmt;
@@ -28,7 +28,8 @@ impl CredentialId for ApiKeyId {
     const ID_PREFIX: &'static str = Self::PREFIX;
 }
 
-impl CredentialId for RefreshId {
+/// The identifier of a refresh token is that of its session.
+impl CredentialId for SessionId {
     const CREDENTIAL_PREFIX: &'static str = "rf_";
     const ID_PREFIX: &'static str = Self::PREFIX;
 }
@@ -39,7 +40,7 @@ pub struct Credential<Id> {
     secret: Zeroizing<[u8; SECRET_LEN]>,
 }
 
-/// SHA-256 of the secret part of a credential, in hex.
+/// SHA-256 of a secret, in hex.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SecretHash(String);
 
@@ -65,9 +66,14 @@ impl<Id: CredentialId> Credential<Id> {
         self.id
     }
 
+    /// The secret.
+    pub(super) fn secret(&self) -> &[u8; SECRET_LEN] {
+        &self.secret
+    }
+
     /// The hash of the secret, to be stored.
     pub fn hash(&self) -> SecretHash {
-        SecretHash(hex::encode(Sha256::digest(self.secret.as_ref())))
+        SecretHash::of(self.secret.as_ref())
     }
 
     /// The text of the credential, which is sent to the client only once.
@@ -86,6 +92,11 @@ impl<Id> fmt::Debug for Credential<Id> {
 }
 
 impl SecretHash {
+    /// The hash of a secret.
+    pub(super) fn of(secret: &[u8]) -> Self {
+        Self(hex::encode(Sha256::digest(secret)))
+    }
+
     /// Wraps a hash that was read from the database.
     pub const fn from_store(hex: String) -> Self {
         Self(hex)
@@ -96,9 +107,14 @@ impl SecretHash {
         &self.0
     }
 
-    /// Whether a credential matches the stored hash. The comparison takes constant time.
+    /// Whether a credential matches the stored hash.
     pub fn matches<Id: CredentialId>(&self, credential: &Credential<Id>) -> bool {
-        self.0.as_bytes().ct_eq(credential.hash().0.as_bytes()).into()
+        self.is_of(credential.secret.as_ref())
+    }
+
+    /// Whether this is the hash of a secret. The comparison takes constant time.
+    pub(super) fn is_of(&self, secret: &[u8]) -> bool {
+        self.0.as_bytes().ct_eq(Self::of(secret).0.as_bytes()).into()
     }
 }
 
@@ -127,7 +143,7 @@ mod tests {
         let parsed = Credential::<ApiKeyId>::parse(&text).unwrap();
         assert_eq!(parsed.id(), credential.id());
         assert!(credential.hash().matches(&parsed));
-        assert!(Credential::<RefreshId>::parse(&text).is_none());
+        assert!(Credential::<SessionId>::parse(&text).is_none());
         for bad in [&text[..text.len() - 1], &format!("{text}0"), &text.replace("ab", "AB"), "svc_sk_", ""] {
             assert!(Credential::<ApiKeyId>::parse(bad).is_none(), "{bad}");
         }

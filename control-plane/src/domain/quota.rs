@@ -17,6 +17,9 @@ pub const WEBHOOKS_PER_SERVICE: u32 = 10;
 /// them.
 pub const AUDIENCES_PER_AGENT: u32 = 100;
 
+/// Maximum number of services for which a session has had access tokens. The end of the session is sent to all of them.
+pub const AUDIENCES_PER_SESSION: usize = 16;
+
 const SECONDS_PER_DAY: u64 = 24 * 60 * 60;
 
 /// The quotas that the settings of a deployment set.
@@ -49,6 +52,8 @@ pub enum ExceededQuota {
     WebhooksPerService,
     /// See [`AUDIENCES_PER_AGENT`].
     AudiencesPerAgent,
+    /// See [`AUDIENCES_PER_SESSION`].
+    AudiencesPerSession,
 }
 
 impl ExceededQuota {
@@ -91,6 +96,10 @@ impl ExceededQuota {
                      service expire"
                 );
                 (None, limit, message)
+            }
+            Self::AudiencesPerSession => {
+                let limit = u32::try_from(AUDIENCES_PER_SESSION).unwrap_or(u32::MAX);
+                (None, limit, reached(limit, "services per session", "log in for the service instead of refreshing"))
             }
         }
     }

@@ -2,7 +2,10 @@
 
 use super::{MasterKeyRing, Resealed, SealedSecret};
 use crate::{
-    domain::{signing_key::SigningKey, webhook::secret::WebhookSecret},
+    domain::{
+        signing_key::{SigningKey, SigningKeyRing},
+        webhook::secret::WebhookSecret,
+    },
     store::{
         Conn, StoreError, StoreFailure,
         sealed_secrets::{SecretOwner, StoredSecret},
@@ -114,14 +117,20 @@ impl Keyring {
         self.master.reseal(&label, &stored.sealed, rng).ok_or(KeyringError::Crypto)
     }
 
+    /// The key that signs at `now` according to a key ring, if it was used before.
+    pub fn cached_signer(&self, ring: &SigningKeyRing, now: Timestamp) -> Option<Arc<TokenSigner>> {
+        let key = ring.signing_key(now)?;
+        self.lock_cache().as_ref().filter(|cached| cached.kid == key.kid).cloned()
+    }
+
     /// The key that signs at `now`, according to the database.
     pub async fn current_signer(&self, conn: &mut Conn, now: Timestamp) -> Result<Arc<TokenSigner>, KeyringError> {
         for _ in 0..LOAD_ATTEMPTS {
             let ring = signing_keys::load_ring(conn).await?;
-            let key = ring.signing_key(now).ok_or(KeyringError::NoKey)?;
-            if let Some(cached) = self.lock_cache().as_ref().filter(|cached| cached.kid == key.kid) {
-                return Ok(cached.clone());
+            if let Some(cached) = self.cached_signer(&ring, now) {
+                return Ok(cached);
             }
+            let key = ring.signing_key(now).ok_or(KeyringError::NoKey)?;
             // The row of the signing key is missing if the key was revoked after the key ring was read: at READ COMMITTED,
             // PostgreSQL shows a concurrent commit within the running transaction.
             if let Some(sealed) = signing_keys::find_sealed_private(conn, &key.kid).await? {

@@ -2,51 +2,19 @@
 
 use super::{
     Context, CurrentState, NotFound, OperationError,
-    recent_changes::{ReadAt, RecentChanges},
+    memory::{CachedKey, ReadAt},
 };
 use crate::{
     domain::{
         audit::{Actor, Initiator},
         caller::{Caller, Human},
-        change::Change,
         credential::Credential,
         service::{Service, ServiceKey},
     },
     store::{Conn, StoreError, WriteTransaction, feed, services},
 };
 use countersign_identity::{ApiKeyId, Reason, ServiceId};
-use moka::sync::Cache;
-use std::{sync::Arc, time::Duration};
-
-/// Maximum number of API keys in memory.
-const CACHED_KEYS: u64 = 1 << 12;
-
-/// How long an API key is in memory. Its creation is no change in the change feed, so that its loss, when a database loses commits, is
-/// not found.
-const KEY_LIFETIME: Duration = Duration::from_mins(1);
-
-/// The API keys in memory, without their secrets.
-pub struct ServiceKeys(Cache<ApiKeyId, Arc<CachedKey>>);
-
-/// An API key as read from the database.
-struct CachedKey {
-    key: Arc<ServiceKey>,
-    read_at: ReadAt,
-}
-
-impl Default for ServiceKeys {
-    fn default() -> Self {
-        Self(Cache::builder().max_capacity(CACHED_KEYS).time_to_live(KEY_LIFETIME).build())
-    }
-}
-
-impl CachedKey {
-    /// Whether the database contains the same. The revocation of an API key, and a new owner, count as a change of the settings of
-    /// the service.
-    fn applies(&self, recent: &RecentChanges, current: &CurrentState) -> bool {
-        recent.are_unchanged(current, self.read_at, &[Change::ServiceSettings(self.key.service)])
-    }
-}
+use std::sync::Arc;
 
 /// Authenticates a caller by a service API key. The error is the same for unknown, wrong and revoked keys. Also returns a state of the
 /// database in which the key was valid, or in which it was not created yet.

@@ -1,14 +1,8 @@
 //! The dependencies and settings of all operations.
 
-use super::{
-    SuppressedBursts,
-    auth::{TokenRequest, Verifications},
-    authorize::ServiceKeys,
-    maintenance::{HousekeepingSample, batches::BatchTurns, enforcement::ConfirmationTurn, status::HousekeepingStatus},
-    recent_changes::RecentChanges,
-    request_batches::RequestQueues,
-    roles::AssignmentChange,
-    shared_read::SharedRead,
+use super::memory::{
+    ConfirmationTurn, HousekeepingSample, HousekeepingStatus, RecentChanges, ServiceKeys, SharedRead, SuppressedBursts,
+    Verifications,
 };
 use crate::{
     address_guard::AddressGuard,
@@ -21,12 +15,12 @@ use crate::{
     },
     keyring::Keyring,
     sidecars::Sidecars,
-    store::{Store, logins::LoginQuery},
+    store::Store,
 };
 use countersign_identity::{AgentId, Timestamp};
 use countersign_process::{Clock, Rng};
 use std::{sync::Arc, time::Duration};
-use tokio::sync::Notify;
+use tokio::sync::{Mutex, Notify};
 use zeroize::Zeroizing;
 
 /// Settings of the Countersign deployment that operations need.
@@ -82,8 +76,8 @@ pub struct Context {
     pub(super) queue_health: QueueHealthProbe,
     /// Counts of failed logins for which no events are emitted.
     pub(super) suppressed_bursts: SuppressedBursts,
-    /// The turn of background jobs.
-    pub(super) batches: BatchTurns,
+    /// Held by the background job whose transaction runs.
+    pub(super) background_turn: Mutex<()>,
     /// The turn of the audit chains with changes that are not confirmed.
     pub(super) confirmation_turn: ConfirmationTurn,
     /// The state of housekeeping.
@@ -95,9 +89,6 @@ pub struct Context {
     /// Finds whether the database has changed since `service_keys` and `verifications` were read from it.
     pub(super) recent_changes: RecentChanges,
     pub(super) service_keys: ServiceKeys,
-    pub(super) assignment_queues: RequestQueues<AssignmentChange>,
-    pub(super) login_queries: RequestQueues<LoginQuery>,
-    pub(super) token_requests: RequestQueues<TokenRequest>,
     pub(super) verifications: Verifications,
 }
 
@@ -124,16 +115,13 @@ impl Context {
             sidecars,
             queue_health,
             suppressed_bursts: SuppressedBursts::default(),
-            batches: BatchTurns::default(),
+            background_turn: Mutex::default(),
             confirmation_turn: ConfirmationTurn::default(),
             housekeeping,
             database_probe: SharedRead::default(),
             published_keys: SharedRead::default(),
             recent_changes: RecentChanges::default(),
             service_keys: ServiceKeys::default(),
-            assignment_queues: RequestQueues::default(),
-            login_queries: RequestQueues::default(),
-            token_requests: RequestQueues::default(),
             verifications: Verifications::default(),
         }
     }

@@ -8,15 +8,14 @@ mod agents;
 mod audit;
 mod auth;
 mod authorize;
+mod batches;
 mod context;
 mod error;
 mod idempotency;
 mod maintenance;
-mod recent_changes;
-mod request_batches;
+mod memory;
 mod roles;
 mod services;
-mod shared_read;
 mod sidecars;
 mod signing_keys;
 mod trust;
@@ -28,7 +27,7 @@ pub use agents::{
 };
 pub use audit::{AuditFilter, AuditPosition, list_audit_entries};
 pub use auth::{
-    LoginRequest, RequestedToken, SuppressedBursts, TokenPair, Verified, begin_session, find_refresh_token_agent,
+    LoginRequest, RequestedToken, TokenPair, Verified, begin_session, find_refresh_token_agent,
     flush_suppressed_bursts, issue_challenge, parse_assertion, refresh_session, revoke_token, verify_assertion,
     verify_login, verify_refresh, verify_token,
 };
@@ -37,14 +36,13 @@ pub use context::{Context, ContextParts, OperationConfig};
 pub use error::{NotFound, OperationError};
 pub use idempotency::IdempotentReply;
 pub use maintenance::{
-    ArchiveConflict, ArchivedChain, AuditArchive, DatabaseHealth, EnforcementStatus, HousekeepingSample,
-    MasterKeyRotation, RestoreReport, check_database_write, confirm_changes, correct_totals,
-    count_services_and_active_agents, delete_archived_entries, emit_role_revoked_events, ensure_audit_started,
-    invalidate_credentials_after_restore, lacks_current_master_key, probe_database, probe_housekeeping, probe_queue,
-    publish_trust_changes, purge_deleted, record_audit_archive, rotate_master_key, rotate_signing_keys_if_due,
-    run_housekeeping,
+    ArchiveConflict, ArchivedChain, AuditArchive, DatabaseHealth, EnforcementStatus, MasterKeyRotation, RestoreReport,
+    check_database_write, confirm_changes, correct_totals, count_services_and_active_agents, delete_archived_entries,
+    emit_role_revoked_events, ensure_audit_started, invalidate_credentials_after_restore, lacks_current_master_key,
+    probe_database, probe_housekeeping, probe_queue, publish_trust_changes, purge_deleted, record_audit_archive,
+    rotate_master_key, rotate_signing_keys_if_due, run_housekeeping,
 };
-pub use recent_changes::CurrentState;
+pub use memory::{CurrentState, HousekeepingSample};
 pub use roles::{
     AssignmentRequest, RoleChange, RoleRequest, assign_role, change_role, create_role, delete_role, list_roles,
     revoke_role,

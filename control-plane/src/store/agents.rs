@@ -1,6 +1,6 @@
 //! The table of agents.
 
-use super::{Conn, StoreError, row, row_lists::RowListStatement, statements::statements};
+use super::{Conn, StoreError, row, statements::statements};
 use crate::domain::{
     agent::{Agent, Owner, Registration, parse_status, status_text},
     page::{ItemCount, ListPage, MAX_SEARCHED_ROWS, Page},
@@ -63,34 +63,12 @@ macro_rules! end_of_holders {
     };
 }
 
-/// The parameter of an agent in statements about several.
-macro_rules! agent {
-    () => {
-        "$1"
-    };
-}
-
-/// Selects several agents that are not deleted.
-macro_rules! list_agents {
-    () => {
-        concat!("SELECT ", columns!(), " FROM agents WHERE deleted_at IS NULL AND id IN (", agent!(), ")")
-    };
-}
-
-/// The parameters of an agent and a service in [`SET_LAST_SEEN`].
-macro_rules! agent_and_service {
-    () => {
-        "(CAST($2 AS TEXT), CAST($3 AS TEXT))"
-    };
-}
-
 statements! { STATEMENTS:
     INSERT_AGENT = concat!(
         "INSERT INTO agents (", columns!(), ") VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15) \
          ON CONFLICT DO NOTHING"
     );
     FIND_AGENT = concat!("SELECT ", columns!(), " FROM agents WHERE id = $1 AND deleted_at IS NULL");
-    LIST_EXISTING = concat!("SELECT id FROM agents WHERE deleted_at IS NULL AND id IN (", agent!(), ")");
     FIND_STATE = "SELECT id, trust, status, cutoff FROM agents WHERE id = $1";
     /// The conditions are those of the unique index `agents_by_registration`.
     FIND_AGENT_BY_REGISTRATION = concat!(
@@ -111,10 +89,7 @@ statements! { STATEMENTS:
          ORDER BY id DESC LIMIT $4 + 0 OFFSET $5"
     );
     LOCK_AGENT = "UPDATE agents SET name = name WHERE id = $1 AND deleted_at IS NULL";
-    SET_LAST_SEEN = concat!(
-        "UPDATE agents SET last_seen_at = $1, last_service_id = COALESCE(column2, last_service_id) FROM (VALUES ",
-        agent_and_service!(), ") AS v WHERE id = column1"
-    );
+    SET_LAST_SEEN = "UPDATE agents SET last_seen_at = $1, last_service_id = $2 WHERE id = $3";
     SET_TRUST = "UPDATE agents SET trust = $1, updated_at = $2 WHERE id = $3";
     /// The same registration creates another agent, because `superseded_at` is set.
     MARK_DELETED = "UPDATE agents SET deleted_at = $1, purge_at = $1, updated_at = $1, status = $2, cutoff = $3, \
@@ -123,20 +98,6 @@ statements! { STATEMENTS:
          superseded_at = COALESCE(superseded_at, $1) WHERE id = $4 AND deleted_at IS NULL";
     SET_STATUS = "UPDATE agents SET status = $1, cutoff = $2, updated_at = $3 WHERE id = $4";
 }
-
-statements! { SQLITE_STATEMENTS:
-    /// A write transaction on SQLite is the only one, so there is nothing to lock.
-    LOCK_AND_LIST_SQLITE = list_agents!();
-}
-
-statements! { POSTGRES_STATEMENTS:
-    /// The lock of an UPDATE that changes no key.
-    LOCK_AND_LIST_POSTGRES = concat!(list_agents!(), " FOR NO KEY UPDATE");
-    LOCK_UNLOCKED_POSTGRES = concat!(list_agents!(), " FOR NO KEY UPDATE SKIP LOCKED");
-}
-
-const EXISTING: RowListStatement = RowListStatement { sql: LIST_EXISTING, row: agent!() };
-const SEEN: RowListStatement = RowListStatement { sql: SET_LAST_SEEN, row: agent_and_service!() };
 
 /// Inserts a new agent. Returns false if there is an agent with the same registration, see [`find_by_registration`].
 pub async fn insert(conn: &mut Conn, agent: &Agent) -> Result<bool, StoreError> {
@@ -282,50 +243,15 @@ pub async fn lock(conn: &mut Conn, id: AgentId) -> Result<bool, StoreError> {
     Ok(sqlx::query(LOCK_AGENT).bind(id.to_string()).execute(conn).await?.rows_affected() == 1)
 }
 
-/// Locks the rows of those agents that are not deleted until the transaction ends, and returns the agents as no other transaction can
-/// change them meanwhile. Either waits for agents that another transaction has locked, or leaves them out.
-pub async fn lock_and_list(conn: &mut Conn, ids: &[AgentId], waits: bool) -> Result<Vec<Agent>, StoreError> {
-    let sql = match (conn.is_postgres(), waits) {
-        (false, _) => LOCK_AND_LIST_SQLITE,
-        (true, true) => LOCK_AND_LIST_POSTGRES,
-        (true, false) => LOCK_UNLOCKED_POSTGRES,
-    };
-    let statement = RowListStatement { sql, row: agent!() };
-    let rows = statement.fetch_all(conn, &[], ids.iter().map(|id| [id.to_string().into()])).await?;
-    rows.iter().map(agent_from_row).collect()
-}
-
-/// Returns those of several agents that exist.
-pub async fn list_existing(conn: &mut Conn, agents: &[AgentId]) -> Result<Vec<AgentId>, StoreError> {
-    let rows = EXISTING.fetch_all(conn, &[], agents.iter().map(|agent| [agent.to_string().into()])).await?;
-    rows.iter().map(|row| row::parse(row, "id")).collect()
-}
-
-/// The statements with several rows, for the conformance tests.
-#[cfg(test)]
-pub(super) fn dynamic_statements() -> Vec<String> {
-    [EXISTING, SEEN].map(RowListStatement::texts).concat()
-}
-
-/// The statements of PostgreSQL with several rows, for the conformance tests.
-#[cfg(test)]
-pub(super) fn dynamic_statements_of_postgres() -> Vec<String> {
-    [LOCK_AND_LIST_POSTGRES, LOCK_UNLOCKED_POSTGRES]
-        .map(|sql| RowListStatement { sql, row: agent!() })
-        .map(RowListStatement::texts)
-        .concat()
-}
-
-/// Sets the time at which agents last authenticated and, of those that logged in for a service, the service.
+/// Sets the time at which an agent last authenticated, and the service of its last login.
 pub async fn set_last_seen(
     conn: &mut Conn,
-    seen: &[(AgentId, Option<ServiceId>)],
+    id: AgentId,
+    service: Option<ServiceId>,
     now: Timestamp,
 ) -> Result<(), StoreError> {
-    let row = |(agent, service): &(AgentId, Option<ServiceId>)| {
-        [agent.to_string().into(), service.map(|service| service.to_string()).into()]
-    };
-    SEEN.execute(conn, &[now.micros().into()], seen.iter().map(row)).await?;
+    let query = sqlx::query(SET_LAST_SEEN).bind(now.micros()).bind(service.map(|service| service.to_string()));
+    query.bind(id.to_string()).execute(conn).await?;
     Ok(())
 }
 
@@ -388,7 +314,7 @@ fn state_from_row(row: &AnyRow) -> Result<AgentState, StoreError> {
     Ok(AgentState { agent: row::parse(row, "id")?, trust: trust_from_row(row)?, status })
 }
 
-fn status_from_row(row: &AnyRow) -> Result<AgentStatus, StoreError> {
+pub(super) fn status_from_row(row: &AnyRow) -> Result<AgentStatus, StoreError> {
     parse_status(&row::get::<String>(row, "status")?).ok_or(StoreError::Corrupt("status"))
 }
 
@@ -396,7 +322,7 @@ fn cutoff_from_row(row: &AnyRow) -> Result<Revision, StoreError> {
     row::get(row, "cutoff").map(Revision::new)
 }
 
-fn trust_from_row(row: &AnyRow) -> Result<TrustScore, StoreError> {
+pub(super) fn trust_from_row(row: &AnyRow) -> Result<TrustScore, StoreError> {
     TrustScore::from_hundredths(row::get(row, "trust")?).map_err(|_| StoreError::Corrupt("trust"))
 }
 

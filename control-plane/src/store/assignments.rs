@@ -1,51 +1,15 @@
 //! Role assignments: the roles that agents hold, with an optional expiry. Queries treat an expired assignment as absent.
 
-use super::{
-    Conn, StoreError, retention, row,
-    row_lists::{Parameter, RowListStatement},
-    statements::statements,
-};
+use super::{Conn, StoreError, retention, row, row_lists::RowListStatement, statements::statements};
 use crate::domain::{role::Assignment, text::ManagedBy, webhook::event::RevocationReason};
 use countersign_identity::{AgentId, RoleGrant, RoleId, RoleName, ServiceId, Timestamp};
 use sqlx::any::AnyRow;
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
 /// The condition that the role of an assignment is not deleted. Background work removes the assignments of a deleted role later.
 macro_rules! is_of_live_role {
     () => {
         "NOT EXISTS (SELECT 1 FROM roles r WHERE r.id = assignments.role_id AND r.deleted_at IS NOT NULL)"
-    };
-}
-
-/// The condition that the role of an assignment and its service are not deleted.
-macro_rules! is_live {
-    () => {
-        concat!(
-            "EXISTS (SELECT 1 FROM services s WHERE s.id = assignments.service_id AND s.deleted_at IS NULL) AND ",
-            is_of_live_role!()
-        )
-    };
-}
-
-/// The parameters of an assignment in [`UPSERT_ASSIGNMENTS`].
-macro_rules! assignment_row {
-    () => {
-        "(CAST($1 AS TEXT), CAST($2 AS TEXT), CAST($3 AS TEXT), CAST($4 AS BIGINT), CAST($5 AS BIGINT), \
-         CAST($6 AS TEXT))"
-    };
-}
-
-/// The parameters of the agent and the role of an assignment, which follow one other parameter of the statement.
-macro_rules! agent_and_role {
-    () => {
-        "(CAST($2 AS TEXT), CAST($3 AS TEXT))"
-    };
-}
-
-/// The parameters of an agent and the service of its last login in [`FIND_DEFAULT_SERVICES`].
-macro_rules! agent_and_last_service {
-    () => {
-        "(CAST($2 AS TEXT), CAST($3 AS TEXT))"
     };
 }
 
@@ -59,24 +23,18 @@ macro_rules! agent {
 statements! { STATEMENTS:
     /// If the existing assignment of a role has expired, `assigned_at` is set to the time of the new assignment, and `managed_by` is that
     /// of the new one.
-    UPSERT_ASSIGNMENTS = concat!(
-        "INSERT INTO assignments (agent_id, role_id, service_id, assigned_at, expires_at, managed_by) \
-         SELECT column1, column2, column3, column4, column5, column6 FROM (VALUES ", assignment_row!(), ") AS v WHERE column1 <> '' \
-         ON CONFLICT (agent_id, role_id) DO UPDATE SET expires_at = excluded.expires_at, expiry_reported_at = NULL, assigned_at = \
+    UPSERT_ASSIGNMENT = "INSERT INTO assignments (agent_id, role_id, service_id, assigned_at, expires_at, managed_by) \
+         VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (agent_id, role_id) DO UPDATE SET \
+         expires_at = excluded.expires_at, expiry_reported_at = NULL, assigned_at = \
          CASE WHEN assignments.expires_at <= excluded.assigned_at THEN excluded.assigned_at ELSE assignments.assigned_at END, \
          managed_by = CASE WHEN assignments.expires_at <= excluded.assigned_at THEN excluded.managed_by \
-         ELSE COALESCE(excluded.managed_by, assignments.managed_by) END"
-    );
+         ELSE COALESCE(excluded.managed_by, assignments.managed_by) END";
     /// With the expression, no database uses the index of the service, which may have many assignments.
-    DELETE_ASSIGNMENTS = concat!(
-        "DELETE FROM assignments WHERE service_id || '' = $1 AND (agent_id, role_id) IN (VALUES ", agent_and_role!(), ") \
-         RETURNING agent_id, role_id, expires_at, expiry_reported_at"
-    );
+    DELETE_ASSIGNMENT = "DELETE FROM assignments WHERE agent_id = $1 AND role_id = $2 AND service_id || '' = $3 \
+         RETURNING expires_at, expiry_reported_at";
     /// Without the unary plus, a database could use the index of the expiries of all services.
-    MARK_EXPIRIES_REPORTED = concat!(
-        "UPDATE assignments SET expiry_reported_at = $1 WHERE (agent_id, role_id) IN (VALUES ", agent_and_role!(), ") \
-         AND +expires_at <= $1 AND +expiry_reported_at IS NULL RETURNING agent_id, role_id, expires_at"
-    );
+    MARK_EXPIRY_REPORTED = "UPDATE assignments SET expiry_reported_at = $1 WHERE agent_id = $2 AND role_id = $3 \
+         AND +expires_at <= $1 AND +expiry_reported_at IS NULL RETURNING expires_at";
     ANY_UNREPORTED_EXPIRY = "SELECT 1 AS ended FROM assignments WHERE expires_at <= $1 AND expiry_reported_at IS NULL LIMIT 1";
     /// The UPDATE repeats the conditions of its inner SELECT, because another transaction may extend an assignment between the
     /// SELECT and the UPDATE.
@@ -99,25 +57,9 @@ statements! { STATEMENTS:
         "SELECT agent_id, role_id, expires_at, managed_by FROM assignments WHERE service_id = $1 \
          AND (expires_at IS NULL OR expires_at > $2) AND agent_id IN (", agent!(), ") AND ", is_of_live_role!(), " ORDER BY role_id"
     );
-    /// The service `column2` if the agent holds a role there, else the only service at which it holds a role. Two rows show that no
-    /// service is the only one.
-    FIND_DEFAULT_SERVICES = concat!(
-        "SELECT column1 AS agent_id, COALESCE((SELECT service_id FROM assignments WHERE agent_id = column1 AND service_id = column2 \
-         AND (expires_at IS NULL OR expires_at > $1) AND ", is_live!(), " LIMIT 1), \
-         (SELECT CASE WHEN COUNT(*) = 1 THEN MIN(service_id) END FROM (SELECT DISTINCT service_id FROM assignments \
-         WHERE agent_id = column1 AND (expires_at IS NULL OR expires_at > $1) AND ", is_live!(), " LIMIT 2) services)) AS service_id \
-         FROM (VALUES ", agent_and_last_service!(), ") AS v WHERE column1 <> ''"
-    );
 }
 
-const UPSERT: RowListStatement = RowListStatement { sql: UPSERT_ASSIGNMENTS, row: assignment_row!() };
-const DELETE: RowListStatement = RowListStatement { sql: DELETE_ASSIGNMENTS, row: agent_and_role!() };
-const MARK_REPORTED: RowListStatement = RowListStatement { sql: MARK_EXPIRIES_REPORTED, row: agent_and_role!() };
-const FIND_DEFAULTS: RowListStatement = RowListStatement { sql: FIND_DEFAULT_SERVICES, row: agent_and_last_service!() };
 const LIST_GRANTS: RowListStatement = RowListStatement { sql: LIST_ACTIVE_GRANTS_OF_AGENTS, row: agent!() };
-
-/// The agent and the role of an assignment, which identify it.
-pub type AgentAndRole = (AgentId, RoleId);
 
 /// An assignment that has expired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -141,55 +83,45 @@ pub struct RemovedAssignment {
     pub expiry_reported: bool,
 }
 
-/// Assigns roles, or replaces the expiry of existing assignments. An assignment must not occur twice.
-pub async fn upsert(conn: &mut Conn, assignments: &[Assignment]) -> Result<(), StoreError> {
-    let row = |assignment: &Assignment| -> [Parameter; 6] {
-        let Assignment { agent, role, service, assigned_at, expires_at, managed_by } = assignment;
-        [
-            agent.to_string().into(),
-            role.to_string().into(),
-            service.to_string().into(),
-            assigned_at.micros().into(),
-            expires_at.map(Timestamp::micros).into(),
-            managed_by.as_ref().map(ToString::to_string).into(),
-        ]
-    };
-    UPSERT.execute(conn, &[], assignments.iter().map(row)).await?;
+/// Assigns a role, or replaces the expiry of the existing assignment.
+pub async fn upsert(conn: &mut Conn, assignment: &Assignment) -> Result<(), StoreError> {
+    let query = sqlx::query(UPSERT_ASSIGNMENT)
+        .bind(assignment.agent.to_string())
+        .bind(assignment.role.to_string())
+        .bind(assignment.service.to_string())
+        .bind(assignment.assigned_at.micros())
+        .bind(assignment.expires_at.map(Timestamp::micros))
+        .bind(assignment.managed_by.as_ref().map(ManagedBy::to_string));
+    query.execute(conn).await?;
     Ok(())
 }
 
-/// Removes assignments of roles of a service, expired or not. Returns those that existed.
+/// Removes the assignment of a role of a service, expired or not. Returns `None` if there was none.
 pub async fn remove(
     conn: &mut Conn,
     service: ServiceId,
-    assignments: &[AgentAndRole],
-) -> Result<Vec<(AgentAndRole, RemovedAssignment)>, StoreError> {
-    let removed_from_row = |row: &AnyRow| {
-        let expires_at = row::optional_timestamp(row, "expires_at")?;
-        let expiry_reported = row::optional_timestamp(row, "expiry_reported_at")?.is_some();
-        Ok((agent_and_role_from_row(row)?, RemovedAssignment { expires_at, expiry_reported }))
+    agent: AgentId,
+    role: RoleId,
+) -> Result<Option<RemovedAssignment>, StoreError> {
+    let query = sqlx::query(DELETE_ASSIGNMENT).bind(agent.to_string()).bind(role.to_string()).bind(service.to_string());
+    let removed_from_row = |row: AnyRow| {
+        let expires_at = row::optional_timestamp(&row, "expires_at")?;
+        let expiry_reported = row::optional_timestamp(&row, "expiry_reported_at")?.is_some();
+        Ok(RemovedAssignment { expires_at, expiry_reported })
     };
-    let rows = DELETE.fetch_all(conn, &[service.to_string().into()], agents_and_roles(assignments)).await?;
-    rows.iter().map(removed_from_row).collect()
+    query.fetch_optional(conn).await?.map(removed_from_row).transpose()
 }
 
-/// Marks the expiries of assignments as reported to webhooks. Returns each assignment that has expired and was not marked as reported
-/// before, with its expiry.
-pub async fn mark_expiries_reported(
+/// Marks the expiry of an assignment as reported to webhooks. Returns the expiry if the assignment has expired and was not marked
+/// before.
+pub async fn mark_expiry_reported(
     conn: &mut Conn,
-    assignments: &[AgentAndRole],
+    agent: AgentId,
+    role: RoleId,
     now: Timestamp,
-) -> Result<Vec<(AgentAndRole, Timestamp)>, StoreError> {
-    let rows = MARK_REPORTED.fetch_all(conn, &[now.micros().into()], agents_and_roles(assignments)).await?;
-    rows.iter().map(|row| Ok((agent_and_role_from_row(row)?, row::timestamp(row, "expires_at")?))).collect()
-}
-
-fn agents_and_roles(assignments: &[AgentAndRole]) -> impl Iterator<Item = [Parameter; 2]> {
-    assignments.iter().map(|(agent, role)| [agent.to_string().into(), role.to_string().into()])
-}
-
-fn agent_and_role_from_row(row: &AnyRow) -> Result<AgentAndRole, StoreError> {
-    Ok((row::parse(row, "agent_id")?, row::parse(row, "role_id")?))
+) -> Result<Option<Timestamp>, StoreError> {
+    let query = sqlx::query(MARK_EXPIRY_REPORTED).bind(now.micros()).bind(agent.to_string()).bind(role.to_string());
+    query.fetch_optional(conn).await?.map(|row| row::timestamp(&row, "expires_at")).transpose()
 }
 
 /// The end of a role assignment, for a webhook event.
@@ -285,27 +217,7 @@ pub async fn list_active_grants_of_agents(
 /// The statements with several rows, for the conformance tests.
 #[cfg(test)]
 pub(super) fn dynamic_statements() -> Vec<String> {
-    [UPSERT, DELETE, MARK_REPORTED, LIST_GRANTS, FIND_DEFAULTS].into_iter().flat_map(RowListStatement::texts).collect()
-}
-
-/// Finds the default services of agents: the service of the last login if the agent holds a role there, else the only service at which
-/// it holds a role.
-pub async fn find_default_services(
-    conn: &mut Conn,
-    agents: &[(AgentId, Option<ServiceId>)],
-    now: Timestamp,
-) -> Result<BTreeMap<AgentId, ServiceId>, StoreError> {
-    let row = |(agent, last): &(AgentId, Option<ServiceId>)| {
-        [agent.to_string().into(), last.map(|last| last.to_string()).into()]
-    };
-    let rows = FIND_DEFAULTS.fetch_all(conn, &[now.micros().into()], agents.iter().map(row)).await?;
-    let mut defaults = BTreeMap::new();
-    for row in &rows {
-        if let Some(service) = row::parse_optional(row, "service_id")? {
-            defaults.insert(row::parse(row, "agent_id")?, service);
-        }
-    }
-    Ok(defaults)
+    LIST_GRANTS.texts()
 }
 
 fn grant_from_row(row: &AnyRow) -> Result<RoleGrant, StoreError> {

@@ -63,7 +63,7 @@ statements! { STATEMENTS:
     ANY_CHAIN = "SELECT chain FROM audit_heads WHERE length <> 0 UNION ALL SELECT chain FROM audit_entries LIMIT 1";
     SERVICES_WITHOUT_CHAIN =
         "SELECT id FROM services WHERE id NOT IN (SELECT chain FROM audit_heads) ORDER BY id";
-    NEWEST_ENTRY_TIME = "SELECT MAX(at) AS at FROM audit_entries";
+    NEWEST_ENTRY_TIME = "SELECT MAX(at + 0) AS at FROM audit_entries";
     LIST_CHAINS = "SELECT $1 AS chain UNION SELECT id FROM services UNION SELECT chain FROM audit_heads \
          UNION SELECT DISTINCT chain FROM audit_entries ORDER BY 1";
     LIST_NEXT_ENTRIES = concat!(

@@ -147,11 +147,6 @@ impl Conn {
         Ok((conn, pending))
     }
 
-    /// Whether the database is PostgreSQL. Few statements differ.
-    pub fn is_postgres(&mut self) -> bool {
-        self.access.as_mut().is_some_and(|access| access.connection().backend_name() == "PostgreSQL")
-    }
-
     /// Acquires a connection for one statement, which is a transaction of its own.
     pub async fn acquire(
         pool: &ConnectionPool,

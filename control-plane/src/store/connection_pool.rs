@@ -1,33 +1,53 @@
-//! A pool that counts the connections in use, and the failures to get one.
+//! A pool that keeps its connections, and counts the failures to get one.
 //!
-//! The size of the pool of sqlx includes the connections that it is opening, so that it cannot tell a pool in use from a database
-//! that does not respond.
+//! The pool of sqlx sends a message to the database before and after each use of a connection, and a login would wait for as many
+//! such messages as for its statements. So it only opens and closes connections here. It also counts those that it is opening
+//! as used, so that it cannot tell a pool in use from a database that does not respond.
 
-use super::conn::timeout_error;
+use super::conn::{deadline_after, has_passed, timeout_error};
 use crate::metrics::{PoolStatus, TransactionKind};
-use sqlx::{Any, AnyConnection, AnyPool, any::AnyConnectOptions, pool::PoolConnection};
+use sqlx::{Any, AnyConnection, AnyPool, Connection as _, any::AnyConnectOptions, pool::PoolConnection};
 use std::{
     ops::{Add, Deref, DerefMut},
     sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
+    time::Duration,
 };
-use tokio::time::{Instant, timeout_at};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::{Instant, timeout, timeout_at},
+};
+
+/// A connection that nobody has used for so long is tested before it is used: the database may have been restarted.
+const TEST_AFTER: Duration = Duration::from_secs(1);
+
+/// Maximum duration of a test. A connection that does not answer is closed.
+const TEST_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// A pool of connections to the database.
 #[derive(Debug, Clone)]
 pub struct ConnectionPool {
     pool: AnyPool,
-    usage: Arc<Usage>,
+    /// One permit for each connection. Whoever waits longest gets the next one.
+    permits: Arc<Semaphore>,
+    shared: Arc<Shared>,
 }
 
 #[derive(Debug, Default)]
-struct Usage {
-    in_use: AtomicU32,
+struct Shared {
+    /// The connections that nobody uses, each with the time at which it must be tested. The last one was used last.
+    idle: Mutex<Vec<(PoolConnection<Any>, Instant)>>,
     failures: AtomicU64,
     /// Whether the last attempt to get a connection failed.
     is_failing: AtomicBool,
+}
+
+impl Shared {
+    fn idle(&self) -> MutexGuard<'_, Vec<(PoolConnection<Any>, Instant)>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// The failures to get a connection.
@@ -47,65 +67,73 @@ impl Add for ConnectionFailures {
     }
 }
 
-/// A connection of a pool, counted as in use until it is dropped.
+/// A connection of a pool, which gets it back when it is dropped.
 #[derive(Debug)]
 pub struct PooledConnection {
-    // Declared first, so that the connection is dropped first.
-    connection: PoolConnection<Any>,
-    _counted: CountedUse,
-}
-
-#[derive(Debug)]
-struct CountedUse(Arc<Usage>);
-
-impl CountedUse {
-    fn begin(usage: &Arc<Usage>) -> Self {
-        usage.in_use.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::clone(usage))
-    }
-}
-
-impl Drop for CountedUse {
-    fn drop(&mut self) {
-        self.0.in_use.fetch_sub(1, Ordering::Relaxed);
-    }
+    /// `None` only while it is dropped.
+    connection: Option<PoolConnection<Any>>,
+    is_reusable: bool,
+    shared: Arc<Shared>,
+    /// Returned after the connection.
+    _permit: OwnedSemaphorePermit,
 }
 
 impl ConnectionPool {
     /// The pool without connections in use.
     pub fn new(pool: AnyPool) -> Self {
-        Self { pool, usage: Arc::default() }
+        let permits = Semaphore::new(max_connections(&pool) as usize);
+        Self { pool, permits: Arc::new(permits), shared: Arc::default() }
     }
 
     /// Waits for a connection until the deadline.
     pub async fn acquire(&self, deadline: Instant) -> Result<PooledConnection, sqlx::Error> {
-        let acquired = timeout_at(deadline, self.pool.acquire()).await.unwrap_or_else(|_| Err(timeout_error()));
+        let acquired = timeout_at(deadline, self.acquire_tested()).await.unwrap_or_else(|_| Err(timeout_error()));
         let connection = acquired.map_err(|error| self.record_failure(error))?;
-        self.usage.is_failing.store(false, Ordering::Relaxed);
-        Ok(PooledConnection { connection, _counted: CountedUse::begin(&self.usage) })
+        self.shared.is_failing.store(false, Ordering::Relaxed);
+        Ok(connection)
+    }
+
+    async fn acquire_tested(&self) -> Result<PooledConnection, sqlx::Error> {
+        let permit = self.permits.clone().acquire_owned().await.map_err(|_| sqlx::Error::PoolClosed)?;
+        let connection = match self.find_idle().await {
+            Some(connection) => connection,
+            None => Box::pin(self.pool.acquire()).await?,
+        };
+        let (connection, shared) = (Some(connection), Arc::clone(&self.shared));
+        Ok(PooledConnection { connection, is_reusable: true, shared, _permit: permit })
+    }
+
+    /// Takes the connection that was used last. Closes those that fail a test.
+    async fn find_idle(&self) -> Option<PoolConnection<Any>> {
+        loop {
+            let (mut connection, test_from) = self.shared.idle().pop()?;
+            if !has_passed(test_from) || matches!(timeout(TEST_TIMEOUT, Box::pin(connection.ping())).await, Ok(Ok(())))
+            {
+                return Some(connection);
+            }
+            connection.close_on_drop();
+        }
     }
 
     /// Counts a failure to get a connection.
     pub fn record_failure(&self, error: sqlx::Error) -> sqlx::Error {
-        self.usage.is_failing.store(true, Ordering::Relaxed);
-        self.usage.failures.fetch_add(1, Ordering::Relaxed);
+        self.shared.is_failing.store(true, Ordering::Relaxed);
+        self.shared.failures.fetch_add(1, Ordering::Relaxed);
         error
     }
 
     /// The failures of [`Self::acquire`].
     pub fn failures(&self) -> ConnectionFailures {
-        let Usage { in_use: _, failures, is_failing } = &*self.usage;
+        let Shared { idle: _, failures, is_failing } = &*self.shared;
         ConnectionFailures { count: failures.load(Ordering::Relaxed), is_failing: is_failing.load(Ordering::Relaxed) }
     }
 
     /// The numbers of connections.
     pub fn status(&self, kind: TransactionKind) -> PoolStatus {
-        PoolStatus {
-            kind,
-            in_use: self.usage.in_use.load(Ordering::Relaxed),
-            idle: u32::try_from(self.pool.num_idle()).unwrap_or(u32::MAX),
-            max: self.pool.options().get_max_connections(),
-        }
+        let max = max_connections(&self.pool);
+        let free = u32::try_from(self.permits.available_permits()).unwrap_or(max);
+        let idle = u32::try_from(self.shared.idle().len()).unwrap_or(max);
+        PoolStatus { kind, in_use: max.saturating_sub(free), idle, max }
     }
 
     /// How the pool opens connections.
@@ -115,27 +143,48 @@ impl ConnectionPool {
 
     /// Waits for the connections in use, and closes all connections.
     pub async fn close(&self) {
+        let all = self.permits.acquire_many(max_connections(&self.pool)).await;
+        self.permits.close();
+        drop(all);
+        self.shared.idle().clear();
         self.pool.close().await;
     }
 }
 
+fn max_connections(pool: &AnyPool) -> u32 {
+    pool.options().get_max_connections()
+}
+
 impl PooledConnection {
     /// Closes the connection when it is dropped, instead of returning it to the pool.
-    pub fn close_on_drop(&mut self) {
-        self.connection.close_on_drop();
+    pub const fn close_on_drop(&mut self) {
+        self.is_reusable = false;
+    }
+}
+
+impl Drop for PooledConnection {
+    fn drop(&mut self) {
+        let Some(mut connection) = self.connection.take() else { return };
+        if self.is_reusable {
+            self.shared.idle().push((connection, deadline_after(TEST_AFTER)));
+        } else {
+            connection.close_on_drop();
+        }
     }
 }
 
 impl Deref for PooledConnection {
     type Target = AnyConnection;
 
+    #[expect(clippy::expect_used, reason = "`connection` is `None` only while it is dropped")]
     fn deref(&self) -> &AnyConnection {
-        &self.connection
+        self.connection.as_ref().expect("the connection is there until it is dropped")
     }
 }
 
 impl DerefMut for PooledConnection {
+    #[expect(clippy::expect_used, reason = "`connection` is `None` only while it is dropped")]
     fn deref_mut(&mut self) -> &mut AnyConnection {
-        &mut self.connection
+        self.connection.as_mut().expect("the connection is there until it is dropped")
     }
 }

@@ -1,6 +1,6 @@
 //! The table of departures (the services that the owner of an agent has left), and the services that an agent has to do with.
 
-use super::{Conn, StoreError, row, row_lists::RowListStatement, statements::statements};
+use super::{Conn, StoreError, row, statements::statements};
 use crate::domain::{
     agent::ServiceOfAgent,
     page::{ItemCount, ListPage, MAX_SEARCHED_ROWS, Page},
@@ -40,19 +40,11 @@ macro_rules! end_of_search {
     };
 }
 
-/// The parameter of an agent in [`LIST_DEPARTED`].
-macro_rules! agent {
-    () => {
-        "$2"
-    };
-}
-
 statements! { STATEMENTS:
     INSERT_DEPARTURE = "INSERT INTO agent_departures (agent_id, service_id, left_at, held_role) VALUES ($1, $2, $3, $4) \
          ON CONFLICT (agent_id, service_id) DO NOTHING";
     DELETE_DEPARTURE = "DELETE FROM agent_departures WHERE agent_id = $1 AND service_id = $2";
-    LIST_DEPARTED =
-        concat!("SELECT agent_id FROM agent_departures WHERE service_id = $1 AND agent_id IN (", agent!(), ")");
+    FIND_DEPARTURE = "SELECT left_at FROM agent_departures WHERE agent_id = $1 AND service_id = $2";
     END_OF_ASSIGNMENTS = end_of_search!("assignments");
     END_OF_DEPARTURES = end_of_search!("agent_departures");
     COUNT_SERVICES_OF_AGENT = concat!("SELECT CAST(COUNT(*) AS BIGINT) AS total FROM ", services_of_agent!());
@@ -64,8 +56,6 @@ statements! { STATEMENTS:
          WHERE a.agent_id = $1 AND (a.expires_at IS NULL OR a.expires_at > $2) AND r.deleted_at IS NULL \
          AND a.service_id >= $3 AND a.service_id <= $4 ORDER BY a.service_id, r.name";
 }
-
-const DEPARTED: RowListStatement = RowListStatement { sql: LIST_DEPARTED, row: agent!() };
 
 /// Records that the owner of an agent leaves a service, and whether the agent held a role there. Returns false if the owner has
 /// already left it.
@@ -86,21 +76,10 @@ pub async fn delete(conn: &mut Conn, agent: AgentId, service: ServiceId) -> Resu
     Ok(query.execute(conn).await?.rows_affected() == 1)
 }
 
-/// Returns those of several agents whose owners have left a service.
-pub async fn list_departed(
-    conn: &mut Conn,
-    service: ServiceId,
-    agents: &[AgentId],
-) -> Result<Vec<AgentId>, StoreError> {
-    let agents = agents.iter().map(|agent| [agent.to_string().into()]);
-    let rows = DEPARTED.fetch_all(conn, &[service.to_string().into()], agents).await?;
-    rows.iter().map(|row| row::parse(row, "agent_id")).collect()
-}
-
-/// The statements with several rows, for the conformance tests.
-#[cfg(test)]
-pub(super) fn dynamic_statements() -> Vec<String> {
-    DEPARTED.texts()
+/// Whether the owner of an agent has left a service.
+pub async fn contains(conn: &mut Conn, agent: AgentId, service: ServiceId) -> Result<bool, StoreError> {
+    let query = sqlx::query(FIND_DEPARTURE).bind(agent.to_string()).bind(service.to_string());
+    Ok(query.fetch_optional(conn).await?.is_some())
 }
 
 /// Lists the services at which an agent holds a role, and those that its owner has left, newest first. Anyone can assign roles to

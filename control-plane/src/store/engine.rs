@@ -14,7 +14,7 @@ use super::{
     transaction_timer::TransactionTimer,
 };
 use crate::{
-    domain::{audit::keys::AuditKeyRing, housekeeping::Pace},
+    domain::audit::keys::AuditKeyRing,
     metrics::{PoolStatus, StoreMetrics, TransactionKind, TransactionOutcome},
 };
 use countersign_identity::{Revision, Timestamp};
@@ -301,6 +301,40 @@ impl Store {
         }
     }
 
+    /// Whether other transactions can write at the same time. If not, a transaction needs no lock, and messages cost little.
+    pub const fn has_concurrent_writers(&self) -> bool {
+        matches!(self.engine, Engine::Postgres)
+    }
+
+    /// Runs one statement that writes nothing unless what it depends on is unchanged, and that returns whether it has written. It is
+    /// a transaction of its own, and announces nothing to sidecars or webhook targets.
+    pub async fn write_if_unchanged(
+        &self,
+        statement: impl AsyncFnOnce(&mut Conn) -> Result<bool, StoreError>,
+    ) -> Result<bool, StoreError> {
+        let mut timer = self.start_timer(TransactionKind::Write);
+        let acquired = Conn::acquire(&self.writer, self.deadline(), &timer).await;
+        let mut conn = acquired.inspect_err(|_| self.signals.writable.store(false, Ordering::Relaxed))?;
+        match statement(&mut conn).await {
+            Ok(has_written) => {
+                timer.set_outcome(if has_written { TransactionOutcome::Committed } else { TransactionOutcome::Rerun });
+                self.signals.writable.fetch_or(has_written, Ordering::Relaxed);
+                Ok(has_written)
+            }
+            Err(error) if error.is_transient() => {
+                timer.set_outcome(TransactionOutcome::Rerun);
+                Ok(false)
+            }
+            Err(error) => {
+                if error.is_unwritable() {
+                    timer.set_outcome(TransactionOutcome::Unwritable);
+                    self.signals.writable.store(false, Ordering::Relaxed);
+                }
+                Err(error)
+            }
+        }
+    }
+
     fn start_timer(&self, kind: TransactionKind) -> TransactionTimer {
         TransactionTimer::start(self.engine_name(), kind, &self.clock, &self.metrics)
     }
@@ -355,14 +389,6 @@ impl Store {
         match self.engine {
             Engine::Sqlite => "sqlite",
             Engine::Postgres => "postgresql",
-        }
-    }
-
-    /// How much of the database background work uses.
-    pub const fn pace(&self) -> Pace {
-        match self.engine {
-            Engine::Sqlite => Pace::ONE_WRITER,
-            Engine::Postgres => Pace::MANY_WRITERS,
         }
     }
 

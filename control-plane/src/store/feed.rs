@@ -55,11 +55,11 @@ statements! { STATEMENTS:
          CAST($4 AS TEXT), service_id, CAST($5 AS BIGINT), ", agent_state!("$4"),
         " FROM token_audiences WHERE agent_id = $4 AND expires_at > $6"
     );
-    /// The audiences of the session's live tokens are the recipients. A session that was refreshed often is not read as a whole.
+    /// The audiences of the session's live tokens are the recipients.
     INSERT_SESSION_CHANGES = "INSERT INTO changes (revision, position, facet, subject, recipient, recorded_at) \
-         SELECT CAST($1 AS BIGINT), CAST($2 AS BIGINT) + ROW_NUMBER() OVER (ORDER BY audience) - 1, CAST($3 AS TEXT), \
-         CAST($4 AS TEXT), audience, CAST($5 AS BIGINT) FROM (SELECT DISTINCT audience FROM refresh_tokens \
-         WHERE session_id = $4 AND access_expires_at > $6) audiences";
+         SELECT CAST($1 AS BIGINT), CAST($2 AS BIGINT) + ROW_NUMBER() OVER (ORDER BY t.service_id) - 1, CAST($3 AS TEXT), \
+         CAST($4 AS TEXT), t.service_id, CAST($5 AS BIGINT) FROM sessions s JOIN token_audiences t ON t.agent_id = s.agent_id \
+         WHERE s.id = $4 AND t.expires_at > $6 AND ',' || s.audiences || ',' LIKE '%,' || t.service_id || ',%'";
     HAS_CHANGES_AT = "SELECT 1 AS known FROM changes WHERE revision = $1 AND revision > $2 LIMIT 1";
     SETTINGS_CHANGED = "SELECT 1 AS changed FROM changes WHERE facet = 'settings' AND recipient = $1 AND revision > $2 LIMIT 1";
     TOKEN_IS_REVOKED = "SELECT 1 AS revoked FROM changes WHERE facet = 'token' AND subject = $1 LIMIT 1";

@@ -6,44 +6,21 @@
 //! becomes the default service of an agent, but not known to it. An unbound token makes no relation, because each service that
 //! receives it can present it at other services.
 
-use super::{
-    Conn, StoreError, retention, row,
-    row_lists::{Parameter, RowListStatement},
-    statements::statements,
-};
+use super::{Conn, StoreError, retention, row, statements::statements};
 use countersign_identity::{AgentId, ServiceId, Timestamp};
 use std::time::Duration;
 
 /// Time for which an agent stays known to a service after the latest contact.
 pub const KNOWN_FOR: Duration = Duration::from_hours(90 * 24);
 
-/// The parameters of the agent and the service of a contact in [`UPSERT_CONTACTS`].
-macro_rules! contact_row {
-    () => {
-        "(CAST($2 AS TEXT), CAST($3 AS TEXT))"
-    };
-}
-
-/// The parameters of the agent and the service of a relation in [`EXTEND_RELATIONS`].
-macro_rules! relation_row {
-    () => {
-        "(CAST($3 AS TEXT), CAST($4 AS TEXT))"
-    };
-}
+/// A contact is recorded only if the recorded one is older, so that most logins and verifications write nothing.
+pub const CONTACT_PRECISION: Duration = Duration::from_hours(24);
 
 statements! { STATEMENTS:
     /// The time of a contact never goes back, because the clocks of replicas differ.
-    UPSERT_CONTACTS = concat!(
-        "INSERT INTO known_agents (agent_id, service_id, contacted_at) \
-         SELECT column1, column2, CAST($1 AS BIGINT) FROM (VALUES ", contact_row!(), ") AS v WHERE column1 <> '' \
+    UPSERT_CONTACT = "INSERT INTO known_agents (agent_id, service_id, contacted_at) VALUES ($1, $2, $3) \
          ON CONFLICT (agent_id, service_id) DO UPDATE SET contacted_at = excluded.contacted_at \
-         WHERE known_agents.contacted_at < excluded.contacted_at"
-    );
-    /// Without the unary plus, a database could use the index of the times of all contacts.
-    EXTEND_RELATIONS = concat!(
-        "UPDATE known_agents SET contacted_at = $1 WHERE (agent_id, service_id) IN (VALUES ", relation_row!(), ") \
-         AND +contacted_at > $2 AND +contacted_at < $1"
-    );
+         WHERE known_agents.contacted_at < excluded.contacted_at";
     FIND_CONTACT = "SELECT contacted_at FROM known_agents WHERE agent_id = $1 AND service_id = $2";
     OLDEST_CONTACT = "SELECT MIN(contacted_at) AS oldest FROM known_agents WHERE contacted_at >= $1";
     /// The DELETE repeats the condition of its inner SELECT, because another transaction may record a contact between the two.
@@ -53,38 +30,16 @@ statements! { STATEMENTS:
          ORDER BY contacted_at LIMIT $3 + 0) AND +contacted_at <= $2";
 }
 
-const UPSERT: RowListStatement = RowListStatement { sql: UPSERT_CONTACTS, row: contact_row!() };
-const EXTEND: RowListStatement = RowListStatement { sql: EXTEND_RELATIONS, row: relation_row!() };
-
-/// Records contacts between agents and services. From now on, the agents are known to the services for [`KNOWN_FOR`].
-pub async fn record_contacts(
+/// Records a contact between an agent and a service. From now on, the agent is known to the service for [`KNOWN_FOR`].
+pub async fn record_contact(
     conn: &mut Conn,
-    contacts: &[(AgentId, ServiceId)],
+    agent: AgentId,
+    service: ServiceId,
     now: Timestamp,
 ) -> Result<(), StoreError> {
-    UPSERT.execute(conn, &[now.micros().into()], contacts.iter().map(row_of)).await?;
+    let query = sqlx::query(UPSERT_CONTACT).bind(agent.to_string()).bind(service.to_string()).bind(now.micros());
+    query.execute(conn).await?;
     Ok(())
-}
-
-/// Records contacts, where the agent is known to the service.
-pub async fn extend_relations(
-    conn: &mut Conn,
-    contacts: &[(AgentId, ServiceId)],
-    now: Timestamp,
-) -> Result<(), StoreError> {
-    let times = [now.micros().into(), forgotten_until(now).micros().into()];
-    EXTEND.execute(conn, &times, contacts.iter().map(row_of)).await?;
-    Ok(())
-}
-
-fn row_of((agent, service): &(AgentId, ServiceId)) -> [Parameter; 2] {
-    [agent.to_string().into(), service.to_string().into()]
-}
-
-/// The statements with several rows, for the conformance tests.
-#[cfg(test)]
-pub(super) fn dynamic_statements() -> Vec<String> {
-    [UPSERT, EXTEND].map(RowListStatement::texts).concat()
 }
 
 /// Finds the time of the latest recorded contact between an agent and a service.

@@ -1,163 +1,272 @@
-//! What challenges, logins and the issue of tokens read, each with one statement for all requests that wait: an agent waits for every
-//! statement of its login.
+//! What challenges, logins and refreshes read and write, with as few statements as possible: an agent waits for each of them.
 
 use super::{
-    Conn, StoreError, agents, feed, row,
-    row_lists::{Parameter, RowListStatement},
+    Conn, StoreError, agents, feed, known_agents,
+    outbox::receives_event,
+    roles::{self, HeldRole},
+    row,
+    sessions::{self, session_columns},
     statements::statements,
-    token_audiences::audience_text,
+    token_audiences::{self, audience_text},
 };
-use crate::domain::agent::parse_status;
-use countersign_identity::{AgentId, AgentStatus, P256PublicKey, Revision, ServiceId, Timestamp};
-use sqlx::any::AnyRow;
-use std::collections::BTreeMap;
+use crate::domain::{
+    agent::status_text,
+    change::FeedPosition,
+    session::{RefreshToken, Session},
+    text::DisplayName,
+    webhook::event::EventKind,
+};
+use countersign_identity::{AgentId, AgentStatus, P256PublicKey, Revision, ServiceId, Timestamp, TrustScore};
+use sqlx::{
+    Any,
+    any::{AnyArguments, AnyRow},
+    query::Query,
+};
 
-/// The parameters of the number, the agent, the service and the challenge of a query in [`READ_FOR_LOGINS`].
-macro_rules! login_row {
+/// The condition that an assignment is live at `$3`: it has not expired, and neither its role nor its service is deleted.
+macro_rules! is_live {
     () => {
-        "(CAST($1 AS BIGINT), CAST($2 AS TEXT), CAST($3 AS TEXT), CAST($4 AS TEXT))"
+        "(expires_at IS NULL OR expires_at > $3) \
+         AND EXISTS (SELECT 1 FROM services s WHERE s.id = assignments.service_id AND s.deleted_at IS NULL) \
+         AND NOT EXISTS (SELECT 1 FROM roles d WHERE d.id = assignments.role_id AND d.deleted_at IS NOT NULL)"
     };
 }
 
-/// The parameters of an agent, the audience of its token and its challenge in [`READ_FOR_ISSUE`].
-macro_rules! issue_row {
-    () => {
-        "(CAST($4 AS TEXT), CAST($5 AS TEXT), CAST($6 AS TEXT))"
+/// Begins a statement that writes a session if the state of its agent (`$4` to `$6`) is the one that was read. It locks the row of the
+/// agent, so that other transactions see the audience of the token, see [`token_audiences`].
+macro_rules! with_unchanged_agent {
+    ($write:expr) => {
+        concat!(
+            "WITH agent AS (UPDATE agents SET last_seen_at = $1, last_service_id = $2 WHERE id = $3 AND deleted_at IS NULL \
+             AND status = $4 AND cutoff = $5 AND trust = $6 RETURNING id)",
+            $write
+        )
     };
 }
 
 statements! { STATEMENTS:
-    /// Deleted agents and services do not count. The number of a row that is not needed is 0.
-    READ_FOR_LOGINS = concat!(
-        "SELECT column1 AS number, (SELECT status FROM agents WHERE id = column2 AND deleted_at IS NULL) AS status, \
-         (SELECT public_key FROM agents WHERE id = column2 AND deleted_at IS NULL) AS public_key, \
-         CAST((SELECT COUNT(*) FROM services WHERE id = column3 AND deleted_at IS NULL) AS BIGINT) AS services, \
-         CAST((SELECT COUNT(*) FROM sessions WHERE challenge_id = column4) AS BIGINT) AS uses, ", feed::position_columns!(),
-        ", restored_at, d.master_key_fingerprint AS master_key FROM feed JOIN deployment d ON d.id = feed.id, (VALUES ", login_row!(),
-        ") AS v WHERE feed.id = 1 AND column1 > 0 ORDER BY column1"
+    /// The service of the last login if the agent holds a role there, else the only service at which it holds a role. Two rows show that
+    /// no service is the only one.
+    FIND_DEFAULT_SERVICE = concat!(
+        "SELECT COALESCE((SELECT service_id FROM assignments WHERE agent_id = $1 \
+         AND service_id = (SELECT last_service_id FROM agents WHERE id = $2) AND ", is_live!(), " LIMIT 1), \
+         (SELECT CASE WHEN COUNT(*) = 1 THEN MIN(service_id) END FROM (SELECT DISTINCT service_id FROM assignments \
+         WHERE agent_id = $1 AND ", is_live!(), " LIMIT 2) services)) AS service_id"
     );
-    /// Counts audiences and, for a login, sessions. Counts only up to the quotas `$2` and `$3`.
-    READ_FOR_ISSUE = concat!(
-        "SELECT column1 AS agent_id, CAST((SELECT COUNT(*) FROM (SELECT 1 AS one FROM token_audiences \
-         WHERE agent_id = column1 AND service_id <> column2 AND expires_at > $1 LIMIT $2 + 0) others) AS BIGINT) AS audiences, \
-         CAST((SELECT COUNT(*) FROM sessions WHERE challenge_id = column3) AS BIGINT) AS uses, \
-         CAST((SELECT COUNT(*) FROM (SELECT 1 AS one FROM sessions WHERE agent_id = column1 AND ended_at IS NULL \
-         AND expires_at > $1 AND column3 <> '' LIMIT $3 + 0) live) AS BIGINT) AS sessions FROM (VALUES ", issue_row!(), ") AS v WHERE column1 <> ''"
+    /// Deleted agents and services do not count. There is a row for each role that the agent holds at the service, at least one. Each
+    /// table that is read costs time, even if it is small.
+    READ_FOR_LOGIN = concat!(
+        "SELECT f.revision, f.floor, COALESCE(f.restored_revision, 0) AS cutoff, f.restored_at, g.name AS agent_name, g.public_key, g.owner_issuer, g.status, g.cutoff AS agent_cutoff, g.trust, g.last_seen_at, g.last_service_id, \
+         (SELECT 1 FROM services WHERE id = $2 AND deleted_at IS NULL) AS has_service, \
+         (SELECT 1 FROM sessions WHERE challenge_id = $3) AS challenge_is_used, \
+         (SELECT expires_at FROM token_audiences WHERE agent_id = $1 AND service_id = $2) AS audience_recorded_until, \
+         (SELECT contacted_at FROM known_agents WHERE agent_id = $1 AND service_id = $2) AS contacted_at, \
+         (SELECT 1 FROM webhook_targets t WHERE ", receives_event!("$5", "$2"), " LIMIT 1) AS has_targets, \
+         r.id, r.name, r.permissions, r.created_revision, a.expires_at \
+         FROM feed f LEFT JOIN agents g ON g.id = $1 AND g.deleted_at IS NULL \
+         LEFT JOIN assignments a ON a.agent_id = $1 AND a.service_id = $2 AND (a.expires_at IS NULL OR a.expires_at > $4) \
+         LEFT JOIN roles r ON r.id = a.role_id AND r.deleted_at IS NULL WHERE f.id = 1"
     );
 }
 
-const LOGINS: RowListStatement = RowListStatement { sql: READ_FOR_LOGINS, row: login_row!() };
-const ISSUE: RowListStatement = RowListStatement { sql: READ_FOR_ISSUE, row: issue_row!() };
+statements! { POSTGRES_STATEMENTS:
+    BEGIN_IF_UNCHANGED = with_unchanged_agent!(concat!(
+        " INSERT INTO sessions (challenge_id, ", session_columns!(), ") SELECT $7, $8, $9, $10, $11, CAST($12 AS BIGINT), \
+         CAST($13 AS BIGINT), CAST($14 AS BIGINT), CAST($15 AS BIGINT), $16, $17, $18 FROM agent ON CONFLICT (challenge_id) DO NOTHING"
+    ));
+    REFRESH_IF_UNCHANGED = with_unchanged_agent!(
+        " UPDATE sessions SET refresh_hash = $7, audiences = $8 FROM agent \
+         WHERE sessions.id = $9 AND agent_id = agent.id AND refresh_hash = $10 AND ended_at IS NULL"
+    );
+}
 
-/// A challenge that an agent asks for, or its login with a challenge.
+/// A login or refresh, or the challenge for a login.
 #[derive(Debug, Clone)]
 pub struct LoginQuery {
     /// The agent.
     pub agent: AgentId,
-    /// The service that it names, if any.
+    /// The service that the request names, or that the session is bound to.
     pub service: Option<ServiceId>,
-    /// The id of the challenge or assertion of a login; `None` for a new challenge.
+    /// The id of the challenge or assertion of a login.
     pub challenge: Option<String>,
 }
 
-/// What a challenge and the verification of a signed challenge depend on.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// What logins and refreshes depend on. All of it was read at the same revision.
+#[derive(Debug, Clone, PartialEq)]
 pub struct LoginBasis {
-    /// The status of the agent; `None` if it does not exist or is deleted.
-    pub status: Option<AgentStatus>,
-    /// The public key of the agent as stored.
-    public_key: Option<String>,
-    /// Whether the named service exists and is not deleted; false if none is named.
+    /// The time for which it was read.
+    pub at: Timestamp,
+    /// The position of the change feed.
+    pub position: FeedPosition,
+    /// The time of the last restore. Client assertions from before it are invalid.
+    pub restored_at: Option<Timestamp>,
+    /// The agent; `None` if it does not exist or is deleted.
+    pub agent: Option<LoginAgent>,
+    /// The service that tokens are for: that of the query, or else the default service of the agent. `None` for unbound tokens.
+    pub audience: Option<ServiceId>,
+    /// Whether this service exists and is not deleted.
     pub has_service: bool,
     /// Whether a session was created with the challenge or assertion.
     pub challenge_is_used: bool,
-    /// Challenges from before the last restore of the database are invalid. This is the revision of the restore.
-    pub restore_revision: Revision,
-    /// The time of the last restore. Client assertions from before it are invalid.
-    pub restored_at: Option<Timestamp>,
-    /// The fingerprint of the current master key.
-    pub master_key: String,
+    /// Until when the audience is recorded as one of live tokens.
+    pub audience_recorded_until: Option<Timestamp>,
+    /// The time of the latest recorded contact between the agent and the audience.
+    pub contacted_at: Option<Timestamp>,
+    /// Whether a webhook target receives the event of a login.
+    pub has_targets: bool,
+    /// The roles that the agent holds at the audience.
+    pub roles: Vec<HeldRole>,
 }
 
-impl LoginBasis {
-    /// The public key of the agent; `None` if it does not exist or is deleted.
-    pub fn public_key(&self) -> Result<Option<P256PublicKey>, StoreError> {
-        self.public_key.as_deref().map(agents::parse_key).transpose()
+/// What logins and refreshes need of an agent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LoginAgent {
+    /// The agent.
+    pub id: AgentId,
+    /// Name of the agent.
+    pub name: DisplayName,
+    /// The public key.
+    pub key: P256PublicKey,
+    /// Whether it belongs to a human user.
+    pub has_owner: bool,
+    /// Whether the agent may authenticate.
+    pub status: AgentStatus,
+    /// Tokens and sessions below this revision are invalid.
+    pub cutoff: Revision,
+    /// Trust score of the agent.
+    pub trust: TrustScore,
+    /// When the agent last authenticated.
+    pub last_seen_at: Option<Timestamp>,
+    /// The service of its last login.
+    pub last_service: Option<ServiceId>,
+}
+
+/// Reads what a login or refresh depends on. A transaction that issues tokens must hold the lock on the agent.
+pub async fn read(conn: &mut Conn, query: &LoginQuery, at: Timestamp) -> Result<LoginBasis, StoreError> {
+    let LoginQuery { agent, service, challenge } = query;
+    let audience = match *service {
+        Some(service) => Some(service),
+        None => find_default_service(conn, *agent, at).await?,
+    };
+    let statement = sqlx::query(READ_FOR_LOGIN)
+        .bind(agent.to_string())
+        .bind(audience_text(audience))
+        .bind(challenge.clone())
+        .bind(at.micros())
+        .bind(EventKind::Authenticated.as_str());
+    let rows = statement.fetch_all(conn).await?;
+    let row = rows.first().ok_or(StoreError::UnexpectedRowCount("read_for_login"))?;
+    let mut roles = rows.iter().filter_map(|row| held_role(row).transpose()).collect::<Result<Vec<_>, _>>()?;
+    roles.sort_by_key(|role| role.definition.id);
+    let is_there = |column| row::get::<Option<i32>>(row, column).map(|one| one.is_some());
+    Ok(LoginBasis {
+        at,
+        position: feed::position_from_row(row)?,
+        restored_at: row::optional_timestamp(row, "restored_at")?,
+        agent: login_agent(row, *agent)?,
+        audience,
+        has_service: is_there("has_service")?,
+        challenge_is_used: is_there("challenge_is_used")?,
+        audience_recorded_until: row::optional_timestamp(row, "audience_recorded_until")?,
+        contacted_at: row::optional_timestamp(row, "contacted_at")?,
+        has_targets: is_there("has_targets")?,
+        roles,
+    })
+}
+
+/// The service that the tokens of an agent are for if it names none.
+async fn find_default_service(conn: &mut Conn, agent: AgentId, at: Timestamp) -> Result<Option<ServiceId>, StoreError> {
+    let query = sqlx::query(FIND_DEFAULT_SERVICE).bind(agent.to_string()).bind(agent.to_string()).bind(at.micros());
+    row::parse_optional(&query.fetch_one(conn).await?, "service_id")
+}
+
+/// The agent of a row. Its columns are NULL if there is none.
+fn login_agent(row: &AnyRow, id: AgentId) -> Result<Option<LoginAgent>, StoreError> {
+    let Some(key) = row::get::<Option<String>>(row, "public_key")? else { return Ok(None) };
+    Ok(Some(LoginAgent {
+        id,
+        name: row::convert(row, "agent_name")?,
+        key: agents::parse_key(&key)?,
+        has_owner: row::get::<Option<String>>(row, "owner_issuer")?.is_some(),
+        status: agents::status_from_row(row)?,
+        cutoff: Revision::new(row::get(row, "agent_cutoff")?),
+        trust: agents::trust_from_row(row)?,
+        last_seen_at: row::optional_timestamp(row, "last_seen_at")?,
+        last_service: row::parse_optional(row, "last_service_id")?,
+    }))
+}
+
+/// What the database records about an issued token, besides its session.
+#[derive(Debug, Clone, Copy)]
+pub struct IssueRecord {
+    /// The time of the issue, when the agent was last seen.
+    pub issued_at: Timestamp,
+    /// The service of the agent's last login, this one included.
+    pub last_service: Option<ServiceId>,
+    /// The audience of the token.
+    pub audience: Option<ServiceId>,
+    /// Until when the audience is recorded as one of live tokens; `None` if it is recorded for long enough.
+    pub recorded_until: Option<Timestamp>,
+    /// The service that the agent becomes known to, or stays known to for longer.
+    pub contact: Option<ServiceId>,
+}
+
+impl IssueRecord {
+    /// Whether only the agent itself is written.
+    pub const fn is_short(&self) -> bool {
+        self.recorded_until.is_none() && self.contact.is_none()
     }
 }
 
-/// Reads what challenges and logins depend on, in the order of the queries.
-pub async fn read_for_logins(conn: &mut Conn, queries: &[LoginQuery]) -> Result<Vec<LoginBasis>, StoreError> {
-    let row = |(number, query): (i64, &LoginQuery)| -> [Parameter; 4] {
-        let LoginQuery { agent, service, challenge } = query;
-        let service = service.map(|service| service.to_string());
-        [number.into(), agent.to_string().into(), service.into(), challenge.clone().into()]
-    };
-    let read = |row: &AnyRow| {
-        let status: Option<String> = row::get(row, "status")?;
-        Ok(LoginBasis {
-            status: status.map(|text| parse_status(&text).ok_or(StoreError::Corrupt("status"))).transpose()?,
-            public_key: row::get(row, "public_key")?,
-            has_service: row::get::<i64>(row, "services")? > 0,
-            challenge_is_used: row::get::<i64>(row, "uses")? > 0,
-            restore_revision: feed::position_from_row(row)?.cutoff,
-            restored_at: row::get::<Option<i64>>(row, "restored_at")?.map(Timestamp::from_micros),
-            master_key: row::get(row, "master_key")?,
-        })
-    };
-    let rows = LOGINS.fetch_all(conn, &[], (1..).zip(queries).map(row)).await?;
-    let bases: Vec<_> = rows.iter().map(read).collect::<Result<_, StoreError>>()?;
-    if bases.len() == queries.len() { Ok(bases) } else { Err(StoreError::UnexpectedRowCount("read_for_logins")) }
+/// Records a token of an agent. The caller must hold the lock on the agent.
+pub async fn record_issue(conn: &mut Conn, agent: AgentId, record: &IssueRecord) -> Result<(), StoreError> {
+    let IssueRecord { issued_at, last_service, audience, recorded_until, contact } = *record;
+    if let Some(until) = recorded_until {
+        token_audiences::record(conn, agent, audience, until).await?;
+    }
+    if let Some(service) = contact {
+        known_agents::record_contact(conn, agent, service, issued_at).await?;
+    }
+    agents::set_last_seen(conn, agent, last_service, issued_at).await
 }
 
-/// Tokens that an agent asks for.
-#[derive(Debug, Clone)]
-pub struct IssueQuery {
-    /// The agent.
-    pub agent: AgentId,
-    /// The service that the tokens are for; `None` for unbound tokens.
-    pub audience: Option<ServiceId>,
-    /// The id of the challenge or assertion of a login; `None` for a refresh.
-    pub challenge: Option<String>,
-}
-
-/// What the issue of tokens depends on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct IssueBasis {
-    /// Number of the other audiences for which the agent has live tokens, at most the quota. Deleted services count, because changes
-    /// are also written for them: otherwise, one could multiply the audiences of an agent.
-    pub other_audiences: i64,
-    /// Whether a session was created with the challenge or assertion.
-    pub challenge_is_used: bool,
-    /// Number of live sessions of the agent, at most the quota; 0 for a refresh.
-    pub live_sessions: i64,
-}
-
-/// Reads what the issue of tokens depends on, each to another agent. The quotas are those of audiences and of sessions. The caller must
-/// hold the locks on the agents.
-pub async fn read_for_issue(
+/// Inserts the session of a login. Does nothing and returns false if the agent has changed since it was read, or if another session has
+/// begun with the challenge or assertion. Records neither an audience nor a contact.
+pub async fn begin_if_unchanged(
     conn: &mut Conn,
-    queries: &[IssueQuery],
-    now: Timestamp,
-    (audiences, sessions): (u32, u32),
-) -> Result<BTreeMap<AgentId, IssueBasis>, StoreError> {
-    let fixed = [now.micros(), audiences.into(), sessions.into()].map(Parameter::from);
-    let row = |IssueQuery { agent, audience, challenge }: &IssueQuery| {
-        [agent.to_string().into(), audience_text(*audience).into(), challenge.clone().into()]
-    };
-    let read = |row: AnyRow| {
-        let basis = IssueBasis {
-            other_audiences: row::get(&row, "audiences")?,
-            challenge_is_used: row::get::<i64>(&row, "uses")? > 0,
-            live_sessions: row::get(&row, "sessions")?,
-        };
-        Ok((row::parse(&row, "agent_id")?, basis))
-    };
-    ISSUE.fetch_all(conn, &fixed, queries.iter().map(row)).await?.into_iter().map(read).collect()
+    agent: &LoginAgent,
+    record: &IssueRecord,
+    (session, challenge): (&Session, &str),
+) -> Result<bool, StoreError> {
+    let query = sessions::bind_session(bind_record(BEGIN_IF_UNCHANGED, agent, record), session, challenge);
+    Ok(query.execute(conn).await?.rows_affected() == 1)
 }
 
-/// The statements with several rows, for the conformance tests.
-#[cfg(test)]
-pub(super) fn dynamic_statements() -> Vec<String> {
-    [LOGINS, ISSUE].map(RowListStatement::texts).concat()
+/// Replaces the current refresh token of a live session and the audiences of its tokens. Returns false if the agent or the session has
+/// changed since they were read. Records neither an audience nor a contact.
+pub async fn refresh_if_unchanged(
+    conn: &mut Conn,
+    agent: &LoginAgent,
+    record: &IssueRecord,
+    (session, used, next): (&Session, &RefreshToken, &RefreshToken),
+) -> Result<bool, StoreError> {
+    let query = bind_record(REFRESH_IF_UNCHANGED, agent, record);
+    let query = sessions::bind_replacement(query, (used, next), &session.audiences);
+    Ok(query.execute(conn).await?.rows_affected() == 1)
+}
+
+fn bind_record(sql: &'static str, agent: &LoginAgent, record: &IssueRecord) -> Query<'static, Any, AnyArguments> {
+    sqlx::query(sql)
+        .bind(record.issued_at.micros())
+        .bind(record.last_service.map(|service| service.to_string()))
+        .bind(agent.id.to_string())
+        .bind(status_text(agent.status))
+        .bind(agent.cutoff.number())
+        .bind(agent.trust.hundredths())
+}
+
+/// The role of a row. It is NULL if the agent holds none, or if the role is deleted.
+fn held_role(row: &AnyRow) -> Result<Option<HeldRole>, StoreError> {
+    let id: Option<String> = row::get(row, "id")?;
+    id.map(|_| roles::held_from_row(row)).transpose()
 }

@@ -62,7 +62,7 @@ pub mod unused_agents;
 pub mod webhook_cleanup;
 pub mod webhook_targets;
 
-pub use conn::{Conn, deadline_after};
+pub use conn::Conn;
 pub use connection_pool::ConnectionFailures;
 pub use engine::{OpenMode, Store, StoreOptions};
 pub use failure::{StoreError, StoreFailure};

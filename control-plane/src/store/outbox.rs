@@ -41,6 +41,8 @@ macro_rules! event_row {
     };
 }
 
+pub(super) use receives_event;
+
 statements! { STATEMENTS:
     HAS_RECIPIENTS = concat!("SELECT 1 AS one FROM webhook_targets t WHERE ", receives_event!("$1", "$2"), " LIMIT 1");
     /// PostgreSQL would make a join of EXISTS, and read all targets.

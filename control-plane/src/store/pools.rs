@@ -35,13 +35,15 @@ statements! { POSTGRES_STATEMENTS:
     IS_STANDBY = "SELECT CASE WHEN pg_is_in_recovery() THEN 1 ELSE 0 END AS standby";
     /// Maximum time that a migration waits for the lock of a table.
     SET_LOCK_TIMEOUT = "SET lock_timeout = '1s'";
+    /// PostgreSQL plans each statement once per connection, without the values of the parameters. Otherwise, it would plan some
+    /// statements at each execution, which takes longer than the execution. It would also read the first entry of indexes for it, and
+    /// pass the entries of all rows that were deleted since the last vacuum. Without values, it cannot estimate numbers of rows, so
+    /// it may only use indexes and nested loops, which all statements can use: a plan that was made while a table was small would read
+    /// the whole table at each request, however much it has grown. Such a plan would have such high costs that PostgreSQL would
+    /// compile it.
+    SET_PLANNER = "SELECT set_config('plan_cache_mode', 'force_generic_plan', false), set_config('enable_seqscan', 'off', false), \
+         set_config('enable_hashjoin', 'off', false), set_config('enable_mergejoin', 'off', false), set_config('jit', 'off', false)";
     /// Suppresses PostgreSQL's notices that a table or an index already exists.
-    /// PostgreSQL plans a prepared statement from the statistics that it has, and keeps the plan until it collects new ones. If a table was
-    /// empty when the statistics were collected, each request would read the whole table, however much it has grown. All statements can
-    /// use an index instead.
-    SET_NO_TABLE_SCANS = "SET enable_seqscan = off";
-    /// A plan that must read a table has such high costs that PostgreSQL would compile it.
-    SET_NO_COMPILATION = "SET jit = off";
     SET_CLIENT_MIN_MESSAGES = "SET client_min_messages = warning";
 }
 
@@ -60,7 +62,7 @@ pub const APPLICATION_NAME: &str = "countersign-control-plane";
 /// The pool with the only connection for writing to SQLite, which allows one writer at a time. Waiting in the queue of the pool
 /// is fairer and cheaper than polling the lock of the file.
 pub fn sqlite_writer_pool() -> AnyPoolOptions {
-    sqlite_pool(1).after_connect(|connection, _| {
+    pool(1).after_connect(|connection, _| {
         Box::pin(async move {
             connection.execute(SET_BUSY_TIMEOUT).await?;
             connection.execute(SET_JOURNAL_MODE).await?;
@@ -77,7 +79,7 @@ pub fn sqlite_writer_pool() -> AnyPoolOptions {
 /// The pool of connections for reading from SQLite. The connections do not set the journal mode, because setting the journal
 /// mode writes to the file and fails if a restored file is opened read-only.
 pub fn sqlite_reader_pool() -> AnyPoolOptions {
-    sqlite_pool(SQLITE_READERS).after_connect(|connection, _| {
+    pool(SQLITE_READERS).after_connect(|connection, _| {
         Box::pin(async move {
             connection.execute(SET_BUSY_TIMEOUT).await?;
             connection.execute(SET_QUERY_ONLY).await.map(drop)
@@ -85,24 +87,21 @@ pub fn sqlite_reader_pool() -> AnyPoolOptions {
     })
 }
 
-/// The pool tests each connection when it gets it back. A connection to a file cannot break after that, so it is not tested again
-/// before it is used, which would wake its thread.
-fn sqlite_pool(connections: u32) -> AnyPoolOptions {
-    pool(connections).acquire_timeout(TRANSACTION_TIMEOUT).test_before_acquire(false)
-}
-
 /// A pool that keeps its connections until they fail. Without an idle timeout and a maximum lifetime, sqlx starts no
 /// maintenance task. That task can loop for ever when it reads the number of idle connections while a connection is returned
-/// (sqlx issue 3645, fixed after 0.9.0); it then occupies a worker thread, and the process does not exit.
+/// (sqlx issue 3645, fixed after 0.9.0); it then occupies a worker thread, and the process does not exit. [`ConnectionPool`] tests the
+/// connections.
+///
+/// [`ConnectionPool`]: super::connection_pool::ConnectionPool
 #[expect(clippy::disallowed_methods, reason = "the only place that creates a pool")]
 fn pool(connections: u32) -> AnyPoolOptions {
-    AnyPoolOptions::new().max_connections(connections).idle_timeout(None).max_lifetime(None)
+    let options = AnyPoolOptions::new().max_connections(connections).acquire_timeout(TRANSACTION_TIMEOUT);
+    options.idle_timeout(None).max_lifetime(None).test_before_acquire(false)
 }
 
 /// A pool of connections to a PostgreSQL primary.
 pub fn postgres_pool(connections: u32, mode: OpenMode) -> AnyPoolOptions {
-    let options = pool(connections).acquire_timeout(TRANSACTION_TIMEOUT);
-    options.after_connect(move |connection, _| {
+    pool(connections).after_connect(move |connection, _| {
         Box::pin(async move {
             // A PostgreSQL server becomes a standby only by a restart, so one check per connection is sufficient.
             if is_standby(connection).await? {
@@ -117,7 +116,7 @@ pub fn postgres_pool(connections: u32, mode: OpenMode) -> AnyPoolOptions {
 /// an export determines its duration.
 fn pool_settings(mode: OpenMode) -> Vec<String> {
     let (statement, idle) = (TRANSACTION_TIMEOUT.as_millis(), IDLE_IN_TRANSACTION_TIMEOUT.as_millis());
-    let mut settings = vec![set_application_name(), SET_NO_TABLE_SCANS.to_owned(), SET_NO_COMPILATION.to_owned()];
+    let mut settings = vec![set_application_name(), SET_PLANNER.to_owned()];
     if mode == OpenMode::Serve {
         settings.push(format!("SET statement_timeout = {statement}"));
         settings.push(format!("SET idle_in_transaction_session_timeout = {idle}"));

@@ -22,12 +22,6 @@ statements! { POSTGRES_STATEMENTS:
     HAS_DEPLOYMENT = "SELECT 1 AS found FROM deployment WHERE id = 1";
     /// Advisory locks with two keys are apart from those with one key, which migrations take.
     TRY_LOCK_JOB = "SELECT CASE WHEN pg_try_advisory_xact_lock(1668248179, hashtext($1)) THEN 1 ELSE 0 END AS locked";
-    /// Until the transaction ends, PostgreSQL uses generic plans: it plans each statement once per connection, without the values of
-    /// the parameters. To plan with values, it would read the first entry of indexes at each execution, and pass the entries of all
-    /// rows that were deleted since the last vacuum: with a backlog, this takes longer than the deletion. Without values, it cannot
-    /// estimate numbers of rows, so it may only use indexes and nested loops.
-    USE_GENERIC_PLANS = "SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true), \
-         set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true), set_config('jit', 'off', true)";
     LOCK_AUDIT_HEADS = "LOCK TABLE audit_heads IN SHARE MODE";
 }
 
@@ -64,15 +58,9 @@ pub(super) async fn lock_audit_heads(conn: &mut Conn) -> Result<(), StoreError> 
     Ok(())
 }
 
-/// Takes the lock of a background job until the transaction ends, and sets generic plans for its statements. Returns false if
-/// another transaction holds the lock.
+/// Takes the lock of a background job until the transaction ends. Returns false if another transaction holds the lock.
 pub(super) async fn try_begin_job(conn: &mut Conn, job: &str) -> Result<bool, StoreError> {
-    let row = sqlx::query(TRY_LOCK_JOB).bind(job).fetch_one(&mut *conn).await?;
-    let locked = row::get::<i32>(&row, "locked")? == 1;
-    if locked {
-        sqlx::query(USE_GENERIC_PLANS).execute(conn).await?;
-    }
-    Ok(locked)
+    Ok(row::get::<i32>(&sqlx::query(TRY_LOCK_JOB).bind(job).fetch_one(conn).await?, "locked")? == 1)
 }
 
 /// Returns a text that differs between the database and every copy of the database by `pg_restore`.

@@ -24,43 +24,19 @@ macro_rules! take_assignments {
     };
 }
 
-/// The first turn after `$1` with something to remove at `$2`. The unary plus keeps SQLite from reading everything that is to be
-/// removed by the index of the times.
-macro_rules! next_turn {
-    ($table:literal, $turn:literal, $due:literal) => {
-        concat!(
-            "SELECT ",
-            $turn,
-            " AS turn FROM ",
-            $table,
-            " WHERE ",
-            $due,
-            " IS NOT NULL AND ",
-            $turn,
-            " > $1 AND +",
-            $due,
-            " <= $2 ORDER BY ",
-            $turn,
-            " LIMIT 1"
-        )
-    };
-}
-
-/// What is to be removed in the turn `$1`, what was deleted first.
+/// What is to be removed at `$1`, what was deleted first.
 macro_rules! list_due {
-    ($table:literal, $turn:literal, $due:literal) => {
+    ($table:literal, $due:literal) => {
         concat!(
             "SELECT id FROM ",
             $table,
             " WHERE ",
             $due,
             " IS NOT NULL AND ",
-            $turn,
-            " = $1 AND ",
             $due,
-            " <= $2 ORDER BY ",
+            " <= $1 ORDER BY ",
             $due,
-            " LIMIT $3 + 0"
+            " LIMIT $2 + 0"
         )
     };
 }
@@ -69,12 +45,9 @@ statements! { STATEMENTS:
     OLDEST_SERVICE = "SELECT MIN(purge_at) AS oldest FROM services WHERE purge_at IS NOT NULL";
     OLDEST_AGENT = "SELECT MIN(purge_at) AS oldest FROM agents WHERE purge_at IS NOT NULL";
     OLDEST_ROLE = "SELECT MIN(deleted_at) AS oldest FROM roles WHERE deleted_at IS NOT NULL";
-    NEXT_TURN_OF_SERVICES = next_turn!("services", "(owner_issuer || ' ' || owner_subject)", "purge_at");
-    NEXT_TURN_OF_AGENTS = next_turn!("agents", "(id || '')", "purge_at");
-    NEXT_TURN_OF_ROLES = next_turn!("roles", "COALESCE(purge_turn, '*')", "deleted_at");
-    LIST_SERVICES_TO_PURGE = list_due!("services", "(owner_issuer || ' ' || owner_subject)", "purge_at");
-    LIST_AGENTS_TO_PURGE = list_due!("agents", "(id || '')", "purge_at");
-    LIST_ROLES_TO_PURGE = list_due!("roles", "COALESCE(purge_turn, '*')", "deleted_at");
+    LIST_SERVICES_TO_PURGE = list_due!("services", "purge_at");
+    LIST_AGENTS_TO_PURGE = list_due!("agents", "purge_at");
+    LIST_ROLES_TO_PURGE = list_due!("roles", "deleted_at");
     FINISH_SERVICE = "UPDATE services SET purge_at = CASE WHEN deleted_at <= $1 THEN NULL ELSE deleted_at + $2 END WHERE id = $3";
     FINISH_AGENT = "UPDATE agents SET purge_at = CASE WHEN deleted_at <= $1 THEN NULL ELSE deleted_at + $2 END WHERE id = $3";
     /// Fails if the role has assignments, because they refer to the role.
@@ -156,28 +129,10 @@ pub async fn oldest_due(conn: &mut Conn, kind: DeletedKind) -> Result<Option<Tim
     row::find_oldest(sql, conn, None).await
 }
 
-/// Finds the first turn after the turn `after` in which rows are to be removed at `now`; `None` if there is none. Each owner of
-/// deleted services has a turn, and each person whose services had the deleted roles. So does each deleted agent, because its
-/// owner is erased with the deletion.
-pub async fn next_turn(
-    conn: &mut Conn,
-    kind: DeletedKind,
-    after: &str,
-    now: Timestamp,
-) -> Result<Option<String>, StoreError> {
-    let sql = match kind {
-        DeletedKind::Services => NEXT_TURN_OF_SERVICES,
-        DeletedKind::Agents => NEXT_TURN_OF_AGENTS,
-        DeletedKind::Roles => NEXT_TURN_OF_ROLES,
-    };
-    let row = sqlx::query(sql).bind(after.to_owned()).bind(now.micros()).fetch_optional(conn).await?;
-    row.map(|row| row::get(&row, "turn")).transpose()
-}
-
-/// Lists up to `limit` deleted services, agents or roles of a turn of which rows are to be removed at `now`, the earliest first.
+/// Lists up to `limit` deleted services, agents or roles of which rows are to be removed at `now`, the earliest first.
 pub async fn list_due(
     conn: &mut Conn,
-    (kind, turn): (DeletedKind, &str),
+    kind: DeletedKind,
     now: Timestamp,
     limit: i64,
 ) -> Result<Vec<Deleted>, StoreError> {
@@ -186,7 +141,7 @@ pub async fn list_due(
         DeletedKind::Agents => LIST_AGENTS_TO_PURGE,
         DeletedKind::Roles => LIST_ROLES_TO_PURGE,
     };
-    let query = sqlx::query(sql).bind(turn.to_owned()).bind(now.micros()).bind(limit);
+    let query = sqlx::query(sql).bind(now.micros()).bind(limit);
     let rows = query.fetch_all(conn).await?;
     let deleted_from_row = |row| match kind {
         DeletedKind::Services => row::parse(row, "id").map(Deleted::Service),

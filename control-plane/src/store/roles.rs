@@ -1,8 +1,8 @@
 //! The table of roles.
 
-use super::{Conn, StoreError, row, row_lists::RowListStatement, statements::statements};
+use super::{Conn, StoreError, row, statements::statements};
 use crate::domain::{role::Role, text::ManagedBy};
-use countersign_identity::{AgentId, Revision, RoleDefinition, RoleId, RoleName, ServiceId, Timestamp};
+use countersign_identity::{Revision, RoleDefinition, RoleId, RoleName, ServiceId, Timestamp};
 use sqlx::any::AnyRow;
 use std::collections::BTreeMap;
 
@@ -19,13 +19,6 @@ macro_rules! is_live {
     };
 }
 
-/// The parameters of an agent and a service in [`LIST_HELD`].
-macro_rules! agent_and_service {
-    () => {
-        "(CAST($2 AS TEXT), CAST($3 AS TEXT))"
-    };
-}
-
 statements! { STATEMENTS:
     INSERT_ROLE = concat!(
         "INSERT INTO roles (", columns!(), ") VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT (service_id, name) DO NOTHING"
@@ -37,12 +30,6 @@ statements! { STATEMENTS:
     LIST_NAMES = concat!(
         "SELECT id, name FROM roles WHERE service_id = $1 AND deleted_at IS NULL AND ", is_live!("$1")
     );
-    LIST_HELD = concat!(
-        "SELECT a.agent_id, r.id, r.name, r.permissions, r.created_revision, a.expires_at FROM (VALUES ", agent_and_service!(),
-        ") AS v JOIN assignments a ON a.agent_id = column1 AND a.service_id = column2 JOIN roles r ON r.id = a.role_id \
-         WHERE (a.expires_at IS NULL OR a.expires_at > $1) AND r.service_id = column2 AND r.deleted_at IS NULL AND ",
-        is_live!("column2"), " ORDER BY r.id"
-    );
     FIND_ROLE = concat!(
         "SELECT ", columns!(), " FROM roles WHERE id = $1 AND service_id = $2 AND deleted_at IS NULL AND ", is_live!("$2")
     );
@@ -50,12 +37,9 @@ statements! { STATEMENTS:
          FROM roles r JOIN services s ON s.id = r.service_id WHERE r.id = $1";
     UPDATE_ROLE = "UPDATE roles SET permissions = $1, description = $2, managed_by = $4 WHERE id = $3";
     /// The row gets another name, so that a new role can have the name at once.
-    MARK_DELETED = "UPDATE roles SET deleted_at = $1, deleted_name = name, name = $2, permissions = '[]', \
-         purge_turn = (SELECT s.owner_issuer || ' ' || s.owner_subject FROM services s WHERE s.id = roles.service_id) \
+    MARK_DELETED = "UPDATE roles SET deleted_at = $1, deleted_name = name, name = $2, permissions = '[]' \
          WHERE id = $3 AND service_id = $4 AND deleted_at IS NULL";
 }
-
-const HELD: RowListStatement = RowListStatement { sql: LIST_HELD, row: agent_and_service!() };
 
 /// Inserts a new role. Returns false if the service already has a role with this name.
 pub async fn insert(conn: &mut Conn, role: &Role) -> Result<bool, StoreError> {
@@ -84,28 +68,18 @@ pub async fn list_names(conn: &mut Conn, service: ServiceId) -> Result<BTreeMap<
     rows.iter().map(|row| Ok((row::parse(row, "id")?, row::convert(row, "name")?))).collect()
 }
 
-/// A role that an agent holds, with its expiry.
-pub type HeldRole = (RoleDefinition, Option<Timestamp>);
-
-/// Lists the roles that agents hold at `now`, each at one service; none if the service is deleted. An agent may occur once.
-pub async fn list_held(
-    conn: &mut Conn,
-    agents: &[(AgentId, ServiceId)],
-    now: Timestamp,
-) -> Result<BTreeMap<AgentId, Vec<HeldRole>>, StoreError> {
-    let rows = agents.iter().map(|(agent, service)| [agent.to_string().into(), service.to_string().into()]);
-    let mut held: BTreeMap<AgentId, Vec<HeldRole>> = BTreeMap::new();
-    for row in HELD.fetch_all(conn, &[now.micros().into()], rows).await? {
-        let role = (definition_from_row(&row)?, row::optional_timestamp(&row, "expires_at")?);
-        held.entry(row::parse(&row, "agent_id")?).or_default().push(role);
-    }
-    Ok(held)
+/// A role that an agent holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeldRole {
+    /// The role.
+    pub definition: RoleDefinition,
+    /// When the assignment expires; `None` for no expiry.
+    pub until: Option<Timestamp>,
 }
 
-/// The statements with several rows, for the conformance tests.
-#[cfg(test)]
-pub(super) fn dynamic_statements() -> Vec<String> {
-    HELD.texts()
+/// Reads the columns of a role and of the expiry of its assignment.
+pub(super) fn held_from_row(row: &AnyRow) -> Result<HeldRole, StoreError> {
+    Ok(HeldRole { definition: definition_from_row(row)?, until: row::optional_timestamp(row, "expires_at")? })
 }
 
 /// Finds a role by id. Returns `None` if the role belongs to another service, or if the service is deleted.

@@ -1,8 +1,6 @@
 //! The tables of services and their API keys.
 
-use super::{
-    Conn, StoreError, agents::owner_from_row, row, row_lists::RowListStatement, statements::statements, totals,
-};
+use super::{Conn, StoreError, agents::owner_from_row, row, statements::statements, totals};
 use crate::domain::{
     agent::Owner,
     credential::{Credential, SecretHash},
@@ -13,7 +11,6 @@ use crate::domain::{
 };
 use countersign_identity::{ApiKeyId, ServiceId, Timestamp};
 use sqlx::any::AnyRow;
-use std::collections::BTreeSet;
 
 /// Replaces the name of a deleted service.
 const DELETED_NAME: &str = "deleted";
@@ -34,13 +31,6 @@ macro_rules! key_columns_from {
     };
 }
 
-/// The parameter of a service in [`LIST_LIVE`].
-macro_rules! service {
-    () => {
-        "$1"
-    };
-}
-
 statements! { STATEMENTS:
     INSERT_SERVICE = concat!("INSERT INTO services (", columns!(), ") VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)");
     /// The column `refuses_unbound_since` keeps the time since which the service refuses unbound tokens.
@@ -57,7 +47,6 @@ statements! { STATEMENTS:
     MARK_DELETED = "UPDATE services SET deleted_at = $1, purge_at = $1, name = $2, \
          refuses_unbound_since = COALESCE(refuses_unbound_since, $1) WHERE id = $3 AND deleted_at IS NULL";
     FIND_SERVICE = concat!("SELECT ", columns!(), " FROM services WHERE id = $1");
-    LIST_LIVE = concat!("SELECT id FROM services WHERE deleted_at IS NULL AND id IN (", service!(), ")");
     FIND_LIVE_SERVICE = concat!("SELECT ", columns!(), " FROM services WHERE id = $1 AND deleted_at IS NULL");
     LIST_SERVICES = concat!(
         "SELECT ", columns!(), " FROM services WHERE deleted_at IS NULL AND id < $1 ORDER BY id DESC LIMIT $2 + 0 OFFSET $3"
@@ -101,8 +90,6 @@ statements! { STATEMENTS:
          AND revoked_at IS NOT NULL ORDER BY revoked_at DESC, id DESC LIMIT $3 + 0 OFFSET $2) AND revoked_at IS NOT NULL";
     HAS_KEY = "SELECT 1 AS known FROM service_keys WHERE id = $1 AND service_id = $2";
 }
-
-const LIVE: RowListStatement = RowListStatement { sql: LIST_LIVE, row: service!() };
 
 /// Inserts a new service.
 pub async fn insert(conn: &mut Conn, service: &Service) -> Result<(), StoreError> {
@@ -156,21 +143,6 @@ pub async fn set_owner(conn: &mut Conn, id: ServiceId, owner: &Owner) -> Result<
 pub async fn mark_deleted(conn: &mut Conn, id: ServiceId, now: Timestamp) -> Result<bool, StoreError> {
     let query = sqlx::query(MARK_DELETED).bind(now.micros()).bind(DELETED_NAME).bind(id.to_string());
     Ok(query.execute(conn).await?.rows_affected() == 1)
-}
-
-/// Returns those of several services that exist and are not deleted.
-pub async fn list_live(
-    conn: &mut Conn,
-    services: impl IntoIterator<Item = ServiceId>,
-) -> Result<BTreeSet<ServiceId>, StoreError> {
-    let rows = LIVE.fetch_all(conn, &[], services.into_iter().map(|id| [id.to_string().into()])).await?;
-    rows.iter().map(|row| row::parse(row, "id")).collect()
-}
-
-/// The statements with several rows, for the conformance tests.
-#[cfg(test)]
-pub(super) fn dynamic_statements() -> Vec<String> {
-    LIVE.texts()
 }
 
 /// Finds a service that is not deleted.

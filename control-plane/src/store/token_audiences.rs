@@ -4,27 +4,21 @@
 //! changes the status, cutoff or trust of the agent locks the same row. So either the change finds the audience of the token,
 //! or the token is issued after the change and its revision is not below that of the change.
 
-use super::{Conn, StoreError, retention, row_lists::RowListStatement, statements::statements};
+use super::{Conn, StoreError, retention, statements::statements};
 use countersign_identity::{AgentId, ServiceId, Timestamp};
 use std::time::Duration;
 
 /// Time for which an audience is kept after its last token expires, because the clocks of sidecars may be behind.
 pub const MAX_SIDECAR_LAG: Duration = Duration::from_mins(30);
 
-/// The parameters of an agent and an audience in [`UPSERT_AUDIENCES`].
-macro_rules! audience_row {
-    () => {
-        "(CAST($2 AS TEXT), CAST($3 AS TEXT))"
-    };
-}
+/// An audience is recorded for longer than its token is valid, so that the next tokens of the agent need no write.
+pub const RECORDED_BEYOND_EXPIRY: Duration = Duration::from_hours(1);
 
 statements! { STATEMENTS:
-    UPSERT_AUDIENCES = concat!(
-        "INSERT INTO token_audiences (agent_id, service_id, expires_at) \
-         SELECT column1, column2, CAST($1 AS BIGINT) FROM (VALUES ", audience_row!(), ") AS v WHERE column1 <> '' \
+    UPSERT_AUDIENCE = "INSERT INTO token_audiences (agent_id, service_id, expires_at) VALUES ($1, $2, $3) \
          ON CONFLICT (agent_id, service_id) DO UPDATE SET expires_at = CASE WHEN token_audiences.expires_at > excluded.expires_at \
-         THEN token_audiences.expires_at ELSE excluded.expires_at END"
-    );
+         THEN token_audiences.expires_at ELSE excluded.expires_at END";
+    HAS_AS_MANY = "SELECT 1 AS one FROM token_audiences WHERE agent_id = $1 AND expires_at > $2 LIMIT 1 OFFSET $3";
     OLDEST_EXPIRY = "SELECT MIN(expires_at) AS oldest FROM token_audiences WHERE expires_at >= $1";
     /// The DELETE repeats the condition of its inner SELECT, because another transaction may extend an audience between the two.
     /// Without the unary plus, SQLite would use the index for the condition of the DELETE.
@@ -38,23 +32,23 @@ pub(super) fn audience_text(service: Option<ServiceId>) -> String {
     service.map_or(String::new(), |service| service.to_string())
 }
 
-const UPSERT: RowListStatement = RowListStatement { sql: UPSERT_AUDIENCES, row: audience_row!() };
-
-/// Records that tokens were issued, each for a service or unbound. The caller must hold the locks on the agents.
+/// Records until when an agent may have live tokens for a service, or unbound ones. The caller must hold the lock on the agent.
 pub async fn record(
     conn: &mut Conn,
-    audiences: &[(AgentId, Option<ServiceId>)],
+    agent: AgentId,
+    audience: Option<ServiceId>,
     expires_at: Timestamp,
 ) -> Result<(), StoreError> {
-    let rows = audiences.iter().map(|(agent, service)| [agent.to_string().into(), audience_text(*service).into()]);
-    UPSERT.execute(conn, &[expires_at.micros().into()], rows).await?;
+    let query = sqlx::query(UPSERT_AUDIENCE).bind(agent.to_string()).bind(audience_text(audience));
+    query.bind(expires_at.micros()).execute(conn).await?;
     Ok(())
 }
 
-/// The statements with several rows, for the conformance tests.
-#[cfg(test)]
-pub(super) fn dynamic_statements() -> Vec<String> {
-    UPSERT.texts()
+/// Whether an agent has live tokens for at least `count` audiences. Deleted services count, because changes are also written for them:
+/// otherwise, one could multiply the audiences of an agent.
+pub async fn has_as_many(conn: &mut Conn, agent: AgentId, count: u32, now: Timestamp) -> Result<bool, StoreError> {
+    let query = sqlx::query(HAS_AS_MANY).bind(agent.to_string()).bind(now.micros());
+    Ok(query.bind(i64::from(count.saturating_sub(1))).fetch_optional(conn).await?.is_some())
 }
 
 /// When the tokens of the oldest audience have expired even for sidecars whose clocks are behind, at or after `from`.

@@ -1,4 +1,4 @@
-//! Logins and refreshes at the same time, several of which the control plane fulfills in one transaction.
+//! Logins and refreshes at the same time.
 
 use countersign_tests::{
     Agent, ControlPlane, Database, HttpResponse, Postgres,
@@ -9,11 +9,10 @@ use futures_util::future::join_all;
 use serde_json::{Value, json};
 use sqlx::{AnyConnection, AssertSqlSafe, Connection as _, Executor as _};
 
-/// Agents that log in at the same time: more than one transaction fulfills.
+/// Agents that log in at the same time.
 const AGENTS: usize = 40;
 
-/// Rounds until requests have shared a transaction, at most.
-const MAX_ROUNDS: usize = 50;
+const ROUNDS: usize = 3;
 
 const UNKNOWN_SERVICE: &str = "svc_00000000000000000000000001";
 
@@ -109,12 +108,6 @@ impl Fixture {
             assert_eq!(agent_of_token["permissions"], json!([format!("read-{number}")]), "{verified}");
         }
     }
-
-    /// Whether a transaction has begun several sessions.
-    async fn have_shared(&mut self) -> bool {
-        let sql = "SELECT CAST(started_at AS TEXT) FROM sessions GROUP BY started_at HAVING COUNT(*) > 1";
-        !self.database.text_column(sql).await.is_empty()
-    }
 }
 
 /// Of two answers for each request, one is a success, and the other is refused for this reason. Returns the successes.
@@ -134,39 +127,32 @@ async fn logins_and_refreshes_at_the_same_time_are_each_decided_alone() {
     let postgres = Postgres::start().await;
     for database in [String::new(), postgres.create_database().await] {
         let mut fixture = Fixture::start(&format!("database.url={database}")).await;
-        let mut rounds = 0;
-        while rounds == 0 || (!fixture.have_shared().await && rounds < MAX_ROUNDS) {
-            rounds += 1;
+        for _ in 0..ROUNDS {
             let tokens = fixture.log_all_in().await;
             fixture.assert_tokens_of(&fixture.agents, &tokens, 0).await;
             let next = fixture.refresh_all(&tokens).await;
             fixture.assert_tokens_of(&fixture.agents[1..], &next, 1).await;
         }
-        assert!(fixture.have_shared().await, "each login had a transaction of its own in {rounds} rounds");
         let sessions = "SELECT CAST(COUNT(*) AS TEXT) FROM sessions";
-        let expected = (rounds * AGENTS + 1).to_string();
+        let expected = (ROUNDS * AGENTS + 1).to_string();
         assert_eq!(fixture.database.text_column(sessions).await, [expected], "one session for each challenge");
     }
 }
 
-/// An agent whose row another transaction has locked keeps no other agent waiting, and one whose row is invalid makes no other fail.
+/// An agent whose row another transaction has locked keeps no other agent waiting.
 #[tokio::test]
 async fn an_agent_that_cannot_log_in_keeps_no_other_waiting() {
     let postgres = Postgres::start().await;
     let url = postgres.create_database().await;
     let fixture = Fixture::start(&format!("database.url={url}")).await;
     let mut database = AnyConnection::connect(&url).await.unwrap();
-    let [locked, invalid] = [&fixture.agents[0].id, &fixture.agents[1].id];
-    let sql = format!("UPDATE agents SET name = '' WHERE id = '{invalid}'");
-    database.execute(AssertSqlSafe(sql)).await.unwrap();
+    let locked = &fixture.agents[0].id;
     for _ in 0..5 {
         let logins = join_all(fixture.agents.iter().map(|agent| fixture.signed_challenge(agent))).await;
         let sql = format!("BEGIN; SELECT id FROM agents WHERE id = '{locked}' FOR UPDATE");
         database.execute(AssertSqlSafe(sql)).await.unwrap();
         let others = async {
-            let answers = join_all(logins[1..].iter().map(|login| fixture.authenticate(login))).await;
-            assert_eq!(answers[0].status, 503, "{:?}", answers[0]);
-            for answer in &answers[1..] {
+            for answer in join_all(logins[1..].iter().map(|login| fixture.authenticate(login))).await {
                 assert_eq!(answer.status, 200, "{answer:?}");
             }
             // The others have their answers while the agent is locked.
@@ -175,5 +161,4 @@ async fn an_agent_that_cannot_log_in_keeps_no_other_waiting() {
         let (answer, ()) = tokio::join!(fixture.authenticate(&logins[0]), others);
         answer.expect(200);
     }
-    assert!(fixture.control.log().contains("column `name` contains an invalid value"));
 }

@@ -183,9 +183,10 @@ async fn many_changes_count_as_several_requests() {
         send(&control, control.key(), "POST", &path, json!({ "changes": changes })).await
     };
     let one_agent = vec![agents[0].clone(); 5];
-    for (agents, remaining) in
-        [(&agents[..8], 18), (&agents[..], 16), (&one_agent, 11), (&one_agent, 6), (&one_agent, 1)]
-    {
+    let all = &agents[..];
+    let requests =
+        [(&agents[..8], 18), (all, 16), (&one_agent, 15), (all, 13), (all, 11), (all, 9), (all, 7), (all, 5)];
+    for (agents, remaining) in requests.into_iter().chain([(all, 3), (all, 1)]) {
         let response = request(agents).await;
         assert_eq!(response.status, 200, "{response:?}");
         let status = response.header("ratelimit");

@@ -3,7 +3,7 @@
 
 #![expect(clippy::expect_used, reason = "tests panic on unexpected values")]
 
-use countersign_tests::{Agent, ControlPlane, HttpResponse, control_plane::text};
+use countersign_tests::{Agent, ControlPlane, HttpResponse, agent::forged_refresh_token, control_plane::text};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use tokio::task::JoinSet;
@@ -115,7 +115,10 @@ async fn wrong_refresh_tokens_change_nothing() {
     let valid = text(&pair["refreshToken"]);
     let last = if valid.ends_with('0') { "1" } else { "0" };
     let wrong_token = format!("{}{last}", &valid[..valid.len() - 1]);
-    for invalid in [wrong_token.as_str(), "", "rf_", &valid.to_uppercase(), &valid[..valid.len() - 2], control.key()] {
+    let forged = forged_refresh_token(&valid);
+    for invalid in
+        [wrong_token.as_str(), &forged, "", "rf_", &valid.to_uppercase(), &valid[..valid.len() - 2], control.key()]
+    {
         let refused = control.api.post("/auth/refresh", json!({ "refreshToken": invalid })).await;
         assert_eq!(refused.error(), (401, "AUTHENTICATION_FAILED", "refresh_invalid"), "{invalid}");
     }

@@ -78,21 +78,12 @@ impl Database {
         self.execute(&events).await
     }
 
-    /// Inserts expired rows of all kinds, with ids that sort before others. The first session has as many refresh tokens as all
-    /// others together.
+    /// Inserts expired rows of all kinds, with ids that sort before others.
     async fn insert_expired(&mut self, agent: &str) {
         let sessions = format!(
-            "{NUMBERS} INSERT INTO sessions (id, challenge_id, agent_id, started_at, started_revision, expires_at) \
-             SELECT 'ses_0000000000' || {DIGITS}, 'challenge ' || n, '{agent}', {LONG_AGO}, 0, {LONG_AGO} + n FROM numbers"
-        );
-        let tokens = format!(
-            "{NUMBERS} INSERT INTO refresh_tokens (id, session_id, secret_hash, issued_at, audience, access_expires_at) \
-             SELECT 'ref_0000000000' || {DIGITS}, 'ses_0000000000' || {DIGITS}, '', {LONG_AGO}, '', {LONG_AGO} FROM numbers"
-        );
-        let tokens_of_first = format!(
-            "INSERT INTO refresh_tokens (id, session_id, secret_hash, issued_at, audience, access_expires_at) \
-             SELECT 'ref_1' || substr(id, 6), (SELECT MIN(id) FROM sessions), '', {LONG_AGO}, '', {LONG_AGO} \
-             FROM refresh_tokens WHERE id LIKE 'ref_0000000000%'"
+            "{NUMBERS} INSERT INTO sessions (id, challenge_id, agent_id, started_at, started_revision, expires_at, audiences, \
+             refresh_common_hash, refresh_hash) SELECT 'ses_0000000000' || {DIGITS}, 'challenge ' || n, '{agent}', {LONG_AGO}, 0, \
+             {LONG_AGO} + n, '', '', '' FROM numbers"
         );
         let changes = format!(
             "{NUMBERS} INSERT INTO changes (revision, position, facet, subject, recorded_at) \
@@ -106,7 +97,7 @@ impl Database {
             "{NUMBERS} INSERT INTO webhook_events SELECT 'evt_0000000000' || {DIGITS}, 'agent.authenticated', '{{}}', \
              {LONG_AGO} FROM numbers"
         );
-        for sql in [sessions, tokens, tokens_of_first, changes, idempotency, audiences, events] {
+        for sql in [sessions, changes, idempotency, audiences, events] {
             assert_eq!(self.execute(&sql).await, ROWS.unsigned_abs(), "{sql}");
         }
     }
@@ -120,8 +111,7 @@ const EXPIRED: [&str; 4] = [
     "changes WHERE recorded_at = 1600000000000000",
 ];
 
-const EXPIRED_SESSIONS: [&str; 2] =
-    ["sessions WHERE challenge_id LIKE 'challenge %'", "refresh_tokens WHERE access_expires_at = 1600000000000000"];
+const EXPIRED_SESSIONS: &str = "sessions WHERE challenge_id LIKE 'challenge %'";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn expired_rows_are_deleted_while_agents_log_in() {
@@ -142,16 +132,15 @@ async fn expired_rows_are_deleted_while_agents_log_in() {
         database.wait_until_none(rows, &control).await;
     }
     assert_eq!(database.number("SELECT floor FROM feed").await, LONG_AGO + ROWS);
-    assert!(database.count(EXPIRED_SESSIONS[0]).await > 0, "the session that the blocker refers to remains");
+    assert!(database.count(EXPIRED_SESSIONS).await > 0, "the session that the blocker refers to remains");
 
     database.execute("DELETE FROM blocker").await;
     control.restart().await;
     let mut logins = 0;
-    while database.count(EXPIRED_SESSIONS[0]).await > 0 {
+    while database.count(EXPIRED_SESSIONS).await > 0 {
         agent.token_for(control.service()).await;
         logins += 1;
     }
-    database.wait_until_none(EXPIRED_SESSIONS[1], &control).await;
     assert_eq!(database.count("sessions").await, logins + 1, "sessions that have not expired remain");
     agent.api().refresh(&kept).await.unwrap();
 }

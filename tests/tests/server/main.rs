@@ -13,7 +13,7 @@ mod metrics;
 mod metrics_series;
 mod monitoring;
 mod output;
-mod purge_turns;
+mod purge;
 mod reload;
 mod slow_clients;
 mod startup;

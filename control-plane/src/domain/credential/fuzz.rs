@@ -23,12 +23,12 @@ proptest! {
             mutated_text(expose(&Credential::new(ApiKeyId::from_bits(id), Zeroizing::new(secret)).reveal()))
         }),
     ) {
-        let credential = Credential::new(RefreshId::from_bits(id), Zeroizing::new(secret));
-        let parsed = Credential::<RefreshId>::parse(expose(&credential.reveal()));
+        let credential = Credential::new(SessionId::from_bits(id), Zeroizing::new(secret));
+        let parsed = Credential::<SessionId>::parse(expose(&credential.reveal()));
         prop_assert!(parsed.is_some_and(|parsed| credential.hash().matches(&parsed)));
         for text in [&other, &other.replace("svc_sk_", "rf_"), &any_input, &format!("rf_{any_input}")] {
             check_textual_form::<ApiKeyId>(text)?;
-            check_textual_form::<RefreshId>(text)?;
+            check_textual_form::<SessionId>(text)?;
         }
     }
 

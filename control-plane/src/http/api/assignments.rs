@@ -22,16 +22,13 @@ use crate::{
 };
 use axum::{Json, extract::State};
 use countersign_identity::{AgentId, Revision, RoleId, ServiceId, Timestamp};
-use futures_util::future::join_all;
 use serde::Serialize;
-use std::collections::BTreeMap;
 use utoipa::ToSchema;
 
-/// Maximum number of changes in a request: as many as one transaction makes.
+/// Maximum number of changes in a request.
 const MAX_CHANGES: usize = 32;
 
-/// The changes that count as one request for the rate limit, if they concern several agents, so that they share a transaction. Each change
-/// writes an entry of the audit log and an event.
+/// The changes that count as one request for the rate limit. Each change writes an entry of the audit log and an event.
 const CHANGES_PER_COUNTED_REQUEST: usize = 8;
 
 body! {
@@ -80,9 +77,8 @@ pub struct AssignmentResult {
 
 /// Assign and revoke several roles
 ///
-/// Makes 1 to 32 changes as if each were a request. Each succeeds or fails without effect on the others, and the changes of one agent are
-/// made in their order. For the rate limit, the request counts as the larger number of: its started 8 changes, and the most changes of one
-/// agent.
+/// Makes 1 to 32 changes in their order, as if each were a request. Each succeeds or fails without effect on the others. For the rate
+/// limit, 8 changes count as one request, and so does the rest.
 #[utoipa::path(
     post, path = "/services/{service}/assignments", operation_id = "changeAssignments", tag = "Roles",
     params(ServicePathParam), request_body = AssignmentChanges, security(("serviceKey" = []), ("humanToken" = [])),
@@ -101,20 +97,22 @@ pub async fn change(
     let initiator = credentials.require_manager_of(&state, service).await?;
     let AssignmentChanges { changes: ObjectList(changes) } = body.read()?;
     let changes: Vec<_> = changes.into_iter().enumerate().map(parse).collect::<Result<_, _>>()?;
-    credentials.count_more(&state, counted_requests(&changes) - 1).await?;
-    let made = changes.into_iter().map(|change| make(&state, initiator.clone(), service, change));
-    let result = |made: Result<Changed<bool>, ApiError>| match made {
-        Ok(Changed { value, revision }) => {
-            AssignmentResult { status: 200, changed: Some(value), revision: Some(revision), error: None }
-        }
-        Err(error) => AssignmentResult {
-            status: error.status().as_u16(),
-            changed: None,
-            revision: None,
-            error: Some(error.body().into_error()),
-        },
-    };
-    Ok(Json(AssignmentResults { results: join_all(made).await.into_iter().map(result).collect() }))
+    credentials.count_more(&state, changes.len().div_ceil(CHANGES_PER_COUNTED_REQUEST) - 1).await?;
+    let mut results = Vec::with_capacity(changes.len());
+    for change in changes {
+        results.push(match make(&state, &initiator, service, change).await {
+            Ok(Changed { value, revision }) => {
+                AssignmentResult { status: 200, changed: Some(value), revision: Some(revision), error: None }
+            }
+            Err(error) => AssignmentResult {
+                status: error.status().as_u16(),
+                changed: None,
+                revision: None,
+                error: Some(error.body().into_error()),
+            },
+        });
+    }
+    Ok(Json(AssignmentResults { results }))
 }
 
 /// A change with its ids.
@@ -148,19 +146,9 @@ fn parse((position, change): (usize, AssignmentChange)) -> Result<ParsedChange, 
     Ok(ParsedChange { agent, role, new })
 }
 
-/// The requests as which changes count, at least 1. The changes of one agent follow each other in transactions of their own.
-fn counted_requests(changes: &[ParsedChange]) -> usize {
-    let mut of_agents = BTreeMap::<AgentId, usize>::new();
-    for change in changes {
-        *of_agents.entry(change.agent).or_default() += 1;
-    }
-    let of_one_agent = of_agents.into_values().max().unwrap_or_default();
-    changes.len().div_ceil(CHANGES_PER_COUNTED_REQUEST).max(of_one_agent).max(1)
-}
-
 async fn make(
     state: &AppState,
-    initiator: Initiator,
+    initiator: &Initiator,
     service: ServiceId,
     change: ParsedChange,
 ) -> Result<Changed<bool>, ApiError> {

@@ -266,7 +266,7 @@ pub async fn assign(
     let agent = parse_id(&agent)?;
     let RoleAssignmentRequest { role, expires_at, managed_by } = body.read()?;
     let request = AssignmentRequest { service, agent, role: role.parse()?, expires_at, managed_by };
-    let Changed { value: (), revision } = operations::assign_role(&state.context, initiator, request).await?;
+    let Changed { value: (), revision } = operations::assign_role(&state.context, &initiator, request).await?;
     Ok(Json(RoleAssignmentResponse { assigned: true, revision }))
 }
 
@@ -289,7 +289,7 @@ pub async fn revoke(
     let service = parse_id(&service)?;
     let initiator = credentials.require_manager_of(&state, service).await?;
     let Changed { value: revoked, revision } =
-        operations::revoke_role(&state.context, initiator, service, parse_id(&agent)?, parse_id(&role)?).await?;
+        operations::revoke_role(&state.context, &initiator, service, parse_id(&agent)?, parse_id(&role)?).await?;
     Ok(Json(RoleRevocationResponse { revoked, revision }))
 }
 

@@ -11,8 +11,9 @@ use crate::{
         webhook::event::RevocationReason,
     },
     operations::{
-        Context, NotFound, OperationError, authorize::lock_service, maintenance::expiry::emit_role_revoked_event,
-        roles::role_revoked_entry,
+        Context, NotFound, OperationError,
+        authorize::lock_service,
+        roles::{emit_role_revoked_event, role_revoked_entry},
     },
     store::{
         Conn, WriteTransaction, agents,
@@ -62,10 +63,9 @@ pub async fn leave_service(
             return Ok(tx.commit_change(0).await?);
         }
         let definitions = roles::list(tx.conn(), service).await?;
-        let removed: Vec<_> = held.iter().map(|grant| (agent, grant.role)).collect();
-        assignments::remove(tx.conn(), service, &removed).await?;
         for grant in &held {
             let role = grant.role;
+            assignments::remove(tx.conn(), service, agent, role).await?;
             let Some(definition) = definitions.iter().find(|other| other.definition.id == role) else { continue };
             let (name, reason) = (definition.definition.name.clone(), RevocationReason::AgentLeft);
             let entry = role_revoked_entry(service, agent, role, &name).with_detail("reason", json!(reason));

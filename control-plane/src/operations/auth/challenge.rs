@@ -1,6 +1,6 @@
 //! Issues challenges. Nothing is stored in the database for a challenge.
 
-use super::login_basis::read_basis;
+use super::issue::read_basis;
 use crate::{
     domain::{
         agent::require_active,
@@ -8,12 +8,12 @@ use crate::{
     },
     operations::{Context, NotFound, OperationError},
     store::{
-        StoreError,
+        Conn, StoreError,
         logins::{LoginBasis, LoginQuery},
+        master_keys,
     },
 };
 use countersign_identity::{AgentId, ServiceId, Timestamp};
-use std::sync::Arc;
 
 /// A challenge as sent to the agent.
 #[derive(Debug)]
@@ -28,13 +28,13 @@ pub struct IssuedChallenge {
 
 /// Issues a challenge to an agent. With `service`, the token will be bound to that service.
 pub async fn issue_challenge(
-    context: &Arc<Context>,
+    context: &Context,
     agent: AgentId,
     service: Option<ServiceId>,
 ) -> Result<IssuedChallenge, OperationError> {
     let query = LoginQuery { agent, service, challenge: None };
-    let LoginBasis { status, has_service, restore_revision, master_key, .. } = read_basis(context, query).await?;
-    require_active(status.ok_or(OperationError::NotFound(NotFound::Agent))?)?;
+    let LoginBasis { agent: found, has_service, position, .. } = read_basis(context, &query).await?;
+    require_active(found.ok_or(OperationError::NotFound(NotFound::Agent))?.status)?;
     if service.is_some() && !has_service {
         return Err(OperationError::NotFound(NotFound::Service));
     }
@@ -43,8 +43,9 @@ pub async fn issue_challenge(
         service,
         expires_at: context.now().saturating_add(challenge::LIFETIME),
         random_id: context.new_id(std::convert::identity),
-        restore_revision,
+        restore_revision: position.cutoff,
     };
+    let master_key = context.store.read_one(async |conn: &mut Conn| master_keys::find(conn).await).await?.current;
     let keys = context.challenge_keys.find(&master_key).ok_or(StoreError::MissingMasterKey(master_key))?;
     Ok(IssuedChallenge {
         id: keys.encode_id(&challenge),

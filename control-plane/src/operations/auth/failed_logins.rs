@@ -11,17 +11,13 @@ use crate::{
     },
     operations::{
         Context, OperationError,
-        maintenance::batches::{Batch, run_batch},
+        batches::{Batch, run_batch},
+        memory::BurstKey,
     },
     store::{Conn, WriteTransaction, known_agents, outbox},
 };
-use countersign_identity::{AgentId, EventId, ServiceId, Timestamp};
-use std::{
-    collections::HashMap,
-    net::IpAddr,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use countersign_identity::{EventId, Timestamp};
+use std::{net::IpAddr, sync::Arc, time::Duration};
 use tracing::Instrument as _;
 
 /// Time between the end of a burst and its summary, in which all processes store their counts.
@@ -29,60 +25,6 @@ const FLUSH_GRACE: Duration = Duration::from_secs(3);
 
 /// Maximum number of bursts whose counts one transaction stores.
 const COUNTS_PER_TRANSACTION: usize = 200;
-
-/// Failures with the same agent and service belong to the same burst.
-type BurstKey = (AgentId, Option<ServiceId>);
-
-/// Failures counted by this process, for bursts of which all further failures are suppressed.
-#[derive(Default)]
-pub struct SuppressedBursts(Mutex<HashMap<BurstKey, PendingCount>>);
-
-/// Number of failures in a burst that are not stored in the database yet.
-struct PendingCount {
-    /// End of the burst.
-    burst_ends_at: Timestamp,
-    count: u64,
-}
-
-impl SuppressedBursts {
-    /// Counts a failure if its burst is suppressed. Returns whether the failure was counted.
-    fn count_if_suppressed(&self, key: BurstKey, now: Timestamp) -> bool {
-        let mut bursts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let pending = bursts.get_mut(&key).filter(|pending| now < pending.burst_ends_at);
-        pending.map(|pending| pending.count += 1).is_some()
-    }
-
-    /// Suppresses events for further failures until the end of the burst.
-    fn suppress(&self, key: BurstKey, burst_ends_at: Timestamp) {
-        let mut bursts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        bursts.entry(key).or_insert(PendingCount { burst_ends_at, count: 0 }).burst_ends_at = burst_ends_at;
-    }
-
-    /// All counts above zero, sorted, because all processes lock the rows of bursts in sorted order.
-    fn pending_counts(&self) -> Vec<(BurstKey, u64)> {
-        let bursts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let pending = bursts.iter().filter(|(_, pending)| pending.count > 0);
-        let mut pending: Vec<_> = pending.map(|(key, pending)| (*key, pending.count)).collect();
-        pending.sort_unstable();
-        pending
-    }
-
-    /// Subtracts counts that were stored in the database.
-    fn subtract(&self, stored: &[(BurstKey, u64)]) {
-        let mut bursts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        for (key, count) in stored {
-            if let Some(pending) = bursts.get_mut(key) {
-                pending.count = pending.count.saturating_sub(*count);
-            }
-        }
-    }
-
-    /// Removes bursts that have ended and whose counts are stored.
-    fn remove_ended(&self, now: Timestamp) {
-        let mut bursts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        bursts.retain(|_, pending| pending.count > 0 || now < pending.burst_ends_at);
-    }
-}
 
 /// The reason in the event `agent.authentication_failed`; `None` if the error is not a failed login.
 pub(in crate::operations) const fn login_failure_reason(error: &OperationError) -> Option<LoginFailureReason> {

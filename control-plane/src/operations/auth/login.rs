@@ -2,24 +2,33 @@
 
 use super::{
     failed_logins::{emit_failed_login, login_failure_reason},
-    issue::{NewSession, Proof, TokenRequest},
-    login_basis::read_basis,
+    issue::{Grant, check_audiences, find_signer, lock_and_read, read_basis},
+    revoke::end_sessions,
     signed_text::SignedText,
-    tokens::{PreparedTokens, RequestedToken},
+    tokens::{RequestedToken, TokenAudience},
 };
 use crate::{
     domain::{
         agent::require_active,
         challenge::Challenge,
         client_assertion::{ClientAssertion, InvalidAssertion},
+        session::{RefreshHashes, RefreshToken, Session},
+        webhook::event::{AuthenticatedEvent, Event, EventData},
     },
-    operations::{Context, NotFound, OperationError, TokenPair, request_batches},
-    store::logins::{LoginBasis, LoginQuery},
+    operations::{Context, NotFound, OperationError, TokenPair},
+    store::{
+        Conn, WriteTransaction,
+        logins::{self, IssueRecord, LoginAgent, LoginBasis, LoginQuery},
+        sessions, unused_agents,
+    },
 };
 use countersign_identity::{
-    AgentId, EventId, Reason, ServiceId, SessionId, evaluation::LEEWAY, public_key::EcdsaSignature,
+    AgentId, Claims, EventId, Reason, ServiceId, SessionId, TokenId, evaluation::LEEWAY, public_key::EcdsaSignature,
 };
-use std::{net::IpAddr, sync::Arc};
+use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
+
+/// Maximum number of sessions over the quota that one login ends. If there are more, the next logins end them.
+const MAX_ENDED_PER_LOGIN: u32 = 100;
 
 /// A login request.
 #[derive(Debug)]
@@ -40,6 +49,9 @@ pub struct VerifiedLogin {
     agent: AgentId,
     signed: SignedText,
     requested: RequestedToken,
+    /// What was read to verify the signature, and for which service.
+    basis: Box<LoginBasis>,
+    basis_service: Option<ServiceId>,
     client_address: Option<IpAddr>,
 }
 
@@ -66,12 +78,13 @@ pub async fn verify_login(context: &Arc<Context>, login: &LoginRequest) -> Resul
             return Err(Reason::ChallengeExpired.into());
         }
         let service = requested_service(&challenge, login.service)?;
-        verify_signature(context, (&challenge, &nonce), service, &login.signature).await?;
-        Ok(service)
+        Ok((verify_signature(context, (&challenge, &nonce), service, &login.signature).await?, service))
     };
     match verified.await {
-        Ok(service) => Ok(VerifiedLogin {
+        Ok((basis, service)) => Ok(VerifiedLogin {
             agent: challenge.agent,
+            basis: Box::new(basis),
+            basis_service: service,
             signed: SignedText::Challenge(challenge),
             requested: RequestedToken { service, ..RequestedToken::default() },
             client_address: login.client_address,
@@ -105,9 +118,12 @@ pub async fn verify_assertion(
 ) -> Result<VerifiedLogin, OperationError> {
     let agent = assertion.agent;
     let query = LoginQuery { agent, service: named, challenge: Some(assertion.single_use_id()) };
-    let basis = read_basis(context, query).await?;
+    let basis = read_basis(context, &query).await?;
     match check_assertion(assertion, &basis) {
-        Ok(signed) => Ok(VerifiedLogin { agent, signed, requested: RequestedToken::default(), client_address }),
+        Ok(signed) => {
+            let (requested, basis) = (RequestedToken::default(), Box::new(basis));
+            Ok(VerifiedLogin { agent, signed, requested, basis, basis_service: named, client_address })
+        }
         // Nobody knows the agent, so there is nobody to tell. Otherwise, a stranger who invents agents would cause an event for each.
         Err(error @ OperationError::InvalidAssertion(_)) => Err(error),
         Err(error) => {
@@ -121,9 +137,9 @@ pub async fn verify_assertion(
 const UNKNOWN_AGENT: InvalidAssertion = InvalidAssertion::new("`sub` must be the id of a registered agent");
 
 fn check_assertion(assertion: &ClientAssertion, basis: &LoginBasis) -> Result<SignedText, OperationError> {
-    let (status, key) = basis.status.zip(basis.public_key()?).ok_or(OperationError::InvalidAssertion(UNKNOWN_AGENT))?;
+    let agent = basis.agent.as_ref().ok_or(OperationError::InvalidAssertion(UNKNOWN_AGENT))?;
     let signature = EcdsaSignature::from_jws(assertion.signature()).map_err(|_| OperationError::InvalidSignature)?;
-    if !key.verifies(&[assertion.signed_text()], &signature) {
+    if !agent.key.verifies(&[assertion.signed_text()], &signature) {
         return Err(OperationError::InvalidSignature);
     }
     // Between the backup and the restore, it may have been used for a session that the database has lost. The clocks of the agent and of
@@ -135,26 +151,167 @@ fn check_assertion(assertion: &ClientAssertion, basis: &LoginBasis) -> Result<Si
     if basis.challenge_is_used {
         return Err(Reason::AssertionUsed.into());
     }
-    require_active(status)?;
-    let (single_use_id, restore_revision) = (assertion.single_use_id(), basis.restore_revision);
+    require_active(agent.status)?;
+    let (single_use_id, restore_revision) = (assertion.single_use_id(), basis.position.cutoff);
     Ok(SignedText::Assertion { single_use_id, restore_revision })
 }
 
-/// Issues a token pair for a verified login. Consumes the challenge or the assertion.
+/// Issues a token pair for a verified login. Uses up the challenge or the assertion.
 pub async fn begin_session(context: &Arc<Context>, login: VerifiedLogin) -> Result<TokenPair, OperationError> {
-    let VerifiedLogin { agent, signed, requested, client_address } = login;
-    let service = requested.service;
-    let prepared = PreparedTokens::new(context);
-    let (id, event) = (context.new_id(SessionId::from_bits), context.new_id(EventId::from_bits));
-    let proof = Proof::Signature(NewSession { signed, id, event, client_address });
-    let request = TokenRequest { agent, requested, proof, ids: prepared.ids() };
-    match request_batches::fulfill(context, (), request).await {
-        Ok(unsigned_token) => prepared.sign(context, &unsigned_token),
+    let (agent, service, client_address) = (login.agent(), login.requested.service, login.client_address);
+    let begun = async {
+        let signer = find_signer(context).await?;
+        let new = NewSession {
+            login,
+            refresh: RefreshToken::new(context.new_id(SessionId::from_bits), context.new_secret()),
+            token: context.new_id(TokenId::from_bits),
+            event: context.new_id(EventId::from_bits),
+        };
+        let claims = match new.begin_if_unchanged(context).await? {
+            Some(claims) => claims,
+            None => new.begin(context).await?,
+        };
+        TokenPair::sign(context, &signer, &claims, &new.refresh)
+    };
+    match begun.await {
+        Ok(pair) => Ok(pair),
         Err(error) => {
             report_failure(context, (agent, service), &error, client_address).await;
             Err(error)
         }
     }
+}
+
+/// A session that begins.
+struct NewSession {
+    login: VerifiedLogin,
+    refresh: RefreshToken,
+    token: TokenId,
+    event: EventId,
+}
+
+impl NewSession {
+    fn query(&self) -> LoginQuery {
+        let VerifiedLogin { agent, signed, requested, .. } = &self.login;
+        LoginQuery { agent: *agent, service: requested.service, challenge: Some(signed.single_use_id()) }
+    }
+
+    /// Begins the session with one statement if nobody waits for the event, and nothing else is to be done. Returns `None` if it cannot, or
+    /// if the session may not begin, which [`Self::begin`] finds out again.
+    async fn begin_if_unchanged(&self, context: &Context) -> Result<Option<Claims>, OperationError> {
+        if !context.store.has_concurrent_writers() {
+            return Ok(None);
+        }
+        let read;
+        let basis = if self.login.basis_service == self.login.requested.service {
+            &self.login.basis
+        } else {
+            read = read_basis(context, &self.query()).await?;
+            &read
+        };
+        let Ok((agent, session, claims, record)) = self.issue(context, basis) else { return Ok(None) };
+        let is_short = record.is_short() && !basis.has_targets && !is_first_of_public(agent);
+        if !is_short || self.counts_sessions(context) {
+            return Ok(None);
+        }
+        let challenge = self.login.signed.single_use_id();
+        let write =
+            async |conn: &mut Conn| logins::begin_if_unchanged(conn, agent, &record, (&session, &challenge)).await;
+        Ok(context.store.write_if_unchanged(write).await?.then_some(claims))
+    }
+
+    /// Begins the session, or finds out why it cannot begin.
+    async fn begin(&self, context: &Context) -> Result<Claims, OperationError> {
+        let work = async |mut tx: WriteTransaction| {
+            let basis = lock_and_read(&mut tx, &self.query()).await?;
+            let (agent, session, claims, record) = self.issue(context, &basis)?;
+            check_audiences(&mut tx, agent.id, &basis).await?;
+            if !sessions::insert(tx.conn(), &session, &self.login.signed.single_use_id()).await? {
+                return Err(self.login.signed.reasons().used.into());
+            }
+            logins::record_issue(tx.conn(), agent.id, &record).await?;
+            if is_first_of_public(agent) {
+                unused_agents::remove(tx.conn(), &[agent.id]).await?;
+            }
+            if self.counts_sessions(context) {
+                let limits = (context.config.quotas.sessions_per_agent, MAX_ENDED_PER_LOGIN);
+                let excess = sessions::list_live_beyond(tx.conn(), agent.id, basis.at, limits).await?;
+                end_sessions(&mut tx, &excess).await?;
+            }
+            tx.emit(Event { id: self.event, at: basis.at, data: self.event_data(&session) });
+            Ok(tx.commit(claims).await?)
+        };
+        context.store.write("begin_session", work).await
+    }
+
+    /// Whether this login ends the sessions over the quota. To count them, it reads all of them, so only one login in many does it:
+    /// there can be about a twentieth more, unless the quota is below 40.
+    fn counts_sessions(&self, context: &Context) -> bool {
+        let one_in = (context.config.quotas.sessions_per_agent / 20).max(1);
+        self.refresh.session().bits().is_multiple_of(u128::from(one_in))
+    }
+
+    fn event_data(&self, session: &Session) -> EventData {
+        let (agent_id, service_id, ip_address) = (session.agent, session.service, self.login.client_address);
+        EventData::Authenticated(AuthenticatedEvent { agent_id, service_id, ip_address })
+    }
+
+    /// The session with its first token, if it may begin.
+    fn issue<'a>(
+        &self,
+        context: &Context,
+        basis: &'a LoginBasis,
+    ) -> Result<(&'a LoginAgent, Session, Claims, IssueRecord), OperationError> {
+        let VerifiedLogin { signed, requested, .. } = &self.login;
+        let agent = check_login(signed, requested.service, basis)?;
+        let audience = TokenAudience::of(basis, requested.service.is_some());
+        let session = Session {
+            id: self.refresh.session(),
+            agent: agent.id,
+            service: basis.audience,
+            scope: requested.scope.clone(),
+            started_at: basis.at,
+            started_revision: basis.position.revision,
+            expires_at: basis.at.saturating_add(context.config.session_lifetime),
+            ended_at: None,
+            audiences: BTreeSet::from([basis.audience]),
+            refresh: RefreshHashes::of(&self.refresh),
+        };
+        let grant = Grant {
+            agent,
+            session: &session,
+            audience,
+            scope: session.scope.as_ref(),
+            states_scope: requested.states_scope,
+            basis,
+            last_service: audience.last_service(agent.last_service),
+        };
+        let (claims, record) = grant.issue(context, self.token);
+        Ok((agent, session, claims, record))
+    }
+}
+
+/// Whether this is the first login of an agent without an owner, which would be deleted otherwise.
+const fn is_first_of_public(agent: &LoginAgent) -> bool {
+    !agent.has_owner && agent.last_seen_at.is_none()
+}
+
+/// Checks what may have changed since the signature was verified.
+fn check_login<'a>(
+    signed: &SignedText,
+    service: Option<ServiceId>,
+    basis: &'a LoginBasis,
+) -> Result<&'a LoginAgent, OperationError> {
+    let reasons = signed.reasons();
+    if signed.restore_revision() != basis.position.cutoff {
+        return Err(reasons.expired.into());
+    }
+    let agent = basis.agent.as_ref().ok_or(reasons.invalid)?;
+    require_active(agent.status)?;
+    if service.is_some() && !basis.has_service {
+        return Err(OperationError::NotFound(NotFound::Service));
+    }
+    if basis.challenge_is_used { Err(reasons.used.into()) } else { Ok(agent) }
 }
 
 /// Emits an event for a failed login, unless the failure is not that of the agent.
@@ -184,18 +341,18 @@ fn requested_service(challenge: &Challenge, login: Option<ServiceId>) -> Result<
 /// Verifies the signature before the transaction of the login, so that a request with a wrong signature does not occupy the only
 /// writer of SQLite.
 async fn verify_signature(
-    context: &Arc<Context>,
+    context: &Context,
     (challenge, nonce): (&Challenge, &[u8; 32]),
     service: Option<ServiceId>,
     signature: &str,
-) -> Result<(), OperationError> {
+) -> Result<LoginBasis, OperationError> {
     let query = LoginQuery { agent: challenge.agent, service, challenge: Some(challenge.random_id_hex()) };
-    let basis = read_basis(context, query).await?;
+    let basis = read_basis(context, &query).await?;
     if basis.challenge_is_used {
         return Err(Reason::ChallengeUsed.into());
     }
     // If the agent in a challenge is unknown, the challenge was issued before the database was restored from a backup.
-    let (status, key) = basis.status.zip(basis.public_key()?).ok_or(Reason::ChallengeInvalid)?;
+    let agent = basis.agent.as_ref().ok_or(Reason::ChallengeInvalid)?;
     // The service is checked before the signature, so that no event contains a service that does not exist.
     if service.is_some() && !basis.has_service {
         return Err(OperationError::NotFound(NotFound::Service));
@@ -203,8 +360,9 @@ async fn verify_signature(
     let signature = EcdsaSignature::from_hex(signature).map_err(|_| OperationError::InvalidSignature)?;
     // The agent signs the UTF-8 bytes of the hex nonce. A signature over the 32 decoded bytes of the nonce is accepted as
     // well.
-    if !key.verifies(&[hex::encode(nonce).as_bytes(), nonce], &signature) {
+    if !agent.key.verifies(&[hex::encode(nonce).as_bytes(), nonce], &signature) {
         return Err(OperationError::InvalidSignature);
     }
-    Ok(require_active(status)?)
+    require_active(agent.status)?;
+    Ok(basis)
 }

@@ -2,58 +2,63 @@
 
 use super::{
     failed_logins::emit_failed_login,
-    issue::{Proof, TokenRequest},
-    tokens::{PreparedTokens, RequestedToken},
+    issue::{Grant, check_audiences, find_signer, lock_and_read, read_basis},
+    revoke::end_sessions,
+    tokens::{RequestedToken, TokenAudience},
 };
 use crate::{
-    domain::{credential::Credential, session::Session, webhook::event::LoginFailureReason},
-    operations::{Context, OperationError, TokenPair, request_batches},
-    store::{Conn, Store, sessions},
+    domain::{
+        agent::require_active,
+        quota::{AUDIENCES_PER_SESSION, ExceededQuota},
+        session::{RefreshToken, Session},
+        webhook::event::LoginFailureReason,
+    },
+    operations::{Context, NotFound, OperationError, TokenPair},
+    store::{
+        Conn, Store, StoreError, WriteTransaction,
+        logins::{self, IssueRecord, LoginAgent, LoginBasis, LoginQuery},
+        sessions,
+    },
 };
-use countersign_identity::{AgentId, Reason, RefreshId, Revision, ServiceId};
+use countersign_identity::{AgentId, Claims, Reason, Revision, TokenId};
 use std::{net::IpAddr, sync::Arc};
 use tokio::sync::oneshot;
 use tracing::Instrument as _;
 
-/// A request for the next tokens with a refresh token whose secret is correct.
+/// A request for the next tokens with a refresh token of a session.
 pub struct VerifiedRefresh {
-    credential: Credential<RefreshId>,
-    agent: AgentId,
-    /// The service that the session is bound to.
-    bound: Option<ServiceId>,
+    token: RefreshToken,
+    session: Session,
     client_address: Option<IpAddr>,
-    /// Why the refresh token was not usable when it was read.
+    /// Why the refresh token was not usable when its session was read.
     refusal: Option<Reason>,
-    /// Whether the session was ended. It stays so.
-    session_is_ended: bool,
 }
 
 impl VerifiedRefresh {
     /// The agent of the session, if the refresh token was usable when it was read. A used token, or that of an ended session,
     /// may have been copied, so it proves nothing about its sender.
     pub fn proven_agent(&self) -> Option<AgentId> {
-        self.refusal.is_none().then_some(self.agent)
+        self.refusal.is_none().then_some(self.session.agent)
     }
 }
 
-/// Verifies the secret of a refresh token. Changes nothing.
+/// Verifies that a refresh token belongs to a session. Changes nothing.
 pub async fn verify_refresh(
     context: &Context,
     token: &str,
     client_address: Option<IpAddr>,
 ) -> Result<VerifiedRefresh, OperationError> {
-    let credential = Credential::<RefreshId>::parse(token).ok_or(Reason::RefreshInvalid)?;
-    let find = async |conn: &mut Conn| sessions::find_tokens_by_credential(conn, &[&credential]).await;
-    let (token, session) = context.store.read_one(find).await?.pop().ok_or(Reason::RefreshInvalid)?;
+    let token = RefreshToken::parse(token).ok_or(Reason::RefreshInvalid)?;
+    let session = context.store.read_one(async |conn: &mut Conn| sessions::find(conn, token.session()).await).await?;
+    let session = session.filter(|session| session.issued(&token)).ok_or(Reason::RefreshInvalid)?;
     // Only the transaction of the refresh knows whether a later revocation of the agent has ended the session.
     let refusal = session.check_refresh(&token, Revision::default(), context.now()).err();
-    let Session { agent, service: bound, ended_at, .. } = session;
-    let session_is_ended = ended_at.is_some();
-    Ok(VerifiedRefresh { credential, agent, bound, client_address, refusal, session_is_ended })
+    Ok(VerifiedRefresh { token, session, client_address, refusal })
 }
 
-/// Refreshes a session. The reuse of a used refresh token ends the session. If the client leaves before the transaction, nothing
-/// happens, so that it can use its token again; but a client that leaves cannot prevent the event about a reuse.
+/// Refreshes a session. The reuse of a used refresh token ends the session: it was copied, and the server cannot distinguish the thief
+/// from the agent. If the client leaves before the transaction, nothing happens, so that it can use its token again; but a client that
+/// leaves cannot prevent the end of the session, nor the event about it.
 pub async fn refresh_session(
     context: &Arc<Context>,
     refresh: VerifiedRefresh,
@@ -76,27 +81,133 @@ async fn refresh_and_report_reuse(
     refresh: VerifiedRefresh,
     requested: RequestedToken,
 ) -> Result<TokenPair, OperationError> {
-    let VerifiedRefresh { credential, agent, bound, client_address, refusal, session_is_ended } = refresh;
+    let VerifiedRefresh { token, session, client_address, refusal } = refresh;
+    let (agent, service) = (session.agent, session.service);
     let result = match refusal {
         // There is nothing to write, so copies of old tokens cannot occupy the database's writer.
-        Some(reason) if session_is_ended => Err(reason.into()),
-        _ => issue_tokens(context, agent, requested, credential).await,
+        Some(reason) if session.ended_at.is_some() => Err(reason.into()),
+        _ => replace_tokens(context, token, session, requested).await,
     };
-    if matches!(&result, Err(OperationError::Refused(refusal)) if refusal.reason == Reason::RefreshReused) {
+    if result.as_ref().is_err_and(is_reuse) {
         let reason = LoginFailureReason::Refused(Reason::RefreshReused);
-        emit_failed_login(context, (agent, bound), reason, client_address).await;
+        emit_failed_login(context, (agent, service), reason, client_address).await;
     }
     result
 }
 
-async fn issue_tokens(
-    context: &Arc<Context>,
-    agent: AgentId,
+fn is_reuse(error: &OperationError) -> bool {
+    matches!(error, OperationError::Refused(refusal) if refusal.reason == Reason::RefreshReused)
+}
+
+/// Issues the next tokens of a session.
+async fn replace_tokens(
+    context: &Context,
+    used: RefreshToken,
+    session: Session,
     requested: RequestedToken,
-    credential: Credential<RefreshId>,
 ) -> Result<TokenPair, OperationError> {
-    let prepared = PreparedTokens::new(context);
-    let request = TokenRequest { agent, requested, proof: Proof::RefreshToken(credential), ids: prepared.ids() };
-    let unsigned_token = request_batches::fulfill(context, (), request).await?;
-    prepared.sign(context, &unsigned_token)
+    let signer = find_signer(context).await?;
+    let next = used.next(context.new_secret());
+    let replacement = Replacement { used, next, session, requested, token: context.new_id(TokenId::from_bits) };
+    let claims = match replacement.refresh_if_unchanged(context).await? {
+        Some(claims) => claims,
+        None => replacement.refresh(context).await?,
+    };
+    TokenPair::sign(context, &signer, &claims, &replacement.next)
+}
+
+/// The replacement of the tokens of a session.
+struct Replacement {
+    used: RefreshToken,
+    next: RefreshToken,
+    /// The session as it was read. Its agent and its service never change, but everything else may have changed since.
+    session: Session,
+    requested: RequestedToken,
+    token: TokenId,
+}
+
+impl Replacement {
+    fn query(&self) -> LoginQuery {
+        let service = self.requested.service.or(self.session.service);
+        LoginQuery { agent: self.session.agent, service, challenge: None }
+    }
+
+    /// Refreshes the session with one statement that writes if nothing else is to be done. Returns `None` if it cannot, or if the session
+    /// may not be refreshed, which [`Self::refresh`] finds out again.
+    async fn refresh_if_unchanged(&self, context: &Context) -> Result<Option<Claims>, OperationError> {
+        if !context.store.has_concurrent_writers() {
+            return Ok(None);
+        }
+        let basis = read_basis(context, &self.query()).await?;
+        let issued = self.issue(context, self.session.clone(), &basis);
+        let Ok((agent, session, claims, record)) = issued else { return Ok(None) };
+        if !record.is_short() {
+            return Ok(None);
+        }
+        let write = async |conn: &mut Conn| {
+            logins::refresh_if_unchanged(conn, agent, &record, (&session, &self.used, &self.next)).await
+        };
+        Ok(context.store.write_if_unchanged(write).await?.then_some(claims))
+    }
+
+    /// Refreshes the session, or finds out why it cannot be refreshed. Ends it if the refresh token was used before.
+    async fn refresh(&self, context: &Context) -> Result<Claims, OperationError> {
+        let work = async |mut tx: WriteTransaction| {
+            let basis = lock_and_read(&mut tx, &self.query()).await?;
+            let session = sessions::find(tx.conn(), self.session.id).await?.ok_or(Reason::RefreshInvalid)?;
+            let (agent, session, claims, record) = match self.issue(context, session, &basis) {
+                Err(reused) if is_reuse(&reused) => {
+                    end_sessions(&mut tx, &[self.session.id]).await?;
+                    return Ok(tx.commit(Err(reused)).await?);
+                }
+                issued => issued?,
+            };
+            check_audiences(&mut tx, agent.id, &basis).await?;
+            if !sessions::replace_refresh_token(tx.conn(), &self.used, &self.next, &session.audiences).await? {
+                return Err(StoreError::UnexpectedRowCount("replace_refresh_token").into());
+            }
+            logins::record_issue(tx.conn(), agent.id, &record).await?;
+            Ok::<_, OperationError>(tx.commit(Ok(claims)).await?)
+        };
+        context.store.write("refresh_session", work).await?
+    }
+
+    /// The session with its next token, if it may have one.
+    fn issue<'a>(
+        &self,
+        context: &Context,
+        mut session: Session,
+        basis: &'a LoginBasis,
+    ) -> Result<(&'a LoginAgent, Session, Claims, IssueRecord), OperationError> {
+        let agent = basis.agent.as_ref().ok_or(Reason::RefreshInvalid)?;
+        require_active(agent.status)?;
+        let names_service = self.requested.service.is_some();
+        if !names_service && session.service.is_some() && !basis.has_service {
+            return Err(Reason::RefreshRevoked.into());
+        }
+        session.check_refresh(&self.used, agent.cutoff.max(basis.position.cutoff), basis.at)?;
+        // A wrong service must not hide that the token was used before.
+        if names_service && !basis.has_service {
+            return Err(OperationError::NotFound(NotFound::Service));
+        }
+        session.audiences.insert(basis.audience);
+        if session.audiences.len() > AUDIENCES_PER_SESSION {
+            return Err(OperationError::QuotaExceeded(ExceededQuota::AudiencesPerSession));
+        }
+        let scope = match (&session.scope, &self.requested.scope) {
+            (Some(of_session), Some(requested)) => Some(of_session.intersection(requested)),
+            (of_session, requested) => of_session.as_ref().or(requested.as_ref()).cloned(),
+        };
+        let grant = Grant {
+            agent,
+            session: &session,
+            audience: TokenAudience::of(basis, names_service),
+            scope: scope.as_ref(),
+            states_scope: self.requested.states_scope,
+            basis,
+            last_service: agent.last_service,
+        };
+        let (claims, record) = grant.issue(context, self.token);
+        Ok((agent, session, claims, record))
+    }
 }

@@ -1,18 +1,18 @@
 //! Token revocation (RFC 7009). Possession of a token authorizes its revocation.
 
 use crate::{
-    domain::{change::Change, credential::Credential},
+    domain::{change::Change, session::RefreshToken},
     operations::{Context, OperationError},
     store::{Conn, StoreError, WriteTransaction, agents, feed, sessions, signing_keys},
 };
-use countersign_identity::{Audience, Claims, RefreshId, Revision, SessionId, UnverifiedToken};
+use countersign_identity::{Audience, Claims, Revision, SessionId, UnverifiedToken};
 
 /// Revokes a token. The revocation of a refresh token ends its session, which invalidates all tokens of the session. The
 /// revocation of an access token affects only that token. Unknown and expired tokens cause no change and no error. Returns the
 /// revision from which on sidecars refuse the token.
 pub async fn revoke_token(context: &Context, token: &str) -> Result<Revision, OperationError> {
-    if let Some(credential) = Credential::<RefreshId>::parse(token) {
-        return revoke_session(context, &credential).await;
+    if let Some(refresh) = RefreshToken::parse(token) {
+        return revoke_session(context, &refresh).await;
     }
     let Ok(unverified) = UnverifiedToken::parse(token) else { return newest_revision(context).await };
     let keys = signing_keys::load_ring(context.store.read().await?.conn()).await?.key_set();
@@ -26,10 +26,10 @@ pub async fn revoke_token(context: &Context, token: &str) -> Result<Revision, Op
 
 /// Ends the session of a refresh token. A used refresh token can also end its session, because possession of any refresh
 /// token of a session authorizes the end of the session.
-async fn revoke_session(context: &Context, credential: &Credential<RefreshId>) -> Result<Revision, OperationError> {
-    let find = async |conn: &mut Conn| sessions::find_tokens_by_credential(conn, &[credential]).await;
-    let found = context.store.read_one(find).await?.pop().filter(|(_, session)| session.ended_at.is_none());
-    let Some((_, session)) = found else { return newest_revision(context).await };
+async fn revoke_session(context: &Context, token: &RefreshToken) -> Result<Revision, OperationError> {
+    let session = context.store.read_one(async |conn: &mut Conn| sessions::find(conn, token.session()).await).await?;
+    let live = session.filter(|session| session.issued(token) && session.ended_at.is_none());
+    let Some(session) = live else { return newest_revision(context).await };
     let work = async |mut tx: WriteTransaction| {
         agents::lock(tx.conn(), session.agent).await?;
         end_sessions(&mut tx, &[session.id]).await?;

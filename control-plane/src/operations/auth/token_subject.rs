@@ -1,16 +1,16 @@
 //! Finds the agent of a refresh token, for rate limits.
 
 use crate::{
-    domain::credential::Credential,
+    domain::session::RefreshToken,
     operations::{Context, OperationError},
     store::sessions,
 };
-use countersign_identity::{AgentId, RefreshId};
+use countersign_identity::AgentId;
 
-/// Finds the agent of the session that a refresh token belongs to. Does not verify the secret, so the result must only be
-/// used to count requests.
+/// Finds the agent of the session that a refresh token names. Does not verify the secret, so the result must only be used to count
+/// requests.
 pub async fn find_refresh_token_agent(context: &Context, token: &str) -> Result<Option<AgentId>, OperationError> {
-    let Some(credential) = Credential::<RefreshId>::parse(token) else { return Ok(None) };
-    let id = credential.id();
-    Ok(context.store.read_one(async |conn| sessions::find_agent_by_token(conn, id).await).await?)
+    let Some(token) = RefreshToken::parse(token) else { return Ok(None) };
+    let session = context.store.read_one(async |conn| sessions::find(conn, token.session()).await).await?;
+    Ok(session.map(|session| session.agent))
 }

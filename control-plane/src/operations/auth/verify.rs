@@ -5,7 +5,7 @@ use crate::{
     domain::change::Change,
     operations::{
         Context, CurrentState, NotFound, OperationError,
-        recent_changes::{ReadAt, RecentChanges},
+        memory::{Basis, ReadAt, Verification},
     },
     store::{
         Conn, WriteTransaction,
@@ -13,49 +13,11 @@ use crate::{
         assignments, feed, known_agents, roles, services, signing_keys,
     },
 };
-use bytes::Bytes;
 use countersign_identity::{
     AgentChanges, AgentId, Audience, Claims, EvaluationContext, Reason, Revision, RoleTable, ServiceId, Timestamp,
-    TokenCache, UnverifiedToken, VerifiedIdentity, Versioned,
-    token_cache::{CachedForToken, names_memory},
+    UnverifiedToken, VerifiedIdentity, Versioned,
 };
-use std::{
-    sync::{Arc, OnceLock},
-    time::Duration,
-};
-
-/// A verification records a contact only if the recorded contact is older, so most verifications write nothing.
-const CONTACT_PRECISION: Duration = Duration::from_hours(1);
-
-/// Maximum number of verified tokens in memory.
-const CACHED_TOKENS: usize = 1 << 14;
-
-/// What a verification needs in memory besides names, in bytes.
-const BASE_COST: usize = 768;
-
-/// How many bytes a byte of a name has in a verification: in the identity, and in the response.
-const COPIES_OF_NAMES: usize = 2;
-
-/// The verifications in memory.
-pub struct Verifications(TokenCache<Verification>);
-
-impl Default for Verifications {
-    fn default() -> Self {
-        Self(TokenCache::new(CACHED_TOKENS))
-    }
-}
-
-/// A successful verification of a token at a service.
-#[derive(Debug)]
-pub struct Verification {
-    identity: VerifiedIdentity,
-    /// The service that the token was issued for; `None` for an unbound token.
-    audience: Option<ServiceId>,
-    issued_at: Timestamp,
-    expires_at: Timestamp,
-    basis: Basis,
-    response: OnceLock<Bytes>,
-}
+use std::sync::{Arc, OnceLock};
 
 /// The result of a successful verification.
 pub struct Verified {
@@ -63,63 +25,6 @@ pub struct Verified {
     pub verification: Arc<Verification>,
     /// Whether an earlier verification still applies.
     pub is_from_memory: bool,
-}
-
-/// What the result of a verification depends on.
-#[derive(Debug)]
-struct Basis {
-    read_at: ReadAt,
-    verified_at: Timestamp,
-    /// From this time on, a verification records a contact.
-    contact_due: Timestamp,
-    /// The `rev` claim of the token.
-    token_revision: Revision,
-    /// After a change of one of these, the result may be another one.
-    subjects: [Change; 8],
-}
-
-impl Verification {
-    /// The identity that the token grants.
-    pub const fn identity(&self) -> &VerifiedIdentity {
-        &self.identity
-    }
-
-    /// The service that the token was issued for; `None` for an unbound token.
-    pub const fn audience(&self) -> Option<ServiceId> {
-        self.audience
-    }
-
-    /// The time at which the token was issued.
-    pub const fn issued_at(&self) -> Timestamp {
-        self.issued_at
-    }
-
-    /// The time at which the token expires.
-    pub const fn expires_at(&self) -> Timestamp {
-        self.expires_at
-    }
-
-    /// The response that `encode` makes of the identity. It must always be the same function.
-    pub fn response(&self, encode: impl FnOnce(&VerifiedIdentity) -> Bytes) -> Bytes {
-        self.response.get_or_init(|| encode(&self.identity)).clone()
-    }
-
-    /// Whether a verification now has the same result and records nothing. Until `valid_until`, no role of the identity ends. At a time
-    /// before `verified_at`, a role that had ended by then may still apply.
-    fn applies(&self, recent: &RecentChanges, current: &CurrentState, now: Timestamp) -> bool {
-        let Basis { read_at, verified_at, contact_due, token_revision, subjects } = &self.basis;
-        (*verified_at..self.identity.valid_until.min(*contact_due)).contains(&now)
-            && *token_revision >= current.floor()
-            && !current.trust_may_differ(self.identity.agent)
-            && recent.are_unchanged(current, *read_at, subjects)
-    }
-}
-
-impl CachedForToken for Verification {
-    fn memory(&self) -> usize {
-        let VerifiedIdentity { name, roles, permissions, .. } = &self.identity;
-        BASE_COST + COPIES_OF_NAMES * (name.len() + names_memory(roles, permissions))
-    }
 }
 
 /// Everything that a verification of this token at this service reads and that can change, except for contacts.
@@ -191,7 +96,7 @@ async fn read_verification(context: &Context, service: ServiceId, token: &str) -
         let contact = known_agents::find_contact(read.conn(), claims.sub, bound).await?;
         drop(read);
         audience = Some(bound);
-        let next_contact = |contacted_at: Timestamp| contacted_at.saturating_add(CONTACT_PRECISION);
+        let next_contact = |contacted_at: Timestamp| contacted_at.saturating_add(known_agents::CONTACT_PRECISION);
         contact_due = match contact.map(next_contact).filter(|due| now < *due) {
             Some(due) => due,
             None => record_contact(context, claims.sub, bound).await.map_or(now, next_contact),
@@ -216,7 +121,7 @@ async fn record_contact(context: &Context, agent: AgentId, service: ServiceId) -
     }
     let work = async |mut tx: WriteTransaction| {
         let now = tx.now();
-        known_agents::record_contacts(tx.conn(), &[(agent, service)], now).await?;
+        known_agents::record_contact(tx.conn(), agent, service, now).await?;
         Ok::<_, OperationError>(tx.commit(now).await?)
     };
     let recorded = context.store.write("record_contact", work).await;

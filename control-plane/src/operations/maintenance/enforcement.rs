@@ -10,17 +10,14 @@ use crate::{
         audit::{AuditAction, AuditChain, Initiator, NewAuditEntry},
         sidecar::Enforcement,
     },
-    operations::{Context, OperationError},
+    operations::{Context, OperationError, memory::Turn},
     store::{
         StoreError, WriteTransaction, feed,
         unconfirmed_changes::{self, UnconfirmedChanges},
     },
 };
 use countersign_identity::{Revision, Timestamp};
-use std::{
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::time::Duration;
 use tokio::time::sleep;
 
 /// How many chains are looked at in one run.
@@ -40,26 +37,6 @@ const MAX_SILENT: i64 = 10_000;
 
 /// A change that is not in force for this long is logged, and again in this interval.
 const LOG_INTERVAL: Duration = Duration::from_mins(1);
-
-/// Where the next run continues.
-#[derive(Default)]
-pub struct ConfirmationTurn(Mutex<Turn>);
-
-#[derive(Default, Clone)]
-struct Turn {
-    /// The last chain that was looked at.
-    after: String,
-    /// When the oldest change was made that is not confirmed, and its chain, among the chains since the first.
-    oldest: Option<(Timestamp, String)>,
-    /// When such a change was last logged, since boot.
-    logged_at: Option<Duration>,
-}
-
-impl ConfirmationTurn {
-    fn lock(&self) -> MutexGuard<'_, Turn> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 /// The changes that are not in force, and the sidecars for which they may wait.
 #[derive(Debug, Clone, Copy)]

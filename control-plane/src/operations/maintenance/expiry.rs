@@ -1,9 +1,12 @@
 //! Emits `agent.role_revoked` for assignments that expired.
 
-use super::batches::{Batch, run_batch};
 use crate::{
-    domain::webhook::event::{Event, EventData, RevocationReason, RoleRevokedEvent},
-    operations::{Context, OperationError},
+    domain::webhook::event::RevocationReason,
+    operations::{
+        Context, OperationError,
+        batches::{Batch, run_batch},
+        roles::emit_role_revoked_event,
+    },
     store::{
         WriteTransaction,
         assignments::{self, ExpiredAssignment, RoleRevocation},
@@ -11,7 +14,7 @@ use crate::{
         roles::{self, RoleFate},
     },
 };
-use countersign_identity::{EventId, Timestamp};
+use countersign_identity::Timestamp;
 
 /// Number of waiting events above which no further events of expired roles are emitted, so that the events of requests do not wait
 /// for them.
@@ -61,21 +64,4 @@ fn end_of_assignment(fate: &RoleFate, expires_at: Timestamp) -> (Timestamp, Revo
     let deletions = deletions.into_iter().filter_map(|(at, reason)| Some((at?, reason)));
     let first = deletions.min_by_key(|(at, _)| *at);
     first.filter(|(at, _)| *at < expires_at).unwrap_or((expires_at, RevocationReason::Expired))
-}
-
-/// Emits the event `agent.role_revoked`.
-pub(in crate::operations) fn emit_role_revoked_event(
-    tx: &mut WriteTransaction,
-    context: &Context,
-    revocation: RoleRevocation,
-) {
-    tx.emit(role_revoked_event(context.new_id(EventId::from_bits), revocation));
-}
-
-/// The event `agent.role_revoked` with this id.
-pub(in crate::operations) fn role_revoked_event(id: EventId, revocation: RoleRevocation) -> Event {
-    let RoleRevocation { agent: agent_id, service: service_id, role: role_id, name: role_name, at, reason } =
-        revocation;
-    let data = EventData::RoleRevoked(RoleRevokedEvent { agent_id, service_id, role_id, role_name, reason });
-    Event { id, at, data }
 }

@@ -1,12 +1,12 @@
 //! Deletes expired rows, in batches.
 
-use super::{
-    batches::{Batch, run_batch},
-    expired_rows,
-};
+use super::expired_rows;
 use crate::{
     domain::housekeeping::ExpiredData,
-    operations::{Context, OperationError},
+    operations::{
+        Context, OperationError,
+        batches::{Batch, run_batch},
+    },
     store::{WriteTransaction, feed},
 };
 use countersign_identity::Timestamp;
@@ -22,29 +22,11 @@ pub(super) const MAX_TRANSACTION_TIME: Duration = Duration::from_mins(1);
 /// Time after which a round begins anew with all kinds of rows, and the revision floor is raised again, although rows are left.
 const MAX_ROUND_TIME: Duration = Duration::from_secs(30);
 
-/// Maximum number of rounds that a kind of rows is skipped after failures, so that its time-outs do not slow down the others.
-const MAX_SKIPPED: u32 = 64;
-
 /// Whether a kind of rows is left to delete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Progress {
     Complete,
     RowsRemain,
-}
-
-/// A kind of rows that is not complete in the current round.
-struct Pending {
-    data: ExpiredData,
-    /// No row could be deleted before this time when the last batch began.
-    from: Timestamp,
-    failures: u32,
-    skip: u32,
-}
-
-impl Pending {
-    const fn new(data: ExpiredData) -> Self {
-        Self { data, from: Timestamp::from_micros(0), failures: 0, skip: 0 }
-    }
 }
 
 /// Raises the revision floor (the oldest revision from which a sidecar can resume) past changes that are older than every live
@@ -78,54 +60,36 @@ async fn raise_floor(context: &Context) -> Result<(), OperationError> {
     context.store.write("raise_floor", work).await
 }
 
-/// Deletes rows of each included kind in turn, one batch each, until no rows are left that could be deleted at the begin or
-/// [`MAX_ROUND_TIME`] is over. Returns an error if only kinds are left that fail.
+/// Deletes rows of each included kind in turn, one batch each, until no rows are left that could be deleted at the begin, or
+/// [`MAX_ROUND_TIME`] is over. The rows of a kind that fails wait for the next run.
 async fn sweep(context: &Context, includes: fn(ExpiredData) -> bool) -> Result<Progress, OperationError> {
     // Rows that expire meanwhile belong to the next round: with many, there is never a moment without any.
     let (began_at, until) = (context.since_boot(), context.now());
-    let mut pending: Vec<_> = ExpiredData::ALL.into_iter().filter(|data| includes(*data)).map(Pending::new).collect();
-    let mut last_error = None;
+    let start = Timestamp::from_micros(0);
+    let mut pending: Vec<_> =
+        ExpiredData::ALL.into_iter().filter(|data| includes(*data)).map(|data| (data, start)).collect();
+    let mut failure = None;
     while !pending.is_empty() {
-        let mut has_progress = false;
         let mut remaining = Vec::with_capacity(pending.len());
-        for mut kind in pending {
-            if kind.skip > 0 {
-                kind.skip -= 1;
-                remaining.push(kind);
-                continue;
-            }
-            match delete_batch(context, kind.data, (kind.from, until)).await {
-                Ok(oldest) => {
-                    has_progress = true;
-                    remaining.extend(oldest.map(|from| Pending { from, ..Pending::new(kind.data) }));
-                }
+        for (data, from) in pending {
+            match delete_batch(context, data, (from, until)).await {
+                Ok(oldest) => remaining.extend(oldest.map(|from| (data, from))),
                 Err(error) => {
-                    tracing::debug!(data = kind.data.as_str(), %error, "expired rows could not be deleted");
-                    last_error = Some((kind.data, error));
-                    kind.skip = MAX_SKIPPED.min((1 << kind.failures.min(6)) - 1);
-                    kind.failures += 1;
-                    remaining.push(kind);
+                    tracing::warn!(
+                        data = data.as_str(),
+                        %error,
+                        "expired rows cannot be deleted; /health reports it if this continues"
+                    );
+                    failure = Some(error);
                 }
             }
+        }
+        if context.since_boot().saturating_sub(began_at) >= MAX_ROUND_TIME {
+            return Ok(Progress::RowsRemain);
         }
         pending = remaining;
-        let is_late = context.since_boot().saturating_sub(began_at) >= MAX_ROUND_TIME;
-        if !has_progress || is_late {
-            break;
-        }
     }
-    let failing = last_error.filter(|_| pending.iter().all(|kind| kind.failures > 0));
-    match failing {
-        Some((data, error)) if !pending.is_empty() => {
-            tracing::warn!(
-                data = data.as_str(),
-                "expired rows cannot be deleted; /health reports it if this continues"
-            );
-            Err(error)
-        }
-        _ if pending.is_empty() => Ok(Progress::Complete),
-        _ => Ok(Progress::RowsRemain),
-    }
+    failure.map_or(Ok(Progress::Complete), Err)
 }
 
 /// Deletes some rows of a kind, if any can be deleted since a time between `from` and `until`. Returns since when the oldest of

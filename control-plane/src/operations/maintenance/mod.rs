@@ -2,19 +2,17 @@
 
 mod audit_archive;
 mod audit_start;
-pub(super) mod batches;
 mod counts;
-pub(super) mod enforcement;
+mod enforcement;
 mod expired_agents;
 mod expired_rows;
-pub(super) mod expiry;
+mod expiry;
 mod housekeeping;
 mod key_rotation;
 mod master_key_rotation;
 mod probes;
 mod purge;
 mod restore;
-pub(super) mod status;
 mod trust_feed;
 
 pub use audit_archive::{ArchiveConflict, ArchivedChain, AuditArchive, delete_archived_entries, record_audit_archive};
@@ -29,5 +27,4 @@ pub use probes::{
     DatabaseHealth, check_database_write, lacks_current_master_key, probe_database, probe_housekeeping, probe_queue,
 };
 pub use restore::{RestoreReport, invalidate_credentials_after_restore};
-pub use status::HousekeepingSample;
 pub use trust_feed::publish_trust_changes;

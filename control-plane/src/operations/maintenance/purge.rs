@@ -1,9 +1,9 @@
 //! Removes the rows that depend on deleted services, agents and roles, in batches, so that other writers do not wait.
 
-use super::{expiry::emit_role_revoked_event, housekeeping::MAX_TRANSACTION_TIME};
+use super::housekeeping::MAX_TRANSACTION_TIME;
 use crate::{
     domain::webhook::event::RevocationReason,
-    operations::{Context, OperationError},
+    operations::{Context, OperationError, roles::emit_role_revoked_event},
     store::{
         WriteTransaction,
         assignments::RoleRevocation,
@@ -13,7 +13,7 @@ use crate::{
 };
 pub(super) use purge::oldest_due;
 
-/// Of this number of services or roles of an owner that were deleted first, any can be next: one whose rows cannot be removed, or
+/// Of this number of services, agents or roles that were deleted first, any can be next: one whose rows cannot be removed, or
 /// that has very many, does not stop the others.
 const MAX_CANDIDATES: i64 = 100;
 
@@ -23,7 +23,7 @@ const MAX_WAITING_EVENTS: i64 = 5_000;
 
 /// Removes up to `limit` rows that depend on one deleted service, agent or role: assignments, and roles, revoked API keys,
 /// departures and contacts. Returns their number; if none are left, completes the deletion and returns 1. Does nothing while too
-/// many events wait for their fan-out. Owners take turns, so that the deletions of one do not delay those of the others.
+/// many events wait for their fan-out.
 pub(super) async fn purge(
     context: &Context,
     kind: DeletedKind,
@@ -34,8 +34,7 @@ pub(super) async fn purge(
         return Ok(0);
     }
     let now = tx.now();
-    let Some(turn) = take_turn(context, kind, tx).await? else { return Ok(0) };
-    let due = purge::list_due(tx.conn(), (kind, &turn), now, MAX_CANDIDATES).await?;
+    let due = purge::list_due(tx.conn(), kind, now, MAX_CANDIDATES).await?;
     let Some(deleted) = choose(context, &due) else { return Ok(0) };
     let taken = purge::take_assignments(tx.conn(), deleted, limit).await?;
     if !taken.is_empty() {
@@ -51,21 +50,6 @@ pub(super) async fn purge(
         return Ok(1);
     }
     Ok(removed)
-}
-
-/// The turn after the last one of this process, and the first one after the last. A transaction that fails has used its turn.
-async fn take_turn(
-    context: &Context,
-    kind: DeletedKind,
-    tx: &mut WriteTransaction,
-) -> Result<Option<String>, OperationError> {
-    let (now, last) = (tx.now(), context.batches.last_purge_turn(kind));
-    let next = match purge::next_turn(tx.conn(), kind, &last, now).await? {
-        None if !last.is_empty() => purge::next_turn(tx.conn(), kind, "", now).await?,
-        next => next,
-    };
-    context.batches.set_last_purge_turn(kind, next.clone().unwrap_or_default());
-    Ok(next)
 }
 
 /// Chooses one of these at random.

@@ -1,23 +1,21 @@
 //! Assigns roles to agents and revokes them.
-//!
-//! A change locks its service until its commit, so the changes of one service follow each other. Those that wait are made together,
-//! see [`request_batches`].
-
-mod batch;
-
-pub(in crate::operations) use batch::AssignmentChange;
 
 use crate::{
     domain::{
         audit::{AuditAction, AuditedObject, Initiator, NewAuditEntry},
-        change::Changed,
+        change::{Change, Changed},
+        role::{Assignment, check_agent_limits},
         text::ManagedBy,
+        webhook::event::{Event, EventData, RevocationReason, RoleAssignedEvent},
     },
-    operations::{Context, OperationError, request_batches},
+    operations::{Context, NotFound, OperationError, authorize::lock_managed_service, roles::role_revoked_event},
+    store::{
+        WriteTransaction, agents,
+        assignments::{self, ManagedGrant, RemovedAssignment, RoleRevocation},
+        departures, roles,
+    },
 };
-use batch::NewState;
 use countersign_identity::{AgentId, EventId, RoleId, RoleName, ServiceId, Timestamp};
-use std::sync::Arc;
 
 /// The role assignment to create.
 #[derive(Debug, Clone)]
@@ -37,28 +35,128 @@ pub struct AssignmentRequest {
 /// Assigns a role, or replaces the expiry of the existing assignment. The expiry is truncated to whole seconds, the resolution
 /// of times in tokens.
 pub async fn assign_role(
-    context: &Arc<Context>,
-    initiator: Initiator,
+    context: &Context,
+    initiator: &Initiator,
     request: AssignmentRequest,
 ) -> Result<Changed<()>, OperationError> {
-    let AssignmentRequest { service, agent, role, expires_at, managed_by } = request;
-    let new = NewState::Assigned { expires_at: expires_at.map(Timestamp::truncated_to_second), managed_by };
-    let event = context.new_id(EventId::from_bits);
-    let changed =
-        request_batches::fulfill(context, service, AssignmentChange { initiator, agent, role, new, event }).await?;
-    Ok(Changed { value: (), revision: changed.revision })
+    let request = &AssignmentRequest { expires_at: request.expires_at.map(Timestamp::truncated_to_second), ..request };
+    let AssignmentRequest { service, agent, role, expires_at, .. } = *request;
+    let event_id = context.new_id(EventId::from_bits);
+    let work = async |mut tx: WriteTransaction| {
+        lock_managed_service(&mut tx, initiator, service).await?;
+        let now = tx.now();
+        if expires_at.is_some_and(|end| end <= now) {
+            let message = "must be in the future, in whole seconds";
+            return Err(OperationError::Invalid { field: "expiresAt", message });
+        }
+        require_agent(&mut tx, agent).await?;
+        if departures::contains(tx.conn(), agent, service).await? {
+            return Err(OperationError::AgentLeft);
+        }
+        let names = roles::list_names(tx.conn(), service).await?;
+        let name = names.get(&role).ok_or(OperationError::NotFound(NotFound::Role))?;
+        let grants = assignments::list_active_grants_of_agents(tx.conn(), service, &[agent], now).await?;
+        let (existing, others): (Vec<_>, Vec<_>) =
+            grants.into_iter().map(|(_, held)| held).partition(|held| held.grant.role == role);
+        let others = others.iter().filter_map(|held| names.get(&held.grant.role));
+        check_agent_limits(others.chain([name])).map_err(|error| OperationError::Conflict(error.to_string()))?;
+
+        let unreported_expiry = assignments::mark_expiry_reported(tx.conn(), agent, role, now).await?;
+        let managed_by = request.managed_by.clone();
+        let assignment = Assignment { agent, role, service, assigned_at: now, expires_at, managed_by };
+        assignments::upsert(tx.conn(), &assignment).await?;
+        if let Some(entry) = role_assigned_entry(&assignment, name, existing.first()) {
+            tx.audit(initiator, &entry).await?;
+        }
+        if let Some(at) = unreported_expiry {
+            let (name, reason) = (name.clone(), RevocationReason::Expired);
+            let expired = RoleRevocation { agent, service, role, name, at, reason };
+            tx.emit(role_revoked_event(id_before(event_id), expired));
+        }
+        if existing.first().map(|held| held.grant.until) != Some(expires_at) {
+            tx.emit(role_assigned_event(event_id, &assignment, name.clone()));
+        }
+        tx.record_change(Change::Roles(agent, service));
+        Ok(tx.commit_change(()).await?)
+    };
+    context.store.write("assign_role", work).await
 }
 
 /// Revokes a role. Returns false if the agent did not hold the role.
 pub async fn revoke_role(
-    context: &Arc<Context>,
-    initiator: Initiator,
+    context: &Context,
+    initiator: &Initiator,
     service: ServiceId,
     agent: AgentId,
     role: RoleId,
 ) -> Result<Changed<bool>, OperationError> {
-    let (new, event) = (NewState::Revoked, context.new_id(EventId::from_bits));
-    request_batches::fulfill(context, service, AssignmentChange { initiator, agent, role, new, event }).await
+    let event_id = context.new_id(EventId::from_bits);
+    let work = async |mut tx: WriteTransaction| {
+        lock_managed_service(&mut tx, initiator, service).await?;
+        require_agent(&mut tx, agent).await?;
+        let found = roles::find(tx.conn(), service, role).await?.ok_or(OperationError::NotFound(NotFound::Role))?;
+        let name = found.definition.name;
+        let Some(removed) = assignments::remove(tx.conn(), service, agent, role).await? else {
+            return Ok(tx.commit_change(false).await?);
+        };
+        let RemovedAssignment { expires_at, expiry_reported } = removed;
+        let now = tx.now();
+        // An expired assignment counts as absent, so its removal revokes nothing.
+        let ended = expires_at.filter(|end| *end <= now);
+        if ended.is_none() {
+            tx.audit(initiator, &role_revoked_entry(service, agent, role, &name)).await?;
+        }
+        if !expiry_reported {
+            let (at, reason) = match ended {
+                Some(end) => (end, RevocationReason::Expired),
+                None => (now, RevocationReason::Revoked),
+            };
+            tx.emit(role_revoked_event(event_id, RoleRevocation { agent, service, role, name, at, reason }));
+        }
+        tx.record_change(Change::Roles(agent, service));
+        Ok(tx.commit_change(ended.is_none()).await?)
+    };
+    context.store.write("revoke_role", work).await
+}
+
+async fn require_agent(tx: &mut WriteTransaction, agent: AgentId) -> Result<(), OperationError> {
+    agents::find(tx.conn(), agent).await?.map(drop).ok_or(OperationError::NotFound(NotFound::Agent))
+}
+
+/// An event id that is lower than `id`. Events are delivered in the order of their ids.
+const fn id_before(id: EventId) -> EventId {
+    EventId::from_bits(id.bits() - 1)
+}
+
+fn role_assigned_event(id: EventId, assignment: &Assignment, role_name: RoleName) -> Event {
+    let Assignment { agent: agent_id, service: service_id, role: role_id, assigned_at, expires_at, .. } = *assignment;
+    let data = RoleAssignedEvent { agent_id, service_id, role_id, role_name, expires_at };
+    Event { id, at: assigned_at, data: EventData::RoleAssigned(data) }
+}
+
+/// The audit entry for an assignment. `None` if the agent held the role with the same expiry, and the name of the files that state it
+/// stays.
+fn role_assigned_entry(
+    assignment: &Assignment,
+    name: &RoleName,
+    existing: Option<&ManagedGrant>,
+) -> Option<NewAuditEntry> {
+    let Assignment { agent, service, role, expires_at, ref managed_by, .. } = *assignment;
+    let managed_by_before = existing.and_then(|held| held.managed_by.as_ref());
+    let takes_name = managed_by.is_some() && managed_by.as_ref() != managed_by_before;
+    let until_before = existing.map(|held| held.grant.until);
+    if until_before == Some(expires_at) && !takes_name {
+        return None;
+    }
+    let mut entry = NewAuditEntry::for_service(service, AuditAction::RoleAssigned)
+        .agent(agent)
+        .object(AuditedObject::Role(role))
+        .with_detail("name", name.as_str())
+        .with_detail("until", expires_at.map(Timestamp::seconds));
+    if let Some(until) = until_before {
+        entry = entry.with_detail("untilBefore", until.map(Timestamp::seconds));
+    }
+    Some(if takes_name { entry.managed_by_if_changed(managed_by_before, managed_by.as_ref()) } else { entry })
 }
 
 /// The audit entry for the end of an assignment, which ends what the entry `role.assigned` began.

@@ -6,7 +6,7 @@ use crate::{
         signing_key::{SigningKey, SigningKeyRing},
     },
     operations::{Context, OperationError},
-    store::signing_keys,
+    store::{Conn, signing_keys},
 };
 
 pub use crate::store::signing_keys::SigningKeyPosition;
@@ -21,6 +21,6 @@ pub async fn list_signing_keys(
 
 /// Returns the signing keys that verify tokens now, which are published as a JWK set.
 pub async fn published_keys(context: &Context) -> Result<SigningKeyRing, OperationError> {
-    let read = async { Ok(signing_keys::load_ring(context.store.read().await?.conn()).await?) };
-    context.published_keys.run(read).await
+    let read = async |conn: &mut Conn| signing_keys::load_ring(conn).await;
+    Ok(context.published_keys.run(context.store.read_one(read)).await?)
 }

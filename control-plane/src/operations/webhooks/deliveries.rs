@@ -10,7 +10,7 @@ use crate::{
             event::{Event, EventData, TestEvent},
         },
     },
-    operations::{Context, NotFound, OperationError, context::id_lower_bound},
+    operations::{Context, NotFound, OperationError, batches::PAUSE, context::id_lower_bound},
     store::{
         WriteTransaction,
         deliveries::{self, ReplayedBatch},
@@ -54,24 +54,21 @@ pub async fn replay_deliveries(
     loop {
         let is_first = total == 0;
         let work = async |mut tx: WriteTransaction| {
-            // The time of waiting for the lock of the writer does not count.
-            let began_at = context.since_boot();
             lock_webhook(&mut tx, initiator, scope, webhook).await?;
             let batch = replay_batch(&mut tx, webhook, replay, after).await?;
             if is_first && batch.replayed > 0 {
                 tx.audit(initiator, entry).await?;
             }
-            Ok::<_, OperationError>(tx.commit((batch, began_at)).await?)
+            Ok::<_, OperationError>(tx.commit(batch).await?)
         };
-        let (batch, began_at) = context.store.write_alone("replay_deliveries", work).await?;
+        let batch = context.store.write_alone("replay_deliveries", work).await?;
         context.dispatcher_wakeup.notify_one();
         total += batch.replayed;
         if batch.next.is_none() {
             return Ok(total);
         }
         after = batch.next;
-        let took = context.since_boot().saturating_sub(began_at);
-        tokio::time::sleep(context.store.pace().pause_after(took)).await;
+        tokio::time::sleep(PAUSE).await;
     }
 }
 

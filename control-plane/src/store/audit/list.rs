@@ -24,89 +24,97 @@ use sqlx::{
 
 /// The entries in a range of times (from `$2` until `$3`, inclusive) that fulfil the condition for `$1`.
 macro_rules! entries_in_range {
-    ($columns:expr, $condition:literal) => {
-        concat!("SELECT ", $columns, " FROM audit_entries WHERE at >= $2 AND at <= $3 AND ", $condition)
+    ($at:literal, $columns:expr, $condition:literal) => {
+        concat!("SELECT ", $columns, " FROM audit_entries WHERE ", $at, " >= $2 AND ", $at, " <= $3 AND ", $condition)
     };
 }
 
 /// Clocks can go backwards, so the sequence number decides only between entries of the same time.
 macro_rules! newest_first {
-    () => {
-        " ORDER BY at DESC, chain DESC, sequence DESC"
+    ($at:literal) => {
+        concat!(" ORDER BY ", $at, " DESC, chain DESC, sequence DESC")
     };
 }
 
 /// The entries of [`entries_in_range`] after a position (`$4`, `$5`, `$6`).
 macro_rules! entries_after {
-    ($columns:expr, $condition:literal) => {
-        concat!(entries_in_range!($columns, $condition), " AND (at, chain, sequence) < ($4, $5, $6)", newest_first!())
+    ($at:literal, $columns:expr, $condition:literal) => {
+        concat!(
+            entries_in_range!($at, $columns, $condition),
+            " AND (",
+            $at,
+            ", chain, sequence) < ($4, $5, $6)",
+            newest_first!($at)
+        )
     };
 }
 
 macro_rules! count_entries {
-    ($condition:literal) => {
+    ($at:literal, $condition:literal) => {
         concat!(
             "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM (",
-            entries_in_range!("1 AS one", $condition),
+            entries_in_range!($at, "1 AS one", $condition),
             " LIMIT $4 + 0) counted"
         )
     };
 }
 
 macro_rules! list_entries {
-    ($condition:literal) => {
-        concat!(entries_after!(columns!(), $condition), " LIMIT $7 + 0 OFFSET $8")
+    ($at:literal, $condition:literal) => {
+        concat!(entries_after!($at, columns!(), $condition), " LIMIT $7 + 0 OFFSET $8")
     };
 }
 
 /// The last entry of a search for matching entries, and the entry after it.
 macro_rules! end_of_search {
-    ($condition:literal) => {
-        concat!(entries_after!("at, chain, sequence", $condition), " LIMIT 2 OFFSET $7")
+    ($at:literal, $condition:literal) => {
+        concat!(entries_after!($at, "at, chain, sequence", $condition), " LIMIT 2 OFFSET $7")
     };
 }
 
 macro_rules! count_matching {
-    ($condition:literal) => {
+    ($at:literal, $condition:literal) => {
         concat!(
             "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM (",
-            entries_in_range!("agent_id, action", $condition),
-            newest_first!(),
+            entries_in_range!($at, "agent_id, action", $condition),
+            newest_first!($at),
             " LIMIT $4 + 0) searched WHERE ($5 = '' OR agent_id = $5) AND ($6 = '' OR action = $6)"
         )
     };
 }
 
 macro_rules! list_matching {
-    ($condition:literal) => {
+    ($at:literal, $condition:literal) => {
         concat!(
             "SELECT ",
             columns!(),
             " FROM (",
-            entries_after!(columns!(), $condition),
+            entries_after!($at, columns!(), $condition),
             " LIMIT $7 + 0) searched WHERE ($8 = '' OR agent_id = $8) AND ($9 = '' OR action = $9)",
-            newest_first!(),
+            newest_first!("at"),
             " LIMIT $10 + 0 OFFSET $11"
         )
     };
 }
 
+// The addition of 0 keeps the planner of PostgreSQL from reading the entries of one chain by the index of all entries, which it may
+// think is as good.
 statements! { STATEMENTS:
-    COUNT_ALL = count_entries!("$1 = ''");
-    COUNT_OF_CHAIN = count_entries!("chain = $1");
-    COUNT_OF_AGENT = count_entries!("agent_id = $1");
-    LIST_ALL = list_entries!("$1 = ''");
-    LIST_OF_CHAIN = list_entries!("chain = $1");
-    LIST_OF_AGENT = list_entries!("agent_id = $1");
-    END_IN_ALL = end_of_search!("$1 = ''");
-    END_IN_CHAIN = end_of_search!("chain = $1");
-    END_OF_AGENT = end_of_search!("agent_id = $1");
-    COUNT_IN_ALL = count_matching!("$1 = ''");
-    COUNT_IN_CHAIN = count_matching!("chain = $1");
-    COUNT_IN_AGENT = count_matching!("agent_id = $1");
-    MATCHING_IN_ALL = list_matching!("$1 = ''");
-    MATCHING_IN_CHAIN = list_matching!("chain = $1");
-    MATCHING_OF_AGENT = list_matching!("agent_id = $1");
+    COUNT_ALL = count_entries!("(at + 0)", "$1 = ''");
+    COUNT_OF_CHAIN = count_entries!("at", "chain = $1");
+    COUNT_OF_AGENT = count_entries!("at", "agent_id = $1");
+    LIST_ALL = list_entries!("(at + 0)", "$1 = ''");
+    LIST_OF_CHAIN = list_entries!("at", "chain = $1");
+    LIST_OF_AGENT = list_entries!("at", "agent_id = $1");
+    END_IN_ALL = end_of_search!("(at + 0)", "$1 = ''");
+    END_IN_CHAIN = end_of_search!("at", "chain = $1");
+    END_OF_AGENT = end_of_search!("at", "agent_id = $1");
+    COUNT_IN_ALL = count_matching!("(at + 0)", "$1 = ''");
+    COUNT_IN_CHAIN = count_matching!("at", "chain = $1");
+    COUNT_IN_AGENT = count_matching!("at", "agent_id = $1");
+    MATCHING_IN_ALL = list_matching!("(at + 0)", "$1 = ''");
+    MATCHING_IN_CHAIN = list_matching!("at", "chain = $1");
+    MATCHING_OF_AGENT = list_matching!("at", "agent_id = $1");
 }
 
 /// The statements for one way to select entries.

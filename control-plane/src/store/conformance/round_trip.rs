@@ -194,10 +194,11 @@ impl StoreFixture {
         self.unused_agents_return_what_was_written().await;
         self.offers_of_services_return_what_was_written().await;
         self.sessions_return_what_was_written().await;
-        self.expired_session_is_deleted_in_batches().await;
+        self.expired_sessions_are_deleted_in_batches().await;
         self.ended_session_is_deleted_like_one_that_expired_then().await;
         self.logins_read_what_was_written().await;
         self.refresh_tokens_return_what_was_written().await;
+        self.sessions_begin_and_continue_if_nothing_changed().await;
         self.changes_go_to_live_audiences().await;
         self.signing_keys_return_what_was_written().await;
         self.idempotency_keys_return_what_was_written().await;

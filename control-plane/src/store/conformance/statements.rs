@@ -56,8 +56,7 @@ pub const COMMON_LISTS: [StatementList; 38] = [
 ];
 
 /// The statements for SQLite only.
-const SQLITE_LISTS: [StatementList; 7] = [
-    ("agents.rs", "SQLITE_STATEMENTS", agents::SQLITE_STATEMENTS),
+const SQLITE_LISTS: [StatementList; 6] = [
     ("engine.rs", "SQLITE_STATEMENTS", engine::SQLITE_STATEMENTS),
     ("group_commit.rs", "SQLITE_STATEMENTS", group_commit::SQLITE_STATEMENTS),
     ("pools.rs", "SQLITE_STATEMENTS", pools::SQLITE_STATEMENTS),
@@ -68,8 +67,8 @@ const SQLITE_LISTS: [StatementList; 7] = [
 
 /// The statements for PostgreSQL only.
 const POSTGRES_LISTS: [StatementList; 6] = [
-    ("agents.rs", "POSTGRES_STATEMENTS", agents::POSTGRES_STATEMENTS),
     ("engine.rs", "POSTGRES_STATEMENTS", engine::POSTGRES_STATEMENTS),
+    ("logins.rs", "POSTGRES_STATEMENTS", logins::POSTGRES_STATEMENTS),
     ("pools.rs", "POSTGRES_STATEMENTS", pools::POSTGRES_STATEMENTS),
     ("postgres.rs", "POSTGRES_STATEMENTS", postgres::POSTGRES_STATEMENTS),
     ("transfer.rs", "POSTGRES_STATEMENTS", transfer::POSTGRES_STATEMENTS),
@@ -84,19 +83,12 @@ pub fn statement_lists() -> impl Iterator<Item = StatementList> {
 /// The statements for both engines that are built at run time, in every variant.
 pub fn dynamic_statements() -> Vec<String> {
     [
-        agents::dynamic_statements(),
         assignments::dynamic_statements(),
         audit::dynamic_statements(),
         changed_roles::dynamic_statements(),
-        departures::dynamic_statements(),
         feed::dynamic_statements(),
-        known_agents::dynamic_statements(),
-        logins::dynamic_statements(),
         outbox::dynamic_statements(),
-        roles::dynamic_statements(),
-        services::dynamic_statements(),
         sessions::dynamic_statements(),
-        token_audiences::dynamic_statements(),
         unused_agents::dynamic_statements(),
     ]
     .concat()
@@ -201,10 +193,7 @@ impl StoreFixture {
         }
         let tables = tables(&mut connection, false).await;
         let transfer = tables.iter().flat_map(|(table, columns)| transfer::statements_of_table(table, columns));
-        let statements = statement_texts(POSTGRES_LISTS)
-            .chain(pools::dynamic_statements())
-            .chain(agents::dynamic_statements_of_postgres())
-            .chain(transfer);
+        let statements = statement_texts(POSTGRES_LISTS).chain(pools::dynamic_statements()).chain(transfer);
         check_statements(&mut PgConnection::connect(&self.url).await.unwrap(), statements).await;
     }
 }

@@ -49,12 +49,12 @@ async fn requests_of_clients_that_leave_during_a_lookup_are_counted() {
     let limit = format!("limits.address_per_minute={}", EARLIER + ABANDONED);
     let control = ControlPlane::start_replica(&postgres.create_database().await, &[&limit]).await;
     let agent = Agent::register(&control, "agent").await;
-    let token = with_other_secret(agent.login().await.refresh_token.expose_secret());
+    let token = agent.login().await.refresh_token.expose_secret().to_owned();
     let refresh = || control.api.request("POST", "/auth/refresh").json(&json!({ "refreshToken": token }));
     let key = with_other_secret(control.key());
     let list_roles = || control.api.request("GET", &control.path("/roles")).bearer_auth(&key);
 
-    send_and_leave(&control, ("refresh_tokens", r#"method="POST",route="/auth/refresh""#), refresh).await;
+    send_and_leave(&control, ("sessions", r#"method="POST",route="/auth/refresh""#), refresh).await;
     assert_eq!(HttpResponse::send(refresh()).await.status, 429);
     for _ in 0..EARLIER {
         control.api.get_as("svc_sk_unknown", &control.path("/roles")).await.expect(401);

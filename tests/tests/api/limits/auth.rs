@@ -1,7 +1,7 @@
 //! Limits under `/auth`: ten calls a minute for one agent from one address, and three hundred from one address.
 
 use super::fixture::{Agent, Fixture, MINUTE, challenge, count_passed, rate_limit_refusal};
-use countersign_tests::{ControlPlane, HttpResponse, http::HttpClient};
+use countersign_tests::{ControlPlane, HttpResponse, agent::forged_refresh_token, http::HttpClient};
 use reqwest::RequestBuilder;
 use serde_json::json;
 use std::time::Duration;
@@ -63,8 +63,7 @@ async fn all_auth_paths_share_the_limit_of_an_agent() {
     let agent = fixture.register().await;
     let pair = fixture.login(&agent).await;
     let refresh = pair["refreshToken"].as_str().unwrap();
-    let (start, last) = refresh.split_at(refresh.len() - 1);
-    let wrong_token = format!("{start}{}", if last == "0" { "1" } else { "0" });
+    let wrong_token = forged_refresh_token(refresh);
     let post = |path: &str| fixture.api.request("POST", path);
     let calls: [RequestBuilder; 4] = [
         post("/auth/refresh").json(&json!({ "refreshToken": wrong_token })),

@@ -1,24 +1,19 @@
 //! Changes of agents and sessions go to the audiences of their live tokens.
 
-use super::{Registration, agent, credentials::session, service, time};
+use super::{
+    Registration, agent,
+    credentials::{login_query, session},
+    service, time,
+};
 use crate::{
     domain::{
         agent::Agent,
         change::{Change, Recipients, RevisionRange},
-        credential::Credential,
-        session::RefreshToken,
     },
-    store::{
-        agents,
-        conformance::StoreFixture,
-        feed::RecipientFilter,
-        logins::{self, IssueQuery},
-        sessions, token_audiences,
-    },
+    store::{agents, conformance::StoreFixture, feed::RecipientFilter, logins, token_audiences},
 };
-use countersign_identity::{AgentId, AgentStatus, RefreshId, Revision, ServiceId, Timestamp};
+use countersign_identity::{AgentId, AgentStatus, Revision, ServiceId, Timestamp};
 use std::time::Duration;
-use zeroize::Zeroizing;
 
 const OTHER_AGENT: AgentId = AgentId::from_bits(2);
 const OTHER_SERVICE: ServiceId = ServiceId::from_bits(2);
@@ -38,12 +33,7 @@ impl StoreFixture {
                 (agent().id, Some(OTHER_SERVICE), long_ago),
                 (OTHER_AGENT, Some(OTHER_SERVICE), just_now),
             ] {
-                token_audiences::record(conn, &[(agent, audience)], expires_at).await?;
-            }
-            for (number, audience, expires_at) in
-                [(2, None, just_now), (3, None, just_now), (4, Some(OTHER_SERVICE), long_ago)]
-            {
-                sessions::insert_tokens(conn, &[(refresh_token(number, now), audience)], expires_at).await?;
+                token_audiences::record(conn, agent, audience, expires_at).await?;
             }
             Ok(())
         })
@@ -54,7 +44,8 @@ impl StoreFixture {
             (Change::Status(agent().id), &unbound_and_service[..]),
             (Change::Trust(agent().id), &unbound_and_service),
             (Change::Trust(OTHER_AGENT), &other),
-            (Change::Session(session().id), &unbound_and_service[..1]),
+            // The tokens of the session were for the two services, one of which has no live token.
+            (Change::Session(session().id), &unbound_and_service[1..]),
         ] {
             assert_eq!(self.recipients_of(change).await, expected, "{change:?}");
         }
@@ -106,7 +97,7 @@ impl StoreFixture {
         let range = RevisionRange { since: self.current_revision().await, until: Revision::new(i64::MAX) };
         self.commit(async |tx| {
             assert!(agents::insert(tx.conn(), &changed).await?);
-            token_audiences::record(tx.conn(), &[(id, Some(OTHER_SERVICE))], time(i64::MAX / 2)).await
+            token_audiences::record(tx.conn(), id, Some(OTHER_SERVICE), time(i64::MAX / 2)).await
         })
         .await;
         for status in [AgentStatus::Suspended, AgentStatus::Active] {
@@ -128,17 +119,21 @@ impl StoreFixture {
     }
 
     async fn audiences_are_counted_and_deleted(&self, now: Timestamp) {
-        let count_others = async |audience, limit| {
-            let query = IssueQuery { agent: agent().id, audience, challenge: None };
-            let bases = logins::read_for_issue(self.read().await.conn(), &[query], now, (limit, 1)).await.unwrap();
-            bases[&agent().id].other_audiences
+        let (id, service_id) = (agent().id, service().id);
+        let read = async |audience| {
+            let query = login_query(id, Some(audience));
+            let basis = logins::read(self.read().await.conn(), &query, now).await.unwrap();
+            basis.audience_recorded_until
         };
-        assert_eq!(count_others(None, 9).await, 1, "the agent has a live token for the service");
-        assert_eq!(count_others(Some(service().id), 9).await, 0);
+        let has_as_many =
+            async |count, now| token_audiences::has_as_many(self.read().await.conn(), id, count, now).await.unwrap();
+        let until = now.saturating_add(SECOND);
+        assert_eq!(read(ServiceId::from_bits(98)).await, None);
+        assert_eq!(read(service_id).await, Some(until));
+        assert_eq!((has_as_many(1, now).await, has_as_many(2, now).await), (true, false));
         // The expiry of an audience does not go back.
-        let audiences = [(agent().id, Some(service().id)), (agent().id, None)];
-        self.commit(async |tx| token_audiences::record(tx.conn(), &audiences, time(1)).await).await;
-        assert_eq!(count_others(None, 9).await, 1);
+        self.commit(async |tx| token_audiences::record(tx.conn(), id, Some(service_id), time(1)).await).await;
+        assert_eq!(read(service_id).await, Some(until));
         let later = now.saturating_add(token_audiences::MAX_SIDECAR_LAG);
         self.commit(async |tx| {
             let conn = tx.conn();
@@ -154,13 +149,4 @@ impl StoreFixture {
         assert_eq!(self.recipients_of(Change::Trust(OTHER_AGENT)).await, [Recipients::NoService]);
         assert_eq!(self.recipients_of(Change::Trust(agent().id)).await, [Recipients::Service(service().id)]);
     }
-}
-
-const fn refresh_id(number: u128) -> RefreshId {
-    RefreshId::from_bits(number)
-}
-
-fn refresh_token(number: u128, issued_at: Timestamp) -> RefreshToken {
-    let secret = Credential::new(refresh_id(number), Zeroizing::new([1; 32])).hash();
-    RefreshToken { id: refresh_id(number), session: session().id, secret, issued_at, used_at: None }
 }

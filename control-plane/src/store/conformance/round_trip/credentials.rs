@@ -3,23 +3,23 @@
 use super::{agent, public_key, service, time, whole_list};
 use crate::{
     domain::{
-        credential::Credential,
+        agent::{Agent, Registration},
         idempotency::{RESPONSE_RETENTION, RequestFingerprint, StoredResponse},
-        session::{RefreshToken, Session},
+        session::{RefreshHashes, RefreshToken, Session},
         signing_key::SigningKey,
     },
     store::{
-        StoreError, WriteTransaction, agents,
+        Conn, agents,
         conformance::StoreFixture,
         deployment::{self, Quarantine, QuarantineReason},
         feed, idempotency,
-        logins::{self, IssueBasis, IssueQuery, LoginQuery},
-        master_keys, sessions, signing_keys, sqlite_file,
+        logins::{self, IssueRecord, LoginAgent, LoginBasis, LoginQuery},
+        sessions, signing_keys, sqlite_file,
     },
 };
-use countersign_identity::{AgentId, RefreshId, Revision, Scope, ServiceId, SessionId};
+use countersign_identity::{AgentId, AgentStatus, Revision, Scope, ServiceId, SessionId, TrustScore};
 use sqlx::{Connection, SqliteConnection};
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 use zeroize::Zeroizing;
 
 pub(super) fn session() -> Session {
@@ -32,23 +32,51 @@ pub(super) fn session() -> Session {
         started_revision: Revision::new(51),
         expires_at: time(52),
         ended_at: None,
+        audiences: [None, Some(service().id)].into(),
+        refresh: RefreshHashes::of(&refresh_token(1)),
+    }
+}
+
+fn refresh_token(secret: u8) -> RefreshToken {
+    refresh_token_of(SessionId::from_bits(1), secret)
+}
+
+fn refresh_token_of(session: SessionId, secret: u8) -> RefreshToken {
+    RefreshToken::new(session, Zeroizing::new([secret; 32]))
+}
+
+/// A login for a service, or for the default service of the agent.
+pub(super) const fn login_query(agent: AgentId, service: Option<ServiceId>) -> LoginQuery {
+    LoginQuery { agent, service, challenge: None }
+}
+
+/// The part of an agent that logins read.
+fn login_agent(agent: &Agent) -> LoginAgent {
+    let Registration { name, key, owner, .. } = &agent.registration;
+    LoginAgent {
+        id: agent.id,
+        name: name.clone(),
+        key: *key,
+        has_owner: owner.is_some(),
+        status: agent.status,
+        cutoff: agent.cutoff,
+        trust: agent.trust,
+        last_seen_at: agent.last_seen_at,
+        last_service: agent.last_service,
     }
 }
 
 impl StoreFixture {
     pub async fn sessions_return_what_was_written(&self) {
         let expired = Session { id: SessionId::from_bits(2), expires_at: time(49), ..session() };
+        let other = Session { id: SessionId::from_bits(3), ..session() };
         self.commit(async |tx| {
-            let sessions = [(&session(), "a challenge".to_owned()), (&expired, "another challenge".to_owned())];
-            sessions::insert(tx.conn(), &sessions).await
+            assert!(sessions::insert(tx.conn(), &session(), "a challenge").await?);
+            assert!(sessions::insert(tx.conn(), &expired, "another challenge").await?);
+            assert!(!sessions::insert(tx.conn(), &other, "a challenge").await?, "a challenge begins one session");
+            Ok(())
         })
         .await;
-        let other = Session { id: SessionId::from_bits(3), ..session() };
-        let repeated = async |mut tx: WriteTransaction| {
-            sessions::insert(tx.conn(), &[(&other, "a challenge".to_owned())]).await?;
-            tx.commit(()).await
-        };
-        assert!(self.first.write("round_trip", repeated).await.is_err(), "a challenge begins one session");
         let mut read = self.read().await;
         let conn = read.conn();
         assert_eq!(sessions::find(conn, other.id).await.unwrap(), None);
@@ -88,7 +116,7 @@ impl StoreFixture {
     pub async fn ended_session_is_deleted_like_one_that_expired_then(&self) {
         let session = Session { id: SessionId::from_bits(72), ..session() };
         self.commit(async |tx| {
-            sessions::insert(tx.conn(), &[(&session, "challenge of an ended session".to_owned())]).await?;
+            assert!(sessions::insert(tx.conn(), &session, "challenge of an ended session").await?);
             assert_eq!(sessions::mark_ended(tx.conn(), &[session.id], time(46)).await?, [session.id]);
             let ended = Session { ended_at: Some(time(46)), expires_at: time(46), ..session.clone() };
             assert_eq!(sessions::find(tx.conn(), session.id).await?, Some(ended));
@@ -100,116 +128,141 @@ impl StoreFixture {
         .await;
     }
 
-    /// A session can have any number of refresh tokens. Must run when all sessions expire after time 40.
-    pub async fn expired_session_is_deleted_in_batches(&self) {
-        const TOKENS: u128 = 25;
-        let [first, second] =
-            [70, 71].map(|id| Session { id: SessionId::from_bits(id), expires_at: time(40), ..session() });
+    /// Must run when all sessions expire after time 40.
+    pub async fn expired_sessions_are_deleted_in_batches(&self) {
+        let sessions =
+            [70, 71, 75].map(|id| Session { id: SessionId::from_bits(id), expires_at: time(40), ..session() });
         self.commit(async |tx| {
-            let sessions =
-                [(&first, "challenge of many tokens".to_owned()), (&second, "challenge of no token".to_owned())];
-            sessions::insert(tx.conn(), &sessions).await?;
-            let token = |number| {
-                let secret = Credential::new(RefreshId::from_bits(700 + number), Zeroizing::new([1; 32]));
-                let (id, secret) = (secret.id(), secret.hash());
-                (RefreshToken { id, session: first.id, secret, issued_at: time(30), used_at: None }, None)
-            };
-            let tokens: Vec<_> = (0..TOKENS).map(token).collect();
-            sessions::insert_tokens(tx.conn(), &tokens, time(31)).await
-        })
-        .await;
-        let mut deleted = Vec::new();
-        while sessions::oldest_expiry(self.read().await.conn(), time(0)).await.unwrap() == Some(time(40)) {
-            deleted.push(
-                self.commit(async |tx| sessions::delete_expired(tx.conn(), (time(40), time(41)), 10).await).await,
-            );
-        }
-        assert!(deleted.iter().all(|rows| (1..=10).contains(rows)), "{deleted:?}");
-        assert_eq!(u128::from(deleted.iter().sum::<u64>()), TOKENS + 2);
-        let mut read = self.read().await;
-        for session in [first, second] {
-            assert_eq!(sessions::find(read.conn(), session.id).await.unwrap(), None);
-        }
-    }
-
-    pub async fn logins_read_what_was_written(&self) {
-        let (unknown_agent, unknown_service) = (AgentId::from_bits(98), ServiceId::from_bits(98));
-        let mut read = self.read().await;
-        let conn = read.conn();
-        let stored = agents::find(conn, agent().id).await.unwrap().unwrap();
-        let position = feed::position(conn).await.unwrap();
-        let master_key = master_keys::find(conn).await.unwrap().current;
-        let cases = [
-            (stored.id, Some(service().id), Some("a challenge"), (Some(stored.status), true, true)),
-            (stored.id, None, Some("a third challenge"), (Some(stored.status), false, false)),
-            (unknown_agent, Some(unknown_service), Some("a challenge"), (None, false, true)),
-            (stored.id, Some(service().id), None, (Some(stored.status), true, false)),
-        ];
-        let queries = cases.map(|(agent, service, challenge, _)| {
-            let challenge = challenge.map(str::to_owned);
-            LoginQuery { agent, service, challenge }
-        });
-        let bases = logins::read_for_logins(conn, &queries).await.unwrap();
-        for (basis, (id, _, _, expected)) in bases.iter().zip(cases) {
-            assert_eq!((basis.status, basis.has_service, basis.challenge_is_used), expected);
-            let key = (id == stored.id).then_some(stored.registration.key);
-            assert_eq!(basis.public_key().unwrap(), key);
-            assert_eq!((basis.restore_revision, &basis.master_key), (position.cutoff, &master_key));
-        }
-        assert_eq!(bases.len(), cases.len());
-        drop(read);
-        self.issues_read_what_was_written().await;
-    }
-
-    async fn issues_read_what_was_written(&self) {
-        let [first, second] =
-            [73, 74].map(|id| Session { id: SessionId::from_bits(id), expires_at: time(80), ..session() });
-        let begun = [(&first, "a fourth challenge".to_owned()), (&second, "a fifth challenge".to_owned())];
-        self.commit(async |tx| sessions::insert(tx.conn(), &begun).await).await;
-        let other_agent = AgentId::from_bits(98);
-        for (challenge, now, quota, challenge_is_used, live_sessions) in [
-            (Some("a fourth challenge"), 79, 9, true, 2),
-            (Some("a third challenge"), 79, 1, false, 1),
-            (Some("a third challenge"), 80, 9, false, 0),
-            (None, 79, 9, false, 0),
-        ] {
-            let query = |agent| IssueQuery { agent, audience: None, challenge: challenge.map(str::to_owned) };
-            let queries = [query(other_agent), query(agent().id)];
-            let mut read = self.read().await;
-            let bases = logins::read_for_issue(read.conn(), &queries, time(now), (9, quota)).await.unwrap();
-            let expected = IssueBasis { other_audiences: 0, challenge_is_used, live_sessions };
-            let unknown = IssueBasis { live_sessions: 0, ..expected };
-            assert_eq!(bases, [(other_agent, unknown), (agent().id, expected)].into());
-        }
-        let expired = self.commit(async |tx| sessions::delete_expired(tx.conn(), (time(80), time(81)), 9).await).await;
-        assert_eq!(expired, 2);
-    }
-
-    pub async fn refresh_tokens_return_what_was_written(&self) {
-        let credential = Credential::new(RefreshId::from_bits(1), Zeroizing::new([1; 32]));
-        let wrong = Credential::new(RefreshId::from_bits(1), Zeroizing::new([2; 32]));
-        let (id, secret) = (credential.id(), credential.hash());
-        let token = RefreshToken { id, session: session().id, secret, issued_at: time(53), used_at: None };
-        let tokens = [(token.clone(), Some(service().id))];
-        self.commit(async |tx| sessions::insert_tokens(tx.conn(), &tokens, time(58)).await).await;
-        let mut read = self.read().await;
-        let conn = read.conn();
-        let session = sessions::find(conn, session().id).await.unwrap().unwrap();
-        let found = sessions::find_tokens_by_credential(conn, &[&credential]).await.unwrap();
-        assert_eq!(found, [(token.clone(), session.clone())]);
-        assert_eq!(sessions::find_tokens_by_credential(conn, &[&wrong]).await.unwrap(), []);
-        assert_eq!(sessions::find_agent_by_token(conn, id).await.unwrap(), Some(agent().id));
-        drop(read);
-        self.commit(async |tx| {
-            sessions::mark_tokens_used(tx.conn(), &[id], time(56)).await?;
-            let second_use = sessions::mark_tokens_used(tx.conn(), &[id], time(57)).await;
-            assert!(matches!(second_use, Err(StoreError::UnexpectedRowCount(_))));
+            for session in &sessions {
+                assert!(sessions::insert(tx.conn(), session, &format!("challenge of {}", session.id)).await?);
+            }
+            let range = (time(40), time(41));
+            assert_eq!(sessions::delete_expired(tx.conn(), range, 2).await?, 2);
+            assert_eq!(sessions::oldest_expiry(tx.conn(), time(0)).await?, Some(time(40)));
+            assert_eq!(sessions::delete_expired(tx.conn(), range, 2).await?, 1);
+            for session in &sessions {
+                assert_eq!(sessions::find(tx.conn(), session.id).await?, None);
+            }
             Ok(())
         })
         .await;
-        let used = RefreshToken { used_at: Some(time(56)), ..token };
-        let stored = sessions::find_tokens_by_credential(self.read().await.conn(), &[&credential]).await.unwrap();
-        assert_eq!(stored, [(used, session)]);
+    }
+
+    pub async fn logins_read_what_was_written(&self) {
+        let session = Session { id: SessionId::from_bits(73), expires_at: time(80), ..session() };
+        let inserted = self.commit(async |tx| sessions::insert(tx.conn(), &session, "a fourth challenge").await).await;
+        assert!(inserted);
+        let (id, other) = (agent().id, AgentId::from_bits(98));
+        let stored = agents::find(self.read().await.conn(), id).await.unwrap().unwrap();
+        let position = feed::position(self.read().await.conn()).await.unwrap();
+        for (agent, challenge, challenge_is_used) in [
+            (id, Some("a fourth challenge"), true),
+            (id, Some("a third challenge"), false),
+            (id, None, false),
+            (other, Some("a fourth challenge"), true),
+        ] {
+            let challenge = challenge.map(str::to_owned);
+            let query = LoginQuery { challenge, ..login_query(agent, Some(ServiceId::from_bits(98))) };
+            let basis = logins::read(self.read().await.conn(), &query, time(79)).await.unwrap();
+            let expected = LoginBasis {
+                at: time(79),
+                position,
+                restored_at: None,
+                agent: (agent == id).then(|| login_agent(&stored)),
+                audience: query.service,
+                has_service: false,
+                challenge_is_used,
+                audience_recorded_until: None,
+                contacted_at: None,
+                has_targets: false,
+                roles: vec![],
+            };
+            assert_eq!(basis, expected);
+        }
+        let expired = self.commit(async |tx| sessions::delete_expired(tx.conn(), (time(80), time(81)), 9).await).await;
+        assert_eq!(expired, 1);
+    }
+
+    /// Checks the statements that begin and refresh a session only if nothing changed. Only PostgreSQL has them.
+    pub async fn sessions_begin_and_continue_if_nothing_changed(&self) {
+        if self.is_sqlite() {
+            return;
+        }
+        let new = Session { id: SessionId::from_bits(76), expires_at: time(80), ..session() };
+        let (challenge, service) = ("a sixth challenge", service().id);
+        let find = async || agents::find(self.read().await.conn(), new.agent).await.unwrap().unwrap();
+        let before = find().await;
+        let stored = login_agent(&before);
+        let record = IssueRecord {
+            issued_at: time(77),
+            last_service: Some(service),
+            audience: Some(service),
+            recorded_until: None,
+            contact: None,
+        };
+        let begin = async |agent: &LoginAgent| {
+            self.commit(async |tx| logins::begin_if_unchanged(tx.conn(), agent, &record, (&new, challenge)).await).await
+        };
+        let changed_agents = [
+            LoginAgent { id: AgentId::from_bits(99), ..stored.clone() },
+            LoginAgent { status: AgentStatus::Suspended, ..stored.clone() },
+            LoginAgent { cutoff: Revision::new(stored.cutoff.number() + 1), ..stored.clone() },
+            LoginAgent { trust: TrustScore::from_hundredths(1).unwrap(), ..stored.clone() },
+        ];
+        for changed in &changed_agents {
+            assert!(!begin(changed).await, "{changed:?}");
+        }
+        assert_eq!(sessions::find(self.read().await.conn(), new.id).await.unwrap(), None);
+        assert_eq!(find().await, before);
+        assert!(begin(&stored).await);
+        assert!(!begin(&stored).await, "the challenge was used");
+        assert_eq!(sessions::find(self.read().await.conn(), new.id).await.unwrap().as_ref(), Some(&new));
+        let seen = Agent { last_seen_at: Some(time(77)), last_service: Some(service), ..before };
+        assert_eq!(find().await, seen);
+
+        let [first, second, third] = [1, 2, 3].map(|secret| refresh_token_of(new.id, secret));
+        let audiences = BTreeSet::from([Some(service)]);
+        let next = Session { audiences: audiences.clone(), ..new.clone() };
+        let refresh = async |agent: &LoginAgent, used: &RefreshToken, next_token: &RefreshToken| {
+            self.commit(async |tx| {
+                logins::refresh_if_unchanged(tx.conn(), agent, &record, (&next, used, next_token)).await
+            })
+            .await
+        };
+        for changed in &changed_agents {
+            assert!(!refresh(changed, &first, &second).await, "{changed:?}");
+        }
+        assert!(refresh(&stored, &first, &second).await);
+        assert!(!refresh(&stored, &first, &third).await, "it was used");
+        let found = sessions::find(self.read().await.conn(), new.id).await.unwrap().unwrap();
+        assert_eq!((found.refresh.current, found.audiences), (second.hash(), audiences));
+        self.commit(async |tx| sessions::mark_ended(tx.conn(), &[new.id], time(78)).await).await;
+        assert!(!refresh(&stored, &second, &third).await, "the session has ended");
+        self.commit(async |tx| sessions::delete_expired(tx.conn(), (time(78), time(79)), 9).await).await;
+    }
+
+    pub async fn refresh_tokens_return_what_was_written(&self) {
+        let live = Session { id: SessionId::from_bits(1), ended_at: None, ..session() };
+        let (first, second, third) = (refresh_token(1), refresh_token(2), refresh_token(3));
+        self.commit(async |tx| {
+            let conn = tx.conn();
+            let audiences = BTreeSet::from([Some(ServiceId::from_bits(1)), Some(ServiceId::from_bits(2))]);
+            let replace =
+                async |conn: &mut Conn, used, new| sessions::replace_refresh_token(conn, used, new, &audiences).await;
+            assert!(!replace(conn, &first, &second).await?, "the session has ended");
+            sqlx::query("UPDATE sessions SET ended_at = NULL WHERE id = $1")
+                .bind(live.id.to_string())
+                .execute(&mut *conn)
+                .await?;
+            assert!(replace(conn, &first, &second).await?);
+            assert!(!replace(conn, &first, &third).await?, "it was used");
+            let found = sessions::find(conn, live.id).await?.unwrap();
+            assert_eq!((found.refresh.current, &found.audiences), (second.hash(), &audiences));
+            replace(conn, &second, &first).await?;
+            sessions::mark_ended(conn, &[live.id], time(54)).await?;
+            Ok(())
+        })
+        .await;
     }
 
     pub async fn signing_keys_return_what_was_written(&self) {

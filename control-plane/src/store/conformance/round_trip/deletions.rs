@@ -1,6 +1,9 @@
 //! Round trips of deleted services and agents, and of the rows that depend on them.
 
-use super::{Registration, RoleDefinition, agent, assignment, name, owner, role, service, time, whole_list};
+use super::{
+    Registration, RoleDefinition, agent, assignment, credentials::login_query, name, owner, role, service, time,
+    whole_list,
+};
 use crate::{
     domain::{
         agent::Agent,
@@ -15,13 +18,13 @@ use crate::{
         agents::{self, RoleHolderFilter},
         assignments,
         conformance::StoreFixture,
-        departures, known_agents,
+        departures, known_agents, logins,
         purge::{self, Deleted, DeletedKind, TakenAssignment},
         quotas, roles, service_transfers, services,
     },
 };
 use countersign_identity::{AgentId, AgentStatus, ApiKeyId, Revision, RoleId, ServiceId, StatusWithCutoff};
-use std::{collections::BTreeMap, slice::from_ref, time::Duration};
+use std::time::Duration;
 
 /// The deleted service.
 pub const DELETED: ServiceId = ServiceId::from_bits(50);
@@ -49,16 +52,16 @@ impl StoreFixture {
             created_at: time(20),
             revoked_at: None,
         };
+        let query = login_query(agent().id, None);
         let held = Assignment { role: role.definition.id, service: DELETED, expires_at: None, ..assignment() };
         self.commit(async |tx| {
             services::insert(tx.conn(), &service).await?;
             services::insert_key(tx.conn(), &key).await?;
             assert!(roles::insert(tx.conn(), &role).await?);
-            assignments::upsert(tx.conn(), from_ref(&held)).await?;
+            assignments::upsert(tx.conn(), &held).await?;
             assert!(departures::insert(tx.conn(), agent().id, DELETED, true, time(32)).await?);
-            let defaults =
-                assignments::find_default_services(tx.conn(), &[(agent().id, Some(DELETED))], time(33)).await?;
-            assert_eq!(defaults, [(agent().id, DELETED)].into());
+            agents::set_last_seen(tx.conn(), agent().id, Some(DELETED), time(33)).await?;
+            assert_eq!(logins::read(tx.conn(), &query, time(33)).await?.audience, Some(DELETED));
             assert!(services::mark_deleted(tx.conn(), DELETED, time(33)).await?);
             assert!(!services::mark_deleted(tx.conn(), DELETED, time(34)).await?);
             assert_eq!(services::revoke_all_keys(tx.conn(), DELETED, time(33)).await?, 1);
@@ -79,8 +82,9 @@ impl StoreFixture {
         }
         assert_eq!(roles::list(conn, DELETED).await.unwrap(), []);
         assert_eq!(roles::find(conn, DELETED, role.definition.id).await.unwrap(), None);
-        let asked = [(agent().id, Some(DELETED))];
-        assert_eq!(assignments::find_default_services(conn, &asked, time(33)).await.unwrap(), BTreeMap::new());
+        assert_eq!(logins::read(conn, &query, time(33)).await.unwrap().audience, None);
+        let basis = logins::read(conn, &login_query(agent().id, Some(DELETED)), time(33)).await.unwrap();
+        assert_eq!((basis.audience, basis.has_service), (Some(DELETED), false));
         let listed = departures::list_services(conn, agent().id, time(33), whole_list()).await.unwrap();
         assert!(listed.items.iter().all(|item| item.service != DELETED), "{listed:?}");
         drop(read);
@@ -164,8 +168,8 @@ impl StoreFixture {
         let deleted = Deleted::Agent(id);
         self.commit(async |tx| {
             assert!(agents::insert(tx.conn(), &created).await?);
-            assignments::upsert(tx.conn(), &[Assignment { agent: id, expires_at: None, ..assignment() }]).await?;
-            known_agents::record_contacts(tx.conn(), &[(id, service().id)], time(50)).await?;
+            assignments::upsert(tx.conn(), &Assignment { agent: id, expires_at: None, ..assignment() }).await?;
+            known_agents::record_contact(tx.conn(), id, service().id, time(50)).await?;
             assert!(departures::insert(tx.conn(), id, service().id, true, time(50)).await?);
             agents::mark_deleted(tx.conn(), id, cutoff, time(51)).await?;
             assert!(!agents::lock(tx.conn(), id).await?);
@@ -181,13 +185,10 @@ impl StoreFixture {
         })
         .await;
         self.commit(async |tx| {
-            let turn = (DeletedKind::Agents, id.to_string());
             let due = async |tx: &mut WriteTransaction, now| {
-                purge::list_due(tx.conn(), (turn.0, &turn.1), time(now), 9).await
+                purge::list_due(tx.conn(), DeletedKind::Agents, time(now), 9).await
             };
             assert_eq!((due(tx, 50).await?, due(tx, 51).await?), (vec![], vec![deleted]));
-            let before = purge::next_turn(tx.conn(), turn.0, &turn.1[..turn.1.len() - 1], time(51)).await?;
-            assert_eq!(before, Some(turn.1.clone()));
             assert_eq!(purge::take_assignments(tx.conn(), deleted, 9).await?.len(), 1);
             assert_eq!(purge::delete_dependants(tx.conn(), deleted, 1).await?, 1);
             assert_eq!(purge::delete_dependants(tx.conn(), deleted, 9).await?, 1);
@@ -198,17 +199,9 @@ impl StoreFixture {
         .await;
     }
 
-    /// What is to be removed in all turns.
+    /// What is to be removed.
     pub async fn list_all_due(&self, kind: DeletedKind, now: i64) -> Vec<Deleted> {
-        let mut read = self.read().await;
-        let (mut all, mut last) = (Vec::new(), String::new());
-        while let Some(turn) = purge::next_turn(read.conn(), kind, &last, time(now)).await.unwrap() {
-            let due = purge::list_due(read.conn(), (kind, &turn), time(now), 9).await.unwrap();
-            assert!(!due.is_empty(), "{turn}");
-            all.extend(due);
-            last = turn;
-        }
-        all
+        purge::list_due(self.read().await.conn(), kind, time(now), 9).await.unwrap()
     }
 
     async fn rows_of_deleted_services_are_removed(&self, held: &Assignment, role: &Role) {

@@ -1,6 +1,6 @@
 //! Round trips of expired assignments, and of assignments of deleted roles.
 
-use super::{agent, assignment, role, service, time, whole_list};
+use super::{agent, assignment, credentials::login_query, role, service, time, whole_list};
 use crate::{
     domain::{
         agent::{Agent, Registration},
@@ -11,13 +11,13 @@ use crate::{
         agents::{self, RoleHolderFilter},
         assignments::{self, ExpiredAssignment, ManagedGrant, RemovedAssignment},
         conformance::StoreFixture,
-        departures,
+        departures, logins,
         purge::{self, Deleted, DeletedKind, TakenAssignment},
         roles,
     },
 };
 use countersign_identity::{AgentId, RoleDefinition, RoleGrant, RoleId, ServiceId};
-use std::{slice::from_ref, time::Duration};
+use std::time::Duration;
 
 impl StoreFixture {
     /// The role is deleted and has no assignments. Leaves it for the test `every_column_was_written`.
@@ -32,8 +32,8 @@ impl StoreFixture {
         let second = Assignment { agent: AgentId::from_bits(2), expires_at: Some(time(9)), ..held.clone() };
         self.commit(async |tx| {
             assert!(roles::insert(tx.conn(), &new).await?);
-            assignments::upsert(tx.conn(), from_ref(&held)).await?;
-            assignments::upsert(tx.conn(), from_ref(&second)).await?;
+            assignments::upsert(tx.conn(), &held).await?;
+            assignments::upsert(tx.conn(), &second).await?;
             assert_eq!(self.places_of_assignment(tx).await?, [true; 5]);
             assert!(roles::mark_deleted(tx.conn(), (service, id), "deleted-70", time(40)).await?);
             assert_eq!(self.places_of_assignment(tx).await?, [false; 5]);
@@ -81,9 +81,10 @@ impl StoreFixture {
         let (agent, service, now) = (agent().id, service().id, time(6));
         let conn = tx.conn();
         let filter = RoleHolderFilter { service, role: None, status: None, now };
+        agents::set_last_seen(conn, agent, Some(service), now).await?;
         Ok([
-            !assignments::find_default_services(conn, &[(agent, Some(service))], now).await?.is_empty(),
-            !assignments::find_default_services(conn, &[(agent, None)], now).await?.is_empty(),
+            logins::read(conn, &login_query(agent, None), now).await?.audience.is_some(),
+            !logins::read(conn, &login_query(agent, Some(service)), now).await?.roles.is_empty(),
             !assignments::list_active_grants(conn, service, agent, now).await?.is_empty()
                 && !assignments::list_active_grants_of_agents(conn, service, &[agent], now).await?.is_empty(),
             agents::list_role_holders(conn, &filter, whole_list()).await?.total.count > 0,
@@ -100,16 +101,16 @@ impl StoreFixture {
             let expired = [ExpiredAssignment { agent, role, service, at: time(7) }];
             assert_eq!(assignments::take_unreported_expiries(conn, time(8), 9).await?, expired);
             assert_eq!(assignments::take_unreported_expiries(conn, time(8), 9).await?, []);
-            let held = (agent, role);
-            assert_eq!(assignments::mark_expiries_reported(conn, &[held], time(8)).await?, []);
+            assert_eq!(assignments::mark_expiry_reported(conn, agent, role, time(8)).await?, None);
             let removed = RemovedAssignment { expires_at, expiry_reported: true };
-            assert_eq!(assignments::remove(conn, ServiceId::from_bits(98), &[held]).await?, []);
-            assert_eq!(assignments::remove(conn, service, &[held]).await?, [(held, removed)]);
+            assert_eq!(assignments::remove(conn, ServiceId::from_bits(98), agent, role).await?, None);
+            assert_eq!(assignments::remove(conn, service, agent, role).await?, Some(removed));
+            assert_eq!(assignments::remove(conn, service, agent, role).await?, None);
             // If a role is assigned again after the expiry was reported, the expiry of the new assignment is also reported.
-            assignments::upsert(conn, &[assignment()]).await?;
-            let expired: Vec<_> = expires_at.map(|end| (held, end)).into_iter().collect();
-            assert_eq!(assignments::mark_expiries_reported(conn, &[held], time(8)).await?, expired);
-            assert_eq!(assignments::remove(conn, service, &[held]).await?, [(held, removed)]);
+            assignments::upsert(conn, &assignment()).await?;
+            assert_eq!(assignments::mark_expiry_reported(conn, agent, role, time(6)).await?, None);
+            assert_eq!(assignments::mark_expiry_reported(conn, agent, role, time(8)).await?, expires_at);
+            assert_eq!(assignments::remove(conn, service, agent, role).await?, Some(removed));
             self.reported_expiry_is_deleted(tx).await
         })
         .await;
@@ -132,8 +133,9 @@ impl StoreFixture {
             assert!(agents::insert(conn, &Agent { id: *id, registration, ..agent() }).await?);
         }
         let new: Vec<_> = agents.iter().map(|agent| Assignment { agent: *agent, ..assignment() }).collect();
-        let keys: Vec<_> = new.iter().map(|assignment| (assignment.agent, assignment.role)).collect();
-        assignments::upsert(conn, &new).await?;
+        for assignment in &new {
+            assignments::upsert(conn, assignment).await?;
+        }
         let grants = assignments::list_active_grants_of_agents(conn, service, &agents, time(6)).await?;
         let managed_grant = |new: &Assignment| {
             let grant = RoleGrant { role: new.role, until: new.expires_at };
@@ -141,22 +143,13 @@ impl StoreFixture {
         };
         let expected = new.iter().map(managed_grant);
         assert_eq!(sorted_by_key(grants, |(agent, _)| *agent), expected.collect::<Vec<_>>());
-        let expired = assignments::mark_expiries_reported(conn, &keys, time(8)).await?;
-        let expected = keys.iter().map(|key| (*key, time(7)));
-        assert_eq!(sorted_by_key(expired, |(key, _)| *key), expected.collect::<Vec<_>>());
-        let removed = assignments::remove(conn, service, &keys).await?;
-        let expired = RemovedAssignment { expires_at: Some(time(7)), expiry_reported: true };
-        let expected = keys.iter().map(|key| (*key, expired));
-        assert_eq!(sorted_by_key(removed, |(key, _)| *key), expected.collect::<Vec<_>>());
-        let searched = [&[AgentId::from_bits(96)], &agents[..]].concat();
-        assert_eq!(sorted_by_key(agents::list_existing(conn, &searched).await?, |agent| *agent), agents);
         Ok(())
     }
 
     async fn reported_expiry_is_deleted(&self, tx: &mut WriteTransaction) -> Result<(), StoreError> {
         let conn = tx.conn();
         let end = time(7).saturating_add(assignments::KEPT_AFTER_EXPIRY);
-        assignments::upsert(conn, &[assignment()]).await?;
+        assignments::upsert(conn, &assignment()).await?;
         assert_eq!(assignments::oldest_deletable_expiry(conn, end).await?, None);
         assert_eq!(assignments::delete_expired(conn, (end, end), 9).await?, 0, "the expiry is not reported");
         assignments::take_unreported_expiries(conn, time(8), 9).await?;
@@ -171,7 +164,7 @@ impl StoreFixture {
     pub async fn expiry_stays_reported(&self) {
         let taken = self
             .commit(async |tx| {
-                assignments::upsert(tx.conn(), &[assignment()]).await?;
+                assignments::upsert(tx.conn(), &assignment()).await?;
                 assignments::take_unreported_expiries(tx.conn(), time(8), 9).await
             })
             .await;

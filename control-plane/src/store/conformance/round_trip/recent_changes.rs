@@ -35,7 +35,7 @@ impl StoreFixture {
                 for audience in 0..AUDIENCES {
                     let (now, audience) = (tx.now(), Some(ServiceId::from_bits(1000 + audience)));
                     let expires_at = now.saturating_add(Duration::from_mins(1));
-                    token_audiences::record(tx.conn(), &[(agent, audience)], expires_at).await?;
+                    token_audiences::record(tx.conn(), agent, audience, expires_at).await?;
                 }
                 for change in &expected {
                     tx.record_change(*change);

@@ -134,7 +134,7 @@ impl StoreFixture {
         assert_eq!(trust::find_rating(read.conn(), agent, ServiceId::from_bits(2)).await.unwrap(), None);
         assert_eq!(trust::list_ratings(read.conn(), agent, time(83)).await.unwrap(), [rating(false)]);
         drop(read);
-        self.commit(async |tx| known_agents::record_contacts(tx.conn(), &[(agent, service.id)], time(83)).await).await;
+        self.commit(async |tx| known_agents::record_contact(tx.conn(), agent, service.id, time(83)).await).await;
         let mut read = self.read().await;
         assert_eq!(trust::list_ratings(read.conn(), agent, time(83)).await.unwrap(), [rating(true)]);
         let forgotten = time(83).saturating_add(known_agents::KNOWN_FOR);

@@ -46,7 +46,7 @@ impl StoreFixture {
         let rating = Rating { service: service().id, weight: 1.0, mean: 2.0, rated_at: time(53) };
         self.commit(async |tx| {
             assert!(agents::insert(tx.conn(), &created).await?);
-            sessions::insert(tx.conn(), &[(&session, "challenge of a deleted agent".to_owned())]).await?;
+            assert!(sessions::insert(tx.conn(), &session, "challenge of a deleted agent").await?);
             for id in 621..624 {
                 trust::insert_feedback(tx.conn(), &feedback(id, gone)).await?;
             }

@@ -1,6 +1,9 @@
 //! Round trips of agents, services, roles and assignments.
 
-use super::{Registration, agent, assignment, description, managed_by, name, owner, role, service, time, whole_list};
+use super::{
+    Registration, agent, assignment, credentials::login_query, description, managed_by, name, owner, role, service,
+    time, whole_list,
+};
 use crate::{
     domain::{
         agent::{Agent, ServiceOfAgent},
@@ -19,8 +22,8 @@ use crate::{
         conformance::StoreFixture,
         departures,
         feed::RecipientFilter,
-        known_agents, resource_uris,
-        roles::{self, RoleFate},
+        known_agents, logins, resource_uris,
+        roles::{self, HeldRole, RoleFate},
         services, token_audiences,
     },
 };
@@ -28,7 +31,6 @@ use countersign_identity::{
     AgentId, AgentStatus, ApiKeyId, Permission, Revision, RoleDefinition, RoleGrant, RoleId, RoleName, ServiceId,
     StatusWithCutoff, TrustScore,
 };
-use std::collections::BTreeMap;
 
 fn single_page<T, P>(items: Vec<T>) -> ListPage<T, P> {
     let total = ItemCount::exact(i64::try_from(items.len()).unwrap());
@@ -79,18 +81,13 @@ impl StoreFixture {
         self.commit(async |tx| {
             assert!(agents::lock(tx.conn(), id).await?);
             assert!(!agents::lock(tx.conn(), AgentId::from_bits(99)).await?);
-            for waits in [false, true] {
-                assert_eq!(agents::lock_and_list(tx.conn(), &[AgentId::from_bits(99), id], waits).await?, [agent()]);
-            }
-            let unknown = AgentId::from_bits(99);
-            agents::set_last_seen(tx.conn(), &[(unknown, None), (id, Some(ServiceId::from_bits(8)))], time(9)).await?;
-            agents::set_last_seen(tx.conn(), &[(id, None)], time(10)).await?;
+            agents::set_last_seen(tx.conn(), id, Some(ServiceId::from_bits(8)), time(10)).await?;
             agents::set_trust(tx.conn(), id, trust, time(11)).await?;
             agents::set_status(tx.conn(), id, AgentStatus::Active, cutoff, time(13)).await?;
             tx.record_change(Change::Status(id));
             tx.record_change(Change::Trust(id));
             // Only changes with recipients contain the state of the agent.
-            token_audiences::record(tx.conn(), &[(id, None)], self.first.now()).await
+            token_audiences::record(tx.conn(), id, None, self.first.now()).await
         })
         .await;
         let status = AgentStatus::Active;
@@ -167,10 +164,10 @@ impl StoreFixture {
         let (agent, service, other) = (agent().id, service().id, ServiceId::from_bits(2));
         self.commit(async |tx| {
             let conn = tx.conn();
-            known_agents::record_contacts(conn, &[(agent, service)], time(24)).await?;
-            known_agents::record_contacts(conn, &[(agent, service)], time(25)).await?;
-            known_agents::record_contacts(conn, &[(agent, service)], time(23)).await?;
-            known_agents::record_contacts(conn, &[(AgentId::from_bits(2), other)], time(28)).await
+            known_agents::record_contact(conn, agent, service, time(24)).await?;
+            known_agents::record_contact(conn, agent, service, time(25)).await?;
+            known_agents::record_contact(conn, agent, service, time(23)).await?;
+            known_agents::record_contact(conn, AgentId::from_bits(2), other, time(28)).await
         })
         .await;
         let mut read = self.read().await;
@@ -187,14 +184,6 @@ impl StoreFixture {
         drop(read);
         self.commit(async |tx| {
             let conn = tx.conn();
-            known_agents::extend_relations(conn, &[(agent, other)], time(26)).await?;
-            known_agents::extend_relations(conn, &[(agent, service)], time(24)).await?;
-            known_agents::extend_relations(conn, &[(agent, service)], end).await?;
-            assert_eq!(known_agents::find_contact(conn, agent, other).await?, None);
-            assert_eq!(known_agents::find_contact(conn, agent, service).await?, Some(time(25)));
-            known_agents::extend_relations(conn, &[(agent, other), (agent, service)], time(27)).await?;
-            assert_eq!(known_agents::find_contact(conn, agent, service).await?, Some(time(27)));
-            let end = time(27).saturating_add(known_agents::KNOWN_FOR);
             assert_eq!(known_agents::oldest_forgetting(conn, end).await?, Some(end));
             assert_eq!(known_agents::delete_forgotten(conn, (time(0), last_moment), 9).await?, 0);
             assert_eq!(known_agents::delete_forgotten(conn, (end, end), 9).await?, 1);
@@ -302,7 +291,7 @@ impl StoreFixture {
         let grant = RoleGrant { role, until: expires_at };
         let since = self.current_revision().await;
         self.commit(async |tx| {
-            assignments::upsert(tx.conn(), &[assignment()]).await?;
+            assignments::upsert(tx.conn(), &assignment()).await?;
             tx.record_change(Change::Roles(agent, service));
             Ok(())
         })
@@ -316,18 +305,29 @@ impl StoreFixture {
             let grants: Vec<_> = expected.into_iter().collect();
             assert_eq!(assignments::list_active_grants(conn, service, agent, now).await.unwrap(), grants);
             let role = roles::find(conn, service, role).await.unwrap().unwrap().definition;
-            let held: Vec<_> = expected.map(|grant| (role, grant.until)).into_iter().collect();
+            let held: Vec<_> =
+                expected.map(|grant| HeldRole { definition: role, until: grant.until }).into_iter().collect();
             let (other_agent, other_service) = (AgentId::from_bits(98), ServiceId::from_bits(98));
-            let found = roles::list_held(conn, &[(other_agent, service), (agent, service)], now).await.unwrap();
-            assert_eq!(found, if held.is_empty() { BTreeMap::new() } else { BTreeMap::from([(agent, held)]) });
-            assert_eq!(roles::list_held(conn, &[(agent, other_service)], now).await.unwrap(), BTreeMap::new());
+            // The service that is named, that of the last login, and that of the new token.
+            for (agent, named, last, audience) in [
+                (agent, Some(service), None, Some(service)),
+                (agent, None, Some(service), expected.map(|_| service)),
+                (agent, None, Some(other_service), expected.map(|_| service)),
+                (agent, None, None, expected.map(|_| service)),
+                (agent, Some(other_service), Some(service), Some(other_service)),
+                (other_agent, None, Some(service), None),
+                (other_agent, Some(service), None, Some(service)),
+            ] {
+                self.commit(async |tx| agents::set_last_seen(tx.conn(), agent, last, time(10)).await).await;
+                let query = login_query(agent, named);
+                let basis = logins::read(self.read().await.conn(), &query, now).await.unwrap();
+                let holds_roles = agent != other_agent && audience == Some(service);
+                let roles = if holds_roles { held.clone() } else { vec![] };
+                assert_eq!((basis.audience, basis.roles), (audience, roles), "{named:?} {last:?}");
+                assert_eq!(basis.has_service, audience == Some(service));
+            }
             let grants: Vec<_> = expected.map(|_| (agent, managed.clone())).into_iter().collect();
             assert_eq!(assignments::list_active_grants_of_agents(conn, service, &agents, now).await.unwrap(), grants);
-            for last in [None, Some(service), Some(other_service)] {
-                let asked = [(other_agent, Some(service)), (agent, last)];
-                let defaults = assignments::find_default_services(conn, &asked, now).await.unwrap();
-                assert_eq!(defaults, expected.map(|_| (agent, service)).into_iter().collect(), "{last:?}");
-            }
         }
         let filter = RecipientFilter { service, includes_unbound: false };
         let changed = self.changed_data(RevisionRange { since, until }, Some(filter)).await;
@@ -363,8 +363,8 @@ impl StoreFixture {
             assert!(departures::insert(tx.conn(), agent, service, true, time(29)).await?);
             assert!(!departures::insert(tx.conn(), agent, service, false, time(30)).await?);
             assert!(departures::insert(tx.conn(), agent, other, false, time(31)).await?);
-            let agents = [AgentId::from_bits(2), agent];
-            assert_eq!(departures::list_departed(tx.conn(), other, &agents).await?, [agent]);
+            assert!(departures::contains(tx.conn(), agent, other).await?);
+            assert!(!departures::contains(tx.conn(), AgentId::from_bits(2), other).await?);
             Ok(())
         })
         .await;

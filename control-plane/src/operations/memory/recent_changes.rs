@@ -4,7 +4,7 @@
 //! arrived, and that concurrent requests share. It finds the changes that any process has committed meanwhile. So data in memory is
 //! never older than the request, on any number of replicas, and without a database nothing is known to be current.
 
-use super::shared_read::SharedRead;
+use super::SharedRead;
 use crate::{
     domain::change::{Change, FeedPosition, RevisionRange},
     store::{

@@ -45,21 +45,21 @@ impl HousekeepingStatus {
     }
 
     /// Records since when the oldest row can be deleted.
-    pub(super) fn set_oldest(&self, data: ExpiredData, oldest: Option<Timestamp>) {
+    pub(in crate::operations) fn set_oldest(&self, data: ExpiredData, oldest: Option<Timestamp>) {
         if let Some(status) = self.status_of(data) {
             *status.oldest.lock().unwrap_or_else(PoisonError::into_inner) = oldest;
         }
     }
 
     /// Counts deleted rows.
-    pub(super) fn add_deleted(&self, data: ExpiredData, rows: u64) {
+    pub(in crate::operations) fn add_deleted(&self, data: ExpiredData, rows: u64) {
         if let Some(status) = self.status_of(data) {
             status.deleted.fetch_add(rows, Ordering::Relaxed);
         }
     }
 
     /// Records that a pass is complete.
-    pub(super) fn record_complete_pass(&self, since_boot: Duration) {
+    pub(in crate::operations) fn record_complete_pass(&self, since_boot: Duration) {
         self.completed_at.store(millis(since_boot), Ordering::Relaxed);
     }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::Mutex;
 
 /// Runs reads, one at a time.
-pub(super) struct SharedRead<T> {
+pub(in crate::operations) struct SharedRead<T> {
     /// The number of reads that have begun.
     begun: AtomicU64,
     /// The number and the result of the last successful read. Locked while a read runs.
@@ -23,7 +23,7 @@ impl<T> Default for SharedRead<T> {
 
 impl<T: Clone> SharedRead<T> {
     /// Returns the result of `read`, or of the read of another caller that began after this call. Failures are not shared.
-    pub(super) async fn run<E>(&self, read: impl Future<Output = Result<T, E>>) -> Result<T, E> {
+    pub(in crate::operations) async fn run<E>(&self, read: impl Future<Output = Result<T, E>>) -> Result<T, E> {
         let begun_before = self.begun.load(Ordering::SeqCst);
         let mut latest = self.latest.lock().await;
         if let Some((number, value)) = latest.as_ref()

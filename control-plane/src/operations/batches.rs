@@ -1,0 +1,45 @@
+//! Runs background work in batches: small transactions with pauses, so that requests are served between them.
+
+use crate::{
+    operations::{Context, OperationError},
+    store::WriteTransaction,
+};
+use std::time::Duration;
+
+/// Maximum number of rows that one transaction removes. On SQLite, a request may wait for one transaction.
+const MAX_ROWS: i64 = 200;
+
+/// The pause after a transaction.
+pub const PAUSE: Duration = Duration::from_millis(10);
+
+/// The result of a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Batch {
+    /// The number of removed rows.
+    Removed(u64),
+    /// Another replica is doing the same work.
+    BusyElsewhere,
+}
+
+/// Runs one transaction of a job, when no other job of this process does, and pauses. `work` gets the maximum number of rows to
+/// remove, and returns the number of rows that it has removed.
+pub async fn run_batch<F>(
+    context: &Context,
+    job: &'static str,
+    work: impl Fn(WriteTransaction, i64) -> F,
+) -> Result<Batch, OperationError>
+where
+    F: Future<Output = Result<(WriteTransaction, u64), OperationError>>,
+{
+    let _turn = context.background_turn.lock().await;
+    let transaction = async |mut tx: WriteTransaction| {
+        if !context.store.try_begin_job(&mut tx, job).await? {
+            return Ok::<_, OperationError>(tx.commit(Batch::BusyElsewhere).await?);
+        }
+        let (tx, removed) = work(tx, MAX_ROWS).await?;
+        Ok(tx.commit(Batch::Removed(removed)).await?)
+    };
+    let result = context.store.write_alone(job, transaction).await;
+    tokio::time::sleep(PAUSE).await;
+    result
+}
