@@ -18,7 +18,7 @@ import matplotlib.pyplot as plt
 # What each figure compares, and its aim. `min`: the ratio shall be at least the aim; `max`: at most.
 FIGURES = {
     "Check, sent to the sidecar directly": {
-        "check_hot": ("one token ÷ a server on tonic that allows everything", "min", 0.95),
+        "check_hot": ("one token ÷ a server on tonic that allows everything", "min", 0.8),
         "check_hot_vs_same_response": ("one token ÷ the same server, answering as the sidecar does", None, None),
         "check_1000": ("1,000 agents ÷ the same", "min", 0.9),
         "check_zipf_100000": ("100,000 agents, of which few send most requests (Zipf) ÷ the same", None, None),

@@ -15,13 +15,14 @@ use crate::{
     decide::{CurrentTime, Decision, VerifiedTokens, decide},
     metrics::{Metrics, Verdict},
     policy::{Policy, PolicyCache},
-    response::{DecidedRoute, Reply, RequestHeaders, ResponseBuilder},
+    response::{DecidedRoute, RequestHeaders, ResponseBuilder},
     rules::{Rule, RuleSet, Unselectable},
     view::{Resource, View, Views},
 };
 use arc_swap::ArcSwap;
 use countersign_identity::{Reason, ServiceId, protected_resource::METADATA_PATH};
 use countersign_process::Clock;
+use countersign_proto::envoy::service::auth::v3::CheckResponse;
 use request::{CheckedRequest, HttpRequest};
 use std::{
     borrow::Cow,
@@ -154,7 +155,7 @@ impl CheckOutcome<'_> {
 
 impl Authorizer {
     /// Decides a check. A panic is a denial.
-    pub fn check(&self, request: &CheckRequest) -> Reply {
+    pub fn check(&self, request: &CheckRequest) -> CheckResponse {
         let started_at = self.clock.since_boot();
         let result = catch_unwind(AssertUnwindSafe(|| self.evaluate(request, started_at)));
         let (service, verdict, reply) = result.unwrap_or_else(|_| {
@@ -165,7 +166,7 @@ impl Authorizer {
         reply
     }
 
-    fn evaluate(&self, request: &CheckRequest, since_boot: Duration) -> (Option<ServiceId>, Verdict, Reply) {
+    fn evaluate(&self, request: &CheckRequest, since_boot: Duration) -> (Option<ServiceId>, Verdict, CheckResponse) {
         let Some(request) = request.http() else {
             return self.respond(&Reason::RequestInvalid.into(), None, RequestHeaders::default());
         };
@@ -186,7 +187,7 @@ impl Authorizer {
     }
 
     /// The reply to a request for the metadata of a resource. It needs no token, and no rule.
-    fn resource_metadata(&self, http: &HttpRequest) -> Option<(Option<ServiceId>, Verdict, Reply)> {
+    fn resource_metadata(&self, http: &HttpRequest) -> Option<(Option<ServiceId>, Verdict, CheckResponse)> {
         // Only this comparison is done for each check.
         if !http.path_starts_with(METADATA_PATH) {
             return None;
@@ -274,7 +275,7 @@ impl Authorizer {
         outcome: &CheckOutcome<'_>,
         resource: Option<&Resource>,
         headers: RequestHeaders<'a, impl Iterator<Item = &'a [u8]>>,
-    ) -> (Option<ServiceId>, Verdict, Reply) {
+    ) -> (Option<ServiceId>, Verdict, CheckResponse) {
         let service = outcome.view.as_ref().map(|view| view.service());
         let is_about_mcp = outcome.rule.is_some_and(|rule| rule.mcp.is_some());
         let route = DecidedRoute { service, rule: outcome.rule.map(|rule| &rule.name), resource, is_about_mcp };

@@ -16,7 +16,7 @@ use countersign_identity::{
 use std::{sync::Arc, time::Duration};
 
 pub use cache::{CachedToken, VerifiedTokens};
-pub use evaluated::{EncodedIdentity, EvaluatedIdentity};
+pub use evaluated::EvaluatedIdentity;
 
 /// The token of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,28 +6,22 @@
 //! header in both lists (to set and to remove) is removed.
 
 mod denial;
-mod encoded;
 mod header;
 mod header_names;
 mod metadata;
-mod reply;
 mod resource_metadata;
 
-use crate::{
-    decide::{Decision, EncodedIdentity, EvaluatedIdentity},
-    view::Resource,
-};
-use countersign_identity::{Reason, ServiceId, bearer::TOKEN_HEADER};
+use crate::{decide::Decision, view::Resource};
+use countersign_identity::{Reason, ServiceId, VerifiedIdentity, identity_headers};
 use countersign_proto::{
     envoy::service::auth::v3::{CheckResponse, OkHttpResponse, check_response::HttpResponse},
     google::rpc::Status,
 };
-use encoded::{RemovedHeaders, VerifiedReply};
+use header::overwriting_header;
 use prost_types::Struct;
 use std::{iter, sync::Arc};
 
 pub use header_names::HeaderNames;
-pub use reply::Reply;
 
 /// The name of the header `Authorization` in lower case, as HTTP/2 and Envoy write it. It contains the token if the request has no
 /// header [`TOKEN_HEADER`].
@@ -77,49 +71,59 @@ impl ResponseBuilder {
         route: DecidedRoute<'_>,
         decision: &Decision,
         headers: RequestHeaders<'a, impl Iterator<Item = &'a [u8]>>,
-    ) -> Reply {
+    ) -> CheckResponse {
         let DecidedRoute { service, rule, .. } = route;
         let rule_name = rule.map(|rule| &**rule);
         match (decision, service) {
-            (Decision::Verified(identity, validity), Some(service)) => Reply::Verified(VerifiedReply {
-                identity: self.encoded(service, identity),
-                validity: *validity,
-                rule: rule.map(Arc::clone),
-                removed: self.removed_headers(headers, true),
-            }),
+            (Decision::Verified(identity, validity), Some(service)) => {
+                let metadata = metadata::of_identity(service, rule_name, &identity.identity, *validity);
+                response(0, self.allow_with_identity(service, &identity.identity, headers), metadata)
+            }
             (Decision::Verified(..), None) => self.internal_error(),
             (Decision::Anonymous, _) => {
-                other_reply(0, self.allow_without_identity(headers), metadata::of_anonymous(service, rule_name))
+                response(0, self.allow_without_identity(headers), metadata::of_anonymous(service, rule_name))
             }
             (Decision::DryRun(denial), _) => {
                 let metadata = metadata::of_denial(service, rule_name, denial, true);
-                other_reply(0, self.allow_without_identity(headers), metadata)
+                response(0, self.allow_without_identity(headers), metadata)
             }
             (Decision::Denied(denial), _) => {
                 let metadata = metadata::of_denial(service, rule_name, denial, false);
-                let response = denial::build(&self.names, denial, route, self.explain_denials);
-                other_reply(denial::grpc_status(denial.refusal.reason), response, metadata)
+                let denied = denial::build(&self.names, denial, route, self.explain_denials);
+                response(denial::grpc_status(denial.refusal.reason), denied, metadata)
             }
         }
     }
 
     /// Builds the response after a panic, without the data that may have caused the panic.
-    pub fn internal_error(&self) -> Reply {
+    pub fn internal_error(&self) -> CheckResponse {
         self.build(DecidedRoute::default(), &Decision::Denied(Reason::Internal.into()), RequestHeaders::default())
     }
 
-    fn encoded(&self, service: ServiceId, identity: &EvaluatedIdentity) -> Arc<EncodedIdentity> {
-        identity.encoded(|identity| encoded::encode_identity(&self.names, service, identity))
+    /// Builds the response with which Envoy answers a request for the metadata of a resource. Envoy sends a denial with any status.
+    pub fn resource_metadata(&self, service: ServiceId, resource: &Resource) -> CheckResponse {
+        let code = tonic::Code::PermissionDenied.into();
+        response(code, resource_metadata::build(resource), metadata::of_anonymous(Some(service), None))
     }
 
-    /// Builds the response with which Envoy answers a request for the metadata of a resource. Envoy sends a denial with any status.
-    pub fn resource_metadata(&self, service: ServiceId, resource: &Resource) -> Reply {
-        let code = tonic::Code::PermissionDenied.into();
-        other_reply(code, resource_metadata::build(resource), metadata::of_anonymous(Some(service), None))
+    /// Sets all seven identity headers, because the client could have sent any header that is left out.
+    fn allow_with_identity<'a>(
+        &self,
+        service: ServiceId,
+        identity: &VerifiedIdentity,
+        headers: RequestHeaders<'a, impl Iterator<Item = &'a [u8]>>,
+    ) -> HttpResponse {
+        let values = identity_headers::values(identity, Some(service));
+        let named = self.names.identity_names().into_iter().zip(values);
+        HttpResponse::OkResponse(OkHttpResponse {
+            headers: named.map(|(name, value)| overwriting_header(name, value)).collect(),
+            headers_to_remove: self.removed_headers(headers, true),
+            ..OkHttpResponse::default()
+        })
     }
 
     fn allow_without_identity<'a>(&self, headers: RequestHeaders<'a, impl Iterator<Item = &'a [u8]>>) -> HttpResponse {
-        let headers_to_remove = self.removed_headers(headers, false).into_names();
+        let headers_to_remove = self.removed_headers(headers, false);
         HttpResponse::OkResponse(OkHttpResponse { headers_to_remove, ..OkHttpResponse::default() })
     }
 
@@ -129,30 +133,23 @@ impl ResponseBuilder {
         &self,
         RequestHeaders { names, token_headers }: RequestHeaders<'a, impl Iterator<Item = &'a [u8]>>,
         overwritten: bool,
-    ) -> RemovedHeaders {
+    ) -> Vec<String> {
         let forged_names = names.filter(|name| self.names.must_remove(name, overwritten));
         // `check` has refused a request with another name.
         let forged_names = forged_names.filter_map(|name| std::str::from_utf8(name).ok());
-        let mut removed = token_headers.into_iter().flatten().chain(forged_names);
-        let Some(first) = removed.next() else { return RemovedHeaders::Known(None) };
-        let second = removed.next();
-        let known = [AUTHORIZATION_HEADER, TOKEN_HEADER].into_iter().find(|known| *known == first);
-        if let (Some(known), None) = (known, second) {
-            return RemovedHeaders::Known(Some(known));
-        }
-        let mut names: Vec<String> = iter::once(first).chain(second).chain(removed).map(str::to_owned).collect();
-        names.sort_unstable();
-        names.dedup();
-        RemovedHeaders::Any(names)
+        let mut removed: Vec<_> = token_headers.into_iter().flatten().chain(forged_names).map(str::to_owned).collect();
+        removed.sort_unstable();
+        removed.dedup();
+        removed
     }
 }
 
-fn other_reply(code: i32, http_response: HttpResponse, metadata: Struct) -> Reply {
-    Reply::Other(Box::new(CheckResponse {
+fn response(code: i32, http_response: HttpResponse, metadata: Struct) -> CheckResponse {
+    CheckResponse {
         status: Some(Status { code, ..Status::default() }),
         dynamic_metadata: Some(metadata),
         http_response: Some(http_response),
-    }))
+    }
 }
 
 #[cfg(test)]

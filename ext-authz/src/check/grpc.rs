@@ -1,9 +1,8 @@
-//! Envoy's gRPC service `Authorization`, with responses that encode themselves.
+//! Envoy's gRPC service `Authorization`.
 //!
-//! The service is written by hand only because the generated one needs a `CheckResponse` for each response.
+//! The service is written by hand only because the generated one decodes all fields of a request.
 
 use super::{Authorizer, request::CheckRequest};
-use crate::response::Reply;
 use countersign_proto::envoy::service::auth::v3::CheckResponse;
 use std::{
     convert::Infallible,
@@ -14,17 +13,13 @@ use std::{
 use tonic::{
     Request, Response, Status,
     body::Body,
-    codec::{BufferSettings, Codec, EncodeBuf, Encoder},
     codegen::{BoxFuture, Service, http},
     server::{Grpc, NamedService, UnaryService},
 };
-use tonic_prost::{ProstCodec, ProstDecoder};
+use tonic_prost::ProstCodec;
 
 /// The path of the only method.
 const CHECK_PATH: &str = "/envoy.service.auth.v3.Authorization/Check";
-
-/// The size of the buffers for a request and for its response, which grow if needed. A usual request has 1 to 2 KiB.
-const BUFFER_BYTES: usize = 2048;
 
 /// Envoy's gRPC service.
 #[derive(Clone)]
@@ -59,7 +54,8 @@ impl Service<http::Request<Body>> for AuthorizationServer {
             if request.uri().path() != CHECK_PATH {
                 return Ok(Status::unimplemented("the service has only the method `Check`").into_http());
             }
-            let mut grpc = Grpc::new(CheckCodec).max_decoding_message_size(max_request_bytes);
+            let mut grpc = Grpc::new(ProstCodec::<CheckResponse, CheckRequest>::default())
+                .max_decoding_message_size(max_request_bytes);
             Ok(grpc.unary(CheckMethod(authorizer), request).await)
         })
     }
@@ -68,48 +64,10 @@ impl Service<http::Request<Body>> for AuthorizationServer {
 struct CheckMethod(Arc<Authorizer>);
 
 impl UnaryService<CheckRequest> for CheckMethod {
-    type Response = Reply;
-    type Future = Ready<Result<Response<Reply>, Status>>;
+    type Response = CheckResponse;
+    type Future = Ready<Result<Response<CheckResponse>, Status>>;
 
     fn call(&mut self, request: Request<CheckRequest>) -> Self::Future {
         ready(Ok(Response::new(self.0.check(request.get_ref()))))
     }
-}
-
-/// Decodes requests with prost, and encodes [`Reply`].
-struct CheckCodec;
-
-impl Codec for CheckCodec {
-    type Encode = Reply;
-    type Decode = CheckRequest;
-    type Encoder = ReplyEncoder;
-    type Decoder = ProstDecoder<CheckRequest>;
-
-    fn encoder(&mut self) -> ReplyEncoder {
-        ReplyEncoder
-    }
-
-    fn decoder(&mut self) -> Self::Decoder {
-        ProstCodec::<CheckResponse, CheckRequest>::raw_decoder(buffer_settings())
-    }
-}
-
-struct ReplyEncoder;
-
-impl Encoder for ReplyEncoder {
-    type Item = Reply;
-    type Error = Status;
-
-    fn encode(&mut self, reply: Reply, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        reply.encode(buffer);
-        Ok(())
-    }
-
-    fn buffer_settings(&self) -> BufferSettings {
-        buffer_settings()
-    }
-}
-
-fn buffer_settings() -> BufferSettings {
-    BufferSettings::new(BUFFER_BYTES, BUFFER_BYTES)
 }

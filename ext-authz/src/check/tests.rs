@@ -104,7 +104,7 @@ fn check_request(http: HttpRequest, rules: std::collections::HashMap<String, Str
 
 #[expect(clippy::needless_pass_by_value, reason = "most callers create the request in the call")]
 fn check(authorizer: &Authorizer, request: CheckRequest) -> CheckResponse {
-    authorizer.check(&decoded(&request)).into_response()
+    authorizer.check(&decoded(&request))
 }
 
 /// The request as the sidecar decodes it.

@@ -2,7 +2,6 @@
 
 use crate::view::ContentId;
 use countersign_identity::{Timestamp, VerifiedIdentity};
-use std::sync::{Arc, OnceLock};
 
 /// The identity that a token grants, as evaluated from one content of a view at one time.
 #[derive(Debug)]
@@ -13,33 +12,18 @@ pub struct EvaluatedIdentity {
     pub(super) content: ContentId,
     /// The time by the clock of the control plane.
     pub(super) evaluated_at: Timestamp,
-    encoded: OnceLock<Arc<EncodedIdentity>>,
-}
-
-/// The parts of an encoded response that depend only on the identity and on its service. `response` encodes them.
-#[derive(Debug)]
-pub struct EncodedIdentity {
-    /// The identity headers.
-    pub headers: Box<[u8]>,
-    /// The fields of the dynamic metadata.
-    pub metadata: Box<[u8]>,
 }
 
 impl EvaluatedIdentity {
     /// The identity that was evaluated from this content at this time.
     pub const fn new(identity: VerifiedIdentity, content: ContentId, evaluated_at: Timestamp) -> Self {
-        Self { identity, content, evaluated_at, encoded: OnceLock::new() }
+        Self { identity, content, evaluated_at }
     }
 
     /// Whether an evaluation from this content at this time would have the same result. Until `valid_until`, no role of the
     /// identity ends, and a role that has ended does not begin again. Before `evaluated_at`, other roles may not have ended.
     pub fn applies(&self, content: ContentId, now: Timestamp) -> bool {
         self.content == content && (self.evaluated_at..self.identity.valid_until).contains(&now)
-    }
-
-    /// The encoded parts of a response. `encode` is called for the first response.
-    pub fn encoded(&self, encode: impl FnOnce(&VerifiedIdentity) -> EncodedIdentity) -> Arc<EncodedIdentity> {
-        Arc::clone(self.encoded.get_or_init(|| Arc::new(encode(&self.identity))))
     }
 }
 

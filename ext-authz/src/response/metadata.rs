@@ -6,10 +6,7 @@ use countersign_identity::{AgentId, Permission, RoleName, ServiceId, VerifiedIde
 use prost_types::{ListValue, Struct, Value, value::Kind};
 
 /// The name of the only field, which contains all others.
-pub const NAMESPACE: &str = "countersign";
-
-/// The field with the name of the rule of the rules file that decided.
-pub const RULE: &str = "rule";
+const NAMESPACE: &str = "countersign";
 
 /// A field: its name and its value.
 type Field = (&'static str, Value);
@@ -29,9 +26,10 @@ pub fn of_denial(service: Option<ServiceId>, rule: Option<&str>, denial: &Denial
     in_namespace(fields.chain(denial.unmet_requirement.iter().flat_map(unmet_fields)))
 }
 
-/// The fields of a request that is allowed with this identity, without [`RULE`] and [`validity_fields`].
-pub fn of_identity(service: ServiceId, identity: &VerifiedIdentity) -> Struct {
-    to_struct(fields(Some(service), Some(identity.agent), &identity.roles, ["allow", "verified"]))
+/// The metadata of a request that is allowed with this identity.
+pub fn of_identity(service: ServiceId, rule: Option<&str>, identity: &VerifiedIdentity, validity: Validity) -> Struct {
+    let fields = fields(Some(service), Some(identity.agent), &identity.roles, ["allow", "verified"]);
+    in_namespace(fields.into_iter().chain(rule_field(rule)).chain(validity_fields(validity)))
 }
 
 fn fields(
@@ -49,8 +47,9 @@ fn fields(
     ]
 }
 
+/// The name of the rule of the rules file that decided.
 fn rule_field(rule: Option<&str>) -> Option<Field> {
-    rule.map(|rule| (RULE, string_value(rule)))
+    rule.map(|rule| ("rule", string_value(rule)))
 }
 
 fn in_namespace(fields: impl IntoIterator<Item = Field>) -> Struct {
@@ -59,7 +58,7 @@ fn in_namespace(fields: impl IntoIterator<Item = Field>) -> Struct {
 
 /// The end in Unix seconds, and the remaining time in milliseconds, which Envoy's router accepts as the maximum duration of a
 /// stream. Both are rounded down. But for Envoy, 0 means no maximum duration, so the remaining time is at least 1.
-pub fn validity_fields(Validity { until, remaining }: Validity) -> [Field; 2] {
+fn validity_fields(Validity { until, remaining }: Validity) -> [Field; 2] {
     let milliseconds = u32::try_from(remaining.as_millis()).unwrap_or(u32::MAX).max(1);
     #[expect(clippy::cast_precision_loss, reason = "a double represents all seconds of the next 285 million years")]
     let seconds = until.seconds() as f64;
@@ -120,7 +119,7 @@ mod tests {
     fn countersign_fields(decision: &Decision) -> Struct {
         let builder = ResponseBuilder { names: HeaderNames::new("x-agent-"), explain_denials: false };
         let route = DecidedRoute { service: Some(SERVICE_ID), rule: Some(&"admin".into()), ..DecidedRoute::default() };
-        let response = builder.build(route, decision, RequestHeaders::default()).into_response();
+        let response = builder.build(route, decision, RequestHeaders::default());
         match response.dynamic_metadata.unwrap().fields["countersign"].kind.clone() {
             Some(Kind::StructValue(fields)) => fields,
             other => panic!("{other:?}"),

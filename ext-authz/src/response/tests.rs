@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    decide::{Denial, UnmetRequirement, Validity},
+    decide::{Denial, EvaluatedIdentity, UnmetRequirement, Validity},
     view::Resources,
 };
 use countersign_identity::{AgentId, Permission, Refusal, RoleName, Timestamp, TokenId, TrustScore, VerifiedIdentity};
@@ -42,7 +42,6 @@ fn build_allowed(decision: &Decision, names: &[&str], token_header: Option<&str>
         decision,
         RequestHeaders { names: names.iter().map(|name| name.as_bytes()), token_headers: [token_header, None] },
     );
-    let response = response.into_response();
     assert_eq!(response.status.unwrap().code, 0);
     match response.http_response {
         Some(HttpResponse::OkResponse(ok)) => ok,
@@ -60,7 +59,6 @@ fn build_denied_with(builder: &ResponseBuilder, denial: Denial) -> (i32, DeniedH
         &Decision::Denied(denial),
         RequestHeaders::default(),
     );
-    let response = response.into_response();
     match response.http_response {
         Some(HttpResponse::DeniedResponse(denied)) => (response.status.unwrap().code, denied),
         other => panic!("{other:?}"),
@@ -172,7 +170,7 @@ fn every_reason_has_a_nonzero_grpc_status_and_its_http_status() {
 
 fn challenge(denial: Denial, resource: Option<&Resource>) -> Option<String> {
     let route = DecidedRoute { service: Some(SERVICE_ID), resource, ..DecidedRoute::default() };
-    let response = builder().build(route, &Decision::Denied(denial), RequestHeaders::default()).into_response();
+    let response = builder().build(route, &Decision::Denied(denial), RequestHeaders::default());
     let Some(HttpResponse::DeniedResponse(denied)) = response.http_response else { panic!("not denied") };
     let headers = names_and_values(&denied.headers);
     headers.iter().find(|(name, _)| *name == "www-authenticate").map(|(_, value)| (*value).to_owned())
@@ -218,7 +216,7 @@ fn metadata_of_a_resource_is_a_response_with_status_200() {
     let uris = ["https://api.example".to_owned()];
     let resources = Resources::parse(&uris, "https://issuer.example").unwrap();
     let resource = resources.of_request("api.example", "/").unwrap();
-    let response = builder().resource_metadata(SERVICE_ID, resource).into_response();
+    let response = builder().resource_metadata(SERVICE_ID, resource);
     assert_ne!(response.status.unwrap().code, 0);
     let Some(HttpResponse::DeniedResponse(denied)) = response.http_response else { panic!("Envoy would pass it on") };
     assert_eq!(denied.status.unwrap().code, 200);
@@ -261,7 +259,7 @@ fn denial_of_an_mcp_request_is_an_error_response_of_json_rpc() {
     let route = DecidedRoute { service: Some(SERVICE_ID), is_about_mcp: true, ..DecidedRoute::default() };
     let denial = lacks_permissions(Reason::PermissionMissing, &["write"]);
     let explaining = ResponseBuilder { explain_denials: true, ..builder() };
-    let response = explaining.build(route, &Decision::Denied(denial), RequestHeaders::default()).into_response();
+    let response = explaining.build(route, &Decision::Denied(denial), RequestHeaders::default());
     let Some(HttpResponse::DeniedResponse(denied)) = response.http_response else { panic!("not denied") };
     let body = concat!(
         r#"{"jsonrpc":"2.0","id":null,"error":{"code":403,"message":"The agent lacks a required permission","#,

@@ -289,9 +289,13 @@ fn valid_request() -> CheckRequest {
 
 /// The sidecar decodes a request as Envoy's definition does. But prost reads entries of a map whatever their wire type is, and the sidecar
 /// refuses a wrong one.
-fn check_decoded(encoded: &[u8], request: CheckRequest) -> Result<(), TestCaseError> {
+pub(super) fn check_decoded(
+    authorizer: &Authorizer,
+    encoded: &[u8],
+    request: CheckRequest,
+) -> Result<(), TestCaseError> {
     match super::super::CheckRequest::decode(encoded) {
-        Ok(read) => prop_assert_eq!(AUTHORIZER.check(&read).into_response(), check(&AUTHORIZER, request)),
+        Ok(read) => prop_assert_eq!(authorizer.check(&read), check(authorizer, request)),
         Err(error) => prop_assert!(error.to_string().contains("invalid wire type"), "{error}"),
     }
     Ok(())
@@ -317,7 +321,7 @@ proptest! {
     #[test]
     fn mutated_requests_are_decoded_as_by_the_definition_of_envoy(bytes in mutated_bytes(&valid_request().encode_to_vec())) {
         if let Ok(request) = CheckRequest::decode(&bytes[..]) {
-            check_decoded(&bytes, request)?;
+            check_decoded(&AUTHORIZER, &bytes, request)?;
         }
     }
 
@@ -329,7 +333,7 @@ proptest! {
         let encoded: Vec<u8> = requests.iter().flat_map(Message::encode_to_vec).chain(bytes).collect();
         for end in [encoded.len(), encoded.len() / 2] {
             if let Ok(request) = CheckRequest::decode(&encoded[..end]) {
-                check_decoded(&encoded[..end], request)?;
+                check_decoded(&AUTHORIZER, &encoded[..end], request)?;
             }
         }
     }

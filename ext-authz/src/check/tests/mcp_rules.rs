@@ -204,7 +204,7 @@ fn repeated_parts_of_metadata_are_merged_and_repeated_entries_replaced() {
         let json = [("content-type", "application/json")];
         let bytes = [mcp_request("POST", &json, None).encode_to_vec(), metadata].concat();
         let read = super::super::CheckRequest::decode(&bytes[..]).unwrap();
-        let response = authorizer.check(&read).into_response();
+        let response = authorizer.check(&read);
         assert_eq!(
             response,
             check(&authorizer, CheckRequest::decode(&bytes[..]).unwrap()),
