@@ -157,7 +157,6 @@ CREATE INDEX agents_by_key ON agents (public_key_hash, name, email);
 -- The agents of a person; ids sort by creation time.
 CREATE INDEX agents_by_owner ON agents (owner_issuer, owner_subject, id) WHERE owner_issuer IS NOT NULL;
 CREATE INDEX agents_to_purge ON agents (purge_at) WHERE purge_at IS NOT NULL;
--- The owner of a deleted agent is erased. The empty text keeps the planners from reading all agents by the primary key.
 -- The deleted agents whose rows remain.
 CREATE INDEX agents_to_remove ON agents ((COALESCE(referenced_at, deleted_at))) WHERE deleted_at IS NOT NULL;
 
@@ -208,7 +207,6 @@ CREATE INDEX deleted_services_by_owner ON services (owner_issuer, owner_subject,
 -- The services that are not deleted, for administrators.
 CREATE INDEX live_services ON services (id) WHERE deleted_at IS NULL;
 CREATE INDEX services_to_purge ON services (purge_at) WHERE purge_at IS NOT NULL;
--- Background jobs take turns between owners.
 
 -- Finds services by their resource URIs. A row of a deleted service counts as absent.
 CREATE TABLE resource_uris (

@@ -13,8 +13,8 @@ pub const DELETED_AGENT_COUNTS_FOR: Duration = Duration::from_hours(30 * 24);
 /// Maximum number of webhooks of a service, and of the whole Countersign deployment: each event may have a delivery to each of them.
 pub const WEBHOOKS_PER_SERVICE: u32 = 10;
 
-/// Maximum number of services for which an agent has access tokens that have not expired. A change of the agent is sent to all of
-/// them.
+/// Maximum number of services for which an agent has access tokens that have not expired, or have expired within an hour. A change of the
+/// agent is sent to all of them.
 pub const AUDIENCES_PER_AGENT: u32 = 100;
 
 /// Maximum number of services for which a session has had access tokens. The end of the session is sent to all of them.
@@ -92,8 +92,8 @@ impl ExceededQuota {
             Self::AudiencesPerAgent => {
                 let limit = AUDIENCES_PER_AGENT;
                 let message = format!(
-                    "The agent has unexpired access tokens for {limit} services, the maximum: wait until those for one \
-                     service expire"
+                    "The agent has access tokens for {limit} services, the maximum: wait until an hour after those for one \
+                     service have expired"
                 );
                 (None, limit, message)
             }

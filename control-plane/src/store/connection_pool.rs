@@ -44,7 +44,25 @@ struct Shared {
     is_failing: AtomicBool,
 }
 
+/// A connection that is closed unless it is taken: the pool of sqlx would wait for an answer of the database before it gets the connection
+/// back.
+struct ClosedOnDrop(Option<PoolConnection<Any>>);
+
+impl Drop for ClosedOnDrop {
+    fn drop(&mut self) {
+        if let Some(connection) = &mut self.0 {
+            connection.close_on_drop();
+        }
+    }
+}
+
 impl Shared {
+    fn close_idle(&self) {
+        for (connection, _) in self.idle().drain(..) {
+            drop(ClosedOnDrop(Some(connection)));
+        }
+    }
+
     fn idle(&self) -> MutexGuard<'_, Vec<(PoolConnection<Any>, Instant)>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -103,16 +121,20 @@ impl ConnectionPool {
         Ok(PooledConnection { connection, is_reusable: true, shared, _permit: permit })
     }
 
-    /// Takes the connection that was used last. Closes those that fail a test.
+    /// Takes the connection that was used last. If it fails a test, all that nobody uses are closed: they have been idle for longer.
     async fn find_idle(&self) -> Option<PoolConnection<Any>> {
-        loop {
-            let (mut connection, test_from) = self.shared.idle().pop()?;
-            if !has_passed(test_from) || matches!(timeout(TEST_TIMEOUT, Box::pin(connection.ping())).await, Ok(Ok(())))
-            {
-                return Some(connection);
-            }
-            connection.close_on_drop();
+        let (connection, test_from) = self.shared.idle().pop()?;
+        if !has_passed(test_from) {
+            return Some(connection);
         }
+        let mut tested = ClosedOnDrop(Some(connection));
+        if let Some(connection) = &mut tested.0
+            && matches!(timeout(TEST_TIMEOUT, Box::pin(connection.ping())).await, Ok(Ok(())))
+        {
+            return tested.0.take();
+        }
+        self.shared.close_idle();
+        None
     }
 
     /// Counts a failure to get a connection.
@@ -146,7 +168,7 @@ impl ConnectionPool {
         let all = self.permits.acquire_many(max_connections(&self.pool)).await;
         self.permits.close();
         drop(all);
-        self.shared.idle().clear();
+        self.shared.close_idle();
         self.pool.close().await;
     }
 }
@@ -164,11 +186,11 @@ impl PooledConnection {
 
 impl Drop for PooledConnection {
     fn drop(&mut self) {
-        let Some(mut connection) = self.connection.take() else { return };
+        let Some(connection) = self.connection.take() else { return };
         if self.is_reusable {
             self.shared.idle().push((connection, deadline_after(TEST_AFTER)));
         } else {
-            connection.close_on_drop();
+            drop(ClosedOnDrop(Some(connection)));
         }
     }
 }

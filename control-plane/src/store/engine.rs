@@ -149,9 +149,10 @@ impl Store {
             };
             schema::migrate(url, pool).await?;
         }
-        let reader = ConnectionPool::new(reader.connect(url).await?);
+        let connect_options = pools::connect_options(url, matches!(engine, Engine::Postgres))?;
+        let reader = ConnectionPool::new(reader.connect_with(connect_options.clone()).await?);
         let writer = match mode {
-            OpenMode::Serve => ConnectionPool::new(writer.connect(url).await?),
+            OpenMode::Serve => ConnectionPool::new(writer.connect_with(connect_options).await?),
             // A store in the mode `Inspect` does not write, and a read-only file cannot be opened for writing.
             OpenMode::Inspect => reader.clone(),
         };
@@ -306,8 +307,8 @@ impl Store {
         matches!(self.engine, Engine::Postgres)
     }
 
-    /// Runs one statement that writes nothing unless what it depends on is unchanged, and that returns whether it has written. It is
-    /// a transaction of its own, and announces nothing to sidecars or webhook targets.
+    /// Runs one statement that has an effect only if what it depends on is unchanged, and that returns whether it had. A conflict with another
+    /// transaction counts as a change. The statement is a transaction of its own, and announces nothing to sidecars or webhook targets.
     pub async fn write_if_unchanged(
         &self,
         statement: impl AsyncFnOnce(&mut Conn) -> Result<bool, StoreError>,

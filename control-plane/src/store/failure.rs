@@ -176,7 +176,11 @@ impl StoreError {
 
     /// Whether the connection must not be used again after this error.
     pub(super) fn breaks_connection(error: &sqlx::Error) -> bool {
-        matches!(error, sqlx::Error::Io(_)) || has_code(error, READ_ONLY)
+        let is_broken = matches!(
+            error,
+            sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::Protocol(_) | sqlx::Error::WorkerCrashed
+        );
+        is_broken || has_code(error, READ_ONLY)
     }
 }
 

@@ -32,13 +32,14 @@ macro_rules! is_live {
     };
 }
 
-/// Begins a statement that writes a session if the state of its agent (`$4` to `$6`) is the one that was read. It locks the row of the
-/// agent, so that other transactions see the audience of the token, see [`token_audiences`].
+/// Begins a statement that writes a session if the state of its agent (`$4` to `$7`) is the one that was read. It locks the row of the
+/// agent, so that other transactions see the audience of the token, see [`token_audiences`]. The agent is written even if the session is
+/// not.
 macro_rules! with_unchanged_agent {
     ($write:expr) => {
         concat!(
             "WITH agent AS (UPDATE agents SET last_seen_at = $1, last_service_id = $2 WHERE id = $3 AND deleted_at IS NULL \
-             AND status = $4 AND cutoff = $5 AND trust = $6 RETURNING id)",
+             AND status = $4 AND cutoff = $5 AND trust = $6 AND last_service_id IS NOT DISTINCT FROM $7 RETURNING id)",
             $write
         )
     };
@@ -71,12 +72,12 @@ statements! { STATEMENTS:
 
 statements! { POSTGRES_STATEMENTS:
     BEGIN_IF_UNCHANGED = with_unchanged_agent!(concat!(
-        " INSERT INTO sessions (challenge_id, ", session_columns!(), ") SELECT $7, $8, $9, $10, $11, CAST($12 AS BIGINT), \
-         CAST($13 AS BIGINT), CAST($14 AS BIGINT), CAST($15 AS BIGINT), $16, $17, $18 FROM agent ON CONFLICT (challenge_id) DO NOTHING"
+        " INSERT INTO sessions (challenge_id, ", session_columns!(), ") SELECT $8, $9, $10, $11, $12, CAST($13 AS BIGINT), \
+         CAST($14 AS BIGINT), CAST($15 AS BIGINT), CAST($16 AS BIGINT), $17, $18, $19 FROM agent ON CONFLICT (challenge_id) DO NOTHING"
     ));
     REFRESH_IF_UNCHANGED = with_unchanged_agent!(
-        " UPDATE sessions SET refresh_hash = $7, audiences = $8 FROM agent \
-         WHERE sessions.id = $9 AND agent_id = agent.id AND refresh_hash = $10 AND ended_at IS NULL"
+        " UPDATE sessions SET refresh_hash = $8, audiences = $9 FROM agent \
+         WHERE sessions.id = $10 AND agent_id = agent.id AND refresh_hash = $11 AND ended_at IS NULL"
     );
 }
 
@@ -91,7 +92,7 @@ pub struct LoginQuery {
     pub challenge: Option<String>,
 }
 
-/// What logins and refreshes depend on. All of it was read at the same revision.
+/// What logins and refreshes depend on. All of it was read at the same revision, except which service is the default.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LoginBasis {
     /// The time for which it was read.
@@ -141,7 +142,8 @@ pub struct LoginAgent {
     pub last_service: Option<ServiceId>,
 }
 
-/// Reads what a login or refresh depends on. A transaction that issues tokens must hold the lock on the agent.
+/// Reads what a login or refresh depends on. A transaction that issues tokens must hold the lock on the agent; without it, the agent must be
+/// unchanged when the session is written.
 pub async fn read(conn: &mut Conn, query: &LoginQuery, at: Timestamp) -> Result<LoginBasis, StoreError> {
     let LoginQuery { agent, service, challenge } = query;
     let audience = match *service {
@@ -230,8 +232,8 @@ pub async fn record_issue(conn: &mut Conn, agent: AgentId, record: &IssueRecord)
     agents::set_last_seen(conn, agent, last_service, issued_at).await
 }
 
-/// Inserts the session of a login. Does nothing and returns false if the agent has changed since it was read, or if another session has
-/// begun with the challenge or assertion. Records neither an audience nor a contact.
+/// Inserts the session of a login. Inserts none and returns false if the agent has changed since it was read, or if another session has begun
+/// with the challenge or assertion. Records neither an audience nor a contact.
 pub async fn begin_if_unchanged(
     conn: &mut Conn,
     agent: &LoginAgent,
@@ -263,6 +265,7 @@ fn bind_record(sql: &'static str, agent: &LoginAgent, record: &IssueRecord) -> Q
         .bind(status_text(agent.status))
         .bind(agent.cutoff.number())
         .bind(agent.trust.hundredths())
+        .bind(agent.last_service.map(|service| service.to_string()))
 }
 
 /// The role of a row. It is NULL if the agent holds none, or if the role is deleted.

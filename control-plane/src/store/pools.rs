@@ -154,6 +154,18 @@ async fn configure(connection: &mut AnyConnection, settings: &[String]) -> Resul
     connection.execute(AssertSqlSafe(settings.join("; "))).await.map(drop)
 }
 
+/// How the pools connect. sqlx prepares and PostgreSQL plans a statement again when it has left the cache of its connection, so that all
+/// statements must have room there.
+pub fn connect_options(url: &str, is_postgres: bool) -> Result<AnyConnectOptions, StoreError> {
+    const STATEMENT_CACHE: &str = "statement-cache-capacity";
+    let mut options: AnyConnectOptions = url.parse().map_err(StoreError::Unreachable)?;
+    let url = &mut options.database_url;
+    if is_postgres && url.query_pairs().all(|(name, _)| name != STATEMENT_CACHE) {
+        url.query_pairs_mut().append_pair(STATEMENT_CACHE, "1000");
+    }
+    Ok(options)
+}
+
 /// Opens the first connection to a database. Unlike a pool, `connect` does not retry until the timeout, and returns the cause
 /// of an error.
 pub async fn connect(url: &str) -> Result<AnyConnection, StoreError> {

@@ -1,8 +1,9 @@
 //! The table of the audiences of live tokens: the services whose sidecars must learn that an agent's status or trust changed.
 //!
-//! Every transaction that issues a token first locks the row of the agent, then records the audience. Every transaction that
-//! changes the status, cutoff or trust of the agent locks the same row. So either the change finds the audience of the token,
-//! or the token is issued after the change and its revision is not below that of the change.
+//! Every transaction that issues a token locks the row of the agent, and the audience is recorded before its commit. Either it reads after the
+//! lock, or it takes the lock on condition that the agent is as it was read. Every transaction that changes the status, cutoff or trust
+//! of the agent locks the same row. So either the change finds the audience of the token, or the token is issued after the change and
+//! its revision is not below that of the change.
 
 use super::{Conn, StoreError, retention, statements::statements};
 use countersign_identity::{AgentId, ServiceId, Timestamp};

@@ -23,7 +23,7 @@ fn assert_quota_exceeded(refused: &HttpResponse, setting: &str, limit: u32) {
     assert_eq!(details, &expected);
     let message = match setting {
         "registration.public_agents" => "No more agents can be registered without the token of a human user".to_owned(),
-        "" if limit == 100 => "The agent has unexpired access tokens for 100 services, the maximum".to_owned(),
+        "" if limit == 100 => "The agent has access tokens for 100 services, the maximum".to_owned(),
         _ => format!("The maximum of {limit} "),
     };
     assert!(refused.text("/error/message").starts_with(&message), "{refused:?}");
@@ -140,7 +140,7 @@ async fn agent_has_live_tokens_for_at_most_its_quota_of_services() {
     let unbound = agent.login().await;
     agent.token_for(control.service()).await;
     let refused = agent.api().login(&agent.key, &agent.id, Some(&second)).await.unwrap_err().to_string();
-    assert!(refused.contains("The agent has unexpired access tokens for 100 services, the maximum"), "{refused}");
+    assert!(refused.contains("The agent has access tokens for 100 services, the maximum"), "{refused}");
     agent.token_for(control.service()).await;
 
     let refresh = async |service: Option<&str>| {

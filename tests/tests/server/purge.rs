@@ -1,50 +1,10 @@
-//! Tests that deletions do not stop each other, and do not hold back the events of expired roles.
-
-#![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
+//! Tests that deletions do not hold back the events of expired roles.
 
 use super::housekeeping::Database;
-use countersign_tests::{Agent, ControlPlane, HttpResponse, Receiver, Target, eventually};
-use serde_json::json;
-
-/// Fewer roles than the removal of deleted roles chooses from at a time.
-const ROLES: u32 = 50;
+use countersign_tests::{Agent, ControlPlane, Receiver, Target, eventually};
 
 /// More events than may wait while deleted roles are removed, and fewer than may wait while events of expired roles are emitted.
 const EVENTS: u64 = 6000;
-
-/// A role of a service of another human user than that of the first service.
-async fn create_role_of(control: &ControlPlane, (service, key): &(String, String), name: &str) -> String {
-    let body = json!({ "name": name, "permissions": [] });
-    let created = control.api.send_as(key, "POST", &format!("/services/{service}/roles"), body).await.expect(201);
-    created["roleId"].as_str().unwrap().to_owned()
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn deleted_roles_that_cannot_be_removed_do_not_stop_those_of_another_owner() {
-    let control = ControlPlane::start_process().await;
-    let mallory = control.create_service_of(&control.mint_human("mallory"), json!({ "name": "of mallory" })).await;
-    let mut roles = Vec::new();
-    for number in 0..ROLES {
-        roles.push(create_role_of(&control, &mallory, &format!("role-{number}")).await);
-    }
-    let mut database = Database::connect(&control.database_url()).await;
-    database.execute("CREATE TABLE blocker (role_id TEXT REFERENCES roles (id))").await;
-    assert_eq!(database.execute("INSERT INTO blocker SELECT id FROM roles").await, u64::from(ROLES));
-    for role in &roles {
-        let path = format!("/services/{}/roles/{role}", mallory.0);
-        HttpResponse::send(control.api.request("DELETE", &path).bearer_auth(&mallory.1)).await.expect(200);
-    }
-
-    let (agent, role) = (Agent::register(&control, "Agent").await, control.create_role("reader", &[]).await);
-    control.assign(&agent.id, &role).await;
-    control.delete_role(&role).await.expect(200);
-    database.wait_until_none(&format!("roles WHERE id = '{role}'"), &control).await;
-    assert_eq!(database.count("roles WHERE deleted_at IS NOT NULL").await, i64::from(ROLES));
-
-    // Nothing is forgotten.
-    database.execute("DELETE FROM blocker").await;
-    database.wait_until_none("roles WHERE deleted_at IS NOT NULL", &control).await;
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn events_of_expired_roles_do_not_wait_for_those_of_deletions() {

@@ -8,8 +8,8 @@ use std::time::Duration;
 /// response timeout applies to requests with several transactions and calls.
 const RESPONSE_TIMEOUT: Duration = Duration::from_millis(4500);
 
-/// Responds with 503 when the time limit is exceeded. At the time limit, an open transaction is rolled back, unless its commit
-/// was already sent.
+/// Responds with 503 when the time limit is exceeded. At the time limit, an open transaction is rolled back, unless its commit, or the
+/// only statement that writes, was already sent.
 pub async fn enforce_deadline(response: impl Future<Output = Response>) -> Response {
     let response = tokio::time::timeout(RESPONSE_TIMEOUT, response).await;
     response.unwrap_or_else(|_| {

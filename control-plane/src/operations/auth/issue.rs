@@ -1,4 +1,4 @@
-//! What logins and refreshes have in common: they lock the agent, read, and issue an access token.
+//! What logins and refreshes have in common: they read, and issue an access token, with or without a lock on the agent.
 
 use super::tokens::TokenAudience;
 use crate::{

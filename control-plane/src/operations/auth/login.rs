@@ -245,9 +245,9 @@ impl NewSession {
     }
 
     /// Whether this login ends the sessions over the quota. To count them, it reads all of them, so only one login in many does it:
-    /// there can be about a twentieth more, unless the quota is below 40.
+    /// there can be about a twentieth more, unless the quota is below 40. It ends more than begin between two counts.
     fn counts_sessions(&self, context: &Context) -> bool {
-        let one_in = (context.config.quotas.sessions_per_agent / 20).max(1);
+        let one_in = (context.config.quotas.sessions_per_agent / 20).clamp(1, MAX_ENDED_PER_LOGIN / 2);
         self.refresh.session().bits().is_multiple_of(u128::from(one_in))
     }
 

@@ -57,8 +57,8 @@ pub async fn verify_refresh(
 }
 
 /// Refreshes a session. The reuse of a used refresh token ends the session: it was copied, and the server cannot distinguish the thief
-/// from the agent. If the client leaves before the transaction, nothing happens, so that it can use its token again; but a client that
-/// leaves cannot prevent the end of the session, nor the event about it.
+/// from the agent. If the client leaves before anything is written, nothing happens, so that it can use its token again; but a client that
+/// presents a used token cannot prevent the end of the session, nor the event about it, by leaving.
 pub async fn refresh_session(
     context: &Arc<Context>,
     refresh: VerifiedRefresh,
@@ -85,7 +85,7 @@ async fn refresh_and_report_reuse(
     let (agent, service) = (session.agent, session.service);
     let result = match refusal {
         // There is nothing to write, so copies of old tokens cannot occupy the database's writer.
-        Some(reason) if session.ended_at.is_some() => Err(reason.into()),
+        Some(reason) if session.ended_at.is_some() || reason == Reason::RefreshExpired => Err(reason.into()),
         _ => replace_tokens(context, token, session, requested).await,
     };
     if result.as_ref().is_err_and(is_reuse) {
@@ -180,13 +180,16 @@ impl Replacement {
         basis: &'a LoginBasis,
     ) -> Result<(&'a LoginAgent, Session, Claims, IssueRecord), OperationError> {
         let agent = basis.agent.as_ref().ok_or(Reason::RefreshInvalid)?;
+        let checked = session.check_refresh(&self.used, agent.cutoff.max(basis.position.cutoff), basis.at);
+        if checked == Err(Reason::RefreshReused) {
+            return Err(Reason::RefreshReused.into());
+        }
         require_active(agent.status)?;
         let names_service = self.requested.service.is_some();
         if !names_service && session.service.is_some() && !basis.has_service {
             return Err(Reason::RefreshRevoked.into());
         }
-        session.check_refresh(&self.used, agent.cutoff.max(basis.position.cutoff), basis.at)?;
-        // A wrong service must not hide that the token was used before.
+        checked?;
         if names_service && !basis.has_service {
             return Err(OperationError::NotFound(NotFound::Service));
         }

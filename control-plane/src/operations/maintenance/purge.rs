@@ -13,8 +13,8 @@ use crate::{
 };
 pub(super) use purge::oldest_due;
 
-/// Of this number of services, agents or roles that were deleted first, any can be next: one whose rows cannot be removed, or
-/// that has very many, does not stop the others.
+/// Of this number of services, agents or roles that were deleted first, any can be next: one that has very many rows does not stop the
+/// others.
 const MAX_CANDIDATES: i64 = 100;
 
 /// Number of waiting events above which nothing is removed. It is half of the number above which the events of expired roles

@@ -14,7 +14,7 @@ pub(in crate::operations) use housekeeping_status::HousekeepingStatus;
 pub use recent_changes::CurrentState;
 pub(in crate::operations) use recent_changes::{ReadAt, RecentChanges};
 pub(in crate::operations) use service_keys::{CachedKey, ServiceKeys};
-pub(in crate::operations) use shared_read::SharedRead;
+pub(in crate::operations) use shared_read::{SHARED_READ_TIMEOUT, SharedRead};
 pub(in crate::operations) use suppressed_bursts::{BurstKey, SuppressedBursts};
 pub use verifications::Verification;
 pub(in crate::operations) use verifications::{Basis, Verifications};

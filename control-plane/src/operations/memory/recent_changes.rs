@@ -4,7 +4,7 @@
 //! arrived, and that concurrent requests share. It finds the changes that any process has committed meanwhile. So data in memory is
 //! never older than the request, on any number of replicas, and without a database nothing is known to be current.
 
-use super::SharedRead;
+use super::{SHARED_READ_TIMEOUT, SharedRead};
 use crate::{
     domain::change::{Change, FeedPosition, RevisionRange},
     store::{
@@ -17,7 +17,6 @@ use std::{
     collections::HashMap,
     mem,
     sync::{Arc, PoisonError, RwLock},
-    time::Duration,
 };
 
 /// Maximum number of changes that one read finds. If there are more, everything in memory counts as changed.
@@ -25,10 +24,6 @@ const MAX_CHANGES: i64 = 4096;
 
 /// Maximum number of changed objects in a generation of [`ChangeIndex`].
 const MAX_CHANGED: usize = 1 << 15;
-
-/// The timeout of the read, for which all requests with API keys wait. If a connection is dead, the next read has another one, within
-/// the time limit of the requests that wait.
-const READ_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Numbers the histories of the database that the process has seen. A new one begins when not all changes since the last read are
 /// known. Data that was read in an earlier history never applies again.
@@ -92,11 +87,11 @@ impl RecentChanges {
     /// Runs one at a time.
     async fn read_state(&self, store: &Store) -> Result<Arc<CurrentState>, StoreError> {
         let reached = self.index.read().unwrap_or_else(PoisonError::into_inner).reached;
-        let (position, unpublished) = store.read_one_for(READ_TIMEOUT, recent_changes::find_state).await?;
+        let (position, unpublished) = store.read_one_for(SHARED_READ_TIMEOUT, recent_changes::find_state).await?;
         if position.revision == reached {
             return Ok(Arc::new(CurrentState { position, unpublished }));
         }
-        let mut read = store.read_for(READ_TIMEOUT).await?;
+        let mut read = store.read_for(SHARED_READ_TIMEOUT).await?;
         let (position, unpublished) = recent_changes::find_state(read.conn()).await?;
         // A database that was restored, or that lost commits, has other revisions. Below the floor, changes are deleted.
         let continues = (position.floor..=position.revision).contains(&reached)

@@ -4,8 +4,15 @@
 //! read runs at a time, and all callers that wait meanwhile share the next one, so the number of reads and of connections does not
 //! grow with the number of callers.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
 use tokio::sync::Mutex;
+
+/// The timeout of a shared read, for which all its requests wait. If a connection is dead, the next read has another one, within the time
+/// limit of the requests that wait.
+pub(in crate::operations) const SHARED_READ_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Runs reads, one at a time.
 pub(in crate::operations) struct SharedRead<T> {

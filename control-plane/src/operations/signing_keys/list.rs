@@ -5,7 +5,7 @@ use crate::{
         page::{ListPage, Page},
         signing_key::{SigningKey, SigningKeyRing},
     },
-    operations::{Context, OperationError},
+    operations::{Context, OperationError, memory::SHARED_READ_TIMEOUT},
     store::{Conn, signing_keys},
 };
 
@@ -22,5 +22,5 @@ pub async fn list_signing_keys(
 /// Returns the signing keys that verify tokens now, which are published as a JWK set.
 pub async fn published_keys(context: &Context) -> Result<SigningKeyRing, OperationError> {
     let read = async |conn: &mut Conn| signing_keys::load_ring(conn).await;
-    Ok(context.published_keys.run(context.store.read_one(read)).await?)
+    Ok(context.published_keys.run(context.store.read_one_for(SHARED_READ_TIMEOUT, read)).await?)
 }

@@ -208,6 +208,7 @@ impl StoreFixture {
             LoginAgent { status: AgentStatus::Suspended, ..stored.clone() },
             LoginAgent { cutoff: Revision::new(stored.cutoff.number() + 1), ..stored.clone() },
             LoginAgent { trust: TrustScore::from_hundredths(1).unwrap(), ..stored.clone() },
+            LoginAgent { last_service: Some(ServiceId::from_bits(98)), ..stored.clone() },
         ];
         for changed in &changed_agents {
             assert!(!begin(changed).await, "{changed:?}");
@@ -215,6 +216,7 @@ impl StoreFixture {
         assert_eq!(sessions::find(self.read().await.conn(), new.id).await.unwrap(), None);
         assert_eq!(find().await, before);
         assert!(begin(&stored).await);
+        let stored = LoginAgent { last_service: Some(service), ..stored };
         assert!(!begin(&stored).await, "the challenge was used");
         assert_eq!(sessions::find(self.read().await.conn(), new.id).await.unwrap().as_ref(), Some(&new));
         let seen = Agent { last_seen_at: Some(time(77)), last_service: Some(service), ..before };
