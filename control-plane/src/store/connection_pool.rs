@@ -32,11 +32,11 @@ pub struct ConnectionPool {
     pool: AnyPool,
     /// One permit for each connection. Whoever waits longest gets the next one.
     permits: Arc<Semaphore>,
-    shared: Arc<Shared>,
+    state: Arc<PoolState>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct PoolState {
     /// The connections that nobody uses, each with the time at which it must be tested. The last one was used last.
     idle: Mutex<Vec<(PoolConnection<Any>, Instant)>>,
     failures: AtomicU64,
@@ -56,7 +56,7 @@ impl Drop for ClosedOnDrop {
     }
 }
 
-impl Shared {
+impl PoolState {
     fn close_idle(&self) {
         for (connection, _) in self.idle().drain(..) {
             drop(ClosedOnDrop(Some(connection)));
@@ -91,7 +91,7 @@ pub struct PooledConnection {
     /// `None` only while it is dropped.
     connection: Option<PoolConnection<Any>>,
     is_reusable: bool,
-    shared: Arc<Shared>,
+    state: Arc<PoolState>,
     /// Returned after the connection.
     _permit: OwnedSemaphorePermit,
 }
@@ -100,14 +100,14 @@ impl ConnectionPool {
     /// The pool without connections in use.
     pub fn new(pool: AnyPool) -> Self {
         let permits = Semaphore::new(max_connections(&pool) as usize);
-        Self { pool, permits: Arc::new(permits), shared: Arc::default() }
+        Self { pool, permits: Arc::new(permits), state: Arc::default() }
     }
 
     /// Waits for a connection until the deadline.
     pub async fn acquire(&self, deadline: Instant) -> Result<PooledConnection, sqlx::Error> {
         let acquired = timeout_at(deadline, self.acquire_tested()).await.unwrap_or_else(|_| Err(timeout_error()));
         let connection = acquired.map_err(|error| self.record_failure(error))?;
-        self.shared.is_failing.store(false, Ordering::Relaxed);
+        self.state.is_failing.store(false, Ordering::Relaxed);
         Ok(connection)
     }
 
@@ -117,13 +117,13 @@ impl ConnectionPool {
             Some(connection) => connection,
             None => Box::pin(self.pool.acquire()).await?,
         };
-        let (connection, shared) = (Some(connection), Arc::clone(&self.shared));
-        Ok(PooledConnection { connection, is_reusable: true, shared, _permit: permit })
+        let (connection, state) = (Some(connection), Arc::clone(&self.state));
+        Ok(PooledConnection { connection, is_reusable: true, state, _permit: permit })
     }
 
     /// Takes the connection that was used last. If it fails a test, all that nobody uses are closed: they have been idle for longer.
     async fn find_idle(&self) -> Option<PoolConnection<Any>> {
-        let (connection, test_from) = self.shared.idle().pop()?;
+        let (connection, test_from) = self.state.idle().pop()?;
         if !has_passed(test_from) {
             return Some(connection);
         }
@@ -133,20 +133,20 @@ impl ConnectionPool {
         {
             return tested.0.take();
         }
-        self.shared.close_idle();
+        self.state.close_idle();
         None
     }
 
     /// Counts a failure to get a connection.
     pub fn record_failure(&self, error: sqlx::Error) -> sqlx::Error {
-        self.shared.is_failing.store(true, Ordering::Relaxed);
-        self.shared.failures.fetch_add(1, Ordering::Relaxed);
+        self.state.is_failing.store(true, Ordering::Relaxed);
+        self.state.failures.fetch_add(1, Ordering::Relaxed);
         error
     }
 
     /// The failures of [`Self::acquire`].
     pub fn failures(&self) -> ConnectionFailures {
-        let Shared { idle: _, failures, is_failing } = &*self.shared;
+        let PoolState { idle: _, failures, is_failing } = &*self.state;
         ConnectionFailures { count: failures.load(Ordering::Relaxed), is_failing: is_failing.load(Ordering::Relaxed) }
     }
 
@@ -154,7 +154,7 @@ impl ConnectionPool {
     pub fn status(&self, kind: TransactionKind) -> PoolStatus {
         let max = max_connections(&self.pool);
         let free = u32::try_from(self.permits.available_permits()).unwrap_or(max);
-        let idle = u32::try_from(self.shared.idle().len()).unwrap_or(max);
+        let idle = u32::try_from(self.state.idle().len()).unwrap_or(max);
         PoolStatus { kind, in_use: max.saturating_sub(free), idle, max }
     }
 
@@ -168,7 +168,7 @@ impl ConnectionPool {
         let all = self.permits.acquire_many(max_connections(&self.pool)).await;
         self.permits.close();
         drop(all);
-        self.shared.close_idle();
+        self.state.close_idle();
         self.pool.close().await;
     }
 }
@@ -188,7 +188,7 @@ impl Drop for PooledConnection {
     fn drop(&mut self) {
         let Some(connection) = self.connection.take() else { return };
         if self.is_reusable {
-            self.shared.idle().push((connection, deadline_after(TEST_AFTER)));
+            self.state.idle().push((connection, deadline_after(TEST_AFTER)));
         } else {
             drop(ClosedOnDrop(Some(connection)));
         }

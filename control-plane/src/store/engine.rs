@@ -292,10 +292,7 @@ impl Store {
                     reruns_left -= 1;
                 }
                 Err(error) => {
-                    if error.is_unwritable() {
-                        timer.set_outcome(TransactionOutcome::Unwritable);
-                        self.signals.writable.store(false, Ordering::Relaxed);
-                    }
+                    self.record_failed_write(&mut timer, error.is_unwritable());
                     return Err(error);
                 }
             }
@@ -307,8 +304,9 @@ impl Store {
         matches!(self.engine, Engine::Postgres)
     }
 
-    /// Runs one statement that has an effect only if what it depends on is unchanged, and that returns whether it had. A conflict with another
-    /// transaction counts as a change. The statement is a transaction of its own, and announces nothing to sidecars or webhook targets.
+    /// Runs one statement that has an effect only if what it depends on is unchanged, and that returns whether it had. A conflict with
+    /// another transaction counts as a change. The statement is a transaction of its own, and announces nothing to sidecars or webhook
+    /// targets.
     pub async fn write_if_unchanged(
         &self,
         statement: impl AsyncFnOnce(&mut Conn) -> Result<bool, StoreError>,
@@ -327,12 +325,16 @@ impl Store {
                 Ok(false)
             }
             Err(error) => {
-                if error.is_unwritable() {
-                    timer.set_outcome(TransactionOutcome::Unwritable);
-                    self.signals.writable.store(false, Ordering::Relaxed);
-                }
+                self.record_failed_write(&mut timer, error.is_unwritable());
                 Err(error)
             }
+        }
+    }
+
+    fn record_failed_write(&self, timer: &mut TransactionTimer, is_unwritable: bool) {
+        if is_unwritable {
+            timer.set_outcome(TransactionOutcome::Unwritable);
+            self.signals.writable.store(false, Ordering::Relaxed);
         }
     }
 

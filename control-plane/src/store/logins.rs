@@ -57,7 +57,8 @@ statements! { STATEMENTS:
     /// Deleted agents and services do not count. There is a row for each role that the agent holds at the service, at least one. Each
     /// table that is read costs time, even if it is small.
     READ_FOR_LOGIN = concat!(
-        "SELECT f.revision, f.floor, COALESCE(f.restored_revision, 0) AS cutoff, f.restored_at, g.name AS agent_name, g.public_key, g.owner_issuer, g.status, g.cutoff AS agent_cutoff, g.trust, g.last_seen_at, g.last_service_id, \
+        "SELECT f.revision, f.floor, COALESCE(f.restored_revision, 0) AS cutoff, f.restored_at, \
+         g.name AS agent_name, g.public_key, g.owner_issuer, g.status, g.cutoff AS agent_cutoff, g.trust, g.last_seen_at, g.last_service_id, \
          (SELECT 1 FROM services WHERE id = $2 AND deleted_at IS NULL) AS has_service, \
          (SELECT 1 FROM sessions WHERE challenge_id = $3) AS challenge_is_used, \
          (SELECT expires_at FROM token_audiences WHERE agent_id = $1 AND service_id = $2) AS audience_recorded_until, \
@@ -142,8 +143,8 @@ pub struct LoginAgent {
     pub last_service: Option<ServiceId>,
 }
 
-/// Reads what a login or refresh depends on. A transaction that issues tokens must hold the lock on the agent; without it, the agent must be
-/// unchanged when the session is written.
+/// Reads what a login or refresh depends on. A transaction that issues tokens must hold the lock on the agent; without it, the agent must
+/// be unchanged when the session is written.
 pub async fn read(conn: &mut Conn, query: &LoginQuery, at: Timestamp) -> Result<LoginBasis, StoreError> {
     let LoginQuery { agent, service, challenge } = query;
     let audience = match *service {
@@ -214,8 +215,8 @@ pub struct IssueRecord {
 }
 
 impl IssueRecord {
-    /// Whether only the agent itself is written.
-    pub const fn is_short(&self) -> bool {
+    /// Whether it changes only the row of the agent.
+    pub const fn changes_only_the_agent(&self) -> bool {
         self.recorded_until.is_none() && self.contact.is_none()
     }
 }
@@ -232,8 +233,8 @@ pub async fn record_issue(conn: &mut Conn, agent: AgentId, record: &IssueRecord)
     agents::set_last_seen(conn, agent, last_service, issued_at).await
 }
 
-/// Inserts the session of a login. Inserts none and returns false if the agent has changed since it was read, or if another session has begun
-/// with the challenge or assertion. Records neither an audience nor a contact.
+/// Inserts the session of a login, and records its token in the row of the agent only. Inserts none and returns false if the agent has
+/// changed since it was read, or if another session has begun with the challenge or assertion.
 pub async fn begin_if_unchanged(
     conn: &mut Conn,
     agent: &LoginAgent,
@@ -244,8 +245,8 @@ pub async fn begin_if_unchanged(
     Ok(query.execute(conn).await?.rows_affected() == 1)
 }
 
-/// Replaces the current refresh token of a live session and the audiences of its tokens. Returns false if the agent or the session has
-/// changed since they were read. Records neither an audience nor a contact.
+/// Replaces the current refresh token of a live session and the audiences of its tokens, and records the new access token in the row of the
+/// agent only. Returns false if the agent or the session has changed since they were read.
 pub async fn refresh_if_unchanged(
     conn: &mut Conn,
     agent: &LoginAgent,

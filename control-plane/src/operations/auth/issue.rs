@@ -51,7 +51,7 @@ pub(super) async fn check_audiences(
     Ok(())
 }
 
-/// Finds the key that signs now. Must be called after the request began, so that it signs with no key that was revoked before.
+/// Finds the key that signs now. It is read after this call, so it is none that was revoked before.
 pub(super) async fn find_signer(context: &Context) -> Result<Arc<TokenSigner>, OperationError> {
     if let Some(signer) = context.keyring.cached_signer(&published_keys(context).await?, context.now()) {
         return Ok(signer);
@@ -71,7 +71,8 @@ pub(super) struct Grant<'a> {
     pub session: &'a Session,
     /// The service of the token, and who chose it.
     pub audience: TokenAudience,
-    /// The permissions beyond which the token grants nothing. A refresh can narrow those of its session, for one token.
+    /// If set, the token grants no other permissions, whatever the roles of the agent grant. It is the scope of the session, or a narrower
+    /// one that a refresh asks for, which does not change the session.
     pub scope: Option<&'a Scope>,
     /// Whether the token has the claim `scope` even if no scope limits it.
     pub states_scope: bool,

@@ -210,8 +210,8 @@ impl NewSession {
             &read
         };
         let Ok((agent, session, claims, record)) = self.issue(context, basis) else { return Ok(None) };
-        let is_short = record.is_short() && !basis.has_targets && !is_first_of_public(agent);
-        if !is_short || self.counts_sessions(context) {
+        let writes_more = !record.changes_only_the_agent() || basis.has_targets || is_first_of_public(agent);
+        if writes_more || self.counts_sessions(context) {
             return Ok(None);
         }
         let challenge = self.login.signed.single_use_id();

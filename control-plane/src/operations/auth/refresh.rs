@@ -141,7 +141,7 @@ impl Replacement {
         let basis = read_basis(context, &self.query()).await?;
         let issued = self.issue(context, self.session.clone(), &basis);
         let Ok((agent, session, claims, record)) = issued else { return Ok(None) };
-        if !record.is_short() {
+        if !record.changes_only_the_agent() {
             return Ok(None);
         }
         let write = async |conn: &mut Conn| {

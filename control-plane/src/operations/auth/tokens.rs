@@ -62,8 +62,8 @@ pub(super) enum TokenAudience {
 }
 
 impl TokenAudience {
-    /// The audience that was read. The session of a refresh is bound to its service because the agent named it, or because it was the
-    /// default service: a refresh names a service only by itself.
+    /// The audience that was read. `is_named`: this request names the service. A refresh that names none gets a token for the service of
+    /// its session, which may have been the default service of the login; so it counts as a default here.
     pub(super) fn of(basis: &LoginBasis, is_named: bool) -> Self {
         match basis.audience {
             Some(service) if is_named => Self::Named(service),
