@@ -158,9 +158,10 @@ def differing_dependency_rules() -> list[str]:
         enforced = {module: set(re.findall(r"\w+", uses)) for module, uses in re.findall(r'\("(\w+)", &\[([^]]*)', text)}
         enforced.pop("fixtures", None)
         enforced = {module: uses - {"fixtures"} for module, uses in enforced.items()}
-        table = page.split(f"| `{server}/src` |", 1)[1].split("\n\n", 1)[0].splitlines()[2:]
+        # The rows of a server follow its row, up to the row of the next server. A row names one module or several.
+        table = re.split(r"\| \*\*|\n\n", page.split(f"| **`{server}/src`** |", 1)[1])[0].splitlines()[1:]
         cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in table]
-        stated = {row[0].strip("`"): set(re.findall(r"\w+", row[-1])) for row in cells}
+        stated = {name: set(re.findall(r"\w+", row[-1])) for row in cells for name in re.findall(r"\w+", row[0])}
         for module in sorted(enforced.keys() | stated.keys()):
             if enforced.get(module) != stated.get(module):
                 problems.append(f"ARCHITECTURE.md: {server}: the dependencies of `{module}` differ from tests/tests/layers.rs")
