@@ -1,6 +1,6 @@
 -- The schema for SQLite and PostgreSQL. Columns are TEXT or BIGINT. Ids and JSON are text, times (`..._at`, `..._until`, `..._from`,
 -- `..._since`) are microseconds since the Unix epoch, and instead of a boolean there is the time since when it is true. Revisions are
--- numbers of committed changes. `docs/limits.md` says how each table is bounded, and when its rows are deleted.
+-- numbers of committed changes. `docs/limits.md` says how much a client can store, and how long it is kept.
 
 -- The deployment
 
