@@ -190,7 +190,7 @@ CREATE TABLE services (
     resource_uris TEXT,
     -- Set if the service refuses tokens that are bound to no service.
     refuses_unbound_since BIGINT,
-    -- The name of the files that state the service (`countersign apply`). NULL if no file does. The same in other tables.
+    -- The name of the files in which the service is declared (`countersign apply`), or NULL. The same in other tables.
     managed_by TEXT,
     created_at BIGINT NOT NULL,
     -- Set for a deleted service. Its row remains, because feedback and the audit log refer to its id.
