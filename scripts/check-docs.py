@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Checks the documentation. Every link and anchor must resolve, every page must be in the table of contents, and the paths
-and names in pages for contributors must exist.
+"""Checks the documentation. Every link and anchor must resolve, every page must be in the table of contents, the cells of
+tables must be short, and the paths and names in pages for contributors must exist.
 
     check-docs.py [SITE]    SITE: the folder with the built site, whose links are checked too
 """
@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 SUMMARY = DOCS / "SUMMARY.md"
 ROOT_PAGES = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"]
+CHART_PAGES = sorted((ROOT / "charts").glob("*/README.md"))
 # Pages in which the paths in backticks must exist, and the folders to which these paths are relative.
 PATHS_CHECKED = {
     "ARCHITECTURE.md": ["", "control-plane/src", "ext-authz/src"],
@@ -47,6 +48,7 @@ def main() -> int:
     problems = [
         *(problem for page in [*root_pages, *pages] for problem in broken_links(page)),
         *pages_without_link(pages),
+        *(problem for page in [*root_pages, *CHART_PAGES, *pages] for problem in long_cells(page)),
         *(problem for page, bases in PATHS_CHECKED.items() for problem in missing_paths(ROOT / page, bases)),
         *unknown_names(),
         *unknown_settings(),
@@ -81,6 +83,13 @@ def broken_links(page: Path) -> list[str]:
 def pages_without_link(pages: list[Path]) -> list[str]:
     listed = {(DOCS / target).resolve() for target in LINK.findall(prose(SUMMARY))}
     return [f"{name(page)}: is not in docs/SUMMARY.md" for page in pages if page != SUMMARY and page not in listed]
+
+
+def long_cells(page: Path) -> list[str]:
+    """Returns the cells of tables that have more than two sentences, each by its beginning."""
+    rows = [CODE.sub("`code`", line) for line in prose(page).splitlines() if line.startswith("|")]
+    cells = (cell.strip() for row in rows for cell in row.split("|"))
+    return [f"{name(page)}: a table cell has more than two sentences: {cell[:60]}" for cell in cells if cell.count(". ") > 1]
 
 
 def missing_paths(page: Path, bases: list[str]) -> list[str]:

@@ -1,6 +1,6 @@
 -- The schema for SQLite and PostgreSQL. Columns are TEXT or BIGINT. Ids and JSON are text, times (`..._at`, `..._until`, `..._from`,
 -- `..._since`) are microseconds since the Unix epoch, and instead of a boolean there is the time since when it is true. Revisions are
--- numbers of committed changes. `docs/limits.md` says how each table is bounded, and when its rows are deleted.
+-- numbers of committed changes. `docs/limits.md` says how much a client can store, and how long it is kept.
 
 -- The deployment
 
@@ -190,7 +190,7 @@ CREATE TABLE services (
     resource_uris TEXT,
     -- Set if the service refuses tokens that are bound to no service.
     refuses_unbound_since BIGINT,
-    -- The name of the files that state the service (`countersign apply`). NULL if no file does. The same in other tables.
+    -- The name of the files in which the service is declared (`countersign apply`), or NULL. The same in other tables.
     managed_by TEXT,
     created_at BIGINT NOT NULL,
     -- Set for a deleted service. Its row remains, because feedback and the audit log refer to its id.

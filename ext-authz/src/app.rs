@@ -1,4 +1,4 @@
-//! Creates and runs the authorizer from its settings.
+//! Creates and runs the sidecar from its settings.
 //!
 //! The module `app` depends on all modules, and no module depends on `app`. Invariant: `app` connects the modules and
 //! makes no decisions about requests.
@@ -46,7 +46,7 @@ use tonic_health::pb::health_server::HealthServer;
 pub use offline::authorizer_from_copies;
 pub use settings_problems::settings_problems;
 
-/// Why the authorizer cannot start or continue.
+/// Why the sidecar cannot start or continue.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthorizerError {
     /// A setting cannot be used.
@@ -100,7 +100,7 @@ impl Default for Intervals {
     }
 }
 
-/// An authorizer that has bound its ports and does not serve yet.
+/// A sidecar that has bound its ports and does not serve yet.
 pub struct App {
     authorizer: Authorizer,
     /// The clients of the sync streams, and the copies with which they start.
@@ -281,7 +281,7 @@ fn spawn_until_shutdown(
     });
 }
 
-/// Creates an authorizer that decides with views and rules.
+/// Creates what answers checks, from views and rules.
 fn create_authorizer(
     (headers, denials, cache): (&HeaderSettings, &DenialSettings, &CacheSettings),
     (views, rules): (Arc<Views>, Arc<ArcSwap<RuleSet>>),

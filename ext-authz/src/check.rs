@@ -62,9 +62,9 @@ pub struct Authorizer {
     pub invalid_rule_log_limit: LogRateLimit,
 }
 
-/// An authorizer that decides with the copies of views on disk.
+/// Decides with the copies of views on disk.
 pub struct OfflineAuthorizer {
-    /// The authorizer.
+    /// What answers checks.
     pub authorizer: Authorizer,
     /// Why the copies of some API keys cannot be used, one text for each.
     pub unusable: Vec<String>,

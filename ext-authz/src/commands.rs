@@ -113,7 +113,7 @@ impl From<CommandExit> for ExitCode {
     }
 }
 
-/// Creates an authorizer that decides with the copies on disk, or says why none of them can be used.
+/// Reads the copies on disk to decide with them, or says why none of them can be used.
 pub type AuthorizerFromCopies = fn(Settings) -> Result<OfflineAuthorizer, String>;
 
 /// Reads what the settings name, and returns all problems.

@@ -1,4 +1,4 @@
-//! The external authorization server of Countersign for Envoy: a sidecar that verifies agents locally.
+//! The sidecar of Countersign for Envoy, which verifies agents locally.
 //!
 //! The sidecar receives the sync stream of every service that it protects, stores a view (a local copy) of each
 //! service's data, and answers Envoy's `Check` calls from memory, without network, lock or database. While the control
@@ -34,7 +34,7 @@ pub use config::Settings;
 use countersign_process::{Clock, Shutdown, SystemRng};
 use std::sync::Arc;
 
-/// Runs the authorizer until shutdown is requested.
+/// Runs the sidecar until shutdown is requested.
 pub async fn run(settings: Settings, clock: Arc<dyn Clock>, shutdown: Shutdown) -> Result<(), AuthorizerError> {
     let configured_address = settings.listen.grpc.clone();
     let app = App::bind(settings, clock, Arc::new(SystemRng)).await?;

@@ -17,7 +17,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// The exit code for invalid settings, which is also clap's exit code for invalid flags.
 const USAGE_ERROR: u8 = 2;
 
-/// External authorization server for Envoy that verifies Countersign agents.
+/// The Countersign sidecar, which Envoy asks whether a request of an agent is allowed.
 #[derive(Debug, Parser)]
 #[command(version, args_conflicts_with_subcommands = true)]
 struct Flags {

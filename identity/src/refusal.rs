@@ -146,7 +146,7 @@ reasons! {
         /// The API key's scope does not cover the request.
         ScopeInsufficient = "scope_insufficient", "The scope of the service API key does not cover this request";
         /// The path of the request has several readings, and rules of the sidecar depend on the path.
-        PathAmbiguous = "path_ambiguous", "The path of the request is not in the only form that the authorizer accepts: send it without encoded slashes, `;`, `.`, `..` and empty segments";
+        PathAmbiguous = "path_ambiguous", "The path of the request is not in the only form that the sidecar accepts: send it without encoded slashes, `;`, `.`, `..` and empty segments";
         /// The host of the request is not a host name, and rules of the sidecar depend on the host.
         HostInvalid = "host_invalid", "The host of the request is not a host name";
         /// A rule of the sidecar is about MCP, and the request is not one MCP message that the proxy has parsed.
@@ -160,11 +160,11 @@ reasons! {
         /// The keys that verify a human user's token cannot be fetched from the issuer.
         HumanIssuerUnavailable = "human_issuer_unavailable", "The public keys of the issuer of the human user's token are not available";
         /// The sidecar has no data from the control plane yet.
-        ViewMissing = "view_missing", "The authorizer has received no data from the control plane yet";
+        ViewMissing = "view_missing", "The sidecar has no data from the control plane yet";
         /// The control plane's last confirmation that the sidecar's data is current is too old.
         ViewStale = "view_stale", "The data from the control plane is too old to decide";
         /// The route names a service for which the sidecar has no API key.
-        ServiceUnknown = "service_unknown", "The route names a service for which the authorizer has no API key";
+        ServiceUnknown = "service_unknown", "The route names a service for which the sidecar has no API key";
         /// The context extensions of the route are invalid.
         RuleInvalid = "rule_invalid", "The rule of this route is invalid";
         /// The authorization request of the proxy has no HTTP attributes.

@@ -21,7 +21,7 @@ pub struct Envoy {
 }
 
 impl Envoy {
-    /// Starts Envoy with the example configuration, the authorizer at `socket` and the upstream at port `upstream`.
+    /// Starts Envoy with the example configuration, the sidecar at `socket` and the upstream at port `upstream`.
     pub async fn start_example(socket: &Path, upstream: u16) -> Self {
         Self::start_edited_example(socket, upstream, |text| text).await
     }

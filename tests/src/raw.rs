@@ -82,14 +82,14 @@ impl RawRequest {
         read_response(&mut stream).await.ok()
     }
 
-    /// Repeats the request until the authorizer responds within Envoy's timeout. After Envoy's timeout for the
-    /// authorizer, which can pass on a busy machine, Envoy responds 503 without a body.
+    /// Repeats the request until the sidecar responds within Envoy's timeout. After Envoy's timeout for the
+    /// sidecar, which can pass on a busy machine, Envoy responds 503 without a body.
     pub async fn send_until_checked(&self, server: &HttpClient) -> HttpResponse {
         let checked = async || {
             let response = self.send(server).await;
             (response.status != 503 || response.body != "").then_some(response)
         };
-        eventually("the authorizer responds within Envoy's timeout", checked, String::new).await
+        eventually("the sidecar responds within Envoy's timeout", checked, String::new).await
     }
 }
 

@@ -17,7 +17,7 @@ use files::Files;
 use std::path::PathBuf;
 
 /// The help text of `apply` after its options.
-pub const HELP: &str = "The command reads what exists, prints what it changes, and changes it. What the files do not state stays as it is, \
+pub const HELP: &str = "The command reads what exists, prints what it changes, and changes it. What they do not declare stays as it is, \
     unless --prune is set. A second run changes nothing. After an error, the other changes are made, and the exit code is not 0: run the command again.\n\n\
     Examples:\n  $ countersign apply -f shop.yaml --dry-run\n  $ countersign apply -f services/ --prune\n  \
     $ countersign export --service SERVICE | countersign apply -f -\n\n\

@@ -132,7 +132,7 @@ fn error_for_status(status: u16, reason: &str, requirement: &str) -> Option<CliE
     let next = match status {
         ..=399 => return None,
         401 | 403 if reason.is_empty() => {
-            "the response states no reason: is this the URL of the proxy? `countersign token verify` checks the token"
+            "the response has no reason: is this the URL of the proxy? `countersign token verify` checks the token"
         }
         401 | 403 => "countersign token inspect",
         503 if !reason.is_empty() => {

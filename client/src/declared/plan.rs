@@ -234,7 +234,7 @@ fn check_access(
     let DeclaredService { name, id, assignments, .. } = declared;
     let patterns = || assignments.iter().filter_map(|it| it.pattern.as_ref());
     if found.is_some_and(|found| !found.is_own) && (options.prunes || patterns().next().is_some()) {
-        let next = "let the owner apply the file, or state agents by id and leave --prune away";
+        let next = "let the owner apply the file, or name agents by id and leave --prune away";
         return Err(format!(
             "you do not own the service {name}, and patterns match your own agents only\nNext: {next}"
         ));

@@ -247,7 +247,7 @@ impl NewAuditEntry {
         if from == to { self } else { self.with_detail(name, serde_json::json!({ "from": from, "to": to })) }
     }
 
-    /// Adds the old and the new name of the files that state the object, if they differ.
+    /// Adds the old and the new `managedBy` of the object, if they differ.
     #[must_use]
     pub fn managed_by_if_changed(self, from: Option<&ManagedBy>, to: Option<&ManagedBy>) -> Self {
         self.detail_if_changed("managedBy", from.map(ManagedBy::as_str), to.map(ManagedBy::as_str))

@@ -22,7 +22,7 @@ pub struct Service {
     pub accepts_unbound: bool,
     /// The URLs under which clients reach the service.
     pub resource_uris: ResourceUris,
-    /// The name of the files that state the service, if any do.
+    /// The name of the files in which the service is declared, if any.
     pub managed_by: Option<ManagedBy>,
     /// Time of creation.
     pub created_at: Timestamp,
@@ -103,7 +103,7 @@ pub struct ServiceKey {
     pub name: DisplayName,
     /// Allowed operations.
     pub scope: KeyScope,
-    /// The name of the files that state the API key, if any do.
+    /// The name of the files in which the API key is declared, if any.
     pub managed_by: Option<ManagedBy>,
     /// Hash of the secret.
     pub secret: SecretHash,

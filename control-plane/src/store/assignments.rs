@@ -190,12 +190,12 @@ pub async fn list_active_grants(
     query.fetch_all(conn).await?.iter().map(grant_from_row).collect()
 }
 
-/// A role that an agent holds, and the name of the files that state it.
+/// A role that an agent holds, and the name of the files in which that is declared.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ManagedGrant {
     /// The role, and until when the agent holds it.
     pub grant: RoleGrant,
-    /// The name of the files that state the assignment, if any do.
+    /// The name of the files in which the assignment is declared, if any.
     pub managed_by: Option<ManagedBy>,
 }
 

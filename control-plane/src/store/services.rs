@@ -126,7 +126,7 @@ pub async fn update(conn: &mut Conn, service: &Service, now: Timestamp) -> Resul
     Ok(())
 }
 
-/// Sets the owner of a service, and releases it and its roles, webhooks and API keys from the files that state them.
+/// Sets the owner of a service. No files manage it and its roles, webhooks and API keys from then on.
 pub async fn set_owner(conn: &mut Conn, id: ServiceId, owner: &Owner) -> Result<(), StoreError> {
     let query = sqlx::query(SET_OWNER).bind(&owner.issuer).bind(&owner.subject).bind(id.to_string());
     if query.execute(&mut *conn).await?.rows_affected() != 1 {

@@ -14,7 +14,7 @@ use std::{net::SocketAddr, sync::Arc};
 /// The largest accepted body: a token of the largest size, and the request.
 const MAX_BODY_BYTES: usize = 64 * 1024;
 
-/// The routes of the admin port that need the authorizer.
+/// The routes of the admin port that decide about requests.
 pub fn routes(authorizer: Arc<Authorizer>) -> Router {
     let explain = post(explain).layer(DefaultBodyLimit::max(MAX_BODY_BYTES));
     Router::new().route("/explain", explain).with_state(authorizer)

@@ -1,5 +1,5 @@
-//! An authorizer that decides with the copies on disk, as a sidecar does that starts now without contact. It opens no port and
-//! no connection, and changes nothing on disk.
+//! Decides with the copies on disk, as a sidecar does that starts now without contact. It opens no port and no connection, and
+//! changes nothing on disk.
 
 use super::{copies::copy_key, create_authorizer, credentials, rules_file};
 use crate::{
@@ -12,8 +12,7 @@ use crate::{
 use countersign_process::Clock;
 use std::sync::Arc;
 
-/// Creates an authorizer from the copies of the API keys in the settings. The error says, one line for each copy, why no copy can be
-/// used.
+/// Reads the copies of the API keys in the settings. The error says, one line for each copy, why no copy can be used.
 pub fn authorizer_from_copies(settings: Settings, clock: Arc<dyn Clock>) -> Result<OfflineAuthorizer, String> {
     let Settings { listen: _, sync, copy, routes, rules, headers, denials, cache, log: _ } = settings;
     let directory = copy.directory.ok_or("copy.directory is not set, so the sidecar keeps no copies")?;

@@ -29,7 +29,7 @@ pub struct AuthorizationServer {
 }
 
 impl AuthorizationServer {
-    /// A service that decides with this authorizer, and refuses larger requests with a gRPC error.
+    /// The gRPC service of the sidecar, which refuses larger requests with a gRPC error.
     pub const fn new(authorizer: Arc<Authorizer>, max_request_bytes: usize) -> Self {
         Self { authorizer, max_request_bytes }
     }

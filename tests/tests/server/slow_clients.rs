@@ -190,9 +190,9 @@ async fn client_with_many_open_requests_leaves_room_for_others() {
     .await;
 }
 
-/// The commands of the operations page that list refused clients, for the lines in a file instead of those of the journal.
+/// The commands of the page about floods that list refused clients, for the lines in a file instead of those of the journal.
 fn list_refused_clients(log: &std::path::Path) -> String {
-    let page = std::fs::read_to_string(tools::root().join("docs/operations.md")).unwrap();
+    let page = std::fs::read_to_string(tools::root().join("docs/run/trouble/connections.md")).unwrap();
     let mut blocks = page.split("```sh\n").map(|block| block.split("```").next().unwrap());
     let commands = blocks.find(|block| block.starts_with("journalctl") && block.contains("429")).unwrap();
     let journal = "journalctl -u countersign-control-plane -o cat --since -10min";

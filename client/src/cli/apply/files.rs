@@ -26,7 +26,7 @@ pub fn read(paths: &[PathBuf], prunes: bool) -> Result<Files, CliError> {
             let text = read_text(&path)?;
             let documents = file::parse(&name, &text).map_err(|error| CliError::Usage(error.to_string()))?;
             if prunes && documents.is_empty() {
-                let next = "state `services: []` with `managedBy` if nothing shall remain, or delete the file";
+                let next = "declare `services: []` with `managedBy` if nothing shall remain, or delete the file";
                 return Err(CliError::Usage(format!(
                     "{name}: --prune needs a document, and the file has none\nNext: {next}"
                 )));

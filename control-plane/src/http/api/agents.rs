@@ -101,7 +101,7 @@ struct AssignedRole {
     /// Expiry time of the assignment, in whole seconds; null if it does not expire.
     #[schema(value_type = Option<schema::TimestampSchema>, required)]
     expires_at: Option<Rfc3339>,
-    /// The name of the files that state the assignment; null if none do.
+    /// The name of the files in which the assignment is declared; null if it is in none.
     #[schema(value_type = Option<schema::ManagedBySchema>, required)]
     managed_by: Option<String>,
 }

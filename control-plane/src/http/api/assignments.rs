@@ -41,7 +41,7 @@ body! {
         /// Expiry time of the assignment. If `expiresAt` is absent, the assignment does not expire. Assigning the role again
         /// replaces the expiry time.
         optional "expiresAt" expires_at: Timestamp,
-        /// The name of the files that state the assignment. Absent leaves that of the existing assignment.
+        /// The name of the files in which the assignment is declared. Absent keeps that of the existing assignment.
         optional "managedBy" managed_by: ManagedBy,
     }
     /// Changes of role assignments.

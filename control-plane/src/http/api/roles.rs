@@ -43,7 +43,7 @@ body! {
         /// Permissions that the role grants. The names of all permissions of a service together have at most 4096 bytes, so
         /// that they fit into HTTP headers.
         required "permissions" permissions: Vec<Permission>,
-        /// The name of the files that state the role.
+        /// The name of the files in which the role is declared.
         optional "managedBy" managed_by: ManagedBy,
     }
     /// Changes to a role. Absent fields keep their value.
@@ -52,7 +52,7 @@ body! {
         optional "permissions" permissions: Vec<Permission>,
         /// Description of the role, for human readers.
         optional "description" description: Description,
-        /// The new name of the files that state the role.
+        /// The new `managedBy` value.
         optional "managedBy" managed_by: ManagedBy,
     }
     /// A role to assign.
@@ -61,7 +61,7 @@ body! {
         /// Expiry time of the assignment. If `expiresAt` is absent, the assignment does not expire. Assigning the role again
         /// replaces the expiry time.
         optional "expiresAt" expires_at: Timestamp,
-        /// The name of the files that state the assignment. Absent leaves that of the existing assignment.
+        /// The name of the files in which the assignment is declared. Absent keeps that of the existing assignment.
         optional "managedBy" managed_by: ManagedBy,
     }
 }
@@ -92,7 +92,7 @@ pub struct RoleRecord {
     description: String,
     #[schema(value_type = schema::PermissionsSchema)]
     permissions: Vec<Permission>,
-    /// The name of the files that state the role; null if none do.
+    /// The name of the files in which the role is declared; null if it is in none.
     #[schema(value_type = Option<schema::ManagedBySchema>, required)]
     managed_by: Option<String>,
     /// Time of creation.

@@ -38,7 +38,7 @@ body! {
     KeyRequest {
         required "name" name: DisplayName,
         required "scope" scope: KeyScope,
-        /// The name of the files that state the key. A service has at most one valid key with this name and this value.
+        /// The name of the files in which the key is declared. A service has at most one valid key with this name and this value.
         optional "managedBy" managed_by: ManagedBy,
     }
 }
@@ -73,7 +73,7 @@ pub struct KeyRecord {
     name: String,
     #[schema(value_type = schema::KeyScopeSchema)]
     scope: &'static str,
-    /// The name of the files that state the key; null if none do.
+    /// The name of the files in which the key is declared; null if it is in none.
     #[schema(value_type = Option<schema::ManagedBySchema>, required)]
     managed_by: Option<String>,
     /// Time of creation.

@@ -41,7 +41,7 @@ body! {
         /// Whether the service accepts tokens that are bound to no service. Default: true. Another service that receives an
         /// unbound token could replay the token, so set the value to false where roles grant access to valuable resources.
         optional "acceptsUnboundTokens" accepts_unbound: bool,
-        /// The name of the files that state the service. An owner has at most one service with this name and this value.
+        /// The name of the files in which the service is declared. An owner has at most one service with this name and this value.
         optional "managedBy" managed_by: ManagedBy,
     }
     /// Changes to a service. Absent fields keep their value.
@@ -52,7 +52,7 @@ body! {
         /// The URLs under which clients reach the service, in place of all others: at most 8. Clients can name the service by them
         /// (RFC 8707), and find this server from them (RFC 9728).
         optional "resourceUris" resource_uris: ResourceUris,
-        /// The new name of the files that state the service.
+        /// The new `managedBy` value.
         optional "managedBy" managed_by: ManagedBy,
     }
 }
@@ -75,7 +75,7 @@ pub struct ServiceRecord {
     /// The URLs under which clients reach the service.
     #[schema(value_type = schema::ResourceUrisSchema)]
     resource_uris: Vec<String>,
-    /// The name of the files that state the service; null if none do.
+    /// The name of the files in which the service is declared; null if it is in none.
     #[schema(value_type = Option<schema::ManagedBySchema>, required)]
     managed_by: Option<String>,
     /// Time of creation.

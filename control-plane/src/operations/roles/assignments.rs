@@ -28,7 +28,7 @@ pub struct AssignmentRequest {
     pub role: RoleId,
     /// Time of expiry; `None` for no expiry.
     pub expires_at: Option<Timestamp>,
-    /// The name of the files that state the assignment; `None` leaves that of the existing assignment.
+    /// The name of the files in which the assignment is declared; `None` keeps that of the existing assignment.
     pub managed_by: Option<ManagedBy>,
 }
 

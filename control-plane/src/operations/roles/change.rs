@@ -20,7 +20,7 @@ pub struct RoleChange {
     pub permissions: Option<Vec<Permission>>,
     /// New description.
     pub description: Option<Description>,
-    /// The new name of the files that state the role.
+    /// The new `managedBy` value.
     pub managed_by: Option<ManagedBy>,
 }
 

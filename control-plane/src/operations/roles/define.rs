@@ -22,7 +22,7 @@ pub struct RoleRequest {
     pub description: Description,
     /// Permissions that the role grants.
     pub permissions: Vec<Permission>,
-    /// The name of the files that state the role, if any do.
+    /// The name of the files in which the role is declared, if any.
     pub managed_by: Option<ManagedBy>,
 }
 

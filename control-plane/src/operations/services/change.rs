@@ -1,4 +1,4 @@
-//! Changes a service: its name, whether it accepts unbound tokens, its resource URIs, and the name of the files that state it.
+//! Changes a service: its name, whether it accepts unbound tokens, its resource URIs, and its `managedBy`.
 
 use super::create::refuse_managed_twin;
 use crate::{
@@ -23,7 +23,7 @@ pub struct ServiceChange {
     pub accepts_unbound: Option<bool>,
     /// The new resource URIs, in place of all others.
     pub resource_uris: Option<ResourceUris>,
-    /// The new name of the files that state the service.
+    /// The new `managedBy` value.
     pub managed_by: Option<ManagedBy>,
 }
 

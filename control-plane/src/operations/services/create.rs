@@ -25,7 +25,7 @@ pub struct NewService {
     pub name: DisplayName,
     /// Whether the service accepts tokens that are not bound to a service.
     pub accepts_unbound: bool,
-    /// The name of the files that state the service, if any do.
+    /// The name of the files in which the service is declared, if any.
     pub managed_by: Option<ManagedBy>,
 }
 
@@ -36,7 +36,7 @@ pub struct NewServiceKey {
     pub name: DisplayName,
     /// Allowed operations.
     pub scope: KeyScope,
-    /// The name of the files that state the API key, if any do.
+    /// The name of the files in which the API key is declared, if any.
     pub managed_by: Option<ManagedBy>,
 }
 

@@ -25,7 +25,7 @@ pub struct WebhookChange {
     pub events: Option<EventFilter>,
     /// Description of the webhook, as free text.
     pub description: Option<Description>,
-    /// The new name of the files that state the webhook.
+    /// The new `managedBy` value.
     pub managed_by: Option<ManagedBy>,
     /// True pauses the webhook. False resumes a paused or disabled webhook.
     pub paused: Option<bool>,

@@ -25,7 +25,7 @@ pub struct NewWebhook {
     pub events: EventFilter,
     /// Description of the webhook, as free text.
     pub description: Description,
-    /// The name of the files that state the webhook, if any do.
+    /// The name of the files in which the webhook is declared, if any.
     pub managed_by: Option<ManagedBy>,
 }
 

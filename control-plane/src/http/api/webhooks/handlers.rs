@@ -39,7 +39,7 @@ body! {
         optional "events" events: EventFilter,
         /// Free text.
         optional "description" description: Description,
-        /// The name of the files that state the webhook. A service has at most one webhook with this URL and this value.
+        /// The name of the files in which the webhook is declared. A service has at most one webhook with this URL and this value.
         optional "managedBy" managed_by: ManagedBy,
     }
     /// Changes to a webhook. Absent fields keep their value.
@@ -50,7 +50,7 @@ body! {
         optional "events" events: EventFilter,
         /// Free text.
         optional "description" description: Description,
-        /// The new name of the files that state the webhook.
+        /// The new `managedBy` value.
         optional "managedBy" managed_by: ManagedBy,
         /// `paused` keeps events until the webhook is `active` again or their retention ends. `active` resumes a paused
         /// or disabled webhook.

@@ -48,7 +48,7 @@ pub struct WebhookRecord {
     events: Vec<&'static str>,
     #[schema(value_type = schema::DescriptionSchema)]
     description: String,
-    /// The name of the files that state the webhook; null if none do.
+    /// The name of the files in which the webhook is declared; null if it is in none.
     #[schema(value_type = Option<schema::ManagedBySchema>, required)]
     managed_by: Option<String>,
     /// `active`, `paused` (by a manager) or `disabled` (deliveries failed). Events are stored while the webhook is not active.

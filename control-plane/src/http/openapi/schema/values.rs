@@ -67,7 +67,7 @@ schemas! {
     /// Display name: 1 to 128 printable characters without leading or trailing spaces. Invisible and private-use
     /// characters are refused.
     DisplayNameSchema = bounded_text(1, DisplayName::MAX_LEN).pattern(Some(PRINTABLE_LINE)).examples(["Invoice agent"]);
-    /// A name for what one set of files states: `countersign apply --prune` deletes only what has the name of its files. 1 to 63
+    /// A name for what one set of files declares: `countersign apply --prune` deletes only what has the name of its files. 1 to 63
     /// ASCII letters, digits, `-`, `_` and `.`, with a letter or digit at both ends.
     ManagedBySchema = bounded_text(1, ManagedBy::MAX_LEN).pattern(Some("^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")).examples(["platform-team"]);
     /// The `iss` claim of the tokens of a human user.

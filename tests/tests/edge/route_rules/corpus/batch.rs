@@ -9,7 +9,7 @@ use tokio::{
 /// The number of connections of a batch.
 const CONNECTIONS: usize = 16;
 
-/// How often a request is repeated when the connection closes or the authorizer does not respond in time.
+/// How often a request is repeated when the connection closes or the sidecar does not respond in time.
 const ATTEMPTS: usize = 20;
 
 /// A response.
@@ -67,7 +67,7 @@ impl Connection {
     async fn exchange(&mut self, request: &[u8]) -> Answer {
         for _ in 0..ATTEMPTS {
             match self.try_exchange(request).await {
-                // On a busy machine, the authorizer may not respond before the timeout of Envoy.
+                // On a busy machine, the sidecar may not respond before the timeout of Envoy.
                 Some(answer) if answer.status != 503 => return answer,
                 Some(_) | None => {}
             }
