@@ -17,7 +17,6 @@ pub fn port_settings() -> PortSettings {
         connections_setting: None,
         caps: ConnectionCaps { total: 128, per_client: 128, pending: 64 },
         trusted_proxies: Vec::new(),
-        streams_resume: false,
         first_request_timeout: Duration::from_secs(10),
         // Longer than the usual intervals of Prometheus and of probes, which use a connection again.
         idle_timeout: Duration::from_secs(90),
@@ -26,8 +25,7 @@ pub fn port_settings() -> PortSettings {
             allows_http1: true,
             max_head_size: 16 * 1024,
             max_streams: 16,
-            ends_stalled_streams: true,
-            handlers_never_wait: false,
+            responses_last: false,
             receive_window: 65_535,
         },
         messages: None,

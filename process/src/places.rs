@@ -28,8 +28,8 @@ impl<K> Clone for Places<K> {
 
 /// A place that is taken until this is dropped.
 pub struct Place<K: Eq + Hash> {
-    _of_key: KeyPlace<K>,
-    _in_all: Option<OwnedSemaphorePermit>,
+    of_key: KeyPlace<K>,
+    in_all: Option<OwnedSemaphorePermit>,
 }
 
 /// One of the places of a key, or the wait for it. The last one to leave removes the key.
@@ -64,16 +64,19 @@ impl<K: Clone + Eq + Hash> Places<K> {
             of_key.permit = free.acquire_owned().await.ok();
         }
         let in_all = Arc::clone(&self.all).acquire_owned().await.ok();
-        Place { _of_key: of_key, _in_all: in_all }
+        Place { of_key, in_all }
     }
 
     /// Takes a free place.
     pub fn try_enter(&self, key: K) -> Result<Place<K>, NoPlace> {
-        let mut of_key = self.of_key(key);
-        let free = of_key.free.clone();
-        of_key.permit = Some(free.and_then(|free| free.try_acquire_owned().ok()).ok_or(NoPlace::OfKey)?);
-        let in_all = Arc::clone(&self.all).try_acquire_owned().map_err(|_| NoPlace::AtAll)?;
-        Ok(Place { _of_key: of_key, _in_all: Some(in_all) })
+        self.try_enter_many(key, 1)
+    }
+
+    /// Takes some free places at once.
+    pub fn try_enter_many(&self, key: K, count: u32) -> Result<Place<K>, NoPlace> {
+        let mut place = Place { of_key: self.of_key(key), in_all: None };
+        place.grow(count)?;
+        Ok(place)
     }
 
     /// Waits for a place and does some work in it. The place belongs to the work: a caller that leaves does not end it, because the
@@ -113,6 +116,25 @@ impl<K: Clone + Eq + Hash> Places<K> {
     }
 }
 
+impl<K: Eq + Hash> Place<K> {
+    /// Takes some free places more, which are given back with this one.
+    pub fn grow(&mut self, count: u32) -> Result<(), NoPlace> {
+        let KeyPlace { places, permit, free, .. } = &mut self.of_key;
+        let of_key = free.clone().and_then(|free| free.try_acquire_many_owned(count).ok()).ok_or(NoPlace::OfKey)?;
+        let in_all = Arc::clone(&places.all).try_acquire_many_owned(count).map_err(|_| NoPlace::AtAll)?;
+        join(permit, of_key);
+        join(&mut self.in_all, in_all);
+        Ok(())
+    }
+}
+
+fn join(permit: &mut Option<OwnedSemaphorePermit>, other: OwnedSemaphorePermit) {
+    match permit {
+        Some(permit) => permit.merge(other),
+        None => *permit = Some(other),
+    }
+}
+
 impl<K> Places<K> {
     fn lock(&self) -> MutexGuard<'_, HashMap<K, Arc<Semaphore>>> {
         self.by_key.lock().unwrap_or_else(PoisonError::into_inner)
@@ -147,9 +169,14 @@ mod tests {
         assert!(behind_all.as_mut().now_or_never().is_none());
         assert_eq!(places.try_enter(1).err(), Some(NoPlace::OfKey));
         assert_eq!(places.try_enter(4).err(), Some(NoPlace::AtAll));
+        assert_eq!(places.try_enter_many(5, 2).err(), Some(NoPlace::AtAll));
         drop(greedy);
         drop((waiting.now_or_never().unwrap(), behind_all.now_or_never().unwrap(), other));
         assert!(places.lock().is_empty());
+        let mut two = places.try_enter_many(1, 1).unwrap();
+        assert_eq!(two.grow(2).err(), Some(NoPlace::OfKey));
+        assert!(two.grow(1).is_ok() && places.try_enter_many(2, 2).is_err() && places.try_enter(2).is_ok());
+        drop(two);
         assert_eq!(places.all.available_permits(), 3);
     }
 

@@ -3,80 +3,65 @@
 //! | Wait | End |
 //! |---|---|
 //! | TLS handshake and the first complete request head | [`PortSettings::first_request_timeout`] |
-//! | the head of a further HTTP/1.1 request | [`CLIENT_TIMEOUT`] |
+//! | the complete head of the next request | [`PortSettings::idle_timeout`] |
 //! | the answer to an HTTP/2 keep-alive ping | [`CLIENT_TIMEOUT`] |
-//! | the rest of a request, or space for a response | [`STALL_TIMEOUT`] per HTTP/2 stream and per connection |
-//! | the end of a request or of a response in HTTP/2 | [`TAKE_TIMEOUT`] |
-//! | the next request | [`PortSettings::idle_timeout`] |
+//! | the next part of a request, or space for a response | [`STALL_TIMEOUT`] |
 //!
 //! [`connections`] decides which connection closes when there are too many.
 
-mod activity;
-mod bodies;
 mod connections;
 mod descriptors;
 mod listener;
-mod memory;
 mod messages;
 mod metrics;
 mod network;
-mod streams;
-mod tracking;
+mod service;
 
 pub use connections::{CloseReason, ConnectionCaps};
 pub use descriptors::{RESERVED_DESCRIPTORS, fit_to_descriptors, raise_descriptor_limit};
 pub use listener::Listener;
-pub use memory::{ReservedMemory, SharedMemory, Shares};
-pub use messages::MessageLimits;
+pub use messages::{Memory, MessageLimits, ReservedMemory, UNIT, places_for};
 pub use metrics::{ConnectionMetrics, PortMetrics};
 pub use network::Network;
 
 use crate::{Shutdown, shutdown::DRAIN_TIMEOUT};
-use activity::{Activity, WATCH_INTERVAL, Waiting};
 use axum::Router;
 use connections::{Connections, OpenConnection, PortNames};
 use futures_util::FutureExt as _;
 use hyper_util::{
-    rt::{TokioIo, TokioTimer},
+    rt::{TokioExecutor, TokioIo, TokioTimer},
     server::conn::auto::Builder,
 };
 use ipnet::IpNet;
 use listener::Acceptor;
-use messages::MessageClient;
+use service::ConnectionService;
 use std::{
+    error::Error,
     io,
     net::{IpAddr, SocketAddr},
     pin::pin,
     sync::Arc,
     time::Duration,
 };
-use streams::{StreamExecutor, StreamQueue, StreamTimeouts};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    time::{MissedTickBehavior, interval, sleep, timeout},
+    time::{sleep, timeout},
 };
+use tokio_io_timeout::TimeoutWriter;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use tracking::{TrackedService, TrackedStream};
 
-/// How long a client may take to send the head of a further request, or to answer a keep-alive ping.
+/// How long a client may take to answer a keep-alive ping, and the time between two pings.
 pub const CLIENT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How long a client may neither send the rest of a request nor take a part of a response.
+/// How long a client may neither send the next part of a request nor take a part of what the server writes.
 pub const STALL_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// How long a client may take to send a request and to take the response in HTTP/2, while the server waits for nothing else.
-pub const TAKE_TIMEOUT: Duration = Duration::from_mins(2);
 
 /// The usual [`PortSettings::linger`].
 pub const LINGER: Duration = Duration::from_millis(500);
 
-/// How long a connection without a request may take to end after the server began to close it gracefully: in HTTP/2, the client
-/// must answer a ping.
+/// How long a connection without a request may take to end after the server began to close it: in HTTP/2, the client must answer a
+/// ping.
 const GRACEFUL_CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// How long a connection with a request in progress stays open after its place was given to another one: long enough for
-/// `GOAWAY`.
-const YIELD_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Prepares accepted connections for HTTP, for example by a TLS handshake.
 pub trait Handshake<S>: Clone + Send + Sync + 'static {
@@ -110,9 +95,6 @@ pub struct PortSettings {
     pub caps: ConnectionCaps,
     /// Proxies, whose connections are counted only in total, because many clients share them.
     pub trusted_proxies: Vec<IpNet>,
-    /// Whether clients resume their requests after the end of a connection. If so, and if no connection waits for its client, a
-    /// new connection takes the place of one of a client with more connections.
-    pub streams_resume: bool,
     /// How long a client may take to send its first request.
     pub first_request_timeout: Duration,
     /// How long a connection may wait for the next request.
@@ -122,7 +104,7 @@ pub struct PortSettings {
     /// The limits of the HTTP protocols.
     pub protocol: ProtocolLimits,
     /// The limits of messages, if each request is one gRPC message.
-    pub messages: Option<MessageLimits>,
+    pub messages: Option<Arc<MessageLimits>>,
 }
 
 /// The limits of the HTTP protocols.
@@ -134,11 +116,8 @@ pub struct ProtocolLimits {
     pub max_head_size: u32,
     /// The maximum number of concurrent HTTP/2 streams of a connection.
     pub max_streams: u32,
-    /// Whether an HTTP/2 stream ends whose client stalls. Streams that last have limits of their own.
-    pub ends_stalled_streams: bool,
-    /// Whether the handlers answer without waiting for anything but the request. Then an HTTP/2 stream gets a task only if it does
-    /// not end at once, and a handler that takes long delays the other streams of its connection.
-    pub handlers_never_wait: bool,
+    /// Whether responses are streams that last: the server works on a request until the response ends, and not until it begins.
+    pub responses_last: bool,
     /// The HTTP/2 flow-control window of a connection and of each stream in bytes: what the server buffers for requests that it
     /// does not read. Handlers may hold more, because what they have read opens the window again.
     pub receive_window: u32,
@@ -155,7 +134,7 @@ pub async fn serve<L: Listener>(
 ) -> io::Result<()> {
     let names = PortNames { port: settings.name, setting: settings.connections_setting };
     let port = Arc::new(Port {
-        connections: Arc::new(Connections::new(settings.caps, settings.streams_resume, names, metrics)),
+        connections: Arc::new(Connections::new(settings.caps, names, metrics)),
         settings,
         shutdown,
         abort: CancellationToken::new(),
@@ -166,12 +145,11 @@ pub async fn serve<L: Listener>(
         let address = peer.map(|peer| peer.ip()).filter(|address| !port.is_trusted_proxy(*address));
         if let Some(connection) = port.connections.admit(address) {
             let (port, handshake, routes) = (port.clone(), handshake.clone(), routes.clone());
-            tasks.spawn(port.serve_connection(stream, handshake, (routes, peer), connection));
+            tasks.spawn(port.serve_connection(stream, handshake, routes, peer, Arc::new(connection)));
         }
     };
     while let Some(accepted) = port.shutdown.run_until_requested(acceptor.accept(&port.connections)).await {
         serve(accepted);
-        port.connections.wait_for_evicted().await;
     }
     // Clients that connected before the socket closes are served, too.
     while let Some(accepted) = acceptor.accept(&port.connections).now_or_never() {
@@ -210,115 +188,98 @@ impl Port {
         self: Arc<Self>,
         stream: S,
         handshake: H,
-        (routes, peer): (Router, Option<SocketAddr>),
-        connection: OpenConnection,
+        routes: Router,
+        peer: Option<SocketAddr>,
+        connection: Arc<OpenConnection>,
     ) {
-        let connection = Arc::new(connection);
-        let activity = Arc::clone(&connection.activity);
-        let serve = async {
-            let stream = self.run_until_close(handshake.handshake(stream), &activity).await?.ok()?;
-            let stream = TokioIo::new(TrackedStream { stream, activity: Arc::clone(&activity) });
-            let message_client = |limits| Arc::new(MessageClient { limits, address: peer.map(|peer| peer.ip()) });
-            let message_client = self.settings.messages.clone().map(message_client);
-            let service = TrackedService { routes, connection: Arc::clone(&connection), peer, message_client };
-            let streams = StreamQueue::default();
-            let builder = http_builder(self.settings.protocol, &streams);
-            let mut http = pin!(builder.serve_connection(stream, service));
-            // The results do not matter: an error means that the client has broken the protocol or the connection.
-            if self.run_until_close(streams.run(http.as_mut()), &activity).await.is_none() {
-                http.as_mut().graceful_shutdown();
-                let _ended = streams.run(http).await;
-            }
-            Some(())
+        let service = ConnectionService {
+            routes,
+            peer,
+            connection: Arc::clone(&connection),
+            messages: self.settings.messages.clone(),
+            responses_last: self.settings.protocol.responses_last,
+            shutdown: self.shutdown.clone(),
         };
-        let watch = async {
-            self.wait_for_timeout(&activity).await;
-        };
-        let evicted = async {
-            activity.evicted().await;
-            if activity.is_yielding() {
-                sleep(YIELD_TIMEOUT).await;
-            }
-        };
+        let idle = CancellationToken::new();
         tokio::select! {
-            _ended = serve => {}
-            () = watch => {}
-            () = evicted => {}
+            _ended = self.serve_http(stream, handshake, service, &idle) => {}
+            () = self.wait_for_request(&connection, &idle) => {}
+            () = self.wait_for_idle_at_shutdown(&connection) => {}
+            () = connection.evicted() => {}
             () = self.abort.cancelled() => {}
         }
     }
 
-    /// Runs a phase of a connection. Returns `None` when the server must close the connection gracefully: at shutdown, or when the
-    /// connection is idle for too long.
-    async fn run_until_close<T>(&self, phase: impl Future<Output = T>, activity: &Activity) -> Option<T> {
+    /// Serves HTTP until the connection ends. `None` if it ends before.
+    async fn serve_http<S, H: Handshake<S>>(
+        &self,
+        stream: S,
+        handshake: H,
+        service: ConnectionService,
+        idle: &CancellationToken,
+    ) -> Option<()> {
+        let mut stream = TimeoutWriter::new(handshake.handshake(stream).await.ok()?);
+        stream.set_timeout(Some(STALL_TIMEOUT));
+        let builder = http_builder(self.settings.protocol);
+        let mut http = pin!(builder.serve_connection(TokioIo::new(Box::pin(stream)), service));
+        let ended = tokio::select! {
+            ended = &mut http => ended,
+            () = self.must_close(idle) => {
+                http.as_mut().graceful_shutdown();
+                http.await
+            }
+        };
+        // Other errors mean that the client has broken the protocol or the connection.
+        if ended.is_err_and(|error| is_timeout(error.as_ref())) {
+            self.connections.count_closed(CloseReason::StallTimeout);
+        }
+        Some(())
+    }
+
+    /// Waits until the server must close the connection: `idle` says that it has no request for too long.
+    async fn must_close(&self, idle: &CancellationToken) {
         let shutdown = async {
             self.shutdown.requested().await;
-            activity.set_closing();
             sleep(self.settings.linger).await;
         };
         tokio::select! {
-            ended = phase => Some(ended),
-            () = shutdown => None,
-            () = activity.graceful_close_requested() => None,
+            () = shutdown => {}
+            () = idle.cancelled() => {}
         }
     }
 
-    /// Waits until the client has exceeded a timeout, and counts which.
-    async fn wait_for_timeout(&self, activity: &Activity) {
-        let mut ticks = interval(WATCH_INTERVAL);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        ticks.tick().await;
-        let (mut age, mut is_closing, mut stopping_intervals) = (Duration::ZERO, false, 0);
-        // The first of these intervals began before the shutdown.
-        let stopping_timeout = self.settings.linger + GRACEFUL_CLOSE_TIMEOUT + WATCH_INTERVAL;
+    /// Waits until the client has sent no request for too long. An idle connection is first closed gracefully.
+    async fn wait_for_request(&self, connection: &OpenConnection, idle: &CancellationToken) {
+        sleep(self.settings.first_request_timeout).await;
+        if !connection.has_requested() {
+            return self.connections.count_closed(CloseReason::FirstRequestTimeout);
+        }
         loop {
-            ticks.tick().await;
-            age += WATCH_INTERVAL;
-            if self.shutdown.is_requested() {
-                stopping_intervals += 1;
+            let waited = connection.idle_for().unwrap_or_default();
+            match self.settings.idle_timeout.checked_sub(waited) {
+                Some(left) if !left.is_zero() => sleep(left).await,
+                _ => break,
             }
-            let (waiting, quiet_intervals) = activity.observe();
-            let waited = WATCH_INTERVAL * quiet_intervals;
-            let idle_timeout = self.settings.idle_timeout;
-            match waiting {
-                Waiting::FirstRequest | Waiting::NextRequest
-                    if WATCH_INTERVAL * stopping_intervals >= stopping_timeout =>
-                {
-                    return;
-                }
-                Waiting::FirstRequest if age >= self.settings.first_request_timeout => {
-                    return self.connections.count_closed(CloseReason::FirstRequestTimeout);
-                }
-                Waiting::NextRequest if waited >= idle_timeout + GRACEFUL_CLOSE_TIMEOUT => return,
-                Waiting::NextRequest if waited >= idle_timeout && !is_closing => {
-                    is_closing = true;
-                    self.connections.count_closed(CloseReason::IdleTimeout);
-                    activity.request_graceful_close();
-                }
-                Waiting::RestOfHead if waited >= CLIENT_TIMEOUT => {
-                    return self.connections.count_closed(CloseReason::StallTimeout);
-                }
-                Waiting::Client if waited >= STALL_TIMEOUT => {
-                    return self.connections.count_closed(CloseReason::StallTimeout);
-                }
-                Waiting::FirstRequest
-                | Waiting::NextRequest
-                | Waiting::RestOfHead
-                | Waiting::Client
-                | Waiting::Server => {}
-            }
+        }
+        self.connections.count_closed(CloseReason::IdleTimeout);
+        idle.cancel();
+        sleep(GRACEFUL_CLOSE_TIMEOUT).await;
+    }
+
+    /// Waits until shutdown was requested long ago, and no request is in progress.
+    async fn wait_for_idle_at_shutdown(&self, connection: &OpenConnection) {
+        self.shutdown.requested().await;
+        sleep(self.settings.linger + GRACEFUL_CLOSE_TIMEOUT).await;
+        while connection.idle_for().is_none() {
+            sleep(LINGER).await;
         }
     }
 }
 
-fn http_builder(limits: ProtocolLimits, streams: &StreamQueue) -> Builder<StreamExecutor> {
-    let timeouts = StreamTimeouts { stall: STALL_TIMEOUT, total: TAKE_TIMEOUT };
-    let mut builder = Builder::new(StreamExecutor {
-        timeouts: limits.ends_stalled_streams.then_some(timeouts),
-        queue: limits.handlers_never_wait.then(|| streams.clone()),
-    });
+fn http_builder(limits: ProtocolLimits) -> Builder<TokioExecutor> {
+    let mut builder = Builder::new(TokioExecutor::new());
     let head_size = usize::try_from(limits.max_head_size).unwrap_or(usize::MAX);
-    // hyper's timeout for a head would also end connections that are idle.
+    // The time for a further head is part of the time without a request.
     builder.http1().timer(TokioTimer::new()).header_read_timeout(None).max_buf_size(head_size);
     builder
         .http2()
@@ -330,6 +291,12 @@ fn http_builder(limits: ProtocolLimits, streams: &StreamQueue) -> Builder<Stream
         .initial_stream_window_size(limits.receive_window)
         .initial_connection_window_size(limits.receive_window);
     if limits.allows_http1 { builder } else { builder.http2_only() }
+}
+
+/// Whether the cause of an error is that a write took too long.
+fn is_timeout(error: &(dyn Error + 'static)) -> bool {
+    let timed_out = |error: &io::Error| error.kind() == io::ErrorKind::TimedOut;
+    error.downcast_ref().is_some_and(timed_out) || error.source().is_some_and(is_timeout)
 }
 
 #[cfg(test)]

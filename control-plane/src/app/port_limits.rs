@@ -59,12 +59,11 @@ impl PortLimits {
                 "the limit of open files of the process reduces connections.max"
             );
         }
-        let port = |name, total: usize, streams_resume, protocol| PortSettings {
+        let port = |name, total: usize, protocol| PortSettings {
             name,
             connections_setting: Some("connections.max"),
             caps: ConnectionCaps { total, per_client: per_client(total), pending: MAX_PENDING.min(total) },
             trusted_proxies: config.proxies.networks(),
-            streams_resume,
             first_request_timeout: FIRST_REQUEST_TIMEOUT,
             idle_timeout: settings.idle_timeout(),
             linger: LINGER,
@@ -75,20 +74,17 @@ impl PortLimits {
             allows_http1: true,
             max_head_size: MAX_HEAD_SIZE,
             max_streams: MAX_API_STREAMS,
-            ends_stalled_streams: true,
-            handlers_never_wait: false,
+            responses_last: false,
             receive_window: API_RECEIVE_WINDOW,
         };
         let sync_protocol = ProtocolLimits {
             allows_http1: false,
             max_head_size: MAX_HEAD_SIZE,
             max_streams: MAX_SYNC_STREAMS,
-            // A stream to a sidecar has limits of its own; see `sync`.
-            ends_stalled_streams: false,
-            handlers_never_wait: false,
+            responses_last: true,
             receive_window: SYNC_RECEIVE_WINDOW,
         };
-        Self { api: port("api", api, false, api_protocol), sync: port("sync", sync, true, sync_protocol) }
+        Self { api: port("api", api, api_protocol), sync: port("sync", sync, sync_protocol) }
     }
 }
 

@@ -1,7 +1,7 @@
 //! The limits of the port to which Envoy connects.
 
 use countersign_process::server::{
-    ConnectionCaps, LINGER, MessageLimits, PortSettings, ProtocolLimits, RESERVED_DESCRIPTORS, SharedMemory, Shares,
+    ConnectionCaps, LINGER, Memory, MessageLimits, PortSettings, ProtocolLimits, RESERVED_DESCRIPTORS, UNIT,
     fit_to_descriptors, raise_descriptor_limit,
 };
 use prometheus::IntCounter;
@@ -36,8 +36,8 @@ pub const MAX_CHECK_BYTES: usize = 16 * 1024 * 1024;
 /// The memory for checks that have not arrived completely, in bytes.
 const UNFINISHED_CHECKS_CAPACITY: usize = 64 << 20;
 
-/// One client gets at most half of the memory, because often one Envoy is the only client.
-const UNFINISHED_CHECKS_SHARES: Shares = Shares { client: 1, site: 0 };
+/// The memory for the unfinished checks of one client. Often one Envoy is the only client.
+const UNFINISHED_CHECKS_PER_CLIENT: usize = UNFINISHED_CHECKS_CAPACITY / 2;
 
 /// The limits of the port for checks. One client may use all connections, because few clients connect, usually one Envoy.
 /// `overloaded` counts the checks that get no memory.
@@ -48,8 +48,6 @@ pub fn settings(overloaded: IntCounter) -> PortSettings {
         connections_setting: None,
         caps: ConnectionCaps { total, per_client: total, pending: MAX_PENDING_CONNECTIONS.min(total) },
         trusted_proxies: Vec::new(),
-        // A check is in progress only while it is decided, and Envoy would report a lost check as an error.
-        streams_resume: false,
         first_request_timeout: FIRST_REQUEST_TIMEOUT,
         idle_timeout: IDLE_TIMEOUT,
         linger: LINGER,
@@ -57,14 +55,14 @@ pub fn settings(overloaded: IntCounter) -> PortSettings {
             allows_http1: false,
             max_head_size: MAX_HEAD_SIZE,
             max_streams: MAX_CONCURRENT_CHECKS,
-            ends_stalled_streams: true,
-            handlers_never_wait: true,
+            responses_last: false,
             receive_window: RECEIVE_WINDOW,
         },
-        messages: Some(MessageLimits {
-            memory: Arc::new(SharedMemory::new(UNFINISHED_CHECKS_CAPACITY, UNFINISHED_CHECKS_SHARES, overloaded)),
+        messages: Some(Arc::new(MessageLimits {
+            memory: Memory::new(UNFINISHED_CHECKS_CAPACITY / UNIT, UNFINISHED_CHECKS_PER_CLIENT / UNIT),
+            refused: overloaded,
             max_message: MAX_CHECK_BYTES,
             refusal: || Status::resource_exhausted("this client has too many unfinished checks").into(),
-        }),
+        })),
     }
 }

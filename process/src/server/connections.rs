@@ -1,36 +1,24 @@
 //! The open connections of a port, and which of them closes when there are too many.
 //!
-//! Invariant: a connection is never closed for another one while this server works on a request of it, except on a port whose
-//! clients resume their streams, and there only if its block or site has more connections than that of the new one. A connection
-//! that has not sent a request yet is closed first, then an idle one, then one whose client neither sends the rest of its
-//! request nor reads the response. The site with the most connections in the block with the most loses one first.
+//! Invariant: a connection is never closed for another one while this server works on a request of it. The oldest connection that has
+//! not sent a request yet is closed first, then the one that has waited for its client for longest. If there is none, the new
+//! connection is closed.
 
-mod full_port;
-mod sites;
-mod table;
-
-pub use full_port::PortNames;
-
-use super::{activity::Activity, metrics::ConnectionMetrics};
-use full_port::FullPortLine;
+use super::{metrics::ConnectionMetrics, network::Network};
+use crate::{Clock, SystemClock};
 use std::{
+    collections::{BTreeMap, HashMap},
     net::IpAddr,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
+    time::Duration,
 };
-use table::{ConnectionKey, Entry, Table};
-use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
 
-/// How many descriptors are released when the process lacks them.
-const DESCRIPTORS_TO_RELEASE: usize = 64;
-
-/// A lack of descriptors leaves a port at least this number of connections, because it may have another cause.
-const MIN_CONNECTIONS: usize = 64;
-
-/// How many evicted connections may be open until no further connection is accepted.
-const MAX_CLOSING: usize = 32;
+/// The shortest time between two lines about a full port.
+const LINE_INTERVAL: Duration = Duration::from_mins(1);
 
 /// How many connections a port may have.
 #[derive(Debug, Clone, Copy)]
@@ -43,22 +31,13 @@ pub struct ConnectionCaps {
     pub pending: usize,
 }
 
-/// The open connections of a port.
-pub struct Connections {
-    table: Mutex<Table>,
-    next_id: AtomicU64,
-    /// Notified when an evicted connection is closed.
-    closed: Notify,
-    names: PortNames,
-    metrics: ConnectionMetrics,
-}
-
-/// A connection in the table. Dropping it frees its place.
-pub struct OpenConnection {
-    connections: Arc<Connections>,
-    key: ConnectionKey,
-    /// What happens on the connection.
-    pub activity: Arc<Activity>,
+/// The names of a port in logs.
+#[derive(Debug, Clone, Copy)]
+pub struct PortNames {
+    /// The name of the port in logs and metrics.
+    pub port: &'static str,
+    /// The setting with the number of connections; `None` if the number is fixed.
+    pub setting: Option<&'static str>,
 }
 
 /// Why a connection is closed.
@@ -72,7 +51,7 @@ pub enum CloseReason {
     FirstRequestTimeout,
     /// No further request arrived in time.
     IdleTimeout,
-    /// The client neither sent the rest of a request nor read a response in time.
+    /// The client did not take what the server wrote in time.
     StallTimeout,
 }
 
@@ -93,84 +72,99 @@ impl CloseReason {
     }
 }
 
+/// The open connections of a port.
+pub struct Connections {
+    caps: ConnectionCaps,
+    names: PortNames,
+    metrics: ConnectionMetrics,
+    table: Mutex<Table>,
+}
+
+/// The connections by their number: older ones have smaller numbers.
+#[derive(Default)]
+struct Table {
+    next_number: u64,
+    /// Those that have not sent a request yet.
+    pending: BTreeMap<u64, Arc<Connection>>,
+    established: BTreeMap<u64, Arc<Connection>>,
+    by_client: HashMap<Network, usize>,
+    /// When the last line about a full port was logged.
+    logged_at: Option<Duration>,
+}
+
+/// A connection.
+#[derive(Default)]
+struct Connection {
+    /// `None` for a trusted proxy and for a Unix socket, whose connections are counted only in total.
+    client: Option<Network>,
+    has_requested: AtomicBool,
+    /// The requests on which this server works.
+    under_way: AtomicUsize,
+    /// When the last request began or ended, in milliseconds since boot.
+    used_at: AtomicU64,
+    evicted: CancellationToken,
+}
+
+/// A connection in the table. Dropping it frees its place.
+pub struct OpenConnection {
+    connections: Arc<Connections>,
+    number: u64,
+    connection: Arc<Connection>,
+}
+
 impl Connections {
-    /// An empty table. `streams_resume`: see [`super::PortSettings::streams_resume`].
-    pub fn new(caps: ConnectionCaps, streams_resume: bool, names: PortNames, metrics: ConnectionMetrics) -> Self {
+    /// No connections.
+    pub fn new(caps: ConnectionCaps, names: PortNames, metrics: ConnectionMetrics) -> Self {
         metrics.set_max(caps.total);
-        let table = Mutex::new(Table::new(caps, streams_resume));
-        Self { table, next_id: AtomicU64::new(0), closed: Notify::new(), names, metrics }
+        Self { caps, names, metrics, table: Mutex::default() }
     }
 
     /// Gives a new connection a place. If there is none, closes another connection for it. Returns `None` if no other
     /// connection may be closed for this one.
     pub fn admit(self: &Arc<Self>, address: Option<IpAddr>) -> Option<OpenConnection> {
+        let client = address.map(Network::of_client);
         let mut table = self.table();
-        let (mut has_place, mut line) = (true, None);
-        if let Some(reason) = table.lacks_place_for(address) {
-            self.metrics.closed(reason);
-            line = FullPortLine::if_due(reason, self.names, &mut table);
-            has_place = table.close_for(address, reason);
+        let of_client = client.and_then(|client| table.by_client.get(&client)).copied().unwrap_or_default();
+        if of_client >= self.caps.per_client {
+            self.metrics.closed(CloseReason::ClientCapacity);
+            table.close_one(client)?;
+        } else if table.pending.len() >= self.caps.pending || table.len() >= self.caps.total {
+            self.metrics.closed(CloseReason::Capacity);
+            self.log_full_port(&mut table);
+            table.close_one(None)?;
         }
-        let admitted = has_place.then(|| self.insert(&mut table, address));
-        drop(table);
-        if let Some(line) = line {
-            line.log();
-        }
-        admitted
-    }
-
-    fn insert(self: &Arc<Self>, table: &mut Table, address: Option<IpAddr>) -> OpenConnection {
-        let key = ConnectionKey::new(self.next_id.fetch_add(1, Ordering::Relaxed), address);
-        let activity = Arc::new(Activity::default());
-        table.insert(key, Entry { address, activity: activity.clone() });
+        let connection = Arc::new(Connection { client, ..Connection::default() });
+        let number = table.insert(Arc::clone(&connection));
         self.metrics.set_open(table.len());
-        OpenConnection { connections: self.clone(), key, activity }
+        drop(table);
+        Some(OpenConnection { connections: Arc::clone(self), number, connection })
     }
 
-    /// Lowers the largest number of connections, because the process lacks file descriptors, and closes connections that wait
-    /// for their clients. So descriptors remain for the database and the other ports. Returns the new number.
-    pub fn reduce(&self) -> usize {
-        let mut table = self.table();
-        if table.closing > 0 {
-            // Descriptors are about to be free.
-            return table.max();
-        }
-        let open = table.len();
-        let total = open.saturating_sub(DESCRIPTORS_TO_RELEASE).max(MIN_CONNECTIONS).min(table.max());
-        self.set_max(&mut table, total);
-        while table.len() > total && table.close_one() {
+    /// Closes a connection, because the process lacks file descriptors.
+    pub fn close_one(&self) {
+        if self.table().close_one(None).is_some() {
             self.metrics.closed(CloseReason::Capacity);
         }
-        total
     }
 
-    /// Doubles the largest number of connections, up to the configured number. Returns whether it is lower still.
-    pub fn grow(&self) -> bool {
-        let mut table = self.table();
-        let configured = table.configured_max();
-        let total = table.max().saturating_mul(2).min(configured);
-        self.set_max(&mut table, total);
-        total < configured
-    }
-
-    fn set_max(&self, table: &mut Table, total: usize) {
-        table.set_max(total);
-        self.metrics.set_max(total);
-    }
-
-    /// Waits until few evicted connections are still open, so that the process has not many more connections than allowed.
-    pub async fn wait_for_evicted(&self) {
-        loop {
-            // Created before the check, so that no notification is missed.
-            let closed = self.closed.notified();
-            if self.table().closing < MAX_CLOSING {
-                return;
-            }
-            closed.await;
+    fn log_full_port(&self, table: &mut Table) {
+        let now = SystemClock.since_boot();
+        if table.logged_at.is_some_and(|logged_at| now.saturating_sub(logged_at) < LINE_INTERVAL) {
+            return;
         }
+        table.logged_at = Some(now);
+        let PortNames { port, setting } = self.names;
+        let (limit, without_request) = (self.caps.total, table.pending.len());
+        tracing::warn!(
+            port,
+            limit,
+            setting,
+            without_request,
+            "the port is full: connections that wait for their clients close for new ones, or new ones are refused"
+        );
     }
 
-    /// Counts a connection that ends because of its own behaviour.
+    /// Counts a connection that the server closed.
     pub fn count_closed(&self, reason: CloseReason) {
         self.metrics.closed(reason);
     }
@@ -185,20 +179,98 @@ impl Connections {
     }
 }
 
+impl Table {
+    fn len(&self) -> usize {
+        self.pending.len() + self.established.len()
+    }
+
+    fn insert(&mut self, connection: Arc<Connection>) -> u64 {
+        if let Some(client) = connection.client {
+            *self.by_client.entry(client).or_default() += 1;
+        }
+        let number = self.next_number;
+        self.next_number += 1;
+        self.pending.insert(number, connection);
+        number
+    }
+
+    fn remove(&mut self, number: u64) -> Option<Arc<Connection>> {
+        let connection = self.pending.remove(&number).or_else(|| self.established.remove(&number))?;
+        if let Some(client) = connection.client
+            && let Some(count) = self.by_client.get_mut(&client)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.by_client.remove(&client);
+            }
+        }
+        Some(connection)
+    }
+
+    /// Closes a connection of a client, or of all clients. Returns `None` if this server works for all of them.
+    fn close_one(&mut self, client: Option<Network>) -> Option<()> {
+        let is_of_client = |connection: &Connection| client.is_none() || connection.client == client;
+        let pending = self.pending.iter().find(|(_, connection)| is_of_client(connection));
+        let established = self.established.iter().filter(|(_, connection)| is_of_client(connection));
+        let idle = established.filter(|(_, connection)| connection.under_way.load(Relaxed) == 0);
+        let longest_idle = || idle.min_by_key(|(_, connection)| connection.used_at.load(Relaxed));
+        let number = *pending.or_else(longest_idle)?.0;
+        self.remove(number)?.evicted.cancel();
+        Some(())
+    }
+}
+
 impl OpenConnection {
-    /// Records the first request of the connection.
-    pub fn establish(&self) {
-        self.connections.table().establish(self.key);
+    /// Records that a request head has arrived.
+    pub fn receive_request(&self) {
+        self.touch();
+        if self.has_requested() || self.connection.has_requested.swap(true, Relaxed) {
+            return;
+        }
+        let mut table = self.connections.table();
+        if let Some(connection) = table.pending.remove(&self.number) {
+            table.established.insert(self.number, connection);
+        }
+    }
+
+    /// Records that this server begins to work on a request.
+    pub fn begin_work(&self) {
+        self.connection.under_way.fetch_add(1, Relaxed);
+    }
+
+    /// Records that this server has ended its work on a request.
+    pub fn end_work(&self) {
+        self.touch();
+        self.connection.under_way.fetch_sub(1, Relaxed);
+    }
+
+    /// Whether a request head has arrived.
+    pub fn has_requested(&self) -> bool {
+        self.connection.has_requested.load(Relaxed)
+    }
+
+    /// How long the connection has waited for its client; `None` while this server works on a request.
+    pub fn idle_for(&self) -> Option<Duration> {
+        let used_at = Duration::from_millis(self.connection.used_at.load(Relaxed));
+        let is_idle = self.connection.under_way.load(Relaxed) == 0;
+        is_idle.then(|| SystemClock.since_boot().saturating_sub(used_at))
+    }
+
+    /// Waits until the connection is closed for another one.
+    pub async fn evicted(&self) {
+        self.connection.evicted.cancelled().await;
+    }
+
+    fn touch(&self) {
+        let now = u64::try_from(SystemClock.since_boot().as_millis()).unwrap_or(u64::MAX);
+        self.connection.used_at.store(now, Relaxed);
     }
 }
 
 impl Drop for OpenConnection {
     fn drop(&mut self) {
         let mut table = self.connections.table();
-        if table.remove(self.key).is_none() {
-            table.closing = table.closing.saturating_sub(1);
-            self.connections.closed.notify_waiters();
-        }
+        table.remove(self.number);
         self.connections.metrics.set_open(table.len());
     }
 }

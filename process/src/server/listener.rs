@@ -1,22 +1,18 @@
 //! Accepts connections, also when the process lacks file descriptors for a time.
 
 use super::connections::Connections;
-use std::{io, net::SocketAddr, time::Duration};
+use crate::{Clock, SystemClock};
+use std::{fs::File, io, net::SocketAddr, time::Duration};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream, UnixListener, UnixStream},
-    time::{Interval, MissedTickBehavior},
 };
 
 /// The pause after a failure to accept a connection.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How many connections are accepted after a failure before the next failure is logged again. Under a flood of connections,
-/// single connections are accepted between failures.
-const ACCEPTS_UNTIL_RECOVERY: u32 = 100;
-
-/// Time after a failure until the port may have more connections again, and between further increases.
-const GROWTH_INTERVAL: Duration = Duration::from_mins(1);
+/// The shortest time between two lines about failures.
+const LINE_INTERVAL: Duration = Duration::from_mins(1);
 
 /// A bound socket.
 pub trait Listener: Send + 'static {
@@ -46,79 +42,54 @@ impl Listener for UnixListener {
     }
 }
 
-/// Accepts the connections of one port and logs the beginning and the end of failures.
+/// Accepts the connections of one port, also while the process lacks file descriptors.
 pub(super) struct Acceptor<L> {
-    pub(super) listener: L,
-    pub(super) port: &'static str,
-    /// How many connections must be accepted in a row until a lack of descriptors counts as over. 0: there is none.
-    accepts_until_recovery: u32,
-    /// Ticks while the port has fewer connections than configured.
-    growth: Option<Interval>,
+    listener: L,
+    port: &'static str,
+    /// A descriptor that is given up for the next connection when the process has no other one.
+    spare: Option<File>,
+    /// When the last failure was logged.
+    logged_at: Option<Duration>,
 }
 
 impl<L: Listener> Acceptor<L> {
-    pub(super) const fn new(listener: L, port: &'static str) -> Self {
-        Self { listener, port, accepts_until_recovery: 0, growth: None }
+    pub(super) fn new(listener: L, port: &'static str) -> Self {
+        Self { listener, port, spare: open_spare(), logged_at: None }
     }
 
-    /// Accepts the next connection. If that fails because the process lacks file descriptors or memory, lowers the number of
-    /// connections of the port, and tries again after a pause. Without further failures, the number doubles each minute.
+    /// Accepts the next connection. If that fails because the process lacks file descriptors or memory, gives up the spare descriptor,
+    /// closes a connection that waits for its client, and tries again after a pause.
     pub(super) async fn accept(&mut self, connections: &Connections) -> (L::Stream, Option<SocketAddr>) {
         loop {
-            let accepted = tokio::select! {
-                accepted = self.listener.accept() => accepted,
-                () = tick(&mut self.growth) => {
-                    if !connections.grow() {
-                        self.growth = None;
-                        tracing::info!(port = self.port, "the port has all configured connections again");
-                    }
-                    continue;
-                }
-            };
-            match accepted {
+            match self.listener.accept().await {
                 Ok(accepted) => {
-                    if self.accepts_until_recovery == 1 {
-                        tracing::info!(port = self.port, "accepts connections again");
-                    }
-                    self.accepts_until_recovery = self.accepts_until_recovery.saturating_sub(1);
+                    self.spare = self.spare.take().or_else(open_spare);
                     return accepted;
                 }
                 // The client has closed the connection before it was accepted.
                 Err(error) if is_lost_connection(&error) => {}
                 Err(error) => {
                     connections.count_accept_error();
-                    let max_connections = connections.reduce();
-                    self.growth = Some(growth_interval());
-                    if std::mem::replace(&mut self.accepts_until_recovery, ACCEPTS_UNTIL_RECOVERY) == 0 {
-                        tracing::error!(
-                            port = self.port,
-                            %error,
-                            max_connections,
-                            "cannot accept connections; the port has fewer connections for some minutes"
-                        );
-                    }
+                    self.log(&error);
+                    self.spare = None;
+                    connections.close_one();
                     tokio::time::sleep(RETRY_INTERVAL).await;
                 }
             }
         }
     }
-}
 
-fn growth_interval() -> Interval {
-    let mut interval = tokio::time::interval(GROWTH_INTERVAL);
-    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    interval.reset();
-    interval
-}
-
-/// Waits for the next tick; for ever without an interval.
-async fn tick(interval: &mut Option<Interval>) {
-    match interval {
-        Some(interval) => {
-            interval.tick().await;
+    fn log(&mut self, error: &io::Error) {
+        let now = SystemClock.since_boot();
+        if self.logged_at.is_none_or(|logged_at| now.saturating_sub(logged_at) >= LINE_INTERVAL) {
+            self.logged_at = Some(now);
+            tracing::error!(port = self.port, %error, "cannot accept connections; closes some that wait for their clients");
         }
-        None => std::future::pending().await,
     }
+}
+
+fn open_spare() -> Option<File> {
+    File::open("/dev/null").ok()
 }
 
 fn is_lost_connection(error: &io::Error) -> bool {

@@ -4,14 +4,25 @@
 //! has arrived, whether the client ends the HTTP/2 stream or not. So only unfinished messages keep memory, and all of them have
 //! reserved it: as much as they announce, because the decoder of tonic allocates this much at once.
 
-use super::memory::{ReservedMemory, SharedMemory};
+use super::network::Network;
+use crate::{Place, Places};
 use axum::{
     BoxError,
     body::Bytes,
     http::{HeaderMap, Uri},
 };
 use http_body::Frame;
+use prometheus::IntCounter;
 use std::{net::IpAddr, sync::Arc, task::Poll};
+
+/// Memory that clients share, in places of [`UNIT`] bytes. All clients of a Unix socket are one.
+pub type Memory = Places<Option<Network>>;
+
+/// Reserved memory of a client.
+pub type ReservedMemory = Place<Option<Network>>;
+
+/// The bytes of a place in [`Memory`].
+pub const UNIT: usize = 1024;
 
 /// The length of what precedes a message: a flag and the length of the message.
 const PREFIX: usize = 5;
@@ -23,43 +34,47 @@ const BASE_COST: usize = 16 << 10;
 /// What a field of a request head needs besides its text, in bytes.
 const FIELD_COST: usize = 32;
 
+/// The number of places for some bytes.
+pub fn places_for(bytes: usize) -> u32 {
+    u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX)
+}
+
 /// The limits of the messages of a port.
-#[derive(Clone)]
 pub struct MessageLimits {
     /// The memory that all unfinished requests share.
-    pub memory: Arc<SharedMemory>,
+    pub memory: Memory,
+    /// Counts the requests that get no memory.
+    pub refused: IntCounter,
     /// The length of the largest message. The routes refuse larger ones as soon as these are announced.
     pub max_message: usize,
     /// The error that the routes get instead of a message for which there is no memory.
     pub refusal: fn() -> BoxError,
 }
 
-/// The client of a connection whose messages are limited.
-pub(super) struct MessageClient {
-    pub(super) limits: MessageLimits,
-    /// `None` for a Unix socket.
-    pub(super) address: Option<IpAddr>,
-}
-
 /// The message of a request.
 pub(super) struct IncomingMessage {
-    client: Arc<MessageClient>,
+    limits: Arc<MessageLimits>,
+    client: Option<Network>,
     /// The size of the request head.
     head: usize,
     prefix: [u8; PREFIX],
     /// The bytes that have arrived, with the prefix.
     arrived: usize,
     reserved: Option<ReservedMemory>,
+    /// The places of `reserved`.
+    places: u32,
 }
 
 /// What a poll of the body of a request returns.
 type PolledFrame = Poll<Option<Result<Frame<Bytes>, BoxError>>>;
 
 impl IncomingMessage {
-    pub(super) fn new(client: &Arc<MessageClient>, uri: &Uri, headers: &HeaderMap) -> Self {
+    /// `client` is `None` for a Unix socket.
+    pub(super) fn new(limits: &Arc<MessageLimits>, client: Option<IpAddr>, uri: &Uri, headers: &HeaderMap) -> Self {
         let fields = headers.iter().map(|(name, value)| name.as_str().len() + value.len() + FIELD_COST);
         let head = fields.sum::<usize>() + uri.path().len();
-        Self { client: Arc::clone(client), head, prefix: [0; PREFIX], arrived: 0, reserved: None }
+        let (limits, client) = (Arc::clone(limits), client.map(Network::of_client));
+        Self { limits, client, head, prefix: [0; PREFIX], arrived: 0, reserved: None, places: 0 }
     }
 
     /// What the routes see of a polled frame. `is_last`: the client has ended the stream.
@@ -68,7 +83,7 @@ impl IncomingMessage {
             Poll::Pending | Poll::Ready(Some(Ok(_))) if self.is_complete() => Poll::Ready(None),
             Poll::Pending if self.reserve() => Poll::Pending,
             Poll::Ready(Some(Ok(frame))) if is_last || self.fits(&frame) => Poll::Ready(Some(Ok(frame))),
-            Poll::Pending | Poll::Ready(Some(Ok(_))) => Poll::Ready(Some(Err((self.client.limits.refusal)()))),
+            Poll::Pending | Poll::Ready(Some(Ok(_))) => Poll::Ready(Some(Err((self.limits.refusal)()))),
             ended @ Poll::Ready(_) => ended,
         }
     }
@@ -94,36 +109,39 @@ impl IncomingMessage {
 
     /// Reserves what the message needs, if it has not been reserved before.
     fn reserve(&mut self) -> bool {
-        let MessageClient { limits, address } = &*self.client;
-        let message = self.length().filter(|length| *length <= limits.max_message);
-        let needed = BASE_COST + self.head + message.unwrap_or_default();
-        match &mut self.reserved {
-            Some(reserved) => needed <= reserved.bytes() || reserved.grow(needed - reserved.bytes()),
+        let message = self.length().filter(|length| *length <= self.limits.max_message);
+        let needed = places_for(BASE_COST + self.head + message.unwrap_or_default());
+        let Some(more) = needed.checked_sub(self.places).filter(|more| *more > 0) else { return true };
+        let has_room = match &mut self.reserved {
+            Some(reserved) => reserved.grow(more).is_ok(),
             reserved => {
-                *reserved = limits.memory.reserve(*address, needed);
+                *reserved = self.limits.memory.try_enter_many(self.client, more).ok();
                 reserved.is_some()
             }
+        };
+        if has_room {
+            self.places = needed;
+        } else {
+            self.limits.refused.inc();
         }
+        has_room
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::server::Shares;
-    use prometheus::IntCounter;
 
     const KIB: usize = 1 << 10;
 
-    fn client(capacity: usize) -> Arc<MessageClient> {
+    fn limits(capacity: usize) -> Arc<MessageLimits> {
         let refused = IntCounter::new("refused", "refused").unwrap();
-        let memory = Arc::new(SharedMemory::new(capacity, Shares { client: 0, site: 0 }, refused));
-        let limits = MessageLimits { memory, max_message: 1024 * KIB, refusal: || "refused".into() };
-        Arc::new(MessageClient { limits, address: None })
+        let memory = Memory::new(capacity / UNIT, capacity / UNIT);
+        Arc::new(MessageLimits { memory, refused, max_message: 1024 * KIB, refusal: || "refused".into() })
     }
 
-    fn message(client: &Arc<MessageClient>) -> IncomingMessage {
-        IncomingMessage::new(client, &Uri::from_static("/service/method"), &HeaderMap::new())
+    fn message(limits: &Arc<MessageLimits>) -> IncomingMessage {
+        IncomingMessage::new(limits, None, &Uri::from_static("/service/method"), &HeaderMap::new())
     }
 
     fn data(bytes: &[u8]) -> PolledFrame {
@@ -146,10 +164,10 @@ mod tests {
 
     #[test]
     fn message_that_arrives_at_once_reserves_nothing() {
-        let client = client(0);
-        let mut last = message(&client);
+        let limits = limits(0);
+        let mut last = message(&limits);
         assert_eq!(seen(last.receive(data(&[0; 100]), true)), Poll::Ready(Some(Ok(100))));
-        let mut complete = message(&client);
+        let mut complete = message(&limits);
         let bytes = [&prefix(2)[..], b"xy"].concat();
         assert_eq!(seen(complete.receive(data(&bytes), false)), Poll::Ready(Some(Ok(7))));
         assert_eq!(
@@ -159,27 +177,26 @@ mod tests {
         );
         assert_eq!(seen(complete.receive(data(&bytes), false)), Poll::Ready(None), "a second message");
         assert!(!is_reserved(&last) && !is_reserved(&complete));
-        let mut unfinished = message(&client);
+        let mut unfinished = message(&limits);
         assert_eq!(seen(unfinished.receive(Poll::Pending, false)), Poll::Ready(Some(Err("refused".to_owned()))));
     }
 
     #[test]
     fn unfinished_messages_reserve_what_they_announce() {
-        let client = client(80 * KIB);
-        let mut first = message(&client);
+        let limits = limits(80 * KIB);
+        let mut first = message(&limits);
         assert!(first.receive(Poll::Pending, false).is_pending());
         for byte in prefix(32 * KIB) {
             assert_eq!(seen(first.receive(data(&[byte]), false)), Poll::Ready(Some(Ok(1))));
         }
-        let reserved = first.reserved.as_ref().unwrap().bytes();
-        assert!((48 * KIB..49 * KIB).contains(&reserved), "{reserved}");
-        let mut second = message(&client);
+        assert_eq!(first.places, 49, "the message, and a little for its head");
+        let mut second = message(&limits);
         let refused = Poll::Ready(Some(Err("refused".to_owned())));
         assert_eq!(seen(second.receive(data(&prefix(32 * KIB)), false)), refused);
-        let mut too_large = message(&client);
+        let mut too_large = message(&limits);
         assert_eq!(seen(too_large.receive(data(&prefix(2048 * KIB)), false)), Poll::Ready(Some(Ok(PREFIX))));
         drop((first, too_large));
-        assert_eq!(seen(message(&client).receive(data(&prefix(32 * KIB)), false)), Poll::Ready(Some(Ok(PREFIX))));
-        assert_eq!(client.limits.memory.reserve(None, 80 * KIB).map(|all| all.bytes()), Some(80 * KIB), "all is free");
+        assert_eq!(seen(message(&limits).receive(data(&prefix(32 * KIB)), false)), Poll::Ready(Some(Ok(PREFIX))));
+        assert!(limits.memory.try_enter_many(None, 80).is_ok(), "all is free");
     }
 }

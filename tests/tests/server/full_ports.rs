@@ -7,18 +7,14 @@ use countersign_tests::{
     Agent, ControlPlane, Follower, Sidecar, eventually,
     follower::channel_from,
     h2::{self, DATA, PING, frame, grpc_call},
-    http::HttpClient,
     process::free_port,
     sidecar::check_request,
 };
-use std::{
-    net::{Ipv4Addr, SocketAddr},
-    time::Duration,
-};
+use serde_json::json;
+use std::net::{Ipv4Addr, SocketAddr};
 use tokio::{
     io::AsyncWriteExt as _,
     net::{TcpSocket, TcpStream},
-    time::timeout,
 };
 use tonic::{Code, transport::Endpoint};
 
@@ -39,7 +35,7 @@ async fn full_api_port_is_logged() {
     for _ in 0..50 {
         silent.push(connect_from([127, 3, 0, 1], address).await);
     }
-    let line = r#"port="api" limit=4 setting="connections.max" network="127.3.0.0/24" connections="#;
+    let line = r#"port="api" limit=4 setting="connections.max" without_request="#;
     let is_logged = async || control.log().contains(line).then_some(());
     eventually("the full port is logged", is_logged, || control.log()).await;
     assert_eq!(control.api.get("/health").await.expect(200)["status"], "healthy");
@@ -55,54 +51,35 @@ async fn many_silent_connections_to_the_check_port_are_logged() {
     for _ in 0..300 {
         silent.push(connect_from([127, 3, 0, 1], port.address).await);
     }
-    let line = r#"port="check" limit=256 network="127.3.0.0/24" connections=256"#;
+    let line = r#"port="check" limit=4096 without_request=256"#;
     let is_logged = async || port.sidecar.log().contains(line).then_some(());
     eventually("the silent connections are logged", is_logged, || port.sidecar.log()).await;
-    let count = port.sidecar.log().matches("have not sent a request yet").count();
-    assert!(count <= 2, "at most one line per minute:\n{}", port.sidecar.log());
+    assert!(port.sidecar.log().matches(FULL).count() <= 2, "at most one line per minute:\n{}", port.sidecar.log());
     drop(silent);
 }
 
-/// Opens a sync stream from a loopback address, and waits for its first page. `None` if the port refuses the connection.
-async fn follow(control: &ControlPlane, address: [u8; 4]) -> Option<Follower> {
-    let channel = channel_from(control, address.into()).await.ok()?;
-    let mut follower = Follower::open(channel, control.key(), 0).await.ok()?;
-    follower.snapshot().await;
-    Some(follower)
-}
-
 #[tokio::test(flavor = "multi_thread")]
-async fn sync_port_is_shared_fairly_among_sites_with_open_streams() {
-    let control = ControlPlane::start_one_with(&["connections.max=6"]).await;
-    // Addresses with different second numbers are of different blocks.
-    let (greedy, other, neighbour) = ([127, 1, 0, 1], [127, 2, 0, 1], [127, 2, 1, 1]);
+async fn full_sync_port_ends_no_stream() {
+    let control = ControlPlane::start_one_with(&["connections.max=4"]).await;
     let mut streams = Vec::new();
-    while let Some(stream) = follow(&control, greedy).await {
-        streams.push(stream);
+    // An owner may have half of the connections.
+    for owner in ["anna", "bob"] {
+        let (_, key) = control.create_service_of(&control.mint_human(owner), json!({ "name": owner })).await;
+        for _ in 0..2 {
+            let channel = channel_from(&control, [127, 1, 0, 1].into()).await.unwrap();
+            let mut stream = Follower::open(channel, &key, 0).await.unwrap();
+            stream.snapshot().await;
+            streams.push(stream);
+        }
     }
-    assert_eq!(streams.len(), 6, "a client may have all connections that nobody else needs");
-    let sidecar = Sidecar::start(&control).await;
-    let mut others = Vec::new();
-    while let Some(stream) = follow(&control, other).await {
-        others.push(stream);
+    assert!(channel_from(&control, [127, 2, 0, 1].into()).await.is_err(), "the newest connection is refused");
+    for (number, stream) in streams.iter_mut().enumerate() {
+        stream.ping(number as u64 + 1).await.expect("the stream continues");
     }
-    assert_eq!(others.len(), 2);
-    for newest in &mut streams[3..] {
-        let ended = timeout(Duration::from_secs(20), newest.next()).await.expect("the stream ends");
-        assert!(ended.is_err());
-    }
-    for oldest in &mut streams[..3] {
-        oldest.ping(1).await.expect("the stream continues");
-    }
-    let _neighbour = follow(&control, neighbour).await.expect("sites of a block share its part");
-    assert!(follow(&control, greedy).await.is_none(), "the greediest site gets nothing back");
-    assert_eq!(sidecar.admin.get("/readyz").await.status, 200);
-    let metrics = HttpClient::plain(control.env["ADMIN_URL"].clone()).get("/metrics").await.body;
-    assert!(metrics.as_str().unwrap().contains("countersign_connections{port=\"sync\"} 6"), "{metrics}");
-    let line = r#"port="sync" limit=6 setting="connections.max" network="127.1.0.0/24" connections=6"#;
-    let logged = async || control.log().contains(line).then_some(());
-    eventually("the line names the network with the most connections", logged, || control.log()).await;
-    assert!(control.log().matches(FULL).count() <= 2, "at most one line per minute:\n{}", control.log());
+    streams.pop();
+    let connected = async || channel_from(&control, [127, 2, 0, 1].into()).await.ok();
+    let channel = eventually("the place of a stream that has ended is free", connected, || control.log()).await;
+    Follower::open(channel, control.key(), 0).await.unwrap().snapshot().await;
 }
 
 const CHECK_PATH: &str = "/envoy.service.auth.v3.Authorization/Check";

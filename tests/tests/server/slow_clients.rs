@@ -14,7 +14,7 @@ use countersign_tests::{
 };
 use serde_json::json;
 use std::{net::Ipv4Addr, process::Command, sync::Arc, time::Duration};
-use tokio::{io::AsyncWriteExt as _, net::TcpStream, task::JoinSet, time::timeout};
+use tokio::{io::AsyncWriteExt as _, net::TcpStream, task::JoinSet};
 use tokio_rustls::client::TlsStream;
 
 /// A file of the documentation page with more than a megabyte.
@@ -54,43 +54,6 @@ async fn unread_responses_share_the_documentation() {
     let added = control.resident_memory().saturating_sub(before);
     assert!(added < 32 << 20, "{added} bytes more");
     drop(stream);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn stalled_response_ends_although_its_connection_is_busy() {
-    let control = ControlPlane::start_one_with(&[]).await;
-    let stream = connect(&control, 100).await;
-    let (mut reader, mut writer) = tokio::io::split(stream);
-    writer.write_all(&request(1, "GET", LARGE_FILE)).await.unwrap();
-    let requests = async {
-        for id in (3..).step_by(2) {
-            writer.write_all(&request(id, "HEAD", "/health")).await.unwrap();
-            tokio::time::sleep(Duration::from_millis(200)).await;
-        }
-    };
-    let responses = async {
-        let mut answered = 0;
-        loop {
-            let frame = h2::read_frame(&mut reader).await.unwrap();
-            match frame.kind {
-                HEADERS => answered = frame.stream,
-                RST_STREAM if frame.stream == 1 => {
-                    assert_eq!(frame.payload, [0, 0, 0, 8], "CANCEL");
-                    break;
-                }
-                _ => {}
-            }
-        }
-        assert!(answered > 1, "other requests were answered before");
-        while h2::read_frame(&mut reader).await.unwrap().kind != HEADERS {}
-    };
-    let answered = async {
-        tokio::select! {
-            () = requests => unreachable!("the ids of streams have no end"),
-            () = responses => {}
-        }
-    };
-    timeout(Duration::from_mins(3), answered).await.expect("the stalled stream ends");
 }
 
 /// A request head with this many fields besides the pseudo-fields.
