@@ -5,14 +5,12 @@
 //! DNS answer that changes between the check and the connection (DNS rebinding) therefore cannot redirect a request to a
 //! forbidden address. `domain::webhook::address` contains the rules for allowed addresses.
 
-mod lookup_slots;
-
 use crate::domain::webhook::{
     TargetOwner,
     address::{AllowedNetworks, HostRejection},
     url::TargetUrl,
 };
-use lookup_slots::LookupSlots;
+use countersign_process::Places;
 use std::{io, net::IpAddr, pin::Pin, sync::Arc, time::Duration};
 use tokio::time::timeout;
 use url::Host;
@@ -20,9 +18,15 @@ use url::Host;
 /// How long name resolution may take when a webhook target is saved.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How long a lookup waits for its start while others are in progress. Less than each timeout of the callers, so that the
-/// failure names the cause.
-const SLOT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Maximum number of lookups at a time. Each occupies a thread until the resolver of the operating system gives up, which can take a
+/// minute, and these threads also resolve the names of the database, Redis and issuers.
+const LOOKUPS: usize = 32;
+
+/// Maximum number of lookups of an owner of webhooks at a time.
+const LOOKUPS_PER_OWNER: usize = 8;
+
+/// How long a lookup waits for its place. Less than each timeout of the callers, so that the failure names the cause.
+const PLACE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Resolves host names. Tests replace the resolver of the operating system.
 pub trait HostResolver: Send + Sync + 'static {
@@ -47,14 +51,14 @@ impl HostResolver for SystemResolver {
 #[derive(Clone)]
 pub struct AddressGuard {
     resolver: Arc<dyn HostResolver>,
-    lookups: Arc<LookupSlots>,
+    lookups: Places<TargetOwner>,
     allowed: Arc<AllowedNetworks>,
 }
 
 impl AddressGuard {
     /// A guard that allows public addresses and the networks in `allowed`.
     pub fn new(resolver: Arc<dyn HostResolver>, allowed: AllowedNetworks) -> Self {
-        Self { resolver, lookups: LookupSlots::new(), allowed: Arc::new(allowed) }
+        Self { resolver, lookups: Places::new(LOOKUPS, LOOKUPS_PER_OWNER), allowed: Arc::new(allowed) }
     }
 
     /// Resolves the host of a URL, and rejects the URL unless at least one address is allowed.
@@ -86,12 +90,13 @@ impl AddressGuard {
         owner: &TargetOwner,
         plaintext: bool,
     ) -> Result<Vec<IpAddr>, HostRejection> {
-        let slot = timeout(SLOT_TIMEOUT, self.lookups.take(owner)).await.map_err(|_| HostRejection::TooManyLookups)?;
+        let place = timeout(PLACE_TIMEOUT, self.lookups.enter(owner.clone())).await;
+        let place = place.map_err(|_| HostRejection::TooManyLookups)?;
         let (resolver, host) = (Arc::clone(&self.resolver), host.to_owned());
-        // A lookup of the operating system continues if its caller no longer waits, so it keeps its slot until its own end.
+        // A lookup of the operating system continues if its caller no longer waits, so it keeps its place until its own end.
         let lookup = tokio::spawn(async move {
             let addresses = resolver.resolve(&host).await;
-            drop(slot);
+            drop(place);
             addresses
         });
         let addresses = lookup.await.map_err(io::Error::other).flatten().map_err(|_| HostRejection::Unresolved)?;

@@ -34,9 +34,9 @@ use crate::{
     address_guard::{HostResolver, SystemResolver},
     certificates::ServedCertificate,
     config::{Config, TlsMode},
-    ephemeral::{MAX_UNAUTHENTICATED_WINDOWS, RedisClient},
+    ephemeral::RedisClient,
     files,
-    http::{ApiState, AppState, TrustedProxies},
+    http::{ApiState, AppState, Limits, TrustedProxies},
     humans::OperatorKey,
     metrics::Metrics,
     operations::{Context, ContextParts, flush_suppressed_bursts},
@@ -70,8 +70,6 @@ pub struct Dependencies {
     pub changes_per_read: u32,
     /// The interval at which files are read that are loaded again when they change.
     pub file_poll_interval: Duration,
-    /// The maximum number of rate-limit windows of unauthenticated callers in memory.
-    pub max_rate_limit_windows: usize,
 }
 
 impl Default for Dependencies {
@@ -85,7 +83,6 @@ impl Default for Dependencies {
             sync_intervals: SyncIntervals::default(),
             changes_per_read: CHANGES_PER_READ,
             file_poll_interval: file_reload::POLL_INTERVAL,
-            max_rate_limit_windows: MAX_UNAUTHENTICATED_WINDOWS,
         }
     }
 }
@@ -118,7 +115,7 @@ impl App {
         let settings = SidecarSettings { issuer: context.issuer().to_owned(), max_staleness: config.max_staleness() };
         let agent_hash_secret = wiring::agent_hash_secret(context_parts).await?;
         let sync_settings = (settings, agent_hash_secret, parts.change_poll_interval);
-        let limits = (parts.sync_limits, state.limits.lookups().clone(), context_parts.clock.clone());
+        let limits = (parts.sync_limits, state.limits.failures().clone(), context_parts.clock.clone());
         let sync_service =
             servers::sync_service(&mut tasks, context_parts, sync_settings, limits, metrics, &shutdown).await?;
         let limits = parts.port_limits;
@@ -194,7 +191,7 @@ impl Components {
         let database_lock = database::lock_to_serve(config)?;
         let dispatcher_health = Arc::new(DispatcherHealth::new(dependencies.clock.clone()));
         let health = dispatcher_health.clone();
-        let Dependencies { change_poll_interval, file_poll_interval, max_rate_limit_windows, .. } = dependencies;
+        let Dependencies { change_poll_interval, file_poll_interval, .. } = dependencies;
         let port_limits = PortLimits::new(config);
         let sync_limits = wiring::sync_limits(port_limits.sync.caps.total, &dependencies);
         let queue_health = Arc::new(move || health.current());
@@ -220,8 +217,8 @@ impl Components {
             client
         });
         let file_reloads = reloaders.finish();
-        let limiter = redis::rate_limiter(redis.clone(), max_rate_limit_windows, context_parts.clock.clone());
-        let limits = Arc::new(wiring::limits(config.limits, (limiter, &metrics), &context_parts.clock)?);
+        let limiter = redis::rate_limiter(redis.clone(), context_parts.clock.clone());
+        let limits = Arc::new(Limits::new(wiring::limits_per_minute(config.limits), limiter));
         let state = AppState::new(ApiState { context, humans, metrics, limits, proxies, started_at });
         Ok(Self {
             state,

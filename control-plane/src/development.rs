@@ -14,7 +14,7 @@ use countersign_identity::{ServiceId, Timestamp};
 use secrecy::{ExposeSecret, SecretString};
 use std::{
     io,
-    net::SocketAddr,
+    net::{Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -90,7 +90,7 @@ pub async fn write_dev_env(
 async fn previous_key(context: &Context, file: &Path) -> Option<(ServiceId, SecretString)> {
     let text = SecretString::from(std::fs::read_to_string(file).ok()?);
     let key = text.expose_secret().lines().find_map(|line| line.strip_prefix("COUNTERSIGN_SERVICE_KEY="))?;
-    let (service_key, _) = authenticate_service(context, key).await.ok()?;
+    let (service_key, _) = authenticate_service(context, Ipv4Addr::LOCALHOST.into(), key).await.ok()?;
     Some((service_key.service, key.to_owned().into()))
 }
 

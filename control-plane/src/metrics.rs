@@ -3,7 +3,6 @@
 //! Label values are closed sets: for example, routes as declared in the router, never request paths. Possible series are
 //! created with the value 0, so that rates are correct from the first event on; impossible series are not created.
 
-mod common_windows;
 mod connection_pools;
 mod housekeeping;
 mod redis;
@@ -18,7 +17,6 @@ pub use store::{StoreMetrics, TransactionKind, TransactionOutcome};
 pub use sync::SyncMetrics;
 pub use webhooks::WebhookMetrics;
 
-use common_windows::CommonWindows;
 use connection_pools::ConnectionPools;
 use countersign_identity::{Reason, Timestamp};
 use countersign_process::{
@@ -232,11 +230,6 @@ impl Metrics {
         read: impl Fn() -> Vec<PoolStatus> + Send + Sync + 'static,
     ) -> prometheus::Result<()> {
         self.registry.register(Box::new(ConnectionPools::new(Box::new(read))?))
-    }
-
-    /// Exposes the number of common rate-limit windows. `read` counts them whenever metrics are collected.
-    pub fn expose_common_windows(&self, read: impl Fn() -> usize + Send + Sync + 'static) -> prometheus::Result<()> {
-        self.registry.register(Box::new(CommonWindows::new(Box::new(read))?))
     }
 
     /// Exposes the state of housekeeping. `read` returns the status of each kind of rows whenever metrics are collected.

@@ -1,5 +1,5 @@
 //! Code that the control plane and the sidecar share: layered settings, logs, metrics, clock, random number generator,
-//! readiness, fair queues, HTTP server, admin port, reloading of files, standard output, graceful shutdown.
+//! readiness, fair places, HTTP server, admin port, reloading of files, standard output, graceful shutdown.
 //!
 //! Invariant: no module of this crate depends on agents, services or tokens.
 
@@ -8,7 +8,7 @@ pub mod clock;
 pub mod file_reload;
 mod log_lines;
 pub mod output;
-mod queues;
+mod places;
 pub mod readiness;
 pub mod rng;
 pub mod server;
@@ -18,7 +18,7 @@ pub mod telemetry;
 
 pub use clock::{BootId, Clock, SystemClock};
 pub use log_lines::FlushAtExit;
-pub use queues::{FairTurn, FairTurns, QueuePlace, Queues};
+pub use places::{NoPlace, Place, Places};
 pub use readiness::{Readiness, ReadinessGuard};
 pub use rng::{Rng, SystemRng, generate_p256_key};
 pub use shutdown::Shutdown;

@@ -58,12 +58,8 @@ pub(super) fn endpoint(config: &Config) -> Result<Option<(RedisEndpoint, Option<
 }
 
 /// The rate limiter: in Redis if a client is passed, else in memory.
-pub(super) fn rate_limiter(
-    client: Option<Arc<RedisClient>>,
-    max_unauthenticated_windows: usize,
-    clock: Arc<dyn Clock>,
-) -> Arc<dyn RateLimiter> {
-    let in_memory = MemoryRateLimiter::new(max_unauthenticated_windows, clock);
+pub(super) fn rate_limiter(client: Option<Arc<RedisClient>>, clock: Arc<dyn Clock>) -> Arc<dyn RateLimiter> {
+    let in_memory = MemoryRateLimiter::new(clock);
     match client {
         Some(client) => Arc::new(RedisRateLimiter::new(client, in_memory)),
         None => Arc::new(in_memory),

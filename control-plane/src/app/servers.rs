@@ -3,7 +3,7 @@
 use super::AppError;
 use crate::{
     certificates::ServedCertificate,
-    ephemeral::KeyLookups,
+    ephemeral::Failures,
     http::{
         AppState, router,
         tls::{HttpsAcceptor, TlsOnly},
@@ -54,11 +54,11 @@ pub(super) async fn sync_service(
     tasks: &mut Tasks,
     parts: &ContextParts,
     (settings, agent_hash_secret, poll_interval): (SidecarSettings, AgentHashSecret, Duration),
-    limits: (SyncLimits, Arc<KeyLookups>, Arc<dyn Clock>),
+    limits: (SyncLimits, Arc<Failures>, Arc<dyn Clock>),
     metrics: &Metrics,
     shutdown: &Shutdown,
 ) -> Result<SyncService, AppError> {
-    let (store, sidecars) = (parts.store.clone(), parts.sidecars.clone());
+    let (store, sidecars, lookups) = (parts.store.clone(), parts.sidecars.clone(), parts.key_lookups.clone());
     let reader = FeedReader::open(store.clone(), poll_interval, sidecars.clone()).await?;
     let feed = reader.feed();
     let run = reader.run(metrics.clone(), shutdown.clone());
@@ -73,7 +73,7 @@ pub(super) async fn sync_service(
     });
     let secrets = (settings, agent_hash_secret);
     let (service, shared_reads) =
-        SyncService::new((store, sidecars), feed, secrets, limits, metrics.clone(), shutdown.clone());
+        SyncService::new((store, sidecars, lookups), feed, secrets, limits, metrics.clone(), shutdown.clone());
     tasks.spawn(async {
         shared_reads.await;
         Ok(())

@@ -15,9 +15,8 @@ use crate::{
             health::QueueHealthProbe,
         },
     },
-    ephemeral::RateLimiter,
     files,
-    http::{Limits, LimitsPerMinute, OTHER_REASONS, RATE_CATEGORIES},
+    http::{LimitsPerMinute, OTHER_REASONS, RATE_CATEGORIES},
     humans::OperatorKey,
     keyring::Keyring,
     metrics::{HousekeepingStatus, LabelValues, Metrics, timestamp_value},
@@ -26,14 +25,20 @@ use crate::{
     },
     sidecars::Sidecars,
     store::{WriteTransaction, changed_data::ReadLimit, deployment},
-    sync::{AgentHashSecret, STREAM_LIMITS, StreamCaps, SyncLimits},
+    sync::{AgentHashSecret, STREAM_LIMITS, SyncLimits},
     webhooks::{ConcurrencyLimits, DispatcherConfig, DispatcherHealth, HttpSender, WebhookDispatcher},
 };
 use countersign_identity::{Timestamp, agent_hash::HASH_KEY_LEN};
-use countersign_process::{Clock, file_reload::LoadedFiles};
+use countersign_process::{Places, file_reload::LoadedFiles};
 use std::{path::PathBuf, sync::Arc};
 use tokio::sync::Notify;
 use zeroize::Zeroizing;
+
+/// API keys that are read from the database at a time.
+const KEY_LOOKUPS: usize = 8;
+
+/// API keys of one client that are read from the database at a time.
+const KEY_LOOKUPS_PER_CLIENT: usize = 2;
 
 /// Creates the metrics, with the label values that other modules define.
 pub(super) fn metrics() -> Result<Metrics, AppError> {
@@ -74,7 +79,8 @@ pub(super) async fn context(
     let networks = AllowedNetworks::new(config.webhooks.networks(config.dev));
     let (address_guard, dispatcher_wakeup) = (AddressGuard::new(resolver, networks), Arc::new(Notify::new()));
     let sidecars = Sidecars::new(store.clone(), clock.clone(), rng.clone());
-    let parts = ContextParts { store, keyring, clock, rng, address_guard, dispatcher_wakeup, sidecars };
+    let key_lookups = Places::new(KEY_LOOKUPS, KEY_LOOKUPS_PER_CLIENT);
+    let parts = ContextParts { store, keyring, clock, rng, address_guard, dispatcher_wakeup, sidecars, key_lookups };
     let context = Context::new(parts.clone(), challenge_keys, operation_config, queue_health);
     ensure_audit_started(&parts.store).await?;
     rotate_signing_keys_if_due(&context).await?;
@@ -104,9 +110,9 @@ pub(super) async fn agent_hash_secret(parts: &ContextParts) -> Result<AgentHashS
 }
 
 /// The limits of the streams of a sync port with this number of connections.
-pub(super) fn sync_limits(connections: usize, dependencies: &Dependencies) -> SyncLimits {
+pub(super) const fn sync_limits(connections: usize, dependencies: &Dependencies) -> SyncLimits {
     SyncLimits {
-        streams: StreamCaps::for_connections(u32::try_from(connections).unwrap_or(u32::MAX)),
+        connections,
         read_limit: ReadLimit::entries(dependencies.changes_per_read),
         intervals: dependencies.sync_intervals,
     }
@@ -119,19 +125,8 @@ const fn quotas(settings: QuotaSettings, registration: RegistrationSettings) -> 
     Quotas { services_per_person, agents_per_person, public_agents, keys_per_service, sessions_per_agent }
 }
 
-/// Creates the rate limits, and exposes the number of common windows. `limiter` stores the counters.
-pub(super) fn limits(
-    settings: LimitSettings,
-    (limiter, metrics): (Arc<dyn RateLimiter>, &Metrics),
-    clock: &Arc<dyn Clock>,
-) -> Result<Limits, AppError> {
-    let counted = limiter.clone();
-    metrics.expose_common_windows(move || counted.common_windows())?;
-    Ok(Limits::new(limits_per_minute(settings), limiter, clock.clone()))
-}
-
 /// Converts the configured rate limits.
-const fn limits_per_minute(settings: LimitSettings) -> LimitsPerMinute {
+pub(super) const fn limits_per_minute(settings: LimitSettings) -> LimitsPerMinute {
     let LimitSettings { auth, address, verification, management, feedback } = settings;
     LimitsPerMinute { auth, address, verification, feedback, management }
 }

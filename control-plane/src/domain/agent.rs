@@ -29,6 +29,11 @@ impl OwnerHash {
         Self(HASHER.hash_one(owner))
     }
 
+    /// The bytes of the hash.
+    pub const fn bytes(self) -> [u8; 8] {
+        self.0.to_be_bytes()
+    }
+
     #[cfg(test)]
     pub const fn for_tests(hash: u64) -> Self {
         Self(hash)

@@ -7,7 +7,6 @@ pub mod address;
 pub mod delivery;
 pub mod event;
 pub mod health;
-pub mod owner_places;
 pub mod secret;
 pub mod suppressed_burst;
 pub mod url;
@@ -88,8 +87,8 @@ pub struct WebhookTarget {
     pub previous_secret_until: Option<Timestamp>,
 }
 
-/// Whose share of the delivery slots the deliveries to a target use.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+/// On whose behalf events are delivered to a target.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum TargetOwner {
     /// The deployment, for targets that receive the events of all services.
     Deployment,

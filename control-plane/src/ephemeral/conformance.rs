@@ -1,6 +1,6 @@
 //! The tests that every implementation of [`RateLimiter`] must pass.
 
-use super::{CallerKind, ClientNetwork, Quota, QuotaStatus, RateLimit, RateLimitDecision, RateLimitKey, RateLimiter};
+use super::{CallerKind, Quota, QuotaStatus, RateLimit, RateLimitDecision, RateLimitKey, RateLimiter};
 use std::{sync::Arc, time::Duration};
 use tokio::task::JoinSet;
 
@@ -46,8 +46,7 @@ pub async fn assert_conforms(
 
 impl<Sleep: AsyncFn(Duration)> RateLimiterFixture<Sleep> {
     fn limit(&self, name: &str) -> RateLimit {
-        let network = ClientNetwork::new(0, [192, 0, 2, 1].into());
-        let key = RateLimitKey::new(CallerKind::Unauthenticated(network), &[b"conformance", name.as_bytes()]);
+        let key = RateLimitKey::new(CallerKind::Unauthenticated, &[b"conformance", name.as_bytes()]);
         RateLimit { key, quota: Quota { max_calls: MAX_CALLS, window: self.window } }
     }
 

@@ -5,17 +5,15 @@
 //! depends on this state. Invariants: an entry expires with its window, and a call that cannot be counted is refused.
 //! [`MemoryRateLimiter`] serves one process, [`RedisRateLimiter`] several; both pass the tests in `conformance`.
 
-mod client_network;
 #[cfg(test)]
 mod conformance;
-mod lookups;
+mod failures;
 mod memory;
 mod rate_limit;
 mod redis;
 
-pub use client_network::ClientNetwork;
-pub use lookups::{KeyLookup, KeyLookups, TooManyLookups};
-pub use memory::{MAX_UNAUTHENTICATED_WINDOWS, MemoryRateLimiter};
+pub use failures::Failures;
+pub use memory::MemoryRateLimiter;
 pub use rate_limit::{
     CallerKind, Quota, QuotaStatus, RateLimit, RateLimitBackend, RateLimitDecision, RateLimitKey, RateLimiter,
 };

@@ -1,6 +1,5 @@
 //! The interface of rate limiters: keys, quotas and decisions.
 
-use super::client_network::ClientNetwork;
 use sha2::{Digest, Sha256};
 use std::{pin::Pin, time::Duration};
 
@@ -17,9 +16,6 @@ pub trait RateLimiter: Send + Sync + 'static {
 
     /// Where calls are counted now.
     fn backend(&self) -> RateLimitBackend;
-
-    /// The number of networks and blocks of networks whose unauthenticated callers have a common window in this process.
-    fn common_windows(&self) -> usize;
 }
 
 /// Where calls are counted.
@@ -70,9 +66,8 @@ pub enum CallerKind {
     /// An agent that has proved its identity. Agents are more than services and human users, and where registration is public,
     /// anyone can create some, so they have a table of their own.
     Agent,
-    /// The caller is not authenticated. A client can create any number of keys of unauthenticated callers, but the keys of a
-    /// network can share one window.
-    Unauthenticated(ClientNetwork),
+    /// The caller is not authenticated. A client with many addresses has many keys.
+    Unauthenticated,
 }
 
 /// The decision about a call, with the status of each limit in the order of the limits.

@@ -14,12 +14,14 @@ use crate::{
     store::{Conn, StoreError, WriteTransaction, feed, services},
 };
 use countersign_identity::{ApiKeyId, Reason, ServiceId};
-use std::sync::Arc;
+use countersign_process::server::Network;
+use std::{net::IpAddr, sync::Arc};
 
 /// Authenticates a caller by a service API key. The error is the same for unknown, wrong and revoked keys. Also returns a state of the
 /// database in which the key was valid, or in which it was not created yet.
 pub async fn authenticate_service(
     context: &Context,
+    client: IpAddr,
     text: &str,
 ) -> Result<(Arc<ServiceKey>, Arc<CurrentState>), OperationError> {
     let credential = Credential::<ApiKeyId>::parse(text).ok_or(Reason::ServiceKeyInvalid)?;
@@ -27,19 +29,28 @@ pub async fn authenticate_service(
     let cached = context.service_keys.0.get(&credential.id());
     let key = match cached.filter(|it| it.applies(&context.recent_changes, &current)) {
         Some(cached) => Some(Arc::clone(&cached.key)),
-        None => read_service_key(context, credential.id()).await?,
+        None => read_service_key(context, client, credential.id()).await?,
     };
     let key = key.filter(|key| key.secret.matches(&credential)).ok_or(Reason::ServiceKeyInvalid)?;
     Ok((key, current))
 }
 
-async fn read_service_key(context: &Context, id: ApiKeyId) -> Result<Option<Arc<ServiceKey>>, OperationError> {
-    let history = context.recent_changes.history();
-    let mut read = context.store.read().await?;
-    let Some(key) = services::find_key(read.conn(), id).await? else { return Ok(None) };
-    let read_at = ReadAt { history, revision: feed::position(read.conn()).await?.revision };
-    let key = Arc::new(key);
-    context.service_keys.0.insert(id, Arc::new(CachedKey { key: Arc::clone(&key), read_at }));
+/// Reads an API key, in one of the places of the client: whoever sends invalid keys waits for the reads of its own ones.
+async fn read_service_key(
+    context: &Context,
+    client: IpAddr,
+    id: ApiKeyId,
+) -> Result<Option<Arc<ServiceKey>>, OperationError> {
+    let (history, store) = (context.recent_changes.history(), context.store.clone());
+    let read = async move {
+        let mut read = store.read().await?;
+        let Some(key) = services::find_key(read.conn(), id).await? else { return Ok::<_, StoreError>(None) };
+        let read_at = ReadAt { history, revision: feed::position(read.conn()).await?.revision };
+        Ok(Some(CachedKey { key: Arc::new(key), read_at }))
+    };
+    let Some(cached) = context.key_lookups.run(Network::of_client(client), read).await? else { return Ok(None) };
+    let key = Arc::clone(&cached.key);
+    context.service_keys.0.insert(id, Arc::new(cached));
     Ok(Some(key))
 }
 

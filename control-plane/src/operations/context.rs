@@ -18,7 +18,7 @@ use crate::{
     store::Store,
 };
 use countersign_identity::{AgentId, Timestamp};
-use countersign_process::{Clock, Rng};
+use countersign_process::{Clock, Places, Rng, server::Network};
 use std::{sync::Arc, time::Duration};
 use tokio::sync::{Mutex, Notify};
 use zeroize::Zeroizing;
@@ -57,6 +57,8 @@ pub struct ContextParts {
     pub dispatcher_wakeup: Arc<Notify>,
     /// The sidecars that follow this deployment.
     pub sidecars: Sidecars,
+    /// Places of clients for reads of API keys.
+    pub key_lookups: Places<Network>,
 }
 
 /// Dependencies of the operations. The fields are private to `operations`, so that handlers can use the database only through
@@ -73,6 +75,7 @@ pub struct Context {
     pub(super) address_guard: AddressGuard,
     pub(super) dispatcher_wakeup: Arc<Notify>,
     pub(super) sidecars: Sidecars,
+    pub(super) key_lookups: Places<Network>,
     pub(super) queue_health: QueueHealthProbe,
     /// Counts of failed logins for which no events are emitted.
     pub(super) suppressed_bursts: SuppressedBursts,
@@ -100,7 +103,8 @@ impl Context {
         config: OperationConfig,
         queue_health: QueueHealthProbe,
     ) -> Self {
-        let ContextParts { store, keyring, clock, rng, address_guard, dispatcher_wakeup, sidecars } = parts;
+        let ContextParts { store, keyring, clock, rng, address_guard, dispatcher_wakeup, sidecars, key_lookups } =
+            parts;
         let housekeeping = HousekeepingStatus::new(clock.since_boot());
         Self {
             store,
@@ -113,6 +117,7 @@ impl Context {
             address_guard,
             dispatcher_wakeup,
             sidecars,
+            key_lookups,
             queue_health,
             suppressed_bursts: SuppressedBursts::default(),
             background_turn: Mutex::default(),

@@ -31,7 +31,7 @@ use crate::{
     },
 };
 use countersign_identity::{Revision, ServiceId, Timestamp};
-use countersign_process::{Clock, FairTurns, Rng};
+use countersign_process::{Clock, Places, Rng};
 use std::{
     collections::{BTreeMap, HashMap},
     sync::{
@@ -47,7 +47,7 @@ use tokio::sync::{Notify, oneshot};
 /// How many rows are read at once.
 const ROWS_PER_READ: i64 = 1000;
 
-/// How many receipts are read at the same time: at most one for a service, and owners of services take turns.
+/// How many receipts are read at the same time, at most one of them for each owner of services.
 const MAX_RECEIPTS: usize = 2;
 
 /// For how long it is tried to forget an earlier process of a sidecar, whose stream another control plane may just be ending.
@@ -76,7 +76,7 @@ struct Inner {
     pending: Mutex<Pending>,
     /// Wakes the journal.
     wakeup: Notify,
-    receipts: FairTurns<OwnerHash, ServiceId>,
+    receipts: Places<Option<OwnerHash>>,
 }
 
 /// How much of a receipt is read.
@@ -125,7 +125,7 @@ impl Sidecars {
             has_peers: AtomicBool::new(false),
             pending: Mutex::default(),
             wakeup: Notify::new(),
-            receipts: FairTurns::new(MAX_RECEIPTS),
+            receipts: Places::new(MAX_RECEIPTS, 1),
         }))
     }
 
@@ -159,15 +159,14 @@ impl Sidecars {
         service: ServiceId,
         revision: Revision,
     ) -> Result<Enforcement, StoreError> {
-        // The queues are never closed, so without a turn there is only less order.
-        let _turn = self.0.receipts.take(owner, service).await.ok();
+        let _place = self.0.receipts.enter(Some(owner)).await;
         self.read_enforcement(Some(service), revision, ReceiptScope::Whole).await
     }
 
     /// The receipt of a revision at the sidecars of a service, or of all services, for the control plane itself: only as far as to
     /// tell whether it is complete.
     pub async fn enforcement(&self, service: Option<ServiceId>, revision: Revision) -> Result<Enforcement, StoreError> {
-        let _turn = self.0.receipts.take_unowned().await.ok();
+        let _place = self.0.receipts.enter(None).await;
         self.read_enforcement(service, revision, ReceiptScope::UntilUnconfirmed).await
     }
 

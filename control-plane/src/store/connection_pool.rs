@@ -11,7 +11,7 @@ use std::{
     ops::{Add, Deref, DerefMut},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -39,6 +39,7 @@ pub struct ConnectionPool {
 struct PoolState {
     /// The connections that nobody uses, each with the time at which it must be tested. The last one was used last.
     idle: Mutex<Vec<(PoolConnection<Any>, Instant)>>,
+    in_use: AtomicU32,
     failures: AtomicU64,
     /// Whether the last attempt to get a connection failed.
     is_failing: AtomicBool,
@@ -118,6 +119,7 @@ impl ConnectionPool {
             None => Box::pin(self.pool.acquire()).await?,
         };
         let (connection, state) = (Some(connection), Arc::clone(&self.state));
+        state.in_use.fetch_add(1, Ordering::Relaxed);
         Ok(PooledConnection { connection, is_reusable: true, state, _permit: permit })
     }
 
@@ -146,16 +148,15 @@ impl ConnectionPool {
 
     /// The failures of [`Self::acquire`].
     pub fn failures(&self) -> ConnectionFailures {
-        let PoolState { idle: _, failures, is_failing } = &*self.state;
+        let PoolState { failures, is_failing, .. } = &*self.state;
         ConnectionFailures { count: failures.load(Ordering::Relaxed), is_failing: is_failing.load(Ordering::Relaxed) }
     }
 
     /// The numbers of connections.
     pub fn status(&self, kind: TransactionKind) -> PoolStatus {
         let max = max_connections(&self.pool);
-        let free = u32::try_from(self.permits.available_permits()).unwrap_or(max);
         let idle = u32::try_from(self.state.idle().len()).unwrap_or(max);
-        PoolStatus { kind, in_use: max.saturating_sub(free), idle, max }
+        PoolStatus { kind, in_use: self.state.in_use.load(Ordering::Relaxed), idle, max }
     }
 
     /// How the pool opens connections.
@@ -187,6 +188,7 @@ impl PooledConnection {
 impl Drop for PooledConnection {
     fn drop(&mut self) {
         let Some(connection) = self.connection.take() else { return };
+        self.state.in_use.fetch_sub(1, Ordering::Relaxed);
         if self.is_reusable {
             self.state.idle().push((connection, deadline_after(TEST_AFTER)));
         } else {

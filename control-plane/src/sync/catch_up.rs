@@ -126,7 +126,7 @@ impl Follower {
     async fn plan_resume(&mut self, state: SidecarState) -> Result<(ResumePlan, ServiceSettings), Status> {
         let (store, group) = (self.context.store.clone(), self.group());
         let read = async move { read_plan(&store, group, state).await };
-        let (plan, position, settings) = self.context.turns.read(group, read).await?;
+        let (plan, position, settings) = self.context.reads.read(group.owner, read).await?;
         (self.known_revision, self.known_floor) = (position.revision, position.floor);
         self.includes_unbound = settings.accepts_unbound;
         Ok((plan, settings))

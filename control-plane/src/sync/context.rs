@@ -2,16 +2,17 @@
 
 use super::{
     feed::ChangeFeed, key_checks::KeyChecks, page_cache::PageCache, position_reader::PositionReader,
-    read_turns::ReadTurns, stream_limits::StreamLimits,
+    stream_limits::StreamLimits,
 };
 use crate::{
-    ephemeral::KeyLookups,
+    domain::agent::OwnerHash,
+    ephemeral::Failures,
     metrics::Metrics,
     sidecars::Sidecars,
     store::{Store, StoreError},
 };
 use countersign_identity::{AgentHashKey, ServiceId, agent_hash::HASH_KEY_LEN};
-use countersign_process::Shutdown;
+use countersign_process::{Places, Shutdown, server::Network};
 use std::{sync::Arc, time::Duration};
 use tonic::Status;
 use zeroize::Zeroizing;
@@ -56,6 +57,29 @@ impl AgentHashSecret {
     }
 }
 
+/// Maximum number of reads of the database for streams that catch up, at the same time. When many sidecars connect at once, their reads
+/// must not use all connections.
+const MAX_READS: usize = 2;
+
+/// The reads of the database for streams that catch up: one at a time for each owner, who may have hundreds of services.
+#[derive(Clone)]
+pub(super) struct OwnerReads(Places<OwnerHash>);
+
+impl OwnerReads {
+    pub(super) fn new() -> Self {
+        Self(Places::new(MAX_READS, 1))
+    }
+
+    /// Waits until data may be read for an owner, and reads it.
+    pub(super) async fn read<T: Send + 'static>(
+        &self,
+        owner: OwnerHash,
+        read: impl Future<Output = Result<T, StoreError>> + Send + 'static,
+    ) -> Result<T, Status> {
+        self.0.run(owner, read).await.map_err(|error| database_unavailable(&error))
+    }
+}
+
 /// The state that all sync streams share.
 pub(super) struct SyncContext {
     pub(super) store: Store,
@@ -71,12 +95,13 @@ pub(super) struct SyncContext {
     pub(super) shutdown: Shutdown,
     /// The pages of snapshots and missed changes.
     pub(super) pages: PageCache,
-    /// Divides database reads for followers (streams to sidecars) that have just connected.
-    pub(super) turns: ReadTurns,
+    pub(super) reads: OwnerReads,
     pub(super) limits: StreamLimits,
     pub(super) intervals: SyncIntervals,
-    /// Limits the lookups of API keys of clients that send many invalid ones.
-    pub(super) lookups: Arc<KeyLookups>,
+    /// Places of clients for reads of API keys.
+    pub(super) key_lookups: Places<Network>,
+    /// Counts invalid API keys.
+    pub(super) failures: Arc<Failures>,
 }
 
 /// The gRPC status for a follower (the stream to one sidecar) without a valid API key.

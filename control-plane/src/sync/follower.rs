@@ -12,7 +12,7 @@ use super::{
     feed::{ServiceBatch, Subscription},
     page_reader::PageRun,
     pings::PingReceiver,
-    stream_limits::StreamPermit,
+    stream_limits::StreamPlace,
 };
 use crate::{
     domain::{service::ServiceKey, sidecar::SidecarInstance},
@@ -70,7 +70,7 @@ pub(super) struct Follower {
     pub(super) run: Weak<PageRun>,
     /// Pongs that wait until all changes up to their revisions are sent.
     pending_pongs: VecDeque<v1::Pong>,
-    _permit: StreamPermit,
+    _place: StreamPlace,
 }
 
 /// Why the live changes are no longer sent.
@@ -85,7 +85,7 @@ enum FollowEnd {
 pub(super) struct AcceptedStream {
     pub(super) context: Arc<SyncContext>,
     pub(super) key: ServiceKey,
-    pub(super) permit: StreamPermit,
+    pub(super) place: StreamPlace,
     pub(super) peer: SocketAddr,
     pub(super) sender: MessageSender,
 }
@@ -96,12 +96,7 @@ impl AcceptedStream {
         let (streams, service, sender) =
             (self.context.metrics.sync.streams.clone(), self.key.service, self.sender.clone());
         streams.inc();
-        let displaced = self.permit.displaced();
-        let result = tokio::select! {
-            status = displaced => Err(status),
-            result = self.serve(requests) => result,
-        };
-        if let Err(status) = result {
+        if let Err(status) = self.serve(requests).await {
             tracing::info!(%service, code = ?status.code(), status = status.message(), "sync stream closed");
             // Sending fails if the sidecar has disconnected, which is no problem.
             let _ignored = sender.send_timeout(Err(status), FOLLOWER_TIMEOUT).await;
@@ -114,7 +109,7 @@ impl AcceptedStream {
             () = self.context.shutdown.requested() => return Err(shutting_down()),
             hello = timeout(FOLLOWER_TIMEOUT, receive_hello(&mut requests)) => hello.map_err(|_| Status::deadline_exceeded("timed out waiting for Hello"))??,
         };
-        let Self { context, key, permit, peer, sender } = self;
+        let Self { context, key, place, peer, sender } = self;
         let (state, new) = parse_hello(hello, &key, peer, context.settings.max_staleness)?;
         let stream = context.sidecars.open(new);
         let agent_hash_key = context.agent_hash_secret.key_of(key.service);
@@ -138,7 +133,7 @@ impl AcceptedStream {
             known_floor: none,
             run: Weak::new(),
             pending_pongs: VecDeque::new(),
-            _permit: permit,
+            _place: place,
         };
         // The state of a follower is large, and is not part of the state of this future.
         Box::pin(follower.serve(requests, state)).await

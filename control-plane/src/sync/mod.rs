@@ -17,11 +17,10 @@ mod page_cache;
 mod page_reader;
 mod pings;
 mod position_reader;
-mod read_turns;
 mod service;
 mod stream_limits;
 
 pub use context::{AgentHashSecret, SidecarSettings, SyncIntervals};
 pub use feed::{FeedReader, POLL_INTERVAL};
 pub use service::{CHANGES_PER_READ, SyncLimits, SyncService};
-pub use stream_limits::{STREAM_LIMITS, StreamCaps};
+pub use stream_limits::STREAM_LIMITS;

@@ -4,10 +4,9 @@
 //! later ones.
 
 use super::{
-    context::{AgentHashSecret, SidecarSettings, changes_deleted},
+    context::{AgentHashSecret, OwnerReads, SidecarSettings, changes_deleted},
     encode::StreamFormat,
     page_reader::{self, PageRun, ReadKey, SnapshotHeader, StreamGroup},
-    read_turns::ReadTurns,
 };
 use crate::{
     domain::change::FeedPosition,
@@ -59,8 +58,8 @@ pub(super) struct PageSource {
     pub(super) settings: SidecarSettings,
     pub(super) agent_hash_secret: AgentHashSecret,
     pub(super) limit: ReadLimit,
-    pub(super) turns: ReadTurns,
-    pub(super) reads: IntCounter,
+    pub(super) reads: OwnerReads,
+    pub(super) read_count: IntCounter,
 }
 
 impl PageCache {
@@ -114,24 +113,24 @@ impl PageCache {
 
 impl PageSource {
     async fn load(&self, key: ReadKey) -> Result<Arc<PageRun>, Status> {
-        let (store, limit, reads) = (self.store.clone(), self.limit, self.reads.clone());
+        let (store, limit, count) = (self.store.clone(), self.limit, self.read_count.clone());
         let read = async move {
-            reads.inc();
+            count.inc();
             Ok(Arc::new(page_reader::read(&store, key, limit).await?))
         };
-        self.turns.read(key.group, read).await
+        self.reads.read(key.group.owner, read).await
     }
 
     async fn load_header(&self, group: StreamGroup) -> Result<Arc<EncodedHeader>, Status> {
-        let (store, reads, format) = (self.store.clone(), self.reads.clone(), self.format(group));
+        let (store, count, format) = (self.store.clone(), self.read_count.clone(), self.format(group));
         let read = async move {
-            reads.inc();
+            count.inc();
             let header = page_reader::read_header(&store, group).await?;
             let SnapshotHeader { position, includes_unbound, is_deleted, changes } = header;
             let body = format.snapshot_header(&changes);
             Ok(Arc::new(EncodedHeader { position, includes_unbound, is_deleted, body }))
         };
-        self.turns.read(group, read).await
+        self.reads.read(group.owner, read).await
     }
 
     pub(super) fn format(&self, StreamGroup { service, owner: _ }: StreamGroup) -> StreamFormat {

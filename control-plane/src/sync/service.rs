@@ -2,25 +2,24 @@
 
 use super::{
     SidecarSettings, SyncIntervals,
-    context::{AgentHashSecret, SyncContext, database_unavailable, invalid_key},
+    context::{AgentHashSecret, OwnerReads, SyncContext, database_unavailable, invalid_key},
     feed::ChangeFeed,
     follower::AcceptedStream,
     key_checks::{KeyChecks, KeySource},
     page_cache::{PageCache, PageSource},
     position_reader::{PositionReader, PositionSource},
-    read_turns::ReadTurns,
-    stream_limits::{StreamCaps, StreamLimits},
+    stream_limits::StreamLimits,
 };
 use crate::{
     domain::{credential::Credential, service::ServiceKey},
-    ephemeral::{KeyLookups, TooManyLookups},
+    ephemeral::Failures,
     metrics::Metrics,
     sidecars::Sidecars,
     store::{Store, StoreError, changed_data::ReadLimit, services},
 };
 use axum::extract::ConnectInfo;
 use countersign_identity::ApiKeyId;
-use countersign_process::{Clock, Shutdown};
+use countersign_process::{Clock, Places, Shutdown, server::Network};
 use countersign_proto::{
     encoded::{EncodedResponse, service::Sync},
     v1::FollowRequest,
@@ -40,8 +39,8 @@ pub const CHANGES_PER_READ: u32 = 4000;
 /// Limits of the sync streams.
 #[derive(Debug, Clone, Copy)]
 pub struct SyncLimits {
-    /// How many streams may be open.
-    pub streams: StreamCaps,
+    /// The connections of the sync port, from which the number of streams follows.
+    pub connections: usize,
     /// The changes that one read of the database returns.
     pub read_limit: ReadLimit,
     /// The intervals of what streams do by themselves.
@@ -55,14 +54,14 @@ impl SyncService {
     /// Creates a service that streams the changes of the change feed, and the task that reads for all its streams. Without the task,
     /// or after its panic, no ping is answered.
     pub fn new(
-        (store, sidecars): (Store, Sidecars),
+        (store, sidecars, key_lookups): (Store, Sidecars, Places<Network>),
         feed: ChangeFeed,
         (settings, agent_hash_secret): (SidecarSettings, AgentHashSecret),
-        (limits, lookups, clock): (SyncLimits, Arc<KeyLookups>, Arc<dyn Clock>),
+        (limits, failures, clock): (SyncLimits, Arc<Failures>, Arc<dyn Clock>),
         metrics: Metrics,
         shutdown: Shutdown,
     ) -> (Self, impl Future<Output = ()> + Send + 'static) {
-        let turns = ReadTurns::new();
+        let reads = OwnerReads::new();
         let (positions, read_positions) =
             PositionReader::new(PositionSource { store: store.clone(), sidecars: sidecars.clone() }, shutdown.clone());
         let (key_checks, check_keys) = KeyChecks::new(KeySource(store.clone()), shutdown.clone());
@@ -71,18 +70,19 @@ impl SyncService {
             settings: settings.clone(),
             agent_hash_secret: agent_hash_secret.clone(),
             limit: limits.read_limit,
-            turns: turns.clone(),
-            reads: metrics.sync.page_reads.clone(),
+            reads: reads.clone(),
+            read_count: metrics.sync.page_reads.clone(),
         });
         let pages = PageCache::new(source);
         let service = Self(Arc::new(SyncContext {
-            lookups,
+            key_lookups,
+            failures,
             positions,
             key_checks,
             pages,
-            turns,
+            reads,
             intervals: limits.intervals,
-            limits: StreamLimits::new(limits.streams, clock, metrics.sync.streams_refused.clone()),
+            limits: StreamLimits::new(limits.connections, clock, metrics.sync.streams_refused.clone()),
             store,
             sidecars,
             feed,
@@ -105,9 +105,9 @@ impl Sync for SyncService {
     async fn follow(&self, request: Request<Streaming<FollowRequest>>) -> Result<Response<Self::FollowStream>, Status> {
         let ConnectInfo(peer) = *request.extensions().get::<ConnectInfo<SocketAddr>>().ok_or_else(no_peer)?;
         let key = authenticate(&self.0, &request, peer).await?;
-        let permit = self.0.limits.open(&key)?;
+        let place = self.0.limits.open(&key).await?;
         let (sender, receiver) = mpsc::channel(MAX_QUEUED_MESSAGES);
-        let stream = AcceptedStream { context: self.0.clone(), key, permit, peer, sender };
+        let stream = AcceptedStream { context: self.0.clone(), key, place, peer, sender };
         tokio::spawn(stream.run(request.into_inner()));
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
     }
@@ -130,22 +130,20 @@ async fn authenticate<T: Send>(
     }
     let credential = Credential::<ApiKeyId>::parse(text).ok_or_else(invalid_key)?;
     let client = peer.ip().to_canonical();
-    let lookup = context.lookups.begin(client, text).await.map_err(|TooManyLookups| {
-        Status::resource_exhausted("too many invalid API keys from this address: try again")
-    })?;
-    let result = find_key(&context.store, &credential).await;
-    if let Ok(None) = &result {
-        context.lookups.count_failure(client).await;
+    let read = find_key(context.store.clone(), credential);
+    let key = context.key_lookups.run(Network::of_client(client), read).await;
+    let key = key.map_err(|error| database_unavailable(&error))?;
+    if key.is_none() {
+        context.failures.count(client).await;
     }
-    lookup.end(result.as_ref().ok().map(Option::is_some));
-    result.map_err(|error| database_unavailable(&error))?.ok_or_else(invalid_key)
+    key.ok_or_else(invalid_key)
 }
 
-async fn find_key(store: &Store, credential: &Credential<ApiKeyId>) -> Result<Option<ServiceKey>, StoreError> {
+async fn find_key(store: Store, credential: Credential<ApiKeyId>) -> Result<Option<ServiceKey>, StoreError> {
     let mut read = store.read().await?;
-    match services::find_key_by_credential(read.conn(), credential).await? {
+    match services::find_key_by_credential(read.conn(), &credential).await? {
         Some(key) => Ok(Some(key)),
-        None => services::find_key_of_deleted_service(read.conn(), credential).await,
+        None => services::find_key_of_deleted_service(read.conn(), &credential).await,
     }
 }
 

@@ -7,7 +7,7 @@ use crate::{
     store::deliveries::LeasedDelivery,
 };
 use countersign_identity::{Timestamp, WebhookId};
-use countersign_process::Clock;
+use countersign_process::{Clock, Place};
 use std::{collections::HashMap, sync::Arc, time::Duration};
 use tokio::task::{JoinError, JoinSet};
 
@@ -52,10 +52,6 @@ impl Attempts {
         Self { sender, clock, timeout, metrics, endpoints: HashMap::new(), in_flight: JoinSet::new() }
     }
 
-    pub(super) fn in_flight(&self) -> usize {
-        self.in_flight.len()
-    }
-
     /// Sets the URL and the secrets for later attempts of a target.
     pub(super) fn set_endpoint(&mut self, target: WebhookId, endpoint: Endpoint) {
         self.endpoints.insert(target, Arc::new(endpoint));
@@ -66,9 +62,9 @@ impl Attempts {
         self.endpoints.retain(|target, _| keep(*target));
     }
 
-    /// Starts an attempt. Returns the delivery if its lease may end before the attempt, because another process could then send
+    /// Starts an attempt in a place of the owner. Returns the delivery if its lease may end before the attempt, because another process could then send
     /// the delivery too.
-    pub(super) fn start(&mut self, delivery: LeasedDelivery) -> Result<(), LeasedDelivery> {
+    pub(super) fn start(&mut self, delivery: LeasedDelivery, place: Place<TargetOwner>) -> Result<(), LeasedDelivery> {
         let (clock, now) = (self.clock.clone(), self.clock.now());
         let ends_in_time = now.saturating_add(self.timeout + RECORD_MARGIN) <= delivery.leased_until;
         let Some(endpoint) = self.endpoints.get(&delivery.target).filter(|_| ends_in_time).cloned() else {
@@ -82,6 +78,7 @@ impl Attempts {
             let request =
                 OutgoingRequest { event: delivery.event, now, started_at, owner, body: &delivery.body, secrets };
             let outcome = sender.send(url, request).await;
+            drop(place);
             seconds.observe(clock.since_boot().saturating_sub(started_at).as_secs_f64());
             AttemptResult { delivery, endpoint, started_at, ended_at: clock.now(), outcome }
         });

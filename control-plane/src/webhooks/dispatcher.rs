@@ -161,8 +161,7 @@ impl DispatchLoop {
 
     fn start_attempts(&mut self) {
         let Self { scheduler, attempts, .. } = self;
-        let free_slots = self.config.limits.total.saturating_sub(attempts.in_flight());
-        scheduler.start_attempts(self.clock.since_boot(), free_slots, |delivery| attempts.start(delivery));
+        scheduler.start_attempts(self.clock.since_boot(), |delivery, place| attempts.start(delivery, place));
         attempts.retain_endpoints(|target| scheduler.has_target(target));
     }
 

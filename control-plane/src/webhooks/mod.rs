@@ -10,7 +10,6 @@ mod dispatcher;
 mod dispatcher_health;
 mod event_fanout;
 mod http_sender;
-mod owner_shares;
 mod pooled_hosts;
 mod scheduler;
 mod target_queue;

@@ -3,7 +3,8 @@
 //! The connection pool of the HTTP client bounds idle connections per host only, and an owner can have any number of hosts.
 //! Therefore only the hosts in this list are sent to through a client that keeps connections.
 
-use crate::domain::webhook::{TargetOwner, owner_places::OwnerPlaces};
+use crate::domain::webhook::TargetOwner;
+use countersign_process::{Place, Places};
 use std::{
     collections::HashMap,
     sync::{Mutex, PoisonError},
@@ -12,6 +13,9 @@ use std::{
 
 /// Maximum number of hosts with idle connections.
 const MAX_HOSTS: usize = 64;
+
+/// Maximum number of hosts with idle connections of one owner.
+const HOSTS_PER_OWNER: usize = 16;
 
 /// Maximum number of idle connections of one host.
 pub(super) const MAX_IDLE_PER_HOST: usize = 16;
@@ -27,47 +31,35 @@ pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(15);
 const HOST_TIMEOUT: Duration = Duration::from_secs(2 * IDLE_TIMEOUT.as_secs() + 1);
 
 /// The hosts with idle connections.
-pub(super) struct PooledHosts(Mutex<Pooled>);
-
-struct Pooled {
-    places: OwnerPlaces,
-    hosts: HashMap<String, PooledHost>,
+pub(super) struct PooledHosts {
+    places: Places<TargetOwner>,
+    hosts: Mutex<HashMap<String, PooledHost>>,
 }
 
 struct PooledHost {
-    /// Whose place the host has.
-    owner: TargetOwner,
+    _place: Place<TargetOwner>,
     /// When all connections to the host are closed.
     until: Duration,
 }
 
 impl PooledHosts {
     pub(super) fn new() -> Self {
-        Self(Mutex::new(Pooled { places: OwnerPlaces::new(MAX_HOSTS), hosts: HashMap::new() }))
+        Self { places: Places::new(MAX_HOSTS, HOSTS_PER_OWNER), hosts: Mutex::default() }
     }
 
     /// Whether the connection of an attempt that ends before `attempt_end` may stay open. `origin` is the scheme, the host and
     /// the port, as the pool distinguishes connections.
     pub(super) fn admit(&self, origin: String, owner: &TargetOwner, now: Duration, attempt_end: Duration) -> bool {
-        let mut pooled = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let Pooled { places, hosts } = &mut *pooled;
+        let mut hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
         let until = attempt_end + HOST_TIMEOUT;
         if let Some(host) = hosts.get_mut(&origin) {
             host.until = host.until.max(until);
             return true;
         }
-        hosts.retain(|_, host| {
-            let is_open = host.until > now;
-            if !is_open {
-                places.give_back(&host.owner);
-            }
-            is_open
-        });
-        let has_place = places.try_take(owner);
-        if has_place {
-            hosts.insert(origin, PooledHost { owner: owner.clone(), until });
-        }
-        has_place
+        hosts.retain(|_, host| host.until > now);
+        let Ok(place) = self.places.try_enter(owner.clone()) else { return false };
+        hosts.insert(origin, PooledHost { _place: place, until });
+        true
     }
 }
 
@@ -84,7 +76,7 @@ mod tests {
             origins.filter(|origin| hosts.admit(origin.clone(), &owner, now, now + seconds(1))).count()
         };
         let first = admitted(seconds(0));
-        assert!((1..MAX_HOSTS / 4).contains(&first), "{first}");
+        assert_eq!(first, HOSTS_PER_OWNER);
         assert_eq!(admitted(seconds(1)), first, "the same hosts keep their places");
         let other = |now| hosts.admit("https://other.example".to_owned(), &owner, now, now);
         assert!(!other(seconds(1)));

@@ -1,12 +1,10 @@
-//! Divides the concurrent attempts among the owners and their targets: decides which deliveries to lease, and which to send
-//! next.
+//! Decides which deliveries to lease, and which to send next.
 //!
-//! Owners have equal shares (`owner_shares`), and the targets of an owner have equal parts of the share. Failing targets
-//! together get at most half of all attempts, and test deliveries at most one eighth.
+//! Attempts have places, of which an owner has at most a part, whatever the number of its targets. When a place is free, the owner with
+//! the fewest attempts comes first, and of its targets the one whose last attempt began first.
 
 use super::{
     delivery_queue::{DueWork, LeaseRequest},
-    owner_shares::{OwnerShares, OwnerTurns},
     target_queue::{AttemptSummary, LEASES_PER_SLOT, TargetQueue},
 };
 use crate::{
@@ -14,23 +12,25 @@ use crate::{
     store::deliveries::LeasedDelivery,
 };
 use countersign_identity::WebhookId;
+use countersign_process::{Place, Places};
 use std::{
     collections::{HashMap, HashSet, VecDeque},
     time::Duration,
 };
-
-/// All test deliveries together may use the total number of concurrent attempts divided by `TEST_SHARE_DIVISOR`. Each target
-/// has at most one test delivery.
-const TEST_SHARE_DIVISOR: usize = 8;
 
 /// Maximum numbers of concurrent attempts.
 #[derive(Debug, Clone, Copy)]
 pub struct ConcurrencyLimits {
     /// Attempts to all targets together.
     pub total: usize,
+    /// Attempts to the targets of one owner.
+    pub per_owner: usize,
     /// Attempts to one target.
     pub per_target: usize,
 }
+
+/// An owner may have this part of all attempts.
+const OWNER_PART: usize = 4;
 
 /// Attempts to one target. More would only queue at the receiver.
 const TARGET_CONCURRENCY: usize = 16;
@@ -38,15 +38,18 @@ const TARGET_CONCURRENCY: usize = 16;
 impl ConcurrencyLimits {
     /// The limits for so many attempts in total.
     pub fn of_total(total: usize) -> Self {
-        Self { total, per_target: total.min(TARGET_CONCURRENCY) }
+        let per_owner = (total / OWNER_PART).max(1);
+        Self { total, per_owner, per_target: per_owner.min(TARGET_CONCURRENCY) }
     }
 }
 
 /// Leased deliveries of all targets, in flight or not.
 pub(super) struct Scheduler {
     limits: ConcurrencyLimits,
+    attempts: Places<TargetOwner>,
     queues: HashMap<WebhookId, OwnedQueue>,
-    turns: OwnerTurns,
+    /// The number of attempts that were started.
+    started: u64,
     /// Targets that had due deliveries in the pages that were read since the last complete pass over all targets.
     due_in_pass: HashSet<WebhookId>,
     /// Leased test deliveries that are not sent yet.
@@ -55,17 +58,17 @@ pub(super) struct Scheduler {
     tested_targets: HashMap<WebhookId, TargetOwner>,
 }
 
-/// The queue of a target, and the owner whose share the target uses.
+/// The queue of a target, and the owner of the target.
 struct OwnedQueue {
     owner: TargetOwner,
     queue: TargetQueue,
-    /// Number of the turn in which the last attempt started; zero if none started.
-    last_turn: u64,
+    /// Number of the last attempt that was started; zero if none was.
+    last_started: u64,
 }
 
 impl OwnedQueue {
     const fn new(owner: TargetOwner) -> Self {
-        Self { owner, queue: TargetQueue::new(), last_turn: 0 }
+        Self { owner, queue: TargetQueue::new(), last_started: 0 }
     }
 }
 
@@ -81,8 +84,9 @@ impl Scheduler {
     pub(super) fn new(limits: ConcurrencyLimits) -> Self {
         Self {
             limits,
+            attempts: Places::new(limits.total, limits.per_owner),
             queues: HashMap::new(),
-            turns: OwnerTurns::default(),
+            started: 0,
             due_in_pass: HashSet::new(),
             unsent_tests: VecDeque::new(),
             tested_targets: HashMap::new(),
@@ -114,13 +118,11 @@ impl Scheduler {
             let due = std::mem::take(&mut self.due_in_pass);
             self.queues.retain(|target, owned| !owned.queue.is_idle(now) || due.contains(target));
         }
-        let mut requests = self.plan_targets(targets, now);
-        requests.extend(self.plan_tests(tests));
-        LeasePlan { requests, released }
+        LeasePlan { requests: self.plan_requests(targets, tests, now), released }
     }
 
-    /// Plans the leases of ordinary deliveries. Owners take turns, and of an owner, targets with the fewest leases come first.
-    fn plan_targets(&mut self, due: Vec<DueTarget>, now: Duration) -> Vec<LeaseRequest> {
+    /// Plans leases, so that no owner has many more deliveries leased than attempts.
+    fn plan_requests(&mut self, due: Vec<DueTarget>, tests: Vec<DueTarget>, now: Duration) -> Vec<LeaseRequest> {
         for DueTarget { id, url: _, updated_at, failing_since, owner } in &due {
             let owned = self.queues.entry(*id).or_insert_with(|| OwnedQueue::new(owner.clone()));
             owned.owner.clone_from(owner);
@@ -129,48 +131,41 @@ impl Scheduler {
             }
             owned.queue.reset_if_updated(*updated_at);
         }
-        self.turns.set_owners(self.queues.values().map(|owned| &owned.owner));
-        let mut shares = OwnerShares::default();
-        for OwnedQueue { owner, queue, .. } in self.queues.values() {
-            if queue.backoff_until(now).is_none() {
-                shares.add_target(owner, queue.leased(), queue.is_failing());
+        let mut leased_by = self.sum_by_owner(TargetQueue::leased);
+        for owner in self.tested_targets.values() {
+            *leased_by.entry(owner.clone()).or_default() += 1;
+        }
+        let max_leased = self.limits.per_owner * LEASES_PER_SLOT;
+        let mut requests = Vec::new();
+        for test in tests.into_iter().filter(|test| !self.tested_targets.contains_key(&test.id)) {
+            let leased = leased_by.entry(test.owner.clone()).or_default();
+            if *leased < max_leased && requests.len() < self.limits.total {
+                *leased += 1;
+                requests.push(LeaseRequest::for_test(test));
             }
         }
         let leased = |due: &DueTarget| self.queues.get(&due.id).map_or(0, |owned| owned.queue.leased());
         let mut due: Vec<_> = due.into_iter().map(|due| (leased(&due), due)).collect();
-        due.sort_by_key(|(leased, _)| *leased);
-        let mut requests = Vec::new();
-        for (leased, due) in self.turns.sort(due, &shares, |(_, due)| &due.owner) {
+        due.sort_by_key(|(leased, due)| (*leased, leased_by.get(&due.owner).copied()));
+        for (_, due) in due {
             let Some(OwnedQueue { queue, .. }) = self.queues.get_mut(&due.id) else { continue };
-            let total = self.limits.total * LEASES_PER_SLOT;
-            let available = shares.available(total, &due.owner, (leased, queue.is_failing()));
-            let count = queue.lease_demand(now).min(available);
+            let leased = leased_by.entry(due.owner.clone()).or_default();
+            let count = queue.lease_demand(now).min(max_leased.saturating_sub(*leased));
             if count > 0 && requests.len() < self.limits.total {
-                shares.take(&due.owner, count, queue.is_failing());
+                *leased += count;
                 requests.push(LeaseRequest::for_deliveries(due, count, queue.prefer_first_attempts()));
             }
         }
         requests
     }
 
-    /// Plans the leases of test deliveries. Owners take turns.
-    fn plan_tests(&self, due: Vec<DueTarget>) -> Vec<LeaseRequest> {
-        let due: Vec<_> = due.into_iter().filter(|due| !self.tested_targets.contains_key(&due.id)).collect();
-        let mut shares = OwnerShares::default();
-        for owner in self.tested_targets.values() {
-            shares.add_target(owner, 1, false);
+    /// Adds up a number of each queue by owner.
+    fn sum_by_owner(&self, number: impl Fn(&TargetQueue) -> usize) -> HashMap<TargetOwner, usize> {
+        let mut sums = HashMap::new();
+        for OwnedQueue { owner, queue, .. } in self.queues.values() {
+            *sums.entry(owner.clone()).or_default() += number(queue);
         }
-        for due in &due {
-            shares.add_target(&due.owner, 0, false);
-        }
-        let mut requests = Vec::new();
-        for due in self.turns.sort(due, &shares, |due| &due.owner) {
-            if requests.len() < self.max_tests() && shares.available(self.max_tests(), &due.owner, (0, false)) > 0 {
-                shares.take(&due.owner, 1, false);
-                requests.push(LeaseRequest::for_test(due));
-            }
-        }
-        requests
+        sums
     }
 
     /// Adds deliveries that were leased for a target.
@@ -185,62 +180,38 @@ impl Scheduler {
         }
     }
 
-    /// Starts as many attempts as the limits allow, first for the owners and then for the targets with the fewest attempts in
-    /// flight. `send` returns the delivery if it cannot be sent.
+    /// Starts as many attempts as there are places. `send` returns the delivery if it cannot be sent.
     pub(super) fn start_attempts(
         &mut self,
         now: Duration,
-        mut free_slots: usize,
-        mut send: impl FnMut(LeasedDelivery) -> Result<(), LeasedDelivery>,
+        mut send: impl FnMut(LeasedDelivery, Place<TargetOwner>) -> Result<(), LeasedDelivery>,
     ) {
-        while free_slots > 0
-            && self.tested_targets.len() < self.max_tests() + self.unsent_tests.len()
-            && let Some(test) = self.unsent_tests.pop_front()
-        {
-            free_slots -= self.start_attempt(test, &mut send);
-        }
-        let mut shares = OwnerShares::default();
-        let mut failing_slots = self.limits.total / 2;
-        for OwnedQueue { owner, queue, .. } in self.queues.values().filter(|owned| owned.queue.leased() > 0) {
-            shares.add_target(owner, queue.in_flight(), queue.is_failing());
-            failing_slots = failing_slots.saturating_sub(if queue.is_failing() { queue.in_flight() } else { 0 });
-        }
-        let unsent = self.queues.iter().filter(|(_, owned)| owned.queue.has_unsent());
-        let order = |(target, owned): (&WebhookId, &OwnedQueue)| {
-            ((owned.queue.in_flight(), owned.last_turn, *target), owned.owner.clone())
-        };
-        let mut unsent: Vec<_> = unsent.map(order).collect();
-        unsent.sort_unstable();
-        for ((.., target), owner) in self.turns.sort(unsent, &shares, |(_, owner)| owner) {
-            while free_slots > 0
-                && let Some(OwnedQueue { queue, last_turn, .. }) = self.queues.get_mut(&target)
-                && (failing_slots > 0 || !queue.is_failing())
-                && shares.available(self.limits.total, &owner, (queue.in_flight(), queue.is_failing())) > 0
-                && let Some(delivery) = queue.start_next(now)
-            {
-                let is_failing = queue.is_failing();
-                *last_turn = self.turns.record_start(&owner);
-                let started = self.start_attempt(delivery, &mut send);
-                failing_slots -= if is_failing { started } else { 0 };
-                shares.take(&owner, started, is_failing);
-                free_slots -= started;
+        for test in std::mem::take(&mut self.unsent_tests) {
+            let Some(owner) = self.tested_targets.get(&test.target) else { continue };
+            match self.attempts.try_enter(owner.clone()) {
+                Err(_) => self.unsent_tests.push_back(test),
+                Ok(place) => {
+                    if let Err(unsent) = send(test, place) {
+                        self.tested_targets.remove(&unsent.target);
+                    }
+                }
             }
         }
-    }
-
-    /// Starts an attempt. Returns the number of started attempts: one, or zero if the delivery cannot be sent.
-    fn start_attempt(
-        &mut self,
-        delivery: LeasedDelivery,
-        send: &mut impl FnMut(LeasedDelivery) -> Result<(), LeasedDelivery>,
-    ) -> usize {
-        let Err(unsent) = send(delivery) else { return 1 };
-        if unsent.is_test {
-            self.tested_targets.remove(&unsent.target);
-        } else if let Some(owned) = self.queues.get_mut(&unsent.target) {
-            owned.queue.cancel_start();
+        let in_flight = self.sum_by_owner(TargetQueue::in_flight);
+        let mut waiting: Vec<_> = self.queues.iter_mut().filter(|(_, owned)| owned.queue.has_unsent()).collect();
+        waiting.sort_by_key(|(target, owned)| (in_flight.get(&owned.owner).copied(), owned.last_started, **target));
+        for (_, OwnedQueue { owner, queue, last_started }) in waiting {
+            while queue.can_start(now)
+                && let Ok(place) = self.attempts.try_enter(owner.clone())
+                && let Some(delivery) = queue.start_next()
+            {
+                self.started += 1;
+                *last_started = self.started;
+                if send(delivery, place).is_err() {
+                    queue.cancel_start();
+                }
+            }
         }
-        0
     }
 
     /// Updates the queue of a target after an attempt. Returns whether the target may have been marked as failing in the
@@ -270,11 +241,6 @@ impl Scheduler {
     pub(super) fn drain_unsent(&mut self) -> impl Iterator<Item = LeasedDelivery> + '_ {
         let queues = self.queues.values_mut().flat_map(|owned| owned.queue.drain_unsent());
         queues.chain(self.unsent_tests.drain(..))
-    }
-
-    /// Maximum number of test deliveries in flight.
-    fn max_tests(&self) -> usize {
-        (self.limits.total / TEST_SHARE_DIVISOR).max(1)
     }
 }
 

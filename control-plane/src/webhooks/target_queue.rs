@@ -99,12 +99,13 @@ impl TargetQueue {
         self.unsent.extend(deliveries);
     }
 
-    /// Removes the next delivery and counts its attempt as in flight. `None` during backoff, at the concurrency limit, or if
-    /// there is no delivery.
-    pub fn start_next(&mut self, now: Duration) -> Option<LeasedDelivery> {
-        if now < self.backoff_until || self.in_flight >= self.concurrency {
-            return None;
-        }
+    /// Whether an attempt may start: not during backoff, and not at the concurrency limit.
+    pub fn can_start(&self, now: Duration) -> bool {
+        now >= self.backoff_until && self.in_flight < self.concurrency && self.has_unsent()
+    }
+
+    /// Removes the next delivery and counts its attempt as in flight.
+    pub fn start_next(&mut self) -> Option<LeasedDelivery> {
         let next = self.unsent.pop_front()?;
         self.in_flight += 1;
         Some(next)
@@ -134,11 +135,6 @@ impl TargetQueue {
             self.backoff_until = self.backoff_until.max(ended_at.saturating_add(backoff));
         }
         std::mem::replace(&mut self.marked_failing, failure.is_some())
-    }
-
-    /// Whether the last attempt failed, or the target may be marked as failing in the database.
-    pub const fn is_failing(&self) -> bool {
-        self.failures > 0 || self.marked_failing
     }
 
     /// End of the current backoff, if there is one.
@@ -206,8 +202,12 @@ mod tests {
         queue.record(&AttemptSummary { started_at, ended_at, failure, retry_after, jitter }, 8);
     }
 
+    fn try_start(queue: &mut TargetQueue, now: Duration) -> Option<LeasedDelivery> {
+        queue.can_start(now).then(|| queue.start_next().unwrap())
+    }
+
     fn start_all(queue: &mut TargetQueue) -> usize {
-        std::iter::from_fn(|| queue.start_next(START)).count()
+        std::iter::from_fn(|| try_start(queue, START)).count()
     }
 
     #[test]
@@ -220,7 +220,7 @@ mod tests {
             assert_eq!((started, queue.in_flight()), (concurrency, concurrency));
             (0..concurrency).for_each(|_| record_success(&mut queue));
         }
-        assert!(queue.start_next(START).is_some());
+        assert!(try_start(&mut queue, START).is_some());
         record_failure(&mut queue, (START, START), None, 0);
         assert_eq!(start_all(&mut queue), 4);
     }
@@ -230,17 +230,16 @@ mod tests {
         let mut queue = TargetQueue::new();
         queue.push(deliveries(100));
         for _ in 0..3 {
-            assert!(queue.start_next(START).is_some());
+            assert!(try_start(&mut queue, START).is_some());
             record_failure(&mut queue, (START, START), None, u32::MAX);
         }
-        assert!(queue.start_next(START).is_none() && queue.lease_demand(START) == 0 && queue.is_failing());
+        assert!(try_start(&mut queue, START).is_none() && queue.lease_demand(START) == 0);
         let later = queue.backoff_until(START).unwrap();
         assert!(
-            queue.start_next(later).is_some() && queue.start_next(later).is_none(),
+            try_start(&mut queue, later).is_some() && try_start(&mut queue, later).is_none(),
             "there must be only one attempt at a time"
         );
         record_success(&mut queue);
-        assert!(!queue.is_failing());
     }
 
     #[test]
@@ -266,19 +265,19 @@ mod tests {
         assert!(!queue.reset_if_updated(Timestamp::from_seconds(1)));
         assert!(!queue.reset_if_updated(Timestamp::from_seconds(1)));
         queue.push(deliveries(2));
-        queue.start_next(START).unwrap();
+        try_start(&mut queue, START).unwrap();
         record_failure(&mut queue, (START, START), Some(Duration::from_secs(30)), 0);
-        assert!(queue.start_next(START).is_none() && queue.reset_if_updated(Timestamp::from_seconds(2)));
-        assert!(queue.start_next(START).is_some());
+        assert!(try_start(&mut queue, START).is_none() && queue.reset_if_updated(Timestamp::from_seconds(2)));
+        assert!(try_start(&mut queue, START).is_some());
     }
 
     #[test]
     fn retry_after_starts_backoff_at_first_failure() {
         let mut queue = TargetQueue::new();
         queue.push(deliveries(2));
-        queue.start_next(START).unwrap();
+        try_start(&mut queue, START).unwrap();
         record_failure(&mut queue, (START, START), Some(Duration::from_secs(30)), 0);
         assert_eq!(queue.backoff_until(START), Some(START + Duration::from_secs(30)));
-        assert!(!queue.is_idle(START) && queue.start_next(START + Duration::from_secs(30)).is_some());
+        assert!(!queue.is_idle(START) && try_start(&mut queue, START + Duration::from_secs(30)).is_some());
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! `auth` tests the limits of agents, `callers` the limits of services and human users, `clients` the command line and the client
 //! library, `owners` the limits of owners of services and of agents at many addresses, `spellings` attempts to bypass limits,
-//! `abandoned` clients that leave before the response, `floods` clients with many addresses. `fixture` runs the control plane in this
-//! process with real sockets, so that tests can advance its clock.
+//! `abandoned` clients that leave before the response. `fixture` runs the control plane in this process with real sockets, so that
+//! tests can advance its clock.
 
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
@@ -12,6 +12,5 @@ mod auth;
 mod callers;
 mod clients;
 mod fixture;
-mod floods;
 mod owners;
 mod spellings;

@@ -42,8 +42,4 @@ impl RateLimiter for RedisRateLimiter {
     fn backend(&self) -> RateLimitBackend {
         if self.client.is_connected() { RateLimitBackend::Redis } else { RateLimitBackend::MemoryFallback }
     }
-
-    fn common_windows(&self) -> usize {
-        self.fallback.common_windows()
-    }
 }

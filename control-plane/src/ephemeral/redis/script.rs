@@ -80,7 +80,7 @@ impl RateLimitScript {
         for RateLimit { key, .. } in limits {
             let kind = match key.caller {
                 CallerKind::Authenticated | CallerKind::Agent => "proven",
-                CallerKind::Unauthenticated(_) => "claimed",
+                CallerKind::Unauthenticated => "claimed",
             };
             command.arg(format!("{}:{kind}:{}", self.key_prefix, hex::encode(key.digest)));
         }

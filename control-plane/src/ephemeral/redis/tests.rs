@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     ephemeral::{
-        CallerKind, ClientNetwork, MemoryRateLimiter, Quota, RateLimit, RateLimitBackend, RateLimitKey, RateLimiter,
+        CallerKind, MemoryRateLimiter, Quota, RateLimit, RateLimitBackend, RateLimitKey, RateLimiter,
         conformance::{assert_conforms, retry_after},
     },
     metrics::{LabelValues, Metrics},
@@ -26,7 +26,7 @@ async fn connected_limiter(server: &RedisServer, deployment: &str) -> (Arc<Redis
     for _ in 0..100 {
         client.connect_at_startup().await;
         if client.is_connected() {
-            let limiter = RedisRateLimiter::new(client.clone(), MemoryRateLimiter::new(100, Arc::new(SystemClock)));
+            let limiter = RedisRateLimiter::new(client.clone(), MemoryRateLimiter::new(Arc::new(SystemClock)));
             return (client, Arc::new(limiter));
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -35,10 +35,7 @@ async fn connected_limiter(server: &RedisServer, deployment: &str) -> (Arc<Redis
 }
 
 fn limit(name: &str, max_calls: u32) -> [RateLimit; 1] {
-    let key = RateLimitKey::new(
-        CallerKind::Unauthenticated(ClientNetwork::new(0, [192, 0, 2, 1].into())),
-        &[name.as_bytes()],
-    );
+    let key = RateLimitKey::new(CallerKind::Unauthenticated, &[name.as_bytes()]);
     [RateLimit { key, quota: Quota { max_calls, window: WINDOW } }]
 }
 

@@ -16,13 +16,12 @@ pub use request_limiter::{AuthenticatedCaller, RequestLimiter, enforce_rate_limi
 use crate::{
     domain::{agent::Owner, caller::Human, service::ServiceKey},
     ephemeral::{
-        CallerKind, KeyLookups, Quota, QuotaStatus, RateLimit, RateLimitBackend, RateLimitDecision, RateLimitKey,
+        CallerKind, Failures, Quota, QuotaStatus, RateLimit, RateLimitBackend, RateLimitDecision, RateLimitKey,
         RateLimiter,
     },
 };
-use category::WINDOW;
 use countersign_identity::{AgentId, ServiceId};
-use countersign_process::{Clock, server::Network};
+use countersign_process::server::Network;
 use std::{net::IpAddr, sync::Arc};
 use subject::RateLimitSubject;
 
@@ -60,16 +59,15 @@ impl CategoryKey {
     }
 
     fn for_address(category: Category, address: IpAddr) -> Self {
-        Self {
-            category,
-            key: category.key(category.unauthenticated(address), &[&Network::of_client(address).octets()]),
-        }
+        let client = Network::of_client(address).octets();
+        Self { category, key: category.key(CallerKind::Unauthenticated, &[&client]) }
     }
 
     fn for_auth_subject(address: IpAddr, subject: &RateLimitSubject) -> Self {
         let (kind, id) = subject.key();
         let category = Category::Auth;
-        let key = category.key(category.unauthenticated(address), &[&Network::of_client(address).octets(), kind, &id]);
+        let client = Network::of_client(address).octets();
+        let key = category.key(CallerKind::Unauthenticated, &[&client, kind, &id]);
         Self { category, key }
     }
 }
@@ -95,26 +93,24 @@ struct LimitDecision {
 pub struct Limits {
     per_minute: LimitsPerMinute,
     limiter: Arc<dyn RateLimiter>,
-    lookups: Arc<KeyLookups>,
+    failures: Arc<Failures>,
 }
 
 impl Limits {
     /// Creates the limits. `limiter` stores the counters.
-    pub fn new(per_minute: LimitsPerMinute, limiter: Arc<dyn RateLimiter>, clock: Arc<dyn Clock>) -> Self {
-        let failures = (failure_limit as fn(_, _) -> _, per_minute.address);
-        let lookups = Arc::new(KeyLookups::new(limiter.clone(), failures, clock));
-        Self { per_minute, limiter, lookups }
+    pub fn new(per_minute: LimitsPerMinute, limiter: Arc<dyn RateLimiter>) -> Self {
+        let failures = Arc::new(Failures::new(limiter.clone(), per_minute.quota(Category::Failures)));
+        Self { per_minute, limiter, failures }
     }
 
-    /// Counts failed authentications, and limits the lookups of API keys of clients with too many.
-    pub const fn lookups(&self) -> &Arc<KeyLookups> {
-        &self.lookups
+    /// Counts failed authentications.
+    pub const fn failures(&self) -> &Arc<Failures> {
+        &self.failures
     }
 
     /// Counts a failed authentication.
     async fn count_failure(&self, address: IpAddr) -> LimitDecision {
-        let key = CategoryKey::for_address(Category::Failures, address);
-        self.decision(&[key], self.lookups.count_failure(address).await)
+        self.decision([Category::Failures].into_iter(), self.failures.count(address).await)
     }
 
     /// Where the counters are stored.
@@ -125,13 +121,13 @@ impl Limits {
     /// Counts a request for all given keys, or for no key if the limit of one key is exhausted.
     async fn acquire(&self, keys: &[CategoryKey]) -> LimitDecision {
         let limits = self.rate_limits(keys);
-        self.decision(keys, self.limiter.acquire(&limits).await)
+        self.decision(keys.iter().map(|key| key.category), self.limiter.acquire(&limits).await)
     }
 
     /// The decision that [`Self::acquire`] would return now, without counting.
     async fn peek(&self, keys: &[CategoryKey]) -> LimitDecision {
         let limits = self.rate_limits(keys);
-        self.decision(keys, self.limiter.peek(&limits).await)
+        self.decision(keys.iter().map(|key| key.category), self.limiter.peek(&limits).await)
     }
 
     fn rate_limits(&self, keys: &[CategoryKey]) -> Vec<RateLimit> {
@@ -139,21 +135,15 @@ impl Limits {
         keys.iter().map(limit).collect()
     }
 
-    fn decision(&self, keys: &[CategoryKey], decision: RateLimitDecision) -> LimitDecision {
+    fn decision(&self, categories: impl Iterator<Item = Category>, decision: RateLimitDecision) -> LimitDecision {
         let RateLimitDecision { allowed, statuses } = decision;
-        let statuses = keys.iter().zip(statuses).map(|(key, quota_status)| LimitStatus {
-            category: key.category,
-            quota: self.per_minute.quota(key.category),
+        let statuses = categories.zip(statuses).map(|(category, quota_status)| LimitStatus {
+            category,
+            quota: self.per_minute.quota(category),
             quota_status,
         });
         LimitDecision { allowed, statuses: statuses.collect() }
     }
-}
-
-/// The limit of failed authentications of a client address.
-fn failure_limit(address: IpAddr, per_minute: u32) -> RateLimit {
-    let CategoryKey { category: _, key } = CategoryKey::for_address(Category::Failures, address);
-    RateLimit { key, quota: Quota { max_calls: per_minute, window: WINDOW } }
 }
 
 impl LimitDecision {
@@ -174,7 +164,5 @@ mod tests {
         assert_eq!(key("2001:db8:1:2:3::4"), key("2001:db8:1:2:ffff::"));
         assert_ne!(key("2001:db8:1:2::"), key("2001:db8:1:3::"));
         assert_ne!(key("192.0.2.1"), key("192.0.2.2"));
-        let key_in = |category| CategoryKey::for_address(category, "192.0.2.1".parse().unwrap()).key;
-        assert_ne!(key_in(Category::AuthAddress), key_in(Category::Failures));
     }
 }

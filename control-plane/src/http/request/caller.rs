@@ -207,20 +207,12 @@ impl Credentials {
         let Some(credential) = &self.bearer else {
             return Err(self.limiter.count_failure(state, Reason::ServiceKeyMissing.into()).await);
         };
-        let lookup = self.limiter.begin_lookup(state, credential.expose_secret()).await?;
-        match authenticate_service(&state.context, credential.expose_secret()).await {
+        match authenticate_service(&state.context, self.limiter.address(), credential.expose_secret()).await {
             Ok((key, current)) => {
-                lookup.end(Some(true));
                 self.limiter.count_caller(state, AuthenticatedCaller::Service(&key)).await?;
                 Ok((key, current))
             }
-            Err(error) => {
-                let error = ApiError::from(error);
-                let is_valid = error.is_unauthenticated().then_some(false);
-                let error = self.limiter.count_failure(state, error).await;
-                lookup.end(is_valid);
-                Err(error)
-            }
+            Err(error) => Err(self.limiter.count_failure(state, error.into()).await),
         }
     }
 }

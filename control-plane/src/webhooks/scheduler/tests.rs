@@ -3,7 +3,7 @@ use crate::domain::{agent::Owner, webhook::url::TargetUrl};
 use countersign_identity::{EventId, Timestamp};
 
 const NOW: Duration = Duration::from_secs(100);
-const LIMITS: ConcurrencyLimits = ConcurrencyLimits { total: 12, per_target: 4 };
+const LIMITS: ConcurrencyLimits = ConcurrencyLimits { total: 12, per_owner: 4, per_target: 4 };
 
 fn person(name: &str) -> TargetOwner {
     TargetOwner::Person(Owner { issuer: "issuer".to_owned(), subject: name.to_owned() })
@@ -24,18 +24,11 @@ fn targets(numbers: std::ops::Range<u128>, owner: &TargetOwner) -> Vec<DueTarget
     numbers.map(|number| due(number, owner.clone())).collect()
 }
 
-fn failing(mut due: Vec<DueTarget>) -> Vec<DueTarget> {
-    for due in &mut due {
-        due.failing_since = Some(Timestamp::from_seconds(1));
-    }
-    due
-}
-
 /// Leases deliveries as planned, starts attempts as the dispatcher does, and returns the numbers of the targets with a new
 /// attempt. All targets have as many due deliveries as are leased.
 struct Dispatch {
     scheduler: Scheduler,
-    in_flight: Vec<LeasedDelivery>,
+    in_flight: Vec<(LeasedDelivery, Place<TargetOwner>)>,
 }
 
 impl Dispatch {
@@ -66,12 +59,12 @@ impl Dispatch {
             self.scheduler.push((target, owner_of(target)), vec![delivery; usize::try_from(count).unwrap()]);
         }
         let mut started = Vec::new();
-        self.scheduler.start_attempts(NOW, LIMITS.total - self.in_flight.len(), |delivery| {
-            started.push(delivery);
+        self.scheduler.start_attempts(NOW, |delivery, place| {
+            started.push(delivery.target.bits());
+            self.in_flight.push((delivery, place));
             Ok(())
         });
-        self.in_flight.extend(started.iter().cloned());
-        started.iter().map(|delivery| delivery.target.bits()).collect()
+        started
     }
 
     /// Ends all attempts with success.
@@ -83,7 +76,7 @@ impl Dispatch {
 
     /// Ends the oldest attempt with success.
     fn complete_oldest(&mut self) {
-        let delivery = self.in_flight.remove(0);
+        let (delivery, _place) = self.in_flight.remove(0);
         let attempt = AttemptSummary { started_at: NOW, ended_at: NOW, failure: None, retry_after: None, jitter: 0 };
         self.scheduler.record(&delivery, &attempt);
     }
@@ -112,66 +105,27 @@ fn targets_of_other_pages_keep_their_concurrency() {
 }
 
 #[test]
-fn owner_with_many_targets_leaves_the_share_of_another_owner_free() {
+fn owner_with_many_targets_has_a_part_of_the_attempts() {
     let mut dispatch = Dispatch::new();
     let many = targets(1..50, &person("many"));
-    assert_eq!(dispatch.iterate(many.clone(), Vec::new()).len(), 6, "half of the slots, although nobody else waits");
-    assert_eq!(dispatch.iterate(many.clone(), Vec::new()), [0_u128; 0]);
-    let both = || [many.clone(), targets(100..101, &person("one"))].concat();
-    assert_eq!(dispatch.iterate(both(), Vec::new()), [100], "no attempt had to end");
-    // Each of two owners has a third of the slots: the first owner gets no slot until it uses fewer than four.
-    for _ in 0..2 {
-        dispatch.complete_oldest();
-        assert_eq!(dispatch.iterate(both(), Vec::new()), [0_u128; 0]);
-    }
+    let tests = targets(50..60, &person("many"));
+    assert_eq!(dispatch.iterate(many.clone(), tests.clone()).len(), LIMITS.per_owner, "although nobody else waits");
+    assert_eq!(dispatch.iterate(many.clone(), tests.clone()), [0_u128; 0]);
+    let of_deployment = targets(100..101, &TargetOwner::Deployment);
+    let test_of_other = targets(200..201, &person("other"));
+    let started = dispatch.iterate([many.clone(), of_deployment].concat(), [tests, test_of_other].concat());
+    assert_eq!(started, [200, 100], "no attempt had to end");
     dispatch.complete_oldest();
-    let started = dispatch.iterate(both(), Vec::new());
-    assert!(started.len() == 1 && started[0] < 50, "{started:?}");
+    assert_eq!(dispatch.iterate(many, Vec::new()).len(), 1);
 }
 
 #[test]
-fn targets_of_the_deployment_have_the_share_of_one_owner() {
-    let mut dispatch = Dispatch::new();
-    let due = [targets(1..50, &TargetOwner::Deployment), targets(100..150, &person("person"))].concat();
-    let started = dispatch.iterate(due, Vec::new());
-    let of_person = started.iter().filter(|target| **target >= 100).count();
-    assert_eq!((started.len(), of_person), (8, 4));
-}
-
-#[test]
-fn services_of_one_person_share_while_a_service_of_another_person_has_its_own_share() {
-    let mut dispatch = Dispatch::new();
-    let due = [targets(1..4, &person("a")), targets(10..12, &person("b")), targets(20..21, &person("c"))].concat();
-    let mut started = dispatch.iterate(due, Vec::new());
-    started.sort_unstable();
-    assert_eq!(started, [1, 2, 3, 10, 11, 20]);
-}
-
-#[test]
-fn failing_targets_get_half_of_the_share_of_their_owner() {
-    let mut dispatch = Dispatch::new();
-    let due = || [failing(targets(1..50, &person("many"))), targets(100..150, &person("many"))].concat();
-    let started = dispatch.iterate(due(), Vec::new());
-    let healthy = started.iter().filter(|target| **target >= 100).count();
-    assert_eq!((started.len(), healthy), (6, 3));
-}
-
-#[test]
-fn failing_targets_of_one_owner_leave_slots_for_failing_targets_of_another() {
-    let mut dispatch = Dispatch::new();
-    let many = failing(targets(1..50, &person("many")));
-    assert_eq!(dispatch.iterate(many.clone(), Vec::new()).len(), 3);
-    let both = [many, failing(targets(100..101, &person("one")))].concat();
-    assert_eq!(dispatch.iterate(both, Vec::new()), [100]);
-}
-
-#[test]
-fn every_owner_gets_a_slot_in_turn_if_there_are_more_owners_than_slots() {
+fn every_owner_gets_a_place_in_turn_if_there_are_more_owners_than_places() {
     let mut dispatch = Dispatch::new();
     let due =
         || (0..30).flat_map(|number| targets(number * 10..number * 10 + 5, &person(&number.to_string()))).collect();
     let mut owners: Vec<_> = dispatch.iterate(due(), Vec::new()).into_iter().map(|target| target / 10).collect();
-    for _ in 0..18 {
+    for _ in 0..60 {
         dispatch.complete_oldest();
         owners.extend(dispatch.iterate(due(), Vec::new()).into_iter().map(|target| target / 10));
     }
@@ -181,11 +135,14 @@ fn every_owner_gets_a_slot_in_turn_if_there_are_more_owners_than_slots() {
 }
 
 #[test]
-fn test_events_of_one_owner_leave_slots_for_those_of_another() {
-    let mut dispatch =
-        Dispatch { scheduler: Scheduler::new(ConcurrencyLimits { total: 32, per_target: 4 }), in_flight: Vec::new() };
-    let many = targets(1..50, &person("many"));
-    assert_eq!(dispatch.iterate(Vec::new(), many.clone()).len(), 2, "half of the slots for test events");
-    let both = [many, targets(100..101, &person("one"))].concat();
-    assert_eq!(dispatch.iterate(Vec::new(), both), [100]);
+fn targets_of_an_owner_get_attempts_in_turn() {
+    let mut dispatch = Dispatch::new();
+    let mut started = dispatch.iterate(targets(1..13, &person("one")), Vec::new());
+    for _ in 0..16 {
+        dispatch.complete_oldest();
+        started.extend(dispatch.iterate(targets(1..13, &person("one")), Vec::new()));
+    }
+    started.sort_unstable();
+    started.dedup();
+    assert_eq!(started.len(), 12, "{started:?}");
 }

@@ -1,14 +1,16 @@
-//! Tests that requests are counted although their clients leave during the lookup of a credential: otherwise, a client that always
-//! leaves could cause any number of lookups.
+//! Clients that leave during the lookup of a credential: their requests are counted, and lookups of API keys keep their places.
+//! Otherwise, a client that always leaves could cause any number of lookups.
 
 use countersign_tests::{Agent, ControlPlane, HttpClient, HttpResponse, Postgres, eventually};
-use reqwest::RequestBuilder;
 use secrecy::ExposeSecret;
 use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row};
 
 /// Number of requests whose client leaves.
 const ABANDONED: usize = 5;
+
+/// API keys of a client that are looked up at a time.
+const LOOKUPS_PER_CLIENT: i64 = 2;
 
 /// Number of requests under `/auth` before: a registration, a challenge and a login.
 const EARLIER: usize = 3;
@@ -19,28 +21,41 @@ fn with_other_secret(credential: &str) -> String {
     format!("{rest}{}", if last == "0" { "1" } else { "0" })
 }
 
-/// Sends requests whose lookup in a table waits, and leaves during the lookup. Each is counted in the metric with the labels.
-async fn send_and_leave(control: &ControlPlane, (table, labels): (&str, &str), request: impl Fn() -> RequestBuilder) {
-    let mut database = PgConnection::connect(&control.database_url()).await.unwrap();
-    let lock = format!("BEGIN; LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE");
-    database.execute(AssertSqlSafe(lock)).await.unwrap();
-    let condition = format!("FROM pg_locks WHERE NOT granted AND relation = '{table}'::regclass");
-    let (count, cancel) =
-        (format!("SELECT COUNT(*) {condition}"), format!("SELECT COUNT(pg_cancel_backend(pid)) {condition}"));
-    let mut number =
-        async |sql: &String| -> i64 { database.fetch_one(AssertSqlSafe(sql.clone())).await.unwrap().get(0) };
-    let admin = HttpClient::plain(control.env["ADMIN_URL"].clone());
-    let left = format!("countersign_http_requests_total{{{labels},status=\"499\"}}");
-    let left = async || admin.metric(&left).await.unwrap_or_default();
-    for _ in 0..ABANDONED {
-        let (left_before, response) = (left().await, tokio::spawn(request().send()));
-        eventually("the lookup waits", async || (number(&count).await > 0).then_some(()), || control.log()).await;
-        response.abort();
-        eventually("the client has left", async || (left().await > left_before).then_some(()), || control.log()).await;
-        // The lookup of a client that has left can wait for a few seconds more.
-        eventually("the lookup ends", async || (number(&cancel).await == 0).then_some(()), || control.log()).await;
+/// Locks a table in PostgreSQL, so that lookups in it wait.
+struct LockedTable {
+    database: PgConnection,
+    name: &'static str,
+}
+
+impl LockedTable {
+    async fn lock(control: &ControlPlane, name: &'static str) -> Self {
+        let mut database = PgConnection::connect(&control.database_url()).await.unwrap();
+        let lock = format!("BEGIN; LOCK TABLE {name} IN ACCESS EXCLUSIVE MODE");
+        database.execute(AssertSqlSafe(lock)).await.unwrap();
+        Self { database, name }
     }
-    database.execute("ROLLBACK").await.unwrap();
+
+    async fn number(&mut self, what: &str) -> i64 {
+        let name = self.name;
+        let sql = format!("SELECT COUNT({what}) FROM pg_locks WHERE NOT granted AND relation = '{name}'::regclass");
+        self.database.fetch_one(AssertSqlSafe(sql)).await.unwrap().get(0)
+    }
+
+    /// The lookups that wait.
+    async fn waiting(&mut self) -> i64 {
+        self.number("*").await
+    }
+
+    async fn cancel(&mut self) -> i64 {
+        self.number("pg_cancel_backend(pid)").await
+    }
+}
+
+/// The number of requests of a route whose client has left.
+async fn left(control: &ControlPlane, labels: &str) -> f64 {
+    let admin = HttpClient::plain(control.env["ADMIN_URL"].clone());
+    let metric = format!("countersign_http_requests_total{{{labels},status=\"499\"}}");
+    admin.metric(&metric).await.unwrap_or_default()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -51,14 +66,37 @@ async fn requests_of_clients_that_leave_during_a_lookup_are_counted() {
     let agent = Agent::register(&control, "agent").await;
     let token = agent.login().await.refresh_token.expose_secret().to_owned();
     let refresh = || control.api.request("POST", "/auth/refresh").json(&json!({ "refreshToken": token }));
-    let key = with_other_secret(control.key());
-    let list_roles = || control.api.request("GET", &control.path("/roles")).bearer_auth(&key);
-
-    send_and_leave(&control, ("sessions", r#"method="POST",route="/auth/refresh""#), refresh).await;
-    assert_eq!(HttpResponse::send(refresh()).await.status, 429);
-    for _ in 0..EARLIER {
-        control.api.get_as("svc_sk_unknown", &control.path("/roles")).await.expect(401);
+    let labels = r#"method="POST",route="/auth/refresh""#;
+    let mut table = LockedTable::lock(&control, "sessions").await;
+    for _ in 0..ABANDONED {
+        let (left_before, response) = (left(&control, labels).await, tokio::spawn(refresh().send()));
+        eventually("the lookup waits", async || (table.waiting().await > 0).then_some(()), || control.log()).await;
+        response.abort();
+        let has_left = async || (left(&control, labels).await > left_before).then_some(());
+        eventually("the client has left", has_left, || control.log()).await;
+        // The lookup of a client that has left can wait for a few seconds more.
+        eventually("the lookup ends", async || (table.cancel().await == 0).then_some(()), || control.log()).await;
     }
-    send_and_leave(&control, ("service_keys", r#"method="GET",route="/services/{service}/roles""#), list_roles).await;
-    assert_eq!(HttpResponse::send(list_roles()).await.status, 429);
+    drop(table);
+    assert_eq!(HttpResponse::send(refresh()).await.status, 429);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lookups_of_api_keys_keep_their_places_when_their_clients_leave() {
+    let postgres = Postgres::start().await;
+    let control = ControlPlane::start_replica(&postgres.create_database().await, &[]).await;
+    let key = with_other_secret(control.key());
+    let labels = r#"method="GET",route="/services/{service}/roles""#;
+    let mut table = LockedTable::lock(&control, "service_keys").await;
+    let requests: Vec<_> = (0..ABANDONED)
+        .map(|_| tokio::spawn(control.api.request("GET", &control.path("/roles")).bearer_auth(&key).send()))
+        .collect();
+    eventually("lookups wait", async || (table.waiting().await > 0).then_some(()), || control.log()).await;
+    requests.iter().for_each(tokio::task::JoinHandle::abort);
+    let count = |left: f64| left >= 1.0;
+    eventually("clients have left", async || count(left(&control, labels).await).then_some(()), || control.log()).await;
+    let again = tokio::spawn(control.api.request("GET", &control.path("/roles")).bearer_auth(&key).send());
+    assert!((1..=LOOKUPS_PER_CLIENT).contains(&table.waiting().await), "lookups of one client");
+    drop(table);
+    assert_eq!(again.await.unwrap().unwrap().status(), 401);
 }

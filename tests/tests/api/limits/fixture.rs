@@ -40,11 +40,6 @@ impl Fixture {
     }
 
     pub async fn with_settings(settings: &[(&str, &str)]) -> Self {
-        Self::with_windows(settings, Dependencies::default().max_rate_limit_windows).await
-    }
-
-    /// With room for this number of windows of unauthenticated callers.
-    pub async fn with_windows(settings: &[(&str, &str)], max_rate_limit_windows: usize) -> Self {
         let (clock, folder) = (ManualClock::new(), tempfile::tempdir().unwrap());
         let data_dir = folder.path().display().to_string();
         let ports_and_folder = [
@@ -58,7 +53,7 @@ impl Fixture {
         let flags = default_limits().chain(flags).collect();
         let config = Config::read(None, Vec::new(), flags, true).unwrap();
         config.check().unwrap();
-        let dependencies = Dependencies { clock: clock.clone(), max_rate_limit_windows, ..Dependencies::default() };
+        let dependencies = Dependencies { clock: clock.clone(), ..Dependencies::default() };
         let app = App::start(config, dependencies, Shutdown::default()).await.unwrap();
         let (port, admin) = (app.addresses().api.port(), app.addresses().admin);
         tokio::spawn(app.run());

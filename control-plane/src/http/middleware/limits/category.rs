@@ -1,7 +1,7 @@
 //! The categories of requests, and their limits.
 
-use crate::ephemeral::{CallerKind, ClientNetwork, Quota, RateLimitKey};
-use std::{net::IpAddr, time::Duration};
+use crate::ephemeral::{CallerKind, Quota, RateLimitKey};
+use std::time::Duration;
 
 /// Length of the sliding window. The specification states its limits per minute.
 pub(super) const WINDOW: Duration = Duration::from_mins(1);
@@ -118,11 +118,6 @@ impl Category {
             | Self::FeedbackOwner
             | Self::ManagementOwner => None,
         }
-    }
-
-    /// An unauthenticated caller at an address, whose network may get a common window for the category.
-    pub(super) fn unauthenticated(self, address: IpAddr) -> CallerKind {
-        CallerKind::Unauthenticated(ClientNetwork::new(self as u8, address))
     }
 
     pub(super) fn key(self, caller: CallerKind, parts: &[&[u8]]) -> RateLimitKey {

@@ -1,11 +1,8 @@
 //! Applies the limits to one request: under `/auth` before the handler runs, on other routes after authentication.
 
-use super::{
-    Category, CategoryKey, LimitDecision, LimitStatus, Limits, RateLimitSubject, category, headers::add_headers,
-};
+use super::{Category, CategoryKey, LimitDecision, LimitStatus, RateLimitSubject, category, headers::add_headers};
 use crate::{
     domain::{caller::Human, service::ServiceKey},
-    ephemeral::{KeyLookup, QuotaStatus, TooManyLookups},
     http::{error::ApiError, request::client_address::ClientAddress, state::AppState},
 };
 use axum::{
@@ -17,12 +14,7 @@ use countersign_identity::AgentId;
 use std::{
     net::IpAddr,
     sync::{Arc, OnceLock},
-    time::Duration,
 };
-use tokio::runtime::Handle;
-
-/// After this time, a client with too many lookups may try again.
-const LOOKUP_RETRY: Duration = Duration::from_secs(1);
 
 /// Counts one request at most once, and stores the status of its limits for the response headers. The limiter is an extension
 /// of the request.
@@ -91,6 +83,11 @@ impl RequestLimiter {
         parts.extensions.get().cloned().ok_or_else(ApiError::internal)
     }
 
+    /// The address of the client.
+    pub const fn address(&self) -> IpAddr {
+        self.address
+    }
+
     /// Counts a request of an authenticated caller. Other clients at the same address do not affect the limit of an
     /// authenticated caller.
     pub async fn count_caller(&self, state: &AppState, caller: AuthenticatedCaller<'_>) -> Result<(), ApiError> {
@@ -137,17 +134,6 @@ impl RequestLimiter {
         self.apply(state, decision).err().unwrap_or(error)
     }
 
-    /// Waits until an API key may be looked up. Of a client with too many failures, few API keys are looked up at a time.
-    pub async fn begin_lookup(&self, state: &AppState, key: &str) -> Result<KeyLookup, ApiError> {
-        state.limits.lookups().begin(self.address, key).await.map_err(|TooManyLookups| {
-            let quota_status = QuotaStatus { remaining: 0, reset_after: LOOKUP_RETRY };
-            let quota = state.limits.per_minute.quota(Category::Failures);
-            let status = LimitStatus { category: Category::Failures, quota, quota_status };
-            let refusal = self.apply(state, LimitDecision { allowed: false, statuses: vec![status] });
-            refusal.err().unwrap_or_else(ApiError::internal)
-        })
-    }
-
     /// Counts the request unless it was counted before. Requests under `/auth` are counted before authentication.
     async fn count(&self, state: &AppState, keys: impl FnOnce(Category) -> Vec<CategoryKey>) -> Result<(), ApiError> {
         match self.category {
@@ -166,21 +152,20 @@ impl RequestLimiter {
     async fn count_auth_request(&self, state: &AppState, route: &str, request: Request) -> Result<Request, ApiError> {
         let (subject, request) = RateLimitSubject::from_request(state, route, request).await?;
         let address_key = CategoryKey::for_address(Category::AuthAddress, self.address);
-        let mut lookup = None;
         if subject.needs_lookup() {
-            // Check the limit by address first, so that a client over the limit by address causes no database reads.
+            // The limit by address comes first, so that a client over it causes no reads of the database.
             let decision = state.limits.peek(&[address_key]).await;
             if !decision.allowed {
                 return self.apply(state, decision).map(|()| request);
             }
-            lookup = Some(UncountedLookup { limits: state.limits.clone(), key: Some(address_key) });
         }
-        let subject = subject.resolve(&state.context).await;
-        let subject_key = CategoryKey::for_auth_subject(self.address, &subject);
-        let decision = state.limits.acquire(&[subject_key, address_key]).await;
-        if let Some(lookup) = lookup {
-            lookup.end();
-        }
+        let (limits, context, address) = (state.limits.clone(), state.context.clone(), self.address);
+        // A task of its own: a client that leaves during the lookup is counted, too.
+        let counted = tokio::spawn(async move {
+            let subject = subject.resolve(&context).await;
+            limits.acquire(&[CategoryKey::for_auth_subject(address, &subject), address_key]).await
+        });
+        let decision = counted.await.map_err(|_| ApiError::internal())?;
         self.apply(state, decision).map(|()| request)
     }
 
@@ -196,29 +181,6 @@ impl RequestLimiter {
         // `set` fails if the request was already counted; no caller of `apply` counts a request twice.
         let _ignored = self.statuses.set(decision.statuses);
         result
-    }
-}
-
-/// A lookup for a request that is not counted yet. If the client leaves, the request is counted when this is dropped: otherwise, a
-/// client could cause any number of lookups.
-struct UncountedLookup {
-    limits: Arc<Limits>,
-    key: Option<CategoryKey>,
-}
-
-impl UncountedLookup {
-    /// The request was counted.
-    fn end(mut self) {
-        self.key = None;
-    }
-}
-
-impl Drop for UncountedLookup {
-    fn drop(&mut self) {
-        if let (Some(key), Ok(runtime)) = (self.key, Handle::try_current()) {
-            let limits = self.limits.clone();
-            runtime.spawn(async move { limits.acquire(&[key]).await });
-        }
     }
 }
 

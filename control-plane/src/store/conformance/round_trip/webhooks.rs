@@ -192,7 +192,7 @@ impl StoreFixture {
                     break;
                 }
             }
-            due.sort_by(|due, other| due.owner.cmp(&other.owner));
+            due.sort_by_key(|due| due.owner != TargetOwner::Deployment);
             let expected = [
                 (WebhookId::from_bits(2), TargetOwner::Deployment),
                 (target().id, TargetOwner::Person(service().owner)),

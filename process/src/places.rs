@@ -1,0 +1,167 @@
+//! Places that callers share: a number of them in all, and a part of them for each key.
+//!
+//! This is how strangers share what is scarce, such as connections to the database: the key is the owner or the client on whose behalf
+//! a place is taken. Who finds none free waits in order, behind itself first, so a caller that asks often delays the others little.
+
+use std::{
+    collections::HashMap,
+    future::pending,
+    hash::Hash,
+    panic::resume_unwind,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Places, with a cap for each key.
+pub struct Places<K> {
+    all: Arc<Semaphore>,
+    per_key: usize,
+    /// The free places of the keys that have or await one.
+    by_key: Arc<Mutex<HashMap<K, Arc<Semaphore>>>>,
+}
+
+impl<K> Clone for Places<K> {
+    fn clone(&self) -> Self {
+        Self { all: Arc::clone(&self.all), per_key: self.per_key, by_key: Arc::clone(&self.by_key) }
+    }
+}
+
+/// A place that is taken until this is dropped.
+pub struct Place<K: Eq + Hash> {
+    _of_key: KeyPlace<K>,
+    _in_all: Option<OwnedSemaphorePermit>,
+}
+
+/// One of the places of a key, or the wait for it. The last one to leave removes the key.
+struct KeyPlace<K: Eq + Hash> {
+    places: Places<K>,
+    key: K,
+    permit: Option<OwnedSemaphorePermit>,
+    /// `None` only while this is dropped.
+    free: Option<Arc<Semaphore>>,
+}
+
+/// Why there is no free place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoPlace {
+    /// The key has as many as it may have.
+    OfKey,
+    /// All places are taken.
+    AtAll,
+}
+
+impl<K: Clone + Eq + Hash> Places<K> {
+    /// `total` places, of which each key may have `per_key`.
+    pub fn new(total: usize, per_key: usize) -> Self {
+        Self { all: Arc::new(Semaphore::new(total)), per_key, by_key: Arc::default() }
+    }
+
+    /// Waits for a place: first behind the others of this key, then behind those of all keys.
+    pub async fn enter(&self, key: K) -> Place<K> {
+        let mut of_key = self.of_key(key);
+        // The semaphores are never closed, so there are permits.
+        if let Some(free) = of_key.free.clone() {
+            of_key.permit = free.acquire_owned().await.ok();
+        }
+        let in_all = Arc::clone(&self.all).acquire_owned().await.ok();
+        Place { _of_key: of_key, _in_all: in_all }
+    }
+
+    /// Takes a free place.
+    pub fn try_enter(&self, key: K) -> Result<Place<K>, NoPlace> {
+        let mut of_key = self.of_key(key);
+        let free = of_key.free.clone();
+        of_key.permit = Some(free.and_then(|free| free.try_acquire_owned().ok()).ok_or(NoPlace::OfKey)?);
+        let in_all = Arc::clone(&self.all).try_acquire_owned().map_err(|_| NoPlace::AtAll)?;
+        Ok(Place { _of_key: of_key, _in_all: Some(in_all) })
+    }
+
+    /// Waits for a place and does some work in it. The place belongs to the work: a caller that leaves does not end it, because the
+    /// database would go on with it. A panic of the work is one of the caller.
+    pub fn run<T: Send + 'static>(
+        &self,
+        key: K,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> impl Future<Output = T> + Send
+    where
+        K: Send + 'static,
+    {
+        let (places, work) = (self.clone(), Box::pin(work));
+        async move {
+            let place = places.enter(key).await;
+            let work = tokio::spawn(async move {
+                let result = work.await;
+                drop(place);
+                result
+            });
+            match work.await {
+                Ok(result) => result,
+                Err(error) => match error.try_into_panic() {
+                    Ok(panic) => resume_unwind(panic),
+                    // The process ends.
+                    Err(_) => pending().await,
+                },
+            }
+        }
+    }
+
+    fn of_key(&self, key: K) -> KeyPlace<K> {
+        let mut by_key = self.lock();
+        let free = by_key.entry(key.clone()).or_insert_with(|| Arc::new(Semaphore::new(self.per_key)));
+        let free = Some(Arc::clone(free));
+        KeyPlace { places: self.clone(), key, permit: None, free }
+    }
+}
+
+impl<K> Places<K> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<K, Arc<Semaphore>>> {
+        self.by_key.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<K: Eq + Hash> Drop for KeyPlace<K> {
+    fn drop(&mut self) {
+        let mut by_key = self.places.lock();
+        drop((self.permit.take(), self.free.take()));
+        // References are added and removed under the lock, so the map has the last one if nobody else has or awaits a place.
+        if by_key.get(&self.key).is_some_and(|free| Arc::strong_count(free) == 1) {
+            by_key.remove(&self.key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::FutureExt as _;
+    use tokio::sync::oneshot;
+
+    #[tokio::test]
+    async fn key_waits_behind_itself_and_leaves_nothing_behind() {
+        let places = Places::new(3, 2);
+        let greedy = [places.enter(1).await, places.enter(1).await];
+        let mut waiting = Box::pin(places.enter(1));
+        assert!(waiting.as_mut().now_or_never().is_none());
+        let other = places.enter(2).now_or_never().unwrap();
+        let mut behind_all = Box::pin(places.enter(3));
+        assert!(behind_all.as_mut().now_or_never().is_none());
+        assert_eq!(places.try_enter(1).err(), Some(NoPlace::OfKey));
+        assert_eq!(places.try_enter(4).err(), Some(NoPlace::AtAll));
+        drop(greedy);
+        drop((waiting.now_or_never().unwrap(), behind_all.now_or_never().unwrap(), other));
+        assert!(places.lock().is_empty());
+        assert_eq!(places.all.available_permits(), 3);
+    }
+
+    #[tokio::test]
+    async fn work_keeps_its_place_when_its_caller_leaves() {
+        let (places, (end, ended)) = (Places::new(1, 1), oneshot::channel::<()>());
+        let mut work = Box::pin(places.run(1, ended));
+        assert!(work.as_mut().now_or_never().is_none());
+        drop(work);
+        assert!(places.enter(2).now_or_never().is_none());
+        end.send(()).unwrap();
+        assert_eq!(places.run(1, async { 7 }).await, 7);
+        assert!(places.lock().is_empty());
+    }
+}
