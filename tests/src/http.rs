@@ -105,7 +105,7 @@ impl HttpClient {
 
     /// Value of a counter or gauge of an admin port, by the prefix of its line in `/metrics`.
     pub async fn metric(&self, line: &str) -> Option<f64> {
-        let text = self.get("/metrics").await.body;
+        let text = HttpResponse::try_send(self.request("GET", "/metrics")).await?.body;
         let matching_value = |candidate: &str| candidate.strip_prefix(line)?.split(' ').next_back()?.parse().ok();
         text.as_str()?.lines().find_map(matching_value)
     }

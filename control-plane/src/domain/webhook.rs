@@ -107,7 +107,7 @@ pub struct DueTarget {
     pub updated_at: Timestamp,
     /// Start of the current period in which every attempt failed; `None` if the last attempt succeeded.
     pub failing_since: Option<Timestamp>,
-    /// Whose share of the delivery slots the deliveries use.
+    /// On whose behalf the deliveries are sent.
     pub owner: TargetOwner,
 }
 

@@ -1,7 +1,7 @@
 //! Decides which deliveries to lease, and which to send next.
 //!
 //! Attempts have places, of which an owner has at most a part, whatever the number of its targets. When a place is free, the owner with
-//! the fewest attempts comes first, and of its targets the one whose last attempt began first.
+//! the fewest attempts comes first, then the one whose last attempt began first, and of its targets the one whose last attempt did.
 
 use super::{
     delivery_queue::{DueWork, LeaseRequest},
@@ -29,17 +29,18 @@ pub struct ConcurrencyLimits {
     pub per_target: usize,
 }
 
-/// An owner may have this part of all attempts.
-const OWNER_PART: usize = 4;
+/// An owner may have this part of all attempts, and a target this part of those of its owner. So a slow receiver does not delay the
+/// other targets of its owner.
+const PART: usize = 4;
 
 /// Attempts to one target. More would only queue at the receiver.
-const TARGET_CONCURRENCY: usize = 16;
+const MAX_PER_TARGET: usize = 16;
 
 impl ConcurrencyLimits {
     /// The limits for so many attempts in total.
     pub fn of_total(total: usize) -> Self {
-        let per_owner = (total / OWNER_PART).max(1);
-        Self { total, per_owner, per_target: per_owner.min(TARGET_CONCURRENCY) }
+        let per_owner = (total / PART).max(1);
+        Self { total, per_owner, per_target: (per_owner / PART).clamp(1, MAX_PER_TARGET) }
     }
 }
 
@@ -70,6 +71,15 @@ impl OwnedQueue {
     const fn new(owner: TargetOwner) -> Self {
         Self { owner, queue: TargetQueue::new(), last_started: 0 }
     }
+}
+
+/// What the targets of an owner use.
+#[derive(Default)]
+struct OwnerUse {
+    leased: usize,
+    in_flight: usize,
+    /// Number of the last attempt that was started; zero if none was.
+    last_started: u64,
 }
 
 /// The work for the next transaction.
@@ -122,7 +132,7 @@ impl Scheduler {
     }
 
     /// Plans leases, so that no owner has many more deliveries leased than attempts.
-    fn plan_requests(&mut self, due: Vec<DueTarget>, tests: Vec<DueTarget>, now: Duration) -> Vec<LeaseRequest> {
+    fn plan_requests(&mut self, mut due: Vec<DueTarget>, tests: Vec<DueTarget>, now: Duration) -> Vec<LeaseRequest> {
         for DueTarget { id, url: _, updated_at, failing_since, owner } in &due {
             let owned = self.queues.entry(*id).or_insert_with(|| OwnedQueue::new(owner.clone()));
             owned.owner.clone_from(owner);
@@ -131,25 +141,26 @@ impl Scheduler {
             }
             owned.queue.reset_if_updated(*updated_at);
         }
-        let mut leased_by = self.sum_by_owner(TargetQueue::leased);
+        let mut owners = self.owners();
         for owner in self.tested_targets.values() {
-            *leased_by.entry(owner.clone()).or_default() += 1;
+            owners.entry(owner.clone()).or_default().leased += 1;
         }
         let max_leased = self.limits.per_owner * LEASES_PER_SLOT;
         let mut requests = Vec::new();
         for test in tests.into_iter().filter(|test| !self.tested_targets.contains_key(&test.id)) {
-            let leased = leased_by.entry(test.owner.clone()).or_default();
+            let OwnerUse { leased, .. } = owners.entry(test.owner.clone()).or_default();
             if *leased < max_leased && requests.len() < self.limits.total {
                 *leased += 1;
                 requests.push(LeaseRequest::for_test(test));
             }
         }
-        let leased = |due: &DueTarget| self.queues.get(&due.id).map_or(0, |owned| owned.queue.leased());
-        let mut due: Vec<_> = due.into_iter().map(|due| (leased(&due), due)).collect();
-        due.sort_by_key(|(leased, due)| (*leased, leased_by.get(&due.owner).copied()));
-        for (_, due) in due {
+        due.sort_by_key(|due| {
+            let of_target = self.queues.get(&due.id).map(|owned| (owned.queue.leased(), owned.last_started));
+            (of_target, owners.get(&due.owner).map(|owner| owner.leased))
+        });
+        for due in due {
             let Some(OwnedQueue { queue, .. }) = self.queues.get_mut(&due.id) else { continue };
-            let leased = leased_by.entry(due.owner.clone()).or_default();
+            let OwnerUse { leased, .. } = owners.entry(due.owner.clone()).or_default();
             let count = queue.lease_demand(now).min(max_leased.saturating_sub(*leased));
             if count > 0 && requests.len() < self.limits.total {
                 *leased += count;
@@ -159,13 +170,16 @@ impl Scheduler {
         requests
     }
 
-    /// Adds up a number of each queue by owner.
-    fn sum_by_owner(&self, number: impl Fn(&TargetQueue) -> usize) -> HashMap<TargetOwner, usize> {
-        let mut sums = HashMap::new();
-        for OwnedQueue { owner, queue, .. } in self.queues.values() {
-            *sums.entry(owner.clone()).or_default() += number(queue);
+    /// What each owner uses.
+    fn owners(&self) -> HashMap<TargetOwner, OwnerUse> {
+        let mut owners: HashMap<_, OwnerUse> = HashMap::new();
+        for OwnedQueue { owner, queue, last_started } in self.queues.values() {
+            let owner = owners.entry(owner.clone()).or_default();
+            owner.leased += queue.leased();
+            owner.in_flight += queue.in_flight();
+            owner.last_started = owner.last_started.max(*last_started);
         }
-        sums
+        owners
     }
 
     /// Adds deliveries that were leased for a target.
@@ -197,9 +211,12 @@ impl Scheduler {
                 }
             }
         }
-        let in_flight = self.sum_by_owner(TargetQueue::in_flight);
+        let owners = self.owners();
         let mut waiting: Vec<_> = self.queues.iter_mut().filter(|(_, owned)| owned.queue.has_unsent()).collect();
-        waiting.sort_by_key(|(target, owned)| (in_flight.get(&owned.owner).copied(), owned.last_started, **target));
+        waiting.sort_by_key(|(target, owned)| {
+            let of_owner = owners.get(&owned.owner).map(|owner| (owner.in_flight, owner.last_started));
+            (of_owner, owned.last_started, **target)
+        });
         for (_, OwnedQueue { owner, queue, last_started }) in waiting {
             while queue.can_start(now)
                 && let Ok(place) = self.attempts.try_enter(owner.clone())
