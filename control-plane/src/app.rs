@@ -41,7 +41,7 @@ use crate::{
     metrics::Metrics,
     operations::{Context, ContextParts, flush_suppressed_bursts},
     store::Store,
-    sync::{self, CHANGES_PER_READ, SidecarSettings, SyncIntervals, SyncLimits},
+    sync::{self, CHANGES_PER_READ, FeedReader, SidecarSettings, SyncIntervals, SyncLimits, SyncParts},
     webhooks::{DispatcherHealth, HttpSender},
 };
 use countersign_process::{Clock, Readiness, Rng, Shutdown, SystemClock, SystemRng, file_reload};
@@ -114,16 +114,26 @@ impl App {
         let (context, store, metrics) = (state.context.clone(), context_parts.store.clone(), &state.metrics);
         let settings = SidecarSettings { issuer: context.issuer().to_owned(), max_staleness: config.max_staleness() };
         let agent_hash_secret = wiring::agent_hash_secret(context_parts).await?;
-        let sync_settings = (settings, agent_hash_secret, parts.change_poll_interval);
-        let limits = (parts.sync_limits, state.limits.failures().clone(), context_parts.clock.clone());
-        let sync_service =
-            servers::sync_service(&mut tasks, context_parts, sync_settings, limits, metrics, &shutdown).await?;
+        let reader =
+            FeedReader::open(store.clone(), parts.change_poll_interval, context_parts.sidecars.clone()).await?;
+        let sync_parts = SyncParts {
+            store: store.clone(),
+            sidecars: context_parts.sidecars.clone(),
+            key_lookups: context_parts.key_lookups.clone(),
+            failures: state.limits.failures().clone(),
+            clock: context_parts.clock.clone(),
+            feed: reader.feed(),
+            settings,
+            agent_hash_secret,
+            limits: parts.sync_limits,
+            metrics: metrics.clone(),
+            shutdown: shutdown.clone(),
+        };
+        let sync_service = servers::sync_service(&mut tasks, reader, sync_parts);
         let limits = parts.port_limits;
-        let (certificate, sync_port) = (&parts.served_certificate, (limits.sync, metrics.ports.of_port("sync")));
-        servers::serve_sync(&mut tasks, sync.listen()?, certificate, sync_service, sync_port, &shutdown);
-        let tls = (certificate, context_parts.rng.clone());
-        let api_port = (limits.api, metrics.ports.of_port("api"));
-        servers::serve_api(&mut tasks, api.listen()?, tls, state.clone(), api_port, &shutdown);
+        let (certificate, rng) = (&parts.served_certificate, context_parts.rng.clone());
+        servers::serve_sync(&mut tasks, sync.listen()?, certificate, sync_service, limits.sync, &shutdown);
+        servers::serve_api(&mut tasks, api.listen()?, certificate, rng, state.clone(), limits.api, &shutdown);
         jobs::spawn_periodic(&mut tasks, &state, &shutdown);
         jobs::spawn_flush_of_bursts(&mut tasks, &state, &shutdown);
         jobs::spawn_file_reloads(&mut tasks, parts.file_reloads, &shutdown);
@@ -133,7 +143,7 @@ impl App {
         jobs::spawn_redis_tasks(&mut tasks, parts.redis.as_ref(), &store, &shutdown);
         let (sender, health) = (parts.http_sender, parts.dispatcher_health);
         let dispatcher = wiring::webhook_dispatcher(&config.webhooks, context_parts, metrics, sender, health.clone());
-        jobs::spawn_webhook_delivery(&mut tasks, context_parts, metrics, (dispatcher, health), &shutdown);
+        jobs::spawn_webhook_delivery(&mut tasks, context_parts, metrics, dispatcher, health, &shutdown);
         if let Some(development) = &parts.development {
             wiring::set_up_development(&config, &context, development, &addresses).await?;
         }
@@ -192,7 +202,7 @@ impl Components {
         let dispatcher_health = Arc::new(DispatcherHealth::new(dependencies.clock.clone()));
         let health = dispatcher_health.clone();
         let Dependencies { change_poll_interval, file_poll_interval, .. } = dependencies;
-        let port_limits = PortLimits::new(config);
+        let port_limits = PortLimits::new(config, &metrics.ports);
         let sync_limits = wiring::sync_limits(port_limits.sync.caps.total, &dependencies);
         let queue_health = Arc::new(move || health.current());
         let (context, context_parts) =

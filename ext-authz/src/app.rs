@@ -32,7 +32,7 @@ use copies::{CopyContext, CopyOfKey, create_copies};
 use countersign_process::{
     Clock, Readiness, Rng, Shutdown, admin,
     file_reload::{self, FileReloader},
-    server::{self, ConnectionMetrics, PlainText, PortSettings},
+    server::{self, PlainText, PortSettings},
 };
 use credentials::Authorization;
 use health::HealthService;
@@ -150,7 +150,7 @@ impl App {
         let (stream_clients, copy_writers): (Vec<_>, Vec<_>) =
             create_stream_clients(&sync, &endpoints, of_keys, &context, &rng).unzip();
         let staleness_monitor = StalenessMonitor::new(Arc::clone(&views), readiness.clone(), Arc::clone(&clock));
-        let authorizer = create_authorizer((&headers, &denials, &cache), (views, rules), &metrics, clock);
+        let authorizer = create_authorizer(&headers, &denials, &cache, views, rules, &metrics, clock);
         let check_listener = CheckListener::bind(&listen.grpc)
             .await
             .map_err(|error| AuthorizerError::not_listening("listen.grpc", &listen.grpc, &error))?;
@@ -209,7 +209,7 @@ impl App {
         let checks = serve_checks(
             authorizer,
             check_listener,
-            (check_port::settings(metrics.overloaded()), metrics.ports().of_port("check")),
+            check_port::settings(metrics.overloaded(), metrics.ports().of_port("check")),
             readiness.clone(),
             shutdown.clone(),
         );
@@ -245,7 +245,7 @@ impl App {
 async fn serve_checks(
     authorizer: Arc<Authorizer>,
     listener: CheckListener,
-    port: (PortSettings, ConnectionMetrics),
+    port: PortSettings,
     readiness: Readiness,
     shutdown: Shutdown,
 ) -> Result<(), AuthorizerError> {
@@ -283,8 +283,11 @@ fn spawn_until_shutdown(
 
 /// Creates what answers checks, from views and rules.
 fn create_authorizer(
-    (headers, denials, cache): (&HeaderSettings, &DenialSettings, &CacheSettings),
-    (views, rules): (Arc<Views>, Arc<ArcSwap<RuleSet>>),
+    headers: &HeaderSettings,
+    denials: &DenialSettings,
+    cache: &CacheSettings,
+    views: Arc<Views>,
+    rules: Arc<ArcSwap<RuleSet>>,
     metrics: &Arc<Metrics>,
     clock: Arc<dyn Clock>,
 ) -> Authorizer {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 
 /// The limits of the admin port. Probes and Prometheus need few connections.
-pub fn port_settings() -> PortSettings {
+fn port_settings(metrics: ConnectionMetrics) -> PortSettings {
     PortSettings {
         name: "admin",
         connections_setting: None,
@@ -29,6 +29,7 @@ pub fn port_settings() -> PortSettings {
             receive_window: 65_535,
         },
         messages: None,
+        metrics,
     }
 }
 
@@ -46,7 +47,7 @@ pub async fn serve(
         .route("/readyz", get(readyz).with_state(readiness))
         .route("/metrics", get(metrics).with_state(registry))
         .merge(further_routes);
-    server::serve(listener, PlainText, routes, (port_settings(), connections), shutdown).await
+    server::serve(listener, PlainText, routes, port_settings(connections), shutdown).await
 }
 
 async fn readyz(State(readiness): State<Readiness>) -> (StatusCode, String) {

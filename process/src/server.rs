@@ -105,6 +105,8 @@ pub struct PortSettings {
     pub protocol: ProtocolLimits,
     /// The limits of messages, if each request is one gRPC message.
     pub messages: Option<Arc<MessageLimits>>,
+    /// The metrics of the connections.
+    pub metrics: ConnectionMetrics,
 }
 
 /// The limits of the HTTP protocols.
@@ -129,12 +131,12 @@ pub async fn serve<L: Listener>(
     listener: L,
     handshake: impl Handshake<L::Stream>,
     routes: Router,
-    (settings, metrics): (PortSettings, ConnectionMetrics),
+    settings: PortSettings,
     shutdown: Shutdown,
 ) -> io::Result<()> {
     let names = PortNames { port: settings.name, setting: settings.connections_setting };
     let port = Arc::new(Port {
-        connections: Arc::new(Connections::new(settings.caps, names, metrics)),
+        connections: Arc::new(Connections::new(settings.caps, names, settings.metrics.clone())),
         settings,
         shutdown,
         abort: CancellationToken::new(),

@@ -29,14 +29,15 @@ pub(super) async fn open(
     clock: Arc<dyn Clock>,
     metrics: &Metrics,
 ) -> Result<Store, AppError> {
-    open_at(location(config)?, config, (mode, master), clock, metrics).await
+    open_at(location(config)?, config, mode, master, clock, metrics).await
 }
 
 /// Opens a database at another location than the configured one.
 pub(super) async fn open_at(
     location: DatabaseLocation,
     config: &Config,
-    (mode, master): (OpenMode, &MasterKeyRing),
+    mode: OpenMode,
+    master: &MasterKeyRing,
     clock: Arc<dyn Clock>,
     metrics: &Metrics,
 ) -> Result<Store, AppError> {
@@ -277,7 +278,8 @@ pub(super) fn master_keys(config: &Config) -> Result<MasterKeyRing, AppError> {
 /// and the database is new: another key would be useless for an existing database, and could be mistaken for its key.
 pub(super) async fn open_to_serve(
     config: &Config,
-    (clock, rng): (&Arc<dyn Clock>, &dyn Rng),
+    clock: &Arc<dyn Clock>,
+    rng: &dyn Rng,
     metrics: &Metrics,
 ) -> Result<(Store, MasterKeyRing), AppError> {
     let (loaded, file) = (configured_master_key(config)?, master_key_file(config));

@@ -275,7 +275,8 @@ pub(super) fn spawn_webhook_delivery(
     tasks: &mut Tasks,
     parts: &ContextParts,
     metrics: &Metrics,
-    (dispatcher, health): (WebhookDispatcher, Arc<DispatcherHealth>),
+    dispatcher: WebhookDispatcher,
+    health: Arc<DispatcherHealth>,
     shutdown: &Shutdown,
 ) {
     let (store, metrics) = (parts.store.clone(), metrics.webhooks.clone());

@@ -2,7 +2,7 @@
 
 use crate::{config::Config, webhooks::MAX_IDLE_CONNECTIONS};
 use countersign_process::server::{
-    ConnectionCaps, LINGER, PortSettings, ProtocolLimits, RESERVED_DESCRIPTORS, fit_to_descriptors,
+    ConnectionCaps, LINGER, PortMetrics, PortSettings, ProtocolLimits, RESERVED_DESCRIPTORS, fit_to_descriptors,
     raise_descriptor_limit,
 };
 use std::time::Duration;
@@ -43,7 +43,7 @@ pub(super) struct PortLimits {
 
 impl PortLimits {
     /// Raises the limit of open files of the process, and divides it among the ports.
-    pub(super) fn new(config: &Config) -> Self {
+    pub(super) fn new(config: &Config, metrics: &PortMetrics) -> Self {
         let settings = config.connections;
         let count = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
         let wanted = [count(settings.max); 2];
@@ -69,6 +69,7 @@ impl PortLimits {
             linger: LINGER,
             protocol,
             messages: None,
+            metrics: metrics.of_port(name),
         };
         let api_protocol = ProtocolLimits {
             allows_http1: true,

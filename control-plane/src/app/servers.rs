@@ -3,23 +3,22 @@
 use super::AppError;
 use crate::{
     certificates::ServedCertificate,
-    ephemeral::Failures,
     http::{
         AppState, router,
         tls::{HttpsAcceptor, TlsOnly},
     },
     metrics::Metrics,
-    operations::ContextParts,
     sidecars::Journal,
-    sync::{AgentHashSecret, FeedReader, SidecarSettings, SyncLimits, SyncService},
+    sync::{FeedReader, SyncParts, SyncService},
 };
 use countersign_process::{
-    Clock, Readiness, Rng, Shutdown, admin,
-    server::{self, ConnectionMetrics, PlainText, PortSettings},
+    Readiness, Rng, Shutdown, admin,
+    server::{self, PlainText, PortSettings},
     shutdown::DRAIN_TIMEOUT,
 };
 use countersign_proto::encoded::service::SyncServer;
-use std::{io, sync::Arc, time::Duration};
+use futures_util::FutureExt as _;
+use std::{io, sync::Arc};
 use tokio::{net::TcpListener, task::JoinSet};
 use tokio_rustls::TlsAcceptor;
 use tonic::service::Routes;
@@ -50,35 +49,14 @@ pub(super) fn serve_admin(
 
 /// Builds the gRPC service to which sidecars connect, and starts the tasks that read the change feed, positions and API keys for
 /// the sidecars, and that record their streams.
-pub(super) async fn sync_service(
-    tasks: &mut Tasks,
-    parts: &ContextParts,
-    (settings, agent_hash_secret, poll_interval): (SidecarSettings, AgentHashSecret, Duration),
-    limits: (SyncLimits, Arc<Failures>, Arc<dyn Clock>),
-    metrics: &Metrics,
-    shutdown: &Shutdown,
-) -> Result<SyncService, AppError> {
-    let (store, sidecars, lookups) = (parts.store.clone(), parts.sidecars.clone(), parts.key_lookups.clone());
-    let reader = FeedReader::open(store.clone(), poll_interval, sidecars.clone()).await?;
-    let feed = reader.feed();
-    let run = reader.run(metrics.clone(), shutdown.clone());
-    tasks.spawn(async {
-        run.await;
-        Ok(())
-    });
-    let journal = Journal::new(sidecars.clone()).run(shutdown.clone());
-    tasks.spawn(async {
-        journal.await;
-        Ok(())
-    });
-    let secrets = (settings, agent_hash_secret);
-    let (service, shared_reads) =
-        SyncService::new((store, sidecars, lookups), feed, secrets, limits, metrics.clone(), shutdown.clone());
-    tasks.spawn(async {
-        shared_reads.await;
-        Ok(())
-    });
-    Ok(service)
+pub(super) fn sync_service(tasks: &mut Tasks, reader: FeedReader, parts: SyncParts) -> SyncService {
+    let journal = Journal::new(parts.sidecars.clone()).run(parts.shutdown.clone());
+    let reader = reader.run(parts.metrics.clone(), parts.shutdown.clone());
+    let (service, shared_reads) = SyncService::new(parts);
+    tasks.spawn(reader.map(Ok));
+    tasks.spawn(journal.map(Ok));
+    tasks.spawn(shared_reads.map(Ok));
+    service
 }
 
 /// Maximum size of a message from a sidecar. A `Hello` has less than 100 bytes.
@@ -90,7 +68,7 @@ pub(super) fn serve_sync(
     listener: TcpListener,
     certificate: &Arc<ServedCertificate>,
     service: SyncService,
-    port: (PortSettings, ConnectionMetrics),
+    port: PortSettings,
     shutdown: &Shutdown,
 ) {
     let handshake = TlsOnly(TlsAcceptor::from(certificate.server_config(&[b"h2"])));
@@ -103,9 +81,10 @@ pub(super) fn serve_sync(
 pub(super) fn serve_api(
     tasks: &mut Tasks,
     listener: TcpListener,
-    (certificate, rng): (&Arc<ServedCertificate>, Arc<dyn Rng>),
+    certificate: &Arc<ServedCertificate>,
+    rng: Arc<dyn Rng>,
     state: AppState,
-    port: (PortSettings, ConnectionMetrics),
+    port: PortSettings,
     shutdown: &Shutdown,
 ) {
     let shutdown = shutdown.clone();

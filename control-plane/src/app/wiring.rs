@@ -64,7 +64,7 @@ pub(super) async fn context(
     metrics: &Metrics,
 ) -> Result<(Arc<Context>, ContextParts), AppError> {
     let Dependencies { clock, rng, resolver, .. } = dependencies;
-    let (store, master_keys) = database::open_to_serve(config, (&clock, rng.as_ref()), metrics).await?;
+    let (store, master_keys) = database::open_to_serve(config, &clock, rng.as_ref(), metrics).await?;
     database::ensure_deployment(&store, &master_keys, config.dev.then(|| clock.now())).await?;
     let access_token_lifetime = config.access_token_lifetime();
     let operation_config = OperationConfig {

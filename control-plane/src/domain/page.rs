@@ -73,7 +73,8 @@ impl<T, P> ListPage<T, P> {
         page: &Page<P>,
         mut items: Vec<T>,
         total: ItemCount,
-        (position, searched_until): (impl Fn(&T) -> P, Option<P>),
+        position: impl Fn(&T) -> P,
+        searched_until: Option<P>,
     ) -> Self {
         let limit = usize::try_from(page.limit).unwrap_or(usize::MAX);
         let next = if items.len() > limit {
@@ -145,7 +146,7 @@ mod tests {
             (vec![9, 8], None, vec![9, 8], None),
         ] {
             let total = ItemCount::exact(3);
-            let listed = ListPage::new(&page, read, total, (|item: &i64| *item, searched_until));
+            let listed = ListPage::new(&page, read, total, |item: &i64| *item, searched_until);
             assert_eq!(listed, ListPage { items, total, next });
         }
     }

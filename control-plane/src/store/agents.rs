@@ -188,25 +188,26 @@ pub async fn list_role_holders(
         query.bind(now.micros()).bind(status.map_or("", status_text))
     };
     let top = AgentId::from_bits(u128::MAX);
-    let counted_until = end_of_holders(conn, end, (&holders_of, top)).await?;
+    let counted_until = end_of_holders(conn, end, &holders_of, top).await?;
     let row = query(count, (top, counted_until)).fetch_one(&mut *conn).await?;
     let total = ItemCount { count: row::total_count(&row)?, is_lower_bound: counted_until.is_some() };
     let (before, searched_until) = match page.after {
         None => (top, counted_until),
-        Some(after) => (after, end_of_holders(conn, end, (&holders_of, after)).await?),
+        Some(after) => (after, end_of_holders(conn, end, &holders_of, after).await?),
     };
     let query = query(list, (before, searched_until)).bind(page.items_to_read()).bind(page.items_to_skip());
     let items = query.fetch_all(conn).await?.iter().map(agent_from_row).collect::<Result<_, _>>()?;
     // The next page includes the agent at which the search ended.
     let next = searched_until.map(|end| AgentId::from_bits(end.bits().saturating_add(1)));
-    Ok(ListPage::new(&page, items, total, (|agent: &Agent| agent.id, next)))
+    Ok(ListPage::new(&page, items, total, |agent: &Agent| agent.id, next))
 }
 
 /// The agent above which a page that begins before another agent is searched; `None` if all can be searched.
 async fn end_of_holders(
     conn: &mut Conn,
     sql: &'static str,
-    (holders_of, before): (&str, AgentId),
+    holders_of: &str,
+    before: AgentId,
 ) -> Result<Option<AgentId>, StoreError> {
     let query = sqlx::query(sql).bind(holders_of.to_owned()).bind(before.to_string()).bind(MAX_SEARCHED_ROWS);
     query.fetch_optional(conn).await?.map(|row| row::parse(&row, "agent_id")).transpose()
@@ -224,7 +225,7 @@ pub async fn list_by_owner(
     let query = query(LIST_AGENTS_BY_OWNER).bind(before.to_string());
     let rows = query.bind(page.items_to_read()).bind(page.items_to_skip()).fetch_all(conn).await?;
     let items = rows.iter().map(agent_from_row).collect::<Result<_, _>>()?;
-    Ok(ListPage::new(&page, items, total, (|agent: &Agent| agent.id, None)))
+    Ok(ListPage::new(&page, items, total, |agent: &Agent| agent.id, None))
 }
 
 /// The state of an agent that sidecars need.

@@ -175,8 +175,8 @@ pub async fn oldest_deletable_expiry(conn: &mut Conn, from: Timestamp) -> Result
 
 /// Deletes up to `limit` expired assignments whose expiry was reported to webhooks, and that could be deleted between two times.
 /// Returns their number.
-pub async fn delete_expired(conn: &mut Conn, range: (Timestamp, Timestamp), limit: i64) -> Result<u64, StoreError> {
-    retention::delete(DELETE_REPORTED_EXPIRIES, conn, range, KEPT_AFTER_EXPIRY, limit).await
+pub async fn delete_expired(conn: &mut Conn, from: Timestamp, until: Timestamp, limit: i64) -> Result<u64, StoreError> {
+    retention::delete(DELETE_REPORTED_EXPIRIES, conn, from, until, KEPT_AFTER_EXPIRY, limit).await
 }
 
 /// Lists the roles that an agent holds at a service at `now`.

@@ -114,7 +114,7 @@ pub async fn append(
     let first = head.length.saturating_add(1);
     let mut links = Vec::new();
     for (initiator, entry) in entries {
-        let (link, next) = keys.current.build_entry((&head, is_valid), entry, initiator, now);
+        let (link, next) = keys.current.build_entry(&head, is_valid, entry, initiator, now);
         links.push(link);
         head = next;
     }

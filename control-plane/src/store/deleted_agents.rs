@@ -48,7 +48,8 @@ pub async fn oldest_deletion(conn: &mut Conn, from: Timestamp) -> Result<Option<
 /// Deletes up to `limit` counts of deletions between two times. Returns their number.
 pub async fn delete_deletions(
     conn: &mut Conn,
-    (from, until): (Timestamp, Timestamp),
+    from: Timestamp,
+    until: Timestamp,
     limit: i64,
 ) -> Result<u64, StoreError> {
     let query = sqlx::query(DELETE_DELETIONS).bind(from.micros()).bind(until.micros()).bind(limit);
@@ -63,7 +64,8 @@ pub async fn oldest_row(conn: &mut Conn, from: Timestamp) -> Result<Option<Times
 /// Lists up to `limit` agents that were deleted between two times, or whose rows were last needed then.
 pub async fn list_rows(
     conn: &mut Conn,
-    (from, until): (Timestamp, Timestamp),
+    from: Timestamp,
+    until: Timestamp,
     limit: i64,
 ) -> Result<Vec<AgentId>, StoreError> {
     let query = sqlx::query(LIST_ROWS).bind(from.micros()).bind(until.micros()).bind(limit);

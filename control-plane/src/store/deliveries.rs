@@ -148,8 +148,10 @@ pub enum DueDeliveryKind {
 /// until the lease ends.
 pub async fn lease(
     conn: &mut Conn,
-    (target, kind): (WebhookId, DueDeliveryKind),
-    (now, until): (Timestamp, Timestamp),
+    target: WebhookId,
+    kind: DueDeliveryKind,
+    now: Timestamp,
+    until: Timestamp,
     limit: i64,
 ) -> Result<Vec<LeasedDelivery>, StoreError> {
     let query = match kind {
@@ -228,7 +230,7 @@ pub async fn list(
     let query = query.bind(target.to_string()).bind(before.to_string());
     let rows = query.bind(page.items_to_read()).bind(page.items_to_skip()).fetch_all(conn).await?;
     let items = rows.iter().map(delivery_from_row).collect::<Result<_, _>>()?;
-    Ok(ListPage::new(&page, items, total, (|delivery: &Delivery| delivery.event, None)))
+    Ok(ListPage::new(&page, items, total, |delivery: &Delivery| delivery.event, None))
 }
 
 /// Finds the delivery of an event to a target.
@@ -258,9 +260,11 @@ pub struct ReplayedBatch {
 pub async fn replay_batch(
     conn: &mut Conn,
     target: WebhookId,
-    (since, after): (Timestamp, EventId),
+    since: Timestamp,
+    after: EventId,
     status: Option<DeliveryStatus>,
-    (now, limit): (Timestamp, i64),
+    now: Timestamp,
+    limit: i64,
 ) -> Result<ReplayedBatch, StoreError> {
     let (sql, replays): (_, &[&'static str]) = match status {
         None => (END_OF_FINISHED, &[REPLAY_DELIVERED, REPLAY_DEAD]),

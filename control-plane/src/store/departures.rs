@@ -107,7 +107,7 @@ pub async fn list_services(
     let items = rows.iter().map(service_from_row).collect::<Result<Vec<_>, _>>()?;
     // The next page includes the service at which the search ended.
     let next = searched_until.map(|end| ServiceId::from_bits(end.bits().saturating_add(1)));
-    let mut list = ListPage::new(&page, items, total, (|item: &ServiceOfAgent| item.service, next));
+    let mut list = ListPage::new(&page, items, total, |item: &ServiceOfAgent| item.service, next);
     add_roles(conn, agent, now, &mut list.items).await?;
     Ok(list)
 }

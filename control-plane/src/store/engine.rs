@@ -107,8 +107,8 @@ impl Store {
     pub async fn open_sqlite(mode: OpenMode, file: &Path, options: StoreOptions) -> Result<Self, StoreError> {
         let access = if mode == OpenMode::Serve { "rwc" } else { "ro" };
         let url = format!("sqlite://{}?mode={access}", file.display());
-        let pools = (pools::sqlite_writer_pool(), pools::sqlite_reader_pool());
-        Self::open((Engine::Sqlite, mode), &url, pools, options).await
+        let (writer, reader) = (pools::sqlite_writer_pool(), pools::sqlite_reader_pool());
+        Self::open(Engine::Sqlite, mode, &url, writer, reader, options).await
     }
 
     /// Opens the PostgreSQL database at a URL, with at most `connections` connections, half of them for writing.
@@ -121,14 +121,16 @@ impl Store {
         // One connection stays free for `try_connection`.
         let pooled = connections.saturating_sub(1);
         let writers = pooled / 2;
-        let pools = (pools::postgres_pool(writers, mode), pools::postgres_pool(pooled - writers, mode));
-        Self::open((Engine::Postgres, mode), url.expose_secret(), pools, options).await
+        let (writer, reader) = (pools::postgres_pool(writers, mode), pools::postgres_pool(pooled - writers, mode));
+        Self::open(Engine::Postgres, mode, url.expose_secret(), writer, reader, options).await
     }
 
     async fn open(
-        (engine, mode): (Engine, OpenMode),
+        engine: Engine,
+        mode: OpenMode,
         url: &str,
-        (writer, reader): (AnyPoolOptions, AnyPoolOptions),
+        writer: AnyPoolOptions,
+        reader: AnyPoolOptions,
         options: StoreOptions,
     ) -> Result<Self, StoreError> {
         let mut connection = match engine {
@@ -237,7 +239,7 @@ impl Store {
         F: Future<Output = Result<CommittedTransaction<T>, E>>,
         E: From<StoreError> + StoreFailure,
     {
-        self.write_sharing((Sharing::Group, deadline), name, work).await
+        self.write_sharing(Sharing::Group, deadline, name, work).await
     }
 
     /// Runs `work` as [`Self::write`] does, but no other transaction waits for its commit. For background work, which may take long.
@@ -247,12 +249,13 @@ impl Store {
         F: Future<Output = Result<CommittedTransaction<T>, E>>,
         E: From<StoreError> + StoreFailure,
     {
-        self.write_sharing((Sharing::Alone, self.deadline()), name, work).await
+        self.write_sharing(Sharing::Alone, self.deadline(), name, work).await
     }
 
     async fn write_sharing<T, E, W, F>(
         &self,
-        (sharing, deadline): (Sharing, Instant),
+        sharing: Sharing,
+        deadline: Instant,
         name: &'static str,
         work: W,
     ) -> Result<T, E>

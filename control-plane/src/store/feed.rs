@@ -292,7 +292,8 @@ pub async fn raise_floor(conn: &mut Conn, horizon: Timestamp) -> Result<(), Stor
 /// When the oldest change at or below the revision floor was written, among those that were written between two times.
 pub async fn oldest_change(
     conn: &mut Conn,
-    (from, until): (Timestamp, Timestamp),
+    from: Timestamp,
+    until: Timestamp,
 ) -> Result<Option<Timestamp>, StoreError> {
     row::find_oldest(OLDEST_CHANGE, conn, [from, until]).await
 }
@@ -300,7 +301,8 @@ pub async fn oldest_change(
 /// Deletes up to `limit` changes at or below the revision floor that were written between two times. Returns their number.
 pub async fn delete_below_floor(
     conn: &mut Conn,
-    (from, horizon): (Timestamp, Timestamp),
+    from: Timestamp,
+    horizon: Timestamp,
     limit: i64,
 ) -> Result<u64, StoreError> {
     let query = sqlx::query(DELETE_BELOW_FLOOR).bind(from.micros()).bind(horizon.micros()).bind(limit);

@@ -50,6 +50,6 @@ pub async fn oldest_expiry(conn: &mut Conn, from: Timestamp) -> Result<Option<Ti
 }
 
 /// Deletes up to `limit` idempotency keys that expired between two times. Returns their number.
-pub async fn delete_expired(conn: &mut Conn, range: (Timestamp, Timestamp), limit: i64) -> Result<u64, StoreError> {
-    retention::delete(DELETE_EXPIRED_KEYS, conn, range, RESPONSE_RETENTION, limit).await
+pub async fn delete_expired(conn: &mut Conn, from: Timestamp, until: Timestamp, limit: i64) -> Result<u64, StoreError> {
+    retention::delete(DELETE_EXPIRED_KEYS, conn, from, until, RESPONSE_RETENTION, limit).await
 }

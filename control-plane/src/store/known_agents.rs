@@ -69,6 +69,11 @@ pub async fn oldest_forgetting(conn: &mut Conn, from: Timestamp) -> Result<Optio
 }
 
 /// Deletes up to `limit` contacts that stopped making an agent known between two times. Returns their number.
-pub async fn delete_forgotten(conn: &mut Conn, range: (Timestamp, Timestamp), limit: i64) -> Result<u64, StoreError> {
-    retention::delete(DELETE_FORGOTTEN, conn, range, KNOWN_FOR, limit).await
+pub async fn delete_forgotten(
+    conn: &mut Conn,
+    from: Timestamp,
+    until: Timestamp,
+    limit: i64,
+) -> Result<u64, StoreError> {
+    retention::delete(DELETE_FORGOTTEN, conn, from, until, KNOWN_FOR, limit).await
 }

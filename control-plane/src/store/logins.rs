@@ -239,7 +239,8 @@ pub async fn begin_if_unchanged(
     conn: &mut Conn,
     agent: &LoginAgent,
     record: &IssueRecord,
-    (session, challenge): (&Session, &str),
+    session: &Session,
+    challenge: &str,
 ) -> Result<bool, StoreError> {
     let query = sessions::bind_session(bind_record(BEGIN_IF_UNCHANGED, agent, record), session, challenge);
     Ok(query.execute(conn).await?.rows_affected() == 1)
@@ -251,10 +252,12 @@ pub async fn refresh_if_unchanged(
     conn: &mut Conn,
     agent: &LoginAgent,
     record: &IssueRecord,
-    (session, used, next): (&Session, &RefreshToken, &RefreshToken),
+    session: &Session,
+    used: &RefreshToken,
+    next: &RefreshToken,
 ) -> Result<bool, StoreError> {
     let query = bind_record(REFRESH_IF_UNCHANGED, agent, record);
-    let query = sessions::bind_replacement(query, (used, next), &session.audiences);
+    let query = sessions::bind_replacement(query, used, next, &session.audiences);
     Ok(query.execute(conn).await?.rows_affected() == 1)
 }
 

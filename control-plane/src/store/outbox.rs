@@ -135,7 +135,7 @@ pub async fn fan_out(conn: &mut Conn, now: Timestamp, limit: i64) -> Result<usiz
         let (id, kind) = (text("id")?, text("kind")?);
         let query = sqlx::query(INSERT_DELIVERIES).bind(&kind).bind(text("service_id")?);
         if query.bind(&id).bind(now.micros()).execute(&mut *conn).await?.rows_affected() > 0 {
-            insert_event(&mut *conn, (&id, &kind), &text("body")?, row::timestamp(row, "occurred_at")?).await?;
+            insert_event(&mut *conn, &id, &kind, &text("body")?, row::timestamp(row, "occurred_at")?).await?;
         }
     }
     Ok(rows.len())
@@ -146,10 +146,10 @@ pub async fn insert_test(conn: &mut Conn, event: &Event, target: WebhookId, now:
     let query =
         sqlx::query(INSERT_TEST_DELIVERY).bind(event.id.to_string()).bind(target.to_string()).bind(now.micros());
     query.execute(&mut *conn).await?;
-    insert_event(conn, (&event.id.to_string(), event.data.kind().as_str()), &event.body(), event.at).await
+    insert_event(conn, &event.id.to_string(), event.data.kind().as_str(), &event.body(), event.at).await
 }
 
-async fn insert_event(conn: &mut Conn, (id, kind): (&str, &str), body: &str, at: Timestamp) -> Result<(), StoreError> {
+async fn insert_event(conn: &mut Conn, id: &str, kind: &str, body: &str, at: Timestamp) -> Result<(), StoreError> {
     sqlx::query(INSERT_EVENT).bind(id).bind(kind).bind(body).bind(at.micros()).execute(conn).await?;
     Ok(())
 }
@@ -180,7 +180,8 @@ pub async fn oldest_event(conn: &mut Conn, from: EventId) -> Result<Option<Event
 /// Deletes up to `limit` events with an id from `from` on that is lower than `before`. Returns their number.
 pub async fn delete_events_before(
     conn: &mut Conn,
-    (from, before): (EventId, EventId),
+    from: EventId,
+    before: EventId,
     limit: i64,
 ) -> Result<u64, StoreError> {
     let query = sqlx::query(DELETE_EVENTS_BEFORE).bind(from.to_string()).bind(before.to_string()).bind(limit);
@@ -196,7 +197,8 @@ pub async fn oldest_waiting(conn: &mut Conn, from: EventId) -> Result<Option<Eve
 /// receives them. Returns their number.
 pub async fn delete_waiting_before(
     conn: &mut Conn,
-    (from, before): (EventId, EventId),
+    from: EventId,
+    before: EventId,
     limit: i64,
 ) -> Result<u64, StoreError> {
     let query = sqlx::query(DELETE_WAITING_BEFORE).bind(from.to_string()).bind(before.to_string()).bind(limit);

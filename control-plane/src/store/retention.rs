@@ -20,7 +20,8 @@ pub async fn oldest_deletable(
 pub async fn delete(
     sql: &'static str,
     conn: &mut Conn,
-    (from, now): (Timestamp, Timestamp),
+    from: Timestamp,
+    now: Timestamp,
     kept: Duration,
     limit: i64,
 ) -> Result<u64, StoreError> {

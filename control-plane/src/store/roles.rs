@@ -106,7 +106,8 @@ pub async fn update(conn: &mut Conn, role: &Role) -> Result<(), StoreError> {
 /// its assignments and then its row, see [`super::purge`]. Returns false if the service has no such role.
 pub async fn mark_deleted(
     conn: &mut Conn,
-    (service, id): (ServiceId, RoleId),
+    service: ServiceId,
+    id: RoleId,
     free_name: &str,
     now: Timestamp,
 ) -> Result<bool, StoreError> {

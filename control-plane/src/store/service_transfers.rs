@@ -78,7 +78,7 @@ pub async fn list(
     let before = page.after.unwrap_or(ServiceId::from_bits(u128::MAX));
     let query = query(LIST_OFFERS).bind(before.to_string()).bind(page.items_to_read()).bind(page.items_to_skip());
     let items = query.fetch_all(conn).await?.iter().map(offer_from_row).collect::<Result<_, _>>()?;
-    Ok(ListPage::new(&page, items, total, (|offer: &ServiceTransfer| offer.service, None)))
+    Ok(ListPage::new(&page, items, total, |offer: &ServiceTransfer| offer.service, None))
 }
 
 /// Deletes the offer of a service, if there is one.

@@ -179,7 +179,7 @@ pub async fn list(
     let before = page.after.unwrap_or(ServiceId::from_bits(u128::MAX));
     let query = query.bind(before.to_string()).bind(page.items_to_read()).bind(page.items_to_skip());
     let items = query.fetch_all(conn).await?.iter().map(service_from_row).collect::<Result<_, _>>()?;
-    Ok(ListPage::new(&page, items, total, (|service: &Service| service.id, None)))
+    Ok(ListPage::new(&page, items, total, |service: &Service| service.id, None))
 }
 
 /// Locks the row of a service until the transaction ends. Returns `None` if there is no such service, or if it is deleted.
@@ -257,7 +257,7 @@ pub async fn list_keys(
     let query = sqlx::query(LIST_KEYS).bind(service.to_string()).bind(before.to_string());
     let rows = query.bind(page.items_to_read()).bind(page.items_to_skip()).fetch_all(conn).await?;
     let items = rows.iter().map(key_from_row).collect::<Result<_, _>>()?;
-    Ok(ListPage::new(&page, items, total, (|key: &ServiceKey| key.id, None)))
+    Ok(ListPage::new(&page, items, total, |key: &ServiceKey| key.id, None))
 }
 
 /// Revokes an API key of a service. Returns false if the key does not exist or is already revoked.
@@ -276,7 +276,8 @@ pub async fn revoke_all_keys(conn: &mut Conn, service: ServiceId, now: Timestamp
 pub async fn delete_oldest_revoked_keys(
     conn: &mut Conn,
     service: ServiceId,
-    (kept, limit): (i64, i64),
+    kept: i64,
+    limit: i64,
 ) -> Result<(), StoreError> {
     let query = sqlx::query(DELETE_OLDEST_REVOKED_KEYS).bind(service.to_string()).bind(kept).bind(limit);
     query.execute(conn).await?;

@@ -87,7 +87,8 @@ pub async fn list_live_beyond(
     conn: &mut Conn,
     agent: AgentId,
     now: Timestamp,
-    (kept, limit): (u32, u32),
+    kept: u32,
+    limit: u32,
 ) -> Result<Vec<SessionId>, StoreError> {
     let query = sqlx::query(LIST_OLDEST_LIVE).bind(agent.to_string()).bind(now.micros());
     let rows = query.bind(i64::from(kept)).bind(i64::from(limit)).fetch_all(conn).await?;
@@ -110,14 +111,15 @@ pub async fn replace_refresh_token(
     new: &RefreshToken,
     audiences: &BTreeSet<Option<ServiceId>>,
 ) -> Result<bool, StoreError> {
-    let replaced = bind_replacement(sqlx::query(REPLACE_REFRESH_TOKEN), (used, new), audiences).execute(conn).await?;
+    let replaced = bind_replacement(sqlx::query(REPLACE_REFRESH_TOKEN), used, new, audiences).execute(conn).await?;
     Ok(replaced.rows_affected() == 1)
 }
 
 /// Binds the new refresh token and audiences of a session, then the session and its current refresh token.
 pub(super) fn bind_replacement<'q>(
     query: BoundQuery<'q>,
-    (used, new): (&RefreshToken, &RefreshToken),
+    used: &RefreshToken,
+    new: &RefreshToken,
     audiences: &BTreeSet<Option<ServiceId>>,
 ) -> BoundQuery<'q> {
     query
@@ -141,7 +143,8 @@ pub async fn oldest_expiry(conn: &mut Conn, from: Timestamp) -> Result<Option<Ti
 /// Deletes up to `limit` sessions that expired at or after `from` and before `horizon`. Returns their number.
 pub async fn delete_expired(
     conn: &mut Conn,
-    (from, horizon): (Timestamp, Timestamp),
+    from: Timestamp,
+    horizon: Timestamp,
     limit: i64,
 ) -> Result<u64, StoreError> {
     let query = sqlx::query(DELETE_EXPIRED_SESSIONS).bind(from.micros()).bind(horizon.micros()).bind(limit);

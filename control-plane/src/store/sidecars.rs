@@ -365,7 +365,7 @@ pub async fn list(
     let query = sqlx::query(LIST_OF_SERVICE).bind(service.to_string()).bind(instance).bind(index).bind(now.micros());
     let rows = query.bind(page.items_to_read()).bind(page.items_to_skip()).fetch_all(conn).await?;
     let items = rows.iter().map(from_row).collect::<Result<_, _>>()?;
-    Ok(ListPage::new(&page, items, total, (|sidecar: &RecordedSidecar| sidecar.identity.key, None)))
+    Ok(ListPage::new(&page, items, total, |sidecar: &RecordedSidecar| sidecar.identity.key, None))
 }
 
 /// Up to `limit` recorded sidecars of a service after a position, without those that have refused all requests since before a time.
@@ -455,8 +455,8 @@ pub async fn oldest_expiry(conn: &mut Conn, from: Timestamp) -> Result<Option<Ti
 }
 
 /// Deletes up to `limit` sidecars that could be deleted since a time between two times. Returns their number.
-pub async fn delete_expired(conn: &mut Conn, range: (Timestamp, Timestamp), limit: i64) -> Result<u64, StoreError> {
-    retention::delete(DELETE_EXPIRED, conn, range, KEPT_AFTER_EXPIRY, limit).await
+pub async fn delete_expired(conn: &mut Conn, from: Timestamp, until: Timestamp, limit: i64) -> Result<u64, StoreError> {
+    retention::delete(DELETE_EXPIRED, conn, from, until, KEPT_AFTER_EXPIRY, limit).await
 }
 
 /// The values of a position in a list; an empty text is before all others.

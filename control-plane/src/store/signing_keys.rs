@@ -62,7 +62,7 @@ pub async fn list(
             then: NumberThen { number: signs_from, then: key.kid.as_str().to_owned() },
         }
     };
-    Ok(ListPage::new(page, items, total, (position, None)))
+    Ok(ListPage::new(page, items, total, position, None))
 }
 
 /// Whether a key exists, removed or not.

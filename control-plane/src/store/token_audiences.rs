@@ -59,6 +59,6 @@ pub async fn oldest_expiry(conn: &mut Conn, from: Timestamp) -> Result<Option<Ti
 
 /// Deletes up to `limit` audiences whose tokens expired between two times, even for sidecars whose clocks are behind. Returns
 /// their number.
-pub async fn delete_expired(conn: &mut Conn, range: (Timestamp, Timestamp), limit: i64) -> Result<u64, StoreError> {
-    retention::delete(DELETE_EXPIRED, conn, range, MAX_SIDECAR_LAG, limit).await
+pub async fn delete_expired(conn: &mut Conn, from: Timestamp, until: Timestamp, limit: i64) -> Result<u64, StoreError> {
+    retention::delete(DELETE_EXPIRED, conn, from, until, MAX_SIDECAR_LAG, limit).await
 }

@@ -167,7 +167,8 @@ pub struct TransferResult {
 /// Copies a database and compares the copy, or verifies the copy of an interrupted migration. After a successful comparison,
 /// marks the source as migrated. `previous_mark` is the quarantine mark of the source, if any.
 pub async fn transfer(
-    (source, previous_mark): (&Path, Option<Quarantine>),
+    source: &Path,
+    previous_mark: Option<Quarantine>,
     target: &SecretString,
     at: Timestamp,
 ) -> Result<TransferResult, TransferError> {
@@ -184,7 +185,7 @@ pub async fn transfer(
     if let (Some(table), false) = (non_empty_table, resumed) {
         return Err(TransferError::target_not_empty(table));
     }
-    let transferred = compare_all((&mut from, &mut to), &tables, non_empty_table.is_none()).await?;
+    let transferred = compare_all(&mut from, &mut to, &tables, non_empty_table.is_none()).await?;
     let transaction: String = sqlx::query_scalar(TRANSACTION_ID).fetch_one(&mut *to).await?;
     sqlite_file::set_quarantine(&mut from, Some(Quarantine { reason: QuarantineReason::Migrating, at })).await?;
     from.execute(COMMIT).await.map_err(SqliteFileError::from)?;
@@ -242,7 +243,8 @@ async fn prepare_target<'t>(to: &mut PgConnection, tables: &'t [Table]) -> Resul
 
 /// Compares all tables. If `copy_first` is set, copies the tables before the comparison.
 async fn compare_all(
-    (from, to): (&mut SqliteConnection, &mut PgConnection),
+    from: &mut SqliteConnection,
+    to: &mut PgConnection,
     tables: &[Table],
     copy_first: bool,
 ) -> Result<Vec<TransferredTable>, TransferError> {

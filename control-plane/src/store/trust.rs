@@ -78,7 +78,8 @@ pub async fn oldest_feedback(conn: &mut Conn, from: FeedbackId) -> Result<Option
 /// Deletes up to `limit` feedbacks with an id from `from` on that is lower than `before`. Returns their number.
 pub async fn delete_feedback_before(
     conn: &mut Conn,
-    (from, before): (FeedbackId, FeedbackId),
+    from: FeedbackId,
+    before: FeedbackId,
     limit: i64,
 ) -> Result<u64, StoreError> {
     let query = sqlx::query(DELETE_FEEDBACK_BEFORE).bind(from.to_string()).bind(before.to_string()).bind(limit);
@@ -101,7 +102,7 @@ pub async fn list_feedback(
     let rows = query.bind(page.items_to_read()).bind(page.items_to_skip()).fetch_all(conn).await?;
     let items = rows.iter().map(feedback_from_row).collect::<Result<_, _>>()?;
     let position = |feedback: &Feedback| NumberThen { number: feedback.created_at.micros(), then: feedback.id };
-    Ok(ListPage::new(page, items, total, (position, None)))
+    Ok(ListPage::new(page, items, total, position, None))
 }
 
 /// Finds the rating of an agent by a service.

@@ -53,11 +53,7 @@ pub async fn oldest_registration(conn: &mut Conn, from: Timestamp) -> Result<Opt
 }
 
 /// Lists up to `limit` agents that were registered between two times, the oldest first.
-pub async fn list(
-    conn: &mut Conn,
-    (from, until): (Timestamp, Timestamp),
-    limit: i64,
-) -> Result<Vec<AgentId>, StoreError> {
+pub async fn list(conn: &mut Conn, from: Timestamp, until: Timestamp, limit: i64) -> Result<Vec<AgentId>, StoreError> {
     let query = sqlx::query(LIST_UNUSED).bind(from.micros()).bind(until.micros()).bind(limit);
     query.fetch_all(conn).await?.iter().map(|row| row::parse(row, "agent_id")).collect()
 }

@@ -164,8 +164,10 @@ pub async fn mark_healthy(conn: &mut Conn, target: WebhookId) -> Result<(), Stor
 /// do not prove a permanent failure.
 pub async fn mark_failing(
     conn: &mut Conn,
-    (target, url): (WebhookId, &TargetUrl),
-    (at, horizon): (Timestamp, Timestamp),
+    target: WebhookId,
+    url: &TargetUrl,
+    at: Timestamp,
+    horizon: Timestamp,
 ) -> Result<(), StoreError> {
     let query = sqlx::query(MARK_FAILING).bind(horizon.micros()).bind(at.micros()).bind(target.to_string());
     query.bind(url.to_string()).execute(conn).await?;
@@ -176,9 +178,11 @@ pub async fn mark_failing(
 /// has been failing since `horizon` or earlier. Returns the scope if this call disabled the target.
 pub async fn disable(
     conn: &mut Conn,
-    (target, url): (WebhookId, &TargetUrl),
+    target: WebhookId,
+    url: &TargetUrl,
     reason: DisabledReason,
-    (now, horizon): (Timestamp, Timestamp),
+    now: Timestamp,
+    horizon: Timestamp,
 ) -> Result<Option<WebhookScope>, StoreError> {
     let query = sqlx::query(DISABLE_TARGET).bind(now.micros()).bind(reason.as_str()).bind(target.to_string());
     let row = query.bind(horizon.micros()).bind(url.to_string()).fetch_optional(conn).await?;

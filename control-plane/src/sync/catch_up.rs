@@ -133,7 +133,7 @@ impl Follower {
     }
 
     async fn send_new_snapshot(&mut self) -> Result<(), Status> {
-        let start = self.context.pages.header(self.group(), (self.known_revision, self.known_floor)).await?;
+        let start = self.context.pages.header(self.group(), self.known_revision, self.known_floor).await?;
         if start.is_deleted {
             return self.send_deletion(self.sidecar_revision.max(self.sent_revision)).await;
         }

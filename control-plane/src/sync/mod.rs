@@ -22,5 +22,5 @@ mod stream_limits;
 
 pub use context::{AgentHashSecret, SidecarSettings, SyncIntervals};
 pub use feed::{FeedReader, POLL_INTERVAL};
-pub use service::{CHANGES_PER_READ, SyncLimits, SyncService};
+pub use service::{CHANGES_PER_READ, SyncLimits, SyncParts, SyncService};
 pub use stream_limits::STREAM_LIMITS;

@@ -77,7 +77,8 @@ impl PageCache {
     pub(super) async fn header(
         &self,
         group: StreamGroup,
-        (revision, floor): (Revision, Revision),
+        revision: Revision,
+        floor: Revision,
     ) -> Result<Arc<EncodedHeader>, Status> {
         for _ in 0..MAX_READS {
             let header = shared(self.headers.try_get_with(group, self.source.load_header(group)).await)?;

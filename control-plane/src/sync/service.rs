@@ -47,21 +47,43 @@ pub struct SyncLimits {
     pub intervals: SyncIntervals,
 }
 
+/// What the service needs.
+pub struct SyncParts {
+    /// The database.
+    pub store: Store,
+    /// The sidecars of all control planes.
+    pub sidecars: Sidecars,
+    /// Places of clients for reads of API keys.
+    pub key_lookups: Places<Network>,
+    /// Counts invalid API keys.
+    pub failures: Arc<Failures>,
+    /// The clock.
+    pub clock: Arc<dyn Clock>,
+    /// The change feed.
+    pub feed: ChangeFeed,
+    /// Settings of the control plane that each sidecar receives.
+    pub settings: SidecarSettings,
+    /// The secret from which the keys of agent hashes are derived.
+    pub agent_hash_secret: AgentHashSecret,
+    /// The limits of streams.
+    pub limits: SyncLimits,
+    /// The metrics.
+    pub metrics: Metrics,
+    /// Ends the streams.
+    pub shutdown: Shutdown,
+}
+
 /// The gRPC service `countersign.sync.v1.Sync`.
 pub struct SyncService(Arc<SyncContext>);
 
 impl SyncService {
     /// Creates a service that streams the changes of the change feed, and the task that reads for all its streams. Without the task,
     /// or after its panic, no ping is answered.
-    pub fn new(
-        (store, sidecars, key_lookups): (Store, Sidecars, Places<Network>),
-        feed: ChangeFeed,
-        (settings, agent_hash_secret): (SidecarSettings, AgentHashSecret),
-        (limits, failures, clock): (SyncLimits, Arc<Failures>, Arc<dyn Clock>),
-        metrics: Metrics,
-        shutdown: Shutdown,
-    ) -> (Self, impl Future<Output = ()> + Send + 'static) {
-        let reads = OwnerReads::new();
+    pub fn new(parts: SyncParts) -> (Self, impl Future<Output = ()> + Send + 'static) {
+        let SyncParts {
+            store, sidecars, key_lookups, failures, clock, feed, settings, agent_hash_secret, limits, ..
+        } = parts;
+        let (metrics, shutdown, reads) = (parts.metrics, parts.shutdown, OwnerReads::new());
         let (positions, read_positions) =
             PositionReader::new(PositionSource { store: store.clone(), sidecars: sidecars.clone() }, shutdown.clone());
         let (key_checks, check_keys) = KeyChecks::new(KeySource(store.clone()), shutdown.clone());

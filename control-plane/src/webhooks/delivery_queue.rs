@@ -133,9 +133,11 @@ impl DeliveryQueue {
     /// Stores the results of attempts, releases leased deliveries, and leases due deliveries from `now` until `until`.
     pub(super) async fn store_outcomes_and_lease(
         &self,
-        (completed, released): (&[AttemptRecord], &[LeasedDelivery]),
+        completed: &[AttemptRecord],
+        released: &[LeasedDelivery],
         requests: &[LeaseRequest],
-        (now, until): (Timestamp, Timestamp),
+        now: Timestamp,
+        until: Timestamp,
     ) -> Result<Vec<LeasedBatch>, StoreError> {
         let work = async |mut tx: WriteTransaction| {
             lock_targets(&mut tx, completed, requests).await?;
@@ -144,7 +146,7 @@ impl DeliveryQueue {
             let mut batches = Vec::new();
             for LeaseRequest { due, quota } in requests {
                 let Some(secrets) = self.open_secrets(&mut tx, due.id, now).await? else { continue };
-                let deliveries = lease_deliveries(&mut tx, due.id, quota, (now, until)).await?;
+                let deliveries = lease_deliveries(&mut tx, due.id, quota, now, until).await?;
                 batches.push(LeasedBatch { due: due.clone(), secrets, deliveries });
             }
             audit_disabled(&mut tx, disabled).await?;
@@ -192,19 +194,20 @@ async fn lease_deliveries(
     tx: &mut WriteTransaction,
     target: WebhookId,
     quota: &LeaseQuota,
-    times: (Timestamp, Timestamp),
+    now: Timestamp,
+    until: Timestamp,
 ) -> Result<Vec<LeasedDelivery>, StoreError> {
     let (first_attempts, retries) = match quota {
-        LeaseQuota::Test => return deliveries::lease(tx.conn(), (target, DueDeliveryKind::Test), times, 1).await,
+        LeaseQuota::Test => return deliveries::lease(tx.conn(), target, DueDeliveryKind::Test, now, until, 1).await,
         LeaseQuota::Deliveries { first_attempts, retries } => (*first_attempts, *retries),
     };
-    let mut due_retries = deliveries::lease(tx.conn(), (target, DueDeliveryKind::Retry), times, retries).await?;
+    let mut due_retries = deliveries::lease(tx.conn(), target, DueDeliveryKind::Retry, now, until, retries).await?;
     let remaining = first_attempts + retries - to_sql_limit(due_retries.len());
-    let due_first = deliveries::lease(tx.conn(), (target, DueDeliveryKind::FirstAttempt), times, remaining).await?;
+    let due_first = deliveries::lease(tx.conn(), target, DueDeliveryKind::FirstAttempt, now, until, remaining).await?;
     let remaining = remaining - to_sql_limit(due_first.len());
     // If the first lease of retries did not reach its limit, no further retries are due.
     if remaining > 0 && to_sql_limit(due_retries.len()) == retries {
-        due_retries.extend(deliveries::lease(tx.conn(), (target, DueDeliveryKind::Retry), times, remaining).await?);
+        due_retries.extend(deliveries::lease(tx.conn(), target, DueDeliveryKind::Retry, now, until, remaining).await?);
     }
     let (mut due_retries, mut due_first) = (due_retries.into_iter(), due_first.into_iter());
     let pairs = std::iter::from_fn(|| {
@@ -263,10 +266,10 @@ async fn record_failure(
     failure: AttemptFailure,
 ) -> Result<Option<DisabledTarget>, StoreError> {
     let (id, at) = (record.delivery.target, record.attempt.at);
-    let target = (id, &record.url);
-    webhook_targets::mark_failing(tx.conn(), target, (at, at.saturating_sub(FAILING_PERIOD_RESET))).await?;
+    webhook_targets::mark_failing(tx.conn(), id, &record.url, at, at.saturating_sub(FAILING_PERIOD_RESET)).await?;
     let reason = if failure == AttemptFailure::Gone { DisabledReason::Gone } else { DisabledReason::Failing };
-    let scope = webhook_targets::disable(tx.conn(), target, reason, (at, at.saturating_sub(DISABLED_AFTER))).await?;
+    let scope =
+        webhook_targets::disable(tx.conn(), id, &record.url, reason, at, at.saturating_sub(DISABLED_AFTER)).await?;
     Ok(scope.map(|scope| DisabledTarget { scope, id, reason }))
 }
 

@@ -144,14 +144,14 @@ impl DispatchLoop {
         if !requests.is_empty() || !self.unrecorded.is_empty() || !self.released.is_empty() {
             let now = self.clock.now();
             let until = now.saturating_add(self.config.attempt_timeout + LEASE_MARGIN);
-            let changes = (self.unrecorded.as_slice(), self.released.as_slice());
-            let batches = self.queue.store_outcomes_and_lease(changes, &requests, (now, until)).await?;
+            let (completed, released) = (self.unrecorded.as_slice(), self.released.as_slice());
+            let batches = self.queue.store_outcomes_and_lease(completed, released, &requests, now, until).await?;
             self.unrecorded.clear();
             self.released.clear();
             for LeasedBatch { due, secrets, deliveries } in batches {
                 let DueTarget { id, url, updated_at: _, failing_since: _, owner } = due;
                 self.attempts.set_endpoint(id, Endpoint { url, owner: owner.clone(), secrets });
-                self.scheduler.push((id, owner), deliveries);
+                self.scheduler.push(id, owner, deliveries);
             }
         }
         self.health.mark_polled();

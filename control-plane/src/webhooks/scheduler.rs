@@ -183,7 +183,7 @@ impl Scheduler {
     }
 
     /// Adds deliveries that were leased for a target.
-    pub(super) fn push(&mut self, (target, owner): (WebhookId, TargetOwner), leased: Vec<LeasedDelivery>) {
+    pub(super) fn push(&mut self, target: WebhookId, owner: TargetOwner, leased: Vec<LeasedDelivery>) {
         let (tests, deliveries): (Vec<_>, Vec<_>) = leased.into_iter().partition(|delivery| delivery.is_test);
         if !tests.is_empty() {
             self.tested_targets.insert(target, owner.clone());

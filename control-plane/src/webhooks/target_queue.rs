@@ -194,7 +194,8 @@ mod tests {
 
     fn record_failure(
         queue: &mut TargetQueue,
-        (started_at, ended_at): (Duration, Duration),
+        started_at: Duration,
+        ended_at: Duration,
         retry_after: Option<Duration>,
         jitter: u32,
     ) {
@@ -221,7 +222,7 @@ mod tests {
             (0..concurrency).for_each(|_| record_success(&mut queue));
         }
         assert!(try_start(&mut queue, START).is_some());
-        record_failure(&mut queue, (START, START), None, 0);
+        record_failure(&mut queue, START, START, None, 0);
         assert_eq!(start_all(&mut queue), 4);
     }
 
@@ -231,7 +232,7 @@ mod tests {
         queue.push(deliveries(100));
         for _ in 0..3 {
             assert!(try_start(&mut queue, START).is_some());
-            record_failure(&mut queue, (START, START), None, u32::MAX);
+            record_failure(&mut queue, START, START, None, u32::MAX);
         }
         assert!(try_start(&mut queue, START).is_none() && queue.lease_demand(START) == 0);
         let later = queue.backoff_until(START).unwrap();
@@ -246,14 +247,14 @@ mod tests {
     fn concurrent_failures_count_as_one() {
         let mut queue = TargetQueue::new();
         let (started, ended) = (START, START + Duration::from_millis(20));
-        record_failure(&mut queue, (started, ended), None, 0);
+        record_failure(&mut queue, started, ended, None, 0);
         for _ in 0..15 {
-            record_failure(&mut queue, (started, ended + Duration::from_millis(1)), None, 0);
+            record_failure(&mut queue, started, ended + Duration::from_millis(1), None, 0);
         }
         assert_eq!(queue.backoff_until(ended + Duration::from_millis(1)), None);
         for number in [1, 2] {
             let later = ended + Duration::from_millis(100 * number);
-            record_failure(&mut queue, (later, later), None, u32::MAX / 2);
+            record_failure(&mut queue, later, later, None, u32::MAX / 2);
         }
         let backoff = queue.backoff_until(ended).unwrap().saturating_sub(ended).as_secs_f64();
         assert!((1.1..1.3).contains(&backoff), "{backoff}");
@@ -266,7 +267,7 @@ mod tests {
         assert!(!queue.reset_if_updated(Timestamp::from_seconds(1)));
         queue.push(deliveries(2));
         try_start(&mut queue, START).unwrap();
-        record_failure(&mut queue, (START, START), Some(Duration::from_secs(30)), 0);
+        record_failure(&mut queue, START, START, Some(Duration::from_secs(30)), 0);
         assert!(try_start(&mut queue, START).is_none() && queue.reset_if_updated(Timestamp::from_seconds(2)));
         assert!(try_start(&mut queue, START).is_some());
     }
@@ -276,7 +277,7 @@ mod tests {
         let mut queue = TargetQueue::new();
         queue.push(deliveries(2));
         try_start(&mut queue, START).unwrap();
-        record_failure(&mut queue, (START, START), Some(Duration::from_secs(30)), 0);
+        record_failure(&mut queue, START, START, Some(Duration::from_secs(30)), 0);
         assert_eq!(queue.backoff_until(START), Some(START + Duration::from_secs(30)));
         assert!(!queue.is_idle(START) && try_start(&mut queue, START + Duration::from_secs(30)).is_some());
     }

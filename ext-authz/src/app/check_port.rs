@@ -1,8 +1,8 @@
 //! The limits of the port to which Envoy connects.
 
 use countersign_process::server::{
-    ConnectionCaps, LINGER, Memory, MessageLimits, PortSettings, ProtocolLimits, RESERVED_DESCRIPTORS, UNIT,
-    fit_to_descriptors, raise_descriptor_limit,
+    ConnectionCaps, ConnectionMetrics, LINGER, Memory, MessageLimits, PortSettings, ProtocolLimits,
+    RESERVED_DESCRIPTORS, UNIT, fit_to_descriptors, raise_descriptor_limit,
 };
 use prometheus::IntCounter;
 use std::{sync::Arc, time::Duration};
@@ -41,7 +41,7 @@ const UNFINISHED_CHECKS_PER_CLIENT: usize = UNFINISHED_CHECKS_CAPACITY / 2;
 
 /// The limits of the port for checks. One client may use all connections, because few clients connect, usually one Envoy.
 /// `overloaded` counts the checks that get no memory.
-pub fn settings(overloaded: IntCounter) -> PortSettings {
+pub fn settings(overloaded: IntCounter, metrics: ConnectionMetrics) -> PortSettings {
     let [total] = fit_to_descriptors([MAX_CHECK_CONNECTIONS], RESERVED_DESCRIPTORS, raise_descriptor_limit());
     PortSettings {
         name: "check",
@@ -64,5 +64,6 @@ pub fn settings(overloaded: IntCounter) -> PortSettings {
             max_message: MAX_CHECK_BYTES,
             refusal: || Status::resource_exhausted("this client has too many unfinished checks").into(),
         })),
+        metrics,
     }
 }

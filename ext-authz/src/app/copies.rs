@@ -69,8 +69,8 @@ pub fn create_copies(
         let (index, previous) = (ApiKeyIndex(index), directory.ended_writer_of(&key));
         let progress = Arc::new(CopyProgress::new(directory.has_file(&key)));
         CopyOfKey {
-            writer: Some(create_writer((index, authorization), &directory, &progress, context)),
-            at_start: Some(create_start((index, key), &directory, sync.staleness_limit(), context)),
+            writer: Some(create_writer(index, authorization, &directory, &progress, context)),
+            at_start: Some(create_start(index, key, &directory, sync.staleness_limit(), context)),
             progress: Some(progress),
             previous,
         }
@@ -86,7 +86,8 @@ fn without_lock(directory: &Path, key: &CopyKey) -> CopyOfKey {
 }
 
 fn create_start(
-    (index, key): (ApiKeyIndex, CopyKey),
+    index: ApiKeyIndex,
+    key: CopyKey,
     directory: &CopyDirectory,
     staleness_limit: Option<Duration>,
     context: &CopyContext<'_>,
@@ -105,7 +106,8 @@ fn create_start(
 }
 
 fn create_writer(
-    (index, authorization): (ApiKeyIndex, &Authorization),
+    index: ApiKeyIndex,
+    authorization: &Authorization,
     directory: &CopyDirectory,
     progress: &Arc<CopyProgress>,
     context: &CopyContext<'_>,

@@ -38,6 +38,6 @@ pub fn authorizer_from_copies(settings: Settings, clock: Arc<dyn Clock>) -> Resu
     if unusable.len() == authorizations.len() {
         return Err(unusable.join("\n"));
     }
-    let authorizer = create_authorizer((&headers, &denials, &cache), (views, rules), &metrics, clock);
+    let authorizer = create_authorizer(&headers, &denials, &cache, views, rules, &metrics, clock);
     Ok(OfflineAuthorizer { authorizer, unusable })
 }

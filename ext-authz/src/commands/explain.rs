@@ -69,7 +69,7 @@ pub fn run(
     let context_extensions = context_extensions.into_iter().collect();
     let question = Question { request, context_extensions, token };
     let explanation = if copy {
-        explain_from_copies(question, (config, set), from_copies).map_err(failed)?
+        explain_from_copies(question, config, set, from_copies).map_err(failed)?
     } else {
         ask(&admin, question)?
     };
@@ -85,7 +85,8 @@ pub fn run(
 /// Decides with the copies on disk of the sidecar with these settings.
 fn explain_from_copies(
     question: Question,
-    (file, flags): (Option<PathBuf>, Vec<(String, String)>),
+    file: Option<PathBuf>,
+    flags: Vec<(String, String)>,
     from_copies: AuthorizerFromCopies,
 ) -> Result<Explanation, String> {
     let settings = config::read(file, environment(), flags).map_err(|error| error.to_string())?;

@@ -78,11 +78,11 @@ impl StreamClient {
                     Err(error) => error,
                 },
             };
-            let authorizations = (&authorization, &self.target.authorization.load_full());
-            let is_key_replaced = authorizations.0 != authorizations.1;
+            let now = self.target.authorization.load_full();
+            let is_key_replaced = authorization != now;
             self.report(&error, stream_state.view().map(|view| view.service()), is_key_replaced);
             let wait = self.move_on(&error, &stream_state);
-            let is_key_unknown = self.is_key_unknown(&error, &stream_state, authorizations);
+            let is_key_unknown = self.is_key_unknown(&error, &stream_state, &authorization, &now);
             // The names of agents in the view or in a part of a snapshot are hashes under another key, so the next stream must
             // begin with a new snapshot.
             let is_rehashed = matches!(error, StreamError::InvalidMessage(MessageError::AgentHashKeyChanged));
@@ -118,20 +118,21 @@ impl StreamClient {
         StreamState::resume(Some(view), self.max_staleness)
     }
 
-    /// Whether no address of the control plane knows the API key. `authorizations` are the credentials when the attempt began, and when
+    /// Whether no address of the control plane knows the API key. `before` are the credentials when the attempt began, and `now` those when
     /// it ended.
     fn is_key_unknown(
         &mut self,
         error: &StreamError,
         stream_state: &StreamState,
-        authorizations: (&Arc<MetadataValue<Ascii>>, &Arc<MetadataValue<Ascii>>),
+        before: &Arc<MetadataValue<Ascii>>,
+        now: &Arc<MetadataValue<Ascii>>,
     ) -> bool {
         let end = if error.code() == Some(Code::Unauthenticated) {
             AttemptEnd::KeyUnknown { was_in_use: stream_state.was_confirmed() }
         } else {
             AttemptEnd::Other
         };
-        self.key_refusals.record(end, authorizations, self.addresses.count())
+        self.key_refusals.record(end, before, now, self.addresses.count())
     }
 
     /// Withdraws the view of a copy if no address of the control plane knows the API key. Returns whether there was one.

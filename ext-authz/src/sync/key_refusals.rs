@@ -31,12 +31,7 @@ pub struct KeyRefusals {
 impl KeyRefusals {
     /// Records the end of an attempt. Its credentials were `before` when it began, and are `now`. Returns whether each of `addresses`
     /// addresses does not know the API key.
-    pub fn record(
-        &mut self,
-        end: AttemptEnd,
-        (before, now): (&Authorization, &Authorization),
-        addresses: usize,
-    ) -> bool {
+    pub fn record(&mut self, end: AttemptEnd, before: &Authorization, now: &Authorization, addresses: usize) -> bool {
         let earlier = self.authorization.replace(Arc::clone(now));
         // A refusal of a key that was replaced says nothing about the new one.
         let is_of_this_key = before == now;
@@ -66,7 +61,7 @@ mod tests {
     /// The answers after these attempts with one key.
     fn record(addresses: usize, ends: &[AttemptEnd]) -> Vec<bool> {
         let (key, mut refusals) = (authorization("Bearer a"), KeyRefusals::default());
-        ends.iter().map(|end| refusals.record(*end, (&key, &key), addresses)).collect()
+        ends.iter().map(|end| refusals.record(*end, &key, &key, addresses)).collect()
     }
 
     #[test]
@@ -82,10 +77,10 @@ mod tests {
     #[test]
     fn refusals_of_a_replaced_key_do_not_count() {
         let (a, b, mut refusals) = (authorization("Bearer a"), authorization("Bearer b"), KeyRefusals::default());
-        assert!(!refusals.record(REFUSED, (&a, &a), 2));
-        assert!(!refusals.record(REFUSED, (&a, &b), 2), "the key was replaced within the attempt");
-        assert!(!refusals.record(REFUSED, (&b, &b), 2));
-        assert!(refusals.record(REFUSED, (&b, &authorization("Bearer b")), 2), "the file was read again");
-        assert!(!refusals.record(REFUSED, (&a, &a), 2));
+        assert!(!refusals.record(REFUSED, &a, &a, 2));
+        assert!(!refusals.record(REFUSED, &a, &b, 2), "the key was replaced within the attempt");
+        assert!(!refusals.record(REFUSED, &b, &b, 2));
+        assert!(refusals.record(REFUSED, &b, &authorization("Bearer b"), 2), "the file was read again");
+        assert!(!refusals.record(REFUSED, &a, &a, 2));
     }
 }

@@ -29,7 +29,7 @@ struct TestServer {
 }
 
 /// Settings with short timeouts.
-fn settings(caps: ConnectionCaps) -> PortSettings {
+fn settings(caps: ConnectionCaps, metrics: ConnectionMetrics) -> PortSettings {
     PortSettings {
         name: "test",
         connections_setting: None,
@@ -47,6 +47,7 @@ fn settings(caps: ConnectionCaps) -> PortSettings {
             receive_window: 65_535,
         },
         messages: None,
+        metrics,
     }
 }
 
@@ -60,7 +61,7 @@ impl TestServer {
     fn start_on(listener: impl Listener, address: SocketAddr, caps: ConnectionCaps, routes: Router) -> Self {
         let (registry, shutdown) = (Registry::new(), Shutdown::default());
         let metrics = PortMetrics::register(&registry, "test").unwrap().of_port("test");
-        let task = tokio::spawn(serve(listener, PlainText, routes, (settings(caps), metrics), shutdown.clone()));
+        let task = tokio::spawn(serve(listener, PlainText, routes, settings(caps, metrics), shutdown.clone()));
         Self { address, registry, shutdown, task }
     }
 

@@ -47,7 +47,7 @@ pub async fn migrate_to_postgres(
     let info = sqlite_file::validate(&database).await.map_err(DatabaseCommandError::invalid_database(&database))?;
     check_existing_deployment(config, &master, &info.deployment)?;
     check_preconditions(&info)?;
-    let result = transfer::transfer((&database, info.quarantine), target, SystemClock.now()).await?;
+    let result = transfer::transfer(&database, info.quarantine, target, SystemClock.now()).await?;
     Ok(report(config, &database, &result))
 }
 

@@ -65,7 +65,7 @@ pub async fn restore(
         }
         (DatabaseLocation::File(database), Some(file)) => {
             let _lock = lock_exclusive(database)?;
-            restore_file(config, &master, (file, database), replace).await
+            restore_file(config, &master, file, database, replace).await
         }
         (DatabaseLocation::File(database), None) => {
             let _lock = lock_exclusive(database)?;
@@ -87,7 +87,8 @@ pub async fn restore(
 async fn restore_file(
     config: &Config,
     master: &MasterKeyRing,
-    (file, database): (&Path, &Path),
+    file: &Path,
+    database: &Path,
     replace: bool,
 ) -> Result<CommandReport, DatabaseCommandError> {
     // Refuse a pipe before it is opened: opening a pipe would block until another process writes to the pipe.
@@ -203,7 +204,7 @@ async fn revoke_credentials(
     master: &MasterKeyRing,
 ) -> Result<RestoreReport, DatabaseCommandError> {
     let metrics = Metrics::new(&LabelValues::default()).map_err(AppError::from)?;
-    let store = open_at(location, config, (OpenMode::Serve, master), Arc::new(SystemClock), &metrics).await?;
+    let store = open_at(location, config, OpenMode::Serve, master, Arc::new(SystemClock), &metrics).await?;
     let stored = deployment::find(store.read().await?.conn()).await?;
     let stored = stored.ok_or(AppError::DatabaseRejected("this database is empty: restore a backup into it first"))?;
     check_existing_deployment(config, master, &stored)?;

@@ -77,7 +77,8 @@ impl AuditKeys {
     /// block new actions. The new head keeps an invalid MAC of `before`, so that verification continues to fail.
     pub fn build_entry(
         &self,
-        (before, is_valid): (&ChainHead, bool),
+        before: &ChainHead,
+        is_valid: bool,
         entry: &NewAuditEntry,
         initiator: &Initiator,
         at: Timestamp,
@@ -235,7 +236,7 @@ impl<'a> ChainVerifier<'a> {
 
     /// The floor under the keys that authenticate new entries.
     pub fn renewed_floor(&self) -> Option<AuditFloor> {
-        self.floor.as_ref().map(|floor| self.keys.current.floor(self.chain, (floor.length, &floor.hash)))
+        self.floor.as_ref().map(|floor| self.keys.current.floor(self.chain, floor.length, &floor.hash))
     }
 
     /// The sequence number of the last entry before those that are to be verified next. The first entries to verify include
@@ -315,7 +316,7 @@ impl<'a> ChainVerifier<'a> {
         let floor = self.floor.as_ref().map(|floor| (floor.length, &floor.hash));
         let verified = Some((self.length, &self.hash));
         let (length, hash) = [verified, floor, checkpoint].into_iter().flatten().max_by_key(|(length, _)| *length)?;
-        (length > 0).then(|| self.keys.current.checkpoint(self.chain, (length, hash)).0)
+        (length > 0).then(|| self.keys.current.checkpoint(self.chain, length, hash).0)
     }
 
     /// Verifies that the chain ends at its head.

@@ -93,7 +93,7 @@ impl AuditKeys {
     }
 
     /// The checkpoint of a verified chain, and its head under this key.
-    pub fn checkpoint(&self, chain: &str, (length, hash): (i64, &str)) -> (AuditCheckpoint, ChainHead) {
+    pub fn checkpoint(&self, chain: &str, length: i64, hash: &str) -> (AuditCheckpoint, ChainHead) {
         let mac = hex::encode(hmac::sign(&self.checkpoints, &mac_input(CHECKPOINT_DOMAIN, chain, length, hash)));
         let head = ChainHead { length, hash: hash.to_owned(), mac: self.head_mac(chain, length, hash) };
         (AuditCheckpoint { length, hash: hash.to_owned(), mac }, head)
@@ -106,7 +106,7 @@ impl AuditKeys {
     }
 
     /// The floor of a chain whose first `length` entries were verified and archived.
-    pub fn floor(&self, chain: &str, (length, hash): (i64, &str)) -> AuditFloor {
+    pub fn floor(&self, chain: &str, length: i64, hash: &str) -> AuditFloor {
         let mac = hex::encode(hmac::sign(&self.floors, &mac_input(FLOOR_DOMAIN, chain, length, hash)));
         AuditFloor { length, hash: hash.to_owned(), mac }
     }

@@ -96,7 +96,8 @@ pub async fn change(
     let service = parse_id(&service)?;
     let initiator = credentials.require_manager_of(&state, service).await?;
     let AssignmentChanges { changes: ObjectList(changes) } = body.read()?;
-    let changes: Vec<_> = changes.into_iter().enumerate().map(parse).collect::<Result<_, _>>()?;
+    let changes: Vec<_> =
+        changes.into_iter().enumerate().map(|(position, change)| parse(position, change)).collect::<Result<_, _>>()?;
     credentials.count_more(&state, changes.len().div_ceil(CHANGES_PER_COUNTED_REQUEST) - 1).await?;
     let mut results = Vec::with_capacity(changes.len());
     for change in changes {
@@ -130,7 +131,7 @@ enum NewState {
 }
 
 /// Parses a change, by its position. In a list, an id that does not parse is an invalid field and not something that does not exist.
-fn parse((position, change): (usize, AssignmentChange)) -> Result<ParsedChange, ApiError> {
+fn parse(position: usize, change: AssignmentChange) -> Result<ParsedChange, ApiError> {
     let AssignmentChange { agent, role, revoked, expires_at, managed_by } = change;
     let error = |field: &str, message: String| ApiError::invalid(&[FieldError { field: field.to_owned(), message }]);
     let invalid = |problem: &str| error("changes", format!("item {position}: {problem}"));

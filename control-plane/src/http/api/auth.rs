@@ -146,7 +146,7 @@ pub async fn register(
         IdempotentReply { request: idempotency?.0, present: registered_agent },
     );
     let agent_of = |response: &RegisteredAgent| response.agent_id;
-    let body = operations::register_agent(&state.context, &initiator, human, request, (&reply, agent_of)).await?;
+    let body = operations::register_agent(&state.context, &initiator, human, request, &reply, agent_of).await?;
     Ok((StatusCode::CREATED, Json(body)))
 }
 

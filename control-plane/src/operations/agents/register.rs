@@ -39,7 +39,8 @@ pub async fn register_agent<R: Serialize + DeserializeOwned>(
     initiator: &Initiator,
     human: Option<Human>,
     request: RegistrationRequest,
-    (reply, agent_of): (&IdempotentReply<Agent, R>, AgentOf<R>),
+    reply: &IdempotentReply<Agent, R>,
+    agent_of: AgentOf<R>,
 ) -> Result<R, OperationError> {
     if human.is_none() && context.config.quotas.public_agents == 0 {
         return Err(Reason::HumanTokenMissing.into());

@@ -78,7 +78,7 @@ pub async fn verify_login(context: &Arc<Context>, login: &LoginRequest) -> Resul
             return Err(Reason::ChallengeExpired.into());
         }
         let service = requested_service(&challenge, login.service)?;
-        Ok((verify_signature(context, (&challenge, &nonce), service, &login.signature).await?, service))
+        Ok((verify_signature(context, &challenge, &nonce, service, &login.signature).await?, service))
     };
     match verified.await {
         Ok((basis, service)) => Ok(VerifiedLogin {
@@ -216,7 +216,7 @@ impl NewSession {
         }
         let challenge = self.login.signed.single_use_id();
         let write =
-            async |conn: &mut Conn| logins::begin_if_unchanged(conn, agent, &record, (&session, &challenge)).await;
+            async |conn: &mut Conn| logins::begin_if_unchanged(conn, agent, &record, &session, &challenge).await;
         Ok(context.store.write_if_unchanged(write).await?.then_some(claims))
     }
 
@@ -234,8 +234,9 @@ impl NewSession {
                 unused_agents::remove(tx.conn(), &[agent.id]).await?;
             }
             if self.counts_sessions(context) {
-                let limits = (context.config.quotas.sessions_per_agent, MAX_ENDED_PER_LOGIN);
-                let excess = sessions::list_live_beyond(tx.conn(), agent.id, basis.at, limits).await?;
+                let kept = context.config.quotas.sessions_per_agent;
+                let excess =
+                    sessions::list_live_beyond(tx.conn(), agent.id, basis.at, kept, MAX_ENDED_PER_LOGIN).await?;
                 end_sessions(&mut tx, &excess).await?;
             }
             tx.emit(Event { id: self.event, at: basis.at, data: self.event_data(&session) });
@@ -342,7 +343,8 @@ fn requested_service(challenge: &Challenge, login: Option<ServiceId>) -> Result<
 /// writer of SQLite.
 async fn verify_signature(
     context: &Context,
-    (challenge, nonce): (&Challenge, &[u8; 32]),
+    challenge: &Challenge,
+    nonce: &[u8; 32],
     service: Option<ServiceId>,
     signature: &str,
 ) -> Result<LoginBasis, OperationError> {

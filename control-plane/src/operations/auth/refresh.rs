@@ -145,7 +145,7 @@ impl Replacement {
             return Ok(None);
         }
         let write = async |conn: &mut Conn| {
-            logins::refresh_if_unchanged(conn, agent, &record, (&session, &self.used, &self.next)).await
+            logins::refresh_if_unchanged(conn, agent, &record, &session, &self.used, &self.next).await
         };
         Ok(context.store.write_if_unchanged(write).await?.then_some(claims))
     }

@@ -75,7 +75,7 @@ pub async fn record_audit_archive(
             }
         }
         for ArchivedChain { chain, length, hash, .. } in &archive.chains {
-            audit::set_floor(tx.conn(), keys, chain, (*length, hash)).await?;
+            audit::set_floor(tx.conn(), keys, chain, *length, hash).await?;
         }
         let entry = NewAuditEntry::for_deployment(AuditAction::AuditArchived)
             .with_detail("entries", archive.entries)

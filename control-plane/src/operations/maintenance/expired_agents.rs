@@ -18,10 +18,11 @@ const fn max_agents(limit: i64) -> i64 {
 /// number, with those that have logged in since they were listed.
 pub(super) async fn delete_unused(
     tx: &mut WriteTransaction,
-    registered: (Timestamp, Timestamp),
+    from: Timestamp,
+    until: Timestamp,
     limit: i64,
 ) -> Result<u64, OperationError> {
-    let mut listed = unused_agents::list(tx.conn(), registered, max_agents(limit)).await?;
+    let mut listed = unused_agents::list(tx.conn(), from, until, max_agents(limit)).await?;
     // Every transaction that locks several agents locks them in the order of their ids, so that no deadlock occurs.
     listed.sort_unstable();
     let mut unused = Vec::new();
@@ -43,12 +44,13 @@ fn is_unused(agent: &Agent) -> bool {
 /// Removes rows of agents that were deleted between two times, and the feedback about them. Returns the number of changed rows.
 pub(super) async fn remove_rows(
     tx: &mut WriteTransaction,
-    deleted: (Timestamp, Timestamp),
+    from: Timestamp,
+    until: Timestamp,
     limit: i64,
 ) -> Result<u64, OperationError> {
     let now = tx.now();
     let mut changed = 0;
-    for agent in deleted_agents::list_rows(tx.conn(), deleted, max_agents(limit)).await? {
+    for agent in deleted_agents::list_rows(tx.conn(), from, until, max_agents(limit)).await? {
         let remaining = limit.saturating_sub_unsigned(changed);
         if remaining <= 0 {
             break;

@@ -81,8 +81,7 @@ pub(super) async fn oldest_due(
     let retention = token_retention(context);
     let due = match data {
         ExpiredData::Changes => {
-            let range = (from.saturating_sub(retention), token_horizon(context));
-            let oldest = feed::oldest_change(conn, range).await?;
+            let oldest = feed::oldest_change(conn, from.saturating_sub(retention), token_horizon(context)).await?;
             oldest.map(|at| at.saturating_add(retention))
         }
         ExpiredData::Sessions => {
@@ -133,61 +132,55 @@ pub(super) async fn delete(
     context: &Context,
     data: ExpiredData,
     tx: &mut WriteTransaction,
-    (from, limit): (Timestamp, i64),
+    from: Timestamp,
+    limit: i64,
 ) -> Result<u64, OperationError> {
     let (now, horizon, retention) = (tx.now(), token_horizon(context), token_retention(context));
     let conn = tx.conn();
     let deleted = match data {
-        ExpiredData::Changes => feed::delete_below_floor(conn, (from.saturating_sub(retention), horizon), limit).await,
+        ExpiredData::Changes => feed::delete_below_floor(conn, from.saturating_sub(retention), horizon, limit).await,
         ExpiredData::Sessions => {
             let retention = session_retention(context);
             let expired_from = from.saturating_sub(retention + AFTER_EXPIRY);
-            sessions::delete_expired(conn, (expired_from, now.saturating_sub(retention)), limit).await
+            sessions::delete_expired(conn, expired_from, now.saturating_sub(retention), limit).await
         }
-        ExpiredData::IdempotencyKeys => idempotency::delete_expired(conn, (from, now), limit).await,
-        ExpiredData::KnownAgents => known_agents::delete_forgotten(conn, (from, now), limit).await,
-        ExpiredData::TokenAudiences => token_audiences::delete_expired(conn, (from, now), limit).await,
-        ExpiredData::Sidecars => sidecars::delete_expired(conn, (from, now.min(context.sidecars.now())), limit).await,
+        ExpiredData::IdempotencyKeys => idempotency::delete_expired(conn, from, now, limit).await,
+        ExpiredData::KnownAgents => known_agents::delete_forgotten(conn, from, now, limit).await,
+        ExpiredData::TokenAudiences => token_audiences::delete_expired(conn, from, now, limit).await,
+        ExpiredData::Sidecars => sidecars::delete_expired(conn, from, now.min(context.sidecars.now()), limit).await,
         ExpiredData::ServiceTransfers => service_transfers::delete_expired(conn, now, limit).await,
-        ExpiredData::Assignments => assignments::delete_expired(conn, (from, now), limit).await,
+        ExpiredData::Assignments => assignments::delete_expired(conn, from, now, limit).await,
         ExpiredData::WebhookDeliveries => delete_deliveries(context, conn, limit).await,
         ExpiredData::WebhookEvents => {
-            let range = (first_event(from), event_horizon(context));
-            outbox::delete_events_before(conn, range, limit).await
+            outbox::delete_events_before(conn, first_event(from), event_horizon(context), limit).await
         }
         ExpiredData::WebhookOutbox => {
-            let range = (first_event(from), event_horizon(context));
-            outbox::delete_waiting_before(conn, range, limit).await
+            outbox::delete_waiting_before(conn, first_event(from), event_horizon(context), limit).await
         }
         ExpiredData::WebhookSecrets => webhook_cleanup::delete_expired_secrets(conn, now, limit).await,
         ExpiredData::TrustFeedback => {
-            let retention = FEEDBACK_RETENTION;
-            let range = (first_id(from, retention), id_lower_bound(now.saturating_sub(retention)));
-            let (first, horizon) = (FeedbackId::from_bits(range.0), FeedbackId::from_bits(range.1));
-            trust::delete_feedback_before(conn, (first, horizon), limit).await
+            let first = FeedbackId::from_bits(first_id(from, FEEDBACK_RETENTION));
+            let horizon = FeedbackId::from_bits(id_lower_bound(now.saturating_sub(FEEDBACK_RETENTION)));
+            trust::delete_feedback_before(conn, first, horizon, limit).await
         }
         ExpiredData::UnusedAgents => {
-            let range = expired_between((from, now), UNUSED_AGENT_RETENTION);
-            return expired_agents::delete_unused(tx, range, limit).await;
+            let [from, until] = [from, now].map(|end| end.saturating_sub(UNUSED_AGENT_RETENTION));
+            return expired_agents::delete_unused(tx, from, until, limit).await;
         }
         ExpiredData::AgentDeletions => {
-            let range = expired_between((from, now), DELETED_AGENT_COUNTS_FOR);
-            deleted_agents::delete_deletions(conn, range, limit).await
+            let [from, until] = [from, now].map(|end| end.saturating_sub(DELETED_AGENT_COUNTS_FOR));
+            deleted_agents::delete_deletions(conn, from, until, limit).await
         }
         ExpiredData::AgentRows => {
-            let range = expired_between((from, now), agent_row_retention(context));
-            return expired_agents::remove_rows(tx, range, limit).await;
+            let retention = agent_row_retention(context);
+            let [from, until] = [from, now].map(|end| end.saturating_sub(retention));
+            return expired_agents::remove_rows(tx, from, until, limit).await;
         }
         ExpiredData::DeletedServices => return purge::purge(context, DeletedKind::Services, tx, limit).await,
         ExpiredData::DeletedAgents => return purge::purge(context, DeletedKind::Agents, tx, limit).await,
         ExpiredData::DeletedRoles => return purge::purge(context, DeletedKind::Roles, tx, limit).await,
     };
     Ok(deleted?)
-}
-
-/// The times between which rows were written that can be deleted since a time between `from` and `until`.
-fn expired_between((from, until): (Timestamp, Timestamp), retention: Duration) -> (Timestamp, Timestamp) {
-    (from.saturating_sub(retention), until.saturating_sub(retention))
 }
 
 /// The resolution of the time in an id.

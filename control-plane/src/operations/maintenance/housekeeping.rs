@@ -72,7 +72,7 @@ async fn sweep(context: &Context, includes: fn(ExpiredData) -> bool) -> Result<P
     while !pending.is_empty() {
         let mut remaining = Vec::with_capacity(pending.len());
         for (data, from) in pending {
-            match delete_batch(context, data, (from, until)).await {
+            match delete_batch(context, data, from, until).await {
                 Ok(oldest) => remaining.extend(oldest.map(|from| (data, from))),
                 Err(error) => {
                     tracing::warn!(
@@ -97,13 +97,14 @@ async fn sweep(context: &Context, includes: fn(ExpiredData) -> bool) -> Result<P
 async fn delete_batch(
     context: &Context,
     data: ExpiredData,
-    (from, until): (Timestamp, Timestamp),
+    from: Timestamp,
+    until: Timestamp,
 ) -> Result<Option<Timestamp>, OperationError> {
     let oldest = expired_rows::oldest_due(context, data, from).await?;
     context.housekeeping.set_oldest(data, oldest);
     let Some(from) = oldest.filter(|oldest| *oldest <= until) else { return Ok(None) };
     let batch = async |mut tx: WriteTransaction, limit| {
-        let deleted = expired_rows::delete(context, data, &mut tx, (from, limit)).await?;
+        let deleted = expired_rows::delete(context, data, &mut tx, from, limit).await?;
         Ok((tx, deleted))
     };
     match run_batch(context, data.as_str(), batch).await? {

@@ -17,7 +17,7 @@ pub async fn rotate_signing_keys_if_due(context: &Context) -> Result<SigningKeyR
     let mut maintained = current.clone();
     maintained.maintain(policy, context.now(), context.keyring.generate_keys(context.rng.as_ref())?.public_keys());
     if maintained != current {
-        change_ring(context, ("rotate_signing_keys_if_due", &Initiator::SYSTEM), |ring, now, new_keys| {
+        change_ring(context, "rotate_signing_keys_if_due", &Initiator::SYSTEM, |ring, now, new_keys| {
             let rotation = ring.maintain(policy, now, new_keys);
             ((), rotation.as_ref().map(rotation_entry))
         })

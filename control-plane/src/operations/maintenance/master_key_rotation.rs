@@ -55,8 +55,8 @@ pub async fn rotate_master_key(
     // A transaction that began before may still append to an audit chain with the replaced key.
     store.wait_for_audit_appends().await?;
     let mut rotation = MasterKeyRotation::default();
-    reseal_signing_keys(store, (keyring, rng), to, &mut rotation).await?;
-    reseal_webhook_secrets(store, (keyring, rng), to, &mut rotation).await?;
+    reseal_signing_keys(store, keyring, rng, to, &mut rotation).await?;
+    reseal_webhook_secrets(store, keyring, rng, to, &mut rotation).await?;
     write_checkpoints(store, to, &mut rotation).await?;
     if rotation.unreadable.is_empty() {
         remove_previous(store, to, &previous).await?;
@@ -93,13 +93,14 @@ async fn replace_current(store: &Store, to: &str) -> Result<Vec<String>, Operati
 
 async fn reseal_signing_keys(
     store: &Store,
-    keyring: (&Keyring, &dyn Rng),
+    keyring: &Keyring,
+    rng: &dyn Rng,
     to: &str,
     rotation: &mut MasterKeyRotation,
 ) -> Result<(), OperationError> {
     loop {
         let stored = sealed_secrets::list_signing_keys(store.read().await?.conn()).await?;
-        if reseal(store, keyring, to, stored, rotation).await? {
+        if reseal(store, keyring, rng, to, stored, rotation).await? {
             return Ok(());
         }
     }
@@ -107,7 +108,8 @@ async fn reseal_signing_keys(
 
 async fn reseal_webhook_secrets(
     store: &Store,
-    keyring: (&Keyring, &dyn Rng),
+    keyring: &Keyring,
+    rng: &dyn Rng,
     to: &str,
     rotation: &mut MasterKeyRotation,
 ) -> Result<(), OperationError> {
@@ -119,7 +121,7 @@ async fn reseal_webhook_secrets(
         let Some((last, _)) = page.last() else { return Ok(()) };
         let last = *last;
         let stored = page.into_iter().flat_map(|(_, secrets)| secrets).collect();
-        if reseal(store, keyring, to, stored, rotation).await? {
+        if reseal(store, keyring, rng, to, stored, rotation).await? {
             after = Some(last);
         }
     }
@@ -129,7 +131,8 @@ async fn reseal_webhook_secrets(
 /// secrets again, because the rotation of a webhook secret moves a secret to another column.
 async fn reseal(
     store: &Store,
-    (keyring, rng): (&Keyring, &dyn Rng),
+    keyring: &Keyring,
+    rng: &dyn Rng,
     to: &str,
     stored: Vec<StoredSecret>,
     rotation: &mut MasterKeyRotation,

@@ -29,7 +29,7 @@ pub async fn delete_role(
         let role_before =
             roles::find(tx.conn(), service, role).await?.ok_or(OperationError::NotFound(NotFound::Role))?;
         let now = tx.now();
-        if !roles::mark_deleted(tx.conn(), (service, role), free_name, now).await? {
+        if !roles::mark_deleted(tx.conn(), service, role, free_name, now).await? {
             return Err(OperationError::NotFound(NotFound::Role));
         }
         let entry = NewAuditEntry::for_service(service, AuditAction::RoleDeleted).object(AuditedObject::Role(role));

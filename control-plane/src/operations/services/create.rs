@@ -153,8 +153,8 @@ pub async fn revoke_service_key(
         let now = tx.now();
         let revoked = services::revoke_key(tx.conn(), service, key, now).await?;
         if revoked {
-            let bounds = (KEPT_REVOKED_KEYS, MAX_DELETED_PER_REVOCATION);
-            services::delete_oldest_revoked_keys(tx.conn(), service, bounds).await?;
+            let (kept, limit) = (KEPT_REVOKED_KEYS, MAX_DELETED_PER_REVOCATION);
+            services::delete_oldest_revoked_keys(tx.conn(), service, kept, limit).await?;
             tx.audit(initiator, entry).await?;
             // Streams check their API key when the settings of their service change.
             tx.record_change(Change::ServiceSettings(service));

@@ -21,7 +21,7 @@ pub async fn revoke_signing_key(
     if !signing_keys::exists(context.store.read().await?.conn(), kid).await? {
         return Err(OperationError::NotFound(NotFound::SigningKey));
     }
-    change_ring(context, ("revoke_signing_key", initiator), |ring, now, new_keys| {
+    change_ring(context, "revoke_signing_key", initiator, |ring, now, new_keys| {
         let entry = NewAuditEntry::for_deployment(AuditAction::SigningKeyRevoked)
             .object(AuditedObject::SigningKey(kid.clone()));
         (ring.revoke(kid, &context.config.key_rotation, now, new_keys), Some(entry))

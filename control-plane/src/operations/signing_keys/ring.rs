@@ -16,7 +16,8 @@ use countersign_identity::{P256PublicKey, Timestamp};
 /// writes the audit entry that `change` returned. If the set of trusted keys changed, notifies sidecars.
 pub(in crate::operations) async fn change_ring<T>(
     context: &Context,
-    (name, initiator): (&'static str, &Initiator),
+    name: &'static str,
+    initiator: &Initiator,
     change: impl Fn(&mut SigningKeyRing, Timestamp, &mut dyn Iterator<Item = P256PublicKey>) -> (T, Option<NewAuditEntry>),
 ) -> Result<Changed<T>, OperationError> {
     let new_keys = &context.keyring.generate_keys(context.rng.as_ref())?;

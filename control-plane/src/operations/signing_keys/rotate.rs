@@ -15,7 +15,7 @@ pub async fn rotate_signing_key(
     context: &Context,
     initiator: &Initiator,
 ) -> Result<Changed<(Rotation, bool)>, OperationError> {
-    let rotation = change_ring(context, ("rotate_signing_key", initiator), |ring, now, new_keys| {
+    let rotation = change_ring(context, "rotate_signing_key", initiator, |ring, now, new_keys| {
         let rotation = ring.rotate(&context.config.key_rotation, now, new_keys);
         let entry = rotation.as_ref().map(rotation_entry);
         (rotation.map(|rotation| (rotation.signs_from <= now, rotation)), entry)

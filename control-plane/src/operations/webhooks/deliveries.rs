@@ -87,7 +87,7 @@ async fn replay_batch(
         ReplaySelection::Since(since, status) => {
             let oldest = || EventId::from_bits(id_lower_bound(since.saturating_sub(MAX_ID_AGE)));
             let after = after.unwrap_or_else(oldest);
-            Ok(deliveries::replay_batch(tx.conn(), webhook, (since, after), status, (now, BATCH_SIZE)).await?)
+            Ok(deliveries::replay_batch(tx.conn(), webhook, since, after, status, now, BATCH_SIZE).await?)
         }
     }
 }

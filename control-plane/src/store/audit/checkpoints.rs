@@ -71,7 +71,7 @@ pub async fn write_checkpoint(
         return write_checkpoint_before_break(conn, &verifier, broken).await;
     }
     let ChainHead { length, hash, .. } = head.unwrap_or_default();
-    let (checkpoint, head) = keys.checkpoint(chain, (length, &hash));
+    let (checkpoint, head) = keys.checkpoint(chain, length, &hash);
     upsert_checkpoint(conn, chain, checkpoint).await?;
     renew_floor(conn, &verifier).await?;
     update_head(conn, chain, &head).await?;

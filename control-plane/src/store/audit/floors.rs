@@ -43,9 +43,10 @@ pub async fn set_floor(
     conn: &mut Conn,
     keys: &AuditKeys,
     chain: &str,
-    (length, hash): (i64, &str),
+    length: i64,
+    hash: &str,
 ) -> Result<(), StoreError> {
-    upsert_floor(conn, chain, &keys.floor(chain, (length, hash))).await
+    upsert_floor(conn, chain, &keys.floor(chain, length, hash)).await
 }
 
 pub(super) async fn upsert_floor(conn: &mut Conn, chain: &str, floor: &AuditFloor) -> Result<(), StoreError> {

@@ -277,5 +277,5 @@ pub async fn list(
         number: entry.at.micros(),
         then: NumberThen { number: entry.sequence, then: entry.chain.clone() },
     };
-    Ok(ListPage::new(page, items, total, (position, searched_until)))
+    Ok(ListPage::new(page, items, total, position, searched_until))
 }

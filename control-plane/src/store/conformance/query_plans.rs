@@ -200,8 +200,8 @@ async fn statements_are_planned_once_on_postgresql() {
     let work = async |mut tx: WriteTransaction| {
         assert!(store.try_begin_job(&mut tx, "a job").await?);
         for _ in 0..10 {
-            let times = (Timestamp::from_micros(0), Timestamp::from_micros(20_000));
-            assert!(sessions::delete_expired(tx.conn(), times, 10).await? > 0);
+            let (from, until) = (Timestamp::from_micros(0), Timestamp::from_micros(20_000));
+            assert!(sessions::delete_expired(tx.conn(), from, until, 10).await? > 0);
         }
         let sql = "SELECT CAST(SUM(generic_plans) AS BIGINT) AS generic, CAST(SUM(custom_plans) AS BIGINT) AS custom \
              FROM pg_prepared_statements WHERE statement LIKE 'DELETE FROM %'";

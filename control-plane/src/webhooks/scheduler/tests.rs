@@ -56,7 +56,7 @@ impl Dispatch {
                 leased_until: Timestamp::from_seconds(1),
                 body: String::new(),
             };
-            self.scheduler.push((target, owner_of(target)), vec![delivery; usize::try_from(count).unwrap()]);
+            self.scheduler.push(target, owner_of(target), vec![delivery; usize::try_from(count).unwrap()]);
         }
         let mut started = Vec::new();
         self.scheduler.start_attempts(NOW, |delivery, place| {

@@ -40,13 +40,13 @@ impl Chain {
     fn append(&mut self, keys: &AuditKeys, action: AuditAction) {
         let at = Timestamp::from_seconds(self.head.length);
         let entry = NewAuditEntry::new(CHAIN, action);
-        let (entry, head) = keys.build_entry((&self.head, true), &entry, &Initiator::SYSTEM, at);
+        let (entry, head) = keys.build_entry(&self.head, true, &entry, &Initiator::SYSTEM, at);
         self.entries.push(entry);
         self.head = head;
     }
 
     fn write_checkpoint(&mut self, keys: &AuditKeys) {
-        let (checkpoint, head) = keys.checkpoint(&CHAIN.to_string(), (self.head.length, &self.head.hash));
+        let (checkpoint, head) = keys.checkpoint(&CHAIN.to_string(), self.head.length, &self.head.hash);
         (self.checkpoint, self.head) = (Some(checkpoint), head);
     }
 
@@ -59,7 +59,7 @@ impl Chain {
             entry.previous_hash = previous;
             entry.hash = entry.digest();
             entry.mac = keys.entry_mac(&entry.hash);
-            self.head = keys.checkpoint(&entry.chain, (entry.sequence, &entry.hash)).1;
+            self.head = keys.checkpoint(&entry.chain, entry.sequence, &entry.hash).1;
         }
     }
 
@@ -114,7 +114,7 @@ fn the_previous_key_forges_nothing_after_the_checkpoint() {
         assert_eq!(appended.verify(&new(), previous), broken(5, ChainFault::InvalidMac));
         let mut with_old_head = Chain::with_checkpoint();
         let (length, hash) = (with_old_head.head.length, with_old_head.head.hash.clone());
-        with_old_head.head = old().checkpoint(&CHAIN.to_string(), (length, &hash)).1;
+        with_old_head.head = old().checkpoint(&CHAIN.to_string(), length, &hash).1;
         assert_eq!(with_old_head.verify(&new(), previous), broken(5, ChainFault::HeadMismatch));
     }
 }
@@ -136,7 +136,7 @@ fn a_chain_cannot_end_before_its_checkpoint() {
     let mut chain = Chain::with_checkpoint();
     chain.entries.truncate(3);
     let last = &chain.entries[2];
-    chain.head = new().checkpoint(&last.chain, (last.sequence, &last.hash)).1;
+    chain.head = new().checkpoint(&last.chain, last.sequence, &last.hash).1;
     assert_eq!(chain.verify(&new(), &[]), broken(4, ChainFault::Missing));
 }
 
@@ -144,8 +144,8 @@ fn a_chain_cannot_end_before_its_checkpoint() {
 fn refuses_a_changed_checkpoint() {
     let chain = Chain::with_checkpoint();
     let checkpoint = chain.checkpoint.clone().unwrap();
-    let forged = old().checkpoint(&CHAIN.to_string(), (4, &checkpoint.hash)).0;
-    let of_other_chain = new().checkpoint("another chain", (4, &checkpoint.hash)).0;
+    let forged = old().checkpoint(&CHAIN.to_string(), 4, &checkpoint.hash).0;
+    let of_other_chain = new().checkpoint("another chain", 4, &checkpoint.hash).0;
     let shorter = AuditCheckpoint { length: 3, ..checkpoint.clone() };
     let head_as_checkpoint = AuditCheckpoint { mac: chain.head.mac.clone(), ..checkpoint };
     for checkpoint in [forged, of_other_chain, shorter, head_as_checkpoint] {

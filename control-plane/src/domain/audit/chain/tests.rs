@@ -16,8 +16,7 @@ pub(super) fn build_chain(keys: &AuditKeys, service: u128) -> (Vec<AuditEntry>, 
         let entry = NewAuditEntry::for_service(service, action)
             .agent(AgentId::from_bits(2))
             .object(AuditedObject::Role(RoleId::from_bits(3)));
-        let (entry, new_head) =
-            keys.build_entry((&head, true), &entry, &Initiator::SYSTEM, Timestamp::from_seconds(at));
+        let (entry, new_head) = keys.build_entry(&head, true, &entry, &Initiator::SYSTEM, Timestamp::from_seconds(at));
         head = new_head;
         entry
     };
@@ -69,7 +68,7 @@ fn appending_to_an_invalid_head_keeps_the_chain_invalid() {
     let truncated_head = ChainHead { length: 3, hash: entries[2].hash.clone(), mac: head.mac };
     let entry = NewAuditEntry::for_service(ServiceId::from_bits(1), AuditAction::RoleCreated);
     let (entry, new_head) =
-        keys.build_entry((&truncated_head, false), &entry, &Initiator::SYSTEM, Timestamp::from_seconds(9));
+        keys.build_entry(&truncated_head, false, &entry, &Initiator::SYSTEM, Timestamp::from_seconds(9));
     entries.push(entry);
     assert_eq!(verify(&entries, &new_head), broken(5, ChainFault::HeadMismatch));
 }
@@ -79,7 +78,7 @@ fn refuses_a_chain_with_invalid_first_action_or_no_entries() {
     let keys = keys();
     let entry = NewAuditEntry::for_service(ServiceId::from_bits(1), AuditAction::RoleCreated);
     let (entry, head) =
-        keys.build_entry((&ChainHead::default(), true), &entry, &Initiator::SYSTEM, Timestamp::from_seconds(1));
+        keys.build_entry(&ChainHead::default(), true, &entry, &Initiator::SYSTEM, Timestamp::from_seconds(1));
     assert_eq!(verify(&[entry], &head), broken(1, ChainFault::InvalidFirstAction));
     assert_eq!(verify(&[], &ChainHead::default()), broken(1, ChainFault::Missing));
 }

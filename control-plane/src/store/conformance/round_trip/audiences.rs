@@ -140,7 +140,7 @@ impl StoreFixture {
             let oldest = token_audiences::oldest_expiry(conn, time(0)).await?.unwrap();
             assert!(oldest <= later, "{oldest:?}");
             for now in [now.saturating_add(SECOND * 10), later] {
-                while token_audiences::delete_expired(conn, (time(0), now), 1).await? > 0 {}
+                while token_audiences::delete_expired(conn, time(0), now, 1).await? > 0 {}
             }
             assert!(token_audiences::oldest_expiry(conn, time(0)).await?.is_none_or(|oldest| oldest > later));
             Ok(())

@@ -90,7 +90,7 @@ impl StoreFixture {
             (agent().id, 49, 0, 9, &newest_first[1..]),
             (AgentId::from_bits(2), 48, 0, 9, &[]),
         ] {
-            let listed = sessions::list_live_beyond(conn, agent, time(now), (kept, limit)).await.unwrap();
+            let listed = sessions::list_live_beyond(conn, agent, time(now), kept, limit).await.unwrap();
             assert_eq!(listed, expected);
         }
         drop(read);
@@ -98,8 +98,8 @@ impl StoreFixture {
             assert_eq!(sessions::mark_ended(tx.conn(), &[session().id], time(54)).await?, [session().id]);
             assert_eq!(sessions::mark_ended(tx.conn(), &[session().id], time(55)).await?, []);
             assert_eq!(sessions::oldest_expiry(tx.conn(), time(0)).await?, Some(expired.expires_at));
-            assert_eq!(sessions::delete_expired(tx.conn(), (time(0), expired.expires_at), 9).await?, 0);
-            assert_eq!(sessions::delete_expired(tx.conn(), (expired.expires_at, session().expires_at), 9).await?, 1);
+            assert_eq!(sessions::delete_expired(tx.conn(), time(0), expired.expires_at, 9).await?, 0);
+            assert_eq!(sessions::delete_expired(tx.conn(), expired.expires_at, session().expires_at, 9).await?, 1);
             assert_eq!(sessions::oldest_expiry(tx.conn(), time(0)).await?, Some(session().expires_at));
             Ok(())
         })
@@ -108,7 +108,7 @@ impl StoreFixture {
         let ended = Session { ended_at: Some(time(54)), ..session() };
         assert_eq!(sessions::find(read.conn(), session().id).await.unwrap(), Some(ended));
         assert_eq!(sessions::find(read.conn(), expired.id).await.unwrap(), None);
-        let live = sessions::list_live_beyond(read.conn(), agent().id, time(48), (0, 9)).await.unwrap();
+        let live = sessions::list_live_beyond(read.conn(), agent().id, time(48), 0, 9).await.unwrap();
         assert_eq!(live, [], "an ended session is not live");
     }
 
@@ -121,8 +121,8 @@ impl StoreFixture {
             let ended = Session { ended_at: Some(time(46)), expires_at: time(46), ..session.clone() };
             assert_eq!(sessions::find(tx.conn(), session.id).await?, Some(ended));
             assert_eq!(sessions::oldest_expiry(tx.conn(), time(0)).await?, Some(time(46)));
-            assert_eq!(sessions::delete_expired(tx.conn(), (time(0), time(46)), 9).await?, 0);
-            assert_eq!(sessions::delete_expired(tx.conn(), (time(0), time(47)), 9).await?, 1);
+            assert_eq!(sessions::delete_expired(tx.conn(), time(0), time(46), 9).await?, 0);
+            assert_eq!(sessions::delete_expired(tx.conn(), time(0), time(47), 9).await?, 1);
             Ok(())
         })
         .await;
@@ -136,10 +136,9 @@ impl StoreFixture {
             for session in &sessions {
                 assert!(sessions::insert(tx.conn(), session, &format!("challenge of {}", session.id)).await?);
             }
-            let range = (time(40), time(41));
-            assert_eq!(sessions::delete_expired(tx.conn(), range, 2).await?, 2);
+            assert_eq!(sessions::delete_expired(tx.conn(), time(40), time(41), 2).await?, 2);
             assert_eq!(sessions::oldest_expiry(tx.conn(), time(0)).await?, Some(time(40)));
-            assert_eq!(sessions::delete_expired(tx.conn(), range, 2).await?, 1);
+            assert_eq!(sessions::delete_expired(tx.conn(), time(40), time(41), 2).await?, 1);
             for session in &sessions {
                 assert_eq!(sessions::find(tx.conn(), session.id).await?, None);
             }
@@ -179,7 +178,7 @@ impl StoreFixture {
             };
             assert_eq!(basis, expected);
         }
-        let expired = self.commit(async |tx| sessions::delete_expired(tx.conn(), (time(80), time(81)), 9).await).await;
+        let expired = self.commit(async |tx| sessions::delete_expired(tx.conn(), time(80), time(81), 9).await).await;
         assert_eq!(expired, 1);
     }
 
@@ -201,7 +200,7 @@ impl StoreFixture {
             contact: None,
         };
         let begin = async |agent: &LoginAgent| {
-            self.commit(async |tx| logins::begin_if_unchanged(tx.conn(), agent, &record, (&new, challenge)).await).await
+            self.commit(async |tx| logins::begin_if_unchanged(tx.conn(), agent, &record, &new, challenge).await).await
         };
         let changed_agents = [
             LoginAgent { id: AgentId::from_bits(99), ..stored.clone() },
@@ -227,7 +226,7 @@ impl StoreFixture {
         let next = Session { audiences: audiences.clone(), ..new.clone() };
         let refresh = async |agent: &LoginAgent, used: &RefreshToken, next_token: &RefreshToken| {
             self.commit(async |tx| {
-                logins::refresh_if_unchanged(tx.conn(), agent, &record, (&next, used, next_token)).await
+                logins::refresh_if_unchanged(tx.conn(), agent, &record, &next, used, next_token).await
             })
             .await
         };
@@ -240,7 +239,7 @@ impl StoreFixture {
         assert_eq!((found.refresh.current, found.audiences), (second.hash(), audiences));
         self.commit(async |tx| sessions::mark_ended(tx.conn(), &[new.id], time(78)).await).await;
         assert!(!refresh(&stored, &second, &third).await, "the session has ended");
-        self.commit(async |tx| sessions::delete_expired(tx.conn(), (time(78), time(79)), 9).await).await;
+        self.commit(async |tx| sessions::delete_expired(tx.conn(), time(78), time(79), 9).await).await;
     }
 
     pub async fn refresh_tokens_return_what_was_written(&self) {
@@ -309,12 +308,12 @@ impl StoreFixture {
             assert_eq!(idempotency::claim_key(conn, &one, now).await?, StoredResponse::New);
             idempotency::set_response(conn, &one, "a response").await?;
             assert_eq!(idempotency::oldest_expiry(conn, expired).await?, Some(expired));
-            assert_eq!(idempotency::delete_expired(conn, (time(0), now), 9).await?, 0);
+            assert_eq!(idempotency::delete_expired(conn, time(0), now, 9).await?, 0);
             let stored = StoredResponse::Completed("a response".to_owned());
             assert_eq!(idempotency::claim_key(conn, &one, now).await?, stored);
             assert_eq!(idempotency::claim_key(conn, &other, now).await?, StoredResponse::BodyDiffers);
             assert_eq!(idempotency::claim_key(conn, &other, expired).await?, StoredResponse::New);
-            assert_eq!(idempotency::delete_expired(conn, (time(0), expired), 9).await?, 0);
+            assert_eq!(idempotency::delete_expired(conn, time(0), expired, 9).await?, 0);
             let empty = StoredResponse::Completed(String::new());
             assert_eq!(idempotency::claim_key(conn, &other, expired).await?, empty);
             Ok(())

@@ -35,11 +35,11 @@ impl StoreFixture {
             assignments::upsert(tx.conn(), &held).await?;
             assignments::upsert(tx.conn(), &second).await?;
             assert_eq!(self.places_of_assignment(tx).await?, [true; 5]);
-            assert!(roles::mark_deleted(tx.conn(), (service, id), "deleted-70", time(40)).await?);
+            assert!(roles::mark_deleted(tx.conn(), service, id, "deleted-70", time(40)).await?);
             assert_eq!(self.places_of_assignment(tx).await?, [false; 5]);
             assert!(roles::insert(tx.conn(), &same_name).await?, "the name is free");
             assert_eq!(self.places_of_assignment(tx).await?, [false; 5]);
-            assert!(roles::mark_deleted(tx.conn(), (service, same_name.definition.id), "deleted-71", time(41)).await?);
+            assert!(roles::mark_deleted(tx.conn(), service, same_name.definition.id, "deleted-71", time(41)).await?);
             Ok(())
         })
         .await;
@@ -151,12 +151,12 @@ impl StoreFixture {
         let end = time(7).saturating_add(assignments::KEPT_AFTER_EXPIRY);
         assignments::upsert(conn, &assignment()).await?;
         assert_eq!(assignments::oldest_deletable_expiry(conn, end).await?, None);
-        assert_eq!(assignments::delete_expired(conn, (end, end), 9).await?, 0, "the expiry is not reported");
+        assert_eq!(assignments::delete_expired(conn, end, end, 9).await?, 0, "the expiry is not reported");
         assignments::take_unreported_expiries(conn, time(8), 9).await?;
         assert_eq!(assignments::oldest_deletable_expiry(conn, end).await?, Some(end));
         let too_early = end.saturating_sub(Duration::from_micros(1));
-        assert_eq!(assignments::delete_expired(conn, (time(0), too_early), 9).await?, 0);
-        assert_eq!(assignments::delete_expired(conn, (end, end), 9).await?, 1);
+        assert_eq!(assignments::delete_expired(conn, time(0), too_early, 9).await?, 0);
+        assert_eq!(assignments::delete_expired(conn, end, end, 9).await?, 1);
         Ok(())
     }
 

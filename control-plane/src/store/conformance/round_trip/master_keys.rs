@@ -77,12 +77,12 @@ impl StoreFixture {
         let verified = audit::verify_chain(read.conn(), keys, &chain, |entry| entries.push(entry.clone()));
         verified.await.unwrap().unwrap();
         drop(read);
-        let floor = (1, entries[0].hash.as_str());
+        let hash = entries[0].hash.as_str();
         self.commit(async |tx| {
             assert_eq!(audit::find_floor(tx.conn(), &chain).await?, None);
-            audit::set_floor(tx.conn(), keys.find("ours").unwrap(), &chain, floor).await?;
+            audit::set_floor(tx.conn(), keys.find("ours").unwrap(), &chain, 1, hash).await?;
             let found = audit::find_floor(tx.conn(), &chain).await?.unwrap();
-            assert_eq!((found.length, found.hash.as_str()), floor);
+            assert_eq!((found.length, found.hash.as_str()), (1, hash));
             assert_eq!(audit::list_chains_to_shorten(tx.conn(), "", 9).await?, [(chain.clone(), 1)]);
             assert_eq!(audit::list_chains_to_shorten(tx.conn(), &chain, 9).await?, []);
             for deleted in [1, 0] {

@@ -107,7 +107,7 @@ impl StoreFixture {
             self.commit(async |tx| {
                 let conn = tx.conn();
                 let leased =
-                    deliveries::lease(conn, (TARGET, DueDeliveryKind::FirstAttempt), (time(220), time(221)), 9).await?;
+                    deliveries::lease(conn, TARGET, DueDeliveryKind::FirstAttempt, time(220), time(221), 9).await?;
                 for delivery in &leased {
                     let attempt = Attempt { at: time(222), response: None, failure: None };
                     deliveries::record_attempt(conn, delivery, &attempt, state).await?;
@@ -116,35 +116,45 @@ impl StoreFixture {
             })
             .await
         };
-        let replay = async |since, status, limit| {
+        let replay = async |since, after, status, limit| {
             let replay = async |tx: &mut WriteTransaction| {
-                deliveries::replay_batch(tx.conn(), TARGET, since, status, (time(220), limit)).await
+                deliveries::replay_batch(tx.conn(), TARGET, since, after, status, time(220), limit).await
             };
             self.commit(replay).await
         };
         let replayed = |replayed, next| ReplayedBatch { replayed, next };
         let before_first = EventId::from_bits(first.id.bits() - 1);
-        let all = (first.at, before_first);
         for (state, status) in [
             (DeliveryState::Delivered, Some(DeliveryStatus::Delivered)),
             (DeliveryState::Dead, Some(DeliveryStatus::Dead)),
             (DeliveryState::Delivered, None),
             (DeliveryState::Dead, None),
         ] {
-            assert_eq!(replay(all, status, 9).await, replayed(0, None), "a pending delivery was replayed");
+            assert_eq!(
+                replay(first.at, before_first, status, 9).await,
+                replayed(0, None),
+                "a pending delivery was replayed"
+            );
             assert_eq!(finish(state).await, 2);
-            assert_eq!(replay(all, Some(DeliveryStatus::Pending), 9).await, replayed(0, None));
-            let since_second = (second.at, before_first);
-            assert_eq!(replay(since_second, status, 9).await, replayed(1, None), "the time selects one delivery");
+            assert_eq!(replay(first.at, before_first, Some(DeliveryStatus::Pending), 9).await, replayed(0, None));
+            assert_eq!(
+                replay(second.at, before_first, status, 9).await,
+                replayed(1, None),
+                "the time selects one delivery"
+            );
             assert_eq!(finish(state).await, 1);
-            assert_eq!(replay((first.at, first.id), status, 9).await, replayed(1, None), "the id selects one delivery");
+            assert_eq!(replay(first.at, first.id, status, 9).await, replayed(1, None), "the id selects one delivery");
             assert_eq!(finish(state).await, 1);
-            let page = replay(all, status, 1).await;
+            let page = replay(first.at, before_first, status, 1).await;
             assert_eq!(page, replayed(1, Some(first.id)), "the limit selects one delivery");
             // The first delivery is finished again before the next batch.
             assert_eq!(finish(state).await, 1);
-            assert_eq!(replay((first.at, first.id), status, 9).await, replayed(1, None));
-            assert_eq!(replay(all, status, 9).await, replayed(1, None), "the next replay begins anew");
+            assert_eq!(replay(first.at, first.id, status, 9).await, replayed(1, None));
+            assert_eq!(
+                replay(first.at, before_first, status, 9).await,
+                replayed(1, None),
+                "the next replay begins anew"
+            );
         }
     }
 

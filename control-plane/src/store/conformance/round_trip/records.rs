@@ -80,10 +80,10 @@ impl StoreFixture {
             assert_eq!(feed::position(tx.conn()).await?.floor, position.floor);
             feed::raise_floor(tx.conn(), time(1)).await?;
             assert_eq!(feed::position(tx.conn()).await?.floor, old);
-            assert_eq!(feed::oldest_change(tx.conn(), (time(1), time(2))).await?, Some(time(1)));
-            assert_eq!(feed::oldest_change(tx.conn(), (time(2), time(2))).await?, None, "above the floor");
-            assert_eq!(feed::delete_below_floor(tx.conn(), (time(1), time(1)), 9).await?, 1);
-            while feed::delete_below_floor(tx.conn(), (time(-1), now), 2).await? > 0 {}
+            assert_eq!(feed::oldest_change(tx.conn(), time(1), time(2)).await?, Some(time(1)));
+            assert_eq!(feed::oldest_change(tx.conn(), time(2), time(2)).await?, None, "above the floor");
+            assert_eq!(feed::delete_below_floor(tx.conn(), time(1), time(1), 9).await?, 1);
+            while feed::delete_below_floor(tx.conn(), time(-1), now, 2).await? > 0 {}
             Ok(())
         })
         .await;

@@ -59,19 +59,19 @@ impl StoreFixture {
             let conn = tx.conn();
             assert_eq!(deleted_agents::oldest_row(conn, time(52)).await?, Some(time(52)));
             assert_eq!(deleted_agents::oldest_row(conn, time(54)).await?, None);
-            assert_eq!(deleted_agents::list_rows(conn, (time(52), time(53)), 9).await?, [kept, gone]);
-            assert_eq!(deleted_agents::list_rows(conn, (time(52), time(53)), 1).await?, [kept]);
+            assert_eq!(deleted_agents::list_rows(conn, time(52), time(53), 9).await?, [kept, gone]);
+            assert_eq!(deleted_agents::list_rows(conn, time(52), time(53), 1).await?, [kept]);
             assert_eq!(deleted_agents::remove(conn, kept, time(90), 9).await?, 1, "its rows are not removed yet");
             assert_eq!(deleted_agents::remove(conn, gone, time(91), 9).await?, 1, "it has a session");
-            assert_eq!(deleted_agents::list_rows(conn, (time(52), time(89)), 9).await?, []);
-            assert_eq!(deleted_agents::list_rows(conn, (time(90), time(91)), 9).await?, [kept, gone]);
-            assert_eq!(sessions::delete_expired(conn, (session.expires_at, time(99)), 9).await?, 1);
+            assert_eq!(deleted_agents::list_rows(conn, time(52), time(89), 9).await?, []);
+            assert_eq!(deleted_agents::list_rows(conn, time(90), time(91), 9).await?, [kept, gone]);
+            assert_eq!(sessions::delete_expired(conn, session.expires_at, time(99), 9).await?, 1);
             for (limit, changed) in [(2, 2), (3, 3)] {
                 assert_eq!(deleted_agents::remove(conn, gone, time(92), limit).await?, changed);
             }
             assert!(trust::list_feedback(conn, gone, &whole_list()).await?.items.is_empty());
             assert_eq!(trust::find_rating(conn, gone, service().id).await?, None);
-            assert_eq!(deleted_agents::list_rows(conn, (time(52), time(99)), 9).await?, [kept]);
+            assert_eq!(deleted_agents::list_rows(conn, time(52), time(99), 9).await?, [kept]);
             assert_eq!(agents::find_state(conn, gone).await?, None);
             Ok(())
         })
@@ -98,8 +98,8 @@ impl StoreFixture {
             }
             assert_eq!(deleted_agents::oldest_deletion(conn, time(0)).await?, Some(time(60)));
             assert_eq!(deleted_agents::oldest_deletion(conn, time(61)).await?, Some(time(61)));
-            assert_eq!(deleted_agents::delete_deletions(conn, (time(0), time(61)), 1).await?, 1);
-            assert_eq!(deleted_agents::delete_deletions(conn, (time(0), time(61)), 9).await?, 1);
+            assert_eq!(deleted_agents::delete_deletions(conn, time(0), time(61), 1).await?, 1);
+            assert_eq!(deleted_agents::delete_deletions(conn, time(0), time(61), 9).await?, 1);
             // Leaves values for the test `every_column_was_written`.
             assert_eq!(deleted_agents::oldest_deletion(conn, time(0)).await?, Some(time(62)));
             Ok(())
@@ -116,13 +116,13 @@ impl StoreFixture {
             }
             assert_eq!(unused_agents::oldest_registration(conn, time(0)).await?, Some(time(70)));
             assert_eq!(unused_agents::oldest_registration(conn, time(71)).await?, Some(time(71)));
-            assert_eq!(unused_agents::list(conn, (time(71), time(72)), 9).await?, agents[1..]);
-            assert_eq!(unused_agents::list(conn, (time(70), time(71)), 1).await?, agents[..1]);
+            assert_eq!(unused_agents::list(conn, time(71), time(72), 9).await?, agents[1..]);
+            assert_eq!(unused_agents::list(conn, time(70), time(71), 1).await?, agents[..1]);
             unused_agents::remove(conn, &agents[..1]).await?;
             unused_agents::restart_waiting(conn, time(75)).await?;
             assert_eq!(unused_agents::oldest_registration(conn, time(0)).await?, Some(time(75)));
             // Leaves values for the test `every_column_was_written`.
-            assert_eq!(unused_agents::list(conn, (time(0), time(99)), 9).await?.len(), 2);
+            assert_eq!(unused_agents::list(conn, time(0), time(99), 9).await?.len(), 2);
             Ok(())
         })
         .await;
@@ -148,8 +148,8 @@ impl StoreFixture {
             }
             assert_eq!(trust::oldest_feedback(conn, first(0)).await?, Some(first(1012)));
             assert_eq!(trust::oldest_feedback(conn, first(1020)).await?, Some(first(1020)));
-            assert_eq!(trust::delete_feedback_before(conn, (first(1014), first(1018)), 3).await?, 3);
-            assert_eq!(trust::delete_feedback_before(conn, (first(0), first(1014)), 9).await?, 2);
+            assert_eq!(trust::delete_feedback_before(conn, first(1014), first(1018), 3).await?, 3);
+            assert_eq!(trust::delete_feedback_before(conn, first(0), first(1014), 9).await?, 2);
             // Leaves values for the test `every_column_was_written`.
             assert_eq!(trust::oldest_feedback(conn, first(0)).await?, Some(first(1017)));
             Ok(())
@@ -166,10 +166,10 @@ impl StoreFixture {
             }
             let id = EventId::from_bits;
             assert_eq!(outbox::oldest_waiting(conn, id(910)).await?, Some(id(910)));
-            assert_eq!(outbox::delete_waiting_before(conn, (id(910), id(912)), 1).await?, 1);
-            assert_eq!(outbox::delete_waiting_before(conn, (id(910), id(912)), 9).await?, 1);
+            assert_eq!(outbox::delete_waiting_before(conn, id(910), id(912), 1).await?, 1);
+            assert_eq!(outbox::delete_waiting_before(conn, id(910), id(912), 9).await?, 1);
             assert_eq!(outbox::oldest_waiting(conn, id(910)).await?, Some(id(912)));
-            assert_eq!(outbox::delete_waiting_before(conn, (id(910), id(914)), 9).await?, 2);
+            assert_eq!(outbox::delete_waiting_before(conn, id(910), id(914), 9).await?, 2);
             Ok(())
         })
         .await;

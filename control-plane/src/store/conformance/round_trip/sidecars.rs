@@ -117,8 +117,8 @@ impl StoreFixture {
                 1,
                 "it does not decide"
             );
-            assert_eq!(sidecars::delete_expired(conn, (time(0), time(3665)), 9).await?, 0);
-            assert_eq!(sidecars::delete_expired(conn, (time(0), time(3666)), 9).await?, 1);
+            assert_eq!(sidecars::delete_expired(conn, time(0), time(3665), 9).await?, 0);
+            assert_eq!(sidecars::delete_expired(conn, time(0), time(3666), 9).await?, 1);
             let process =
                 EndedProcess { service: SERVICE, instance: other.key.instance, api_key: ApiKeyId::from_bits(880) };
             assert!(!sidecars::forget(conn, &process).await?, "the process runs, whatever another one says");
@@ -224,7 +224,7 @@ impl StoreFixture {
         );
         assert_eq!(unknown(until).await, []);
         self.commit(async |tx| {
-            assert_eq!(sidecars::delete_expired(tx.conn(), (time(0), time(4000)), 99).await?, 1);
+            assert_eq!(sidecars::delete_expired(tx.conn(), time(0), time(4000), 99).await?, 1);
             sidecars::delete(tx.conn(), FIRST, &sidecar).await
         })
         .await;
@@ -257,11 +257,11 @@ impl StoreFixture {
         assert_eq!((listed[0].in_force, listed[0].confirmed), (Revision::default(), LastConfirmation::By(time(2))));
         self.commit(async |tx| {
             assert_eq!(
-                sidecars::delete_expired(tx.conn(), (time(0), time(3662)), 9).await?,
+                sidecars::delete_expired(tx.conn(), time(0), time(3662), 9).await?,
                 1,
                 "it expires as the later one"
             );
-            assert_eq!(sidecars::delete_expired(tx.conn(), (time(0), time(3699)), 9).await?, 3);
+            assert_eq!(sidecars::delete_expired(tx.conn(), time(0), time(3699), 9).await?, 3);
             Ok(())
         })
         .await;

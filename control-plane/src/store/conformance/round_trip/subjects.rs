@@ -185,8 +185,8 @@ impl StoreFixture {
         self.commit(async |tx| {
             let conn = tx.conn();
             assert_eq!(known_agents::oldest_forgetting(conn, end).await?, Some(end));
-            assert_eq!(known_agents::delete_forgotten(conn, (time(0), last_moment), 9).await?, 0);
-            assert_eq!(known_agents::delete_forgotten(conn, (end, end), 9).await?, 1);
+            assert_eq!(known_agents::delete_forgotten(conn, time(0), last_moment, 9).await?, 0);
+            assert_eq!(known_agents::delete_forgotten(conn, end, end, 9).await?, 1);
             Ok(())
         })
         .await;
@@ -231,7 +231,7 @@ impl StoreFixture {
                 assert!(services::revoke_key(tx.conn(), service().id, key, time(at)).await?);
             }
             for (kept, limit, left) in [(9, 9, 5), (2, 1, 4), (2, 9, 3)] {
-                services::delete_oldest_revoked_keys(tx.conn(), service().id, (kept, limit)).await?;
+                services::delete_oldest_revoked_keys(tx.conn(), service().id, kept, limit).await?;
                 assert_eq!(services::list_keys(tx.conn(), service().id, whole_list()).await?.total.count, left);
             }
             let kept = services::list_keys(tx.conn(), service().id, whole_list()).await?.items;
@@ -264,10 +264,10 @@ impl StoreFixture {
         updated.definition.permissions = vec![Permission::try_from("write".to_owned()).unwrap()];
         self.commit(async |tx| {
             roles::update(tx.conn(), &updated).await?;
-            let (other, wrong) = ((service().id, other.definition.id), (ServiceId::from_bits(2), other.definition.id));
-            assert!(!roles::mark_deleted(tx.conn(), wrong, "deleted-1", time(34)).await?);
-            assert!(roles::mark_deleted(tx.conn(), other, "deleted-1", time(34)).await?);
-            assert!(!roles::mark_deleted(tx.conn(), other, "deleted-2", time(35)).await?, "it is deleted");
+            let (service, wrong, other) = (service().id, ServiceId::from_bits(2), other.definition.id);
+            assert!(!roles::mark_deleted(tx.conn(), wrong, other, "deleted-1", time(34)).await?);
+            assert!(roles::mark_deleted(tx.conn(), service, other, "deleted-1", time(34)).await?);
+            assert!(!roles::mark_deleted(tx.conn(), service, other, "deleted-2", time(35)).await?, "it is deleted");
             Ok(())
         })
         .await;

@@ -98,7 +98,7 @@ impl StoreFixture {
         let (id, other) = (target.id, TargetUrl::parse("https://hooks.example/other").unwrap());
         let failing_since = async || self.find_target(&target).await.and_then(|target| target.failing_since);
         let fail = async |url: &TargetUrl, at, horizon| {
-            self.commit(async |tx| webhook_targets::mark_failing(tx.conn(), (id, url), (at, horizon)).await).await;
+            self.commit(async |tx| webhook_targets::mark_failing(tx.conn(), id, url, at, horizon).await).await;
         };
         fail(&other, time(102), time(0)).await;
         assert_eq!(failing_since().await, None);
@@ -108,8 +108,10 @@ impl StoreFixture {
         fail(&target.url, time(106), time(104)).await;
         assert_eq!(failing_since().await, Some(time(106)));
         let disable = async |reason, now, horizon| {
-            let target = (id, &target.url);
-            self.commit(async |tx| webhook_targets::disable(tx.conn(), target, reason, (now, horizon)).await).await
+            let disable = async |tx: &mut WriteTransaction| {
+                webhook_targets::disable(tx.conn(), id, &target.url, reason, now, horizon).await
+            };
+            self.commit(disable).await
         };
         assert_eq!(disable(DisabledReason::Failing, time(107), time(105)).await, None);
         assert_eq!(disable(DisabledReason::Failing, time(107), time(106)).await, scope);
@@ -204,8 +206,7 @@ impl StoreFixture {
     }
 
     async fn lease(&self, kind: DueDeliveryKind, now: Timestamp, until: Timestamp) -> Vec<LeasedDelivery> {
-        let target = (target().id, kind);
-        self.commit(async |tx| deliveries::lease(tx.conn(), target, (now, until), 9).await).await
+        self.commit(async |tx| deliveries::lease(tx.conn(), target().id, kind, now, until, 9).await).await
     }
 
     async fn attempts_return_what_was_written(&self, old: &Event, new: &Event) {
@@ -259,7 +260,7 @@ impl StoreFixture {
             let conn = tx.conn();
             let (dead, all) = (Some(DeliveryStatus::Dead), EventId::from_bits(0));
             let replay = async |conn: &mut _, since, limit| {
-                deliveries::replay_batch(conn, target, (since, all), dead, (now, limit)).await
+                deliveries::replay_batch(conn, target, since, all, dead, now, limit).await
             };
             assert_eq!(replay(conn, new.at, 9).await?, ReplayedBatch { replayed: 0, next: None });
             assert_eq!(replay(conn, old.at, 1).await?, ReplayedBatch { replayed: 1, next: Some(old.id) });
@@ -281,7 +282,7 @@ impl StoreFixture {
             let next = TargetCleanup { target: deployment_target, ..cleanup };
             assert_eq!(webhook_cleanup::find_cleanup(conn, new.id, now).await?, Some(next));
             assert_eq!(outbox::oldest_event(conn, EventId::from_bits(0)).await?, Some(old.id));
-            assert_eq!(outbox::delete_events_before(conn, (old.id, new.id), 9).await?, 1);
+            assert_eq!(outbox::delete_events_before(conn, old.id, new.id, 9).await?, 1);
             assert_eq!(outbox::oldest_event(conn, EventId::from_bits(0)).await?, Some(new.id));
             assert_eq!(outbox::find_event_body(conn, old.id).await?, None);
             assert!(outbox::find_event_body(conn, new.id).await?.is_some());
@@ -326,7 +327,7 @@ impl StoreFixture {
                 ..target.clone()
             };
             webhook_targets::update(tx.conn(), &paused, false).await?;
-            webhook_targets::mark_failing(tx.conn(), (target.id, &target.url), (now, now)).await
+            webhook_targets::mark_failing(tx.conn(), target.id, &target.url, now, now).await
         })
         .await;
     }
