@@ -29,7 +29,7 @@ pub use management::{
 };
 pub use oauth::{ServerMetadata, TokenRequest};
 pub use own_agent::{Admission, HeldRole, ListedAgent, ServiceOfAgent};
-pub use page::{Page, PageStart, Pagination};
+pub use page::{Page, PageStart, Pagination, all_pages};
 pub use redact::{begins_like_secret, redacted_url, url_with_port};
 pub use sidecar::{Enforcement, LONGEST_ENFORCEMENT_WAIT, Sidecar};
 pub use signing_key::{Rotation, SigningKey};

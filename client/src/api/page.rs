@@ -54,6 +54,18 @@ impl<T> Page<T> {
     }
 }
 
+/// The items of all pages.
+pub async fn all_pages<T>(fetch: impl AsyncFn(PageStart) -> Result<Page<T>, ApiError>) -> Result<Vec<T>, ApiError> {
+    let mut items = Vec::new();
+    let mut start = Some(PageStart::FIRST);
+    while let Some(from) = start {
+        let page = fetch(from).await?;
+        start = page.next();
+        items.extend(page.data);
+    }
+    Ok(items)
+}
+
 impl Api {
     /// Fetches a page of a listing.
     pub(super) async fn page<T: DeserializeOwned>(

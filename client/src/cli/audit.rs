@@ -1,12 +1,14 @@
 //! `countersign audit`: the audit log.
 
 use super::{
-    CliError, CommandOutput, OutputFormat,
     args::{HumanArgs, ServiceArg},
     complete,
     context::Context,
+    credentials::HumanAccess,
     enforcement::sidecars,
+    error::CliError,
     ids::{agent_id, no_secret},
+    output::{CommandOutput, OutputFormat},
     table::{Column, Table, id_with_name},
     time::parse_past_time,
 };
@@ -69,15 +71,15 @@ pub struct ListArgs {
 pub async fn run(context: &Context, command: AuditCommand) -> Result<CommandOutput, CliError> {
     let AuditCommand::List(ListArgs { human, service, all_services, agent, action, since, until, limit, all }) =
         command;
-    let api = context.api(&human.server)?;
     let service = if all_services { None } else { Some(context.service(&service)?) };
     let agent = agent.map(agent_id).transpose()?;
     let [since, until] = [since, until].map(|time| time.map(|time| time.to_string()));
-    let (token, filter) = (&human.credential(context).await?, AuditFilter { service, agent, action, since, until });
+    let filter = AuditFilter { service, agent, action, since, until };
+    let HumanAccess { api, token } = human.access(context).await?;
     let limit = if all { usize::MAX } else { limit };
-    let (entries, more) = fetch_entries(&api, token, &filter, limit).await?;
+    let Entries { entries, has_more } = fetch_entries(&api, &token, &filter, limit).await?;
     let names = match (context.format(), &filter.service) {
-        (OutputFormat::Text, Some(service)) => agent_names(&api, token, service, &entries).await,
+        (OutputFormat::Text, Some(service)) => agent_names(&api, &token, service, &entries).await,
         _ => agent_names_in(&entries),
     };
     let [number, time, service] = [("ENTRY", Column::Fixed), ("TIME", Column::Time), ("SERVICE", Column::Fixed)];
@@ -93,23 +95,30 @@ pub async fn run(context: &Context, command: AuditCommand) -> Result<CommandOutp
         });
         Table::new([number, time, service, action, actor, address, agent, object], rows)
     };
-    Ok(CommandOutput::new(table, json!(entries)).with_note(summary(&filter, entries.len(), more)))
+    Ok(CommandOutput::new(table, json!(entries)).with_note(summary(&filter, entries.len(), has_more)))
 }
 
-/// Fetches up to `limit` entries, page by page. The returned flag is true if more entries exist.
+/// Audit entries, and whether there are more.
+struct Entries {
+    entries: Vec<AuditEntry>,
+    has_more: bool,
+}
+
+/// Fetches up to `limit` entries, page by page.
 async fn fetch_entries(
     api: &Api,
     token: &SecretString,
     filter: &AuditFilter,
     limit: usize,
-) -> Result<(Vec<AuditEntry>, bool), CliError> {
-    let (mut entries, mut start) = (Vec::new(), Some(PageStart::FIRST));
+) -> Result<Entries, CliError> {
+    let mut entries = Vec::new();
+    let mut start = Some(PageStart::FIRST);
     while let Some(from) = start.take_if(|_| entries.len() < limit) {
         let page = api.list_audit_entries(token, filter, LARGEST_PAGE.min(limit - entries.len()), &from).await?;
         start = page.next();
         entries.extend(page.data);
     }
-    Ok((entries, start.is_some()))
+    Ok(Entries { entries, has_more: start.is_some() })
 }
 
 /// The text of the note: the filter of audit entries and the number of listed entries.

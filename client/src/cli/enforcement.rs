@@ -5,11 +5,11 @@
 mod text;
 
 use super::{
-    CliError, CommandOutput, OutputFormat,
     args::{CONNECTION, HumanTokenArg, ServerArgs, ServiceArg, ServiceKeyArg},
     complete,
     context::Context,
-    output::Text,
+    error::CliError,
+    output::{CommandOutput, OutputFormat, Text},
     table::details,
     time::positive_duration,
 };

@@ -3,10 +3,10 @@
 //! Invariant: the tokens of a command are limited to the scope of the profile, unless an option names another scope.
 
 use super::{
-    CliError,
     args::{AgentArg, ServerArgs},
     complete,
-    context::{Context, missing},
+    context::Context,
+    error::CliError,
     ids::service_id,
     oauth::{LimitArgs, LoginChoice},
 };
@@ -84,7 +84,10 @@ impl SignerArgs {
     pub fn path(&self, context: &Context) -> Result<PathBuf, CliError> {
         let path = self.key.clone().or_else(|| context.profile.key.clone());
         path.ok_or_else(|| {
-            missing("the key", "`countersign agent keygen` creates one; or set --key FILE or --signer COMMAND")
+            CliError::missing(
+                "the key",
+                "`countersign agent keygen` creates one; or set --key FILE or --signer COMMAND",
+            )
         })
     }
 }
@@ -198,7 +201,7 @@ pub async fn login(
     choice: LoginChoice<'_>,
     policy: TokenPolicy,
 ) -> Result<LoginResult, CliError> {
-    let agent = args.agent.id_or_default(context)?;
+    let agent = context.agent_or_default(&args.agent)?;
     let target = args.target(context, &agent, choice)?;
     let session = || -> Result<_, CliError> {
         let (api, signer) = (context.api(&args.server)?, args.signer.open(context)?);
@@ -252,7 +255,7 @@ fn with_hint_for_saved_target(context: &Context, target: &TokenTarget, error: Ap
     let Some(resource) = target.resource().filter(|_| target.is_saved) else { return error.into() };
     let code = if target.oauth.is_some() { "invalid_target" } else { "SERVICE_NOT_FOUND" };
     let (name, kind) = (&context.name, if target.audience.is_some() { "service" } else { "resource" });
-    CliError::with_hint(error, code, || {
+    CliError::from(error).with_next_for(code, || {
         format!(
             "the profile {name} logs in for the {kind} {resource}, which may be deleted: `countersign agent login --no-service` removes it \
              from the profile"

@@ -1,23 +1,27 @@
 //! `countersign role`: the roles of a service, and their assignments.
 
+mod find;
+mod holders;
+
 use super::{
-    CliError, CommandOutput, OutputFormat,
     args::{ManagerArgs, RequiredAgentArg},
     confirm::ConfirmArgs,
     context::Context,
+    credentials::ServiceAccess,
     enforcement::{ALLOWS, REFUSES, Receipt, Wait, WaitArgs},
-    holders::{self, HoldersArgs},
-    ids::{LONGEST_ID, no_secret, redacted_argument},
-    output::quoted,
+    error::CliError,
+    ids::no_secret,
+    output::{CommandOutput, OutputFormat, quoted},
     table::{Column, Table, id_with_name},
     time::parse_future_time,
 };
 use clap::{Args, Subcommand};
 use countersign_client::{
     Api,
-    api::{Revocation, Role, RoleChange},
+    api::{Revocation, RoleChange},
 };
-use countersign_identity::RoleId;
+use find::{RoleRef, find_role};
+use holders::HoldersArgs;
 use jiff::Timestamp;
 use secrecy::SecretString;
 use serde_json::json;
@@ -131,8 +135,7 @@ pub async fn run(context: &Context, command: RoleCommand) -> Result<CommandOutpu
 
 async fn create(context: &Context, args: CreateArgs) -> Result<CommandOutput, CliError> {
     let CreateArgs { manager, name, permissions, description } = args;
-    let (api, service) = (context.api(&manager.server)?, context.service(&manager.service)?);
-    let credential = manager.credential(context).await?;
+    let ServiceAccess { api, service, credential } = manager.access(context).await?;
     let new = RoleChange {
         name: Some(&name),
         description: Some(&description),
@@ -145,8 +148,8 @@ async fn create(context: &Context, args: CreateArgs) -> Result<CommandOutput, Cl
 }
 
 async fn list(context: &Context, manager: ManagerArgs) -> Result<CommandOutput, CliError> {
-    let (api, service) = (context.api(&manager.server)?, context.service(&manager.service)?);
-    let roles = api.list_roles(&manager.credential(context).await?, &service).await?;
+    let ServiceAccess { api, service, credential } = manager.access(context).await?;
+    let roles = api.list_roles(&credential, &service).await?;
     let header =
         [("ID", Column::Fixed), ("NAME", Column::Text), ("PERMISSIONS", Column::Text), ("DESCRIPTION", Column::Text)];
     let rows = roles
@@ -157,8 +160,7 @@ async fn list(context: &Context, manager: ManagerArgs) -> Result<CommandOutput, 
 
 async fn delete(context: &Context, args: DeleteArgs) -> Result<CommandOutput, CliError> {
     let DeleteArgs { manager, confirm, wait, role } = args;
-    let (api, service) = (context.api(&manager.server)?, context.service(&manager.service)?);
-    let credential = manager.credential(context).await?;
+    let ServiceAccess { api, service, credential } = manager.access(context).await?;
     let RoleRef { id, name } = find_role(&api, &credential, &service, &role).await?;
     let shown = id_with_name(&id, name.as_deref());
     let consequence = "All agents lose the role at once. This cannot be undone.";
@@ -206,12 +208,6 @@ async fn revoke(context: &Context, args: AssignmentArgs) -> Result<CommandOutput
     Ok(receipt.output(text, json, "Next: countersign role list"))
 }
 
-/// The id of a role, with its name if the command has loaded it.
-pub struct RoleRef {
-    pub id: String,
-    name: Option<String>,
-}
-
 /// The role and the agent of an assignment, with the client and the credential for its requests.
 struct Assignment {
     api: Api,
@@ -224,27 +220,12 @@ struct Assignment {
 
 impl AssignmentArgs {
     async fn resolve(&self, context: &Context) -> Result<Assignment, CliError> {
-        let (api, service) = (context.api(&self.manager.server)?, context.service(&self.manager.service)?);
-        let agent = self.agent.id(context)?;
-        let credential = self.manager.credential(context).await?;
+        let agent = context.agent(self.agent.agent.clone())?;
+        let ServiceAccess { api, service, credential } = self.manager.access(context).await?;
         let role = find_role(&api, &credential, &service, &self.role).await?;
         let wait = self.wait.of(&service, &credential);
         Ok(Assignment { api, credential, service, agent, role, wait })
     }
-}
-
-/// Finds a role by name. If `role` is an id, sends no request.
-pub async fn find_role(api: &Api, credential: &SecretString, service: &str, role: &str) -> Result<RoleRef, CliError> {
-    if role.parse::<RoleId>().is_ok() {
-        return Ok(RoleRef { id: role.to_owned(), name: None });
-    }
-    let roles = api.list_roles(credential, service).await?;
-    let Role { role_id: id, name, .. } = roles.into_iter().find(|listed| listed.name == role).ok_or_else(|| {
-        let next = "`countersign role list` shows the roles; `countersign role create` creates one";
-        let shown = redacted_argument(role, LONGEST_ID);
-        CliError::not_found("ROLE_NOT_FOUND", format!("the service has no role `{shown}`\nNext: {next}"))
-    })?;
-    Ok(RoleRef { id, name: Some(name) })
 }
 
 /// The name of an agent, for text output only; `None` if the credential may not read it.

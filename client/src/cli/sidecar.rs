@@ -1,15 +1,16 @@
 //! `countersign sidecar`: the sidecars that decide about requests to a service.
 
 use super::{
-    CliError, CommandOutput,
     args::ManagerArgs,
     context::Context,
+    credentials::ServiceAccess,
     enforcement::{Receipt, Wait, parse_wait},
-    service::all_pages,
+    error::CliError,
+    output::CommandOutput,
     table::{Column, Table},
 };
 use clap::{Args, Subcommand};
-use countersign_client::api::Sidecar;
+use countersign_client::api::{Sidecar, all_pages};
 use serde_json::json;
 use std::time::Duration;
 
@@ -57,13 +58,12 @@ pub async fn run(context: &Context, command: SidecarCommand) -> Result<CommandOu
 
 async fn wait(context: &Context, args: WaitForSidecarsArgs) -> Result<CommandOutput, CliError> {
     let WaitForSidecarsArgs { revision, timeout: at_most, manager } = args;
-    let (api, service) = (context.api(&manager.server)?, context.service(&manager.service)?);
-    let credential = manager.credential(context).await?;
+    let ServiceAccess { api, service, credential } = manager.access(context).await?;
     // Nothing was changed, so a request that fails at once is an ordinary error.
     let first = api.enforcement(&credential, &service, revision, Duration::ZERO).await;
     first.map_err(|error| {
         let hint = || "the answer to a change has its `revision`, also with -o json".to_owned();
-        context.with_context_hint(CliError::with_hint(error, "CONFLICT", hint))
+        context.with_context_hint(CliError::from(error).with_next_for("CONFLICT", hint))
     })?;
     let wait = Wait { service, credential, at_most };
     let receipt = Receipt::of(context, &api, Some(wait), revision).await;
@@ -72,9 +72,8 @@ async fn wait(context: &Context, args: WaitForSidecarsArgs) -> Result<CommandOut
 }
 
 async fn list(context: &Context, manager: ManagerArgs) -> Result<CommandOutput, CliError> {
-    let (api, service) = (context.api(&manager.server)?, context.service(&manager.service)?);
-    let credential = &manager.credential(context).await?;
-    let sidecars = all_pages(async |start| api.sidecars(credential, &service, &start).await).await?;
+    let ServiceAccess { api, service, credential } = manager.access(context).await?;
+    let sidecars = all_pages(async |start| api.sidecars(&credential, &service, &start).await).await?;
     let header = [
         ("INSTANCE", Column::Fixed),
         ("STATUS", Column::Fixed),

@@ -1,23 +1,23 @@
 //! `countersign service transfer` and `service delete`.
 
 use super::{
-    CliError, CommandOutput,
     args::HumanArgs,
     complete,
     confirm::ConfirmArgs,
-    context::{Context, missing},
+    context::Context,
+    credentials::HumanAccess,
     enforcement::{REFUSES, Receipt},
+    error::CliError,
     ids::{no_secret, service_id},
-    output::quoted,
+    output::{CommandOutput, quoted},
     placeholders::Placeholder,
-    service::all_pages,
     table::{Column, Table, details},
 };
 use clap::Args;
 use clap_complete::ArgValueCandidates;
 use countersign_client::{
     Api, ApiError,
-    api::{HumanUser, ServiceTransfer},
+    api::{HumanUser, ServiceTransfer, all_pages},
 };
 use secrecy::SecretString;
 use serde_json::json;
@@ -57,12 +57,12 @@ pub struct TransferArgs {
 /// Deletes a service.
 pub async fn delete(context: &Context, args: DeleteArgs) -> Result<CommandOutput, CliError> {
     let DeleteArgs { human, confirm, service } = args;
-    let (api, service) = (context.api(&human.server)?, service_id(service)?);
-    let credential = human.credential(context).await?;
-    let name = api.read_service(&credential, &service).await?.name;
+    let service = service_id(service)?;
+    let HumanAccess { api, token } = human.access(context).await?;
+    let name = api.read_service(&token, &service).await?.name;
     let consequence = "Its API keys, webhooks, roles and all tokens for it end at once. This cannot be undone.";
     confirm.confirm(&context.messages, &format!("Delete the service {service} ({})", quoted(&name)), consequence)?;
-    let revision = api.delete_service(&credential, &service).await?;
+    let revision = api.delete_service(&token, &service).await?;
     let receipt = Receipt::of(context, &api, None, revision).await;
     let saved = context.update_profile(|profile| {
         let is_other = |id: &String| *id != service;
@@ -76,31 +76,30 @@ pub async fn delete(context: &Context, args: DeleteArgs) -> Result<CommandOutput
 /// Offers, accepts, withdraws or shows the transfer of a service, or lists the services that are offered to the user.
 pub async fn transfer(context: &Context, args: TransferArgs) -> Result<CommandOutput, CliError> {
     let TransferArgs { human, to, to_issuer, accept, withdraw, service } = args;
-    let api = context.api(&human.server)?;
     let service = service.map(service_id).transpose()?;
     if service.is_none() && (to.is_some() || accept || withdraw) {
         let next = "pass its id; `countersign service list` shows your services, `countersign service transfer` the \
                     services that are offered to you";
-        return Err(missing("the service", next));
+        return Err(CliError::missing("the service", next));
     }
-    let credential = &human.credential(context).await?;
-    let Some(service) = service else { return list_offers(&api, credential).await };
+    let HumanAccess { api, token } = human.access(context).await?;
+    let Some(service) = service else { return list_offers(&api, &token).await };
     context.messages.placeholders.set(Placeholder::Service, &service);
     if accept {
-        return accept_offer(&api, credential, &service).await;
+        return accept_offer(&api, &token, &service).await;
     }
     if withdraw {
-        let declined = api.withdraw_service_transfer(credential, &service).await.map_err(with_offer_hint)?;
+        let declined = api.withdraw_service_transfer(&token, &service).await.map_err(with_offer_hint)?;
         let result = if declined { "declined" } else { "withdrawn" };
         let text = details([("service", service.clone()), (result, "true".into())]);
         let json = json!({ "withdrawn": true, "declined": declined, "serviceId": service });
         return Ok(CommandOutput::new(text, json));
     }
     let Some(subject) = to else {
-        return Ok(output(&api.read_service_transfer(credential, &service).await.map_err(with_offer_hint)?, None));
+        return Ok(output(&api.read_service_transfer(&token, &service).await.map_err(with_offer_hint)?, None));
     };
-    let replaced = find_offer(&api, credential, &service).await?.map(|offer| offer.new_owner);
-    let offer = api.offer_service(credential, &service, &subject, to_issuer.as_deref()).await?;
+    let replaced = find_offer(&api, &token, &service).await?.map(|offer| offer.new_owner);
+    let offer = api.offer_service(&token, &service, &subject, to_issuer.as_deref()).await?;
     let replaced = replaced.filter(|earlier| *earlier != offer.new_owner);
     Ok(output(&offer, replaced))
 }
@@ -147,9 +146,9 @@ fn with_offer_hint(error: ApiError) -> CliError {
     let next = "`countersign service transfer` lists the services that are offered to you";
     match error {
         ApiError::Refused { reason: Some(ref reason), .. } if reason == "not_yours" => {
-            CliError::with_hint(error, "INSUFFICIENT_PERMISSIONS", || next.to_owned())
+            CliError::from(error).with_next_for("INSUFFICIENT_PERMISSIONS", || next.to_owned())
         }
-        error => CliError::with_hint(error, "NOT_FOUND", || {
+        error => CliError::from(error).with_next_for("NOT_FOUND", || {
             format!("{next}; `countersign service transfer SERVICE --to SUBJECT` offers a service of yours")
         }),
     }

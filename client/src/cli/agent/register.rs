@@ -1,11 +1,11 @@
 //! `countersign agent keygen` and `countersign agent register`.
 
 use crate::cli::{
-    CliError, CommandOutput,
     args::{HumanTokenArg, ServerArgs},
-    context::{Context, absolute_path, missing, read_file},
+    context::{Context, absolute_path, read_file},
+    error::CliError,
     login::SignerArgs,
-    output::quoted,
+    output::{CommandOutput, quoted},
 };
 use clap::{Args, ValueHint};
 use countersign_client::{KeyError, PrivateKey, Profile, SignerCommand, api::RegisteredAgent};
@@ -96,16 +96,15 @@ impl RegistrationKey {
             let public_key = P256PublicKey::from_pem(&pem).map_err(|_| KeyError::Encoding)?;
             return Ok(Self { public_key, file: Some(absolute_path(file)), signer: None });
         };
-        let file =
-            public_key.ok_or_else(|| missing("the public key of the signer", "set --public-key FILE, in PEM"))?;
+        let file = public_key
+            .ok_or_else(|| CliError::missing("the public key of the signer", "set --public-key FILE, in PEM"))?;
         let public_key = read_public_key(file)?;
         let signer = SignerCommand::new(command);
         if !signer.holds(public_key).await? {
             let (program, file) = (signer.program(), file.display());
-            return Err(CliError::Failed(format!(
-                "the signer `{program}` signs with another key than that of --public-key {file}\n\
-                 Next: pass the public key that belongs to the signer; nothing was registered"
-            )));
+            let text = format!("the signer `{program}` signs with another key than that of --public-key {file}");
+            let next = "pass the public key that belongs to the signer; nothing was registered";
+            return Err(CliError::failed(text).with_next(next));
         }
         Ok(Self { public_key, file: None, signer: Some(command.clone()) })
     }
@@ -167,15 +166,14 @@ fn read_public_key(file: &Path) -> Result<P256PublicKey, CliError> {
 }
 
 fn public_key_error(file: &Path, error: PublicKeyError) -> CliError {
-    let file = file.display();
-    CliError::Usage(match error {
-        PublicKeyError::Private => format!(
-            "--public-key {file}: this is a private key; it was not sent\n\
-             Next: `openssl pkey -in {} -pubout` prints the public key",
-            quoted(&file.to_string())
-        ),
-        PublicKeyError::TooLong | PublicKeyError::NotOnePublicKey | PublicKeyError::NotP256 => {
-            format!("--public-key {file}: {error}")
+    let file = file.display().to_string();
+    match error {
+        PublicKeyError::Private => {
+            CliError::usage(format!("--public-key {file}: this is a private key; it was not sent"))
+                .with_next(format!("`openssl pkey -in {} -pubout` prints the public key", quoted(&file)))
         }
-    })
+        PublicKeyError::TooLong | PublicKeyError::NotOnePublicKey | PublicKeyError::NotP256 => {
+            CliError::usage(format!("--public-key {file}: {error}"))
+        }
+    }
 }

@@ -3,10 +3,17 @@
 //! Invariant: each request can be repeated, or the plan of the next run sees what it did.
 
 use super::{existing::Access, secret_target::SecretTarget, show::subject};
-use crate::cli::{CliError, Messages, context::Context, service::all_pages};
+use crate::cli::{
+    context::Context,
+    error::{Cause, CliError},
+    messages::Messages,
+};
 use countersign_client::{
     ApiError,
-    api::{AssignmentChange, NewKeyProperties, Role, RoleChange, Service, ServiceChange, WebhookChange, WebhookScope},
+    api::{
+        AssignmentChange, NewKeyProperties, Role, RoleChange, Service, ServiceChange, WebhookChange, WebhookScope,
+        all_pages,
+    },
     declared::{Change, DeclaredKey, DeclaredRole, DeclaredWebhook, Plan, plan::ServicePlan},
 };
 use secrecy::SecretString;
@@ -37,7 +44,7 @@ pub async fn execute(context: &Context, access: &Access, plan: &Plan) -> Vec<Cha
         if let (Some(mut target), false) = (target, has_failed) {
             results.extend(target.make_all(&service.name, deletions).await);
         } else {
-            let failed = || CliError::Failed("not tried, because other changes failed".to_owned());
+            let failed = || CliError::failed("not tried, because other changes failed".to_owned());
             results.extend(deletions.iter().map(|deletion| named(&service.name, deletion, Err(failed()))));
         }
     }
@@ -203,7 +210,7 @@ impl Target<'_> {
         let new = RoleChange { name: Some(name), ..properties };
         let created = match self.repeated(async || api.create_role(credential, id, new).await).await {
             Ok(created) => created,
-            Err(conflict @ CliError::Api(ApiError::Refused { status: 409, .. })) => {
+            Err(conflict) if matches!(conflict.cause, Cause::Api(ApiError::Refused { status: 409, .. })) => {
                 let roles = self.repeated(async || api.list_roles(credential, id).await).await?;
                 let Some(Role { role_id, .. }) = roles.into_iter().find(|role| role.name == *name) else {
                     return Err(conflict);
@@ -244,7 +251,7 @@ impl Target<'_> {
                 Err(error) => {
                     let text = error.to_string();
                     for place in places {
-                        results[place] = Err(CliError::Failed(text.clone()));
+                        results[place] = Err(CliError::failed(text.clone()));
                     }
                 }
             }
@@ -263,7 +270,7 @@ impl Target<'_> {
                 managed_by: None,
             }),
             Change::Assign { role, agent, expires_at, managed_by, .. } => {
-                let missing = || CliError::Failed(format!("not tried, because the role {role} does not exist"));
+                let missing = || CliError::failed(format!("not tried, because the role {role} does not exist"));
                 Ok(AssignmentChange {
                     agent_id: agent.clone(),
                     role_id: self.role_ids.get(role).cloned().ok_or_else(missing)?,
@@ -272,7 +279,7 @@ impl Target<'_> {
                     managed_by: managed_by.clone(),
                 })
             }
-            _ => Err(CliError::Failed("is not a change of an assignment".to_owned())),
+            _ => Err(CliError::failed("is not a change of an assignment".to_owned())),
         }
     }
 
@@ -315,7 +322,7 @@ impl Target<'_> {
             (Ok(_), None) => Ok(()),
             (Err(error), target) => {
                 // The control plane may have made the secret although its answer did not arrive.
-                let is_refused = matches!(error, CliError::Api(ApiError::Refused { .. }));
+                let is_refused = matches!(error.cause, Cause::Api(ApiError::Refused { .. }));
                 target.filter(|_| is_refused).into_iter().for_each(SecretTarget::discard);
                 Err(error)
             }

@@ -1,9 +1,9 @@
 //! Reads what exists at the control plane.
 
-use crate::cli::{CliError, args::ManagerArgs, context::Context, service::all_pages};
+use crate::cli::{args::ManagerArgs, context::Context, error::CliError};
 use countersign_client::{
     Api,
-    api::{AgentFilter, HumanUser, Service, WebhookScope},
+    api::{AgentFilter, HumanUser, Service, WebhookScope, all_pages},
     clock,
     declared::{DeclaredService, Existing, ExistingService},
     oidc::HumanClaims,
@@ -41,7 +41,7 @@ impl Access {
         if declared.len() != 1 || needs_human {
             let next = "countersign login, or set COUNTERSIGN_HUMAN_TOKEN";
             let text = "an API key can change the roles, assignments of agents by id, and webhooks of its service only: the files describe more";
-            return Err(CliError::Usage(format!("{text}\nNext: {next}")));
+            return Err(CliError::usage(text).with_next(next));
         }
         Ok(Self { api, credential, service_of_key: Some(service), human: None })
     }

@@ -1,10 +1,10 @@
 //! `countersign export`: writes what exists in the format of `apply`.
 
 use super::existing::Access;
-use crate::cli::{CliError, CommandOutput, args::ManagerArgs, context::Context, service::all_pages};
+use crate::cli::{args::ManagerArgs, context::Context, error::CliError, output::CommandOutput};
 use clap::Args;
 use countersign_client::{
-    api::{ListedKey, Role, Webhook},
+    api::{ListedKey, Role, Webhook, all_pages},
     declared::{
         DeclaredKey, DeclaredRole, DeclaredService, DeclaredWebhook, Document, ExistingService,
         file::{DeclaredAssignment, KeyScope, Version},
@@ -38,7 +38,7 @@ pub async fn export(context: &Context, args: ExportArgs) -> Result<CommandOutput
     for service in services {
         document.services.push(declared(access.read_service(service, true).await?));
     }
-    let yaml = serde_saphyr::to_string(&document).map_err(|error| CliError::Failed(error.to_string()))?;
+    let yaml = serde_saphyr::to_string(&document).map_err(|error| CliError::failed(error.to_string()))?;
     Ok(CommandOutput::raw(yaml.into_bytes()))
 }
 

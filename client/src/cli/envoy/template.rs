@@ -1,10 +1,10 @@
 //! Fills in the templates of `client/templates`. A placeholder is a name in two pairs of braces.
 
 use super::{
-    super::{CliError, context::absolute_path},
-    Target,
+    target::Target,
     values::{HostName, HostPort, PlainPath, SidecarAddress, in_milliseconds, in_seconds},
 };
+use crate::cli::{context::absolute_path, error::CliError};
 use std::{path::PathBuf, time::Duration};
 
 /// The bundle of certificate authorities of Debian.
@@ -189,7 +189,7 @@ fn control_plane(url: &str) -> Result<(String, String), CliError> {
 }
 
 fn usage(problem: &str, next: &str) -> CliError {
-    CliError::Usage(format!("{problem}\nNext: {next}"))
+    CliError::usage(problem).with_next(next)
 }
 
 #[cfg(test)]

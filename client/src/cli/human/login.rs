@@ -1,13 +1,13 @@
 //! `countersign login`: the device authorization grant at the issuer, then the check of the token at the control plane.
 
-use super::{oidc_client, shown_user};
 use crate::cli::{
-    CliError, CommandOutput,
     args::ServerArgs,
-    context::{Context, absolute_path, missing},
+    context::{Context, absolute_path},
+    environment::variable,
+    error::CliError,
     ids::no_secret,
-    output::value_text,
-    parse::variable,
+    output::{CommandOutput, value_text},
+    stored_login::oidc_client,
     table::details,
     time::rfc3339,
 };
@@ -15,7 +15,7 @@ use clap::{Args, ValueEnum, ValueHint};
 use countersign_client::{
     ApiError, OidcClient,
     api::PageStart,
-    oidc::{DeviceAuthorization, Endpoints, IssuedTokens, LoginSettings, TokenKind},
+    oidc::{DeviceAuthorization, Endpoints, HumanClaims, IssuedTokens, LoginSettings, TokenKind},
     profile::HumanLogin,
 };
 use serde_json::json;
@@ -120,11 +120,14 @@ fn settings(context: &Context, args: LoginArgs) -> Result<LoginSettings, CliErro
     let LoginArgs { server: _, issuer, client_id, scope, audience, token, issuer_ca } = args;
     let last = context.profile.login.clone();
     let issuer = issuer.or_else(|| last.as_ref().map(|last| last.issuer.clone())).ok_or_else(|| {
-        missing("the issuer", "set --issuer https://HOST/PATH or COUNTERSIGN_ISSUER to your OIDC issuer; an agent logs in with countersign agent login")
+        CliError::missing("the issuer", "set --issuer https://HOST/PATH or COUNTERSIGN_ISSUER to your OIDC issuer; an agent logs in with countersign agent login")
     })?;
     let last = last.filter(|last| last.issuer == issuer);
     let client_id = client_id.or_else(|| last.as_ref().map(|last| last.client_id.clone())).ok_or_else(|| {
-        missing("the client id", "set --client-id or COUNTERSIGN_CLIENT_ID to the public client at the issuer")
+        CliError::missing(
+            "the client id",
+            "set --client-id or COUNTERSIGN_CLIENT_ID to the public client at the issuer",
+        )
     })?;
     let last_value = |value: fn(&LoginSettings) -> Option<String>| last.as_ref().and_then(value);
     let not_empty = |text: &String| !text.trim().is_empty();
@@ -168,7 +171,15 @@ async fn refused(error: ApiError, client: &OidcClient, endpoints: &Endpoints, to
         "nothing is stored; does the control plane trust this issuer? Its operator sets humans.issuers.NAME.issuer to \
          {issuer} and audience to {audience}, the `aud` of the {kind}; --use selects the other token"
     );
-    CliError::ApiWithHint { error, hint: hint.into() }
+    CliError::from(error).with_next(hint)
+}
+
+/// How messages name the user: the name or the e-mail address if the token has one, and always the id.
+fn shown_user(claims: &HumanClaims) -> String {
+    match claims.name.as_ref().or(claims.email.as_ref()) {
+        Some(name) => format!("{name} ({})", claims.subject),
+        None => claims.subject.clone(),
+    }
 }
 
 fn output(login: &HumanLogin) -> CommandOutput {

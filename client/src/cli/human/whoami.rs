@@ -1,10 +1,11 @@
 //! `countersign whoami`: the human user, the agent and the API key that commands use, without secrets.
 
-use super::{stored_login, stored_token};
 use crate::cli::{
-    CliError, CommandOutput,
     args::ManagerArgs,
-    context::{Context, missing},
+    context::Context,
+    error::CliError,
+    output::CommandOutput,
+    stored_login::{stored_login, stored_token},
     table::details,
     time::rfc3339,
 };
@@ -56,7 +57,7 @@ pub async fn whoami(context: &Context, args: ManagerArgs) -> Result<CommandOutpu
     if !human && !agent && !key {
         let next = "as a human user, countersign login, or set COUNTERSIGN_HUMAN_TOKEN; as an agent, countersign agent \
                     register; for a service, set COUNTERSIGN_SERVICE_KEY";
-        return Err(missing("an identity", next));
+        return Err(CliError::missing("an identity", next));
     }
     let Report { rows, json, error } = report;
     let error = error.map(|error| context.with_context_hint(error));
@@ -140,10 +141,11 @@ async fn is_administrator(
     report: &mut Report,
     token: &SecretString,
 ) -> Option<bool> {
-    let result = async { Ok(context.api(&args.server)?.list_signing_keys(token, &PageStart::FIRST).await?) };
-    match result.await {
+    let result: Result<_, CliError> =
+        async { Ok(context.api(&args.server)?.list_signing_keys(token, &PageStart::FIRST).await?) }.await;
+    match result {
         Ok(_) => Some(true),
-        Err(CliError::Api(ApiError::Refused { reason: Some(reason), .. })) if reason == "admin_required" => Some(false),
+        Err(error) if error.has_reason("admin_required") => Some(false),
         Err(error) => {
             report.fail(error);
             None

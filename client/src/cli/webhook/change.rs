@@ -1,8 +1,12 @@
 //! Creates, changes and deletes webhooks, and rotates their secrets.
 
-use super::{ScopeArgs, ScopedApi, WebhookArgs, display};
+use super::{
+    display,
+    scope::{ScopeArgs, ScopedApi, SelectedWebhook, WebhookArgs},
+};
 use crate::cli::{
-    CliError, CommandOutput, complete, confirm::ConfirmArgs, context::Context, secret_file::SecretFile, table::details,
+    complete, confirm::ConfirmArgs, context::Context, error::CliError, output::CommandOutput, secret_file::SecretFile,
+    table::details,
 };
 use clap::{Args, ValueHint};
 use clap_complete::ArgValueCompleter;
@@ -93,7 +97,7 @@ pub async fn create(context: &Context, args: CreateArgs) -> Result<CommandOutput
 
 /// Adds a hint to a conflict: the service, or the deployment, has the maximum number of webhooks.
 pub fn with_limit_hint(error: ApiError, scope: &WebhookScope) -> CliError {
-    CliError::with_hint(error, "CONFLICT", || {
+    CliError::from(error).with_next_for("CONFLICT", || {
         let list = match scope {
             WebhookScope::Service(service) => format!("countersign webhook list --service {service}"),
             WebhookScope::Deployment => "countersign webhook list --deployment".to_owned(),
@@ -105,7 +109,7 @@ pub fn with_limit_hint(error: ApiError, scope: &WebhookScope) -> CliError {
 /// Creates a new secret of a webhook.
 pub async fn rotate(context: &Context, args: RotateArgs) -> Result<CommandOutput, CliError> {
     let RotateArgs { webhook, confirm, out } = args;
-    let (scoped, id) = webhook.api(context).await?;
+    let SelectedWebhook { scoped, id } = webhook.api(context).await?;
     let consequence = "The current secret expires after a day. This cannot be undone.";
     confirm.confirm(&context.messages, &format!("Create a new secret of the webhook {id}"), consequence)?;
     let file = out.as_deref().map(SecretFile::create).transpose()?;
@@ -150,16 +154,16 @@ pub async fn change(context: &Context, args: ChangeArgs) -> Result<CommandOutput
     let ChangeArgs { webhook, target, events, description } = args;
     if target.is_none() && events.is_none() && description.is_none() {
         let text = "no change is set: pass --target, --events or --description";
-        return Err(CliError::Usage(text.to_owned()));
+        return Err(CliError::usage(text));
     }
-    let (scoped, id) = webhook.api(context).await?;
+    let SelectedWebhook { scoped, id } = webhook.api(context).await?;
     apply(&scoped, &id, &WebhookChange { url: target, events, description, managed_by: None, status: None }, "test")
         .await
 }
 
 /// Pauses or resumes a webhook.
 pub async fn set_status(context: &Context, args: WebhookArgs, status: &'static str) -> Result<CommandOutput, CliError> {
-    let (scoped, id) = args.api(context).await?;
+    let SelectedWebhook { scoped, id } = args.api(context).await?;
     let next = if status == "active" { "deliveries" } else { "resume" };
     apply(&scoped, &id, &WebhookChange { status: Some(status), ..WebhookChange::default() }, next).await
 }
@@ -172,7 +176,7 @@ async fn apply(scoped: &ScopedApi, id: &str, change: &WebhookChange, next: &str)
 /// Deletes a webhook.
 pub async fn delete(context: &Context, args: DeleteArgs) -> Result<CommandOutput, CliError> {
     let DeleteArgs { webhook, confirm } = args;
-    let (scoped, id) = webhook.api(context).await?;
+    let SelectedWebhook { scoped, id } = webhook.api(context).await?;
     let consequence = "The pending deliveries of the webhook are lost. This cannot be undone.";
     confirm.confirm(&context.messages, &format!("Delete the webhook {id}"), consequence)?;
     scoped.api.delete_webhook(&scoped.credential, &scoped.scope, &id).await?;

@@ -1,11 +1,14 @@
 //! Sends test events, lists deliveries and replays them.
 
-use super::{ScopedApi, WebhookArgs, display};
+use super::{
+    display,
+    scope::{ScopedApi, SelectedWebhook, WebhookArgs},
+};
 use crate::cli::{
-    CliError, CommandOutput,
-    context::{Context, missing},
+    context::Context,
+    error::CliError,
     ids::event_id,
-    output::value_name,
+    output::{CommandOutput, value_name},
     table::details,
     time::parse_past_time,
 };
@@ -84,7 +87,7 @@ enum FinalStatus {
 
 /// Sends a test event and waits for its delivery.
 pub async fn test(context: &Context, args: WebhookArgs) -> Result<CommandOutput, CliError> {
-    let (scoped, id) = args.api(context).await?;
+    let SelectedWebhook { scoped, id } = args.api(context).await?;
     let event = scoped.api.test_webhook(&scoped.credential, &scoped.scope, &id).await?;
     let finished = tokio::time::timeout(TEST_TIMEOUT, wait_for_final_status(&scoped, &id, &event)).await;
     let delivery = match finished {
@@ -96,16 +99,17 @@ pub async fn test(context: &Context, args: WebhookArgs) -> Result<CommandOutput,
         "delivered" => None,
         "pending" => {
             let text = format!("the event was not delivered within {} s", TEST_TIMEOUT.as_secs());
-            Some(format!("{text}\nNext: countersign webhook deliveries{option} {id} --event {event}"))
+            let next = format!("countersign webhook deliveries{option} {id} --event {event}");
+            Some(CliError::failed(text).with_next(next))
         }
         _ => {
             let (cause, next) = display::failure_and_next(&delivery);
-            Some(format!("the event was not delivered: {cause}\nNext: {next}"))
+            Some(CliError::failed(format!("the event was not delivered: {cause}")).with_next(next))
         }
     };
     let next = format!("Next: countersign webhook deliveries{option} {id}");
     let note = if error.is_none() { next } else { String::new() };
-    Ok(display::delivery(&delivery).with_note(note).with_error(error.map(CliError::Failed)))
+    Ok(display::delivery(&delivery).with_note(note).with_error(error))
 }
 
 /// Polls until the delivery is no longer pending.
@@ -124,7 +128,7 @@ async fn wait_for_final_status(scoped: &ScopedApi, id: &str, event: &str) -> Res
 /// Lists deliveries, or shows one.
 pub async fn deliveries(context: &Context, args: DeliveriesArgs) -> Result<CommandOutput, CliError> {
     let DeliveriesArgs { webhook, event, status, limit, offset, all } = args;
-    let (scoped, id) = webhook.api(context).await?;
+    let SelectedWebhook { scoped, id } = webhook.api(context).await?;
     if let Some(event) = event {
         let result = scoped.api.read_delivery(&scoped.credential, &scoped.scope, &id, &event_id(event)?).await;
         return result
@@ -147,7 +151,7 @@ pub async fn deliveries(context: &Context, args: DeliveriesArgs) -> Result<Comma
 /// Delivers events again.
 pub async fn replay(context: &Context, args: ReplayArgs) -> Result<CommandOutput, CliError> {
     let ReplayArgs { webhook, event, since, status } = args;
-    let (scoped, id) = webhook.api(context).await?;
+    let SelectedWebhook { scoped, id } = webhook.api(context).await?;
     let replayed = match (event, since) {
         (Some(event), _) => scoped
             .api
@@ -161,7 +165,7 @@ pub async fn replay(context: &Context, args: ReplayArgs) -> Result<CommandOutput
                 .replay_since(&scoped.credential, &scoped.scope, &id, &since.to_string(), status.as_deref())
                 .await?
         }
-        (None, None) => return Err(missing("what to deliver again", "pass --event EVENT or --since TIME")),
+        (None, None) => return Err(CliError::missing("what to deliver again", "pass --event EVENT or --since TIME")),
     };
     let text = details([("webhook", id.clone()), ("replayed", replayed.to_string())]);
     let json = json!({ "replayed": replayed, "webhookId": id });
@@ -171,7 +175,7 @@ pub async fn replay(context: &Context, args: ReplayArgs) -> Result<CommandOutput
 
 /// Adds a hint to the error for a delivery that does not exist, or whose retention has ended.
 fn with_deliveries_hint(error: ApiError, scoped: &ScopedApi, id: &str) -> CliError {
-    CliError::with_hint(error, "NOT_FOUND", || {
+    CliError::from(error).with_next_for("NOT_FOUND", || {
         format!("`countersign webhook deliveries{} {id}` shows the deliveries", scoped.option())
     })
 }

@@ -1,7 +1,7 @@
 //! Webhooks and deliveries as text and JSON.
 
 use crate::cli::{
-    CommandOutput,
+    output::CommandOutput,
     table::{Column, Table, details},
 };
 use countersign_client::api::{Webhook, WebhookDelivery};
