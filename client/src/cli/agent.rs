@@ -13,7 +13,6 @@ use super::{
     complete,
     confirm::ConfirmArgs,
     context::Context,
-    credentials::HumanAccess,
     enforcement::{ALLOWS, REFUSES, Receipt, ReceiptArgs},
     error::CliError,
     login::{LoginArgs, LoginResult, TokenPolicy, login},
@@ -269,16 +268,16 @@ fn granted_scope(scope: &Scope) -> String {
 async fn delete(context: &Context, args: RevokeArgs) -> Result<CommandOutput, CliError> {
     let RevokeArgs { status: StatusArgs { human, receipt, agent }, confirm } = args;
     let agent = context.agent(agent)?;
-    let HumanAccess { api, token } = human.access(context).await?;
-    let wait = receipt.wait(context, &api, &human.server, &human.token).await?;
+    let api = human.api(context).await?;
+    let wait = receipt.wait(context, &api.api, &human.server, &human.token).await?;
     if !confirm.is_given() {
-        let name = own::name_of_agent(&api, &token, &agent).await?;
+        let name = own::name_of_agent(&api, &agent).await?;
         let name = name.map(|name| format!(" ({})", quoted(&name))).unwrap_or_default();
         let consequence = "It can never log in again, and its data is erased. This cannot be undone.";
         confirm.confirm(&context.messages, &format!("Delete the agent {agent}{name}"), consequence)?;
     }
-    let revision = api.delete_agent(&token, &agent).await?;
-    let receipt = Receipt::of(context, &api, wait, revision).await;
+    let revision = api.delete_agent(&agent).await?;
+    let receipt = Receipt::of(context, wait, revision).await;
     let text = receipt.details([("agentId", agent.clone()), ("deleted", "true".into())], REFUSES);
     Ok(receipt.output(text, json!({ "deleted": true, "agentId": agent }), ""))
 }
@@ -286,11 +285,11 @@ async fn delete(context: &Context, args: RevokeArgs) -> Result<CommandOutput, Cl
 async fn set_status(context: &Context, args: StatusArgs, status: &str) -> Result<CommandOutput, CliError> {
     let StatusArgs { human, receipt, agent } = args;
     let agent = context.agent(agent)?;
-    let HumanAccess { api, token } = human.access(context).await?;
-    let wait = receipt.wait(context, &api, &human.server, &human.token).await?;
-    let changed = api.set_agent_status(&token, &agent, status).await.map_err(with_conflict_reason)?;
+    let api = human.api(context).await?;
+    let wait = receipt.wait(context, &api.api, &human.server, &human.token).await?;
+    let changed = api.set_agent_status(&agent, status).await.map_err(with_conflict_reason)?;
     let ChangedRecord { mut record, revision } = changed;
-    let receipt = Receipt::of(context, &api, wait, revision).await;
+    let receipt = Receipt::of(context, wait, revision).await;
     // The response of the control plane names the agent's id `id`; all output of the command line names it `agentId`.
     if let Some(fields) = record.as_object_mut()
         && let Some(id) = fields.remove("id")

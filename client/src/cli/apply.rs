@@ -76,7 +76,8 @@ pub async fn run(context: &Context, args: ApplyArgs) -> Result<CommandOutput, Cl
         prunes_services: args.prune_services,
         takes_ownership: args.take_ownership,
     };
-    let plan = plan(&services, &managed_by, &existing, options).map_err(CliError::failed)?;
+    let plan = plan(&services, &managed_by, &existing, options)
+        .map_err(|error| CliError::failed(error.problem).with_next(error.next))?;
     for warning in &plan.warnings {
         context.messages.warning(warning);
     }

@@ -205,7 +205,8 @@ impl Request {
             None => http_client(None, timeout)?,
         };
         let body = args.data.as_deref().map(read_data).transpose()?;
-        let (observer, has_service_ca) = (context.observer, args.service_ca.is_some());
+        let observer = context.observer;
+        let has_service_ca = args.service_ca.is_some();
         Ok(Self { url, method, headers: parse_headers(&args.headers)?, body, http, observer, has_service_ca })
     }
 
@@ -234,7 +235,8 @@ impl Request {
         };
         let request = request.build().map_err(unreachable)?;
         let response = Exchange::execute(&self.http, request, self.observer).await.map_err(unreachable)?;
-        let (status, headers) = (response.status().as_u16(), response.headers().clone());
+        let status = response.status().as_u16();
+        let headers = response.headers().clone();
         Ok(Response { status, headers, body: response.bytes().await.map_err(unreachable)?.to_vec() })
     }
 }

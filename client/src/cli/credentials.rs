@@ -6,34 +6,21 @@ use super::{
     error::CliError,
     stored_login::stored_token,
 };
-use countersign_client::Api;
+use countersign_client::api::{HumanApi, ServiceApi};
 use secrecy::SecretString;
 
-/// The API, and the token of a human user for it.
-pub struct HumanAccess {
-    pub api: Api,
-    pub token: SecretString,
-}
-
-/// The API, a service, and the credential that manages the service.
-pub struct ServiceAccess {
-    pub api: Api,
-    pub service: String,
-    pub credential: SecretString,
-}
-
 impl HumanArgs {
-    /// The API and the token of the human user; an error if there is no token.
-    pub async fn access(&self, context: &Context) -> Result<HumanAccess, CliError> {
+    /// The API, with the token of the human user; an error if there is none.
+    pub async fn api(&self, context: &Context) -> Result<HumanApi, CliError> {
         let api = context.api(&self.server)?;
-        Ok(HumanAccess { api, token: self.token.credential(context, &self.server).await? })
+        Ok(HumanApi { api, token: self.token.credential(context, &self.server).await? })
     }
 
-    /// The API and the token of the human user, for requests about a service.
-    pub async fn service_access(&self, context: &Context, service: &ServiceArg) -> Result<ServiceAccess, CliError> {
+    /// The API for a service, with the token of the human user.
+    pub async fn service_api(&self, context: &Context, service: &ServiceArg) -> Result<ServiceApi, CliError> {
         let api = context.api(&self.server)?;
-        let service = context.service(service)?;
-        Ok(ServiceAccess { api, service, credential: self.token.credential(context, &self.server).await? })
+        let id = context.service(service)?;
+        Ok(ServiceApi { api, id, credential: self.token.credential(context, &self.server).await? })
     }
 }
 
@@ -72,11 +59,11 @@ impl ServiceKeyArg {
 }
 
 impl ManagerArgs {
-    /// The API, the service, and its API key or else the token of the human user.
-    pub async fn access(&self, context: &Context) -> Result<ServiceAccess, CliError> {
+    /// The API for the service, with its API key or else the token of the human user.
+    pub async fn service_api(&self, context: &Context) -> Result<ServiceApi, CliError> {
         let api = context.api(&self.server)?;
-        let service = context.service(&self.service)?;
-        Ok(ServiceAccess { api, service, credential: self.credential(context).await? })
+        let id = context.service(&self.service)?;
+        Ok(ServiceApi { api, id, credential: self.credential(context).await? })
     }
 
     /// The API key of the service, or else the token of the human user.

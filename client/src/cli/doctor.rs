@@ -74,7 +74,11 @@ impl From<ApiError> for CheckResult {
     }
 }
 
-type Check = (&'static str, CheckResult);
+/// What a check found out.
+struct Check {
+    name: &'static str,
+    result: CheckResult,
+}
 
 /// The checks that need a connection to the control plane, and follow the check of the connection itself.
 const CHECKS_WITH_CONNECTION: [&str; 5] = ["clock", "signing keys", "agent", "service key", "human token"];
@@ -82,19 +86,19 @@ const NOT_CHECKED: &str = "not checked, because the check of the control plane f
 
 /// Runs all checks. Without a connection, the checks that need a connection are reported as not checked.
 pub async fn run(context: &Context, args: DoctorArgs) -> Result<CommandOutput, CliError> {
-    let mut checks = vec![("profile", check_profile(context))];
+    let mut checks = vec![Check { name: "profile", result: check_profile(context) }];
     match connect(context, &args.manager.server).await {
         Err(error) => {
-            checks.push(("control plane", error.into()));
-            checks.extend(CHECKS_WITH_CONNECTION.map(|check| (check, CheckResult::Skipped(NOT_CHECKED))));
+            checks.push(Check { name: "control plane", result: error.into() });
+            checks.extend(CHECKS_WITH_CONNECTION.map(|name| Check { name, result: CheckResult::Skipped(NOT_CHECKED) }));
         }
         Ok((api, health)) => {
-            checks.push(("control plane", check_health(&health)));
-            checks.push(("clock", check_clock(&health)));
-            checks.push(("signing keys", check_signing_keys(&api).await));
-            checks.push(("agent", check_agent(context, &api, &args).await));
-            checks.push(("service key", check_service_key(context, &api, &args).await));
-            checks.push(("human token", check_human_token(context, &api, &args).await));
+            checks.push(Check { name: "control plane", result: check_health(&health) });
+            checks.push(Check { name: "clock", result: check_clock(&health) });
+            checks.push(Check { name: "signing keys", result: check_signing_keys(&api).await });
+            checks.push(Check { name: "agent", result: check_agent(context, &api, &args).await });
+            checks.push(Check { name: "service key", result: check_service_key(context, &api, &args).await });
+            checks.push(Check { name: "human token", result: check_human_token(context, &api, &args).await });
         }
     }
     Ok(report(&context.messages, checks))
@@ -204,7 +208,7 @@ async fn agent_status(context: &Context, api: &Api, args: &DoctorArgs, agent: &s
     let human = args.manager.human.explicit().ok()?.cloned().or_else(|| unexpired_token(context, &args.manager.server));
     let credentials = [args.manager.key.optional().ok().flatten().cloned(), human];
     for credential in credentials.into_iter().flatten() {
-        if let Ok(record) = api.read_agent(&credential, &service, agent).await {
+        if let Ok(record) = api.service(&service, &credential).read_agent(agent).await {
             return record["status"].as_str().map(str::to_owned);
         }
     }
@@ -229,7 +233,7 @@ async fn check_service_key(context: &Context, api: &Api, args: &DoctorArgs) -> C
         let Some(service) = args.manager.service.service.clone().or_else(|| context.profile.service.clone()) else {
             return Ok(format!("valid, of scope full; the control plane is {}", status.version));
         };
-        api.list_roles(key, &service_id(service.clone())?).await?;
+        api.service(&service_id(service.clone())?, key).list_roles().await?;
         Ok(format!("valid for {service}; the control plane is {}", status.version))
     }
     .await;
@@ -258,7 +262,7 @@ async fn check_human_token(context: &Context, api: &Api, args: &DoctorArgs) -> C
         },
         Err(error) => return error.into(),
     };
-    match api.list_services(&token, &PageStart::FIRST).await {
+    match api.human(&token).list_services(&PageStart::FIRST).await {
         Ok(_) => CheckResult::Ok("valid".into()),
         Err(error) => error.into(),
     }
@@ -266,8 +270,11 @@ async fn check_human_token(context: &Context, api: &Api, args: &DoctorArgs) -> C
 
 /// Returns all results as data, the next steps as the note, and the first failure as the error.
 fn report(messages: &Messages, checks: Vec<Check>) -> CommandOutput {
-    let (mut rows, mut values, mut note, mut failure) = (Vec::new(), Vec::new(), Vec::new(), None);
-    for (check, result) in checks {
+    let mut rows = Vec::new();
+    let mut values = Vec::new();
+    let mut note = Vec::new();
+    let mut failure = None;
+    for Check { name: check, result } in checks {
         let (status, message, next) = match &result {
             CheckResult::Ok(text) => ("ok", text.clone(), None),
             CheckResult::Warning(text, next) => ("warning", text.clone(), Some(next.clone())),

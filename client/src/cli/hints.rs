@@ -27,7 +27,8 @@ pub fn next_step(error: &CliError) -> Option<Cow<'_, str>> {
     if *status == 429
         && let Some(wait) = retry_after
     {
-        let (seconds, plural) = (wait.as_secs(), if wait.as_secs() == 1 { "" } else { "s" });
+        let seconds = wait.as_secs();
+        let plural = if wait.as_secs() == 1 { "" } else { "s" };
         let text = format!("wait {seconds} second{plural}, then run the same again; the operator sets the limits");
         return Some(text.into());
     }
@@ -67,7 +68,8 @@ fn hint_for_setting(setting: &str) -> Option<String> {
 /// The hint for an API key of another service than the requested one. `None` if the credential is no API key.
 fn hint_for_other_service(details: &Map<String, Value>) -> Option<String> {
     let service = |name| details.get(name)?.get("serviceId")?.as_str()?.parse::<ServiceId>().ok();
-    let (required, actual) = (service("required")?, service("actual")?);
+    let required = service("required")?;
+    let actual = service("actual")?;
     (required != actual).then(|| {
         format!("the API key belongs to {actual}: unset COUNTERSIGN_SERVICE_KEY, or set it to an API key of {required}")
     })

@@ -159,16 +159,10 @@ impl LoginArgs {
     /// What the tokens of an agent are for.
     pub fn target(&self, context: &Context, agent: &str, choice: LoginChoice) -> Result<TokenTarget, CliError> {
         let saved = if is_profile_agent(context, agent) { context.profile.clone() } else { Profile::default() };
-        let (saved_audience, saved_oauth) = if self.no_service {
-            (None, saved.oauth.map(|request| TokenRequest { resource: None, ..request }))
-        } else {
-            (saved.audience, saved.oauth)
-        };
+        let is_limited = saved.oauth.is_some();
+        let TokenRequest { resource: saved_resource, scope: saved_scope } = saved.oauth.unwrap_or_default();
         let service = self.service.clone().map(service_id).transpose()?;
-        let (saved_resource, saved_scope) =
-            saved_oauth.clone().map(|request| (request.resource, request.scope)).unwrap_or_default();
-        let saved_resource = saved_resource.filter(|_| service.is_none());
-        let is_limited = saved_oauth.is_some();
+        let saved_resource = saved_resource.filter(|_| service.is_none() && !self.no_service);
         let with_limits = |limits: &LimitArgs, scope: Option<Scope>| TokenRequest {
             resource: limits.resource.clone().or_else(|| saved_resource.clone()),
             scope,
@@ -184,6 +178,7 @@ impl LoginArgs {
         };
         let has_resource = oauth.as_ref().is_some_and(|request| request.resource.is_some());
         let is_saved = service.is_none() && !matches!(choice, LoginChoice::OAuth(limits) if limits.resource.is_some());
+        let saved_audience = saved.audience.filter(|_| !self.no_service);
         let audience = service.or(saved_audience).filter(|_| !has_resource);
         Ok(TokenTarget { audience, oauth, is_saved })
     }
@@ -204,7 +199,8 @@ pub async fn login(
     let agent = context.agent_or_default(&args.agent)?;
     let target = args.target(context, &agent, choice)?;
     let session = || -> Result<_, CliError> {
-        let (api, signer) = (context.api(&args.server)?, args.signer.open(context)?);
+        let api = context.api(&args.server)?;
+        let signer = args.signer.open(context)?;
         Ok(Session::with_method(api, signer, agent.clone(), target.method()))
     };
     if !is_profile_agent(context, &agent) {
@@ -219,7 +215,8 @@ pub async fn login(
             profile.oauth.clone_from(&target.oauth);
         })
     };
-    let (audience, oauth) = (target.audience.clone(), target.oauth.clone());
+    let audience = target.audience.clone();
+    let oauth = target.oauth.clone();
     let subject = TokenSubject { url: context.url(&args.server)?, agent: agent.clone(), audience, oauth };
 
     let lock = context.profiles.lock(&context.name);
@@ -254,7 +251,8 @@ fn warn(context: &Context, warning: Option<String>) {
 fn with_hint_for_saved_target(context: &Context, target: &TokenTarget, error: ApiError) -> CliError {
     let Some(resource) = target.resource().filter(|_| target.is_saved) else { return error.into() };
     let code = if target.oauth.is_some() { "invalid_target" } else { "SERVICE_NOT_FOUND" };
-    let (name, kind) = (&context.name, if target.audience.is_some() { "service" } else { "resource" });
+    let name = &context.name;
+    let kind = if target.audience.is_some() { "service" } else { "resource" };
     CliError::from(error).with_next_for(code, || {
         format!(
             "the profile {name} logs in for the {kind} {resource}, which may be deleted: `countersign agent login --no-service` removes it \

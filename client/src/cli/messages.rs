@@ -108,7 +108,8 @@ impl Messages {
 
 /// Replaces a command, except after one of [`OTHER_PERSONS`].
 fn replace_own_command(text: &str, command: &str, replacement: &str) -> String {
-    let (mut result, mut rest) = (String::new(), text);
+    let mut result = String::new();
+    let mut rest = text;
     while let Some((before, after)) = rest.split_once(command) {
         let is_own = !OTHER_PERSONS.iter().any(|words| before.ends_with(words));
         result.push_str(before);

@@ -4,7 +4,6 @@ use super::{
     args::{HumanArgs, ServiceArg},
     complete,
     context::Context,
-    credentials::{HumanAccess, ServiceAccess},
     enforcement::{ALLOWS, REFUSES, Receipt, WaitArgs},
     environment::variable,
     error::CliError,
@@ -126,11 +125,11 @@ pub async fn run(context: &Context, command: ServiceCommand) -> Result<CommandOu
 
 async fn create(context: &Context, args: CreateArgs) -> Result<CommandOutput, CliError> {
     let CreateArgs { human, name, refuse_unbound } = args;
-    let HumanAccess { api, token } = human.access(context).await?;
+    let api = human.api(context).await?;
     context.check_writable()?;
     let accepts_unbound_tokens = Some(!refuse_unbound);
     let new = ServiceChange { name: Some(&name), accepts_unbound_tokens, ..ServiceChange::default() };
-    let service = api.create_service(&token, new).await?;
+    let service = api.create_service(new).await?;
     let saved = context.update_profile(|profile| profile.service = Some(service.service_id.clone()));
     if variable("COUNTERSIGN_SERVICE_KEY").is_some() {
         context.messages.warning(
@@ -149,8 +148,8 @@ async fn create(context: &Context, args: CreateArgs) -> Result<CommandOutput, Cl
 }
 
 async fn list(context: &Context, human: HumanArgs) -> Result<CommandOutput, CliError> {
-    let HumanAccess { api, token } = human.access(context).await?;
-    let services = all_pages(async |start| api.list_services(&token, &start).await).await?;
+    let api = human.api(context).await?;
+    let services = all_pages(async |start| api.list_services(&start).await).await?;
     let header =
         [("ID", Column::Fixed), ("NAME", Column::Text), ("UNBOUND TOKENS", Column::Fixed), ("CREATED", Column::Time)];
     let rows = services.iter().map(|service| {
@@ -162,9 +161,9 @@ async fn list(context: &Context, human: HumanArgs) -> Result<CommandOutput, CliE
 
 async fn show(context: &Context, args: ShowArgs) -> Result<CommandOutput, CliError> {
     let ShowArgs { human, service, id } = args;
-    let ServiceAccess { api, service, credential } = human.service_access(context, &with_id(service, id)).await?;
-    let shown = api.read_service(&credential, &service).await?;
-    let offered_to = find_offer(&api, &credential, &service).await?.map(|offer| offer.new_owner);
+    let service = human.service_api(context, &with_id(service, id)).await?;
+    let shown = service.read().await?;
+    let offered_to = find_offer(&service).await?.map(|offer| offer.new_owner);
     let mut rows = rows(&shown);
     let HumanUser { issuer, subject } = &shown.owner;
     rows.extend([("owner", subject.clone()), ("  issuer", issuer.clone())]);
@@ -194,11 +193,11 @@ async fn change(context: &Context, args: ChangeArgs) -> Result<CommandOutput, Cl
             "no change is set: pass --name, --refuse-unbound, --accept-unbound, --resource-uri or --no-resource-uris";
         return Err(CliError::usage(text));
     }
-    let ServiceAccess { api, service, credential } = human.service_access(context, &with_id(service, id)).await?;
+    let service = human.service_api(context, &with_id(service, id)).await?;
     let name = name.as_deref();
     let change = ServiceChange { name, accepts_unbound_tokens, resource_uris, ..ServiceChange::default() };
-    let ChangedRecord { record: changed, revision } = api.change_service(&credential, &service, change).await?;
-    let receipt = Receipt::of(context, &api, wait.of(&service, &credential), revision).await;
+    let ChangedRecord { record: changed, revision } = service.change(change).await?;
+    let receipt = Receipt::of(context, wait.of(&service), revision).await;
     let text = receipt.details(rows(&changed), if changed.accepts_unbound_tokens { ALLOWS } else { REFUSES });
     Ok(receipt.output(text, json!(changed), "Next: countersign service show"))
 }

@@ -34,7 +34,8 @@ pub fn stored_login(context: &Context, server: &ServerArgs) -> Result<Option<Hum
     if login.is_for(&url) {
         return Ok(Some(login));
     }
-    let (profile, login_url) = (&context.name, &login.url);
+    let profile = &context.name;
+    let login_url = &login.url;
     let text = format!(
         "the login of the profile {profile} is for {login_url}, and its token is not sent to another control plane"
     );

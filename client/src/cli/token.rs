@@ -118,7 +118,7 @@ async fn revoke(context: &Context, args: RevokeArgs) -> Result<CommandOutput, Cl
     let api = context.api(&server)?;
     let wait = receipt.wait(context, &api, &server, &human).await?;
     let Revoked { kind, revision, saved } = revoke_and_forget(context, &api, &server, token).await?;
-    let receipt = Receipt::of(context, &api, wait, revision).await;
+    let receipt = Receipt::of(context, wait, revision).await;
     let text = match kind {
         "session" => "The session is revoked: its refresh token and all its access tokens.",
         _ => "The access token is revoked.",

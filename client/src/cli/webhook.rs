@@ -121,12 +121,12 @@ pub async fn run(context: &Context, command: WebhookCommand) -> Result<CommandOu
 }
 
 async fn list(context: &Context, args: ScopeArgs) -> Result<CommandOutput, CliError> {
-    let scoped = args.api(context).await?;
-    Ok(display::webhooks(&scoped.api.list_webhooks(&scoped.credential, &scoped.scope).await?))
+    let webhooks = args.api(context).await?;
+    Ok(display::webhooks(&webhooks.list().await?))
 }
 
 async fn show(context: &Context, args: WebhookArgs) -> Result<CommandOutput, CliError> {
-    let SelectedWebhook { scoped, id } = args.api(context).await?;
-    let webhook = scoped.api.read_webhook(&scoped.credential, &scoped.scope, &id).await?;
+    let SelectedWebhook { webhooks, id } = args.api(context).await?;
+    let webhook = webhooks.read(&id).await?;
     Ok(display::webhook(&webhook))
 }

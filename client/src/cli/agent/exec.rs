@@ -85,7 +85,8 @@ pub async fn exec(context: &Context, args: ExecArgs) -> Result<CommandOutput, Cl
     };
     let agent = context.agent_or_default(&login_args.agent)?;
     let target = login_args.target(context, &agent, LoginChoice::Limited(&limits))?;
-    let (api, signer) = (context.api(&login_args.server)?, login_args.signer.open(context)?);
+    let api = context.api(&login_args.server)?;
+    let signer = login_args.signer.open(context)?;
     let source = Arc::new(TokenSource::new(api, signer, agent.clone(), &target));
     let token = if limits.is_empty() {
         stored_token(context, &login_args).await?
@@ -101,7 +102,8 @@ pub async fn exec(context: &Context, args: ExecArgs) -> Result<CommandOutput, Cl
     };
 
     let server = BoundServer::bind(0).await.map_err(|error| CliError::failed(format!("127.0.0.1: {error}")))?;
-    let (urls, credentials) = (EndpointUrls::new(server.port()), ClientCredentials::generate(agent));
+    let urls = EndpointUrls::new(server.port());
+    let credentials = ClientCredentials::generate(agent);
     let mut command = Command::new(program);
     command.args(arguments).env("COUNTERSIGN_TOKEN", token.expose_secret());
     // The program gets the tokens of the agent, and nothing that its user could use besides.

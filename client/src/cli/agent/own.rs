@@ -4,7 +4,6 @@ use crate::cli::{
     args::HumanArgs,
     complete,
     context::Context,
-    credentials::HumanAccess,
     enforcement::{REFUSES, Receipt},
     error::CliError,
     ids::service_id,
@@ -13,11 +12,7 @@ use crate::cli::{
 };
 use clap::Args;
 use clap_complete::ArgValueCandidates;
-use countersign_client::{
-    Api,
-    api::{Admission, ListedAgent, ServiceOfAgent, all_pages},
-};
-use secrecy::SecretString;
+use countersign_client::api::{Admission, HumanApi, ListedAgent, ServiceOfAgent, all_pages};
 use serde_json::json;
 
 #[derive(Args)]
@@ -43,8 +38,8 @@ pub struct AdmissionArgs {
 
 /// Lists the agents of the human user.
 pub async fn list(context: &Context, human: HumanArgs) -> Result<CommandOutput, CliError> {
-    let HumanAccess { api, token } = human.access(context).await?;
-    let agents = all_pages(async |start| api.list_own_agents(&token, &start).await).await?;
+    let api = human.api(context).await?;
+    let agents = all_pages(async |start| api.list_own_agents(&start).await).await?;
     let header = [
         ("ID", Column::Fixed),
         ("NAME", Column::Text),
@@ -60,8 +55,8 @@ pub async fn list(context: &Context, human: HumanArgs) -> Result<CommandOutput, 
 }
 
 /// The name of an agent of the human user; `None` for an agent of somebody else.
-pub async fn name_of_agent(api: &Api, credential: &SecretString, agent: &str) -> Result<Option<String>, CliError> {
-    let agents = all_pages(async |start| api.list_own_agents(credential, &start).await).await?;
+pub async fn name_of_agent(api: &HumanApi, agent: &str) -> Result<Option<String>, CliError> {
+    let agents = all_pages(async |start| api.list_own_agents(&start).await).await?;
     Ok(agents.into_iter().find(|listed| listed.agent_id == agent).map(|listed| listed.name))
 }
 
@@ -69,8 +64,8 @@ pub async fn name_of_agent(api: &Api, credential: &SecretString, agent: &str) ->
 pub async fn services(context: &Context, args: ServicesArgs) -> Result<CommandOutput, CliError> {
     let ServicesArgs { human, agent } = args;
     let agent = context.agent(agent)?;
-    let HumanAccess { api, token } = human.access(context).await?;
-    let services = all_pages(async |start| api.list_services_of_agent(&token, &agent, &start).await).await?;
+    let api = human.api(context).await?;
+    let services = all_pages(async |start| api.list_services_of_agent(&agent, &start).await).await?;
     let header = [
         ("ID", Column::Fixed),
         ("NAME", Column::Text),
@@ -97,12 +92,12 @@ pub async fn set_admission(
     let AdmissionArgs { human, agent, service } = args;
     let agent = context.agent(agent)?;
     let service = service_id(service)?;
-    let HumanAccess { api, token } = human.access(context).await?;
-    let result = api.set_admission(&token, &agent, &service, may_assign_roles).await;
+    let api = human.api(context).await?;
+    let result = api.set_admission(&agent, &service, may_assign_roles).await;
     let next = || "`countersign agent services AGENT` shows the services of the agent".to_owned();
     let Admission { revoked_roles: ended, revision } =
         result.map_err(|error| CliError::from(error).with_next_for("SERVICE_NOT_FOUND", next))?;
-    let receipt = Receipt::of(context, &api, None, revision).await;
+    let receipt = Receipt::of(context, None, revision).await;
     let text = if may_assign_roles {
         format!("The service {service} may assign roles to the agent {agent}.")
     } else {

@@ -68,12 +68,14 @@ pub fn keygen(context: &Context, file: Option<PathBuf>) -> Result<CommandOutput,
     let json = json!({ "key": path, "publicKey": public_key });
     let shown = path.display().to_string();
     let next = "\nNext: countersign agent register --email YOU@EXAMPLE.ORG --name NAME";
-    let (mut saved, mut note) = (Ok(()), format!("The key is in {shown}.{next}"));
+    let mut saved = Ok(());
+    let mut note = format!("The key is in {shown}.{next}");
     if let Some(agent) = &context.profile.agent {
         let name = &context.name;
         note = format!("The profile {name} still uses {agent} and its key.{next} --key {}", quoted(&shown));
     } else {
-        let (key, signer) = (Some(path.clone()), None);
+        let key = Some(path.clone());
+        let signer = None;
         saved = context.update_profile(|profile| (profile.key, profile.signer) = (key, signer));
     }
     Ok(CommandOutput::new(public_key, json).with_note(note).with_profile_result(saved))
@@ -101,7 +103,8 @@ impl RegistrationKey {
         let public_key = read_public_key(file)?;
         let signer = SignerCommand::new(command);
         if !signer.holds(public_key).await? {
-            let (program, file) = (signer.program(), file.display());
+            let program = signer.program();
+            let file = file.display();
             let text = format!("the signer `{program}` signs with another key than that of --public-key {file}");
             let next = "pass the public key that belongs to the signer; nothing was registered";
             return Err(CliError::failed(text).with_next(next));
@@ -120,7 +123,8 @@ pub async fn register(context: &Context, args: RegisterArgs) -> Result<CommandOu
     let pem = key.public_key.to_pem().map_err(|_| KeyError::Encoding)?;
     let agent = api.register_pem(&pem, &email, &name, human.as_ref()).await?;
     refuse_unless_active(&agent)?;
-    let (url, ca) = (context.url(&server)?, context.authority(&server).map(absolute_path));
+    let url = context.url(&server)?;
+    let ca = context.authority(&server).map(absolute_path);
     let previous = context.profile.agent.clone().filter(|previous| *previous != agent.agent_id);
     let saved = context.update_profile(|profile| {
         *profile = Profile {
@@ -150,7 +154,8 @@ pub async fn register(context: &Context, args: RegisterArgs) -> Result<CommandOu
 /// Returns an error for a suspended or revoked agent. Registering the same key, e-mail address and name again returns the
 /// existing agent, with any status.
 fn refuse_unless_active(agent: &RegisteredAgent) -> Result<(), CliError> {
-    let (id, status) = (&agent.agent_id, agent.status.as_str());
+    let id = &agent.agent_id;
+    let status = agent.status.as_str();
     let exists = format!("the agent {id} with this key, e-mail address or owner, and name exists");
     match status {
         "suspended" => Err(CliError::denied(format!("{exists} and is suspended"), "agent_suspended")),

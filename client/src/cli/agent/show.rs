@@ -64,7 +64,7 @@ async fn service_fields(context: &Context, args: &ShowArgs, agent: &str) -> Resu
     }
     let Some(key) = args.key.optional()? else { return Ok(None) };
     let service = context.service(&args.service)?;
-    let record = context.api(&args.server)?.read_agent(key, &service, agent).await?;
+    let record = context.api(&args.server)?.service(&service, key).read_agent(agent).await?;
     let names = ["name", "status", "trustScore", "createdAt", "lastSeenAt", "publicKeyHash"];
     Ok(Some(names.map(|name| (name, record[name].clone())).to_vec()))
 }

@@ -28,11 +28,12 @@ pub struct ExportArgs {
 /// Runs `export`: of the service that an option or the environment names, or else of all services of the human user.
 pub async fn export(context: &Context, args: ExportArgs) -> Result<CommandOutput, CliError> {
     let access = Access::open(context, &args.manager, &[]).await?;
-    let (api, credential) = (&access.api, &access.credential);
+    let api = &access.api;
+    let credential = &access.credential;
     let wanted = args.manager.service.service.as_ref().map(|_| context.service(&args.manager.service)).transpose()?;
     let services = match wanted {
-        Some(id) => vec![api.read_service(credential, &id).await?],
-        None => all_pages(async |start| api.list_services(credential, &start).await).await?,
+        Some(id) => vec![api.service(&id, credential).read().await?],
+        None => all_pages(async |start| api.human(credential).list_services(&start).await).await?,
     };
     let mut document = Document { api_version: Version::V1, managed_by: None, services: Vec::new() };
     for service in services {

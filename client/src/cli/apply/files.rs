@@ -19,7 +19,9 @@ pub struct Files {
 
 /// Reads the files. With `prunes`, each document must have `managedBy`.
 pub fn read(paths: &[PathBuf], prunes: bool) -> Result<Files, CliError> {
-    let (mut services, mut managed_by, mut has_documents) = (Vec::new(), BTreeSet::new(), false);
+    let mut services = Vec::new();
+    let mut managed_by = BTreeSet::new();
+    let mut has_documents = false;
     for path in paths {
         for path in expand(path)? {
             let name = if path.as_os_str() == "-" { "standard input".to_owned() } else { path.display().to_string() };

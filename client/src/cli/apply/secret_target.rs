@@ -71,7 +71,8 @@ fn lock_pending(path: &Path) -> io::Result<Option<File>> {
             Err(TryLockError::Error(error)) => return Err(error),
         }
         // Another run may have given the file its name, or removed it, before this run locked it.
-        let (locked, named) = (file.metadata()?, fs::metadata(path));
+        let locked = file.metadata()?;
+        let named = fs::metadata(path);
         if named.is_ok_and(|named| (named.dev(), named.ino()) == (locked.dev(), locked.ino())) {
             file.set_len(0)?;
             return Ok(Some(file));

@@ -71,7 +71,8 @@ pub fn not_enforced(enforcement: &Enforcement, waited: Duration) -> CliError {
     let others = (!sidecar_texts.is_empty() && unnamed > 0).then(|| format!("and {unnamed} more"));
     let end = refuses_by.as_ref().filter(|_| missing > 1);
     let end = end.map(|time| format!("all of these refuse all requests no later than {time}"));
-    let (of_all, seconds) = (self::sidecars(*sidecars), waited.as_secs());
+    let of_all = self::sidecars(*sidecars);
+    let seconds = waited.as_secs();
     let result = format!(
         "the change is done and committed, but not in force everywhere after {seconds} s: in force at {enforced_sidecars} \
          of {of_all}"

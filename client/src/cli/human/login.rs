@@ -84,15 +84,17 @@ impl From<TokenUse> for TokenKind {
 
 /// Logs in, and stores the login.
 pub async fn login(context: &Context, args: LoginArgs) -> Result<CommandOutput, CliError> {
-    let (url, api) = (context.url(&args.server)?, context.api(&args.server)?);
-    let (server_url, ca) = (url.clone(), context.authority(&args.server).map(absolute_path));
+    let url = context.url(&args.server)?;
+    let api = context.api(&args.server)?;
+    let server_url = url.clone();
+    let ca = context.authority(&args.server).map(absolute_path);
     let client = oidc_client(context, settings(context, args)?)?;
     context.check_writable()?;
     let endpoints = client.discover().await?;
     let device = client.authorize_device(&endpoints).await?;
     instruct(context, &device);
     let tokens = client.wait_for_tokens(&endpoints, &device).await?;
-    match api.list_services(&tokens.token, &PageStart::FIRST).await {
+    match api.human(&tokens.token).list_services(&PageStart::FIRST).await {
         Ok(_) => {}
         Err(error @ ApiError::Refused { status: 401, .. }) => {
             return Err(refused(error, &client, &endpoints, &tokens).await);
@@ -143,7 +145,8 @@ fn settings(context: &Context, args: LoginArgs) -> Result<LoginSettings, CliErro
 
 /// Prints where the user confirms the login.
 fn instruct(context: &Context, device: &DeviceAuthorization) {
-    let (page, code) = (&device.verification_uri, &device.user_code);
+    let page = &device.verification_uri;
+    let code = &device.user_code;
     let complete = device.verification_uri_complete.as_ref();
     let complete_text = complete.map(|url| format!("\nOr open {url} and compare the code.")).unwrap_or_default();
     let text = format!(
@@ -165,7 +168,8 @@ async fn refused(error: ApiError, client: &OidcClient, endpoints: &Endpoints, to
         // The login has failed already, and this error is the one that the user has to solve.
         let _ignored = client.revoke(endpoints, refresh_token).await;
     }
-    let (issuer, kind) = (&client.settings().issuer, client.settings().token.field());
+    let issuer = &client.settings().issuer;
+    let kind = client.settings().token.field();
     let audience = value_text(&tokens.claims.audience);
     let hint = format!(
         "nothing is stored; does the control plane trust this issuer? Its operator sets humans.issuers.NAME.issuer to \

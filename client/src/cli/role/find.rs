@@ -4,9 +4,8 @@ use crate::cli::{
     error::{Cause, CliError},
     ids::{LONGEST_ID, redacted_argument},
 };
-use countersign_client::{Api, api::Role};
+use countersign_client::api::{Role, ServiceApi};
 use countersign_identity::RoleId;
-use secrecy::SecretString;
 
 /// The id of a role, with its name if the command has loaded it.
 pub struct RoleRef {
@@ -15,11 +14,11 @@ pub struct RoleRef {
 }
 
 /// Finds a role by name. If `role` is an id, sends no request.
-pub async fn find_role(api: &Api, credential: &SecretString, service: &str, role: &str) -> Result<RoleRef, CliError> {
+pub async fn find_role(service: &ServiceApi, role: &str) -> Result<RoleRef, CliError> {
     if role.parse::<RoleId>().is_ok() {
         return Ok(RoleRef { id: role.to_owned(), name: None });
     }
-    let roles = api.list_roles(credential, service).await?;
+    let roles = service.list_roles().await?;
     let Role { role_id: id, name, .. } = roles.into_iter().find(|listed| listed.name == role).ok_or_else(|| {
         let next = "`countersign role list` shows the roles; `countersign role create` creates one";
         let shown = redacted_argument(role, LONGEST_ID);

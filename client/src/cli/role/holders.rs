@@ -4,7 +4,6 @@ use super::find::find_role;
 use crate::cli::{
     args::ManagerArgs,
     context::Context,
-    credentials::ServiceAccess,
     error::CliError,
     output::{CommandOutput, value_name},
     table::{Column, Table},
@@ -37,13 +36,13 @@ enum Status {
 /// Lists the agents of a service with their roles.
 pub async fn list(context: &Context, args: HoldersArgs) -> Result<CommandOutput, CliError> {
     let HoldersArgs { manager, role, status } = args;
-    let ServiceAccess { api, service, credential } = manager.access(context).await?;
+    let service = manager.service_api(context).await?;
     let role = match role {
-        Some(role) => Some(find_role(&api, &credential, &service, &role).await?.id),
+        Some(role) => Some(find_role(&service, &role).await?.id),
         None => None,
     };
     let filter = AgentFilter { role, status: status.map(value_name) };
-    let agents = all_pages(async |start| api.list_agents(&credential, &service, &filter, &start).await).await?;
+    let agents = all_pages(async |start| service.list_agents(&filter, &start).await).await?;
     let header = [
         ("ID", Column::Fixed),
         ("NAME", Column::Text),

@@ -3,7 +3,7 @@
 use super::{
     change::with_limit_hint,
     receiver::{BoundReceiver, ReceivedRequest, Receiver},
-    scope::{ScopeArgs, ScopedApi},
+    scope::{ScopeArgs, option},
 };
 use crate::cli::{
     complete,
@@ -16,7 +16,7 @@ use clap::{Args, ValueHint};
 use clap_complete::ArgValueCompleter;
 use countersign_client::{
     ApiError, Verifier, WebhookSecret,
-    api::{NewWebhook, WebhookChange, WebhookScope, escape_unprintable, without_control_characters},
+    api::{NewWebhook, WebhookApi, WebhookChange, WebhookScope, escape_unprintable, without_control_characters},
 };
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};
@@ -117,17 +117,18 @@ fn verifier(file: Option<PathBuf>) -> Result<Option<Verifier>, CliError> {
 /// Creates a webhook for this machine, and deletes it at the end, also after an error.
 async fn with_temporary_webhook(
     context: &Context,
-    scoped: &ScopedApi,
+    webhooks: &WebhookApi,
     events: Option<Vec<String>>,
     port: u16,
     count: Option<u64>,
     stop: &mut StopSignals,
 ) -> Result<CommandOutput, CliError> {
     let receiver = BoundReceiver::bind(port).await?;
-    let (url, description) = (Some(receiver.url()), Some("countersign webhook listen".to_owned()));
+    let url = Some(receiver.url());
+    let description = Some("countersign webhook listen".to_owned());
     let request = WebhookChange { url, events, description, managed_by: None, status: None };
-    let created = scoped.api.create_webhook(&scoped.credential, &scoped.scope, &request).await;
-    let NewWebhook { webhook, secret } = created.map_err(|error| with_loopback_hint(error, &scoped.scope))?;
+    let created = webhooks.create(&request).await;
+    let NewWebhook { webhook, secret } = created.map_err(|error| with_loopback_hint(error, &webhooks.scope))?;
     let id = webhook.webhook_id;
     let result = async {
         let secret = secret.expose_secret().parse().map_err(|_| ApiError::Unreadable(receiver.url()))?;
@@ -136,13 +137,13 @@ async fn with_temporary_webhook(
     };
     let result = result.await;
     let deleted = tokio::select! {
-        deleted = scoped.api.delete_webhook(&scoped.credential, &scoped.scope, &id) => {
+        deleted = webhooks.delete(&id) => {
             deleted.map_err(|error| error.to_string())
         }
         () = stop.received() => Err("the command was stopped".to_owned()),
     };
     let not_deleted = deleted.err().map(|error| {
-        let next = format!("countersign webhook delete{} {id}", scoped.option());
+        let next = format!("countersign webhook delete{} {id}", option(&webhooks.scope));
         CliError::failed(format!("the webhook {id} was not deleted: {error}")).with_next(next)
     });
     Ok(CommandOutput::default().with_error(not_deleted.or(result.err())))
@@ -221,7 +222,8 @@ fn request_line(request: &ReceivedRequest, format: OutputFormat) -> String {
         return escape_unprintable(&value.to_string());
     }
     let kind = field("event");
-    let (kind, id) = (kind.as_str().unwrap_or("-"), request.id.as_deref().unwrap_or("-"));
+    let kind = kind.as_str().unwrap_or("-");
+    let id = request.id.as_deref().unwrap_or("-");
     // The text output, like the JSON output, does not show the data of an event without a valid signature.
     let rest = problem.unwrap_or_else(|| data_text(&field("data")));
     without_control_characters(&format!("{signature:4}  {kind:27}  {id:30}  {rest}"))
@@ -277,7 +279,8 @@ mod tests {
     use countersign_client::api::ErrorDetails;
 
     fn hint(status: u16, code: &str, message: &str) -> String {
-        let (code, message) = (code.to_owned(), message.to_owned());
+        let code = code.to_owned();
+        let message = message.to_owned();
         let details = Box::new(ErrorDetails::default());
         let error = ApiError::Refused { status, code, message, reason: None, details, retry_after: None };
         next_step(&with_loopback_hint(error, &WebhookScope::Deployment)).map(String::from).unwrap_or_default()

@@ -134,7 +134,8 @@ async fn receive(headers: &HeaderMap, body: &[u8], state: &State) -> Response<Fu
         problem: result.err(),
         acknowledged,
     };
-    let (problem, signed) = (request.problem, request.is_signed());
+    let problem = request.problem;
+    let signed = request.is_signed();
     if state.requests.send(request).await.is_err() || acknowledgement.await.is_err() {
         return text_response(StatusCode::SERVICE_UNAVAILABLE, "the receiver is shutting down");
     }

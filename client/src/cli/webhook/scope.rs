@@ -2,8 +2,7 @@
 
 use crate::cli::{args::ManagerArgs, context::Context, error::CliError, ids::webhook_id, placeholders::Placeholder};
 use clap::Args;
-use countersign_client::{Api, api::WebhookScope};
-use secrecy::SecretString;
+use countersign_client::api::{WebhookApi, WebhookScope};
 
 /// The webhooks that a command manages: the webhooks of a service, or the webhooks of the whole Countersign deployment.
 #[derive(Args)]
@@ -24,47 +23,36 @@ pub struct WebhookArgs {
     webhook: String,
 }
 
-/// The webhooks of a scope, with the credential that manages them.
-pub struct ScopedApi {
-    pub api: Api,
-    pub credential: SecretString,
-    pub scope: WebhookScope,
-}
-
-/// A webhook, with the scope that it belongs to.
+/// A webhook, among the webhooks of its scope.
 pub struct SelectedWebhook {
-    pub scoped: ScopedApi,
+    pub webhooks: WebhookApi,
     pub id: String,
 }
 
 impl ScopeArgs {
-    pub async fn api(&self, context: &Context) -> Result<ScopedApi, CliError> {
+    pub async fn api(&self, context: &Context) -> Result<WebhookApi, CliError> {
         let Self { manager, deployment } = self;
-        let api = context.api(&manager.server)?;
         if *deployment {
             let credential = manager.human.credential(context, &manager.server).await?;
-            return Ok(ScopedApi { api, credential, scope: WebhookScope::Deployment });
+            return Ok(WebhookApi { api: context.api(&manager.server)?, scope: WebhookScope::Deployment, credential });
         }
-        let service = context.service(&manager.service)?;
-        Ok(ScopedApi { api, credential: manager.credential(context).await?, scope: WebhookScope::Service(service) })
+        Ok(manager.service_api(context).await?.webhooks())
     }
 }
 
 impl WebhookArgs {
     pub async fn api(&self, context: &Context) -> Result<SelectedWebhook, CliError> {
         let id = webhook_id(self.webhook.clone())?;
-        let scoped = self.scope.api(context).await?;
-        context.messages.placeholders.set_with_option(Placeholder::Webhook, scoped.option(), &id);
-        Ok(SelectedWebhook { scoped, id })
+        let webhooks = self.scope.api(context).await?;
+        context.messages.placeholders.set_with_option(Placeholder::Webhook, option(&webhooks.scope), &id);
+        Ok(SelectedWebhook { webhooks, id })
     }
 }
 
-impl ScopedApi {
-    /// The option that selects this scope in the commands of hints, after a space.
-    pub const fn option(&self) -> &'static str {
-        match self.scope {
-            WebhookScope::Service(_) => "",
-            WebhookScope::Deployment => " --deployment",
-        }
+/// The option that selects this scope in the commands of hints, after a space.
+pub const fn option(scope: &WebhookScope) -> &'static str {
+    match scope {
+        WebhookScope::Service(_) => "",
+        WebhookScope::Deployment => " --deployment",
     }
 }
