@@ -4,6 +4,7 @@
 
 mod agent;
 mod audit;
+mod credential;
 mod error;
 mod exchange;
 mod health;
@@ -20,6 +21,7 @@ mod webhook;
 
 pub use agent::{RegisteredAgent, Tokens};
 pub use audit::{AuditActor, AuditEntry, AuditFilter, AuditObject};
+pub use credential::{HumanApi, ServiceApi};
 pub use error::{ApiError, ErrorDetails, escape_unprintable, innermost, requirement, without_control_characters};
 pub use exchange::{Exchange, Observer};
 pub use health::{Health, Status};
@@ -29,12 +31,12 @@ pub use management::{
 };
 pub use oauth::{ServerMetadata, TokenRequest};
 pub use own_agent::{Admission, HeldRole, ListedAgent, ServiceOfAgent};
-pub use page::{Page, PageStart, Pagination};
+pub use page::{Listing, Page, PageStart, Pagination, all_pages, up_to};
 pub use redact::{begins_like_secret, redacted_url, url_with_port};
 pub use sidecar::{Enforcement, LONGEST_ENFORCEMENT_WAIT, Sidecar};
 pub use signing_key::{Rotation, SigningKey};
 pub use transfer::ServiceTransfer;
-pub use webhook::{NewSecret, NewWebhook, Webhook, WebhookChange, WebhookDelivery, WebhookScope};
+pub use webhook::{NewSecret, NewWebhook, Webhook, WebhookApi, WebhookChange, WebhookDelivery, WebhookScope};
 
 use reqwest::{Method, Response, Url};
 use response::read_json;
@@ -75,6 +77,16 @@ impl Api {
     #[must_use]
     pub fn with_observer(self, observer: Observer) -> Self {
         Self { observer: Some(observer), ..self }
+    }
+
+    /// Requests of a human user.
+    pub fn human(&self, token: &SecretString) -> HumanApi {
+        HumanApi { api: self.clone(), token: token.clone() }
+    }
+
+    /// Requests about a service with a credential.
+    pub fn service(&self, id: &str, credential: &SecretString) -> ServiceApi {
+        ServiceApi { api: self.clone(), id: id.to_owned(), credential: credential.clone() }
     }
 
     async fn call<T: DeserializeOwned>(

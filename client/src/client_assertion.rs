@@ -78,12 +78,14 @@ mod tests {
     #[tokio::test]
     async fn assertions_name_the_agent_and_the_server_and_are_used_once() {
         let key = PrivateKey::generate();
-        let (first, second) = (sign_now(&key).await.unwrap(), sign_now(&key).await.unwrap());
+        let first = sign_now(&key).await.unwrap();
+        let second = sign_now(&key).await.unwrap();
         let claims = |assertion: &SecretString| -> Value {
             let payload = assertion.expose_secret().split('.').nth(1).unwrap();
             serde_json::from_slice(&URL_SAFE_NO_PAD.decode(payload).unwrap()).unwrap()
         };
-        let (first, second) = (claims(&first), claims(&second));
+        let first = claims(&first);
+        let second = claims(&second);
         assert_ne!(first["jti"], second["jti"]);
         let expected = json!({
             "iss": AGENT, "sub": AGENT, "aud": "https://issuer.example",

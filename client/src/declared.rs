@@ -7,4 +7,4 @@ pub mod file;
 pub mod plan;
 
 pub use file::{DeclaredKey, DeclaredRole, DeclaredService, DeclaredWebhook, Document, FileError, Match};
-pub use plan::{Change, Existing, ExistingService, Options, Plan, SecretState, plan};
+pub use plan::{Change, Existing, ExistingService, Options, Plan, PlanError, SecretState, plan};

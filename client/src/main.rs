@@ -2,7 +2,7 @@
 
 mod cli;
 
-use cli::{Arguments, CommandOutput, Messages, OutputFormat};
+use cli::{Arguments, CommandOutput, Messages, OutputFormat, report};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -19,7 +19,7 @@ async fn run(arguments: Arguments) -> ExitCode {
     let messages = arguments.messages();
     match cli::run(arguments, &messages).await {
         Ok(output) => finish(&output, &messages),
-        Err(error) => messages.error(&error),
+        Err(error) => report(&error, &messages),
     }
 }
 
@@ -32,6 +32,6 @@ fn finish(output: &CommandOutput, messages: &Messages) -> ExitCode {
     if messages.format() == OutputFormat::Text || !failed {
         messages.note(&output.note);
     }
-    let code = printed.map_or_else(|error| messages.error(&error), |()| output.program_exit_code.into());
-    output.error.as_ref().map_or(code, |error| messages.error(error))
+    let code = printed.map_or_else(|error| report(&error, messages), |()| output.program_exit_code.into());
+    output.error.as_ref().map_or(code, |error| report(error, messages))
 }

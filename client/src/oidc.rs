@@ -213,7 +213,8 @@ mod tests {
     use super::*;
 
     fn settings(issuer: &str) -> LoginSettings {
-        let (issuer, client_id) = (issuer.to_owned(), "cli".to_owned());
+        let issuer = issuer.to_owned();
+        let client_id = "cli".to_owned();
         LoginSettings { issuer, client_id, scope: None, audience: None, token: TokenKind::IdToken, ca: None }
     }
 

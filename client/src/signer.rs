@@ -137,7 +137,8 @@ mod tests {
 
     #[test]
     fn verifies_accepts_signatures_over_the_text_and_over_its_bytes() {
-        let (key, other) = (PrivateKey::generate(), PrivateKey::generate());
+        let key = PrivateKey::generate();
+        let other = PrivateKey::generate();
         let public_key = P256PublicKey::from_pem(&key.public_pem().unwrap()).unwrap();
         // In this test, the nonce is the hex of a text, so that `PrivateKey::sign`, which signs only texts, can also
         // sign the bytes of the nonce.

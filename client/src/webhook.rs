@@ -183,8 +183,9 @@ impl Verifier {
         body: &'a [u8],
         now: Timestamp,
     ) -> Result<SignedRequest<'a>, WebhookError> {
-        let (id, timestamp, signatures) =
-            (single_value(headers, ID)?, single_value(headers, TIMESTAMP)?, single_value(headers, SIGNATURE)?);
+        let id = single_value(headers, ID)?;
+        let timestamp = single_value(headers, TIMESTAMP)?;
+        let signatures = single_value(headers, SIGNATURE)?;
         // If event ids could contain dots, an attacker could split the signed bytes of a request into an id and a
         // timestamp that the sender did not send.
         if id.is_empty() || id.contains('.') {

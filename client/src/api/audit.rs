@@ -1,7 +1,6 @@
 //! Requests for the audit log.
 
-use super::{Api, ApiError, Page, PageStart};
-use secrecy::{ExposeSecret, SecretString};
+use super::{ApiError, HumanApi, Page, PageStart};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -70,11 +69,10 @@ pub struct AuditFilter {
     pub until: Option<String>,
 }
 
-impl Api {
+impl HumanApi {
     /// Lists audit entries, newest first, and at most `limit`.
     pub async fn list_audit_entries(
         &self,
-        human: &SecretString,
         filter: &AuditFilter,
         limit: usize,
         start: &PageStart,
@@ -82,14 +80,7 @@ impl Api {
         let AuditFilter { service, agent, action, since, until } = filter;
         let parameters =
             [("serviceId", service), ("agentId", agent), ("action", action), ("since", since), ("until", until)];
-        let mut url = self.endpoint(&["audit"])?;
-        let (parameter, value) = start.parameter();
-        url.query_pairs_mut().append_pair("limit", &limit.to_string()).append_pair(parameter, &value);
-        for (name, value) in parameters {
-            if let Some(value) = value {
-                url.query_pairs_mut().append_pair(name, value);
-            }
-        }
-        self.send(self.http.get(url).bearer_auth(human.expose_secret())).await
+        let parameters = parameters.map(|(name, value)| (name, value.as_deref()));
+        self.api.page_of(&self.token, &["audit"], start, limit, &parameters).await
     }
 }

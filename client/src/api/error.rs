@@ -67,16 +67,18 @@ impl ApiError {
     pub(super) async fn from_response(response: Response) -> Option<Self> {
         let status = response.status().as_u16();
         let header = |name: &str| response.headers().get(name)?.to_str().ok().map(str::to_owned);
-        let (request_id, retry_after) = (header("x-request-id"), header(RETRY_AFTER.as_str()));
+        let request_id = header("x-request-id");
+        let retry_after = header(RETRY_AFTER.as_str());
         let retry_after = retry_after.and_then(|seconds| seconds.parse().ok()).map(Duration::from_secs);
-        Some(Self::from_body(status, &read_json(response).await?, (request_id, retry_after)))
+        Some(Self::from_body(status, &read_json(response).await?, request_id, retry_after))
     }
 
     /// The error in the body of a response, or in a part of it.
     pub(super) fn from_body(
         status: u16,
         body: &Value,
-        (request_id, retry_after): (Option<String>, Option<Duration>),
+        request_id: Option<String>,
+        retry_after: Option<Duration>,
     ) -> Self {
         // The errors of the API are objects, and those of the token endpoint are flat.
         let text_at = |pointer, flat| {
@@ -232,7 +234,7 @@ mod tests {
             (400, json!({ "error": "invalid_grant", "error_description": "m" }), true),
             (400, json!({ "error": "invalid_scope", "error_description": "m", "reason": "r" }), false),
         ] {
-            let error = ApiError::from_body(status, &body, (None, None));
+            let error = ApiError::from_body(status, &body, None, None);
             assert_eq!(error.ends_session(), ends_session, "{body}");
             let ApiError::Refused { code, message, .. } = error else { panic!("{body}") };
             assert_eq!((code.is_empty(), message.as_str()), (false, "m"), "{body}");

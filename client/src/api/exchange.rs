@@ -31,7 +31,9 @@ impl Exchange {
         request: Request,
         observer: Option<Observer>,
     ) -> Result<Response, reqwest::Error> {
-        let (method, url, start) = (request.method().clone(), url_with_port(request.url()), Instant::now());
+        let method = request.method().clone();
+        let url = url_with_port(request.url());
+        let start = Instant::now();
         let result = http.execute(request).await;
         if let Some(observe) = observer {
             let header = |response: &Response| response.headers().get("x-request-id")?.to_str().ok().map(str::to_owned);

@@ -1,9 +1,11 @@
 //! Requests of services and human users for services, API keys, roles and agents.
 
-use super::{Api, ApiError, Page, PageStart, own_agent::ListedAgent, redact::redacted_url, response::id};
+use super::{
+    ApiError, HumanApi, Page, PageStart, ServiceApi, own_agent::ListedAgent, redact::redacted_url, response::id,
+};
 use countersign_identity::{ApiKeyId, RoleId, ServiceId};
 use reqwest::Method;
-use secrecy::{ExposeSecret, SecretString};
+use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -23,7 +25,7 @@ pub struct Service {
     /// The URLs under which clients reach the service.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub resource_uris: Vec<String>,
-    /// The name of the files that state it, if any do.
+    /// The name of the files in which it is declared, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub managed_by: Option<String>,
     /// When the service was created (RFC 3339).
@@ -67,7 +69,7 @@ pub struct ListedKey {
     pub name: String,
     /// The scope: `full` or `sync`.
     pub scope: String,
-    /// The name of the files that state it, if any do.
+    /// The name of the files in which it is declared, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub managed_by: Option<String>,
     /// When the API key was created (RFC 3339).
@@ -90,7 +92,7 @@ pub struct Role {
     pub description: String,
     /// The permissions that the role grants.
     pub permissions: Vec<String>,
-    /// The name of the files that state it, if any do.
+    /// The name of the files in which it is declared, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub managed_by: Option<String>,
     /// When the role was created (RFC 3339).
@@ -123,7 +125,7 @@ pub struct AssignedRole {
     pub name: String,
     /// When the assignment ends (RFC 3339); `None` for a permanent assignment.
     pub expires_at: Option<String>,
-    /// The name of the files that state it, if any do.
+    /// The name of the files in which it is declared, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub managed_by: Option<String>,
 }
@@ -141,7 +143,7 @@ pub struct ServiceChange<'a> {
     /// The URLs under which clients reach the service, in place of all others. A new service has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resource_uris: Option<&'a [String]>,
-    /// The name of the files that state the service.
+    /// The name of the files in which the service is declared.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub managed_by: Option<&'a str>,
 }
@@ -159,7 +161,7 @@ pub struct RoleChange<'a> {
     /// The permissions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub permissions: Option<&'a [String]>,
-    /// The name of the files that state the role.
+    /// The name of the files in which the role is declared.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub managed_by: Option<&'a str>,
 }
@@ -172,7 +174,7 @@ pub struct NewKeyProperties<'a> {
     pub name: &'a str,
     /// The scope: `full` or `sync`.
     pub scope: &'a str,
-    /// The name of the files that state the key.
+    /// The name of the files in which the key is declared.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub managed_by: Option<&'a str>,
 }
@@ -191,7 +193,7 @@ pub struct AssignmentChange {
     /// When the assignment ends (RFC 3339); `None` for a permanent assignment.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<String>,
-    /// The name of the files that state the assignment; `None` leaves that of the existing assignment.
+    /// The name of the files in which the assignment is declared; `None` keeps the current one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub managed_by: Option<String>,
 }
@@ -251,171 +253,113 @@ pub struct ChangedRecord<T> {
     pub revision: u64,
 }
 
-impl Api {
+impl HumanApi {
     /// Creates a service that the human user owns.
-    pub async fn create_service(&self, human: &SecretString, new: ServiceChange<'_>) -> Result<Service, ApiError> {
-        self.call(Method::POST, &["services"], Some(human), Some(&json!(new))).await
-    }
-
-    /// Reads a service. The human user must be the owner of the service or an administrator.
-    pub async fn read_service(&self, human: &SecretString, service: &str) -> Result<Service, ApiError> {
-        self.call(Method::GET, &["services", service], Some(human), None).await
-    }
-
-    /// Changes the properties of a service.
-    pub async fn change_service(
-        &self,
-        human: &SecretString,
-        service: &str,
-        change: ServiceChange<'_>,
-    ) -> Result<ChangedRecord<Service>, ApiError> {
-        self.call(Method::PATCH, &["services", service], Some(human), Some(&json!(change))).await
+    pub async fn create_service(&self, new: ServiceChange<'_>) -> Result<Service, ApiError> {
+        self.call(Method::POST, &["services"], Some(&json!(new))).await
     }
 
     /// Lists a page of the services that the human user owns, newest first. For an administrator, lists all services.
-    pub async fn list_services(&self, human: &SecretString, start: &PageStart) -> Result<Page<Service>, ApiError> {
-        self.page(human, &["services"], start).await
+    pub async fn list_services(&self, start: &PageStart) -> Result<Page<Service>, ApiError> {
+        self.page(&["services"], start).await
+    }
+
+    /// Sets the status of an agent: `active`, `suspended` or `revoked`. The status of a revoked agent cannot be
+    /// changed.
+    pub async fn set_agent_status(&self, agent: &str, status: &str) -> Result<ChangedRecord<Value>, ApiError> {
+        self.call(Method::PUT, &["agents", agent, "status"], Some(&json!({ "status": status }))).await
+    }
+}
+
+impl ServiceApi {
+    /// Reads a service. The human user must be the owner of the service or an administrator.
+    pub async fn read(&self) -> Result<Service, ApiError> {
+        self.call(Method::GET, &[], None).await
+    }
+
+    /// Changes the properties of a service.
+    pub async fn change(&self, change: ServiceChange<'_>) -> Result<ChangedRecord<Service>, ApiError> {
+        self.call(Method::PATCH, &[], Some(&json!(change))).await
     }
 
     /// Lists a page of the API keys of a service, including revoked ones, newest first.
-    pub async fn list_keys(
-        &self,
-        human: &SecretString,
-        service: &str,
-        start: &PageStart,
-    ) -> Result<Page<ListedKey>, ApiError> {
-        self.page(human, &["services", service, "keys"], start).await
+    pub async fn list_keys(&self, start: &PageStart) -> Result<Page<ListedKey>, ApiError> {
+        self.page(&["keys"], start, &[]).await
     }
 
     /// Creates an API key.
-    pub async fn create_key(
-        &self,
-        human: &SecretString,
-        service: &str,
-        new: NewKeyProperties<'_>,
-    ) -> Result<NewApiKey, ApiError> {
-        self.call(Method::POST, &["services", service, "keys"], Some(human), Some(&json!(new))).await
+    pub async fn create_key(&self, new: NewKeyProperties<'_>) -> Result<NewApiKey, ApiError> {
+        self.call(Method::POST, &["keys"], Some(&json!(new))).await
     }
 
     /// Revokes an API key, unless it was already revoked.
-    pub async fn revoke_key(&self, human: &SecretString, service: &str, key: &str) -> Result<Revocation, ApiError> {
-        self.call(Method::DELETE, &["services", service, "keys", key], Some(human), None).await
+    pub async fn revoke_key(&self, key: &str) -> Result<Revocation, ApiError> {
+        self.call(Method::DELETE, &["keys", key], None).await
     }
 
-    /// Creates a role. `manager` is an API key of scope `full`, or the token of the service's owner.
-    pub async fn create_role(
-        &self,
-        manager: &SecretString,
-        service: &str,
-        new: RoleChange<'_>,
-    ) -> Result<Role, ApiError> {
-        let role = self.call(Method::POST, &["services", service, "roles"], Some(manager), Some(&json!(new))).await?;
+    /// Creates a role.
+    pub async fn create_role(&self, new: RoleChange<'_>) -> Result<Role, ApiError> {
+        let role = self.call(Method::POST, &["roles"], Some(&json!(new))).await?;
         Ok(Role { description: new.description.unwrap_or_default().to_owned(), ..role })
     }
 
     /// Changes the properties of a role.
-    pub async fn change_role(
-        &self,
-        manager: &SecretString,
-        service: &str,
-        role: &str,
-        change: RoleChange<'_>,
-    ) -> Result<Role, ApiError> {
-        self.call(Method::PATCH, &["services", service, "roles", role], Some(manager), Some(&json!(change))).await
+    pub async fn change_role(&self, role: &str, change: RoleChange<'_>) -> Result<Role, ApiError> {
+        self.call(Method::PATCH, &["roles", role], Some(&json!(change))).await
     }
 
     /// Lists the roles of a service.
-    pub async fn list_roles(&self, manager: &SecretString, service: &str) -> Result<Vec<Role>, ApiError> {
-        let path = ["services", service, "roles"];
-        self.call(Method::GET, &path, Some(manager), None).await.map(|List { data }| data)
+    pub async fn list_roles(&self) -> Result<Vec<Role>, ApiError> {
+        let path = ["roles"];
+        self.call(Method::GET, &path, None).await.map(|List { data }| data)
     }
 
     /// Deletes a role and all its assignments. Returns the revision of the change.
-    pub async fn delete_role(&self, manager: &SecretString, service: &str, role: &str) -> Result<u64, ApiError> {
-        let path = ["services", service, "roles", role];
-        self.call(Method::DELETE, &path, Some(manager), None).await.map(|Changed { revision }| revision)
+    pub async fn delete_role(&self, role: &str) -> Result<u64, ApiError> {
+        let path = ["roles", role];
+        self.call(Method::DELETE, &path, None).await.map(|Changed { revision }| revision)
     }
 
     /// Assigns a role to an agent until `expires_at` (RFC 3339), or permanently. If the role is already assigned,
     /// replaces the expiry of the assignment. Returns the revision of the change.
-    pub async fn assign_role(
-        &self,
-        manager: &SecretString,
-        service: &str,
-        agent: &str,
-        role: &str,
-        expires_at: Option<&str>,
-    ) -> Result<u64, ApiError> {
-        let path = ["services", service, "agents", agent, "roles"];
+    pub async fn assign_role(&self, agent: &str, role: &str, expires_at: Option<&str>) -> Result<u64, ApiError> {
+        let path = ["agents", agent, "roles"];
         let body = json!({ "roleId": role, "expiresAt": expires_at });
-        self.call(Method::POST, &path, Some(manager), Some(&body)).await.map(|Changed { revision }| revision)
+        self.call(Method::POST, &path, Some(&body)).await.map(|Changed { revision }| revision)
     }
 
     /// Makes up to [`AssignmentChange::MAX`] changes of assignments. Returns the result of each in their order; a change that fails does
     /// not affect the others.
     pub async fn change_assignments(
         &self,
-        manager: &SecretString,
-        service: &str,
         changes: &[AssignmentChange],
     ) -> Result<Vec<Result<(), ApiError>>, ApiError> {
-        let (path, body) = (["services", service, "assignments"], json!({ "changes": changes }));
-        let AssignmentResults { results } = self.call(Method::POST, &path, Some(manager), Some(&body)).await?;
+        let path = ["assignments"];
+        let body = json!({ "changes": changes });
+        let AssignmentResults { results } = self.call(Method::POST, &path, Some(&body)).await?;
         if results.len() != changes.len() {
-            return Err(ApiError::Unreadable(redacted_url(self.url.as_str())));
+            return Err(ApiError::Unreadable(redacted_url(self.api.url.as_str())));
         }
         let result = |AssignmentResult { status, error }: AssignmentResult| match error {
             None => Ok(()),
-            Some(error) => Err(ApiError::from_body(status, &json!({ "error": error }), (None, None))),
+            Some(error) => Err(ApiError::from_body(status, &json!({ "error": error }), None, None)),
         };
         Ok(results.into_iter().map(result).collect())
     }
 
     /// Revokes a role of an agent, if the role is assigned.
-    pub async fn revoke_role(
-        &self,
-        manager: &SecretString,
-        service: &str,
-        agent: &str,
-        role: &str,
-    ) -> Result<Revocation, ApiError> {
-        self.call(Method::DELETE, &["services", service, "agents", agent, "roles", role], Some(manager), None).await
+    pub async fn revoke_role(&self, agent: &str, role: &str) -> Result<Revocation, ApiError> {
+        self.call(Method::DELETE, &["agents", agent, "roles", role], None).await
     }
 
-    /// Reads an agent. `manager` is an API key of the service with scope `full`.
-    pub async fn read_agent(&self, manager: &SecretString, service: &str, agent: &str) -> Result<Value, ApiError> {
-        self.call(Method::GET, &["services", service, "agents", agent], Some(manager), None).await
+    /// Reads an agent.
+    pub async fn read_agent(&self, agent: &str) -> Result<Value, ApiError> {
+        self.call(Method::GET, &["agents", agent], None).await
     }
 
-    /// Lists a page of the agents that hold a role at the service, newest first. `manager` is an API key of scope
-    /// `full`, or the token of the service's owner.
-    pub async fn list_agents(
-        &self,
-        manager: &SecretString,
-        service: &str,
-        filter: &AgentFilter,
-        start: &PageStart,
-    ) -> Result<Page<AgentWithRoles>, ApiError> {
+    /// Lists a page of the agents that hold a role at the service, newest first.
+    pub async fn list_agents(&self, filter: &AgentFilter, start: &PageStart) -> Result<Page<AgentWithRoles>, ApiError> {
         let AgentFilter { role, status } = filter;
-        let path = ["services", service, "agents"];
-        self.filtered_page(manager, &path, start, &[("role", role), ("status", status)]).await
-    }
-
-    /// Sets the status of an agent: `active`, `suspended` or `revoked`. The status of a revoked agent cannot be
-    /// changed.
-    pub async fn set_agent_status(
-        &self,
-        human: &SecretString,
-        agent: &str,
-        status: &str,
-    ) -> Result<ChangedRecord<Value>, ApiError> {
-        self.call(Method::PUT, &["agents", agent, "status"], Some(human), Some(&json!({ "status": status }))).await
-    }
-
-    /// Verifies an agent's token. Services without a sidecar verify tokens with this request.
-    pub async fn verify(&self, key: &SecretString, service: &str, token: &SecretString) -> Result<Value, ApiError> {
-        let url = self.endpoint(&["services", service, "verify"])?;
-        let request = self.http.get(url).bearer_auth(key.expose_secret());
-        self.send(request.header("x-agent-token", token.expose_secret())).await
+        self.page(&["agents"], start, &[("role", role.as_deref()), ("status", status.as_deref())]).await
     }
 }

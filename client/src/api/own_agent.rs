@@ -1,9 +1,8 @@
 //! Calls of human users about the agents that they have registered.
 
-use super::{Api, ApiError, Page, PageStart, management::Changed, response::id};
+use super::{ApiError, HumanApi, Page, PageStart, management::Changed, response::id};
 use countersign_identity::{AgentId, ServiceId};
 use reqwest::Method;
-use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -68,43 +67,37 @@ pub struct Admission {
     pub revision: u64,
 }
 
-impl Api {
+impl HumanApi {
     /// Lists a page of the agents that the human user has registered, newest first.
-    pub async fn list_own_agents(
-        &self,
-        human: &SecretString,
-        start: &PageStart,
-    ) -> Result<Page<ListedAgent>, ApiError> {
-        self.page(human, &["agents"], start).await
+    pub async fn list_own_agents(&self, start: &PageStart) -> Result<Page<ListedAgent>, ApiError> {
+        self.page(&["agents"], start).await
     }
 
     /// Deletes an agent. The human user must be the owner of the agent or an administrator. Returns the revision of the
     /// change.
-    pub async fn delete_agent(&self, human: &SecretString, agent: &str) -> Result<u64, ApiError> {
+    pub async fn delete_agent(&self, agent: &str) -> Result<u64, ApiError> {
         let path = ["agents", agent];
-        self.call(Method::DELETE, &path, Some(human), None).await.map(|Changed { revision }| revision)
+        self.call(Method::DELETE, &path, None).await.map(|Changed { revision }| revision)
     }
 
     /// Lists a page of the services at which an agent holds a role, and of those that its owner has left.
     pub async fn list_services_of_agent(
         &self,
-        human: &SecretString,
         agent: &str,
         start: &PageStart,
     ) -> Result<Page<ServiceOfAgent>, ApiError> {
-        self.page(human, &["agents", agent, "services"], start).await
+        self.page(&["agents", agent, "services"], start).await
     }
 
     /// Leaves a service (`may_assign_roles` is false), or allows it to assign roles to the agent again.
     pub async fn set_admission(
         &self,
-        human: &SecretString,
         agent: &str,
         service: &str,
         may_assign_roles: bool,
     ) -> Result<Admission, ApiError> {
         let body = json!({ "mayAssignRoles": may_assign_roles });
         let path = ["agents", agent, "services", service];
-        self.call(Method::PUT, &path, Some(human), Some(&body)).await
+        self.call(Method::PUT, &path, Some(&body)).await
     }
 }

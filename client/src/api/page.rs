@@ -3,10 +3,9 @@
 use super::{Api, ApiError};
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, de::DeserializeOwned};
-use std::borrow::Cow;
 
-/// The maximum page size of the API, as a query parameter.
-const MAX_PAGE_SIZE: &str = "200";
+/// The maximum page size of the API.
+const MAX_PAGE_SIZE: usize = 200;
 
 /// A page of a listing.
 #[derive(Debug, Deserialize)]
@@ -37,14 +36,6 @@ pub enum PageStart {
 impl PageStart {
     /// The beginning of the listing.
     pub const FIRST: Self = Self::Offset(0);
-
-    /// The query parameter that states where the page begins.
-    pub(super) fn parameter(&self) -> (&'static str, Cow<'_, str>) {
-        match self {
-            Self::Offset(offset) => ("offset", offset.to_string().into()),
-            Self::Cursor(cursor) => ("cursor", cursor.into()),
-        }
-    }
 }
 
 impl<T> Page<T> {
@@ -54,6 +45,36 @@ impl<T> Page<T> {
     }
 }
 
+/// Items of a listing, and whether there are more.
+#[derive(Debug)]
+pub struct Listing<T> {
+    /// The items.
+    pub items: Vec<T>,
+    /// Whether the listing has more items.
+    pub has_more: bool,
+}
+
+/// The items of all pages.
+pub async fn all_pages<T>(fetch: impl AsyncFn(PageStart) -> Result<Page<T>, ApiError>) -> Result<Vec<T>, ApiError> {
+    up_to(usize::MAX, PageStart::FIRST, async |_, start| fetch(start).await).await.map(|listing| listing.items)
+}
+
+/// Up to `limit` items from a start on. `fetch` fetches a page of at most a number of items.
+pub async fn up_to<T>(
+    limit: usize,
+    start: PageStart,
+    fetch: impl AsyncFn(usize, PageStart) -> Result<Page<T>, ApiError>,
+) -> Result<Listing<T>, ApiError> {
+    let mut items = Vec::new();
+    let mut next = Some(start);
+    while let Some(start) = next.take_if(|_| items.len() < limit) {
+        let page = fetch(MAX_PAGE_SIZE.min(limit - items.len()), start).await?;
+        next = page.next();
+        items.extend(page.data);
+    }
+    Ok(Listing { items, has_more: next.is_some() })
+}
+
 impl Api {
     /// Fetches a page of a listing.
     pub(super) async fn page<T: DeserializeOwned>(
@@ -61,21 +82,26 @@ impl Api {
         credential: &SecretString,
         path: &[&str],
         start: &PageStart,
+        filter: &[(&str, Option<&str>)],
     ) -> Result<Page<T>, ApiError> {
-        self.filtered_page(credential, path, start, &[]).await
+        self.page_of(credential, path, start, MAX_PAGE_SIZE, filter).await
     }
 
-    /// Fetches a page of a filtered listing.
-    pub(super) async fn filtered_page<T: DeserializeOwned>(
+    /// Fetches a page of at most `limit` items.
+    pub(super) async fn page_of<T: DeserializeOwned>(
         &self,
         credential: &SecretString,
         path: &[&str],
         start: &PageStart,
-        filter: &[(&str, &Option<String>)],
+        limit: usize,
+        filter: &[(&str, Option<&str>)],
     ) -> Result<Page<T>, ApiError> {
         let mut url = self.endpoint(path)?;
-        let (parameter, value) = start.parameter();
-        url.query_pairs_mut().append_pair("limit", MAX_PAGE_SIZE).append_pair(parameter, &value);
+        url.query_pairs_mut().append_pair("limit", &limit.to_string());
+        match start {
+            PageStart::Offset(offset) => url.query_pairs_mut().append_pair("offset", &offset.to_string()),
+            PageStart::Cursor(cursor) => url.query_pairs_mut().append_pair("cursor", cursor),
+        };
         for (name, value) in filter {
             if let Some(value) = value {
                 url.query_pairs_mut().append_pair(name, value);

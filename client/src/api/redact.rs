@@ -31,7 +31,8 @@ pub fn redacted_url(url: &str) -> String {
 
 /// Redacts a URL and adds the port, even if it is the default port of the scheme.
 pub fn url_with_port(url: &Url) -> String {
-    let (host, port) = (url.host_str().unwrap_or_default(), url.port_or_known_default());
+    let host = url.host_str().unwrap_or_default();
+    let port = url.port_or_known_default();
     match port {
         Some(port) if url.has_host() => format!("{}://{host}:{port}{}", url.scheme(), url.path()),
         _ => redacted_url(url.as_str()),

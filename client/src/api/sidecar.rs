@@ -1,11 +1,11 @@
 //! The sidecars of a service, and whether a change is in force at them.
 
 use super::{
-    Api, ApiError, Page, PageStart,
+    ApiError, Page, PageStart, ServiceApi,
     response::{id, line, optional_line},
 };
 use countersign_identity::ApiKeyId;
-use secrecy::{ExposeSecret, SecretString};
+use secrecy::ExposeSecret;
 use serde::{Deserialize, Serialize};
 use std::{str::FromStr, time::Duration};
 
@@ -95,35 +95,22 @@ impl FromStr for InstanceId {
     }
 }
 
-impl Api {
-    /// Lists a page of the sidecars of a service. `manager` is an API key of scope `full`, or the token of the service's
-    /// owner.
-    pub async fn sidecars(
-        &self,
-        manager: &SecretString,
-        service: &str,
-        start: &PageStart,
-    ) -> Result<Page<Sidecar>, ApiError> {
-        self.page(manager, &["services", service, "sidecars"], start).await
+impl ServiceApi {
+    /// Lists a page of the sidecars of the service.
+    pub async fn sidecars(&self, start: &PageStart) -> Result<Page<Sidecar>, ApiError> {
+        self.page(&["sidecars"], start, &[]).await
     }
 
-    /// Reads whether all changes up to a revision are in force at the sidecars of a service. The control plane answers as
-    /// soon as they are, or after `wait`: whole seconds, at most [`LONGEST_ENFORCEMENT_WAIT`]. `manager` is an API key of
-    /// scope `full`, or the token of the service's owner.
-    pub async fn enforcement(
-        &self,
-        manager: &SecretString,
-        service: &str,
-        revision: u64,
-        wait: Duration,
-    ) -> Result<Enforcement, ApiError> {
-        let mut url = self.endpoint(&["services", service, "enforcement"])?;
+    /// Reads whether all changes up to a revision are in force at the sidecars of the service. The control plane answers as soon as they
+    /// are, or after `wait`: whole seconds, at most [`LONGEST_ENFORCEMENT_WAIT`].
+    pub async fn enforcement(&self, revision: u64, wait: Duration) -> Result<Enforcement, ApiError> {
+        let mut url = self.api.endpoint(&self.path(&["enforcement"]))?;
         let seconds = wait.min(LONGEST_ENFORCEMENT_WAIT).as_secs();
         let parameters = [("revision", revision), ("wait", seconds)];
         url.query_pairs_mut().extend_pairs(parameters.map(|(name, value)| (name, value.to_string())));
         // The wait of the control plane is not part of the time that the caller allows for a request.
-        let patient = self.clone().with_timeout(self.timeout.saturating_add(wait));
-        patient.send(self.http.get(url).bearer_auth(manager.expose_secret())).await
+        let patient = self.api.clone().with_timeout(self.api.timeout.saturating_add(wait));
+        patient.send(self.api.http.get(url).bearer_auth(self.credential.expose_secret())).await
     }
 }
 

@@ -1,13 +1,12 @@
 //! Requests of administrators for the keys that sign access tokens.
 
 use super::{
-    Api, ApiError, Page, PageStart,
+    ApiError, HumanApi, Page, PageStart,
     management::Revocation,
     response::{id, line},
 };
 use countersign_identity::Kid;
 use reqwest::Method;
-use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 
 /// A key that signs access tokens.
@@ -46,24 +45,20 @@ pub struct Rotation {
     pub revision: u64,
 }
 
-impl Api {
+impl HumanApi {
     /// Lists a page of the signing keys, including removed ones, newest first.
-    pub async fn list_signing_keys(
-        &self,
-        human: &SecretString,
-        start: &PageStart,
-    ) -> Result<Page<SigningKey>, ApiError> {
-        self.page(human, &["signing-keys"], start).await
+    pub async fn list_signing_keys(&self, start: &PageStart) -> Result<Page<SigningKey>, ApiError> {
+        self.page(&["signing-keys"], start).await
     }
 
     /// Rotates the signing key. The next key starts to sign when every sidecar whose data is not stale has loaded the
     /// key.
-    pub async fn rotate_signing_key(&self, human: &SecretString) -> Result<Rotation, ApiError> {
-        self.call(Method::POST, &["signing-keys", "rotate"], Some(human), None).await
+    pub async fn rotate_signing_key(&self) -> Result<Rotation, ApiError> {
+        self.call(Method::POST, &["signing-keys", "rotate"], None).await
     }
 
     /// Revokes a signing key and every token that it signed. Nothing is revoked if the key was already removed or revoked.
-    pub async fn revoke_signing_key(&self, human: &SecretString, kid: &str) -> Result<Revocation, ApiError> {
-        self.call(Method::DELETE, &["signing-keys", kid], Some(human), None).await
+    pub async fn revoke_signing_key(&self, kid: &str) -> Result<Revocation, ApiError> {
+        self.call(Method::DELETE, &["signing-keys", kid], None).await
     }
 }

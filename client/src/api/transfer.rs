@@ -1,9 +1,8 @@
 //! Calls of human users that transfer and delete services.
 
-use super::{Api, ApiError, HumanUser, Page, PageStart, Service, management::Changed, response::id};
+use super::{ApiError, HumanApi, HumanUser, Page, PageStart, Service, ServiceApi, management::Changed, response::id};
 use countersign_identity::ServiceId;
 use reqwest::Method;
-use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -31,52 +30,38 @@ struct Withdrawal {
     declined: bool,
 }
 
-impl Api {
+impl ServiceApi {
     /// Deletes a service. The human user must be the owner of the service or an administrator. Returns the revision of the change.
-    pub async fn delete_service(&self, human: &SecretString, service: &str) -> Result<u64, ApiError> {
-        let path = ["services", service];
-        self.call(Method::DELETE, &path, Some(human), None).await.map(|Changed { revision }| revision)
+    pub async fn delete(&self) -> Result<u64, ApiError> {
+        self.call(Method::DELETE, &[], None).await.map(|Changed { revision }| revision)
     }
 
     /// Offers a service to another human user. Without `issuer`, the other user has the issuer of this human user.
-    pub async fn offer_service(
-        &self,
-        human: &SecretString,
-        service: &str,
-        subject: &str,
-        issuer: Option<&str>,
-    ) -> Result<ServiceTransfer, ApiError> {
+    pub async fn offer(&self, subject: &str, issuer: Option<&str>) -> Result<ServiceTransfer, ApiError> {
         let body = json!({ "subject": subject, "issuer": issuer });
-        self.call(Method::PUT, &["services", service, "transfer"], Some(human), Some(&body)).await
+        self.call(Method::PUT, &["transfer"], Some(&body)).await
     }
 
     /// Reads the offer of a service, as its owner, as the user to whom it is offered, or as an administrator.
-    pub async fn read_service_transfer(
-        &self,
-        human: &SecretString,
-        service: &str,
-    ) -> Result<ServiceTransfer, ApiError> {
-        self.call(Method::GET, &["services", service, "transfer"], Some(human), None).await
-    }
-
-    /// Lists a page of the services that are offered to the human user.
-    pub async fn list_service_transfers(
-        &self,
-        human: &SecretString,
-        start: &PageStart,
-    ) -> Result<Page<ServiceTransfer>, ApiError> {
-        self.page(human, &["transfers"], start).await
+    pub async fn read_transfer(&self) -> Result<ServiceTransfer, ApiError> {
+        self.call(Method::GET, &["transfer"], None).await
     }
 
     /// Withdraws the offer of a service as its owner, or declines it. Returns whether the user has declined it.
-    pub async fn withdraw_service_transfer(&self, human: &SecretString, service: &str) -> Result<bool, ApiError> {
-        let path = ["services", service, "transfer"];
-        let Withdrawal { declined } = self.call(Method::DELETE, &path, Some(human), None).await?;
+    pub async fn withdraw_transfer(&self) -> Result<bool, ApiError> {
+        let Withdrawal { declined } = self.call(Method::DELETE, &["transfer"], None).await?;
         Ok(declined)
     }
 
     /// Accepts a service that is offered to the human user, who becomes its owner.
-    pub async fn accept_service(&self, human: &SecretString, service: &str) -> Result<Service, ApiError> {
-        self.call(Method::POST, &["services", service, "transfer", "accept"], Some(human), None).await
+    pub async fn accept(&self) -> Result<Service, ApiError> {
+        self.call(Method::POST, &["transfer", "accept"], None).await
+    }
+}
+
+impl HumanApi {
+    /// Lists a page of the services that are offered to the human user.
+    pub async fn list_service_transfers(&self, start: &PageStart) -> Result<Page<ServiceTransfer>, ApiError> {
+        self.page(&["transfers"], start).await
     }
 }

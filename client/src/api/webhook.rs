@@ -6,8 +6,8 @@ use super::{
 };
 use countersign_identity::{EventId, WebhookId};
 use reqwest::Method;
-use secrecy::{ExposeSecret, SecretString};
-use serde::{Deserialize, Serialize};
+use secrecy::SecretString;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 /// The webhooks that a request applies to.
@@ -17,6 +17,17 @@ pub enum WebhookScope {
     Service(String),
     /// The webhooks of the whole Countersign deployment, which receive the events of all services.
     Deployment,
+}
+
+/// Requests about webhooks.
+#[derive(Debug, Clone)]
+pub struct WebhookApi {
+    /// The control plane.
+    pub api: Api,
+    /// The webhooks.
+    pub scope: WebhookScope,
+    /// An API key of scope `full`, or the token of the service's owner or an administrator.
+    pub credential: SecretString,
 }
 
 /// A webhook: a URL to which events are delivered.
@@ -34,7 +45,7 @@ pub struct Webhook {
     pub events: Vec<String>,
     /// The description of the webhook.
     pub description: Option<String>,
-    /// The name of the files that state it, if any do.
+    /// The name of the files in which it is declared, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub managed_by: Option<String>,
     /// The status: `active`, `paused` or `disabled`.
@@ -85,7 +96,7 @@ pub struct WebhookChange {
     /// The description of the webhook.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// The name of the files that state the webhook.
+    /// The name of the files in which the webhook is declared.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub managed_by: Option<String>,
     /// The new status: `active` or `paused`.
@@ -119,7 +130,7 @@ pub struct WebhookDelivery {
     /// Why the last attempt failed.
     #[serde(default, deserialize_with = "optional_line")]
     pub failure: Option<String>,
-    /// The body of the request. Only [`Api::read_delivery`] returns the body.
+    /// The body of the request. Only [`WebhookApi::read_delivery`] returns the body.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub payload: Option<Value>,
 }
@@ -141,141 +152,91 @@ struct ReplayResult {
     replayed: u64,
 }
 
-impl WebhookScope {
+impl WebhookApi {
+    async fn call<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &[&str],
+        body: Option<&Value>,
+    ) -> Result<T, ApiError> {
+        self.api.call(method, &self.path(path), Some(&self.credential), body).await
+    }
+
     fn path<'a>(&'a self, rest: &[&'a str]) -> Vec<&'a str> {
-        match self {
-            Self::Service(service) => [&["services", service, "webhooks"], rest].concat(),
-            Self::Deployment => [&["webhooks"], rest].concat(),
+        match &self.scope {
+            WebhookScope::Service(service) => [&["services", service, "webhooks"], rest].concat(),
+            WebhookScope::Deployment => [&["webhooks"], rest].concat(),
         }
     }
-}
 
-impl Api {
-    /// Creates a webhook. `manager` is an API key of scope `full`, or the token of the service's owner or an
-    /// administrator.
-    pub async fn create_webhook(
-        &self,
-        manager: &SecretString,
-        scope: &WebhookScope,
-        webhook: &WebhookChange,
-    ) -> Result<NewWebhook, ApiError> {
-        self.call(Method::POST, &scope.path(&[]), Some(manager), Some(&json!(webhook))).await
+    /// Creates a webhook.
+    pub async fn create(&self, webhook: &WebhookChange) -> Result<NewWebhook, ApiError> {
+        self.call(Method::POST, &[], Some(&json!(webhook))).await
     }
 
     /// Lists all webhooks of the scope. The list has no pages, because the number of webhooks is limited.
-    pub async fn list_webhooks(&self, manager: &SecretString, scope: &WebhookScope) -> Result<Vec<Webhook>, ApiError> {
-        self.call(Method::GET, &scope.path(&[]), Some(manager), None).await.map(|WebhookList { data }| data)
+    pub async fn list(&self) -> Result<Vec<Webhook>, ApiError> {
+        self.call(Method::GET, &[], None).await.map(|WebhookList { data }| data)
     }
 
     /// Reads a webhook.
-    pub async fn read_webhook(
-        &self,
-        manager: &SecretString,
-        scope: &WebhookScope,
-        webhook: &str,
-    ) -> Result<Webhook, ApiError> {
-        self.call(Method::GET, &scope.path(&[webhook]), Some(manager), None).await
+    pub async fn read(&self, webhook: &str) -> Result<Webhook, ApiError> {
+        self.call(Method::GET, &[webhook], None).await
     }
 
     /// Changes a webhook.
-    pub async fn change_webhook(
-        &self,
-        manager: &SecretString,
-        scope: &WebhookScope,
-        webhook: &str,
-        change: &WebhookChange,
-    ) -> Result<Webhook, ApiError> {
-        self.call(Method::PATCH, &scope.path(&[webhook]), Some(manager), Some(&json!(change))).await
+    pub async fn change(&self, webhook: &str, change: &WebhookChange) -> Result<Webhook, ApiError> {
+        self.call(Method::PATCH, &[webhook], Some(&json!(change))).await
     }
 
     /// Deletes a webhook and its pending deliveries.
-    pub async fn delete_webhook(
-        &self,
-        manager: &SecretString,
-        scope: &WebhookScope,
-        webhook: &str,
-    ) -> Result<(), ApiError> {
-        self.call::<Value>(Method::DELETE, &scope.path(&[webhook]), Some(manager), None).await.map(drop)
+    pub async fn delete(&self, webhook: &str) -> Result<(), ApiError> {
+        self.call::<Value>(Method::DELETE, &[webhook], None).await.map(drop)
     }
 
     /// Creates a new secret of a webhook. Until the previous secret expires, requests are signed with the previous and
     /// the new secret.
-    pub async fn rotate_webhook_secret(
-        &self,
-        manager: &SecretString,
-        scope: &WebhookScope,
-        webhook: &str,
-    ) -> Result<NewSecret, ApiError> {
-        self.call(Method::POST, &scope.path(&[webhook, "rotate-secret"]), Some(manager), None).await
+    pub async fn rotate_secret(&self, webhook: &str) -> Result<NewSecret, ApiError> {
+        self.call(Method::POST, &[webhook, "rotate-secret"], None).await
     }
 
     /// Sends an event of kind `webhook.test` to the webhook. Returns the id of the event.
-    pub async fn test_webhook(
-        &self,
-        manager: &SecretString,
-        scope: &WebhookScope,
-        webhook: &str,
-    ) -> Result<String, ApiError> {
-        let path = scope.path(&[webhook, "test"]);
-        self.call(Method::POST, &path, Some(manager), None).await.map(|TestEvent { event_id }| event_id)
+    pub async fn test(&self, webhook: &str) -> Result<String, ApiError> {
+        let path = [webhook, "test"];
+        self.call(Method::POST, &path, None).await.map(|TestEvent { event_id }| event_id)
     }
 
     /// Lists deliveries of a webhook, newest first, and at most `limit`.
     pub async fn list_deliveries(
         &self,
-        manager: &SecretString,
-        scope: &WebhookScope,
         webhook: &str,
         status: Option<&str>,
-        (limit, start): (usize, &PageStart),
+        limit: usize,
+        start: &PageStart,
     ) -> Result<Page<WebhookDelivery>, ApiError> {
-        let mut url = self.endpoint(&scope.path(&[webhook, "deliveries"]))?;
-        let (parameter, value) = start.parameter();
-        url.query_pairs_mut().append_pair("limit", &limit.to_string()).append_pair(parameter, &value);
-        if let Some(status) = status {
-            url.query_pairs_mut().append_pair("status", status);
-        }
-        self.send(self.http.get(url).bearer_auth(manager.expose_secret())).await
+        let path = self.path(&[webhook, "deliveries"]);
+        self.api.page_of(&self.credential, &path, start, limit, &[("status", status)]).await
     }
 
     /// Reads a delivery, including the body of its request.
-    pub async fn read_delivery(
-        &self,
-        manager: &SecretString,
-        scope: &WebhookScope,
-        webhook: &str,
-        event: &str,
-    ) -> Result<WebhookDelivery, ApiError> {
-        self.call(Method::GET, &scope.path(&[webhook, "deliveries", event]), Some(manager), None).await
+    pub async fn read_delivery(&self, webhook: &str, event: &str) -> Result<WebhookDelivery, ApiError> {
+        self.call(Method::GET, &[webhook, "deliveries", event], None).await
     }
 
     /// Schedules another delivery of an event. Returns the number of scheduled deliveries.
-    pub async fn replay_delivery(
-        &self,
-        manager: &SecretString,
-        scope: &WebhookScope,
-        webhook: &str,
-        event: &str,
-    ) -> Result<u64, ApiError> {
-        let path = scope.path(&[webhook, "deliveries", event, "replay"]);
-        self.call(Method::POST, &path, Some(manager), None).await.map(|ReplayResult { replayed }| replayed)
+    pub async fn replay_delivery(&self, webhook: &str, event: &str) -> Result<u64, ApiError> {
+        let path = [webhook, "deliveries", event, "replay"];
+        self.call(Method::POST, &path, None).await.map(|ReplayResult { replayed }| replayed)
     }
 
     /// Schedules another delivery of every event since a time (RFC 3339). If `status` is `delivered` or `dead`,
     /// includes only deliveries with that status. Returns the number of scheduled deliveries.
-    pub async fn replay_since(
-        &self,
-        manager: &SecretString,
-        scope: &WebhookScope,
-        webhook: &str,
-        since: &str,
-        status: Option<&str>,
-    ) -> Result<u64, ApiError> {
+    pub async fn replay_since(&self, webhook: &str, since: &str, status: Option<&str>) -> Result<u64, ApiError> {
         let mut body = json!({ "since": since });
         if let Some(status) = status {
             body["status"] = json!(status);
         }
-        let path = scope.path(&[webhook, "replay"]);
-        self.call(Method::POST, &path, Some(manager), Some(&body)).await.map(|ReplayResult { replayed }| replayed)
+        let path = [webhook, "replay"];
+        self.call(Method::POST, &path, Some(&body)).await.map(|ReplayResult { replayed }| replayed)
     }
 }

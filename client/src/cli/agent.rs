@@ -8,16 +8,16 @@ mod show;
 pub use show::public_key_hash;
 
 use super::{
-    CliError, CommandOutput,
-    args::{HumanArgs, checked_agent_id},
+    args::HumanArgs,
     call::{self, CallArgs},
     complete,
     confirm::ConfirmArgs,
     context::Context,
     enforcement::{ALLOWS, REFUSES, Receipt, ReceiptArgs},
+    error::CliError,
     login::{LoginArgs, LoginResult, TokenPolicy, login},
     oauth::{LoginChoice, OAuthArgs},
-    output::{quoted, value_text},
+    output::{CommandOutput, quoted, value_text},
     secret_file::SecretFile,
     time::rfc3339,
 };
@@ -179,9 +179,9 @@ pub struct RevokeArgs {
 pub async fn run(context: &Context, command: AgentCommand) -> Result<CommandOutput, CliError> {
     let hint = hint_for_unknown_agent(&command);
     let result = run_command(context, command).await;
-    result.map_err(|error| match (error, hint) {
-        (CliError::Api(error), Some(hint)) => CliError::with_hint(error, "AGENT_NOT_FOUND", || hint.to_owned()),
-        (error, _) => error,
+    result.map_err(|error| match hint {
+        Some(hint) => error.with_next_for("AGENT_NOT_FOUND", || hint.to_owned()),
+        None => error,
     })
 }
 
@@ -224,7 +224,7 @@ async fn run_command(context: &Context, command: AgentCommand) -> Result<Command
         AgentCommand::Suspend(args) => set_status(context, args, "suspended").await,
         AgentCommand::Reactivate(args) => set_status(context, args, "active").await,
         AgentCommand::Revoke(RevokeArgs { status, confirm }) => {
-            let agent = checked_agent_id(context, status.agent.clone())?;
+            let agent = context.agent(status.agent.clone())?;
             let consequence = "The agent can never log in again. This cannot be undone.";
             confirm.confirm(&context.messages, &format!("Revoke the agent {agent}"), consequence)?;
             set_status(context, status, "revoked").await
@@ -241,7 +241,7 @@ async fn get_token(
 ) -> Result<CommandOutput, CliError> {
     let file = args.out.as_deref().map(SecretFile::create).transpose()?;
     let LoginResult { tokens, saved } = login(context, &args.login, choice, policy).await?;
-    let agent = args.login.agent.id_or_default(context)?;
+    let agent = context.agent_or_default(&args.login.agent)?;
     let mut notes: Vec<_> = tokens.scope.iter().map(granted_scope).collect();
     let mut json = json!({ "agentId": agent, "expiresAt": rfc3339(tokens.expires_at), "scope": tokens.scope });
     let output = if let Some(file) = file {
@@ -267,30 +267,29 @@ fn granted_scope(scope: &Scope) -> String {
 
 async fn delete(context: &Context, args: RevokeArgs) -> Result<CommandOutput, CliError> {
     let RevokeArgs { status: StatusArgs { human, receipt, agent }, confirm } = args;
-    let (api, agent) = (context.api(&human.server)?, checked_agent_id(context, agent)?);
-    let credential = &human.credential(context).await?;
-    let wait = receipt.wait(context, &api, &human.server, &human.token).await?;
+    let agent = context.agent(agent)?;
+    let api = human.api(context).await?;
+    let wait = receipt.wait(context, &api.api, &human.server, &human.token).await?;
     if !confirm.is_given() {
-        let name = own::name_of_agent(&api, credential, &agent).await?;
+        let name = own::name_of_agent(&api, &agent).await?;
         let name = name.map(|name| format!(" ({})", quoted(&name))).unwrap_or_default();
         let consequence = "It can never log in again, and its data is erased. This cannot be undone.";
         confirm.confirm(&context.messages, &format!("Delete the agent {agent}{name}"), consequence)?;
     }
-    let revision = api.delete_agent(credential, &agent).await?;
-    let receipt = Receipt::of(context, &api, wait, revision).await;
+    let revision = api.delete_agent(&agent).await?;
+    let receipt = Receipt::of(context, wait, revision).await;
     let text = receipt.details([("agentId", agent.clone()), ("deleted", "true".into())], REFUSES);
     Ok(receipt.output(text, json!({ "deleted": true, "agentId": agent }), ""))
 }
 
 async fn set_status(context: &Context, args: StatusArgs, status: &str) -> Result<CommandOutput, CliError> {
     let StatusArgs { human, receipt, agent } = args;
-    let api = context.api(&human.server)?;
-    let agent = checked_agent_id(context, agent)?;
-    let credential = human.credential(context).await?;
-    let wait = receipt.wait(context, &api, &human.server, &human.token).await?;
-    let changed = api.set_agent_status(&credential, &agent, status).await.map_err(with_conflict_reason)?;
+    let agent = context.agent(agent)?;
+    let api = human.api(context).await?;
+    let wait = receipt.wait(context, &api.api, &human.server, &human.token).await?;
+    let changed = api.set_agent_status(&agent, status).await.map_err(with_conflict_reason)?;
     let ChangedRecord { mut record, revision } = changed;
-    let receipt = Receipt::of(context, &api, wait, revision).await;
+    let receipt = Receipt::of(context, wait, revision).await;
     // The response of the control plane names the agent's id `id`; all output of the command line names it `agentId`.
     if let Some(fields) = record.as_object_mut()
         && let Some(id) = fields.remove("id")

@@ -9,7 +9,12 @@ mod show;
 
 pub use export::{ExportArgs, HELP as EXPORT_HELP, export};
 
-use super::{CliError, CommandOutput, OutputFormat, args::ManagerArgs, context::Context};
+use super::{
+    args::ManagerArgs,
+    context::Context,
+    error::{Cause, CliError},
+    output::{CommandOutput, OutputFormat},
+};
 use clap::{Args, ValueHint};
 use countersign_client::declared::{Options, file, plan};
 use execute::execute;
@@ -71,7 +76,8 @@ pub async fn run(context: &Context, args: ApplyArgs) -> Result<CommandOutput, Cl
         prunes_services: args.prune_services,
         takes_ownership: args.take_ownership,
     };
-    let plan = plan(&services, &managed_by, &existing, options).map_err(CliError::Failed)?;
+    let plan = plan(&services, &managed_by, &existing, options)
+        .map_err(|error| CliError::failed(error.problem).with_next(error.next))?;
     for warning in &plan.warnings {
         context.messages.warning(warning);
     }
@@ -79,7 +85,7 @@ pub async fn run(context: &Context, args: ApplyArgs) -> Result<CommandOutput, Cl
     let output = CommandOutput::new(show::text(&plan), json);
     if args.dry_run {
         let differs = args.exit_code && !plan.is_empty();
-        let error = differs.then(|| CliError::WouldChange { count: plan.len() });
+        let error = differs.then(|| Cause::WouldChange { count: plan.len() }.into());
         return Ok(output.with_note("Nothing was changed.").with_error(error));
     }
     if plan.is_empty() {
@@ -94,10 +100,8 @@ pub async fn run(context: &Context, args: ApplyArgs) -> Result<CommandOutput, Cl
     let summary = format!("{} of {} changes were made.", results.len() - failed, results.len());
     let error = (failed > 0).then(|| {
         let problems: Vec<_> = results.iter().filter_map(|result| result.as_ref().err().map(String::as_str)).collect();
-        CliError::Failed(format!(
-            "{summary}\n{}\nNext: correct the cause, and run the command again",
-            problems.join("\n")
-        ))
+        let text = format!("{summary}\n{}", problems.join("\n"));
+        CliError::failed(text).with_next("correct the cause, and run the command again")
     });
     let note = if error.is_some() { String::new() } else { summary };
     Ok(CommandOutput::default().with_json(show::json(&plan, &results)).with_note(note).with_error(error))

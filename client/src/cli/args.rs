@@ -1,16 +1,10 @@
 //! Arguments that several commands share. Checks that a credential is of the right kind before it is sent.
 
-use super::{
-    CliError, complete,
-    context::{Context, missing},
-    human::stored_token,
-    ids::agent_id,
-    placeholders::Placeholder,
-};
+use super::{complete, error::CliError, output::OutputFormat, time};
 use clap::{Args, ValueHint};
 use clap_complete::ArgValueCandidates;
 use secrecy::{ExposeSecret, SecretString};
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 /// The prefix of API keys.
 const API_KEY_PREFIX: &str = "svc_sk_";
@@ -19,8 +13,54 @@ const API_KEY_PREFIX: &str = "svc_sk_";
 pub const CONNECTION: &str = "Connection and credentials";
 
 /// The next step for a missing token of a human user.
-const HUMAN_TOKEN: &str = "countersign login, or set COUNTERSIGN_HUMAN_TOKEN; without an identity provider, the operator \
+pub const HUMAN_TOKEN: &str = "countersign login, or set COUNTERSIGN_HUMAN_TOKEN; without an identity provider, the operator \
                            mints a token: countersign-control-plane human-token mint --subject NAME";
+
+/// Options of every command.
+#[derive(Args)]
+#[command(next_help_heading = "Global options")]
+pub struct GlobalArgs {
+    /// The profile: the settings and tokens of one agent, and the login of a human user
+    #[arg(
+        long,
+        global = true,
+        env = "COUNTERSIGN_PROFILE",
+        default_value = "default",
+        value_name = "NAME",
+        display_order = 900,
+        add = ArgValueCandidates::new(complete::profile_names)
+    )]
+    pub profile: String,
+    /// Output format, for standard output and standard error: text or json. Help, --version and `completions` are always
+    /// text
+    #[arg(
+        short,
+        long,
+        global = true,
+        value_enum,
+        default_value_t = OutputFormat::Text,
+        value_name = "FORMAT",
+        hide_possible_values = true,
+        display_order = 901
+    )]
+    pub output: OutputFormat,
+    /// Print errors only: no notes, hints and warnings
+    #[arg(short, long, global = true, display_order = 902, conflicts_with = "verbose")]
+    pub quiet: bool,
+    /// Print each request to standard error: method, URL, status, duration and request id
+    #[arg(short, long, global = true, display_order = 903)]
+    pub verbose: bool,
+    /// Timeout of each request, such as 500ms, 5s or 1m
+    #[arg(
+        long,
+        global = true,
+        value_name = "DURATION",
+        default_value = "30s",
+        value_parser = time::positive_duration,
+        display_order = 904
+    )]
+    pub timeout: Duration,
+}
 
 /// The control plane that receives the requests.
 #[derive(Args)]
@@ -130,7 +170,7 @@ pub struct ManagerArgs {
 pub struct AgentArg {
     /// The id of the agent [default: the agent of the profile]
     #[arg(value_name = "AGENT", add = ArgValueCandidates::new(complete::agent_ids))]
-    agent: Option<String>,
+    pub agent: Option<String>,
 }
 
 /// The agent of a command that has no default.
@@ -138,60 +178,10 @@ pub struct AgentArg {
 pub struct RequiredAgentArg {
     /// The id of the agent
     #[arg(value_name = "AGENT", add = ArgValueCandidates::new(complete::agent_ids))]
-    agent: String,
-}
-
-impl RequiredAgentArg {
-    /// Returns the id of the agent, and sets the id for hints.
-    pub fn id(&self, context: &Context) -> Result<String, CliError> {
-        checked_agent_id(context, self.agent.clone())
-    }
-}
-
-/// Checks the id of an agent, and sets it for hints.
-pub fn checked_agent_id(context: &Context, id: String) -> Result<String, CliError> {
-    let id = agent_id(id)?;
-    context.messages.placeholders.set(Placeholder::Agent, &id);
-    Ok(id)
-}
-
-impl AgentArg {
-    /// The id on the command line; `None` if the default applies.
-    pub fn id(&self) -> Option<&str> {
-        self.agent.as_deref()
-    }
-
-    /// The id of the agent on the command line, or else of the profile's agent.
-    pub fn id_or_default(&self, context: &Context) -> Result<String, CliError> {
-        let id = self.id().map(str::to_owned).or_else(|| context.profile.agent.clone()).ok_or_else(|| {
-            missing("the agent", "pass its id, or run `countersign agent register`, which saves it in the profile")
-        })?;
-        checked_agent_id(context, id)
-    }
-}
-
-impl HumanArgs {
-    /// The token of the human user; an error if there is none.
-    pub async fn credential(&self, context: &Context) -> Result<SecretString, CliError> {
-        self.token.credential(context, &self.server).await
-    }
+    pub agent: String,
 }
 
 impl HumanTokenArg {
-    /// The token that is set, or else that of the stored login; an error if there is neither.
-    pub async fn credential(&self, context: &Context, server: &ServerArgs) -> Result<SecretString, CliError> {
-        let token = self.available(context, server).await?;
-        token.ok_or_else(|| missing("the token of a human user", HUMAN_TOKEN))
-    }
-
-    /// The token that is set, or else that of the stored login, if there is one.
-    pub async fn available(&self, context: &Context, server: &ServerArgs) -> Result<Option<SecretString>, CliError> {
-        match self.explicit()? {
-            Some(token) => Ok(Some(token.clone())),
-            None => stored_token(context, server).await,
-        }
-    }
-
     /// The token of the human user, if the flag or the variable sets it. An API key in place of a human user's token is
     /// refused before it is sent: the error of the control plane would be about human users, and hide the mistake.
     pub fn explicit(&self) -> Result<Option<&SecretString>, CliError> {
@@ -203,7 +193,7 @@ impl HumanTokenArg {
         } else {
             return Ok(Some(token));
         };
-        Err(CliError::Usage(format!("COUNTERSIGN_HUMAN_TOKEN (--human-token) {problem}\nNext: {HUMAN_TOKEN}")))
+        Err(CliError::usage(format!("COUNTERSIGN_HUMAN_TOKEN (--human-token) {problem}")).with_next(HUMAN_TOKEN))
     }
 }
 
@@ -217,30 +207,7 @@ impl ServiceKeyArg {
         }
         let text = "COUNTERSIGN_SERVICE_KEY (--service-key) contains no API key: an API key is one word that begins \
                     with svc_sk_";
-        Err(CliError::Usage(format!("{text}\nNext: `countersign key create --scope full` creates one")))
-    }
-
-    /// The API key of the service, or else the token of the human user; an error if there is neither.
-    pub async fn or_human(
-        &self,
-        context: &Context,
-        server: &ServerArgs,
-        human: &HumanTokenArg,
-    ) -> Result<SecretString, CliError> {
-        if let Some(key) = self.optional()? {
-            return Ok(key.clone());
-        }
-        let next = "set COUNTERSIGN_SERVICE_KEY (`countersign key create --scope full` creates one), or log in as a human \
-                    user: countersign login, or set COUNTERSIGN_HUMAN_TOKEN";
-        let token = human.available(context, server).await?;
-        token.ok_or_else(|| missing("an API key or the token of a human user", next))
-    }
-}
-
-impl ManagerArgs {
-    /// The API key of the service, or else the token of the human user.
-    pub async fn credential(&self, context: &Context) -> Result<SecretString, CliError> {
-        self.key.or_human(context, &self.server, &self.human).await
+        Err(CliError::usage(text).with_next("`countersign key create --scope full` creates one"))
     }
 }
 

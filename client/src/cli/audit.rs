@@ -1,28 +1,22 @@
 //! `countersign audit`: the audit log.
 
 use super::{
-    CliError, CommandOutput, OutputFormat,
     args::{HumanArgs, ServiceArg},
     complete,
     context::Context,
     enforcement::sidecars,
+    error::CliError,
     ids::{agent_id, no_secret},
+    output::{CommandOutput, OutputFormat},
     table::{Column, Table, id_with_name},
     time::parse_past_time,
 };
 use clap::{Args, Subcommand};
 use clap_complete::ArgValueCandidates;
-use countersign_client::{
-    Api,
-    api::{AgentFilter, AuditEntry, AuditFilter, PageStart},
-};
+use countersign_client::api::{AgentFilter, AuditEntry, AuditFilter, Listing, PageStart, ServiceApi, up_to};
 use jiff::Timestamp;
-use secrecy::SecretString;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-
-/// The maximum page size of the API.
-const LARGEST_PAGE: usize = 200;
 
 #[derive(Subcommand)]
 pub enum AuditCommand {
@@ -69,15 +63,16 @@ pub struct ListArgs {
 pub async fn run(context: &Context, command: AuditCommand) -> Result<CommandOutput, CliError> {
     let AuditCommand::List(ListArgs { human, service, all_services, agent, action, since, until, limit, all }) =
         command;
-    let api = context.api(&human.server)?;
     let service = if all_services { None } else { Some(context.service(&service)?) };
     let agent = agent.map(agent_id).transpose()?;
     let [since, until] = [since, until].map(|time| time.map(|time| time.to_string()));
-    let (token, filter) = (&human.credential(context).await?, AuditFilter { service, agent, action, since, until });
+    let filter = AuditFilter { service, agent, action, since, until };
+    let api = human.api(context).await?;
     let limit = if all { usize::MAX } else { limit };
-    let (entries, more) = fetch_entries(&api, token, &filter, limit).await?;
+    let fetch = async |limit, start| api.list_audit_entries(&filter, limit, &start).await;
+    let Listing { items: entries, has_more } = up_to(limit, PageStart::FIRST, fetch).await?;
     let names = match (context.format(), &filter.service) {
-        (OutputFormat::Text, Some(service)) => agent_names(&api, token, service, &entries).await,
+        (OutputFormat::Text, Some(service)) => agent_names(&api.service(service), &entries).await,
         _ => agent_names_in(&entries),
     };
     let [number, time, service] = [("ENTRY", Column::Fixed), ("TIME", Column::Time), ("SERVICE", Column::Fixed)];
@@ -93,23 +88,7 @@ pub async fn run(context: &Context, command: AuditCommand) -> Result<CommandOutp
         });
         Table::new([number, time, service, action, actor, address, agent, object], rows)
     };
-    Ok(CommandOutput::new(table, json!(entries)).with_note(summary(&filter, entries.len(), more)))
-}
-
-/// Fetches up to `limit` entries, page by page. The returned flag is true if more entries exist.
-async fn fetch_entries(
-    api: &Api,
-    token: &SecretString,
-    filter: &AuditFilter,
-    limit: usize,
-) -> Result<(Vec<AuditEntry>, bool), CliError> {
-    let (mut entries, mut start) = (Vec::new(), Some(PageStart::FIRST));
-    while let Some(from) = start.take_if(|_| entries.len() < limit) {
-        let page = api.list_audit_entries(token, filter, LARGEST_PAGE.min(limit - entries.len()), &from).await?;
-        start = page.next();
-        entries.extend(page.data);
-    }
-    Ok((entries, start.is_some()))
+    Ok(CommandOutput::new(table, json!(entries)).with_note(summary(&filter, entries.len(), has_more)))
 }
 
 /// The text of the note: the filter of audit entries and the number of listed entries.
@@ -126,18 +105,13 @@ fn summary(filter: &AuditFilter, count: usize, more: bool) -> String {
 }
 
 /// The names of the agents in these entries: from registrations in the log, and from the current agents of the service.
-async fn agent_names(
-    api: &Api,
-    token: &SecretString,
-    service: &str,
-    entries: &[AuditEntry],
-) -> BTreeMap<String, String> {
+async fn agent_names(service: &ServiceApi, entries: &[AuditEntry]) -> BTreeMap<String, String> {
     let mut names = agent_names_in(entries);
     let is_unknown = |entry: &AuditEntry| entry.agent_id.as_ref().is_some_and(|agent| !names.contains_key(agent));
     // One page of agents is enough for most services. The table of entries is usable without the names of agents, so an
     // error of the request for the agents is ignored.
     if entries.iter().any(is_unknown)
-        && let Ok(page) = api.list_agents(token, service, &AgentFilter::default(), &PageStart::FIRST).await
+        && let Ok(page) = service.list_agents(&AgentFilter::default(), &PageStart::FIRST).await
     {
         names.extend(page.data.into_iter().map(|agent| (agent.agent.agent_id, agent.agent.name)));
     }
@@ -165,7 +139,8 @@ fn object_in_details(entry: &AuditEntry) -> Option<String> {
     let text = |pointer| entry.details.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
     let number = |pointer| entry.details.pointer(pointer).and_then(Value::as_u64);
     let entries = || {
-        let (first, last) = (number("/firstSequence")?, number("/lastSequence")?);
+        let first = number("/firstSequence")?;
+        let last = number("/lastSequence")?;
         let of_entries = if first == last { format!("entry {first}") } else { format!("entries {first} to {last}") };
         let of_sidecars = sidecars(number("/sidecars").unwrap_or_default());
         let elapsed = number("/milliseconds").map(|milliseconds| format!(" within {milliseconds} ms"));

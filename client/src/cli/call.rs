@@ -1,12 +1,13 @@
 //! `countersign agent call`: one request to a service with the agent's token.
 
 use super::{
-    CliError, CommandOutput,
     context::{Context, authority_error, read_file},
-    hints::hint_for_tls_error,
+    error::{Cause, CliError},
+    hints::{hint_for_tls_error, next_step},
     ids::redacted_argument,
     login::{LoginArgs, TokenPolicy, login},
     oauth::LoginChoice,
+    output::CommandOutput,
 };
 use clap::{Args, ValueHint};
 use countersign_client::api::{
@@ -123,10 +124,8 @@ fn is_one_stream() -> bool {
 fn error_for_status(status: u16, reason: &str, requirement: &str) -> Option<CliError> {
     let text = format!("{}{requirement}", format!("the service answered {status} {reason}").trim_end());
     let denied = matches!(status, 401 | 403);
-    if denied
-        && let error = CliError::denied(&text, reason)
-        && error.hint().is_some()
-    {
+    let error = if denied { CliError::denied(text, reason) } else { CliError::failed(text) };
+    if denied && next_step(&error).is_some() {
         return Some(error);
     }
     let next = match status {
@@ -142,8 +141,7 @@ fn error_for_status(status: u16, reason: &str, requirement: &str) -> Option<CliE
         500.. => "try again; the log of the service shows the cause",
         _ => "are the path, the method and the data right?",
     };
-    let text = format!("{text}\nNext: {next}");
-    Some(if denied { CliError::denied(text, reason) } else { CliError::Failed(text) })
+    Some(error.with_next(next))
 }
 
 impl Response {
@@ -179,24 +177,22 @@ impl Request {
         let url = Url::parse(&args.target).ok().filter(Url::has_host);
         let url = url.ok_or_else(|| {
             let next = "begin it with https://, or with http:// for this machine";
-            CliError::Usage(format!("`{}` is not a URL\nNext: {next}", redacted_url(&args.target)))
+            CliError::usage(format!("`{}` is not a URL", redacted_url(&args.target))).with_next(next)
         })?;
         if !matches!(url.scheme(), "https" | "http") {
             let text = format!("`{}` is neither https nor http", redacted_url(url.as_str()));
-            return Err(CliError::Usage(format!("{text}\nNext: begin it with https://")));
+            return Err(CliError::usage(text).with_next("begin it with https://"));
         }
         if url.scheme() != "https" && !args.plain_http && !is_loopback(&url) {
             let text = "plain HTTP would expose the token on the network";
             let next = "use https://, or --plain-http if the network is trusted";
-            return Err(CliError::Usage(format!("{text}\nNext: {next}")));
+            return Err(CliError::usage(text).with_next(next));
         }
         let default = if args.data.is_some() { "POST" } else { "GET" };
         let method = args.method.as_deref().unwrap_or(default);
         let method = Method::from_bytes(method.as_bytes()).map_err(|_| {
-            CliError::Usage(format!(
-                "`{}` is not an HTTP method\nNext: pass one such as -X PUT",
-                redacted_argument(method, LONGEST_METHOD)
-            ))
+            let text = format!("`{}` is not an HTTP method", redacted_argument(method, LONGEST_METHOD));
+            CliError::usage(text).with_next("pass one such as -X PUT")
         })?;
         let timeout = |http: reqwest::ClientBuilder| {
             let http = http.timeout(context.timeout);
@@ -209,7 +205,8 @@ impl Request {
             None => http_client(None, timeout)?,
         };
         let body = args.data.as_deref().map(read_data).transpose()?;
-        let (observer, has_service_ca) = (context.observer, args.service_ca.is_some());
+        let observer = context.observer;
+        let has_service_ca = args.service_ca.is_some();
         Ok(Self { url, method, headers: parse_headers(&args.headers)?, body, http, observer, has_service_ca })
     }
 
@@ -234,11 +231,12 @@ impl Request {
             };
             let next = hint_for_tls_error(&cause, trust).unwrap_or("is the service running, and is the URL right?");
             let url = redacted_url(self.url.as_str());
-            CliError::Unreachable(format!("cannot reach {url}: {cause}\nNext: {next}"))
+            CliError::from(Cause::Unreachable(format!("cannot reach {url}: {cause}"))).with_next(next)
         };
         let request = request.build().map_err(unreachable)?;
         let response = Exchange::execute(&self.http, request, self.observer).await.map_err(unreachable)?;
-        let (status, headers) = (response.status().as_u16(), response.headers().clone());
+        let status = response.status().as_u16();
+        let headers = response.headers().clone();
         Ok(Response { status, headers, body: response.bytes().await.map_err(unreachable)?.to_vec() })
     }
 }
@@ -254,7 +252,7 @@ fn read_data(argument: &str) -> Result<Vec<u8>, CliError> {
         Some("-") => {
             let mut bytes = Vec::new();
             let read = std::io::stdin().read_to_end(&mut bytes);
-            read.map(|_| bytes).map_err(|error| CliError::Failed(format!("standard input: {error}")))
+            read.map(|_| bytes).map_err(|error| CliError::failed(format!("standard input: {error}")))
         }
         Some(path) => read_file("--data", path.as_ref()),
     }
@@ -269,7 +267,7 @@ fn parse_headers(lines: &[String]) -> Result<HeaderMap, CliError> {
         });
         // Any part of the header line may be a secret, so the error does not repeat the line.
         let (name, value) = parsed.ok_or_else(|| {
-            CliError::Usage(format!("header {position} is malformed\nNext: write -H 'Name: value', with a colon"))
+            CliError::usage(format!("header {position} is malformed")).with_next("write -H 'Name: value', with a colon")
         })?;
         headers.append(name, value);
     }
@@ -282,19 +280,17 @@ mod tests {
 
     #[test]
     fn error_has_one_next_step_for_every_status() {
-        for (status, reason, code, text) in [
-            (401, "", 3, "the service answered 401\n"),
-            (401, "token_expired", 3, "the service answered 401 token_expired\n"),
-            (403, "trust_too_low", 3, "the service answered 403 trust_too_low\n"),
-            (404, "", 1, "the service answered 404\n"),
-            (500, "", 1, "the service answered 500\n"),
-            (503, "view_missing", 1, "the service answered 503 view_missing\n"),
+        for (status, reason, is_denied, text) in [
+            (401, "", true, "the service answered 401"),
+            (401, "token_expired", true, "the service answered 401 token_expired"),
+            (403, "trust_too_low", true, "the service answered 403 trust_too_low"),
+            (404, "", false, "the service answered 404"),
+            (500, "", false, "the service answered 500"),
+            (503, "view_missing", false, "the service answered 503 view_missing"),
         ] {
             let error = error_for_status(status, reason, "").unwrap();
-            let next = error.hint().map(|next| format!("\nNext: {next}")).unwrap_or_default();
-            let message = format!("{error}{next}");
-            assert!(message.starts_with(text) && message.matches("\nNext: ").count() == 1, "{message}");
-            assert_eq!(error.exit_code(), code);
+            assert!(error.to_string() == text && next_step(&error).is_some(), "{error:?}");
+            assert_eq!(matches!(error.cause, Cause::Denied { .. }), is_denied, "{error:?}");
         }
         assert!(error_for_status(200, "", "").is_none() && error_for_status(302, "", "").is_none());
     }

@@ -3,9 +3,9 @@
 //! The candidates for values come from the profiles on this machine. Completion sends no request: it must be fast, and
 //! it must not use credentials.
 
-use super::{CliError, CommandOutput, help};
+use super::{error::CliError, output::CommandOutput};
 use clap_complete::{
-    CompleteEnv, CompletionCandidate, Shell,
+    CompletionCandidate, Shell,
     env::{EnvCompleter, Shells},
 };
 use countersign_client::{Profile, Profiles};
@@ -22,7 +22,7 @@ Values are completed too: names of profiles, and the ids of agents and services 
 Next: start a new shell, and press Tab after `countersign `";
 
 /// The environment variable that completion scripts set when they request candidates.
-const VARIABLE: &str = "_COUNTERSIGN_COMPLETE";
+pub const VARIABLE: &str = "_COUNTERSIGN_COMPLETE";
 
 const EVENT_KINDS: [&str; 5] = [
     "agent.authenticated",
@@ -66,19 +66,14 @@ const AUDIT_ACTIONS: [&str; 31] = [
     "webhook.tested",
 ];
 
-/// Prints candidates and ends the process if a completion script started the process; otherwise returns.
-pub fn complete_from_environment() {
-    CompleteEnv::with_factory(help::command).var(VARIABLE).complete();
-}
-
 /// The completion script of a shell.
 pub fn script(shell: Shell) -> Result<CommandOutput, CliError> {
     let shells = Shells::builtins();
-    let unknown = || CliError::Usage(format!("no completion for {shell}"));
+    let unknown = || CliError::usage(format!("no completion for {shell}"));
     let completer: &dyn EnvCompleter = shells.completer(&shell.to_string()).ok_or_else(unknown)?;
     let mut script = Vec::new();
     let written = completer.write_registration(VARIABLE, "countersign", "countersign", "countersign", &mut script);
-    written.map_err(|error| CliError::Failed(format!("completion script: {error}")))?;
+    written.map_err(|error| CliError::failed(format!("completion script: {error}")))?;
     Ok(CommandOutput::raw(script))
 }
 

@@ -1,6 +1,6 @@
 //! Confirmation of actions that cannot be undone.
 
-use super::{CliError, Messages};
+use super::{error::CliError, messages::Messages};
 use clap::Args;
 use std::io::{self, Write};
 
@@ -28,15 +28,15 @@ impl ConfirmArgs {
         }
         if !messages.can_prompt() {
             let text = format!("confirmation required: {action}? {consequence}");
-            return Err(CliError::Usage(format!("{text}\nNext: add --yes to confirm; nothing was changed")));
+            return Err(CliError::usage(text).with_next("add --yes to confirm; nothing was changed"));
         }
         let mut answer = String::new();
         let prompted = write!(io::stderr(), "{action}? {consequence} [y/N] ").and_then(|()| io::stderr().flush());
         let read = prompted.and_then(|()| io::stdin().read_line(&mut answer));
-        read.map_err(|error| CliError::Failed(format!("confirmation: {error}")))?;
+        read.map_err(|error| CliError::failed(format!("confirmation: {error}")))?;
         if ["y", "yes"].contains(&answer.trim().to_ascii_lowercase().as_str()) {
             return Ok(());
         }
-        Err(CliError::Failed("not confirmed; nothing was changed".into()))
+        Err(CliError::failed("not confirmed; nothing was changed"))
     }
 }

@@ -3,11 +3,12 @@
 //! Flags override environment variables, which override the profile.
 
 use super::{
-    CliError, GlobalArgs, Messages, OutputFormat,
-    args::{ServerArgs, ServiceArg},
+    args::{AgentArg, GlobalArgs, ServerArgs, ServiceArg},
+    error::{Cause, CliError},
     hints::is_unknown_authority,
-    ids::service_id,
-    output::quoted,
+    ids::{agent_id, service_id},
+    messages::Messages,
+    output::{OutputFormat, quoted},
     placeholders::Placeholder,
     trace,
 };
@@ -73,7 +74,7 @@ impl Context {
     /// The URL of the control plane.
     pub fn url(&self, server: &ServerArgs) -> Result<String, CliError> {
         let url = server.url.clone().or_else(|| self.profile.url.clone());
-        url.ok_or_else(|| missing("the control plane", "set --server https://HOST:PORT or COUNTERSIGN_URL"))
+        url.ok_or_else(|| CliError::missing("the control plane", "set --server https://HOST:PORT or COUNTERSIGN_URL"))
     }
 
     /// The file with the trusted authorities.
@@ -84,23 +85,19 @@ impl Context {
     /// Replaces the hint of an error that a setting of the user causes: an unknown authority if the user has set a file of
     /// authorities, and an unknown service if it is that of the profile.
     pub fn with_context_hint(&self, error: CliError) -> CliError {
-        match (error, self.loaded_authority.get()) {
-            (CliError::Api(error), Some(path)) if is_unknown_authority(&error) => {
-                let text =
-                    "no authority in this file signed the certificate of the server; is it the file of this server?";
-                CliError::ApiWithHint { error, hint: format!("check {}: {text}", path.display()).into() }
-            }
-            (CliError::Api(error), _) if let Some(service) = self.service_of_profile.get() => {
-                CliError::with_hint(error, "SERVICE_NOT_FOUND", || {
-                    let name = &self.name;
-                    format!(
-                        "the profile {name} uses the service {service}, which may be deleted: pass --service; `countersign \
-                         service list` shows your services"
-                    )
-                })
-            }
-            (error, _) => error,
+        let unknown_authority = matches!(&error.cause, Cause::Api(error) if is_unknown_authority(error));
+        if unknown_authority && let Some(path) = self.loaded_authority.get() {
+            let text = "no authority in this file signed the certificate of the server; is it the file of this server?";
+            return error.with_next(format!("check {}: {text}", path.display()));
         }
+        let Some(service) = self.service_of_profile.get() else { return error };
+        error.with_next_for("SERVICE_NOT_FOUND", || {
+            let name = &self.name;
+            format!(
+                "the profile {name} uses the service {service}, which may be deleted: pass --service; `countersign service \
+                 list` shows your services"
+            )
+        })
     }
 
     /// A client of the control plane.
@@ -129,11 +126,25 @@ impl Context {
         let id = service.service.clone().or_else(from_profile).ok_or_else(|| {
             let next = "set --service or COUNTERSIGN_SERVICE_ID; `countersign service list` shows your services, \
                         `countersign service create` creates one";
-            missing("the service", next)
+            CliError::missing("the service", next)
         })?;
         let id = service_id(id)?;
         self.messages.placeholders.set(Placeholder::Service, &id);
         Ok(id)
+    }
+
+    /// Checks the id of an agent, and sets it for hints.
+    pub fn agent(&self, id: String) -> Result<String, CliError> {
+        let id = agent_id(id)?;
+        self.messages.placeholders.set(Placeholder::Agent, &id);
+        Ok(id)
+    }
+
+    /// The id of the agent on the command line, or else of the profile's agent.
+    pub fn agent_or_default(&self, agent: &AgentArg) -> Result<String, CliError> {
+        let next = "pass its id, or run `countersign agent register`, which saves it in the profile";
+        let id = agent.agent.clone().or_else(|| self.profile.agent.clone());
+        self.agent(id.ok_or_else(|| CliError::missing("the agent", next))?)
     }
 
     /// Checks that the profile can be saved. Commands call this function before they create something that the profile
@@ -177,11 +188,6 @@ pub fn authority_error(error: ApiError, source: impl Into<String>, path: &Path) 
         ApiError::Authority(problem) => CliError::file(source, path, problem),
         error => error.into(),
     }
-}
-
-/// The error for a missing argument.
-pub fn missing(what: &str, next: &str) -> CliError {
-    CliError::Usage(format!("{what} is not set\nNext: {next}"))
 }
 
 /// Makes a path absolute, because commands that run in other folders read it from the profile.

@@ -4,13 +4,16 @@
 //! plane.
 
 use super::{
-    CliError, CommandOutput, Messages,
     agent::{UNKNOWN_AGENT_AT_LOGIN, public_key_hash},
     args::{ManagerArgs, ServerArgs},
     context::Context,
-    human::{stored_login, unexpired_token},
+    error::{Cause, CliError},
+    hints::next_step,
     ids::service_id,
     login::SignerArgs,
+    messages::Messages,
+    output::CommandOutput,
+    stored_login::{stored_login, unexpired_token},
     table::{Column, Table},
 };
 use clap::Args;
@@ -56,13 +59,11 @@ enum CheckResult {
 
 impl From<CliError> for CheckResult {
     fn from(error: CliError) -> Self {
-        match error {
-            CliError::Api(api) if api.is_rate_limited() => {
-                let hint = CliError::from(api);
-                let next = hint.hint().map(String::from).unwrap_or_default();
-                Self::Warning(hint.to_string(), next)
+        match &error.cause {
+            Cause::Api(api) if api.is_rate_limited() => {
+                Self::Warning(error.to_string(), next_step(&error).map(String::from).unwrap_or_default())
             }
-            error => Self::Failed(error),
+            _ => Self::Failed(error),
         }
     }
 }
@@ -73,7 +74,11 @@ impl From<ApiError> for CheckResult {
     }
 }
 
-type Check = (&'static str, CheckResult);
+/// What a check found out.
+struct Check {
+    name: &'static str,
+    result: CheckResult,
+}
 
 /// The checks that need a connection to the control plane, and follow the check of the connection itself.
 const CHECKS_WITH_CONNECTION: [&str; 5] = ["clock", "signing keys", "agent", "service key", "human token"];
@@ -81,19 +86,19 @@ const NOT_CHECKED: &str = "not checked, because the check of the control plane f
 
 /// Runs all checks. Without a connection, the checks that need a connection are reported as not checked.
 pub async fn run(context: &Context, args: DoctorArgs) -> Result<CommandOutput, CliError> {
-    let mut checks = vec![("profile", check_profile(context))];
+    let mut checks = vec![Check { name: "profile", result: check_profile(context) }];
     match connect(context, &args.manager.server).await {
         Err(error) => {
-            checks.push(("control plane", error.into()));
-            checks.extend(CHECKS_WITH_CONNECTION.map(|check| (check, CheckResult::Skipped(NOT_CHECKED))));
+            checks.push(Check { name: "control plane", result: error.into() });
+            checks.extend(CHECKS_WITH_CONNECTION.map(|name| Check { name, result: CheckResult::Skipped(NOT_CHECKED) }));
         }
         Ok((api, health)) => {
-            checks.push(("control plane", check_health(&health)));
-            checks.push(("clock", check_clock(&health)));
-            checks.push(("signing keys", check_signing_keys(&api).await));
-            checks.push(("agent", check_agent(context, &api, &args).await));
-            checks.push(("service key", check_service_key(context, &api, &args).await));
-            checks.push(("human token", check_human_token(context, &api, &args).await));
+            checks.push(Check { name: "control plane", result: check_health(&health) });
+            checks.push(Check { name: "clock", result: check_clock(&health) });
+            checks.push(Check { name: "signing keys", result: check_signing_keys(&api).await });
+            checks.push(Check { name: "agent", result: check_agent(context, &api, &args).await });
+            checks.push(Check { name: "service key", result: check_service_key(context, &api, &args).await });
+            checks.push(Check { name: "human token", result: check_human_token(context, &api, &args).await });
         }
     }
     Ok(report(&context.messages, checks))
@@ -109,7 +114,7 @@ fn check_profile(context: &Context) -> CheckResult {
         Ok(true) => CheckResult::Ok(format!("{} does not exist yet", path.display())),
         Ok(false) => {
             let next = "set XDG_CONFIG_HOME to a folder that you can write";
-            CliError::Failed(format!("{} cannot be written\nNext: {next}", path.display())).into()
+            CliError::failed(format!("{} cannot be written", path.display())).with_next(next).into()
         }
         Err(error) => CliError::from(error).into(),
     }
@@ -128,7 +133,7 @@ fn check_health(health: &Health) -> CheckResult {
     match health.status.as_str() {
         "healthy" => CheckResult::Ok(text),
         "degraded" => CheckResult::Warning(text, "ask its operator to check its log: some functions fail".into()),
-        _ => CliError::Failed(format!("it is {text}\nNext: ask its operator to check its log")).into(),
+        _ => CliError::failed(format!("it is {text}")).with_next("ask its operator to check its log").into(),
     }
 }
 
@@ -168,10 +173,7 @@ async fn check_agent(context: &Context, api: &Api, args: &DoctorArgs) -> CheckRe
     if args.login {
         return match log_in_and_out(context, api, agent).await {
             Ok(()) => CheckResult::Ok(format!("{agent} can log in")),
-            Err(CliError::Api(error)) => {
-                CliError::with_hint(error, "AGENT_NOT_FOUND", || UNKNOWN_AGENT_AT_LOGIN.to_owned()).into()
-            }
-            Err(error) => error.into(),
+            Err(error) => error.with_next_for("AGENT_NOT_FOUND", || UNKNOWN_AGENT_AT_LOGIN.to_owned()).into(),
         };
     }
     if profile.signer.is_none() {
@@ -183,7 +185,7 @@ async fn check_agent(context: &Context, api: &Api, args: &DoctorArgs) -> CheckRe
         if profile.public_key_hash.as_ref().is_some_and(|registered| Some(registered) != hash.as_ref()) {
             let next = "pass the right one with --key, or register this one: countersign agent register --help";
             let text = format!("the key in {} is not the registered one", path.display());
-            return CliError::Failed(format!("{text}\nNext: {next}")).into();
+            return CliError::failed(text).with_next(next).into();
         }
     }
     match agent_status(context, api, args, agent).await.as_deref() {
@@ -206,7 +208,7 @@ async fn agent_status(context: &Context, api: &Api, args: &DoctorArgs, agent: &s
     let human = args.manager.human.explicit().ok()?.cloned().or_else(|| unexpired_token(context, &args.manager.server));
     let credentials = [args.manager.key.optional().ok().flatten().cloned(), human];
     for credential in credentials.into_iter().flatten() {
-        if let Ok(record) = api.read_agent(&credential, &service, agent).await {
+        if let Ok(record) = api.service(&service, &credential).read_agent(agent).await {
             return record["status"].as_str().map(str::to_owned);
         }
     }
@@ -226,17 +228,18 @@ async fn check_service_key(context: &Context, api: &Api, args: &DoctorArgs) -> C
         Ok(Some(key)) => key,
         Err(error) => return error.into(),
     };
-    let result = async {
+    let result: Result<_, CliError> = async {
         let status = api.status(key).await?;
         let Some(service) = args.manager.service.service.clone().or_else(|| context.profile.service.clone()) else {
             return Ok(format!("valid, of scope full; the control plane is {}", status.version));
         };
-        api.list_roles(key, &service_id(service.clone())?).await?;
+        api.service(&service_id(service.clone())?, key).list_roles().await?;
         Ok(format!("valid for {service}; the control plane is {}", status.version))
-    };
-    match result.await {
+    }
+    .await;
+    match result {
         Ok(text) => CheckResult::Ok(text),
-        Err(CliError::Api(ApiError::Refused { reason: Some(reason), .. })) if reason == "scope_insufficient" => {
+        Err(error) if error.has_reason("scope_insufficient") => {
             let next = "use it for a sidecar; the commands need a key of scope full";
             CheckResult::Warning("of scope sync".into(), next.into())
         }
@@ -259,7 +262,7 @@ async fn check_human_token(context: &Context, api: &Api, args: &DoctorArgs) -> C
         },
         Err(error) => return error.into(),
     };
-    match api.list_services(&token, &PageStart::FIRST).await {
+    match api.human(&token).list_services(&PageStart::FIRST).await {
         Ok(_) => CheckResult::Ok("valid".into()),
         Err(error) => error.into(),
     }
@@ -267,16 +270,16 @@ async fn check_human_token(context: &Context, api: &Api, args: &DoctorArgs) -> C
 
 /// Returns all results as data, the next steps as the note, and the first failure as the error.
 fn report(messages: &Messages, checks: Vec<Check>) -> CommandOutput {
-    let (mut rows, mut values, mut note, mut failure) = (Vec::new(), Vec::new(), Vec::new(), None);
-    for (check, result) in checks {
+    let mut rows = Vec::new();
+    let mut values = Vec::new();
+    let mut note = Vec::new();
+    let mut failure = None;
+    for Check { name: check, result } in checks {
         let (status, message, next) = match &result {
             CheckResult::Ok(text) => ("ok", text.clone(), None),
             CheckResult::Warning(text, next) => ("warning", text.clone(), Some(next.clone())),
             CheckResult::Skipped(text) => ("-", (*text).to_owned(), None),
-            CheckResult::Failed(error) => {
-                let (message, next) = error.message_and_next();
-                ("failed", message, next)
-            }
+            CheckResult::Failed(error) => ("failed", error.to_string(), next_step(error).map(String::from)),
         };
         let next = next.map(|next| messages.hint(&next));
         // The first failure becomes the error of the command, which is printed with its next step.

@@ -5,11 +5,11 @@
 mod text;
 
 use super::{
-    CliError, CommandOutput, OutputFormat,
     args::{CONNECTION, HumanTokenArg, ServerArgs, ServiceArg, ServiceKeyArg},
     complete,
     context::Context,
-    output::Text,
+    error::CliError,
+    output::{CommandOutput, OutputFormat, Text},
     table::details,
     time::positive_duration,
 };
@@ -17,9 +17,8 @@ use clap::Args;
 use clap_complete::ArgValueCandidates;
 use countersign_client::{
     Api, ApiError,
-    api::{Enforcement, LONGEST_ENFORCEMENT_WAIT},
+    api::{Enforcement, LONGEST_ENFORCEMENT_WAIT, ServiceApi},
 };
-use secrecy::SecretString;
 use serde_json::{Value, json};
 use std::time::Duration;
 pub use text::sidecars;
@@ -79,10 +78,8 @@ pub struct ReceiptArgs {
 
 /// A wait for the sidecars of a service.
 pub struct Wait {
-    /// The service.
-    pub service: String,
-    /// A credential that may read the sidecars of the service.
-    pub credential: SecretString,
+    /// The service, with a credential that may read its sidecars.
+    pub service: ServiceApi,
     /// The longest wait.
     pub at_most: Duration,
 }
@@ -104,9 +101,8 @@ enum WaitResult {
 
 impl WaitArgs {
     /// The wait for the service of the command.
-    pub fn of(&self, service: &str, credential: &SecretString) -> Option<Wait> {
-        let wait = |at_most| Wait { service: service.to_owned(), credential: credential.clone(), at_most };
-        self.wait.map(wait)
+    pub fn of(&self, service: &ServiceApi) -> Option<Wait> {
+        self.wait.map(|at_most| Wait { service: service.clone(), at_most })
     }
 }
 
@@ -124,12 +120,12 @@ impl ReceiptArgs {
         if wait.wait.is_none() {
             return Ok(None);
         }
-        let service = context.service(&ServiceArg { service: service.clone() })?;
-        let credential = key.or_human(context, server, human).await?;
-        match api.enforcement(&credential, &service, FIRST_REVISION, Duration::ZERO).await {
+        let id = context.service(&ServiceArg { service: service.clone() })?;
+        let service = api.service(&id, &key.or_human(context, server, human).await?);
+        match service.enforcement(FIRST_REVISION, Duration::ZERO).await {
             // Nothing else may be a reason not to try the change.
             Err(error) if is_no_access(&error) => Err(context.with_context_hint(error.into())),
-            Ok(_) | Err(_) => Ok(wait.of(&service, &credential)),
+            Ok(_) | Err(_) => Ok(wait.of(&service)),
         }
     }
 }
@@ -144,10 +140,10 @@ fn is_no_access(error: &ApiError) -> bool {
 
 impl Receipt {
     /// Waits for a change that is done, if the user requests a wait.
-    pub async fn of(context: &Context, api: &Api, wait: Option<Wait>, revision: u64) -> Self {
+    pub async fn of(context: &Context, wait: Option<Wait>, revision: u64) -> Self {
         let result = match wait {
             None => None,
-            Some(wait) => Some(match wait_for_enforcement(context, api, &wait, revision).await {
+            Some(wait) => Some(match wait_for_enforcement(context, &wait, revision).await {
                 Ok(enforcement) => WaitResult::Known(Box::new(enforcement), wait.at_most),
                 Err(error) => WaitResult::Unknown(error),
             }),
@@ -206,15 +202,10 @@ pub fn parse_wait(text: &str) -> Result<Duration, String> {
 }
 
 /// Waits until the change is in force everywhere, or the time is over. Returns the last answer of the control plane.
-async fn wait_for_enforcement(
-    context: &Context,
-    api: &Api,
-    wait: &Wait,
-    revision: u64,
-) -> Result<Enforcement, CliError> {
+async fn wait_for_enforcement(context: &Context, wait: &Wait, revision: u64) -> Result<Enforcement, CliError> {
     let mut last = None;
     // A control plane that accepts connections and never answers must not extend the wait.
-    let time_over = tokio::time::timeout(wait.at_most + GRACE, ask(context, api, wait, revision, &mut last)).await;
+    let time_over = tokio::time::timeout(wait.at_most + GRACE, ask(context, wait, revision, &mut last)).await;
     match last {
         Some(Ok(enforcement)) => Ok(enforcement),
         Some(Err(error)) => Err(unknown_because(context, error, &next(revision))),
@@ -225,23 +216,18 @@ async fn wait_for_enforcement(
 
 /// Asks the control plane until it answers that the change is in force, refuses to answer, or the time is over. `last` is
 /// the last answer; an error because of an outage replaces no answer.
-async fn ask(
-    context: &Context,
-    api: &Api,
-    wait: &Wait,
-    revision: u64,
-    last: &mut Option<Result<Enforcement, ApiError>>,
-) {
-    let Wait { service, credential, at_most } = wait;
+async fn ask(context: &Context, wait: &Wait, revision: u64, last: &mut Option<Result<Enforcement, ApiError>>) {
+    let Wait { service, at_most } = wait;
     let mut remaining = *at_most;
     while !remaining.is_zero() {
         let step = remaining.min(LONGEST_ENFORCEMENT_WAIT);
         // If the control plane answers early although the change is not in force, the next request waits nevertheless.
         let end_of_step = tokio::time::sleep(step);
-        match api.enforcement(credential, service, revision, step).await {
+        match service.enforcement(revision, step).await {
             Ok(answer) => {
                 remaining -= step;
-                let (is_first, enforced) = (!matches!(last, Some(Ok(_))), answer.enforced);
+                let is_first = !matches!(last, Some(Ok(_)));
+                let enforced = answer.enforced;
                 if is_first && !enforced && !remaining.is_zero() {
                     report_wait(context, &answer, remaining);
                 }
@@ -271,7 +257,8 @@ async fn ask(
 fn report_wait(context: &Context, answer: &Enforcement, remaining: Duration) {
     if context.format() == OutputFormat::Text {
         let missing = answer.sidecars.saturating_sub(answer.enforced_sidecars);
-        let (sidecars, seconds) = (sidecars(answer.sidecars), remaining.as_secs());
+        let sidecars = sidecars(answer.sidecars);
+        let seconds = remaining.as_secs();
         let text = format!("The change is done. Waiting for {missing} of {sidecars}, for {seconds} s more at most.");
         context.messages.note(&text);
     }
@@ -296,7 +283,8 @@ mod tests {
     }
 
     fn answer(enforced: bool, unconfirmed: Vec<Sidecar>) -> WaitResult {
-        let (sidecars, milliseconds) = (1, enforced.then_some(38));
+        let sidecars = 1;
+        let milliseconds = enforced.then_some(38);
         let enforced_sidecars = u64::from(enforced);
         let enforcement = Enforcement {
             revision: 7,

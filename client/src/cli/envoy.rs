@@ -1,18 +1,20 @@
 //! `countersign envoy`: configurations of Envoy, gateways and nginx for a service.
 
+mod target;
 mod template;
 mod values;
 
 use super::{
-    CliError, CommandOutput,
     args::{ServerArgs, ServiceArg},
     context::Context,
-    output::value_name,
+    error::CliError,
+    output::{CommandOutput, value_name},
     time,
 };
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use serde_json::json;
 use std::time::Duration;
+use target::Target;
 use template::Settings;
 use values::{HostName, HostPort, Label, PlainPath, SidecarAddress};
 
@@ -30,30 +32,6 @@ pub enum EnvoyCommand {
         Next: send a request without a token; the answer must be 401"
     )]
     Config(Box<ConfigArgs>),
-}
-
-/// The proxy that a configuration is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Target {
-    /// Envoy with a sidecar: a complete configuration
-    Envoy,
-    /// Envoy with its MCP filter and a sidecar, in front of an MCP server: a complete configuration
-    EnvoyMcp,
-    /// Istio: a mesh configuration, a policy and an Envoy filter
-    Istio,
-    /// Envoy Gateway: a route and its policies
-    EnvoyGateway,
-    /// Another gateway that supports the experimental external authorization of the Gateway API
-    GatewayApi,
-    /// nginx, which asks the control plane itself
-    Nginx,
-}
-
-impl Target {
-    /// Whether the proxy runs on the machine of the service, and not in Kubernetes.
-    const fn is_local(self) -> bool {
-        matches!(self, Self::Envoy | Self::EnvoyMcp | Self::Nginx)
-    }
 }
 
 #[derive(Args)]
@@ -126,19 +104,6 @@ pub fn run(context: &Context, command: EnvoyCommand) -> Result<CommandOutput, Cl
     Ok(CommandOutput::new(config, json).with_note(note(target, &settings)))
 }
 
-/// The options that a target uses, besides those for the control plane and the service.
-const fn options(target: Target) -> &'static [&'static str] {
-    match target {
-        Target::Envoy | Target::EnvoyMcp => {
-            &["sidecar", "upstream", "listen", "admin-port", "host", "check-timeout", "max-stream"]
-        }
-        Target::Istio => &["sidecar", "upstream", "check-timeout", "max-stream", "namespace"],
-        Target::EnvoyGateway => &["sidecar", "upstream", "host", "check-timeout", "max-stream", "namespace", "gateway"],
-        Target::GatewayApi => &["sidecar", "upstream", "host", "namespace", "gateway"],
-        Target::Nginx => &["upstream", "listen", "host", "check-timeout", "key-file"],
-    }
-}
-
 /// Refuses an option that would have no effect.
 fn check_options(args: &ConfigArgs) -> Result<(), CliError> {
     let set = [
@@ -153,13 +118,13 @@ fn check_options(args: &ConfigArgs) -> Result<(), CliError> {
         ("gateway", args.gateway.is_some()),
         ("key-file", args.key_file.is_some()),
     ];
-    let (target, used) = (value_name(args.target), options(args.target));
+    let used = args.target.options();
     match set.into_iter().find(|(name, is_set)| *is_set && !used.contains(name)) {
         None => Ok(()),
         Some((name, _)) => {
             let options = used.iter().map(|name| format!("--{name}")).collect::<Vec<_>>().join(", ");
-            let text = format!("--{name} has no effect on the target {target}\nNext: this target uses {options}");
-            Err(CliError::Usage(text))
+            let text = format!("--{name} has no effect on the target {}", value_name(args.target));
+            Err(CliError::usage(text).with_next(format!("this target uses {options}")))
         }
     }
 }

@@ -1,32 +1,21 @@
-//! Errors of commands: message, exit code and JSON form. [`super::hints`] has the next steps.
+//! Why a command failed, as data. `report` turns it into text, JSON and an exit code.
 
-use super::hints;
 use countersign_client::{ApiError, IssuerError, KeyError, ProfileError};
-use serde_json::{Map, Value, json};
-use std::{
-    borrow::Cow,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
-/// The exit code of a failure.
-const FAILED: u8 = 1;
-/// The exit code of wrong usage.
-pub const USAGE: u8 = 2;
-/// The exit code if access is denied or an object does not exist.
-const DENIED: u8 = 3;
-/// The exit code if a server is unreachable.
-const UNREACHABLE: u8 = 4;
-/// `apply --dry-run --exit-code` found changes.
-const WOULD_CHANGE: u8 = 10;
-
-/// The exit code if a command is not executable, as in shells.
-const NOT_EXECUTABLE: u8 = 126;
-/// The exit code if a command is not found, as in shells.
-const COMMAND_NOT_FOUND: u8 = 127;
+/// Why a command failed, and what the user can do next.
+#[derive(Debug, thiserror::Error)]
+#[error("{cause}")]
+pub struct CliError {
+    /// Why the command failed.
+    pub cause: Cause,
+    /// The next step, if the command knows a better one than `hints`.
+    pub next: Option<Box<str>>,
+}
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
-pub enum CliError {
+pub enum Cause {
     /// The arguments are wrong or incomplete.
     #[error("{0}")]
     Usage(String),
@@ -55,14 +44,6 @@ pub enum CliError {
     /// A request to the control plane failed.
     #[error(transparent)]
     Api(#[from] ApiError),
-    /// A request to the control plane failed, and the command has a better hint than [`super::hints`].
-    #[error("{error}")]
-    ApiWithHint {
-        /// The error.
-        error: ApiError,
-        /// The hint.
-        hint: Box<str>,
-    },
     /// A request to the issuer of a human user's tokens failed.
     #[error(transparent)]
     Issuer(#[from] IssuerError),
@@ -109,135 +90,55 @@ pub enum CliError {
     NotSaved(ProfileError),
 }
 
-impl CliError {
-    /// An error for denied access, with the reason of the refusal.
-    pub fn denied(message: impl Into<String>, reason: impl Into<String>) -> Self {
-        Self::Denied { message: message.into(), reason: reason.into() }
-    }
-
-    /// An error for an object that does not exist, with the error code that the API has for it.
-    pub fn not_found(code: &'static str, message: impl Into<String>) -> Self {
-        Self::NotFound { code, message: message.into() }
-    }
-
-    /// Replaces the hint of an API error if the error has this code.
-    pub fn with_hint(error: ApiError, code: &str, hint: impl FnOnce() -> String) -> Self {
-        match error {
-            ApiError::Refused { code: ref actual, .. } if actual == code => {
-                Self::ApiWithHint { error, hint: hint().into() }
-            }
-            error => Self::Api(error),
-        }
-    }
-
-    /// An error about a file. `source` is the option or the profile that contains the path.
-    pub fn file(source: impl Into<String>, path: &Path, problem: impl Into<String>) -> Self {
-        Self::File { source_name: source.into(), path: path.to_owned(), problem: problem.into() }
-    }
-
-    /// The exit code.
-    pub fn exit_code(&self) -> u8 {
-        match self {
-            Self::Usage(_)
-            | Self::Profile(ProfileError::Name(_))
-            | Self::Api(ApiError::Url(_))
-            | Self::Issuer(IssuerError::Url(_)) => USAGE,
-            Self::Denied { .. } | Self::NotFound { .. } | Self::Issuer(IssuerError::Refused { .. }) => DENIED,
-            Self::NotStarted { error, .. } if error.kind() == std::io::ErrorKind::NotFound => COMMAND_NOT_FOUND,
-            Self::NotStarted { .. } => NOT_EXECUTABLE,
-            Self::WouldChange { .. } => WOULD_CHANGE,
-            Self::Unreachable(_)
-            | Self::Issuer(IssuerError::Unreachable { .. })
-            | Self::Api(ApiError::Unreachable { .. })
-            | Self::ApiWithHint { error: ApiError::Unreachable { .. }, .. } => UNREACHABLE,
-            Self::Api(ApiError::Refused { status, code, .. })
-            | Self::ApiWithHint { error: ApiError::Refused { status, code, .. }, .. } => exit_code_of(*status, code),
-            Self::Failed(_)
-            | Self::Issuer(_)
-            | Self::File { .. }
-            | Self::Api(_)
-            | Self::ApiWithHint { .. }
-            | Self::Key(_)
-            | Self::Profile(_)
-            | Self::NotEnforced { .. }
-            | Self::NotSaved(_) => FAILED,
-        }
-    }
-
-    /// The message, and the next step if there is a known one.
-    pub fn message_and_next(&self) -> (String, Option<String>) {
-        let text = self.to_string();
-        let (message, next) = match text.split_once("\nNext: ") {
-            Some((message, next)) => (message.to_owned(), Some(next.to_owned())),
-            None => (text, None),
-        };
-        (message, self.hint().map(Cow::into_owned).or(next))
-    }
-
-    /// The error as JSON, in the form of the API: `{"error": {"code", "message", "details", …}}`. `next` is the next step
-    /// and `usage` the usage line of the command.
-    pub fn json(&self, next: Option<&str>, usage: Option<&str>) -> Value {
-        let message = self.message_and_next().0;
-        let mut error = json!({ "code": self.code(), "message": message, "next": next, "reason": self.reason() });
-        if let Some(usage) = usage {
-            error["usage"] = json!(usage);
-        }
-        if let Self::Api(ApiError::Refused { details, retry_after, .. })
-        | Self::ApiWithHint { error: ApiError::Refused { details, retry_after, .. }, .. } = self
-        {
-            let fields = [
-                ("details", Some(json!(details.fields)).filter(|_| !details.fields.is_empty())),
-                ("requestId", details.request_id.as_ref().map(|id| json!(id))),
-                ("retryAfterSeconds", retry_after.map(|wait| json!(wait.as_secs()))),
-            ];
-            let fields: Map<_, _> =
-                fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect();
-            error.as_object_mut().into_iter().for_each(|error| error.extend(fields.clone()));
-        }
-        json!({ "error": error })
-    }
-
-    /// The next step for this kind of error, if there is one.
-    pub fn hint(&self) -> Option<Cow<'_, str>> {
-        hints::for_error(self)
-    }
-
-    /// The error code of the API, or a code of the command line for its own errors.
-    fn code(&self) -> &str {
-        match self {
-            Self::Api(ApiError::Refused { code, .. })
-            | Self::ApiWithHint { error: ApiError::Refused { code, .. }, .. }
-                if !code.is_empty() =>
-            {
-                code
-            }
-            Self::NotFound { code, .. } | Self::NotEnforced { code, .. } => code,
-            _ => match self.exit_code() {
-                USAGE => "USAGE",
-                DENIED => "DENIED",
-                UNREACHABLE => "UNREACHABLE",
-                WOULD_CHANGE => "WOULD_CHANGE",
-                _ => "FAILED",
-            },
-        }
-    }
-
-    fn reason(&self) -> Option<&str> {
-        match self {
-            Self::Api(ApiError::Refused { reason, .. })
-            | Self::ApiWithHint { error: ApiError::Refused { reason, .. }, .. } => reason.as_deref(),
-            Self::Denied { reason, .. } => Some(reason.as_str()).filter(|reason| !reason.is_empty()),
-            _ => None,
-        }
+impl<C: Into<Cause>> From<C> for CliError {
+    fn from(cause: C) -> Self {
+        Self { cause: cause.into(), next: None }
     }
 }
 
-/// A request with an invalid value is wrong usage: the values come from the arguments.
-fn exit_code_of(status: u16, code: &str) -> u8 {
-    match (status, code) {
-        (400, "VALIDATION_ERROR") => USAGE,
-        (400, "INVALID_SIGNATURE" | "invalid_grant" | "invalid_scope" | "invalid_target" | "unauthorized_client")
-        | (401 | 403 | 404, _) => DENIED,
-        _ => FAILED,
+impl CliError {
+    /// The arguments are wrong or incomplete.
+    pub fn usage(message: impl Into<String>) -> Self {
+        Cause::Usage(message.into()).into()
+    }
+
+    /// A required argument is missing.
+    pub fn missing(what: &str, next: &str) -> Self {
+        Self::usage(format!("{what} is not set")).with_next(next)
+    }
+
+    /// The action failed.
+    pub fn failed(message: impl Into<String>) -> Self {
+        Cause::Failed(message.into()).into()
+    }
+
+    /// Access is denied for a reason.
+    pub fn denied(message: impl Into<String>, reason: impl Into<String>) -> Self {
+        Cause::Denied { message: message.into(), reason: reason.into() }.into()
+    }
+
+    /// A file cannot be used. `source` is the option or the profile that contains the path.
+    pub fn file(source: impl Into<String>, path: &Path, problem: impl Into<String>) -> Self {
+        Cause::File { source_name: source.into(), path: path.to_owned(), problem: problem.into() }.into()
+    }
+
+    /// Whether the API refused for this reason.
+    pub fn has_reason(&self, reason: &str) -> bool {
+        matches!(&self.cause, Cause::Api(ApiError::Refused { reason: Some(actual), .. }) if actual == reason)
+    }
+
+    /// Sets the next step.
+    pub fn with_next(self, next: impl Into<Box<str>>) -> Self {
+        Self { next: Some(next.into()), ..self }
+    }
+
+    /// Sets the next step if the API refused the request with this code, unless another one is set.
+    pub fn with_next_for(self, code: &str, next: impl FnOnce() -> String) -> Self {
+        match &self.cause {
+            Cause::Api(ApiError::Refused { code: actual, .. }) if actual == code && self.next.is_none() => {
+                self.with_next(next())
+            }
+            _ => self,
+        }
     }
 }

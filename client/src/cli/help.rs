@@ -1,6 +1,6 @@
 //! The help of `countersign` itself: its commands by group, with examples.
 
-use super::Arguments;
+use super::commands::Arguments;
 use clap::{Command, CommandFactory};
 use std::fmt::Write;
 

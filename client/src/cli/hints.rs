@@ -2,56 +2,45 @@
 //!
 //! Invariant: no hint of this module names a command that cannot be undone.
 
-use super::{
-    CliError, human,
-    usage::{argument_for_field, help_command},
-};
+mod issuer;
+mod tls;
+
+pub use tls::{hint_for_tls_error, is_unknown_authority};
+
+use super::error::{Cause, CliError};
 use countersign_client::{ApiError, KeyError, ProfileError, api::innermost};
 use countersign_identity::ServiceId;
 use serde_json::{Map, Value};
 use std::borrow::Cow;
 
-/// The beginning of the message of an invalid certificate.
-const CERTIFICATE_ERROR: &str = "invalid peer certificate: ";
-
 const RETRY: &str = "try again";
 const LOGIN: &str = "countersign agent login";
 
 /// The next step after this error, if there is a known one.
-pub fn for_error(error: &CliError) -> Option<Cow<'_, str>> {
-    match error {
-        CliError::Api(ApiError::Refused { status: 429, retry_after: Some(wait), .. }) => {
-            let (seconds, plural) = (wait.as_secs(), if wait.as_secs() == 1 { "" } else { "s" });
-            let text = format!("wait {seconds} second{plural}, then run the same again; the operator sets the limits");
-            Some(text.into())
-        }
-        CliError::Api(ApiError::Refused { details, .. })
-            if let Some(hint) = details.fields.get("setting").and_then(Value::as_str).and_then(hint_for_setting) =>
-        {
-            Some(hint.into())
-        }
-        CliError::Api(ApiError::Refused { code, details, .. }) if code == "VALIDATION_ERROR" => {
-            Some(hint_for_validation_error(&details.fields).into())
-        }
-        CliError::Api(ApiError::Refused { reason: Some(reason), details, .. })
-            if reason == "not_yours"
-                && let Some(hint) = hint_for_other_service(&details.fields) =>
-        {
-            Some(hint.into())
-        }
-        CliError::ApiWithHint { hint, .. } => Some(Cow::Borrowed(hint)),
-        _ => fixed_hint(error).map(Cow::Borrowed),
+pub fn next_step(error: &CliError) -> Option<Cow<'_, str>> {
+    if let Some(next) = &error.next {
+        return Some(Cow::Borrowed(next));
     }
-}
-
-/// The hint for values that the API refused: the arguments that set the fields in `error.details`.
-fn hint_for_validation_error(details: &Map<String, Value>) -> String {
-    let fields = details.get("fields").and_then(Value::as_object).into_iter().flatten();
-    let arguments: Vec<_> = fields.filter_map(|(field, _)| argument_for_field(field)).collect();
-    if arguments.is_empty() {
-        return format!("`{}` shows the arguments", help_command());
+    let Cause::Api(ApiError::Refused { status, code, reason, retry_after, details, .. }) = &error.cause else {
+        return hint_for_cause(&error.cause).map(Cow::Borrowed);
+    };
+    if *status == 429
+        && let Some(wait) = retry_after
+    {
+        let seconds = wait.as_secs();
+        let plural = if wait.as_secs() == 1 { "" } else { "s" };
+        let text = format!("wait {seconds} second{plural}, then run the same again; the operator sets the limits");
+        return Some(text.into());
     }
-    format!("correct {}", arguments.join(" and "))
+    let setting = details.fields.get("setting").and_then(Value::as_str);
+    let of_other_service =
+        || hint_for_other_service(&details.fields).filter(|_| reason.as_deref() == Some("not_yours"));
+    if let Some(hint) = setting.and_then(hint_for_setting).or_else(of_other_service) {
+        return Some(hint.into());
+    }
+    let server_error = (*status >= 500).then_some(RETRY);
+    let hint = reason.as_deref().and_then(hint_for_reason).or_else(|| hint_for_code(code)).or(server_error);
+    hint.map(Cow::Borrowed)
 }
 
 /// The hint for a request that a setting of the control plane does not allow.
@@ -79,48 +68,42 @@ fn hint_for_setting(setting: &str) -> Option<String> {
 /// The hint for an API key of another service than the requested one. `None` if the credential is no API key.
 fn hint_for_other_service(details: &Map<String, Value>) -> Option<String> {
     let service = |name| details.get(name)?.get("serviceId")?.as_str()?.parse::<ServiceId>().ok();
-    let (required, actual) = (service("required")?, service("actual")?);
+    let required = service("required")?;
+    let actual = service("actual")?;
     (required != actual).then(|| {
         format!("the API key belongs to {actual}: unset COUNTERSIGN_SERVICE_KEY, or set it to an API key of {required}")
     })
 }
 
-fn fixed_hint(error: &CliError) -> Option<&'static str> {
-    match error {
-        CliError::Denied { reason, .. } => hint_for_reason(reason),
-        CliError::Api(ApiError::Refused { status, code, reason, .. }) => {
-            let server_error = (*status >= 500).then_some(RETRY);
-            reason.as_deref().and_then(hint_for_reason).or_else(|| hint_for_code(code)).or(server_error)
-        }
-        CliError::Api(ApiError::Unreachable { url, error }) => {
+fn hint_for_cause(cause: &Cause) -> Option<&'static str> {
+    match cause {
+        Cause::Denied { reason, .. } => hint_for_reason(reason),
+        Cause::Api(ApiError::Unreachable { url, error }) => {
             let trust = "pass the authority that signed its certificate, with --ca FILE or COUNTERSIGN_CA";
             hint_for_tls_error(&innermost(error), trust).or(Some(hint_for_unreachable(url, error.is_timeout())))
         }
-        CliError::Api(ApiError::Url(_)) => Some("set --server https://HOST:PORT or COUNTERSIGN_URL"),
-        CliError::Api(ApiError::Unreadable(_)) => Some(
+        Cause::Api(ApiError::Url(_)) => Some("set --server https://HOST:PORT or COUNTERSIGN_URL"),
+        Cause::Api(ApiError::Unreadable(_)) => Some(
             "is --server (COUNTERSIGN_URL) that of a control plane? Use the port of the API (8443 by default), not the sync \
              port (8444)",
         ),
-        CliError::Api(ApiError::WiderScope(_)) => {
-            Some("the tokens were discarded; ask the operator of the control plane")
-        }
-        CliError::Api(ApiError::Key(error)) | CliError::Key(error) => hint_for_key_error(error),
-        CliError::Issuer(error) => human::hint_for_issuer_error(error),
-        CliError::NotStarted { .. } => Some("countersign agent exec -- CMD runs a program from PATH"),
-        CliError::File { .. } => Some("is the path right?"),
-        CliError::Profile(ProfileError::Malformed { .. }) => Some("correct the file or delete it"),
-        CliError::Profile(ProfileError::File { .. }) | CliError::NotSaved(_) => {
+        Cause::Api(ApiError::WiderScope(_)) => Some("the tokens were discarded; ask the operator of the control plane"),
+        Cause::Api(ApiError::Key(error)) | Cause::Key(error) => hint_for_key_error(error),
+        Cause::Issuer(error) => issuer::hint_for_issuer_error(error),
+        Cause::NotStarted { .. } => Some("countersign agent exec -- CMD runs a program from PATH"),
+        Cause::File { .. } => Some("is the path right?"),
+        Cause::Profile(ProfileError::Malformed { .. }) => Some("correct the file or delete it"),
+        Cause::Profile(ProfileError::File { .. }) | Cause::NotSaved(_) => {
             Some("set XDG_CONFIG_HOME to a folder that you can write")
         }
-        CliError::Api(ApiError::Authority(_))
-        | CliError::ApiWithHint { .. }
-        | CliError::Profile(_)
-        | CliError::Usage(_)
-        | CliError::Failed(_)
-        | CliError::NotFound { .. }
-        | CliError::NotEnforced { .. }
-        | CliError::WouldChange { .. }
-        | CliError::Unreachable(_) => None,
+        Cause::Api(ApiError::Authority(_) | ApiError::Refused { .. })
+        | Cause::Profile(_)
+        | Cause::Usage(_)
+        | Cause::Failed(_)
+        | Cause::NotFound { .. }
+        | Cause::NotEnforced { .. }
+        | Cause::WouldChange { .. }
+        | Cause::Unreachable(_) => None,
     }
 }
 
@@ -135,37 +118,6 @@ fn hint_for_unreachable(url: &str, timeout: bool) -> &'static str {
     } else {
         "is it running, and is --server (COUNTERSIGN_URL) right?"
     }
-}
-
-/// Whether the certificate of the control plane is signed by an authority that is not trusted.
-pub fn is_unknown_authority(error: &ApiError) -> bool {
-    let ApiError::Unreachable { error, .. } = error else { return false };
-    // `hint_for_tls_error` returns its argument `trust`, which is empty here, only for an unknown authority.
-    innermost(error).strip_prefix(CERTIFICATE_ERROR).is_some_and(is_unknown_issuer)
-}
-
-/// The hint for an error of TLS. `trust` is the hint for an unknown authority.
-pub fn hint_for_tls_error(cause: &str, trust: &'static str) -> Option<&'static str> {
-    // The first bytes of the response are no TLS record, as if a server answers in plain HTTP.
-    if cause.contains("InvalidContentType") {
-        return Some("the server does not speak TLS on this port: is the port in the URL right?");
-    }
-    let problem = cause.strip_prefix(CERTIFICATE_ERROR)?;
-    let contains_one_of = |words: &[&str]| words.iter().any(|word| problem.contains(word));
-    Some(if is_unknown_issuer(problem) {
-        trust
-    } else if contains_one_of(&["not valid for name", "NotValidForName"]) {
-        "use a name in the URL that the certificate is valid for"
-    } else if contains_one_of(&["expired", "Expired", "not valid yet", "NotValidYet"]) {
-        "ask its operator to renew the certificate; or is the clock of this machine wrong?"
-    } else {
-        "is this the right server? Its certificate is invalid"
-    })
-}
-
-/// Whether no trusted authority signed the certificate.
-fn is_unknown_issuer(problem: &str) -> bool {
-    problem.contains("UnknownIssuer") || problem.contains("BadSignature")
 }
 
 fn hint_for_key_error(error: &KeyError) -> Option<&'static str> {
@@ -243,32 +195,4 @@ fn hint_for_code(code: &str) -> Option<&'static str> {
         "invalid_target" => "check the service or the resource: --service, --resource",
         _ => return None,
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use rustls::{CertificateError, Error, pki_types::ServerName};
-
-    #[test]
-    fn tls_errors_have_a_hint_by_cause() {
-        let expected = ServerName::try_from("host.example").unwrap();
-        let name = CertificateError::NotValidForNameContext { expected, presented: vec!["other".into()] };
-        for (error, expected) in [
-            (CertificateError::UnknownIssuer, "--ca"),
-            (CertificateError::BadSignature, "--ca"),
-            (name, "a name"),
-            (CertificateError::NotValidForName, "a name"),
-            (CertificateError::Expired, "renew"),
-            (CertificateError::NotValidYet, "clock"),
-            (CertificateError::Revoked, "right server"),
-        ] {
-            let cause = Error::InvalidCertificate(error).to_string();
-            let hint = hint_for_tls_error(&cause, "--ca").unwrap();
-            assert!(hint.contains(expected), "{cause}: {hint}");
-        }
-        let plain = Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType).to_string();
-        assert!(hint_for_tls_error(&plain, "--ca").unwrap().contains("does not speak TLS"), "{plain}");
-        assert_eq!(hint_for_tls_error("Connection refused (os error 111)", "--ca"), None);
-    }
 }

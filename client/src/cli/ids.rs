@@ -2,7 +2,7 @@
 //!
 //! Invariant: an error never repeats text that may be a misplaced secret.
 
-use super::CliError;
+use super::error::CliError;
 use countersign_client::api::begins_like_secret;
 use countersign_identity::{AgentId, ApiKeyId, EventId, Kid, ServiceId, WebhookId};
 
@@ -75,7 +75,7 @@ fn check_id(text: String, valid: bool, expected: &str, next: &str) -> Result<Str
     }
     let longest = if expected.starts_with("a signing key") { KID_LENGTH } else { LONGEST_ID };
     let shown = redacted_argument(&text, longest);
-    Err(CliError::Usage(format!("`{shown}` is not the id of {expected}\nNext: {next}")))
+    Err(CliError::usage(format!("`{shown}` is not the id of {expected}")).with_next(next))
 }
 
 #[cfg(test)]

@@ -1,19 +1,18 @@
 //! `countersign key`: the API keys of a service.
 
 use super::{
-    CliError, CommandOutput,
     args::{HumanArgs, ServiceArg},
     confirm::ConfirmArgs,
     context::Context,
     enforcement::{REFUSES, Receipt, WaitArgs},
+    error::CliError,
     ids::api_key_id,
-    output::value_name,
+    output::{CommandOutput, value_name},
     secret_file::SecretFile,
-    service::all_pages,
     table::{Column, Table},
 };
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
-use countersign_client::api::{NewKeyProperties, Revocation};
+use countersign_client::api::{NewKeyProperties, Revocation, all_pages};
 use secrecy::ExposeSecret;
 use serde_json::json;
 use std::path::PathBuf;
@@ -101,11 +100,10 @@ pub async fn run(context: &Context, command: KeyCommand) -> Result<CommandOutput
 
 async fn create(context: &Context, args: CreateArgs) -> Result<CommandOutput, CliError> {
     let CreateArgs { human, service, scope, name, out } = args;
-    let (api, service) = (context.api(&human.server)?, context.service(&service)?);
-    let token = &human.credential(context).await?;
+    let service = human.service_api(context, &service).await?;
     let file = out.as_deref().map(SecretFile::create).transpose()?;
     let new = NewKeyProperties { name: &name, scope: &value_name(scope), managed_by: None };
-    let key = api.create_key(token, &service, new).await?;
+    let key = service.create_key(new).await?;
     // If the API key cannot be written to its file, the API key is printed, because the API returns it only once.
     let (path, error) = match file.map(|file| file.write(&key.api_key)) {
         None => (None, None),
@@ -114,7 +112,7 @@ async fn create(context: &Context, args: CreateArgs) -> Result<CommandOutput, Cl
     };
     let id = &key.key_id;
     let mut json = json!({
-        "keyId": id, "serviceId": service, "name": key.name, "scope": key.scope, "createdAt": key.created_at,
+        "keyId": id, "serviceId": service.id, "name": key.name, "scope": key.scope, "createdAt": key.created_at,
     });
     if let Some(path) = path {
         json["file"] = json!(path);
@@ -130,9 +128,8 @@ async fn create(context: &Context, args: CreateArgs) -> Result<CommandOutput, Cl
 
 async fn list(context: &Context, args: ListArgs) -> Result<CommandOutput, CliError> {
     let ListArgs { human, service } = args;
-    let (api, service) = (context.api(&human.server)?, context.service(&service)?);
-    let token = &human.credential(context).await?;
-    let keys = all_pages(async |start| api.list_keys(token, &service, &start).await).await?;
+    let service = human.service_api(context, &service).await?;
+    let keys = all_pages(async |start| service.list_keys(&start).await).await?;
     let header = [
         ("ID", Column::Fixed),
         ("NAME", Column::Text),
@@ -151,14 +148,13 @@ async fn revoke(context: &Context, args: RevokeArgs) -> Result<CommandOutput, Cl
     let RevokeArgs { human, service, confirm, wait, key_id } = args;
     // The id is checked before any request, because an API key in place of its id must not become part of a URL.
     let key_id = api_key_id(key_id)?;
-    let (api, service) = (context.api(&human.server)?, context.service(&service)?);
-    let token = &human.credential(context).await?;
+    let service = human.service_api(context, &service).await?;
     let consequence = "Requests with this key are refused at once. This cannot be undone.";
-    confirm.confirm(&context.messages, &format!("Revoke the API key {key_id} of {service}"), consequence)?;
-    let Revocation { revoked, revision } = api.revoke_key(token, &service, &key_id).await?;
-    let receipt = Receipt::of(context, &api, wait.of(&service, token), revision).await;
+    confirm.confirm(&context.messages, &format!("Revoke the API key {key_id} of {}", service.id), consequence)?;
+    let Revocation { revoked, revision } = service.revoke_key(&key_id).await?;
+    let receipt = Receipt::of(context, wait.of(&service), revision).await;
     let result = if revoked { "true" } else { "it was already" };
-    let json = json!({ "revoked": revoked, "keyId": key_id, "serviceId": service });
+    let json = json!({ "revoked": revoked, "keyId": key_id, "serviceId": service.id });
     let text = receipt.details([("key", key_id), ("revoked", result.into())], REFUSES);
     Ok(receipt.output(text, json, "Next: countersign key list"))
 }

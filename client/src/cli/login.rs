@@ -3,10 +3,10 @@
 //! Invariant: the tokens of a command are limited to the scope of the profile, unless an option names another scope.
 
 use super::{
-    CliError,
     args::{AgentArg, ServerArgs},
     complete,
-    context::{Context, missing},
+    context::Context,
+    error::CliError,
     ids::service_id,
     oauth::{LimitArgs, LoginChoice},
 };
@@ -84,7 +84,10 @@ impl SignerArgs {
     pub fn path(&self, context: &Context) -> Result<PathBuf, CliError> {
         let path = self.key.clone().or_else(|| context.profile.key.clone());
         path.ok_or_else(|| {
-            missing("the key", "`countersign agent keygen` creates one; or set --key FILE or --signer COMMAND")
+            CliError::missing(
+                "the key",
+                "`countersign agent keygen` creates one; or set --key FILE or --signer COMMAND",
+            )
         })
     }
 }
@@ -156,16 +159,10 @@ impl LoginArgs {
     /// What the tokens of an agent are for.
     pub fn target(&self, context: &Context, agent: &str, choice: LoginChoice) -> Result<TokenTarget, CliError> {
         let saved = if is_profile_agent(context, agent) { context.profile.clone() } else { Profile::default() };
-        let (saved_audience, saved_oauth) = if self.no_service {
-            (None, saved.oauth.map(|request| TokenRequest { resource: None, ..request }))
-        } else {
-            (saved.audience, saved.oauth)
-        };
+        let is_limited = saved.oauth.is_some();
+        let TokenRequest { resource: saved_resource, scope: saved_scope } = saved.oauth.unwrap_or_default();
         let service = self.service.clone().map(service_id).transpose()?;
-        let (saved_resource, saved_scope) =
-            saved_oauth.clone().map(|request| (request.resource, request.scope)).unwrap_or_default();
-        let saved_resource = saved_resource.filter(|_| service.is_none());
-        let is_limited = saved_oauth.is_some();
+        let saved_resource = saved_resource.filter(|_| service.is_none() && !self.no_service);
         let with_limits = |limits: &LimitArgs, scope: Option<Scope>| TokenRequest {
             resource: limits.resource.clone().or_else(|| saved_resource.clone()),
             scope,
@@ -181,6 +178,7 @@ impl LoginArgs {
         };
         let has_resource = oauth.as_ref().is_some_and(|request| request.resource.is_some());
         let is_saved = service.is_none() && !matches!(choice, LoginChoice::OAuth(limits) if limits.resource.is_some());
+        let saved_audience = saved.audience.filter(|_| !self.no_service);
         let audience = service.or(saved_audience).filter(|_| !has_resource);
         Ok(TokenTarget { audience, oauth, is_saved })
     }
@@ -198,10 +196,11 @@ pub async fn login(
     choice: LoginChoice<'_>,
     policy: TokenPolicy,
 ) -> Result<LoginResult, CliError> {
-    let agent = args.agent.id_or_default(context)?;
+    let agent = context.agent_or_default(&args.agent)?;
     let target = args.target(context, &agent, choice)?;
     let session = || -> Result<_, CliError> {
-        let (api, signer) = (context.api(&args.server)?, args.signer.open(context)?);
+        let api = context.api(&args.server)?;
+        let signer = args.signer.open(context)?;
         Ok(Session::with_method(api, signer, agent.clone(), target.method()))
     };
     if !is_profile_agent(context, &agent) {
@@ -216,7 +215,8 @@ pub async fn login(
             profile.oauth.clone_from(&target.oauth);
         })
     };
-    let (audience, oauth) = (target.audience.clone(), target.oauth.clone());
+    let audience = target.audience.clone();
+    let oauth = target.oauth.clone();
     let subject = TokenSubject { url: context.url(&args.server)?, agent: agent.clone(), audience, oauth };
 
     let lock = context.profiles.lock(&context.name);
@@ -251,8 +251,9 @@ fn warn(context: &Context, warning: Option<String>) {
 fn with_hint_for_saved_target(context: &Context, target: &TokenTarget, error: ApiError) -> CliError {
     let Some(resource) = target.resource().filter(|_| target.is_saved) else { return error.into() };
     let code = if target.oauth.is_some() { "invalid_target" } else { "SERVICE_NOT_FOUND" };
-    let (name, kind) = (&context.name, if target.audience.is_some() { "service" } else { "resource" });
-    CliError::with_hint(error, code, || {
+    let name = &context.name;
+    let kind = if target.audience.is_some() { "service" } else { "resource" };
+    CliError::from(error).with_next_for(code, || {
         format!(
             "the profile {name} logs in for the {kind} {resource}, which may be deleted: `countersign agent login --no-service` removes it \
              from the profile"

@@ -90,7 +90,8 @@ where
     Respond: Fn(Request<Incoming>) -> Responding + Clone + Send + 'static,
     Responding: Future<Output = Response<Full<Bytes>>> + Send + 'static,
 {
-    let (permits, connections) = (Arc::new(Semaphore::new(MAX_CONNECTIONS)), GracefulShutdown::new());
+    let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let connections = GracefulShutdown::new();
     let next = async || {
         let permit = permits.clone().acquire_owned().await.ok()?;
         Some((listener.accept().await, permit))

@@ -1,23 +1,18 @@
-//! Messages on standard error: notes, warnings and errors, as text or as one line of JSON per message.
+//! Messages on standard error: notes, instructions and warnings, as text or as one line of JSON per message.
 //!
 //! Invariant: a closed or full stream is never a reason to panic.
 
 use super::{
-    CliError, OutputFormat, error::USAGE, output::quoted, parse::variable, placeholders::Placeholders,
-    usage::usage_line,
+    environment::variable,
+    output::{OutputFormat, quoted},
+    placeholders::Placeholders,
 };
 use countersign_client::api::{escape_unprintable, without_control_characters};
 use serde_json::{Value, json};
-use std::{
-    io::{self, IsTerminal, Write},
-    process::ExitCode,
-};
+use std::io::{self, IsTerminal, Write};
 
 /// The beginning of a line with the next step.
 const NEXT: &str = "Next: ";
-
-/// The beginning of a line with the usage.
-const USAGE_LINE: &str = "Usage: ";
 
 /// The commands without a verb that hints mention.
 const COMMANDS: [&str; 5] = ["login", "logout", "whoami", "apply", "export"];
@@ -51,6 +46,11 @@ impl Messages {
     /// The format of messages and data.
     pub const fn format(&self) -> OutputFormat {
         self.format
+    }
+
+    /// Whether only errors are written.
+    pub const fn is_quiet(&self) -> bool {
+        self.quiet
     }
 
     /// Whether the command can prompt: the output is text, and standard input and standard error are terminals.
@@ -92,22 +92,6 @@ impl Messages {
         }
     }
 
-    /// Writes an error, and returns the exit code.
-    pub fn error(&self, error: &CliError) -> ExitCode {
-        let (message, next) = error.message_and_next();
-        let next = next.map(|next| self.hint(&next));
-        let usage = (error.exit_code() == USAGE).then(usage_line);
-        match self.format {
-            OutputFormat::Text => {
-                let lines = [(USAGE_LINE, usage), (NEXT, next)].into_iter().filter(|_| !self.quiet);
-                let lines: String = lines.filter_map(|(prefix, text)| Some(format!("\n{prefix}{}", text?))).collect();
-                write_line(&format!("countersign: {message}{lines}"));
-            }
-            OutputFormat::Json => write_json(&error.json(next.as_deref(), usage.as_deref())),
-        }
-        error.exit_code().into()
-    }
-
     /// A hint with the known ids in place of placeholders, and with `--profile` in its commands, except in commands for
     /// another person.
     pub fn hint(&self, text: &str) -> String {
@@ -124,7 +108,8 @@ impl Messages {
 
 /// Replaces a command, except after one of [`OTHER_PERSONS`].
 fn replace_own_command(text: &str, command: &str, replacement: &str) -> String {
-    let (mut result, mut rest) = (String::new(), text);
+    let mut result = String::new();
+    let mut rest = text;
     while let Some((before, after)) = rest.split_once(command) {
         let is_own = !OTHER_PERSONS.iter().any(|words| before.ends_with(words));
         result.push_str(before);
@@ -141,22 +126,9 @@ pub fn write_line(text: &str) {
     let _ignored = writeln!(io::stderr(), "{}", lines.join("\n"));
 }
 
-fn write_json(value: &Value) {
+/// Writes one line of JSON to standard error.
+pub fn write_json(value: &Value) {
     write_line(&escape_unprintable(&value.to_string()));
-}
-
-/// Writes data to standard output.
-pub fn print(data: &[u8]) -> io::Result<()> {
-    let mut out = io::stdout();
-    out.write_all(data).and_then(|()| out.flush())
-}
-
-/// Treats a closed pipe as success: a reader such as `head` may stop before the end.
-pub fn ignore_closed_pipe(printed: io::Result<()>) -> io::Result<()> {
-    match printed {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        other => other,
-    }
 }
 
 #[cfg(test)]

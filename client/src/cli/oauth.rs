@@ -1,6 +1,6 @@
 //! Options of logins over the OAuth token endpoint: which login, and what its tokens are limited to.
 
-use super::CliError;
+use super::error::CliError;
 use clap::{Args, ValueHint};
 use countersign_client::{Scope, api::begins_like_secret};
 use reqwest::Url;
@@ -58,7 +58,7 @@ impl OAuthArgs {
             (false, _) if !limits.is_empty() => {
                 let option = if limits.scope.is_some() { "--scope" } else { "--resource" };
                 let text = format!("{option} needs --oauth: a login with a challenge has no scope and no resource");
-                Err(CliError::Usage(format!("{text}\nNext: countersign agent login --oauth {option} …")))
+                Err(CliError::usage(text).with_next(format!("countersign agent login --oauth {option} …")))
             }
             (false, true) => Ok(LoginChoice::Challenge),
             (false, false) => Ok(LoginChoice::OfProfile),

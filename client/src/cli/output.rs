@@ -1,14 +1,22 @@
 //! The result of a command: data as text and JSON for standard output, a note and an error for standard error.
 
 use super::{
-    CliError, OutputFormat,
-    messages::{ignore_closed_pipe, print},
+    error::{Cause, CliError},
     table::Table,
 };
 use clap::ValueEnum;
 use countersign_client::{ProfileError, api::escape_unprintable};
 use serde_json::Value;
-use std::io;
+use std::io::{self, Write};
+
+/// The format of the output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum OutputFormat {
+    /// Tables and sentences
+    Text,
+    /// JSON with the field names of the API
+    Json,
+}
 
 /// Data for standard output, and a note and an error for standard error.
 #[derive(Debug, Default)]
@@ -95,7 +103,7 @@ impl CommandOutput {
 
     /// Sets the error if the profile could not be saved.
     pub fn with_profile_result(self, saved: Result<(), ProfileError>) -> Self {
-        self.with_error(saved.err().map(CliError::NotSaved))
+        self.with_error(saved.err().map(|error| Cause::NotSaved(error).into()))
     }
 
     /// The data that `-o json` prints.
@@ -113,8 +121,8 @@ impl CommandOutput {
 
     /// The error for data that could not be written to standard output.
     pub fn not_printed(&self, error: &io::Error) -> CliError {
-        let hint = if self.hint_if_lost.is_empty() { String::new() } else { format!("\nNext: {}", self.hint_if_lost) };
-        CliError::Failed(format!("standard output: {error}{hint}"))
+        let error = CliError::failed(format!("standard output: {error}"));
+        if self.hint_if_lost.is_empty() { error } else { error.with_next(self.hint_if_lost.as_str()) }
     }
 
     fn bytes(&self, format: OutputFormat) -> Vec<u8> {
@@ -123,6 +131,20 @@ impl CommandOutput {
             (_, _, Text::Bytes(bytes)) => bytes.clone(),
             (_, _, Text::Table(table)) => format!("{}\n", table.for_terminal()).into(),
         }
+    }
+}
+
+/// Writes data to standard output.
+pub fn print(data: &[u8]) -> io::Result<()> {
+    let mut out = io::stdout();
+    out.write_all(data).and_then(|()| out.flush())
+}
+
+/// Treats a closed pipe as success: a reader such as `head` may stop before the end.
+pub fn ignore_closed_pipe(printed: io::Result<()>) -> io::Result<()> {
+    match printed {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        other => other,
     }
 }
 

@@ -1,30 +1,29 @@
 //! Parsing of the command line. [`super::usage`] has the errors of usage.
 
 use super::{
-    Arguments, CommandOutput, Messages, OutputFormat,
-    error::USAGE,
+    commands::Arguments,
+    complete::VARIABLE,
+    environment::arguments,
     help,
-    messages::{ignore_closed_pipe, print, write_line},
+    messages::{Messages, write_line},
+    output::{CommandOutput, OutputFormat, ignore_closed_pipe, print},
+    report::{USAGE, report},
     usage,
 };
 use clap::{Command, FromArgMatches, builder::Resettable, error::ErrorKind};
+use clap_complete::CompleteEnv;
 use std::process::ExitCode;
+
+/// Prints candidates and ends the process if a completion script started the process; otherwise returns.
+pub fn complete_from_environment() {
+    CompleteEnv::with_factory(help::command).var(VARIABLE).complete();
+}
 
 /// Parses the arguments of this process. If the parser returns help, the version or an error instead of arguments,
 /// prints what it returned and returns the exit code.
 pub fn parse() -> Result<Arguments, ExitCode> {
     let matches = without_empty_variables(help::command()).try_get_matches();
-    matches.and_then(|matches| Arguments::from_arg_matches(&matches)).map_err(report)
-}
-
-/// The arguments of this process, without the name of the program.
-pub fn arguments() -> Vec<String> {
-    std::env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned()).collect()
-}
-
-/// An environment variable that is set and not empty.
-pub fn variable(name: &str) -> Option<String> {
-    std::env::var(name).ok().filter(|value| !value.trim().is_empty())
+    matches.and_then(|matches| Arguments::from_arg_matches(&matches)).map_err(print_instead)
 }
 
 fn without_empty_variables(command: Command) -> Command {
@@ -40,14 +39,14 @@ fn without_empty_variables(command: Command) -> Command {
 }
 
 /// Prints what the parser returned instead of arguments: help, the version or an error.
-fn report(error: clap::Error) -> ExitCode {
+fn print_instead(error: clap::Error) -> ExitCode {
     let arguments = arguments();
     let quiet = arguments.iter().any(|argument| argument == "-q" || argument == "--quiet");
     let messages = Messages::new(requested_format(&arguments), quiet, None);
     if !error.use_stderr() {
         let printed = ignore_closed_pipe(print(error.render().to_string().as_bytes()));
         return printed.map_or_else(
-            |error| messages.error(&CommandOutput::default().not_printed(&error)),
+            |error| report(&CommandOutput::default().not_printed(&error), &messages),
             |()| ExitCode::SUCCESS,
         );
     }
@@ -56,7 +55,7 @@ fn report(error: clap::Error) -> ExitCode {
         write_line(error.render().to_string().trim_end());
         return USAGE.into();
     }
-    messages.error(&usage::error(error))
+    report(&usage::error(error), &messages)
 }
 
 /// The output format that the arguments request, also if they cannot be parsed.

@@ -54,7 +54,8 @@ impl Placeholders {
 /// Replaces a word. Longer words that contain the replaced word, such as `AGENT_NOT_FOUND`, remain unchanged.
 fn replace_word(text: &str, word: &str, replacement: &str) -> String {
     let is_part = |character: char| character.is_alphanumeric() || character == '_';
-    let (mut result, mut rest) = (String::new(), text);
+    let mut result = String::new();
+    let mut rest = text;
     while let Some((before, after)) = rest.split_once(word) {
         let whole = !before.ends_with(is_part) && !after.starts_with(is_part);
         result.push_str(before);

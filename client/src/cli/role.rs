@@ -1,25 +1,24 @@
 //! `countersign role`: the roles of a service, and their assignments.
 
+mod find;
+mod holders;
+
 use super::{
-    CliError, CommandOutput, OutputFormat,
     args::{ManagerArgs, RequiredAgentArg},
     confirm::ConfirmArgs,
     context::Context,
     enforcement::{ALLOWS, REFUSES, Receipt, Wait, WaitArgs},
-    holders::{self, HoldersArgs},
-    ids::{LONGEST_ID, no_secret, redacted_argument},
-    output::quoted,
+    error::CliError,
+    ids::no_secret,
+    output::{CommandOutput, OutputFormat, quoted},
     table::{Column, Table, id_with_name},
     time::parse_future_time,
 };
 use clap::{Args, Subcommand};
-use countersign_client::{
-    Api,
-    api::{Revocation, Role, RoleChange},
-};
-use countersign_identity::RoleId;
+use countersign_client::api::{Revocation, RoleChange, ServiceApi};
+use find::{RoleRef, find_role};
+use holders::HoldersArgs;
 use jiff::Timestamp;
-use secrecy::SecretString;
 use serde_json::json;
 
 #[derive(Subcommand)]
@@ -131,22 +130,21 @@ pub async fn run(context: &Context, command: RoleCommand) -> Result<CommandOutpu
 
 async fn create(context: &Context, args: CreateArgs) -> Result<CommandOutput, CliError> {
     let CreateArgs { manager, name, permissions, description } = args;
-    let (api, service) = (context.api(&manager.server)?, context.service(&manager.service)?);
-    let credential = manager.credential(context).await?;
+    let service = manager.service_api(context).await?;
     let new = RoleChange {
         name: Some(&name),
         description: Some(&description),
         permissions: Some(&permissions),
         managed_by: None,
     };
-    let role = api.create_role(&credential, &service, new).await?;
+    let role = service.create_role(new).await?;
     let note = format!("Next: countersign role assign {} AGENT", quoted(&name));
     Ok(CommandOutput::new(role.role_id.clone(), json!(role)).with_note(note))
 }
 
 async fn list(context: &Context, manager: ManagerArgs) -> Result<CommandOutput, CliError> {
-    let (api, service) = (context.api(&manager.server)?, context.service(&manager.service)?);
-    let roles = api.list_roles(&manager.credential(context).await?, &service).await?;
+    let service = manager.service_api(context).await?;
+    let roles = service.list_roles().await?;
     let header =
         [("ID", Column::Fixed), ("NAME", Column::Text), ("PERMISSIONS", Column::Text), ("DESCRIPTION", Column::Text)];
     let rows = roles
@@ -157,27 +155,26 @@ async fn list(context: &Context, manager: ManagerArgs) -> Result<CommandOutput, 
 
 async fn delete(context: &Context, args: DeleteArgs) -> Result<CommandOutput, CliError> {
     let DeleteArgs { manager, confirm, wait, role } = args;
-    let (api, service) = (context.api(&manager.server)?, context.service(&manager.service)?);
-    let credential = manager.credential(context).await?;
-    let RoleRef { id, name } = find_role(&api, &credential, &service, &role).await?;
+    let service = manager.service_api(context).await?;
+    let RoleRef { id, name } = find_role(&service, &role).await?;
     let shown = id_with_name(&id, name.as_deref());
     let consequence = "All agents lose the role at once. This cannot be undone.";
-    confirm.confirm(&context.messages, &format!("Delete the role {shown} of {service}"), consequence)?;
-    let revision = api.delete_role(&credential, &service, &id).await?;
-    let receipt = Receipt::of(context, &api, wait.of(&service, &credential), revision).await;
+    confirm.confirm(&context.messages, &format!("Delete the role {shown} of {}", service.id), consequence)?;
+    let revision = service.delete_role(&id).await?;
+    let receipt = Receipt::of(context, wait.of(&service), revision).await;
     let text = receipt.details([("role", shown), ("deleted", "true".into())], REFUSES);
-    let json = json!({ "deleted": true, "roleId": id, "serviceId": service });
+    let json = json!({ "deleted": true, "roleId": id, "serviceId": service.id });
     Ok(receipt.output(text, json, "Next: countersign role list"))
 }
 
 async fn assign(context: &Context, args: AssignArgs) -> Result<CommandOutput, CliError> {
     let AssignArgs { assignment, expires } = args;
-    let Assignment { api, credential, service, agent, role, wait } = assignment.resolve(context).await?;
+    let Assignment { service, agent, role, wait } = assignment.resolve(context).await?;
     let expires = expires.map(|time| time.to_string());
-    let revision = api.assign_role(&credential, &service, &agent, &role.id, expires.as_deref()).await?;
-    let receipt = Receipt::of(context, &api, wait, revision).await;
+    let revision = service.assign_role(&agent, &role.id, expires.as_deref()).await?;
+    let receipt = Receipt::of(context, wait, revision).await;
     let end = expires.clone().unwrap_or_else(|| "never".into());
-    let name = agent_name(context, &api, &credential, &service, &agent).await;
+    let name = agent_name(context, &service, &agent).await;
     let rows = [
         ("role", id_with_name(&role.id, role.name.as_deref())),
         ("agent", id_with_name(&agent, name.as_deref())),
@@ -185,38 +182,30 @@ async fn assign(context: &Context, args: AssignArgs) -> Result<CommandOutput, Cl
     ];
     let text = receipt.details(rows, ALLOWS);
     let json = json!({
-        "assigned": true, "roleId": role.id, "agentId": agent, "serviceId": service, "expiresAt": expires,
+        "assigned": true, "roleId": role.id, "agentId": agent, "serviceId": service.id, "expiresAt": expires,
     });
     Ok(receipt.output(text, json, "Next: as the agent, countersign agent call URL"))
 }
 
 async fn revoke(context: &Context, args: AssignmentArgs) -> Result<CommandOutput, CliError> {
-    let Assignment { api, credential, service, agent, role, wait } = args.resolve(context).await?;
-    let Revocation { revoked, revision } = api.revoke_role(&credential, &service, &agent, &role.id).await?;
-    let receipt = Receipt::of(context, &api, wait, revision).await;
+    let Assignment { service, agent, role, wait } = args.resolve(context).await?;
+    let Revocation { revoked, revision } = service.revoke_role(&agent, &role.id).await?;
+    let receipt = Receipt::of(context, wait, revision).await;
     let result = if revoked { "true" } else { "the agent did not hold it" };
-    let name = agent_name(context, &api, &credential, &service, &agent).await;
+    let name = agent_name(context, &service, &agent).await;
     let rows = [
         ("role", id_with_name(&role.id, role.name.as_deref())),
         ("agent", id_with_name(&agent, name.as_deref())),
         ("revoked", result.into()),
     ];
     let text = receipt.details(rows, REFUSES);
-    let json = json!({ "revoked": revoked, "roleId": role.id, "agentId": agent, "serviceId": service });
+    let json = json!({ "revoked": revoked, "roleId": role.id, "agentId": agent, "serviceId": service.id });
     Ok(receipt.output(text, json, "Next: countersign role list"))
 }
 
-/// The id of a role, with its name if the command has loaded it.
-pub struct RoleRef {
-    pub id: String,
-    name: Option<String>,
-}
-
-/// The role and the agent of an assignment, with the client and the credential for its requests.
+/// The role and the agent of an assignment.
 struct Assignment {
-    api: Api,
-    credential: SecretString,
-    service: String,
+    service: ServiceApi,
     agent: String,
     role: RoleRef,
     wait: Option<Wait>,
@@ -224,40 +213,19 @@ struct Assignment {
 
 impl AssignmentArgs {
     async fn resolve(&self, context: &Context) -> Result<Assignment, CliError> {
-        let (api, service) = (context.api(&self.manager.server)?, context.service(&self.manager.service)?);
-        let agent = self.agent.id(context)?;
-        let credential = self.manager.credential(context).await?;
-        let role = find_role(&api, &credential, &service, &self.role).await?;
-        let wait = self.wait.of(&service, &credential);
-        Ok(Assignment { api, credential, service, agent, role, wait })
+        let agent = context.agent(self.agent.agent.clone())?;
+        let service = self.manager.service_api(context).await?;
+        let role = find_role(&service, &self.role).await?;
+        let wait = self.wait.of(&service);
+        Ok(Assignment { service, agent, role, wait })
     }
-}
-
-/// Finds a role by name. If `role` is an id, sends no request.
-pub async fn find_role(api: &Api, credential: &SecretString, service: &str, role: &str) -> Result<RoleRef, CliError> {
-    if role.parse::<RoleId>().is_ok() {
-        return Ok(RoleRef { id: role.to_owned(), name: None });
-    }
-    let roles = api.list_roles(credential, service).await?;
-    let Role { role_id: id, name, .. } = roles.into_iter().find(|listed| listed.name == role).ok_or_else(|| {
-        let next = "`countersign role list` shows the roles; `countersign role create` creates one";
-        let shown = redacted_argument(role, LONGEST_ID);
-        CliError::not_found("ROLE_NOT_FOUND", format!("the service has no role `{shown}`\nNext: {next}"))
-    })?;
-    Ok(RoleRef { id, name: Some(name) })
 }
 
 /// The name of an agent, for text output only; `None` if the credential may not read it.
-async fn agent_name(
-    context: &Context,
-    api: &Api,
-    credential: &SecretString,
-    service: &str,
-    agent: &str,
-) -> Option<String> {
+async fn agent_name(context: &Context, service: &ServiceApi, agent: &str) -> Option<String> {
     if context.format() == OutputFormat::Json {
         return None;
     }
-    let record = api.read_agent(credential, service, agent).await.ok()?;
+    let record = service.read_agent(agent).await.ok()?;
     record["name"].as_str().map(str::to_owned)
 }

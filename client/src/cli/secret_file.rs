@@ -1,6 +1,6 @@
 //! A new file of mode 0600 for a secret that the API returns only once.
 
-use super::CliError;
+use super::error::CliError;
 use secrecy::{ExposeSecret, SecretString};
 use std::{
     fs::{File, OpenOptions},
@@ -24,7 +24,7 @@ impl SecretFile {
             let problem = match error.kind() {
                 ErrorKind::AlreadyExists => {
                     let next = "no file is overwritten: use another path for --out";
-                    return CliError::Failed(format!("--out {}: the file exists\nNext: {next}", path.display()));
+                    return CliError::failed(format!("--out {}: the file exists", path.display())).with_next(next);
                 }
                 ErrorKind::NotFound => "its folder does not exist".to_owned(),
                 _ => error.to_string(),

@@ -1,21 +1,19 @@
 //! `countersign service`: the services of a human user.
 
 use super::{
-    CliError, CommandOutput,
     args::{HumanArgs, ServiceArg},
     complete,
     context::Context,
     enforcement::{ALLOWS, REFUSES, Receipt, WaitArgs},
-    parse::variable,
+    environment::variable,
+    error::CliError,
+    output::CommandOutput,
     table::{Column, Table, details},
     transfer::{self, DeleteArgs, TransferArgs, find_offer},
 };
 use clap::{Args, Subcommand};
 use clap_complete::ArgValueCandidates;
-use countersign_client::{
-    ApiError,
-    api::{ChangedRecord, HumanUser, Page, PageStart, Service, ServiceChange},
-};
+use countersign_client::api::{ChangedRecord, HumanUser, Service, ServiceChange, all_pages};
 use serde_json::json;
 
 #[derive(Subcommand)]
@@ -127,12 +125,11 @@ pub async fn run(context: &Context, command: ServiceCommand) -> Result<CommandOu
 
 async fn create(context: &Context, args: CreateArgs) -> Result<CommandOutput, CliError> {
     let CreateArgs { human, name, refuse_unbound } = args;
-    let api = context.api(&human.server)?;
-    let token = &human.credential(context).await?;
+    let api = human.api(context).await?;
     context.check_writable()?;
     let accepts_unbound_tokens = Some(!refuse_unbound);
     let new = ServiceChange { name: Some(&name), accepts_unbound_tokens, ..ServiceChange::default() };
-    let service = api.create_service(token, new).await?;
+    let service = api.create_service(new).await?;
     let saved = context.update_profile(|profile| profile.service = Some(service.service_id.clone()));
     if variable("COUNTERSIGN_SERVICE_KEY").is_some() {
         context.messages.warning(
@@ -151,8 +148,8 @@ async fn create(context: &Context, args: CreateArgs) -> Result<CommandOutput, Cl
 }
 
 async fn list(context: &Context, human: HumanArgs) -> Result<CommandOutput, CliError> {
-    let (api, token) = (context.api(&human.server)?, &human.credential(context).await?);
-    let services = all_pages(async |start| api.list_services(token, &start).await).await?;
+    let api = human.api(context).await?;
+    let services = all_pages(async |start| api.list_services(&start).await).await?;
     let header =
         [("ID", Column::Fixed), ("NAME", Column::Text), ("UNBOUND TOKENS", Column::Fixed), ("CREATED", Column::Time)];
     let rows = services.iter().map(|service| {
@@ -164,10 +161,9 @@ async fn list(context: &Context, human: HumanArgs) -> Result<CommandOutput, CliE
 
 async fn show(context: &Context, args: ShowArgs) -> Result<CommandOutput, CliError> {
     let ShowArgs { human, service, id } = args;
-    let (api, service) = (context.api(&human.server)?, context.service(&with_id(service, id))?);
-    let credential = &human.credential(context).await?;
-    let shown = api.read_service(credential, &service).await?;
-    let offered_to = find_offer(&api, credential, &service).await?.map(|offer| offer.new_owner);
+    let service = human.service_api(context, &with_id(service, id)).await?;
+    let shown = service.read().await?;
+    let offered_to = find_offer(&service).await?.map(|offer| offer.new_owner);
     let mut rows = rows(&shown);
     let HumanUser { issuer, subject } = &shown.owner;
     rows.extend([("owner", subject.clone()), ("  issuer", issuer.clone())]);
@@ -195,14 +191,13 @@ async fn change(context: &Context, args: ChangeArgs) -> Result<CommandOutput, Cl
     if name.is_none() && accepts_unbound_tokens.is_none() && resource_uris.is_none() {
         let text =
             "no change is set: pass --name, --refuse-unbound, --accept-unbound, --resource-uri or --no-resource-uris";
-        return Err(CliError::Usage(text.to_owned()));
+        return Err(CliError::usage(text));
     }
-    let (api, service) = (context.api(&human.server)?, context.service(&with_id(service, id))?);
-    let credential = human.credential(context).await?;
+    let service = human.service_api(context, &with_id(service, id)).await?;
     let name = name.as_deref();
     let change = ServiceChange { name, accepts_unbound_tokens, resource_uris, ..ServiceChange::default() };
-    let ChangedRecord { record: changed, revision } = api.change_service(&credential, &service, change).await?;
-    let receipt = Receipt::of(context, &api, wait.of(&service, &credential), revision).await;
+    let ChangedRecord { record: changed, revision } = service.change(change).await?;
+    let receipt = Receipt::of(context, wait.of(&service), revision).await;
     let text = receipt.details(rows(&changed), if changed.accepts_unbound_tokens { ALLOWS } else { REFUSES });
     Ok(receipt.output(text, json!(changed), "Next: countersign service show"))
 }
@@ -222,17 +217,4 @@ fn rows(service: &Service) -> Vec<(&'static str, String)> {
 
 const fn unbound_tokens(service: &Service) -> &'static str {
     if service.accepts_unbound_tokens { "accepted" } else { "refused" }
-}
-
-/// The items of all pages.
-pub(super) async fn all_pages<T>(
-    fetch: impl AsyncFn(PageStart) -> Result<Page<T>, ApiError>,
-) -> Result<Vec<T>, CliError> {
-    let (mut items, mut start) = (Vec::new(), Some(PageStart::FIRST));
-    while let Some(from) = start {
-        let page = fetch(from).await?;
-        start = page.next();
-        items.extend(page.data);
-    }
-    Ok(items)
 }

@@ -1,15 +1,15 @@
 //! `countersign sidecar`: the sidecars that decide about requests to a service.
 
 use super::{
-    CliError, CommandOutput,
     args::ManagerArgs,
     context::Context,
     enforcement::{Receipt, Wait, parse_wait},
-    service::all_pages,
+    error::CliError,
+    output::CommandOutput,
     table::{Column, Table},
 };
 use clap::{Args, Subcommand};
-use countersign_client::api::Sidecar;
+use countersign_client::api::{Sidecar, all_pages};
 use serde_json::json;
 use std::time::Duration;
 
@@ -57,24 +57,22 @@ pub async fn run(context: &Context, command: SidecarCommand) -> Result<CommandOu
 
 async fn wait(context: &Context, args: WaitForSidecarsArgs) -> Result<CommandOutput, CliError> {
     let WaitForSidecarsArgs { revision, timeout: at_most, manager } = args;
-    let (api, service) = (context.api(&manager.server)?, context.service(&manager.service)?);
-    let credential = manager.credential(context).await?;
+    let service = manager.service_api(context).await?;
     // Nothing was changed, so a request that fails at once is an ordinary error.
-    let first = api.enforcement(&credential, &service, revision, Duration::ZERO).await;
+    let first = service.enforcement(revision, Duration::ZERO).await;
     first.map_err(|error| {
         let hint = || "the answer to a change has its `revision`, also with -o json".to_owned();
-        context.with_context_hint(CliError::with_hint(error, "CONFLICT", hint))
+        context.with_context_hint(CliError::from(error).with_next_for("CONFLICT", hint))
     })?;
-    let wait = Wait { service, credential, at_most };
-    let receipt = Receipt::of(context, &api, Some(wait), revision).await;
+    let wait = Wait { service, at_most };
+    let receipt = Receipt::of(context, Some(wait), revision).await;
     let text = receipt.details([], "the API decides with the change");
     Ok(receipt.output(text, json!({}), ""))
 }
 
 async fn list(context: &Context, manager: ManagerArgs) -> Result<CommandOutput, CliError> {
-    let (api, service) = (context.api(&manager.server)?, context.service(&manager.service)?);
-    let credential = &manager.credential(context).await?;
-    let sidecars = all_pages(async |start| api.sidecars(credential, &service, &start).await).await?;
+    let service = manager.service_api(context).await?;
+    let sidecars = all_pages(async |start| service.sidecars(&start).await).await?;
     let header = [
         ("INSTANCE", Column::Fixed),
         ("STATUS", Column::Fixed),

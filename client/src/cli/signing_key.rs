@@ -1,18 +1,18 @@
 //! `countersign signing-key`: the keys that sign access tokens, for administrators.
 
 use super::{
-    CliError, CommandOutput,
     args::HumanArgs,
     confirm::ConfirmArgs,
     context::Context,
     enforcement::{ALLOWS, REFUSES, Receipt},
+    error::CliError,
     ids,
-    service::all_pages,
+    output::CommandOutput,
     table::{Column, Table},
     time::relative,
 };
 use clap::{Args, Subcommand};
-use countersign_client::api::{Revocation, Rotation, SigningKey};
+use countersign_client::api::{Revocation, Rotation, SigningKey, all_pages};
 use serde_json::json;
 
 #[derive(Subcommand)]
@@ -61,8 +61,8 @@ pub async fn run(context: &Context, command: SigningKeyCommand) -> Result<Comman
 }
 
 async fn list(context: &Context, human: HumanArgs) -> Result<CommandOutput, CliError> {
-    let (api, token) = (context.api(&human.server)?, &human.credential(context).await?);
-    let keys = all_pages(async |start| api.list_signing_keys(token, &start).await).await?;
+    let api = human.api(context).await?;
+    let keys = all_pages(async |start| api.list_signing_keys(&start).await).await?;
     let header = [
         ("ID", Column::Fixed),
         ("STATUS", Column::Fixed),
@@ -81,10 +81,10 @@ async fn list(context: &Context, human: HumanArgs) -> Result<CommandOutput, CliE
 }
 
 async fn rotate(context: &Context, human: HumanArgs) -> Result<CommandOutput, CliError> {
-    let (api, token) = (context.api(&human.server)?, &human.credential(context).await?);
-    let rotation = api.rotate_signing_key(token).await?;
+    let api = human.api(context).await?;
+    let rotation = api.rotate_signing_key().await?;
     let Rotation { kid, status, signs_from, revision } = &rotation;
-    let receipt = Receipt::of(context, &api, None, *revision).await;
+    let receipt = Receipt::of(context, None, *revision).await;
     let rows = [("key", kid.clone()), ("status", status.clone()), ("signs from", signs_from.clone())];
     let text = receipt.details(rows, ALLOWS);
     let note = if status == "signing" {
@@ -103,11 +103,11 @@ async fn rotate(context: &Context, human: HumanArgs) -> Result<CommandOutput, Cl
 async fn revoke(context: &Context, args: RevokeArgs) -> Result<CommandOutput, CliError> {
     let RevokeArgs { human, confirm, kid } = args;
     let kid = ids::kid(kid)?;
-    let (api, token) = (context.api(&human.server)?, &human.credential(context).await?);
+    let api = human.api(context).await?;
     let consequence = "Every token that this key signed becomes invalid at once. This cannot be undone.";
     confirm.confirm(&context.messages, &format!("Revoke the signing key {kid}"), consequence)?;
-    let Revocation { revoked, revision } = api.revoke_signing_key(token, &kid).await?;
-    let receipt = Receipt::of(context, &api, None, revision).await;
+    let Revocation { revoked, revision } = api.revoke_signing_key(&kid).await?;
+    let receipt = Receipt::of(context, None, revision).await;
     let result = if revoked { "true" } else { "it was already" };
     let text = receipt.details([("key", kid.clone()), ("revoked", result.into())], REFUSES);
     let note =

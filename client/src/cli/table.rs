@@ -3,14 +3,15 @@
 //! Invariant: an id is never cut. In a pipe all cells are complete, and times are RFC 3339.
 
 use super::time::relative;
+use comfy_table::{ColumnConstraint, ContentArrangement, Row, Width, presets::NOTHING};
 use countersign_client::api::without_control_characters;
 use std::io::IsTerminal;
 
 /// The minimum width of a text column.
-const NARROWEST: usize = 12;
+const NARROWEST: u16 = 12;
 
 /// The number of spaces between columns.
-const GAP: usize = 2;
+const GAP: u16 = 2;
 
 /// How a column may change to fit the terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,55 +51,39 @@ impl Table {
     pub fn for_terminal(&self) -> String {
         let out = std::io::stdout();
         if !out.is_terminal() {
-            return self.lines(&self.rows);
+            return layout(self.lines()).trim_fmt();
         }
-        let width = rustix::termios::tcgetwinsize(&out).ok().map(|size| usize::from(size.ws_col));
+        let width = rustix::termios::tcgetwinsize(&out).ok().map(|size| size.ws_col);
         self.fitted(width.filter(|width| *width > 0).unwrap_or(80))
     }
 
     /// Fits the table to a width: with relative times first, then with shorter texts, then with one line per cell.
-    fn fitted(&self, width: usize) -> String {
-        let relative_times = |row: &Vec<String>| {
-            let cells = row.iter().zip(&self.header);
-            cells
-                .map(|(cell, (_, column))| if *column == Column::Time { relative(cell) } else { cell.clone() })
-                .collect()
-        };
-        let mut rows: Vec<Vec<String>> = self.rows.iter().map(relative_times).collect();
-        let mut widths = self.widths(&rows);
-        let total = |widths: &[usize]| widths.iter().sum::<usize>() + GAP * widths.len().saturating_sub(1);
-        while total(&widths) > width {
-            let texts = widths.iter().enumerate().filter(|(position, _)| self.header[*position].1 == Column::Text);
-            match texts.max_by_key(|(_, width)| **width) {
-                Some((position, longest)) if *longest > NARROWEST => widths[position] -= 1,
-                _ => return self.as_blocks(),
+    fn fitted(&self, width: u16) -> String {
+        let mut lines = self.lines();
+        for (cell, (_, column)) in lines.iter_mut().flat_map(|line| line.iter_mut().zip(&self.header)) {
+            if *column == Column::Time {
+                *cell = relative(cell);
             }
         }
-        for row in &mut rows {
-            for (cell, width) in row.iter_mut().zip(&widths) {
-                *cell = cut(cell, *width);
-            }
+        let mut table = layout(lines);
+        let width = width.saturating_add(GAP);
+        let mut smallest_width: u16 = 0;
+        let contents = table.column_max_content_widths();
+        for ((column, (_, kind)), content) in table.column_iter_mut().zip(&self.header).zip(contents) {
+            let smallest = if *kind == Column::Text { content.min(NARROWEST) } else { content }.saturating_add(GAP);
+            column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(smallest)));
+            smallest_width = smallest_width.saturating_add(smallest);
         }
-        self.lines(&rows)
+        if smallest_width > width {
+            return self.as_blocks();
+        }
+        table.set_width(width).set_content_arrangement(ContentArrangement::Dynamic).trim_fmt()
     }
 
-    fn widths(&self, rows: &[Vec<String>]) -> Vec<usize> {
-        let width = |column: usize| {
-            let cells = rows.iter().map(|row| row[column].chars().count());
-            let title = if self.shows_header { self.header[column].0.len() } else { 0 };
-            cells.chain([title]).max().unwrap_or(0)
-        };
-        (0..self.header.len()).map(width).collect()
-    }
-
-    fn lines(&self, rows: &[Vec<String>]) -> String {
-        let widths = self.widths(rows);
-        let header: Vec<String> = self.header.iter().map(|(title, _)| (*title).to_owned()).collect();
-        let line = |row: &Vec<String>| {
-            let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
-            cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
-        };
-        self.shows_header.then_some(&header).into_iter().chain(rows).map(line).collect::<Vec<_>>().join("\n")
+    /// The titles, if they are shown, and the rows.
+    fn lines(&self) -> Vec<Vec<String>> {
+        let titles = self.header.iter().map(|(title, _)| (*title).to_owned()).collect();
+        self.shows_header.then_some(titles).into_iter().chain(self.rows.iter().cloned()).collect()
     }
 
     /// Formats the table with one line per cell, for a terminal that is too narrow for its rows.
@@ -111,27 +96,28 @@ impl Table {
     }
 }
 
+/// Columns without borders. In a table that is fitted to a width, long cells are cut.
+fn layout(lines: impl IntoIterator<Item = Vec<String>>) -> comfy_table::Table {
+    let mut table = comfy_table::Table::new();
+    table.load_style(NOTHING).set_truncation_indicator("…");
+    for line in lines {
+        let mut row = Row::from(line);
+        row.max_height(1);
+        table.add_row(row);
+    }
+    table.column_iter_mut().for_each(|column| _ = column.set_padding((0, GAP)));
+    table
+}
+
 /// Names and values in two columns.
 pub fn details<N: AsRef<str>>(rows: impl IntoIterator<Item = (N, String)>) -> String {
-    let rows: Vec<_> = rows.into_iter().collect();
-    let width = rows.iter().map(|(name, _)| name.as_ref().chars().count()).max().unwrap_or(0);
-    let line = |(name, value): &(N, String)| {
-        let line = format!("{:width$}  {}", name.as_ref(), without_control_characters(value));
-        line.trim_end().to_owned()
-    };
-    rows.iter().map(line).collect::<Vec<_>>().join("\n")
+    let line = |(name, value): (N, String)| vec![name.as_ref().to_owned(), without_control_characters(&value)];
+    layout(rows.into_iter().map(line)).trim_fmt()
 }
 
 /// An id, followed by the name of its object in parentheses if the name is available.
 pub fn id_with_name(id: &str, name: Option<&str>) -> String {
     name.map_or_else(|| id.to_owned(), |name| format!("{id} ({name})"))
-}
-
-fn cut(cell: &str, width: usize) -> String {
-    if cell.chars().count() <= width {
-        return cell.to_owned();
-    }
-    cell.chars().take(width.saturating_sub(1)).chain(['…']).collect()
 }
 
 #[cfg(test)]
@@ -154,6 +140,14 @@ mod tests {
     }
 
     #[test]
+    fn wide_characters_count_as_two_columns() {
+        let header = [("NAME", Column::Text), ("ID", Column::Fixed)];
+        let table =
+            Table::new(header, [["日本語".into(), "role_1".into()], ["abcdef".into(), "role_2".into()]].into_iter());
+        assert_eq!(table.fitted(80), "NAME    ID\n日本語  role_1\nabcdef  role_2");
+    }
+
+    #[test]
     fn table_that_cannot_fit_becomes_one_line_per_cell() {
         let records = table().fitted(20);
         assert!(records.starts_with("id       role_0000000001\nname     a long name"), "{records}");
@@ -162,6 +156,6 @@ mod tests {
     #[test]
     fn table_in_a_pipe_is_complete() {
         let table = table();
-        assert!(table.lines(&table.rows).contains("2020-01-01T00:00:00Z"));
+        assert!(layout(table.lines()).trim_fmt().contains("2020-01-01T00:00:00Z"));
     }
 }

@@ -1,14 +1,14 @@
 //! `countersign token`: the claims of a token, its verification and its revocation.
 
 use super::{
-    CliError, CommandOutput,
     args::{HumanTokenArg, ServerArgs},
     complete,
-    context::{Context, missing},
+    context::Context,
     enforcement::{REFUSES, Receipt, ReceiptArgs},
+    environment::variable,
+    error::{Cause, CliError},
     ids::service_id,
-    output::value_text,
-    parse::variable,
+    output::{CommandOutput, value_text},
     placeholders::Placeholder,
     table::details,
     time::rfc3339,
@@ -118,7 +118,7 @@ async fn revoke(context: &Context, args: RevokeArgs) -> Result<CommandOutput, Cl
     let api = context.api(&server)?;
     let wait = receipt.wait(context, &api, &server, &human).await?;
     let Revoked { kind, revision, saved } = revoke_and_forget(context, &api, &server, token).await?;
-    let receipt = Receipt::of(context, &api, wait, revision).await;
+    let receipt = Receipt::of(context, wait, revision).await;
     let text = match kind {
         "session" => "The session is revoked: its refresh token and all its access tokens.",
         _ => "The access token is revoked.",
@@ -127,7 +127,7 @@ async fn revoke(context: &Context, args: RevokeArgs) -> Result<CommandOutput, Cl
     let output = receipt.output(text, json!({ "revoked": true, "kind": kind }), "");
     match (&output.error, saved) {
         (Some(_), Err(error)) => {
-            context.messages.warning(&CliError::NotSaved(error).to_string());
+            context.messages.warning(&Cause::NotSaved(error).to_string());
             Ok(output)
         }
         (Some(_), Ok(())) => Ok(output),
@@ -163,7 +163,7 @@ async fn revoke_and_forget(
     if !looks_like_token(token.expose_secret()) {
         let text = "this is not a token: an access token has three parts separated by dots, a refresh token begins \
                     with rf_";
-        return Err(CliError::Usage(format!("{text}\nNext: `countersign key --help` is about API keys")));
+        return Err(CliError::usage(text).with_next("`countersign key --help` is about API keys"));
     }
     let revision = api.revoke_token(&token).await?;
     let is_revoked = |stored: &SecretString| stored.expose_secret() == token.expose_secret();
@@ -191,7 +191,7 @@ fn inspect(token: &SecretString) -> Result<CommandOutput, CliError> {
         serde_json::from_slice::<Value>(&URL_SAFE_NO_PAD.decode(part).ok()?).ok().filter(Value::is_object)
     };
     let (Some(header), Some(claims)) = (part(0), part(1)) else {
-        return Err(CliError::Failed("this is not a JWT\nNext: countersign agent login prints a token".into()));
+        return Err(CliError::failed("this is not a JWT").with_next("countersign agent login prints a token"));
     };
     let text = format!("Not verified: the token may be forged.\n{}", claims_text(&claims));
     Ok(CommandOutput::new(text, json!({ "verified": false, "header": header, "claims": claims })))
@@ -247,7 +247,7 @@ fn explicit_token(token: Option<SecretString>) -> Result<Option<SecretString>, C
         Some(token) if token.expose_secret() == "-" => {
             let mut text = String::new();
             let read = std::io::stdin().read_to_string(&mut text);
-            read.map(|_| Some(trimmed(&text))).map_err(|error| CliError::Failed(format!("standard input: {error}")))
+            read.map(|_| Some(trimmed(&text))).map_err(|error| CliError::failed(format!("standard input: {error}")))
         }
         Some(token) => Ok(Some(trimmed(token.expose_secret()))),
         None => Ok(variable("COUNTERSIGN_TOKEN").map(|token| trimmed(&token))),
@@ -264,7 +264,7 @@ fn stored_tokens(context: &Context, url: Option<String>) -> Result<Option<(Token
 }
 
 fn no_token() -> CliError {
-    missing("the token", "`countersign agent login` gets one; or pass it, or - for standard input")
+    CliError::missing("the token", "`countersign agent login` gets one; or pass it, or - for standard input")
 }
 
 /// Parses the published keys. A single key that is not a point of P-256 makes the whole key set invalid.
@@ -273,6 +273,6 @@ fn parse_key_set(published: &Value) -> Result<KeySet, CliError> {
     let point = |key: &Value| Some([vec![4], coordinate(key, "x")?, coordinate(key, "y")?].concat());
     let points: Option<Vec<_>> = published["keys"].as_array().into_iter().flatten().map(point).collect();
     points.and_then(|points| KeySet::from_points(points).ok()).ok_or_else(|| {
-        CliError::Failed("the published keys cannot be parsed\nNext: is --server that of a control plane?".into())
+        CliError::failed("the published keys cannot be parsed").with_next("is --server that of a control plane?")
     })
 }

@@ -1,6 +1,6 @@
 //! `--verbose`: a line on standard error for each request.
 
-use super::OutputFormat;
+use super::output::OutputFormat;
 use countersign_client::api::{Exchange, Observer};
 use serde_json::json;
 use std::io::{self, Write};

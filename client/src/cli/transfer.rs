@@ -1,25 +1,23 @@
 //! `countersign service transfer` and `service delete`.
 
 use super::{
-    CliError, CommandOutput,
     args::HumanArgs,
     complete,
     confirm::ConfirmArgs,
-    context::{Context, missing},
+    context::Context,
     enforcement::{REFUSES, Receipt},
+    error::CliError,
     ids::{no_secret, service_id},
-    output::quoted,
+    output::{CommandOutput, quoted},
     placeholders::Placeholder,
-    service::all_pages,
     table::{Column, Table, details},
 };
 use clap::Args;
 use clap_complete::ArgValueCandidates;
 use countersign_client::{
-    Api, ApiError,
-    api::{HumanUser, ServiceTransfer},
+    ApiError,
+    api::{HumanApi, HumanUser, ServiceApi, ServiceTransfer, all_pages},
 };
-use secrecy::SecretString;
 use serde_json::json;
 
 #[derive(Args)]
@@ -57,13 +55,14 @@ pub struct TransferArgs {
 /// Deletes a service.
 pub async fn delete(context: &Context, args: DeleteArgs) -> Result<CommandOutput, CliError> {
     let DeleteArgs { human, confirm, service } = args;
-    let (api, service) = (context.api(&human.server)?, service_id(service)?);
-    let credential = human.credential(context).await?;
-    let name = api.read_service(&credential, &service).await?.name;
+    let service = service_id(service)?;
+    let api = human.api(context).await?;
+    let api = api.service(&service);
+    let name = api.read().await?.name;
     let consequence = "Its API keys, webhooks, roles and all tokens for it end at once. This cannot be undone.";
     confirm.confirm(&context.messages, &format!("Delete the service {service} ({})", quoted(&name)), consequence)?;
-    let revision = api.delete_service(&credential, &service).await?;
-    let receipt = Receipt::of(context, &api, None, revision).await;
+    let revision = api.delete().await?;
+    let receipt = Receipt::of(context, None, revision).await;
     let saved = context.update_profile(|profile| {
         let is_other = |id: &String| *id != service;
         profile.service = profile.service.take().filter(is_other);
@@ -76,42 +75,38 @@ pub async fn delete(context: &Context, args: DeleteArgs) -> Result<CommandOutput
 /// Offers, accepts, withdraws or shows the transfer of a service, or lists the services that are offered to the user.
 pub async fn transfer(context: &Context, args: TransferArgs) -> Result<CommandOutput, CliError> {
     let TransferArgs { human, to, to_issuer, accept, withdraw, service } = args;
-    let api = context.api(&human.server)?;
     let service = service.map(service_id).transpose()?;
     if service.is_none() && (to.is_some() || accept || withdraw) {
         let next = "pass its id; `countersign service list` shows your services, `countersign service transfer` the \
                     services that are offered to you";
-        return Err(missing("the service", next));
+        return Err(CliError::missing("the service", next));
     }
-    let credential = &human.credential(context).await?;
-    let Some(service) = service else { return list_offers(&api, credential).await };
+    let api = human.api(context).await?;
+    let Some(service) = service else { return list_offers(&api).await };
     context.messages.placeholders.set(Placeholder::Service, &service);
+    let api = &api.service(&service);
     if accept {
-        return accept_offer(&api, credential, &service).await;
+        return accept_offer(api).await;
     }
     if withdraw {
-        let declined = api.withdraw_service_transfer(credential, &service).await.map_err(with_offer_hint)?;
+        let declined = api.withdraw_transfer().await.map_err(with_offer_hint)?;
         let result = if declined { "declined" } else { "withdrawn" };
         let text = details([("service", service.clone()), (result, "true".into())]);
         let json = json!({ "withdrawn": true, "declined": declined, "serviceId": service });
         return Ok(CommandOutput::new(text, json));
     }
     let Some(subject) = to else {
-        return Ok(output(&api.read_service_transfer(credential, &service).await.map_err(with_offer_hint)?, None));
+        return Ok(output(&api.read_transfer().await.map_err(with_offer_hint)?, None));
     };
-    let replaced = find_offer(&api, credential, &service).await?.map(|offer| offer.new_owner);
-    let offer = api.offer_service(credential, &service, &subject, to_issuer.as_deref()).await?;
+    let replaced = find_offer(api).await?.map(|offer| offer.new_owner);
+    let offer = api.offer(&subject, to_issuer.as_deref()).await?;
     let replaced = replaced.filter(|earlier| *earlier != offer.new_owner);
     Ok(output(&offer, replaced))
 }
 
 /// Finds the offer of a service, if the human user may read it.
-pub async fn find_offer(
-    api: &Api,
-    credential: &SecretString,
-    service: &str,
-) -> Result<Option<ServiceTransfer>, CliError> {
-    match api.read_service_transfer(credential, service).await {
+pub async fn find_offer(service: &ServiceApi) -> Result<Option<ServiceTransfer>, CliError> {
+    match service.read_transfer().await {
         Err(ApiError::Refused { code, reason, .. })
             if code == "NOT_FOUND" || reason.as_deref() == Some("not_yours") =>
         {
@@ -122,8 +117,8 @@ pub async fn find_offer(
 }
 
 /// Lists the services that are offered to the human user.
-async fn list_offers(api: &Api, credential: &SecretString) -> Result<CommandOutput, CliError> {
-    let offers = all_pages(async |start| api.list_service_transfers(credential, &start).await).await?;
+async fn list_offers(api: &HumanApi) -> Result<CommandOutput, CliError> {
+    let offers = all_pages(async |start| api.list_service_transfers(&start).await).await?;
     let header = [("ID", Column::Fixed), ("NAME", Column::Text), ("FROM", Column::Text), ("OFFER ENDS", Column::Time)];
     let row = |offer: &ServiceTransfer| {
         let from = offer.offered_by.subject.clone();
@@ -132,10 +127,10 @@ async fn list_offers(api: &Api, credential: &SecretString) -> Result<CommandOutp
     Ok(CommandOutput::new(Table::new(header, offers.iter().map(row)), json!(offers)))
 }
 
-async fn accept_offer(api: &Api, credential: &SecretString, service: &str) -> Result<CommandOutput, CliError> {
-    let accepted = api.accept_service(credential, service).await.map_err(with_offer_hint)?;
+async fn accept_offer(service: &ServiceApi) -> Result<CommandOutput, CliError> {
+    let accepted = service.accept().await.map_err(with_offer_hint)?;
     let name = accepted.name.clone();
-    let text = details([("service", service.to_owned()), ("name", name), ("accepted", "true".into())]);
+    let text = details([("service", service.id.clone()), ("name", name), ("accepted", "true".into())]);
     let note = "The earlier owner knows its API keys and the secrets of its webhooks: replace them.\n\
                 Next: countersign key list --service SERVICE\n\
                 Next: countersign webhook list --service SERVICE";
@@ -147,9 +142,9 @@ fn with_offer_hint(error: ApiError) -> CliError {
     let next = "`countersign service transfer` lists the services that are offered to you";
     match error {
         ApiError::Refused { reason: Some(ref reason), .. } if reason == "not_yours" => {
-            CliError::with_hint(error, "INSUFFICIENT_PERMISSIONS", || next.to_owned())
+            CliError::from(error).with_next_for("INSUFFICIENT_PERMISSIONS", || next.to_owned())
         }
-        error => CliError::with_hint(error, "NOT_FOUND", || {
+        error => CliError::from(error).with_next_for("NOT_FOUND", || {
             format!("{next}; `countersign service transfer SERVICE --to SUBJECT` offers a service of yours")
         }),
     }

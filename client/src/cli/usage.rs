@@ -4,9 +4,10 @@
 //! cannot be undone.
 
 use super::{
-    CliError, help,
+    environment::{arguments, variable},
+    error::CliError,
+    help,
     ids::{LONGEST_ID, agent_id, redacted_argument},
-    parse::{arguments, variable},
     time::positive_duration,
 };
 use clap::{
@@ -52,7 +53,7 @@ pub fn help_command() -> String {
 pub fn error(mut error: clap::Error) -> CliError {
     let next = next_step(&error, &arguments());
     redact(&mut error);
-    CliError::Usage(format!("{}\nNext: {next}", message(error)))
+    CliError::usage(message(error)).with_next(next)
 }
 
 /// The command that the arguments before the first invalid argument select.

@@ -8,11 +8,11 @@ mod delivery;
 mod display;
 mod listen;
 mod receiver;
+mod scope;
 
-use super::{CliError, CommandOutput, args::ManagerArgs, context::Context, ids::webhook_id, placeholders::Placeholder};
-use clap::{Args, Subcommand};
-use countersign_client::{Api, api::WebhookScope};
-use secrecy::SecretString;
+use super::{context::Context, error::CliError, output::CommandOutput};
+use clap::Subcommand;
+use scope::{ScopeArgs, SelectedWebhook, WebhookArgs};
 
 #[derive(Subcommand)]
 pub enum WebhookCommand {
@@ -102,64 +102,6 @@ pub enum WebhookCommand {
     Listen(Box<listen::ListenArgs>),
 }
 
-/// The webhooks that a command manages: the webhooks of a service, or the webhooks of the whole Countersign deployment.
-#[derive(Args)]
-pub struct ScopeArgs {
-    #[command(flatten)]
-    manager: ManagerArgs,
-    /// The webhooks for the events of all services, instead of those of a service; for administrators
-    #[arg(long)]
-    deployment: bool,
-}
-
-#[derive(Args)]
-pub struct WebhookArgs {
-    #[command(flatten)]
-    scope: ScopeArgs,
-    /// The id of the webhook, as `countersign webhook list` shows it
-    #[arg(value_name = "ID")]
-    webhook: String,
-}
-
-/// The webhooks of a scope, with the credential that manages them.
-struct ScopedApi {
-    api: Api,
-    credential: SecretString,
-    scope: WebhookScope,
-}
-
-impl ScopeArgs {
-    async fn api(&self, context: &Context) -> Result<ScopedApi, CliError> {
-        let Self { manager, deployment } = self;
-        let api = context.api(&manager.server)?;
-        if *deployment {
-            let credential = manager.human.credential(context, &manager.server).await?;
-            return Ok(ScopedApi { api, credential, scope: WebhookScope::Deployment });
-        }
-        let service = context.service(&manager.service)?;
-        Ok(ScopedApi { api, credential: manager.credential(context).await?, scope: WebhookScope::Service(service) })
-    }
-}
-
-impl WebhookArgs {
-    async fn api(&self, context: &Context) -> Result<(ScopedApi, String), CliError> {
-        let id = webhook_id(self.webhook.clone())?;
-        let scoped = self.scope.api(context).await?;
-        context.messages.placeholders.set_with_option(Placeholder::Webhook, scoped.option(), &id);
-        Ok((scoped, id))
-    }
-}
-
-impl ScopedApi {
-    /// The option that selects this scope in the commands of hints, after a space.
-    const fn option(&self) -> &'static str {
-        match self.scope {
-            WebhookScope::Service(_) => "",
-            WebhookScope::Deployment => " --deployment",
-        }
-    }
-}
-
 /// Runs the command.
 pub async fn run(context: &Context, command: WebhookCommand) -> Result<CommandOutput, CliError> {
     match command {
@@ -179,12 +121,12 @@ pub async fn run(context: &Context, command: WebhookCommand) -> Result<CommandOu
 }
 
 async fn list(context: &Context, args: ScopeArgs) -> Result<CommandOutput, CliError> {
-    let scoped = args.api(context).await?;
-    Ok(display::webhooks(&scoped.api.list_webhooks(&scoped.credential, &scoped.scope).await?))
+    let webhooks = args.api(context).await?;
+    Ok(display::webhooks(&webhooks.list().await?))
 }
 
 async fn show(context: &Context, args: WebhookArgs) -> Result<CommandOutput, CliError> {
-    let (scoped, id) = args.api(context).await?;
-    let webhook = scoped.api.read_webhook(&scoped.credential, &scoped.scope, &id).await?;
+    let SelectedWebhook { webhooks, id } = args.api(context).await?;
+    let webhook = webhooks.read(&id).await?;
     Ok(display::webhook(&webhook))
 }

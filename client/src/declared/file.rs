@@ -263,7 +263,8 @@ impl DeclaredService {
 
 /// Checks that no service is described twice, and that no two secrets have the same file, in all files.
 pub fn check_services(services: &[DeclaredService]) -> Result<(), String> {
-    let (mut seen, mut secret_files) = (HashSet::new(), HashSet::new());
+    let mut seen = HashSet::new();
+    let mut secret_files = HashSet::new();
     for DeclaredService { name, id, webhooks, keys, .. } in services {
         let key = id.as_deref().unwrap_or(name);
         if !seen.insert(key) {

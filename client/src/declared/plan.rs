@@ -83,10 +83,18 @@ pub struct ServicePlan {
 }
 
 impl ServicePlan {
-    /// The changes that delete nothing, and the deletions.
-    pub fn split(&self) -> (&[Change], &[Change]) {
-        let deletions = self.changes.iter().position(Change::is_deletion).unwrap_or(self.changes.len());
-        self.changes.split_at(deletions)
+    /// The changes that delete nothing.
+    pub fn without_deletions(&self) -> &[Change] {
+        &self.changes[..self.first_deletion()]
+    }
+
+    /// The deletions.
+    pub fn deletions(&self) -> &[Change] {
+        &self.changes[self.first_deletion()..]
+    }
+
+    fn first_deletion(&self) -> usize {
+        self.changes.iter().position(Change::is_deletion).unwrap_or(self.changes.len())
     }
 }
 
@@ -99,6 +107,22 @@ impl Plan {
     /// Whether nothing changes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+}
+
+/// Why there is no plan, and what the user can do.
+#[derive(Debug, thiserror::Error)]
+#[error("{problem}")]
+pub struct PlanError {
+    /// The problem.
+    pub problem: String,
+    /// The next step.
+    pub next: &'static str,
+}
+
+impl PlanError {
+    const fn new(problem: String, next: &'static str) -> Self {
+        Self { problem, next }
     }
 }
 
@@ -120,43 +144,49 @@ pub struct Options<'a> {
 
 impl Options<'_> {
     /// Refuses to change what other files state.
-    fn check_owner(self, what: &str, existing: Option<&str>, wanted: Option<&str>) -> Result<(), String> {
+    fn check_owner(self, what: &str, existing: Option<&str>, wanted: Option<&str>) -> Result<(), PlanError> {
         match (existing, wanted) {
             (Some(existing), Some(wanted)) if existing != wanted && !self.takes_ownership => {
                 let next = "delete it from these files, or pass --take-ownership";
-                Err(format!("{what} has managedBy {existing}, and the file has managedBy {wanted}\nNext: {next}"))
+                Err(PlanError::new(
+                    format!("{what} has managedBy {existing}, and the file has managedBy {wanted}"),
+                    next,
+                ))
             }
             _ => Ok(()),
         }
     }
 
     /// Refuses to change what other files state from a file without `managedBy`, which takes no ownership.
-    fn check_change(self, what: &str, existing: Option<&str>, wanted: Option<&str>) -> Result<(), String> {
+    fn check_change(self, what: &str, existing: Option<&str>, wanted: Option<&str>) -> Result<(), PlanError> {
         match (existing, wanted) {
             (Some(existing), None) if !self.takes_ownership => {
                 let next = "set `managedBy` in the file, or pass --take-ownership";
-                Err(format!("{what} has managedBy {existing}, and the file has none\nNext: {next}"))
+                Err(PlanError::new(format!("{what} has managedBy {existing}, and the file has none"), next))
             }
             _ => Ok(()),
         }
     }
 
     /// Refuses a file for a new secret that would replace another file.
-    fn check_new_secret(self, what: &str, file: Option<&Path>) -> Result<(), String> {
+    fn check_new_secret(self, what: &str, file: Option<&Path>) -> Result<(), PlanError> {
         let Some(file) = file else { return Ok(()) };
         let path = file.display();
         match (self.secret_state)(file) {
             SecretState::Interrupted | SecretState::Missing => Ok(()),
             SecretState::Kept => {
                 let next = "name another secretFile, or delete the file if nothing uses it";
-                Err(format!("{what} does not exist yet, and its secret would replace the file {path}\nNext: {next}"))
+                Err(PlanError::new(
+                    format!("{what} does not exist yet, and its secret would replace the file {path}"),
+                    next,
+                ))
             }
             SecretState::Impossible => Err(no_file(what, file)),
         }
     }
 
     /// Whether the secret of something that exists must be made again.
-    fn must_replace_secret(self, what: &str, file: Option<&Path>) -> Result<bool, String> {
+    fn must_replace_secret(self, what: &str, file: Option<&Path>) -> Result<bool, PlanError> {
         let Some(file) = file else { return Ok(false) };
         match (self.secret_state)(file) {
             SecretState::Kept => Ok(false),
@@ -167,17 +197,17 @@ impl Options<'_> {
                 let file = file.display();
                 let next =
                     "put the file in its place, delete `secretFile`, or pass --replace-missing-secrets to make another";
-                Err(format!("{what} exists, but not the file of its secret, {file}\nNext: {next}"))
+                Err(PlanError::new(format!("{what} exists, but not the file of its secret, {file}"), next))
             }
         }
     }
 }
 
-fn no_file(what: &str, file: &Path) -> String {
+fn no_file(what: &str, file: &Path) -> PlanError {
     let next = "create the directory, or name another secretFile";
-    format!(
-        "{what}: {} cannot be a file: it is a directory, or its directory does not exist\nNext: {next}",
-        file.display()
+    PlanError::new(
+        format!("{what}: {} cannot be a file: it is a directory, or its directory does not exist", file.display()),
+        next,
     )
 }
 
@@ -187,13 +217,17 @@ pub fn plan(
     managed_by: &[String],
     existing: &Existing,
     options: Options<'_>,
-) -> Result<Plan, String> {
-    let (mut plan, mut stated) = (Plan::default(), HashSet::new());
+) -> Result<Plan, PlanError> {
+    let mut plan = Plan::default();
+    let mut stated = HashSet::new();
     for service in declared {
         let found = find(service, &existing.services)?;
         if found.is_some_and(|found| !stated.insert(&found.service.service_id)) {
             let next = "put all of it in one place";
-            return Err(format!("the service {} is described by its name and by its id\nNext: {next}", service.name));
+            return Err(PlanError::new(
+                format!("the service {} is described by its name and by its id", service.name),
+                next,
+            ));
         }
         check_access(service, found, existing, options)?;
         let changes = plan_service(service, found, existing, options, &mut plan.warnings)?;
@@ -230,19 +264,21 @@ fn check_access(
     found: Option<&ExistingService>,
     existing: &Existing,
     options: Options<'_>,
-) -> Result<(), String> {
+) -> Result<(), PlanError> {
     let DeclaredService { name, id, assignments, .. } = declared;
     let patterns = || assignments.iter().filter_map(|it| it.pattern.as_ref());
     if found.is_some_and(|found| !found.is_own) && (options.prunes || patterns().next().is_some()) {
         let next = "let the owner apply the file, or name agents by id and leave --prune away";
-        return Err(format!(
-            "you do not own the service {name}, and patterns match your own agents only\nNext: {next}"
+        return Err(PlanError::new(
+            format!("you do not own the service {name}, and patterns match your own agents only"),
+            next,
         ));
     }
     if existing.is_read_by_key && id.is_none() {
         let next = "set `id`, so that nothing is changed at another service";
-        return Err(format!(
-            "an API key cannot read the name of its service, so the service {name} needs an id\nNext: {next}"
+        return Err(PlanError::new(
+            format!("an API key cannot read the name of its service, so the service {name} needs an id"),
+            next,
         ));
     }
     Ok(())
@@ -252,17 +288,20 @@ fn check_access(
 fn find<'a>(
     declared: &DeclaredService,
     services: &'a [ExistingService],
-) -> Result<Option<&'a ExistingService>, String> {
+) -> Result<Option<&'a ExistingService>, PlanError> {
     if let Some(id) = &declared.id {
         let found = services.iter().find(|it| it.service.service_id == *id);
         let next = "`countersign service list` shows your services";
-        return found.map(Some).ok_or_else(|| format!("there is no service {id} of this owner\nNext: {next}"));
+        return found.map(Some).ok_or_else(|| PlanError::new(format!("there is no service {id} of this owner"), next));
     }
     let mut found = services.iter().filter(|it| it.service.name == declared.name);
     let first = found.next();
     if found.next().is_some() {
         let name = &declared.name;
-        return Err(format!("several services have the name {name}\nNext: set `id` of this service in the file"));
+        return Err(PlanError::new(
+            format!("several services have the name {name}"),
+            "set `id` of this service in the file",
+        ));
     }
     Ok(first)
 }
@@ -273,7 +312,7 @@ fn plan_service(
     existing: &Existing,
     options: Options<'_>,
     warnings: &mut Vec<String>,
-) -> Result<Vec<Change>, String> {
+) -> Result<Vec<Change>, PlanError> {
     let DeclaredService { name, accepts_unbound_tokens, resource_uris, roles, webhooks, keys, managed_by, .. } =
         declared;
     let wanted_uris = resource_uris.as_ref().map(|uris| uris.iter().filter_map(|uri| normal_uri(uri)).collect());
@@ -284,17 +323,15 @@ fn plan_service(
     let mut changes = Vec::new();
     match found.map(|found| &found.service) {
         None => {
-            let (accepts_unbound, managed_by) = (*accepts_unbound_tokens, managed_by.clone());
+            let accepts_unbound = *accepts_unbound_tokens;
+            let managed_by = managed_by.clone();
             changes.push(Change::CreateService { accepts_unbound, managed_by });
             changes.extend(change_of_uris(&[]));
         }
         Some(service) => {
-            options.check_owner(
-                &format!("the service {name}"),
-                service.managed_by.as_deref(),
-                managed_by.as_deref(),
-            )?;
-            let before = changes.len();
+            let what = format!("the service {name}");
+            let existing = service.managed_by.as_deref();
+            options.check_owner(&what, existing, managed_by.as_deref())?;
             if let Some(to) = managed_by.clone().filter(|_| service.managed_by != *managed_by) {
                 changes.push(Change::ManageService { from: service.managed_by.clone(), to });
             }
@@ -305,9 +342,8 @@ fn plan_service(
                 changes.push(Change::ChangeService { accepts_unbound });
             }
             changes.extend(change_of_uris(&service.resource_uris));
-            if changes.len() > before {
-                let existing = service.managed_by.as_deref();
-                options.check_change(&format!("the service {name}"), existing, managed_by.as_deref())?;
+            if !changes.is_empty() {
+                options.check_change(&what, existing, managed_by.as_deref())?;
             }
         }
     }
@@ -365,7 +401,7 @@ fn plan_role(
     declared: &DeclaredRole,
     found: Option<&ExistingService>,
     options: Options<'_>,
-) -> Result<Option<Change>, String> {
+) -> Result<Option<Change>, PlanError> {
     let Some(role) = found.and_then(|found| found.roles.iter().find(|role| role.name == declared.name)) else {
         return Ok(Some(Change::CreateRole(declared.clone())));
     };
@@ -402,8 +438,9 @@ fn plan_webhook(
     found: Option<&ExistingService>,
     options: Options<'_>,
     warnings: &mut Vec<String>,
-) -> Result<Vec<Change>, String> {
-    let (what, file) = (format!("service {service}: the webhook {}", declared.url), declared.secret_file.as_deref());
+) -> Result<Vec<Change>, PlanError> {
+    let what = format!("service {service}: the webhook {}", declared.url);
+    let file = declared.secret_file.as_deref();
     let Some(webhook) = find_webhook(declared, found) else {
         options.check_new_secret(&what, file)?;
         if file.is_none() {
@@ -427,7 +464,9 @@ fn plan_webhook(
         changes.push(Change::ChangeWebhook { id: webhook.webhook_id.clone(), from, to });
     }
     if let (true, Some(file)) = (options.must_replace_secret(&what, file)?, file) {
-        let (id, url, file) = (webhook.webhook_id.clone(), webhook.url.clone(), file.to_owned());
+        let id = webhook.webhook_id.clone();
+        let url = webhook.url.clone();
+        let file = file.to_owned();
         changes.push(Change::ReplaceWebhookSecret { id, url, file });
     }
     Ok(changes)
@@ -439,8 +478,9 @@ fn plan_key(
     found: Option<&ExistingService>,
     options: Options<'_>,
     warnings: &mut Vec<String>,
-) -> Result<Option<Change>, String> {
-    let (managed_by, file) = (service.managed_by.as_ref(), declared.secret_file.as_deref());
+) -> Result<Option<Change>, PlanError> {
+    let managed_by = service.managed_by.as_ref();
+    let file = declared.secret_file.as_deref();
     let what = format!("service {}: the key {}", service.name, declared.name);
     let keys = found.map(|found| found.keys.as_slice()).unwrap_or_default();
     let with_name = keys.iter().filter(|key| key.name == declared.name && key.revoked_at.is_none());
@@ -448,12 +488,14 @@ fn plan_key(
     let Some(key) = with_name.max_by_key(|key| key.managed_by.as_ref() == managed_by) else {
         if file.is_none() {
             let next = "set `secretFile`, or create the key with `countersign key create`";
-            return Err(format!(
-                "{what} does not exist yet, and no secretFile is set, so nobody would get it\nNext: {next}"
+            return Err(PlanError::new(
+                format!("{what} does not exist yet, and no secretFile is set, so nobody would get it"),
+                next,
             ));
         }
         options.check_new_secret(&what, file)?;
-        let (key, managed_by) = (declared.clone(), managed_by.cloned());
+        let key = declared.clone();
+        let managed_by = managed_by.cloned();
         return Ok(Some(Change::CreateKey { key, replaces: None, managed_by }));
     };
     if let (Some(existing), Some(managed_by)) = (&key.managed_by, managed_by)
@@ -465,7 +507,7 @@ fn plan_key(
     }
     if key.scope != declared.scope.as_str() {
         let next = "give the key in the file another name, or revoke the key with `countersign key revoke`";
-        return Err(format!("{what} exists with the scope {}, which cannot change\nNext: {next}", key.scope));
+        return Err(PlanError::new(format!("{what} exists with the scope {}, which cannot change", key.scope), next));
     }
     let must_replace = options.must_replace_secret(&what, file)?;
     Ok(must_replace.then(|| Change::CreateKey {

@@ -145,7 +145,8 @@ mod tests {
     use serde_json::json;
 
     fn settings(token: TokenKind) -> LoginSettings {
-        let (issuer, client_id) = ("https://issuer.example".to_owned(), "cli".to_owned());
+        let issuer = "https://issuer.example".to_owned();
+        let client_id = "cli".to_owned();
         LoginSettings { issuer, client_id, scope: None, audience: None, token, ca: None }
     }
 

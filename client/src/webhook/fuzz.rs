@@ -26,7 +26,9 @@ fn is_encoded_secret(text: &str) -> bool {
     let Some(bits) = digits.chars().map(|digit| BASE64_DIGITS.find(digit)).collect::<Option<Vec<_>>>() else {
         return false;
     };
-    let (bytes, padding, surplus_bits) = (bits.len() * 6 / 8, text.len() - digits.len(), bits.len() * 6 % 8);
+    let bytes = bits.len() * 6 / 8;
+    let padding = text.len() - digits.len();
+    let surplus_bits = bits.len() * 6 % 8;
     let is_canonical = bits.last().is_none_or(|last| last % (1 << surplus_bits) == 0);
     text.len().is_multiple_of(4) && padding <= 2 && is_canonical && (24..=64).contains(&bytes)
 }

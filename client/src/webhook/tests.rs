@@ -80,7 +80,8 @@ fn requests_with_another_body_id_time_or_secret_are_refused() {
 
 #[test]
 fn one_valid_signature_suffices_and_unknown_versions_are_ignored() {
-    let (wrong, sent_at) = ("v1,Ceo5qEr07ixe2NLpvHk3FH9bwy/WavXrAFQ/9tdO6mc=", SENT_AT.to_string());
+    let wrong = "v1,Ceo5qEr07ixe2NLpvHk3FH9bwy/WavXrAFQ/9tdO6mc=";
+    let sent_at = SENT_AT.to_string();
     let verify = |signatures: &str| verify(&vector_verifier(), &headers(MESSAGE_ID, &sent_at, signatures), VECTOR_BODY);
     for signatures in [
         format!("{wrong} v2,x {VECTOR_SIGNATURE} v1a,x"),
@@ -158,7 +159,8 @@ fn id_that_contains_a_dot_is_refused() {
 #[test]
 fn event_is_parsed_from_a_signed_request() {
     let body = r#"{"event":"webhook.test","timestamp":"2026-01-02T03:04:05Z","data":{"serviceId":null},"more":1}"#;
-    let (id, sent_at) = ("evt_1", SENT_AT.to_string());
+    let id = "evt_1";
+    let sent_at = SENT_AT.to_string();
     let signed = headers(id, &sent_at, &sign(VECTOR_SECRET, id, &sent_at, body));
     let event = vector_verifier().verify(&signed, body.as_bytes(), now()).unwrap().event().unwrap();
     let Event { id, kind, timestamp, data } = event;

@@ -12,11 +12,12 @@ mod token_request;
 mod token_source;
 
 use crate::cli::{
-    CliError, CommandOutput,
-    context::{Context, missing},
+    context::Context,
+    error::{Cause, CliError},
     login::{LoginArgs, TokenPolicy, login},
     loopback::BoundServer,
     oauth::{LimitArgs, LoginChoice},
+    output::CommandOutput,
 };
 use clap::{Args, ValueHint};
 use client_authentication::ClientCredentials;
@@ -80,18 +81,19 @@ pub struct ExecArgs {
 pub async fn exec(context: &Context, args: ExecArgs) -> Result<CommandOutput, CliError> {
     let ExecArgs { login: login_args, limits, command } = args;
     let Some((program, arguments)) = command.split_first() else {
-        return Err(missing("the command", "countersign agent exec -- CMD"));
+        return Err(CliError::missing("the command", "countersign agent exec -- CMD"));
     };
-    let agent = login_args.agent.id_or_default(context)?;
+    let agent = context.agent_or_default(&login_args.agent)?;
     let target = login_args.target(context, &agent, LoginChoice::Limited(&limits))?;
-    let (api, signer) = (context.api(&login_args.server)?, login_args.signer.open(context)?);
+    let api = context.api(&login_args.server)?;
+    let signer = login_args.signer.open(context)?;
     let source = Arc::new(TokenSource::new(api, signer, agent.clone(), &target));
     let token = if limits.is_empty() {
         stored_token(context, &login_args).await?
     } else {
         let tokens = source.tokens(None).await.map_err(|error| match error {
             NoTokens::Api(error) => CliError::from(error),
-            NoTokens::TooManyScopes => CliError::Failed(error.to_string()),
+            NoTokens::TooManyScopes => CliError::failed(error.to_string()),
         })?;
         if let Some(warning) = target.warning_for_granted(tokens.scope.as_ref()) {
             context.messages.warning(&warning);
@@ -99,8 +101,9 @@ pub async fn exec(context: &Context, args: ExecArgs) -> Result<CommandOutput, Cl
         tokens.access_token
     };
 
-    let server = BoundServer::bind(0).await.map_err(|error| CliError::Failed(format!("127.0.0.1: {error}")))?;
-    let (urls, credentials) = (EndpointUrls::new(server.port()), ClientCredentials::generate(agent));
+    let server = BoundServer::bind(0).await.map_err(|error| CliError::failed(format!("127.0.0.1: {error}")))?;
+    let urls = EndpointUrls::new(server.port());
+    let credentials = ClientCredentials::generate(agent);
     let mut command = Command::new(program);
     command.args(arguments).env("COUNTERSIGN_TOKEN", token.expose_secret());
     // The program gets the tokens of the agent, and nothing that its user could use besides.
@@ -118,7 +121,7 @@ pub async fn exec(context: &Context, args: ExecArgs) -> Result<CommandOutput, Cl
     let ended = child::run(command).await;
     server.close().await;
     source.revoke_all().await;
-    let not_started = |error| CliError::NotStarted { program: program.to_string_lossy().into_owned(), error };
+    let not_started = |error| Cause::NotStarted { program: program.to_string_lossy().into_owned(), error };
     Ok(CommandOutput::of_program(ended.map_err(not_started)?))
 }
 

@@ -1,22 +1,18 @@
 //! `countersign agent list`, `services`, `leave` and `readmit`: what the owner of agents sees and decides.
 
 use crate::cli::{
-    CliError, CommandOutput,
-    args::{HumanArgs, checked_agent_id},
+    args::HumanArgs,
     complete,
     context::Context,
     enforcement::{REFUSES, Receipt},
+    error::CliError,
     ids::service_id,
-    service::all_pages,
+    output::CommandOutput,
     table::{Column, Table},
 };
 use clap::Args;
 use clap_complete::ArgValueCandidates;
-use countersign_client::{
-    Api,
-    api::{Admission, ListedAgent, ServiceOfAgent},
-};
-use secrecy::SecretString;
+use countersign_client::api::{Admission, HumanApi, ListedAgent, ServiceOfAgent, all_pages};
 use serde_json::json;
 
 #[derive(Args)]
@@ -42,9 +38,8 @@ pub struct AdmissionArgs {
 
 /// Lists the agents of the human user.
 pub async fn list(context: &Context, human: HumanArgs) -> Result<CommandOutput, CliError> {
-    let api = context.api(&human.server)?;
-    let credential = &human.credential(context).await?;
-    let agents = all_pages(async |start| api.list_own_agents(credential, &start).await).await?;
+    let api = human.api(context).await?;
+    let agents = all_pages(async |start| api.list_own_agents(&start).await).await?;
     let header = [
         ("ID", Column::Fixed),
         ("NAME", Column::Text),
@@ -60,18 +55,17 @@ pub async fn list(context: &Context, human: HumanArgs) -> Result<CommandOutput, 
 }
 
 /// The name of an agent of the human user; `None` for an agent of somebody else.
-pub async fn name_of_agent(api: &Api, credential: &SecretString, agent: &str) -> Result<Option<String>, CliError> {
-    let agents = all_pages(async |start| api.list_own_agents(credential, &start).await).await?;
+pub async fn name_of_agent(api: &HumanApi, agent: &str) -> Result<Option<String>, CliError> {
+    let agents = all_pages(async |start| api.list_own_agents(&start).await).await?;
     Ok(agents.into_iter().find(|listed| listed.agent_id == agent).map(|listed| listed.name))
 }
 
 /// Lists the services of an agent.
 pub async fn services(context: &Context, args: ServicesArgs) -> Result<CommandOutput, CliError> {
     let ServicesArgs { human, agent } = args;
-    let api = context.api(&human.server)?;
-    let agent = checked_agent_id(context, agent)?;
-    let credential = &human.credential(context).await?;
-    let services = all_pages(async |start| api.list_services_of_agent(credential, &agent, &start).await).await?;
+    let agent = context.agent(agent)?;
+    let api = human.api(context).await?;
+    let services = all_pages(async |start| api.list_services_of_agent(&agent, &start).await).await?;
     let header = [
         ("ID", Column::Fixed),
         ("NAME", Column::Text),
@@ -96,13 +90,14 @@ pub async fn set_admission(
     may_assign_roles: bool,
 ) -> Result<CommandOutput, CliError> {
     let AdmissionArgs { human, agent, service } = args;
-    let api = context.api(&human.server)?;
-    let (agent, service) = (checked_agent_id(context, agent)?, service_id(service)?);
-    let result = api.set_admission(&human.credential(context).await?, &agent, &service, may_assign_roles).await;
+    let agent = context.agent(agent)?;
+    let service = service_id(service)?;
+    let api = human.api(context).await?;
+    let result = api.set_admission(&agent, &service, may_assign_roles).await;
     let next = || "`countersign agent services AGENT` shows the services of the agent".to_owned();
     let Admission { revoked_roles: ended, revision } =
-        result.map_err(|error| CliError::with_hint(error, "SERVICE_NOT_FOUND", next))?;
-    let receipt = Receipt::of(context, &api, None, revision).await;
+        result.map_err(|error| CliError::from(error).with_next_for("SERVICE_NOT_FOUND", next))?;
+    let receipt = Receipt::of(context, None, revision).await;
     let text = if may_assign_roles {
         format!("The service {service} may assign roles to the agent {agent}.")
     } else {

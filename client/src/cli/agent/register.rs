@@ -1,11 +1,11 @@
 //! `countersign agent keygen` and `countersign agent register`.
 
 use crate::cli::{
-    CliError, CommandOutput,
     args::{HumanTokenArg, ServerArgs},
-    context::{Context, absolute_path, missing, read_file},
+    context::{Context, absolute_path, read_file},
+    error::CliError,
     login::SignerArgs,
-    output::quoted,
+    output::{CommandOutput, quoted},
 };
 use clap::{Args, ValueHint};
 use countersign_client::{KeyError, PrivateKey, Profile, SignerCommand, api::RegisteredAgent};
@@ -68,12 +68,14 @@ pub fn keygen(context: &Context, file: Option<PathBuf>) -> Result<CommandOutput,
     let json = json!({ "key": path, "publicKey": public_key });
     let shown = path.display().to_string();
     let next = "\nNext: countersign agent register --email YOU@EXAMPLE.ORG --name NAME";
-    let (mut saved, mut note) = (Ok(()), format!("The key is in {shown}.{next}"));
+    let mut saved = Ok(());
+    let mut note = format!("The key is in {shown}.{next}");
     if let Some(agent) = &context.profile.agent {
         let name = &context.name;
         note = format!("The profile {name} still uses {agent} and its key.{next} --key {}", quoted(&shown));
     } else {
-        let (key, signer) = (Some(path.clone()), None);
+        let key = Some(path.clone());
+        let signer = None;
         saved = context.update_profile(|profile| (profile.key, profile.signer) = (key, signer));
     }
     Ok(CommandOutput::new(public_key, json).with_note(note).with_profile_result(saved))
@@ -96,16 +98,16 @@ impl RegistrationKey {
             let public_key = P256PublicKey::from_pem(&pem).map_err(|_| KeyError::Encoding)?;
             return Ok(Self { public_key, file: Some(absolute_path(file)), signer: None });
         };
-        let file =
-            public_key.ok_or_else(|| missing("the public key of the signer", "set --public-key FILE, in PEM"))?;
+        let file = public_key
+            .ok_or_else(|| CliError::missing("the public key of the signer", "set --public-key FILE, in PEM"))?;
         let public_key = read_public_key(file)?;
         let signer = SignerCommand::new(command);
         if !signer.holds(public_key).await? {
-            let (program, file) = (signer.program(), file.display());
-            return Err(CliError::Failed(format!(
-                "the signer `{program}` signs with another key than that of --public-key {file}\n\
-                 Next: pass the public key that belongs to the signer; nothing was registered"
-            )));
+            let program = signer.program();
+            let file = file.display();
+            let text = format!("the signer `{program}` signs with another key than that of --public-key {file}");
+            let next = "pass the public key that belongs to the signer; nothing was registered";
+            return Err(CliError::failed(text).with_next(next));
         }
         Ok(Self { public_key, file: None, signer: Some(command.clone()) })
     }
@@ -121,7 +123,8 @@ pub async fn register(context: &Context, args: RegisterArgs) -> Result<CommandOu
     let pem = key.public_key.to_pem().map_err(|_| KeyError::Encoding)?;
     let agent = api.register_pem(&pem, &email, &name, human.as_ref()).await?;
     refuse_unless_active(&agent)?;
-    let (url, ca) = (context.url(&server)?, context.authority(&server).map(absolute_path));
+    let url = context.url(&server)?;
+    let ca = context.authority(&server).map(absolute_path);
     let previous = context.profile.agent.clone().filter(|previous| *previous != agent.agent_id);
     let saved = context.update_profile(|profile| {
         *profile = Profile {
@@ -151,7 +154,8 @@ pub async fn register(context: &Context, args: RegisterArgs) -> Result<CommandOu
 /// Returns an error for a suspended or revoked agent. Registering the same key, e-mail address and name again returns the
 /// existing agent, with any status.
 fn refuse_unless_active(agent: &RegisteredAgent) -> Result<(), CliError> {
-    let (id, status) = (&agent.agent_id, agent.status.as_str());
+    let id = &agent.agent_id;
+    let status = agent.status.as_str();
     let exists = format!("the agent {id} with this key, e-mail address or owner, and name exists");
     match status {
         "suspended" => Err(CliError::denied(format!("{exists} and is suspended"), "agent_suspended")),
@@ -167,15 +171,14 @@ fn read_public_key(file: &Path) -> Result<P256PublicKey, CliError> {
 }
 
 fn public_key_error(file: &Path, error: PublicKeyError) -> CliError {
-    let file = file.display();
-    CliError::Usage(match error {
-        PublicKeyError::Private => format!(
-            "--public-key {file}: this is a private key; it was not sent\n\
-             Next: `openssl pkey -in {} -pubout` prints the public key",
-            quoted(&file.to_string())
-        ),
-        PublicKeyError::TooLong | PublicKeyError::NotOnePublicKey | PublicKeyError::NotP256 => {
-            format!("--public-key {file}: {error}")
+    let file = file.display().to_string();
+    match error {
+        PublicKeyError::Private => {
+            CliError::usage(format!("--public-key {file}: this is a private key; it was not sent"))
+                .with_next(format!("`openssl pkey -in {} -pubout` prints the public key", quoted(&file)))
         }
-    })
+        PublicKeyError::TooLong | PublicKeyError::NotOnePublicKey | PublicKeyError::NotP256 => {
+            CliError::usage(format!("--public-key {file}: {error}"))
+        }
+    }
 }

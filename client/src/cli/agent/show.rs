@@ -1,10 +1,10 @@
 //! `countersign agent show`: the fields of an agent from the profile and from a service.
 
 use crate::cli::{
-    CliError, CommandOutput,
     args::{AgentArg, ServerArgs, ServiceArg, ServiceKeyArg},
-    context::{Context, missing},
-    output::value_text,
+    context::Context,
+    error::{Cause, CliError},
+    output::{CommandOutput, value_text},
     table::details,
     time::rfc3339,
 };
@@ -29,7 +29,7 @@ type Fields = Vec<(&'static str, Value)>;
 
 /// Shows an agent. If the request fails for the profile's agent, the fields of the profile are shown nevertheless.
 pub async fn show(context: &Context, args: ShowArgs) -> Result<CommandOutput, CliError> {
-    let agent = args.agent.id_or_default(context)?;
+    let agent = context.agent_or_default(&args.agent)?;
     let mut fields = vec![("agentId", json!(agent))];
     let is_profile_agent = context.profile.agent.as_ref() == Some(&agent);
     if is_profile_agent {
@@ -46,10 +46,10 @@ pub async fn show(context: &Context, args: ShowArgs) -> Result<CommandOutput, Cl
         Ok(None) if !is_profile_agent => {
             let next = "set COUNTERSIGN_SERVICE_ID and COUNTERSIGN_SERVICE_KEY, with which a service reads every agent; \
                         `countersign agent list` shows your agents";
-            return Err(missing("the API key of a service", next));
+            return Err(CliError::missing("the API key of a service", next));
         }
         Ok(None) => {}
-        Err(failure) if !is_profile_agent || matches!(failure, CliError::Usage(_)) => return Err(failure),
+        Err(failure) if !is_profile_agent || matches!(failure.cause, Cause::Usage(_)) => return Err(failure),
         Err(failure) => error = Some(context.with_context_hint(failure)),
     }
     let text = details(fields.iter().map(|(name, value)| (*name, value_text(value))));
@@ -64,7 +64,7 @@ async fn service_fields(context: &Context, args: &ShowArgs, agent: &str) -> Resu
     }
     let Some(key) = args.key.optional()? else { return Ok(None) };
     let service = context.service(&args.service)?;
-    let record = context.api(&args.server)?.read_agent(key, &service, agent).await?;
+    let record = context.api(&args.server)?.service(&service, key).read_agent(agent).await?;
     let names = ["name", "status", "trustScore", "createdAt", "lastSeenAt", "publicKeyHash"];
     Ok(Some(names.map(|name| (name, record[name].clone())).to_vec()))
 }

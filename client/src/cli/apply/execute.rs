@@ -3,10 +3,17 @@
 //! Invariant: each request can be repeated, or the plan of the next run sees what it did.
 
 use super::{existing::Access, secret_target::SecretTarget, show::subject};
-use crate::cli::{CliError, Messages, context::Context, service::all_pages};
+use crate::cli::{
+    context::Context,
+    error::{Cause, CliError},
+    messages::Messages,
+};
 use countersign_client::{
     ApiError,
-    api::{AssignmentChange, NewKeyProperties, Role, RoleChange, Service, ServiceChange, WebhookChange, WebhookScope},
+    api::{
+        AssignmentChange, NewKeyProperties, Role, RoleChange, Service, ServiceApi, ServiceChange, WebhookChange,
+        all_pages,
+    },
     declared::{Change, DeclaredKey, DeclaredRole, DeclaredWebhook, Plan, plan::ServicePlan},
 };
 use secrecy::SecretString;
@@ -25,19 +32,20 @@ type ChangeResult = Result<(), String>;
 /// Makes all changes. After a failure, what does not depend on it continues, but nothing is deleted: what was to replace it may be missing.
 /// The results are in the order of the plan.
 pub async fn execute(context: &Context, access: &Access, plan: &Plan) -> Vec<ChangeResult> {
-    let (mut results, mut targets) = (Vec::new(), Vec::new());
+    let mut results = Vec::new();
+    let mut targets = Vec::new();
     for service in &plan.services {
-        let (made, target) = make_service(context, access, service).await;
-        results.push(made);
-        targets.push(target);
+        let made = make_service(context, access, service).await;
+        results.push(made.results);
+        targets.push(made.target);
     }
     let has_failed = results.iter().flatten().any(Result::is_err);
     for ((service, results), target) in plan.services.iter().zip(&mut results).zip(targets) {
-        let (_, deletions) = service.split();
+        let deletions = service.deletions();
         if let (Some(mut target), false) = (target, has_failed) {
             results.extend(target.make_all(&service.name, deletions).await);
         } else {
-            let failed = || CliError::Failed("not tried, because other changes failed".to_owned());
+            let failed = || CliError::failed("not tried, because other changes failed".to_owned());
             results.extend(deletions.iter().map(|deletion| named(&service.name, deletion, Err(failed()))));
         }
     }
@@ -47,19 +55,20 @@ pub async fn execute(context: &Context, access: &Access, plan: &Plan) -> Vec<Cha
 /// The service whose changes are made.
 struct Target<'a> {
     context: &'a Context,
-    access: &'a Access,
-    id: String,
+    api: ServiceApi,
     role_ids: HashMap<String, String>,
 }
 
-/// Makes the changes of a service that delete nothing. Returns the service too, if it exists.
-async fn make_service<'a>(
-    context: &'a Context,
-    access: &'a Access,
-    plan: &ServicePlan,
-) -> (Vec<ChangeResult>, Option<Target<'a>>) {
+/// The results of the changes of a service, and the service if it exists.
+struct MadeService<'a> {
+    results: Vec<ChangeResult>,
+    target: Option<Target<'a>>,
+}
+
+/// Makes the changes of a service that delete nothing.
+async fn make_service<'a>(context: &'a Context, access: &'a Access, plan: &ServicePlan) -> MadeService<'a> {
     let ServicePlan { name, id, role_ids, changes: _ } = plan;
-    let (mut rest, _) = plan.split();
+    let mut rest = plan.without_deletions();
     let mut results = Vec::new();
     let id = match (id, rest.split_first()) {
         (None, Some((Change::CreateService { accepts_unbound, managed_by }, others))) => {
@@ -80,25 +89,26 @@ async fn make_service<'a>(
                     results.extend(
                         others.iter().map(|_| Err(format!("service {name}: not tried, because it does not exist"))),
                     );
-                    return (results, None);
+                    return MadeService { results, target: None };
                 }
             }
         }
         (Some(id), _) => id.clone(),
-        (None, _) => return (results, None),
+        (None, _) => return MadeService { results, target: None },
     };
-    let mut target = Target { context, access, id, role_ids: role_ids.clone() };
+    let api = access.api.service(&id, &access.credential);
+    let mut target = Target { context, api, role_ids: role_ids.clone() };
     results.extend(target.make_all(name, rest).await);
-    (results, Some(target))
+    MadeService { results, target: Some(target) }
 }
 
 /// Creates a service. Returns its id, or that of the same service if another run has created it meanwhile.
 async fn create_service(context: &Context, access: &Access, new: ServiceChange<'_>) -> Result<String, CliError> {
     let Access { api, credential, .. } = access;
-    match repeated(context, async || api.create_service(credential, new).await).await {
+    match repeated(context, async || api.human(credential).create_service(new).await).await {
         Ok(service) => Ok(service.service_id),
         Err(error @ ApiError::Refused { status: 409, .. }) if new.managed_by.is_some() => {
-            let services = all_pages(async |start| api.list_services(credential, &start).await).await?;
+            let services = all_pages(async |start| api.human(credential).list_services(&start).await).await?;
             let is_same = |it: &Service| {
                 Some(it.name.as_str()) == new.name
                     && it.managed_by.as_deref() == new.managed_by
@@ -118,7 +128,8 @@ fn named(service: &str, change: &Change, result: Result<(), CliError>) -> Change
 impl Target<'_> {
     /// Makes changes, and those of assignments that follow each other together.
     async fn make_all(&mut self, name: &str, changes: &[Change]) -> Vec<ChangeResult> {
-        let (mut results, mut rest) = (Vec::new(), changes);
+        let mut results = Vec::new();
+        let mut rest = changes;
         while let Some((change, others)) = rest.split_first() {
             let is_of_assignment = |change: &&Change| matches!(change, Change::Assign { .. } | Change::Revoke { .. });
             let assignments = rest.iter().take_while(is_of_assignment).count();
@@ -136,7 +147,6 @@ impl Target<'_> {
     }
 
     async fn make(&mut self, change: &Change) -> Result<(), CliError> {
-        let (api, credential, id) = (&self.access.api, &self.access.credential, self.id.as_str());
         match change {
             // Made before all others.
             Change::CreateService { .. } => Ok(()),
@@ -146,7 +156,7 @@ impl Target<'_> {
             Change::ManageService { from: _, to } => {
                 self.change_service(ServiceChange { managed_by: Some(to), ..ServiceChange::default() }).await
             }
-            Change::DeleteService => self.repeated(async || api.delete_service(credential, id).await).await.map(drop),
+            Change::DeleteService => self.repeated(async || self.api.delete().await).await.map(drop),
             Change::ChangeService { accepts_unbound } => {
                 let accepts_unbound_tokens = Some(*accepts_unbound);
                 self.change_service(ServiceChange { accepts_unbound_tokens, ..ServiceChange::default() }).await
@@ -156,29 +166,27 @@ impl Target<'_> {
             }
             Change::CreateRole(role) => self.create_role(role).await,
             Change::ChangeRole { id: role, from: _, to } => {
-                self.repeated(async || api.change_role(credential, id, role, changed_role(to)).await).await.map(drop)
+                self.repeated(async || self.api.change_role(role, changed_role(to)).await).await.map(drop)
             }
             Change::DeleteRole { id: role, .. } => {
-                self.repeated(async || api.delete_role(credential, id, role).await).await.map(drop)
+                self.repeated(async || self.api.delete_role(role).await).await.map(drop)
             }
             Change::DeleteWebhook { id: webhook, url: _ } => {
-                let scope = self.scope();
-                self.repeated(async || api.delete_webhook(credential, &scope, webhook).await).await
+                self.repeated(async || self.api.webhooks().delete(webhook).await).await
             }
             Change::RevokeKey { id: key, name: _ } => {
-                self.repeated(async || api.revoke_key(credential, id, key).await).await.map(drop)
+                self.repeated(async || self.api.revoke_key(key).await).await.map(drop)
             }
             Change::Assign { .. } | Change::Revoke { .. } => {
                 self.assign_all(std::slice::from_ref(change)).await.pop().unwrap_or(Ok(()))
             }
             Change::CreateWebhook(webhook) => self.create_webhook(webhook).await,
             Change::ChangeWebhook { id: webhook, from: _, to } => {
-                let (scope, change) = (self.scope(), webhook_change(to));
-                self.repeated(async || api.change_webhook(credential, &scope, webhook, &change).await).await.map(drop)
+                let change = webhook_change(to);
+                self.repeated(async || self.api.webhooks().change(webhook, &change).await).await.map(drop)
             }
             Change::ReplaceWebhookSecret { id: webhook, url: _, file } => {
-                let scope = self.scope();
-                let request = async || api.rotate_webhook_secret(credential, &scope, webhook).await;
+                let request = async || self.api.webhooks().rotate_secret(webhook).await;
                 self.request_secret(Some(file), request, |new| &new.secret).await
             }
             Change::CreateKey { key, replaces, managed_by } => {
@@ -187,28 +195,23 @@ impl Target<'_> {
         }
     }
 
-    fn scope(&self) -> WebhookScope {
-        WebhookScope::Service(self.id.clone())
-    }
-
     async fn change_service(&self, change: ServiceChange<'_>) -> Result<(), CliError> {
-        let Access { api, credential, .. } = self.access;
-        self.repeated(async || api.change_service(credential, &self.id, change).await).await.map(drop)
+        self.repeated(async || self.api.change(change).await).await.map(drop)
     }
 
     /// Creates a role. If another run has created it meanwhile, its permissions are set.
     async fn create_role(&mut self, role: &DeclaredRole) -> Result<(), CliError> {
-        let (api, credential, id) = (&self.access.api, &self.access.credential, self.id.as_str());
-        let (name, properties) = (&role.name, changed_role(role));
+        let name = &role.name;
+        let properties = changed_role(role);
         let new = RoleChange { name: Some(name), ..properties };
-        let created = match self.repeated(async || api.create_role(credential, id, new).await).await {
+        let created = match self.repeated(async || self.api.create_role(new).await).await {
             Ok(created) => created,
-            Err(conflict @ CliError::Api(ApiError::Refused { status: 409, .. })) => {
-                let roles = self.repeated(async || api.list_roles(credential, id).await).await?;
+            Err(conflict) if matches!(conflict.cause, Cause::Api(ApiError::Refused { status: 409, .. })) => {
+                let roles = self.repeated(async || self.api.list_roles().await).await?;
                 let Some(Role { role_id, .. }) = roles.into_iter().find(|role| role.name == *name) else {
                     return Err(conflict);
                 };
-                self.repeated(async || api.change_role(credential, id, &role_id, properties).await).await?
+                self.repeated(async || self.api.change_role(&role_id, properties).await).await?
             }
             Err(error) => return Err(error),
         };
@@ -218,10 +221,10 @@ impl Target<'_> {
 
     /// Makes and ends assignments, several in one request. The results are in the order of the changes.
     async fn assign_all(&self, changes: &[Change]) -> Vec<Result<(), CliError>> {
-        let (api, credential, id) = (&self.access.api, &self.access.credential, self.id.as_str());
         let mut results: Vec<Result<(), CliError>> = Vec::new();
         for batch in changes.chunks(AssignmentChange::MAX) {
-            let (mut requested, mut places) = (Vec::new(), Vec::new());
+            let mut requested = Vec::new();
+            let mut places = Vec::new();
             for change in batch {
                 match self.assignment_change(change) {
                     Ok(change) => {
@@ -235,7 +238,7 @@ impl Target<'_> {
             if requested.is_empty() {
                 continue;
             }
-            match self.repeated(async || api.change_assignments(credential, id, &requested).await).await {
+            match self.repeated(async || self.api.change_assignments(&requested).await).await {
                 Ok(made) => {
                     for (place, made) in places.into_iter().zip(made) {
                         results[place] = made.map_err(Into::into);
@@ -244,7 +247,7 @@ impl Target<'_> {
                 Err(error) => {
                     let text = error.to_string();
                     for place in places {
-                        results[place] = Err(CliError::Failed(text.clone()));
+                        results[place] = Err(CliError::failed(text.clone()));
                     }
                 }
             }
@@ -263,7 +266,7 @@ impl Target<'_> {
                 managed_by: None,
             }),
             Change::Assign { role, agent, expires_at, managed_by, .. } => {
-                let missing = || CliError::Failed(format!("not tried, because the role {role} does not exist"));
+                let missing = || CliError::failed(format!("not tried, because the role {role} does not exist"));
                 Ok(AssignmentChange {
                     agent_id: agent.clone(),
                     role_id: self.role_ids.get(role).cloned().ok_or_else(missing)?,
@@ -272,13 +275,13 @@ impl Target<'_> {
                     managed_by: managed_by.clone(),
                 })
             }
-            _ => Err(CliError::Failed("is not a change of an assignment".to_owned())),
+            _ => Err(CliError::failed("is not a change of an assignment".to_owned())),
         }
     }
 
     async fn create_webhook(&self, webhook: &DeclaredWebhook) -> Result<(), CliError> {
-        let (scope, change) = (self.scope(), webhook_change(webhook));
-        let request = async || self.access.api.create_webhook(&self.access.credential, &scope, &change).await;
+        let change = webhook_change(webhook);
+        let request = async || self.api.webhooks().create(&change).await;
         self.request_secret(webhook.secret_file.as_ref(), request, |new| &new.secret).await
     }
 
@@ -289,14 +292,13 @@ impl Target<'_> {
         replaces: Option<&str>,
         managed_by: Option<&str>,
     ) -> Result<(), CliError> {
-        let (api, credential, id) = (&self.access.api, &self.access.credential, self.id.as_str());
         let new = NewKeyProperties { name: &key.name, scope: key.scope.as_str(), managed_by };
         // Another run may be making the secret, so no key ends before this run has locked the file of the secret.
         let request = async || {
             if let Some(lost) = replaces {
-                api.revoke_key(credential, id, lost).await?;
+                self.api.revoke_key(lost).await?;
             }
-            api.create_key(credential, id, new).await
+            self.api.create_key(new).await
         };
         self.request_secret(key.secret_file.as_ref(), request, |new| &new.api_key).await
     }
@@ -315,7 +317,7 @@ impl Target<'_> {
             (Ok(_), None) => Ok(()),
             (Err(error), target) => {
                 // The control plane may have made the secret although its answer did not arrive.
-                let is_refused = matches!(error, CliError::Api(ApiError::Refused { .. }));
+                let is_refused = matches!(error.cause, Cause::Api(ApiError::Refused { .. }));
                 target.filter(|_| is_refused).into_iter().for_each(SecretTarget::discard);
                 Err(error)
             }

@@ -1,9 +1,9 @@
 //! Reads what exists at the control plane.
 
-use crate::cli::{CliError, args::ManagerArgs, context::Context, service::all_pages};
+use crate::cli::{args::ManagerArgs, context::Context, error::CliError};
 use countersign_client::{
     Api,
-    api::{AgentFilter, HumanUser, Service, WebhookScope},
+    api::{AgentFilter, HumanUser, Service, all_pages},
     clock,
     declared::{DeclaredService, Existing, ExistingService},
     oidc::HumanClaims,
@@ -41,7 +41,7 @@ impl Access {
         if declared.len() != 1 || needs_human {
             let next = "countersign login, or set COUNTERSIGN_HUMAN_TOKEN";
             let text = "an API key can change the roles, assignments of agents by id, and webhooks of its service only: the files describe more";
-            return Err(CliError::Usage(format!("{text}\nNext: {next}")));
+            return Err(CliError::usage(text).with_next(next));
         }
         Ok(Self { api, credential, service_of_key: Some(service), human: None })
     }
@@ -71,8 +71,9 @@ impl Access {
                 read_at: clock::now(),
             });
         }
-        let (mut services, mut services_in_no_file) = (Vec::new(), Vec::new());
-        for service in all_pages(async |start| api.list_services(credential, &start).await).await? {
+        let mut services = Vec::new();
+        let mut services_in_no_file = Vec::new();
+        for service in all_pages(async |start| api.human(credential).list_services(&start).await).await? {
             let is_meant = |it: &DeclaredService| match &it.id {
                 Some(id) => *id == service.service_id,
                 None => it.name == service.name && self.is_of_human(&service),
@@ -85,7 +86,7 @@ impl Access {
             }
         }
         let agents = if has_patterns {
-            all_pages(async |start| api.list_own_agents(credential, &start).await).await?
+            all_pages(async |start| api.human(credential).list_own_agents(&start).await).await?
         } else {
             Vec::new()
         };
@@ -99,18 +100,14 @@ impl Access {
 
     /// Reads what belongs to a service.
     pub async fn read_service(&self, service: Service, with_keys: bool) -> Result<ExistingService, CliError> {
-        let (api, credential, id) = (&self.api, &self.credential, service.service_id.as_str());
+        let api = self.api.service(&service.service_id, &self.credential);
         let filter = AgentFilter::default();
-        let keys = if with_keys {
-            all_pages(async |start| api.list_keys(credential, id, &start).await).await?
-        } else {
-            Vec::new()
-        };
+        let keys = if with_keys { all_pages(async |start| api.list_keys(&start).await).await? } else { Vec::new() };
         Ok(ExistingService {
             is_own: self.service_of_key.is_some() || self.is_of_human(&service),
-            roles: api.list_roles(credential, id).await?,
-            holders: all_pages(async |start| api.list_agents(credential, id, &filter, &start).await).await?,
-            webhooks: api.list_webhooks(credential, &WebhookScope::Service(id.to_owned())).await?,
+            roles: api.list_roles().await?,
+            holders: all_pages(async |start| api.list_agents(&filter, &start).await).await?,
+            webhooks: api.webhooks().list().await?,
             keys,
             service,
         })

@@ -1,10 +1,10 @@
 //! `countersign export`: writes what exists in the format of `apply`.
 
 use super::existing::Access;
-use crate::cli::{CliError, CommandOutput, args::ManagerArgs, context::Context, service::all_pages};
+use crate::cli::{args::ManagerArgs, context::Context, error::CliError, output::CommandOutput};
 use clap::Args;
 use countersign_client::{
-    api::{ListedKey, Role, Webhook},
+    api::{ListedKey, Role, Webhook, all_pages},
     declared::{
         DeclaredKey, DeclaredRole, DeclaredService, DeclaredWebhook, Document, ExistingService,
         file::{DeclaredAssignment, KeyScope, Version},
@@ -28,17 +28,18 @@ pub struct ExportArgs {
 /// Runs `export`: of the service that an option or the environment names, or else of all services of the human user.
 pub async fn export(context: &Context, args: ExportArgs) -> Result<CommandOutput, CliError> {
     let access = Access::open(context, &args.manager, &[]).await?;
-    let (api, credential) = (&access.api, &access.credential);
+    let api = &access.api;
+    let credential = &access.credential;
     let wanted = args.manager.service.service.as_ref().map(|_| context.service(&args.manager.service)).transpose()?;
     let services = match wanted {
-        Some(id) => vec![api.read_service(credential, &id).await?],
-        None => all_pages(async |start| api.list_services(credential, &start).await).await?,
+        Some(id) => vec![api.service(&id, credential).read().await?],
+        None => all_pages(async |start| api.human(credential).list_services(&start).await).await?,
     };
     let mut document = Document { api_version: Version::V1, managed_by: None, services: Vec::new() };
     for service in services {
         document.services.push(declared(access.read_service(service, true).await?));
     }
-    let yaml = serde_saphyr::to_string(&document).map_err(|error| CliError::Failed(error.to_string()))?;
+    let yaml = serde_saphyr::to_string(&document).map_err(|error| CliError::failed(error.to_string()))?;
     Ok(CommandOutput::raw(yaml.into_bytes()))
 }
 

@@ -1,6 +1,6 @@
 //! Reads the files of `apply`.
 
-use crate::cli::CliError;
+use crate::cli::error::CliError;
 use countersign_client::declared::{DeclaredService, file};
 use std::{
     collections::BTreeSet,
@@ -19,21 +19,22 @@ pub struct Files {
 
 /// Reads the files. With `prunes`, each document must have `managedBy`.
 pub fn read(paths: &[PathBuf], prunes: bool) -> Result<Files, CliError> {
-    let (mut services, mut managed_by, mut has_documents) = (Vec::new(), BTreeSet::new(), false);
+    let mut services = Vec::new();
+    let mut managed_by = BTreeSet::new();
+    let mut has_documents = false;
     for path in paths {
         for path in expand(path)? {
             let name = if path.as_os_str() == "-" { "standard input".to_owned() } else { path.display().to_string() };
             let text = read_text(&path)?;
-            let documents = file::parse(&name, &text).map_err(|error| CliError::Usage(error.to_string()))?;
+            let documents = file::parse(&name, &text).map_err(|error| CliError::usage(error.to_string()))?;
             if prunes && documents.is_empty() {
                 let next = "declare `services: []` with `managedBy` if nothing shall remain, or delete the file";
-                return Err(CliError::Usage(format!(
-                    "{name}: --prune needs a document, and the file has none\nNext: {next}"
-                )));
+                let text = format!("{name}: --prune needs a document, and the file has none");
+                return Err(CliError::usage(text).with_next(next));
             }
             if prunes && documents.iter().any(|document| document.managed_by.is_none()) {
                 let next = "set `managedBy` in each document: only what has this name is deleted";
-                return Err(CliError::Usage(format!("{name}: --prune needs `managedBy`\nNext: {next}")));
+                return Err(CliError::usage(format!("{name}: --prune needs `managedBy`")).with_next(next));
             }
             has_documents |= !documents.is_empty();
             for mut document in documents {
@@ -46,9 +47,9 @@ pub fn read(paths: &[PathBuf], prunes: bool) -> Result<Files, CliError> {
         }
     }
     if !has_documents {
-        return Err(CliError::Usage("the files have no document: each begins with `apiVersion`".to_owned()));
+        return Err(CliError::usage("the files have no document: each begins with `apiVersion`".to_owned()));
     }
-    file::check_services(&services).map_err(CliError::Usage)?;
+    file::check_services(&services).map_err(CliError::usage)?;
     Ok(Files { services, managed_by: managed_by.into_iter().collect() })
 }
 

@@ -3,7 +3,7 @@
 //! Invariant: a secret that was requested is in its file, or the file `PATH.pending` tells that it was lost. One run at a time makes the
 //! secret of a file, because it locks `PATH.pending`.
 
-use crate::cli::CliError;
+use crate::cli::error::CliError;
 use countersign_client::declared::SecretState;
 use secrecy::{ExposeSecret, SecretString};
 use std::{
@@ -38,12 +38,12 @@ impl SecretTarget {
         let problem = |error: io::Error| CliError::file("secretFile", path, error.to_string());
         let file = lock_pending(&pending(path)).map_err(problem)?;
         let Some(file) = file else {
-            return Err(CliError::Failed(format!("another run is making the secret of {}", path.display())));
+            return Err(CliError::failed(format!("another run is making the secret of {}", path.display())));
         };
         let target = Self { path: path.to_owned(), file };
         if path.exists() {
             target.discard();
-            return Err(CliError::Failed(format!("another run has made the secret of {} meanwhile", path.display())));
+            return Err(CliError::failed(format!("another run has made the secret of {} meanwhile", path.display())));
         }
         Ok(target)
     }
@@ -71,7 +71,8 @@ fn lock_pending(path: &Path) -> io::Result<Option<File>> {
             Err(TryLockError::Error(error)) => return Err(error),
         }
         // Another run may have given the file its name, or removed it, before this run locked it.
-        let (locked, named) = (file.metadata()?, fs::metadata(path));
+        let locked = file.metadata()?;
+        let named = fs::metadata(path);
         if named.is_ok_and(|named| (named.dev(), named.ino()) == (locked.dev(), locked.ino())) {
             file.set_len(0)?;
             return Ok(Some(file));

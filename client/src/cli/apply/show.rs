@@ -16,7 +16,9 @@ pub fn text(plan: &Plan) -> String {
     let changed = plan.services.iter().filter(|service| !service.changes.is_empty());
     let services: String = changed.map(service_text).collect();
     let count = |action: &str| lines(plan).filter(|(_, line)| line.action == action).count();
-    let (created, changed, deleted) = (count("create"), count("change"), count("delete"));
+    let created = count("create");
+    let changed = count("change");
+    let deleted = count("delete");
     let deleted = if deleted > 0 { format!(", {deleted} to delete") } else { String::new() };
     format!("{services}Plan: {created} to create, {changed} to change{deleted}.")
 }
@@ -132,7 +134,8 @@ fn line(change: &Change) -> Line {
             changed("role", &to.name, vec![description, permissions, managed_by])
         }
         Change::Assign { role, agent, name, expires_at, managed_by: to_name, from } => {
-            let (name, to) = (assignment(role, agent, name), end(expires_at.as_deref()));
+            let name = assignment(role, agent, name);
+            let to = end(expires_at.as_deref());
             match from {
                 None => new("assignment", &name, vec![("expires", to)]),
                 Some(from) => {

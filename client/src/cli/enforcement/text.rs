@@ -1,6 +1,10 @@
 //! The texts of receipts: where a change is in force, and the errors if it is not in force everywhere or not known.
 
-use crate::cli::{CliError, context::Context};
+use crate::cli::{
+    context::Context,
+    error::{Cause, CliError},
+    hints::next_step,
+};
 use countersign_client::{
     ApiError,
     api::{Enforcement, Sidecar},
@@ -67,14 +71,15 @@ pub fn not_enforced(enforcement: &Enforcement, waited: Duration) -> CliError {
     let others = (!sidecar_texts.is_empty() && unnamed > 0).then(|| format!("and {unnamed} more"));
     let end = refuses_by.as_ref().filter(|_| missing > 1);
     let end = end.map(|time| format!("all of these refuse all requests no later than {time}"));
-    let (of_all, seconds) = (self::sidecars(*sidecars), waited.as_secs());
+    let of_all = self::sidecars(*sidecars);
+    let seconds = waited.as_secs();
     let result = format!(
         "the change is done and committed, but not in force everywhere after {seconds} s: in force at {enforced_sidecars} \
          of {of_all}"
     );
     let text = [Some(result), names, others, end].into_iter().flatten().collect::<Vec<_>>().join("; ");
-    let message = format!("{text}\nNext: {} --timeout {seconds}s", next(*revision));
-    CliError::NotEnforced { code: "NOT_ENFORCED", message }
+    let error = CliError::from(Cause::NotEnforced { code: "NOT_ENFORCED", message: text });
+    error.with_next(format!("{} --timeout {seconds}s", next(*revision)))
 }
 
 fn sidecar_text(sidecar: &Sidecar) -> String {
@@ -101,16 +106,16 @@ fn sidecar_text(sidecar: &Sidecar) -> String {
 /// The error for a change of which the control plane does not state whether it is in force.
 pub fn unknown(problem: &str, next: &str) -> CliError {
     let text = format!("the change is done and committed, but it is unknown whether it is in force: {problem}");
-    CliError::NotEnforced { code: "ENFORCEMENT_UNKNOWN", message: format!("{text}\nNext: {next}") }
+    CliError::from(Cause::NotEnforced { code: "ENFORCEMENT_UNKNOWN", message: text }).with_next(next)
 }
 
 /// The error for a change after which a request for its enforcement failed.
 pub fn unknown_because(context: &Context, error: ApiError, otherwise: &str) -> CliError {
     // The next step after an outage would be the same command again, but the change needs no repetition.
     let is_outage = error.is_outage();
-    let (problem, next) = context.with_context_hint(error.into()).message_and_next();
-    let next = next.filter(|_| !is_outage).unwrap_or_else(|| otherwise.to_owned());
-    unknown(&problem, &next)
+    let error = context.with_context_hint(error.into());
+    let next = next_step(&error).filter(|_| !is_outage);
+    unknown(&error.to_string(), next.as_deref().unwrap_or(otherwise))
 }
 
 #[cfg(test)]
@@ -157,27 +162,26 @@ mod tests {
     #[test]
     fn error_begins_with_what_is_done_and_names_unconfirmed_sidecars() {
         let error = not_enforced(&enforcement(214, 213), Duration::from_secs(30));
-        let (message, next) = error.message_and_next();
+        let next = error.next.as_deref();
         let expected = "the change is done and committed, but not in force everywhere after 30 s: in force at 213 of 214 \
                         sidecars; not confirmed by 000000000000000000000000000000d5 at 10.0.3.213:41822, which refuses all \
                         requests no later than 2026-11-24T09:10:00Z";
-        assert_eq!((message.as_str(), next.as_deref()), (expected, Some("countersign sidecar wait 7 --timeout 30s")));
-        assert_eq!((error.exit_code(), &error.json(None, None)["error"]["code"]), (1, &json!("NOT_ENFORCED")));
+        assert_eq!((error.to_string().as_str(), next), (expected, Some("countersign sidecar wait 7 --timeout 30s")));
     }
 
     #[test]
     fn error_names_ten_sidecars_and_counts_the_others() {
-        let (message, _) = not_enforced(&enforcement(151, 1), Duration::from_secs(30)).message_and_next();
+        let message = not_enforced(&enforcement(151, 1), Duration::from_secs(30)).to_string();
         assert_eq!(message.matches(" at 10.0.3.").count(), NAMED_SIDECARS);
         let end = "; and 140 more; all of these refuse all requests no later than 2026-11-24T09:10:07Z";
         assert!(message.ends_with(end), "{message}");
-        let (message, _) = not_enforced(&enforcement(11, 1), Duration::from_secs(30)).message_and_next();
+        let message = not_enforced(&enforcement(11, 1), Duration::from_secs(30)).to_string();
         assert!(!message.contains(" more"), "{message}");
     }
 
     #[test]
     fn error_says_that_unknown_sidecars_may_be_several() {
-        let (message, _) = not_enforced(&enforcement(1, 0), Duration::from_secs(30)).message_and_next();
+        let message = not_enforced(&enforcement(1, 0), Duration::from_secs(30)).to_string();
         let end = "; not confirmed by sidecars that the control plane does not know one by one, which refuse all requests no later \
                    than 2026-11-24T09:10:00Z";
         assert!(message.ends_with(end), "{message}");
@@ -187,6 +191,6 @@ mod tests {
     fn unknown_enforcement_has_its_own_code() {
         let error = unknown("the control plane does not answer", &next(7));
         assert!(error.to_string().starts_with("the change is done and committed, but it is unknown"), "{error}");
-        assert_eq!((error.exit_code(), &error.json(None, None)["error"]["code"]), (1, &json!("ENFORCEMENT_UNKNOWN")));
+        assert!(matches!(error.cause, Cause::NotEnforced { code: "ENFORCEMENT_UNKNOWN", .. }), "{error:?}");
     }
 }

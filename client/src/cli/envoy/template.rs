@@ -1,10 +1,10 @@
 //! Fills in the templates of `client/templates`. A placeholder is a name in two pairs of braces.
 
 use super::{
-    super::{CliError, context::absolute_path},
-    Target,
+    target::Target,
     values::{HostName, HostPort, PlainPath, SidecarAddress, in_milliseconds, in_seconds},
 };
+use crate::cli::{context::absolute_path, error::CliError};
 use std::{path::PathBuf, time::Duration};
 
 /// The bundle of certificate authorities of Debian.
@@ -158,7 +158,7 @@ fn kubernetes_values(settings: &Settings) -> Result<Values, CliError> {
 }
 
 fn nginx_values(settings: &Settings) -> Result<Values, CliError> {
-    let (url, server_name) = control_plane(settings.control_plane.as_deref().unwrap_or_default())?;
+    let server = control_plane(settings.control_plane.as_deref().unwrap_or_default())?;
     let authority = settings.authority.clone().map_or_else(|| SYSTEM_AUTHORITIES.into(), absolute_path);
     let authority = authority.to_str().and_then(|path| path.parse::<PlainPath>().ok()).ok_or_else(|| {
         let next = "move the file to a path of letters, digits and the characters . _ - /";
@@ -170,8 +170,8 @@ fn nginx_values(settings: &Settings) -> Result<Values, CliError> {
         ("upstream", settings.upstream.to_string()),
         ("listen", settings.listen.to_string()),
         ("host", host.to_owned()),
-        ("server", url),
-        ("server_name", server_name),
+        ("server", format!("https://{server}")),
+        ("server_name", server.host),
         ("service", settings.service.clone().unwrap_or_default()),
         ("key_file", settings.key_file.clone()),
         ("ca", authority.into_text()),
@@ -179,17 +179,15 @@ fn nginx_values(settings: &Settings) -> Result<Values, CliError> {
     ])
 }
 
-/// The URL of the control plane without a path, and its host.
-fn control_plane(url: &str) -> Result<(String, String), CliError> {
+/// The host and the port of the control plane.
+fn control_plane(url: &str) -> Result<HostPort, CliError> {
     let authority = url.strip_prefix("https://").map(|rest| rest.trim_end_matches('/'));
     let address = authority.and_then(|text| text.parse().or_else(|_| format!("{text}:443").parse::<HostPort>()).ok());
-    let address =
-        address.ok_or_else(|| usage("--server is not a URL that nginx can use", "write https://HOST:PORT"))?;
-    Ok((format!("https://{address}"), address.host))
+    address.ok_or_else(|| usage("--server is not a URL that nginx can use", "write https://HOST:PORT"))
 }
 
 fn usage(problem: &str, next: &str) -> CliError {
-    CliError::Usage(format!("{problem}\nNext: {next}"))
+    CliError::usage(problem).with_next(next)
 }
 
 #[cfg(test)]
@@ -252,7 +250,7 @@ mod tests {
         for url in ["http://id.example", "https://id.example/path", "https://id.example;x", ""] {
             assert!(control_plane(url).is_err(), "{url}");
         }
-        let expected = ("https://id.example:443".to_owned(), "id.example".to_owned());
+        let expected = HostPort { host: "id.example".to_owned(), port: 443 };
         assert_eq!(control_plane("https://id.example").unwrap(), expected);
     }
 }

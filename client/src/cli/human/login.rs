@@ -1,13 +1,13 @@
 //! `countersign login`: the device authorization grant at the issuer, then the check of the token at the control plane.
 
-use super::{oidc_client, shown_user};
 use crate::cli::{
-    CliError, CommandOutput,
     args::ServerArgs,
-    context::{Context, absolute_path, missing},
+    context::{Context, absolute_path},
+    environment::variable,
+    error::CliError,
     ids::no_secret,
-    output::value_text,
-    parse::variable,
+    output::{CommandOutput, value_text},
+    stored_login::oidc_client,
     table::details,
     time::rfc3339,
 };
@@ -15,7 +15,7 @@ use clap::{Args, ValueEnum, ValueHint};
 use countersign_client::{
     ApiError, OidcClient,
     api::PageStart,
-    oidc::{DeviceAuthorization, Endpoints, IssuedTokens, LoginSettings, TokenKind},
+    oidc::{DeviceAuthorization, Endpoints, HumanClaims, IssuedTokens, LoginSettings, TokenKind},
     profile::HumanLogin,
 };
 use serde_json::json;
@@ -84,15 +84,17 @@ impl From<TokenUse> for TokenKind {
 
 /// Logs in, and stores the login.
 pub async fn login(context: &Context, args: LoginArgs) -> Result<CommandOutput, CliError> {
-    let (url, api) = (context.url(&args.server)?, context.api(&args.server)?);
-    let (server_url, ca) = (url.clone(), context.authority(&args.server).map(absolute_path));
+    let url = context.url(&args.server)?;
+    let api = context.api(&args.server)?;
+    let server_url = url.clone();
+    let ca = context.authority(&args.server).map(absolute_path);
     let client = oidc_client(context, settings(context, args)?)?;
     context.check_writable()?;
     let endpoints = client.discover().await?;
     let device = client.authorize_device(&endpoints).await?;
     instruct(context, &device);
     let tokens = client.wait_for_tokens(&endpoints, &device).await?;
-    match api.list_services(&tokens.token, &PageStart::FIRST).await {
+    match api.human(&tokens.token).list_services(&PageStart::FIRST).await {
         Ok(_) => {}
         Err(error @ ApiError::Refused { status: 401, .. }) => {
             return Err(refused(error, &client, &endpoints, &tokens).await);
@@ -120,11 +122,14 @@ fn settings(context: &Context, args: LoginArgs) -> Result<LoginSettings, CliErro
     let LoginArgs { server: _, issuer, client_id, scope, audience, token, issuer_ca } = args;
     let last = context.profile.login.clone();
     let issuer = issuer.or_else(|| last.as_ref().map(|last| last.issuer.clone())).ok_or_else(|| {
-        missing("the issuer", "set --issuer https://HOST/PATH or COUNTERSIGN_ISSUER to your OIDC issuer; an agent logs in with countersign agent login")
+        CliError::missing("the issuer", "set --issuer https://HOST/PATH or COUNTERSIGN_ISSUER to your OIDC issuer; an agent logs in with countersign agent login")
     })?;
     let last = last.filter(|last| last.issuer == issuer);
     let client_id = client_id.or_else(|| last.as_ref().map(|last| last.client_id.clone())).ok_or_else(|| {
-        missing("the client id", "set --client-id or COUNTERSIGN_CLIENT_ID to the public client at the issuer")
+        CliError::missing(
+            "the client id",
+            "set --client-id or COUNTERSIGN_CLIENT_ID to the public client at the issuer",
+        )
     })?;
     let last_value = |value: fn(&LoginSettings) -> Option<String>| last.as_ref().and_then(value);
     let not_empty = |text: &String| !text.trim().is_empty();
@@ -140,7 +145,8 @@ fn settings(context: &Context, args: LoginArgs) -> Result<LoginSettings, CliErro
 
 /// Prints where the user confirms the login.
 fn instruct(context: &Context, device: &DeviceAuthorization) {
-    let (page, code) = (&device.verification_uri, &device.user_code);
+    let page = &device.verification_uri;
+    let code = &device.user_code;
     let complete = device.verification_uri_complete.as_ref();
     let complete_text = complete.map(|url| format!("\nOr open {url} and compare the code.")).unwrap_or_default();
     let text = format!(
@@ -162,13 +168,22 @@ async fn refused(error: ApiError, client: &OidcClient, endpoints: &Endpoints, to
         // The login has failed already, and this error is the one that the user has to solve.
         let _ignored = client.revoke(endpoints, refresh_token).await;
     }
-    let (issuer, kind) = (&client.settings().issuer, client.settings().token.field());
+    let issuer = &client.settings().issuer;
+    let kind = client.settings().token.field();
     let audience = value_text(&tokens.claims.audience);
     let hint = format!(
         "nothing is stored; does the control plane trust this issuer? Its operator sets humans.issuers.NAME.issuer to \
          {issuer} and audience to {audience}, the `aud` of the {kind}; --use selects the other token"
     );
-    CliError::ApiWithHint { error, hint: hint.into() }
+    CliError::from(error).with_next(hint)
+}
+
+/// How messages name the user: the name or the e-mail address if the token has one, and always the id.
+fn shown_user(claims: &HumanClaims) -> String {
+    match claims.name.as_ref().or(claims.email.as_ref()) {
+        Some(name) => format!("{name} ({})", claims.subject),
+        None => claims.subject.clone(),
+    }
 }
 
 fn output(login: &HumanLogin) -> CommandOutput {

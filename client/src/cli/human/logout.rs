@@ -1,7 +1,9 @@
 //! `countersign logout`: deletes the stored login, and revokes its refresh token at the issuer.
 
-use super::oidc_client;
-use crate::cli::{CliError, CommandOutput, context::Context, parse::variable, table::details};
+use crate::cli::{
+    context::Context, environment::variable, error::CliError, output::CommandOutput, stored_login::oidc_client,
+    table::details,
+};
 use countersign_client::profile::HumanLogin;
 use serde_json::json;
 
@@ -65,7 +67,6 @@ async fn revoke(context: &Context, login: &HumanLogin) -> Revocation {
 }
 
 fn not_revoked(error: &CliError) -> CliError {
-    let (message, _) = error.message_and_next();
     let next = "end the session in the account settings of the issuer";
-    CliError::Failed(format!("the login is deleted, but its refresh token is not revoked: {message}\nNext: {next}"))
+    CliError::failed(format!("the login is deleted, but its refresh token is not revoked: {error}")).with_next(next)
 }

@@ -1,10 +1,11 @@
 //! `countersign whoami`: the human user, the agent and the API key that commands use, without secrets.
 
-use super::{stored_login, stored_token};
 use crate::cli::{
-    CliError, CommandOutput,
     args::ManagerArgs,
-    context::{Context, missing},
+    context::Context,
+    error::CliError,
+    output::CommandOutput,
+    stored_login::{stored_login, stored_token},
     table::details,
     time::rfc3339,
 };
@@ -56,7 +57,7 @@ pub async fn whoami(context: &Context, args: ManagerArgs) -> Result<CommandOutpu
     if !human && !agent && !key {
         let next = "as a human user, countersign login, or set COUNTERSIGN_HUMAN_TOKEN; as an agent, countersign agent \
                     register; for a service, set COUNTERSIGN_SERVICE_KEY";
-        return Err(missing("an identity", next));
+        return Err(CliError::missing("an identity", next));
     }
     let Report { rows, json, error } = report;
     let error = error.map(|error| context.with_context_hint(error));
@@ -140,10 +141,11 @@ async fn is_administrator(
     report: &mut Report,
     token: &SecretString,
 ) -> Option<bool> {
-    let result = async { Ok(context.api(&args.server)?.list_signing_keys(token, &PageStart::FIRST).await?) };
-    match result.await {
+    let result: Result<_, CliError> =
+        async { Ok(context.api(&args.server)?.human(token).list_signing_keys(&PageStart::FIRST).await?) }.await;
+    match result {
         Ok(_) => Some(true),
-        Err(CliError::Api(ApiError::Refused { reason: Some(reason), .. })) if reason == "admin_required" => Some(false),
+        Err(error) if error.has_reason("admin_required") => Some(false),
         Err(error) => {
             report.fail(error);
             None
@@ -168,38 +170,42 @@ fn show_agent(context: &Context, report: &mut Report) -> bool {
 async fn show_key(context: &Context, args: &ManagerArgs, report: &mut Report) -> Result<bool, CliError> {
     report.json.insert("serviceKey".into(), Value::Null);
     let Some(key) = args.key.optional()? else { return Ok(false) };
-    let (text, service, scope) = match context.service(&args.service) {
-        Ok(service) => match find_key(context, args, key, service).await {
-            Ok((Some(service), scope)) => (format!("of {service}"), Some(service), scope),
-            Ok((None, scope)) => ("of scope sync".to_owned(), None, scope),
-            Err(error) => {
-                report.fail(error);
-                ("not verified".to_owned(), None, None)
-            }
-        },
-        Err(_) => ("of an unknown service: set COUNTERSIGN_SERVICE_ID".to_owned(), None, None),
+    let FoundKey { text, service, scope } = if let Ok(service) = context.service(&args.service) {
+        find_key(context, args, key, service).await.unwrap_or_else(|error| {
+            report.fail(error);
+            FoundKey { text: "not verified".to_owned(), service: None, scope: None }
+        })
+    } else {
+        let text = "of an unknown service: set COUNTERSIGN_SERVICE_ID".to_owned();
+        FoundKey { text, service: None, scope: None }
     };
     report.row("API key", text);
     report.json.insert("serviceKey".into(), json!({ "serviceId": service, "scope": scope }));
     Ok(true)
 }
 
-/// The service and the scope of an API key, as far as the control plane states them: the requested service, or the one that a
-/// refusal names.
+/// The service and the scope of an API key, as far as the control plane states them.
+struct FoundKey {
+    text: String,
+    service: Option<String>,
+    scope: Option<&'static str>,
+}
+
+/// Asks the control plane about an API key. The service is the requested one, or the one that a refusal names.
 async fn find_key(
     context: &Context,
     args: &ManagerArgs,
     key: &SecretString,
     service: String,
-) -> Result<(Option<String>, Option<&'static str>), CliError> {
-    match context.api(&args.server)?.list_roles(key, &service).await {
-        Ok(_) => Ok((Some(service), Some("full"))),
+) -> Result<FoundKey, CliError> {
+    match context.api(&args.server)?.service(&service, key).list_roles().await {
+        Ok(_) => Ok(FoundKey { text: format!("of {service}"), service: Some(service), scope: Some("full") }),
         // A key of scope sync may not list roles.
         Err(ApiError::Refused { reason: Some(reason), .. }) if reason == "scope_insufficient" => {
-            Ok((None, Some("sync")))
+            Ok(FoundKey { text: "of scope sync".to_owned(), service: None, scope: Some("sync") })
         }
         Err(error) => match other_service(&error) {
-            Some(actual) => Ok((Some(actual), None)),
+            Some(actual) => Ok(FoundKey { text: format!("of {actual}"), service: Some(actual), scope: None }),
             None => Err(error.into()),
         },
     }

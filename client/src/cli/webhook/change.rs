@@ -1,14 +1,18 @@
 //! Creates, changes and deletes webhooks, and rotates their secrets.
 
-use super::{ScopeArgs, ScopedApi, WebhookArgs, display};
+use super::{
+    display,
+    scope::{ScopeArgs, SelectedWebhook, WebhookArgs, option},
+};
 use crate::cli::{
-    CliError, CommandOutput, complete, confirm::ConfirmArgs, context::Context, secret_file::SecretFile, table::details,
+    complete, confirm::ConfirmArgs, context::Context, error::CliError, output::CommandOutput, secret_file::SecretFile,
+    table::details,
 };
 use clap::{Args, ValueHint};
 use clap_complete::ArgValueCompleter;
 use countersign_client::{
     ApiError,
-    api::{NewSecret, NewWebhook, WebhookChange, WebhookScope},
+    api::{NewSecret, NewWebhook, WebhookApi, WebhookChange, WebhookScope},
 };
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};
@@ -79,12 +83,13 @@ pub struct DeleteArgs {
 /// Creates a webhook.
 pub async fn create(context: &Context, args: CreateArgs) -> Result<CommandOutput, CliError> {
     let CreateArgs { scope, target, events, description, out } = args;
-    let scoped = scope.api(context).await?;
+    let webhooks = scope.api(context).await?;
     let file = out.as_deref().map(SecretFile::create).transpose()?;
     let request = WebhookChange { url: Some(target), events, description, managed_by: None, status: None };
-    let result = scoped.api.create_webhook(&scoped.credential, &scoped.scope, &request).await;
-    let NewWebhook { webhook, secret } = result.map_err(|error| with_limit_hint(error, &scoped.scope))?;
-    let (id, option) = (webhook.webhook_id.clone(), scoped.option());
+    let result = webhooks.create(&request).await;
+    let NewWebhook { webhook, secret } = result.map_err(|error| with_limit_hint(error, &webhooks.scope))?;
+    let id = webhook.webhook_id.clone();
+    let option = option(&webhooks.scope);
     let hint_if_lost =
         format!("the secret of {id} was not printed; create another: countersign webhook rotate-secret{option} {id}");
     let note = format!("\nNext: countersign webhook test{option} {id}");
@@ -93,7 +98,7 @@ pub async fn create(context: &Context, args: CreateArgs) -> Result<CommandOutput
 
 /// Adds a hint to a conflict: the service, or the deployment, has the maximum number of webhooks.
 pub fn with_limit_hint(error: ApiError, scope: &WebhookScope) -> CliError {
-    CliError::with_hint(error, "CONFLICT", || {
+    CliError::from(error).with_next_for("CONFLICT", || {
         let list = match scope {
             WebhookScope::Service(service) => format!("countersign webhook list --service {service}"),
             WebhookScope::Deployment => "countersign webhook list --deployment".to_owned(),
@@ -105,13 +110,12 @@ pub fn with_limit_hint(error: ApiError, scope: &WebhookScope) -> CliError {
 /// Creates a new secret of a webhook.
 pub async fn rotate(context: &Context, args: RotateArgs) -> Result<CommandOutput, CliError> {
     let RotateArgs { webhook, confirm, out } = args;
-    let (scoped, id) = webhook.api(context).await?;
+    let SelectedWebhook { webhooks, id } = webhook.api(context).await?;
     let consequence = "The current secret expires after a day. This cannot be undone.";
     confirm.confirm(&context.messages, &format!("Create a new secret of the webhook {id}"), consequence)?;
     let file = out.as_deref().map(SecretFile::create).transpose()?;
-    let NewSecret { secret, previous_secret_expires_at: until } =
-        scoped.api.rotate_webhook_secret(&scoped.credential, &scoped.scope, &id).await?;
-    let option = scoped.option();
+    let NewSecret { secret, previous_secret_expires_at: until } = webhooks.rotate_secret(&id).await?;
+    let option = option(&webhooks.scope);
     let hint_if_lost =
         format!("the new secret was not printed; create another: countersign webhook rotate-secret{option} {id}");
     let note = format!(
@@ -150,33 +154,34 @@ pub async fn change(context: &Context, args: ChangeArgs) -> Result<CommandOutput
     let ChangeArgs { webhook, target, events, description } = args;
     if target.is_none() && events.is_none() && description.is_none() {
         let text = "no change is set: pass --target, --events or --description";
-        return Err(CliError::Usage(text.to_owned()));
+        return Err(CliError::usage(text));
     }
-    let (scoped, id) = webhook.api(context).await?;
-    apply(&scoped, &id, &WebhookChange { url: target, events, description, managed_by: None, status: None }, "test")
+    let SelectedWebhook { webhooks, id } = webhook.api(context).await?;
+    apply(&webhooks, &id, &WebhookChange { url: target, events, description, managed_by: None, status: None }, "test")
         .await
 }
 
 /// Pauses or resumes a webhook.
 pub async fn set_status(context: &Context, args: WebhookArgs, status: &'static str) -> Result<CommandOutput, CliError> {
-    let (scoped, id) = args.api(context).await?;
+    let SelectedWebhook { webhooks, id } = args.api(context).await?;
     let next = if status == "active" { "deliveries" } else { "resume" };
-    apply(&scoped, &id, &WebhookChange { status: Some(status), ..WebhookChange::default() }, next).await
+    apply(&webhooks, &id, &WebhookChange { status: Some(status), ..WebhookChange::default() }, next).await
 }
 
-async fn apply(scoped: &ScopedApi, id: &str, change: &WebhookChange, next: &str) -> Result<CommandOutput, CliError> {
-    let webhook = scoped.api.change_webhook(&scoped.credential, &scoped.scope, id, change).await?;
-    Ok(display::webhook(&webhook).with_note(format!("Next: countersign webhook {next}{} {id}", scoped.option())))
+async fn apply(webhooks: &WebhookApi, id: &str, change: &WebhookChange, next: &str) -> Result<CommandOutput, CliError> {
+    let webhook = webhooks.change(id, change).await?;
+    Ok(display::webhook(&webhook)
+        .with_note(format!("Next: countersign webhook {next}{} {id}", option(&webhooks.scope))))
 }
 
 /// Deletes a webhook.
 pub async fn delete(context: &Context, args: DeleteArgs) -> Result<CommandOutput, CliError> {
     let DeleteArgs { webhook, confirm } = args;
-    let (scoped, id) = webhook.api(context).await?;
+    let SelectedWebhook { webhooks, id } = webhook.api(context).await?;
     let consequence = "The pending deliveries of the webhook are lost. This cannot be undone.";
     confirm.confirm(&context.messages, &format!("Delete the webhook {id}"), consequence)?;
-    scoped.api.delete_webhook(&scoped.credential, &scoped.scope, &id).await?;
+    webhooks.delete(&id).await?;
     let text = details([("webhook", id.clone()), ("deleted", "true".into())]);
-    let note = format!("Next: countersign webhook list{}", scoped.option());
+    let note = format!("Next: countersign webhook list{}", option(&webhooks.scope));
     Ok(CommandOutput::new(text, json!({ "deleted": true, "webhookId": id })).with_note(note))
 }

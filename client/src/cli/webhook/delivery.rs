@@ -1,32 +1,34 @@
 //! Sends test events, lists deliveries and replays them.
 
-use super::{ScopedApi, WebhookArgs, display};
+use super::{
+    display,
+    scope::{SelectedWebhook, WebhookArgs, option},
+};
 use crate::cli::{
-    CliError, CommandOutput,
-    context::{Context, missing},
+    context::Context,
+    error::CliError,
     ids::event_id,
-    output::value_name,
+    output::{CommandOutput, value_name},
     table::details,
     time::parse_past_time,
 };
 use clap::{Args, ValueEnum};
 use countersign_client::{
     ApiError,
-    api::{PageStart, WebhookDelivery},
+    api::{Listing, PageStart, WebhookApi, WebhookDelivery, up_to},
 };
 use jiff::Timestamp;
 use serde_json::json;
 use std::time::Duration;
 
-/// The largest page that the API serves.
-const LARGEST_PAGE: usize = 200;
-
 /// How long `countersign webhook test` waits for the delivery: longer than the timeout of an attempt.
 const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The first and the longest pause between polls of `countersign webhook test`. The pauses between polls grow, because
-/// polls count against the rate limit.
-const POLL_PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+/// The first pause between polls of `countersign webhook test`. The pauses grow, because polls count against the rate limit.
+const FIRST_POLL_PAUSE: Duration = Duration::from_millis(50);
+
+/// The longest pause between polls.
+const LONGEST_POLL_PAUSE: Duration = Duration::from_secs(2);
 
 #[derive(Args)]
 pub struct DeliveriesArgs {
@@ -84,94 +86,83 @@ enum FinalStatus {
 
 /// Sends a test event and waits for its delivery.
 pub async fn test(context: &Context, args: WebhookArgs) -> Result<CommandOutput, CliError> {
-    let (scoped, id) = args.api(context).await?;
-    let event = scoped.api.test_webhook(&scoped.credential, &scoped.scope, &id).await?;
-    let finished = tokio::time::timeout(TEST_TIMEOUT, wait_for_final_status(&scoped, &id, &event)).await;
+    let SelectedWebhook { webhooks, id } = args.api(context).await?;
+    let event = webhooks.test(&id).await?;
+    let finished = tokio::time::timeout(TEST_TIMEOUT, wait_for_final_status(&webhooks, &id, &event)).await;
     let delivery = match finished {
         Ok(result) => result?,
-        Err(_) => scoped.api.read_delivery(&scoped.credential, &scoped.scope, &id, &event).await?,
+        Err(_) => webhooks.read_delivery(&id, &event).await?,
     };
-    let option = scoped.option();
+    let option = option(&webhooks.scope);
     let error = match delivery.status.as_str() {
         "delivered" => None,
         "pending" => {
             let text = format!("the event was not delivered within {} s", TEST_TIMEOUT.as_secs());
-            Some(format!("{text}\nNext: countersign webhook deliveries{option} {id} --event {event}"))
+            let next = format!("countersign webhook deliveries{option} {id} --event {event}");
+            Some(CliError::failed(text).with_next(next))
         }
-        _ => {
-            let (cause, next) = display::failure_and_next(&delivery);
-            Some(format!("the event was not delivered: {cause}\nNext: {next}"))
-        }
+        _ => Some(display::failure(&delivery)),
     };
     let next = format!("Next: countersign webhook deliveries{option} {id}");
     let note = if error.is_none() { next } else { String::new() };
-    Ok(display::delivery(&delivery).with_note(note).with_error(error.map(CliError::Failed)))
+    Ok(display::delivery(&delivery).with_note(note).with_error(error))
 }
 
 /// Polls until the delivery is no longer pending.
-async fn wait_for_final_status(scoped: &ScopedApi, id: &str, event: &str) -> Result<WebhookDelivery, ApiError> {
-    let (mut pause, longest) = POLL_PAUSES;
+async fn wait_for_final_status(webhooks: &WebhookApi, id: &str, event: &str) -> Result<WebhookDelivery, ApiError> {
+    let mut pause = FIRST_POLL_PAUSE;
     loop {
-        let delivery = scoped.api.read_delivery(&scoped.credential, &scoped.scope, id, event).await?;
+        let delivery = webhooks.read_delivery(id, event).await?;
         if delivery.status != "pending" {
             return Ok(delivery);
         }
         tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(longest);
+        pause = (pause * 2).min(LONGEST_POLL_PAUSE);
     }
 }
 
 /// Lists deliveries, or shows one.
 pub async fn deliveries(context: &Context, args: DeliveriesArgs) -> Result<CommandOutput, CliError> {
     let DeliveriesArgs { webhook, event, status, limit, offset, all } = args;
-    let (scoped, id) = webhook.api(context).await?;
+    let SelectedWebhook { webhooks, id } = webhook.api(context).await?;
     if let Some(event) = event {
-        let result = scoped.api.read_delivery(&scoped.credential, &scoped.scope, &id, &event_id(event)?).await;
+        let result = webhooks.read_delivery(&id, &event_id(event)?).await;
         return result
             .map(|delivery| display::delivery(&delivery))
-            .map_err(|error| with_deliveries_hint(error, &scoped, &id));
+            .map_err(|error| with_deliveries_hint(error, &webhooks, &id));
     }
     let status = status.map(value_name);
     let limit = if all { usize::MAX } else { limit };
-    let (mut deliveries, mut start) = (Vec::new(), Some(PageStart::Offset(offset)));
-    while let Some(from) = start.take_if(|_| deliveries.len() < limit) {
-        let page = (LARGEST_PAGE.min(limit - deliveries.len()), &from);
-        let page = scoped.api.list_deliveries(&scoped.credential, &scoped.scope, &id, status.as_deref(), page).await?;
-        start = page.next();
-        deliveries.extend(page.data);
-    }
-    let note = if start.is_some() { "Next: --all or --limit shows more" } else { "" };
-    Ok(display::deliveries(&deliveries).with_note(note))
+    let fetch = async |limit, start| webhooks.list_deliveries(&id, status.as_deref(), limit, &start).await;
+    let Listing { items, has_more } = up_to(limit, PageStart::Offset(offset), fetch).await?;
+    let note = if has_more { "Next: --all or --limit shows more" } else { "" };
+    Ok(display::deliveries(&items).with_note(note))
 }
 
 /// Delivers events again.
 pub async fn replay(context: &Context, args: ReplayArgs) -> Result<CommandOutput, CliError> {
     let ReplayArgs { webhook, event, since, status } = args;
-    let (scoped, id) = webhook.api(context).await?;
+    let SelectedWebhook { webhooks, id } = webhook.api(context).await?;
     let replayed = match (event, since) {
-        (Some(event), _) => scoped
-            .api
-            .replay_delivery(&scoped.credential, &scoped.scope, &id, &event_id(event)?)
+        (Some(event), _) => webhooks
+            .replay_delivery(&id, &event_id(event)?)
             .await
-            .map_err(|error| with_deliveries_hint(error, &scoped, &id))?,
+            .map_err(|error| with_deliveries_hint(error, &webhooks, &id))?,
         (None, Some(since)) => {
             let status = status.map(value_name);
-            scoped
-                .api
-                .replay_since(&scoped.credential, &scoped.scope, &id, &since.to_string(), status.as_deref())
-                .await?
+            webhooks.replay_since(&id, &since.to_string(), status.as_deref()).await?
         }
-        (None, None) => return Err(missing("what to deliver again", "pass --event EVENT or --since TIME")),
+        (None, None) => return Err(CliError::missing("what to deliver again", "pass --event EVENT or --since TIME")),
     };
     let text = details([("webhook", id.clone()), ("replayed", replayed.to_string())]);
     let json = json!({ "replayed": replayed, "webhookId": id });
-    let note = format!("Next: countersign webhook deliveries{} {id}", scoped.option());
+    let note = format!("Next: countersign webhook deliveries{} {id}", option(&webhooks.scope));
     Ok(CommandOutput::new(text, json).with_note(note))
 }
 
 /// Adds a hint to the error for a delivery that does not exist, or whose retention has ended.
-fn with_deliveries_hint(error: ApiError, scoped: &ScopedApi, id: &str) -> CliError {
-    CliError::with_hint(error, "NOT_FOUND", || {
-        format!("`countersign webhook deliveries{} {id}` shows the deliveries", scoped.option())
+fn with_deliveries_hint(error: ApiError, webhooks: &WebhookApi, id: &str) -> CliError {
+    CliError::from(error).with_next_for("NOT_FOUND", || {
+        format!("`countersign webhook deliveries{} {id}` shows the deliveries", option(&webhooks.scope))
     })
 }

@@ -1,7 +1,8 @@
 //! Webhooks and deliveries as text and JSON.
 
 use crate::cli::{
-    CommandOutput,
+    error::CliError,
+    output::CommandOutput,
     table::{Column, Table, details},
 };
 use countersign_client::api::{Webhook, WebhookDelivery};
@@ -17,7 +18,8 @@ pub fn webhooks(webhooks: &[Webhook]) -> CommandOutput {
         ("DESCRIPTION", Column::Text),
     ];
     let rows = webhooks.iter().map(|webhook| {
-        let (events, description) = (webhook.events.join(","), text_or_dash(webhook.description.as_ref()));
+        let events = webhook.events.join(",");
+        let description = text_or_dash(webhook.description.as_ref());
         [webhook.webhook_id.clone(), status(webhook), webhook.url.clone(), events, description]
     });
     CommandOutput::new(Table::new(header, rows), json!(webhooks))
@@ -74,8 +76,11 @@ pub fn deliveries(deliveries: &[WebhookDelivery]) -> CommandOutput {
         ("NEXT ATTEMPT", Column::Time),
     ];
     let rows = deliveries.iter().map(|delivery| {
-        let (attempts, next) = (delivery.attempts.to_string(), text_or_dash(delivery.next_attempt_at.as_ref()));
-        let (id, event, time) = (delivery.event_id.clone(), delivery.event.clone(), delivery.occurred_at.clone());
+        let attempts = delivery.attempts.to_string();
+        let next = text_or_dash(delivery.next_attempt_at.as_ref());
+        let id = delivery.event_id.clone();
+        let event = delivery.event.clone();
+        let time = delivery.occurred_at.clone();
         [id, event, time, delivery.status.clone(), attempts, response(delivery), next]
     });
     CommandOutput::new(Table::new(header, rows), json!(deliveries))
@@ -121,32 +126,37 @@ fn response(delivery: &WebhookDelivery) -> String {
     }
 }
 
-/// Why a delivery failed, as the end of a sentence, and the next step.
-pub fn failure_and_next(delivery: &WebhookDelivery) -> (String, &'static str) {
+/// The error for a delivery that failed, with the next step by its cause.
+pub fn failure(delivery: &WebhookDelivery) -> CliError {
     let status = delivery.response_status.map_or_else(|| "without a status".into(), |status| status.to_string());
+    let failed =
+        |cause: String, next: &str| CliError::failed(format!("the event was not delivered: {cause}")).with_next(next);
     match delivery.failure.as_deref().unwrap_or_default() {
-        "status" => (
+        "status" => failed(
             format!("the receiver answered {status}"),
             "the receiver must answer 2xx; the body of its response may state the cause",
         ),
-        "timeout" => ("the receiver did not answer in time".into(), "answer first, then process the event"),
+        "timeout" => failed("the receiver did not answer in time".into(), "answer first, then process the event"),
         "connection" => {
-            ("the receiver refused the connection".into(), "is the receiver running, and is the URL right?")
+            failed("the receiver refused the connection".into(), "is the receiver running, and is the URL right?")
         }
-        "tls" => {
-            ("TLS failed".into(), "is its certificate valid for the name in the URL, and signed by a known authority?")
-        }
-        "dns" => ("its host name cannot be resolved".into(), "is the URL right?"),
-        "address_refused" => (
+        "tls" => failed(
+            "TLS failed".into(),
+            "is its certificate valid for the name in the URL, and signed by a known authority?",
+        ),
+        "dns" => failed("its host name cannot be resolved".into(), "is the URL right?"),
+        "address_refused" => failed(
             "its address is not public".into(),
             "use a public address; the operator can allow others in webhooks.allowed_networks",
         ),
-        "redirect" => (
+        "redirect" => failed(
             format!("the receiver redirects ({status})"),
             "redirects are not followed; set the final URL: countersign webhook change WEBHOOK --target URL",
         ),
-        "gone" => (format!("the receiver answered {status}"), "410 stops all deliveries, so the webhook is disabled"),
-        other => (format!("it failed: {other}"), "countersign webhook show WEBHOOK"),
+        "gone" => {
+            failed(format!("the receiver answered {status}"), "410 stops all deliveries, so the webhook is disabled")
+        }
+        other => failed(format!("it failed: {other}"), "countersign webhook show WEBHOOK"),
     }
 }
 

@@ -1,20 +1,22 @@
 //! `countersign webhook listen`: receives events on this machine, verifies their signatures and prints them.
 
 use super::{
-    ScopeArgs, ScopedApi,
     change::with_limit_hint,
     receiver::{BoundReceiver, ReceivedRequest, Receiver},
+    scope::{ScopeArgs, option},
 };
 use crate::cli::{
-    CliError, CommandOutput, OutputFormat, complete,
-    context::{Context, missing, read_file},
-    parse::variable,
+    complete,
+    context::{Context, read_file},
+    environment::variable,
+    error::CliError,
+    output::{CommandOutput, OutputFormat},
 };
 use clap::{Args, ValueHint};
 use clap_complete::ArgValueCompleter;
 use countersign_client::{
     ApiError, Verifier, WebhookSecret,
-    api::{NewWebhook, WebhookChange, WebhookScope, escape_unprintable, without_control_characters},
+    api::{NewWebhook, WebhookApi, WebhookChange, WebhookScope, escape_unprintable, without_control_characters},
 };
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};
@@ -71,7 +73,7 @@ pub async fn listen(context: &Context, args: ListenArgs) -> Result<CommandOutput
     if events.is_some() {
         let text = "--events has no effect with a secret, because no webhook is created";
         let next = "leave it out, or change the webhook: countersign webhook change ID --events KINDS";
-        return Err(CliError::Usage(format!("{text}\nNext: {next}")));
+        return Err(CliError::usage(text).with_next(next));
     }
     let receiver = BoundReceiver::bind(port).await?;
     announce(context, &receiver.url(), None)?;
@@ -97,7 +99,7 @@ fn verifier(file: Option<PathBuf>) -> Result<Option<Verifier>, CliError> {
     for word in text.expose_secret().split_whitespace() {
         let secret: WebhookSecret = word.parse().map_err(|error| {
             let next = "`countersign webhook create` prints the secret of a new webhook";
-            CliError::Usage(format!("{source}: {error}\nNext: {next}"))
+            CliError::usage(format!("{source}: {error}")).with_next(next)
         })?;
         verifier = Some(match verifier {
             None => Verifier::new(secret),
@@ -105,24 +107,28 @@ fn verifier(file: Option<PathBuf>) -> Result<Option<Verifier>, CliError> {
         });
     }
     verifier.map(Some).ok_or_else(|| {
-        missing("the secret", "pass a file that contains one, as `countersign webhook create --out` writes it")
+        CliError::missing(
+            "the secret",
+            "pass a file that contains one, as `countersign webhook create --out` writes it",
+        )
     })
 }
 
 /// Creates a webhook for this machine, and deletes it at the end, also after an error.
 async fn with_temporary_webhook(
     context: &Context,
-    scoped: &ScopedApi,
+    webhooks: &WebhookApi,
     events: Option<Vec<String>>,
     port: u16,
     count: Option<u64>,
     stop: &mut StopSignals,
 ) -> Result<CommandOutput, CliError> {
     let receiver = BoundReceiver::bind(port).await?;
-    let (url, description) = (Some(receiver.url()), Some("countersign webhook listen".to_owned()));
+    let url = Some(receiver.url());
+    let description = Some("countersign webhook listen".to_owned());
     let request = WebhookChange { url, events, description, managed_by: None, status: None };
-    let created = scoped.api.create_webhook(&scoped.credential, &scoped.scope, &request).await;
-    let NewWebhook { webhook, secret } = created.map_err(|error| with_loopback_hint(error, &scoped.scope))?;
+    let created = webhooks.create(&request).await;
+    let NewWebhook { webhook, secret } = created.map_err(|error| with_loopback_hint(error, &webhooks.scope))?;
     let id = webhook.webhook_id;
     let result = async {
         let secret = secret.expose_secret().parse().map_err(|_| ApiError::Unreadable(receiver.url()))?;
@@ -131,14 +137,14 @@ async fn with_temporary_webhook(
     };
     let result = result.await;
     let deleted = tokio::select! {
-        deleted = scoped.api.delete_webhook(&scoped.credential, &scoped.scope, &id) => {
+        deleted = webhooks.delete(&id) => {
             deleted.map_err(|error| error.to_string())
         }
         () = stop.received() => Err("the command was stopped".to_owned()),
     };
     let not_deleted = deleted.err().map(|error| {
-        let next = format!("Next: countersign webhook delete{} {id}", scoped.option());
-        CliError::Failed(format!("the webhook {id} was not deleted: {error}\n{next}"))
+        let next = format!("countersign webhook delete{} {id}", option(&webhooks.scope));
+        CliError::failed(format!("the webhook {id} was not deleted: {error}")).with_next(next)
     });
     Ok(CommandOutput::default().with_error(not_deleted.or(result.err())))
 }
@@ -149,7 +155,7 @@ fn with_loopback_hint(error: ApiError, scope: &WebhookScope) -> CliError {
         with a public URL that leads to this machine, then listen with its secret";
     match &error {
         ApiError::Refused { status: 400, message, .. } if message.contains("`url`") => {
-            CliError::ApiWithHint { error, hint: hint.into() }
+            CliError::from(error).with_next(hint)
         }
         _ => with_limit_hint(error, scope),
     }
@@ -195,7 +201,7 @@ async fn print_requests(
         Counts { invalid: 0, .. } => Ok(()),
         Counts { all, invalid } => {
             let next = "is it the secret of the webhook that sends to this URL?";
-            Err(CliError::Failed(format!("{invalid} of {all} requests were invalid\nNext: {next}")))
+            Err(CliError::failed(format!("{invalid} of {all} requests were invalid")).with_next(next))
         }
     }
 }
@@ -216,7 +222,8 @@ fn request_line(request: &ReceivedRequest, format: OutputFormat) -> String {
         return escape_unprintable(&value.to_string());
     }
     let kind = field("event");
-    let (kind, id) = (kind.as_str().unwrap_or("-"), request.id.as_deref().unwrap_or("-"));
+    let kind = kind.as_str().unwrap_or("-");
+    let id = request.id.as_deref().unwrap_or("-");
     // The text output, like the JSON output, does not show the data of an event without a valid signature.
     let rest = problem.unwrap_or_else(|| data_text(&field("data")));
     without_control_characters(&format!("{signature:4}  {kind:27}  {id:30}  {rest}"))
@@ -242,14 +249,14 @@ fn print_line(line: &str) -> Result<bool, CliError> {
     match writeln!(out, "{line}").and_then(|()| out.flush()) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
-        Err(error) => Err(CliError::Failed(format!("standard output: {error}"))),
+        Err(error) => Err(CliError::failed(format!("standard output: {error}"))),
     }
 }
 
 impl StopSignals {
     /// Registers handlers for the signals, so that they do not kill the process.
     fn new() -> Result<Self, CliError> {
-        let handle = |kind| signal(kind).map_err(|error| CliError::Failed(format!("signals: {error}")));
+        let handle = |kind| signal(kind).map_err(|error| CliError::failed(format!("signals: {error}")));
         let [interrupt, terminate, hangup] =
             [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()].map(handle);
         Ok(Self([interrupt?, terminate?, hangup?]))
@@ -268,13 +275,15 @@ impl StopSignals {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::hints::next_step;
     use countersign_client::api::ErrorDetails;
 
     fn hint(status: u16, code: &str, message: &str) -> String {
-        let (code, message) = (code.to_owned(), message.to_owned());
+        let code = code.to_owned();
+        let message = message.to_owned();
         let details = Box::new(ErrorDetails::default());
         let error = ApiError::Refused { status, code, message, reason: None, details, retry_after: None };
-        with_loopback_hint(error, &WebhookScope::Deployment).hint().map(String::from).unwrap_or_default()
+        next_step(&with_loopback_hint(error, &WebhookScope::Deployment)).map(String::from).unwrap_or_default()
     }
 
     #[test]

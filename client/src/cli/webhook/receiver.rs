@@ -4,7 +4,7 @@
 //! that was not printed is sent again.
 
 use crate::cli::{
-    CliError,
+    error::CliError,
     loopback::{BoundServer, RunningServer, read_body, text_response},
 };
 use countersign_client::{Verifier, WebhookError, clock, webhook::ID};
@@ -75,7 +75,7 @@ impl BoundReceiver {
     /// Binds a port of loopback; 0 is any free port.
     pub async fn bind(port: u16) -> Result<Self, CliError> {
         BoundServer::bind(port).await.map(Self).map_err(|error| {
-            CliError::Failed(format!("port {port}: {error}\nNext: pass another --port, or none for a free one"))
+            CliError::failed(format!("port {port}: {error}")).with_next("pass another --port, or none for a free one")
         })
     }
 
@@ -134,7 +134,8 @@ async fn receive(headers: &HeaderMap, body: &[u8], state: &State) -> Response<Fu
         problem: result.err(),
         acknowledged,
     };
-    let (problem, signed) = (request.problem, request.is_signed());
+    let problem = request.problem;
+    let signed = request.is_signed();
     if state.requests.send(request).await.is_err() || acknowledgement.await.is_err() {
         return text_response(StatusCode::SERVICE_UNAVAILABLE, "the receiver is shutting down");
     }

@@ -2,7 +2,7 @@
 //!
 //! Invariants: an assignment of other files stays, and a pattern gives roles only to agents of the human user who applies the files.
 
-use super::{AssignmentState, Change, Existing, ExistingService, Options};
+use super::{AssignmentState, Change, Existing, ExistingService, Options, PlanError};
 use crate::{
     api::{AgentWithRoles, AssignedRole, ListedAgent},
     declared::{DeclaredService, file::DeclaredAssignment},
@@ -17,12 +17,13 @@ pub fn plan_assignments(
     existing: &Existing,
     options: &Options<'_>,
     warnings: &mut Vec<String>,
-) -> Result<Vec<Change>, String> {
+) -> Result<Vec<Change>, PlanError> {
     let name = &declared.name;
     let held = held_roles(found);
     let names = names_of_agents(found, existing);
     let managed_by = declared.managed_by.as_ref();
-    let (mut changes, mut seen) = (Vec::new(), HashMap::new());
+    let mut changes = Vec::new();
+    let mut seen = HashMap::new();
     let (stated, patterns): (Vec<_>, Vec<_>) = declared.assignments.iter().partition(|it| it.agent.is_some());
     for assignment in stated.into_iter().chain(patterns) {
         let DeclaredAssignment { role, agent: _, pattern, expires_at } = assignment;
@@ -37,8 +38,9 @@ pub fn plan_assignments(
             let problem = format!("service {name}: none of your agents matches {pattern}");
             if options.prunes {
                 let next = "delete the assignment from the file if this is right";
-                return Err(format!(
-                    "{problem}, so --prune would revoke {role} of all that matched before\nNext: {next}"
+                return Err(PlanError::new(
+                    format!("{problem}, so --prune would revoke {role} of all that matched before"),
+                    next,
                 ));
             }
             warnings.push(problem);
@@ -54,9 +56,9 @@ pub fn plan_assignments(
                 }
                 continue;
             }
-            let (held, agent_name) = (held.get(&(agent, role.as_str())).copied(), names.get(agent).copied());
-            let agent = (agent, agent_name.unwrap_or_default());
-            changes.extend(plan_assignment(declared, assignment, agent, held, *options)?);
+            let held = held.get(&(agent, role.as_str())).copied();
+            let name = names.get(agent).copied().unwrap_or_default();
+            changes.extend(plan_assignment(declared, assignment, agent, name, held, *options)?);
         }
     }
     if let (true, Some(found), Some(managed_by)) = (options.prunes, found, managed_by) {
@@ -69,11 +71,14 @@ pub fn plan_assignments(
 fn plan_assignment(
     declared: &DeclaredService,
     assignment: &DeclaredAssignment,
-    (agent, name): (&str, &str),
+    agent: &str,
+    name: &str,
     held: Option<&AssignedRole>,
     options: Options<'_>,
-) -> Result<Option<Change>, String> {
-    let (role, expires_at, managed_by) = (&assignment.role, &assignment.expires_at, &declared.managed_by);
+) -> Result<Option<Change>, PlanError> {
+    let role = &assignment.role;
+    let expires_at = &assignment.expires_at;
+    let managed_by = &declared.managed_by;
     let what = format!("service {}: the assignment {role} of {agent}", declared.name);
     let existing = held.and_then(|held| held.managed_by.as_deref());
     options.check_owner(&what, existing, managed_by.as_deref())?;
@@ -102,7 +107,8 @@ fn plan_assignment(
 /// The assignments of the files that the files do not state any more. Those of a role that is deleted end with it.
 fn revocations(found: &ExistingService, managed_by: &str, is_stated: &dyn Fn(&(&str, &str)) -> bool) -> Vec<Change> {
     let of_holder = |holder: &AgentWithRoles| {
-        let (agent, name) = (holder.agent.agent_id.as_str(), holder.agent.name.as_str());
+        let agent = holder.agent.agent_id.as_str();
+        let name = holder.agent.name.as_str();
         let lost = holder.roles.iter().filter(move |role| {
             role.managed_by.as_deref() == Some(managed_by) && !is_stated(&(agent, role.name.as_str()))
         });
@@ -117,14 +123,14 @@ fn revocations(found: &ExistingService, managed_by: &str, is_stated: &dyn Fn(&(&
     found.holders.iter().flat_map(of_holder).collect()
 }
 
-fn check_role(declared: &DeclaredService, found: Option<&ExistingService>, role: &str) -> Result<(), String> {
+fn check_role(declared: &DeclaredService, found: Option<&ExistingService>, role: &str) -> Result<(), PlanError> {
     let exists = found.is_some_and(|found| found.roles.iter().any(|it| it.name == role));
     if exists || declared.roles.iter().any(|it| it.name == role) {
         return Ok(());
     }
     let next = "add the role to `roles`, or correct its name";
     let name = &declared.name;
-    Err(format!("service {name}: assignments name the role {role}, which does not exist\nNext: {next}"))
+    Err(PlanError::new(format!("service {name}: assignments name the role {role}, which does not exist"), next))
 }
 
 /// The agents of an assignment.

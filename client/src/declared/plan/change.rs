@@ -22,7 +22,7 @@ impl Change {
 pub struct AssignmentState {
     /// When it ends (RFC 3339); `None` for never.
     pub expires_at: Option<String>,
-    /// The name of the files that state it.
+    /// The name of the files in which it is declared.
     pub managed_by: Option<String>,
 }
 
@@ -33,10 +33,10 @@ pub enum Change {
     CreateService {
         /// Whether it accepts unbound tokens; `None` for the default of the control plane.
         accepts_unbound: Option<bool>,
-        /// The name of the files that state it.
+        /// The name of the files in which it is declared.
         managed_by: Option<String>,
     },
-    /// Change the name of the files that state a service.
+    /// Change the `managedBy` of a service.
     ManageService {
         /// The name so far.
         from: Option<String>,
@@ -85,7 +85,7 @@ pub enum Change {
         name: String,
         /// When the assignment ends (RFC 3339); `None` for never.
         expires_at: Option<String>,
-        /// The name of the files that state the assignment; `None` leaves the name so far.
+        /// The name of the files in which the assignment is declared; `None` keeps the current one.
         managed_by: Option<String>,
         /// The assignment so far; `None` for an agent that does not hold the role.
         from: Option<AssignmentState>,
@@ -150,7 +150,7 @@ pub enum Change {
         key: DeclaredKey,
         /// The id of a key whose secret was lost, and which ends.
         replaces: Option<String>,
-        /// The name of the files that state the key.
+        /// The name of the files in which the key is declared.
         managed_by: Option<String>,
     },
 }

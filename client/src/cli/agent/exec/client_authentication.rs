@@ -63,7 +63,8 @@ impl ClientCredentials {
     }
 
     fn matches(&self, presented: &Presented) -> bool {
-        let (expected, secret) = (self.secret.expose_secret().as_bytes(), presented.secret.expose_secret().as_bytes());
+        let expected = self.secret.expose_secret().as_bytes();
+        let secret = presented.secret.expose_secret().as_bytes();
         verify_slices_are_equal(expected, secret).is_ok() && presented.id == self.id
     }
 }

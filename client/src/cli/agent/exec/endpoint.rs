@@ -9,8 +9,8 @@ use super::{
     token_source::{NoTokens, TokenSource},
 };
 use crate::cli::{
-    Messages,
     loopback::{read_body, text_response},
+    messages::Messages,
 };
 use countersign_client::{ApiError, Scope, SessionTokens, clock};
 use http_body_util::Full;

@@ -49,7 +49,8 @@ impl TokenSource {
     /// Creates a source of tokens that are at most for this target.
     pub fn new(api: Api, signer: Signer, agent: String, target: &TokenTarget) -> Self {
         let limits = Limits { resource: target.resource().map(str::to_owned), scope: target.scope().cloned() };
-        let (method, signer) = (target.method(), Arc::new(signer));
+        let method = target.method();
+        let signer = Arc::new(signer);
         Self { api, signer, agent, method, limits, sessions: Mutex::default() }
     }
 

@@ -108,10 +108,8 @@ impl StoreFixture {
         fail(&target.url, time(106), time(104)).await;
         assert_eq!(failing_since().await, Some(time(106)));
         let disable = async |reason, now, horizon| {
-            let disable = async |tx: &mut WriteTransaction| {
-                webhook_targets::disable(tx.conn(), id, &target.url, reason, now, horizon).await
-            };
-            self.commit(disable).await
+            let url = &target.url;
+            self.commit(async |tx| webhook_targets::disable(tx.conn(), id, url, reason, now, horizon).await).await
         };
         assert_eq!(disable(DisabledReason::Failing, time(107), time(105)).await, None);
         assert_eq!(disable(DisabledReason::Failing, time(107), time(106)).await, scope);

@@ -1,6 +1,6 @@
 //! The next step after an error of an OIDC issuer.
 
-use crate::cli::hints::hint_for_tls_error;
+use super::tls::hint_for_tls_error;
 use countersign_client::{IssuerError, api::innermost};
 
 /// The next step after this error, if there is a known one.

@@ -1,16 +1,15 @@
 //! `countersign role holders`: the agents that hold a role at a service.
 
-use super::{
-    CliError, CommandOutput,
+use super::find::find_role;
+use crate::cli::{
     args::ManagerArgs,
     context::Context,
-    output::value_name,
-    role::find_role,
-    service::all_pages,
+    error::CliError,
+    output::{CommandOutput, value_name},
     table::{Column, Table},
 };
 use clap::{Args, ValueEnum};
-use countersign_client::api::{AgentFilter, AgentWithRoles, ListedAgent};
+use countersign_client::api::{AgentFilter, AgentWithRoles, ListedAgent, all_pages};
 use serde_json::json;
 
 #[derive(Args)]
@@ -37,14 +36,13 @@ enum Status {
 /// Lists the agents of a service with their roles.
 pub async fn list(context: &Context, args: HoldersArgs) -> Result<CommandOutput, CliError> {
     let HoldersArgs { manager, role, status } = args;
-    let (api, service) = (context.api(&manager.server)?, context.service(&manager.service)?);
-    let credential = &manager.credential(context).await?;
+    let service = manager.service_api(context).await?;
     let role = match role {
-        Some(role) => Some(find_role(&api, credential, &service, &role).await?.id),
+        Some(role) => Some(find_role(&service, &role).await?.id),
         None => None,
     };
     let filter = AgentFilter { role, status: status.map(value_name) };
-    let agents = all_pages(async |start| api.list_agents(credential, &service, &filter, &start).await).await?;
+    let agents = all_pages(async |start| service.list_agents(&filter, &start).await).await?;
     let header = [
         ("ID", Column::Fixed),
         ("NAME", Column::Text),

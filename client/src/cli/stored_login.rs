@@ -1,13 +1,31 @@
-//! The stored login: its token for other commands, which is refreshed before it expires.
+//! The stored login of a human user: its token for other commands, which is refreshed before it expires.
 
-use super::oidc_client;
-use crate::cli::{CliError, args::ServerArgs, context::Context, output::quoted};
-use countersign_client::{clock, profile::HumanLogin};
+use super::{
+    args::ServerArgs,
+    context::{Context, read_file},
+    error::CliError,
+    output::quoted,
+};
+use countersign_client::{IssuerError, OidcClient, clock, oidc::LoginSettings, profile::HumanLogin};
 use secrecy::SecretString;
 use std::time::Duration;
 
 /// How long before its expiry a token is refreshed.
 const REFRESH_MARGIN: Duration = Duration::from_mins(1);
+
+/// The option that contains the path of the issuer's authorities.
+const ISSUER_CA: &str = "--issuer-ca (COUNTERSIGN_ISSUER_CA)";
+
+/// A client of the issuer.
+pub fn oidc_client(context: &Context, settings: LoginSettings) -> Result<OidcClient, CliError> {
+    let path = settings.ca.clone();
+    let authority = path.as_deref().map(|path| read_file(ISSUER_CA, path)).transpose()?;
+    let client = OidcClient::new(settings, authority.as_deref()).map_err(|error| match (error, path) {
+        (IssuerError::Authority(problem), Some(path)) => CliError::file(ISSUER_CA, &path, problem),
+        (error, _) => error.into(),
+    })?;
+    Ok(context.observer.into_iter().fold(client.with_timeout(context.timeout), OidcClient::with_observer))
+}
 
 /// The login of the profile. An error if it belongs to another control plane than the requested one.
 pub fn stored_login(context: &Context, server: &ServerArgs) -> Result<Option<HumanLogin>, CliError> {
@@ -16,12 +34,13 @@ pub fn stored_login(context: &Context, server: &ServerArgs) -> Result<Option<Hum
     if login.is_for(&url) {
         return Ok(Some(login));
     }
-    let (profile, login_url) = (&context.name, &login.url);
-    Err(CliError::Usage(format!(
-        "the login of the profile {profile} is for {login_url}, and its token is not sent to another control plane\n\
-         Next: countersign login --server {}, or set COUNTERSIGN_HUMAN_TOKEN; --profile keeps both logins",
-        quoted(&url)
-    )))
+    let profile = &context.name;
+    let login_url = &login.url;
+    let text = format!(
+        "the login of the profile {profile} is for {login_url}, and its token is not sent to another control plane"
+    );
+    let next = "or set COUNTERSIGN_HUMAN_TOKEN; --profile keeps both logins";
+    Err(CliError::usage(text).with_next(format!("countersign login --server {}, {next}", quoted(&url))))
 }
 
 /// The token of the stored login, if it is not expired. Sends no request.

@@ -1,0 +1,84 @@
+//! The credential for requests: of a human user, or for one service.
+
+use super::{Api, ApiError, Page, PageStart, WebhookApi, WebhookScope};
+use reqwest::Method;
+use secrecy::SecretString;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+/// Requests of a human user.
+#[derive(Debug, Clone)]
+pub struct HumanApi {
+    /// The control plane.
+    pub api: Api,
+    /// The token of the human user.
+    pub token: SecretString,
+}
+
+/// Requests about one service.
+#[derive(Debug, Clone)]
+pub struct ServiceApi {
+    /// The control plane.
+    pub api: Api,
+    /// The id of the service.
+    pub id: String,
+    /// The token of the service's owner or an administrator, or an API key of scope `full` where one suffices: for roles, agents and
+    /// sidecars.
+    pub credential: SecretString,
+}
+
+impl HumanApi {
+    pub(super) async fn call<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &[&str],
+        body: Option<&Value>,
+    ) -> Result<T, ApiError> {
+        self.api.call(method, path, Some(&self.token), body).await
+    }
+
+    /// Fetches a page of a listing.
+    pub(super) async fn page<T: DeserializeOwned>(
+        &self,
+        path: &[&str],
+        start: &PageStart,
+    ) -> Result<Page<T>, ApiError> {
+        self.api.page(&self.token, path, start, &[]).await
+    }
+
+    /// Requests about a service.
+    pub fn service(&self, id: &str) -> ServiceApi {
+        self.api.service(id, &self.token)
+    }
+}
+
+impl ServiceApi {
+    /// Requests about the webhooks of the service.
+    pub fn webhooks(&self) -> WebhookApi {
+        let scope = WebhookScope::Service(self.id.clone());
+        WebhookApi { api: self.api.clone(), scope, credential: self.credential.clone() }
+    }
+
+    pub(super) async fn call<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &[&str],
+        body: Option<&Value>,
+    ) -> Result<T, ApiError> {
+        self.api.call(method, &self.path(path), Some(&self.credential), body).await
+    }
+
+    /// Fetches a page of a filtered listing.
+    pub(super) async fn page<T: DeserializeOwned>(
+        &self,
+        path: &[&str],
+        start: &PageStart,
+        filter: &[(&str, Option<&str>)],
+    ) -> Result<Page<T>, ApiError> {
+        self.api.page(&self.credential, &self.path(path), start, filter).await
+    }
+
+    pub(super) fn path<'a>(&'a self, rest: &[&'a str]) -> Vec<&'a str> {
+        [&["services", self.id.as_str()], rest].concat()
+    }
+}

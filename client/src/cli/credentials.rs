@@ -1,0 +1,73 @@
+//! The credential of a command, and the API that it is for: an option or a variable, or else the stored login of the human user.
+
+use super::{
+    args::{HUMAN_TOKEN, HumanArgs, HumanTokenArg, ManagerArgs, ServerArgs, ServiceArg, ServiceKeyArg},
+    context::Context,
+    error::CliError,
+    stored_login::stored_token,
+};
+use countersign_client::api::{HumanApi, ServiceApi};
+use secrecy::SecretString;
+
+impl HumanArgs {
+    /// The API, with the token of the human user; an error if there is none.
+    pub async fn api(&self, context: &Context) -> Result<HumanApi, CliError> {
+        let api = context.api(&self.server)?;
+        Ok(HumanApi { api, token: self.token.credential(context, &self.server).await? })
+    }
+
+    /// The API for a service, with the token of the human user.
+    pub async fn service_api(&self, context: &Context, service: &ServiceArg) -> Result<ServiceApi, CliError> {
+        let api = context.api(&self.server)?;
+        let id = context.service(service)?;
+        Ok(ServiceApi { api, id, credential: self.token.credential(context, &self.server).await? })
+    }
+}
+
+impl HumanTokenArg {
+    /// The token that is set, or else that of the stored login; an error if there is neither.
+    pub async fn credential(&self, context: &Context, server: &ServerArgs) -> Result<SecretString, CliError> {
+        let token = self.available(context, server).await?;
+        token.ok_or_else(|| CliError::missing("the token of a human user", HUMAN_TOKEN))
+    }
+
+    /// The token that is set, or else that of the stored login, if there is one.
+    pub async fn available(&self, context: &Context, server: &ServerArgs) -> Result<Option<SecretString>, CliError> {
+        match self.explicit()? {
+            Some(token) => Ok(Some(token.clone())),
+            None => stored_token(context, server).await,
+        }
+    }
+}
+
+impl ServiceKeyArg {
+    /// The API key of the service, or else the token of the human user; an error if there is neither.
+    pub async fn or_human(
+        &self,
+        context: &Context,
+        server: &ServerArgs,
+        human: &HumanTokenArg,
+    ) -> Result<SecretString, CliError> {
+        if let Some(key) = self.optional()? {
+            return Ok(key.clone());
+        }
+        let next = "set COUNTERSIGN_SERVICE_KEY (`countersign key create --scope full` creates one), or log in as a human \
+                    user: countersign login, or set COUNTERSIGN_HUMAN_TOKEN";
+        let token = human.available(context, server).await?;
+        token.ok_or_else(|| CliError::missing("an API key or the token of a human user", next))
+    }
+}
+
+impl ManagerArgs {
+    /// The API for the service, with its API key or else the token of the human user.
+    pub async fn service_api(&self, context: &Context) -> Result<ServiceApi, CliError> {
+        let api = context.api(&self.server)?;
+        let id = context.service(&self.service)?;
+        Ok(ServiceApi { api, id, credential: self.credential(context).await? })
+    }
+
+    /// The API key of the service, or else the token of the human user.
+    pub async fn credential(&self, context: &Context) -> Result<SecretString, CliError> {
+        self.key.or_human(context, &self.server, &self.human).await
+    }
+}
