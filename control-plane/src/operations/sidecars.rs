@@ -2,9 +2,8 @@
 
 use crate::{
     domain::{
-        agent::OwnerHash,
         page::{ListPage, Page},
-        sidecar::{Enforcement, ListedSidecar, SidecarKey},
+        sidecar::{Enforcement, Sidecar, SidecarInstance},
     },
     operations::{Context, NotFound, OperationError},
     store::{feed, services},
@@ -34,8 +33,8 @@ pub const UNKNOWN_REVISION: &str =
 pub async fn list_sidecars(
     context: &Context,
     service: ServiceId,
-    page: Page<SidecarKey>,
-) -> Result<ListPage<ListedSidecar, SidecarKey>, OperationError> {
+    page: Page<SidecarInstance>,
+) -> Result<ListPage<Sidecar, SidecarInstance>, OperationError> {
     Ok(context.sidecars.list(service, page).await?)
 }
 
@@ -47,11 +46,10 @@ pub async fn read_enforcement(
     revision: Option<Revision>,
     wait: Duration,
 ) -> Result<Enforcement, OperationError> {
-    let (newest, owner) = {
+    let newest = {
         let mut read = context.store.read().await?;
-        let found = services::find_live(read.conn(), service).await?;
-        let owner = OwnerHash::of(&found.ok_or(OperationError::NotFound(NotFound::Service))?.owner);
-        (feed::position(read.conn()).await?.revision, owner)
+        services::find_live(read.conn(), service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
+        feed::position(read.conn()).await?.revision
     };
     let revision = revision.unwrap_or(newest);
     if revision > newest {
@@ -60,10 +58,10 @@ pub async fn read_enforcement(
     let deadline = context.since_boot() + wait.min(MAX_WAIT);
     let interval = LOCAL_POLL_INTERVAL + POLL_INTERVAL_PER_SIDECAR * context.sidecars.count_here(service);
     loop {
-        while !context.sidecars.is_in_force_here(Some(service), revision) && context.since_boot() < deadline {
+        while !context.sidecars.is_in_force_here(service, revision) && context.since_boot() < deadline {
             sleep(interval).await;
         }
-        let receipt = context.sidecars.enforcement_for(owner, service, revision).await?;
+        let receipt = context.sidecars.enforcement(Some(service), revision).await?;
         if receipt.is_complete() || context.since_boot() >= deadline {
             return Ok(receipt);
         }
