@@ -386,25 +386,22 @@ CREATE TABLE changed_trust_scores (
 
 -- Sidecars
 
--- The running control planes. A row is deleted when the process stops, or some time after it was killed.
+-- The running control planes. A row is deleted when the process stops, or when another process takes it for killed. Without its row, a
+-- control plane confirms nothing.
 CREATE TABLE control_planes (
     id TEXT NOT NULL PRIMARY KEY,
     -- When the process last wrote this row.
     seen_at BIGINT NOT NULL,
     -- The streams of the process contain all changes up to this revision that concern them.
-    distributed_revision BIGINT NOT NULL,
-    -- When another process took it for killed, or it took another name. From then on, nothing is confirmed under this name, and the streams
-    -- are ended.
-    killed_at BIGINT
+    distributed_revision BIGINT NOT NULL
 );
 
 -- The sync streams of sidecars that may decide.
 CREATE TABLE sidecars (
     service_id TEXT NOT NULL,
-    -- The process of the sidecar: 16 random bytes in hex.
+    -- The process of the sidecar, and one of the API keys in its settings: 16 random bytes in hex. Zeros stand for the sidecars that a
+    -- restored database does not know.
     instance TEXT NOT NULL,
-    -- The place of the API key in the settings of the sidecar.
-    key_index BIGINT NOT NULL,
     -- The API key of the stream.
     key_id TEXT NOT NULL,
     -- The control plane with the stream, and the number of the stream in the process of the sidecar.
@@ -418,7 +415,7 @@ CREATE TABLE sidecars (
     -- The newest change that concerns the sidecar.
     required_revision BIGINT NOT NULL,
     applied_at BIGINT,
-    -- The last confirmation that was recorded. There can be later ones until the stream has ended. NULL if there was none for certain.
+    -- The last confirmation that was recorded. There can be later ones until the stream has ended.
     confirmed_at BIGINT,
     -- The stream had ended at this time.
     ended_at BIGINT,
@@ -426,9 +423,8 @@ CREATE TABLE sidecars (
     expires_at BIGINT,
     -- The longest that the process was ever told, in microseconds.
     max_staleness BIGINT NOT NULL,
-    PRIMARY KEY (service_id, instance, key_index)
+    PRIMARY KEY (service_id, instance)
 );
-CREATE INDEX ended_sidecars_of_service ON sidecars (service_id, ended_at) WHERE ended_at IS NOT NULL;
 CREATE INDEX sidecars_by_expiry ON sidecars (expires_at) WHERE expires_at IS NOT NULL;
 CREATE INDEX sidecars_by_control_plane ON sidecars (control_plane_id) WHERE ended_at IS NULL;
 

@@ -141,7 +141,7 @@ impl App {
         let (rules, rules_reloader) = rules_file::load(&rules, &metrics, &clock)?;
         let reloaders = ca_reloader.into_iter().chain(keys_reloader).chain(rules_reloader).collect();
         let instance = Instance::draw(&*rng);
-        tracing::info!(%instance, "the list of sidecars names this process by its instance");
+        tracing::info!(%instance, "the list of sidecars names this process by this instance; the last digits are the place in sync.keys");
         let interval = intervals.copy;
         let context =
             CopyContext { views: &views, metrics: &metrics, readiness: &readiness, clock: &clock, instance, interval };
@@ -323,7 +323,7 @@ fn create_stream_clients<'a>(
             target: SyncTarget {
                 endpoints: Arc::clone(endpoints),
                 authorization,
-                identity: ProcessIdentity { instance: *instance, previous },
+                identity: ProcessIdentity { instance: instance.of_key(ApiKeyIndex(index)), previous },
                 copy: progress,
                 ping_interval,
                 clock: Arc::clone(clock),

@@ -133,10 +133,8 @@ pub fn hello(revision: i64) -> Hello {
         protocol_version: PROTOCOL_VERSION,
         instance: client.to_be_bytes().to_vec(),
         release: String::new(),
-        key_index: 0,
         stream_number: 1,
         revision,
-        applied_revision: revision,
         partial_snapshot: None,
         previous_instance: Vec::new(),
     }

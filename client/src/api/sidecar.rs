@@ -50,8 +50,8 @@ pub struct Sidecar {
 }
 
 impl Sidecar {
-    /// Whether this stands for sidecars that the control plane does not know one by one: they connected after the backup that was
-    /// restored, or they are too many. The instance is 0 then.
+    /// Whether this stands for sidecars that the control plane does not know: they connected after the backup that was restored. The
+    /// instance is 0 then.
     pub fn is_several(&self) -> bool {
         self.instance.bytes().all(|digit| digit == b'0')
     }

@@ -33,11 +33,6 @@ impl OwnerHash {
     pub const fn bytes(self) -> [u8; 8] {
         self.0.to_be_bytes()
     }
-
-    #[cfg(test)]
-    pub const fn for_tests(hash: u64) -> Self {
-        Self(hash)
-    }
 }
 
 /// The data that an agent is registered with.

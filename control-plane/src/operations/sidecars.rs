@@ -4,7 +4,7 @@ use crate::{
     domain::{
         agent::OwnerHash,
         page::{ListPage, Page},
-        sidecar::{Enforcement, ListedSidecar, SidecarKey},
+        sidecar::{Enforcement, Sidecar, SidecarInstance},
     },
     operations::{Context, NotFound, OperationError},
     store::{feed, services},
@@ -34,8 +34,8 @@ pub const UNKNOWN_REVISION: &str =
 pub async fn list_sidecars(
     context: &Context,
     service: ServiceId,
-    page: Page<SidecarKey>,
-) -> Result<ListPage<ListedSidecar, SidecarKey>, OperationError> {
+    page: Page<SidecarInstance>,
+) -> Result<ListPage<Sidecar, SidecarInstance>, OperationError> {
     Ok(context.sidecars.list(service, page).await?)
 }
 
@@ -60,10 +60,10 @@ pub async fn read_enforcement(
     let deadline = context.since_boot() + wait.min(MAX_WAIT);
     let interval = LOCAL_POLL_INTERVAL + POLL_INTERVAL_PER_SIDECAR * context.sidecars.count_here(service);
     loop {
-        while !context.sidecars.is_in_force_here(Some(service), revision) && context.since_boot() < deadline {
+        while !context.sidecars.is_in_force_here(service, revision) && context.since_boot() < deadline {
             sleep(interval).await;
         }
-        let receipt = context.sidecars.enforcement_for(owner, service, revision).await?;
+        let receipt = context.sidecars.enforcement(Some(owner), Some(service), revision).await?;
         if receipt.is_complete() || context.since_boot() >= deadline {
             return Ok(receipt);
         }

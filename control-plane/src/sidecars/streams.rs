@@ -1,41 +1,40 @@
 //! The state of a sync stream, and how far the data reaches with which its sidecar decides.
 
-use crate::domain::sidecar::{
-    LastConfirmation, Sidecar, SidecarIdentity, SidecarInstance, SidecarKey, SidecarProgress,
-};
-use countersign_identity::{ApiKeyId, Revision, ServiceId, Timestamp};
+use super::Sidecars;
+use crate::domain::sidecar::{CLOCK_MARGIN, Sidecar, SidecarIdentity, SidecarInstance, SidecarProgress};
+use countersign_identity::{Revision, Timestamp};
+use countersign_process::Clock;
 use std::{
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
+use tokio::sync::Notify;
 
 /// The longest release that is kept, in bytes.
 const MAX_RELEASE: usize = 64;
 
+/// For how long it is tried to forget an earlier process, whose stream a control plane may just be ending: one that was killed is found
+/// after 30 seconds.
+const FORGET_TIMEOUT: Duration = Duration::from_mins(1);
+
 /// What a sidecar says when it opens a stream.
 pub struct NewStream {
     /// The process.
-    pub instance: SidecarInstance,
-    /// The API key.
-    pub key: ApiKeyId,
-    /// The service of the API key.
-    pub service: ServiceId,
-    /// The address of the connection.
-    pub address: String,
-    /// The release of the sidecar.
-    pub release: String,
-    /// The revision of the sidecar's view; 0 if it has none.
-    pub revision: Revision,
-    /// The revision with which the sidecar, and a process that starts from its copy, decide.
-    pub applied: Revision,
-    /// The place of the API key in the settings of the sidecar.
-    pub key_index: u32,
-    /// The number of the stream in the process of the sidecar, for this place.
+    pub identity: SidecarIdentity,
+    /// The number of the stream in the process of the sidecar.
     pub number: i64,
+    /// Whether the sidecar has a view.
+    pub has_view: bool,
     /// An earlier process of which the sidecar says that it has ended, and whose copy the sidecar owns.
     pub previous: Option<SidecarInstance>,
     /// The age of the last confirmation at which the sidecar refuses all requests.
     pub max_staleness: Duration,
+}
+
+/// An open stream. Dropping it states that the stream has ended.
+pub struct OpenStream {
+    sidecars: Sidecars,
+    status: Arc<StreamStatus>,
 }
 
 /// A stream.
@@ -46,17 +45,15 @@ pub struct StreamStatus {
     pub(super) number: i64,
     pub(super) connected_at: Timestamp,
     pub(super) max_staleness: Duration,
+    /// Wakes the stream when the database has it.
+    pub(super) recorded: Notify,
+    clock: Arc<dyn Clock>,
     state: Mutex<State>,
 }
 
 /// What a stream has sent, and what its sidecar has reported.
 struct State {
     phase: Phase,
-    recording: Recording,
-    /// The revision with which the sidecar decides at the latest when it has connected.
-    applied_before: Revision,
-    /// An earlier process that is forgotten when the sidecar reports data.
-    previous: Option<SidecarInstance>,
     /// The newest revision that the sidecar has reported.
     reported: Revision,
     reported_at: Option<Timestamp>,
@@ -70,26 +67,12 @@ struct State {
     is_behind: bool,
     /// How many more reports the sidecar may send: one for each message that it was sent.
     reports_left: u32,
-    confirmed_at: Option<Timestamp>,
-    /// Whether a confirmation is being prepared.
-    expects_confirmation: bool,
-    /// The progress in the database.
-    written: Option<SidecarProgress>,
-}
-
-/// Whether the database has the sidecar with this stream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Recording {
-    /// It has not. The sidecar gets no confirmation.
-    Missing,
-    /// A transaction is writing it.
-    Running,
-    /// It has an open stream of this control plane, which is an earlier one. This stream is still to be recorded.
-    Accepted,
-    /// It has.
-    Done,
-    /// It has a later stream of the sidecar. The sidecar gets no confirmation any more.
-    Replaced,
+    /// The sidecar was confirmed at this time at the latest, since boot.
+    confirmed_by: Option<Duration>,
+    /// The earlier process.
+    previous: Option<SidecarInstance>,
+    /// Until when it is tried to forget the earlier process, since boot. `None` before the sidecar has reported data.
+    forgets_until: Option<Duration>,
 }
 
 /// What the sidecar does with the stream.
@@ -107,6 +90,41 @@ pub(super) enum Phase {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NotSent;
 
+impl Sidecars {
+    /// A stream was opened.
+    pub fn open(&self, new: NewStream) -> OpenStream {
+        let status = Arc::new(StreamStatus::new(new, Arc::clone(&self.0.clock)));
+        OpenStream { sidecars: self.clone(), status }
+    }
+}
+
+impl OpenStream {
+    /// The state of the stream.
+    pub fn status(&self) -> Arc<StreamStatus> {
+        Arc::clone(&self.status)
+    }
+
+    /// Waits until the database has the stream. The sidecar must get no confirmation before.
+    pub async fn record(&self) {
+        self.sidecars.streams().insert(self.status());
+        while !self.may_be_confirmed() {
+            self.sidecars.0.wakeup.notify_one();
+            self.status.recorded.notified().await;
+        }
+    }
+
+    /// Whether the sidecar may get a confirmation.
+    pub fn may_be_confirmed(&self) -> bool {
+        self.sidecars.streams().may_be_confirmed(&self.status, &self.sidecars.name())
+    }
+}
+
+impl Drop for OpenStream {
+    fn drop(&mut self) {
+        self.status.end(Phase::Ended);
+    }
+}
+
 impl State {
     fn progress(&self) -> SidecarProgress {
         let has_all = self.reported >= self.sent;
@@ -119,38 +137,23 @@ impl State {
 }
 
 impl StreamStatus {
-    pub(super) fn new(new: NewStream, now: Timestamp) -> Self {
-        let NewStream {
-            instance,
-            key,
-            service,
-            address,
-            mut release,
-            revision,
-            applied,
-            key_index,
-            number,
-            previous,
-            max_staleness,
-        } = new;
+    pub(super) fn new(new: NewStream, clock: Arc<dyn Clock>) -> Self {
+        let NewStream { mut identity, number, has_view, previous, max_staleness } = new;
+        let release = &mut identity.release;
         release.retain(|character| !character.is_control());
         release.truncate(release.floor_char_boundary(MAX_RELEASE));
+        // An earlier stream of the process may have confirmed its view just now.
+        let confirmed_by = (has_view || number > 1).then(|| clock.since_boot());
+        let previous = previous.filter(|previous| *previous != identity.instance);
         Self {
-            identity: SidecarIdentity {
-                key: SidecarKey { instance, index: key_index },
-                api_key: key,
-                service,
-                address,
-                release,
-            },
+            identity,
             number,
-            connected_at: now,
+            connected_at: clock.now(),
             max_staleness,
+            recorded: Notify::new(),
+            clock,
             state: Mutex::new(State {
                 phase: Phase::InUse,
-                recording: Recording::Missing,
-                applied_before: applied.min(revision),
-                previous: previous.filter(|previous| *previous != instance),
                 reported: Revision::default(),
                 reported_at: None,
                 sent: Revision::default(),
@@ -158,10 +161,9 @@ impl StreamStatus {
                 queued: Revision::default(),
                 is_behind: true,
                 reports_left: 0,
-                // An earlier stream may have confirmed the view just now.
-                confirmed_at: (revision > Revision::default()).then_some(now),
-                expects_confirmation: false,
-                written: None,
+                confirmed_by,
+                previous,
+                forgets_until: None,
             }),
         }
     }
@@ -174,47 +176,22 @@ impl StreamStatus {
         self.state().phase
     }
 
-    /// Ends the stream. Returns whether the database has it, unless it had ended.
-    pub(super) fn end(&self, phase: Phase) -> Option<Recording> {
+    fn end(&self, phase: Phase) {
         let mut state = self.state();
-        if state.phase != Phase::InUse {
-            return None;
+        if state.phase == Phase::InUse {
+            state.phase = phase;
         }
-        state.phase = phase;
-        Some(state.recording)
     }
 
-    /// A transaction begins to record the stream. Returns the progress to record; `None` if the stream has ended, and nothing depends
-    /// on it.
-    pub(super) fn begin_recording(&self) -> Option<SidecarProgress> {
-        let mut state = self.state();
-        match state.recording {
-            Recording::Missing if state.phase == Phase::InUse => state.recording = Recording::Running,
-            Recording::Accepted => {}
-            Recording::Missing | Recording::Running | Recording::Done | Recording::Replaced => return None,
-        }
-        Some(state.progress())
+    /// The sidecar decides no more.
+    pub fn leave(&self) {
+        self.end(Phase::Left);
     }
 
-    /// Whether the sidecar may get a confirmation.
-    pub(super) fn may_be_confirmed(&self) -> bool {
-        matches!(self.recording(), Recording::Accepted | Recording::Done)
-    }
-
-    pub(super) fn recording(&self) -> Recording {
-        self.state().recording
-    }
-
-    pub(super) fn set_recording(&self, recording: Recording) {
-        self.state().recording = recording;
-    }
-
-    /// The sidecar resumes at the revision of its view.
+    /// The sidecar resumes at the revision of its view. What it decides with is known when it reports.
     pub fn resumes_at(&self, revision: Revision) {
         let mut state = self.state();
-        (state.reported, state.sent, state.covered) = (state.applied_before.min(revision), revision, revision);
-        // It is not known since when the sidecar has this data, but not since later.
-        state.reported_at = Some(self.connected_at);
+        (state.sent, state.covered) = (revision, revision);
     }
 
     /// Later changes do not come into the queue of the stream, until it catches up.
@@ -246,48 +223,47 @@ impl StreamStatus {
         state.covered = state.covered.max(revision);
     }
 
-    /// A ping has arrived: what is read from now on may be confirmed.
+    /// A ping has arrived. Its answer confirms the view as of the time when it was sent, so not later than now.
     pub fn expects_confirmation(&self) {
-        self.state().expects_confirmation = true;
+        let now = self.clock.since_boot();
+        self.state().confirmed_by = Some(now);
     }
 
-    /// Whether a later stream of the sidecar has replaced this one.
-    pub fn is_replaced(&self) -> bool {
-        self.recording() == Recording::Replaced
-    }
-
-    /// The sidecar gets a confirmation for a ping that was sent at this time or earlier.
-    pub fn confirm(&self, ping_received_at: Timestamp) {
-        let mut state = self.state();
-        state.confirmed_at = state.confirmed_at.max(Some(ping_received_at));
-    }
-
-    pub(super) fn confirmed_at(&self) -> Option<Timestamp> {
-        self.state().confirmed_at
-    }
-
-    /// Returns an earlier process that is to be forgotten.
-    pub(super) fn report(&self, revision: Revision, now: Timestamp) -> Result<Option<SidecarInstance>, NotSent> {
+    /// The sidecar reports that it decides with all changes up to a revision, and that nobody will decide with older data.
+    pub fn report(&self, revision: Revision) -> Result<(), NotSent> {
         let mut state = self.state();
         state.reports_left = state.reports_left.checked_sub(1).ok_or(NotSent)?;
         if revision > state.sent {
             return Err(NotSent);
         }
         state.reported = state.reported.max(revision);
-        state.reported_at = Some(now);
-        Ok(state.previous.take())
+        state.reported_at = Some(self.clock.now());
+        state.forgets_until.get_or_insert_with(|| self.clock.since_boot() + FORGET_TIMEOUT);
+        Ok(())
     }
 
-    /// The stream is in the database with this progress.
-    pub(super) fn mark_written(&self, progress: SidecarProgress) {
-        self.state().written = Some(progress);
-    }
-
-    /// The progress, if the database has another one. A stream that is not in the database has none there.
-    pub(super) fn unwritten_progress(&self) -> Option<SidecarProgress> {
+    /// The earlier process that must be forgotten.
+    pub(super) fn process_to_forget(&self) -> Option<SidecarInstance> {
         let state = self.state();
-        let progress = state.progress();
-        state.written.filter(|written| !written.is_equivalent(progress)).map(|_| progress)
+        state.previous.filter(|_| state.forgets_until.is_some_and(|until| self.clock.since_boot() < until))
+    }
+
+    /// The earlier process was forgotten.
+    pub(super) fn has_forgotten(&self) {
+        self.state().previous = None;
+    }
+
+    /// Whether the row of the stream, which has ended, does not count any more by any clock.
+    pub(super) fn has_expired(&self) -> bool {
+        let confirmed_by = self.state().confirmed_by.unwrap_or_default();
+        let age = self.clock.since_boot().saturating_sub(confirmed_by);
+        age >= self.max_staleness + CLOCK_MARGIN * 2
+    }
+
+    /// The last confirmation that is possible, by the wall clock. `None` if there was none.
+    pub(super) fn confirmed_by(&self) -> Option<Timestamp> {
+        let confirmed_by = self.state().confirmed_by?;
+        Some(self.clock.now().saturating_sub(self.clock.since_boot().saturating_sub(confirmed_by)))
     }
 
     pub(super) fn progress(&self) -> SidecarProgress {
@@ -305,20 +281,16 @@ impl StreamStatus {
         self.phase() == Phase::InUse && self.in_force(distributed) < revision
     }
 
-    /// Adds what the stream knows of the sidecar. `is_of_row`: the row from which the sidecar was read is that of the stream, which is
-    /// open there.
-    pub(super) fn describe(&self, sidecar: &mut Sidecar, is_of_row: bool, distributed: Revision) {
-        let in_force = self.in_force(distributed);
-        if in_force > sidecar.in_force {
-            (sidecar.in_force, sidecar.applied_at) = (in_force, self.progress().applied_at);
-        }
-        if is_of_row {
-            let State { phase, confirmed_at, expects_confirmation, .. } = *self.state();
-            let is_never_confirmed = confirmed_at.is_none() && !expects_confirmation;
-            sidecar.confirmed = if is_never_confirmed { LastConfirmation::Never } else { LastConfirmation::Continuing };
-            sidecar.last_known_confirmation = confirmed_at;
-            sidecar.is_connected &= phase == Phase::InUse;
-        }
+    /// Adds what the stream knows of the sidecar, whose row is that of the stream.
+    pub(super) fn describe(&self, sidecar: &mut Sidecar, distributed: Revision) {
+        let confirmed_by = self.confirmed_by();
+        // The row may still have an earlier stream.
+        (sidecar.identity, sidecar.connected_at) = (self.identity.clone(), self.connected_at);
+        sidecar.is_connected = self.phase() == Phase::InUse;
+        sidecar.in_force = self.in_force(distributed);
+        sidecar.applied_at = self.progress().applied_at;
+        sidecar.last_known_confirmation = confirmed_by;
+        sidecar.refuses_by = confirmed_by.map(|time| time.saturating_add(sidecar.max_staleness));
     }
 }
 
@@ -326,28 +298,23 @@ impl StreamStatus {
 impl NewStream {
     /// A stream of a sidecar without a view.
     pub fn for_tests(instance: SidecarInstance) -> Self {
-        Self {
+        let identity = SidecarIdentity {
             instance,
-            key: ApiKeyId::from_bits(1),
-            service: ServiceId::from_bits(1),
+            api_key: countersign_identity::ApiKeyId::from_bits(1),
+            service: countersign_identity::ServiceId::from_bits(1),
             address: "192.0.2.1:1000".to_owned(),
             release: "0.1.0".to_owned(),
-            revision: Revision::default(),
-            applied: Revision::default(),
-            key_index: 0,
-            number: 1,
-            previous: None,
-            max_staleness: Duration::from_mins(1),
-        }
+        };
+        Self { identity, number: 1, has_view: false, previous: None, max_staleness: Duration::from_mins(1) }
     }
 }
 
 #[cfg(test)]
 impl StreamStatus {
     /// The state of a stream that no sidecar uses.
-    pub fn for_tests() -> std::sync::Arc<Self> {
+    pub fn for_tests() -> Arc<Self> {
         let instance = SidecarInstance::from_bytes([1; 16]);
-        std::sync::Arc::new(Self::new(NewStream::for_tests(instance), Timestamp::from_micros(0)))
+        Arc::new(Self::new(NewStream::for_tests(instance), Arc::new(countersign_process::SystemClock)))
     }
 }
 

@@ -1,11 +1,13 @@
 //! Receipts of two control planes with one database, while writes fail, processes are killed or suspended, and clocks jump.
 
-use super::{Journal, NewStream, OpenStream, Sidecars};
+use super::{
+    Journal, NewStream, OpenStream, Sidecars,
+    rows::{Selection, Streams},
+};
 use crate::{
     domain::{
-        agent::OwnerHash,
         page::Page,
-        sidecar::{Enforcement, LastConfirmation, Sidecar, SidecarInstance},
+        sidecar::{CLOCK_MARGIN, Enforcement, Sidecar, SidecarInstance},
     },
     store::{OpenMode, Store, StoreOptions},
 };
@@ -19,6 +21,7 @@ use std::{
     time::Duration,
 };
 use tempfile::TempDir;
+use tokio::time::timeout;
 
 const SERVICE: ServiceId = ServiceId::from_bits(1);
 
@@ -113,49 +116,50 @@ impl ControlPlane {
     /// Opens a stream of the process that resumes at a revision, and begins to record it.
     async fn open(&mut self, number: i64, resumed: Option<Revision>) -> OpenStream {
         let stream = self.open_of(PROCESS, number, resumed);
-        let (recorded, ()) = tokio::join!(stream.record(), self.write());
-        assert_eq!(recorded.is_ok(), stream.may_be_confirmed());
+        self.record(std::slice::from_ref(&stream)).await;
         stream
     }
 
-    /// A stream of a process that is not recorded.
+    /// Begins to record streams.
+    async fn record(&mut self, streams: &[OpenStream]) {
+        let records = futures_util::future::join_all(streams.iter().map(OpenStream::record));
+        let (_recorded, ()) = tokio::join!(timeout(Duration::from_millis(1), records), self.write());
+    }
+
+    /// A stream of a process that is not recorded. The sidecar has reported the data with which it resumes.
     fn open_of(&self, process: SidecarInstance, number: i64, resumed: Option<Revision>) -> OpenStream {
-        let revision = resumed.unwrap_or_default();
-        let new = NewStream {
-            number,
-            revision,
-            applied: revision,
-            max_staleness: Duration::from_secs(STALENESS.unsigned_abs()),
-            ..NewStream::for_tests(process)
-        };
+        let max_staleness = Duration::from_secs(STALENESS.unsigned_abs());
+        let new = NewStream { number, has_view: resumed.is_some(), max_staleness, ..NewStream::for_tests(process) };
         let stream = self.sidecars.open(new);
         if let Some(revision) = resumed {
-            stream.status().resumes_at(revision);
-            stream.status().sends(revision);
-            stream.status().catches_up();
+            let status = stream.status();
+            status.resumes_at(revision);
+            status.sends(revision);
+            status.catches_up();
+            status.report(revision).unwrap();
         }
         stream
     }
 
     /// Whether the sidecar of a stream gets an answer to a ping.
     async fn confirms(&self, stream: &OpenStream) -> bool {
+        stream.status().expects_confirmation();
         let mut read = self.sidecars.0.store.read().await.unwrap();
-        let confirms = self.sidecars.is_registered(&mut read).await.unwrap() && stream.may_be_confirmed();
-        if confirms {
-            stream.status().expects_confirmation();
-            stream.status().confirm(self.clock.now());
-        }
-        confirms
+        self.sidecars.is_registered(&mut read).await.unwrap() && stream.may_be_confirmed()
     }
 
     async fn receipt(&self, revision: Revision) -> Enforcement {
-        self.sidecars.enforcement_for(OwnerHash::for_tests(1), SERVICE, revision).await.unwrap()
+        self.sidecars.enforcement(None, Some(SERVICE), revision).await.unwrap()
     }
 
     async fn list(&self) -> Vec<Sidecar> {
-        let listed = self.sidecars.list(SERVICE, Page { limit: 9, offset: 0, after: None }).await.unwrap().items;
-        listed.into_iter().map(|listed| listed.sidecar).collect()
+        self.sidecars.list(SERVICE, Page { limit: 9, offset: 0, after: None }).await.unwrap().items
     }
+}
+
+/// The longest time after the end of a stream, or after a change, for which a sidecar counts.
+fn longest_wait() -> i64 {
+    STALENESS + i64::try_from(CLOCK_MARGIN.as_secs()).unwrap()
 }
 
 /// The sidecar has the revision at 0 s and not the one at 1 s.
@@ -177,7 +181,7 @@ async fn earlier_stream_that_is_recorded_late_does_not_replace_a_later_one() {
     let later = second.open(3, Some(revision(0))).await;
     assert!(second.confirms(&later).await);
     first.write().await;
-    assert!(!first.sidecars.is_newest(&earlier.status()), "its row belongs to the other control plane");
+    assert!(!earlier.may_be_confirmed(), "its row belongs to the other control plane");
     drop(earlier);
     first.write().await;
     deployment.advance(1);
@@ -192,20 +196,17 @@ async fn earlier_stream_that_is_recorded_late_does_not_replace_a_later_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn stream_that_was_given_up_before_it_was_recorded_is_not_recorded() {
+async fn stream_that_was_given_up_before_it_was_recorded_leaves_no_row() {
     let deployment = Deployment::new().await;
     let mut control_plane = deployment.start();
     control_plane.write().await;
     let outage = deployment.store.lock_writes().await;
     let refused = control_plane.open(1, None).await;
     assert!(!refused.may_be_confirmed());
-    let waiting = control_plane.sidecars.open(NewStream { number: 2, ..NewStream::for_tests(PROCESS) });
-    let record = tokio::time::timeout(Duration::from_millis(1), waiting.record()).await;
-    assert!(record.is_err());
-    drop((refused, waiting, outage));
+    drop((refused, outage));
     control_plane.write().await;
     assert_eq!(control_plane.list().await, []);
-    assert!(control_plane.sidecars.streams().is_empty());
+    assert!(control_plane.sidecars.streams().have_ended());
 }
 
 /// Its sidecars were confirmed until it was killed, although it could not write that.
@@ -221,17 +222,56 @@ async fn sidecar_counts_since_its_control_plane_was_found_killed() {
     std::mem::forget(stream);
     drop((killed, outage));
     let mut next = deployment.start();
-    for _ in 0..5 {
+    for _ in 0..3 {
         next.write().await;
-        deployment.advance(11);
+        assert!(next.list().await[0].is_connected);
+        deployment.advance(10);
     }
-    assert!(!next.list().await[0].is_connected);
-    let receipt = next.receipt(revision(1000)).await;
+    next.write().await;
+    assert!(!next.list().await[0].is_connected, "it is found after 30 s");
+    let receipt = next.receipt(revision(1030)).await;
     assert_is_awaited(&receipt);
-    assert_eq!(receipt.refuses_by, Some(at(1000 + STALENESS)));
-    deployment.advance(11);
-    let receipt = next.receipt(revision(1000)).await;
+    assert_eq!(receipt.refuses_by, Some(at(1030 + longest_wait())));
+    deployment.advance(longest_wait() - 1);
+    assert_is_awaited(&next.receipt(revision(1030)).await);
+    deployment.advance(1);
+    let receipt = next.receipt(revision(1030)).await;
     assert_eq!((receipt.expired, receipt.is_complete()), (1, true), "{receipt:?}");
+}
+
+/// The sidecar is recorded by the next control plane as soon as it reconnects, whatever the row of the killed one says.
+#[tokio::test(flavor = "multi_thread")]
+async fn receipt_is_complete_when_the_sidecar_of_a_killed_control_plane_reconnects() {
+    let deployment = Deployment::new().await;
+    let mut killed = deployment.start();
+    std::mem::forget(killed.open(1, Some(revision(0))).await);
+    drop(killed);
+    let mut next = deployment.start();
+    assert_is_awaited(&next.receipt(revision(1)).await);
+    let stream = next.open(2, Some(revision(1))).await;
+    next.distribute(revision(1));
+    assert!(next.confirms(&stream).await);
+    let receipt = next.receipt(revision(1)).await;
+    assert_eq!((receipt.sidecars, receipt.is_complete()), (1, true), "{receipt:?}");
+}
+
+/// The heir of a copy names the process before it, which an unresponsive control plane may still have to end.
+#[tokio::test(flavor = "multi_thread")]
+async fn earlier_process_is_forgotten_when_its_stream_has_ended() {
+    let deployment = Deployment::new().await;
+    let mut control_plane = deployment.start();
+    let earlier = control_plane.open(1, Some(revision(0))).await;
+    let new = NewStream { previous: Some(PROCESS), ..NewStream::for_tests(SidecarInstance::from_bytes([2; 16])) };
+    let heir = control_plane.sidecars.open(new);
+    control_plane.record(std::slice::from_ref(&heir)).await;
+    heir.status().sends(revision(0));
+    heir.status().report(revision(0)).unwrap();
+    control_plane.write().await;
+    assert_eq!(control_plane.list().await.len(), 2, "the process runs, whatever another one says");
+    drop(earlier);
+    control_plane.write().await;
+    control_plane.write().await;
+    assert_eq!(control_plane.list().await.len(), 1);
 }
 
 /// The stream of a suspended control plane is ended by another one, and is recorded again before it is confirmed.
@@ -260,9 +300,8 @@ async fn suspended_control_plane_confirms_nothing_until_it_has_recorded_its_stre
     for control_plane in [&suspended, &other] {
         assert_is_awaited(&control_plane.receipt(revision(66)).await);
     }
-    stream.handle().report(revision(66)).unwrap_err();
     stream.status().sends(revision(66));
-    stream.handle().report(revision(66)).unwrap();
+    stream.status().report(revision(66)).unwrap();
     assert!(suspended.receipt(revision(66)).await.is_complete());
     suspended.write().await;
     assert!(other.receipt(revision(66)).await.is_complete());
@@ -288,18 +327,16 @@ async fn control_plane_with_another_clock_is_not_taken_for_killed() {
     }
 }
 
+/// The age of a confirmation counts since boot.
 #[tokio::test(flavor = "multi_thread")]
-async fn jump_of_the_wall_clock_does_not_make_a_sidecar_refuse() {
+async fn jump_of_the_wall_clock_does_not_make_a_connected_sidecar_refuse() {
     let deployment = Deployment::new().await;
     let mut control_plane = deployment.start();
     let stream = control_plane.open(1, Some(revision(0))).await;
     deployment.advance(1);
     stream.status().queues(revision(1));
     control_plane.distribute(revision(1));
-    deployment.clock.ahead.store(3600, Ordering::SeqCst);
-    assert_is_awaited(&control_plane.receipt(revision(1)).await);
-    drop(stream);
-    control_plane.write().await;
+    deployment.clock.ahead.store(i64::try_from(CLOCK_MARGIN.as_secs()).unwrap(), Ordering::SeqCst);
     assert_is_awaited(&control_plane.receipt(revision(1)).await);
     deployment.advance(STALENESS);
     let receipt = control_plane.receipt(revision(1)).await;
@@ -308,52 +345,29 @@ async fn jump_of_the_wall_clock_does_not_make_a_sidecar_refuse() {
 
 /// A sidecar with an earlier stream of this control plane may continue during an outage, and a restart forgets it not too early.
 #[tokio::test(flavor = "multi_thread")]
-async fn stream_that_is_accepted_in_an_outage_is_recorded_and_ended_later() {
+async fn sidecar_that_reconnects_in_an_outage_continues_and_is_recorded_later() {
     let deployment = Deployment::new().await;
     let mut control_plane = deployment.start();
-    let first = control_plane.open(1, Some(revision(0))).await;
+    drop(control_plane.open(1, Some(revision(0))).await);
     let outage = deployment.store.lock_writes().await;
-    drop(first);
-    let second = control_plane.open(2, Some(revision(0))).await;
-    assert!(control_plane.confirms(&second).await);
-    deployment.advance(1000);
-    assert!(control_plane.confirms(&second).await);
-    drop((second, outage));
-    control_plane.write().await;
-    control_plane.write().await;
-    let [sidecar] = &control_plane.list().await[..] else { panic!("there is one sidecar") };
-    let now = control_plane.sidecars.now();
-    assert_eq!(sidecar.decides_until(now, Duration::ZERO), Some(at(1000 + STALENESS)));
-    assert!(control_plane.sidecars.streams().is_empty());
-}
-
-/// A transaction of unknown outcome may have left rows under the earlier name, and may be committed later.
-#[tokio::test(flavor = "multi_thread")]
-async fn rows_of_a_transaction_of_unknown_outcome_are_ended() {
-    let deployment = Deployment::new().await;
-    let mut control_plane = deployment.start();
-    let stream = control_plane.open(1, Some(revision(0))).await;
-    assert!(control_plane.confirms(&stream).await);
-    let lost = control_plane.open_of(SidecarInstance::from_bytes([2; 16]), 1, Some(revision(0)));
-    let (recorded, ()) = tokio::join!(lost.record(), control_plane.write());
-    recorded.unwrap();
-    let status = lost.status();
-    let earlier = control_plane.journal.take_new_name();
-    control_plane.sidecars.pending().earlier_name = Some(earlier);
-    // The process never learned that the stream was recorded.
-    drop(lost);
-    assert!(!control_plane.confirms(&stream).await);
-    for _ in 0..4 {
-        control_plane.write().await;
+    for number in 2..6 {
+        let stream = control_plane.open(number, Some(revision(0))).await;
+        deployment.advance(200);
+        assert!(control_plane.confirms(&stream).await, "{number}");
     }
-    assert!(control_plane.confirms(&stream).await);
-    let listed = control_plane.list().await;
-    let ended = listed.iter().find(|sidecar| sidecar.identity == status.identity).unwrap();
-    assert!(!ended.is_connected && ended.confirmed == LastConfirmation::By(at(0)), "{ended:?}");
-    assert_eq!(listed.len(), 2);
-    let mut read = control_plane.sidecars.0.store.read().await.unwrap();
-    let name = control_plane.sidecars.control_plane();
-    assert_eq!(crate::store::sidecars::peers(read.conn(), &name).await.unwrap(), []);
+    let elsewhere = control_plane.open(7, Some(revision(0))).await;
+    assert!(!elsewhere.may_be_confirmed(), "another control plane may have ended its row");
+    drop((elsewhere, outage));
+    control_plane.write().await;
+    assert_is_awaited(&control_plane.receipt(revision(799)).await);
+    let refuses_by = async |control_plane: &ControlPlane| {
+        let [sidecar] = &control_plane.list().await[..] else { panic!("there is one sidecar") };
+        assert!(!sidecar.is_connected);
+        sidecar.refuses_by
+    };
+    assert_eq!(refuses_by(&control_plane).await, Some(at(800 + STALENESS)), "the last stream was opened then");
+    assert_eq!(refuses_by(&deployment.start()).await, Some(at(800 + longest_wait())), "by the row alone");
+    assert!(control_plane.sidecars.streams().have_ended());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -365,52 +379,20 @@ async fn all_recorded_sidecars_continue_in_an_outage_however_many_there_are() {
         bytes[..2].copy_from_slice(&number.to_be_bytes());
         SidecarInstance::from_bytes(bytes)
     };
-    let open = |control_plane: &ControlPlane, numbers: std::ops::Range<u16>, stream| {
-        let opened = numbers.map(|number| control_plane.open_of(process(number), stream, Some(revision(0))));
-        opened.collect::<Vec<_>>()
+    let open = |control_plane: &ControlPlane, stream| {
+        (0..300).map(|number| control_plane.open_of(process(number), stream, Some(revision(0)))).collect::<Vec<_>>()
     };
-    let record = async |control_plane: &mut ControlPlane, streams: &[OpenStream]| {
-        let recorded = futures_util::future::join_all(streams.iter().map(OpenStream::record));
-        let (recorded, ()) = tokio::join!(recorded, async {
-            control_plane.write().await;
-            control_plane.write().await;
-        });
-        recorded.iter().filter(|recorded| recorded.is_ok()).count()
-    };
-    let first = open(&control_plane, 0..300, 1);
-    assert_eq!(record(&mut control_plane, &first).await, 300);
+    let first = open(&control_plane, 1);
+    control_plane.record(&first).await;
     let outage = deployment.store.lock_writes().await;
     drop(first);
-    let early = open(&control_plane, 0..250, 2);
-    assert_eq!(record(&mut control_plane, &early).await, 250);
-    let late = open(&control_plane, 250..300, 2);
-    assert_eq!(record(&mut control_plane, &late).await, 50);
+    let second = open(&control_plane, 2);
+    control_plane.record(&second).await;
+    assert!(second.iter().all(OpenStream::may_be_confirmed));
     drop(outage);
-    for _ in 0..3 {
-        control_plane.write().await;
-    }
-    assert_eq!(control_plane.sidecars.pending().unrecorded.len(), 0);
+    control_plane.write().await;
     let receipt = control_plane.receipt(revision(0)).await;
     assert_eq!((receipt.sidecars, receipt.enforced), (300, 300));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn sidecar_can_reconnect_again_and_again_in_an_outage() {
-    let deployment = Deployment::new().await;
-    let mut control_plane = deployment.start();
-    drop(control_plane.open(1, Some(revision(0))).await);
-    let outage = deployment.store.lock_writes().await;
-    for number in 2..6 {
-        let stream = control_plane.open(number, Some(revision(0))).await;
-        assert!(control_plane.confirms(&stream).await, "{number}");
-        assert_eq!(control_plane.sidecars.pending().unrecorded.len(), 1, "only the newest stream is recorded later");
-    }
-    drop(outage);
-    control_plane.write().await;
-    control_plane.write().await;
-    let [sidecar] = &control_plane.list().await[..] else { panic!("there is one sidecar") };
-    assert!(!sidecar.is_connected && matches!(sidecar.confirmed, LastConfirmation::By(_)), "{sidecar:?}");
-    assert!(control_plane.sidecars.pending().ended.is_empty());
 }
 
 /// A revision can be ahead of all clocks, after a restore or a jump.
@@ -428,28 +410,6 @@ async fn sidecar_that_decides_is_not_left_out_if_the_revision_is_ahead() {
     assert_is_awaited(&control_plane.receipt(ahead).await);
 }
 
-/// The clock of the process stays behind after the jump, and other processes do not know that.
-#[tokio::test(flavor = "multi_thread")]
-async fn end_of_a_stream_after_a_jump_of_the_wall_clock_holds_for_other_processes() {
-    let deployment = Deployment::new().await;
-    let mut jumped = deployment.start();
-    let stream = jumped.open(1, Some(revision(0))).await;
-    deployment.clock.ahead.store(3600, Ordering::SeqCst);
-    assert!(jumped.confirms(&stream).await);
-    let change = revision(3600);
-    deployment.advance(1);
-    stream.status().queues(change);
-    jumped.distribute(change);
-    let receipt = jumped.receipt(change).await;
-    assert_is_awaited(&receipt);
-    assert_eq!(receipt.refuses_by, Some(at(3601 + STALENESS)), "by the wall clock");
-    drop(stream);
-    jumped.write().await;
-    jumped.journal.stop().await;
-    let other = deployment.start();
-    assert_is_awaited(&other.receipt(change).await);
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn sidecar_whose_first_confirmation_is_under_way_counts() {
     let deployment = Deployment::new().await;
@@ -461,4 +421,44 @@ async fn sidecar_whose_first_confirmation_is_under_way_counts() {
     assert_eq!(control_plane.receipt(revision(1)).await.sidecars, 0, "it was never confirmed");
     stream.status().expects_confirmation();
     assert_is_awaited(&control_plane.receipt(revision(1)).await);
+}
+
+/// Writes the streams that are to be written, as a transaction with this outcome: written, failed, or unknown.
+fn write(streams: &mut Streams, name: &Arc<str>, outcome: Option<bool>) -> usize {
+    let unwritten = streams.take_unwritten(name, Selection { with_changes: true, with_progress: false });
+    let count = unwritten.len();
+    for stream in unwritten {
+        match outcome {
+            Some(true) => streams.written(&stream, name, true),
+            Some(false) => streams.not_written(stream),
+            None => {}
+        }
+    }
+    count
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn next_stream_is_confirmed_without_a_write_only_if_the_row_is_certainly_open() {
+    let (deployment, name) = (Deployment::new().await, Arc::from("name"));
+    let control_plane = deployment.start();
+    for (end, is_open) in [(Some(true), false), (Some(false), true), (None, false)] {
+        let mut streams = Streams::default();
+        let first = control_plane.open_of(PROCESS, 1, None);
+        streams.insert(first.status());
+        assert!(!streams.may_be_confirmed(&first.status(), &name));
+        assert_eq!(write(&mut streams, &name, Some(true)), 1);
+        assert!(streams.may_be_confirmed(&first.status(), &name));
+        assert!(!streams.may_be_confirmed(&first.status(), &Arc::from("other")), "it took another name");
+        let status = first.status();
+        status.expects_confirmation();
+        drop(first);
+        assert_eq!(write(&mut streams, &name, end), 1);
+        let second = control_plane.open_of(PROCESS, 2, None);
+        streams.insert(second.status());
+        assert_eq!(streams.may_be_confirmed(&second.status(), &name), is_open, "{end:?}");
+        assert!(!streams.may_be_confirmed(&status, &name));
+        assert_eq!(write(&mut streams, &name, Some(true)), 1);
+        assert!(streams.may_be_confirmed(&second.status(), &name));
+        assert_eq!(write(&mut streams, &name, Some(true)), 0);
+    }
 }

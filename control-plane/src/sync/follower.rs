@@ -15,10 +15,13 @@ use super::{
     stream_limits::StreamPlace,
 };
 use crate::{
-    domain::{service::ServiceKey, sidecar::SidecarInstance},
-    sidecars::{NewStream, NotRecorded, OpenStream},
+    domain::{
+        service::ServiceKey,
+        sidecar::{SidecarIdentity, SidecarInstance},
+    },
+    sidecars::{NewStream, OpenStream},
 };
-use countersign_identity::{Revision, Timestamp};
+use countersign_identity::Revision;
 use countersign_proto::{
     PROTOCOL_VERSION,
     encoded::EncodedResponse,
@@ -37,7 +40,7 @@ use tokio::{
 };
 use tonic::{Status, Streaming};
 
-/// Timeout for the `Hello` message of a sidecar, and for space in the queue of messages to a slow sidecar.
+/// Timeout for the `Hello` message of a sidecar, until its stream is recorded, and for space in the queue of messages to a slow sidecar.
 const FOLLOWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Maximum number of pongs that wait.
@@ -149,9 +152,9 @@ impl Follower {
         tokio::select! {
             () = shutdown.requested() => return Err(shutting_down()),
             () = self.sender.closed() => return Err(disconnected()),
-            recorded = self.stream.record() => recorded.map_err(|NotRecorded| not_recorded())?,
+            recorded = timeout(FOLLOWER_TIMEOUT, self.stream.record()) => recorded.map_err(|_| not_recorded())?,
         }
-        let mut pings = PingReceiver::new(requests, self.stream.handle());
+        let mut pings = PingReceiver::new(requests, self.stream.status());
         let mut start = Start::Resume(state);
         loop {
             let sender = self.sender.clone();
@@ -189,9 +192,6 @@ impl Follower {
                 _ = subscription.distributed.changed(), if !self.pending_pongs.is_empty() => {}
                 _ = self.key_check.tick() => {
                     pings.check_silence()?;
-                    if self.stream.status().is_replaced() {
-                        return Err(Status::unavailable("a later stream of the same process has replaced this one"));
-                    }
                     // The box keeps the state of rare work out of the memory of each stream.
                     Box::pin(self.check_key_or_send_deletion()).await?;
                 }
@@ -313,7 +313,6 @@ impl Follower {
             return Ok(true);
         }
         while let Some(pong) = self.pending_pongs.pop_front_if(|pong| pong.revision <= self.sent_revision.number()) {
-            self.stream.status().confirm(Timestamp::from_micros(pong.time_micros));
             self.send(EncodedResponse::pong(&pong)).await?;
         }
         Ok(false)
@@ -358,31 +357,22 @@ fn parse_hello(
     peer: SocketAddr,
     max_staleness: Duration,
 ) -> Result<(SidecarState, NewStream), Status> {
-    let Hello {
-        protocol_version,
-        instance,
-        release,
-        key_index,
-        stream_number,
-        revision,
-        applied_revision,
-        partial_snapshot,
-        previous_instance,
-    } = hello;
+    let Hello { protocol_version, instance, release, stream_number, revision, partial_snapshot, previous_instance } =
+        hello;
     if protocol_version != PROTOCOL_VERSION {
         return Err(other_version(protocol_version));
     }
     let state = SidecarState { revision: Revision::new(revision), partial_snapshot };
     let new = NewStream {
-        instance: parse_instance(&instance)?.ok_or_else(|| Status::invalid_argument("an instance is required"))?,
-        key: key.id,
-        service: key.service,
-        address: SocketAddr::new(peer.ip().to_canonical(), peer.port()).to_string(),
-        release,
-        revision: state.revision,
-        applied: Revision::new(applied_revision),
-        key_index,
+        identity: SidecarIdentity {
+            instance: parse_instance(&instance)?.ok_or_else(|| Status::invalid_argument("an instance is required"))?,
+            api_key: key.id,
+            service: key.service,
+            address: SocketAddr::new(peer.ip().to_canonical(), peer.port()).to_string(),
+            release,
+        },
         number: stream_number,
+        has_view: state.revision > Revision::default(),
         previous: parse_instance(&previous_instance)?,
         max_staleness,
     };
@@ -406,12 +396,14 @@ fn parse_instance(bytes: &[u8]) -> Result<Option<SidecarInstance>, Status> {
         return Ok(None);
     }
     let instance = bytes.try_into().map(SidecarInstance::from_bytes).map_err(|_| invalid())?;
-    if instance == SidecarInstance::MERGED { Err(invalid()) } else { Ok(Some(instance)) }
+    if instance == SidecarInstance::UNKNOWN { Err(invalid()) } else { Ok(Some(instance)) }
 }
 
 /// The gRPC status for a sidecar that cannot be recorded: receipts would not count it, so it gets no data.
 fn not_recorded() -> Status {
-    Status::unavailable("the stream cannot be recorded, because the database accepts no writes")
+    Status::unavailable(
+        "the stream cannot be recorded: the database accepts no writes, or the sidecar has a later stream",
+    )
 }
 
 fn disconnected() -> Status {

@@ -1,9 +1,9 @@
 //! Receives the pings of a sidecar, at a limited rate, and its reports.
 
-use crate::sidecars::{NotSent, StreamHandle};
+use crate::sidecars::{NotSent, StreamStatus};
 use countersign_identity::Revision;
 use countersign_proto::v1::{Applied, FollowRequest, Leaving, Ping, follow_request::Message};
-use std::{future, time::Duration};
+use std::{future, sync::Arc, time::Duration};
 use tokio::time::{Interval, MissedTickBehavior, interval};
 use tonic::{Status, Streaming};
 
@@ -44,7 +44,7 @@ impl Silence {
 pub(super) struct PingReceiver {
     requests: Streaming<FollowRequest>,
     /// Receives the reports of the sidecar.
-    stream: StreamHandle,
+    stream: Arc<StreamStatus>,
     /// How many pings may be read at once.
     allowance: u32,
     refill: Interval,
@@ -55,7 +55,7 @@ pub(super) struct PingReceiver {
 }
 
 impl PingReceiver {
-    pub(super) fn new(requests: Streaming<FollowRequest>, stream: StreamHandle) -> Self {
+    pub(super) fn new(requests: Streaming<FollowRequest>, stream: Arc<StreamStatus>) -> Self {
         let mut refill = interval(PING_INTERVAL);
         refill.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Self {

@@ -30,6 +30,7 @@ pub struct CopyContext<'a> {
     pub metrics: &'a Arc<Metrics>,
     pub readiness: &'a Readiness,
     pub clock: &'a Arc<dyn Clock>,
+    /// The instance of the first API key.
     pub instance: Instance,
     /// The shortest time between two writes of a copy for which no report waits, by the maximum age of its view.
     pub interval: fn(Duration) -> Duration,
@@ -119,7 +120,7 @@ fn create_writer(
         key: Box::new(move || copy_key(&authorization)),
         directory: directory.clone(),
         interval: *interval,
-        instance: *instance,
+        instance: instance.of_key(index),
         progress: Arc::clone(progress),
         views: Arc::clone(views),
         metrics: Arc::clone(metrics),

@@ -5,7 +5,6 @@ use super::{
     addresses::AddressPlan,
     connection::{StreamError, SyncConnection, SyncTarget, is_refusal},
     decode::MessageError,
-    instance::StreamNumber,
     key_refusals::{AttemptEnd, KeyRefusals},
     stream::{StreamState, ViewUpdate},
 };
@@ -210,8 +209,8 @@ impl StreamClient {
         if self.must_keep_view(stream_state) {
             stream_state.keep_view_of_other_address();
         }
-        let number = self.next_stream(stream_state);
-        let opened = SyncConnection::open(&self.target, self.addresses.current(), number, stream_state);
+        self.streams += 1;
+        let opened = SyncConnection::open(&self.target, self.addresses.current(), self.streams, stream_state);
         let Some(opened) = shutdown.run_until_requested(opened).await else { return Ok(()) };
         let mut connection = opened?;
         loop {
@@ -230,15 +229,6 @@ impl StreamClient {
                 }
             }
         }
-    }
-
-    /// The number of the next stream. A process that starts from the copy on disk decides with the data of the copy.
-    fn next_stream(&mut self, stream_state: &StreamState) -> StreamNumber {
-        self.streams += 1;
-        let resumed = stream_state.data().revision;
-        let on_disk = self.target.copy.as_ref().and_then(|copy| copy.on_disk());
-        let applied = on_disk.map_or(resumed, |on_disk| on_disk.min(resumed));
-        StreamNumber { key_index: u32::try_from(self.key.0).unwrap_or(u32::MAX), number: self.streams, applied }
     }
 
     /// Whether the stream at the current address must not replace the view by older data: another address confirmed the view, and

@@ -3,7 +3,7 @@
 use super::{
     copy_progress::CopyProgress,
     decode::MessageError,
-    instance::{ProcessIdentity, StreamNumber},
+    instance::ProcessIdentity,
     requests::Requests,
     stream::{PingTimeout, StreamState, ViewUpdate},
 };
@@ -116,10 +116,10 @@ impl SyncConnection {
     pub async fn open(
         target: &SyncTarget,
         address: usize,
-        number: StreamNumber,
+        number: i64,
         state: &mut StreamState,
     ) -> Result<Self, StreamError> {
-        let (requests, request_stream) = Requests::new(number.applied, target.copy.clone());
+        let (requests, request_stream) = Requests::new(target.copy.clone());
         requests.send_now(state.hello(target.identity, number))?;
         requests.send_now(state.ping(target.clock.since_boot())?)?;
         let opened = timeout(target.ping_interval * OPEN_TIMEOUT_PINGS, connect(target, address, request_stream)).await;
@@ -132,7 +132,7 @@ impl SyncConnection {
 
     /// The client decides with the view of the stream from now on, so its data is reported.
     pub fn published(&mut self, state: &StreamState) {
-        self.requests.published(state.data());
+        self.requests.published(state.data_revision());
     }
 
     /// Tells the control plane that the client decides no more. A client that leaves a copy on disk cannot tell that, because a

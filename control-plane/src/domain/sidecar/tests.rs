@@ -8,16 +8,14 @@ fn at(seconds: i64) -> Timestamp {
     Timestamp::from_micros(COMMIT + seconds * 1_000_000)
 }
 
-/// When the change was known.
-const KNOWN: i64 = 2;
-
 /// The revision of a change that was committed at 0 s.
 const REVISION: Revision = Revision::new(COMMIT);
 
-fn sidecar(in_force: i64, confirmed: LastConfirmation) -> Sidecar {
+/// A sidecar with the changes up to a time, and the last confirmation at another one.
+fn sidecar(in_force: i64, confirmed: i64) -> Sidecar {
     Sidecar {
         identity: SidecarIdentity {
-            key: SidecarKey { instance: SidecarInstance::from_bytes([1; 16]), index: 0 },
+            instance: SidecarInstance::from_bytes([1; 16]),
             api_key: ApiKeyId::from_bits(1),
             service: ServiceId::from_bits(1),
             address: "192.0.2.1:1000".to_owned(),
@@ -27,28 +25,27 @@ fn sidecar(in_force: i64, confirmed: LastConfirmation) -> Sidecar {
         is_connected: true,
         in_force: Revision::new(at(in_force).micros()),
         applied_at: Some(at(2)),
-        confirmed,
         last_known_confirmation: None,
+        refuses_by: Some(at(confirmed).saturating_add(STALENESS)),
         max_staleness: STALENESS,
     }
 }
 
 fn receipt(now: i64, sidecars: impl IntoIterator<Item = Sidecar>) -> Enforcement {
-    let times =
-        ReceiptTimes { now: at(now), last_confirmation_without: at(KNOWN), skew: Duration::ZERO, lag: Duration::ZERO };
-    let mut receipt = Enforcement::new(REVISION, times);
-    sidecars.into_iter().for_each(|sidecar| receipt.add(sidecar));
+    let mut receipt = Enforcement::new(REVISION, at(now));
+    for sidecar in sidecars {
+        receipt.add(sidecar);
+    }
     receipt
 }
 
 #[test]
 fn receipt_is_complete_when_all_sidecars_report_the_revision() {
-    let confirmed = LastConfirmation::By(at(-1));
-    let complete = receipt(10, [sidecar(0, confirmed), sidecar(3, confirmed)]);
+    let complete = receipt(10, [sidecar(0, -1), sidecar(3, -1)]);
     assert!(complete.is_complete() && complete.refuses_by.is_none() && complete.unconfirmed.is_empty());
     assert_eq!((complete.sidecars, complete.enforced), (2, 2));
     assert_eq!(complete.elapsed(), Some(Duration::from_secs(2)));
-    let incomplete = receipt(10, [sidecar(0, confirmed), sidecar(-1, confirmed)]);
+    let incomplete = receipt(10, [sidecar(0, -1), sidecar(-1, -1)]);
     assert_eq!((incomplete.sidecars, incomplete.enforced, incomplete.is_complete()), (2, 1, false));
     assert_eq!(incomplete.elapsed(), None);
     assert_eq!(receipt(10, []).elapsed(), None);
@@ -57,69 +54,45 @@ fn receipt_is_complete_when_all_sidecars_report_the_revision() {
 
 #[test]
 fn silent_sidecar_counts_until_it_refuses_by_itself() {
-    // The last confirmation was before the change, so the sidecar refuses before the change is as old as the maximum staleness.
-    let frozen = || sidecar(-5, LastConfirmation::By(at(-3)));
+    let frozen = || sidecar(-5, -3);
     let before = receipt(56, [frozen()]);
     assert_eq!((before.sidecars, before.refuses_by), (1, Some(at(57))));
-    assert_eq!(before.unconfirmed[0].refuses_by, at(57));
+    assert_eq!(before.unconfirmed[0].refuses_by, Some(at(57)));
     let after = receipt(57, [frozen()]);
     assert_eq!((after.sidecars, after.is_complete(), after.refuses_by), (0, true, None));
     assert_eq!((after.expired, after.elapsed()), (1, Some(Duration::from_secs(57))), "until then, it could decide");
-    let confirmed = sidecar(0, LastConfirmation::By(at(50)));
-    assert_eq!(receipt(57, [confirmed, frozen()]).elapsed(), Some(Duration::from_secs(57)));
-    let long_ago = sidecar(-90, LastConfirmation::By(at(-60)));
+    assert_eq!(receipt(57, [sidecar(0, 50), frozen()]).elapsed(), Some(Duration::from_secs(57)));
+    let long_ago = sidecar(-90, -60);
     assert_eq!((receipt(1, [long_ago.clone()]).expired, receipt(1, [long_ago]).elapsed()), (0, None));
-}
-
-/// After a jump of the wall clock, the other clock is behind for good.
-#[test]
-fn times_in_answers_are_by_the_wall_clock() {
-    let lag = Duration::from_secs(1000);
-    let receipt = |now: i64| {
-        let times = ReceiptTimes {
-            now: at(now - 1000),
-            last_confirmation_without: at(KNOWN - 1000),
-            skew: Duration::ZERO,
-            lag,
-        };
-        let mut receipt = Enforcement::new(REVISION, times);
-        receipt.add(sidecar(-5, LastConfirmation::Continuing));
-        receipt.by_wall_clock()
-    };
-    let before = receipt(61);
-    assert_eq!((before.refuses_by, before.unconfirmed[0].refuses_by), (Some(at(62)), at(62)));
-    let after = receipt(62);
-    assert_eq!((after.expired, after.elapsed()), (1, Some(Duration::from_secs(62))));
 }
 
 #[test]
 fn time_that_is_not_known_any_more_is_not_stated() {
-    let reported_later = Sidecar { applied_at: Some(at(90)), ..sidecar(80, LastConfirmation::By(at(95))) };
-    assert_eq!(receipt(100, [reported_later]).elapsed(), None);
+    let reported_later = Sidecar { applied_at: Some(at(390)), ..sidecar(380, 395) };
+    assert_eq!(receipt(400, [reported_later]).elapsed(), None);
 }
 
+/// The confirmation followed the change, so a sidecar that still lacks the change did not receive it.
 #[test]
-fn confirmation_after_the_change_does_not_prolong_the_time() {
-    // The confirmation followed the change, so a sidecar that still lacks the change did not receive it.
-    let late = [LastConfirmation::By(at(40)), LastConfirmation::Continuing];
-    for confirmed in late {
-        assert_eq!(receipt(50, [sidecar(-5, confirmed)]).refuses_by, Some(at(KNOWN).saturating_add(STALENESS)));
+fn confirmation_long_after_the_change_does_not_prolong_the_time() {
+    let stated = at(0).saturating_add(CLOCK_MARGIN).saturating_add(STALENESS);
+    for confirmed in [301, 1000] {
+        let receipt = receipt(350, [sidecar(-5, confirmed)]);
+        assert_eq!((receipt.refuses_by, receipt.unconfirmed[0].refuses_by), (Some(stated), Some(stated)));
     }
-    // The stated time does not move.
-    let soon = receipt(1, [sidecar(-5, late[1])]).refuses_by;
-    assert_eq!(soon, receipt(30, [sidecar(-5, late[1])]).refuses_by);
 }
 
 #[test]
 fn sidecar_that_was_never_confirmed_does_not_count() {
     for in_force in [-1, 1] {
-        assert_eq!(receipt(1, [sidecar(in_force, LastConfirmation::Never)]).sidecars, 0);
+        let sidecar = Sidecar { refuses_by: None, ..sidecar(in_force, 0) };
+        assert_eq!(receipt(1, [sidecar]).sidecars, 0);
     }
 }
 
 #[test]
 fn receipt_names_a_bounded_number_of_sidecars() {
-    let many = receipt(1, (0..150).map(|_| sidecar(-1, LastConfirmation::By(at(0)))));
+    let many = receipt(1, (0..150).map(|_| sidecar(-1, 0)));
     assert_eq!((many.sidecars, many.unconfirmed.len()), (150, MAX_NAMED_SIDECARS));
 }
 
@@ -153,10 +126,10 @@ fn confirmations_alone_do_not_change_the_progress() {
 }
 
 #[test]
-fn positions_are_read_back() {
-    let key = SidecarKey { instance: SidecarInstance::from_bytes([0xab; 16]), index: 7 };
-    assert_eq!(key.to_string().parse(), Ok(key));
-    for text in ["", "ab", "ab.key", &format!("{}.", key.instance)] {
-        assert_eq!(text.parse::<SidecarKey>(), Err(InvalidInstance), "{text}");
+fn instances_are_read_back() {
+    let instance = SidecarInstance::from_bytes([0xab; 16]);
+    assert_eq!(instance.to_string().parse(), Ok(instance));
+    for text in ["", "ab", &format!("{instance}.0")] {
+        assert_eq!(text.parse::<SidecarInstance>(), Err(InvalidInstance), "{text}");
     }
 }

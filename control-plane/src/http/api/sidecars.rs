@@ -4,7 +4,7 @@
 use crate::{
     domain::{
         page::Page,
-        sidecar::{Enforcement, ListedSidecar, Sidecar, SidecarKey, UnconfirmedSidecar},
+        sidecar::{Enforcement, Sidecar, SidecarInstance},
     },
     http::{
         error::ApiError,
@@ -26,7 +26,7 @@ use axum::{
     Json,
     extract::{RawQuery, State},
 };
-use countersign_identity::{ApiKeyId, Revision, Timestamp};
+use countersign_identity::{ApiKeyId, Revision};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -39,7 +39,7 @@ type SidecarPage = PageResponse<SidecarRecord>;
 #[serde(rename_all = "camelCase")]
 #[schema(example = json!(SidecarRecord::example()))]
 pub struct SidecarRecord {
-    /// Identifies the process of the sidecar: 32 hex digits.
+    /// Identifies the process of the sidecar, and the one of its API keys with which it is connected: 32 hex digits.
     #[schema(pattern = "^[0-9a-f]{32}$", example = "9f86d081884c7d659a2feaa0c55ad015")]
     instance: String,
     #[schema(value_type = schema::ApiKeyIdSchema)]
@@ -59,8 +59,8 @@ pub struct SidecarRecord {
     /// When the sidecar connected.
     #[schema(value_type = schema::TimestampSchema)]
     connected_at: Rfc3339,
-    /// When the data of the sidecar was last confirmed, as far as is known. Later confirmations by another control plane, or by one that
-    /// was killed, may be missing. Absent if no confirmation is known.
+    /// When the data of the sidecar was last confirmed, as far as is known, or a little later. Later confirmations by another control plane,
+    /// or by one that was killed, may be missing. Absent if no confirmation is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schema::TimestampSchema>, required = false, nullable = false)]
     last_confirmed_at: Option<Rfc3339>,
@@ -175,13 +175,16 @@ pub async fn list(
     State(state): State<AppState>,
     credentials: Credentials,
     PathParams(service): PathParams<String>,
-    page: Result<Page<SidecarKey>, ApiError>,
+    page: Result<Page<SidecarInstance>, ApiError>,
 ) -> Result<Json<SidecarPage>, ApiError> {
     let service = parse_id(&service)?;
     credentials.require_manager_of(&state, service).await?;
     let page = page?;
     let sidecars = operations::list_sidecars(&state.context, service, page).await?;
-    let record = |ListedSidecar { sidecar, refuses_by }| sidecar_record(sidecar, refuses_by);
+    let record = |mut sidecar: Sidecar| {
+        sidecar.refuses_by = sidecar.refuses_by.filter(|_| !sidecar.is_connected);
+        sidecar_record(sidecar)
+    };
     Ok(Json(paging::page_response(&page, sidecars, record)))
 }
 
@@ -214,7 +217,6 @@ pub async fn enforcement(
 
 fn enforcement_record(receipt: Enforcement) -> EnforcementRecord {
     let (enforced, elapsed) = (receipt.is_complete(), receipt.elapsed());
-    let unconfirmed = |UnconfirmedSidecar { sidecar, refuses_by }| sidecar_record(sidecar, Some(refuses_by));
     EnforcementRecord {
         revision: receipt.revision,
         enforced,
@@ -222,24 +224,24 @@ fn enforcement_record(receipt: Enforcement) -> EnforcementRecord {
         enforced_sidecars: receipt.enforced,
         expired_sidecars: receipt.expired,
         milliseconds: elapsed.map(|elapsed| u64::try_from(elapsed.as_micros().div_ceil(1000)).unwrap_or(u64::MAX)),
-        unconfirmed: receipt.unconfirmed.into_iter().map(unconfirmed).collect(),
+        unconfirmed: receipt.unconfirmed.into_iter().map(sidecar_record).collect(),
         refuses_by: receipt.refuses_by.map(Rfc3339),
     }
 }
 
-fn sidecar_record(sidecar: Sidecar, refuses_by: Option<Timestamp>) -> SidecarRecord {
+fn sidecar_record(sidecar: Sidecar) -> SidecarRecord {
     let Sidecar {
         identity,
         connected_at,
         is_connected,
         in_force,
         last_known_confirmation,
+        refuses_by,
         applied_at: _,
-        confirmed: _,
         max_staleness: _,
     } = sidecar;
     SidecarRecord {
-        instance: identity.key.instance.to_string(),
+        instance: identity.instance.to_string(),
         key_id: identity.api_key,
         address: identity.address,
         release: identity.release,

@@ -107,7 +107,7 @@ async fn confirm(context: &Context, changes: &UnconfirmedChanges, newest: Revisi
         None => return Ok(true),
     };
     let revision = changes.awaited.unwrap_or(newest);
-    let receipt = context.sidecars.enforcement(scope, revision).await?;
+    let receipt = context.sidecars.enforcement(None, scope, revision).await?;
     if !receipt.is_complete() {
         if changes.awaited.is_none() {
             let work = async |mut tx: WriteTransaction| {

@@ -147,7 +147,7 @@ pub(super) async fn delete(
         ExpiredData::IdempotencyKeys => idempotency::delete_expired(conn, from, now, limit).await,
         ExpiredData::KnownAgents => known_agents::delete_forgotten(conn, from, now, limit).await,
         ExpiredData::TokenAudiences => token_audiences::delete_expired(conn, from, now, limit).await,
-        ExpiredData::Sidecars => sidecars::delete_expired(conn, from, now.min(context.sidecars.now()), limit).await,
+        ExpiredData::Sidecars => sidecars::delete_expired(conn, from, now, limit).await,
         ExpiredData::ServiceTransfers => service_transfers::delete_expired(conn, now, limit).await,
         ExpiredData::Assignments => assignments::delete_expired(conn, from, now, limit).await,
         ExpiredData::WebhookDeliveries => delete_deliveries(context, conn, limit).await,

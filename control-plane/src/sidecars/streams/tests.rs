@@ -4,16 +4,22 @@ fn revision(number: i64) -> Revision {
     Revision::new(number)
 }
 
-const NOW: Timestamp = Timestamp::from_micros(1000);
+/// A stream of a sidecar with or without a view.
+fn stream_with(new: NewStream) -> StreamStatus {
+    StreamStatus::new(new, Arc::new(countersign_process::SystemClock))
+}
 
-/// A stream that resumed at revision 10 and gets live changes.
+fn new_stream() -> NewStream {
+    NewStream::for_tests(SidecarInstance::from_bytes([1; 16]))
+}
+
+/// A stream that resumed at revision 10, has reported it, and gets live changes.
 fn live_stream() -> StreamStatus {
-    let instance = SidecarInstance::from_bytes([1; 16]);
-    let new = NewStream { revision: revision(10), applied: revision(10), ..NewStream::for_tests(instance) };
-    let stream = StreamStatus::new(new, NOW);
+    let stream = stream_with(NewStream { has_view: true, ..new_stream() });
     stream.resumes_at(revision(10));
     stream.sends(revision(10));
     stream.catches_up();
+    stream.report(revision(10)).unwrap();
     stream
 }
 
@@ -30,9 +36,9 @@ fn change_is_in_force_when_it_is_reported_and_not_when_it_is_queued_or_sent() {
     assert_eq!(stream.in_force(revision(20)), revision(10));
     stream.sends(revision(20));
     stream.covers(revision(20));
-    stream.confirm(NOW);
+    stream.expects_confirmation();
     assert_eq!(stream.in_force(revision(20)), revision(10));
-    stream.report(revision(20), NOW).unwrap();
+    stream.report(revision(20)).unwrap();
     assert_eq!(stream.in_force(revision(20)), revision(20));
     stream.queues(revision(30));
     assert_eq!(stream.in_force(revision(40)), revision(20), "a later change is queued");
@@ -46,7 +52,7 @@ fn snapshot_is_in_force_when_it_is_reported() {
     stream.covers(revision(30));
     stream.catches_up();
     assert_eq!(stream.in_force(revision(35)), revision(0));
-    stream.report(revision(30), NOW).unwrap();
+    stream.report(revision(30)).unwrap();
     assert_eq!(stream.in_force(revision(35)), revision(35));
 }
 
@@ -73,66 +79,47 @@ fn pages_without_changes_for_the_service_are_covered() {
 #[test]
 fn report_of_data_that_was_not_sent_is_refused() {
     let stream = live_stream();
-    assert_eq!(stream.report(revision(11), NOW).err(), Some(NotSent));
+    assert_eq!(stream.report(revision(11)), Err(NotSent));
     stream.sends(revision(20));
-    stream.report(revision(20), NOW).unwrap();
-    assert_eq!(stream.report(revision(20), NOW).err(), Some(NotSent), "one report for each message");
+    stream.report(revision(20)).unwrap();
+    assert_eq!(stream.report(revision(20)), Err(NotSent), "one report for each message");
 }
 
 #[test]
-fn first_report_forgets_the_previous_process() {
-    let instance = SidecarInstance::from_bytes([1; 16]);
+fn previous_process_is_forgotten_after_the_first_report() {
     let previous = SidecarInstance::from_bytes([2; 16]);
-    let stream = StreamStatus::new(NewStream { previous: Some(previous), ..NewStream::for_tests(instance) }, NOW);
+    let stream = stream_with(NewStream { previous: Some(previous), ..new_stream() });
+    assert_eq!(stream.process_to_forget(), None);
     stream.sends(revision(10));
-    assert_eq!(stream.report(revision(10), NOW), Ok(Some(previous)));
-    stream.sends(revision(20));
-    assert_eq!(stream.report(revision(20), NOW), Ok(None));
-}
-
-#[test]
-fn stream_that_ends_before_it_is_recorded_leaves_nothing() {
-    let stream = live_stream();
-    assert_eq!(stream.end(Phase::Ended), Some(Recording::Missing));
-    assert_eq!(stream.begin_recording(), None);
-    let stream = live_stream();
-    assert!(stream.begin_recording().is_some());
-    assert_eq!(stream.end(Phase::Ended), Some(Recording::Running));
-}
-
-#[test]
-fn accepted_stream_is_recorded_also_after_its_end() {
-    let stream = live_stream();
-    stream.set_recording(Recording::Accepted);
-    assert_eq!(stream.end(Phase::Ended), Some(Recording::Accepted));
-    assert!(stream.begin_recording().is_some(), "the row has an earlier stream, which nobody ends");
+    stream.report(revision(10)).unwrap();
+    assert_eq!(stream.process_to_forget(), Some(previous));
+    stream.has_forgotten();
+    assert_eq!(stream.process_to_forget(), None);
 }
 
 #[test]
 fn sidecar_that_has_left_does_not_end_again() {
     let stream = live_stream();
-    assert!(stream.end(Phase::Left).is_some());
-    assert_eq!((stream.end(Phase::Ended), stream.phase()), (None, Phase::Left));
+    stream.leave();
+    stream.end(Phase::Ended);
+    assert_eq!(stream.phase(), Phase::Left);
 }
 
 /// The copy on disk may be older than the data with which the sidecar decides.
 #[test]
-fn resumed_stream_has_in_force_what_the_copy_has() {
-    let instance = SidecarInstance::from_bytes([1; 16]);
-    let new = NewStream { revision: revision(10), applied: revision(4), ..NewStream::for_tests(instance) };
-    let stream = StreamStatus::new(new, NOW);
+fn resumed_data_is_in_force_when_it_is_reported() {
+    let stream = stream_with(NewStream { has_view: true, ..new_stream() });
     stream.resumes_at(revision(10));
     stream.sends(revision(10));
     stream.catches_up();
-    assert_eq!(stream.in_force(revision(10)), revision(4));
-    stream.report(revision(10), NOW).unwrap();
+    assert_eq!(stream.in_force(revision(12)), revision(0));
+    stream.report(revision(10)).unwrap();
     assert_eq!(stream.in_force(revision(12)), revision(12));
 }
 
 #[test]
-fn resumed_view_counts_as_confirmed_until_now() {
-    let instance = SidecarInstance::from_bytes([1; 16]);
-    let with_view = NewStream { revision: revision(5), ..NewStream::for_tests(instance) };
-    assert_eq!(StreamStatus::new(with_view, NOW).confirmed_at(), Some(NOW));
-    assert_eq!(StreamStatus::for_tests().confirmed_at(), None);
+fn view_and_earlier_streams_count_as_confirmed_until_now() {
+    assert_eq!(stream_with(new_stream()).confirmed_by(), None);
+    assert!(stream_with(NewStream { has_view: true, ..new_stream() }).confirmed_by().is_some());
+    assert!(stream_with(NewStream { number: 2, ..new_stream() }).confirmed_by().is_some());
 }

@@ -48,7 +48,7 @@ const NEED_STATISTICS: [&str; 1] = [
 ];
 
 /// Statements, and an index that each of them must use: another index would read rows of other states.
-const REQUIRED_INDEXES: [(&str, &str); 31] = [
+const REQUIRED_INDEXES: [(&str, &str); 29] = [
     (
         "DELETE FROM trust_feedback WHERE id IN (SELECT id FROM trust_feedback WHERE agent_id = $1 AND service_id",
         "trust_feedback_by_service",
@@ -80,9 +80,7 @@ const REQUIRED_INDEXES: [(&str, &str); 31] = [
     ("FROM webhook_deliveries d WHERE d.event_id < $1", "webhook_deliveries_by_event"),
     ("FROM webhook_targets w WHERE w.deleted_at IS NOT NULL", "deleted_webhook_targets"),
     ("WITH RECURSIVE pending", "webhook_deliveries_due"),
-    ("FROM sidecars WHERE service_id = $1 AND ended_at IS NOT NULL", "ended_sidecars_of_service"),
-    ("FROM sidecars WHERE service_id = $2 AND ended_at IS NOT NULL", "ended_sidecars_of_service"),
-    ("FROM sidecars WHERE control_plane_id = $2", "sidecars_by_control_plane"),
+    ("WHERE control_plane_id = $2 AND ended_at IS NULL", "sidecars_by_control_plane"),
     ("FROM sidecars WHERE expires_at >= $1 AND", "sidecars_by_expiry"),
     ("WHERE d.test_requested_at IS NOT NULL AND d.due_at <= $1", "webhook_deliveries_tests"),
     ("DELETE FROM assignments WHERE agent_id = $1 AND role_id = $2", AGENT_AND_ROLE),
@@ -133,8 +131,8 @@ const FILL: [&str; 14] = [
      SELECT 'svc_' || (n % 60 + 1), n, n, '', '', 'agt_' || (n % 60 + 1), '', '', '', '' FROM numbers",
     "INSERT INTO webhook_targets (id, service_id, url, events, description, secret, created_at, updated_at, active_since, deleted_at) \
      SELECT 'wh_' || n, 'svc_' || (n % 6000 + 1), '', '', '', '', 0, 0, 0, CASE WHEN n % 100 = 0 THEN n END FROM numbers",
-    "INSERT INTO sidecars (instance, key_index, key_id, service_id, control_plane_id, stream, address, release, \
-     connected_at, applied_revision, required_revision, ended_at, expires_at, max_staleness) SELECT 'instance_' || n, 0, 'key_' || n, \
+    "INSERT INTO sidecars (instance, key_id, service_id, control_plane_id, stream, address, release, \
+     connected_at, applied_revision, required_revision, ended_at, expires_at, max_staleness) SELECT 'instance_' || n, 'key_' || n, \
      'svc_' || (n % 60 + 1), n % 3, n, '', '', n, n, n, CASE WHEN n % 3 = 1 THEN n END, CASE WHEN n % 3 = 1 THEN n END, 1 \
      FROM numbers",
 ];

@@ -218,10 +218,8 @@ impl StoreFixture {
         self.master_keys_return_what_was_written().await;
         self.unconfirmed_changes_return_what_was_written().await;
         self.sidecars_return_what_was_written().await;
-        self.moved_stream_is_changed_by_its_control_plane_only().await;
         self.later_stream_of_a_sidecar_is_not_replaced().await;
-        self.new_stream_of_a_sidecar_forgets_nothing().await;
-        self.oldest_sidecars_without_a_stream_become_one_row().await;
+        self.new_stream_of_a_sidecar_keeps_the_longest_staleness().await;
         self.unknown_sidecars_count_for_the_longest_known_staleness().await;
         self.streams_of_killed_control_planes_end().await;
         self.waiting_events_are_deleted_by_age().await;

@@ -4,10 +4,8 @@ use super::*;
 use std::time::Duration;
 use tokio::{sync::mpsc::Receiver, time::timeout};
 
-const HELLO: Revision = Revision::new(10);
-
-fn data(number: i64) -> ReceivedData {
-    ReceivedData { revision: Revision::new(number), is_snapshot: false }
+const fn revision(number: i64) -> Revision {
+    Revision::new(number)
 }
 
 /// Sends the reports that are due, and returns all messages of the queue. A ping is 0, and Leaving is -1.
@@ -37,37 +35,30 @@ fn ping() -> FollowRequest {
 }
 
 #[tokio::test]
-async fn published_revision_above_hello_is_reported_once() {
-    let (mut requests, mut queue) = Requests::new(HELLO, None);
+async fn published_revision_is_reported_once() {
+    let (mut requests, mut queue) = Requests::new(None);
     assert_eq!(sent(&mut requests, &mut queue).await, [0; 0], "nothing was published");
-    requests.published(data(10));
-    assert_eq!(sent(&mut requests, &mut queue).await, [0; 0], "Hello says it");
-    requests.published(data(11));
+    requests.published(revision(10));
+    assert_eq!(sent(&mut requests, &mut queue).await, [10], "Hello says nothing of it");
+    requests.published(revision(11));
     assert_eq!(sent(&mut requests, &mut queue).await, [11]);
-    requests.published(data(11));
+    requests.published(revision(11));
     assert_eq!(sent(&mut requests, &mut queue).await, [0; 0], "it is reported");
-    requests.published(data(12));
-    requests.published(data(13));
+    requests.published(revision(12));
+    requests.published(revision(13));
     assert_eq!(sent(&mut requests, &mut queue).await, [13], "one report for both");
 }
 
 #[tokio::test]
-async fn snapshot_is_reported_whatever_hello_says() {
-    let (mut requests, mut queue) = Requests::new(HELLO, None);
-    requests.published(ReceivedData { is_snapshot: true, ..data(7) });
-    assert_eq!(sent(&mut requests, &mut queue).await, [7], "the control plane was restored");
-}
-
-#[tokio::test]
 async fn reports_wait_for_room_and_leave_room_for_pings() {
-    let (mut requests, mut queue) = Requests::new(HELLO, None);
+    let (mut requests, mut queue) = Requests::new(None);
     for _ in 0..=QUEUE_LEN - FREE_BEFORE_REPORT {
         requests.send_now(ping()).unwrap();
     }
-    requests.published(data(11));
+    requests.published(revision(11));
     let waits = timeout(Duration::from_millis(1), requests.report()).await;
     assert!(waits.is_err(), "the queue is full");
-    requests.published(data(12));
+    requests.published(revision(12));
     for _ in 1..FREE_BEFORE_REPORT {
         requests.send_now(ping()).unwrap();
     }
@@ -75,7 +66,7 @@ async fn reports_wait_for_room_and_leave_room_for_pings() {
     assert_eq!(queued(&mut queue), [0; QUEUE_LEN]);
     assert_eq!(sent(&mut requests, &mut queue).await, [12], "one report when there is room");
     drop(queue);
-    requests.published(data(13));
+    requests.published(revision(13));
     let waits = timeout(Duration::from_millis(1), requests.report()).await;
     assert!(waits.is_err(), "the responses tell why the stream has ended");
 }
@@ -83,9 +74,9 @@ async fn reports_wait_for_room_and_leave_room_for_pings() {
 #[tokio::test]
 async fn copy_on_disk_delays_reports() {
     let copy = Arc::new(CopyProgress::new(true));
-    let (mut requests, mut queue) = Requests::new(HELLO, Some(Arc::clone(&copy)));
-    for revision in [11, 13] {
-        requests.published(data(revision));
+    let (mut requests, mut queue) = Requests::new(Some(Arc::clone(&copy)));
+    for number in [11, 13] {
+        requests.published(revision(number));
     }
     assert!(copy.is_behind());
     assert_eq!(sent(&mut requests, &mut queue).await, [0; 0], "the earlier copy is on disk");
@@ -101,17 +92,17 @@ async fn copy_on_disk_delays_reports() {
     assert_eq!(queued(&mut queue), [13]);
     assert!(!copy.is_behind());
     copy.removed();
-    requests.published(data(14));
+    requests.published(revision(14));
     assert_eq!(sent(&mut requests, &mut queue).await, [14], "there is no copy");
 }
 
 #[tokio::test]
 async fn reports_do_not_starve_while_changes_arrive_faster_than_copies_are_written() {
     let copy = Arc::new(CopyProgress::new(true));
-    let (mut requests, mut queue) = Requests::new(HELLO, Some(Arc::clone(&copy)));
+    let (mut requests, mut queue) = Requests::new(Some(Arc::clone(&copy)));
     let count = i64::try_from(MAX_UNREPORTED).unwrap();
-    for revision in 11..11 + 2 * count {
-        requests.published(data(revision));
+    for number in 11..11 + 2 * count {
+        requests.published(revision(number));
     }
     assert_eq!(requests.unreported.len(), MAX_UNREPORTED);
     let write = copy.begin_write();
@@ -124,7 +115,7 @@ async fn reports_do_not_starve_while_changes_arrive_faster_than_copies_are_writt
 
 #[tokio::test]
 async fn leaving_ends_the_requests() {
-    let (requests, mut queue) = Requests::new(HELLO, None);
+    let (requests, mut queue) = Requests::new(None);
     requests.leave().await;
     assert_eq!(queued(&mut queue), [-1]);
     assert!(queue.is_closed());

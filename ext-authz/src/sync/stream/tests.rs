@@ -93,7 +93,7 @@ fn continued_page(agent: u128, last: bool) -> v1::SnapshotPage {
     v1::SnapshotPage { info: Some(info(SERVICE_ID)), ..agent_page(9, agent, last) }
 }
 
-const FIRST_STREAM: StreamNumber = StreamNumber { key_index: 4, number: 1, applied: Revision::new(i64::MAX) };
+const FIRST_STREAM: i64 = 1;
 
 /// The state of a stream that follows a stream which ended within the snapshot of revision 9, after revision 5.
 fn stream_after_cut() -> StreamState {
@@ -224,9 +224,7 @@ fn resumed_stream_sends_its_revision_and_accepts_a_snapshot_with_a_lower_one() {
         instance: vec![1; 16],
         release: env!("CARGO_PKG_VERSION").to_owned(),
         previous_instance: vec![2; 16],
-        applied_revision: 5,
         stream_number: 1,
-        key_index: 4,
     };
     assert_eq!(stream.hello(IDENTITY, FIRST_STREAM).message, Some(v1::follow_request::Message::Hello(hello)));
     apply_page(&mut stream, first_page(3, true)).unwrap();

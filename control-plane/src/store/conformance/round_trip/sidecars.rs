@@ -4,12 +4,12 @@ use super::{time, whole_list};
 use crate::{
     domain::{
         page::Page,
-        sidecar::{LastConfirmation, Sidecar, SidecarIdentity, SidecarInstance, SidecarKey, SidecarProgress},
+        sidecar::{SidecarIdentity, SidecarInstance, SidecarProgress},
     },
     store::{
         conformance::StoreFixture,
         feed,
-        sidecars::{self, EndedProcess, NewRecord, Peer, Recorded, StreamId},
+        sidecars::{self, ControlPlane, Peer, RecordedSidecar, StreamRecord},
         unconfirmed_changes::{self, UnconfirmedChanges},
     },
 };
@@ -17,13 +17,11 @@ use countersign_identity::{ApiKeyId, Revision, ServiceId, Timestamp};
 use std::time::Duration;
 
 const SERVICE: ServiceId = ServiceId::from_bits(880);
-const FIRST: StreamId<'_> = StreamId { control_plane: "first", number: 1 };
-const SECOND: StreamId<'_> = StreamId { control_plane: "second", number: 1 };
 const STALENESS: Duration = Duration::from_mins(1);
 
 fn identity(instance: u8) -> SidecarIdentity {
     SidecarIdentity {
-        key: SidecarKey { instance: SidecarInstance::from_bytes([instance; 16]), index: 2 },
+        instance: SidecarInstance::from_bytes([instance; 16]),
         api_key: ApiKeyId::from_bits(880),
         service: SERVICE,
         address: format!("192.0.2.{instance}:1000"),
@@ -31,238 +29,164 @@ fn identity(instance: u8) -> SidecarIdentity {
     }
 }
 
-const fn progress(applied: i64, required: i64, applied_at: Option<Timestamp>) -> SidecarProgress {
-    SidecarProgress { applied: Revision::new(applied), required: Revision::new(required), applied_at }
+/// The first stream of a sidecar, at the control plane `first`.
+fn open_stream(identity: &SidecarIdentity) -> StreamRecord<'_> {
+    StreamRecord {
+        identity,
+        control_plane: "first",
+        stream: 1,
+        connected_at: time(1),
+        progress: SidecarProgress { applied: Revision::new(5), required: Revision::new(9), applied_at: None },
+        confirmed_at: None,
+        ended_at: None,
+        max_staleness: STALENESS,
+    }
 }
 
-fn record(identity: &SidecarIdentity, progress: SidecarProgress, confirmed_at: Option<Timestamp>) -> NewRecord<'_> {
-    NewRecord { identity, connected_at: time(1), progress, confirmed_at, max_staleness: STALENESS }
+/// The row of a stream.
+fn row_of(record: &StreamRecord<'_>, distributed: Option<i64>) -> RecordedSidecar {
+    RecordedSidecar {
+        identity: record.identity.clone(),
+        control_plane: record.control_plane.to_owned(),
+        stream: record.stream,
+        connected_at: record.connected_at,
+        progress: record.progress,
+        confirmed_at: record.confirmed_at,
+        ended_at: record.ended_at,
+        max_staleness: record.max_staleness,
+        distributed: distributed.map(Revision::new),
+    }
+}
+
+const fn control_plane(id: &str, seen_at: i64) -> ControlPlane<'_> {
+    ControlPlane { id, seen_at: time(seen_at), distributed: Revision::new(50) }
 }
 
 impl StoreFixture {
-    async fn sidecars(&self, now: Timestamp) -> Vec<Sidecar> {
-        let listed = sidecars::list(self.read().await.conn(), (SERVICE, now), whole_list()).await.unwrap();
-        listed.items.into_iter().map(sidecars::RecordedSidecar::into_sidecar).collect()
+    /// The sidecars that do not refuse all requests since before a time.
+    async fn sidecars(&self, since: Timestamp) -> Vec<RecordedSidecar> {
+        sidecars::list(self.read().await.conn(), SERVICE, since, whole_list()).await.unwrap().items
     }
 
     pub async fn sidecars_return_what_was_written(&self) {
         let sidecar = identity(1);
-        let new = record(&sidecar, progress(5, 9, None), None);
+        let open = open_stream(&sidecar);
         self.commit(async |tx| {
-            assert!(sidecars::record_control_plane(tx.conn(), ("first", true), (time(2), Revision::new(50))).await?);
-            assert_eq!(sidecars::record(tx.conn(), FIRST, &new).await?, Recorded::Confirmed(None));
+            assert!(sidecars::register(tx.conn(), control_plane("first", 2)).await?);
+            assert!(sidecars::write(tx.conn(), &open).await?);
             Ok(())
         })
         .await;
-        let expected = Sidecar {
-            identity: sidecar.clone(),
-            connected_at: time(1),
-            is_connected: true,
-            in_force: Revision::new(5),
-            applied_at: None,
-            confirmed: LastConfirmation::Continuing,
-            last_known_confirmation: None,
-            max_staleness: STALENESS,
-        };
-        assert_eq!(self.sidecars(time(3)).await, std::slice::from_ref(&expected));
-
-        let applied = record(&sidecar, progress(9, 9, Some(time(4))), Some(time(5)));
-        self.commit(async |tx| sidecars::update(tx.conn(), FIRST, &applied).await).await;
-        let in_force = Sidecar {
-            in_force: Revision::new(50),
-            applied_at: Some(time(4)),
-            last_known_confirmation: Some(time(5)),
-            ..expected
-        };
-        assert_eq!(self.sidecars(time(6)).await, std::slice::from_ref(&in_force));
-
-        self.commit(async |tx| sidecars::end(tx.conn(), FIRST, &sidecar, time(6)).await).await;
-        let ended = Sidecar {
-            is_connected: false,
-            in_force: Revision::new(9),
-            // Later confirmations were not written.
-            confirmed: LastConfirmation::By(time(6)),
-            ..in_force
-        };
-        assert_eq!(self.sidecars(time(7)).await, [ended]);
+        assert_eq!(self.sidecars(time(3)).await, [row_of(&open, Some(50))]);
+        let progress =
+            SidecarProgress { applied: Revision::new(9), required: Revision::new(9), applied_at: Some(time(4)) };
+        let applied = StreamRecord { progress, confirmed_at: Some(time(5)), ..open_stream(&sidecar) };
+        self.commit(async |tx| sidecars::write(tx.conn(), &applied).await).await;
+        assert_eq!(self.sidecars(time(6)).await, [row_of(&applied, Some(50))]);
+        let ended = StreamRecord { ended_at: Some(time(6)), ..applied };
+        self.commit(async |tx| sidecars::write(tx.conn(), &ended).await).await;
+        assert_eq!(self.sidecars(time(7)).await, [row_of(&ended, Some(50))]);
         self.sidecars_are_listed_and_deleted(&sidecar).await;
     }
 
     /// `sidecar` is recorded, and its stream has ended at 6 s.
     async fn sidecars_are_listed_and_deleted(&self, sidecar: &SidecarIdentity) {
         let other = identity(2);
-        let position = sidecar.key;
+        let position = sidecar.instance;
         self.commit(async |tx| {
-            sidecars::record(tx.conn(), FIRST, &record(&other, progress(0, 0, None), Some(time(1)))).await?;
+            sidecars::write(tx.conn(), &open_stream(&other)).await?;
             let conn = tx.conn();
             let page = Page { limit: 1, offset: 0, after: None };
-            let listed = sidecars::list(conn, (SERVICE, time(9)), page).await?;
+            let listed = sidecars::list(conn, SERVICE, time(9), page).await?;
             assert_eq!((listed.items.len(), listed.total.count, listed.next), (1, 2, Some(position)));
-            let rest = sidecars::list(conn, (SERVICE, time(9)), Page { after: Some(position), ..page }).await?;
+            let rest = sidecars::list(conn, SERVICE, time(9), Page { after: Some(position), ..page }).await?;
             assert_eq!(rest.items[0].identity, other);
-            let all = sidecars::recorded_after(conn, (SERVICE, time(0)), None, 9).await?;
-            assert_eq!((all.len(), all[0].is_open(), all[1].is_open()), (2, false, true));
-            assert_eq!((&*all[1].control_plane, all[1].stream), ("first", 1));
-            assert_eq!(sidecars::recorded_after(conn, (SERVICE, time(0)), None, 1).await?, all[..1]);
-            assert_eq!(sidecars::recorded_after(conn, (SERVICE, time(0)), Some(position), 9).await?, all[1..]);
+            let all = sidecars::recorded_after(conn, SERVICE, time(0), None, 9).await?;
+            assert_eq!((all.len(), all[0].ended_at, all[1].ended_at), (2, Some(time(6)), None));
+            assert_eq!(sidecars::recorded_after(conn, SERVICE, time(0), None, 1).await?, all[..1]);
+            assert_eq!(sidecars::recorded_after(conn, SERVICE, time(0), Some(position), 9).await?, all[1..]);
             assert_eq!(sidecars::next_service(conn, None).await?, Some(SERVICE));
             assert_eq!(sidecars::next_service(conn, Some(SERVICE)).await?, None);
-            assert!(!sidecars::is_open_at(conn, "first", sidecar).await?, "it has ended");
-            assert!(sidecars::is_open_at(conn, "first", &other).await?);
-            assert!(!sidecars::is_open_at(conn, "second", &other).await?, "others may end it");
 
             assert_eq!(sidecars::oldest_expiry(conn, time(0)).await?, Some(time(3666)));
-            assert_eq!(
-                sidecars::list(conn, (SERVICE, time(66)), whole_list()).await?.items.len(),
-                1,
-                "it does not decide"
-            );
+            let decides = sidecars::list(conn, SERVICE, time(66), whole_list()).await?.items;
+            assert_eq!(decides.len(), 1, "the other one does not decide");
             assert_eq!(sidecars::delete_expired(conn, time(0), time(3665), 9).await?, 0);
             assert_eq!(sidecars::delete_expired(conn, time(0), time(3666), 9).await?, 1);
-            let process =
-                EndedProcess { service: SERVICE, instance: other.key.instance, api_key: ApiKeyId::from_bits(880) };
-            assert!(!sidecars::forget(conn, &process).await?, "the process runs, whatever another one says");
-            sidecars::end(conn, FIRST, &other, time(9)).await?;
-            let of_other_key = EndedProcess { api_key: ApiKeyId::from_bits(881), ..process };
-            assert!(sidecars::forget(conn, &of_other_key).await?, "there is none");
-            assert_eq!(sidecars::recorded_after(conn, (SERVICE, time(0)), None, 9).await?.len(), 1);
-            assert!(sidecars::forget(conn, &process).await?);
+            assert!(!sidecars::forget(conn, SERVICE, other.instance).await?, "the process runs, whatever another says");
+            sidecars::write(conn, &StreamRecord { ended_at: Some(time(9)), ..open_stream(&other) }).await?;
+            assert!(!sidecars::forget(conn, SERVICE, sidecar.instance).await?, "there is none");
+            assert!(sidecars::forget(conn, SERVICE, other.instance).await?);
             sidecars::delete_control_plane(conn, "first").await?;
-            assert_eq!(sidecars::list(conn, (SERVICE, time(9)), whole_list()).await?.items, []);
+            assert_eq!(sidecars::list(conn, SERVICE, time(9), whole_list()).await?.items, []);
             Ok(())
         })
         .await;
-    }
-
-    pub async fn moved_stream_is_changed_by_its_control_plane_only(&self) {
-        let sidecar = identity(1);
-        let old = record(&sidecar, progress(5, 9, None), Some(time(8)));
-        let new = record(&sidecar, progress(7, 7, None), Some(time(2)));
-        self.commit(async |tx| {
-            let conn = tx.conn();
-            sidecars::record(conn, FIRST, &old).await?;
-            let recorded = sidecars::record(conn, SECOND, &new).await?;
-            assert_eq!(recorded, Recorded::Confirmed(Some(time(8))), "the later confirmation remains");
-            let others = [FIRST, StreamId { number: 2, ..SECOND }];
-            for other in others {
-                sidecars::update(conn, other, &old).await?;
-                sidecars::end(conn, other, &sidecar, time(9)).await?;
-                sidecars::delete(conn, other, &sidecar).await?;
-            }
-            Ok(())
-        })
-        .await;
-        let found = &self.sidecars(time(9)).await[0];
-        assert_eq!((found.in_force, found.last_known_confirmation), (Revision::new(7), Some(time(8))));
-        self.commit(async |tx| sidecars::delete(tx.conn(), SECOND, &sidecar).await).await;
-        assert_eq!(self.sidecars(time(9)).await, []);
     }
 
     /// A control plane that could not write for a while writes its streams late.
     pub async fn later_stream_of_a_sidecar_is_not_replaced(&self) {
         let sidecar = identity(1);
-        let of_first = |number| StreamId { number, ..FIRST };
-        let new = record(&sidecar, progress(7, 7, None), Some(time(2)));
+        let later = StreamRecord { control_plane: "second", stream: 5, ..open_stream(&sidecar) };
+        let late = StreamRecord { stream: 4, ended_at: Some(time(3)), ..open_stream(&sidecar) };
         self.commit(async |tx| {
             let conn = tx.conn();
-            sidecars::record(conn, StreamId { number: 5, ..SECOND }, &new).await?;
-            let late = record(&sidecar, progress(9, 9, None), Some(time(3)));
-            assert_eq!(sidecars::record(conn, of_first(4), &late).await?, Recorded::Superseded);
-            let found = sidecars::recorded_after(conn, (SERVICE, time(0)), None, 9).await?;
-            assert_eq!((&*found[0].control_plane, found[0].stream), ("second", 5));
-            assert!(matches!(sidecars::record(conn, of_first(5), &new).await?, Recorded::Confirmed(_)), "again");
-            assert!(matches!(sidecars::record(conn, of_first(6), &new).await?, Recorded::Confirmed(_)));
-            sidecars::delete(conn, of_first(6), &sidecar).await
+            assert!(sidecars::write(conn, &later).await?);
+            assert!(!sidecars::write(conn, &late).await?);
+            sidecars::delete(conn, &late).await?;
+            sidecars::delete(conn, &StreamRecord { control_plane: "second", ..late }).await?;
+            assert_eq!(sidecars::recorded_after(conn, SERVICE, time(0), None, 9).await?, [row_of(&later, None)]);
+            assert!(sidecars::write(conn, &later).await?, "again");
+            let next = StreamRecord { stream: 6, ..open_stream(&sidecar) };
+            assert!(sidecars::write(conn, &next).await?);
+            sidecars::delete(conn, &next).await
         })
         .await;
+        assert_eq!(self.sidecars(time(9)).await, []);
     }
 
-    /// The process may decide with what an earlier stream has confirmed, under the settings of this stream.
-    pub async fn new_stream_of_a_sidecar_forgets_nothing(&self) {
+    /// The process may decide under the settings of an earlier stream.
+    pub async fn new_stream_of_a_sidecar_keeps_the_longest_staleness(&self) {
         let sidecar = identity(1);
-        let long = NewRecord { max_staleness: STALENESS * 2, ..record(&sidecar, progress(5, 5, None), None) };
-        let without_view = record(&sidecar, progress(0, 0, None), None);
+        let long = StreamRecord { max_staleness: STALENESS * 2, ..open_stream(&sidecar) };
         self.commit(async |tx| {
-            let conn = tx.conn();
-            assert_eq!(sidecars::record(conn, FIRST, &long).await?, Recorded::Confirmed(None), "it is new");
-            let again = NewRecord { connected_at: time(4), ..without_view };
-            assert_eq!(sidecars::record(conn, FIRST, &again).await?, Recorded::Confirmed(Some(time(4))));
-            sidecars::end(conn, FIRST, &sidecar, time(5)).await?;
-            Ok(())
+            sidecars::write(tx.conn(), &long).await?;
+            let ended = StreamRecord { stream: 2, ended_at: Some(time(5)), ..open_stream(&sidecar) };
+            sidecars::write(tx.conn(), &ended).await
         })
         .await;
         assert_eq!(self.sidecars(time(124)).await[0].max_staleness, STALENESS * 2);
         assert_eq!(self.sidecars(time(125)).await, [], "it expires after the longer one");
-        self.commit(async |tx| sidecars::delete(tx.conn(), FIRST, &sidecar).await).await;
+        let last = StreamRecord { stream: 2, ..open_stream(&sidecar) };
+        self.commit(async |tx| sidecars::delete(tx.conn(), &last).await).await;
     }
 
     pub async fn unknown_sidecars_count_for_the_longest_known_staleness(&self) {
         let sidecar = identity(1);
+        let long = StreamRecord { max_staleness: STALENESS * 2, ..open_stream(&sidecar) };
         self.commit(async |tx| {
             let conn = tx.conn();
-            sidecars::record(conn, FIRST, &record(&sidecar, progress(9, 9, None), None)).await?;
-            sidecars::record_unknown(conn, time(7), STALENESS / 2).await?;
-            sidecars::record_unknown(conn, time(8), STALENESS * 2).await
+            sidecars::write(conn, &long).await?;
+            sidecars::record_unknown(conn, time(7), STALENESS).await?;
+            sidecars::record_unknown(conn, time(8), STALENESS).await
         })
         .await;
-        let unknown = async |since| {
-            let mut read = self.read().await;
-            let position = (sidecars::OF_ANY_SERVICE, since);
-            sidecars::recorded_after(read.conn(), position, None, 9).await.unwrap()
-        };
-        let [row] = &unknown(time(9)).await[..] else { panic!("there is not one row") };
-        let listed = row.clone().into_sidecar();
-        assert_eq!(listed.identity.key.instance, SidecarInstance::MERGED);
-        assert_eq!((listed.in_force, listed.max_staleness), (Revision::default(), STALENESS * 2));
-        assert_eq!(listed.confirmed, LastConfirmation::By(time(8)));
-        self.commit(async |tx| sidecars::record_unknown(tx.conn(), time(9), STALENESS / 2).await).await;
-        let until = time(9).saturating_add(STALENESS * 2);
-        assert_eq!(
-            unknown(until.saturating_sub(Duration::from_micros(1))).await.len(),
-            1,
-            "the staleness is still the longest"
-        );
-        assert_eq!(unknown(until).await, []);
+        let mut read = self.read().await;
+        let mut service = sidecars::next_service(read.conn(), None).await.unwrap().unwrap();
+        if service == SERVICE {
+            service = sidecars::next_service(read.conn(), Some(SERVICE)).await.unwrap().unwrap();
+        }
+        let rows = sidecars::recorded_after(read.conn(), service, time(9), None, 9).await.unwrap();
+        let [unknown] = &rows[..] else { panic!("{rows:?}") };
+        assert_eq!(unknown.identity.instance, SidecarInstance::UNKNOWN);
+        assert_eq!((unknown.progress.applied, unknown.max_staleness), (Revision::default(), STALENESS * 2));
+        assert_eq!(unknown.ended_at, Some(time(8)));
+        let until = time(8).saturating_add(STALENESS * 2);
+        assert_eq!(sidecars::recorded_after(read.conn(), service, until, None, 9).await.unwrap(), []);
+        drop(read);
         self.commit(async |tx| {
-            assert_eq!(sidecars::delete_expired(tx.conn(), time(0), time(4000), 99).await?, 1);
-            sidecars::delete(tx.conn(), FIRST, &sidecar).await
-        })
-        .await;
-    }
-
-    pub async fn oldest_sidecars_without_a_stream_become_one_row(&self) {
-        let ended: Vec<_> = (1..=5).map(identity).collect();
-        self.commit(async |tx| {
-            let conn = tx.conn();
-            for (sidecar, second) in ended.iter().zip([5, 1, 2, 3, 4]) {
-                let new = record(sidecar, progress(9, 9, None), Some(time(second)));
-                sidecars::record(conn, FIRST, &new).await?;
-                sidecars::end(conn, FIRST, sidecar, time(second)).await?;
-            }
-            sidecars::merge_oldest_ended(conn, SERVICE, 5).await?;
-            assert_eq!(
-                sidecars::list(conn, (SERVICE, time(9)), whole_list()).await?.items.len(),
-                5,
-                "there are not too many"
-            );
-            sidecars::merge_oldest_ended(conn, SERVICE, 4).await?;
-            sidecars::merge_oldest_ended(conn, SERVICE, 3).await?;
-            Ok(())
-        })
-        .await;
-        let listed = self.sidecars(time(5)).await;
-        let instances: Vec<_> = listed.iter().map(|sidecar| sidecar.identity.key.instance).collect();
-        let [first, fourth, fifth] = [0, 3, 4].map(|index: usize| ended[index].key.instance);
-        assert_eq!(instances, [SidecarInstance::MERGED, first, fourth, fifth], "the two oldest ones are merged");
-        assert_eq!((listed[0].in_force, listed[0].confirmed), (Revision::default(), LastConfirmation::By(time(2))));
-        self.commit(async |tx| {
-            assert_eq!(
-                sidecars::delete_expired(tx.conn(), time(0), time(3662), 9).await?,
-                1,
-                "it expires as the later one"
-            );
-            assert_eq!(sidecars::delete_expired(tx.conn(), time(0), time(3699), 9).await?, 3);
-            Ok(())
+            assert!(sidecars::delete_expired(tx.conn(), time(0), time(4000), 99).await? > 0);
+            sidecars::delete(tx.conn(), &long).await
         })
         .await;
     }
@@ -270,44 +194,39 @@ impl StoreFixture {
     /// Leaves values for the test `every_column_was_written`.
     pub async fn streams_of_killed_control_planes_end(&self) {
         let (killed, alive) = (identity(1), identity(2));
-        let peer = |seen_at, is_killed| Peer { id: "first".to_owned(), seen_at: time(seen_at), is_killed };
+        let peer = |seen_at| Peer { id: "first".to_owned(), seen_at: time(seen_at) };
+        let progress =
+            SidecarProgress { applied: Revision::new(5), required: Revision::new(5), applied_at: Some(time(2)) };
+        let of_first = StreamRecord { progress, confirmed_at: Some(time(1)), ..open_stream(&killed) };
+        let of_second = StreamRecord { control_plane: "second", ..open_stream(&alive) };
         self.commit(async |tx| {
             let conn = tx.conn();
-            for (stream, sidecar) in [(FIRST, &killed), (SECOND, &alive)] {
-                sidecars::record(conn, stream, &record(sidecar, progress(5, 5, Some(time(2))), Some(time(1)))).await?;
+            for stream in [&of_first, &of_second] {
+                sidecars::write(conn, stream).await?;
             }
             for name in ["first", "second", "first"] {
-                assert!(sidecars::record_control_plane(conn, (name, true), (time(2), Revision::new(50))).await?);
+                assert!(sidecars::register(conn, control_plane(name, 2)).await?);
             }
-            assert_eq!(sidecars::peers(conn, "second").await?, [peer(2, false)]);
-            assert!(sidecars::record_control_plane(conn, ("first", false), (time(3), Revision::new(50))).await?);
-            sidecars::mark_killed(conn, &peer(2, false), time(32)).await?;
+            assert_eq!(sidecars::peers(conn, "second").await?, [peer(2)]);
+            assert!(sidecars::renew(conn, control_plane("first", 3)).await?);
+            sidecars::end_killed(conn, &peer(2), time(32)).await?;
             assert!(sidecars::is_registered(conn, "first").await?, "it has written since");
-            sidecars::mark_killed(conn, &peer(3, false), time(33)).await?;
-            assert_eq!(sidecars::peers(conn, "second").await?, [peer(3, true)]);
-            assert!(!sidecars::is_registered(conn, "first").await?);
-            for name in [("first", false), ("first", true), ("other", false)] {
-                assert!(!sidecars::record_control_plane(conn, name, (time(34), Revision::new(60))).await?, "{name:?}");
-            }
             Ok(())
         })
         .await;
-        let before = &self.sidecars(time(34)).await[0];
-        assert_eq!((before.confirmed, before.is_connected), (LastConfirmation::Continuing, false));
-        assert_eq!(before.in_force, Revision::new(5), "it may have missed later changes");
-        self.commit(async |tx| sidecars::end_streams_of_killed(tx.conn(), "first", time(35), 9).await).await;
-        let [ended, served] = &self.sidecars(time(36)).await[..] else { panic!("there are two sidecars") };
-        // It may have been confirmed until its control plane was marked.
-        assert_eq!((ended.confirmed, ended.is_connected), (LastConfirmation::By(time(35)), false));
-        assert_eq!((served.in_force, served.is_connected), (Revision::new(50), true));
-        assert_eq!(self.sidecars(time(95)).await.len(), 1);
+        assert_eq!(self.sidecars(time(34)).await, [row_of(&of_first, Some(50)), row_of(&of_second, Some(50))]);
         self.commit(async |tx| {
-            sidecars::end_streams_of_killed(tx.conn(), "first", time(36), 9).await?;
-            assert_eq!(sidecars::peers(tx.conn(), "second").await?, []);
-            sidecars::record_control_plane(tx.conn(), ("third", true), (time(36), Revision::new(50))).await?;
-            sidecars::mark_killed(tx.conn(), &Peer { id: "third".to_owned(), ..peer(36, false) }, time(37)).await
+            let conn = tx.conn();
+            sidecars::end_killed(conn, &peer(3), time(35)).await?;
+            assert_eq!(sidecars::peers(conn, "second").await?, []);
+            assert!(!sidecars::is_registered(conn, "first").await?);
+            assert!(!sidecars::renew(conn, control_plane("first", 36)).await?);
+            Ok(())
         })
         .await;
+        let ended = StreamRecord { ended_at: Some(time(35)), ..of_first };
+        assert_eq!(self.sidecars(time(36)).await, [row_of(&ended, None), row_of(&of_second, Some(50))]);
+        assert_eq!(self.sidecars(time(95)).await.len(), 1);
     }
 
     /// Leaves values for the test `every_column_was_written`.

@@ -33,7 +33,7 @@ struct StateSnapshot {
     snapshots: [Option<PartialState>; 2],
     unanswered_pings: Vec<(u64, Duration)>,
     numbers: (u64, u64, usize),
-    received: (Revision, ReceivedData),
+    received: (Revision, Revision),
     flags: [bool; 3],
 }
 
@@ -44,7 +44,7 @@ fn state_snapshot(stream: &StreamState) -> StateSnapshot {
     let StreamState {
         view,
         received,
-        data,
+        data_revision,
         service,
         max_staleness: _,
         partial_snapshot,
@@ -66,7 +66,7 @@ fn state_snapshot(stream: &StreamState) -> StateSnapshot {
         snapshots: [partial_snapshot, earlier_snapshot].map(|snapshot| snapshot.as_ref().map(partial_state)),
         unanswered_pings: unanswered_pings.iter().copied().collect(),
         numbers: (*last_ping, *last_answered_ping, *pings_since_message),
-        received: (*received, *data),
+        received: (*received, *data_revision),
         flags: [*wants_ping, *had_late_pong, *confirmed],
     }
 }
@@ -113,14 +113,14 @@ impl StreamModel {
             }
             (Ok(ViewUpdate::View(_)), Some(Message::Snapshot(page))) => {
                 prop_assert!(page.last && view_revision(stream) == page.revision);
-                prop_assert_eq!(stream.data().revision.number(), page.revision);
+                prop_assert_eq!(stream.data_revision().number(), page.revision);
                 if page.revision < revision {
                     self.confirmed_at = None;
                 }
             }
             (Ok(ViewUpdate::View(_)), Some(Message::Delta(delta))) => {
                 prop_assert!(delta.revision >= revision && view_revision(stream) == delta.revision && !within_snapshot);
-                prop_assert_eq!(stream.data().revision.number(), delta.revision);
+                prop_assert_eq!(stream.data_revision().number(), delta.revision);
             }
             (Ok(update), Some(Message::Pong(pong))) => self.apply_pong(stream, &pong, &update, revision)?,
             (update, message) => return Err(TestCaseError::fail(format!("{message:?} caused {update:?}"))),

@@ -1,0 +1,208 @@
+//! The newest stream of each sidecar at this control plane, and what the database has of it.
+
+use super::streams::{Phase, StreamStatus};
+use crate::{
+    domain::sidecar::{SidecarInstance, SidecarProgress},
+    store::sidecars::RecordedSidecar,
+};
+use countersign_identity::ServiceId;
+use std::{
+    collections::{BTreeMap, HashMap, btree_map::Entry},
+    sync::Arc,
+};
+
+/// The sidecars of this control plane, until they refuse all requests by themselves.
+#[derive(Default)]
+pub(super) struct Streams(HashMap<ServiceId, BTreeMap<SidecarInstance, Process>>);
+
+/// A process of a sidecar, with its newest stream.
+struct Process {
+    stream: Arc<StreamStatus>,
+    row: Row,
+}
+
+/// The row of a process in the database.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Row {
+    /// There is none of this control plane.
+    Missing,
+    /// It is not known, because a transaction is writing it, or has failed.
+    Unknown,
+    /// It is open.
+    Open {
+        /// The name of this control plane in the row.
+        control_plane: Arc<str>,
+        /// The number of the stream in the row.
+        stream: i64,
+        /// How far the data of the sidecar reaches, by the row.
+        progress: SidecarProgress,
+    },
+    /// It has ended. The memory of the stream tells more exactly until when the sidecar decides.
+    Ended,
+}
+
+/// A stream that must be written.
+pub(super) struct Unwritten {
+    pub(super) stream: Arc<StreamStatus>,
+    /// Its progress.
+    pub(super) progress: SidecarProgress,
+    /// What the sidecar does with it.
+    pub(super) phase: Phase,
+    /// The row before.
+    row: Row,
+}
+
+/// Which streams are to be written.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Selection {
+    /// Those that have ended too, and not only those that wait for their first confirmation.
+    pub(super) with_changes: bool,
+    /// Those whose progress has changed too.
+    pub(super) with_progress: bool,
+}
+
+impl Unwritten {
+    /// Whether the stream has ended and its sidecar refuses all requests: it has left, or was never confirmed.
+    pub(super) fn decides_no_more(&self) -> bool {
+        match self.phase {
+            Phase::InUse => false,
+            Phase::Ended => self.stream.confirmed_by().is_none(),
+            Phase::Left => true,
+        }
+    }
+}
+
+impl Streams {
+    /// Whether the database has the ends of all streams.
+    pub(super) fn have_ended(&self) -> bool {
+        self.0.values().flat_map(BTreeMap::values).all(|process| process.row == Row::Ended)
+    }
+
+    /// The newest streams of the sidecars of a service.
+    pub(super) fn of_service(&self, service: ServiceId) -> impl Iterator<Item = &Arc<StreamStatus>> {
+        self.0.get(&service).into_iter().flat_map(BTreeMap::values).map(|process| &process.stream)
+    }
+
+    /// The stream of a row under this name of this control plane.
+    pub(super) fn of_row(&self, row: &RecordedSidecar, name: &str) -> Option<Arc<StreamStatus>> {
+        let stream = &self.0.get(&row.identity.service)?.get(&row.identity.instance)?.stream;
+        // While the row is open, the process may have a later stream here, which is still to be written.
+        let is_of_row = row.control_plane == name && (row.ended_at.is_none() || row.stream == stream.number);
+        is_of_row.then(|| Arc::clone(stream))
+    }
+
+    /// Adds a stream, in place of an earlier one of its process. An earlier one that comes late is not added, so it gets no
+    /// confirmation.
+    pub(super) fn insert(&mut self, stream: Arc<StreamStatus>) {
+        let of_service = self.0.entry(stream.identity.service).or_default();
+        match of_service.entry(stream.identity.instance) {
+            Entry::Vacant(entry) => {
+                entry.insert(Process { stream, row: Row::Missing });
+            }
+            Entry::Occupied(mut entry) => {
+                let process = entry.get_mut();
+                if process.stream.number > stream.number {
+                    return;
+                }
+                let number = std::mem::replace(&mut process.stream, stream).number;
+                if process.row == Row::Ended {
+                    process.row = Row::Missing;
+                } else if !process.continues(number) && process.row != Row::Missing {
+                    process.row = Row::Unknown;
+                }
+            }
+        }
+    }
+
+    /// Whether the sidecar of a stream may get a confirmation: its row is open under this name of the control plane.
+    pub(super) fn may_be_confirmed(&self, stream: &Arc<StreamStatus>, name: &Arc<str>) -> bool {
+        let process = self.0.get(&stream.identity.service).and_then(|it| it.get(&stream.identity.instance));
+        process.is_some_and(|Process { stream: newest, row }| {
+            Arc::ptr_eq(newest, stream) && matches!(row, Row::Open { control_plane, .. } if control_plane == name)
+        })
+    }
+
+    /// Takes the streams whose rows must be written under this name of the control plane. Forgets those that have ended without a row,
+    /// and those whose row has expired.
+    pub(super) fn take_unwritten(&mut self, name: &Arc<str>, selection: Selection) -> Vec<Unwritten> {
+        let mut unwritten = Vec::new();
+        for of_service in self.0.values_mut() {
+            of_service.retain(|_, process| {
+                let (phase, progress) = (process.stream.phase(), process.stream.progress());
+                let has_ended = phase != Phase::InUse;
+                match process.row {
+                    Row::Missing if has_ended => return false,
+                    Row::Ended => return !process.stream.has_expired(),
+                    Row::Missing | Row::Unknown | Row::Open { .. } => {}
+                }
+                if has_ended && selection.with_changes
+                    || !has_ended && process.must_be_written(name, progress, selection)
+                {
+                    let row = process.row.clone();
+                    if has_ended || row == Row::Missing {
+                        process.row = Row::Unknown;
+                    }
+                    unwritten.push(Unwritten { stream: Arc::clone(&process.stream), progress, phase, row });
+                }
+                true
+            });
+        }
+        self.0.retain(|_, of_service| !of_service.is_empty());
+        unwritten
+    }
+
+    /// Up to `limit` streams whose sidecars say that an earlier process has ended, which the database may still have.
+    pub(super) fn forgetting(&self, limit: usize) -> Vec<Arc<StreamStatus>> {
+        let streams = self.0.values().flat_map(BTreeMap::values).map(|process| &process.stream);
+        streams.filter(|stream| stream.process_to_forget().is_some()).take(limit).map(Arc::clone).collect()
+    }
+
+    /// A stream was written under this name of the control plane. `is_newest`: the row has no later stream of the process.
+    pub(super) fn written(&mut self, unwritten: &Unwritten, name: &Arc<str>, is_newest: bool) {
+        let Unwritten { stream, progress, phase, row: _ } = unwritten;
+        let Some(of_service) = self.0.get_mut(&stream.identity.service) else { return };
+        let Some(process) = of_service.get_mut(&stream.identity.instance) else { return };
+        if is_newest && *phase == Phase::InUse {
+            let (control_plane, number) = (Arc::clone(name), stream.number);
+            let open = Row::Open { control_plane, stream: number, progress: *progress };
+            process.row = if process.continues(number) { open } else { Row::Unknown };
+            process.stream.recorded.notify_one();
+        } else if !Arc::ptr_eq(&process.stream, stream) {
+            process.row = Row::Missing;
+        } else if is_newest && !unwritten.decides_no_more() {
+            process.row = Row::Ended;
+        } else {
+            of_service.remove(&stream.identity.instance);
+        }
+    }
+
+    /// A stream was certainly not written.
+    pub(super) fn not_written(&mut self, Unwritten { stream, row, .. }: Unwritten) {
+        let of_service = self.0.get_mut(&stream.identity.service);
+        let process = of_service.and_then(|of_service| of_service.get_mut(&stream.identity.instance));
+        if let Some(process) = process.filter(|process| process.continues(stream.number)) {
+            process.row = row;
+        }
+    }
+}
+
+impl Process {
+    /// Whether the newest stream is that with this number, or the next one: then the process had no stream elsewhere meanwhile, so no
+    /// other control plane has written its row.
+    fn continues(&self, number: i64) -> bool {
+        self.stream.number <= number.saturating_add(1)
+    }
+
+    /// Whether the row of an open stream must be written.
+    fn must_be_written(&self, name: &Arc<str>, progress: SidecarProgress, selection: Selection) -> bool {
+        match &self.row {
+            Row::Missing | Row::Unknown => true,
+            Row::Ended => false,
+            Row::Open { control_plane, stream, progress: written } => {
+                control_plane != name
+                    || *stream != self.stream.number
+                    || selection.with_progress && !written.is_equivalent(progress)
+            }
+        }
+    }
+}
