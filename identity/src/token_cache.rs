@@ -3,12 +3,9 @@
 //! Invariant: a token is found only by its whole text, at the service for which it was cached.
 
 use crate::{Permission, RoleName, ServiceId};
-use quick_cache::{
-    Equivalent, Weighter,
-    sync::{Cache, DefaultLifecycle},
-};
+use moka::{Equivalent, sync::Cache};
 use std::{
-    hash::{Hash, Hasher, RandomState},
+    hash::{Hash, Hasher},
     sync::Arc,
 };
 
@@ -24,7 +21,7 @@ pub const NAME_COST: usize = 40;
 const HASHED_CHARACTERS: usize = 32;
 
 /// What is cached for a token.
-pub trait CachedForToken {
+pub trait CachedForToken: Send + Sync + 'static {
     /// About how much memory it needs, in bytes.
     fn memory(&self) -> usize;
 }
@@ -87,25 +84,17 @@ impl Equivalent<TokenKey> for PresentedKey<'_> {
     }
 }
 
-/// About how much memory a token needs.
-#[derive(Clone)]
-struct TokenWeight;
-
-impl<T: CachedForToken> Weighter<TokenKey, Arc<T>> for TokenWeight {
-    fn weight(&self, key: &TokenKey, cached: &Arc<T>) -> u64 {
-        // Each token counts at least this much, so the cache never has more tokens than its capacity.
-        (key.text.len() + cached.memory()).max(BYTES_PER_TOKEN) as u64
-    }
-}
-
 /// A cache of tokens, bounded in number and in memory.
-pub struct TokenCache<T>(Cache<TokenKey, Arc<T>, TokenWeight, RandomState>);
+pub struct TokenCache<T>(Cache<TokenKey, Arc<T>>);
 
 impl<T: CachedForToken> TokenCache<T> {
     /// A cache of at most `capacity` tokens.
     pub fn new(capacity: usize) -> Self {
         let bytes = (capacity as u64).saturating_mul(BYTES_PER_TOKEN as u64);
-        Self(Cache::with(capacity, bytes, TokenWeight, RandomState::new(), DefaultLifecycle::default()))
+        // Each token counts at least this much, so the cache never has more tokens than its capacity.
+        let memory = |key: &TokenKey, cached: &Arc<T>| (key.text.len() + cached.memory()).max(BYTES_PER_TOKEN);
+        let weigher = move |key: &_, cached: &_| u32::try_from(memory(key, cached)).unwrap_or(u32::MAX);
+        Self(Cache::builder().max_capacity(bytes).weigher(weigher).build())
     }
 
     /// What is cached for a token at a service.
@@ -120,7 +109,7 @@ impl<T: CachedForToken> TokenCache<T> {
 
     /// Removes what is cached for a token at a service.
     pub fn remove(&self, service: ServiceId, text: &str) {
-        self.0.remove(&PresentedKey { service, text });
+        self.0.invalidate(&PresentedKey { service, text });
     }
 }
 
@@ -141,13 +130,14 @@ mod tests {
     const TEXT: &str = "the header.the claims.a signature of more than thirty-two characters";
 
     /// How many of many tokens are in a cache for a hundred.
-    fn cached(memory: usize) -> usize {
+    fn cached(memory: usize) -> u64 {
         let cache = TokenCache::new(100);
         for number in 0..2000 {
             cache.insert(SERVICE, &format!("{TEXT}{number}"), Arc::new(Sized(memory)));
         }
-        assert!(cache.0.weight() <= 100 * BYTES_PER_TOKEN as u64);
-        cache.0.len()
+        cache.0.run_pending_tasks();
+        assert!(cache.0.weighted_size() <= 100 * BYTES_PER_TOKEN as u64);
+        cache.0.entry_count()
     }
 
     #[test]
@@ -172,6 +162,6 @@ mod tests {
         cache.remove(SERVICE, &same_length);
         assert!(cache.get(SERVICE, TEXT).is_some());
         cache.remove(SERVICE, TEXT);
-        assert!(cache.get(SERVICE, TEXT).is_none() && cache.0.is_empty());
+        assert!(cache.get(SERVICE, TEXT).is_none());
     }
 }

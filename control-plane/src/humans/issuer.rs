@@ -61,12 +61,9 @@ impl Issuer {
     pub async fn verify(&self, token: &UnverifiedToken<'_>, now: Timestamp) -> Result<Human, Refusal> {
         let algorithm = token.algorithm();
         let key = self.keys.find(token.kid(), algorithm).await?;
-        let token = jsonwebtoken::decode::<Map<String, Value>>(
-            token.text(),
-            &key,
-            &signature_only_validation(algorithm.into()),
-        )
-        .map_err(|_| Reason::HumanTokenInvalid)?;
+        let token =
+            jsonwebtoken::decode::<Map<String, Value>>(token.text(), &key, &signature_only_validation(algorithm))
+                .map_err(|_| Reason::HumanTokenInvalid)?;
         verify_claims(&token.claims, &self.rules, now)
     }
 }

@@ -1,7 +1,12 @@
 //! A JWK set (RFC 7517): parses the keys of an issuer and selects the key for a token.
+//!
+//! `jsonwebtoken` parses and decodes each JWK. It looks at the key itself only when it verifies a signature, so this module
+//! decides which keys are usable.
 
-use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
-use jsonwebtoken::DecodingKey;
+use jsonwebtoken::{
+    Algorithm, DecodingKey, DecodingKeyKind,
+    jwk::{AlgorithmParameters, CommonParameters, EllipticCurve, Jwk, KeyOperations, PublicKeyUse},
+};
 use serde::Deserialize;
 use serde_json::Value;
 use std::{ops::RangeInclusive, sync::Arc};
@@ -13,35 +18,20 @@ const RSA_MODULUS_BITS: RangeInclusive<usize> = 2048..=8192;
 /// Size of an RSA exponent in bytes. Nearly all RSA keys have the exponent 65537.
 const RSA_EXPONENT_BYTES: RangeInclusive<usize> = 1..=4;
 
-/// A signature algorithm accepted in tokens of human users.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum JwsAlgorithm {
-    /// RSASSA-PKCS1-v1_5 with SHA-256.
-    Rs256,
-    /// ECDSA on P-256 with SHA-256.
-    Es256,
-    /// Ed25519.
-    EdDsa,
-}
+/// The algorithms that tokens of human users may be signed with.
+pub const ACCEPTED_ALGORITHMS: [Algorithm; 3] = [Algorithm::RS256, Algorithm::ES256, Algorithm::EdDSA];
 
 /// The usable keys of an issuer.
 #[derive(Debug, Default)]
 pub struct JwkSet(Vec<VerificationKey>);
 
-/// A public key for one algorithm.
+/// A public key for one of the [`ACCEPTED_ALGORITHMS`].
 #[derive(Debug)]
 struct VerificationKey {
     kid: Option<String>,
-    algorithm: JwsAlgorithm,
-    public: PublicKey,
+    algorithm: Algorithm,
+    parameters: AlgorithmParameters,
     decoding_key: Arc<DecodingKey>,
-}
-
-#[derive(Debug, PartialEq, Eq)]
-enum PublicKey {
-    Rsa { n: Vec<u8>, e: Vec<u8> },
-    P256(Vec<u8>),
-    Ed25519(Vec<u8>),
 }
 
 /// The result of a key lookup.
@@ -66,64 +56,10 @@ pub enum InvalidJwkSet {
     NoUsableKey,
 }
 
+/// A JWK set whose keys are parsed one by one, because one that cannot be parsed must not make the others unusable.
 #[derive(Deserialize)]
 struct RawJwkSet {
     keys: Vec<Value>,
-}
-
-/// The members of a JWK that are evaluated; all further members are ignored.
-#[derive(Deserialize)]
-struct Jwk {
-    kty: String,
-    #[serde(rename = "use")]
-    usage: Option<String>,
-    key_ops: Option<Vec<String>>,
-    alg: Option<String>,
-    kid: Option<String>,
-    crv: Option<String>,
-    x: Option<String>,
-    y: Option<String>,
-    n: Option<String>,
-    e: Option<String>,
-    d: Option<Value>,
-}
-
-/// The algorithm of a token is not accepted.
-#[derive(Debug)]
-pub struct UnsupportedAlgorithm;
-
-impl TryFrom<jsonwebtoken::Algorithm> for JwsAlgorithm {
-    type Error = UnsupportedAlgorithm;
-
-    fn try_from(algorithm: jsonwebtoken::Algorithm) -> Result<Self, UnsupportedAlgorithm> {
-        match algorithm {
-            jsonwebtoken::Algorithm::RS256 => Ok(Self::Rs256),
-            jsonwebtoken::Algorithm::ES256 => Ok(Self::Es256),
-            jsonwebtoken::Algorithm::EdDSA => Ok(Self::EdDsa),
-            _ => Err(UnsupportedAlgorithm),
-        }
-    }
-}
-
-impl From<JwsAlgorithm> for jsonwebtoken::Algorithm {
-    fn from(algorithm: JwsAlgorithm) -> Self {
-        match algorithm {
-            JwsAlgorithm::Rs256 => Self::RS256,
-            JwsAlgorithm::Es256 => Self::ES256,
-            JwsAlgorithm::EdDsa => Self::EdDSA,
-        }
-    }
-}
-
-impl JwsAlgorithm {
-    /// Values of `alg` in a JWK for the algorithm. RFC 9864 renames `EdDSA` with Ed25519 to `Ed25519`.
-    const fn jwk_names(self) -> &'static [&'static str] {
-        match self {
-            Self::Rs256 => &["RS256"],
-            Self::Es256 => &["ES256"],
-            Self::EdDsa => &["EdDSA", "Ed25519"],
-        }
-    }
 }
 
 impl JwkSet {
@@ -131,10 +67,9 @@ impl JwkSet {
     pub fn parse(json: &[u8]) -> Result<Self, InvalidJwkSet> {
         let RawJwkSet { keys } = serde_json::from_slice(json).map_err(|_| InvalidJwkSet::Malformed)?;
         let mut usable: Vec<VerificationKey> = Vec::new();
-        let jwks = keys.into_iter().filter_map(|jwk| serde_json::from_value(jwk).ok());
-        for key in jwks.filter_map(VerificationKey::from_jwk) {
+        for key in keys.into_iter().filter_map(VerificationKey::from_jwk) {
             // Ignore repeated keys, because `find` refuses a `kid` with two matching keys.
-            if !usable.iter().any(|other| other.kid == key.kid && other.public == key.public) {
+            if !usable.iter().any(|other| other.kid == key.kid && other.parameters == key.parameters) {
                 usable.push(key);
             }
         }
@@ -152,7 +87,7 @@ impl JwkSet {
     }
 
     /// Finds the key for a token with the given `kid` and algorithm.
-    pub fn find(&self, kid: Option<&str>, algorithm: JwsAlgorithm) -> KeyMatch {
+    pub fn find(&self, kid: Option<&str>, algorithm: Algorithm) -> KeyMatch {
         let with_kid = || self.0.iter().filter(|key| kid.is_none() || key.kid.as_deref() == kid);
         let mut matching = with_kid().filter(|key| key.algorithm == algorithm);
         match (matching.next(), matching.next()) {
@@ -164,64 +99,61 @@ impl JwkSet {
 }
 
 impl VerificationKey {
-    fn from_jwk(jwk: Jwk) -> Option<Self> {
-        let Jwk { kty, usage, key_ops, alg, kid, crv, x, y, n, e, d } = jwk;
+    fn from_jwk(mut json: Value) -> Option<Self> {
         // Ignore a JWK with a private key (`d`): a published private key is compromised.
-        if d.is_some() || usage.is_some_and(|usage| usage != "sig") {
+        if !json["d"].is_null() {
             return None;
         }
-        if key_ops.is_some_and(|operations| !operations.iter().any(|operation| operation == "verify")) {
-            return None;
+        // RFC 9864 renames `EdDSA` with Ed25519 to `Ed25519`, a name that the library does not know.
+        if json["alg"] == "Ed25519" {
+            json["alg"] = "EdDSA".into();
         }
-        let (algorithm, public) = match (kty.as_str(), crv.as_deref()) {
-            ("RSA", _) => (JwsAlgorithm::Rs256, PublicKey::rsa(&n?, &e?)?),
-            ("EC", Some("P-256")) => (JwsAlgorithm::Es256, PublicKey::p256(&x?, &y?)?),
-            ("OKP", Some("Ed25519")) => (JwsAlgorithm::EdDsa, PublicKey::ed25519(&x?)?),
+        let jwk: Jwk = serde_json::from_value(json).ok()?;
+        let algorithm = match &jwk.algorithm {
+            AlgorithmParameters::RSA(_) => Algorithm::RS256,
+            AlgorithmParameters::EllipticCurve(key) if key.curve == EllipticCurve::P256 => Algorithm::ES256,
+            AlgorithmParameters::OctetKeyPair(key) if key.curve == EllipticCurve::Ed25519 => Algorithm::EdDSA,
             _ => return None,
         };
-        let matches_alg = alg.is_none_or(|alg| algorithm.jwk_names().contains(&alg.as_str()));
-        matches_alg.then(|| Self { kid, algorithm, decoding_key: Arc::new(public.decoding_key()), public })
-    }
-}
-
-impl PublicKey {
-    fn rsa(n: &str, e: &str) -> Option<Self> {
-        let (n, e) = (base64url_uint(n)?, base64url_uint(e)?);
-        let bits = n.len() * 8 - usize::try_from(n.first()?.leading_zeros()).ok()?;
-        let is_odd = |number: &[u8]| number.last().is_some_and(|byte| byte % 2 == 1);
-        let is_valid = RSA_MODULUS_BITS.contains(&bits)
-            && RSA_EXPONENT_BYTES.contains(&e.len())
-            && is_odd(&n)
-            && is_odd(&e)
-            && e != [1];
-        is_valid.then_some(Self::Rsa { n, e })
-    }
-
-    fn p256(x: &str, y: &str) -> Option<Self> {
-        let (x, y) = (URL_SAFE_NO_PAD.decode(x).ok()?, URL_SAFE_NO_PAD.decode(y).ok()?);
-        let point = [&[4], x.as_slice(), y.as_slice()].concat();
-        let is_valid = x.len() == 32 && y.len() == 32 && p256::PublicKey::from_sec1_bytes(&point).is_ok();
-        is_valid.then_some(Self::P256(point))
-    }
-
-    fn ed25519(x: &str) -> Option<Self> {
-        URL_SAFE_NO_PAD.decode(x).ok().filter(|x| x.len() == 32).map(Self::Ed25519)
-    }
-
-    fn decoding_key(&self) -> DecodingKey {
-        match self {
-            Self::Rsa { n, e } => DecodingKey::from_rsa_raw_components(n, e),
-            Self::P256(point) => DecodingKey::from_ec_der(point),
-            Self::Ed25519(x) => DecodingKey::from_ed_der(x),
+        if !is_for_verification(&jwk.common, algorithm) {
+            return None;
         }
+        let decoding_key = Arc::new(valid_key(DecodingKey::from_jwk(&jwk).ok()?, algorithm)?);
+        Some(Self { kid: jwk.common.key_id, algorithm, parameters: jwk.algorithm, decoding_key })
     }
 }
 
-/// Decodes a `Base64urlUInt` (RFC 7518), and removes the leading zeros that some issuers add.
-fn base64url_uint(text: &str) -> Option<Vec<u8>> {
-    let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
-    let first = bytes.iter().position(|byte| *byte != 0)?;
-    Some(bytes[first..].to_vec())
+/// Whether the issuer allows signatures of this algorithm to be verified with a key. What it does not state is allowed.
+fn is_for_verification(common: &CommonParameters, algorithm: Algorithm) -> bool {
+    common.public_key_use.as_ref().is_none_or(|usage| *usage == PublicKeyUse::Signature)
+        && common.key_operations.as_ref().is_none_or(|operations| operations.contains(&KeyOperations::Verify))
+        && common.key_algorithm.is_none_or(|stated| stated == algorithm.into())
+}
+
+/// The key, if signatures can be verified with it.
+fn valid_key(key: DecodingKey, algorithm: Algorithm) -> Option<DecodingKey> {
+    match key.kind() {
+        DecodingKeyKind::RsaModulusExponent { n, e } => {
+            valid_rsa_key(without_leading_zeros(n), without_leading_zeros(e))
+        }
+        DecodingKeyKind::SecretOrDer(point) if algorithm == Algorithm::ES256 => {
+            p256::PublicKey::from_sec1_bytes(point).is_ok().then_some(key)
+        }
+        DecodingKeyKind::SecretOrDer(point) => (point.len() == 32).then_some(key),
+    }
+}
+
+fn valid_rsa_key(n: &[u8], e: &[u8]) -> Option<DecodingKey> {
+    let bits = n.len() * 8 - usize::try_from(n.first()?.leading_zeros()).ok()?;
+    let is_odd = |number: &[u8]| number.last().is_some_and(|byte| byte % 2 == 1);
+    let is_valid =
+        RSA_MODULUS_BITS.contains(&bits) && RSA_EXPONENT_BYTES.contains(&e.len()) && is_odd(n) && is_odd(e) && e != [1];
+    is_valid.then(|| DecodingKey::from_rsa_raw_components(n, e))
+}
+
+/// Some issuers begin the numbers of an RSA key with zeros, which the verification of a signature would refuse.
+fn without_leading_zeros(number: &[u8]) -> &[u8] {
+    &number[number.iter().take_while(|byte| **byte == 0).count()..]
 }
 
 #[cfg(test)]

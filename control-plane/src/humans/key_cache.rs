@@ -3,11 +3,11 @@
 //! Concurrent requests that need keys wait for the same fetch. A `kid` that is not in the set triggers at most one fetch a
 //! minute, so a client that invents key IDs cannot make this server flood the issuer.
 
-use super::jwk_set::{JwkSet, JwsAlgorithm, KeyMatch};
+use super::jwk_set::{JwkSet, KeyMatch};
 use crate::metrics::JwksFetchMetrics;
 use countersign_identity::{Reason, Refusal};
 use countersign_process::Clock;
-use jsonwebtoken::DecodingKey;
+use jsonwebtoken::{Algorithm, DecodingKey};
 use std::{
     fmt::Display,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -82,7 +82,7 @@ struct CacheState {
 #[derive(Clone, Copy)]
 struct KeyRequest<'a> {
     kid: Option<&'a str>,
-    algorithm: JwsAlgorithm,
+    algorithm: Algorithm,
     arrived_at: Duration,
 }
 
@@ -121,7 +121,7 @@ impl<S: KeySource> KeyCache<S> {
     }
 
     /// Finds the key for a token with the given `kid` and algorithm. Fetches the keys if necessary.
-    pub async fn find(&self, kid: Option<&str>, algorithm: JwsAlgorithm) -> Result<Arc<DecodingKey>, Refusal> {
+    pub async fn find(&self, kid: Option<&str>, algorithm: Algorithm) -> Result<Arc<DecodingKey>, Refusal> {
         let request = KeyRequest { kid, algorithm, arrived_at: self.clock.since_boot() };
         loop {
             if let Some(result) = self.find_cached(request) {

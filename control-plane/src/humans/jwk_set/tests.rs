@@ -1,5 +1,6 @@
 use super::*;
-use JwsAlgorithm::{EdDsa, Es256, Rs256};
+use Algorithm::{ES256, EdDSA, RS256};
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use serde_json::json;
 
 /// An RSA key whose modulus has this many bits, all set.
@@ -68,9 +69,9 @@ fn weak_and_malformed_keys_are_ignored() {
     for (bits, expected) in [(1024, false), (2047, false), (2048, true), (4096, true), (8192, true), (8200, false)] {
         assert_eq!(is_usable(rsa(bits)), expected, "{bits}");
     }
-    let zeros = URL_SAFE_NO_PAD.encode([[0; 128], [0xff; 128]].concat());
+    let with_zeros = |bytes: usize| URL_SAFE_NO_PAD.encode([vec![0; 128], vec![0xff; bytes]].concat());
     for wrong in [
-        json!({ "n": zeros }),
+        json!({ "n": with_zeros(128) }),
         json!({ "e": "AQ" }),
         json!({ "e": "Ag" }),
         json!({ "n": "" }),
@@ -78,6 +79,11 @@ fn weak_and_malformed_keys_are_ignored() {
     ] {
         assert!(!is_usable(with_members(rsa(2048), wrong.clone())), "{wrong}");
     }
+    let padded = json!({ "kty": "RSA", "n": with_zeros(256), "e": "AAEAAQ" });
+    let KeyMatch::Unique(padded) = set(&[padded]).find(None, RS256) else {
+        panic!("zeros before a number must be ignored")
+    };
+    assert!(matches!(padded.kind(), DecodingKeyKind::RsaModulusExponent { n, e } if n.len() == 256 && e.len() == 3));
     for wrong in
         [json!({ "crv": "P-384" }), json!({ "x": "AAAA" }), json!({ "y": p256()["x"] }), json!({ "crv": null })]
     {
@@ -87,7 +93,7 @@ fn weak_and_malformed_keys_are_ignored() {
         assert!(!is_usable(with_members(ed25519(), wrong.clone())), "{wrong}");
     }
     let one_usable = set(&[json!(null), json!({}), rsa(1024), with_members(p256(), json!({ "kid": "a" }))]);
-    assert!(matches!(one_usable.find(Some("a"), Es256), KeyMatch::Unique(_)));
+    assert!(matches!(one_usable.find(Some("a"), ES256), KeyMatch::Unique(_)));
     for text in ["", "[]", "{}", "{\"keys\":{}}", "{\"keys\":"] {
         assert!(JwkSet::parse(text.as_bytes()).is_err(), "{text}");
     }
@@ -99,27 +105,27 @@ fn find_returns_the_only_key_that_matches() {
     let keys =
         set(&[with_kid(rsa(2048), "a"), with_kid(p256(), "a"), with_kid(ed25519(), "b"), with_kid(rsa(3072), "c")]);
     assert!(
-        matches!(keys.find(Some("a"), Rs256), KeyMatch::Unique(_)),
+        matches!(keys.find(Some("a"), RS256), KeyMatch::Unique(_)),
         "keys with one kid must be selected by algorithm"
     );
-    assert!(matches!(keys.find(Some("a"), Es256), KeyMatch::Unique(_)));
-    assert!(matches!(keys.find(Some("a"), EdDsa), KeyMatch::Unusable));
-    assert!(matches!(keys.find(Some("b"), Rs256), KeyMatch::Unusable));
-    assert!(matches!(keys.find(Some("d"), Rs256), KeyMatch::Unknown));
-    assert!(matches!(keys.find(Some(""), Rs256), KeyMatch::Unknown));
-    assert!(matches!(keys.find(None, Es256), KeyMatch::Unique(_)), "there is only one key for the algorithm");
-    assert!(matches!(keys.find(None, Rs256), KeyMatch::Unusable), "there are two keys for the algorithm");
+    assert!(matches!(keys.find(Some("a"), ES256), KeyMatch::Unique(_)));
+    assert!(matches!(keys.find(Some("a"), EdDSA), KeyMatch::Unusable));
+    assert!(matches!(keys.find(Some("b"), RS256), KeyMatch::Unusable));
+    assert!(matches!(keys.find(Some("d"), RS256), KeyMatch::Unknown));
+    assert!(matches!(keys.find(Some(""), RS256), KeyMatch::Unknown));
+    assert!(matches!(keys.find(None, ES256), KeyMatch::Unique(_)), "there is only one key for the algorithm");
+    assert!(matches!(keys.find(None, RS256), KeyMatch::Unusable), "there are two keys for the algorithm");
     let duplicate =
         set(&[with_kid(rsa(2048), "a"), with_kid(rsa(2048), "a"), with_kid(p256(), "e"), with_kid(p256(), "f")]);
     assert!(
-        matches!(duplicate.find(Some("a"), Rs256), KeyMatch::Unique(_)),
+        matches!(duplicate.find(Some("a"), RS256), KeyMatch::Unique(_)),
         "a duplicate must not make the key ambiguous"
     );
     let ambiguous = set(&[with_kid(rsa(2048), "a"), with_kid(rsa(3072), "a")]);
-    assert!(matches!(ambiguous.find(Some("a"), Rs256), KeyMatch::Unusable));
+    assert!(matches!(ambiguous.find(Some("a"), RS256), KeyMatch::Unusable));
     assert!(
-        matches!(set(&[p256()]).find(Some("a"), Es256), KeyMatch::Unknown),
+        matches!(set(&[p256()]).find(Some("a"), ES256), KeyMatch::Unknown),
         "a key without a kid must not match a kid"
     );
-    assert!(matches!(set(&[]).find(None, Es256), KeyMatch::Unknown));
+    assert!(matches!(set(&[]).find(None, ES256), KeyMatch::Unknown));
 }

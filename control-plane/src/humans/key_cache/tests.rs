@@ -78,14 +78,14 @@ impl KeyCacheFixture {
     }
 
     async fn find(&self, kid: &str) -> Result<(), Reason> {
-        self.cache.find(Some(kid), JwsAlgorithm::EdDsa).await.map(drop).map_err(|refusal| refusal.reason)
+        self.cache.find(Some(kid), Algorithm::EdDSA).await.map(drop).map_err(|refusal| refusal.reason)
     }
 
     async fn find_many(&self, kids: impl Iterator<Item = String>) -> Vec<Result<(), Reason>> {
         let tasks: Vec<_> = kids
             .map(|kid| {
                 let cache = self.cache.clone();
-                tokio::spawn(async move { cache.find(Some(&kid), JwsAlgorithm::EdDsa).await.map(drop) })
+                tokio::spawn(async move { cache.find(Some(&kid), Algorithm::EdDSA).await.map(drop) })
             })
             .collect();
         let mut outcomes = Vec::new();
