@@ -266,6 +266,10 @@ impl Port {
         self.connections.count_closed(CloseReason::IdleTimeout);
         idle.cancel();
         sleep(GRACEFUL_CLOSE_TIMEOUT).await;
+        // A request may have begun before its client knew.
+        while connection.idle_for().is_none_or(|waited| waited < GRACEFUL_CLOSE_TIMEOUT) {
+            sleep(LINGER).await;
+        }
     }
 
     /// Waits until shutdown was requested long ago, and no request is in progress.

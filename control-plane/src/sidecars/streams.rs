@@ -142,6 +142,7 @@ impl StreamStatus {
         let release = &mut identity.release;
         release.retain(|character| !character.is_control());
         release.truncate(release.floor_char_boundary(MAX_RELEASE));
+        release.shrink_to_fit();
         // An earlier stream of the process may have confirmed its view just now.
         let confirmed_by = (has_view || number > 1).then(|| clock.since_boot());
         let previous = previous.filter(|previous| *previous != identity.instance);

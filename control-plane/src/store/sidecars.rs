@@ -57,6 +57,7 @@ statements! { STATEMENTS:
         or_replace!()
     );
     DELETE_STREAM = "DELETE FROM sidecars WHERE service_id = $1 AND instance = $2 AND control_plane_id = $3 AND stream = $4";
+    FIND_PROCESS = "SELECT service_id FROM sidecars WHERE service_id = $1 AND instance = $2";
     FORGET_ENDED = "DELETE FROM sidecars WHERE service_id = $1 AND instance = $2 AND ended_at IS NOT NULL";
     LONGEST_STALENESS = "SELECT CAST(COALESCE(MAX(max_staleness), 0) AS BIGINT) AS longest FROM sidecars";
     WRITE_UNKNOWN = concat!(
@@ -178,10 +179,13 @@ pub async fn delete(conn: &mut Conn, record: &StreamRecord<'_>) -> Result<(), St
     Ok(())
 }
 
-/// Deletes a process of which another process says that it has ended, if its stream has ended. Returns whether it was deleted.
+/// Deletes a process of which another process says that it has ended, if its stream has ended. Returns whether it is not recorded any
+/// more.
 pub async fn forget(conn: &mut Conn, service: ServiceId, instance: SidecarInstance) -> Result<bool, StoreError> {
-    let query = sqlx::query(FORGET_ENDED).bind(service.to_string()).bind(instance.to_string());
-    Ok(query.execute(conn).await?.rows_affected() > 0)
+    let (service, instance) = (service.to_string(), instance.to_string());
+    sqlx::query(FORGET_ENDED).bind(&service).bind(&instance).execute(&mut *conn).await?;
+    let recorded = sqlx::query(FIND_PROCESS).bind(&service).bind(&instance).fetch_optional(conn).await?;
+    Ok(recorded.is_none())
 }
 
 /// Records for each service that there may be sidecars that the database does not know: all of them were confirmed at `now` at the

@@ -24,10 +24,13 @@ use countersign_proto::{
     encoded::{EncodedResponse, service::Sync},
     v1::FollowRequest,
 };
-use std::{net::SocketAddr, pin::Pin, sync::Arc};
-use tokio::sync::mpsc;
+use std::{net::SocketAddr, pin::Pin, sync::Arc, time::Duration};
+use tokio::{sync::mpsc, time::timeout};
 use tokio_stream::{Stream, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status, Streaming};
+
+/// How long the check of an API key may take: it waits behind the checks of others at the same address.
+const KEY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Maximum number of queued messages to a slow sidecar. A message has about 32 KiB.
 const MAX_QUEUED_MESSAGES: usize = 3;
@@ -153,8 +156,9 @@ async fn authenticate<T: Send>(
     let credential = Credential::<ApiKeyId>::parse(text).ok_or_else(invalid_key)?;
     let client = peer.ip().to_canonical();
     let read = find_key(context.store.clone(), credential);
-    let key = context.key_lookups.run(Network::of_client(client), read).await;
-    let key = key.map_err(|error| database_unavailable(&error))?;
+    let read = timeout(KEY_TIMEOUT, context.key_lookups.run(Network::of_client(client), read)).await;
+    let too_late = |_| Status::unavailable("the API key could not be checked in time");
+    let key = read.map_err(too_late)?.map_err(|error| database_unavailable(&error))?;
     if key.is_none() {
         context.failures.count(client).await;
     }

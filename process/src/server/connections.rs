@@ -1,8 +1,8 @@
 //! The open connections of a port, and which of them closes when there are too many.
 //!
 //! Invariant: a connection is never closed for another one while this server works on a request of it. The oldest connection that has
-//! not sent a request yet is closed first, then the one that has waited for its client for longest. If there is none, the new
-//! connection is closed.
+//! not sent a request yet is closed first, of the client of the new one if it has one, then the one that has waited for its client for
+//! longest. If there is none, the new connection is closed.
 
 use super::{metrics::ConnectionMetrics, network::Network};
 use crate::{Clock, SystemClock};
@@ -11,7 +11,10 @@ use std::{
     net::IpAddr,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
+        atomic::{
+            AtomicBool, AtomicU64, AtomicUsize,
+            Ordering::{Acquire, Relaxed, Release},
+        },
     },
     time::Duration,
 };
@@ -127,11 +130,11 @@ impl Connections {
         let of_client = client.and_then(|client| table.by_client.get(&client)).copied().unwrap_or_default();
         if of_client >= self.caps.per_client {
             self.metrics.closed(CloseReason::ClientCapacity);
-            table.close_one(client)?;
+            table.close_one_of(client)?;
         } else if table.pending.len() >= self.caps.pending || table.len() >= self.caps.total {
             self.metrics.closed(CloseReason::Capacity);
             self.log_full_port(&mut table);
-            table.close_one(None)?;
+            table.close_one_for(client)?;
         }
         let connection = Arc::new(Connection { client, ..Connection::default() });
         let number = table.insert(Arc::clone(&connection));
@@ -142,7 +145,7 @@ impl Connections {
 
     /// Closes a connection, because the process lacks file descriptors.
     pub fn close_one(&self) {
-        if self.table().close_one(None).is_some() {
+        if self.table().close_one_for(None).is_some() {
             self.metrics.closed(CloseReason::Capacity);
         }
     }
@@ -207,16 +210,40 @@ impl Table {
         Some(connection)
     }
 
-    /// Closes a connection of a client, or of all clients. Returns `None` if this server works for all of them.
-    fn close_one(&mut self, client: Option<Network>) -> Option<()> {
-        let is_of_client = |connection: &Connection| client.is_none() || connection.client == client;
-        let pending = self.pending.iter().find(|(_, connection)| is_of_client(connection));
-        let established = self.established.iter().filter(|(_, connection)| is_of_client(connection));
-        let idle = established.filter(|(_, connection)| connection.under_way.load(Relaxed) == 0);
-        let longest_idle = || idle.min_by_key(|(_, connection)| connection.used_at.load(Relaxed));
-        let number = *pending.or_else(longest_idle)?.0;
+    /// Closes a connection of a client. Returns `None` if this server works for all of them.
+    fn close_one_of(&mut self, client: Option<Network>) -> Option<()> {
+        let number = self.oldest_pending(client).or_else(|| self.longest_idle(|other| other == client))?;
+        self.close(number)
+    }
+
+    /// Closes a connection for a new one of a client: one of the same client that has not sent a request, so that a flood closes its
+    /// own, or else one of all. Returns `None` if this server works for all of them.
+    fn close_one_for(&mut self, client: Option<Network>) -> Option<()> {
+        let oldest = || self.pending.first_key_value().map(|(number, _)| *number);
+        let number = self.oldest_pending(client).or_else(oldest).or_else(|| self.longest_idle(|_| true))?;
+        self.close(number)
+    }
+
+    fn oldest_pending(&self, client: Option<Network>) -> Option<u64> {
+        let mut pending = self.pending.iter().filter(|(_, connection)| client.is_some() && connection.client == client);
+        pending.next().map(|(number, _)| *number)
+    }
+
+    fn longest_idle(&self, is_of: impl Fn(Option<Network>) -> bool) -> Option<u64> {
+        let idle = self.established.iter().filter(|(_, connection)| is_of(connection.client) && connection.is_idle());
+        idle.min_by_key(|(_, connection)| connection.used_at.load(Relaxed)).map(|(number, _)| *number)
+    }
+
+    fn close(&mut self, number: u64) -> Option<()> {
         self.remove(number)?.evicted.cancel();
         Some(())
+    }
+}
+
+impl Connection {
+    /// Whether this server works on no request. What is read after this is not older than the end of the last one.
+    fn is_idle(&self) -> bool {
+        self.under_way.load(Acquire) == 0
     }
 }
 
@@ -241,7 +268,7 @@ impl OpenConnection {
     /// Records that this server has ended its work on a request.
     pub fn end_work(&self) {
         self.touch();
-        self.connection.under_way.fetch_sub(1, Relaxed);
+        self.connection.under_way.fetch_sub(1, Release);
     }
 
     /// Whether a request head has arrived.
@@ -251,9 +278,11 @@ impl OpenConnection {
 
     /// How long the connection has waited for its client; `None` while this server works on a request.
     pub fn idle_for(&self) -> Option<Duration> {
-        let used_at = Duration::from_millis(self.connection.used_at.load(Relaxed));
-        let is_idle = self.connection.under_way.load(Relaxed) == 0;
-        is_idle.then(|| SystemClock.since_boot().saturating_sub(used_at))
+        let waited = || {
+            let used_at = Duration::from_millis(self.connection.used_at.load(Relaxed));
+            SystemClock.since_boot().saturating_sub(used_at)
+        };
+        self.connection.is_idle().then(waited)
     }
 
     /// Waits until the connection is closed for another one.

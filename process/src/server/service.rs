@@ -73,7 +73,8 @@ impl ConnectionService {
         let client = self.peer.map(|peer| peer.ip());
         let new_message = |limits| IncomingMessage::new(limits, client, request.uri(), request.headers());
         let message = self.messages.as_ref().map(new_message);
-        let new_body = |body| RequestBody { body, work: Arc::clone(work), message, stall: None };
+        let may_stall = self.responses_last;
+        let new_body = |body| RequestBody { body, work: Arc::clone(work), message, may_stall, stall: None };
         let mut request = request.map(|body| Body::new(new_body(body)));
         if let Some(peer) = self.peer {
             request.extensions_mut().insert(ConnectInfo(peer));
@@ -105,12 +106,14 @@ impl Drop for Work {
     }
 }
 
-/// The body of a request, whose next part must arrive in time.
+/// The body of a request, whose next part must arrive in time unless the request lasts as long as its response.
 struct RequestBody {
     body: Incoming,
     work: Arc<Work>,
     /// `None` if the messages of the port have no limits.
     message: Option<IncomingMessage>,
+    /// Whether the client may take any time for it.
+    may_stall: bool,
     /// Runs while the server waits for the next part.
     stall: Option<Pin<Box<Sleep>>>,
 }
@@ -128,6 +131,7 @@ impl HttpBody for RequestBody {
             None => frame,
         };
         match &frame {
+            Poll::Pending if this.may_stall => {}
             Poll::Pending => {
                 let stall = this.stall.get_or_insert_with(|| Box::pin(sleep(STALL_TIMEOUT)));
                 ready!(stall.as_mut().poll(context));

@@ -118,7 +118,7 @@ async fn read_body(
     while let Some(chunk) = stream.next().await {
         let chunk = chunk.map_err(|_| ApiError::malformed_body("The body was not received completely"))?;
         if bytes.len() + chunk.len() <= limit && discarded == 0 {
-            memory.grow(reserved, chunk.len()).ok_or_else(ApiError::overloaded)?;
+            memory.grow(reserved, bytes.len(), chunk.len()).ok_or_else(ApiError::overloaded)?;
             bytes.extend_from_slice(&chunk);
         } else {
             discarded += chunk.len();

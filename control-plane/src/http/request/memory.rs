@@ -33,9 +33,10 @@ impl RequestMemory {
         self.counted(self.memory.try_enter_many(client, places_for(BASE_COST + head)).ok())
     }
 
-    /// Reserves more bytes for a request. `None` if there are none for its client.
-    pub fn grow(&self, reserved: &mut ReservedMemory, bytes: usize) -> Option<()> {
-        self.counted(reserved.grow(places_for(bytes)).ok())
+    /// Reserves memory for `more` bytes of a body, of which `bytes` have arrived before. `None` if there is none for the client.
+    pub fn grow(&self, reserved: &mut ReservedMemory, bytes: usize, more: usize) -> Option<()> {
+        let places = places_for(bytes + more) - places_for(bytes);
+        self.counted(reserved.grow(places).ok())
     }
 
     fn counted<T>(&self, reserved: Option<T>) -> Option<T> {

@@ -67,6 +67,17 @@ fn full_port_closes_silent_connections_and_then_the_longest_idle_one() {
 }
 
 #[test]
+fn silent_connections_of_one_client_do_not_close_those_of_another() {
+    let port = port(100, 100, 3);
+    let honest = admit(&port, "192.0.2.1").unwrap();
+    let flood: Vec<_> = (0..10).map(|_| admit(&port, "198.51.100.1").unwrap()).collect();
+    assert!(honest.is_open());
+    assert_eq!(flood.iter().filter(|connection| connection.is_open()).count(), 2);
+    let other = admit(&port, "192.0.2.2").unwrap();
+    assert!(other.is_open(), "the oldest of all closes for a client without others");
+}
+
+#[test]
 fn pending_connections_have_their_own_limit() {
     let port = port(100, 100, 2);
     let working: Vec<_> = (0..10).map(|_| port.admit_working("192.0.2.9")).collect();

@@ -115,7 +115,7 @@ impl StoreFixture {
             assert_eq!(sidecars::delete_expired(conn, time(0), time(3666), 9).await?, 1);
             assert!(!sidecars::forget(conn, SERVICE, other.instance).await?, "the process runs, whatever another says");
             sidecars::write(conn, &StreamRecord { ended_at: Some(time(9)), ..open_stream(&other) }).await?;
-            assert!(!sidecars::forget(conn, SERVICE, sidecar.instance).await?, "there is none");
+            assert!(sidecars::forget(conn, SERVICE, sidecar.instance).await?, "there is none");
             assert!(sidecars::forget(conn, SERVICE, other.instance).await?);
             sidecars::delete_control_plane(conn, "first").await?;
             assert_eq!(sidecars::list(conn, SERVICE, time(9), whole_list()).await?.items, []);
