@@ -9,12 +9,12 @@ use countersign_tests::{
 
 /// The instructions of a repeated check, in a build for tests.
 ///
-/// If a change makes a check cheaper, replace the numbers by what the failed test prints. Higher numbers need a reason, see the
-/// other test. In an optimized build, the last change costs 55 of 75,000 instructions and no allocation.
-const INSTRUCTIONS: u64 = 1_125_000;
+/// If a change makes a check cheaper, replace the numbers by what the failed test prints. Higher numbers need a reason. The last one:
+/// each check builds its response, and prost encodes it.
+const INSTRUCTIONS: u64 = 1_359_000;
 
 /// The allocations of a repeated check.
-const ALLOCATIONS: u64 = 33;
+const ALLOCATIONS: u64 = 77;
 
 /// By how much the numbers may differ, in percent: what the sidecar does at intervals counts, too.
 const TOLERANCE_PERCENT: u64 = 5;
