@@ -12,6 +12,7 @@ mod limiter;
 mod notifications;
 mod reconnect;
 mod script;
+mod subscription;
 #[cfg(test)]
 mod tests;
 

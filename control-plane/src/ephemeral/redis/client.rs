@@ -1,11 +1,10 @@
-//! The connection to Redis that all requests share.
+//! The connection to Redis that all requests share, and its state.
 
 use super::{connection::RedisConnection, endpoint::RedisEndpoint, script::RateLimitScript};
 use crate::metrics::{RedisMetrics, RedisOutcome};
-use arc_swap::ArcSwapOption;
 use redis::{RedisResult, TlsCertificates};
-use std::{fmt::Display, sync::Arc, time::Duration};
-use tokio::{sync::Notify, time::timeout};
+use std::time::Duration;
+use tokio::sync::watch;
 
 /// Timeout of a request to Redis.
 pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_millis(250);
@@ -16,11 +15,16 @@ pub struct RedisClient {
     pub(super) script: RateLimitScript,
     /// The channel on which replicas notify each other of changes.
     pub(super) channel: String,
-    /// Notified of the messages in that channel.
-    pub(super) messages: Arc<Notify>,
-    /// `None` while Redis is unavailable.
-    connection: ArcSwapOption<RedisConnection>,
+    state: watch::Sender<ConnectionState>,
     metrics: RedisMetrics,
+}
+
+/// The current connection, if Redis is available.
+#[derive(Default)]
+pub(super) struct ConnectionState {
+    connection: Option<RedisConnection>,
+    /// Counts connections, so that a request that failed on an old connection does not drop the new one.
+    generation: u64,
 }
 
 impl RedisClient {
@@ -34,8 +38,7 @@ impl RedisClient {
             script: RateLimitScript::new(&tag),
             channel: format!("{tag}:changed"),
             endpoint,
-            messages: Arc::default(),
-            connection: ArcSwapOption::empty(),
+            state: watch::Sender::default(),
             metrics,
         }
     }
@@ -47,52 +50,63 @@ impl RedisClient {
 
     /// Whether the last request or probe succeeded.
     pub fn is_connected(&self) -> bool {
-        self.connection.load().is_some()
+        self.state.borrow().connection.is_some()
     }
 
     /// The current connection; `None` while Redis is unavailable.
     pub(super) fn connection(&self) -> Option<RedisConnection> {
-        self.connection.load().as_deref().cloned()
+        self.state.borrow().connection.clone()
+    }
+
+    /// A receiver that is notified when a connection is established or lost.
+    pub(super) fn connection_changes(&self) -> watch::Receiver<ConnectionState> {
+        self.state.subscribe()
     }
 
     /// Sends a request; `None` if Redis is unavailable, fails or times out.
     pub(super) async fn request<T>(&self, send: impl AsyncFnOnce(&mut RedisConnection) -> RedisResult<T>) -> Option<T> {
-        let Some(connection) = self.connection.load_full() else {
+        let (connection, generation) = {
+            let state = self.state.borrow();
+            (state.connection.clone(), state.generation)
+        };
+        let Some(mut connection) = connection else {
             self.metrics.record(RedisOutcome::NotSent);
             return None;
         };
-        match timeout(REQUEST_TIMEOUT, send(&mut RedisConnection::clone(&connection))).await {
+        match tokio::time::timeout(REQUEST_TIMEOUT, send(&mut connection)).await {
             Ok(Ok(response)) => {
                 self.metrics.record(RedisOutcome::Succeeded);
                 Some(response)
             }
             Ok(Err(error)) => {
                 self.metrics.record(RedisOutcome::Failed);
-                self.disconnect(&connection, &error);
+                self.disconnect(generation, &error);
                 None
             }
             Err(_) => {
                 self.metrics.record(RedisOutcome::TimedOut);
-                self.disconnect(&connection, &"timed out");
+                self.disconnect(generation, &"timed out");
                 None
             }
         }
     }
 
-    /// Uses a connection for the next requests.
+    /// Replaces the current connection.
     pub(super) fn set_connection(&self, connection: RedisConnection) {
-        self.connection.store(Some(Arc::new(connection)));
+        self.state.send_modify(|state| {
+            let generation = state.generation + 1;
+            *state = ConnectionState { connection: Some(connection), generation };
+        });
         self.metrics.set_up(self.endpoint.kind(), true);
         tracing::info!("redis connected: rate limits are counted together with all replicas");
-        // Messages that were sent before the subscription are lost.
-        self.messages.notify_one();
     }
 
-    /// Drops a connection, unless another one is in use already, and logs the loss once. [`Self::maintain_connection`] connects to
-    /// Redis again.
-    fn disconnect(&self, failed: &Arc<RedisConnection>, reason: &dyn Display) {
-        let current = self.connection.compare_and_swap(failed, None);
-        if current.as_ref().is_some_and(|current| Arc::ptr_eq(current, failed)) {
+    /// Drops the connection with the number `generation` and logs the loss once. The background task
+    /// [`Self::maintain_connection`] connects to Redis again.
+    fn disconnect(&self, generation: u64, reason: &dyn std::fmt::Display) {
+        let was_connected =
+            self.state.send_if_modified(|state| state.generation == generation && state.connection.take().is_some());
+        if was_connected {
             self.metrics.set_up(self.endpoint.kind(), false);
             tracing::warn!(%reason, "redis connection lost: this replica counts rate limits in memory until it reconnects");
         }
