@@ -101,7 +101,9 @@ struct Connection {
     /// `None` for a trusted proxy and for a Unix socket, whose connections are counted only in total.
     client: Option<Network>,
     has_requested: AtomicBool,
-    /// The requests on which this server works.
+    /// The requests that have begun and are not answered.
+    requests: AtomicUsize,
+    /// Those of them on which this server works.
     under_way: AtomicUsize,
     /// When the last request began or ended, in milliseconds since boot.
     used_at: AtomicU64,
@@ -230,7 +232,8 @@ impl Table {
     }
 
     fn longest_idle(&self, is_of: impl Fn(Option<Network>) -> bool) -> Option<u64> {
-        let idle = self.established.iter().filter(|(_, connection)| is_of(connection.client) && connection.is_idle());
+        let idle =
+            self.established.iter().filter(|(_, connection)| is_of(connection.client) && connection.waits_for_client());
         idle.min_by_key(|(_, connection)| connection.used_at.load(Relaxed)).map(|(number, _)| *number)
     }
 
@@ -241,8 +244,8 @@ impl Table {
 }
 
 impl Connection {
-    /// Whether this server works on no request. What is read after this is not older than the end of the last one.
-    fn is_idle(&self) -> bool {
+    /// Whether this server works on no request: the connection waits for its client.
+    fn waits_for_client(&self) -> bool {
         self.under_way.load(Acquire) == 0
     }
 }
@@ -251,6 +254,7 @@ impl OpenConnection {
     /// Records that a request head has arrived.
     pub fn receive_request(&self) {
         self.touch();
+        self.connection.requests.fetch_add(1, Relaxed);
         if self.has_requested() || self.connection.has_requested.swap(true, Relaxed) {
             return;
         }
@@ -260,15 +264,16 @@ impl OpenConnection {
         }
     }
 
-    /// Records that this server begins to work on a request.
+    /// Records that a request has arrived completely, and that this server begins to work on it.
     pub fn begin_work(&self) {
         self.connection.under_way.fetch_add(1, Relaxed);
     }
 
-    /// Records that this server has ended its work on a request.
-    pub fn end_work(&self) {
+    /// Records the end of a request, on which this server has worked if it has arrived.
+    pub fn end_request(&self, has_arrived: bool) {
         self.touch();
-        self.connection.under_way.fetch_sub(1, Release);
+        self.connection.under_way.fetch_sub(usize::from(has_arrived), Release);
+        self.connection.requests.fetch_sub(1, Release);
     }
 
     /// Whether a request head has arrived.
@@ -276,13 +281,14 @@ impl OpenConnection {
         self.connection.has_requested.load(Relaxed)
     }
 
-    /// How long the connection has waited for its client; `None` while this server works on a request.
+    /// How long the connection has had no request; `None` while it has one.
     pub fn idle_for(&self) -> Option<Duration> {
         let waited = || {
             let used_at = Duration::from_millis(self.connection.used_at.load(Relaxed));
             SystemClock.since_boot().saturating_sub(used_at)
         };
-        self.connection.is_idle().then(waited)
+        // What is read after this is not older than the end of the last request.
+        (self.connection.requests.load(Acquire) == 0).then(waited)
     }
 
     /// Waits until the connection is closed for another one.

@@ -100,9 +100,7 @@ impl Work {
 
 impl Drop for Work {
     fn drop(&mut self) {
-        if *self.has_begun.get_mut() {
-            self.connection.end_work();
-        }
+        self.connection.end_request(*self.has_begun.get_mut());
     }
 }
 

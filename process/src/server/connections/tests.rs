@@ -41,7 +41,7 @@ fn silent_connections_of_a_client_close_for_its_new_ones() {
     assert!(!silent.is_open() && silent.evicted().now_or_never().is_some());
     assert!(working.is_open() && third.is_open());
     assert!(admit(&port, "192.0.2.1").is_none(), "the server works for both");
-    working.end_work();
+    working.end_request(true);
     assert!(admit(&port, "192.0.2.1").is_some());
     assert!(!working.is_open() && third.is_open(), "an idle connection closes");
     assert!(admit(&port, "192.0.2.2").is_some(), "other clients have their own limit");
@@ -57,7 +57,7 @@ fn full_port_closes_silent_connections_and_then_the_longest_idle_one() {
     assert!(port.admit(None).is_none(), "the server works for all");
     let now = u64::try_from(SystemClock.since_boot().as_millis()).unwrap();
     for (connection, used_at) in [(&first, now), (&second, now - 1)] {
-        connection.end_work();
+        connection.end_request(true);
         connection.connection.used_at.store(used_at, Relaxed);
     }
     let fourth = port.admit(None).unwrap();
@@ -98,14 +98,14 @@ fn closed_connections_leave_nothing_behind() {
 }
 
 #[test]
-fn connection_is_idle_while_the_server_works_on_no_request() {
+fn connection_is_idle_while_it_has_no_request() {
     let port = port(1, 1, 1);
     let connection = admit(&port, "192.0.2.1").unwrap();
     assert!(!connection.has_requested() && connection.idle_for().is_some());
     connection.receive_request();
-    assert!(connection.has_requested() && connection.idle_for().is_some(), "the rest of the request may arrive");
+    assert!(connection.has_requested() && connection.idle_for().is_none(), "the rest of the request may arrive");
     connection.begin_work();
     assert_eq!(connection.idle_for(), None);
-    connection.end_work();
+    connection.end_request(true);
     assert!(connection.idle_for().is_some());
 }
