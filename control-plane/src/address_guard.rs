@@ -93,13 +93,8 @@ impl AddressGuard {
         let place = timeout(PLACE_TIMEOUT, self.lookups.enter(owner.clone())).await;
         let place = place.map_err(|_| HostRejection::TooManyLookups)?;
         let (resolver, host) = (Arc::clone(&self.resolver), host.to_owned());
-        // A lookup of the operating system continues if its caller no longer waits, so it keeps its place until its own end.
-        let lookup = tokio::spawn(async move {
-            let addresses = resolver.resolve(&host).await;
-            drop(place);
-            addresses
-        });
-        let addresses = lookup.await.map_err(io::Error::other).flatten().map_err(|_| HostRejection::Unresolved)?;
+        let addresses = place.run(async move { resolver.resolve(&host).await }).await;
+        let addresses = addresses.map_err(|_| HostRejection::Unresolved)?;
         self.allowed.filter(&addresses, plaintext)
     }
 }

@@ -79,8 +79,7 @@ impl<K: Clone + Eq + Hash> Places<K> {
         Ok(place)
     }
 
-    /// Waits for a place and does some work in it. The place belongs to the work: a caller that leaves does not end it, because the
-    /// database would go on with it. A panic of the work is one of the caller.
+    /// Waits for a place, and does some work in it as [`Place::run`] does.
     pub fn run<T: Send + 'static>(
         &self,
         key: K,
@@ -90,22 +89,7 @@ impl<K: Clone + Eq + Hash> Places<K> {
         K: Send + 'static,
     {
         let (places, work) = (self.clone(), Box::pin(work));
-        async move {
-            let place = places.enter(key).await;
-            let work = tokio::spawn(async move {
-                let result = work.await;
-                drop(place);
-                result
-            });
-            match work.await {
-                Ok(result) => result,
-                Err(error) => match error.try_into_panic() {
-                    Ok(panic) => resume_unwind(panic),
-                    // The process ends.
-                    Err(_) => pending().await,
-                },
-            }
-        }
+        async move { places.enter(key).await.run(work).await }
     }
 
     fn of_key(&self, key: K) -> KeyPlace<K> {
@@ -117,6 +101,27 @@ impl<K: Clone + Eq + Hash> Places<K> {
 }
 
 impl<K: Eq + Hash> Place<K> {
+    /// Does some work in the place, which belongs to the work: a caller that leaves does not end it, because the database or the operating
+    /// system would go on with it. A panic of the work is one of the caller.
+    pub async fn run<T: Send + 'static>(self, work: impl Future<Output = T> + Send + 'static) -> T
+    where
+        K: Send + 'static,
+    {
+        let work = tokio::spawn(async move {
+            let result = work.await;
+            drop(self);
+            result
+        });
+        match work.await {
+            Ok(result) => result,
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => resume_unwind(panic),
+                // The process ends.
+                Err(_) => pending().await,
+            },
+        }
+    }
+
     /// Takes some free places more, which are given back with this one.
     pub fn grow(&mut self, count: u32) -> Result<(), NoPlace> {
         let KeyPlace { places, permit, free, .. } = &mut self.of_key;

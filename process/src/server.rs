@@ -3,7 +3,7 @@
 //! | Wait | End |
 //! |---|---|
 //! | TLS handshake and the first complete request head | [`PortSettings::first_request_timeout`] |
-//! | the complete head of the next request | [`PortSettings::idle_timeout`] |
+//! | the complete head of the next request, and meanwhile the end of a response | [`PortSettings::idle_timeout`] |
 //! | the answer to an HTTP/2 keep-alive ping | [`CLIENT_TIMEOUT`] |
 //! | the next part of a request, or space for a response | [`STALL_TIMEOUT`] |
 //!
@@ -12,15 +12,18 @@
 mod connections;
 mod descriptors;
 mod listener;
+mod memory;
 mod messages;
 mod metrics;
 mod network;
+mod rare_line;
 mod service;
 
 pub use connections::{CloseReason, ConnectionCaps};
 pub use descriptors::{RESERVED_DESCRIPTORS, fit_to_descriptors, raise_descriptor_limit};
 pub use listener::Listener;
-pub use messages::{Memory, MessageLimits, ReservedMemory, UNIT, places_for};
+pub use memory::{ReservedMemory, SharedMemory};
+pub use messages::MessageLimits;
 pub use metrics::{ConnectionMetrics, PortMetrics};
 pub use network::Network;
 

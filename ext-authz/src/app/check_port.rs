@@ -1,8 +1,8 @@
 //! The limits of the port to which Envoy connects.
 
 use countersign_process::server::{
-    ConnectionCaps, ConnectionMetrics, LINGER, Memory, MessageLimits, PortSettings, ProtocolLimits,
-    RESERVED_DESCRIPTORS, UNIT, fit_to_descriptors, raise_descriptor_limit,
+    ConnectionCaps, ConnectionMetrics, LINGER, MessageLimits, PortSettings, ProtocolLimits, RESERVED_DESCRIPTORS,
+    SharedMemory, fit_to_descriptors, raise_descriptor_limit,
 };
 use prometheus::IntCounter;
 use std::{sync::Arc, time::Duration};
@@ -59,8 +59,7 @@ pub fn settings(overloaded: IntCounter, metrics: ConnectionMetrics) -> PortSetti
             receive_window: RECEIVE_WINDOW,
         },
         messages: Some(Arc::new(MessageLimits {
-            memory: Memory::new(UNFINISHED_CHECKS_CAPACITY / UNIT, UNFINISHED_CHECKS_PER_CLIENT / UNIT),
-            refused: overloaded,
+            memory: SharedMemory::new(UNFINISHED_CHECKS_CAPACITY, UNFINISHED_CHECKS_PER_CLIENT, overloaded),
             max_message: MAX_CHECK_BYTES,
             refusal: || Status::resource_exhausted("this client has too many unfinished checks").into(),
         })),

@@ -4,7 +4,7 @@
 //! not sent a request yet is closed first, of the client of the new one if it has one, then the one that has waited for its client for
 //! longest. If there is none, the new connection is closed.
 
-use super::{metrics::ConnectionMetrics, network::Network};
+use super::{metrics::ConnectionMetrics, network::Network, rare_line::RareLine};
 use crate::{Clock, SystemClock};
 use std::{
     collections::{BTreeMap, HashMap},
@@ -19,9 +19,6 @@ use std::{
     time::Duration,
 };
 use tokio_util::sync::CancellationToken;
-
-/// The shortest time between two lines about a full port.
-const LINE_INTERVAL: Duration = Duration::from_mins(1);
 
 /// How many connections a port may have.
 #[derive(Debug, Clone, Copy)]
@@ -91,8 +88,7 @@ struct Table {
     pending: BTreeMap<u64, Arc<Connection>>,
     established: BTreeMap<u64, Arc<Connection>>,
     by_client: HashMap<Network, usize>,
-    /// When the last line about a full port was logged.
-    logged_at: Option<Duration>,
+    full_line: RareLine,
 }
 
 /// A connection.
@@ -153,11 +149,9 @@ impl Connections {
     }
 
     fn log_full_port(&self, table: &mut Table) {
-        let now = SystemClock.since_boot();
-        if table.logged_at.is_some_and(|logged_at| now.saturating_sub(logged_at) < LINE_INTERVAL) {
+        if !table.full_line.is_due() {
             return;
         }
-        table.logged_at = Some(now);
         let PortNames { port, setting } = self.names;
         let (limit, without_request) = (self.caps.total, table.pending.len());
         tracing::warn!(

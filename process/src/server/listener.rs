@@ -1,7 +1,6 @@
 //! Accepts connections, also when the process lacks file descriptors for a time.
 
-use super::connections::Connections;
-use crate::{Clock, SystemClock};
+use super::{connections::Connections, rare_line::RareLine};
 use std::{fs::File, io, net::SocketAddr, time::Duration};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -10,9 +9,6 @@ use tokio::{
 
 /// The pause after a failure to accept a connection.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
-
-/// The shortest time between two lines about failures.
-const LINE_INTERVAL: Duration = Duration::from_mins(1);
 
 /// A bound socket.
 pub trait Listener: Send + 'static {
@@ -48,13 +44,12 @@ pub(super) struct Acceptor<L> {
     port: &'static str,
     /// A descriptor that is given up for the next connection when the process has no other one.
     spare: Option<File>,
-    /// When the last failure was logged.
-    logged_at: Option<Duration>,
+    failure_line: RareLine,
 }
 
 impl<L: Listener> Acceptor<L> {
     pub(super) fn new(listener: L, port: &'static str) -> Self {
-        Self { listener, port, spare: open_spare(), logged_at: None }
+        Self { listener, port, spare: open_spare(), failure_line: RareLine::default() }
     }
 
     /// Accepts the next connection. If that fails because the process lacks file descriptors or memory, gives up the spare descriptor,
@@ -80,9 +75,7 @@ impl<L: Listener> Acceptor<L> {
     }
 
     fn log(&mut self, error: &io::Error) {
-        let now = SystemClock.since_boot();
-        if self.logged_at.is_none_or(|logged_at| now.saturating_sub(logged_at) >= LINE_INTERVAL) {
-            self.logged_at = Some(now);
+        if self.failure_line.is_due() {
             tracing::error!(port = self.port, %error, "cannot accept connections; closes some that wait for their clients");
         }
     }

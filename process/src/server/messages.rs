@@ -4,25 +4,14 @@
 //! has arrived, whether the client ends the HTTP/2 stream or not. So only unfinished messages keep memory, and all of them have
 //! reserved it: as much as they announce, because the decoder of tonic allocates this much at once.
 
-use super::network::Network;
-use crate::{Place, Places};
+use super::memory::{ReservedMemory, SharedMemory};
 use axum::{
     BoxError,
     body::Bytes,
     http::{HeaderMap, Uri},
 };
 use http_body::Frame;
-use prometheus::IntCounter;
 use std::{net::IpAddr, sync::Arc, task::Poll};
-
-/// Memory that clients share, in places of [`UNIT`] bytes. All clients of a Unix socket are one.
-pub type Memory = Places<Option<Network>>;
-
-/// Reserved memory of a client.
-pub type ReservedMemory = Place<Option<Network>>;
-
-/// The bytes of a place in [`Memory`].
-pub const UNIT: usize = 1024;
 
 /// The length of what precedes a message: a flag and the length of the message.
 const PREFIX: usize = 5;
@@ -34,17 +23,10 @@ const BASE_COST: usize = 16 << 10;
 /// What a field of a request head needs besides its text, in bytes.
 const FIELD_COST: usize = 32;
 
-/// The number of places for some bytes.
-pub fn places_for(bytes: usize) -> u32 {
-    u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX)
-}
-
 /// The limits of the messages of a port.
 pub struct MessageLimits {
     /// The memory that all unfinished requests share.
-    pub memory: Memory,
-    /// Counts the requests that get no memory.
-    pub refused: IntCounter,
+    pub memory: SharedMemory,
     /// The length of the largest message. The routes refuse larger ones as soon as these are announced.
     pub max_message: usize,
     /// The error that the routes get instead of a message for which there is no memory.
@@ -54,15 +36,14 @@ pub struct MessageLimits {
 /// The message of a request.
 pub(super) struct IncomingMessage {
     limits: Arc<MessageLimits>,
-    client: Option<Network>,
+    /// `None` for a Unix socket.
+    client: Option<IpAddr>,
     /// The size of the request head.
     head: usize,
     prefix: [u8; PREFIX],
     /// The bytes that have arrived, with the prefix.
     arrived: usize,
     reserved: Option<ReservedMemory>,
-    /// The places of `reserved`.
-    places: u32,
 }
 
 /// What a poll of the body of a request returns.
@@ -73,8 +54,7 @@ impl IncomingMessage {
     pub(super) fn new(limits: &Arc<MessageLimits>, client: Option<IpAddr>, uri: &Uri, headers: &HeaderMap) -> Self {
         let fields = headers.iter().map(|(name, value)| name.as_str().len() + value.len() + FIELD_COST);
         let head = fields.sum::<usize>() + uri.path().len();
-        let (limits, client) = (Arc::clone(limits), client.map(Network::of_client));
-        Self { limits, client, head, prefix: [0; PREFIX], arrived: 0, reserved: None, places: 0 }
+        Self { limits: Arc::clone(limits), client, head, prefix: [0; PREFIX], arrived: 0, reserved: None }
     }
 
     /// What the routes see of a polled frame. `is_last`: the client has ended the stream.
@@ -110,34 +90,28 @@ impl IncomingMessage {
     /// Reserves what the message needs, if it has not been reserved before.
     fn reserve(&mut self) -> bool {
         let message = self.length().filter(|length| *length <= self.limits.max_message);
-        let needed = places_for(BASE_COST + self.head + message.unwrap_or_default());
-        let Some(more) = needed.checked_sub(self.places).filter(|more| *more > 0) else { return true };
-        let has_room = match &mut self.reserved {
-            Some(reserved) => reserved.grow(more).is_ok(),
+        let needed = BASE_COST + self.head + message.unwrap_or_default();
+        match &mut self.reserved {
+            Some(reserved) => needed <= reserved.bytes() || reserved.grow(needed - reserved.bytes()),
             reserved => {
-                *reserved = self.limits.memory.try_enter_many(self.client, more).ok();
+                *reserved = self.limits.memory.reserve(self.client, needed);
                 reserved.is_some()
             }
-        };
-        if has_room {
-            self.places = needed;
-        } else {
-            self.limits.refused.inc();
         }
-        has_room
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use prometheus::IntCounter;
 
     const KIB: usize = 1 << 10;
 
     fn limits(capacity: usize) -> Arc<MessageLimits> {
         let refused = IntCounter::new("refused", "refused").unwrap();
-        let memory = Memory::new(capacity / UNIT, capacity / UNIT);
-        Arc::new(MessageLimits { memory, refused, max_message: 1024 * KIB, refusal: || "refused".into() })
+        let memory = SharedMemory::new(capacity, capacity, refused);
+        Arc::new(MessageLimits { memory, max_message: 1024 * KIB, refusal: || "refused".into() })
     }
 
     fn message(limits: &Arc<MessageLimits>) -> IncomingMessage {
@@ -189,7 +163,8 @@ mod tests {
         for byte in prefix(32 * KIB) {
             assert_eq!(seen(first.receive(data(&[byte]), false)), Poll::Ready(Some(Ok(1))));
         }
-        assert_eq!(first.places, 49, "the message, and a little for its head");
+        let reserved = first.reserved.as_ref().unwrap().bytes();
+        assert!((48 * KIB..49 * KIB).contains(&reserved), "{reserved}");
         let mut second = message(&limits);
         let refused = Poll::Ready(Some(Err("refused".to_owned())));
         assert_eq!(seen(second.receive(data(&prefix(32 * KIB)), false)), refused);
@@ -197,6 +172,6 @@ mod tests {
         assert_eq!(seen(too_large.receive(data(&prefix(2048 * KIB)), false)), Poll::Ready(Some(Ok(PREFIX))));
         drop((first, too_large));
         assert_eq!(seen(message(&limits).receive(data(&prefix(32 * KIB)), false)), Poll::Ready(Some(Ok(PREFIX))));
-        assert!(limits.memory.try_enter_many(None, 80).is_ok(), "all is free");
+        assert!(limits.memory.reserve(None, 80 * KIB).is_some(), "all is free");
     }
 }

@@ -90,7 +90,7 @@ pub async fn buffer_body(
     };
     let limit = body_limit(request.uri().path());
     let (mut parts, body) = request.into_parts();
-    match timeout(BODY_TIMEOUT, read_body(body, limit, memory, &mut reserved)).await {
+    match timeout(BODY_TIMEOUT, read_body(body, limit, &mut reserved)).await {
         Ok(Ok(bytes)) => {
             if let Some(digest) = BodyDigest::from_request(&parts.headers, &bytes) {
                 parts.extensions.insert(digest);
@@ -108,17 +108,14 @@ fn head_size(request: &Request) -> usize {
     fields.sum::<usize>() + target
 }
 
-async fn read_body(
-    body: Body,
-    limit: usize,
-    memory: &RequestMemory,
-    reserved: &mut ReservedMemory,
-) -> Result<Vec<u8>, ApiError> {
+async fn read_body(body: Body, limit: usize, reserved: &mut ReservedMemory) -> Result<Vec<u8>, ApiError> {
     let (mut stream, mut bytes, mut discarded) = (body.into_data_stream(), Vec::new(), 0);
     while let Some(chunk) = stream.next().await {
         let chunk = chunk.map_err(|_| ApiError::malformed_body("The body was not received completely"))?;
         if bytes.len() + chunk.len() <= limit && discarded == 0 {
-            memory.grow(reserved, bytes.len(), chunk.len()).ok_or_else(ApiError::overloaded)?;
+            if !reserved.grow(chunk.len()) {
+                return Err(ApiError::overloaded());
+            }
             bytes.extend_from_slice(&chunk);
         } else {
             discarded += chunk.len();

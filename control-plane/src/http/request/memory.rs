@@ -1,6 +1,6 @@
 //! The memory for requests in progress, which all clients of the API share.
 
-use countersign_process::server::{Memory, Network, ReservedMemory, UNIT, places_for};
+use countersign_process::server::{ReservedMemory, SharedMemory};
 use prometheus::IntCounter;
 use std::net::IpAddr;
 
@@ -15,34 +15,16 @@ const PER_CLIENT: usize = CAPACITY / 4;
 const BASE_COST: usize = 16 << 10;
 
 /// The memory for requests in progress.
-pub struct RequestMemory {
-    memory: Memory,
-    /// Counts the requests that get no memory.
-    refused: IntCounter,
-}
+pub struct RequestMemory(SharedMemory);
 
 impl RequestMemory {
     /// `refused` counts the requests that get no memory.
     pub fn new(refused: IntCounter) -> Self {
-        Self { memory: Memory::new(CAPACITY / UNIT, PER_CLIENT / UNIT), refused }
+        Self(SharedMemory::new(CAPACITY, PER_CLIENT, refused))
     }
 
     /// Reserves memory for a request of a client, whose head has `head` bytes. `None` if there is none for the client.
     pub fn reserve(&self, address: IpAddr, head: usize) -> Option<ReservedMemory> {
-        let client = Some(Network::of_client(address));
-        self.counted(self.memory.try_enter_many(client, places_for(BASE_COST + head)).ok())
-    }
-
-    /// Reserves memory for `more` bytes of a body, of which `bytes` have arrived before. `None` if there is none for the client.
-    pub fn grow(&self, reserved: &mut ReservedMemory, bytes: usize, more: usize) -> Option<()> {
-        let places = places_for(bytes + more) - places_for(bytes);
-        self.counted(reserved.grow(places).ok())
-    }
-
-    fn counted<T>(&self, reserved: Option<T>) -> Option<T> {
-        if reserved.is_none() {
-            self.refused.inc();
-        }
-        reserved
+        self.0.reserve(Some(address), BASE_COST + head)
     }
 }

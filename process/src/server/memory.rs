@@ -1,0 +1,85 @@
+//! Memory that the clients of a port share, in places of a kilobyte.
+
+use super::network::Network;
+use crate::{Place, Places};
+use prometheus::IntCounter;
+use std::net::IpAddr;
+
+/// The bytes of a place.
+const PLACE_SIZE: usize = 1024;
+
+/// Memory that clients share. All clients of a Unix socket are one.
+pub struct SharedMemory {
+    places: Places<Option<Network>>,
+    /// Counts the requests that get no memory.
+    refused: IntCounter,
+}
+
+/// Memory of one request. Dropping it frees the memory.
+pub struct ReservedMemory {
+    place: Place<Option<Network>>,
+    bytes: usize,
+    refused: IntCounter,
+}
+
+impl SharedMemory {
+    /// Memory of `capacity` bytes, of which each client may have `per_client`. `refused` counts the requests that get no memory.
+    pub fn new(capacity: usize, per_client: usize, refused: IntCounter) -> Self {
+        Self { places: Places::new(capacity / PLACE_SIZE, per_client / PLACE_SIZE), refused }
+    }
+
+    /// Reserves memory for a request of a client. `None` if there is none for the client.
+    pub fn reserve(&self, client: Option<IpAddr>, bytes: usize) -> Option<ReservedMemory> {
+        let Ok(place) = self.places.try_enter_many(client.map(Network::of_client), places_for(bytes)) else {
+            self.refused.inc();
+            return None;
+        };
+        Some(ReservedMemory { place, bytes, refused: self.refused.clone() })
+    }
+}
+
+impl ReservedMemory {
+    /// The reserved bytes.
+    pub const fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Reserves more bytes for the request. Returns whether there are as many for its client.
+    #[must_use]
+    pub fn grow(&mut self, bytes: usize) -> bool {
+        let grown = self.bytes + bytes;
+        let has_room = self.place.grow(places_for(grown) - places_for(self.bytes)).is_ok();
+        if has_room {
+            self.bytes = grown;
+        } else {
+            self.refused.inc();
+        }
+        has_room
+    }
+}
+
+fn places_for(bytes: usize) -> u32 {
+    u32::try_from(bytes.div_ceil(PLACE_SIZE)).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn client_has_a_part_of_the_memory_and_small_pieces_cost_no_more_than_large_ones() {
+        let refused = IntCounter::new("refused", "refused").unwrap();
+        let memory = SharedMemory::new(4 * PLACE_SIZE, 2 * PLACE_SIZE, refused.clone());
+        let client = |last: u8| Some(IpAddr::from([192, 0, 2, last]));
+        let mut first = memory.reserve(client(1), 1).unwrap();
+        for _ in 1..2 * PLACE_SIZE {
+            assert!(first.grow(1));
+        }
+        assert!(!first.grow(1) && memory.reserve(client(1), 1).is_none());
+        assert_eq!((first.bytes(), refused.get()), (2 * PLACE_SIZE, 2));
+        let second = memory.reserve(client(2), 2 * PLACE_SIZE).unwrap();
+        assert!(memory.reserve(None, 1).is_none());
+        drop((first, second));
+        assert!(memory.reserve(None, 2 * PLACE_SIZE).is_some());
+    }
+}
