@@ -2,17 +2,18 @@
 
 mod assignments;
 mod change;
+mod options;
+mod secrets;
 
-use super::file::{DeclaredKey, DeclaredRole, DeclaredService, DeclaredWebhook, normal_uri};
+use super::file::{DeclaredRole, DeclaredService, normal_uri};
 use crate::api::{AgentWithRoles, ListedAgent, ListedKey, Role, Service, Webhook};
 use assignments::plan_assignments;
 use countersign_identity::Timestamp;
+use secrets::{plan_key, plan_webhook};
+use std::collections::{HashMap, HashSet};
 
 pub use change::{AssignmentState, Change};
-use std::{
-    collections::{HashMap, HashSet},
-    path::Path,
-};
+pub use options::{Options, PlanError, SecretState};
 
 /// What exists at the control plane.
 #[derive(Debug)]
@@ -45,19 +46,6 @@ pub struct ExistingService {
     pub webhooks: Vec<Webhook>,
     /// Its API keys.
     pub keys: Vec<ListedKey>,
-}
-
-/// Whether the file of a secret exists. The caller looks, because the plan opens no file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SecretState {
-    /// The file exists.
-    Kept,
-    /// A run was interrupted after it began to make the secret.
-    Interrupted,
-    /// There is no file.
-    Missing,
-    /// There can be no file: the path is that of a directory, or its directory does not exist.
-    Impossible,
 }
 
 /// The changes of all services, in the order in which they are made.
@@ -108,107 +96,6 @@ impl Plan {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
-}
-
-/// Why there is no plan, and what the user can do.
-#[derive(Debug, thiserror::Error)]
-#[error("{problem}")]
-pub struct PlanError {
-    /// The problem.
-    pub problem: String,
-    /// The next step.
-    pub next: &'static str,
-}
-
-impl PlanError {
-    const fn new(problem: String, next: &'static str) -> Self {
-        Self { problem, next }
-    }
-}
-
-/// What a plan may contain.
-#[derive(Clone, Copy)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
-pub struct Options<'a> {
-    /// Looks for the file of a secret.
-    pub secret_state: &'a dyn Fn(&Path) -> SecretState,
-    /// Whether secrets without a file are made again.
-    pub replaces_missing: bool,
-    /// Whether roles, assignments, webhooks and keys that have a name of the files, and are not in the files, are deleted.
-    pub prunes: bool,
-    /// Whether also such services are deleted, with all that belongs to them.
-    pub prunes_services: bool,
-    /// Whether what has the name of other files gets that of these.
-    pub takes_ownership: bool,
-}
-
-impl Options<'_> {
-    /// Refuses to change what other files state.
-    fn check_owner(self, what: &str, existing: Option<&str>, wanted: Option<&str>) -> Result<(), PlanError> {
-        match (existing, wanted) {
-            (Some(existing), Some(wanted)) if existing != wanted && !self.takes_ownership => {
-                let next = "delete it from these files, or pass --take-ownership";
-                Err(PlanError::new(
-                    format!("{what} has managedBy {existing}, and the file has managedBy {wanted}"),
-                    next,
-                ))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Refuses to change what other files state from a file without `managedBy`, which takes no ownership.
-    fn check_change(self, what: &str, existing: Option<&str>, wanted: Option<&str>) -> Result<(), PlanError> {
-        match (existing, wanted) {
-            (Some(existing), None) if !self.takes_ownership => {
-                let next = "set `managedBy` in the file, or pass --take-ownership";
-                Err(PlanError::new(format!("{what} has managedBy {existing}, and the file has none"), next))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Refuses a file for a new secret that would replace another file.
-    fn check_new_secret(self, what: &str, file: Option<&Path>) -> Result<(), PlanError> {
-        let Some(file) = file else { return Ok(()) };
-        let path = file.display();
-        match (self.secret_state)(file) {
-            SecretState::Interrupted | SecretState::Missing => Ok(()),
-            SecretState::Kept => {
-                let next = "name another secretFile, or delete the file if nothing uses it";
-                Err(PlanError::new(
-                    format!("{what} does not exist yet, and its secret would replace the file {path}"),
-                    next,
-                ))
-            }
-            SecretState::Impossible => Err(no_file(what, file)),
-        }
-    }
-
-    /// Whether the secret of something that exists must be made again.
-    fn must_replace_secret(self, what: &str, file: Option<&Path>) -> Result<bool, PlanError> {
-        let Some(file) = file else { return Ok(false) };
-        match (self.secret_state)(file) {
-            SecretState::Kept => Ok(false),
-            SecretState::Interrupted => Ok(true),
-            SecretState::Impossible => Err(no_file(what, file)),
-            SecretState::Missing if self.replaces_missing => Ok(true),
-            SecretState::Missing => {
-                let file = file.display();
-                let next =
-                    "put the file in its place, delete `secretFile`, or pass --replace-missing-secrets to make another";
-                Err(PlanError::new(format!("{what} exists, but not the file of its secret, {file}"), next))
-            }
-        }
-    }
-}
-
-fn no_file(what: &str, file: &Path) -> PlanError {
-    let next = "create the directory, or name another secretFile";
-    PlanError::new(
-        format!("{what}: {} cannot be a file: it is a directory, or its directory does not exist", file.display()),
-        next,
-    )
 }
 
 /// Plans the changes. `managed_by` has the values of `managedBy` in the files.
@@ -424,95 +311,4 @@ fn plan_role(
 fn sorted(items: &[String]) -> Vec<String> {
     let unique: std::collections::BTreeSet<_> = items.iter().cloned().collect();
     unique.into_iter().collect()
-}
-
-/// The webhook with a URL: of several, that of the files.
-fn find_webhook<'a>(declared: &DeclaredWebhook, found: Option<&'a ExistingService>) -> Option<&'a Webhook> {
-    let with_url = found.into_iter().flat_map(|found| &found.webhooks).filter(|webhook| webhook.url == declared.url);
-    with_url.max_by_key(|webhook| webhook.managed_by == declared.managed_by)
-}
-
-fn plan_webhook(
-    service: &str,
-    declared: &DeclaredWebhook,
-    found: Option<&ExistingService>,
-    options: Options<'_>,
-    warnings: &mut Vec<String>,
-) -> Result<Vec<Change>, PlanError> {
-    let what = format!("service {service}: the webhook {}", declared.url);
-    let file = declared.secret_file.as_deref();
-    let Some(webhook) = find_webhook(declared, found) else {
-        options.check_new_secret(&what, file)?;
-        if file.is_none() {
-            let next = "`countersign webhook rotate-secret` makes another";
-            warnings.push(format!("{what} is new, and no secretFile is set, so nobody gets its secret: {next}"));
-        }
-        return Ok(vec![Change::CreateWebhook(declared.clone())]);
-    };
-    options.check_owner(&what, webhook.managed_by.as_deref(), declared.managed_by.as_deref())?;
-    let mut changes = Vec::new();
-    let from = DeclaredWebhook {
-        url: webhook.url.clone(),
-        events: sorted(&webhook.events),
-        description: declared.description.as_ref().and(webhook.description.clone()),
-        secret_file: None,
-        managed_by: declared.managed_by.as_ref().and(webhook.managed_by.clone()),
-    };
-    let to = DeclaredWebhook { events: sorted(&declared.events), secret_file: None, ..declared.clone() };
-    if from != to {
-        options.check_change(&what, webhook.managed_by.as_deref(), to.managed_by.as_deref())?;
-        changes.push(Change::ChangeWebhook { id: webhook.webhook_id.clone(), from, to });
-    }
-    if let (true, Some(file)) = (options.must_replace_secret(&what, file)?, file) {
-        let id = webhook.webhook_id.clone();
-        let url = webhook.url.clone();
-        let file = file.to_owned();
-        changes.push(Change::ReplaceWebhookSecret { id, url, file });
-    }
-    Ok(changes)
-}
-
-fn plan_key(
-    service: &DeclaredService,
-    declared: &DeclaredKey,
-    found: Option<&ExistingService>,
-    options: Options<'_>,
-    warnings: &mut Vec<String>,
-) -> Result<Option<Change>, PlanError> {
-    let managed_by = service.managed_by.as_ref();
-    let file = declared.secret_file.as_deref();
-    let what = format!("service {}: the key {}", service.name, declared.name);
-    let keys = found.map(|found| found.keys.as_slice()).unwrap_or_default();
-    let with_name = keys.iter().filter(|key| key.name == declared.name && key.revoked_at.is_none());
-    // Of several keys with the name, that of the files.
-    let Some(key) = with_name.max_by_key(|key| key.managed_by.as_ref() == managed_by) else {
-        if file.is_none() {
-            let next = "set `secretFile`, or create the key with `countersign key create`";
-            return Err(PlanError::new(
-                format!("{what} does not exist yet, and no secretFile is set, so nobody would get it"),
-                next,
-            ));
-        }
-        options.check_new_secret(&what, file)?;
-        let key = declared.clone();
-        let managed_by = managed_by.cloned();
-        return Ok(Some(Change::CreateKey { key, replaces: None, managed_by }));
-    };
-    if let (Some(existing), Some(managed_by)) = (&key.managed_by, managed_by)
-        && existing != managed_by
-    {
-        // The service has the `managedBy` of the files, or the plan ended before.
-        let next = "--prune does not end it, because a key keeps the name with which it was created";
-        warnings.push(format!("{what} has managedBy {existing}: {next}"));
-    }
-    if key.scope != declared.scope.as_str() {
-        let next = "give the key in the file another name, or revoke the key with `countersign key revoke`";
-        return Err(PlanError::new(format!("{what} exists with the scope {}, which cannot change", key.scope), next));
-    }
-    let must_replace = options.must_replace_secret(&what, file)?;
-    Ok(must_replace.then(|| Change::CreateKey {
-        key: declared.clone(),
-        replaces: Some(key.key_id.clone()),
-        managed_by: managed_by.cloned(),
-    }))
 }
