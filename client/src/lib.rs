@@ -7,12 +7,10 @@
 //! [`key`] and [`signer`] sign challenges and client assertions. [`api`] has one method per request. [`session`] refreshes
 //! tokens, over the login with a challenge or over the OAuth token endpoint; [`scope`] limits their permissions.
 //! [`oidc`] obtains tokens of human users from their OIDC issuer. [`profile`] stores settings and tokens between processes. [`webhook`] verifies webhook requests at a service.
-//! [`declared`] reads files that describe services, and plans the changes that make them true.
 
 pub mod api;
 mod client_assertion;
 pub mod clock;
-pub mod declared;
 pub mod key;
 pub mod oidc;
 pub mod profile;

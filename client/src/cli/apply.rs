@@ -1,27 +1,26 @@
 //! `countersign apply` and `countersign export`: services as files describe them.
+//!
+//! `format` parses the files, `existing` reads what exists, `plan` compares both, and `execute` makes the changes.
 
 mod execute;
 mod existing;
 mod export;
 mod files;
+mod format;
+mod plan;
 mod secret_target;
 mod show;
 
-pub use export::{ExportArgs, HELP as EXPORT_HELP, export};
+pub use export::{HELP as EXPORT_HELP, export};
+pub use format::KeyScope;
 
-use super::{
-    args::ManagerArgs,
-    context::Context,
-    error::{Cause, CliError},
-    output::{CommandOutput, OutputFormat},
-};
+use super::prelude::{Cause, CliError, CommandOutput, Context, ManagerArgs, OutputFormat};
 use clap::{Args, ValueHint};
-use countersign_client::declared::{Options, file, plan};
 use execute::execute;
 use files::Files;
+use plan::{PlanArgs, plan};
 use std::path::PathBuf;
 
-/// The help text of `apply` after its options.
 pub const HELP: &str = "The command reads what exists, prints what it changes, and changes it. What they do not declare stays as it is, \
     unless --prune is set. A second run changes nothing. After an error, the other changes are made, and the exit code is not 0: run the command again.\n\n\
     Examples:\n  $ countersign apply -f shop.yaml --dry-run\n  $ countersign apply -f services/ --prune\n  \
@@ -29,7 +28,6 @@ pub const HELP: &str = "The command reads what exists, prints what it changes, a
     Next: countersign export, which writes such a file";
 
 #[derive(Args)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 pub struct ApplyArgs {
     #[command(flatten)]
     manager: ManagerArgs,
@@ -43,41 +41,22 @@ pub struct ApplyArgs {
     /// With --dry-run, exit with 10 if something would change
     #[arg(long, requires = "dry_run")]
     exit_code: bool,
-    /// Delete roles, assignments, webhooks and API keys that have the `managedBy` of the files and are not in them
-    #[arg(long)]
-    prune: bool,
-    /// Like --prune, and delete services too, with all that belongs to them
-    #[arg(long)]
-    prune_services: bool,
-    /// Change what has another `managedBy`, and give it that of the files
-    #[arg(long)]
-    take_ownership: bool,
-    /// Make other secrets of API keys and webhooks in place of those whose files do not exist
-    #[arg(long)]
-    replace_missing_secrets: bool,
+    #[command(flatten)]
+    plan: PlanArgs,
     /// Print the JSON schema of the files
     #[arg(long, conflicts_with_all = ["files", "dry_run"])]
     print_schema: bool,
 }
 
-/// Runs `apply`.
 pub async fn run(context: &Context, args: ApplyArgs) -> Result<CommandOutput, CliError> {
     if args.print_schema {
-        return Ok(CommandOutput::raw(file::SCHEMA.into()));
+        return Ok(CommandOutput::raw(format::SCHEMA.into()));
     }
-    let prunes = args.prune || args.prune_services;
+    let prunes = args.plan.prunes();
     let Files { services, managed_by } = files::read(&args.files, prunes)?;
     let access = existing::Access::open(context, &args.manager, &services).await?;
     let existing = access.read(&services, prunes).await?;
-    let options = Options {
-        secret_state: &secret_target::state,
-        replaces_missing: args.replace_missing_secrets,
-        prunes,
-        prunes_services: args.prune_services,
-        takes_ownership: args.take_ownership,
-    };
-    let plan = plan(&services, &managed_by, &existing, options)
-        .map_err(|error| CliError::failed(error.problem).with_next(error.next))?;
+    let plan = plan(&services, &managed_by, &existing, &args.plan)?;
     for warning in &plan.warnings {
         context.messages.warning(warning);
     }

@@ -53,7 +53,7 @@ enum Command {
     Apply(Box<apply::ApplyArgs>),
     /// Write services in the format of `apply`
     #[command(after_help = apply::EXPORT_HELP)]
-    Export(Box<apply::ExportArgs>),
+    Export(Box<ManagerArgs>),
     /// Read the audit log
     #[command(subcommand)]
     Audit(audit::AuditCommand),
@@ -91,7 +91,6 @@ impl Arguments {
     }
 }
 
-/// Runs the command.
 pub async fn run(arguments: Arguments, messages: &Messages) -> Result<CommandOutput, CliError> {
     let Arguments { global, command } = arguments;
     if let Command::Completions { shell } = command {

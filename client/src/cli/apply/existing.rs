@@ -1,18 +1,44 @@
 //! Reads what exists at the control plane.
 
+use super::format::DeclaredService;
 use crate::cli::{args::ManagerArgs, context::Context, error::CliError};
 use countersign_client::{
     Api,
-    api::{AgentFilter, HumanUser, Service, all_pages},
+    api::{AgentFilter, AgentWithRoles, HumanUser, ListedAgent, ListedKey, Role, Service, Webhook, all_pages},
     clock,
-    declared::{DeclaredService, Existing, ExistingService},
     oidc::HumanClaims,
 };
+use countersign_identity::Timestamp;
 use secrecy::SecretString;
+
+/// What exists at the control plane.
+pub struct Existing {
+    /// The services of the human user, or the service of the API key.
+    pub services: Vec<ExistingService>,
+    /// The agents that the human user has registered. Patterns match these only: the owner of an agent chooses its name, so the name of
+    /// another owner's agent says nothing.
+    pub agents: Vec<ListedAgent>,
+    /// The services of the human user that no file states.
+    pub services_in_no_file: Vec<Service>,
+    /// Whether an API key is used, which allows one service only.
+    pub is_read_by_key: bool,
+    pub read_at: Timestamp,
+}
+
+/// A service with what belongs to it.
+pub struct ExistingService {
+    pub service: Service,
+    /// Whether the human user owns it. An administrator also reads the services of others.
+    pub is_own: bool,
+    pub roles: Vec<Role>,
+    /// The agents that hold a role.
+    pub holders: Vec<AgentWithRoles>,
+    pub webhooks: Vec<Webhook>,
+    pub keys: Vec<ListedKey>,
+}
 
 /// The control plane, and the credential for it.
 pub struct Access {
-    /// The client.
     pub api: Api,
     /// The token of a human user, or the API key of the service.
     pub credential: SecretString,
@@ -93,12 +119,10 @@ impl Access {
         Ok(Existing { services, agents, services_in_no_file, is_read_by_key: false, read_at: clock::now() })
     }
 
-    /// Whether the human user owns a service.
     pub fn is_of_human(&self, service: &Service) -> bool {
         self.human.as_ref() == Some(&service.owner)
     }
 
-    /// Reads what belongs to a service.
     pub async fn read_service(&self, service: Service, with_keys: bool) -> Result<ExistingService, CliError> {
         let api = self.api.service(&service.service_id, &self.credential);
         let filter = AgentFilter::default();

@@ -1,36 +1,27 @@
 //! `countersign export`: writes what exists in the format of `apply`.
 
-use super::existing::Access;
-use crate::cli::{args::ManagerArgs, context::Context, error::CliError, output::CommandOutput};
-use clap::Args;
-use countersign_client::{
-    api::{ListedKey, Role, Webhook, all_pages},
-    declared::{
-        DeclaredKey, DeclaredRole, DeclaredService, DeclaredWebhook, Document, ExistingService,
-        file::{DeclaredAssignment, KeyScope, Version},
+use super::{
+    existing::{Access, ExistingService},
+    format::{
+        DeclaredAssignment, DeclaredKey, DeclaredRole, DeclaredService, DeclaredWebhook, Document, KeyScope, Version,
     },
 };
+use crate::cli::prelude::{CliError, CommandOutput, Context, ManagerArgs};
+use countersign_client::api::{ListedKey, Role, Webhook, all_pages};
 use std::collections::HashSet;
 
-/// The help text of `export` after its options.
 pub const HELP: &str = "Without --service and COUNTERSIGN_SERVICE_ID, the file contains all your services, even if the profile has one. \
     It contains no secrets. It contains all roles, assignments, webhooks and API keys that are not revoked, \
     and no `managedBy`.\n\n\
     Examples:\n  $ countersign export > services.yaml\n  $ countersign export --service SERVICE > shop.yaml\n\n\
     Next: countersign apply -f services.yaml --dry-run";
 
-#[derive(Args)]
-pub struct ExportArgs {
-    #[command(flatten)]
-    manager: ManagerArgs,
-}
-
 /// Runs `export`: of the service that an option or the environment names, or else of all services of the human user.
-pub async fn export(context: &Context, args: ExportArgs) -> Result<CommandOutput, CliError> {
-    let access = Access::open(context, &args.manager, &[]).await?;
+pub async fn export(context: &Context, args: ManagerArgs) -> Result<CommandOutput, CliError> {
+    let access = Access::open(context, &args, &[]).await?;
     let api = &access.api;
     let credential = &access.credential;
-    let wanted = args.manager.service.service.as_ref().map(|_| context.service(&args.manager.service)).transpose()?;
+    let wanted = args.service.service.as_ref().map(|_| context.service(&args.service)).transpose()?;
     let services = match wanted {
         Some(id) => vec![api.service(&id, credential).read().await?],
         None => all_pages(async |start| api.human(credential).list_services(&start).await).await?,
@@ -82,13 +73,12 @@ fn declared_role(role: Role) -> DeclaredRole {
         name: role.name,
         description: Some(role.description).filter(|text| !text.is_empty()),
         permissions: role.permissions,
-        managed_by: None,
     }
 }
 
 fn declared_webhook(webhook: Webhook) -> DeclaredWebhook {
     let Webhook { url, events, description, .. } = webhook;
-    DeclaredWebhook { url, events, description, secret_file: None, managed_by: None }
+    DeclaredWebhook { url, events, description, secret_file: None }
 }
 
 /// A key that is not revoked. The scopes are those that the control plane has.

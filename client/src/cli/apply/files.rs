@@ -1,7 +1,7 @@
 //! Reads the files of `apply`.
 
+use super::format::{self, DeclaredService};
 use crate::cli::error::CliError;
-use countersign_client::declared::{DeclaredService, file};
 use std::{
     collections::BTreeSet,
     fs::File,
@@ -9,7 +9,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// What the files contain.
 pub struct Files {
     /// All services, in the order of the files.
     pub services: Vec<DeclaredService>,
@@ -26,7 +25,7 @@ pub fn read(paths: &[PathBuf], prunes: bool) -> Result<Files, CliError> {
         for path in expand(path)? {
             let name = if path.as_os_str() == "-" { "standard input".to_owned() } else { path.display().to_string() };
             let text = read_text(&path)?;
-            let documents = file::parse(&name, &text).map_err(|error| CliError::usage(error.to_string()))?;
+            let documents = format::parse(&name, &text)?;
             if prunes && documents.is_empty() {
                 let next = "declare `services: []` with `managedBy` if nothing shall remain, or delete the file";
                 let text = format!("{name}: --prune needs a document, and the file has none");
@@ -49,7 +48,7 @@ pub fn read(paths: &[PathBuf], prunes: bool) -> Result<Files, CliError> {
     if !has_documents {
         return Err(CliError::usage("the files have no document: each begins with `apiVersion`".to_owned()));
     }
-    file::check_services(&services).map_err(CliError::usage)?;
+    format::check_services(&services).map_err(CliError::usage)?;
     Ok(Files { services, managed_by: managed_by.into_iter().collect() })
 }
 
@@ -72,13 +71,13 @@ fn expand(path: &Path) -> Result<Vec<PathBuf>, CliError> {
 fn read_text(path: &Path) -> Result<String, CliError> {
     let problem = |error: io::Error| CliError::file("--file", path, error.to_string());
     let mut text = String::new();
-    let read = |source: &mut dyn Read, text: &mut String| source.take(file::MAX_FILE_BYTES + 1).read_to_string(text);
+    let read = |source: &mut dyn Read, text: &mut String| source.take(format::MAX_FILE_BYTES + 1).read_to_string(text);
     if path.as_os_str() == "-" {
         read(&mut io::stdin(), &mut text).map_err(problem)?;
     } else {
         read(&mut File::open(path).map_err(problem)?, &mut text).map_err(problem)?;
     }
-    if text.len() as u64 > file::MAX_FILE_BYTES {
+    if text.len() as u64 > format::MAX_FILE_BYTES {
         return Err(CliError::file("--file", path, "is larger than 16 MiB".to_owned()));
     }
     Ok(text)

@@ -4,7 +4,6 @@
 //! secret of a file, because it locks `PATH.pending`.
 
 use crate::cli::error::CliError;
-use countersign_client::declared::SecretState;
 use secrecy::{ExposeSecret, SecretString};
 use std::{
     ffi::OsString,
@@ -15,6 +14,15 @@ use std::{
 };
 
 /// Whether the file of a secret exists.
+pub enum SecretState {
+    Kept,
+    /// A run was interrupted after it began to make the secret.
+    Interrupted,
+    Missing,
+    /// There can be no file: the path is that of a directory, or its directory does not exist.
+    Impossible,
+}
+
 pub fn state(path: &Path) -> SecretState {
     let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
     let is_possible = !path.is_dir() && directory.is_none_or(Path::is_dir);

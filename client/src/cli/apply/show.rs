@@ -1,6 +1,6 @@
 //! Shows a plan: as text with one line for each change, and as JSON.
 
-use countersign_client::declared::{Change, Plan, plan::ServicePlan};
+use super::plan::{Change, Plan, ServicePlan};
 use serde_json::{Value, json};
 
 /// A change as a line: its sign, its kind, its name, and what changes.
@@ -11,7 +11,6 @@ struct Line {
     fields: Vec<(&'static str, Option<String>, String)>,
 }
 
-/// The plan as text.
 pub fn text(plan: &Plan) -> String {
     let changed = plan.services.iter().filter(|service| !service.changes.is_empty());
     let services: String = changed.map(service_text).collect();
@@ -24,9 +23,9 @@ pub fn text(plan: &Plan) -> String {
 }
 
 fn service_text(service: &ServicePlan) -> String {
-    let ServicePlan { name, id, role_ids: _, changes } = service;
-    let id = id.as_deref().map_or_else(|| "new".to_owned(), ToOwned::to_owned);
-    let lines: String = changes.iter().map(|change| line_text(&line(change))).collect();
+    let ServicePlan { name, id, managed_by, role_ids: _, changes } = service;
+    let id = id.as_deref().unwrap_or("new");
+    let lines: String = changes.iter().map(|change| line_text(&line(change, managed_by.as_deref()))).collect();
     format!("service {name} ({id})\n{lines}")
 }
 
@@ -51,7 +50,7 @@ fn line_text(line: &Line) -> String {
 
 /// The kind and the name of what a change concerns.
 pub fn subject(change: &Change) -> String {
-    let Line { kind, name, .. } = line(change);
+    let Line { kind, name, .. } = line(change, None);
     label(kind, &name)
 }
 
@@ -60,7 +59,10 @@ fn label(kind: &str, name: &str) -> String {
 }
 
 fn lines(plan: &Plan) -> impl Iterator<Item = (&ServicePlan, Line)> {
-    plan.services.iter().flat_map(|service| service.changes.iter().map(move |change| (service, line(change))))
+    plan.services.iter().flat_map(|service| {
+        let managed_by = service.managed_by.as_deref();
+        service.changes.iter().map(move |change| (service, line(change, managed_by)))
+    })
 }
 
 /// The plan as JSON, with the result of each change that was tried.
@@ -111,11 +113,12 @@ fn replaced_secret(kind: &'static str, name: &str) -> Line {
     changed(kind, name, vec![("secret", "lost".to_owned(), "another".to_owned())])
 }
 
-fn line(change: &Change) -> Line {
+/// A change at a service with this `managedBy` in its file.
+fn line(change: &Change, to_name: Option<&str>) -> Line {
     match change {
-        Change::CreateService { accepts_unbound, managed_by } => {
+        Change::CreateService { accepts_unbound } => {
             let accepts = accepts_unbound.map(|it| ("acceptsUnboundTokens", it.to_string()));
-            let managed_by = managed_by.clone().map(|name| ("managedBy", name));
+            let managed_by = to_name.map(|name| ("managedBy", name.to_owned()));
             new("service", "", accepts.into_iter().chain(managed_by).collect())
         }
         Change::ManageService { from, to } => changed("service", "", vec![managed_by(from.as_deref(), Some(to))]),
@@ -127,20 +130,19 @@ fn line(change: &Change) -> Line {
         }
         Change::ChangeResourceUris { from, to } => changed("service", "", vec![("resourceUris", list(from), list(to))]),
         Change::CreateRole(role) => new("role", &role.name, vec![("permissions", list(&role.permissions))]),
-        Change::ChangeRole { id: _, from, to } => {
+        Change::ChangeRole { id: _, managed_by: from_name, from, to } => {
             let permissions = ("permissions", list(&from.permissions), list(&to.permissions));
             let description = description(from.description.as_deref(), to.description.as_deref());
-            let managed_by = managed_by(from.managed_by.as_deref(), to.managed_by.as_deref());
+            let managed_by = managed_by(from_name.as_deref(), to_name);
             changed("role", &to.name, vec![description, permissions, managed_by])
         }
-        Change::Assign { role, agent, name, expires_at, managed_by: to_name, from } => {
+        Change::Assign { role, agent, name, expires_at, from } => {
             let name = assignment(role, agent, name);
             let to = end(expires_at.as_deref());
             match from {
                 None => new("assignment", &name, vec![("expires", to)]),
                 Some(from) => {
-                    let from_name = from.managed_by.as_deref();
-                    let managed_by = managed_by(from_name, to_name.as_deref().or(from_name));
+                    let managed_by = managed_by(from.managed_by.as_deref(), to_name);
                     changed("assignment", &name, vec![("expires", end(from.expires_at.as_deref()), to), managed_by])
                 }
             }
@@ -153,17 +155,17 @@ fn line(change: &Change) -> Line {
         Change::DeleteWebhook { id: _, url } => deleted("webhook", url),
         Change::RevokeKey { id: _, name } => deleted("key", name),
         Change::CreateWebhook(webhook) => new("webhook", &webhook.url, vec![("events", list(&webhook.events))]),
-        Change::ChangeWebhook { id: _, from, to } => {
+        Change::ChangeWebhook { id: _, managed_by: from_name, from, to } => {
             let events = ("events", list(&from.events), list(&to.events));
             let description = description(from.description.as_deref(), to.description.as_deref());
-            let managed_by = managed_by(from.managed_by.as_deref(), to.managed_by.as_deref());
+            let managed_by = managed_by(from_name.as_deref(), to_name);
             changed("webhook", &to.url, vec![events, description, managed_by])
         }
         Change::ReplaceWebhookSecret { id: _, url, file: _ } => replaced_secret("webhook", url),
-        Change::CreateKey { key, replaces: None, managed_by: _ } => {
+        Change::CreateKey { key, replaces: None } => {
             new("key", &key.name, vec![("scope", key.scope.as_str().to_owned())])
         }
-        Change::CreateKey { key, replaces: Some(_), managed_by: _ } => replaced_secret("key", &key.name),
+        Change::CreateKey { key, replaces: Some(_) } => replaced_secret("key", &key.name),
     }
 }
 
@@ -172,9 +174,10 @@ fn assignment(role: &str, agent: &str, name: &str) -> String {
     if name.is_empty() { format!("{role} of {agent}") } else { format!("{role} of {agent} ({name})") }
 }
 
+/// A file without `managedBy` keeps the current one.
 fn managed_by(from: Option<&str>, to: Option<&str>) -> (&'static str, String, String) {
     let shown = |name: Option<&str>| name.unwrap_or("none").to_owned();
-    ("managedBy", shown(from), shown(to))
+    ("managedBy", shown(from), shown(to.or(from)))
 }
 
 fn description(from: Option<&str>, to: Option<&str>) -> (&'static str, String, String) {

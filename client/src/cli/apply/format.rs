@@ -2,6 +2,8 @@
 //!
 //! Invariant: a [`Document`] that [`parse`] returns names nothing twice, and each assignment has an agent or a pattern.
 
+use crate::cli::error::CliError;
+use clap::ValueEnum;
 use countersign_identity::{
     AgentId, ServiceId,
     names::{InvalidName, LABEL_REQUIREMENT, Permission, RoleName, is_label},
@@ -16,20 +18,8 @@ pub const MAX_FILE_BYTES: u64 = 16 * 1024 * 1024;
 /// The JSON schema of a document.
 pub const SCHEMA: &str = include_str!("schema.json");
 
-/// Why a file cannot be used: the file, the place in it, and what is wrong.
-#[derive(Debug, thiserror::Error)]
-#[error("{file}: {problem}")]
-pub struct FileError {
-    /// The name of the file.
-    pub file: String,
-    /// The place in the file, and what is wrong.
-    pub problem: String,
-}
-
-/// The version of the format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Version {
-    /// The only version.
     #[serde(rename = "countersign/v1")]
     V1,
 }
@@ -38,12 +28,10 @@ pub enum Version {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Document {
-    /// The version of the format.
     pub api_version: Version,
     /// The name that everything in the document gets. With `--prune`, what has the name and is in no document is deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub managed_by: Option<String>,
-    /// The services.
     pub services: Vec<DeclaredService>,
 }
 
@@ -62,7 +50,6 @@ pub struct DeclaredService {
     /// The URLs under which clients reach the service, in place of all others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resource_uris: Option<Vec<String>>,
-    /// The roles.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub roles: Vec<DeclaredRole>,
     /// Which agents hold which roles.
@@ -74,34 +61,27 @@ pub struct DeclaredService {
     /// The API keys, each identified by its name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub keys: Vec<DeclaredKey>,
-    /// The name of the files, which [`parse`] takes from the document.
+    /// The name that the service and all that belongs to it get, which [`parse`] takes from the document.
     #[serde(skip)]
     pub managed_by: Option<String>,
 }
 
-/// A role.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct DeclaredRole {
     /// The name, which is unique at the service.
     pub name: String,
-    /// The description.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
     /// The permissions, in any order.
     pub permissions: Vec<String>,
-    /// The name of the files, which [`parse`] takes from the document.
-    #[serde(skip)]
-    pub managed_by: Option<String>,
 }
 
 /// A role for an agent, or for all agents that match a pattern.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct DeclaredAssignment {
-    /// The name of the role.
     pub role: String,
-    /// The id of the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
     /// A pattern of agents, instead of an id.
@@ -124,33 +104,24 @@ pub struct Match {
     pub email: Option<String>,
 }
 
-/// A webhook.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct DeclaredWebhook {
-    /// The URL of the receiver.
     pub url: String,
     /// The event kinds, or only `*` for all kinds.
     #[serde(default = "all_events")]
     pub events: Vec<String>,
-    /// The description.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
     /// The file for the secret that the control plane makes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_file: Option<PathBuf>,
-    /// The name of the files, which [`parse`] takes from the document.
-    #[serde(skip)]
-    pub managed_by: Option<String>,
 }
 
-/// An API key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct DeclaredKey {
-    /// The display name.
     pub name: String,
-    /// The scope.
     pub scope: KeyScope,
     /// The file for the API key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -158,17 +129,16 @@ pub struct DeclaredKey {
 }
 
 /// What an API key allows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum KeyScope {
-    /// Manage roles and verify tokens.
+    /// Manage roles and verify tokens
     Full,
-    /// Receive the sync stream and verify tokens.
+    /// Receive the sync stream and verify tokens; for sidecars
     Sync,
 }
 
 impl KeyScope {
-    /// The name in the API.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Full => "full",
@@ -211,17 +181,16 @@ fn matches(pattern: &str, text: &str) -> bool {
 }
 
 /// Parses the documents of a file.
-pub fn parse(file: &str, text: &str) -> Result<Vec<Document>, FileError> {
-    let error = |problem: String| FileError { file: file.to_owned(), problem };
+pub fn parse(file: &str, text: &str) -> Result<Vec<Document>, CliError> {
+    let error = |problem: String| CliError::usage(format!("{file}: {problem}"));
     let mut documents: Vec<Document> =
         serde_saphyr::from_multiple_with_options(text, serde_saphyr::options! { strict_booleans: true })
             .map_err(|problem| error(problem.to_string()))?;
     for document in &mut documents {
         let is_label = document.managed_by.as_deref().is_none_or(is_label);
         require(is_label, &format!("managedBy: {LABEL_REQUIREMENT}")).map_err(error)?;
-        let managed_by = &document.managed_by;
         for service in &mut document.services {
-            service.set_managed_by(managed_by.as_deref());
+            service.managed_by.clone_from(&document.managed_by);
             // The control plane stores URLs in this form.
             for webhook in &mut service.webhooks {
                 let url = Url::parse(&webhook.url);
@@ -240,24 +209,11 @@ pub fn parse(file: &str, text: &str) -> Result<Vec<Document>, FileError> {
 }
 
 impl Document {
-    /// The paths of all secrets.
     pub fn secret_files(&mut self) -> impl Iterator<Item = &mut PathBuf> {
         self.services.iter_mut().flat_map(|DeclaredService { webhooks, keys, .. }| {
             let of_webhooks = webhooks.iter_mut().filter_map(|webhook| webhook.secret_file.as_mut());
             of_webhooks.chain(keys.iter_mut().filter_map(|key| key.secret_file.as_mut()))
         })
-    }
-}
-
-impl DeclaredService {
-    /// Gives the service, and all that belongs to it, the name of the files.
-    fn set_managed_by(&mut self, managed_by: Option<&str>) {
-        let Self { roles, webhooks, .. } = self;
-        let of_roles = roles.iter_mut().map(|role| &mut role.managed_by);
-        let of_webhooks = webhooks.iter_mut().map(|webhook| &mut webhook.managed_by);
-        for field in of_roles.chain(of_webhooks).chain([&mut self.managed_by]) {
-            *field = managed_by.map(ToOwned::to_owned);
-        }
     }
 }
 

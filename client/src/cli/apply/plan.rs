@@ -1,0 +1,332 @@
+//! Compares files with what exists, and plans the changes. Sends no request.
+//!
+//! Invariant: the plan of a state that fulfils the files is empty.
+
+mod assignments;
+mod change;
+mod secrets;
+
+pub use change::{AssignmentState, Change};
+
+use super::{
+    existing::{Existing, ExistingService},
+    format::{DeclaredRole, DeclaredService, normal_uri},
+};
+use crate::cli::error::CliError;
+use clap::Args;
+use countersign_client::api::{ListedKey, Role, Service, Webhook};
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+/// What a plan may contain.
+#[derive(Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
+pub struct PlanArgs {
+    /// Delete roles, assignments, webhooks and API keys that have the `managedBy` of the files and are not in them
+    #[arg(long)]
+    prune: bool,
+    /// Like --prune, and delete services too, with all that belongs to them
+    #[arg(long)]
+    prune_services: bool,
+    /// Change what has another `managedBy`, and give it that of the files
+    #[arg(long)]
+    take_ownership: bool,
+    /// Make other secrets of API keys and webhooks in place of those whose files do not exist
+    #[arg(long)]
+    replace_missing_secrets: bool,
+}
+
+impl PlanArgs {
+    /// Whether something is deleted that is in no file.
+    pub const fn prunes(&self) -> bool {
+        self.prune || self.prune_services
+    }
+}
+
+/// The changes of all services, in the order in which they are made.
+#[derive(Debug, Default)]
+pub struct Plan {
+    pub services: Vec<ServicePlan>,
+    /// What the user should know.
+    pub warnings: Vec<String>,
+}
+
+/// The changes of a service.
+#[derive(Debug)]
+pub struct ServicePlan {
+    pub name: String,
+    /// The id; `None` for a service that does not exist yet.
+    pub id: Option<String>,
+    /// The name of the files in which it is declared, for all that is created or changed.
+    pub managed_by: Option<String>,
+    /// The ids of the roles that exist, by name.
+    pub role_ids: HashMap<String, String>,
+    /// The changes: first all others, then deletions.
+    pub changes: Vec<Change>,
+}
+
+impl ServicePlan {
+    /// The changes that delete nothing.
+    pub fn without_deletions(&self) -> &[Change] {
+        &self.changes[..self.first_deletion()]
+    }
+
+    /// The deletions.
+    pub fn deletions(&self) -> &[Change] {
+        &self.changes[self.first_deletion()..]
+    }
+
+    fn first_deletion(&self) -> usize {
+        self.changes.iter().position(Change::is_deletion).unwrap_or(self.changes.len())
+    }
+}
+
+impl Plan {
+    pub fn len(&self) -> usize {
+        self.services.iter().map(|service| service.changes.len()).sum()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// Plans the changes. `managed_by` has the values of `managedBy` in the files.
+pub fn plan(
+    declared: &[DeclaredService],
+    managed_by: &[String],
+    existing: &Existing,
+    args: &PlanArgs,
+) -> Result<Plan, CliError> {
+    let mut plan = Plan::default();
+    let mut stated = HashSet::new();
+    for declared in declared {
+        let found = find(declared, &existing.services)?;
+        if found.is_some_and(|found| !stated.insert(&found.service.service_id)) {
+            let problem = format!("the service {} is described by its name and by its id", declared.name);
+            return Err(CliError::failed(problem).with_next("put all of it in one place"));
+        }
+        let mut planner = ServicePlanner { declared, found, existing, args, changes: Vec::new(), warnings: Vec::new() };
+        planner.plan()?;
+        plan.warnings.extend(planner.warnings);
+        plan.services.push(ServicePlan {
+            name: declared.name.clone(),
+            id: found.map(|found| found.service.service_id.clone()),
+            managed_by: declared.managed_by.clone(),
+            role_ids: found
+                .into_iter()
+                .flat_map(|found| &found.roles)
+                .map(|role| (role.name.clone(), role.role_id.clone()))
+                .collect(),
+            changes: planner.changes,
+        });
+    }
+    let is_managed = |service: &&Service| service.managed_by.as_ref().is_some_and(|name| managed_by.contains(name));
+    for service in existing.services_in_no_file.iter().filter(|_| args.prunes()).filter(is_managed) {
+        let Service { name, service_id, managed_by, .. } = service;
+        if !args.prune_services {
+            let managed_by = managed_by.as_deref().unwrap_or_default();
+            let next = "It stays. --prune-services would delete it, with all that belongs to it";
+            plan.warnings.push(format!("the service {name} has managedBy {managed_by}, but is in no file. {next}"));
+            continue;
+        }
+        plan.services.push(ServicePlan {
+            name: name.clone(),
+            id: Some(service_id.clone()),
+            managed_by: managed_by.clone(),
+            role_ids: HashMap::new(),
+            changes: vec![Change::DeleteService],
+        });
+    }
+    Ok(plan)
+}
+
+/// The existing service that a file describes.
+fn find<'a>(
+    declared: &DeclaredService,
+    services: &'a [ExistingService],
+) -> Result<Option<&'a ExistingService>, CliError> {
+    if let Some(id) = &declared.id {
+        let problem = || format!("there is no service {id} of this owner");
+        let next = "`countersign service list` shows your services";
+        let found = services.iter().find(|it| it.service.service_id == *id);
+        return found.map(Some).ok_or_else(|| CliError::failed(problem()).with_next(next));
+    }
+    let mut found = services.iter().filter(|it| it.service.name == declared.name);
+    let first = found.next();
+    if found.next().is_some() {
+        let problem = format!("several services have the name {}", declared.name);
+        return Err(CliError::failed(problem).with_next("set `id` of this service in the file"));
+    }
+    Ok(first)
+}
+
+/// Plans the changes of one service.
+struct ServicePlanner<'a> {
+    declared: &'a DeclaredService,
+    /// The service, if it exists.
+    found: Option<&'a ExistingService>,
+    existing: &'a Existing,
+    args: &'a PlanArgs,
+    changes: Vec<Change>,
+    warnings: Vec<String>,
+}
+
+impl<'a> ServicePlanner<'a> {
+    fn plan(&mut self) -> Result<(), CliError> {
+        let DeclaredService { roles, webhooks, keys, .. } = self.declared;
+        self.check_access()?;
+        self.plan_service()?;
+        for role in roles {
+            self.plan_role(role)?;
+        }
+        self.plan_assignments()?;
+        for webhook in webhooks {
+            self.plan_webhook(webhook)?;
+        }
+        for key in keys {
+            self.plan_key(key)?;
+        }
+        self.plan_deletions();
+        self.changes.sort_by_key(Change::is_deletion);
+        Ok(())
+    }
+
+    /// Refuses what would go wrong at a service of another owner, or at a service that was not meant.
+    fn check_access(&self) -> Result<(), CliError> {
+        let DeclaredService { name, id, assignments, .. } = self.declared;
+        let has_patterns = || assignments.iter().any(|it| it.pattern.is_some());
+        if self.found.is_some_and(|found| !found.is_own) && (self.args.prunes() || has_patterns()) {
+            let problem = format!("you do not own the service {name}, and patterns match your own agents only");
+            let next = "let the owner apply the file, or name agents by id and leave --prune away";
+            return Err(CliError::failed(problem).with_next(next));
+        }
+        if self.existing.is_read_by_key && id.is_none() {
+            let problem = format!("an API key cannot read the name of its service, so the service {name} needs an id");
+            return Err(CliError::failed(problem).with_next("set `id`, so that nothing is changed at another service"));
+        }
+        Ok(())
+    }
+
+    fn plan_service(&mut self) -> Result<(), CliError> {
+        let DeclaredService { name, accepts_unbound_tokens, resource_uris, managed_by, .. } = self.declared;
+        let wanted_uris: Option<Vec<_>> =
+            resource_uris.as_ref().map(|uris| uris.iter().filter_map(|uri| normal_uri(uri)).collect());
+        let change_of_uris = |from: &[String]| {
+            let to = wanted_uris.filter(|to| to != from)?;
+            Some(Change::ChangeResourceUris { from: from.to_vec(), to })
+        };
+        let Some(ExistingService { service, .. }) = self.found else {
+            self.changes.push(Change::CreateService { accepts_unbound: *accepts_unbound_tokens });
+            self.changes.extend(change_of_uris(&[]));
+            return Ok(());
+        };
+        let what = format!("the service {name}");
+        self.check_owner(&what, service.managed_by.as_ref())?;
+        if let Some(to) = managed_by.clone().filter(|_| service.managed_by != *managed_by) {
+            self.changes.push(Change::ManageService { from: service.managed_by.clone(), to });
+        }
+        if service.name != *name {
+            self.changes.push(Change::RenameService { from: service.name.clone(), to: name.clone() });
+        }
+        if let Some(accepts_unbound) = accepts_unbound_tokens.filter(|it| *it != service.accepts_unbound_tokens) {
+            self.changes.push(Change::ChangeService { accepts_unbound });
+        }
+        self.changes.extend(change_of_uris(&service.resource_uris));
+        if self.changes.is_empty() { Ok(()) } else { self.check_change(&what, service.managed_by.as_ref()) }
+    }
+
+    fn plan_role(&mut self, declared: &DeclaredRole) -> Result<(), CliError> {
+        let Some(role) = self.found.and_then(|found| found.roles.iter().find(|role| role.name == declared.name)) else {
+            self.changes.push(Change::CreateRole(declared.clone()));
+            return Ok(());
+        };
+        let what = format!("service {}: the role {}", self.declared.name, role.name);
+        self.check_owner(&what, role.managed_by.as_ref())?;
+        let from = DeclaredRole {
+            name: role.name.clone(),
+            description: declared.description.as_ref().map(|_| role.description.clone()),
+            permissions: sorted(&role.permissions),
+        };
+        let to = DeclaredRole { permissions: sorted(&declared.permissions), ..declared.clone() };
+        if from != to || self.gets_name(role.managed_by.as_ref()) {
+            self.check_change(&what, role.managed_by.as_ref())?;
+            let managed_by = role.managed_by.clone();
+            self.changes.push(Change::ChangeRole { id: role.role_id.clone(), managed_by, from, to });
+        }
+        Ok(())
+    }
+
+    /// Deletes the roles, webhooks and keys that have the `managedBy` of the file and are not in it.
+    fn plan_deletions(&mut self) {
+        let Some(found) = self.found else { return };
+        let DeclaredService { webhooks, keys, .. } = self.declared;
+        let holders = |role: &Role| {
+            found.holders.iter().filter(|holder| holder.roles.iter().any(|held| held.role_id == role.role_id)).count()
+        };
+        let roles: Vec<_> = self
+            .lost_roles()
+            .map(|it| Change::DeleteRole { id: it.role_id.clone(), name: it.name.clone(), holders: holders(it) })
+            .collect();
+        let is_lost =
+            |it: &&Webhook| self.prunes(it.managed_by.as_ref()) && !webhooks.iter().any(|of| of.url == it.url);
+        let webhooks: Vec<_> = found
+            .webhooks
+            .iter()
+            .filter(is_lost)
+            .map(|it| Change::DeleteWebhook { id: it.webhook_id.clone(), url: it.url.clone() })
+            .collect();
+        let is_lost = |it: &&ListedKey| {
+            it.revoked_at.is_none() && self.prunes(it.managed_by.as_ref()) && !keys.iter().any(|of| of.name == it.name)
+        };
+        let keys: Vec<_> = found
+            .keys
+            .iter()
+            .filter(is_lost)
+            .map(|it| Change::RevokeKey { id: it.key_id.clone(), name: it.name.clone() })
+            .collect();
+        self.changes.extend(roles.into_iter().chain(webhooks).chain(keys));
+    }
+
+    /// The roles that are deleted, because they have the `managedBy` of the file and are not in it.
+    fn lost_roles(&self) -> impl Iterator<Item = &'a Role> {
+        let is_stated = move |role: &Role| self.declared.roles.iter().any(|stated| stated.name == role.name);
+        let roles = self.found.into_iter().flat_map(|found| &found.roles);
+        roles.filter(move |role| self.prunes(role.managed_by.as_ref()) && !is_stated(role))
+    }
+
+    /// Refuses what other files state.
+    fn check_owner(&self, what: &str, existing: Option<&String>) -> Result<(), CliError> {
+        match (existing, &self.declared.managed_by) {
+            (Some(existing), Some(wanted)) if existing != wanted && !self.args.take_ownership => {
+                let problem = format!("{what} has managedBy {existing}, and the file has managedBy {wanted}");
+                Err(CliError::failed(problem).with_next("delete it from these files, or pass --take-ownership"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses to change what other files state from a file without `managedBy`, which takes no ownership.
+    fn check_change(&self, what: &str, existing: Option<&String>) -> Result<(), CliError> {
+        match (existing, &self.declared.managed_by) {
+            (Some(existing), None) if !self.args.take_ownership => {
+                let problem = format!("{what} has managedBy {existing}, and the file has none");
+                Err(CliError::failed(problem).with_next("set `managedBy` in the file, or pass --take-ownership"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether something with this `managedBy` is deleted if it is not in the file.
+    fn prunes(&self, managed_by: Option<&String>) -> bool {
+        self.args.prunes() && managed_by.is_some() && managed_by == self.declared.managed_by.as_ref()
+    }
+
+    /// Whether something with this `managedBy` gets another one, that of the file.
+    fn gets_name(&self, managed_by: Option<&String>) -> bool {
+        self.declared.managed_by.is_some() && managed_by != self.declared.managed_by.as_ref()
+    }
+}
+
+fn sorted(items: &[String]) -> Vec<String> {
+    BTreeSet::from_iter(items).into_iter().cloned().collect()
+}

@@ -1,0 +1,160 @@
+//! Plans the assignments of a service.
+//!
+//! Invariants: an assignment of other files stays, and a pattern gives roles only to agents of the human user who applies the files.
+
+use super::{AssignmentState, Change, ServicePlanner};
+use crate::cli::{
+    apply::format::{DeclaredAssignment, Match},
+    error::CliError,
+};
+use countersign_client::api::{AgentWithRoles, AssignedRole, ListedAgent};
+use std::collections::HashMap;
+
+impl<'a> ServicePlanner<'a> {
+    /// Plans the assignments that are missing or end at another time, and those that the files do not state any more. A stated agent
+    /// takes precedence over a pattern, and of two patterns the first.
+    pub(super) fn plan_assignments(&mut self) -> Result<(), CliError> {
+        let name = &self.declared.name;
+        let holders: HashMap<_, _> = self.holders().map(|holder| (holder.agent.agent_id.as_str(), holder)).collect();
+        let agents = self.existing.agents.iter().chain(self.holders().map(|holder| &holder.agent));
+        let names: HashMap<_, _> = agents.map(|agent| (agent.agent_id.as_str(), agent.name.as_str())).collect();
+        let mut seen = HashMap::new();
+        let (stated, patterns): (Vec<_>, Vec<_>) = self.declared.assignments.iter().partition(|it| it.agent.is_some());
+        for assignment in stated.into_iter().chain(patterns) {
+            let DeclaredAssignment { role, agent: _, pattern, expires_at } = assignment;
+            self.check_role(role)?;
+            let agents = self.agents_of(assignment);
+            if expires_at.as_deref().and_then(micros).is_some_and(|end| end <= self.existing.read_at.micros()) {
+                let next = "delete it from the file";
+                self.warnings.push(format!("service {name}: an assignment of {role} has expired: {next}"));
+                seen.extend(agents.into_iter().map(|agent| ((agent, role.as_str()), assignment)));
+                continue;
+            }
+            if let (true, Some(pattern)) = (agents.is_empty(), pattern) {
+                let problem = format!("service {name}: none of your agents matches {pattern}");
+                if self.args.prunes() {
+                    let problem = format!("{problem}, so --prune would revoke {role} of all that matched before");
+                    return Err(
+                        CliError::failed(problem).with_next("delete the assignment from the file if this is right")
+                    );
+                }
+                self.warnings.push(problem);
+            }
+            for agent in agents {
+                let first = *seen.entry((agent, role.as_str())).or_insert(assignment);
+                if std::ptr::eq(first, assignment) {
+                    let held =
+                        holders.get(agent).and_then(|holder| holder.roles.iter().find(|held| held.name == *role));
+                    let name = names.get(agent).copied().unwrap_or_default();
+                    self.plan_assignment(assignment, agent, name, held)?;
+                } else if first.pattern.is_some() && !is_same_end(first.expires_at.as_deref(), expires_at.as_deref()) {
+                    let problem = format!("two patterns give {role} to {agent} with different ends");
+                    self.warnings.push(format!("service {name}: {problem}: the first counts"));
+                }
+            }
+        }
+        self.plan_revocations(&seen);
+        Ok(())
+    }
+
+    /// Plans an assignment for one of its agents, which holds the role or not. The name is empty if it is not known.
+    fn plan_assignment(
+        &mut self,
+        assignment: &DeclaredAssignment,
+        agent: &str,
+        name: &str,
+        held: Option<&AssignedRole>,
+    ) -> Result<(), CliError> {
+        let DeclaredAssignment { role, agent: _, pattern: _, expires_at } = assignment;
+        let what = format!("service {}: the assignment {role} of {agent}", self.declared.name);
+        let managed_by = held.and_then(|held| held.managed_by.as_ref());
+        self.check_owner(&what, managed_by)?;
+        let is_same_end = |held: &AssignedRole| is_same_end(held.expires_at.as_deref(), expires_at.as_deref());
+        if held.is_some_and(is_same_end) && !self.gets_name(managed_by) {
+            return Ok(());
+        }
+        self.check_change(&what, managed_by)?;
+        let state = |held: &AssignedRole| AssignmentState {
+            expires_at: held.expires_at.clone(),
+            managed_by: held.managed_by.clone(),
+        };
+        self.changes.push(Change::Assign {
+            role: role.clone(),
+            agent: agent.to_owned(),
+            name: name.to_owned(),
+            expires_at: expires_at.clone(),
+            from: held.map(state),
+        });
+        Ok(())
+    }
+
+    /// Plans the end of assignments that the files do not state any more. Those of a role that is deleted end with it.
+    fn plan_revocations(&mut self, stated: &HashMap<(&str, &str), &DeclaredAssignment>) {
+        let lost_roles: Vec<_> = self.lost_roles().map(|role| role.role_id.as_str()).collect();
+        for AgentWithRoles { agent: ListedAgent { agent_id: agent, name, .. }, roles } in self.holders() {
+            for AssignedRole { role_id, name: role, managed_by, .. } in roles {
+                let is_lost = self.prunes(managed_by.as_ref())
+                    && !stated.contains_key(&(agent.as_str(), role.as_str()))
+                    && !lost_roles.contains(&role_id.as_str());
+                if is_lost {
+                    self.changes.push(Change::Revoke {
+                        role_id: role_id.clone(),
+                        role: role.clone(),
+                        agent: agent.clone(),
+                        name: name.clone(),
+                    });
+                }
+            }
+        }
+    }
+
+    fn check_role(&self, role: &str) -> Result<(), CliError> {
+        let declared = self.declared.roles.iter().map(|role| &role.name);
+        let existing = self.found.into_iter().flat_map(|found| &found.roles).map(|role| &role.name);
+        if declared.chain(existing).any(|name| name == role) {
+            return Ok(());
+        }
+        let name = &self.declared.name;
+        let problem = format!("service {name}: assignments name the role {role}, which does not exist");
+        Err(CliError::failed(problem).with_next("add the role to `roles`, or correct its name"))
+    }
+
+    /// The agents of an assignment.
+    fn agents_of(&self, assignment: &'a DeclaredAssignment) -> Vec<&'a str> {
+        let DeclaredAssignment { agent, pattern, .. } = assignment;
+        let matches = |own: &&ListedAgent| {
+            let is_match = |pattern: &Match| pattern.matches(&own.name, own.email.as_deref());
+            own.status != "revoked" && pattern.as_ref().is_some_and(is_match)
+        };
+        let matching = self.existing.agents.iter().filter(matches).map(|own| own.agent_id.as_str());
+        agent.as_deref().into_iter().chain(matching).collect()
+    }
+
+    /// The agents that hold a role at the service.
+    fn holders(&self) -> impl Iterator<Item = &'a AgentWithRoles> + use<'a> {
+        self.found.into_iter().flat_map(|found| &found.holders)
+    }
+}
+
+/// Whether two ends are the same in the precision of the control plane.
+fn is_same_end(first: Option<&str>, second: Option<&str>) -> bool {
+    first.map(micros) == second.map(micros)
+}
+
+fn micros(time: &str) -> Option<i64> {
+    time.parse::<jiff::Timestamp>().ok().map(jiff::Timestamp::as_microsecond)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ends_are_compared_as_times() {
+        let same = |first, second| is_same_end(Some(first), Some(second));
+        assert!(same("2027-01-31T12:00:00Z", "2027-01-31T13:00:00+01:00"));
+        assert!(same("2027-01-31T12:00:00.123456Z", "2027-01-31T12:00:00.123456789Z"), "the server keeps microseconds");
+        assert!(!same("2027-01-31T12:00:00Z", "2027-01-31T12:00:01Z"));
+        assert!(is_same_end(None, None) && !is_same_end(None, Some("2027-01-31T12:00:00Z")));
+    }
+}
