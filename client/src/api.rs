@@ -31,8 +31,8 @@ pub use management::{
 };
 pub use oauth::{ServerMetadata, TokenRequest};
 pub use own_agent::{Admission, HeldRole, ListedAgent, ServiceOfAgent};
-pub use page::{Listing, Page, PageStart, Pagination, all_pages, up_to};
-pub use redact::{begins_like_secret, redacted_url, url_with_port};
+pub use page::{Listing, Page, PageStart, all_pages, up_to};
+pub use redact::{begins_like_secret, is_loopback, redacted_url, url_with_port};
 pub use sidecar::{Enforcement, LONGEST_ENFORCEMENT_WAIT, Sidecar};
 pub use signing_key::{Rotation, SigningKey};
 pub use transfer::ServiceTransfer;
@@ -44,6 +44,8 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::time::Duration;
+
+type Result<T, E = ApiError> = std::result::Result<T, E>;
 
 /// The default timeout from the start of a request to the end of its response.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
@@ -60,7 +62,7 @@ pub struct Api {
 impl Api {
     /// Creates a client for the control plane at `url`. If `authority` is set, the client trusts only the CA
     /// certificates in this PEM bundle, otherwise the CA certificates of the system.
-    pub fn new(url: &str, authority: Option<&[u8]>) -> Result<Self, ApiError> {
+    pub fn new(url: &str, authority: Option<&[u8]>) -> Result<Self> {
         let parsed = Url::parse(url).ok().filter(|parsed| parsed.scheme() == "https" && parsed.has_host());
         let parsed = parsed.ok_or_else(|| ApiError::Url(redacted_url(url)))?;
         let http = http_client(authority, |http| http.https_only(true))?;
@@ -95,7 +97,7 @@ impl Api {
         path: &[&str],
         bearer: Option<&SecretString>,
         body: Option<&Value>,
-    ) -> Result<T, ApiError> {
+    ) -> Result<T> {
         let mut request = self.http.request(method, self.endpoint(path)?);
         if let Some(body) = body {
             request = request.json(body);
@@ -108,7 +110,7 @@ impl Api {
 
     /// Sends a request and parses the body of a 2xx response. A response with another status becomes
     /// [`ApiError::Refused`].
-    async fn send<T: DeserializeOwned>(&self, request: reqwest::RequestBuilder) -> Result<T, ApiError> {
+    async fn send<T: DeserializeOwned>(&self, request: reqwest::RequestBuilder) -> Result<T> {
         let response = self.execute(request).await?;
         let url = || redacted_url(self.url.as_str());
         if response.status().is_success() {
@@ -118,14 +120,14 @@ impl Api {
     }
 
     /// Sends a request and returns its response, whatever its status is.
-    async fn execute(&self, request: reqwest::RequestBuilder) -> Result<Response, ApiError> {
+    async fn execute(&self, request: reqwest::RequestBuilder) -> Result<Response> {
         let unreachable = |error| ApiError::Unreachable { url: url_with_port(&self.url), error };
         let request = request.timeout(self.timeout).build().map_err(unreachable)?;
         Exchange::execute(&self.http, request, self.observer).await.map_err(unreachable)
     }
 
     /// The URL of a path. Segments are percent-encoded, so that an id from a user cannot reach another path.
-    fn endpoint(&self, path: &[&str]) -> Result<Url, ApiError> {
+    fn endpoint(&self, path: &[&str]) -> Result<Url> {
         let mut url = self.url.clone();
         url.path_segments_mut().map_err(|()| ApiError::Url(self.url.to_string()))?.pop_if_empty().extend(path);
         Ok(url)
@@ -137,7 +139,7 @@ impl Api {
 pub fn http_client(
     authority: Option<&[u8]>,
     configure: impl FnOnce(reqwest::ClientBuilder) -> reqwest::ClientBuilder,
-) -> Result<reqwest::Client, ApiError> {
+) -> Result<reqwest::Client> {
     // The cryptographic provider of rustls can be installed once per process. Later attempts to install the provider
     // fail, which is harmless.
     let _already_installed = rustls::crypto::aws_lc_rs::default_provider().install_default();

@@ -16,19 +16,16 @@ pub use refresh::Refreshed;
 pub use tokens::{HumanClaims, IssuedTokens, TokenKind};
 
 use crate::api::{
-    ApiError, Exchange, Observer, http_client, redacted_url,
+    ApiError, Exchange, Observer, http_client, is_loopback, redacted_url,
     response::{line, optional_line, read_json_up_to},
     url_with_port,
 };
-use reqwest::{Method, Request, Response, Url, header};
+use reqwest::{Response, Url, header};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use std::{net::IpAddr, path::PathBuf, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
 /// Maximum size of a response in bytes.
 const MAX_RESPONSE_SIZE: usize = 256 * 1024;
-
-/// The default timeout of a request.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Path of the discovery document below the issuer's URL.
 const DISCOVERY_PATH: &str = "/.well-known/openid-configuration";
@@ -88,8 +85,14 @@ pub struct OidcClient {
 
 impl OidcClient {
     /// Creates a client. If `authority` is set, the client trusts only the CA certificates in this PEM bundle, otherwise
-    /// the CA certificates of the system.
-    pub fn new(settings: LoginSettings, authority: Option<&[u8]>) -> Result<Self, IssuerError> {
+    /// the CA certificates of the system. `timeout` is that of each request, after which `observer` is called with its
+    /// method, URL and result.
+    pub fn new(
+        settings: LoginSettings,
+        authority: Option<&[u8]>,
+        timeout: Duration,
+        observer: Option<Observer>,
+    ) -> Result<Self, IssuerError> {
         let is_valid = |url: &Url| is_secure(url, true) && url.query().is_none() && url.fragment().is_none();
         let has_credentials = |url: &Url| !url.username().is_empty() || url.password().is_some();
         let parsed = Url::parse(&settings.issuer).ok().filter(|url| is_valid(url) && !has_credentials(url));
@@ -103,19 +106,7 @@ impl OidcClient {
                 error => error.to_string(),
             })
         })?;
-        Ok(Self { settings, http, timeout: REQUEST_TIMEOUT, observer: None })
-    }
-
-    /// Sets the timeout of each request. The default timeout is 30 seconds.
-    #[must_use]
-    pub fn with_timeout(self, timeout: Duration) -> Self {
-        Self { timeout, ..self }
-    }
-
-    /// Calls `observer` after each request with its method, URL and result.
-    #[must_use]
-    pub fn with_observer(self, observer: Observer) -> Self {
-        Self { observer: Some(observer), ..self }
+        Ok(Self { settings, http, timeout, observer })
     }
 
     /// The settings of this client.
@@ -129,7 +120,7 @@ impl OidcClient {
         let issuer = &self.settings.issuer;
         let location = format!("{}{DISCOVERY_PATH}", issuer.trim_end_matches('/'));
         let url = Url::parse(&location).map_err(|_| IssuerError::Url(redacted_url(issuer)))?;
-        let response = self.execute(Request::new(Method::GET, url.clone())).await?;
+        let response = self.execute(&url, self.http.get(url.clone())).await?;
         if !response.status().is_success() {
             return Err(IssuerError::Status { url: url_with_port(&url), status: response.status().as_u16() });
         }
@@ -165,20 +156,16 @@ impl OidcClient {
     async fn post(&self, url: &Url, fields: &[(&str, &str)]) -> Result<Response, IssuerError> {
         let mut form = form_urlencoded::Serializer::new(String::new());
         form.append_pair("client_id", &self.settings.client_id).extend_pairs(fields);
-        let mut request = Request::new(Method::POST, url.clone());
-        let content_type = header::HeaderValue::from_static("application/x-www-form-urlencoded");
-        request.headers_mut().insert(header::CONTENT_TYPE, content_type);
-        *request.body_mut() = Some(form.finish().into());
-        self.execute(request).await
+        let request = self.http.post(url.clone()).header(header::CONTENT_TYPE, "application/x-www-form-urlencoded");
+        self.execute(url, request.body(form.finish())).await
     }
 
-    async fn execute(&self, mut request: Request) -> Result<Response, IssuerError> {
-        let url = url_with_port(request.url());
-        let accept = header::HeaderValue::from_static("application/json");
-        request.headers_mut().insert(header::ACCEPT, accept);
-        *request.timeout_mut() = Some(self.timeout);
-        let result = Exchange::execute(&self.http, request, self.observer).await;
-        let response = result.map_err(|error| IssuerError::Unreachable { url: url.clone(), error })?;
+    async fn execute(&self, url: &Url, request: reqwest::RequestBuilder) -> Result<Response, IssuerError> {
+        let url = url_with_port(url);
+        let unreachable = |error| IssuerError::Unreachable { url: url.clone(), error };
+        let request = request.header(header::ACCEPT, "application/json").timeout(self.timeout);
+        let request = request.build().map_err(unreachable)?;
+        let response = Exchange::execute(&self.http, request, self.observer).await.map_err(unreachable)?;
         if response.status().is_redirection() {
             return Err(IssuerError::Redirect(url));
         }
@@ -198,9 +185,7 @@ impl Endpoints {
 
 /// Whether the URL is `https`, or plain `http` to a loopback address if that is allowed.
 fn is_secure(url: &Url, allow_loopback: bool) -> bool {
-    let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
-    let is_loopback = host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.is_loopback());
-    url.has_host() && (url.scheme() == "https" || (allow_loopback && url.scheme() == "http" && is_loopback))
+    url.has_host() && (url.scheme() == "https" || (allow_loopback && url.scheme() == "http" && is_loopback(url)))
 }
 
 async fn read_json<T: DeserializeOwned>(url: &Url, response: Response) -> Result<T, IssuerError> {
@@ -212,10 +197,12 @@ async fn read_json<T: DeserializeOwned>(url: &Url, response: Response) -> Result
 mod tests {
     use super::*;
 
-    fn settings(issuer: &str) -> LoginSettings {
+    fn client(issuer: &str) -> Result<OidcClient, IssuerError> {
         let issuer = issuer.to_owned();
         let client_id = "cli".to_owned();
-        LoginSettings { issuer, client_id, scope: None, audience: None, token: TokenKind::IdToken, ca: None }
+        let settings =
+            LoginSettings { issuer, client_id, scope: None, audience: None, token: TokenKind::IdToken, ca: None };
+        OidcClient::new(settings, None, Duration::from_secs(1), None)
     }
 
     fn document(endpoint: &str) -> DiscoveryDocument {
@@ -242,15 +229,13 @@ mod tests {
             ("issuer.example", false),
             ("file:///etc/passwd", false),
         ] {
-            assert_eq!(OidcClient::new(settings(url), None).is_ok(), is_valid, "{url}");
+            assert_eq!(client(url).is_ok(), is_valid, "{url}");
         }
     }
 
     #[test]
     fn endpoints_of_an_https_issuer_are_https() {
-        let endpoints = |issuer: &str, endpoint: &str| {
-            OidcClient::new(settings(issuer), None).unwrap().endpoints(document(endpoint))
-        };
+        let endpoints = |issuer: &str, endpoint: &str| client(issuer).unwrap().endpoints(document(endpoint));
         assert!(endpoints("https://issuer.example", "https://other.example/token").is_ok());
         assert!(endpoints("http://127.0.0.1", "http://127.0.0.1/token").is_ok());
         for endpoint in ["http://127.0.0.1/token", "http://issuer.example/token", "/token", "", "javascript:1"] {
@@ -260,7 +245,7 @@ mod tests {
 
     #[test]
     fn default_scopes_are_those_that_the_issuer_supports() {
-        let client = OidcClient::new(settings("https://issuer.example"), None).unwrap();
+        let client = client("https://issuer.example").unwrap();
         let endpoints = client.endpoints(document("https://issuer.example/token")).unwrap();
         assert_eq!(endpoints.default_scope(), "openid email offline_access");
     }

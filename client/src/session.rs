@@ -171,7 +171,7 @@ impl<S: Sign> Session<S> {
         let is_requested = state.requested_service.as_deref() == Some(service);
         match &state.tokens {
             // Another task has logged in for the service after the request was sent.
-            Some(current) if is_requested && !is_same(&current.access_token, refused_token) => {
+            Some(current) if is_requested && current.access_token.expose_secret() != refused_token.expose_secret() => {
                 Ok(Some(current.clone()))
             }
             Some(_) if is_requested => Ok(None),
@@ -223,10 +223,6 @@ fn for_service(request: &TokenRequest, service: Option<&str>) -> TokenRequest {
 /// narrower than the requested one if the agent had fewer permissions at the login.
 fn is_scope_refused(error: &ApiError) -> bool {
     matches!(error, ApiError::Refused { code, .. } if code == "invalid_scope")
-}
-
-fn is_same(first: &SecretString, second: &SecretString) -> bool {
-    first.expose_secret() == second.expose_secret()
 }
 
 /// The service in a refusal because of the audience of a token; `None` for other refusals.

@@ -1,6 +1,6 @@
 //! Requests of agents: registration, login, refresh and revocation of tokens.
 
-use super::{Api, ApiError, management::Changed, redacted_url, response::id};
+use super::{Api, ApiError, Result, management::Changed, redacted_url, response::id};
 use crate::{PrivateKey, Scope, Sign};
 use countersign_identity::AgentId;
 use reqwest::Method;
@@ -53,7 +53,7 @@ impl Api {
         email: &str,
         name: &str,
         human: Option<&SecretString>,
-    ) -> Result<RegisteredAgent, ApiError> {
+    ) -> Result<RegisteredAgent> {
         self.register_pem(&key.public_pem()?, email, name, human).await
     }
 
@@ -64,14 +64,14 @@ impl Api {
         email: &str,
         name: &str,
         human: Option<&SecretString>,
-    ) -> Result<RegisteredAgent, ApiError> {
+    ) -> Result<RegisteredAgent> {
         let body = json!({ "email": email, "name": name, "publicKey": public_key });
         self.call(Method::POST, &["auth", "register"], human, Some(&body)).await
     }
 
     /// Logs an agent in: requests a challenge, signs it and sends the signature. `service` becomes the audience of the
     /// token.
-    pub async fn login(&self, signer: &impl Sign, agent: &str, service: Option<&str>) -> Result<Tokens, ApiError> {
+    pub async fn login(&self, signer: &impl Sign, agent: &str, service: Option<&str>) -> Result<Tokens> {
         let challenge_request = json!({ "agentId": agent, "serviceId": service });
         let challenge: Challenge =
             self.call(Method::POST, &["auth", "challenge"], None, Some(&challenge_request)).await?;
@@ -85,25 +85,25 @@ impl Api {
     }
 
     /// Exchanges a token pair for a new one.
-    pub async fn refresh(&self, tokens: &Tokens) -> Result<Tokens, ApiError> {
+    pub async fn refresh(&self, tokens: &Tokens) -> Result<Tokens> {
         self.refresh_with(&tokens.refresh_token).await
     }
 
     /// Exchanges a refresh token for a new token pair.
-    pub async fn refresh_with(&self, refresh_token: &SecretString) -> Result<Tokens, ApiError> {
+    pub async fn refresh_with(&self, refresh_token: &SecretString) -> Result<Tokens> {
         let body = json!({ "refreshToken": refresh_token.expose_secret() });
         self.call(Method::POST, &["auth", "refresh"], None, Some(&body)).await
     }
 
     /// Revokes an access token, or the session of a refresh token. According to RFC 7009, the response does not reveal
     /// whether the token was valid. Returns the revision of the change.
-    pub async fn revoke_token(&self, token: &SecretString) -> Result<u64, ApiError> {
+    pub async fn revoke_token(&self, token: &SecretString) -> Result<u64> {
         let body = json!({ "token": token.expose_secret() });
         self.call(Method::POST, &["auth", "revoke"], None, Some(&body)).await.map(|Changed { revision }| revision)
     }
 
     /// Fetches the public keys that verify access tokens, as a JWK Set (RFC 7517).
-    pub async fn key_set(&self) -> Result<Value, ApiError> {
+    pub async fn key_set(&self) -> Result<Value> {
         self.call(Method::GET, &[".well-known", "jwks.json"], None, None).await
     }
 }

@@ -1,6 +1,6 @@
 //! Requests for the audit log.
 
-use super::{ApiError, HumanApi, Page, PageStart};
+use super::{HumanApi, Page, PageStart, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -76,11 +76,11 @@ impl HumanApi {
         filter: &AuditFilter,
         limit: usize,
         start: &PageStart,
-    ) -> Result<Page<AuditEntry>, ApiError> {
+    ) -> Result<Page<AuditEntry>> {
         let AuditFilter { service, agent, action, since, until } = filter;
         let parameters =
             [("serviceId", service), ("agentId", agent), ("action", action), ("since", since), ("until", until)];
         let parameters = parameters.map(|(name, value)| (name, value.as_deref()));
-        self.api.page_of(&self.token, &["audit"], start, limit, &parameters).await
+        self.api.page(&self.token, &["audit"], start, limit, &parameters).await
     }
 }

@@ -1,6 +1,6 @@
 //! The credential for requests: of a human user, or for one service.
 
-use super::{Api, ApiError, Page, PageStart, WebhookApi, WebhookScope};
+use super::{Api, Page, PageStart, Result, WebhookApi, WebhookScope, page::MAX_PAGE_SIZE};
 use reqwest::Method;
 use secrecy::SecretString;
 use serde::de::DeserializeOwned;
@@ -33,17 +33,13 @@ impl HumanApi {
         method: Method,
         path: &[&str],
         body: Option<&Value>,
-    ) -> Result<T, ApiError> {
+    ) -> Result<T> {
         self.api.call(method, path, Some(&self.token), body).await
     }
 
     /// Fetches a page of a listing.
-    pub(super) async fn page<T: DeserializeOwned>(
-        &self,
-        path: &[&str],
-        start: &PageStart,
-    ) -> Result<Page<T>, ApiError> {
-        self.api.page(&self.token, path, start, &[]).await
+    pub(super) async fn page<T: DeserializeOwned>(&self, path: &[&str], start: &PageStart) -> Result<Page<T>> {
+        self.api.page(&self.token, path, start, MAX_PAGE_SIZE, &[]).await
     }
 
     /// Requests about a service.
@@ -64,7 +60,7 @@ impl ServiceApi {
         method: Method,
         path: &[&str],
         body: Option<&Value>,
-    ) -> Result<T, ApiError> {
+    ) -> Result<T> {
         self.api.call(method, &self.path(path), Some(&self.credential), body).await
     }
 
@@ -74,8 +70,8 @@ impl ServiceApi {
         path: &[&str],
         start: &PageStart,
         filter: &[(&str, Option<&str>)],
-    ) -> Result<Page<T>, ApiError> {
-        self.api.page(&self.credential, &self.path(path), start, filter).await
+    ) -> Result<Page<T>> {
+        self.api.page(&self.credential, &self.path(path), start, MAX_PAGE_SIZE, filter).await
     }
 
     pub(super) fn path<'a>(&'a self, rest: &[&'a str]) -> Vec<&'a str> {

@@ -109,15 +109,7 @@ impl ApiError {
 
     /// The time to wait before the request is sent again, from the header `Retry-After`.
     pub const fn retry_after(&self) -> Option<Duration> {
-        match self {
-            Self::Refused { retry_after, .. } => *retry_after,
-            Self::Unreachable { .. }
-            | Self::Unreadable(_)
-            | Self::WiderScope(_)
-            | Self::Url(_)
-            | Self::Authority(_)
-            | Self::Key(_) => None,
-        }
+        if let Self::Refused { retry_after, .. } = self { *retry_after } else { None }
     }
 
     /// Whether the control plane refused the request because of a rate limit.
@@ -161,23 +153,19 @@ pub fn requirement(details: &Map<String, Value>) -> String {
 
 /// Formats `{"roles": ["a", "b"], "scope": "full"}` as `roles a, b, scope full`.
 fn describe(value: &Value) -> String {
+    let list = |items: &[Value], separator: &str| items.iter().map(describe).collect::<Vec<_>>().join(separator);
+    let member = |(name, value): (&String, &Value)| match value {
+        // Each kind of access suffices; of other lists, all items are meant.
+        Value::Array(kinds) if name == "access" => format!("{name} {}", list(kinds, " or ")),
+        value => format!("{name} {}", describe(value)),
+    };
     match value {
         Value::Array(items) if items.is_empty() => "none".to_owned(),
-        Value::Array(items) => items.iter().map(describe).collect::<Vec<_>>().join(", "),
-        Value::Object(fields) => {
-            fields.iter().map(|(name, value)| format!("{name} {}", member(name, value))).collect::<Vec<_>>().join(", ")
-        }
+        Value::Array(items) => list(items, ", "),
+        Value::Object(fields) => fields.iter().map(member).collect::<Vec<_>>().join(", "),
         Value::String(text) => text.clone(),
         Value::Null => "none".to_owned(),
         other => other.to_string(),
-    }
-}
-
-/// Formats a member of an object. Each kind of `access` suffices; of other lists, all items are meant.
-fn member(name: &str, value: &Value) -> String {
-    match value {
-        Value::Array(kinds) if name == "access" => kinds.iter().map(describe).collect::<Vec<_>>().join(" or "),
-        value => describe(value),
     }
 }
 

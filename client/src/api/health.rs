@@ -1,6 +1,6 @@
 //! Requests for the health and status of the control plane.
 
-use super::{Api, ApiError, redacted_url, response::read_json};
+use super::{Api, ApiError, Result, redacted_url, response::read_json};
 use reqwest::Method;
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
@@ -23,19 +23,17 @@ pub struct Health {
 pub struct Status {
     /// The version of the control plane.
     pub version: String,
-    /// Seconds since the control plane started.
-    pub uptime: u64,
 }
 
 impl Api {
     /// Fetches the health of the control plane. Returns `Ok` also if the control plane is unhealthy.
-    pub async fn health(&self) -> Result<Health, ApiError> {
+    pub async fn health(&self) -> Result<Health> {
         let response = self.execute(self.http.get(self.endpoint(&["health"])?)).await?;
         read_json(response).await.ok_or_else(|| ApiError::Unreadable(redacted_url(self.url.as_str())))
     }
 
     /// Fetches the status of the control plane. `key` is an API key of scope `full`.
-    pub async fn status(&self, key: &SecretString) -> Result<Status, ApiError> {
+    pub async fn status(&self, key: &SecretString) -> Result<Status> {
         self.call(Method::GET, &["status"], Some(key), None).await
     }
 }

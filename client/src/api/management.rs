@@ -1,7 +1,7 @@
 //! Requests of services and human users for services, API keys, roles and agents.
 
 use super::{
-    ApiError, HumanApi, Page, PageStart, ServiceApi, own_agent::ListedAgent, redact::redacted_url, response::id,
+    ApiError, HumanApi, Page, PageStart, Result, ServiceApi, own_agent::ListedAgent, redact::redacted_url, response::id,
 };
 use countersign_identity::{ApiKeyId, RoleId, ServiceId};
 use reqwest::Method;
@@ -223,9 +223,10 @@ pub struct AgentFilter {
     pub status: Option<String>,
 }
 
+/// A list without pages.
 #[derive(Deserialize)]
-struct List<T> {
-    data: Vec<T>,
+pub(super) struct List<T> {
+    pub(super) data: Vec<T>,
 }
 
 /// The result of a revocation.
@@ -255,74 +256,74 @@ pub struct ChangedRecord<T> {
 
 impl HumanApi {
     /// Creates a service that the human user owns.
-    pub async fn create_service(&self, new: ServiceChange<'_>) -> Result<Service, ApiError> {
+    pub async fn create_service(&self, new: ServiceChange<'_>) -> Result<Service> {
         self.call(Method::POST, &["services"], Some(&json!(new))).await
     }
 
     /// Lists a page of the services that the human user owns, newest first. For an administrator, lists all services.
-    pub async fn list_services(&self, start: &PageStart) -> Result<Page<Service>, ApiError> {
+    pub async fn list_services(&self, start: &PageStart) -> Result<Page<Service>> {
         self.page(&["services"], start).await
     }
 
     /// Sets the status of an agent: `active`, `suspended` or `revoked`. The status of a revoked agent cannot be
     /// changed.
-    pub async fn set_agent_status(&self, agent: &str, status: &str) -> Result<ChangedRecord<Value>, ApiError> {
+    pub async fn set_agent_status(&self, agent: &str, status: &str) -> Result<ChangedRecord<Value>> {
         self.call(Method::PUT, &["agents", agent, "status"], Some(&json!({ "status": status }))).await
     }
 }
 
 impl ServiceApi {
     /// Reads a service. The human user must be the owner of the service or an administrator.
-    pub async fn read(&self) -> Result<Service, ApiError> {
+    pub async fn read(&self) -> Result<Service> {
         self.call(Method::GET, &[], None).await
     }
 
     /// Changes the properties of a service.
-    pub async fn change(&self, change: ServiceChange<'_>) -> Result<ChangedRecord<Service>, ApiError> {
+    pub async fn change(&self, change: ServiceChange<'_>) -> Result<ChangedRecord<Service>> {
         self.call(Method::PATCH, &[], Some(&json!(change))).await
     }
 
     /// Lists a page of the API keys of a service, including revoked ones, newest first.
-    pub async fn list_keys(&self, start: &PageStart) -> Result<Page<ListedKey>, ApiError> {
+    pub async fn list_keys(&self, start: &PageStart) -> Result<Page<ListedKey>> {
         self.page(&["keys"], start, &[]).await
     }
 
     /// Creates an API key.
-    pub async fn create_key(&self, new: NewKeyProperties<'_>) -> Result<NewApiKey, ApiError> {
+    pub async fn create_key(&self, new: NewKeyProperties<'_>) -> Result<NewApiKey> {
         self.call(Method::POST, &["keys"], Some(&json!(new))).await
     }
 
     /// Revokes an API key, unless it was already revoked.
-    pub async fn revoke_key(&self, key: &str) -> Result<Revocation, ApiError> {
+    pub async fn revoke_key(&self, key: &str) -> Result<Revocation> {
         self.call(Method::DELETE, &["keys", key], None).await
     }
 
     /// Creates a role.
-    pub async fn create_role(&self, new: RoleChange<'_>) -> Result<Role, ApiError> {
+    pub async fn create_role(&self, new: RoleChange<'_>) -> Result<Role> {
         let role = self.call(Method::POST, &["roles"], Some(&json!(new))).await?;
         Ok(Role { description: new.description.unwrap_or_default().to_owned(), ..role })
     }
 
     /// Changes the properties of a role.
-    pub async fn change_role(&self, role: &str, change: RoleChange<'_>) -> Result<Role, ApiError> {
+    pub async fn change_role(&self, role: &str, change: RoleChange<'_>) -> Result<Role> {
         self.call(Method::PATCH, &["roles", role], Some(&json!(change))).await
     }
 
     /// Lists the roles of a service.
-    pub async fn list_roles(&self) -> Result<Vec<Role>, ApiError> {
+    pub async fn list_roles(&self) -> Result<Vec<Role>> {
         let path = ["roles"];
         self.call(Method::GET, &path, None).await.map(|List { data }| data)
     }
 
     /// Deletes a role and all its assignments. Returns the revision of the change.
-    pub async fn delete_role(&self, role: &str) -> Result<u64, ApiError> {
+    pub async fn delete_role(&self, role: &str) -> Result<u64> {
         let path = ["roles", role];
         self.call(Method::DELETE, &path, None).await.map(|Changed { revision }| revision)
     }
 
     /// Assigns a role to an agent until `expires_at` (RFC 3339), or permanently. If the role is already assigned,
     /// replaces the expiry of the assignment. Returns the revision of the change.
-    pub async fn assign_role(&self, agent: &str, role: &str, expires_at: Option<&str>) -> Result<u64, ApiError> {
+    pub async fn assign_role(&self, agent: &str, role: &str, expires_at: Option<&str>) -> Result<u64> {
         let path = ["agents", agent, "roles"];
         let body = json!({ "roleId": role, "expiresAt": expires_at });
         self.call(Method::POST, &path, Some(&body)).await.map(|Changed { revision }| revision)
@@ -330,10 +331,7 @@ impl ServiceApi {
 
     /// Makes up to [`AssignmentChange::MAX`] changes of assignments. Returns the result of each in their order; a change that fails does
     /// not affect the others.
-    pub async fn change_assignments(
-        &self,
-        changes: &[AssignmentChange],
-    ) -> Result<Vec<Result<(), ApiError>>, ApiError> {
+    pub async fn change_assignments(&self, changes: &[AssignmentChange]) -> Result<Vec<Result<()>>> {
         let path = ["assignments"];
         let body = json!({ "changes": changes });
         let AssignmentResults { results } = self.call(Method::POST, &path, Some(&body)).await?;
@@ -348,17 +346,17 @@ impl ServiceApi {
     }
 
     /// Revokes a role of an agent, if the role is assigned.
-    pub async fn revoke_role(&self, agent: &str, role: &str) -> Result<Revocation, ApiError> {
+    pub async fn revoke_role(&self, agent: &str, role: &str) -> Result<Revocation> {
         self.call(Method::DELETE, &["agents", agent, "roles", role], None).await
     }
 
     /// Reads an agent.
-    pub async fn read_agent(&self, agent: &str) -> Result<Value, ApiError> {
+    pub async fn read_agent(&self, agent: &str) -> Result<Value> {
         self.call(Method::GET, &["agents", agent], None).await
     }
 
     /// Lists a page of the agents that hold a role at the service, newest first.
-    pub async fn list_agents(&self, filter: &AgentFilter, start: &PageStart) -> Result<Page<AgentWithRoles>, ApiError> {
+    pub async fn list_agents(&self, filter: &AgentFilter, start: &PageStart) -> Result<Page<AgentWithRoles>> {
         let AgentFilter { role, status } = filter;
         self.page(&["agents"], start, &[("role", role.as_deref()), ("status", status.as_deref())]).await
     }

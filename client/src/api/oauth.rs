@@ -4,7 +4,7 @@
 //! Invariant: tokens with a wider scope than the requested one are never returned.
 
 use super::{
-    Api, ApiError, Tokens, redacted_url,
+    Api, ApiError, Result, Tokens, redacted_url,
     response::{line, read_json},
 };
 use crate::{
@@ -37,9 +37,6 @@ pub struct ServerMetadata {
     /// The issuer of the access tokens, which is also the audience of client assertions.
     #[serde(deserialize_with = "line")]
     pub issuer: String,
-    /// The URL of the token endpoint.
-    #[serde(deserialize_with = "line")]
-    pub token_endpoint: String,
 }
 
 /// A successful response of the token endpoint (RFC 6749, section 5.1).
@@ -54,7 +51,7 @@ struct TokenResponse {
 
 impl Api {
     /// Reads the metadata of the authorization server.
-    pub async fn server_metadata(&self) -> Result<ServerMetadata, ApiError> {
+    pub async fn server_metadata(&self) -> Result<ServerMetadata> {
         self.call(Method::GET, &[".well-known", "oauth-authorization-server"], None, None).await
     }
 
@@ -67,12 +64,7 @@ impl Api {
     /// of RFC 6749, section 5.2 or RFC 8707, section 2: `invalid_client` if the assertion proves nothing,
     /// `unauthorized_client` if the agent is suspended or revoked, `invalid_target` for an unknown resource, `invalid_scope`
     /// for a scope that cannot be granted.
-    pub async fn login_over_oauth(
-        &self,
-        signer: &impl Sign,
-        agent: &str,
-        request: &TokenRequest,
-    ) -> Result<Tokens, ApiError> {
+    pub async fn login_over_oauth(&self, signer: &impl Sign, agent: &str, request: &TokenRequest) -> Result<Tokens> {
         let issuer = self.server_metadata().await?.issuer;
         let assertion = client_assertion::sign(signer, agent, &issuer, clock::now()).await?;
         let grant = [
@@ -90,18 +82,14 @@ impl Api {
     ///
     /// As [`Self::login_over_oauth`]; the code `invalid_grant` means that the session has ended
     /// ([`ApiError::ends_session`]).
-    pub async fn refresh_over_oauth(
-        &self,
-        refresh_token: &SecretString,
-        request: &TokenRequest,
-    ) -> Result<Tokens, ApiError> {
+    pub async fn refresh_over_oauth(&self, refresh_token: &SecretString, request: &TokenRequest) -> Result<Tokens> {
         let grant = [("grant_type", "refresh_token"), ("refresh_token", refresh_token.expose_secret())];
         self.request_tokens(&grant, request).await
     }
 
     /// Sends a grant to the token endpoint. The endpoint is that below the URL of this client, because the URL in the
     /// metadata may be reachable from other networks only, and because a credential is sent to no other server.
-    async fn request_tokens(&self, grant: &[(&str, &str)], request: &TokenRequest) -> Result<Tokens, ApiError> {
+    async fn request_tokens(&self, grant: &[(&str, &str)], request: &TokenRequest) -> Result<Tokens> {
         let TokenRequest { resource, scope } = request;
         let scope_text = scope.as_ref().map(ToString::to_string);
         let limits = [("resource", resource.as_deref()), ("scope", scope_text.as_deref())];
@@ -125,7 +113,7 @@ impl Api {
 impl TokenResponse {
     /// Returns the tokens unless their scope is wider than the requested one. A response without `scope` means that the
     /// scope is the requested one (RFC 6749, section 5.1).
-    fn into_tokens(self, requested: Option<&Scope>) -> Result<Tokens, ApiError> {
+    fn into_tokens(self, requested: Option<&Scope>) -> Result<Tokens> {
         let Self { access_token, token_type: _, expires_in, refresh_token, scope } = self;
         let granted = scope.or_else(|| requested.cloned());
         if let (Some(granted), Some(requested)) = (&granted, requested)

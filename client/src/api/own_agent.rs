@@ -1,6 +1,6 @@
 //! Calls of human users about the agents that they have registered.
 
-use super::{ApiError, HumanApi, Page, PageStart, management::Changed, response::id};
+use super::{HumanApi, Page, PageStart, Result, management::Changed, response::id};
 use countersign_identity::{AgentId, ServiceId};
 use reqwest::Method;
 use serde::{Deserialize, Serialize};
@@ -69,33 +69,24 @@ pub struct Admission {
 
 impl HumanApi {
     /// Lists a page of the agents that the human user has registered, newest first.
-    pub async fn list_own_agents(&self, start: &PageStart) -> Result<Page<ListedAgent>, ApiError> {
+    pub async fn list_own_agents(&self, start: &PageStart) -> Result<Page<ListedAgent>> {
         self.page(&["agents"], start).await
     }
 
     /// Deletes an agent. The human user must be the owner of the agent or an administrator. Returns the revision of the
     /// change.
-    pub async fn delete_agent(&self, agent: &str) -> Result<u64, ApiError> {
+    pub async fn delete_agent(&self, agent: &str) -> Result<u64> {
         let path = ["agents", agent];
         self.call(Method::DELETE, &path, None).await.map(|Changed { revision }| revision)
     }
 
     /// Lists a page of the services at which an agent holds a role, and of those that its owner has left.
-    pub async fn list_services_of_agent(
-        &self,
-        agent: &str,
-        start: &PageStart,
-    ) -> Result<Page<ServiceOfAgent>, ApiError> {
+    pub async fn list_services_of_agent(&self, agent: &str, start: &PageStart) -> Result<Page<ServiceOfAgent>> {
         self.page(&["agents", agent, "services"], start).await
     }
 
     /// Leaves a service (`may_assign_roles` is false), or allows it to assign roles to the agent again.
-    pub async fn set_admission(
-        &self,
-        agent: &str,
-        service: &str,
-        may_assign_roles: bool,
-    ) -> Result<Admission, ApiError> {
+    pub async fn set_admission(&self, agent: &str, service: &str, may_assign_roles: bool) -> Result<Admission> {
         let body = json!({ "mayAssignRoles": may_assign_roles });
         let path = ["agents", agent, "services", service];
         self.call(Method::PUT, &path, Some(&body)).await

@@ -1,27 +1,24 @@
 //! Pages of listings.
 
-use super::{Api, ApiError};
+use super::{Api, Result};
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, de::DeserializeOwned};
 
 /// The maximum page size of the API.
-const MAX_PAGE_SIZE: usize = 200;
+pub(super) const MAX_PAGE_SIZE: usize = 200;
 
 /// A page of a listing.
 #[derive(Debug, Deserialize)]
 pub struct Page<T> {
     /// The items of the page.
     pub data: Vec<T>,
-    /// The position of the page in the listing.
-    pub pagination: Pagination,
+    pagination: Pagination,
 }
 
-/// The position of a page in its listing.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Pagination {
-    /// The cursor of the next page; `None` on the last page.
-    pub next_cursor: Option<String>,
+struct Pagination {
+    next_cursor: Option<String>,
 }
 
 /// Where a page of a listing begins.
@@ -55,7 +52,7 @@ pub struct Listing<T> {
 }
 
 /// The items of all pages.
-pub async fn all_pages<T>(fetch: impl AsyncFn(PageStart) -> Result<Page<T>, ApiError>) -> Result<Vec<T>, ApiError> {
+pub async fn all_pages<T>(fetch: impl AsyncFn(PageStart) -> Result<Page<T>>) -> Result<Vec<T>> {
     up_to(usize::MAX, PageStart::FIRST, async |_, start| fetch(start).await).await.map(|listing| listing.items)
 }
 
@@ -63,8 +60,8 @@ pub async fn all_pages<T>(fetch: impl AsyncFn(PageStart) -> Result<Page<T>, ApiE
 pub async fn up_to<T>(
     limit: usize,
     start: PageStart,
-    fetch: impl AsyncFn(usize, PageStart) -> Result<Page<T>, ApiError>,
-) -> Result<Listing<T>, ApiError> {
+    fetch: impl AsyncFn(usize, PageStart) -> Result<Page<T>>,
+) -> Result<Listing<T>> {
     let mut items = Vec::new();
     let mut next = Some(start);
     while let Some(start) = next.take_if(|_| items.len() < limit) {
@@ -76,26 +73,15 @@ pub async fn up_to<T>(
 }
 
 impl Api {
-    /// Fetches a page of a listing.
-    pub(super) async fn page<T: DeserializeOwned>(
-        &self,
-        credential: &SecretString,
-        path: &[&str],
-        start: &PageStart,
-        filter: &[(&str, Option<&str>)],
-    ) -> Result<Page<T>, ApiError> {
-        self.page_of(credential, path, start, MAX_PAGE_SIZE, filter).await
-    }
-
     /// Fetches a page of at most `limit` items.
-    pub(super) async fn page_of<T: DeserializeOwned>(
+    pub(super) async fn page<T: DeserializeOwned>(
         &self,
         credential: &SecretString,
         path: &[&str],
         start: &PageStart,
         limit: usize,
         filter: &[(&str, Option<&str>)],
-    ) -> Result<Page<T>, ApiError> {
+    ) -> Result<Page<T>> {
         let mut url = self.endpoint(path)?;
         url.query_pairs_mut().append_pair("limit", &limit.to_string());
         match start {

@@ -1,6 +1,7 @@
-//! Removes the parts of URLs that may contain a secret, for messages and traces.
+//! What URLs contain: removes the parts that may contain a secret, for messages and traces.
 
 use reqwest::Url;
+use std::net::IpAddr;
 
 /// The prefixes of API keys, secrets of webhooks, refresh tokens and JWTs.
 const SECRET_PREFIXES: [&str; 4] = ["svc_sk_", "whsec_", "rf_", "eyJ"];
@@ -37,6 +38,12 @@ pub fn url_with_port(url: &Url) -> String {
         Some(port) if url.has_host() => format!("{}://{host}:{port}{}", url.scheme(), url.path()),
         _ => redacted_url(url.as_str()),
     }
+}
+
+/// Whether the host is this machine.
+pub fn is_loopback(url: &Url) -> bool {
+    let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
+    host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.is_loopback())
 }
 
 #[cfg(test)]

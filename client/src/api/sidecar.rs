@@ -1,7 +1,7 @@
 //! The sidecars of a service, and whether a change is in force at them.
 
 use super::{
-    ApiError, Page, PageStart, ServiceApi,
+    Page, PageStart, Result, ServiceApi,
     response::{id, line, optional_line},
 };
 use countersign_identity::ApiKeyId;
@@ -97,13 +97,13 @@ impl FromStr for InstanceId {
 
 impl ServiceApi {
     /// Lists a page of the sidecars of the service.
-    pub async fn sidecars(&self, start: &PageStart) -> Result<Page<Sidecar>, ApiError> {
+    pub async fn sidecars(&self, start: &PageStart) -> Result<Page<Sidecar>> {
         self.page(&["sidecars"], start, &[]).await
     }
 
     /// Reads whether all changes up to a revision are in force at the sidecars of the service. The control plane answers as soon as they
     /// are, or after `wait`: whole seconds, at most [`LONGEST_ENFORCEMENT_WAIT`].
-    pub async fn enforcement(&self, revision: u64, wait: Duration) -> Result<Enforcement, ApiError> {
+    pub async fn enforcement(&self, revision: u64, wait: Duration) -> Result<Enforcement> {
         let mut url = self.api.endpoint(&self.path(&["enforcement"]))?;
         let seconds = wait.min(LONGEST_ENFORCEMENT_WAIT).as_secs();
         let parameters = [("revision", revision), ("wait", seconds)];

@@ -1,7 +1,7 @@
 //! Requests of administrators for the keys that sign access tokens.
 
 use super::{
-    ApiError, HumanApi, Page, PageStart,
+    HumanApi, Page, PageStart, Result,
     management::Revocation,
     response::{id, line},
 };
@@ -47,18 +47,18 @@ pub struct Rotation {
 
 impl HumanApi {
     /// Lists a page of the signing keys, including removed ones, newest first.
-    pub async fn list_signing_keys(&self, start: &PageStart) -> Result<Page<SigningKey>, ApiError> {
+    pub async fn list_signing_keys(&self, start: &PageStart) -> Result<Page<SigningKey>> {
         self.page(&["signing-keys"], start).await
     }
 
     /// Rotates the signing key. The next key starts to sign when every sidecar whose data is not stale has loaded the
     /// key.
-    pub async fn rotate_signing_key(&self) -> Result<Rotation, ApiError> {
+    pub async fn rotate_signing_key(&self) -> Result<Rotation> {
         self.call(Method::POST, &["signing-keys", "rotate"], None).await
     }
 
     /// Revokes a signing key and every token that it signed. Nothing is revoked if the key was already removed or revoked.
-    pub async fn revoke_signing_key(&self, kid: &str) -> Result<Revocation, ApiError> {
+    pub async fn revoke_signing_key(&self, kid: &str) -> Result<Revocation> {
         self.call(Method::DELETE, &["signing-keys", kid], None).await
     }
 }

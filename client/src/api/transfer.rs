@@ -1,6 +1,6 @@
 //! Calls of human users that transfer and delete services.
 
-use super::{ApiError, HumanApi, HumanUser, Page, PageStart, Service, ServiceApi, management::Changed, response::id};
+use super::{HumanApi, HumanUser, Page, PageStart, Result, Service, ServiceApi, management::Changed, response::id};
 use countersign_identity::ServiceId;
 use reqwest::Method;
 use serde::{Deserialize, Serialize};
@@ -32,36 +32,36 @@ struct Withdrawal {
 
 impl ServiceApi {
     /// Deletes a service. The human user must be the owner of the service or an administrator. Returns the revision of the change.
-    pub async fn delete(&self) -> Result<u64, ApiError> {
+    pub async fn delete(&self) -> Result<u64> {
         self.call(Method::DELETE, &[], None).await.map(|Changed { revision }| revision)
     }
 
     /// Offers a service to another human user. Without `issuer`, the other user has the issuer of this human user.
-    pub async fn offer(&self, subject: &str, issuer: Option<&str>) -> Result<ServiceTransfer, ApiError> {
+    pub async fn offer(&self, subject: &str, issuer: Option<&str>) -> Result<ServiceTransfer> {
         let body = json!({ "subject": subject, "issuer": issuer });
         self.call(Method::PUT, &["transfer"], Some(&body)).await
     }
 
     /// Reads the offer of a service, as its owner, as the user to whom it is offered, or as an administrator.
-    pub async fn read_transfer(&self) -> Result<ServiceTransfer, ApiError> {
+    pub async fn read_transfer(&self) -> Result<ServiceTransfer> {
         self.call(Method::GET, &["transfer"], None).await
     }
 
     /// Withdraws the offer of a service as its owner, or declines it. Returns whether the user has declined it.
-    pub async fn withdraw_transfer(&self) -> Result<bool, ApiError> {
+    pub async fn withdraw_transfer(&self) -> Result<bool> {
         let Withdrawal { declined } = self.call(Method::DELETE, &["transfer"], None).await?;
         Ok(declined)
     }
 
     /// Accepts a service that is offered to the human user, who becomes its owner.
-    pub async fn accept(&self) -> Result<Service, ApiError> {
+    pub async fn accept(&self) -> Result<Service> {
         self.call(Method::POST, &["transfer", "accept"], None).await
     }
 }
 
 impl HumanApi {
     /// Lists a page of the services that are offered to the human user.
-    pub async fn list_service_transfers(&self, start: &PageStart) -> Result<Page<ServiceTransfer>, ApiError> {
+    pub async fn list_service_transfers(&self, start: &PageStart) -> Result<Page<ServiceTransfer>> {
         self.page(&["transfers"], start).await
     }
 }

@@ -1,7 +1,8 @@
 //! Requests of services and administrators for webhooks and their deliveries.
 
 use super::{
-    Api, ApiError, Page, PageStart,
+    Api, Page, PageStart, Result,
+    management::List,
     response::{id, line, optional_line},
 };
 use countersign_identity::{EventId, WebhookId};
@@ -136,11 +137,6 @@ pub struct WebhookDelivery {
 }
 
 #[derive(Deserialize)]
-struct WebhookList {
-    data: Vec<Webhook>,
-}
-
-#[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct TestEvent {
     #[serde(deserialize_with = "id::<_, EventId>")]
@@ -153,12 +149,7 @@ struct ReplayResult {
 }
 
 impl WebhookApi {
-    async fn call<T: DeserializeOwned>(
-        &self,
-        method: Method,
-        path: &[&str],
-        body: Option<&Value>,
-    ) -> Result<T, ApiError> {
+    async fn call<T: DeserializeOwned>(&self, method: Method, path: &[&str], body: Option<&Value>) -> Result<T> {
         self.api.call(method, &self.path(path), Some(&self.credential), body).await
     }
 
@@ -170,38 +161,38 @@ impl WebhookApi {
     }
 
     /// Creates a webhook.
-    pub async fn create(&self, webhook: &WebhookChange) -> Result<NewWebhook, ApiError> {
+    pub async fn create(&self, webhook: &WebhookChange) -> Result<NewWebhook> {
         self.call(Method::POST, &[], Some(&json!(webhook))).await
     }
 
     /// Lists all webhooks of the scope. The list has no pages, because the number of webhooks is limited.
-    pub async fn list(&self) -> Result<Vec<Webhook>, ApiError> {
-        self.call(Method::GET, &[], None).await.map(|WebhookList { data }| data)
+    pub async fn list(&self) -> Result<Vec<Webhook>> {
+        self.call(Method::GET, &[], None).await.map(|List { data }| data)
     }
 
     /// Reads a webhook.
-    pub async fn read(&self, webhook: &str) -> Result<Webhook, ApiError> {
+    pub async fn read(&self, webhook: &str) -> Result<Webhook> {
         self.call(Method::GET, &[webhook], None).await
     }
 
     /// Changes a webhook.
-    pub async fn change(&self, webhook: &str, change: &WebhookChange) -> Result<Webhook, ApiError> {
+    pub async fn change(&self, webhook: &str, change: &WebhookChange) -> Result<Webhook> {
         self.call(Method::PATCH, &[webhook], Some(&json!(change))).await
     }
 
     /// Deletes a webhook and its pending deliveries.
-    pub async fn delete(&self, webhook: &str) -> Result<(), ApiError> {
+    pub async fn delete(&self, webhook: &str) -> Result<()> {
         self.call::<Value>(Method::DELETE, &[webhook], None).await.map(drop)
     }
 
     /// Creates a new secret of a webhook. Until the previous secret expires, requests are signed with the previous and
     /// the new secret.
-    pub async fn rotate_secret(&self, webhook: &str) -> Result<NewSecret, ApiError> {
+    pub async fn rotate_secret(&self, webhook: &str) -> Result<NewSecret> {
         self.call(Method::POST, &[webhook, "rotate-secret"], None).await
     }
 
     /// Sends an event of kind `webhook.test` to the webhook. Returns the id of the event.
-    pub async fn test(&self, webhook: &str) -> Result<String, ApiError> {
+    pub async fn test(&self, webhook: &str) -> Result<String> {
         let path = [webhook, "test"];
         self.call(Method::POST, &path, None).await.map(|TestEvent { event_id }| event_id)
     }
@@ -213,25 +204,25 @@ impl WebhookApi {
         status: Option<&str>,
         limit: usize,
         start: &PageStart,
-    ) -> Result<Page<WebhookDelivery>, ApiError> {
+    ) -> Result<Page<WebhookDelivery>> {
         let path = self.path(&[webhook, "deliveries"]);
-        self.api.page_of(&self.credential, &path, start, limit, &[("status", status)]).await
+        self.api.page(&self.credential, &path, start, limit, &[("status", status)]).await
     }
 
     /// Reads a delivery, including the body of its request.
-    pub async fn read_delivery(&self, webhook: &str, event: &str) -> Result<WebhookDelivery, ApiError> {
+    pub async fn read_delivery(&self, webhook: &str, event: &str) -> Result<WebhookDelivery> {
         self.call(Method::GET, &[webhook, "deliveries", event], None).await
     }
 
     /// Schedules another delivery of an event. Returns the number of scheduled deliveries.
-    pub async fn replay_delivery(&self, webhook: &str, event: &str) -> Result<u64, ApiError> {
+    pub async fn replay_delivery(&self, webhook: &str, event: &str) -> Result<u64> {
         let path = [webhook, "deliveries", event, "replay"];
         self.call(Method::POST, &path, None).await.map(|ReplayResult { replayed }| replayed)
     }
 
     /// Schedules another delivery of every event since a time (RFC 3339). If `status` is `delivered` or `dead`,
     /// includes only deliveries with that status. Returns the number of scheduled deliveries.
-    pub async fn replay_since(&self, webhook: &str, since: &str, status: Option<&str>) -> Result<u64, ApiError> {
+    pub async fn replay_since(&self, webhook: &str, since: &str, status: Option<&str>) -> Result<u64> {
         let mut body = json!({ "since": since });
         if let Some(status) = status {
             body["status"] = json!(status);

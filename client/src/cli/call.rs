@@ -1,17 +1,16 @@
 //! `countersign agent call`: one request to a service with the agent's token.
 
 use super::{
-    context::{Context, authority_error, read_file},
-    error::{Cause, CliError},
+    context::{authority_error, read_file},
     hints::{hint_for_tls_error, next_step},
     ids::redacted_argument,
     login::{LoginArgs, TokenPolicy, login},
     oauth::LoginChoice,
-    output::CommandOutput,
+    prelude::{Cause, CliError, CommandOutput, Context},
 };
 use clap::{Args, ValueHint};
 use countersign_client::api::{
-    Exchange, Observer, http_client, innermost, redacted_url, requirement, without_control_characters,
+    Exchange, Observer, http_client, innermost, is_loopback, redacted_url, requirement, without_control_characters,
 };
 use reqwest::{
     Method, Url,
@@ -21,7 +20,6 @@ use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};
 use std::{
     io::{IsTerminal, Read},
-    net::IpAddr,
     os::unix::fs::MetadataExt,
     path::PathBuf,
 };
@@ -82,9 +80,7 @@ pub async fn run(context: &Context, args: &CallArgs) -> Result<CommandOutput, Cl
         result = login(context, &args.login, LoginChoice::OfProfile, TokenPolicy::NewLogin).await?;
         response = request.send(&result.tokens.access_token).await?;
     }
-    if let Some(warning) = result.warning() {
-        context.messages.warning(&warning);
-    }
+    result.warn_if_not_saved(context);
     let redirect = response.redirect().unwrap_or_default();
     Ok(output(response).with_note(redirect))
 }
@@ -239,11 +235,6 @@ impl Request {
         let headers = response.headers().clone();
         Ok(Response { status, headers, body: response.bytes().await.map_err(unreachable)?.to_vec() })
     }
-}
-
-fn is_loopback(url: &Url) -> bool {
-    let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
-    host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.is_loopback())
 }
 
 fn read_data(argument: &str) -> Result<Vec<u8>, CliError> {

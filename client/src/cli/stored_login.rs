@@ -1,10 +1,8 @@
 //! The stored login of a human user: its token for other commands, which is refreshed before it expires.
 
 use super::{
-    args::ServerArgs,
-    context::{Context, read_file},
-    error::CliError,
-    output::quoted,
+    context::read_file,
+    prelude::{CliError, Context, ServerArgs, quoted},
 };
 use countersign_client::{IssuerError, OidcClient, clock, oidc::LoginSettings, profile::HumanLogin};
 use secrecy::SecretString;
@@ -20,11 +18,11 @@ const ISSUER_CA: &str = "--issuer-ca (COUNTERSIGN_ISSUER_CA)";
 pub fn oidc_client(context: &Context, settings: LoginSettings) -> Result<OidcClient, CliError> {
     let path = settings.ca.clone();
     let authority = path.as_deref().map(|path| read_file(ISSUER_CA, path)).transpose()?;
-    let client = OidcClient::new(settings, authority.as_deref()).map_err(|error| match (error, path) {
+    let client = OidcClient::new(settings, authority.as_deref(), context.timeout, context.observer);
+    client.map_err(|error| match (error, path) {
         (IssuerError::Authority(problem), Some(path)) => CliError::file(ISSUER_CA, &path, problem),
         (error, _) => error.into(),
-    })?;
-    Ok(context.observer.into_iter().fold(client.with_timeout(context.timeout), OidcClient::with_observer))
+    })
 }
 
 /// The login of the profile. An error if it belongs to another control plane than the requested one.
@@ -34,11 +32,8 @@ pub fn stored_login(context: &Context, server: &ServerArgs) -> Result<Option<Hum
     if login.is_for(&url) {
         return Ok(Some(login));
     }
-    let profile = &context.name;
-    let login_url = &login.url;
-    let text = format!(
-        "the login of the profile {profile} is for {login_url}, and its token is not sent to another control plane"
-    );
+    let login = format!("the login of the profile {} is for {}", context.name, login.url);
+    let text = format!("{login}, and its token is not sent to another control plane");
     let next = "or set COUNTERSIGN_HUMAN_TOKEN; --profile keeps both logins";
     Err(CliError::usage(text).with_next(format!("countersign login --server {}, {next}", quoted(&url))))
 }

@@ -9,19 +9,20 @@ use crate::{
     clock,
 };
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use clap::ValueEnum;
 use countersign_identity::Timestamp;
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Which token of the issuer the control plane receives.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// Which token of the issuer the control plane receives. The access token must be a JWT as in RFC 9068.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum TokenKind {
-    /// The ID token, whose audience is the client id.
+    /// The ID token, whose audience is the client id
     #[default]
     IdToken,
-    /// The access token, which must be a JWT (RFC 9068).
+    /// The access token, which must be a JWT
     AccessToken,
 }
 

@@ -1,17 +1,14 @@
 //! `countersign login`: the device authorization grant at the issuer, then the check of the token at the control plane.
 
 use crate::cli::{
-    args::ServerArgs,
-    context::{Context, absolute_path},
+    context::absolute_path,
     environment::variable,
-    error::CliError,
     ids::no_secret,
-    output::{CommandOutput, value_text},
+    prelude::{CliError, CommandOutput, Context, ServerArgs, details, value_text},
     stored_login::oidc_client,
-    table::details,
     time::rfc3339,
 };
-use clap::{Args, ValueEnum, ValueHint};
+use clap::{Args, ValueHint};
 use countersign_client::{
     ApiError, OidcClient,
     api::PageStart,
@@ -59,30 +56,12 @@ pub struct LoginArgs {
     audience: Option<String>,
     /// The token that the control plane receives [default: id-token]
     #[arg(long = "use", value_enum, value_name = "TOKEN")]
-    token: Option<TokenUse>,
+    token: Option<TokenKind>,
     /// PEM file with the authorities to trust for the issuer, instead of those of the system
     #[arg(long, env = "COUNTERSIGN_ISSUER_CA", value_name = "FILE", value_hint = ValueHint::FilePath)]
     issuer_ca: Option<PathBuf>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum TokenUse {
-    /// The ID token, whose audience is the client id
-    IdToken,
-    /// The access token, which must be a JWT
-    AccessToken,
-}
-
-impl From<TokenUse> for TokenKind {
-    fn from(token: TokenUse) -> Self {
-        match token {
-            TokenUse::IdToken => Self::IdToken,
-            TokenUse::AccessToken => Self::AccessToken,
-        }
-    }
-}
-
-/// Logs in, and stores the login.
 pub async fn login(context: &Context, args: LoginArgs) -> Result<CommandOutput, CliError> {
     let url = context.url(&args.server)?;
     let api = context.api(&args.server)?;
@@ -125,25 +104,21 @@ fn settings(context: &Context, args: LoginArgs) -> Result<LoginSettings, CliErro
         CliError::missing("the issuer", "set --issuer https://HOST/PATH or COUNTERSIGN_ISSUER to your OIDC issuer; an agent logs in with countersign agent login")
     })?;
     let last = last.filter(|last| last.issuer == issuer);
-    let client_id = client_id.or_else(|| last.as_ref().map(|last| last.client_id.clone())).ok_or_else(|| {
-        CliError::missing(
-            "the client id",
-            "set --client-id or COUNTERSIGN_CLIENT_ID to the public client at the issuer",
-        )
-    })?;
+    let next = "set --client-id or COUNTERSIGN_CLIENT_ID to the public client at the issuer";
+    let client_id = client_id.or_else(|| last.as_ref().map(|last| last.client_id.clone()));
+    let client_id = client_id.ok_or_else(|| CliError::missing("the client id", next))?;
     let last_value = |value: fn(&LoginSettings) -> Option<String>| last.as_ref().and_then(value);
     let not_empty = |text: &String| !text.trim().is_empty();
     Ok(LoginSettings {
         client_id,
         scope: scope.or_else(|| last_value(|last| last.scope.clone())).filter(not_empty),
         audience: audience.or_else(|| last_value(|last| last.audience.clone())).filter(not_empty),
-        token: token.map(TokenKind::from).or_else(|| last.as_ref().map(|last| last.token)).unwrap_or_default(),
+        token: token.or_else(|| last.as_ref().map(|last| last.token)).unwrap_or_default(),
         ca: issuer_ca.map(absolute_path).or_else(|| last.as_ref().and_then(|last| last.ca.clone())),
         issuer,
     })
 }
 
-/// Prints where the user confirms the login.
 fn instruct(context: &Context, device: &DeviceAuthorization) {
     let page = &device.verification_uri;
     let code = &device.user_code;
