@@ -26,10 +26,10 @@ async fn run(arguments: Arguments) -> ExitCode {
 /// Prints the data on standard output, then the note and the errors on standard error. Returns the exit code of the
 /// program.
 fn finish(output: &CommandOutput, messages: &Messages) -> ExitCode {
-    let printed = output.print(messages.format());
+    let printed = output.print(messages.format);
     let failed = printed.is_err() || output.error.is_some();
     // With the format JSON, standard error contains either a note or an error.
-    if messages.format() == OutputFormat::Text || !failed {
+    if messages.format == OutputFormat::Text || !failed {
         messages.note(&output.note);
     }
     let code = printed.map_or_else(|error| report(&error, messages), |()| output.program_exit_code.into());

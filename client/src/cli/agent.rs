@@ -8,21 +8,17 @@ mod show;
 pub use show::public_key_hash;
 
 use super::{
-    args::HumanArgs,
     call::{self, CallArgs},
-    complete,
-    confirm::ConfirmArgs,
-    context::Context,
-    enforcement::{ALLOWS, REFUSES, Receipt, ReceiptArgs},
-    error::CliError,
     login::{LoginArgs, LoginResult, TokenPolicy, login},
     oauth::{LoginChoice, OAuthArgs},
-    output::{CommandOutput, quoted, value_text},
+    prelude::{
+        ALLOWS, CliError, CommandOutput, ConfirmArgs, Context, HumanArgs, REFUSES, Receipt, ReceiptArgs,
+        RequiredAgentArg, quoted, value_text,
+    },
     secret_file::SecretFile,
     time::rfc3339,
 };
 use clap::{Args, Subcommand, ValueHint};
-use clap_complete::ArgValueCandidates;
 use countersign_client::{ApiError, Scope, api::ChangedRecord};
 use secrecy::ExposeSecret;
 use serde_json::json;
@@ -162,9 +158,8 @@ pub struct StatusArgs {
     human: HumanArgs,
     #[command(flatten)]
     receipt: ReceiptArgs,
-    /// The id of the agent
-    #[arg(add = ArgValueCandidates::new(complete::agent_ids))]
-    agent: String,
+    #[command(flatten)]
+    agent: RequiredAgentArg,
 }
 
 #[derive(Args)]
@@ -175,7 +170,6 @@ pub struct RevokeArgs {
     confirm: ConfirmArgs,
 }
 
-/// Runs the command.
 pub async fn run(context: &Context, command: AgentCommand) -> Result<CommandOutput, CliError> {
     let hint = hint_for_unknown_agent(&command);
     let result = run_command(context, command).await;
@@ -224,7 +218,7 @@ async fn run_command(context: &Context, command: AgentCommand) -> Result<Command
         AgentCommand::Suspend(args) => set_status(context, args, "suspended").await,
         AgentCommand::Reactivate(args) => set_status(context, args, "active").await,
         AgentCommand::Revoke(RevokeArgs { status, confirm }) => {
-            let agent = context.agent(status.agent.clone())?;
+            let agent = context.agent(&status.agent)?;
             let consequence = "The agent can never log in again. This cannot be undone.";
             confirm.confirm(&context.messages, &format!("Revoke the agent {agent}"), consequence)?;
             set_status(context, status, "revoked").await
@@ -267,7 +261,7 @@ fn granted_scope(scope: &Scope) -> String {
 
 async fn delete(context: &Context, args: RevokeArgs) -> Result<CommandOutput, CliError> {
     let RevokeArgs { status: StatusArgs { human, receipt, agent }, confirm } = args;
-    let agent = context.agent(agent)?;
+    let agent = context.agent(&agent)?;
     let api = human.api(context).await?;
     let wait = receipt.wait(context, &api.api, &human.server, &human.token).await?;
     if !confirm.is_given() {
@@ -284,7 +278,7 @@ async fn delete(context: &Context, args: RevokeArgs) -> Result<CommandOutput, Cl
 
 async fn set_status(context: &Context, args: StatusArgs, status: &str) -> Result<CommandOutput, CliError> {
     let StatusArgs { human, receipt, agent } = args;
-    let agent = context.agent(agent)?;
+    let agent = context.agent(&agent)?;
     let api = human.api(context).await?;
     let wait = receipt.wait(context, &api.api, &human.server, &human.token).await?;
     let changed = api.set_agent_status(&agent, status).await.map_err(with_conflict_reason)?;
@@ -307,12 +301,9 @@ async fn set_status(context: &Context, args: StatusArgs, status: &str) -> Result
 }
 
 /// Adds the reason to a conflict: a change of an agent's status is a conflict only if the agent is revoked.
-fn with_conflict_reason(error: ApiError) -> ApiError {
-    match error {
-        ApiError::Refused { status: status @ 409, code, message, reason: _, details, retry_after } => {
-            let reason = Some("agent_revoked".to_owned());
-            ApiError::Refused { status, code, message, reason, details, retry_after }
-        }
-        error => error,
+fn with_conflict_reason(mut error: ApiError) -> ApiError {
+    if let ApiError::Refused { status: 409, reason, .. } = &mut error {
+        *reason = Some("agent_revoked".to_owned());
     }
+    error
 }

@@ -6,13 +6,11 @@ use clap_complete::ArgValueCandidates;
 use secrecy::{ExposeSecret, SecretString};
 use std::{path::PathBuf, time::Duration};
 
-/// The prefix of API keys.
 const API_KEY_PREFIX: &str = "svc_sk_";
 
 /// The heading of the options for connection and credentials in the help.
 pub const CONNECTION: &str = "Connection and credentials";
 
-/// The next step for a missing token of a human user.
 pub const HUMAN_TOKEN: &str = "countersign login, or set COUNTERSIGN_HUMAN_TOKEN; without an identity provider, the operator \
                            mints a token: countersign-control-plane human-token mint --subject NAME";
 
@@ -21,28 +19,13 @@ pub const HUMAN_TOKEN: &str = "countersign login, or set COUNTERSIGN_HUMAN_TOKEN
 #[command(next_help_heading = "Global options")]
 pub struct GlobalArgs {
     /// The profile: the settings and tokens of one agent, and the login of a human user
-    #[arg(
-        long,
-        global = true,
-        env = "COUNTERSIGN_PROFILE",
-        default_value = "default",
-        value_name = "NAME",
-        display_order = 900,
-        add = ArgValueCandidates::new(complete::profile_names)
-    )]
+    #[arg(long, global = true, env = "COUNTERSIGN_PROFILE", default_value = "default", value_name = "NAME",
+        display_order = 900, add = ArgValueCandidates::new(complete::profile_names))]
     pub profile: String,
     /// Output format, for standard output and standard error: text or json. Help, --version and `completions` are always
     /// text
-    #[arg(
-        short,
-        long,
-        global = true,
-        value_enum,
-        default_value_t = OutputFormat::Text,
-        value_name = "FORMAT",
-        hide_possible_values = true,
-        display_order = 901
-    )]
+    #[arg(short, long, global = true, value_enum, default_value_t = OutputFormat::Text, value_name = "FORMAT",
+        hide_possible_values = true, display_order = 901)]
     pub output: OutputFormat,
     /// Print errors only: no notes, hints and warnings
     #[arg(short, long, global = true, display_order = 902, conflicts_with = "verbose")]
@@ -51,14 +34,8 @@ pub struct GlobalArgs {
     #[arg(short, long, global = true, display_order = 903)]
     pub verbose: bool,
     /// Timeout of each request, such as 500ms, 5s or 1m
-    #[arg(
-        long,
-        global = true,
-        value_name = "DURATION",
-        default_value = "30s",
-        value_parser = time::positive_duration,
-        display_order = 904
-    )]
+    #[arg(long, global = true, value_name = "DURATION", default_value = "30s",
+        value_parser = time::positive_duration, display_order = 904)]
     pub timeout: Duration,
 }
 
@@ -68,13 +45,8 @@ pub struct ServerArgs {
     /// The URL of the control plane, https://HOST:PORT; without a port, 443 (a control plane listens on 8443 by default)
     // The option is named `--server`, not `--url`, because webhook commands also have the URL of a receiver. A user
     // must not send an API key to the host of a webhook receiver by mistake.
-    #[arg(
-        long = "server",
-        env = "COUNTERSIGN_URL",
-        value_name = "URL",
-        value_hint = ValueHint::Url,
-        help_heading = CONNECTION
-    )]
+    #[arg(long = "server", env = "COUNTERSIGN_URL", value_name = "URL", value_hint = ValueHint::Url,
+        help_heading = CONNECTION)]
     pub url: Option<String>,
     /// PEM file with the trusted authorities, instead of those of the system; with --dev: ca.pem next to dev.env
     #[arg(long, env = "COUNTERSIGN_CA", value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = CONNECTION)]
@@ -85,12 +57,8 @@ pub struct ServerArgs {
 #[derive(Args)]
 pub struct ServiceArg {
     /// The id of the service [default: the service that this profile created last]
-    #[arg(
-        long,
-        env = "COUNTERSIGN_SERVICE_ID",
-        help_heading = CONNECTION,
-        add = ArgValueCandidates::new(complete::service_ids)
-    )]
+    #[arg(long, env = "COUNTERSIGN_SERVICE_ID", help_heading = CONNECTION,
+        add = ArgValueCandidates::new(complete::service_ids))]
     pub service: Option<String>,
 }
 
@@ -98,23 +66,11 @@ pub struct ServiceArg {
 #[derive(Args)]
 pub struct ServiceKeyArg {
     /// API key of the service; set the variable instead, since other users can see command lines
-    #[arg(
-        long,
-        env = "COUNTERSIGN_SERVICE_KEY",
-        hide_env_values = true,
-        value_name = "KEY",
-        help_heading = CONNECTION
-    )]
+    #[arg(long, env = "COUNTERSIGN_SERVICE_KEY", hide_env_values = true, value_name = "KEY", help_heading = CONNECTION)]
     pub service_key: Option<SecretString>,
     /// File with the API key, if it is not set otherwise, such as that of `key create --out`
-    #[arg(
-        long,
-        env = "COUNTERSIGN_SERVICE_KEY_FILE",
-        value_name = "FILE",
-        value_parser = read_credential,
-        value_hint = ValueHint::FilePath,
-        help_heading = CONNECTION
-    )]
+    #[arg(long, env = "COUNTERSIGN_SERVICE_KEY_FILE", value_name = "FILE", value_parser = read_credential,
+        value_hint = ValueHint::FilePath, help_heading = CONNECTION)]
     service_key_file: Option<SecretString>,
 }
 
@@ -123,23 +79,12 @@ pub struct ServiceKeyArg {
 pub struct HumanTokenArg {
     /// Token of a human user, which overrides `countersign login`; set the variable instead, since other users can see
     /// command lines
-    #[arg(
-        long,
-        env = "COUNTERSIGN_HUMAN_TOKEN",
-        hide_env_values = true,
-        value_name = "TOKEN",
-        help_heading = CONNECTION
-    )]
+    #[arg(long, env = "COUNTERSIGN_HUMAN_TOKEN", hide_env_values = true, value_name = "TOKEN",
+        help_heading = CONNECTION)]
     pub human_token: Option<SecretString>,
     /// File with the token, if it is not set otherwise, such as a token that Kubernetes mounts
-    #[arg(
-        long,
-        env = "COUNTERSIGN_HUMAN_TOKEN_FILE",
-        value_name = "FILE",
-        value_parser = read_credential,
-        value_hint = ValueHint::FilePath,
-        help_heading = CONNECTION
-    )]
+    #[arg(long, env = "COUNTERSIGN_HUMAN_TOKEN_FILE", value_name = "FILE", value_parser = read_credential,
+        value_hint = ValueHint::FilePath, help_heading = CONNECTION)]
     human_token_file: Option<SecretString>,
 }
 
@@ -150,6 +95,15 @@ pub struct HumanArgs {
     pub server: ServerArgs,
     #[command(flatten)]
     pub token: HumanTokenArg,
+}
+
+/// A service, and the token of a human user, without which its API keys and properties cannot be managed.
+#[derive(Args)]
+pub struct OwnedServiceArgs {
+    #[command(flatten)]
+    pub human: HumanArgs,
+    #[command(flatten)]
+    pub service: ServiceArg,
 }
 
 /// A service, and the credential that manages it: an API key or the token of a human user.

@@ -1,21 +1,17 @@
 //! `countersign audit`: the audit log.
 
 use super::{
-    args::{HumanArgs, ServiceArg},
     complete,
-    context::Context,
     enforcement::sidecars,
-    error::CliError,
     ids::{agent_id, no_secret},
-    output::{CommandOutput, OutputFormat},
-    table::{Column, Table, id_with_name},
+    prelude::{CliError, CommandOutput, Context, OutputFormat, OwnedServiceArgs, Rows, id_with_name, or_dash},
     time::parse_past_time,
 };
 use clap::{Args, Subcommand};
 use clap_complete::ArgValueCandidates;
 use countersign_client::api::{AgentFilter, AuditEntry, AuditFilter, Listing, PageStart, ServiceApi, up_to};
 use jiff::Timestamp;
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::collections::BTreeMap;
 
 #[derive(Subcommand)]
@@ -33,9 +29,7 @@ pub enum AuditCommand {
 #[derive(Args)]
 pub struct ListArgs {
     #[command(flatten)]
-    human: HumanArgs,
-    #[command(flatten)]
-    service: ServiceArg,
+    owned: OwnedServiceArgs,
     /// Entries of all services and of the deployment; for administrators
     #[arg(long)]
     all_services: bool,
@@ -59,15 +53,13 @@ pub struct ListArgs {
     all: bool,
 }
 
-/// Runs the command.
 pub async fn run(context: &Context, command: AuditCommand) -> Result<CommandOutput, CliError> {
-    let AuditCommand::List(ListArgs { human, service, all_services, agent, action, since, until, limit, all }) =
-        command;
-    let service = if all_services { None } else { Some(context.service(&service)?) };
+    let AuditCommand::List(ListArgs { owned, all_services, agent, action, since, until, limit, all }) = command;
+    let service = if all_services { None } else { Some(context.service(&owned.service)?) };
     let agent = agent.map(agent_id).transpose()?;
     let [since, until] = [since, until].map(|time| time.map(|time| time.to_string()));
     let filter = AuditFilter { service, agent, action, since, until };
-    let api = human.api(context).await?;
+    let api = owned.human.api(context).await?;
     let limit = if all { usize::MAX } else { limit };
     let fetch = async |limit, start| api.list_audit_entries(&filter, limit, &start).await;
     let Listing { items: entries, has_more } = up_to(limit, PageStart::FIRST, fetch).await?;
@@ -75,20 +67,19 @@ pub async fn run(context: &Context, command: AuditCommand) -> Result<CommandOutp
         (OutputFormat::Text, Some(service)) => agent_names(&api.service(service), &entries).await,
         _ => agent_names_in(&entries),
     };
-    let [number, time, service] = [("ENTRY", Column::Fixed), ("TIME", Column::Time), ("SERVICE", Column::Fixed)];
-    let [action, actor, address, agent, object] =
-        ["ACTION", "ACTOR", "ADDRESS", "AGENT", "OBJECT"].map(|title| (title, Column::Fixed));
-    let rows = entries.iter().map(|entry| (entry, row(entry, &names)));
-    let table = if filter.service.is_some() {
-        Table::new([number, time, action, actor, address, agent, object], rows.map(|(_, row)| row))
-    } else {
-        let rows = rows.map(|(entry, [number, at, action, actor, address, agent, object])| {
-            let service = entry.service_id.clone().unwrap_or_else(|| "-".to_owned());
-            [number, at, service, action, actor, address, agent, object]
-        });
-        Table::new([number, time, service, action, actor, address, agent, object], rows)
-    };
-    Ok(CommandOutput::new(table, json!(entries)).with_note(summary(&filter, entries.len(), has_more)))
+    let mut rows =
+        Rows::of(&entries).fixed("ENTRY", |entry| entry.sequence.to_string()).time("TIME", |entry| entry.at.clone());
+    if filter.service.is_none() {
+        rows = rows.fixed("SERVICE", |entry| or_dash(entry.service_id.as_ref()));
+    }
+    let rows = rows
+        .fixed("ACTION", |entry| entry.action.clone())
+        .fixed("ACTOR", |entry| entry.actor.id.as_ref().unwrap_or(&entry.actor.kind).clone())
+        .fixed("ADDRESS", |entry| or_dash(entry.address.as_ref()))
+        .fixed("AGENT", |entry| or_dash(shown_agent(entry, &names).as_ref()))
+        .fixed("OBJECT", |entry| or_dash(shown_object(entry).as_ref()));
+    let note = summary(&filter, entries.len(), has_more);
+    Ok(CommandOutput::list(rows).with_note(note))
 }
 
 /// The text of the note: the filter of audit entries and the number of listed entries.
@@ -123,14 +114,13 @@ fn agent_names_in(entries: &[AuditEntry]) -> BTreeMap<String, String> {
     registrations.filter_map(|entry| Some((entry.agent_id.clone()?, object_name(entry)?.to_owned()))).collect()
 }
 
-fn row(entry: &AuditEntry, names: &BTreeMap<String, String>) -> [String; 7] {
-    let actor = entry.actor.id.as_ref().unwrap_or(&entry.actor.kind).clone();
-    let agent = entry.agent_id.as_ref().map(|id| id_with_name(id, names.get(id).map(String::as_str)));
+fn shown_agent(entry: &AuditEntry, names: &BTreeMap<String, String>) -> Option<String> {
+    entry.agent_id.as_ref().map(|id| id_with_name(id, names.get(id).map(String::as_str)))
+}
+
+fn shown_object(entry: &AuditEntry) -> Option<String> {
     let object = entry.object.as_ref().map(|object| id_with_name(&object.id, object_name(entry)));
-    let object = object.or_else(|| object_in_details(entry));
-    let [address, agent, object] =
-        [entry.address.clone(), agent, object].map(|cell| cell.unwrap_or_else(|| "-".to_owned()));
-    [entry.sequence.to_string(), entry.at.clone(), entry.action.clone(), actor, address, agent, object]
+    object.or_else(|| object_in_details(entry))
 }
 
 /// The object of an entry that has no object: the user to whom a service is offered, the service that an agent left, or the

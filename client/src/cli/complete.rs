@@ -66,7 +66,6 @@ const AUDIT_ACTIONS: [&str; 31] = [
     "webhook.tested",
 ];
 
-/// The completion script of a shell.
 pub fn script(shell: Shell) -> Result<CommandOutput, CliError> {
     let shells = Shells::builtins();
     let unknown = || CliError::usage(format!("no completion for {shell}"));
@@ -77,7 +76,6 @@ pub fn script(shell: Shell) -> Result<CommandOutput, CliError> {
     Ok(CommandOutput::raw(script))
 }
 
-/// The names of the profiles.
 pub fn profile_names() -> Vec<CompletionCandidate> {
     let names = Profiles::of_user().map(|profiles| profiles.names()).unwrap_or_default();
     names.into_iter().map(CompletionCandidate::new).collect()
@@ -102,7 +100,6 @@ pub fn event_kinds(typed: &OsStr) -> Vec<CompletionCandidate> {
     kinds.map(|kind| CompletionCandidate::new(format!("{complete}{separator}{kind}"))).collect()
 }
 
-/// The actions of the audit log.
 pub fn audit_actions() -> Vec<CompletionCandidate> {
     AUDIT_ACTIONS.into_iter().map(CompletionCandidate::new).collect()
 }

@@ -3,14 +3,13 @@
 //! Flags override environment variables, which override the profile.
 
 use super::{
-    args::{AgentArg, GlobalArgs, ServerArgs, ServiceArg},
+    args::{AgentArg, GlobalArgs, RequiredAgentArg, ServerArgs, ServiceArg},
     error::{Cause, CliError},
     hints::is_unknown_authority,
     ids::{agent_id, service_id},
     messages::Messages,
     output::{OutputFormat, quoted},
-    placeholders::Placeholder,
-    trace,
+    placeholders, trace,
 };
 use countersign_client::{
     Api, ApiError, PrivateKey, Profile, ProfileError, Profiles, api::Observer, key::insecure_mode,
@@ -21,17 +20,12 @@ use std::{
     time::Duration,
 };
 
-/// The context of a command.
 pub struct Context {
-    /// All profiles of the user.
     pub profiles: Profiles,
     /// The name of the profile in use.
     pub name: String,
-    /// The profile in use.
     pub profile: Profile,
-    /// Messages on standard error.
     pub messages: Messages,
-    /// The timeout of each request.
     pub timeout: Duration,
     /// Reports each request, if `--verbose` is set.
     pub observer: Option<Observer>,
@@ -44,14 +38,13 @@ pub struct Context {
 }
 
 impl Context {
-    /// Reads the profile.
     pub fn open(args: GlobalArgs, messages: Messages) -> Result<Self, CliError> {
         let GlobalArgs { profile: name, output, quiet: _, verbose, timeout } = args;
         let profiles = Profiles::of_user()?;
         let profile = profiles.load(&name)?;
         let observer = verbose.then(|| trace::observer(output));
         if let Some(agent) = &profile.agent {
-            messages.placeholders.set(Placeholder::Agent, agent);
+            messages.placeholders.set(placeholders::AGENT, agent);
         }
         Ok(Self {
             profiles,
@@ -66,18 +59,15 @@ impl Context {
         })
     }
 
-    /// The format of the output.
     pub const fn format(&self) -> OutputFormat {
-        self.messages.format()
+        self.messages.format
     }
 
-    /// The URL of the control plane.
     pub fn url(&self, server: &ServerArgs) -> Result<String, CliError> {
         let url = server.url.clone().or_else(|| self.profile.url.clone());
         url.ok_or_else(|| CliError::missing("the control plane", "set --server https://HOST:PORT or COUNTERSIGN_URL"))
     }
 
-    /// The file with the trusted authorities.
     pub fn authority(&self, server: &ServerArgs) -> Option<PathBuf> {
         server.ca.clone().or_else(|| self.profile.ca.clone())
     }
@@ -100,7 +90,6 @@ impl Context {
         })
     }
 
-    /// A client of the control plane.
     pub fn api(&self, server: &ServerArgs) -> Result<Api, CliError> {
         let url = self.url(server)?;
         let api = match self.authority(server) {
@@ -129,22 +118,27 @@ impl Context {
             CliError::missing("the service", next)
         })?;
         let id = service_id(id)?;
-        self.messages.placeholders.set(Placeholder::Service, &id);
+        self.messages.placeholders.set(placeholders::SERVICE, &id);
         Ok(id)
     }
 
-    /// Checks the id of an agent, and sets it for hints.
-    pub fn agent(&self, id: String) -> Result<String, CliError> {
-        let id = agent_id(id)?;
-        self.messages.placeholders.set(Placeholder::Agent, &id);
-        Ok(id)
+    /// The id of the agent on the command line.
+    pub fn agent(&self, agent: &RequiredAgentArg) -> Result<String, CliError> {
+        self.checked_agent(agent.agent.clone())
     }
 
     /// The id of the agent on the command line, or else of the profile's agent.
     pub fn agent_or_default(&self, agent: &AgentArg) -> Result<String, CliError> {
         let next = "pass its id, or run `countersign agent register`, which saves it in the profile";
         let id = agent.agent.clone().or_else(|| self.profile.agent.clone());
-        self.agent(id.ok_or_else(|| CliError::missing("the agent", next))?)
+        self.checked_agent(id.ok_or_else(|| CliError::missing("the agent", next))?)
+    }
+
+    /// Checks the id of an agent, and sets it for hints.
+    fn checked_agent(&self, id: String) -> Result<String, CliError> {
+        let id = agent_id(id)?;
+        self.messages.placeholders.set(placeholders::AGENT, &id);
+        Ok(id)
     }
 
     /// Checks that the profile can be saved. Commands call this function before they create something that the profile
@@ -153,7 +147,6 @@ impl Context {
         self.profiles.check_writable(&self.name)
     }
 
-    /// Changes and saves the profile.
     pub fn update_profile(&self, change: impl FnOnce(&mut Profile)) -> Result<(), ProfileError> {
         let mut profile = self.profile.clone();
         change(&mut profile);

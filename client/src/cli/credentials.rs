@@ -1,7 +1,7 @@
 //! The credential of a command, and the API that it is for: an option or a variable, or else the stored login of the human user.
 
 use super::{
-    args::{HUMAN_TOKEN, HumanArgs, HumanTokenArg, ManagerArgs, ServerArgs, ServiceArg, ServiceKeyArg},
+    args::{HUMAN_TOKEN, HumanArgs, HumanTokenArg, ManagerArgs, OwnedServiceArgs, ServerArgs, ServiceKeyArg},
     context::Context,
     error::CliError,
     stored_login::stored_token,
@@ -15,12 +15,15 @@ impl HumanArgs {
         let api = context.api(&self.server)?;
         Ok(HumanApi { api, token: self.token.credential(context, &self.server).await? })
     }
+}
 
-    /// The API for a service, with the token of the human user.
-    pub async fn service_api(&self, context: &Context, service: &ServiceArg) -> Result<ServiceApi, CliError> {
-        let api = context.api(&self.server)?;
-        let id = context.service(service)?;
-        Ok(ServiceApi { api, id, credential: self.token.credential(context, &self.server).await? })
+impl OwnedServiceArgs {
+    /// The API for the service, with the token of the human user.
+    pub async fn service_api(&self, context: &Context) -> Result<ServiceApi, CliError> {
+        let HumanArgs { server, token } = &self.human;
+        let api = context.api(server)?;
+        let id = context.service(&self.service)?;
+        Ok(ServiceApi { api, id, credential: token.credential(context, server).await? })
     }
 }
 

@@ -5,16 +5,12 @@
 
 use super::{
     agent::{UNKNOWN_AGENT_AT_LOGIN, public_key_hash},
-    args::{ManagerArgs, ServerArgs},
-    context::Context,
-    error::{Cause, CliError},
     hints::next_step,
     ids::service_id,
     login::SignerArgs,
     messages::Messages,
-    output::CommandOutput,
+    prelude::{Cause, CliError, CommandOutput, Context, ManagerArgs, Rows, ServerArgs},
     stored_login::{stored_login, unexpired_token},
-    table::{Column, Table},
 };
 use clap::Args;
 use countersign_client::{
@@ -47,7 +43,6 @@ pub struct DoctorArgs {
     login: bool,
 }
 
-/// The result of a check.
 enum CheckResult {
     Ok(String),
     /// The checked item works, but needs attention: the problem and the next step.
@@ -74,7 +69,6 @@ impl From<ApiError> for CheckResult {
     }
 }
 
-/// What a check found out.
 struct Check {
     name: &'static str,
     result: CheckResult,
@@ -292,9 +286,10 @@ fn report(messages: &Messages, checks: Vec<Check>) -> CommandOutput {
             failure = Some(error);
         }
     }
-    let header = [("STATUS", Column::Fixed), ("CHECK", Column::Fixed), ("MESSAGE", Column::Fixed)];
-    let table = Table::without_header(header, rows.into_iter());
-    CommandOutput::new(table, Value::Array(values)).with_note(note.join("\n")).with_error(failure)
+    let rows = Rows::of(&rows).fixed("STATUS", |[status, _, _]| status.clone());
+    let rows = rows.fixed("CHECK", |[_, check, _]| check.clone()).fixed("MESSAGE", |[_, _, message]| message.clone());
+    let table = rows.table.without_header();
+    CommandOutput::table(table, Value::Array(values)).with_note(note.join("\n")).with_error(failure)
 }
 
 #[cfg(test)]

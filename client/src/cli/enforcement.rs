@@ -9,7 +9,7 @@ use super::{
     complete,
     context::Context,
     error::CliError,
-    output::{CommandOutput, OutputFormat, Text},
+    output::{CommandOutput, OutputFormat},
     table::details,
     time::positive_duration,
 };
@@ -27,7 +27,6 @@ use text::{enforcement_text, next, not_enforced, unknown, unknown_because};
 /// A revision that is not above the newest one.
 const FIRST_REVISION: u64 = 1;
 
-/// The longest wait.
 const LONGEST_WAIT: Duration = Duration::from_hours(1);
 
 /// The time after the end of a wait in which the last answer of the control plane may arrive.
@@ -47,14 +46,8 @@ pub const ALLOWS: &str = "the API allows at once";
 pub struct WaitArgs {
     /// Wait until every sidecar of the service decides with the change, at most this long: 1s to 1h, 30s without a
     /// value. Exit code 1 if the time is over; the change is done nevertheless
-    #[arg(
-        long,
-        value_name = "DURATION",
-        num_args = 0..=1,
-        require_equals = true,
-        default_missing_value = "30s",
-        value_parser = parse_wait
-    )]
+    #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true, default_missing_value = "30s",
+        value_parser = parse_wait)]
     wait: Option<Duration>,
 }
 
@@ -65,33 +58,25 @@ pub struct ReceiptArgs {
     wait: WaitArgs,
     /// The service whose sidecars --wait waits for; the change is not limited to it [default: the service that this
     /// profile created last]
-    #[arg(
-        long,
-        env = "COUNTERSIGN_SERVICE_ID",
-        help_heading = CONNECTION,
-        add = ArgValueCandidates::new(complete::service_ids)
-    )]
+    #[arg(long, env = "COUNTERSIGN_SERVICE_ID", help_heading = CONNECTION,
+        add = ArgValueCandidates::new(complete::service_ids))]
     service: Option<String>,
     #[command(flatten)]
     key: ServiceKeyArg,
 }
 
-/// A wait for the sidecars of a service.
 pub struct Wait {
     /// The service, with a credential that may read its sidecars.
     pub service: ServiceApi,
-    /// The longest wait.
     pub at_most: Duration,
 }
 
-/// What a command reports about its change.
 pub struct Receipt {
     revision: u64,
     /// The result of the wait; `None` without `--wait`.
     result: Option<WaitResult>,
 }
 
-/// The result of a wait.
 enum WaitResult {
     /// The last answer of the control plane.
     Known(Box<Enforcement>, Duration),
@@ -100,7 +85,6 @@ enum WaitResult {
 }
 
 impl WaitArgs {
-    /// The wait for the service of the command.
     pub fn of(&self, service: &ServiceApi) -> Option<Wait> {
         self.wait.map(|at_most| Wait { service: service.clone(), at_most })
     }
@@ -164,7 +148,7 @@ impl Receipt {
 
     /// The output of the command: its text and JSON with the revision and the result of the wait, and `note`, or else
     /// the error of the wait.
-    pub fn output(self, text: impl Into<Text>, mut json: Value, note: impl Into<String>) -> CommandOutput {
+    pub fn output(self, text: impl Into<String>, mut json: Value, note: impl Into<String>) -> CommandOutput {
         let Self { revision, result } = self;
         if let Some(fields) = json.as_object_mut() {
             fields.insert("revision".to_owned(), json!(revision));

@@ -5,10 +5,7 @@ mod template;
 mod values;
 
 use super::{
-    args::{ServerArgs, ServiceArg},
-    context::Context,
-    error::CliError,
-    output::{CommandOutput, value_name},
+    prelude::{CliError, CommandOutput, Context, ServerArgs, ServiceArg, value_name},
     time,
 };
 use clap::{Args, Subcommand};
@@ -16,7 +13,7 @@ use serde_json::json;
 use std::time::Duration;
 use target::Target;
 use template::Settings;
-use values::{HostName, HostPort, Label, PlainPath, SidecarAddress};
+use values::{HostPort, SidecarAddress};
 
 #[derive(Subcommand)]
 pub enum EnvoyCommand {
@@ -58,8 +55,8 @@ pub struct ConfigArgs {
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     admin_port: Option<u16>,
     /// The host of the requests [default: all hosts]
-    #[arg(long, value_name = "HOST")]
-    host: Option<HostName>,
+    #[arg(long, value_name = "HOST", value_parser = values::host_name)]
+    host: Option<String>,
     /// How long the proxy waits for a decision, at most 1m [default: 250ms; with nginx 2s]
     #[arg(long, value_name = "DURATION", value_parser = check_timeout)]
     check_timeout: Option<Duration>,
@@ -67,14 +64,14 @@ pub struct ConfigArgs {
     #[arg(long, value_name = "DURATION", value_parser = max_stream)]
     max_stream: Option<Duration>,
     /// The namespace of your service in Kubernetes [default: default]
-    #[arg(long, value_name = "NAME")]
-    namespace: Option<Label>,
+    #[arg(long, value_name = "NAME", value_parser = values::label)]
+    namespace: Option<String>,
     /// The Gateway in Kubernetes [default: gateway]
-    #[arg(long, value_name = "NAME")]
-    gateway: Option<Label>,
+    #[arg(long, value_name = "NAME", value_parser = values::label)]
+    gateway: Option<String>,
     /// The file with the API key for nginx [default: /etc/nginx/countersign.key]
-    #[arg(long, value_name = "FILE")]
-    key_file: Option<PlainPath>,
+    #[arg(long, value_name = "FILE", value_parser = values::plain_path)]
+    key_file: Option<String>,
 }
 
 fn check_timeout(text: &str) -> Result<Duration, String> {
@@ -93,7 +90,6 @@ fn duration_up_to(text: &str, longest: Duration, expected: &str) -> Result<Durat
     duration.ok_or_else(|| expected.to_owned())
 }
 
-/// Runs the command.
 pub fn run(context: &Context, command: EnvoyCommand) -> Result<CommandOutput, CliError> {
     let EnvoyCommand::Config(args) = command;
     let target = args.target;
@@ -137,7 +133,6 @@ fn settings(context: &Context, args: ConfigArgs) -> Result<Settings, CliError> {
     let control_plane = is_nginx.then(|| context.url(&args.server)).transpose()?;
     let default_timeout = Duration::from_millis(if is_nginx { 2000 } else { 250 });
     let is_local = target.is_local();
-    let or_default = |label: Option<Label>, default: &str| label.map_or_else(|| default.to_owned(), Label::into_text);
     Ok(Settings {
         service,
         control_plane,
@@ -149,9 +144,9 @@ fn settings(context: &Context, args: ConfigArgs) -> Result<Settings, CliError> {
         host: args.host,
         check_timeout: args.check_timeout.unwrap_or(default_timeout),
         max_stream: args.max_stream.unwrap_or(Duration::from_hours(1)),
-        namespace: or_default(args.namespace, "default"),
-        gateway: or_default(args.gateway, "gateway"),
-        key_file: args.key_file.map_or_else(|| "/etc/nginx/countersign.key".to_owned(), PlainPath::into_text),
+        namespace: args.namespace.unwrap_or_else(|| "default".to_owned()),
+        gateway: args.gateway.unwrap_or_else(|| "gateway".to_owned()),
+        key_file: args.key_file.unwrap_or_else(|| "/etc/nginx/countersign.key".to_owned()),
     })
 }
 

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 #[error("{cause}")]
 pub struct CliError {
-    /// Why the command failed.
     pub cause: Cause,
     /// The next step, if the command knows a better one than `hints`.
     pub next: Option<Box<str>>,
@@ -16,16 +15,12 @@ pub struct CliError {
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Cause {
-    /// The arguments are wrong or incomplete.
     #[error("{0}")]
     Usage(String),
-    /// The action failed.
     #[error("{0}")]
     Failed(String),
-    /// Access is denied.
     #[error("{message}")]
     Denied {
-        /// The message.
         message: String,
         /// The reason why access is denied, such as `agent_suspended`; may be empty.
         reason: String,
@@ -35,40 +30,28 @@ pub enum Cause {
     NotFound {
         /// The error code that the API has for an object that does not exist.
         code: &'static str,
-        /// The message.
         message: String,
     },
     /// A service did not answer.
     #[error("{0}")]
     Unreachable(String),
-    /// A request to the control plane failed.
     #[error(transparent)]
     Api(#[from] ApiError),
     /// A request to the issuer of a human user's tokens failed.
     #[error(transparent)]
     Issuer(#[from] IssuerError),
-    /// A file cannot be used.
     #[error("{source_name} {}: {problem}", path.display())]
     File {
         /// The option or the profile that contains the path.
         source_name: String,
-        /// The path.
         path: PathBuf,
-        /// What is wrong with the file.
         problem: String,
     },
     /// The command of `agent exec` cannot be started.
     #[error("{program}: {error}")]
-    NotStarted {
-        /// The command.
-        program: String,
-        /// The error of the operating system.
-        error: std::io::Error,
-    },
-    /// A key cannot be used.
+    NotStarted { program: String, error: std::io::Error },
     #[error(transparent)]
     Key(#[from] KeyError),
-    /// A profile cannot be used.
     #[error(transparent)]
     Profile(#[from] ProfileError),
     /// The change is done, but it is not in force at every sidecar, or that is unknown.
@@ -76,15 +59,11 @@ pub enum Cause {
     NotEnforced {
         /// The error code: `NOT_ENFORCED` or `ENFORCEMENT_UNKNOWN`.
         code: &'static str,
-        /// The message.
         message: String,
     },
     /// `apply --dry-run --exit-code` found changes.
     #[error("{count} {} would be made", if *count == 1 { "change" } else { "changes" })]
-    WouldChange {
-        /// The number.
-        count: usize,
-    },
+    WouldChange { count: usize },
     /// The action succeeded, but the profile was not saved.
     #[error("done, but not saved in the profile: {0}")]
     NotSaved(ProfileError),
@@ -97,22 +76,18 @@ impl<C: Into<Cause>> From<C> for CliError {
 }
 
 impl CliError {
-    /// The arguments are wrong or incomplete.
     pub fn usage(message: impl Into<String>) -> Self {
         Cause::Usage(message.into()).into()
     }
 
-    /// A required argument is missing.
     pub fn missing(what: &str, next: &str) -> Self {
         Self::usage(format!("{what} is not set")).with_next(next)
     }
 
-    /// The action failed.
     pub fn failed(message: impl Into<String>) -> Self {
         Cause::Failed(message.into()).into()
     }
 
-    /// Access is denied for a reason.
     pub fn denied(message: impl Into<String>, reason: impl Into<String>) -> Self {
         Cause::Denied { message: message.into(), reason: reason.into() }.into()
     }
@@ -122,12 +97,10 @@ impl CliError {
         Cause::File { source_name: source.into(), path: path.to_owned(), problem: problem.into() }.into()
     }
 
-    /// Whether the API refused for this reason.
     pub fn has_reason(&self, reason: &str) -> bool {
         matches!(&self.cause, Cause::Api(ApiError::Refused { reason: Some(actual), .. }) if actual == reason)
     }
 
-    /// Sets the next step.
     pub fn with_next(self, next: impl Into<Box<str>>) -> Self {
         Self { next: Some(next.into()), ..self }
     }

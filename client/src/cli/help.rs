@@ -58,7 +58,6 @@ Exit codes:
 
 Next: countersign agent keygen --help";
 
-/// The command with its help.
 pub fn command() -> Command {
     let command = Arguments::command();
     let mut groups = String::new();

@@ -5,6 +5,7 @@
 use super::error::CliError;
 use countersign_client::api::begins_like_secret;
 use countersign_identity::{AgentId, ApiKeyId, EventId, Kid, ServiceId, WebhookId};
+use std::str::FromStr;
 
 /// The length of the longest ids, except the ids of signing keys.
 pub const LONGEST_ID: usize = 32;
@@ -22,58 +23,39 @@ pub fn no_secret(text: &str) -> Result<String, String> {
     if begins_like_secret(text) { Err("it begins like a secret".to_owned()) } else { Ok(text.to_owned()) }
 }
 
-/// Checks the id of an agent.
 pub fn agent_id(text: String) -> Result<String, CliError> {
-    let valid = text.parse::<AgentId>().is_ok();
-    check_id(
-        text,
-        valid,
-        "an agent: agent_ and 26 characters",
-        "`countersign agent show` shows the agent of the profile",
-    )
+    let next = "`countersign agent show` shows the agent of the profile";
+    check::<AgentId>(text, "an agent: agent_ and 26 characters", LONGEST_ID, next)
 }
 
-/// Checks the id of a service.
 pub fn service_id(text: String) -> Result<String, CliError> {
-    let valid = text.parse::<ServiceId>().is_ok();
-    check_id(
-        text,
-        valid,
-        "a service: svc_ and 26 characters",
-        "`countersign service list` shows the ids of your services",
-    )
+    let next = "`countersign service list` shows the ids of your services";
+    check::<ServiceId>(text, "a service: svc_ and 26 characters", LONGEST_ID, next)
 }
 
-/// Checks the id of a webhook.
 pub fn webhook_id(text: String) -> Result<String, CliError> {
-    let valid = text.parse::<WebhookId>().is_ok();
-    check_id(text, valid, "a webhook: wh_ and 26 characters", "`countersign webhook list` shows the ids")
+    let next = "`countersign webhook list` shows the ids";
+    check::<WebhookId>(text, "a webhook: wh_ and 26 characters", LONGEST_ID, next)
 }
 
-/// Checks the id of an event.
 pub fn event_id(text: String) -> Result<String, CliError> {
-    let valid = text.parse::<EventId>().is_ok();
     let next = "`countersign webhook deliveries WEBHOOK` shows the ids";
-    check_id(text, valid, "an event: evt_ and 26 characters", next)
+    check::<EventId>(text, "an event: evt_ and 26 characters", LONGEST_ID, next)
 }
 
-/// Checks the id of an API key.
 pub fn api_key_id(text: String) -> Result<String, CliError> {
-    let valid = text.parse::<ApiKeyId>().is_ok();
-    check_id(text, valid, "an API key: key_ and 26 characters", "`countersign key list` shows the ids")
+    let next = "`countersign key list` shows the ids";
+    check::<ApiKeyId>(text, "an API key: key_ and 26 characters", LONGEST_ID, next)
 }
 
-/// Checks the id of a signing key.
 pub fn kid(text: String) -> Result<String, CliError> {
-    let valid = text.parse::<Kid>().is_ok();
-    check_id(text, valid, "a signing key: 43 characters", "`countersign signing-key list` shows the ids")
+    check::<Kid>(text, "a signing key: 43 characters", KID_LENGTH, "`countersign signing-key list` shows the ids")
 }
 
-fn check_id(text: String, valid: bool, expected: &str, next: &str) -> Result<String, CliError> {
-    if valid {
+fn check<Id: FromStr>(text: String, expected: &str, longest: usize, next: &str) -> Result<String, CliError> {
+    if text.parse::<Id>().is_ok() {
         return Ok(text);
     }
-    let longest = if expected.starts_with("a signing key") { KID_LENGTH } else { LONGEST_ID };
     let shown = redacted_argument(&text, longest);
     Err(CliError::usage(format!("`{shown}` is not the id of {expected}")).with_next(next))
 }

@@ -3,12 +3,10 @@
 //! Invariant: the tokens of a command are limited to the scope of the profile, unless an option names another scope.
 
 use super::{
-    args::{AgentArg, ServerArgs},
     complete,
-    context::Context,
-    error::CliError,
     ids::service_id,
     oauth::{LimitArgs, LoginChoice},
+    prelude::{AgentArg, CliError, Context, ServerArgs},
 };
 use clap::{Args, ValueHint};
 use clap_complete::ArgValueCandidates;
@@ -44,13 +42,8 @@ pub struct SignerArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub key: Option<PathBuf>,
     /// A command that signs instead: it reads the text to sign from standard input and prints the signature
-    #[arg(
-        long,
-        value_name = "COMMAND",
-        conflicts_with = "key",
-        value_parser = parse_nonblank,
-        value_hint = ValueHint::CommandString
-    )]
+    #[arg(long, value_name = "COMMAND", conflicts_with = "key", value_parser = parse_nonblank,
+        value_hint = ValueHint::CommandString)]
     pub signer: Option<String>,
 }
 
@@ -80,31 +73,24 @@ impl SignerArgs {
         Ok(Signer::Key(context.private_key(&self.path(context)?)?))
     }
 
-    /// The path of the file with the agent's private key.
     pub fn path(&self, context: &Context) -> Result<PathBuf, CliError> {
+        let next = "`countersign agent keygen` creates one; or set --key FILE or --signer COMMAND";
         let path = self.key.clone().or_else(|| context.profile.key.clone());
-        path.ok_or_else(|| {
-            CliError::missing(
-                "the key",
-                "`countersign agent keygen` creates one; or set --key FILE or --signer COMMAND",
-            )
-        })
+        path.ok_or_else(|| CliError::missing("the key", next))
     }
 }
 
-/// Tokens, and the result of storing them.
 pub struct LoginResult {
-    /// The tokens.
     pub tokens: SessionTokens,
-    /// The error if the tokens could not be stored.
     pub saved: Result<(), ProfileError>,
 }
 
 impl LoginResult {
-    /// The warning for tokens that were not stored.
-    pub fn warning(&self) -> Option<String> {
-        let error = self.saved.as_ref().err()?;
-        Some(format!("the tokens are not saved, so the next command logs in again: {error}"))
+    pub fn warn_if_not_saved(&self, context: &Context) {
+        if let Err(error) = &self.saved {
+            let text = format!("the tokens are not saved, so the next command logs in again: {error}");
+            context.messages.warning(&text);
+        }
     }
 }
 
@@ -125,7 +111,6 @@ impl TokenTarget {
         resource.or(self.audience.as_deref())
     }
 
-    /// The scope.
     pub fn scope(&self) -> Option<&Scope> {
         self.oauth.as_ref()?.scope.as_ref()
     }
@@ -139,19 +124,25 @@ impl TokenTarget {
         }
     }
 
-    /// The warning for tokens without a permission that was requested.
-    pub fn warning_for_granted(&self, granted: Option<&Scope>) -> Option<String> {
-        let missing = self.scope()?.without(granted?);
-        (!missing.is_empty()).then(|| {
-            format!("the control plane granted less than the requested scope: the agent does not have `{missing}`")
-        })
+    /// Warns of tokens without a permission that was requested.
+    pub fn warn_for_granted(&self, context: &Context, granted: Option<&Scope>) {
+        if let (Some(requested), Some(granted)) = (self.scope(), granted)
+            && !requested.is_within(granted)
+        {
+            let missing = requested.without(granted);
+            let text = "the control plane granted less than the requested scope: the agent does not have";
+            context.messages.warning(&format!("{text} `{missing}`"));
+        }
     }
 
-    /// The warning for a profile whose later tokens have a wider scope than those before.
-    fn warning_for_saved(&self, context: &Context) -> Option<String> {
-        let before = context.profile.oauth.as_ref()?.scope.as_ref()?;
-        let is_within = self.scope().is_some_and(|scope| scope.is_within(before));
-        (!is_within).then(|| format!("the profile {} is no longer limited to the scope `{before}`", context.name))
+    /// Warns of a profile whose later tokens have a wider scope than those before.
+    fn warn_for_saved(&self, context: &Context) {
+        if let Some(TokenRequest { scope: Some(before), .. }) = &context.profile.oauth
+            && !self.scope().is_some_and(|scope| scope.is_within(before))
+        {
+            let text = format!("the profile {} is no longer limited to the scope `{before}`", context.name);
+            context.messages.warning(&text);
+        }
     }
 }
 
@@ -205,11 +196,11 @@ pub async fn login(
     };
     if !is_profile_agent(context, &agent) {
         let tokens = request_tokens(&session()?, policy).await?;
-        warn(context, target.warning_for_granted(tokens.scope.as_ref()));
+        target.warn_for_granted(context, tokens.scope.as_ref());
         return Ok(LoginResult { tokens, saved: Ok(()) });
     }
     let save_target = || {
-        warn(context, target.warning_for_saved(context));
+        target.warn_for_saved(context);
         context.update_profile(|profile| {
             profile.audience.clone_from(&target.audience);
             profile.oauth.clone_from(&target.oauth);
@@ -237,14 +228,8 @@ pub async fn login(
             (tokens, saved.and_then(|()| save_target()))
         }
     };
-    warn(context, target.warning_for_granted(tokens.scope.as_ref()));
+    target.warn_for_granted(context, tokens.scope.as_ref());
     Ok(LoginResult { tokens, saved })
-}
-
-fn warn(context: &Context, warning: Option<String>) {
-    if let Some(warning) = warning {
-        context.messages.warning(&warning);
-    }
 }
 
 /// Adds a hint to the error for an unknown service, if the service is that of the profile.

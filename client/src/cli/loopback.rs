@@ -7,7 +7,7 @@ use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::{
     Request, Response, StatusCode,
     body::{Bytes, Incoming},
-    header::{CONTENT_TYPE, HeaderValue},
+    header::{ALLOW, CONTENT_TYPE, HeaderValue},
     server::conn::http1,
     service::service_fn,
 };
@@ -26,7 +26,6 @@ use tokio::{
 /// The largest head, in bytes.
 const MAX_HEAD: usize = 32 * 1024;
 
-/// The number of concurrent connections.
 const MAX_CONNECTIONS: usize = 256;
 
 /// The timeout for a head, and for a body. It is short, because all clients are on this machine, and others of its users can hold
@@ -59,7 +58,6 @@ impl BoundServer {
         Ok(Self { listener, port })
     }
 
-    /// The port.
     pub const fn port(&self) -> u16 {
         self.port
     }
@@ -130,22 +128,17 @@ where
     let _ignored = timeout(SHUTDOWN_TIMEOUT, connections.shutdown()).await;
 }
 
-/// Why a body was not read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BodyError {
-    /// The body is larger than the maximum.
     #[error("the body is too large")]
     TooLarge,
-    /// The body did not arrive in time.
     #[error("the body did not arrive in time")]
     TooSlow,
-    /// The connection or the framing failed.
     #[error("the body cannot be read")]
     Unreadable,
 }
 
 impl BodyError {
-    /// The status of the response.
     pub const fn status(self) -> StatusCode {
         match self {
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
@@ -165,10 +158,16 @@ pub async fn read_body(body: Incoming, max: usize) -> Result<Bytes, BodyError> {
     }
 }
 
-/// A response with a text.
 pub fn text_response(status: StatusCode, text: &str) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(Bytes::from(text.to_owned())));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    response
+}
+
+/// A response to a request whose method is not the allowed one.
+pub fn method_not_allowed(allowed: &'static str, text: &str) -> Response<Full<Bytes>> {
+    let mut response = text_response(StatusCode::METHOD_NOT_ALLOWED, text);
+    response.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
     response
 }

@@ -5,13 +5,12 @@
 use super::{
     environment::variable,
     output::{OutputFormat, quoted},
-    placeholders::Placeholders,
+    placeholders::{Placeholders, replace_if},
 };
 use countersign_client::api::{escape_unprintable, without_control_characters};
 use serde_json::{Value, json};
 use std::io::{self, IsTerminal, Write};
 
-/// The beginning of a line with the next step.
 const NEXT: &str = "Next: ";
 
 /// The commands without a verb that hints mention.
@@ -23,11 +22,12 @@ const NOUNS: [&str; 9] = ["agent", "service", "key", "role", "sidecar", "webhook
 /// Texts after which a hint names a command for another person, who has other profiles.
 const OTHER_PERSONS: [&str; 2] = ["as the new owner, ", "can run: "];
 
-/// Writes messages to standard error.
 #[derive(Debug, Clone)]
 pub struct Messages {
-    format: OutputFormat,
-    quiet: bool,
+    /// The format of messages and data.
+    pub format: OutputFormat,
+    /// Whether only errors are written.
+    pub quiet: bool,
     /// The profile that commands in hints have to name; `None` if the default or the environment selects it.
     profile: Option<String>,
     /// The ids that hints contain.
@@ -41,16 +41,6 @@ impl Messages {
         let default_profile = variable("COUNTERSIGN_PROFILE").unwrap_or_else(|| "default".to_owned());
         let profile = profile.filter(|profile| *profile != default_profile);
         Self { format, quiet, profile, placeholders: Placeholders::default() }
-    }
-
-    /// The format of messages and data.
-    pub const fn format(&self) -> OutputFormat {
-        self.format
-    }
-
-    /// Whether only errors are written.
-    pub const fn is_quiet(&self) -> bool {
-        self.quiet
     }
 
     /// Whether the command can prompt: the output is text, and standard input and standard error are terminals.
@@ -83,7 +73,6 @@ impl Messages {
         }
     }
 
-    /// Writes a warning.
     pub fn warning(&self, text: &str) {
         match self.format {
             _ if self.quiet => {}
@@ -99,24 +88,12 @@ impl Messages {
         let Some(profile) = &self.profile else { return text };
         let noun_parts = NOUNS.into_iter().map(|noun| format!("{noun} "));
         let parts = noun_parts.chain(COMMANDS.into_iter().map(str::to_owned));
+        let is_own = |before: &str, _: &str| !OTHER_PERSONS.iter().any(|words| before.ends_with(words));
         parts.fold(text, |text, part| {
             let with_profile = format!("countersign --profile {} {part}", quoted(profile));
-            replace_own_command(&text, &format!("countersign {part}"), &with_profile)
+            replace_if(&text, &format!("countersign {part}"), &with_profile, is_own)
         })
     }
-}
-
-/// Replaces a command, except after one of [`OTHER_PERSONS`].
-fn replace_own_command(text: &str, command: &str, replacement: &str) -> String {
-    let mut result = String::new();
-    let mut rest = text;
-    while let Some((before, after)) = rest.split_once(command) {
-        let is_own = !OTHER_PERSONS.iter().any(|words| before.ends_with(words));
-        result.push_str(before);
-        result.push_str(if is_own { replacement } else { command });
-        rest = after;
-    }
-    result + rest
 }
 
 /// Writes lines to standard error, without control characters. A failure to write is ignored, because there is no other

@@ -31,6 +31,7 @@ mod oauth;
 mod output;
 mod parse;
 mod placeholders;
+mod prelude;
 mod report;
 mod role;
 mod secret_file;

@@ -2,11 +2,12 @@
 
 use super::{
     error::{Cause, CliError},
-    table::Table,
+    table::{Rows, Table},
 };
 use clap::ValueEnum;
 use countersign_client::{ProfileError, api::escape_unprintable};
-use serde_json::Value;
+use serde::Serialize;
+use serde_json::{Value, json};
 use std::io::{self, Write};
 
 /// The format of the output.
@@ -21,7 +22,10 @@ pub enum OutputFormat {
 /// Data for standard output, and a note and an error for standard error.
 #[derive(Debug, Default)]
 pub struct CommandOutput {
-    text: Text,
+    /// Data as text, which is printed unchanged.
+    text: Vec<u8>,
+    /// A table that is fitted to the width of the terminal, instead of the text.
+    table: Option<Table>,
     json: Option<Value>,
     /// The note, which may end with lines that begin with `Next: `.
     pub note: String,
@@ -32,48 +36,26 @@ pub struct CommandOutput {
     pub program_exit_code: u8,
 }
 
-/// Data as text.
-#[derive(Debug)]
-pub enum Text {
-    /// Bytes that are printed unchanged.
-    Bytes(Vec<u8>),
-    /// A table that is fitted to the width of the terminal.
-    Table(Table),
-}
-
-impl Default for Text {
-    fn default() -> Self {
-        Self::Bytes(Vec::new())
-    }
-}
-
-impl From<String> for Text {
-    fn from(text: String) -> Self {
-        Self::Bytes(format!("{}\n", text.trim_end()).into())
-    }
-}
-
-impl From<&str> for Text {
-    fn from(text: &str) -> Self {
-        text.to_owned().into()
-    }
-}
-
-impl From<Table> for Text {
-    fn from(table: Table) -> Self {
-        Self::Table(table)
-    }
-}
-
 impl CommandOutput {
-    /// A result with data as text and as JSON.
-    pub fn new(text: impl Into<Text>, json: Value) -> Self {
+    /// A result with data as text, which ends with one line end, and as JSON.
+    pub fn new(text: impl Into<String>, json: Value) -> Self {
+        let text = format!("{}\n", text.into().trim_end());
         Self { text: text.into(), json: Some(json), ..Self::default() }
+    }
+
+    /// A result with data as a table and as JSON.
+    pub fn table(table: Table, json: Value) -> Self {
+        Self { table: Some(table), json: Some(json), ..Self::default() }
+    }
+
+    /// A list of the API: a table, and the items as JSON.
+    pub fn list<T: Serialize>(rows: Rows<'_, T>) -> Self {
+        Self::table(rows.table, json!(rows.items))
     }
 
     /// A result with bytes that are printed unchanged in both formats.
     pub fn raw(bytes: Vec<u8>) -> Self {
-        Self { text: Text::Bytes(bytes), ..Self::default() }
+        Self { text: bytes, ..Self::default() }
     }
 
     /// Replaces the data that `-o json` prints.
@@ -81,7 +63,6 @@ impl CommandOutput {
         Self { json: Some(json), ..self }
     }
 
-    /// Sets the note.
     pub fn with_note(self, note: impl Into<String>) -> Self {
         Self { note: note.into(), ..self }
     }
@@ -91,7 +72,6 @@ impl CommandOutput {
         Self { hint_if_lost: hint, ..self }
     }
 
-    /// Sets the error.
     pub fn with_error(self, error: Option<CliError>) -> Self {
         Self { error, ..self }
     }
@@ -106,7 +86,6 @@ impl CommandOutput {
         self.with_error(saved.err().map(|error| Cause::NotSaved(error).into()))
     }
 
-    /// The data that `-o json` prints.
     #[cfg(test)]
     pub const fn json(&self) -> Option<&Value> {
         self.json.as_ref()
@@ -126,15 +105,14 @@ impl CommandOutput {
     }
 
     fn bytes(&self, format: OutputFormat) -> Vec<u8> {
-        match (format, &self.json, &self.text) {
+        match (format, &self.json, &self.table) {
             (OutputFormat::Json, Some(json), _) => escape_unprintable(&format!("{json:#}\n")).into(),
-            (_, _, Text::Bytes(bytes)) => bytes.clone(),
-            (_, _, Text::Table(table)) => format!("{}\n", table.for_terminal()).into(),
+            (_, _, Some(table)) => format!("{}\n", table.for_terminal()).into(),
+            (_, _, None) => self.text.clone(),
         }
     }
 }
 
-/// Writes data to standard output.
 pub fn print(data: &[u8]) -> io::Result<()> {
     let mut out = io::stdout();
     out.write_all(data).and_then(|()| out.flush())

@@ -51,7 +51,7 @@ fn print_instead(error: clap::Error) -> ExitCode {
         );
     }
     let is_help = error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
-    if is_help && messages.format() == OutputFormat::Text {
+    if is_help && messages.format == OutputFormat::Text {
         write_line(error.render().to_string().trim_end());
         return USAGE.into();
     }

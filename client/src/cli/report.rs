@@ -13,20 +13,15 @@ use countersign_client::{ApiError, IssuerError, ProfileError};
 use serde_json::{Value, json};
 use std::{borrow::Cow, process::ExitCode};
 
-/// The exit code of a failure.
+// The exit codes, as `countersign --help` describes them.
 const FAILED: u8 = 1;
-/// The exit code of wrong usage.
 pub const USAGE: u8 = 2;
-/// The exit code if access is denied or an object does not exist.
 const DENIED: u8 = 3;
-/// The exit code if a server is unreachable.
 const UNREACHABLE: u8 = 4;
-/// `apply --dry-run --exit-code` found changes.
 const WOULD_CHANGE: u8 = 10;
 
-/// The exit code if a command is not executable, as in shells.
+// The exit codes of shells.
 const NOT_EXECUTABLE: u8 = 126;
-/// The exit code if a command is not found, as in shells.
 const COMMAND_NOT_FOUND: u8 = 127;
 
 /// Writes the error to standard error, and returns the exit code.
@@ -34,9 +29,9 @@ pub fn report(error: &CliError, messages: &Messages) -> ExitCode {
     let code = exit_code(&error.cause);
     let next = next_step(error).map(|next| messages.hint(&next));
     let usage = (code == USAGE).then(usage_line);
-    match messages.format() {
+    match messages.format {
         OutputFormat::Text => {
-            let lines = [("Usage", usage), ("Next", next)].into_iter().filter(|_| !messages.is_quiet());
+            let lines = [("Usage", usage), ("Next", next)].into_iter().filter(|_| !messages.quiet);
             let lines: String = lines.filter_map(|(title, text)| Some(format!("\n{title}: {}", text?))).collect();
             write_line(&format!("countersign: {error}{lines}"));
         }

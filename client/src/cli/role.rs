@@ -1,23 +1,19 @@
 //! `countersign role`: the roles of a service, and their assignments.
 
 mod find;
-mod holders;
 
 use super::{
-    args::{ManagerArgs, RequiredAgentArg},
-    confirm::ConfirmArgs,
-    context::Context,
-    enforcement::{ALLOWS, REFUSES, Receipt, Wait, WaitArgs},
-    error::CliError,
+    enforcement::Wait,
     ids::no_secret,
-    output::{CommandOutput, OutputFormat, quoted},
-    table::{Column, Table, id_with_name},
+    prelude::{
+        ALLOWS, CliError, CommandOutput, ConfirmArgs, Context, ManagerArgs, OutputFormat, REFUSES, Receipt,
+        RequiredAgentArg, Rows, WaitArgs, id_with_name, or_dash, quoted, value_name,
+    },
     time::parse_future_time,
 };
-use clap::{Args, Subcommand};
-use countersign_client::api::{Revocation, RoleChange, ServiceApi};
+use clap::{Args, Subcommand, ValueEnum};
+use countersign_client::api::{AgentFilter, AssignedRole, Revocation, RoleChange, ServiceApi, all_pages};
 use find::{RoleRef, find_role};
-use holders::HoldersArgs;
 use jiff::Timestamp;
 use serde_json::json;
 
@@ -84,6 +80,27 @@ pub struct CreateArgs {
 }
 
 #[derive(Args)]
+pub struct HoldersArgs {
+    #[command(flatten)]
+    manager: ManagerArgs,
+    /// Only agents that hold this role, by name or id
+    role: Option<String>,
+    /// Only agents of this status
+    #[arg(long, value_enum)]
+    status: Option<Status>,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Status {
+    /// Agents that can log in
+    Active,
+    /// Agents that cannot log in until they are reactivated
+    Suspended,
+    /// Agents that can never log in again
+    Revoked,
+}
+
+#[derive(Args)]
 pub struct DeleteArgs {
     #[command(flatten)]
     manager: ManagerArgs,
@@ -116,11 +133,10 @@ pub struct AssignArgs {
     expires: Option<Timestamp>,
 }
 
-/// Runs the command.
 pub async fn run(context: &Context, command: RoleCommand) -> Result<CommandOutput, CliError> {
     match command {
         RoleCommand::Create(args) => create(context, args).await,
-        RoleCommand::Holders(args) => holders::list(context, args).await,
+        RoleCommand::Holders(args) => list_holders(context, args).await,
         RoleCommand::List(manager) => list(context, manager).await,
         RoleCommand::Delete(args) => delete(context, args).await,
         RoleCommand::Assign(args) => assign(context, args).await,
@@ -145,12 +161,32 @@ async fn create(context: &Context, args: CreateArgs) -> Result<CommandOutput, Cl
 async fn list(context: &Context, manager: ManagerArgs) -> Result<CommandOutput, CliError> {
     let service = manager.service_api(context).await?;
     let roles = service.list_roles().await?;
-    let header =
-        [("ID", Column::Fixed), ("NAME", Column::Text), ("PERMISSIONS", Column::Text), ("DESCRIPTION", Column::Text)];
-    let rows = roles
-        .iter()
-        .map(|role| [role.role_id.clone(), role.name.clone(), role.permissions.join(","), role.description.clone()]);
-    Ok(CommandOutput::new(Table::new(header, rows), json!(roles)))
+    let rows = Rows::of(&roles)
+        .fixed("ID", |role| role.role_id.clone())
+        .text("NAME", |role| role.name.clone())
+        .text("PERMISSIONS", |role| role.permissions.join(","))
+        .text("DESCRIPTION", |role| role.description.clone());
+    Ok(CommandOutput::list(rows))
+}
+
+async fn list_holders(context: &Context, args: HoldersArgs) -> Result<CommandOutput, CliError> {
+    let HoldersArgs { manager, role, status } = args;
+    let service = manager.service_api(context).await?;
+    let role = match role {
+        Some(role) => Some(find_role(&service, &role).await?.id),
+        None => None,
+    };
+    let filter = AgentFilter { role, status: status.map(value_name) };
+    let agents = all_pages(async |start| service.list_agents(&filter, &start).await).await?;
+    let names = |roles: &[AssignedRole]| roles.iter().map(|role| role.name.as_str()).collect::<Vec<_>>().join(",");
+    let rows = Rows::of(&agents)
+        .fixed("ID", |holder| holder.agent.agent_id.clone())
+        .text("NAME", |holder| holder.agent.name.clone())
+        .fixed("STATUS", |holder| holder.agent.status.clone())
+        .fixed("TRUST", |holder| holder.agent.trust_score.to_string())
+        .text("ROLES", |holder| names(&holder.roles))
+        .time("LAST SEEN", |holder| or_dash(holder.agent.last_seen_at.as_ref()));
+    Ok(CommandOutput::list(rows))
 }
 
 async fn delete(context: &Context, args: DeleteArgs) -> Result<CommandOutput, CliError> {
@@ -213,7 +249,7 @@ struct Assignment {
 
 impl AssignmentArgs {
     async fn resolve(&self, context: &Context) -> Result<Assignment, CliError> {
-        let agent = context.agent(self.agent.agent.clone())?;
+        let agent = context.agent(&self.agent)?;
         let service = self.manager.service_api(context).await?;
         let role = find_role(&service, &self.role).await?;
         let wait = self.wait.of(&service);

@@ -34,7 +34,6 @@ impl SecretFile {
         Ok(Self { path: path.to_owned(), file, written: false })
     }
 
-    /// Writes the secret, and returns the path.
     pub fn write(mut self, secret: &SecretString) -> Result<PathBuf, CliError> {
         let result = writeln!(self.file, "{}", secret.expose_secret());
         self.written = result.is_ok();

@@ -1,19 +1,17 @@
 //! `countersign service`: the services of a human user.
 
 use super::{
-    args::{HumanArgs, ServiceArg},
     complete,
-    context::Context,
-    enforcement::{ALLOWS, REFUSES, Receipt, WaitArgs},
     environment::variable,
-    error::CliError,
-    output::CommandOutput,
-    table::{Column, Table, details},
+    prelude::{
+        ALLOWS, CliError, CommandOutput, Context, HumanArgs, OwnedServiceArgs, REFUSES, Receipt, Rows, WaitArgs,
+        details,
+    },
     transfer::{self, DeleteArgs, TransferArgs, find_offer},
 };
 use clap::{Args, Subcommand};
 use clap_complete::ArgValueCandidates;
-use countersign_client::api::{ChangedRecord, HumanUser, Service, ServiceChange, all_pages};
+use countersign_client::api::{ChangedRecord, HumanUser, Service, ServiceApi, ServiceChange, all_pages};
 use serde_json::json;
 
 #[derive(Subcommand)]
@@ -69,9 +67,7 @@ pub enum ServiceCommand {
 #[derive(Args)]
 pub struct ShowArgs {
     #[command(flatten)]
-    human: HumanArgs,
-    #[command(flatten)]
-    service: ServiceArg,
+    owned: OwnedServiceArgs,
     /// The id of the service, like --service
     #[arg(value_name = "ID", add = ArgValueCandidates::new(complete::service_ids))]
     id: Option<String>,
@@ -111,7 +107,6 @@ pub struct CreateArgs {
     refuse_unbound: bool,
 }
 
-/// Runs the command.
 pub async fn run(context: &Context, command: ServiceCommand) -> Result<CommandOutput, CliError> {
     match command {
         ServiceCommand::Create(args) => create(context, args).await,
@@ -150,18 +145,16 @@ async fn create(context: &Context, args: CreateArgs) -> Result<CommandOutput, Cl
 async fn list(context: &Context, human: HumanArgs) -> Result<CommandOutput, CliError> {
     let api = human.api(context).await?;
     let services = all_pages(async |start| api.list_services(&start).await).await?;
-    let header =
-        [("ID", Column::Fixed), ("NAME", Column::Text), ("UNBOUND TOKENS", Column::Fixed), ("CREATED", Column::Time)];
-    let rows = services.iter().map(|service| {
-        let Service { service_id, name, created_at, .. } = service;
-        [service_id.clone(), name.clone(), unbound_tokens(service).to_owned(), created_at.clone()]
-    });
-    Ok(CommandOutput::new(Table::new(header, rows), json!(services)))
+    let rows = Rows::of(&services)
+        .fixed("ID", |service| service.service_id.clone())
+        .text("NAME", |service| service.name.clone())
+        .fixed("UNBOUND TOKENS", |service| unbound_tokens(service).to_owned())
+        .time("CREATED", |service| service.created_at.clone());
+    Ok(CommandOutput::list(rows))
 }
 
 async fn show(context: &Context, args: ShowArgs) -> Result<CommandOutput, CliError> {
-    let ShowArgs { human, service, id } = args;
-    let service = human.service_api(context, &with_id(service, id)).await?;
+    let service = args.service_api(context).await?;
     let shown = service.read().await?;
     let offered_to = find_offer(&service).await?.map(|offer| offer.new_owner);
     let mut rows = rows(&shown);
@@ -178,14 +171,16 @@ async fn show(context: &Context, args: ShowArgs) -> Result<CommandOutput, CliErr
     Ok(CommandOutput::new(details(rows), json))
 }
 
-/// The service of a command that accepts its id as an argument, too.
-fn with_id(service: ServiceArg, id: Option<String>) -> ServiceArg {
-    ServiceArg { service: id.or(service.service) }
+impl ShowArgs {
+    async fn service_api(self, context: &Context) -> Result<ServiceApi, CliError> {
+        let Self { mut owned, id } = self;
+        owned.service.service = id.or(owned.service.service);
+        owned.service_api(context).await
+    }
 }
 
 async fn change(context: &Context, args: ChangeArgs) -> Result<CommandOutput, CliError> {
     let ChangeArgs { target, name, refuse_unbound, accept_unbound, resource_uri, no_resource_uris, wait } = args;
-    let ShowArgs { human, service, id } = target;
     let accepts_unbound_tokens = (refuse_unbound || accept_unbound).then_some(accept_unbound);
     let resource_uris = (no_resource_uris || !resource_uri.is_empty()).then_some(&*resource_uri);
     if name.is_none() && accepts_unbound_tokens.is_none() && resource_uris.is_none() {
@@ -193,7 +188,7 @@ async fn change(context: &Context, args: ChangeArgs) -> Result<CommandOutput, Cl
             "no change is set: pass --name, --refuse-unbound, --accept-unbound, --resource-uri or --no-resource-uris";
         return Err(CliError::usage(text));
     }
-    let service = human.service_api(context, &with_id(service, id)).await?;
+    let service = target.service_api(context).await?;
     let name = name.as_deref();
     let change = ServiceChange { name, accepts_unbound_tokens, resource_uris, ..ServiceChange::default() };
     let ChangedRecord { record: changed, revision } = service.change(change).await?;

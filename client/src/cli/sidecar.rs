@@ -1,15 +1,11 @@
 //! `countersign sidecar`: the sidecars that decide about requests to a service.
 
 use super::{
-    args::ManagerArgs,
-    context::Context,
-    enforcement::{Receipt, Wait, parse_wait},
-    error::CliError,
-    output::CommandOutput,
-    table::{Column, Table},
+    enforcement::{Wait, parse_wait},
+    prelude::{CliError, CommandOutput, Context, ManagerArgs, Receipt, Rows, or_dash},
 };
 use clap::{Args, Subcommand};
-use countersign_client::api::{Sidecar, all_pages};
+use countersign_client::api::all_pages;
 use serde_json::json;
 use std::time::Duration;
 
@@ -47,7 +43,6 @@ pub struct WaitForSidecarsArgs {
     manager: ManagerArgs,
 }
 
-/// Runs the command.
 pub async fn run(context: &Context, command: SidecarCommand) -> Result<CommandOutput, CliError> {
     match command {
         SidecarCommand::List(manager) => list(context, manager).await,
@@ -73,34 +68,13 @@ async fn wait(context: &Context, args: WaitForSidecarsArgs) -> Result<CommandOut
 async fn list(context: &Context, manager: ManagerArgs) -> Result<CommandOutput, CliError> {
     let service = manager.service_api(context).await?;
     let sidecars = all_pages(async |start| service.sidecars(&start).await).await?;
-    let header = [
-        ("INSTANCE", Column::Fixed),
-        ("STATUS", Column::Fixed),
-        ("ADDRESS", Column::Fixed),
-        ("RELEASE", Column::Text),
-        ("REVISION", Column::Fixed),
-        ("LAST CONFIRMED", Column::Time),
-        ("REFUSES BY", Column::Time),
-    ];
-    Ok(CommandOutput::new(Table::new(header, sidecars.iter().map(row)), json!(sidecars)))
-}
-
-fn row(sidecar: &Sidecar) -> [String; 7] {
-    let Sidecar {
-        instance,
-        key_id: _,
-        address,
-        release,
-        status,
-        revision,
-        connected_at: _,
-        last_confirmed_at,
-        refuses_by,
-    } = sidecar;
-    let address = if sidecar.is_several() { "several" } else { address };
-    let revision = revision.map(|revision| revision.to_string());
-    let [release, revision, last_confirmed_at, refuses_by] =
-        [release.clone(), revision, last_confirmed_at.clone(), refuses_by.clone()]
-            .map(|cell| cell.unwrap_or_else(|| "-".to_owned()));
-    [instance.clone(), status.clone(), address.to_owned(), release, revision, last_confirmed_at, refuses_by]
+    let rows = Rows::of(&sidecars)
+        .fixed("INSTANCE", |sidecar| sidecar.instance.clone())
+        .fixed("STATUS", |sidecar| sidecar.status.clone())
+        .fixed("ADDRESS", |sidecar| if sidecar.is_several() { "several" } else { &sidecar.address }.to_owned())
+        .text("RELEASE", |sidecar| or_dash(sidecar.release.as_ref()))
+        .fixed("REVISION", |sidecar| or_dash(sidecar.revision.map(|revision| revision.to_string()).as_ref()))
+        .time("LAST CONFIRMED", |sidecar| or_dash(sidecar.last_confirmed_at.as_ref()))
+        .time("REFUSES BY", |sidecar| or_dash(sidecar.refuses_by.as_ref()));
+    Ok(CommandOutput::list(rows))
 }

@@ -1,18 +1,12 @@
 //! `countersign signing-key`: the keys that sign access tokens, for administrators.
 
 use super::{
-    args::HumanArgs,
-    confirm::ConfirmArgs,
-    context::Context,
-    enforcement::{ALLOWS, REFUSES, Receipt},
-    error::CliError,
     ids,
-    output::CommandOutput,
-    table::{Column, Table},
+    prelude::{ALLOWS, CliError, CommandOutput, ConfirmArgs, Context, HumanArgs, REFUSES, Receipt, Rows, or_dash},
     time::relative,
 };
 use clap::{Args, Subcommand};
-use countersign_client::api::{Revocation, Rotation, SigningKey, all_pages};
+use countersign_client::api::{Revocation, Rotation, all_pages};
 use serde_json::json;
 
 #[derive(Subcommand)]
@@ -51,7 +45,6 @@ pub struct RevokeArgs {
     kid: String,
 }
 
-/// Runs the command.
 pub async fn run(context: &Context, command: SigningKeyCommand) -> Result<CommandOutput, CliError> {
     match command {
         SigningKeyCommand::List(human) => list(context, human).await,
@@ -63,21 +56,14 @@ pub async fn run(context: &Context, command: SigningKeyCommand) -> Result<Comman
 async fn list(context: &Context, human: HumanArgs) -> Result<CommandOutput, CliError> {
     let api = human.api(context).await?;
     let keys = all_pages(async |start| api.list_signing_keys(&start).await).await?;
-    let header = [
-        ("ID", Column::Fixed),
-        ("STATUS", Column::Fixed),
-        ("PUBLISHED", Column::Time),
-        ("SIGNS FROM", Column::Time),
-        ("RETIRED", Column::Time),
-        ("REMOVED", Column::Time),
-    ];
-    let optional = |time: &Option<String>| time.clone().unwrap_or_else(|| "-".into());
-    let rows = keys.iter().map(|key| {
-        let SigningKey { kid, status, algorithm: _, published_at, signs_from, retired_at, removed_at } = key;
-        let [signs_from, retired, removed] = [signs_from, retired_at, removed_at].map(optional);
-        [kid.clone(), status.clone(), published_at.clone(), signs_from, retired, removed]
-    });
-    Ok(CommandOutput::new(Table::new(header, rows), json!(keys)))
+    let rows = Rows::of(&keys)
+        .fixed("ID", |key| key.kid.clone())
+        .fixed("STATUS", |key| key.status.clone())
+        .time("PUBLISHED", |key| key.published_at.clone())
+        .time("SIGNS FROM", |key| or_dash(key.signs_from.as_ref()))
+        .time("RETIRED", |key| or_dash(key.retired_at.as_ref()))
+        .time("REMOVED", |key| or_dash(key.removed_at.as_ref()));
+    Ok(CommandOutput::list(rows))
 }
 
 async fn rotate(context: &Context, human: HumanArgs) -> Result<CommandOutput, CliError> {

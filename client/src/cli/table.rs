@@ -15,36 +15,61 @@ const GAP: u16 = 2;
 
 /// How a column may change to fit the terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Column {
-    /// The cells of the column are never changed.
+enum Fit {
     Fixed,
-    /// Long cells of the column are cut.
     Text,
-    /// The times in the column are shown relative to now.
     Time,
 }
 
 /// Rows below a header.
 #[derive(Debug)]
 pub struct Table {
-    header: Vec<(&'static str, Column)>,
+    header: Vec<(&'static str, Fit)>,
     shows_header: bool,
     rows: Vec<Vec<String>>,
 }
 
-impl Table {
-    /// A table with these columns.
-    pub fn new<const N: usize>(header: [(&'static str, Column); N], rows: impl Iterator<Item = [String; N]>) -> Self {
-        let rows = rows.map(|row| row.iter().map(|cell| without_control_characters(cell)).collect());
-        Self { header: header.to_vec(), shows_header: true, rows: rows.collect() }
+/// A table with a row for each item, to which columns are added.
+pub struct Rows<'a, T> {
+    pub items: &'a [T],
+    pub table: Table,
+}
+
+impl<'a, T> Rows<'a, T> {
+    /// A table without columns.
+    pub fn of(items: &'a [T]) -> Self {
+        let rows = items.iter().map(|_| Vec::new()).collect();
+        Self { items, table: Table { header: Vec::new(), shows_header: true, rows } }
     }
 
+    /// Adds a column whose cells are never changed.
+    pub fn fixed(self, title: &'static str, cell: impl Fn(&T) -> String) -> Self {
+        self.column(title, Fit::Fixed, cell)
+    }
+
+    /// Adds a column whose long cells are cut to fit the terminal.
+    pub fn text(self, title: &'static str, cell: impl Fn(&T) -> String) -> Self {
+        self.column(title, Fit::Text, cell)
+    }
+
+    /// Adds a column of times in RFC 3339, which are shown relative to now to fit the terminal.
+    pub fn time(self, title: &'static str, cell: impl Fn(&T) -> String) -> Self {
+        self.column(title, Fit::Time, cell)
+    }
+
+    fn column(mut self, title: &'static str, fit: Fit, cell: impl Fn(&T) -> String) -> Self {
+        self.table.header.push((title, fit));
+        for (row, item) in self.table.rows.iter_mut().zip(self.items) {
+            row.push(without_control_characters(&cell(item)));
+        }
+        self
+    }
+}
+
+impl Table {
     /// A table without titles above its columns.
-    pub fn without_header<const N: usize>(
-        columns: [(&'static str, Column); N],
-        rows: impl Iterator<Item = [String; N]>,
-    ) -> Self {
-        Self { shows_header: false, ..Self::new(columns, rows) }
+    pub fn without_header(self) -> Self {
+        Self { shows_header: false, ..self }
     }
 
     /// The table for standard output. On a terminal the table is fitted to the width, otherwise the table is complete.
@@ -60,8 +85,8 @@ impl Table {
     /// Fits the table to a width: with relative times first, then with shorter texts, then with one line per cell.
     fn fitted(&self, width: u16) -> String {
         let mut lines = self.lines();
-        for (cell, (_, column)) in lines.iter_mut().flat_map(|line| line.iter_mut().zip(&self.header)) {
-            if *column == Column::Time {
+        for (cell, (_, fit)) in lines.iter_mut().flat_map(|line| line.iter_mut().zip(&self.header)) {
+            if *fit == Fit::Time {
                 *cell = relative(cell);
             }
         }
@@ -69,8 +94,8 @@ impl Table {
         let width = width.saturating_add(GAP);
         let mut smallest_width: u16 = 0;
         let contents = table.column_max_content_widths();
-        for ((column, (_, kind)), content) in table.column_iter_mut().zip(&self.header).zip(contents) {
-            let smallest = if *kind == Column::Text { content.min(NARROWEST) } else { content }.saturating_add(GAP);
+        for ((column, (_, fit)), content) in table.column_iter_mut().zip(&self.header).zip(contents) {
+            let smallest = if *fit == Fit::Text { content.min(NARROWEST) } else { content }.saturating_add(GAP);
             column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(smallest)));
             smallest_width = smallest_width.saturating_add(smallest);
         }
@@ -115,6 +140,11 @@ pub fn details<N: AsRef<str>>(rows: impl IntoIterator<Item = (N, String)>) -> St
     layout(rows.into_iter().map(line)).trim_fmt()
 }
 
+/// A value in a cell; `-` for none.
+pub fn or_dash(value: Option<&String>) -> String {
+    value.cloned().unwrap_or_else(|| "-".to_owned())
+}
+
 /// An id, followed by the name of its object in parentheses if the name is available.
 pub fn id_with_name(id: &str, name: Option<&str>) -> String {
     name.map_or_else(|| id.to_owned(), |name| format!("{id} ({name})"))
@@ -125,9 +155,9 @@ mod tests {
     use super::*;
 
     fn table() -> Table {
-        let header = [("ID", Column::Fixed), ("NAME", Column::Text), ("CREATED", Column::Time)];
-        let created = "2020-01-01T00:00:00Z".to_owned();
-        Table::new(header, [["role_0000000001".into(), "a long name of a role".into(), created]].into_iter())
+        let items = [["role_0000000001", "a long name of a role", "2020-01-01T00:00:00Z"]];
+        let rows = Rows::of(&items).fixed("ID", |item| item[0].to_owned()).text("NAME", |item| item[1].to_owned());
+        rows.time("CREATED", |item| item[2].to_owned()).table
     }
 
     #[test]
@@ -141,9 +171,9 @@ mod tests {
 
     #[test]
     fn wide_characters_count_as_two_columns() {
-        let header = [("NAME", Column::Text), ("ID", Column::Fixed)];
-        let table =
-            Table::new(header, [["日本語".into(), "role_1".into()], ["abcdef".into(), "role_2".into()]].into_iter());
+        let items = [["日本語", "role_1"], ["abcdef", "role_2"]];
+        let rows = Rows::of(&items).text("NAME", |item| item[0].to_owned()).fixed("ID", |item| item[1].to_owned());
+        let table = rows.table;
         assert_eq!(table.fitted(80), "NAME    ID\n日本語  role_1\nabcdef  role_2");
     }
 

@@ -1,16 +1,14 @@
 //! `countersign token`: the claims of a token, its verification and its revocation.
 
 use super::{
-    args::{HumanTokenArg, ServerArgs},
     complete,
-    context::Context,
-    enforcement::{REFUSES, Receipt, ReceiptArgs},
     environment::variable,
-    error::{Cause, CliError},
     ids::service_id,
-    output::{CommandOutput, value_text},
-    placeholders::Placeholder,
-    table::details,
+    placeholders,
+    prelude::{
+        Cause, CliError, CommandOutput, Context, HumanTokenArg, REFUSES, Receipt, ReceiptArgs, ServerArgs, details,
+        value_text,
+    },
     time::rfc3339,
 };
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
@@ -25,7 +23,6 @@ use std::{io::Read, time::Duration};
 /// The leeway for `nbf`, as in the control plane and the sidecar.
 const LEEWAY: Duration = Duration::from_secs(30);
 
-/// The prefix of refresh tokens.
 const REFRESH_TOKEN_PREFIX: &str = "rf_";
 
 #[derive(Subcommand)]
@@ -88,14 +85,13 @@ pub struct TokenArg {
     token: Option<SecretString>,
 }
 
-/// Runs the command.
 pub async fn run(context: &Context, command: TokenCommand) -> Result<CommandOutput, CliError> {
     match command {
         TokenCommand::Inspect(token) => inspect(&token_or_stored(context, token)?),
         TokenCommand::Verify { server, token, service } => {
             let service = service.map(service_id).transpose()?;
             if let Some(service) = &service {
-                context.messages.placeholders.set(Placeholder::Service, service);
+                context.messages.placeholders.set(placeholders::SERVICE, service);
             }
             let token = token_or_stored(context, token)?;
             let keys = parse_key_set(&context.api(&server)?.key_set().await?)?;
@@ -125,17 +121,15 @@ async fn revoke(context: &Context, args: RevokeArgs) -> Result<CommandOutput, Cl
     };
     let text = format!("{text}\n{}", receipt.details([], REFUSES));
     let output = receipt.output(text, json!({ "revoked": true, "kind": kind }), "");
-    match (&output.error, saved) {
-        (Some(_), Err(error)) => {
-            context.messages.warning(&Cause::NotSaved(error).to_string());
-            Ok(output)
-        }
-        (Some(_), Ok(())) => Ok(output),
-        (None, saved) => Ok(output.with_profile_result(saved)),
+    if output.error.is_none() {
+        return Ok(output.with_profile_result(saved));
     }
+    if let Err(error) = saved {
+        context.messages.warning(&Cause::NotSaved(error).to_string());
+    }
+    Ok(output)
 }
 
-/// A token that is revoked.
 struct Revoked {
     /// `session` or `token`.
     kind: &'static str,

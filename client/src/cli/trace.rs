@@ -1,9 +1,8 @@
 //! `--verbose`: a line on standard error for each request.
 
-use super::output::OutputFormat;
+use super::{messages, output::OutputFormat};
 use countersign_client::api::{Exchange, Observer};
 use serde_json::json;
-use std::io::{self, Write};
 
 /// The observer that writes a line in this format for each request.
 pub fn observer(format: OutputFormat) -> Observer {
@@ -17,7 +16,7 @@ fn write_text(exchange: &Exchange) {
     let Exchange { method, url, status, request_id, elapsed } = exchange;
     let status = status.map_or_else(|| "no response".to_owned(), |status| status.to_string());
     let request_id = request_id.as_ref().map(|id| format!(", request id {id}")).unwrap_or_default();
-    let _ignored = writeln!(io::stderr(), "{method} {url}: {status} in {} ms{request_id}", elapsed.as_millis());
+    messages::write_line(&format!("{method} {url}: {status} in {} ms{request_id}", elapsed.as_millis()));
 }
 
 fn write_json(exchange: &Exchange) {
@@ -29,5 +28,5 @@ fn write_json(exchange: &Exchange) {
         "requestId": request_id,
         "durationMs": u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX),
     });
-    let _ignored = writeln!(io::stderr(), "{}", json!({ "request": request }));
+    messages::write_json(&json!({ "request": request }));
 }

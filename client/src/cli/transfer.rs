@@ -1,16 +1,10 @@
 //! `countersign service transfer` and `service delete`.
 
 use super::{
-    args::HumanArgs,
     complete,
-    confirm::ConfirmArgs,
-    context::Context,
-    enforcement::{REFUSES, Receipt},
-    error::CliError,
     ids::{no_secret, service_id},
-    output::{CommandOutput, quoted},
-    placeholders::Placeholder,
-    table::{Column, Table, details},
+    placeholders,
+    prelude::{CliError, CommandOutput, ConfirmArgs, Context, HumanArgs, REFUSES, Receipt, Rows, details, quoted},
 };
 use clap::Args;
 use clap_complete::ArgValueCandidates;
@@ -52,7 +46,6 @@ pub struct TransferArgs {
     service: Option<String>,
 }
 
-/// Deletes a service.
 pub async fn delete(context: &Context, args: DeleteArgs) -> Result<CommandOutput, CliError> {
     let DeleteArgs { human, confirm, service } = args;
     let service = service_id(service)?;
@@ -83,7 +76,7 @@ pub async fn transfer(context: &Context, args: TransferArgs) -> Result<CommandOu
     }
     let api = human.api(context).await?;
     let Some(service) = service else { return list_offers(&api).await };
-    context.messages.placeholders.set(Placeholder::Service, &service);
+    context.messages.placeholders.set(placeholders::SERVICE, &service);
     let api = &api.service(&service);
     if accept {
         return accept_offer(api).await;
@@ -116,15 +109,14 @@ pub async fn find_offer(service: &ServiceApi) -> Result<Option<ServiceTransfer>,
     }
 }
 
-/// Lists the services that are offered to the human user.
 async fn list_offers(api: &HumanApi) -> Result<CommandOutput, CliError> {
     let offers = all_pages(async |start| api.list_service_transfers(&start).await).await?;
-    let header = [("ID", Column::Fixed), ("NAME", Column::Text), ("FROM", Column::Text), ("OFFER ENDS", Column::Time)];
-    let row = |offer: &ServiceTransfer| {
-        let from = offer.offered_by.subject.clone();
-        [offer.service_id.clone(), offer.name.clone(), from, offer.expires_at.clone()]
-    };
-    Ok(CommandOutput::new(Table::new(header, offers.iter().map(row)), json!(offers)))
+    let rows = Rows::of(&offers)
+        .fixed("ID", |offer| offer.service_id.clone())
+        .text("NAME", |offer| offer.name.clone())
+        .text("FROM", |offer| offer.offered_by.subject.clone())
+        .time("OFFER ENDS", |offer| offer.expires_at.clone());
+    Ok(CommandOutput::list(rows))
 }
 
 async fn accept_offer(service: &ServiceApi) -> Result<CommandOutput, CliError> {

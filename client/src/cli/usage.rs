@@ -49,7 +49,6 @@ pub fn help_command() -> String {
     format!("{} --help", name(&invoked_command(&arguments())))
 }
 
-/// Converts an error of the parser.
 pub fn error(mut error: clap::Error) -> CliError {
     let next = next_step(&error, &arguments());
     redact(&mut error);
@@ -80,7 +79,6 @@ fn invoked_command(arguments: &[String]) -> Command {
     command
 }
 
-/// Whether the value of this option is the next argument.
 fn has_separate_value(command: &Command, option: &str) -> bool {
     let matches = |candidate: &&Arg| match option.strip_prefix("--") {
         Some(long) => candidate.get_long() == Some(long),
@@ -141,7 +139,6 @@ fn next_step(error: &clap::Error, arguments: &[String]) -> String {
     format!("`{name} --help` shows what it accepts")
 }
 
-/// The argument that the parser does not know.
 fn unknown_argument(error: &clap::Error) -> Option<&str> {
     text(error, ContextKind::InvalidArg).filter(|_| error.kind() == ErrorKind::UnknownArgument)
 }

@@ -102,7 +102,6 @@ pub enum WebhookCommand {
     Listen(Box<listen::ListenArgs>),
 }
 
-/// Runs the command.
 pub async fn run(context: &Context, command: WebhookCommand) -> Result<CommandOutput, CliError> {
     match command {
         WebhookCommand::Create(args) => change::create(context, args).await,

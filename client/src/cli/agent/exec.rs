@@ -12,19 +12,17 @@ mod token_request;
 mod token_source;
 
 use crate::cli::{
-    context::Context,
-    error::{Cause, CliError},
     login::{LoginArgs, TokenPolicy, login},
     loopback::BoundServer,
     oauth::{LimitArgs, LoginChoice},
-    output::CommandOutput,
+    prelude::{Cause, CliError, CommandOutput, Context},
 };
 use clap::{Args, ValueHint};
 use client_authentication::ClientCredentials;
+use countersign_client::TokenRequest;
 use endpoint::{Endpoint, EndpointUrls};
-use secrecy::{ExposeSecret, SecretString};
+use secrecy::ExposeSecret;
 use std::{ffi::OsString, sync::Arc};
-use token_request::Limits;
 use token_source::{NoTokens, TokenSource};
 use tokio::process::Command;
 
@@ -89,20 +87,20 @@ pub async fn exec(context: &Context, args: ExecArgs) -> Result<CommandOutput, Cl
     let signer = login_args.signer.open(context)?;
     let source = Arc::new(TokenSource::new(api, signer, agent.clone(), &target));
     let token = if limits.is_empty() {
-        stored_token(context, &login_args).await?
+        let login = login(context, &login_args, LoginChoice::OfProfile, TokenPolicy::Valid).await?;
+        login.warn_if_not_saved(context);
+        login.tokens.access_token
     } else {
         let tokens = source.tokens(None).await.map_err(|error| match error {
             NoTokens::Api(error) => CliError::from(error),
             NoTokens::TooManyScopes => CliError::failed(error.to_string()),
         })?;
-        if let Some(warning) = target.warning_for_granted(tokens.scope.as_ref()) {
-            context.messages.warning(&warning);
-        }
+        target.warn_for_granted(context, tokens.scope.as_ref());
         tokens.access_token
     };
 
     let server = BoundServer::bind(0).await.map_err(|error| CliError::failed(format!("127.0.0.1: {error}")))?;
-    let urls = EndpointUrls::new(server.port());
+    let urls = EndpointUrls(server.port());
     let credentials = ClientCredentials::generate(agent);
     let mut command = Command::new(program);
     command.args(arguments).env("COUNTERSIGN_TOKEN", token.expose_secret());
@@ -110,10 +108,11 @@ pub async fn exec(context: &Context, args: ExecArgs) -> Result<CommandOutput, Cl
     for name in OTHER_CREDENTIALS {
         command.env_remove(name);
     }
-    set_endpoint(&mut command, &urls, &credentials, source.limits());
+    set_endpoint(&mut command, &urls, &credentials, &source.limits);
     child::exclude_loopback_from_proxy(&mut command);
 
-    let endpoint = Arc::new(Endpoint::new(urls, credentials, source.clone(), context.messages.clone()));
+    let endpoint = Endpoint { urls, credentials, source: source.clone(), messages: context.messages.clone() };
+    let endpoint = Arc::new(endpoint);
     let server = server.start(move |request| {
         let endpoint = endpoint.clone();
         async move { endpoint.respond(request).await }
@@ -126,10 +125,10 @@ pub async fn exec(context: &Context, args: ExecArgs) -> Result<CommandOutput, Cl
 }
 
 /// Sets the variables with which the program finds the endpoint.
-fn set_endpoint(command: &mut Command, urls: &EndpointUrls, credentials: &ClientCredentials, limits: &Limits) {
+fn set_endpoint(command: &mut Command, urls: &EndpointUrls, credentials: &ClientCredentials, limits: &TokenRequest) {
     command.env("OAUTH_TOKEN_URL", urls.token_endpoint()).env("OAUTH_ISSUER", urls.issuer());
-    command.env("OAUTH_CLIENT_ID", credentials.id()).env("OAUTH_CLIENT_SECRET", credentials.secret().expose_secret());
-    let Limits { resource, scope } = limits;
+    command.env("OAUTH_CLIENT_ID", &credentials.id).env("OAUTH_CLIENT_SECRET", credentials.secret.expose_secret());
+    let TokenRequest { resource, scope } = limits;
     for (name, value) in
         [("OAUTH_SCOPE", scope.as_ref().map(ToString::to_string)), ("OAUTH_RESOURCE", resource.clone())]
     {
@@ -139,13 +138,4 @@ fn set_endpoint(command: &mut Command, urls: &EndpointUrls, credentials: &Client
             None => command.env_remove(name),
         };
     }
-}
-
-/// A token of the stored session.
-async fn stored_token(context: &Context, args: &LoginArgs) -> Result<SecretString, CliError> {
-    let login = login(context, args, LoginChoice::OfProfile, TokenPolicy::Valid).await?;
-    if let Some(warning) = login.warning() {
-        context.messages.warning(&warning);
-    }
-    Ok(login.tokens.access_token)
 }

@@ -1,57 +1,44 @@
 //! `countersign agent list`, `services`, `leave` and `readmit`: what the owner of agents sees and decides.
 
 use crate::cli::{
-    args::HumanArgs,
     complete,
-    context::Context,
-    enforcement::{REFUSES, Receipt},
-    error::CliError,
     ids::service_id,
-    output::CommandOutput,
-    table::{Column, Table},
+    prelude::{CliError, CommandOutput, Context, HumanArgs, REFUSES, Receipt, RequiredAgentArg, Rows, or_dash},
 };
 use clap::Args;
 use clap_complete::ArgValueCandidates;
-use countersign_client::api::{Admission, HumanApi, ListedAgent, ServiceOfAgent, all_pages};
+use countersign_client::api::{Admission, HeldRole, HumanApi, all_pages};
 use serde_json::json;
 
 #[derive(Args)]
 pub struct ServicesArgs {
     #[command(flatten)]
     human: HumanArgs,
-    /// The id of the agent
-    #[arg(add = ArgValueCandidates::new(complete::agent_ids))]
-    agent: String,
+    #[command(flatten)]
+    agent: RequiredAgentArg,
 }
 
 #[derive(Args)]
 pub struct AdmissionArgs {
     #[command(flatten)]
     human: HumanArgs,
-    /// The id of the agent
-    #[arg(add = ArgValueCandidates::new(complete::agent_ids))]
-    agent: String,
+    #[command(flatten)]
+    agent: RequiredAgentArg,
     /// The id of the service
     #[arg(add = ArgValueCandidates::new(complete::service_ids))]
     service: String,
 }
 
-/// Lists the agents of the human user.
 pub async fn list(context: &Context, human: HumanArgs) -> Result<CommandOutput, CliError> {
     let api = human.api(context).await?;
     let agents = all_pages(async |start| api.list_own_agents(&start).await).await?;
-    let header = [
-        ("ID", Column::Fixed),
-        ("NAME", Column::Text),
-        ("STATUS", Column::Fixed),
-        ("TRUST", Column::Fixed),
-        ("LAST SEEN", Column::Time),
-    ];
-    let row = |agent: &ListedAgent| {
-        let last_seen = agent.last_seen_at.clone().unwrap_or_else(|| "-".to_owned());
-        [agent.agent_id.clone(), agent.name.clone(), agent.status.clone(), agent.trust_score.to_string(), last_seen]
-    };
-    Ok(CommandOutput::new(Table::new(header, agents.iter().map(row)), json!(agents)))
+    let rows = Rows::of(&agents)
+        .fixed("ID", |agent| agent.agent_id.clone())
+        .text("NAME", |agent| agent.name.clone())
+        .fixed("STATUS", |agent| agent.status.clone())
+        .fixed("TRUST", |agent| agent.trust_score.to_string())
+        .time("LAST SEEN", |agent| or_dash(agent.last_seen_at.as_ref()));
+    Ok(CommandOutput::list(rows))
 }
 
 /// The name of an agent of the human user; `None` for an agent of somebody else.
@@ -60,27 +47,19 @@ pub async fn name_of_agent(api: &HumanApi, agent: &str) -> Result<Option<String>
     Ok(agents.into_iter().find(|listed| listed.agent_id == agent).map(|listed| listed.name))
 }
 
-/// Lists the services of an agent.
 pub async fn services(context: &Context, args: ServicesArgs) -> Result<CommandOutput, CliError> {
     let ServicesArgs { human, agent } = args;
-    let agent = context.agent(agent)?;
+    let agent = context.agent(&agent)?;
     let api = human.api(context).await?;
     let services = all_pages(async |start| api.list_services_of_agent(&agent, &start).await).await?;
-    let header = [
-        ("ID", Column::Fixed),
-        ("NAME", Column::Text),
-        ("ROLES", Column::Text),
-        ("MAY ASSIGN ROLES", Column::Fixed),
-        ("LEFT", Column::Time),
-    ];
-    let row = |service: &ServiceOfAgent| {
-        let roles: Vec<_> = service.roles.iter().map(|role| role.name.as_str()).collect();
-        let may_assign = if service.may_assign_roles { "yes" } else { "no" };
-        let left_at = service.left_at.clone().unwrap_or_else(|| "-".to_owned());
-        let name = service.name.clone().unwrap_or_else(|| "-".to_owned());
-        [service.service_id.clone(), name, roles.join(","), may_assign.to_owned(), left_at]
-    };
-    Ok(CommandOutput::new(Table::new(header, services.iter().map(row)), json!(services)))
+    let names = |roles: &[HeldRole]| roles.iter().map(|role| role.name.as_str()).collect::<Vec<_>>().join(",");
+    let rows = Rows::of(&services)
+        .fixed("ID", |service| service.service_id.clone())
+        .text("NAME", |service| or_dash(service.name.as_ref()))
+        .text("ROLES", |service| names(&service.roles))
+        .fixed("MAY ASSIGN ROLES", |service| if service.may_assign_roles { "yes" } else { "no" }.to_owned())
+        .time("LEFT", |service| or_dash(service.left_at.as_ref()));
+    Ok(CommandOutput::list(rows))
 }
 
 /// Leaves a service, or allows it to assign roles again.
@@ -90,7 +69,7 @@ pub async fn set_admission(
     may_assign_roles: bool,
 ) -> Result<CommandOutput, CliError> {
     let AdmissionArgs { human, agent, service } = args;
-    let agent = context.agent(agent)?;
+    let agent = context.agent(&agent)?;
     let service = service_id(service)?;
     let api = human.api(context).await?;
     let result = api.set_admission(&agent, &service, may_assign_roles).await;

@@ -1,11 +1,9 @@
 //! `countersign agent keygen` and `countersign agent register`.
 
 use crate::cli::{
-    args::{HumanTokenArg, ServerArgs},
-    context::{Context, absolute_path, read_file},
-    error::CliError,
+    context::{absolute_path, read_file},
     login::SignerArgs,
-    output::{CommandOutput, quoted},
+    prelude::{CliError, CommandOutput, Context, HumanTokenArg, ServerArgs, quoted},
 };
 use clap::{Args, ValueHint};
 use countersign_client::{KeyError, PrivateKey, Profile, SignerCommand, api::RegisteredAgent};
@@ -113,7 +111,6 @@ impl RegistrationKey {
     }
 }
 
-/// Registers a public key, and saves the agent in the profile.
 pub async fn register(context: &Context, args: RegisterArgs) -> Result<CommandOutput, CliError> {
     let RegisterArgs { server, signer, public_key, email, name, human } = args;
     let api = context.api(&server)?;

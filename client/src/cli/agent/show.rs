@@ -1,11 +1,9 @@
 //! `countersign agent show`: the fields of an agent from the profile and from a service.
 
 use crate::cli::{
-    args::{AgentArg, ServerArgs, ServiceArg, ServiceKeyArg},
-    context::Context,
-    error::{Cause, CliError},
-    output::{CommandOutput, value_text},
-    table::details,
+    prelude::{
+        AgentArg, Cause, CliError, CommandOutput, Context, ServerArgs, ServiceArg, ServiceKeyArg, details, value_text,
+    },
     time::rfc3339,
 };
 use clap::Args;

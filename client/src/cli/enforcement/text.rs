@@ -21,16 +21,7 @@ pub fn next(revision: u64) -> String {
 
 /// Where the change is in force. `without_sidecars` states what happens without a sidecar.
 pub fn enforcement_text(enforcement: &Enforcement, without_sidecars: &str) -> String {
-    let Enforcement {
-        enforced,
-        sidecars,
-        enforced_sidecars,
-        expired_sidecars,
-        milliseconds,
-        revision: _,
-        unconfirmed: _,
-        refuses_by: _,
-    } = enforcement;
+    let Enforcement { enforced, sidecars, enforced_sidecars, expired_sidecars, milliseconds, .. } = enforcement;
     let of_all = self::sidecars(*sidecars);
     let expired = match expired_sidecars {
         0 => String::new(),
@@ -54,16 +45,7 @@ pub fn sidecars(count: u64) -> String {
 
 /// The error for a change that is not in force everywhere after the wait.
 pub fn not_enforced(enforcement: &Enforcement, waited: Duration) -> CliError {
-    let Enforcement {
-        sidecars,
-        enforced_sidecars,
-        unconfirmed,
-        refuses_by,
-        revision,
-        enforced: _,
-        expired_sidecars: _,
-        milliseconds: _,
-    } = enforcement;
+    let Enforcement { revision, sidecars, enforced_sidecars, unconfirmed, refuses_by, .. } = enforcement;
     let sidecar_texts: Vec<_> = unconfirmed.iter().take(NAMED_SIDECARS).map(sidecar_text).collect();
     let missing = sidecars.saturating_sub(*enforced_sidecars);
     let unnamed = missing.saturating_sub(u64::try_from(sidecar_texts.len()).unwrap_or(u64::MAX));
@@ -83,17 +65,7 @@ pub fn not_enforced(enforcement: &Enforcement, waited: Duration) -> CliError {
 }
 
 fn sidecar_text(sidecar: &Sidecar) -> String {
-    let Sidecar {
-        instance,
-        address,
-        refuses_by,
-        key_id: _,
-        release: _,
-        status: _,
-        revision: _,
-        connected_at: _,
-        last_confirmed_at: _,
-    } = sidecar;
+    let Sidecar { instance, address, refuses_by, .. } = sidecar;
     let (name, refuse) = if sidecar.is_several() {
         ("sidecars that the control plane does not know one by one".to_owned(), "refuse")
     } else {

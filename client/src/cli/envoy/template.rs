@@ -2,7 +2,7 @@
 
 use super::{
     target::Target,
-    values::{HostName, HostPort, PlainPath, SidecarAddress, in_milliseconds, in_seconds},
+    values::{HostPort, SidecarAddress, in_milliseconds, in_seconds, label, plain_path},
 };
 use crate::cli::{context::absolute_path, error::CliError};
 use std::{path::PathBuf, time::Duration};
@@ -10,7 +10,6 @@ use std::{path::PathBuf, time::Duration};
 /// The bundle of certificate authorities of Debian.
 const SYSTEM_AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
 
-/// What a configuration contains.
 pub struct Settings {
     pub service: Option<String>,
     /// The URL of the control plane, for nginx.
@@ -20,7 +19,7 @@ pub struct Settings {
     pub upstream: HostPort,
     pub listen: HostPort,
     pub admin_port: u16,
-    pub host: Option<HostName>,
+    pub host: Option<String>,
     pub check_timeout: Duration,
     pub max_stream: Duration,
     pub namespace: String,
@@ -44,7 +43,6 @@ pub fn default_upstream(is_local: bool) -> HostPort {
     HostPort { host: if is_local { "127.0.0.1" } else { "service" }.to_owned(), port: 8080 }
 }
 
-/// The configuration for a target.
 pub fn render(target: Target, settings: &Settings) -> Result<String, CliError> {
     let (template, values) = match target {
         Target::Envoy => (include_str!("../../../templates/envoy.yaml"), envoy_values(settings)),
@@ -73,7 +71,7 @@ fn envoy_values(settings: &Settings) -> Values {
         ("max_stream", in_seconds(settings.max_stream)),
         ("max_stream_of_route", in_seconds(settings.max_stream.min(EXAMPLE_MAX_STREAM))),
         ("check_timeout", in_seconds(settings.check_timeout)),
-        ("host", settings.host.as_ref().map_or("*", AsRef::as_ref).to_owned()),
+        ("host", settings.host.as_deref().unwrap_or("*").to_owned()),
         ("service_rule", settings.service.as_deref().map(envoy_service_rule).unwrap_or_default()),
         ("sidecar_type", sidecar_type.to_owned()),
         ("sidecar_address", sidecar_address),
@@ -87,7 +85,6 @@ fn envoy_values(settings: &Settings) -> Values {
 /// The longest duration of the streams of the example route `/stream`, if that of all streams is not shorter.
 const EXAMPLE_MAX_STREAM: Duration = Duration::from_mins(15);
 
-/// The type of a cluster with this address.
 fn cluster_type(address: &HostPort) -> &'static str {
     if address.is_ip() { "STATIC" } else { "STRICT_DNS" }
 }
@@ -112,7 +109,7 @@ fn istio_values(settings: &Settings) -> Result<Values, CliError> {
 
 fn gateway_values(settings: &Settings) -> Result<Values, CliError> {
     let mut values = kubernetes_values(settings)?;
-    let hostnames = settings.host.as_ref().map(AsRef::as_ref).filter(|host| *host != "*");
+    let hostnames = settings.host.as_deref().filter(|host| *host != "*");
     let rule = settings.service.as_ref().map(|service| {
         format!("    contextExtensions:\n      - name: service_id\n        type: Value\n        value: {service}\n")
     });
@@ -126,7 +123,7 @@ fn gateway_values(settings: &Settings) -> Result<Values, CliError> {
 }
 
 fn kubernetes_values(settings: &Settings) -> Result<Values, CliError> {
-    let upstream = settings.upstream.host.parse::<super::values::Label>().map_err(|_| {
+    let upstream = label(&settings.upstream.host).map_err(|_| {
         usage(
             "--upstream is not the name of a Service in Kubernetes",
             "write NAME:PORT; --namespace sets its namespace",
@@ -150,7 +147,7 @@ fn kubernetes_values(settings: &Settings) -> Result<Values, CliError> {
         ("sidecar_name", name.to_owned()),
         ("sidecar_namespace", namespace.to_owned()),
         ("sidecar_port", sidecar.port.to_string()),
-        ("upstream_name", upstream.as_ref().to_owned()),
+        ("upstream_name", upstream),
         ("upstream_port", settings.upstream.port.to_string()),
         ("namespace", settings.namespace.clone()),
         ("max_stream", in_seconds(settings.max_stream)),
@@ -160,12 +157,12 @@ fn kubernetes_values(settings: &Settings) -> Result<Values, CliError> {
 fn nginx_values(settings: &Settings) -> Result<Values, CliError> {
     let server = control_plane(settings.control_plane.as_deref().unwrap_or_default())?;
     let authority = settings.authority.clone().map_or_else(|| SYSTEM_AUTHORITIES.into(), absolute_path);
-    let authority = authority.to_str().and_then(|path| path.parse::<PlainPath>().ok()).ok_or_else(|| {
+    let authority = authority.to_str().and_then(|path| plain_path(path).ok()).ok_or_else(|| {
         let next = "move the file to a path of letters, digits and the characters . _ - /";
         usage("the path of --ca (COUNTERSIGN_CA) contains a character that has a meaning for nginx", next)
     })?;
     // For nginx, `_` is a name that no request has, so the server is the default for all hosts.
-    let host = settings.host.as_ref().map(AsRef::as_ref).filter(|host| *host != "*").unwrap_or("_");
+    let host = settings.host.as_deref().filter(|host| *host != "*").unwrap_or("_");
     Ok(vec![
         ("upstream", settings.upstream.to_string()),
         ("listen", settings.listen.to_string()),
@@ -174,12 +171,11 @@ fn nginx_values(settings: &Settings) -> Result<Values, CliError> {
         ("server_name", server.host),
         ("service", settings.service.clone().unwrap_or_default()),
         ("key_file", settings.key_file.clone()),
-        ("ca", authority.into_text()),
+        ("ca", authority),
         ("check_timeout", in_milliseconds(settings.check_timeout)),
     ])
 }
 
-/// The host and the port of the control plane.
 fn control_plane(url: &str) -> Result<HostPort, CliError> {
     let authority = url.strip_prefix("https://").map(|rest| rest.trim_end_matches('/'));
     let address = authority.and_then(|text| text.parse().or_else(|_| format!("{text}:443").parse::<HostPort>()).ok());

@@ -5,7 +5,6 @@ use std::{fmt, net::IpAddr, str::FromStr, time::Duration};
 /// The longest path of a Unix socket on Linux, without the final zero byte.
 const LONGEST_SOCKET_PATH: usize = 107;
 
-/// A host and a port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostPort {
     /// An IP address without brackets, or a DNS name.
@@ -13,7 +12,6 @@ pub struct HostPort {
     pub port: u16,
 }
 
-/// The address of a sidecar.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SidecarAddress {
     /// The absolute path of a Unix socket.
@@ -21,20 +19,7 @@ pub enum SidecarAddress {
     Tcp(HostPort),
 }
 
-/// A name in Kubernetes: a label of RFC 1123.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Label(String);
-
-/// A DNS name, possibly with a wildcard as its first label, or only a wildcard.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HostName(String);
-
-/// An absolute path of letters, digits, dots, dashes, underscores and slashes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PlainPath(String);
-
 impl HostPort {
-    /// Whether the host is an IP address.
     pub fn is_ip(&self) -> bool {
         self.host.parse::<IpAddr>().is_ok()
     }
@@ -76,59 +61,24 @@ impl FromStr for SidecarAddress {
     }
 }
 
-impl FromStr for Label {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let is_valid = is_label(text) && !text.bytes().any(|byte| byte.is_ascii_uppercase());
-        let expected = "write a name of Kubernetes: at most 63 lower-case letters, digits and dashes";
-        is_valid.then(|| Self(text.to_owned())).ok_or(expected)
-    }
+/// Parses a name in Kubernetes: a label of RFC 1123.
+pub fn label(text: &str) -> Result<String, &'static str> {
+    let is_valid = is_label(text) && !text.bytes().any(|byte| byte.is_ascii_uppercase());
+    let expected = "write a name of Kubernetes: at most 63 lower-case letters, digits and dashes";
+    is_valid.then(|| text.to_owned()).ok_or(expected)
 }
 
-impl FromStr for HostName {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let is_valid = text == "*" || is_dns_name(text.strip_prefix("*.").unwrap_or(text));
-        let expected = "write a DNS name, such as service.example or *.example, or * for all";
-        is_valid.then(|| Self(text.to_owned())).ok_or(expected)
-    }
+/// Parses a DNS name, possibly with a wildcard as its first label, or only a wildcard.
+pub fn host_name(text: &str) -> Result<String, &'static str> {
+    let is_valid = text == "*" || is_dns_name(text.strip_prefix("*.").unwrap_or(text));
+    let expected = "write a DNS name, such as service.example or *.example, or * for all";
+    is_valid.then(|| text.to_owned()).ok_or(expected)
 }
 
-impl FromStr for PlainPath {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let expected = "write an absolute path of letters, digits and the characters . _ - /";
-        is_plain_path(text).then(|| Self(text.to_owned())).ok_or(expected)
-    }
-}
-
-impl Label {
-    /// The name as text.
-    pub fn into_text(self) -> String {
-        self.0
-    }
-}
-
-impl PlainPath {
-    /// The path as text.
-    pub fn into_text(self) -> String {
-        self.0
-    }
-}
-
-impl AsRef<str> for Label {
-    fn as_ref(&self) -> &str {
-        &self.0
-    }
-}
-
-impl AsRef<str> for HostName {
-    fn as_ref(&self) -> &str {
-        &self.0
-    }
+/// Parses an absolute path of letters, digits, dots, dashes, underscores and slashes.
+pub fn plain_path(text: &str) -> Result<String, &'static str> {
+    let expected = "write an absolute path of letters, digits and the characters . _ - /";
+    is_plain_path(text).then(|| text.to_owned()).ok_or(expected)
 }
 
 /// A duration in seconds, as Envoy and Istio write it, such as `0.25s`.
@@ -169,10 +119,10 @@ mod tests {
             ["a:1\nb: c", "a }: 1", "\"a\":1", "a b:1", "{{x}}:1", "#a:1", "é.example:1", "[::1:1", "a$b:1"];
         for text in injections {
             assert!(text.parse::<HostPort>().is_err(), "{text}");
-            assert!(text.parse::<HostName>().is_err(), "{text}");
-            assert!(text.parse::<Label>().is_err(), "{text}");
+            assert!(host_name(text).is_err(), "{text}");
+            assert!(label(text).is_err(), "{text}");
             assert!(format!("unix:/{text}").parse::<SidecarAddress>().is_err(), "{text}");
-            assert!(format!("/{text}").parse::<PlainPath>().is_err(), "{text}");
+            assert!(plain_path(&format!("/{text}")).is_err(), "{text}");
         }
     }
 
@@ -190,9 +140,9 @@ mod tests {
         }
         assert_eq!("unix:/run/a.sock".parse(), Ok(SidecarAddress::Unix("/run/a.sock".to_owned())));
         for text in ["*", "*.example", "a.example"] {
-            assert!(text.parse::<HostName>().is_ok(), "{text}");
+            assert!(host_name(text).is_ok(), "{text}");
         }
-        assert!("*.*.example".parse::<HostName>().is_err() && "A".parse::<Label>().is_err());
+        assert!(host_name("*.*.example").is_err() && label("A").is_err());
     }
 
     #[test]

@@ -2,7 +2,6 @@
 
 use countersign_client::{ApiError, api::innermost};
 
-/// The beginning of the message of an invalid certificate.
 const CERTIFICATE_ERROR: &str = "invalid peer certificate: ";
 
 /// Whether the certificate of the control plane is signed by an authority that is not trusted.
@@ -30,7 +29,6 @@ pub fn hint_for_tls_error(cause: &str, trust: &'static str) -> Option<&'static s
     })
 }
 
-/// Whether no trusted authority signed the certificate.
 fn is_unknown_issuer(problem: &str) -> bool {
     problem.contains("UnknownIssuer") || problem.contains("BadSignature")
 }

@@ -1,8 +1,9 @@
 //! `countersign logout`: deletes the stored login, and revokes its refresh token at the issuer.
 
 use crate::cli::{
-    context::Context, environment::variable, error::CliError, output::CommandOutput, stored_login::oidc_client,
-    table::details,
+    environment::variable,
+    prelude::{CliError, CommandOutput, Context, details},
+    stored_login::oidc_client,
 };
 use countersign_client::profile::HumanLogin;
 use serde_json::json;
@@ -19,27 +20,24 @@ Next: countersign login";
 
 /// What happened to the refresh token.
 enum Revocation {
-    /// The login has no refresh token.
     NoToken,
     Revoked,
     /// The issuer has no revocation endpoint.
     NotSupported,
-    Failed(CliError),
 }
 
-/// Logs out.
 pub async fn logout(context: &Context) -> Result<CommandOutput, CliError> {
     let _lock = context.profiles.lock_human_login(&context.name)?;
     let revocation = match context.profiles.human_login(&context.name)? {
         Some(login) => revoke(context, &login).await,
-        None => Revocation::NoToken,
+        None => Ok(Revocation::NoToken),
     };
     let was_stored = context.profiles.delete_human_login(&context.name)?;
-    let (result, error) = match revocation {
-        Revocation::NoToken => ("none", None),
-        Revocation::Revoked => ("revoked", None),
-        Revocation::NotSupported => ("not revoked: the issuer has no revocation endpoint", None),
-        Revocation::Failed(error) => ("not revoked", Some(not_revoked(&error))),
+    let result = match &revocation {
+        Ok(Revocation::NoToken) => "none",
+        Ok(Revocation::Revoked) => "revoked",
+        Ok(Revocation::NotSupported) => "not revoked: the issuer has no revocation endpoint",
+        Err(_) => "not revoked",
     };
     let deleted = if was_stored { "deleted" } else { "no login was stored" };
     let text = details([("login", deleted.to_owned()), ("refresh token", result.to_owned())]);
@@ -49,21 +47,15 @@ pub async fn logout(context: &Context) -> Result<CommandOutput, CliError> {
     } else {
         ""
     };
-    Ok(CommandOutput::new(text, json).with_note(note).with_error(error))
+    Ok(CommandOutput::new(text, json).with_note(note).with_error(revocation.err().map(|error| not_revoked(&error))))
 }
 
-async fn revoke(context: &Context, login: &HumanLogin) -> Revocation {
-    let Some(refresh_token) = &login.tokens.refresh_token else { return Revocation::NoToken };
-    let result = async {
-        let client = oidc_client(context, login.settings.clone())?;
-        let endpoints = client.discover().await?;
-        Ok(client.revoke(&endpoints, refresh_token).await?)
-    };
-    match result.await {
-        Ok(true) => Revocation::Revoked,
-        Ok(false) => Revocation::NotSupported,
-        Err(error) => Revocation::Failed(error),
-    }
+async fn revoke(context: &Context, login: &HumanLogin) -> Result<Revocation, CliError> {
+    let Some(refresh_token) = &login.tokens.refresh_token else { return Ok(Revocation::NoToken) };
+    let client = oidc_client(context, login.settings.clone())?;
+    let endpoints = client.discover().await?;
+    let is_revoked = client.revoke(&endpoints, refresh_token).await?;
+    Ok(if is_revoked { Revocation::Revoked } else { Revocation::NotSupported })
 }
 
 fn not_revoked(error: &CliError) -> CliError {

@@ -1,12 +1,8 @@
 //! `countersign whoami`: the human user, the agent and the API key that commands use, without secrets.
 
 use crate::cli::{
-    args::ManagerArgs,
-    context::Context,
-    error::CliError,
-    output::CommandOutput,
+    prelude::{CliError, CommandOutput, Context, ManagerArgs, details, or_dash},
     stored_login::{stored_login, stored_token},
-    table::details,
     time::rfc3339,
 };
 use countersign_client::{ApiError, api::PageStart, oidc::HumanClaims, profile::HumanLogin};
@@ -26,162 +22,167 @@ Examples:
 Next: countersign service list";
 
 /// Rows of the text, fields of the JSON, and the first error.
-#[derive(Default)]
-struct Report {
-    rows: Vec<(String, String)>,
+struct Report<'a> {
+    context: &'a Context,
+    args: &'a ManagerArgs,
+    rows: Vec<(&'static str, String)>,
     json: Map<String, Value>,
     error: Option<CliError>,
 }
 
-impl Report {
-    fn row(&mut self, name: &str, value: impl Into<String>) {
-        self.rows.push((name.to_owned(), value.into()));
+impl Report<'_> {
+    fn row(&mut self, name: &'static str, value: impl Into<String>) {
+        self.rows.push((name, value.into()));
     }
 
     fn fail(&mut self, error: CliError) {
         self.error.get_or_insert(error);
     }
+
+    /// Shows the human user. Returns whether there is one.
+    async fn show_human(&mut self) -> Result<bool, CliError> {
+        self.json.insert("human".into(), Value::Null);
+        let (token, login) = match self.args.human.explicit()? {
+            Some(token) => (Some(token.clone()), None),
+            None => match self.context.profiles.human_login(&self.context.name)? {
+                Some(login) => self.login_token(login).await?,
+                None => return Ok(false),
+            },
+        };
+        let source = if login.is_some() { "countersign login" } else { "COUNTERSIGN_HUMAN_TOKEN (--human-token)" };
+        let claims = match &login {
+            Some(login) => Some(login.tokens.claims.clone()),
+            None => token.as_ref().and_then(HumanClaims::parse),
+        };
+        let is_administrator = match &token {
+            Some(token) => self.is_administrator(token).await,
+            None => None,
+        };
+        let administrator = match is_administrator {
+            Some(true) => "yes, according to the control plane",
+            Some(false) => "no, according to the control plane",
+            None => "unknown: the control plane was not asked or did not answer",
+        };
+        let claim = claims.as_ref();
+        let expires = claim.map(|claims| rfc3339(claims.expires_at()));
+        self.row("human user", or_dash(claim.map(|claims| &claims.subject)));
+        self.row("  from", source);
+        self.row("  issuer", or_dash(claim.map(|claims| &claims.issuer)));
+        self.row("  name", or_dash(claim.and_then(|claims| claims.name.as_ref())));
+        self.row("  e-mail", or_dash(claim.and_then(|claims| claims.email.as_ref())));
+        self.row("  token expires", or_dash(expires.as_ref()));
+        self.row("  administrator", administrator);
+        let refreshable = login.as_ref().is_some_and(|login| login.tokens.refresh_token.is_some());
+        let human = json!({
+            "source": if login.is_some() { "login" } else { "token" },
+            "issuer": claim.map(|claims| &claims.issuer),
+            "subject": claim.map(|claims| &claims.subject),
+            "name": claim.and_then(|claims| claims.name.as_ref()),
+            "email": claim.and_then(|claims| claims.email.as_ref()),
+            "tokenExpiresAt": expires,
+            "refreshable": refreshable,
+            "url": login.map(|login| login.url),
+            "administrator": is_administrator,
+        });
+        self.json.insert("human".into(), human);
+        Ok(true)
+    }
+
+    /// The token of the stored login, and the login with the claims of this token. There is no token if the login belongs to
+    /// another control plane, or cannot be refreshed.
+    async fn login_token(&mut self, login: HumanLogin) -> Result<(Option<SecretString>, Option<HumanLogin>), CliError> {
+        if self.context.url(&self.args.server).is_err() {
+            return Ok((None, Some(login)));
+        }
+        match stored_token(self.context, &self.args.server).await {
+            Ok(token) => Ok((token, stored_login(self.context, &self.args.server)?.or(Some(login)))),
+            Err(error) => {
+                self.fail(error);
+                Ok((None, Some(login)))
+            }
+        }
+    }
+
+    /// Asks the control plane whether the user is an administrator: only administrators may list the signing keys.
+    async fn is_administrator(&mut self, token: &SecretString) -> Option<bool> {
+        let result: Result<_, CliError> =
+            async { Ok(self.context.api(&self.args.server)?.human(token).list_signing_keys(&PageStart::FIRST).await?) }
+                .await;
+        match result {
+            Ok(_) => Some(true),
+            Err(error) if error.has_reason("admin_required") => Some(false),
+            Err(error) => {
+                self.fail(error);
+                None
+            }
+        }
+    }
+
+    /// Shows the agent of the profile. Returns whether there is one.
+    fn show_agent(&mut self) -> bool {
+        let profile = &self.context.profile;
+        let agent = profile.agent.as_ref();
+        let json = agent.map(|agent| json!({ "agentId": agent, "audience": profile.audience, "url": profile.url }));
+        self.json.insert("agent".into(), json!(json));
+        if let Some(agent) = agent {
+            self.row("agent", agent);
+            self.row("  audience", or_dash(profile.audience.as_ref()));
+        }
+        agent.is_some()
+    }
+
+    /// Shows the service of the API key. Returns whether an API key is set.
+    async fn show_key(&mut self) -> Result<bool, CliError> {
+        self.json.insert("serviceKey".into(), Value::Null);
+        let Some(key) = self.args.key.optional()? else { return Ok(false) };
+        let FoundKey { text, service, scope } = if let Ok(service) = self.context.service(&self.args.service) {
+            self.find_key(key, service).await.unwrap_or_else(|error| {
+                self.fail(error);
+                FoundKey { text: "not verified".to_owned(), service: None, scope: None }
+            })
+        } else {
+            let text = "of an unknown service: set COUNTERSIGN_SERVICE_ID".to_owned();
+            FoundKey { text, service: None, scope: None }
+        };
+        self.row("API key", text);
+        self.json.insert("serviceKey".into(), json!({ "serviceId": service, "scope": scope }));
+        Ok(true)
+    }
+
+    /// Asks the control plane about an API key. The service is the requested one, or the one that a refusal names.
+    async fn find_key(&self, key: &SecretString, service: String) -> Result<FoundKey, CliError> {
+        match self.context.api(&self.args.server)?.service(&service, key).list_roles().await {
+            Ok(_) => Ok(FoundKey { text: format!("of {service}"), service: Some(service), scope: Some("full") }),
+            // A key of scope sync may not list roles.
+            Err(ApiError::Refused { reason: Some(reason), .. }) if reason == "scope_insufficient" => {
+                Ok(FoundKey { text: "of scope sync".to_owned(), service: None, scope: Some("sync") })
+            }
+            Err(error) => match other_service(&error) {
+                Some(actual) => Ok(FoundKey { text: format!("of {actual}"), service: Some(actual), scope: None }),
+                None => Err(error.into()),
+            },
+        }
+    }
 }
 
-/// Shows the identities.
 pub async fn whoami(context: &Context, args: ManagerArgs) -> Result<CommandOutput, CliError> {
-    let mut report = Report::default();
+    let mut report = Report { context, args: &args, rows: Vec::new(), json: Map::new(), error: None };
     let url = context.url(&args.server).ok();
     report.row("profile", context.name.clone());
     report.row("control plane", url.clone().unwrap_or_else(|| "not set".to_owned()));
     report.json.insert("profile".into(), json!(context.name));
     report.json.insert("url".into(), json!(url));
-    let human = show_human(context, &args, &mut report).await?;
-    let agent = show_agent(context, &mut report);
-    let key = show_key(context, &args, &mut report).await?;
+    let human = report.show_human().await?;
+    let agent = report.show_agent();
+    let key = report.show_key().await?;
     if !human && !agent && !key {
         let next = "as a human user, countersign login, or set COUNTERSIGN_HUMAN_TOKEN; as an agent, countersign agent \
                     register; for a service, set COUNTERSIGN_SERVICE_KEY";
         return Err(CliError::missing("an identity", next));
     }
-    let Report { rows, json, error } = report;
+    let Report { rows, json, error, .. } = report;
     let error = error.map(|error| context.with_context_hint(error));
     Ok(CommandOutput::new(details(rows), json.into()).with_error(error))
-}
-
-/// Shows the human user. Returns whether there is one.
-async fn show_human(context: &Context, args: &ManagerArgs, report: &mut Report) -> Result<bool, CliError> {
-    report.json.insert("human".into(), Value::Null);
-    let (token, login) = match args.human.explicit()? {
-        Some(token) => (Some(token.clone()), None),
-        None => match context.profiles.human_login(&context.name)? {
-            Some(login) => login_token(context, args, report, login).await?,
-            None => return Ok(false),
-        },
-    };
-    let source = if login.is_some() { "countersign login" } else { "COUNTERSIGN_HUMAN_TOKEN (--human-token)" };
-    let claims = match &login {
-        Some(login) => Some(login.tokens.claims.clone()),
-        None => token.as_ref().and_then(HumanClaims::parse),
-    };
-    let is_administrator = match &token {
-        Some(token) => is_administrator(context, args, report, token).await,
-        None => None,
-    };
-    let administrator = match is_administrator {
-        Some(true) => "yes, according to the control plane",
-        Some(false) => "no, according to the control plane",
-        None => "unknown: the control plane was not asked or did not answer",
-    };
-    let shown = |value: Option<&String>| value.cloned().unwrap_or_else(|| "-".to_owned());
-    let claim = claims.as_ref();
-    let expires = claim.map(|claims| rfc3339(claims.expires_at()));
-    report.row("human user", shown(claim.map(|claims| &claims.subject)));
-    report.row("  from", source);
-    report.row("  issuer", shown(claim.map(|claims| &claims.issuer)));
-    report.row("  name", shown(claim.and_then(|claims| claims.name.as_ref())));
-    report.row("  e-mail", shown(claim.and_then(|claims| claims.email.as_ref())));
-    report.row("  token expires", shown(expires.as_ref()));
-    report.row("  administrator", administrator);
-    let refreshable = login.as_ref().is_some_and(|login| login.tokens.refresh_token.is_some());
-    let human = json!({
-        "source": if login.is_some() { "login" } else { "token" },
-        "issuer": claim.map(|claims| &claims.issuer),
-        "subject": claim.map(|claims| &claims.subject),
-        "name": claim.and_then(|claims| claims.name.as_ref()),
-        "email": claim.and_then(|claims| claims.email.as_ref()),
-        "tokenExpiresAt": expires,
-        "refreshable": refreshable,
-        "url": login.map(|login| login.url),
-        "administrator": is_administrator,
-    });
-    report.json.insert("human".into(), human);
-    Ok(true)
-}
-
-/// The token of the stored login, and the login with the claims of this token. There is no token if the login belongs to
-/// another control plane, or cannot be refreshed.
-async fn login_token(
-    context: &Context,
-    args: &ManagerArgs,
-    report: &mut Report,
-    login: HumanLogin,
-) -> Result<(Option<SecretString>, Option<HumanLogin>), CliError> {
-    if context.url(&args.server).is_err() {
-        return Ok((None, Some(login)));
-    }
-    match stored_token(context, &args.server).await {
-        Ok(token) => Ok((token, stored_login(context, &args.server)?.or(Some(login)))),
-        Err(error) => {
-            report.fail(error);
-            Ok((None, Some(login)))
-        }
-    }
-}
-
-/// Asks the control plane whether the user is an administrator: only administrators may list the signing keys.
-async fn is_administrator(
-    context: &Context,
-    args: &ManagerArgs,
-    report: &mut Report,
-    token: &SecretString,
-) -> Option<bool> {
-    let result: Result<_, CliError> =
-        async { Ok(context.api(&args.server)?.human(token).list_signing_keys(&PageStart::FIRST).await?) }.await;
-    match result {
-        Ok(_) => Some(true),
-        Err(error) if error.has_reason("admin_required") => Some(false),
-        Err(error) => {
-            report.fail(error);
-            None
-        }
-    }
-}
-
-/// Shows the agent of the profile. Returns whether there is one.
-fn show_agent(context: &Context, report: &mut Report) -> bool {
-    let profile = &context.profile;
-    let agent = profile.agent.as_ref();
-    let json = agent.map(|agent| json!({ "agentId": agent, "audience": profile.audience, "url": profile.url }));
-    report.json.insert("agent".into(), json!(json));
-    if let Some(agent) = agent {
-        report.row("agent", agent);
-        report.row("  audience", profile.audience.clone().unwrap_or_else(|| "-".to_owned()));
-    }
-    agent.is_some()
-}
-
-/// Shows the service of the API key. Returns whether an API key is set.
-async fn show_key(context: &Context, args: &ManagerArgs, report: &mut Report) -> Result<bool, CliError> {
-    report.json.insert("serviceKey".into(), Value::Null);
-    let Some(key) = args.key.optional()? else { return Ok(false) };
-    let FoundKey { text, service, scope } = if let Ok(service) = context.service(&args.service) {
-        find_key(context, args, key, service).await.unwrap_or_else(|error| {
-            report.fail(error);
-            FoundKey { text: "not verified".to_owned(), service: None, scope: None }
-        })
-    } else {
-        let text = "of an unknown service: set COUNTERSIGN_SERVICE_ID".to_owned();
-        FoundKey { text, service: None, scope: None }
-    };
-    report.row("API key", text);
-    report.json.insert("serviceKey".into(), json!({ "serviceId": service, "scope": scope }));
-    Ok(true)
 }
 
 /// The service and the scope of an API key, as far as the control plane states them.
@@ -189,26 +190,6 @@ struct FoundKey {
     text: String,
     service: Option<String>,
     scope: Option<&'static str>,
-}
-
-/// Asks the control plane about an API key. The service is the requested one, or the one that a refusal names.
-async fn find_key(
-    context: &Context,
-    args: &ManagerArgs,
-    key: &SecretString,
-    service: String,
-) -> Result<FoundKey, CliError> {
-    match context.api(&args.server)?.service(&service, key).list_roles().await {
-        Ok(_) => Ok(FoundKey { text: format!("of {service}"), service: Some(service), scope: Some("full") }),
-        // A key of scope sync may not list roles.
-        Err(ApiError::Refused { reason: Some(reason), .. }) if reason == "scope_insufficient" => {
-            Ok(FoundKey { text: "of scope sync".to_owned(), service: None, scope: Some("sync") })
-        }
-        Err(error) => match other_service(&error) {
-            Some(actual) => Ok(FoundKey { text: format!("of {actual}"), service: Some(actual), scope: None }),
-            None => Err(error.into()),
-        },
-    }
 }
 
 /// The service of an API key that was refused because it belongs to another service.

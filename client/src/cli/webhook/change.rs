@@ -5,8 +5,9 @@ use super::{
     scope::{ScopeArgs, SelectedWebhook, WebhookArgs, option},
 };
 use crate::cli::{
-    complete, confirm::ConfirmArgs, context::Context, error::CliError, output::CommandOutput, secret_file::SecretFile,
-    table::details,
+    complete,
+    prelude::{CliError, CommandOutput, ConfirmArgs, Context, details},
+    secret_file::SecretFile,
 };
 use clap::{Args, ValueHint};
 use clap_complete::ArgValueCompleter;
@@ -26,12 +27,7 @@ pub struct CreateArgs {
     #[arg(value_name = "URL", value_hint = ValueHint::Url)]
     target: String,
     /// The event kinds, separated by commas [default: all, also future kinds]
-    #[arg(
-        long,
-        value_name = "KINDS",
-        value_delimiter = ',',
-        add = ArgValueCompleter::new(complete::event_kinds)
-    )]
+    #[arg(long, value_name = "KINDS", value_delimiter = ',', add = ArgValueCompleter::new(complete::event_kinds))]
     events: Option<Vec<String>>,
     /// The description
     #[arg(long)]
@@ -49,12 +45,7 @@ pub struct ChangeArgs {
     #[arg(long, value_name = "URL", value_hint = ValueHint::Url)]
     target: Option<String>,
     /// The new event kinds, separated by commas; `*` for all
-    #[arg(
-        long,
-        value_name = "KINDS",
-        value_delimiter = ',',
-        add = ArgValueCompleter::new(complete::event_kinds)
-    )]
+    #[arg(long, value_name = "KINDS", value_delimiter = ',', add = ArgValueCompleter::new(complete::event_kinds))]
     events: Option<Vec<String>>,
     /// The new description
     #[arg(long)]
@@ -80,7 +71,6 @@ pub struct DeleteArgs {
     confirm: ConfirmArgs,
 }
 
-/// Creates a webhook.
 pub async fn create(context: &Context, args: CreateArgs) -> Result<CommandOutput, CliError> {
     let CreateArgs { scope, target, events, description, out } = args;
     let webhooks = scope.api(context).await?;
@@ -107,7 +97,6 @@ pub fn with_limit_hint(error: ApiError, scope: &WebhookScope) -> CliError {
     })
 }
 
-/// Creates a new secret of a webhook.
 pub async fn rotate(context: &Context, args: RotateArgs) -> Result<CommandOutput, CliError> {
     let RotateArgs { webhook, confirm, out } = args;
     let SelectedWebhook { webhooks, id } = webhook.api(context).await?;
@@ -135,21 +124,17 @@ fn secret_output(
     hint_if_lost: String,
     note: &str,
 ) -> CommandOutput {
-    let error = match file.map(|file| file.write(secret)) {
-        None => None,
-        Some(Ok(path)) => {
-            json["file"] = json!(path);
-            return CommandOutput::new(id, json).with_note(format!("The secret is in {}.{note}", path.display()));
-        }
-        Some(Err(error)) => Some(error),
-    };
+    let written = file.map(|file| file.write(secret)).transpose();
+    if let Ok(Some(path)) = written {
+        json["file"] = json!(path);
+        return CommandOutput::new(id, json).with_note(format!("The secret is in {}.{note}", path.display()));
+    }
     json["secret"] = json!(secret.expose_secret());
     let note = format!("The secret is shown only once. The id of the webhook is {id}.{note}");
     let output = CommandOutput::new(secret.expose_secret(), json).with_note(note);
-    output.with_hint_if_lost(hint_if_lost).with_error(error)
+    output.with_hint_if_lost(hint_if_lost).with_error(written.err())
 }
 
-/// Changes a webhook.
 pub async fn change(context: &Context, args: ChangeArgs) -> Result<CommandOutput, CliError> {
     let ChangeArgs { webhook, target, events, description } = args;
     if target.is_none() && events.is_none() && description.is_none() {
@@ -161,7 +146,6 @@ pub async fn change(context: &Context, args: ChangeArgs) -> Result<CommandOutput
         .await
 }
 
-/// Pauses or resumes a webhook.
 pub async fn set_status(context: &Context, args: WebhookArgs, status: &'static str) -> Result<CommandOutput, CliError> {
     let SelectedWebhook { webhooks, id } = args.api(context).await?;
     let next = if status == "active" { "deliveries" } else { "resume" };
@@ -174,7 +158,6 @@ async fn apply(webhooks: &WebhookApi, id: &str, change: &WebhookChange, next: &s
         .with_note(format!("Next: countersign webhook {next}{} {id}", option(&webhooks.scope))))
 }
 
-/// Deletes a webhook.
 pub async fn delete(context: &Context, args: DeleteArgs) -> Result<CommandOutput, CliError> {
     let DeleteArgs { webhook, confirm } = args;
     let SelectedWebhook { webhooks, id } = webhook.api(context).await?;

@@ -5,11 +5,8 @@ use super::{
     scope::{SelectedWebhook, WebhookArgs, option},
 };
 use crate::cli::{
-    context::Context,
-    error::CliError,
     ids::event_id,
-    output::{CommandOutput, value_name},
-    table::details,
+    prelude::{CliError, CommandOutput, Context, details, value_name},
     time::parse_past_time,
 };
 use clap::{Args, ValueEnum};
@@ -84,7 +81,6 @@ enum FinalStatus {
     Dead,
 }
 
-/// Sends a test event and waits for its delivery.
 pub async fn test(context: &Context, args: WebhookArgs) -> Result<CommandOutput, CliError> {
     let SelectedWebhook { webhooks, id } = args.api(context).await?;
     let event = webhooks.test(&id).await?;
@@ -108,7 +104,6 @@ pub async fn test(context: &Context, args: WebhookArgs) -> Result<CommandOutput,
     Ok(display::delivery(&delivery).with_note(note).with_error(error))
 }
 
-/// Polls until the delivery is no longer pending.
 async fn wait_for_final_status(webhooks: &WebhookApi, id: &str, event: &str) -> Result<WebhookDelivery, ApiError> {
     let mut pause = FIRST_POLL_PAUSE;
     loop {
@@ -121,7 +116,6 @@ async fn wait_for_final_status(webhooks: &WebhookApi, id: &str, event: &str) -> 
     }
 }
 
-/// Lists deliveries, or shows one.
 pub async fn deliveries(context: &Context, args: DeliveriesArgs) -> Result<CommandOutput, CliError> {
     let DeliveriesArgs { webhook, event, status, limit, offset, all } = args;
     let SelectedWebhook { webhooks, id } = webhook.api(context).await?;
@@ -139,7 +133,6 @@ pub async fn deliveries(context: &Context, args: DeliveriesArgs) -> Result<Comma
     Ok(display::deliveries(&items).with_note(note))
 }
 
-/// Delivers events again.
 pub async fn replay(context: &Context, args: ReplayArgs) -> Result<CommandOutput, CliError> {
     let ReplayArgs { webhook, event, since, status } = args;
     let SelectedWebhook { webhooks, id } = webhook.api(context).await?;

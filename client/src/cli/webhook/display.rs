@@ -1,31 +1,19 @@
 //! Webhooks and deliveries as text and JSON.
 
-use crate::cli::{
-    error::CliError,
-    output::CommandOutput,
-    table::{Column, Table, details},
-};
+use crate::cli::prelude::{CliError, CommandOutput, Rows, details};
 use countersign_client::api::{Webhook, WebhookDelivery};
 use serde_json::json;
 
-/// A table of webhooks.
 pub fn webhooks(webhooks: &[Webhook]) -> CommandOutput {
-    let header = [
-        ("ID", Column::Fixed),
-        ("STATUS", Column::Fixed),
-        ("URL", Column::Text),
-        ("EVENTS", Column::Text),
-        ("DESCRIPTION", Column::Text),
-    ];
-    let rows = webhooks.iter().map(|webhook| {
-        let events = webhook.events.join(",");
-        let description = text_or_dash(webhook.description.as_ref());
-        [webhook.webhook_id.clone(), status(webhook), webhook.url.clone(), events, description]
-    });
-    CommandOutput::new(Table::new(header, rows), json!(webhooks))
+    let rows = Rows::of(webhooks)
+        .fixed("ID", |webhook| webhook.webhook_id.clone())
+        .fixed("STATUS", status)
+        .text("URL", |webhook| webhook.url.clone())
+        .text("EVENTS", |webhook| webhook.events.join(","))
+        .text("DESCRIPTION", |webhook| text_or_dash(webhook.description.as_ref()));
+    CommandOutput::list(rows)
 }
 
-/// All fields of a webhook.
 pub fn webhook(webhook: &Webhook) -> CommandOutput {
     let Webhook {
         webhook_id,
@@ -64,29 +52,18 @@ fn status(webhook: &Webhook) -> String {
     }
 }
 
-/// A table of deliveries.
 pub fn deliveries(deliveries: &[WebhookDelivery]) -> CommandOutput {
-    let header = [
-        ("ID", Column::Fixed),
-        ("EVENT", Column::Fixed),
-        ("OCCURRED", Column::Time),
-        ("STATUS", Column::Fixed),
-        ("ATTEMPTS", Column::Fixed),
-        ("RESPONSE", Column::Fixed),
-        ("NEXT ATTEMPT", Column::Time),
-    ];
-    let rows = deliveries.iter().map(|delivery| {
-        let attempts = delivery.attempts.to_string();
-        let next = text_or_dash(delivery.next_attempt_at.as_ref());
-        let id = delivery.event_id.clone();
-        let event = delivery.event.clone();
-        let time = delivery.occurred_at.clone();
-        [id, event, time, delivery.status.clone(), attempts, response(delivery), next]
-    });
-    CommandOutput::new(Table::new(header, rows), json!(deliveries))
+    let rows = Rows::of(deliveries)
+        .fixed("ID", |delivery| delivery.event_id.clone())
+        .fixed("EVENT", |delivery| delivery.event.clone())
+        .time("OCCURRED", |delivery| delivery.occurred_at.clone())
+        .fixed("STATUS", |delivery| delivery.status.clone())
+        .fixed("ATTEMPTS", |delivery| delivery.attempts.to_string())
+        .fixed("RESPONSE", response)
+        .time("NEXT ATTEMPT", |delivery| text_or_dash(delivery.next_attempt_at.as_ref()));
+    CommandOutput::list(rows)
 }
 
-/// All fields of a delivery.
 pub fn delivery(delivery: &WebhookDelivery) -> CommandOutput {
     let WebhookDelivery {
         event_id,

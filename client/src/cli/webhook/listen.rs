@@ -2,21 +2,22 @@
 
 use super::{
     change::with_limit_hint,
-    receiver::{BoundReceiver, ReceivedRequest, Receiver},
+    receiver::{ReceivedRequest, Receiver},
     scope::{ScopeArgs, option},
 };
 use crate::cli::{
     complete,
-    context::{Context, read_file},
+    context::read_file,
     environment::variable,
-    error::CliError,
-    output::{CommandOutput, OutputFormat},
+    loopback::BoundServer,
+    prelude::{CliError, CommandOutput, Context, OutputFormat},
 };
 use clap::{Args, ValueHint};
 use clap_complete::ArgValueCompleter;
 use countersign_client::{
-    ApiError, Verifier, WebhookSecret,
+    ApiError, Verifier,
     api::{NewWebhook, WebhookApi, WebhookChange, WebhookScope, escape_unprintable, without_control_characters},
+    webhook::SecretError,
 };
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};
@@ -26,7 +27,6 @@ use std::{
 };
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// The environment variable with secrets.
 const SECRET_VARIABLE: &str = "COUNTERSIGN_WEBHOOK_SECRET";
 
 #[derive(Args)]
@@ -41,23 +41,11 @@ pub struct ListenArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     secret_file: Option<PathBuf>,
     /// The event kinds of the webhook that is created, separated by commas
-    #[arg(
-        long,
-        value_name = "KINDS",
-        value_delimiter = ',',
-        add = ArgValueCompleter::new(complete::event_kinds)
-    )]
+    #[arg(long, value_name = "KINDS", value_delimiter = ',', add = ArgValueCompleter::new(complete::event_kinds))]
     events: Option<Vec<String>>,
     /// End after this number of events
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
-}
-
-/// How many events were printed.
-#[derive(Default)]
-struct Counts {
-    all: u64,
-    invalid: u64,
 }
 
 /// The signals that end the command.
@@ -75,10 +63,22 @@ pub async fn listen(context: &Context, args: ListenArgs) -> Result<CommandOutput
         let next = "leave it out, or change the webhook: countersign webhook change ID --events KINDS";
         return Err(CliError::usage(text).with_next(next));
     }
-    let receiver = BoundReceiver::bind(port).await?;
-    announce(context, &receiver.url(), None)?;
-    let result = print_requests(receiver.start(verifier), count, &mut stop, context.format()).await;
+    let server = bind(port).await?;
+    announce(context, &url(&server), None)?;
+    let result = print_requests(Receiver::start(server, verifier), count, &mut stop, context.format()).await;
     Ok(CommandOutput::default().with_error(result.err()))
+}
+
+/// Binds a port of loopback; 0 is any free port.
+async fn bind(port: u16) -> Result<BoundServer, CliError> {
+    BoundServer::bind(port).await.map_err(|error| {
+        CliError::failed(format!("port {port}: {error}")).with_next("pass another --port, or none for a free one")
+    })
+}
+
+/// The URL at which the server receives events.
+fn url(server: &BoundServer) -> String {
+    format!("http://127.0.0.1:{}/", server.port())
 }
 
 /// A verifier with the secrets from the file, or else from the environment; `None` if neither is set.
@@ -95,23 +95,15 @@ fn verifier(file: Option<PathBuf>) -> Result<Option<Verifier>, CliError> {
             None => return Ok(None),
         },
     };
-    let mut verifier: Option<Verifier> = None;
-    for word in text.expose_secret().split_whitespace() {
-        let secret: WebhookSecret = word.parse().map_err(|error| {
-            let next = "`countersign webhook create` prints the secret of a new webhook";
-            CliError::usage(format!("{source}: {error}")).with_next(next)
-        })?;
-        verifier = Some(match verifier {
-            None => Verifier::new(secret),
-            Some(verifier) => verifier.or(secret),
-        });
-    }
-    verifier.map(Some).ok_or_else(|| {
-        CliError::missing(
-            "the secret",
-            "pass a file that contains one, as `countersign webhook create --out` writes it",
-        )
-    })
+    let parse = |word: &str| {
+        let next = "`countersign webhook create` prints the secret of a new webhook";
+        word.parse().map_err(|error: SecretError| CliError::usage(format!("{source}: {error}")).with_next(next))
+    };
+    let next = "pass a file that contains one, as `countersign webhook create --out` writes it";
+    let mut words = text.expose_secret().split_whitespace();
+    let first = words.next().ok_or_else(|| CliError::missing("the secret", next))?;
+    let verifier = Verifier::new(parse(first)?);
+    words.try_fold(verifier, |verifier, word| Ok(verifier.or(parse(word)?))).map(Some)
 }
 
 /// Creates a webhook for this machine, and deletes it at the end, also after an error.
@@ -123,17 +115,17 @@ async fn with_temporary_webhook(
     count: Option<u64>,
     stop: &mut StopSignals,
 ) -> Result<CommandOutput, CliError> {
-    let receiver = BoundReceiver::bind(port).await?;
-    let url = Some(receiver.url());
+    let server = bind(port).await?;
+    let url = url(&server);
     let description = Some("countersign webhook listen".to_owned());
-    let request = WebhookChange { url, events, description, managed_by: None, status: None };
+    let request = WebhookChange { url: Some(url.clone()), events, description, managed_by: None, status: None };
     let created = webhooks.create(&request).await;
     let NewWebhook { webhook, secret } = created.map_err(|error| with_loopback_hint(error, &webhooks.scope))?;
     let id = webhook.webhook_id;
     let result = async {
-        let secret = secret.expose_secret().parse().map_err(|_| ApiError::Unreadable(receiver.url()))?;
-        announce(context, &receiver.url(), Some(&id))?;
-        print_requests(receiver.start(Verifier::new(secret)), count, stop, context.format()).await
+        let secret = secret.expose_secret().parse().map_err(|_| ApiError::Unreadable(url.clone()))?;
+        announce(context, &url, Some(&id))?;
+        print_requests(Receiver::start(server, Verifier::new(secret)), count, stop, context.format()).await
     };
     let result = result.await;
     let deleted = tokio::select! {
@@ -180,16 +172,17 @@ async fn print_requests(
     stop: &mut StopSignals,
     format: OutputFormat,
 ) -> Result<(), CliError> {
-    let mut counts = Counts::default();
+    let mut all = 0;
+    let mut invalid = 0;
     let mut printed = Ok(true);
-    while matches!(printed, Ok(true)) && count.is_none_or(|count| counts.all < count) {
+    while matches!(printed, Ok(true)) && count.is_none_or(|count| all < count) {
         let request = tokio::select! {
             request = receiver.next() => request,
             () = stop.received() => None,
         };
         let Some(request) = request else { break };
-        counts.all += 1;
-        counts.invalid += u64::from(request.problem.is_some());
+        all += 1;
+        invalid += u64::from(request.problem.is_some());
         printed = print_line(&request_line(&request, format));
         if matches!(printed, Ok(true)) {
             request.acknowledge();
@@ -197,16 +190,13 @@ async fn print_requests(
     }
     receiver.close().await;
     printed?;
-    match counts {
-        Counts { invalid: 0, .. } => Ok(()),
-        Counts { all, invalid } => {
-            let next = "is it the secret of the webhook that sends to this URL?";
-            Err(CliError::failed(format!("{invalid} of {all} requests were invalid")).with_next(next))
-        }
+    if invalid == 0 {
+        return Ok(());
     }
+    let next = "is it the secret of the webhook that sends to this URL?";
+    Err(CliError::failed(format!("{invalid} of {all} requests were invalid")).with_next(next))
 }
 
-/// A request in one line.
 fn request_line(request: &ReceivedRequest, format: OutputFormat) -> String {
     let body = &request.body;
     let signature = if request.is_signed() { "good" } else { "bad" };

@@ -3,16 +3,13 @@
 //! Depends on [`loopback`](crate::cli::loopback). A request is answered after its consumer acknowledged it, so that an event
 //! that was not printed is sent again.
 
-use crate::cli::{
-    error::CliError,
-    loopback::{BoundServer, RunningServer, read_body, text_response},
-};
+use crate::cli::loopback::{BoundServer, RunningServer, method_not_allowed, read_body, text_response};
 use countersign_client::{Verifier, WebhookError, clock, webhook::ID};
 use http_body_util::Full;
 use hyper::{
     Method, Request, Response, StatusCode,
     body::{Bytes, Incoming},
-    header::{ALLOW, HeaderMap, HeaderValue},
+    header::HeaderMap,
 };
 use serde_json::Value;
 use std::sync::Arc;
@@ -32,16 +29,11 @@ pub struct ReceivedRequest {
     acknowledged: oneshot::Sender<()>,
 }
 
-/// A bound port that accepts no connections yet.
-pub struct BoundReceiver(BoundServer);
-
-/// A running receiver.
 pub struct Receiver {
     requests: mpsc::Receiver<ReceivedRequest>,
     server: RunningServer,
 }
 
-/// The state that all connections share.
 struct State {
     verifier: Verifier,
     requests: mpsc::Sender<ReceivedRequest>,
@@ -71,32 +63,18 @@ impl ReceivedRequest {
     }
 }
 
-impl BoundReceiver {
-    /// Binds a port of loopback; 0 is any free port.
-    pub async fn bind(port: u16) -> Result<Self, CliError> {
-        BoundServer::bind(port).await.map(Self).map_err(|error| {
-            CliError::failed(format!("port {port}: {error}")).with_next("pass another --port, or none for a free one")
-        })
-    }
-
-    /// The URL of the receiver.
-    pub fn url(&self) -> String {
-        format!("http://127.0.0.1:{}/", self.0.port())
-    }
-
+impl Receiver {
     /// Starts to accept connections.
-    pub fn start(self, verifier: Verifier) -> Receiver {
+    pub fn start(server: BoundServer, verifier: Verifier) -> Self {
         let (sender, requests) = mpsc::channel(1);
         let state = Arc::new(State { verifier, requests: sender });
-        let server = self.0.start(move |request| {
+        let server = server.start(move |request| {
             let state = state.clone();
             async move { respond(request, &state).await }
         });
-        Receiver { requests, server }
+        Self { requests, server }
     }
-}
 
-impl Receiver {
     /// The next request that may be an event.
     pub async fn next(&mut self) -> Option<ReceivedRequest> {
         self.requests.recv().await
@@ -113,9 +91,7 @@ impl Receiver {
 
 async fn respond(request: Request<Incoming>, state: &State) -> Response<Full<Bytes>> {
     if request.method() != Method::POST {
-        let mut response = text_response(StatusCode::METHOD_NOT_ALLOWED, "webhooks are sent by POST");
-        response.headers_mut().insert(ALLOW, HeaderValue::from_static("POST"));
-        return response;
+        return method_not_allowed("POST", "webhooks are sent by POST");
     }
     let (head, body) = request.into_parts();
     match read_body(body, MAX_BODY).await {

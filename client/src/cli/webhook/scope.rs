@@ -1,6 +1,6 @@
 //! The scope of webhooks: a service, or the whole deployment.
 
-use crate::cli::{args::ManagerArgs, context::Context, error::CliError, ids::webhook_id, placeholders::Placeholder};
+use crate::cli::{args::ManagerArgs, context::Context, error::CliError, ids::webhook_id, placeholders};
 use clap::Args;
 use countersign_client::api::{WebhookApi, WebhookScope};
 
@@ -23,7 +23,6 @@ pub struct WebhookArgs {
     webhook: String,
 }
 
-/// A webhook, among the webhooks of its scope.
 pub struct SelectedWebhook {
     pub webhooks: WebhookApi,
     pub id: String,
@@ -44,7 +43,7 @@ impl WebhookArgs {
     pub async fn api(&self, context: &Context) -> Result<SelectedWebhook, CliError> {
         let id = webhook_id(self.webhook.clone())?;
         let webhooks = self.scope.api(context).await?;
-        context.messages.placeholders.set_with_option(Placeholder::Webhook, option(&webhooks.scope), &id);
+        context.messages.placeholders.set_with_option(placeholders::WEBHOOK, option(&webhooks.scope), &id);
         Ok(SelectedWebhook { webhooks, id })
     }
 }

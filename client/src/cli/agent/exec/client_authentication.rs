@@ -13,11 +13,10 @@ use secrecy::{ExposeSecret, SecretString};
 /// The client id and the client secret of one run of the program.
 #[derive(Debug)]
 pub struct ClientCredentials {
-    id: String,
-    secret: SecretString,
+    pub id: String,
+    pub secret: SecretString,
 }
 
-/// A client id and a client secret of a request.
 struct Presented {
     id: String,
     secret: SecretString,
@@ -27,16 +26,6 @@ impl ClientCredentials {
     /// Generates a secret of 256 bits for a client id.
     pub fn generate(id: String) -> Self {
         Self { id, secret: PrivateKey::random_nonce().into() }
-    }
-
-    /// The client id.
-    pub fn id(&self) -> &str {
-        &self.id
-    }
-
-    /// The client secret.
-    pub const fn secret(&self) -> &SecretString {
-        &self.secret
     }
 
     /// Authenticates a request. A request must use one method, and have one header `Authorization` at most.
@@ -83,7 +72,6 @@ fn from_basic(header: &[u8]) -> Option<Vec<Presented>> {
     Some(vec![raw, form_decoded])
 }
 
-/// Decodes `application/x-www-form-urlencoded` text.
 fn form_decode(text: &str) -> String {
     // The text is the value of a parameter, so that `=` and `&` in it are part of the text.
     let escaped = text.replace('&', "%26");
@@ -108,7 +96,7 @@ mod tests {
     fn result(authorization: &[String], body: &str) -> Result<(), &'static str> {
         let credentials = ClientCredentials { id: ID.to_owned(), secret: "s3cr3t".into() };
         let form = Form::parse(body.as_bytes()).unwrap();
-        credentials.authenticate(&headers(authorization), &form).map_err(|error| error.code())
+        credentials.authenticate(&headers(authorization), &form).map_err(|error| error.code)
     }
 
     #[test]

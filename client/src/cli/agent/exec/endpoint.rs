@@ -5,11 +5,11 @@
 
 use super::{
     client_authentication::ClientCredentials,
-    token_request::{Form, RequestError},
+    token_request::{Form, RequestError, narrow},
     token_source::{NoTokens, TokenSource},
 };
 use crate::cli::{
-    loopback::{read_body, text_response},
+    loopback::{method_not_allowed, read_body, text_response},
     messages::Messages,
 };
 use countersign_client::{ApiError, Scope, SessionTokens, clock};
@@ -17,16 +17,14 @@ use http_body_util::Full;
 use hyper::{
     Method, Request, Response, StatusCode,
     body::{Bytes, Incoming},
-    header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderMap, HeaderValue, ORIGIN, RETRY_AFTER, WWW_AUTHENTICATE},
+    header::{CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderMap, HeaderValue, ORIGIN, RETRY_AFTER, WWW_AUTHENTICATE},
 };
 use secrecy::ExposeSecret;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// The path of the token endpoint.
 const TOKEN_PATH: &str = "/oauth/token";
 
-/// The path of the metadata.
 const METADATA_PATH: &str = "/.well-known/oauth-authorization-server";
 
 /// The largest body, in bytes. Requests have less than one KiB.
@@ -35,31 +33,23 @@ const MAX_BODY: usize = 16 * 1024;
 /// The media type of request bodies.
 const FORM: &str = "application/x-www-form-urlencoded";
 
-/// The URLs of the endpoint.
-pub struct EndpointUrls {
-    port: u16,
-}
+/// The URLs of an endpoint on this port.
+pub struct EndpointUrls(pub u16);
 
-/// Answers the requests of the program.
+/// Answers the requests of the program: returns tokens of `source` to the owner of `credentials`.
 pub struct Endpoint {
-    urls: EndpointUrls,
-    credentials: ClientCredentials,
-    source: Arc<TokenSource>,
-    messages: Messages,
+    pub urls: EndpointUrls,
+    pub credentials: ClientCredentials,
+    pub source: Arc<TokenSource>,
+    pub messages: Messages,
 }
 
 impl EndpointUrls {
-    /// The URLs of an endpoint on this port.
-    pub const fn new(port: u16) -> Self {
-        Self { port }
-    }
-
     /// The issuer, below which the metadata are found.
     pub fn issuer(&self) -> String {
-        format!("http://127.0.0.1:{}", self.port)
+        format!("http://127.0.0.1:{}", self.0)
     }
 
-    /// The URL of the token endpoint.
     pub fn token_endpoint(&self) -> String {
         format!("{}{TOKEN_PATH}", self.issuer())
     }
@@ -67,22 +57,11 @@ impl EndpointUrls {
     /// Whether a header `Host` names this endpoint. Another name means that a web page has changed the address of its own
     /// name to loopback.
     fn is_host(&self, host: &str) -> bool {
-        ["127.0.0.1", "localhost"].iter().any(|name| host.eq_ignore_ascii_case(&format!("{name}:{}", self.port)))
+        ["127.0.0.1", "localhost"].iter().any(|name| host.eq_ignore_ascii_case(&format!("{name}:{}", self.0)))
     }
 }
 
 impl Endpoint {
-    /// Creates an endpoint that returns tokens of `source` to the owner of `credentials`.
-    pub fn new(
-        urls: EndpointUrls,
-        credentials: ClientCredentials,
-        source: Arc<TokenSource>,
-        messages: Messages,
-    ) -> Self {
-        Self { urls, credentials, source, messages }
-    }
-
-    /// Answers a request.
     pub async fn respond(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
         let (head, body) = request.into_parts();
         if let Some(refusal) = self.refuse_web_pages(&head.headers) {
@@ -94,8 +73,8 @@ impl Endpoint {
                 token.unwrap_or_else(|error| error_response(StatusCode::BAD_REQUEST, &error))
             }
             (METADATA_PATH, &Method::GET) => json_response(StatusCode::OK, &self.metadata()),
-            (TOKEN_PATH, _) => method_not_allowed("POST"),
-            (METADATA_PATH, _) => method_not_allowed("GET"),
+            (TOKEN_PATH, _) => method_not_allowed("POST", "the method is not allowed"),
+            (METADATA_PATH, _) => method_not_allowed("GET", "the method is not allowed"),
             _ => text_response(StatusCode::NOT_FOUND, "not found"),
         }
     }
@@ -124,7 +103,7 @@ impl Endpoint {
             "grant_types_supported": ["client_credentials"],
             "response_types_supported": [],
         });
-        if let Some(scope) = &self.source.limits().scope {
+        if let Some(scope) = &self.source.limits.scope {
             metadata["scopes_supported"] = scope.permissions().map(|permission| json!(permission)).collect();
         }
         metadata
@@ -143,12 +122,15 @@ impl Endpoint {
         };
         let form = Form::parse(&body)?;
         self.credentials.authenticate(headers, &form)?;
-        let scope = self.source.limits().narrow(&form)?;
+        let scope = narrow(&self.source.limits, &form)?;
         Ok(match self.tokens(scope.clone()).await {
             Ok(tokens) => json_response(StatusCode::OK, &token_body(&tokens, scope.as_ref())),
             Err(error) => {
                 self.messages.warning(&format!("the program got no token: {error}"));
-                no_tokens_response(&error)
+                match &error {
+                    NoTokens::TooManyScopes => return Err(RequestError::new("invalid_scope", error.to_string())),
+                    NoTokens::Api(error) => upstream_error_response(error),
+                }
             }
         })
     }
@@ -175,16 +157,6 @@ fn token_body(tokens: &SessionTokens, requested: Option<&Scope>) -> Value {
     body
 }
 
-/// The response if there are no tokens.
-fn no_tokens_response(error: &NoTokens) -> Response<Full<Bytes>> {
-    match error {
-        NoTokens::TooManyScopes => {
-            error_response(StatusCode::BAD_REQUEST, &RequestError::new("invalid_scope", error.to_string()))
-        }
-        NoTokens::Api(error) => upstream_error_response(error),
-    }
-}
-
 /// The response if the control plane returned no tokens.
 fn upstream_error_response(error: &ApiError) -> Response<Full<Bytes>> {
     let (status, code) = match error {
@@ -203,9 +175,9 @@ fn upstream_error_response(error: &ApiError) -> Response<Full<Bytes>> {
 
 /// A response with an error (RFC 6749, section 5.2). Failed authentication has a status of its own.
 fn error_response(status: StatusCode, error: &RequestError) -> Response<Full<Bytes>> {
-    let is_unauthenticated = error.code() == "invalid_client";
+    let is_unauthenticated = error.code == "invalid_client";
     let status = if is_unauthenticated { StatusCode::UNAUTHORIZED } else { status };
-    let body = json!({ "error": error.code(), "error_description": printable(error.description()) });
+    let body = json!({ "error": error.code, "error_description": printable(&error.description) });
     let mut response = json_response(status, &body);
     if is_unauthenticated {
         let challenge = HeaderValue::from_static("Basic realm=\"countersign agent exec\"");
@@ -218,12 +190,6 @@ fn error_response(status: StatusCode, error: &RequestError) -> Response<Full<Byt
 fn printable(text: &str) -> String {
     let is_allowed = |character: char| matches!(character, ' '..='~') && !matches!(character, '"' | '\\');
     text.chars().map(|character| if is_allowed(character) { character } else { '\'' }).collect()
-}
-
-fn method_not_allowed(allowed: &'static str) -> Response<Full<Bytes>> {
-    let mut response = text_response(StatusCode::METHOD_NOT_ALLOWED, "the method is not allowed");
-    response.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
-    response
 }
 
 fn json_response(status: StatusCode, body: &Value) -> Response<Full<Bytes>> {
@@ -240,7 +206,7 @@ mod tests {
 
     #[test]
     fn hosts_are_loopback_with_the_port() {
-        let urls = EndpointUrls::new(8080);
+        let urls = EndpointUrls(8080);
         for (host, expected) in [
             ("127.0.0.1:8080", true),
             ("localhost:8080", true),

@@ -2,26 +2,16 @@
 //!
 //! Invariant: a request can narrow the scope of the command, and names no other resource.
 
-use countersign_client::{Scope, profile::is_same_url};
+use countersign_client::{Scope, TokenRequest, profile::is_same_url};
 use std::borrow::Cow;
 
-/// The grant type of the endpoint.
 const GRANT_TYPE: &str = "client_credentials";
 
-/// What the tokens of the command are limited to.
-#[derive(Debug, Clone, Default)]
-pub struct Limits {
-    /// The service or the resource; `None` if the control plane chooses the service.
-    pub resource: Option<String>,
-    /// The permissions; `None` for all permissions of the agent.
-    pub scope: Option<Scope>,
-}
-
-/// Why a request is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestError {
-    code: &'static str,
-    description: Cow<'static, str>,
+    /// A code of RFC 6749, section 5.2, or of RFC 8707, section 2.
+    pub code: &'static str,
+    pub description: Cow<'static, str>,
 }
 
 /// The parameters of a request. Parameters without a value are absent (RFC 6749, section 3.2).
@@ -29,19 +19,8 @@ pub struct RequestError {
 pub struct Form(Vec<(String, String)>);
 
 impl RequestError {
-    /// An error with a code of RFC 6749, section 5.2, or of RFC 8707, section 2.
     pub fn new(code: &'static str, description: impl Into<Cow<'static, str>>) -> Self {
         Self { code, description: description.into() }
-    }
-
-    /// The code.
-    pub const fn code(&self) -> &'static str {
-        self.code
-    }
-
-    /// What is wrong, for human readers.
-    pub fn description(&self) -> &str {
-        &self.description
     }
 }
 
@@ -60,44 +39,41 @@ impl Form {
         Ok(Self(parameters))
     }
 
-    /// The value of a parameter.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0.iter().find(|(existing, _)| existing == name).map(|(_, value)| value.as_str())
     }
 }
 
-impl Limits {
-    /// Checks a request against these limits. Returns the requested scope; `None` for the scope of the command.
-    pub fn narrow(&self, form: &Form) -> Result<Option<Scope>, RequestError> {
-        match form.get("grant_type") {
-            None => return Err(RequestError::new("invalid_request", "grant_type is missing")),
-            Some(GRANT_TYPE) => {}
-            Some(_) => {
-                return Err(RequestError::new("unsupported_grant_type", "grant_type must be client_credentials"));
-            }
+/// Checks a request against the limits of the command. Returns the requested scope; `None` for the scope of the command.
+pub fn narrow(limits: &TokenRequest, form: &Form) -> Result<Option<Scope>, RequestError> {
+    match form.get("grant_type") {
+        None => return Err(RequestError::new("invalid_request", "grant_type is missing")),
+        Some(GRANT_TYPE) => {}
+        Some(_) => {
+            return Err(RequestError::new("unsupported_grant_type", "grant_type must be client_credentials"));
         }
-        // Some programs send `audience`, the name of the parameter before RFC 8707.
-        for resource in ["resource", "audience"].into_iter().filter_map(|name| form.get(name)) {
-            if !self.resource.as_deref().is_some_and(|allowed| is_same_url(allowed, resource)) {
-                let problem = "tokens are only for the --resource or --service of countersign agent exec";
-                return Err(RequestError::new("invalid_target", problem));
-            }
+    }
+    // Some programs send `audience`, the name of the parameter before RFC 8707.
+    for resource in ["resource", "audience"].into_iter().filter_map(|name| form.get(name)) {
+        if !limits.resource.as_deref().is_some_and(|allowed| is_same_url(allowed, resource)) {
+            let problem = "tokens are only for the --resource or --service of countersign agent exec";
+            return Err(RequestError::new("invalid_target", problem));
         }
-        let Some(text) = form.get("scope") else { return Ok(None) };
-        let scope: Scope = text.parse().map_err(|_| {
-            RequestError::new("invalid_scope", "scope must consist of permissions, separated by spaces")
-        })?;
-        match &self.scope {
-            Some(allowed) if scope == *allowed => Ok(None),
-            Some(allowed) if !scope.is_within(allowed) => {
-                let problem = format!(
-                    "the scope of countersign agent exec (--scope, or that of the profile) does not contain {}",
-                    scope.without(allowed)
-                );
-                Err(RequestError::new("invalid_scope", problem))
-            }
-            _ => Ok(Some(scope).filter(|scope| !scope.is_empty())),
+    }
+    let Some(text) = form.get("scope") else { return Ok(None) };
+    let scope: Scope = text
+        .parse()
+        .map_err(|_| RequestError::new("invalid_scope", "scope must consist of permissions, separated by spaces"))?;
+    match &limits.scope {
+        Some(allowed) if scope == *allowed => Ok(None),
+        Some(allowed) if !scope.is_within(allowed) => {
+            let problem = format!(
+                "the scope of countersign agent exec (--scope, or that of the profile) does not contain {}",
+                scope.without(allowed)
+            );
+            Err(RequestError::new("invalid_scope", problem))
         }
+        _ => Ok(Some(scope).filter(|scope| !scope.is_empty())),
     }
 }
 
@@ -105,15 +81,17 @@ impl Limits {
 mod tests {
     use super::*;
 
-    fn narrow(limits: &Limits, body: &str) -> Result<Option<String>, &'static str> {
-        let narrowed = Form::parse(body.as_bytes()).and_then(|form| limits.narrow(&form));
-        narrowed.map(|scope| scope.map(|scope| scope.to_string())).map_err(|error| error.code())
+    fn narrow(limits: &TokenRequest, body: &str) -> Result<Option<String>, &'static str> {
+        let narrowed = Form::parse(body.as_bytes()).and_then(|form| super::narrow(limits, &form));
+        narrowed.map(|scope| scope.map(|scope| scope.to_string())).map_err(|error| error.code)
     }
 
     #[test]
     fn scope_and_resource_can_only_be_narrowed() {
-        let limits =
-            Limits { resource: Some("https://mcp.example".to_owned()), scope: Some("read write".parse().unwrap()) };
+        let limits = TokenRequest {
+            resource: Some("https://mcp.example".to_owned()),
+            scope: Some("read write".parse().unwrap()),
+        };
         for (parameters, expected) in [
             ("", Ok(None)),
             ("&scope=", Ok(None)),
@@ -149,7 +127,7 @@ mod tests {
             ("", Err("invalid_request")),
             ("grant_type=", Err("invalid_request")),
         ] {
-            assert_eq!(narrow(&Limits::default(), body), expected, "{body}");
+            assert_eq!(narrow(&TokenRequest::default(), body), expected, "{body}");
         }
     }
 }

@@ -3,7 +3,6 @@
 //! The sessions are not the stored session of the profile: its refresh token can be used once, and other commands use it
 //! while the program runs. Invariants: the number of sessions is limited, and they end with the program.
 
-use super::token_request::Limits;
 use crate::cli::login::TokenTarget;
 use countersign_client::{Api, ApiError, LoginMethod, Scope, Session, SessionTokens, Signer, TokenRequest};
 use std::{sync::Arc, time::Duration};
@@ -15,10 +14,8 @@ const MAX_SESSIONS: usize = 16;
 /// How long the end of the sessions may take.
 const REVOCATION_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Why the program gets no tokens.
 #[derive(Debug, thiserror::Error)]
 pub enum NoTokens {
-    /// The program has requested too many different scopes.
     #[error(
         "a program can request at most {MAX_SESSIONS} different scopes: request those that belong together at once"
     )]
@@ -28,14 +25,14 @@ pub enum NoTokens {
     Api(#[from] ApiError),
 }
 
-/// Obtains tokens of an agent.
 pub struct TokenSource {
     api: Api,
     signer: Arc<Signer>,
     agent: String,
     /// The login without a narrower scope.
     method: LoginMethod,
-    limits: Limits,
+    /// What all tokens are limited to.
+    pub limits: TokenRequest,
     sessions: Mutex<Vec<ScopedSession>>,
 }
 
@@ -48,15 +45,10 @@ struct ScopedSession {
 impl TokenSource {
     /// Creates a source of tokens that are at most for this target.
     pub fn new(api: Api, signer: Signer, agent: String, target: &TokenTarget) -> Self {
-        let limits = Limits { resource: target.resource().map(str::to_owned), scope: target.scope().cloned() };
+        let limits = TokenRequest { resource: target.resource().map(str::to_owned), scope: target.scope().cloned() };
         let method = target.method();
         let signer = Arc::new(signer);
         Self { api, signer, agent, method, limits, sessions: Mutex::default() }
-    }
-
-    /// What all tokens are limited to.
-    pub const fn limits(&self) -> &Limits {
-        &self.limits
     }
 
     /// Returns tokens that are not about to expire, with a narrower scope if one is given.

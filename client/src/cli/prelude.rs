@@ -1,0 +1,14 @@
+//! What most commands use: their context, their arguments, their output and errors.
+
+pub use super::{
+    args::{
+        AgentArg, HumanArgs, HumanTokenArg, ManagerArgs, OwnedServiceArgs, RequiredAgentArg, ServerArgs, ServiceArg,
+        ServiceKeyArg,
+    },
+    confirm::ConfirmArgs,
+    context::Context,
+    enforcement::{ALLOWS, REFUSES, Receipt, ReceiptArgs, WaitArgs},
+    error::{Cause, CliError},
+    output::{CommandOutput, OutputFormat, quoted, value_name, value_text},
+    table::{Rows, details, id_with_name, or_dash},
+};
