@@ -132,23 +132,17 @@ impl OidcClient {
     }
 
     fn endpoints(&self, document: DiscoveryDocument) -> Result<Endpoints, IssuerError> {
-        let DiscoveryDocument {
-            issuer: _,
-            token_endpoint,
-            device_authorization_endpoint,
-            revocation_endpoint,
-            scopes_supported,
-        } = document;
         let allow_loopback = Url::parse(&self.settings.issuer).is_ok_and(|issuer| issuer.scheme() == "http");
         let endpoint = |name: &'static str, text: Option<String>| {
             let parse = |text: String| Url::parse(&text).ok().filter(|url| is_secure(url, allow_loopback));
             text.map(|text| parse(text).ok_or(IssuerError::Endpoint(name))).transpose()
         };
         Ok(Endpoints {
-            device_authorization: endpoint("device_authorization_endpoint", device_authorization_endpoint)?,
-            token: endpoint("token_endpoint", token_endpoint)?.ok_or(IssuerError::Missing("token_endpoint"))?,
-            revocation: endpoint("revocation_endpoint", revocation_endpoint)?,
-            scopes: scopes_supported.unwrap_or_default(),
+            device_authorization: endpoint("device_authorization_endpoint", document.device_authorization_endpoint)?,
+            token: endpoint("token_endpoint", document.token_endpoint)?
+                .ok_or(IssuerError::Missing("token_endpoint"))?,
+            revocation: endpoint("revocation_endpoint", document.revocation_endpoint)?,
+            scopes: document.scopes_supported.unwrap_or_default(),
         })
     }
 

@@ -13,9 +13,8 @@ use super::{
     oauth::{LoginChoice, OAuthArgs},
     prelude::{
         ALLOWS, CliError, CommandOutput, ConfirmArgs, Context, HumanArgs, REFUSES, Receipt, ReceiptArgs,
-        RequiredAgentArg, quoted, value_text,
+        RequiredAgentArg, SecretFile, quoted, value_text,
     },
-    secret_file::SecretFile,
     time::rfc3339,
 };
 use clap::{Args, Subcommand, ValueHint};

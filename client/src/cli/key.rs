@@ -4,9 +4,9 @@ use super::{
     apply::KeyScope,
     ids::api_key_id,
     prelude::{
-        CliError, CommandOutput, ConfirmArgs, Context, OwnedServiceArgs, REFUSES, Receipt, Rows, WaitArgs, or_dash,
+        CliError, CommandOutput, ConfirmArgs, Context, OwnedServiceArgs, REFUSES, Receipt, Rows, SecretFile, WaitArgs,
+        or_dash,
     },
-    secret_file::SecretFile,
 };
 use clap::{Args, Subcommand, ValueHint};
 use countersign_client::api::{NewKeyProperties, Revocation, all_pages};

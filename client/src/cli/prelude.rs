@@ -10,5 +10,6 @@ pub use super::{
     enforcement::{ALLOWS, REFUSES, Receipt, ReceiptArgs, WaitArgs},
     error::{Cause, CliError},
     output::{CommandOutput, OutputFormat, quoted, value_name, value_text},
+    secret_file::SecretFile,
     table::{Rows, details, id_with_name, or_dash},
 };

@@ -151,25 +151,19 @@ pub async fn register(context: &Context, args: RegisterArgs) -> Result<CommandOu
 /// Returns an error for a suspended or revoked agent. Registering the same key, e-mail address and name again returns the
 /// existing agent, with any status.
 fn refuse_unless_active(agent: &RegisteredAgent) -> Result<(), CliError> {
-    let id = &agent.agent_id;
-    let status = agent.status.as_str();
-    let exists = format!("the agent {id} with this key, e-mail address or owner, and name exists");
-    match status {
-        "suspended" => Err(CliError::denied(format!("{exists} and is suspended"), "agent_suspended")),
-        "revoked" => Err(CliError::denied(format!("{exists} and is revoked"), "agent_revoked")),
-        _ => Ok(()),
+    let RegisteredAgent { agent_id, status, .. } = agent;
+    if !["suspended", "revoked"].contains(&status.as_str()) {
+        return Ok(());
     }
+    let text = format!("the agent {agent_id} with this key, e-mail address or owner, and name exists and is {status}");
+    Err(CliError::denied(text, format!("agent_{status}")))
 }
 
 /// Reads and parses a public key, so that a private key in the file is never sent.
 fn read_public_key(file: &Path) -> Result<P256PublicKey, CliError> {
     let text = read_file("--public-key", file)?;
-    P256PublicKey::from_pem(&String::from_utf8_lossy(&text)).map_err(|error| public_key_error(file, error))
-}
-
-fn public_key_error(file: &Path, error: PublicKeyError) -> CliError {
     let file = file.display().to_string();
-    match error {
+    P256PublicKey::from_pem(&String::from_utf8_lossy(&text)).map_err(|error| match error {
         PublicKeyError::Private => {
             CliError::usage(format!("--public-key {file}: this is a private key; it was not sent"))
                 .with_next(format!("`openssl pkey -in {} -pubout` prints the public key", quoted(&file)))
@@ -177,5 +171,5 @@ fn public_key_error(file: &Path, error: PublicKeyError) -> CliError {
         PublicKeyError::TooLong | PublicKeyError::NotOnePublicKey | PublicKeyError::NotP256 => {
             CliError::usage(format!("--public-key {file}: {error}"))
         }
-    }
+    })
 }

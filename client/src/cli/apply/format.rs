@@ -229,10 +229,8 @@ pub fn check_services(services: &[DeclaredService]) -> Result<(), String> {
         let of_webhooks = webhooks.iter().filter_map(|webhook| webhook.secret_file.as_ref());
         let of_keys = keys.iter().filter_map(|key| key.secret_file.as_ref());
         if let Some(file) = of_webhooks.chain(of_keys).find(|file| !secret_files.insert(*file)) {
-            return Err(format!(
-                "service {key}: secretFile {} is named twice: each secret needs a file of its own",
-                file.display()
-            ));
+            let problem = format!("secretFile {} is named twice: each secret needs a file of its own", file.display());
+            return Err(format!("service {key}: {problem}"));
         }
     }
     Ok(())

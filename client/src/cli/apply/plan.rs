@@ -328,5 +328,6 @@ impl<'a> ServicePlanner<'a> {
 }
 
 fn sorted(items: &[String]) -> Vec<String> {
-    BTreeSet::from_iter(items).into_iter().cloned().collect()
+    let unique: BTreeSet<_> = items.iter().collect();
+    unique.into_iter().cloned().collect()
 }

@@ -6,8 +6,7 @@ use super::{
 };
 use crate::cli::{
     complete,
-    prelude::{CliError, CommandOutput, ConfirmArgs, Context, details},
-    secret_file::SecretFile,
+    prelude::{CliError, CommandOutput, ConfirmArgs, Context, SecretFile, details},
 };
 use clap::{Args, ValueHint};
 use clap_complete::ArgValueCompleter;

@@ -67,11 +67,9 @@ pub fn narrow(limits: &TokenRequest, form: &Form) -> Result<Option<Scope>, Reque
     match &limits.scope {
         Some(allowed) if scope == *allowed => Ok(None),
         Some(allowed) if !scope.is_within(allowed) => {
-            let problem = format!(
-                "the scope of countersign agent exec (--scope, or that of the profile) does not contain {}",
-                scope.without(allowed)
-            );
-            Err(RequestError::new("invalid_scope", problem))
+            let missing = scope.without(allowed);
+            let granted = "the scope of countersign agent exec (--scope, or that of the profile)";
+            Err(RequestError::new("invalid_scope", format!("{granted} does not contain {missing}")))
         }
         _ => Ok(Some(scope).filter(|scope| !scope.is_empty())),
     }
