@@ -16,15 +16,15 @@ mod staleness;
 mod target;
 
 use crate::{
-    check::{AuthorizationServer, Authorizer, LogRateLimit},
+    check::{AuthorizationServer, Authorizer},
     config::{CacheSettings, DenialSettings, HeaderSettings, Settings, SyncSettings},
-    copy::{CopyWriter, copy_interval},
+    copy::CopyWriter,
     decide::VerifiedTokens,
     metrics::Metrics,
     policy::PolicyCache,
     response::{HeaderNames, ResponseBuilder},
     rules::RuleSet,
-    sync::{AddressPlan, Instance, KeyRefusals, ProcessIdentity, StartFromCopy, StreamClient, SyncTarget},
+    sync::{AddressPlan, Authorization, FutureView, Instance, ProcessIdentity, StreamClient, SyncTarget},
     view::{ApiKeyIndex, Views},
 };
 use arc_swap::ArcSwap;
@@ -34,16 +34,22 @@ use countersign_process::{
     file_reload::{self, FileReloader},
     server::{self, PlainText, PortSettings},
 };
-use credentials::Authorization;
 use health::HealthService;
 use listener::CheckListener;
 use staleness::StalenessMonitor;
-use std::{convert::Infallible, error::Error, fmt::Display, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    error::Error,
+    fmt::Display,
+    net::SocketAddr,
+    sync::{Arc, atomic::AtomicU64},
+    time::Duration,
+};
 use tokio::{net::TcpListener, task::JoinSet};
 use tonic::{service::Routes, transport::Endpoint};
 use tonic_health::pb::health_server::HealthServer;
 
-pub use offline::authorizer_from_copies;
+pub use offline::{OfflineAuthorizer, authorizer_from_copies};
 pub use settings_problems::settings_problems;
 
 /// Why the sidecar cannot start or continue.
@@ -87,24 +93,11 @@ impl AuthorizerError {
     }
 }
 
-/// The intervals of the work in the background, which tests shorten.
-#[derive(Debug, Clone, Copy)]
-pub struct Intervals {
-    /// The shortest time between two writes of a copy for which no report waits, by the maximum age of its view.
-    pub copy: fn(Duration) -> Duration,
-}
-
-impl Default for Intervals {
-    fn default() -> Self {
-        Self { copy: copy_interval }
-    }
-}
-
 /// A sidecar that has bound its ports and does not serve yet.
 pub struct App {
     authorizer: Authorizer,
     /// The clients of the sync streams, and the copies with which they start.
-    stream_clients: Vec<(StreamClient, Option<StartFromCopy>)>,
+    stream_clients: Vec<(StreamClient, Option<FutureView>)>,
     copy_writers: Vec<CopyWriter>,
     staleness_monitor: StalenessMonitor,
     reloaders: Vec<FileReloader>,
@@ -115,17 +108,13 @@ pub struct App {
 }
 
 impl App {
-    /// Creates all modules from the settings and binds the ports.
-    pub async fn bind(settings: Settings, clock: Arc<dyn Clock>, rng: Arc<dyn Rng>) -> Result<Self, AuthorizerError> {
-        Self::bind_with(settings, clock, rng, Intervals::default()).await
-    }
-
-    /// Like [`App::bind`], with other intervals.
-    pub async fn bind_with(
+    /// Creates all modules from the settings and binds the ports. `copy_interval` is the shortest time between two writes of a copy for
+    /// which no report waits, by the maximum age of its view.
+    pub async fn bind(
         settings: Settings,
         clock: Arc<dyn Clock>,
         rng: Arc<dyn Rng>,
-        intervals: Intervals,
+        copy_interval: fn(Duration) -> Duration,
     ) -> Result<Self, AuthorizerError> {
         // The cryptographic provider of rustls can be installed once per process. Later attempts to install the
         // provider fail, which is harmless.
@@ -142,13 +131,12 @@ impl App {
         let reloaders = ca_reloader.into_iter().chain(keys_reloader).chain(rules_reloader).collect();
         let instance = Instance::draw(&*rng);
         tracing::info!(%instance, "the list of sidecars names this process by this instance; the last digits are the place in sync.keys");
-        let interval = intervals.copy;
         let context =
-            CopyContext { views: &views, metrics: &metrics, readiness: &readiness, clock: &clock, instance, interval };
+            CopyContext { views: &views, metrics: &metrics, clock: &clock, instance, interval: copy_interval };
         let copies = create_copies(&copy, &sync, &authorizations, &context);
         let of_keys = authorizations.into_iter().zip(copies);
-        let (stream_clients, copy_writers): (Vec<_>, Vec<_>) =
-            create_stream_clients(&sync, &endpoints, of_keys, &context, &rng).unzip();
+        let (stream_clients, copy_writers) =
+            create_stream_clients(&sync, &endpoints, of_keys, &context, &readiness, &rng);
         let staleness_monitor = StalenessMonitor::new(Arc::clone(&views), readiness.clone(), Arc::clone(&clock));
         let authorizer = create_authorizer(&headers, &denials, &cache, views, rules, &metrics, clock);
         let check_listener = CheckListener::bind(&listen.grpc)
@@ -161,7 +149,7 @@ impl App {
         Ok(Self {
             authorizer,
             stream_clients,
-            copy_writers: copy_writers.into_iter().flatten().collect(),
+            copy_writers,
             staleness_monitor,
             reloaders,
             readiness,
@@ -209,7 +197,7 @@ impl App {
         let checks = serve_checks(
             authorizer,
             check_listener,
-            check_port::settings(metrics.overloaded(), metrics.ports().of_port("check")),
+            check_port::settings(metrics.overloaded.clone(), metrics.ports.of_port("check")),
             readiness.clone(),
             shutdown.clone(),
         );
@@ -225,8 +213,8 @@ impl App {
             admin_listener,
             explain,
             readiness,
-            metrics.registry(),
-            metrics.ports().of_port("admin"),
+            metrics.registry.clone(),
+            metrics.ports.of_port("admin"),
             shutdown.clone(),
         );
         let servers = async { tokio::try_join!(checks_and_copies, async { Ok(admin.await?) }) };
@@ -295,49 +283,44 @@ fn create_authorizer(
         views,
         rules,
         policies: PolicyCache::default(),
-        cache: VerifiedTokens::new(cache.tokens, metrics.cache_hits(), metrics.cache_misses()),
+        cache: VerifiedTokens::new(cache.tokens, metrics.cache_hits.clone(), metrics.cache_misses.clone()),
         responses: ResponseBuilder {
             names: HeaderNames::new(headers.prefix.as_str()),
             explain_denials: denials.explain,
         },
         metrics: Arc::clone(metrics),
         clock,
-        invalid_rule_log_limit: LogRateLimit::default(),
+        rule_error_second: AtomicU64::default(),
     }
 }
 
-/// Creates the client of each API key with the copy with which it starts, and the writer of its copy.
-fn create_stream_clients<'a>(
-    settings: &'a SyncSettings,
-    endpoints: &'a Arc<ArcSwap<Vec<Endpoint>>>,
-    of_keys: impl Iterator<Item = (Authorization, CopyOfKey)> + 'a,
-    context: &'a CopyContext<'_>,
-    rng: &'a Arc<dyn Rng>,
-) -> impl Iterator<Item = ((StreamClient, Option<StartFromCopy>), Option<CopyWriter>)> + 'a {
-    let CopyContext { views, metrics, readiness, clock, instance, interval: _ } = context;
-    let ping_interval = Duration::from_secs(settings.ping_seconds.into());
-    of_keys.enumerate().map(move |(index, (authorization, copy))| {
+/// Creates the client of each API key with the copy with which it starts, and the writers of the copies.
+fn create_stream_clients(
+    settings: &SyncSettings,
+    endpoints: &Arc<ArcSwap<Vec<Endpoint>>>,
+    of_keys: impl Iterator<Item = (Authorization, CopyOfKey)>,
+    context: &CopyContext<'_>,
+    readiness: &Readiness,
+    rng: &Arc<dyn Rng>,
+) -> (Vec<(StreamClient, Option<FutureView>)>, Vec<CopyWriter>) {
+    let CopyContext { views, metrics, clock, instance, interval: _ } = context;
+    let (mut clients, mut writers) = (Vec::new(), Vec::new());
+    for (index, (authorization, copy)) in of_keys.enumerate() {
         let CopyOfKey { at_start, writer, progress, previous } = copy;
-        let client = StreamClient {
-            key: ApiKeyIndex(index),
-            target: SyncTarget {
-                endpoints: Arc::clone(endpoints),
-                authorization,
-                identity: ProcessIdentity { instance: instance.of_key(ApiKeyIndex(index)), previous },
-                copy: progress,
-                ping_interval,
-                clock: Arc::clone(clock),
-            },
-            addresses: AddressPlan::new(endpoints.load().len(), Arc::clone(rng)),
-            view_address: None,
-            key_refusals: KeyRefusals::default(),
-            max_staleness: settings.staleness_limit(),
-            views: Arc::clone(views),
-            metrics: Arc::clone(metrics),
-            readiness_guard: Some(readiness.register(format!("the first view of sync.keys[{index}]"))),
-            connected_service: None,
-            streams: 0,
+        let key = ApiKeyIndex(index);
+        let target = SyncTarget {
+            endpoints: Arc::clone(endpoints),
+            authorization,
+            identity: ProcessIdentity { instance: instance.of_key(key), previous },
+            copy: progress,
+            ping_interval: Duration::from_secs(settings.ping_seconds.into()),
+            clock: Arc::clone(clock),
         };
-        ((client, at_start), writer)
-    })
+        let addresses = AddressPlan::new(endpoints.load().len(), Arc::clone(rng));
+        let (views, metrics) = (Arc::clone(views), Arc::clone(metrics));
+        let limit = settings.staleness_limit();
+        clients.push((StreamClient::new(key, target, addresses, limit, views, metrics, readiness.clone()), at_start));
+        writers.extend(writer);
+    }
+    (clients, writers)
 }

@@ -3,10 +3,9 @@
 //! Depends on `view`, `policy`, `rules`, `decide` and `response`. Invariant: every decision is an `Ok` response with an explicit
 //! status. Only transport failures are gRPC errors, because Envoy may be configured to allow requests on gRPC errors.
 
+mod described_request;
 mod explain;
-mod explain_request;
 mod grpc;
-mod header;
 mod mcp;
 mod request;
 mod token_header;
@@ -15,7 +14,7 @@ use crate::{
     decide::{CurrentTime, Decision, VerifiedTokens, decide},
     metrics::{Metrics, Verdict},
     policy::{Policy, PolicyCache},
-    response::{DecidedRoute, RequestHeaders, ResponseBuilder},
+    response::{DecidedRoute, RequestHeaders, ResponseBuilder, resource_metadata},
     rules::{Rule, RuleSet, Unselectable},
     view::{Resource, View, Views},
 };
@@ -36,38 +35,24 @@ use std::{
 };
 use token_header::TokenHeader;
 
+pub use described_request::DescribedRequest;
 pub use explain::{Answer, Explanation};
-pub use explain_request::ExplainRequest;
 pub use grpc::AuthorizationServer;
-pub use mcp::{MCP_FILTER, metadata_of};
 pub use request::CheckRequest;
 
 /// What decides each check.
 pub struct Authorizer {
-    /// The latest view (local copy) of each service's data.
     pub views: Arc<Views>,
     /// The rules for requests without context extensions.
     pub rules: Arc<ArcSwap<RuleSet>>,
-    /// The policies of context extensions.
     pub policies: PolicyCache,
-    /// The cache of tokens whose signature was verified.
     pub cache: VerifiedTokens,
-    /// The builder of responses.
     pub responses: ResponseBuilder,
-    /// The metrics, which count verdicts.
     pub metrics: Arc<Metrics>,
-    /// The source of the current time.
     pub clock: Arc<dyn Clock>,
-    /// The rate limit of log lines about invalid rules.
-    pub invalid_rule_log_limit: LogRateLimit,
-}
-
-/// Decides with the copies of views on disk.
-pub struct OfflineAuthorizer {
-    /// What answers checks.
-    pub authorizer: Authorizer,
-    /// Why the copies of some API keys cannot be used, one text for each.
-    pub unusable: Vec<String>,
+    /// The second since boot in which a log line about invalid context extensions was written last. There is at most one per second,
+    /// because otherwise every request on the route would write one.
+    pub rule_error_second: AtomicU64,
 }
 
 /// The policy of a request, the rule of the rules file that contains it, and the service that the route or the rule names.
@@ -107,7 +92,7 @@ impl From<Reason> for CheckOutcome<'_> {
 }
 
 impl From<Unselectable> for NoRoute<'_> {
-    fn from(Unselectable { reason, dry_run, .. }: Unselectable) -> Self {
+    fn from(Unselectable { reason, dry_run }: Unselectable) -> Self {
         Self { reason, rule: None, dry_run, error: None }
     }
 }
@@ -195,7 +180,7 @@ impl Authorizer {
         let target = http.target().filter(|target| ["GET", "HEAD"].contains(&target.method))?;
         self.views.of_services().into_iter().find_map(|view| {
             let resource = view.settings().resources.of_metadata_request(target.host, target.path)?;
-            let reply = self.responses.resource_metadata(view.service(), resource);
+            let reply = resource_metadata(view.service(), resource);
             Some((Some(view.service()), Verdict::Anonymous, reply))
         })
     }
@@ -224,7 +209,8 @@ impl Authorizer {
     ) -> Result<Route<'r>, NoRoute<'r>> {
         let CheckedRequest { http, extensions, mcp: _ } = request;
         let invalid = |error: &dyn Display| {
-            if self.invalid_rule_log_limit.allows(since_boot) {
+            let second = since_boot.as_secs();
+            if self.rule_error_second.swap(second, Ordering::Relaxed) != second {
                 tracing::warn!(%error, "invalid context extensions of a route; its requests are denied");
             }
             let error = Some(format!("context extensions: {error}").into());
@@ -287,20 +273,6 @@ impl Authorizer {
 fn resource_of<'v>(view: &'v View, http: &HttpRequest) -> Option<&'v Resource> {
     let target = http.target()?;
     view.settings().resources.of_request(target.host, target.path)
-}
-
-/// Allows one log line per second, because otherwise every request on a route with an invalid rule would write a log
-/// line.
-#[derive(Debug, Default)]
-pub struct LogRateLimit {
-    last_logged_second: AtomicU64,
-}
-
-impl LogRateLimit {
-    fn allows(&self, since_boot: Duration) -> bool {
-        let second = since_boot.as_secs();
-        self.last_logged_second.swap(second, Ordering::Relaxed) != second
-    }
 }
 
 #[cfg(test)]

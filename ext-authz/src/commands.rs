@@ -6,8 +6,8 @@ mod explain;
 mod token;
 
 use crate::{
-    check::OfflineAuthorizer,
-    config::{Settings, read_at_most},
+    check::DescribedRequest,
+    config::read_at_most,
     rules::{MAX_FILE_BYTES, McpMessage, RequestTarget, RuleSet},
 };
 use clap::{Args, Subcommand, builder::ArgPredicate};
@@ -80,9 +80,17 @@ impl RequestArguments {
     fn mcp_message(&self) -> Option<McpMessage<'_>> {
         Some(McpMessage { method: self.mcp_method.as_deref()?, name: self.mcp_name.as_deref() })
     }
+
+    /// The request with the context extensions of its route and a token.
+    fn with(self, context_extensions: Vec<(String, String)>, token: Option<String>) -> DescribedRequest {
+        let Self { method, host, path, mcp_method, mcp_name } = self;
+        let context_extensions = context_extensions.into_iter().collect();
+        DescribedRequest { method, host, path, mcp_method, mcp_name, context_extensions, token: token.map(Into::into) }
+    }
 }
 
-fn parse_key_value(text: &str) -> Result<(String, String), &'static str> {
+/// Parses the value of a flag such as `--set`.
+pub fn parse_key_value(text: &str) -> Result<(String, String), &'static str> {
     text.split_once('=').map(|(key, value)| (key.to_owned(), value.to_owned())).ok_or("must have the form KEY=VALUE")
 }
 
@@ -113,46 +121,56 @@ impl From<CommandExit> for ExitCode {
     }
 }
 
-/// Reads the copies on disk to decide with them, or says why none of them can be used.
-pub type AuthorizerFromCopies = fn(Settings) -> Result<OfflineAuthorizer, String>;
-
-/// Reads what the settings name, and returns all problems.
-pub type SettingsCheck = fn(&Settings) -> Vec<String>;
-
-/// Runs a command.
-pub fn run(command: Command, from_copies: AuthorizerFromCopies, check_settings: SettingsCheck) -> CommandExit {
-    let result = match command {
-        Command::Rules(command) => run_rules(command).map_err(|errors| (errors, CommandExit::Failed)),
-        Command::Explain(arguments) => explain::run(arguments, from_copies),
-        Command::Check(arguments) => check::run(*arguments),
-        Command::Config(command) => config::run(command, check_settings),
-    };
-    let (text, exit) = match result {
-        Ok(result) => result,
-        Err((errors, exit)) => {
-            for line in errors.lines() {
-                write_stderr_line(line);
-            }
-            return exit;
-        }
-    };
-    // The reader of a closed pipe needs no more output.
-    if write_stdout(text).is_ok() { exit } else { CommandExit::Failed }
+/// What a command prints to standard output, and its exit code.
+struct Output {
+    text: String,
+    exit: CommandExit,
 }
 
-fn run_rules(command: RulesCommand) -> Result<(String, CommandExit), String> {
+/// The lines that a command prints to standard error because it failed, and its exit code.
+struct Failure {
+    errors: String,
+    exit: CommandExit,
+}
+
+impl From<String> for Failure {
+    fn from(errors: String) -> Self {
+        Self { errors, exit: CommandExit::Failed }
+    }
+}
+
+/// Runs a command.
+pub fn run(command: Command) -> CommandExit {
+    let result = match command {
+        Command::Rules(command) => run_rules(command),
+        Command::Explain(arguments) => explain::run(arguments),
+        Command::Check(arguments) => check::run(*arguments),
+        Command::Config(command) => config::run(command),
+    };
+    match result {
+        // The reader of a closed pipe needs no more output.
+        Ok(Output { text, exit }) => write_stdout(text).map_or(CommandExit::Failed, |()| exit),
+        Err(Failure { errors, exit }) => {
+            errors.lines().for_each(write_stderr_line);
+            exit
+        }
+    }
+}
+
+fn run_rules(command: RulesCommand) -> Result<Output, Failure> {
     match command {
         RulesCommand::Check { file } => {
             let (rules, file) = (load(&file)?, file.display());
             let warning = |text: String| format!("{file}: warning: {text}\n");
             let warnings: String = rules.warnings().into_iter().map(warning).collect();
-            Ok((format!("{warnings}{file}: {} rules, no errors\n", rules.len()), CommandExit::Succeeded))
+            let text = format!("{warnings}{file}: {} rules, no errors\n", rules.count());
+            Ok(Output { text, exit: CommandExit::Succeeded })
         }
         RulesCommand::Explain { file, request } => {
             let rules = load(&file)?;
             let explanation = rules.explain(request.target(), request.mcp_message());
             let exit = if explanation.is_refused() { CommandExit::Denied } else { CommandExit::Succeeded };
-            Ok((explanation.to_string(), exit))
+            Ok(Output { text: explanation.to_string(), exit })
         }
     }
 }

@@ -12,9 +12,11 @@ use countersign_process::{
 };
 use serde::{Deserialize, Deserializer};
 use std::{
+    fmt::Display,
     fs::File,
     io::{self, Read},
     path::{Path, PathBuf},
+    str::FromStr,
     time::Duration,
 };
 
@@ -73,7 +75,7 @@ pub struct SyncSettings {
     /// The URLs of the sync ports of the replicas of the control plane.
     pub urls: Vec<SyncUrl>,
     /// A PEM file with the trusted CA certificates. If `None`, the CA certificates of the system are trusted.
-    #[serde(deserialize_with = "deserialize_optional_path")]
+    #[serde(deserialize_with = "deserialize_optional")]
     pub ca: Option<PathBuf>,
     /// The API keys, at least one for each protected service.
     pub keys: Vec<ApiKey>,
@@ -113,7 +115,7 @@ impl SyncSettings {
 #[serde(deny_unknown_fields)]
 pub struct CopySettings {
     /// The directory with the copies of this sidecar. If `None`, there are no copies.
-    #[serde(deserialize_with = "deserialize_optional_path")]
+    #[serde(deserialize_with = "deserialize_optional")]
     pub directory: Option<PathBuf>,
 }
 
@@ -122,7 +124,7 @@ pub struct CopySettings {
 #[serde(deny_unknown_fields)]
 pub struct RouteSettings {
     /// The service for routes without the context extension `service_id`.
-    #[serde(deserialize_with = "deserialize_optional_service")]
+    #[serde(deserialize_with = "deserialize_optional")]
     pub default_service: Option<ServiceId>,
 }
 
@@ -131,7 +133,7 @@ pub struct RouteSettings {
 #[serde(deny_unknown_fields)]
 pub struct RulesSettings {
     /// The rules file. If `None`, there are no rules.
-    #[serde(deserialize_with = "deserialize_optional_path")]
+    #[serde(deserialize_with = "deserialize_optional")]
     pub file: Option<PathBuf>,
 }
 
@@ -236,12 +238,12 @@ pub fn read_at_most(path: &Path, bytes: usize) -> io::Result<Vec<u8>> {
     Ok(content)
 }
 
-fn deserialize_optional_path<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PathBuf>, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    Ok(Some(text).filter(|text| !text.is_empty()).map(PathBuf::from))
-}
-
-fn deserialize_optional_service<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<ServiceId>, D::Error> {
+/// An empty text stands for no value.
+fn deserialize_optional<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: FromStr<Err: Display>,
+{
     let text = String::deserialize(deserializer)?;
     if text.is_empty() { Ok(None) } else { text.parse().map(Some).map_err(serde::de::Error::custom) }
 }

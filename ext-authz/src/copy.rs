@@ -15,10 +15,10 @@ mod writer;
 
 pub use crate::metrics::CopyRejection;
 pub use contact::Contact;
-pub use file::{CopyDirectory, StoredView, path_in};
+pub use file::{CopyDirectory, Origin, path_in};
 pub use lock::LockError;
 pub use seal::CopyKey;
-pub use startup::CopyAtStart;
+pub use startup::view_without_contact;
 pub use writer::{CopyWriter, WriterState, copy_interval};
 
 #[cfg(test)]

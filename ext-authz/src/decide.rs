@@ -7,21 +7,22 @@
 //! requires.
 
 mod cache;
-mod evaluated;
 
-use crate::{policy::Policy, view::View};
+use crate::{
+    policy::Policy,
+    view::{ContentId, View},
+};
 use countersign_identity::{
     AgentId, Claims, Permission, Reason, Refusal, RoleName, Timestamp, TrustScore, UnverifiedToken, VerifiedIdentity,
 };
+use serde::Serialize;
 use std::{sync::Arc, time::Duration};
 
 pub use cache::{CachedToken, VerifiedTokens};
-pub use evaluated::EvaluatedIdentity;
 
 /// The token of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PresentedToken<'a> {
-    /// The request has no token.
     Absent,
     /// The request has one token, which is not verified yet.
     Unverified(&'a str),
@@ -29,7 +30,6 @@ pub enum PresentedToken<'a> {
     Invalid(Reason),
 }
 
-/// The current time.
 #[derive(Debug, Clone, Copy)]
 pub struct CurrentTime {
     /// The time by which the sidecar judges tokens and roles: that of the control plane, as [`View::now`] returns it.
@@ -38,7 +38,6 @@ pub struct CurrentTime {
     pub since_boot: Duration,
 }
 
-/// The decision about a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision {
     /// The request is allowed, with this identity, for this time.
@@ -47,9 +46,33 @@ pub enum Decision {
     Anonymous,
     /// The request is allowed without an identity, because the rule that refuses it is a dry run.
     DryRun(Denial),
-    /// The request is denied.
     Denied(Denial),
 }
+
+/// The identity that a token grants, as evaluated from one content of a view at one time.
+#[derive(Debug)]
+pub struct EvaluatedIdentity {
+    pub identity: VerifiedIdentity,
+    content: ContentId,
+    /// The time by the clock of the control plane.
+    evaluated_at: Timestamp,
+}
+
+impl EvaluatedIdentity {
+    /// Whether an evaluation from this content at this time would have the same result. Until `valid_until`, no role of the
+    /// identity ends, and a role that has ended does not begin again. Before `evaluated_at`, other roles may not have ended.
+    fn applies(&self, content: ContentId, now: Timestamp) -> bool {
+        self.content == content && (self.evaluated_at..self.identity.valid_until).contains(&now)
+    }
+}
+
+impl PartialEq for EvaluatedIdentity {
+    fn eq(&self, other: &Self) -> bool {
+        self.identity == other.identity
+    }
+}
+
+impl Eq for EvaluatedIdentity {}
 
 /// How long an allowed request stays allowed if the sidecar receives no change: until the identity ends, or until the view
 /// would be too old for decisions. So whoever ends a stream at this time relies on no older data than the sidecar itself.
@@ -84,10 +107,8 @@ impl Decision {
     }
 }
 
-/// Why a request is denied.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Denial {
-    /// The reason of the denial.
     pub refusal: Refusal,
     /// The agent, if the signature of the token is valid.
     pub agent: Option<AgentId>,
@@ -95,44 +116,27 @@ pub struct Denial {
     pub unmet_requirement: Option<UnmetRequirement>,
 }
 
-/// A requirement of a route that the agent does not meet, and the agent's roles, permissions or trust score.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum UnmetRequirement {
-    /// The agent needs all required roles or, if the list of required roles is empty, any role.
-    Roles {
-        /// The roles that the route requires.
-        required: Vec<RoleName>,
-        /// The roles of the agent at the service.
-        actual: Vec<RoleName>,
-    },
-    /// The agent needs at least one of these roles.
-    AnyRole {
-        /// The roles of which the route requires one.
-        required: Vec<RoleName>,
-        /// The roles of the agent at the service.
-        actual: Vec<RoleName>,
-    },
-    /// The agent needs all required permissions.
-    Permissions {
-        /// The permissions that the route requires.
-        required: Vec<Permission>,
-        /// The permissions of the agent at the service.
-        actual: Vec<Permission>,
-    },
-    /// The agent needs at least one of these permissions.
-    AnyPermission {
-        /// The permissions of which the route requires one.
-        required: Vec<Permission>,
-        /// The permissions of the agent at the service.
-        actual: Vec<Permission>,
-    },
-    /// The agent needs at least the required trust score.
-    TrustScore {
-        /// The minimum score of the route.
-        required: TrustScore,
-        /// The score of the agent.
-        actual: TrustScore,
-    },
+pub struct UnmetRequirement {
+    pub required: Requirement,
+    /// The roles, the permissions or the trust score of the agent at the service.
+    pub actual: Requirement,
+}
+
+/// What a route requires of an agent, or what the agent has. It is serialized as in the error body of a denial.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Requirement {
+    /// All of these roles or, if the list is empty, any role.
+    Roles(Box<[RoleName]>),
+    /// At least one of these roles.
+    AnyRole(Box<[RoleName]>),
+    /// All of these permissions.
+    Permissions(Box<[Permission]>),
+    /// At least one of these permissions.
+    AnyPermission(Box<[Permission]>),
+    /// At least this trust score.
+    TrustScore(TrustScore),
 }
 
 impl From<Refusal> for Denial {
@@ -147,7 +151,6 @@ impl From<Reason> for Denial {
     }
 }
 
-/// Decides whether a request is allowed.
 pub fn decide(
     view: &View,
     policy: &Policy,
@@ -209,7 +212,7 @@ fn identify(view: &View, text: &str, now: Timestamp, cache: &VerifiedTokens) -> 
     let claims = token.token().claims();
     let identity = VerifiedIdentity::evaluate(claims, &view.evaluation_context(claims), now)
         .map_err(|refusal| Denial { refusal, agent: Some(claims.sub), unmet_requirement: None })?;
-    let identity = Arc::new(EvaluatedIdentity::new(identity, view.content(), now));
+    let identity = Arc::new(EvaluatedIdentity { identity, content: view.content(), evaluated_at: now });
     token.keep(&identity);
     Ok(identity)
 }
@@ -241,29 +244,29 @@ fn verify(view: &View, text: &str, cache: &VerifiedTokens) -> Result<Arc<CachedT
 fn check_policy(identity: &VerifiedIdentity, policy: &Policy) -> Result<(), (Reason, UnmetRequirement)> {
     let VerifiedIdentity { roles, permissions, trust_score, .. } = identity;
     let Policy { require_roles, any_role, require_permissions, any_permission, min_trust_score, .. } = policy;
-    let unmet_roles = || UnmetRequirement::Roles { required: require_roles.clone(), actual: roles.clone() };
+    let unmet = |reason, required, actual| Err((reason, UnmetRequirement { required, actual }));
+    let actual_roles = || Requirement::Roles(roles[..].into());
+    let actual_permissions = || Requirement::Permissions(permissions[..].into());
     if roles.is_empty() && !policy.allow_unassigned {
-        return Err((Reason::NoRole, unmet_roles()));
+        return unmet(Reason::NoRole, Requirement::Roles(require_roles[..].into()), actual_roles());
     }
     if !require_roles.iter().all(|role| roles.binary_search(role).is_ok()) {
-        return Err((Reason::RoleMissing, unmet_roles()));
+        return unmet(Reason::RoleMissing, Requirement::Roles(require_roles[..].into()), actual_roles());
     }
     if has_none_of(roles, any_role) {
-        let unmet_requirement = UnmetRequirement::AnyRole { required: any_role.clone(), actual: roles.clone() };
-        return Err((Reason::RoleMissing, unmet_requirement));
+        return unmet(Reason::RoleMissing, Requirement::AnyRole(any_role[..].into()), actual_roles());
     }
     if !require_permissions.iter().all(|permission| permissions.binary_search(permission).is_ok()) {
-        let unmet_requirement =
-            UnmetRequirement::Permissions { required: require_permissions.clone(), actual: permissions.clone() };
-        return Err((Reason::PermissionMissing, unmet_requirement));
+        let required = Requirement::Permissions(require_permissions[..].into());
+        return unmet(Reason::PermissionMissing, required, actual_permissions());
     }
     if has_none_of(permissions, any_permission) {
-        let unmet_requirement =
-            UnmetRequirement::AnyPermission { required: any_permission.clone(), actual: permissions.clone() };
-        return Err((Reason::PermissionMissing, unmet_requirement));
+        let required = Requirement::AnyPermission(any_permission[..].into());
+        return unmet(Reason::PermissionMissing, required, actual_permissions());
     }
-    if let Some(required) = min_trust_score.filter(|minimum| trust_score < minimum) {
-        return Err((Reason::TrustTooLow, UnmetRequirement::TrustScore { required, actual: *trust_score }));
+    if let Some(minimum) = min_trust_score.filter(|minimum| trust_score < minimum) {
+        let (required, actual) = (Requirement::TrustScore(minimum), Requirement::TrustScore(*trust_score));
+        return unmet(Reason::TrustTooLow, required, actual);
     }
     Ok(())
 }

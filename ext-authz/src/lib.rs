@@ -9,26 +9,27 @@
 //! messages of the stream; and on `process`. Invariant: missing data, invalid input and internal errors are denials
 //! with a reason.
 //!
-//! Reading order: [`view`] is the local data of a service, and [`sync`] receives that data; [`policy`] contains the
-//! requirements of a route, and [`rules`] selects the policy of a request; [`commands`] are the subcommands of the program; [`mod@decide`] makes the decision; [`response`] builds the response; [`check`] is the API
-//! that Envoy calls; [`app`] connects the modules according to the settings in [`config`].
+//! Reading order: `view` is the local data of a service, and `sync` receives that data; `policy` contains the
+//! requirements of a route, and `rules` selects the policy of a request; `decide` makes the decision; `response` builds the
+//! response; `check` is the API that Envoy calls; `app` connects the modules according to the settings in `config`;
+//! `commands` are the subcommands of the program.
 
-pub mod app;
-pub mod check;
+mod app;
+mod check;
 pub mod commands;
 pub mod config;
-pub mod copy;
-pub mod decide;
+mod copy;
+mod decide;
 #[cfg(test)]
 mod fixtures;
-pub mod metrics;
-pub mod policy;
-pub mod response;
-pub mod rules;
-pub mod sync;
-pub mod view;
+mod metrics;
+mod policy;
+mod response;
+mod rules;
+mod sync;
+mod view;
 
-pub use app::{App, AuthorizerError, Intervals};
+pub use app::{App, AuthorizerError};
 pub use config::Settings;
 
 use countersign_process::{Clock, Shutdown, SystemRng};
@@ -37,7 +38,7 @@ use std::sync::Arc;
 /// Runs the sidecar until shutdown is requested.
 pub async fn run(settings: Settings, clock: Arc<dyn Clock>, shutdown: Shutdown) -> Result<(), AuthorizerError> {
     let configured_address = settings.listen.grpc.clone();
-    let app = App::bind(settings, clock, Arc::new(SystemRng)).await?;
+    let app = App::bind(settings, clock, Arc::new(SystemRng), copy::copy_interval).await?;
     let grpc = app.grpc_address().map_or_else(|| configured_address.to_string(), |address| address.to_string());
     tracing::info!(grpc, admin = %app.admin_address()?, "listening");
     Box::pin(app.serve(shutdown)).await

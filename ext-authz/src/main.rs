@@ -2,7 +2,8 @@
 
 use clap::Parser;
 use countersign_ext_authz::{
-    AuthorizerError, Settings, app, commands,
+    AuthorizerError, Settings,
+    commands::{self, parse_key_value},
     config::{self, ConfigError},
     run,
 };
@@ -27,7 +28,7 @@ struct Flags {
 
     /// A setting, such as `sync.urls=https://control-plane:8444`. Can be repeated. Overrides the file and the
     /// environment.
-    #[arg(long, value_name = "KEY=VALUE", value_parser = parse_assignment)]
+    #[arg(long, value_name = "KEY=VALUE", value_parser = parse_key_value)]
     set: Vec<(String, String)>,
 
     /// Without a command, the sidecar runs.
@@ -35,19 +36,11 @@ struct Flags {
     command: Option<commands::Command>,
 }
 
-fn parse_assignment(text: &str) -> Result<(String, String), &'static str> {
-    match text.split_once('=') {
-        Some((key, value)) => Ok((key.to_owned(), value.to_owned())),
-        None => Err("must have the form KEY=VALUE"),
-    }
-}
-
 fn main() -> ExitCode {
     let _flush_at_exit = FlushAtExit;
     let Flags { config, set, command } = Flags::parse();
     if let Some(command) = command {
-        let from_copies = |settings| app::authorizer_from_copies(settings, Arc::new(SystemClock));
-        return commands::run(command, from_copies, app::settings_problems).into();
+        return commands::run(command).into();
     }
     // The allocator asks for huge pages, of which a sidecar with a small view would use a small part. A kernel without them is no problem.
     let _ignored = nix::sys::prctl::set_thp_disable(true);

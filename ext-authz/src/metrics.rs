@@ -40,7 +40,6 @@ pub enum Verdict {
     Anonymous,
     /// The request is allowed without an identity, although a rule that is a dry run refuses it.
     DryRun(Reason),
-    /// The request is denied.
     Denied(Reason),
 }
 
@@ -135,29 +134,29 @@ struct CheckSeries {
     duration: Histogram,
 }
 
-/// All metrics.
 #[derive(Debug)]
 pub struct Metrics {
-    registry: Registry,
-    ports: PortMetrics,
+    pub registry: Registry,
+    pub ports: PortMetrics,
+    pub addresses: AddressMetrics,
+    pub copies: CopyMetrics,
+    pub file_reloads: FileReloadMetrics,
+    pub cache_hits: IntCounter,
+    pub cache_misses: IntCounter,
+    /// The counter of checks for which there is no memory.
+    pub overloaded: IntCounter,
     checks: IntCounterVec,
     dry_run_denials: IntCounterVec,
     rules: IntGauge,
     check_duration: HistogramVec,
     check_series: ArcSwap<HashMap<Option<ServiceId>, Arc<CheckSeries>>>,
-    cache_hits: IntCounter,
-    cache_misses: IntCounter,
-    overloaded: IntCounter,
     stream_connected: IntGaugeVec,
     stream_reconnects: IntCounterVec,
     stream_connect_failures: IntCounterVec,
-    addresses: AddressMetrics,
     view_revision: IntGaugeVec,
     view_confirmed: GaugeVec,
     view_agents: IntGaugeVec,
     clock_offset: GaugeVec,
-    copies: CopyMetrics,
-    file_reloads: FileReloadMetrics,
 }
 
 impl Metrics {
@@ -250,11 +249,10 @@ impl Metrics {
             let label = [service.to_string()];
             let _created_at_zero = self.stream_reconnects.with_label_values(&label);
             let _created_at_zero = self.stream_connect_failures.with_label_values(&label);
-            self.addresses.init_service(&label[0]);
+            self.addresses.init_failovers(&label[0]);
         }
     }
 
-    /// Counts an answered check.
     pub fn record_check(&self, service: Option<ServiceId>, verdict: Verdict, duration: Duration) {
         let all = self.check_series.load();
         let series = all.get(&service);
@@ -298,9 +296,8 @@ impl Metrics {
     }
 
     /// A pong confirmed the view of the service's data; the pong answers the ping that was sent at `ping_sent_at`.
-    #[expect(clippy::cast_precision_loss, reason = "gauges are floats; microseconds are exact until the year 2255")]
     pub fn view_confirmed(&self, service: ServiceId, ping_sent_at: Timestamp) {
-        self.view_confirmed.with_label_values(&[service.to_string()]).set(ping_sent_at.micros() as f64 / 1e6);
+        self.view_confirmed.with_label_values(&[service.to_string()]).set(ping_sent_at.as_seconds());
     }
 
     /// The wall clock of the sidecar differs from that of the control plane.
@@ -312,46 +309,6 @@ impl Metrics {
     /// The rules of the rules file were replaced.
     pub fn rules_loaded(&self, count: usize) {
         self.rules.set(i64::try_from(count).unwrap_or(i64::MAX));
-    }
-
-    /// The metrics of the addresses of the control plane.
-    pub const fn addresses(&self) -> &AddressMetrics {
-        &self.addresses
-    }
-
-    /// The metrics of copies of views on disk.
-    pub const fn copies(&self) -> &CopyMetrics {
-        &self.copies
-    }
-
-    /// The metrics of files that are loaded again when they change.
-    pub const fn file_reloads(&self) -> &FileReloadMetrics {
-        &self.file_reloads
-    }
-
-    /// The counter of cached tokens.
-    pub fn cache_hits(&self) -> IntCounter {
-        self.cache_hits.clone()
-    }
-
-    /// The counter of tokens that were not cached.
-    pub fn cache_misses(&self) -> IntCounter {
-        self.cache_misses.clone()
-    }
-
-    /// The counter of checks for which there is no memory.
-    pub fn overloaded(&self) -> IntCounter {
-        self.overloaded.clone()
-    }
-
-    /// The metrics of network connections, by port.
-    pub const fn ports(&self) -> &PortMetrics {
-        &self.ports
-    }
-
-    /// The registry, for the admin port.
-    pub fn registry(&self) -> Registry {
-        self.registry.clone()
     }
 }
 

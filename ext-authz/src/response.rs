@@ -6,18 +6,19 @@
 //! header in both lists (to set and to remove) is removed.
 
 mod denial;
-mod header;
 mod header_names;
 mod metadata;
-mod resource_metadata;
 
 use crate::{decide::Decision, view::Resource};
 use countersign_identity::{Reason, ServiceId, VerifiedIdentity, identity_headers};
 use countersign_proto::{
-    envoy::service::auth::v3::{CheckResponse, OkHttpResponse, check_response::HttpResponse},
+    envoy::{
+        config::core::v3::{HeaderValue, HeaderValueOption, header_value_option::HeaderAppendAction},
+        service::auth::v3::{CheckResponse, DeniedHttpResponse, OkHttpResponse, check_response::HttpResponse},
+        r#type::v3::HttpStatus,
+    },
     google::rpc::Status,
 };
-use header::overwriting_header;
 use prost_types::Struct;
 use std::{iter, sync::Arc};
 
@@ -26,6 +27,9 @@ pub use header_names::HeaderNames;
 /// The name of the header `Authorization` in lower case, as HTTP/2 and Envoy write it. It contains the token if the request has no
 /// header [`TOKEN_HEADER`].
 pub const AUTHORIZATION_HEADER: &str = "authorization";
+
+/// How long clients may keep the metadata of a resource.
+const CACHE_CONTROL: &str = "public, max-age=300";
 
 /// The request headers on which the response depends.
 #[derive(Debug, Clone, Copy)]
@@ -45,7 +49,6 @@ impl Default for RequestHeaders<'_, iter::Empty<&'static [u8]>> {
 /// What a response depends on besides the decision, as far as it is known.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct DecidedRoute<'a> {
-    /// The service of the route.
     pub service: Option<ServiceId>,
     /// The name of the rule of the rules file that decided.
     pub rule: Option<&'a Arc<str>>,
@@ -58,7 +61,6 @@ pub struct DecidedRoute<'a> {
 /// Builds responses from decisions.
 #[derive(Debug, Clone)]
 pub struct ResponseBuilder {
-    /// The names of the identity headers.
     pub names: HeaderNames,
     /// Whether the error body of a denial contains the requirement that the agent does not meet.
     pub explain_denials: bool,
@@ -100,12 +102,6 @@ impl ResponseBuilder {
         self.build(DecidedRoute::default(), &Decision::Denied(Reason::Internal.into()), RequestHeaders::default())
     }
 
-    /// Builds the response with which Envoy answers a request for the metadata of a resource. Envoy sends a denial with any status.
-    pub fn resource_metadata(&self, service: ServiceId, resource: &Resource) -> CheckResponse {
-        let code = tonic::Code::PermissionDenied.into();
-        response(code, resource_metadata::build(resource), metadata::of_anonymous(Some(service), None))
-    }
-
     /// Sets all seven identity headers, because the client could have sent any header that is left out.
     fn allow_with_identity<'a>(
         &self,
@@ -114,7 +110,7 @@ impl ResponseBuilder {
         headers: RequestHeaders<'a, impl Iterator<Item = &'a [u8]>>,
     ) -> HttpResponse {
         let values = identity_headers::values(identity, Some(service));
-        let named = self.names.identity_names().into_iter().zip(values);
+        let named = self.names.identity.iter().zip(values);
         HttpResponse::OkResponse(OkHttpResponse {
             headers: named.map(|(name, value)| overwriting_header(name, value)).collect(),
             headers_to_remove: self.removed_headers(headers, true),
@@ -141,6 +137,31 @@ impl ResponseBuilder {
         removed.sort_unstable();
         removed.dedup();
         removed
+    }
+}
+
+/// Builds the response with which Envoy answers a request for the metadata of a resource (RFC 9728). Envoy sends a denial with any status.
+pub fn resource_metadata(service: ServiceId, resource: &Resource) -> CheckResponse {
+    // The document is public, so scripts in browsers may read it.
+    let headers =
+        [("content-type", "application/json"), ("cache-control", CACHE_CONTROL), ("access-control-allow-origin", "*")];
+    let denied = HttpResponse::DeniedResponse(DeniedHttpResponse {
+        status: Some(HttpStatus { code: 200 }),
+        headers: headers.map(|(name, value)| overwriting_header(name, value.to_owned())).into(),
+        body: resource.document().to_owned(),
+    });
+    response(tonic::Code::PermissionDenied.into(), denied, metadata::of_anonymous(Some(service), None))
+}
+
+/// Creates a header option that overwrites the value of the client. `append` and `append_action` are both set, because
+/// Envoy versions differ in which of these two fields they read and in the default of the field.
+#[expect(deprecated, reason = "older Envoy versions read only `append`")]
+fn overwriting_header(name: &str, value: String) -> HeaderValueOption {
+    HeaderValueOption {
+        header: Some(HeaderValue { key: name.to_owned(), value, raw_value: vec![] }),
+        append: Some(false),
+        append_action: HeaderAppendAction::OverwriteIfExistsOrAdd.into(),
+        keep_empty_value: true,
     }
 }
 

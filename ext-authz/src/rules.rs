@@ -20,21 +20,18 @@ use path::{AmbiguousPath, NormalPath};
 use pattern::{Methods, PathPattern, Specificity};
 use std::sync::Arc;
 
-pub use explain::Explanation;
-pub use file::{MAX_FILE_BYTES, RuleFileErrors};
+pub use file::MAX_FILE_BYTES;
 pub use mcp::{McpMessage, McpRequest, McpRules, NamingMethod};
 
 /// The name of the table `[default]` where the name of a rule is expected. No rule can have this name.
 pub const DEFAULT_NAME: &str = "default";
 
-/// A rule.
 #[derive(Debug, Clone)]
 pub struct Rule {
     /// The name, which is unique in the file.
     pub name: Arc<str>,
     /// The line of the file at which the rule begins, from 1.
     pub line: usize,
-    /// The requirements.
     pub policy: Arc<Policy>,
     /// The further requirements of MCP messages, if the rule is about MCP.
     pub mcp: Option<McpRules>,
@@ -48,7 +45,6 @@ pub struct Rule {
 /// The parts of a request on which rules depend, as the client sent them.
 #[derive(Debug, Clone, Copy)]
 pub struct RequestTarget<'a> {
-    /// The method.
     pub method: &'a str,
     /// The host, with or without port.
     pub host: &'a str,
@@ -69,12 +65,9 @@ pub struct RuleSet {
 /// A request for which no rule can be selected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unselectable {
-    /// Why the request is refused.
     pub reason: Reason,
     /// Whether every rule that could apply is a dry run, so that the request is allowed without an identity.
     pub dry_run: bool,
-    /// What is wrong with the path.
-    problem: Option<AmbiguousPath>,
 }
 
 impl Rule {
@@ -110,13 +103,8 @@ impl RuleSet {
     }
 
     /// The number of rules, without `[default]`.
-    pub const fn len(&self) -> usize {
+    pub const fn count(&self) -> usize {
         self.rules.len()
-    }
-
-    /// Whether there are no rules and no `[default]`.
-    pub const fn is_empty(&self) -> bool {
-        self.rules.is_empty() && self.default.is_none()
     }
 
     /// A warning for each dry run that is more specific than an enforced rule for some request: the dry run then applies to the request
@@ -143,22 +131,21 @@ impl RuleSet {
         }
         let host = normalize_host(target.host);
         if host.is_none() && self.index.depends_on_host() {
-            return Err(self.unselectable(Reason::HostInvalid, None, self.rules.iter().all(|rule| rule.dry_run)));
+            return Err(self.unselectable(Reason::HostInvalid, self.rules.iter().all(|rule| rule.dry_run)));
         }
         let candidates = self.index.candidates(host.as_deref());
         let depends_on_path = candidates.clone().any(index::HostRules::depend_on_path);
-        let path = depends_on_path.then(|| NormalPath::parse(target.path)).transpose().map_err(|problem| {
-            let are_dry_runs = candidates.clone().all(index::HostRules::are_dry_runs);
-            self.unselectable(Reason::PathAmbiguous, Some(problem), are_dry_runs)
+        let path = depends_on_path.then(|| NormalPath::parse(target.path)).transpose().map_err(|_| {
+            self.unselectable(Reason::PathAmbiguous, candidates.clone().all(index::HostRules::are_dry_runs))
         })?;
         let selected = candidates.clone().find_map(|rules| rules.find(&self.rules, path.as_ref(), target.method));
         Ok(selected.and_then(|index| self.rules.get(index)).or(self.default.as_ref()))
     }
 
-    fn unselectable(&self, reason: Reason, problem: Option<AmbiguousPath>, rules_are_dry_runs: bool) -> Unselectable {
+    fn unselectable(&self, reason: Reason, rules_are_dry_runs: bool) -> Unselectable {
         // Without `[default]`, the default of the sidecar could apply, which is not a dry run.
         let dry_run = rules_are_dry_runs && self.default.as_ref().is_some_and(|default| default.dry_run);
-        Unselectable { reason, dry_run, problem }
+        Unselectable { reason, dry_run }
     }
 }
 

@@ -6,31 +6,31 @@
 //! A view contains only agents that changed after the oldest valid token was issued, so the size of a view depends on
 //! the rate of change and not on the number of agents.
 
-mod content;
-mod content_id;
 mod resources;
-mod restored;
 mod server_clock;
 mod sharded_map;
 mod views;
 
 use countersign_identity::{
-    AgentChanges, AgentHash, AgentHashKey, AgentId, Claims, EvaluationContext, KeySet, Revision, RoleTable, ServiceId,
+    AgentChanges, AgentHash, AgentHashKey, Claims, EvaluationContext, KeySet, Revision, RoleTable, ServiceId,
     SessionId, Timestamp, TokenId,
 };
 use sharded_map::ShardedMap;
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
-pub use content_id::ContentId;
 pub use resources::{Resource, Resources};
-pub use restored::RestoredContact;
 pub use server_clock::ServerClock;
 pub use views::{ApiKeyIndex, ViewConfirmation, Views};
 
 /// The settings of a service that affect decisions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServiceSettings {
-    /// The id of the service.
     pub service: ServiceId,
     /// The required value of the claim `iss`.
     pub issuer: Arc<str>,
@@ -45,14 +45,6 @@ pub struct ServiceSettings {
     pub resources: Resources,
 }
 
-impl ServiceSettings {
-    /// The hash that names an agent in the data of the service.
-    fn agent_hash(&self, agent: AgentId) -> AgentHash {
-        self.agent_hash_key.hash(agent)
-    }
-}
-
-/// The subject of a revocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RevokedSubject {
     /// An access token, identified by its `jti`.
@@ -61,32 +53,18 @@ pub enum RevokedSubject {
     Session(SessionId),
 }
 
-/// The revocation of a token or session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Revocation {
-    /// The revision at which the subject was revoked.
     pub revision: Revision,
-    /// The revoked token or session.
     pub subject: RevokedSubject,
 }
 
-/// The complete data of a view, as received from the control plane.
+/// The parts of a snapshot that only its first page contains.
 #[derive(Debug, Clone)]
-pub struct Snapshot {
-    /// The snapshot includes all changes up to this revision.
-    pub revision: Revision,
-    /// The snapshot includes all agent changes and revocations above this revision, but may lack those at or below it.
-    pub floor: Revision,
-    /// The settings of the service.
+pub struct SnapshotHeader {
     pub settings: ServiceSettings,
-    /// The public keys that verify access tokens.
     pub keys: KeySet,
-    /// All roles of the service.
     pub roles: RoleTable,
-    /// The changes of agents that have a revision above `floor`.
-    pub agents: Vec<(AgentHash, AgentChanges)>,
-    /// The revocations that have a revision above `floor`.
-    pub revocations: Vec<Revocation>,
 }
 
 /// The changes since the previous view. A part of the data that is `None` did not change.
@@ -94,15 +72,10 @@ pub struct Snapshot {
 pub struct Delta {
     /// The delta includes all changes up to this revision.
     pub revision: Revision,
-    /// The settings of the service.
     pub settings: Option<ServiceSettings>,
-    /// All public keys that verify access tokens.
     pub keys: Option<KeySet>,
-    /// All roles of the service.
     pub roles: Option<RoleTable>,
-    /// The changes of agents since the previous view.
     pub agents: Vec<(AgentHash, AgentChanges)>,
-    /// The revocations since the previous view.
     pub revocations: Vec<Revocation>,
 }
 
@@ -118,6 +91,31 @@ pub struct Confirmation {
     pub ping_sent_at: Duration,
     /// The clock of the control plane, if the pong contains a usable time.
     pub server_clock: Option<ServerClock>,
+}
+
+/// The last confirmation of a copy on disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RestoredContact {
+    /// How long ago the confirmed ping was sent.
+    pub age: Duration,
+    /// The current time since boot.
+    pub since_boot: Duration,
+    /// The clock of the control plane, if the copy contains its time.
+    pub server_clock: Option<ServerClock>,
+}
+
+/// Names the content of a view, so that what was computed from it can be used again: its revision, its floor, its settings, keys, roles,
+/// changes and revocations. Each change of the content gets a number that no view of this process had before. The confirmation of a view
+/// is no content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ContentId(u64);
+
+impl ContentId {
+    /// A number that no content has.
+    pub fn next() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Self(NEXT.fetch_add(1, Relaxed))
+    }
 }
 
 /// The authorization data of one service. A clone shares the data of the original, so cloning is cheap.
@@ -148,56 +146,10 @@ pub struct View {
 pub struct PartialView(View);
 
 impl PartialView {
-    /// Creates the view of the first page of a snapshot.
-    pub fn new(first_page: Snapshot) -> Self {
-        Self(View::from_snapshot(first_page, None))
-    }
-
-    /// Adds a page. The floor of a snapshot is the highest floor of its pages, because changes up to the floor of a page may be
-    /// missing in this page.
-    pub fn add(&mut self, floor: Revision, agents: Vec<(AgentHash, AgentChanges)>, revocations: Vec<Revocation>) {
-        self.0.floor = self.0.floor.max(floor);
-        self.0.insert_changes(agents, revocations);
-    }
-
-    /// Replaces the settings of the service.
-    pub fn set_settings(&mut self, settings: ServiceSettings) {
-        self.0.settings = settings;
-    }
-
-    /// The settings of the service.
-    pub const fn settings(&self) -> &ServiceSettings {
-        self.0.settings()
-    }
-
-    /// The revision of the snapshot.
-    pub const fn revision(&self) -> Revision {
-        self.0.revision
-    }
-
-    /// The number of agents, and the number of revocations.
-    #[cfg(test)]
-    pub fn counts(&self) -> [usize; 2] {
-        [self.0.agents.len(), self.0.revoked_tokens.len() + self.0.revoked_sessions.len()]
-    }
-
-    /// The view after the last page, which replaces the view `previous`.
-    pub fn complete(self, previous: Option<&View>) -> View {
-        let mut view = self.0;
-        view.inherit_confirmation(previous);
-        view
-    }
-}
-
-impl View {
-    /// Creates the view of a snapshot that replaces the view `previous`.
-    ///
-    /// A snapshot does not prove that it is recent. If the revision of the snapshot is at least the revision of
-    /// `previous`, the new view inherits the confirmation of `previous`. If the revision of the snapshot is lower than
-    /// the revision of `previous`, for example after a restore of the database, the new view is not confirmed.
-    pub fn from_snapshot(snapshot: Snapshot, previous: Option<&Self>) -> Self {
-        let Snapshot { revision, floor, settings, keys, roles, agents, revocations } = snapshot;
-        let mut view = Self {
+    /// The view of a snapshot with this revision, without its agents and revocations.
+    pub fn new(revision: Revision, floor: Revision, header: SnapshotHeader) -> Self {
+        let SnapshotHeader { settings, keys, roles } = header;
+        Self(View {
             content: ContentId::next(),
             settings,
             revision,
@@ -212,21 +164,51 @@ impl View {
             agents: ShardedMap::default(),
             revoked_tokens: ShardedMap::default(),
             revoked_sessions: ShardedMap::default(),
-        };
-        view.inherit_confirmation(previous);
-        view.insert_changes(agents, revocations);
+        })
+    }
+
+    /// Adds a page. The floor of a snapshot is the highest floor of its pages, because changes up to the floor of a page may be
+    /// missing in this page.
+    pub fn add(&mut self, floor: Revision, agents: Vec<(AgentHash, AgentChanges)>, revocations: Vec<Revocation>) {
+        self.0.floor = self.0.floor.max(floor);
+        self.0.insert_changes(agents, revocations);
+    }
+
+    pub fn set_settings(&mut self, settings: ServiceSettings) {
+        self.0.settings = settings;
+    }
+
+    pub const fn settings(&self) -> &ServiceSettings {
+        self.0.settings()
+    }
+
+    pub const fn revision(&self) -> Revision {
+        self.0.revision
+    }
+
+    /// The number of agents, and the number of revocations.
+    #[cfg(test)]
+    pub fn counts(&self) -> [usize; 2] {
+        [self.0.agents.len(), self.0.revoked_tokens.len() + self.0.revoked_sessions.len()]
+    }
+
+    /// The view after the last page, which replaces the view `previous`.
+    ///
+    /// A snapshot does not prove that it is recent. If its revision is at least that of `previous`, the new view inherits the
+    /// confirmation of `previous`. If it is lower, for example after a restore of the database, the new view is not confirmed.
+    pub fn complete(self, previous: Option<&View>) -> View {
+        let mut view = self.0;
+        view.server_clock = previous.and_then(|previous| previous.server_clock);
+        if let Some(previous) = previous.filter(|previous| previous.revision <= view.revision) {
+            view.confirmed_at = previous.confirmed_at;
+            view.age_before_boot = previous.age_before_boot;
+            view.is_restored = previous.is_restored;
+        }
         view
     }
+}
 
-    fn inherit_confirmation(&mut self, previous: Option<&Self>) {
-        self.server_clock = previous.and_then(|view| view.server_clock);
-        if let Some(previous) = previous.filter(|view| view.revision <= self.revision) {
-            self.confirmed_at = previous.confirmed_at;
-            self.age_before_boot = previous.age_before_boot;
-            self.is_restored = previous.is_restored;
-        }
-    }
-
+impl View {
     /// Creates the view that results from a delta.
     #[must_use]
     pub fn apply(&self, delta: Delta) -> Self {
@@ -283,6 +265,34 @@ impl View {
         }
     }
 
+    /// The view of a copy on disk, with the confirmation of the copy.
+    ///
+    /// An earlier process received the confirmation, possibly before the boot of the system. The time since boot cannot express an instant
+    /// before the boot, so the time before the boot shortens the maximum staleness of the view.
+    #[must_use]
+    pub fn restored(&self, contact: RestoredContact) -> Self {
+        let RestoredContact { age, since_boot, server_clock } = contact;
+        Self {
+            confirmed_at: Some(since_boot.saturating_sub(age)),
+            age_before_boot: age.saturating_sub(since_boot),
+            is_restored: true,
+            server_clock,
+            ..self.clone()
+        }
+    }
+
+    /// Whether the data comes from a copy on disk, and no pong has confirmed it since.
+    pub const fn is_restored(&self) -> bool {
+        self.is_restored
+    }
+
+    /// The view with the maximum staleness in the sidecar's settings.
+    #[must_use]
+    pub const fn with_staleness_limit(mut self, limit: Option<Duration>) -> Self {
+        self.staleness_limit = limit;
+        self
+    }
+
     /// The time of the control plane. Before its first pong, the time of the wall clock.
     pub fn now(&self, since_boot: Duration, wall_clock: impl FnOnce() -> Timestamp) -> Timestamp {
         self.server_clock.map_or_else(wall_clock, |clock| clock.now(since_boot))
@@ -302,7 +312,7 @@ impl View {
             revision: self.revision,
             floor: self.floor,
             roles: &self.roles,
-            agent: self.agents.get(self.settings.agent_hash(claims.sub)),
+            agent: self.agents.get(self.settings.agent_hash_key.hash(claims.sub)),
             revoked: self.revoked_tokens.get(claims.jti).is_some() || self.revoked_sessions.get(claims.sid).is_some(),
         }
     }
@@ -312,19 +322,33 @@ impl View {
         self.content
     }
 
-    /// The id of the service.
     pub const fn service(&self) -> ServiceId {
         self.settings.service
     }
 
-    /// The settings of the service.
     pub const fn settings(&self) -> &ServiceSettings {
         &self.settings
     }
 
-    /// The public keys that verify access tokens.
     pub fn keys(&self) -> &KeySet {
         &self.keys
+    }
+
+    pub fn roles(&self) -> &RoleTable {
+        &self.roles
+    }
+
+    /// The changes of agents, in no order.
+    pub fn agents(&self) -> impl Iterator<Item = (AgentHash, &AgentChanges)> {
+        self.agents.iter()
+    }
+
+    /// The revocations, in no order.
+    pub fn revocations(&self) -> impl Iterator<Item = Revocation> + '_ {
+        let tokens = self.revoked_tokens.iter().map(|(token, revision)| (RevokedSubject::Token(token), *revision));
+        let sessions =
+            self.revoked_sessions.iter().map(|(session, revision)| (RevokedSubject::Session(session), *revision));
+        tokens.chain(sessions).map(|(subject, revision)| Revocation { revision, subject })
     }
 
     /// The view of the service's data includes all changes up to this revision.
@@ -340,6 +364,11 @@ impl View {
     /// When the last answered ping was sent, since boot. `None` if no pong has confirmed that the view is current.
     pub const fn confirmed_at(&self) -> Option<Duration> {
         self.confirmed_at
+    }
+
+    /// The time since the confirmation; `None` if the view is not confirmed.
+    pub fn age(&self, since_boot: Duration) -> Option<Duration> {
+        self.confirmed_at.map(|at| since_boot.saturating_sub(at) + self.age_before_boot)
     }
 
     /// The age of the confirmation at which checks are denied: the smaller one of the limits of the control plane and of the

@@ -1,8 +1,8 @@
 //! The claims of an access token.
 
 use crate::{AgentId, Permission, Revision, RoleName, Scope, ServiceId, SessionId, Timestamp, TokenId, TrustScore};
-use serde::{Deserialize, Deserializer, Serialize, de};
-use std::{collections::BTreeMap, fmt};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// The claims of an access token (RFC 9068). The private claims are `name`, `sid`, `rev`, `roles`, `permissions`, `trustScore`,
 /// `until` and `requested_scope`.
@@ -51,9 +51,22 @@ pub struct Claims {
 }
 
 /// The claim `aud`: a text. An array of one text, which means the same (RFC 7519), is accepted.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(transparent)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "TextOrArray")]
 pub struct AudienceClaim(String);
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum TextOrArray {
+    Text(String),
+    Array([String; 1]),
+}
+
+impl From<TextOrArray> for AudienceClaim {
+    fn from((TextOrArray::Text(text) | TextOrArray::Array([text])): TextOrArray) -> Self {
+        Self(text)
+    }
+}
 
 impl AudienceClaim {
     /// The audience, as text.
@@ -65,38 +78,6 @@ impl AudienceClaim {
 impl From<String> for AudienceClaim {
     fn from(text: String) -> Self {
         Self(text)
-    }
-}
-
-impl<'de> Deserialize<'de> for AudienceClaim {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor;
-
-        impl<'de> de::Visitor<'de> for Visitor {
-            type Value = AudienceClaim;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a text, or an array of one text")
-            }
-
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<AudienceClaim, E> {
-                Ok(AudienceClaim(text.to_owned()))
-            }
-
-            fn visit_string<E: de::Error>(self, text: String) -> Result<AudienceClaim, E> {
-                Ok(AudienceClaim(text))
-            }
-
-            fn visit_seq<A: de::SeqAccess<'de>>(self, mut array: A) -> Result<AudienceClaim, A::Error> {
-                let text = array.next_element()?.ok_or_else(|| de::Error::invalid_length(0, &self))?;
-                match array.next_element::<de::IgnoredAny>()? {
-                    None => Ok(AudienceClaim(text)),
-                    Some(_) => Err(de::Error::invalid_length(2, &self)),
-                }
-            }
-        }
-
-        deserializer.deserialize_any(Visitor)
     }
 }
 
@@ -133,9 +114,32 @@ impl Claims {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use serde_json::json;
+
+    /// The claims of a token with the role `reader`, of revision 10.
+    pub fn claims() -> Claims {
+        Claims {
+            iss: "https://issuer.test".into(),
+            sub: AgentId::from_bits(7),
+            client_id: None,
+            aud: ServiceId::from_bits(1).to_string().into(),
+            iat: 1_000_000,
+            nbf: 1_000_000,
+            exp: 1_003_600,
+            jti: TokenId::from_bits(8),
+            sid: SessionId::from_bits(9),
+            rev: Revision::new(10),
+            name: "Größe".into(),
+            roles: vec!["reader".try_into().unwrap()],
+            permissions: vec!["read".try_into().unwrap()],
+            trust_score: TrustScore::INITIAL,
+            until: BTreeMap::new(),
+            scope: None,
+            requested_scope: None,
+        }
+    }
 
     fn parse(aud: serde_json::Value) -> Option<AudienceClaim> {
         serde_json::from_value(aud).ok()

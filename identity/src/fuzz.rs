@@ -71,9 +71,7 @@ fn agent_changes() -> impl Strategy<Value = AgentChanges> {
 fn claims() -> impl Strategy<Value = Claims> {
     (any::<[i64; 5]>(), any::<[u128; 3]>(), select(&["https://issuer.test", "svc_", ""][..])).prop_map(
         |([iat, nbf, exp, rev, until], [sub, jti, sid], aud)| Claims {
-            iss: "https://issuer.test".into(),
             sub: AgentId::from_bits(sub),
-            client_id: None,
             aud: aud.to_owned().into(),
             iat,
             nbf,
@@ -81,13 +79,9 @@ fn claims() -> impl Strategy<Value = Claims> {
             jti: TokenId::from_bits(jti),
             sid: SessionId::from_bits(sid),
             rev: Revision::new(rev),
-            name: String::new(),
-            roles: vec!["reader".try_into().unwrap()],
             permissions: vec![],
-            trust_score: TrustScore::INITIAL,
             until: BTreeMap::from([("reader".try_into().unwrap(), until)]),
-            scope: None,
-            requested_scope: None,
+            ..claims::tests::claims()
         },
     )
 }
@@ -221,7 +215,7 @@ proptest! {
         let key = |seed: &u8| p256::SecretKey::from_slice(&[*seed; 32]).unwrap().public_key().to_sec1_bytes().to_vec();
         let points: Vec<Vec<u8>> = seeds.iter().map(key).collect();
         let set = KeySet::from_points(&points).unwrap();
-        prop_assert_eq!(set.len(), seeds.iter().collect::<std::collections::BTreeSet<_>>().len());
+        prop_assert_eq!(set.public_keys().count(), seeds.iter().collect::<std::collections::BTreeSet<_>>().len());
         for point in &points {
             let json = json!(JsonWebKey::from_key(P256PublicKey::from_sec1(point).unwrap()));
             let coordinate = |name: &str| URL_SAFE_NO_PAD.decode(json[name].as_str().unwrap()).unwrap();

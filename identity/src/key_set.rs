@@ -109,16 +109,6 @@ impl KeySet {
     pub fn public_keys(&self) -> impl Iterator<Item = P256PublicKey> {
         self.0.values().map(|key| key.public)
     }
-
-    /// The number of keys.
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// True if the set contains no key. With an empty set, every token is refused.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
 }
 
 impl FromIterator<P256PublicKey> for KeySet {

@@ -28,6 +28,12 @@ impl Timestamp {
         self.0.div_euclid(1_000_000)
     }
 
+    /// Seconds since the Unix epoch, with decimals, as metrics show them.
+    #[expect(clippy::cast_precision_loss, reason = "microseconds are exact until the year 2255")]
+    pub const fn as_seconds(self) -> f64 {
+        self.0 as f64 / 1e6
+    }
+
     /// The timestamp, rounded down to a whole second.
     pub const fn truncated_to_second(self) -> Self {
         Self::from_seconds(self.seconds())

@@ -216,9 +216,8 @@ impl FileReloader {
         }
     }
 
-    #[expect(clippy::cast_precision_loss, reason = "gauges are floats; microseconds are exact until the year 2255")]
     fn set_loaded_at(&self) {
-        self.loaded_at.set(self.clock.now().micros() as f64 / 1e6);
+        self.loaded_at.set(self.clock.now().as_seconds());
     }
 }
 

@@ -29,7 +29,7 @@ pub use network::Network;
 
 use crate::{Shutdown, shutdown::DRAIN_TIMEOUT};
 use axum::Router;
-use connections::{Connections, OpenConnection, PortNames};
+use connections::{Connections, OpenConnection};
 use futures_util::FutureExt as _;
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
@@ -137,9 +137,8 @@ pub async fn serve<L: Listener>(
     settings: PortSettings,
     shutdown: Shutdown,
 ) -> io::Result<()> {
-    let names = PortNames { port: settings.name, setting: settings.connections_setting };
     let port = Arc::new(Port {
-        connections: Arc::new(Connections::new(settings.caps, names, settings.metrics.clone())),
+        connections: Arc::new(Connections::new(&settings)),
         settings,
         shutdown,
         abort: CancellationToken::new(),

@@ -35,76 +35,33 @@ const CLIENT_VARIABLES: [&str; 15] = [
     "WEBHOOK_SECRET",
 ];
 
-/// Why settings are invalid. The error message names the key and its source.
+/// Why settings are invalid. The message names the key and its source.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
-    /// The key is unknown.
-    #[error("unknown setting `{key}` in {source_name}{hint}")]
-    Unknown {
-        /// The unknown key.
-        key: String,
-        /// Where the key was set.
-        source_name: String,
-        /// The most similar valid key, or the keys of the table.
-        hint: String,
-    },
-    /// The file cannot be read.
-    #[error("{path}: {error}")]
-    Unreadable {
-        /// The path of the file.
-        path: PathBuf,
-        /// The error of the operating system.
-        error: std::io::Error,
-    },
-    /// The file that an environment variable names cannot be read.
-    #[error("{variable} names the file {path}, which cannot be read: {error}")]
-    UnreadableValue {
-        /// The name of the variable.
-        variable: String,
-        /// The path of the file.
-        path: PathBuf,
-        /// The error of the operating system.
-        error: std::io::Error,
-    },
-    /// The file is not valid TOML. The error message omits the content of the invalid line, which may be a secret.
-    #[error("{path}: invalid TOML at line {line}: {error}")]
-    InvalidToml {
-        /// The path of the file.
-        path: PathBuf,
-        /// The line number of the error, from 1.
-        line: usize,
-        /// The error of the TOML parser.
-        error: String,
-    },
-    /// The value cannot be parsed.
-    #[error("`{key}` in {source_name}: {error}")]
-    InvalidValue {
-        /// The key.
-        key: String,
-        /// Where the key was set.
-        source_name: String,
-        /// Why the value cannot be parsed.
-        error: String,
-    },
-    /// The merged settings cannot be parsed.
+    /// The file that an environment variable names for a value cannot be read.
     #[error("{0}")]
-    Invalid(#[from] config::ConfigError),
+    UnreadableValue(String),
+    /// A file, a key or a value is invalid. The message omits the content of an invalid line, which may be a secret.
+    #[error("{0}")]
+    Invalid(String),
     /// Several settings are invalid. Each is on a line of its own.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Several(Vec<SettingsError>),
+}
+
+impl From<config::ConfigError> for SettingsError {
+    fn from(error: config::ConfigError) -> Self {
+        Self::Invalid(error.to_string())
+    }
 }
 
 impl SettingsError {
     /// Whether files with values cannot be read now. A later start may succeed, for example when a secret is mounted.
     pub fn is_unreadable_value(&self) -> bool {
         match self {
-            Self::UnreadableValue { .. } => true,
+            Self::UnreadableValue(_) => true,
+            Self::Invalid(_) => false,
             Self::Several(errors) => errors.iter().all(Self::is_unreadable_value),
-            Self::Unknown { .. }
-            | Self::Unreadable { .. }
-            | Self::InvalidToml { .. }
-            | Self::InvalidValue { .. }
-            | Self::Invalid(_) => false,
         }
     }
 }
@@ -137,11 +94,6 @@ impl Layers {
     pub fn read<T: DeserializeOwned>(self) -> Result<T, SettingsError> {
         self.merge()?.read()
     }
-
-    /// Merges the layers, and does not check the types of values.
-    pub fn merge(&self) -> Result<MergedSettings, SettingsError> {
-        MergedSettings::from_layers(self)
-    }
 }
 
 /// The name of an environment variable, the key that it sets, and the value.
@@ -167,15 +119,10 @@ fn parse_environment(variables: &[(String, String)], known_keys: &KnownKeys) -> 
 
 /// Reads the value of a setting from the file that a variable names.
 fn read_value_from_file(variable: &str, path: &Path) -> Result<String, SettingsError> {
-    std::fs::read_to_string(path).map_err(|error| SettingsError::UnreadableValue {
-        variable: variable.to_owned(),
-        path: path.to_owned(),
-        error,
+    std::fs::read_to_string(path).map_err(|error| {
+        let path = path.display();
+        SettingsError::UnreadableValue(format!("{variable} names the file {path}, which cannot be read: {error}"))
     })
-}
-
-fn read_file(path: &Path) -> Result<String, SettingsError> {
-    std::fs::read_to_string(path).map_err(|error| SettingsError::Unreadable { path: path.to_owned(), error })
 }
 
 #[cfg(test)]
@@ -248,13 +195,20 @@ mod tests {
     }
 
     #[test]
-    fn hint_of_a_key_in_a_table_is_about_that_table() {
+    fn hint_about_an_unknown_key_in_a_table_is_about_that_table() {
         let hint = |key: &str| {
-            read(&[], &[(key, "1")]).unwrap_err().to_string().split_once(" in a flag").unwrap().1.to_owned()
+            let error = read(&[], &[(key, "1")]).unwrap_err().to_string();
+            error.strip_prefix(&format!("unknown setting `{key}` in a flag")).unwrap().to_owned()
         };
         assert_eq!(hint("tokens.keys_file"), ": did you mean `tokens.keys`?");
         assert_eq!(hint("targets.first.size"), ": the settings of `targets.first` are `colour`, `width`");
-        assert_eq!(hint("nothing.keys"), "");
+        assert_eq!(hint("targets.first.widht"), ": did you mean `targets.first.width`?");
+        assert_eq!(hint("targets.First.width"), ": did you mean `targets.first.width`?");
+        assert_eq!((hint("nothing.keys"), hint("nope")), (String::new(), String::new()));
+        for key in ["targets.*.width", "targets.first", "targets..width", "targets.first.width.x", "targets.a b.width"]
+        {
+            hint(key);
+        }
     }
 
     #[test]
@@ -293,21 +247,6 @@ mod tests {
             .targets;
         assert_eq!(targets["first"], Target { colour: "red".into(), width: 12 });
         assert_eq!(targets["second-1"], Target { colour: "blue".into(), width: 9 });
-    }
-
-    #[test]
-    fn refuses_unknown_keys_and_invalid_names_in_named_tables() {
-        let hint = |key: &str| match read(&[], &[(key, "1")]).unwrap_err() {
-            SettingsError::Unknown { hint, .. } => hint,
-            other => panic!("{other}"),
-        };
-        assert_eq!(hint("targets.first.widht"), ": did you mean `targets.first.width`?");
-        assert_eq!(hint("targets.First.width"), ": did you mean `targets.first.width`?");
-        assert_eq!(hint("nope"), "");
-        for key in ["targets.*.width", "targets.first", "targets..width", "targets.first.width.x", "targets.a b.width"]
-        {
-            hint(key);
-        }
     }
 
     #[test]

@@ -123,6 +123,29 @@ pub fn registry(prefix: &str, version: &str) -> Result<Registry, prometheus::Err
     Ok(registry)
 }
 
+/// Defines an enum of the values of a metric label: `ALL` lists them, so that their time series can be created at zero, and
+/// `as_str` is the text of the label.
+#[macro_export]
+macro_rules! label_values {
+    ($(#[$enum_meta:meta])* pub enum $name:ident { $($(#[$value_meta:meta])* $value:ident = $text:literal,)+ }) => {
+        $(#[$enum_meta])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum $name {
+            $($(#[$value_meta])* $value,)+
+        }
+
+        impl $name {
+            /// All values of the label.
+            pub const ALL: &'static [Self] = &[$(Self::$value,)+];
+
+            /// The text of the label.
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$value => $text,)+ }
+            }
+        }
+    };
+}
+
 /// Registers a collector and returns it.
 pub fn register<C: Collector + Clone + 'static>(registry: &Registry, collector: C) -> Result<C, prometheus::Error> {
     registry.register(Box::new(collector.clone()))?;

@@ -85,8 +85,12 @@ impl Postgres {
         let (data, port) = (folder.path().join("data"), free_port());
         std::fs::create_dir(&data).expect("the folder can be created");
         chown_to_server_user(folder.path());
-        let created =
-            server_command("initdb").args(INITDB_OPTIONS).arg("--pgdata").arg(&data).output().expect("initdb runs");
+        let created = command_as_server_user(&tools::postgres("initdb"))
+            .args(INITDB_OPTIONS)
+            .arg("--pgdata")
+            .arg(&data)
+            .output()
+            .expect("initdb runs");
         assert!(created.status.success(), "{}", String::from_utf8_lossy(&created.stderr));
         let (process, cleanup) = (launch(folder.path(), port, durability), start_cleanup_process(folder.path()));
         let postgres = Self { process, port, durability, created_databases: AtomicU32::new(0), cleanup, folder };
@@ -157,8 +161,7 @@ impl Postgres {
     pub async fn pause_idle_backends(&self, url: &str) -> usize {
         let name = url.rsplit('/').next().expect("the URL has a database name");
         let sql = format!("SELECT pid FROM pg_stat_activity WHERE datname = '{name}' AND state = 'idle'");
-        let mut connection =
-            AnyConnection::connect(&self.url("postgres")).await.expect("PostgreSQL accepts connections");
+        let mut connection = self.connect().await;
         let idle = sqlx::query_scalar::<_, i32>(sqlx::AssertSqlSafe(sql)).fetch_all(&mut connection).await;
         let idle = idle.expect("pg_stat_activity is readable");
         for process in &idle {
@@ -169,9 +172,11 @@ impl Postgres {
 
     /// Runs a statement as superuser in the database `postgres`.
     pub async fn execute(&self, sql: String) {
-        let mut connection =
-            AnyConnection::connect(&self.url("postgres")).await.expect("PostgreSQL accepts connections");
-        connection.execute(sqlx::AssertSqlSafe(sql)).await.expect("the statement succeeds");
+        self.connect().await.execute(sqlx::AssertSqlSafe(sql)).await.expect("the statement succeeds");
+    }
+
+    async fn connect(&self) -> AnyConnection {
+        AnyConnection::connect(&self.url("postgres")).await.expect("PostgreSQL accepts connections")
     }
 
     fn signal_others(&self, name: &str) {
@@ -215,7 +220,7 @@ impl Drop for Postgres {
 }
 
 fn launch(folder: &Path, port: u16, durability: Durability) -> Process {
-    let mut server = server_command("postgres");
+    let mut server = command_as_server_user(&tools::postgres("postgres"));
     server.arg("-D").arg(folder.join("data")).args(["-p", &port.to_string(), "-k"]).arg(folder);
     for setting in SETTINGS.into_iter().chain((durability == Durability::None).then_some("fsync=off")) {
         server.args(["-c", setting]);
@@ -255,13 +260,8 @@ pub fn chown_to_server_user(folder: &Path) {
     }
 }
 
-/// A command that runs as the server's user. The started process gets a signal when the thread that started it ends,
-/// even if the test process is killed.
-fn server_command(program: &str) -> Command {
-    command_as_server_user(&tools::postgres(program))
-}
-
-/// A command that runs as the server's user, and gets a signal when the thread that started it ends.
+/// A command that runs as the server's user. The started process gets a signal when the thread that started it ends, even if the
+/// test process is killed.
 pub fn command_as_server_user(program: &Path) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "QUIT"]);

@@ -107,7 +107,7 @@ impl Redis {
         let bus_line = [format!("cluster-port {bus_port}")];
         let listen_lines = listen_lines(&folder, port, tls_files.as_deref());
         let configuration = [&to_strings(&BASE_CONFIGURATION)[..], &listen_lines, &bus_line, lines].concat();
-        let process = launch(folder.path(), &configuration);
+        let process = launch(&[], folder.path(), &configuration);
         let redis = Self { process, port, bus_port, configuration, password, tls_files, folder };
         redis.wait_until_ready().await;
         redis
@@ -173,7 +173,7 @@ impl Redis {
     /// Restarts on the same port, with the data of the last dump, if any.
     pub async fn restart(&mut self) {
         self.process.kill();
-        self.process = launch(self.folder.path(), &self.configuration);
+        self.process = launch(&[], self.folder.path(), &self.configuration);
         self.wait_until_ready().await;
     }
 
@@ -236,15 +236,11 @@ fn to_strings(lines: &[&str]) -> Vec<String> {
     lines.iter().map(ToString::to_string).collect()
 }
 
-fn launch(folder: &Path, configuration: &[String]) -> Process {
-    launch_as(&[], folder, configuration)
-}
-
 /// Starts a Redis process that is killed when the thread that started it ends, even if the test process is killed.
-fn launch_as(arguments: &[&str], folder: &Path, configuration: &[String]) -> Process {
+fn launch(arguments: &[&str], folder: &Path, configuration: &[String]) -> Process {
     let file = folder.join("redis.conf");
     std::fs::write(&file, configuration.join("\n") + "\n").expect("the file can be written");
     let mut command = Command::new("setpriv");
-    command.args(["--pdeathsig", "KILL"]).arg(tools::redis()).arg(&file).args(arguments);
+    command.args(["--pdeathsig", "KILL"]).arg(tools::program("redis-server")).arg(&file).args(arguments);
     Process::start(command, &folder.join("log"))
 }

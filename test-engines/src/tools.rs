@@ -40,49 +40,19 @@ pub fn postgres(program: &str) -> PathBuf {
     require_path(root().join(".tools/postgresql").join(program), "scripts/tools.sh tests")
 }
 
-/// A program of Patroni, which fails PostgreSQL over.
-pub fn patroni(program: &str) -> PathBuf {
-    require_path(root().join(".tools/bin").join(program), "scripts/tools.sh tests")
+/// A program of Redis, Patroni, Prometheus, Valgrind or nginx.
+pub fn program(name: &str) -> PathBuf {
+    require_path(root().join(".tools/bin").join(name), "scripts/tools.sh tests")
 }
 
-/// The `redis-server` binary.
-pub fn redis() -> PathBuf {
-    require_path(root().join(".tools/bin/redis-server"), "scripts/tools.sh tests")
+/// A program that only the benchmarks use: the load generator `wrk`, or `cpulimit`, which gives a process a share of a processor.
+pub fn bench_program(name: &str) -> PathBuf {
+    require_path(root().join(".tools/bin").join(name), "scripts/tools.sh bench")
 }
 
-/// An executable of Prometheus: `prometheus` or `promtool`.
-pub fn prometheus(program: &str) -> PathBuf {
-    require_path(root().join(".tools/bin").join(program), "scripts/tools.sh tests")
-}
-
-/// The load generator `wrk`.
-pub fn wrk() -> PathBuf {
-    require_path(root().join(".tools/bin/wrk"), "scripts/tools.sh bench")
-}
-
-/// The program `cpulimit`, which gives a process a share of a processor.
-pub fn cpulimit() -> PathBuf {
-    require_path(root().join(".tools/bin/cpulimit"), "scripts/tools.sh bench")
-}
-
-/// The program `oauth2-proxy`, if it is installed. Its build needs Go.
-pub fn oauth2_proxy() -> Option<PathBuf> {
-    Some(root().join(".tools/bin/oauth2-proxy")).filter(|path| path.exists())
-}
-
-/// The program `hydra` of Ory, if it is installed. Its build needs Go.
-pub fn hydra() -> Option<PathBuf> {
-    Some(root().join(".tools/bin/hydra")).filter(|path| path.exists())
-}
-
-/// A program of Valgrind: `valgrind` or `vgdb`.
-pub fn valgrind(program: &str) -> PathBuf {
-    require_path(root().join(".tools/bin").join(program), "scripts/tools.sh tests")
-}
-
-/// The nginx binary.
-pub fn nginx() -> PathBuf {
-    require_path(root().join(".tools/bin/nginx"), "scripts/tools.sh tests")
+/// `oauth2-proxy`, or `hydra` of Ory, if it is installed. Their builds need Go.
+pub fn optional_program(name: &str) -> Option<PathBuf> {
+    Some(root().join(".tools/bin").join(name)).filter(|path| path.exists())
 }
 
 /// A library that makes system calls of a process fail or return wrong results, by the end of its path.

@@ -20,7 +20,7 @@ impl Callgrind {
 
     /// The program that starts the server, with its arguments. It does not count at first, so that the start is fast.
     pub fn wrapper(&self) -> Vec<String> {
-        let program = tools::valgrind("valgrind").display().to_string();
+        let program = tools::program("valgrind").display().to_string();
         let counts = format!("--callgrind-out-file={}", self.counts.display());
         vec![program, "--tool=callgrind".to_owned(), "--instr-atstart=no".to_owned(), counts]
     }
@@ -40,7 +40,7 @@ impl Callgrind {
 
 /// Sends a command to Valgrind in a process.
 fn monitor(process: u32, command: &str) {
-    let mut monitor = Command::new(tools::valgrind("vgdb"));
+    let mut monitor = Command::new(tools::program("vgdb"));
     monitor.arg(format!("--pid={process}")).args(command.split(' '));
     let output = monitor.output().expect("Valgrind has this program");
     assert!(output.status.success(), "{output:?}");

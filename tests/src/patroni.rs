@@ -62,7 +62,7 @@ impl PatroniCluster {
             fs::write(folder.path().join(format!("node{number}.yml")), text).expect("the file can be written");
         }
         chown_to_server_user(folder.path());
-        let mut controller = command_as_server_user(&tools::patroni("patroni_raft_controller"));
+        let mut controller = command_as_server_user(&tools::program("patroni_raft_controller"));
         controller.arg(folder.path().join("raft.yml"));
         let raft = Process::start(controller, &folder.path().join("raft.log"));
         let mut proxy = Command::new(tools::envoy());
@@ -149,7 +149,7 @@ impl Node {
 }
 
 fn launch(configuration: &Path) -> Process {
-    let mut command = command_as_server_user(&tools::patroni("patroni"));
+    let mut command = command_as_server_user(&tools::program("patroni"));
     command.arg(configuration);
     Process::start(command, &configuration.with_extension("log"))
 }

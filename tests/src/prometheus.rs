@@ -39,7 +39,7 @@ impl Prometheus {
         );
         let (file, port) = (folder.path().join("prometheus.yml"), free_port());
         std::fs::write(&file, config).expect("the file can be written");
-        let mut command = Command::new(tools::prometheus("prometheus"));
+        let mut command = Command::new(tools::program("prometheus"));
         command.arg(format!("--config.file={}", file.display()));
         command.arg(format!("--storage.tsdb.path={}", folder.path().join("data").display()));
         command.arg(format!("--web.listen-address=127.0.0.1:{port}"));
@@ -90,7 +90,7 @@ impl Prometheus {
 
 /// Runs `promtool` in the root of the checkout. Panics if it finds an error.
 pub fn promtool(arguments: &[&str]) {
-    let mut command = Command::new(tools::prometheus("promtool"));
+    let mut command = Command::new(tools::program("promtool"));
     let output = command.args(arguments).current_dir(tools::root()).output().expect("promtool runs");
     let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
     assert!(output.status.success(), "{arguments:?}: {}{}", text(&output.stdout), text(&output.stderr));
@@ -98,7 +98,7 @@ pub fn promtool(arguments: &[&str]) {
 
 /// Runs `promtool check metrics` and returns its findings, which are empty for valid metrics.
 pub fn lint(metrics: &str) -> String {
-    let mut command = Command::new(tools::prometheus("promtool"));
+    let mut command = Command::new(tools::program("promtool"));
     command.args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("promtool runs");
     child.stdin.take().expect("stdin is piped").write_all(metrics.as_bytes()).expect("promtool reads its input");

@@ -1,21 +1,20 @@
 //! Creates the copies of views on disk from the settings.
 
-use super::credentials::Authorization;
 use crate::{
     config::{CopySettings, SyncSettings},
-    copy::{CopyAtStart, CopyDirectory, CopyKey, CopyWriter, LockError, WriterState},
+    copy::{CopyDirectory, CopyKey, CopyWriter, LockError, WriterState, view_without_contact},
     metrics::Metrics,
-    sync::{CopyProgress, Instance, StartFromCopy},
+    sync::{Authorization, CopyProgress, FutureView, Instance},
     view::{ApiKeyIndex, Views},
 };
-use countersign_process::{Clock, Readiness, SystemRng};
+use countersign_process::Clock;
 use std::{path::Path, sync::Arc, time::Duration};
 
 /// The copy of one API key. Without a directory for copies, all parts are missing.
 #[derive(Default)]
 pub struct CopyOfKey {
     /// The copy with which the sync stream starts.
-    pub at_start: Option<StartFromCopy>,
+    pub at_start: Option<FutureView>,
     /// The task that writes the copy.
     pub writer: Option<CopyWriter>,
     /// How far the copy reaches, which limits what the client of the sync stream reports.
@@ -28,7 +27,6 @@ pub struct CopyOfKey {
 pub struct CopyContext<'a> {
     pub views: &'a Arc<Views>,
     pub metrics: &'a Arc<Metrics>,
-    pub readiness: &'a Readiness,
     pub clock: &'a Arc<dyn Clock>,
     /// The instance of the first API key.
     pub instance: Instance,
@@ -45,7 +43,7 @@ pub fn create_copies(
 ) -> Vec<CopyOfKey> {
     let without_copies = || authorizations.iter().map(|_| CopyOfKey::default()).collect();
     let Some(path) = &settings.directory else { return without_copies() };
-    let keys: Option<Vec<_>> = authorizations.iter().map(copy_key).collect();
+    let keys: Option<Vec<_>> = authorizations.iter().map(CopyKey::of).collect();
     let Some(keys) = keys else {
         tracing::error!("no copies of views: their keys cannot be derived");
         return without_copies();
@@ -53,7 +51,7 @@ pub fn create_copies(
     let directory = match CopyDirectory::lock(path, &**context.clock) {
         Ok(directory) => directory,
         Err(error) => {
-            context.metrics.copies().write_failed();
+            context.metrics.copies.write_failed();
             tracing::error!(path = %path.display(), %error, "copy.directory: no copies of views are read or written");
             return match error {
                 LockError::Held => without_copies(),
@@ -62,21 +60,49 @@ pub fn create_copies(
         }
     };
     if let Err(error) = directory.prepare(&keys) {
-        context.metrics.copies().write_failed();
+        context.metrics.copies.write_failed();
         let path = path.display();
         tracing::error!(%path, %error, "copy.directory: cannot prepare the directory for copies of views");
     }
-    let of_key = |(index, (key, authorization)): (usize, (CopyKey, &Authorization))| {
-        let (index, previous) = (ApiKeyIndex(index), directory.ended_writer_of(&key));
-        let progress = Arc::new(CopyProgress::new(directory.has_file(&key)));
-        CopyOfKey {
-            writer: Some(create_writer(index, authorization, &directory, &progress, context)),
-            at_start: Some(create_start(index, key, &directory, sync.staleness_limit(), context)),
-            progress: Some(progress),
-            previous,
-        }
+    let of_key = |(index, (key, authorization))| {
+        copy_of_key(ApiKeyIndex(index), key, authorization, &directory, sync.staleness_limit(), context)
     };
     keys.into_iter().zip(authorizations).enumerate().map(of_key).collect()
+}
+
+fn copy_of_key(
+    index: ApiKeyIndex,
+    key: CopyKey,
+    authorization: &Authorization,
+    directory: &CopyDirectory,
+    staleness_limit: Option<Duration>,
+    context: &CopyContext<'_>,
+) -> CopyOfKey {
+    let CopyContext { views, metrics, clock, instance, interval } = context;
+    let previous = directory.ended_writer_of(&key);
+    let progress = Arc::new(CopyProgress::new(directory.has_file(&key)));
+    let writer = CopyWriter {
+        index,
+        authorization: Arc::clone(authorization),
+        directory: directory.clone(),
+        interval: *interval,
+        instance: instance.of_key(index),
+        progress: Arc::clone(&progress),
+        views: Arc::clone(views),
+        metrics: Arc::clone(metrics),
+        clock: Arc::clone(clock),
+        state: WriterState::default(),
+    };
+    let at_start = Box::pin(view_without_contact(
+        index,
+        key,
+        directory.clone(),
+        staleness_limit,
+        Arc::clone(views),
+        Arc::clone(metrics),
+        Arc::clone(clock),
+    ));
+    CopyOfKey { at_start: Some(at_start), writer: Some(writer), progress: Some(progress), previous }
 }
 
 /// The copy of a key in a directory that cannot be locked. If there is a file, a later process may start from it, and this process
@@ -84,54 +110,4 @@ pub fn create_copies(
 fn without_lock(directory: &Path, key: &CopyKey) -> CopyOfKey {
     let has_file = CopyDirectory::may_have_file(directory, key);
     CopyOfKey { progress: has_file.then(|| Arc::new(CopyProgress::new(true))), ..CopyOfKey::default() }
-}
-
-fn create_start(
-    index: ApiKeyIndex,
-    key: CopyKey,
-    directory: &CopyDirectory,
-    staleness_limit: Option<Duration>,
-    context: &CopyContext<'_>,
-) -> StartFromCopy {
-    let CopyContext { views, metrics, readiness, clock, instance: _, interval: _ } = context;
-    let copy = CopyAtStart {
-        index,
-        key,
-        directory: directory.clone(),
-        staleness_limit,
-        views: Arc::clone(views),
-        metrics: Arc::clone(metrics),
-        clock: Arc::clone(clock),
-    };
-    StartFromCopy { view: Box::pin(copy.view_without_contact()), readiness: Readiness::clone(readiness) }
-}
-
-fn create_writer(
-    index: ApiKeyIndex,
-    authorization: &Authorization,
-    directory: &CopyDirectory,
-    progress: &Arc<CopyProgress>,
-    context: &CopyContext<'_>,
-) -> CopyWriter {
-    let CopyContext { views, metrics, readiness: _, clock, instance, interval } = context;
-    let authorization = Arc::clone(authorization);
-    CopyWriter {
-        index,
-        key: Box::new(move || copy_key(&authorization)),
-        directory: directory.clone(),
-        interval: *interval,
-        instance: instance.of_key(index),
-        progress: Arc::clone(progress),
-        views: Arc::clone(views),
-        metrics: Arc::clone(metrics),
-        clock: Arc::clone(clock),
-        rng: Arc::new(SystemRng),
-        state: WriterState::default(),
-    }
-}
-
-/// The key of the copy of the API key with which the next stream is opened.
-pub fn copy_key(authorization: &Authorization) -> Option<CopyKey> {
-    let value = authorization.load();
-    CopyKey::derive(value.as_bytes().strip_prefix(b"Bearer ")?).ok()
 }

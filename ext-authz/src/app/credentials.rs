@@ -5,6 +5,7 @@ use super::AuthorizerError;
 use crate::{
     config::{ApiKey, SyncSettings},
     metrics::Metrics,
+    sync::Authorization,
 };
 use arc_swap::ArcSwap;
 use countersign_process::{
@@ -13,9 +14,6 @@ use countersign_process::{
 };
 use std::sync::Arc;
 use tonic::metadata::{Ascii, MetadataValue};
-
-/// The value `Bearer <API key>` for the next connection, marked as sensitive.
-pub type Authorization = Arc<ArcSwap<MetadataValue<Ascii>>>;
 
 /// The credentials of all API keys, in their order in the settings.
 pub fn authorizations(settings: &SyncSettings) -> Result<Vec<Authorization>, AuthorizerError> {
@@ -39,7 +37,7 @@ pub fn follow_keys_file(
     let (mut keys, authorizations) = (settings.keys.clone(), authorizations.to_vec());
     let load = move |contents: &FileContents| {
         let text = contents.first().and_then(|content| std::str::from_utf8(content).ok()).ok_or("not text")?;
-        let changed = replace_keys(&keys, ApiKey::parse_list(text).map_err(|error| error.to_string())?)?;
+        let changed = replace_keys(&keys, ApiKey::parse_list(text)?)?;
         let values: Vec<_> = changed.iter().map(authorization_metadata).collect::<Result<_, _>>()?;
         for (authorization, value) in authorizations.iter().zip(values) {
             authorization.store(Arc::new(value));
@@ -48,7 +46,7 @@ pub fn follow_keys_file(
         Ok("API keys for the next connections to the control plane".to_owned())
     };
     let files = LoadedFiles::new("sync.keys", &[(path, content)]);
-    Some(FileReloader::new(files, Box::new(load), metrics.file_reloads(), Arc::clone(clock)))
+    Some(FileReloader::new(files, Box::new(load), &metrics.file_reloads, Arc::clone(clock)))
 }
 
 /// The API keys in use after a change of the file. A key that is still in the file keeps its place, because a sync stream

@@ -1,7 +1,7 @@
 //! `POST /explain` of the admin port: explains the decision about a request. Only clients on the same host or in the same pod
 //! may use it, because the answer discloses the rules and the roles of agents.
 
-use crate::check::{Authorizer, ExplainRequest, Explanation};
+use crate::check::{Authorizer, DescribedRequest, Explanation};
 use axum::{
     Json, Router,
     body::Bytes,
@@ -34,11 +34,11 @@ async fn explain(
         return Err((StatusCode::UNSUPPORTED_MEDIA_TYPE, "send Content-Type: application/json\n".to_owned()));
     }
     // The error of the parser may contain the token.
-    let request: ExplainRequest = serde_json::from_slice(&body).map_err(|_| {
+    let request: DescribedRequest = serde_json::from_slice(&body).map_err(|_| {
         let fields =
             "the body must be a JSON object with method, host, path, mcpMethod, mcpName, contextExtensions and token\n";
         (StatusCode::BAD_REQUEST, fields.to_owned())
     })?;
-    let explanation = authorizer.explain(&request.into());
+    let explanation = authorizer.explain_described(request);
     explanation.map(Json).ok_or((StatusCode::INTERNAL_SERVER_ERROR, "no explanation\n".to_owned()))
 }

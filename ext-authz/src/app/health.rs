@@ -12,7 +12,6 @@ use tonic_health::pb::{
 /// The health-check names of the server as a whole and of the authorization service.
 const SERVICE_NAMES: [&str; 2] = ["", AuthorizationServer::NAME];
 
-/// Reports whether the sidecar is ready.
 pub struct HealthService {
     readiness: Readiness,
     shutdown: Shutdown,

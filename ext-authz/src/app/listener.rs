@@ -13,9 +13,7 @@ use tokio::net::{TcpListener, UnixListener, UnixStream};
 /// access.
 const SOCKET_MODE: u32 = 0o660;
 
-/// A bound listener for checks.
 pub enum CheckListener {
-    /// The listener of a TCP port.
     Tcp(TcpListener),
     /// The listener of a Unix socket, and the socket's path.
     Unix(UnixListener, SocketFile),

@@ -14,7 +14,6 @@ use countersign_process::{
 };
 use std::sync::Arc;
 
-/// The key of the setting.
 const KEY: &str = "rules.file";
 
 /// Maximum number of warnings about a rules file in the log. `rules check` prints all.
@@ -33,21 +32,21 @@ pub fn load(
     let content =
         read_at_most(path, MAX_FILE_BYTES).map_err(|error| AuthorizerError::unavailable(KEY, in_file(&error)))?;
     let initial = RuleSet::parse(&content).map_err(|error| AuthorizerError::setting(KEY, in_file(&error)))?;
-    metrics.rules_loaded(initial.len());
+    metrics.rules_loaded(initial.count());
     log_warnings(&initial);
     let rules = Arc::new(ArcSwap::from_pointee(initial));
     let (in_use, metrics_of_reload) = (Arc::clone(&rules), Arc::clone(metrics));
     let reload = move |contents: &FileContents| {
         let content = contents.first().map(|content| content.as_slice()).unwrap_or_default();
         let changed = RuleSet::parse(content).map_err(|errors| errors.to_string())?;
-        let description = format!("{} rules", changed.len());
-        metrics_of_reload.rules_loaded(changed.len());
+        let description = format!("{} rules", changed.count());
+        metrics_of_reload.rules_loaded(changed.count());
         log_warnings(&changed);
         in_use.store(Arc::new(changed));
         Ok(description)
     };
     let files = LoadedFiles::new(KEY, &[(path, &content)]);
-    let reloader = FileReloader::new(files, Box::new(reload), metrics.file_reloads(), Arc::clone(clock));
+    let reloader = FileReloader::new(files, Box::new(reload), &metrics.file_reloads, Arc::clone(clock));
     Ok((rules, Some(reloader)))
 }
 

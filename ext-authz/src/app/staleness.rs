@@ -32,7 +32,6 @@ enum ServiceState {
 }
 
 impl StalenessMonitor {
-    /// A monitor of all services.
     pub fn new(views: Arc<Views>, readiness: Readiness, clock: Arc<dyn Clock>) -> Self {
         Self { views, readiness, clock, services: HashMap::new() }
     }

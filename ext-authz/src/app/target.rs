@@ -18,7 +18,6 @@ use rustls::{
 use std::{sync::Arc, time::Duration};
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint};
 
-/// The timeout for a connection to the control plane.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The interval between HTTP/2 pings, and the timeout for their answers. The control plane answers them also while a stream waits
@@ -59,7 +58,7 @@ pub fn follow_ca_file(
             endpoints.store(Arc::new(endpoints_with_authorities(&settings, pem)?));
             Ok("certificate authorities for the next connection to the control plane".to_owned())
         };
-        FileReloader::new(file, Box::new(load), metrics.file_reloads(), Arc::clone(clock))
+        FileReloader::new(file, Box::new(load), &metrics.file_reloads, Arc::clone(clock))
     });
     (endpoints, reloader)
 }

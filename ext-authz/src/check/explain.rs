@@ -23,22 +23,16 @@ pub struct Explanation {
     pub reason: String,
     /// Why the request would be denied without the dry run.
     pub dry_run_reason: Option<String>,
-    /// The rule of the rules file.
     pub rule: Option<String>,
-    /// The service of the route.
     pub service: Option<String>,
-    /// The revision of the view.
     pub revision: Option<i64>,
     /// The time since the ping that confirmed the view.
     pub view_age_milliseconds: Option<u64>,
-    /// All questions in their order.
     pub questions: Vec<Answer>,
 }
 
-/// The answer to a question.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answer {
-    /// The name of the question.
     pub question: String,
     /// `ok`, `refused` or `not asked`.
     pub answer: String,
@@ -46,7 +40,6 @@ pub struct Answer {
     pub detail: String,
 }
 
-/// A question of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Question {
     Rule,
@@ -117,8 +110,8 @@ impl Question {
 }
 
 impl Authorizer {
-    /// Explains the decision about a request. `None` if the request has no HTTP attributes. The metrics do not count it.
-    pub fn explain(&self, request: &CheckRequest) -> Option<Explanation> {
+    /// Explains the decision about a request. `None` if the request has no HTTP attributes.
+    pub(super) fn explain(&self, request: &CheckRequest) -> Option<Explanation> {
         let since_boot = self.clock.since_boot();
         let request = request.http()?;
         let token_header = token_header::extract(request.http.all_headers());

@@ -7,11 +7,8 @@
 //! Invariant: for each message that Envoy's own definition can decode, this one has the same content, or refuses a wrong wire type (a
 //! property test).
 
-use super::{
-    header::Header,
-    mcp::{MCP_FILTER, metadata_of},
-};
-use crate::rules::{McpMessage, RequestTarget};
+use super::mcp::MCP_FILTER;
+use crate::rules::RequestTarget;
 use bytes::Bytes;
 use prost::Message;
 use std::str::from_utf8;
@@ -19,7 +16,6 @@ use std::str::from_utf8;
 /// What Envoy asks.
 #[derive(Clone, PartialEq, Message)]
 pub struct CheckRequest {
-    /// Attributes of the request and of its route.
     #[prost(message, optional, tag = "1")]
     attributes: Option<AttributeContext>,
 }
@@ -57,7 +53,6 @@ struct Request {
     http: Option<HttpRequest>,
 }
 
-/// A request over HTTP.
 #[derive(Clone, PartialEq, Message)]
 pub struct HttpRequest {
     #[prost(bytes = "bytes", tag = "2")]
@@ -75,10 +70,8 @@ pub struct HttpRequest {
 /// An entry of a map from text to text. A later entry replaces an earlier one with the same key.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct Entry {
-    /// The key.
     #[prost(bytes = "bytes", tag = "1")]
     pub key: Bytes,
-    /// The value.
     #[prost(bytes = "bytes", tag = "2")]
     pub value: Bytes,
 }
@@ -102,48 +95,13 @@ struct HeaderValue {
 /// What a check reads of a request over HTTP.
 #[derive(Debug, Clone, Copy)]
 pub struct CheckedRequest<'a> {
-    /// The request.
     pub http: &'a HttpRequest,
-    /// The context extensions of its route.
     pub extensions: ContextExtensions<'a>,
     /// The encoded metadata of Envoy's MCP filter, in parts.
     pub mcp: Option<&'a [Bytes]>,
 }
 
 impl CheckRequest {
-    /// A request over HTTP with these context extensions of its route.
-    pub fn new<'a>(
-        target: RequestTarget<'_>,
-        headers: impl Iterator<Item = (&'a str, &'a str)>,
-        context_extensions: impl Iterator<Item = (&'a str, &'a str)>,
-    ) -> Self {
-        let entry = |(key, value): (&str, &str)| Entry { key: shared(key), value: shared(value) };
-        let http = HttpRequest {
-            method: shared(target.method),
-            host: shared(target.host),
-            path: shared(target.path),
-            headers: headers.map(entry).collect(),
-            header_map: None,
-        };
-        let context_extensions = context_extensions.map(entry).collect();
-        let request = Some(Request { http: Some(http) });
-        Self { attributes: Some(AttributeContext { request, context_extensions, metadata_context: None }) }
-    }
-
-    /// The request with the metadata that Envoy's MCP filter writes about a message.
-    #[must_use]
-    pub fn with_mcp_message(mut self, message: McpMessage<'_>) -> Self {
-        let parts = vec![metadata_of(message).encode_to_vec().into()];
-        let filter_metadata = vec![FilterMetadata { filter: shared(MCP_FILTER), parts }];
-        if let Some(attributes) = &mut self.attributes {
-            if let Some(http) = attributes.request.as_mut().and_then(|request| request.http.as_mut()) {
-                http.headers.push(Entry { key: shared("content-type"), value: shared("application/json") });
-            }
-            attributes.metadata_context = Some(Metadata { filter_metadata });
-        }
-        self
-    }
-
     /// What a check reads. `None` if it is not an HTTP request, or if the name of a header is not a text.
     pub fn http(&self) -> Option<CheckedRequest<'_>> {
         let attributes = self.attributes.as_ref()?;
@@ -155,10 +113,6 @@ impl CheckRequest {
         let mcp = metadata.rev().find(|metadata| metadata.filter == MCP_FILTER).map(|metadata| &metadata.parts[..]);
         names_are_texts.then_some(CheckedRequest { http, extensions, mcp })
     }
-}
-
-fn shared(text: &str) -> Bytes {
-    Bytes::copy_from_slice(text.as_bytes())
 }
 
 impl HttpRequest {
@@ -173,7 +127,6 @@ impl HttpRequest {
         Some(RequestTarget { method: method?, host: host?, path: path? })
     }
 
-    /// Whether the path begins with a text.
     pub fn path_starts_with(&self, prefix: &str) -> bool {
         self.path.starts_with(prefix.as_bytes())
     }
@@ -191,7 +144,27 @@ impl HttpRequest {
     }
 }
 
-/// The context extensions of a route.
+#[derive(Debug, Clone, Copy)]
+pub struct Header<'a> {
+    /// The name, as the client spelled it.
+    pub name: &'a [u8],
+    pub value: &'a [u8],
+    /// Whether a later entry with the same name replaces it.
+    pub is_in_map: bool,
+}
+
+/// The first two headers with a name, in any case.
+pub fn first_two<'a>(headers: impl Iterator<Item = Header<'a>>, name: &str) -> [Option<Header<'a>>; 2] {
+    let mut found = [None; 2];
+    for header in headers.filter(|header| header.name.eq_ignore_ascii_case(name.as_bytes())) {
+        let replaces = |earlier: Header<'_>| earlier.is_in_map && header.is_in_map && earlier.name == header.name;
+        if let Some(place) = found.iter_mut().find(|place| place.is_none_or(replaces)) {
+            *place = Some(header);
+        }
+    }
+    found
+}
+
 #[derive(Debug, Clone, Copy)]
 pub struct ContextExtensions<'a>(&'a [Entry]);
 
@@ -205,7 +178,6 @@ impl<'a> ContextExtensions<'a> {
         self.0.iter().enumerate().filter(counts).map(|(_, entry)| (&entry.key[..], &entry.value[..]))
     }
 
-    /// Whether there are none.
     pub const fn is_empty(self) -> bool {
         self.0.is_empty()
     }

@@ -1,6 +1,6 @@
 //! Extracts the token from the headers of a request.
 
-use super::header::{Header, first_two};
+use super::request::{Header, first_two};
 use crate::{decide::PresentedToken, response::AUTHORIZATION_HEADER};
 use countersign_identity::{
     Reason,
@@ -11,7 +11,6 @@ use std::str::from_utf8;
 /// The token of a request and the header that contains it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TokenHeader<'a> {
-    /// The token.
     pub token: PresentedToken<'a>,
     /// The name of the header that contains the token, or something that is not one token, as the client spelled it.
     pub name: Option<&'a str>,

@@ -1,17 +1,10 @@
 //! `check`: sends one check to a running sidecar, as Envoy does, and prints the answer that Envoy would get.
 
-use super::{CommandExit, RequestArguments, parse_key_value, token};
-use crate::check::{MCP_FILTER, metadata_of};
+use super::{CommandExit, Failure, Output, RequestArguments, parse_key_value, token};
 use clap::Args;
 use countersign_process::shutdown;
-use countersign_proto::envoy::{
-    config::core::v3::Metadata,
-    service::auth::v3::{
-        AttributeContext, CheckRequest, CheckResponse,
-        attribute_context::{HttpRequest, Request},
-        authorization_client::AuthorizationClient,
-        check_response::HttpResponse,
-    },
+use countersign_proto::envoy::service::auth::v3::{
+    CheckRequest, CheckResponse, authorization_client::AuthorizationClient, check_response::HttpResponse,
 };
 use serde_json::Value;
 use std::{path::PathBuf, time::Duration};
@@ -51,50 +44,27 @@ fn parse_address(text: &str) -> Result<Endpoint, String> {
     Endpoint::from_shared(text.to_owned()).map_err(|_| expected())
 }
 
-/// Sends the check, and returns the text to print.
-pub fn run(arguments: CheckArguments) -> Result<(String, CommandExit), (String, CommandExit)> {
+/// Sends the check.
+pub(super) fn run(arguments: CheckArguments) -> Result<Output, Failure> {
     let CheckArguments { address, token_file, request, context_extensions, expect } = arguments;
-    let token = token::read(token_file.as_deref()).map_err(|error| (error, CommandExit::Failed))?;
-    let request = check_request(request, context_extensions, token);
-    let response =
-        shutdown::block_on(send(&address, request)).map_err(|error| (error.to_string(), CommandExit::Failed))??;
-    let (answer, text) = describe(response).map_err(|error| (error, CommandExit::Failed))?;
+    let token = token::read(token_file.as_deref())?;
+    let request = request.with(context_extensions, token);
+    let response = shutdown::block_on(send(&address, request.into())).map_err(|error| error.to_string())??;
+    let (answer, text) = describe(response)?;
     if answer == expect {
-        Ok((text, CommandExit::Succeeded))
+        Ok(Output { text, exit: CommandExit::Succeeded })
     } else {
-        Ok((format!("{text}expected: {expect}\n"), CommandExit::Denied))
+        Ok(Output { text: format!("{text}expected: {expect}\n"), exit: CommandExit::Denied })
     }
 }
 
-fn check_request(
-    arguments: RequestArguments,
-    context_extensions: Vec<(String, String)>,
-    token: Option<String>,
-) -> CheckRequest {
-    let mcp = arguments.mcp_message().map(|message| (MCP_FILTER.to_owned(), metadata_of(message)));
-    let metadata = mcp.map(|mcp| Metadata { filter_metadata: [mcp].into(), ..Metadata::default() });
-    let RequestArguments { method, host, path, mcp_method: _, mcp_name: _ } = arguments;
-    let token = token.map(|token| ("authorization".to_owned(), format!("Bearer {token}")));
-    let json = metadata.is_some().then(|| ("content-type".to_owned(), "application/json".to_owned()));
-    let headers = token.into_iter().chain(json).collect();
-    let http = HttpRequest { method, host, path, headers, ..HttpRequest::default() };
-    let request = Request { http: Some(http), ..Request::default() };
-    let attributes = AttributeContext {
-        request: Some(request),
-        context_extensions: context_extensions.into_iter().collect(),
-        metadata_context: metadata,
-        ..AttributeContext::default()
-    };
-    CheckRequest { attributes: Some(attributes) }
-}
-
-async fn send(endpoint: &Endpoint, request: CheckRequest) -> Result<CheckResponse, (String, CommandExit)> {
+async fn send(endpoint: &Endpoint, request: CheckRequest) -> Result<CheckResponse, Failure> {
     let endpoint = endpoint.clone().connect_timeout(TIMEOUT).timeout(TIMEOUT);
     let unreachable = |error: String| {
         let address = endpoint.uri();
-        let text =
+        let errors =
             format!("{address}: {error}: is the sidecar running, and is this its port for checks (listen.grpc)?");
-        (text, CommandExit::Unreachable)
+        Failure { errors, exit: CommandExit::Unreachable }
     };
     let channel = endpoint.connect().await.map_err(|error| unreachable(error.to_string()))?;
     let response = AuthorizationClient::new(channel).check(request).await;

@@ -1,7 +1,10 @@
 //! `config check`: reads the settings and the files that they name, as the sidecar does at its start, and changes nothing.
 
-use super::{CommandExit, SettingsCheck, parse_key_value};
-use crate::config::{self, ConfigError};
+use super::{CommandExit, Failure, Output, parse_key_value};
+use crate::{
+    app::settings_problems,
+    config::{self, ConfigError},
+};
 use clap::{Args, Subcommand};
 use countersign_process::settings::environment;
 use std::path::PathBuf;
@@ -24,17 +27,21 @@ pub struct CheckArguments {
     set: Vec<(String, String)>,
 }
 
-/// Checks the settings, and returns the text to print.
-pub fn run(command: ConfigCommand, check: SettingsCheck) -> Result<(String, CommandExit), (String, CommandExit)> {
+/// Checks the settings.
+pub(super) fn run(command: ConfigCommand) -> Result<Output, Failure> {
     let ConfigCommand::Check(CheckArguments { config: file, set }) = command;
     let settings = config::read(file, environment(), set).map_err(|error| match &error {
-        ConfigError::Source(source) if source.is_unreadable_value() => (error.to_string(), CommandExit::Failed),
-        ConfigError::Source(_) | ConfigError::Invalid(_) => (error.to_string(), CommandExit::WrongSettings),
+        ConfigError::Source(source) if source.is_unreadable_value() => Failure::from(error.to_string()),
+        ConfigError::Source(_) | ConfigError::Invalid(_) => wrong_settings(error.to_string()),
     })?;
-    let problems = check(&settings);
+    let problems = settings_problems(&settings);
     if problems.is_empty() {
-        Ok(("ok\n".to_owned(), CommandExit::Succeeded))
+        Ok(Output { text: "ok\n".to_owned(), exit: CommandExit::Succeeded })
     } else {
-        Err((problems.join("\n"), CommandExit::WrongSettings))
+        Err(wrong_settings(problems.join("\n")))
     }
+}
+
+fn wrong_settings(errors: String) -> Failure {
+    Failure { errors, exit: CommandExit::WrongSettings }
 }

@@ -1,14 +1,15 @@
 //! `explain`: asks the running sidecar about a token and a request, or answers with the copy on disk. The token is read from standard
 //! input, so that it is not in the list of processes or in the history of the shell.
 
-use super::{AuthorizerFromCopies, CommandExit, RequestArguments, parse_key_value, token};
+use super::{CommandExit, Failure, Output, RequestArguments, parse_key_value, token};
 use crate::{
-    check::{ExplainRequest, Explanation, OfflineAuthorizer},
+    app::{OfflineAuthorizer, authorizer_from_copies},
+    check::{DescribedRequest, Explanation},
     config,
 };
 use clap::Args;
 use countersign_process::{output::write_stderr_line, settings::environment, shutdown};
-use std::{collections::HashMap, net::IpAddr, path::PathBuf, time::Duration};
+use std::{net::IpAddr, path::PathBuf, time::Duration};
 
 /// How long the sidecar may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -51,74 +52,46 @@ fn parse_loopback(text: &str) -> Result<String, &'static str> {
         .ok_or("must be a loopback address and a port, such as 127.0.0.1:9092")
 }
 
-/// The request, as the command line and standard input state it.
-struct Question {
-    request: RequestArguments,
-    context_extensions: HashMap<String, String>,
-    token: Option<String>,
-}
-
-/// Explains the decision, and returns the text to print.
-pub fn run(
-    arguments: ExplainArguments,
-    from_copies: AuthorizerFromCopies,
-) -> Result<(String, CommandExit), (String, CommandExit)> {
-    let failed = |error: String| (error, CommandExit::Failed);
-    let token = token::read(None).map_err(failed)?;
+/// Explains the decision.
+pub(super) fn run(arguments: ExplainArguments) -> Result<Output, Failure> {
+    let token = token::read(None)?;
     let ExplainArguments { admin, copy, config, set, request, context_extensions, json } = arguments;
-    let context_extensions = context_extensions.into_iter().collect();
-    let question = Question { request, context_extensions, token };
-    let explanation = if copy {
-        explain_from_copies(question, config, set, from_copies).map_err(failed)?
-    } else {
-        ask(&admin, question)?
-    };
+    let request = request.with(context_extensions, token);
+    let explanation = if copy { explain_from_copies(request, config, set)? } else { ask(&admin, &request)? };
     let exit = if explanation.decision == "allow" { CommandExit::Succeeded } else { CommandExit::Denied };
     let text = if json {
-        serde_json::to_string_pretty(&explanation).map_err(|error| failed(error.to_string()))? + "\n"
+        serde_json::to_string_pretty(&explanation).map_err(|error| error.to_string())? + "\n"
     } else {
         describe(&explanation)
     };
-    Ok((text, exit))
+    Ok(Output { text, exit })
 }
 
 /// Decides with the copies on disk of the sidecar with these settings.
 fn explain_from_copies(
-    question: Question,
+    request: DescribedRequest,
     file: Option<PathBuf>,
     flags: Vec<(String, String)>,
-    from_copies: AuthorizerFromCopies,
 ) -> Result<Explanation, String> {
     let settings = config::read(file, environment(), flags).map_err(|error| error.to_string())?;
-    let OfflineAuthorizer { authorizer, unusable } = from_copies(settings)?;
-    for error in unusable {
-        write_stderr_line(error);
-    }
-    let Question { request, context_extensions, token } = question;
-    let RequestArguments { method, host, path, mcp_method, mcp_name } = request;
-    let token = token.map(Into::into);
-    let request = ExplainRequest { method, host, path, mcp_method, mcp_name, context_extensions, token };
-    authorizer.explain(&request.into()).ok_or_else(|| "the request cannot be explained".to_owned())
+    let OfflineAuthorizer { authorizer, unusable } = authorizer_from_copies(settings)?;
+    unusable.into_iter().for_each(write_stderr_line);
+    authorizer.explain_described(request).ok_or_else(|| "the request cannot be explained".to_owned())
 }
 
 /// Asks the sidecar with this admin port.
-fn ask(admin: &str, question: Question) -> Result<Explanation, (String, CommandExit)> {
-    let failed = |error: String| (error, CommandExit::Failed);
-    let Question { request, context_extensions, token } = question;
-    let RequestArguments { method, host, path, mcp_method, mcp_name } = request;
-    let body = serde_json::json!({
-        "method": method, "host": host, "path": path, "mcpMethod": mcp_method, "mcpName": mcp_name,
-        "contextExtensions": context_extensions, "token": token,
-    });
-    let answer = shutdown::block_on(send(admin, body.to_string())).map_err(|error| failed(error.to_string()))??;
-    serde_json::from_str(&answer).map_err(|_| failed(format!("{admin} is not the admin port of a sidecar")))
+fn ask(admin: &str, request: &DescribedRequest) -> Result<Explanation, Failure> {
+    let body = serde_json::to_string(request).map_err(|error| error.to_string())?;
+    let answer = shutdown::block_on(send(admin, body)).map_err(|error| error.to_string())??;
+    Ok(serde_json::from_str(&answer).map_err(|_| format!("{admin} is not the admin port of a sidecar"))?)
 }
 
-async fn send(admin: &str, body: String) -> Result<String, (String, CommandExit)> {
+async fn send(admin: &str, body: String) -> Result<String, Failure> {
     // Already installed if another part of the program was first, which is harmless.
     let _already_installed = rustls::crypto::aws_lc_rs::default_provider().install_default();
-    let unreachable = |error: &reqwest::Error| {
-        (format!("{admin}: {error}: is the sidecar running, and is this its admin port?"), CommandExit::Unreachable)
+    let unreachable = |error: &reqwest::Error| Failure {
+        errors: format!("{admin}: {error}: is the sidecar running, and is this its admin port?"),
+        exit: CommandExit::Unreachable,
     };
     let client = reqwest::Client::builder().no_proxy().timeout(TIMEOUT).build().map_err(|error| unreachable(&error))?;
     let request = client.post(format!("http://{admin}/explain")).header("content-type", "application/json").body(body);
@@ -128,7 +101,7 @@ async fn send(admin: &str, body: String) -> Result<String, (String, CommandExit)
     if status.is_success() {
         Ok(text)
     } else {
-        Err((format!("{admin} answered {status}: {}", text.trim().escape_debug()), CommandExit::Failed))
+        Err(format!("{admin} answered {status}: {}", text.trim().escape_debug()).into())
     }
 }
 

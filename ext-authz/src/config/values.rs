@@ -1,33 +1,10 @@
-//! Types for the values of settings. Parsing the text of a setting validates its value.
+//! Types for the values of settings. Parsing the text of a setting validates its value. The error states the rule for the value, and
+//! does not contain a value that may be secret.
 
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 use std::{fmt, net::IpAddr, path::PathBuf};
 use tonic::transport::Uri;
-
-/// Why the value of a setting is invalid. The error message states the rule for the value. It does not contain a value that
-/// may be secret.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum InvalidValue {
-    /// The value is not an address to listen on.
-    #[error("`{}` must be an address such as `127.0.0.1:9191`, or `unix:` and a path", .0.escape_debug())]
-    ListenAddress(String),
-    /// The value is not a host and a port.
-    #[error("`{}` must be an address such as `127.0.0.1:9092`", .0.escape_debug())]
-    HostAndPort(String),
-    /// The value is not an HTTPS URL.
-    #[error("must be `https://` and a host without user and password, such as `https://control-plane:8444`")]
-    SyncUrl,
-    /// The value is an HTTP URL, so API keys and data would be sent unencrypted.
-    #[error("must begin with `https://`: plain `http://` is accepted for loopback only")]
-    PlainText,
-    /// The value is not an API key, but for example the error page of a secret store.
-    #[error("must be service API keys: `svc_sk_`, then letters, digits and underscores")]
-    ApiKey,
-    /// The value is not a valid prefix of header names.
-    #[error("`{}` must be lower-case letters, digits and dashes, and end with a dash, such as `x-agent-`", .0.escape_debug())]
-    HeaderPrefix(String),
-}
 
 /// The address to which Envoy connects.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -40,13 +17,16 @@ pub enum ListenAddress {
 }
 
 impl TryFrom<String> for ListenAddress {
-    type Error = InvalidValue;
+    type Error = String;
 
-    fn try_from(text: String) -> Result<Self, InvalidValue> {
+    fn try_from(text: String) -> Result<Self, String> {
         match text.strip_prefix("unix:") {
             Some(path) if !path.is_empty() => Ok(Self::Unix(path.into())),
             None if is_host_and_port(&text) => Ok(Self::Tcp(text)),
-            _ => Err(InvalidValue::ListenAddress(text)),
+            _ => Err(format!(
+                "`{}` must be an address such as `127.0.0.1:9191`, or `unix:` and a path",
+                text.escape_debug()
+            )),
         }
     }
 }
@@ -64,10 +44,14 @@ impl HostAndPort {
 }
 
 impl TryFrom<String> for HostAndPort {
-    type Error = InvalidValue;
+    type Error = String;
 
-    fn try_from(text: String) -> Result<Self, InvalidValue> {
-        if is_host_and_port(&text) { Ok(Self(text)) } else { Err(InvalidValue::HostAndPort(text)) }
+    fn try_from(text: String) -> Result<Self, String> {
+        if is_host_and_port(&text) {
+            Ok(Self(text))
+        } else {
+            Err(format!("`{}` must be an address such as `127.0.0.1:9092`", text.escape_debug()))
+        }
     }
 }
 
@@ -83,6 +67,9 @@ impl fmt::Display for ListenAddress {
         }
     }
 }
+
+const NO_SYNC_URL: &str =
+    "must be `https://` and a host without user and password, such as `https://control-plane:8444`";
 
 /// The URL of the control plane: HTTPS, or plain HTTP to a loopback address.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -102,21 +89,22 @@ impl SyncUrl {
 }
 
 impl TryFrom<String> for SyncUrl {
-    type Error = InvalidValue;
+    type Error = &'static str;
 
-    fn try_from(text: String) -> Result<Self, InvalidValue> {
-        let uri: Uri = text.parse().map_err(|_| InvalidValue::SyncUrl)?;
-        let host = uri.host().ok_or(InvalidValue::SyncUrl)?.trim_start_matches('[').trim_end_matches(']');
+    fn try_from(text: String) -> Result<Self, &'static str> {
+        let uri: Uri = text.parse().map_err(|_| NO_SYNC_URL)?;
+        let host = uri.host().ok_or(NO_SYNC_URL)?.trim_start_matches('[').trim_end_matches(']');
         let is_loopback = host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.is_loopback());
         // The log contains the URL.
         if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
-            return Err(InvalidValue::SyncUrl);
+            return Err(NO_SYNC_URL);
         }
         match uri.scheme_str() {
             Some("https") => Ok(Self(uri)),
             Some("http") if is_loopback => Ok(Self(uri)),
-            Some("http") => Err(InvalidValue::PlainText),
-            _ => Err(InvalidValue::SyncUrl),
+            // API keys and data would be sent unencrypted.
+            Some("http") => Err("must begin with `https://`: plain `http://` is accepted for loopback only"),
+            _ => Err(NO_SYNC_URL),
         }
     }
 }
@@ -128,7 +116,7 @@ pub struct ApiKey(SecretString);
 
 impl ApiKey {
     /// Parses the API keys in a file: separated by commas or line ends, as when the settings are read.
-    pub fn parse_list(text: &str) -> Result<Vec<Self>, InvalidValue> {
+    pub fn parse_list(text: &str) -> Result<Vec<Self>, &'static str> {
         let keys = text.split([',', '\n']).map(str::trim).filter(|key| !key.is_empty());
         keys.map(|key| key.to_owned().try_into()).collect()
     }
@@ -140,12 +128,16 @@ impl ApiKey {
 }
 
 impl TryFrom<String> for ApiKey {
-    type Error = InvalidValue;
+    type Error = &'static str;
 
-    fn try_from(text: String) -> Result<Self, InvalidValue> {
+    fn try_from(text: String) -> Result<Self, &'static str> {
         let is_word = |rest: &str| rest.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
         let is_key = text.strip_prefix("svc_sk_").is_some_and(|rest| !rest.is_empty() && is_word(rest));
-        if is_key { Ok(Self(text.into())) } else { Err(InvalidValue::ApiKey) }
+        if is_key {
+            Ok(Self(text.into()))
+        } else {
+            Err("must be service API keys: `svc_sk_`, then letters, digits and underscores")
+        }
     }
 }
 
@@ -162,15 +154,18 @@ impl HeaderPrefix {
 }
 
 impl TryFrom<String> for HeaderPrefix {
-    type Error = InvalidValue;
+    type Error = String;
 
-    fn try_from(text: String) -> Result<Self, InvalidValue> {
+    fn try_from(text: String) -> Result<Self, String> {
         let is_header_name =
             text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
         if is_header_name && text.len() > 1 && text.ends_with('-') {
             Ok(Self(text))
         } else {
-            Err(InvalidValue::HeaderPrefix(text))
+            Err(format!(
+                "`{}` must be lower-case letters, digits and dashes, and end with a dash, such as `x-agent-`",
+                text.escape_debug()
+            ))
         }
     }
 }

@@ -66,7 +66,6 @@ impl Contact {
         Ok(RestoredContact { age, since_boot, server_clock })
     }
 
-    /// Encodes the contact.
     pub fn to_bytes(self) -> [u8; CONTACT_LEN] {
         let Self { boot, since_boot, wall, server } = self;
         let mut bytes = [0; CONTACT_LEN];
@@ -83,7 +82,6 @@ impl Contact {
         bytes
     }
 
-    /// Decodes a contact.
     pub fn from_bytes(bytes: &[u8; CONTACT_LEN]) -> Option<Self> {
         let number = |start: usize| bytes.get(start..start + 8)?.try_into().ok().map(u64::from_be_bytes);
         let signed = |start: usize| bytes.get(start..start + 8)?.try_into().ok().map(i64::from_be_bytes);

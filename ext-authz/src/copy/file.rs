@@ -9,11 +9,11 @@ use crate::{
     metrics::CopyRejection,
     sync::{
         INSTANCE_LEN, Instance, MessageError,
-        pages::{ViewOfPages, pages_of},
+        pages::{pages_of, view_of_pages},
     },
     view::View,
 };
-use countersign_process::{Clock, Rng};
+use countersign_process::{Clock, Rng, SystemRng};
 use countersign_proto::v1;
 use prost::Message;
 use std::{
@@ -82,7 +82,6 @@ impl CopyDirectory {
         Ok(())
     }
 
-    /// The file of an API key.
     pub fn path_of(&self, key: &CopyKey) -> PathBuf {
         path_in(&self.path, key)
     }
@@ -98,13 +97,11 @@ impl CopyDirectory {
         Self::may_have_file(&self.path, key)
     }
 
-    /// Replaces the copy of an API key. `origin` is the last confirmation of the view, and this process. Returns the length of the
-    /// copy in bytes.
-    pub fn write(&self, key: &CopyKey, view: &View, origin: (Contact, Instance), rng: &dyn Rng) -> io::Result<u64> {
-        let (mut suffix, path) = ([0; 8], self.path_of(key));
-        rng.fill(&mut suffix);
-        let temporary = path.with_extension(format!("{}.tmp", hex(&suffix)));
-        let written = write_file(&temporary, key, (view, origin), rng).and_then(|len| {
+    /// Replaces the copy of an API key. Returns the length of the copy in bytes.
+    pub fn write(&self, key: &CopyKey, view: &View, origin: Origin) -> io::Result<u64> {
+        let path = self.path_of(key);
+        let temporary = path.with_extension(format!("{}.tmp", hex(&random::<8>())));
+        let written = write_file(&temporary, key, view, origin).and_then(|len| {
             fs::rename(&temporary, &path)?;
             File::open(&self.path)?.sync_all()?;
             Ok(len)
@@ -149,10 +146,13 @@ impl CopyDirectory {
     }
 }
 
-/// The begin of the sealed part: the last confirmation of the view, and the process that wrote it.
-struct Origin {
-    contact: Contact,
-    instance: Instance,
+/// The begin of the sealed part.
+#[derive(Debug, Clone, Copy)]
+pub struct Origin {
+    /// The last confirmation of the view.
+    pub contact: Contact,
+    /// The process that wrote it.
+    pub instance: Instance,
 }
 
 impl Origin {
@@ -163,7 +163,6 @@ impl Origin {
     }
 }
 
-/// The file of an API key in a directory.
 pub fn path_in(directory: &Path, key: &CopyKey) -> PathBuf {
     directory.join(format!("view-{}.copy", hex(&key.id())))
 }
@@ -176,12 +175,14 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
 }
 
-fn write_file(
-    path: &Path,
-    key: &CopyKey,
-    (view, (contact, instance)): (&View, (Contact, Instance)),
-    rng: &dyn Rng,
-) -> io::Result<u64> {
+fn random<const LEN: usize>() -> [u8; LEN] {
+    let mut bytes = [0; LEN];
+    SystemRng.fill(&mut bytes);
+    bytes
+}
+
+fn write_file(path: &Path, key: &CopyKey, view: &View, origin: Origin) -> io::Result<u64> {
+    let Origin { contact, instance } = origin;
     let mut content = [&contact.to_bytes()[..], &instance.to_bytes()].concat();
     for page in pages_of(view) {
         page.encode_length_delimited(&mut content)?;
@@ -189,8 +190,7 @@ fn write_file(
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, "the copy of the view would be too large"));
         }
     }
-    let mut salt = [0; SALT_LEN];
-    rng.fill(&mut salt);
+    let salt = random::<SALT_LEN>();
     let header = [&MAGIC[..], &key.id(), &salt].concat();
     key.seal(&salt, &header, &mut content).map_err(io::Error::other)?;
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
@@ -234,15 +234,16 @@ fn parse_header(header: &[u8], key: &CopyKey) -> Result<[u8; SALT_LEN], CopyReje
     salt.try_into().map_err(|_| CopyRejection::Corrupt)
 }
 
+impl From<MessageError> for CopyRejection {
+    fn from(error: MessageError) -> Self {
+        if matches!(error, MessageError::OtherProtocolVersion(_)) { Self::UnknownVersion } else { Self::Corrupt }
+    }
+}
+
 fn parse_content(mut content: &[u8], staleness_limit: Option<Duration>) -> Result<StoredView, CopyRejection> {
     let Origin { contact, instance: _ } = Origin::read(&mut content).ok_or(CopyRejection::Corrupt)?;
-    let mut view = ViewOfPages::new(staleness_limit);
-    while !content.is_empty() {
-        let page = v1::SnapshotPage::decode_length_delimited(&mut content).map_err(|_| CopyRejection::Corrupt)?;
-        view.add(page).map_err(|error| match error {
-            MessageError::OtherProtocolVersion(_) => CopyRejection::UnknownVersion,
-            _ => CopyRejection::Corrupt,
-        })?;
-    }
-    Ok(StoredView { view: view.finish().map_err(|_| CopyRejection::Corrupt)?, contact })
+    let pages =
+        std::iter::from_fn(|| (!content.is_empty()).then(|| v1::SnapshotPage::decode_length_delimited(&mut content)));
+    let pages = pages.map(|page| page.map_err(|_| CopyRejection::Corrupt));
+    Ok(StoredView { view: view_of_pages(pages, staleness_limit)?, contact })
 }

@@ -22,10 +22,8 @@ const MAX_CONTENT: u64 = 256;
 /// Why a process does not own a directory.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
-    /// Another process owns the directory.
     #[error("another process uses this directory")]
     Held,
-    /// The directory or the file cannot be used.
     #[error("{0}")]
     Io(#[from] io::Error),
 }
@@ -98,28 +96,16 @@ fn read_history(file: &mut File, clock: &dyn Clock) -> io::Result<Option<History
 #[cfg(test)]
 mod tests {
     use super::*;
-    use countersign_identity::Timestamp;
+    use crate::copy::tests::FixedClock;
 
-    /// A boot, and the seconds since then.
-    struct BootClock(Option<u128>, u64);
-
-    impl Clock for BootClock {
-        fn now(&self) -> Timestamp {
-            Timestamp::from_micros(0)
-        }
-
-        fn since_boot(&self) -> Duration {
-            Duration::from_secs(self.1)
-        }
-
-        fn boot_id(&self) -> Option<BootId> {
-            self.0.map(BootId)
-        }
+    /// The clock of a boot, some seconds after it.
+    fn clock(boot: Option<u128>, seconds: u64) -> FixedClock {
+        FixedClock(boot.map(BootId), seconds, 0)
     }
 
     /// Locks a directory at a time. Returns whether the process has ended that used it at another time.
     fn has_ended(directory: &Path, boot: Option<u128>, now: u64, used_at: u64) -> bool {
-        lock(directory, &BootClock(boot, now)).unwrap().has_ended(boot.map(BootId), Duration::from_secs(used_at))
+        lock(directory, &clock(boot, now)).unwrap().has_ended(boot.map(BootId), Duration::from_secs(used_at))
     }
 
     #[test]
@@ -130,9 +116,9 @@ mod tests {
         assert!(has_ended(&directory, Some(1), 200, 150));
         assert!(has_ended(&directory, Some(1), 300, 150), "also if later owners wrote nothing");
         assert!(!has_ended(&directory, Some(1), 300, 99));
-        let held = lock(&directory, &BootClock(Some(1), 400)).unwrap();
+        let held = lock(&directory, &clock(Some(1), 400)).unwrap();
         assert!(!held.has_ended(Some(BootId(2)), Duration::from_secs(399)) && !held.has_ended(None, Duration::MAX));
-        assert!(matches!(lock(&directory, &BootClock(Some(1), 400)), Err(LockError::Held)));
+        assert!(matches!(lock(&directory, &clock(Some(1), 400)), Err(LockError::Held)));
         drop(held);
         assert!(!has_ended(&directory, Some(2), 500, 450), "the machine may be another one");
         assert!(has_ended(&directory, Some(2), 600, 550));
@@ -144,7 +130,7 @@ mod tests {
     fn only_a_regular_file_is_locked() {
         let folder = tempfile::tempdir().unwrap();
         let (path, other) = (folder.path().join(NAME), folder.path().join("other"));
-        let clock = BootClock(Some(1), 100);
+        let clock = clock(Some(1), 100);
         fs::write(&other, "content").unwrap();
         std::os::unix::fs::symlink(&other, &path).unwrap();
         assert!(matches!(lock(folder.path(), &clock), Err(LockError::Io(_))));

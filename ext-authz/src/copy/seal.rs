@@ -2,6 +2,7 @@
 //!
 //! The key of a file is derived from the API key and the random salt of the file by HKDF-SHA256, so each key seals one file.
 
+use crate::sync::Authorization;
 use aws_lc_rs::{
     aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey},
     error::Unspecified,
@@ -9,10 +10,8 @@ use aws_lc_rs::{
 };
 use std::fmt;
 
-/// The length of the id of a key.
 pub const ID_LEN: usize = 16;
 
-/// The length of the salt of a file.
 pub const SALT_LEN: usize = 32;
 
 /// The length of the authentication tag at the end of a file.
@@ -38,6 +37,11 @@ impl KeyType for IdLen {
 }
 
 impl CopyKey {
+    /// The key of the copy of the API key with which the next stream is opened.
+    pub fn of(authorization: &Authorization) -> Option<Self> {
+        Self::derive(authorization.load().as_bytes().strip_prefix(b"Bearer ")?).ok()
+    }
+
     /// Derives the keys from an API key.
     pub fn derive(api_key: &[u8]) -> Result<Self, Unspecified> {
         let derived = Salt::new(HKDF_SHA256, PURPOSE).extract(api_key);

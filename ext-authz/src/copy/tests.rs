@@ -3,15 +3,15 @@
 mod owner;
 mod writer;
 
-use super::*;
+use super::{file::StoredView, *};
 use crate::{
-    sync::{Instance, pages::ViewOfPages},
+    sync::{Instance, MessageError, decode::tests::info, pages::view_of_pages},
     view::{Confirmation, RestoredContact, ServerClock, View},
 };
 use countersign_identity::{Revision, ServiceId, SessionId, Timestamp, TokenId};
-use countersign_process::{BootId, Clock, SystemRng};
-use countersign_proto::{PROTOCOL_VERSION, v1};
-use std::{fs, path::PathBuf, time::Duration};
+use countersign_process::{BootId, Clock};
+use countersign_proto::v1;
+use std::{fs, path::PathBuf, sync::Arc, time::Duration};
 use tempfile::TempDir;
 
 const KEY: &[u8] = b"svc_sk_first";
@@ -19,7 +19,7 @@ const INSTANCE: Instance = Instance::from_bytes([9; 16]);
 
 /// A clock with fixed times: boot id, seconds since boot, wall-clock seconds.
 #[derive(Debug, Clone, Copy)]
-struct FixedClock(Option<BootId>, u64, i64);
+pub struct FixedClock(pub Option<BootId>, pub u64, pub i64);
 
 impl Clock for FixedClock {
     fn now(&self) -> Timestamp {
@@ -68,15 +68,7 @@ fn snapshot(agents: u32) -> v1::SnapshotPage {
     v1::SnapshotPage {
         revision: 30,
         floor: 10,
-        info: Some(v1::ServiceInfo {
-            service_id: ServiceId::from_bits(1).to_string(),
-            issuer: "https://issuer.test".into(),
-            accepts_unbound_tokens: true,
-            max_staleness_seconds: 60,
-            agent_hash_key: vec![7; 32],
-            protocol_version: PROTOCOL_VERSION,
-            resource_uris: vec![],
-        }),
+        info: Some(info(ServiceId::from_bits(1))),
         keys: Some(v1::Keys { points: vec![point] }),
         roles: Some(v1::Roles {
             roles: vec![v1::Role {
@@ -93,11 +85,13 @@ fn snapshot(agents: u32) -> v1::SnapshotPage {
     }
 }
 
+fn unconfirmed_view(agents: u32) -> Arc<View> {
+    view_of_pages(std::iter::once(Ok::<_, MessageError>(snapshot(agents))), None).unwrap()
+}
+
 fn confirmed_view(agents: u32) -> View {
-    let mut view = ViewOfPages::new(None);
-    view.add(snapshot(agents)).unwrap();
     let since_boot = CLOCK.since_boot();
-    view.finish().unwrap().confirm(Confirmation {
+    unconfirmed_view(agents).confirm(Confirmation {
         revision: Revision::new(31),
         floor: Revision::new(11),
         ping_sent_at: since_boot,
@@ -132,7 +126,7 @@ impl Fixture {
         directory.prepare(&[]).unwrap();
         let view = confirmed_view(agents);
         let contact = Contact::of(&view, &CLOCK).unwrap();
-        directory.write(&key(KEY), &view, (contact, INSTANCE), &SystemRng).unwrap();
+        directory.write(&key(KEY), &view, Origin { contact, instance: INSTANCE }).unwrap();
         let path = directory.path_of(&key(KEY));
         Self { folder, directory, path }
     }
@@ -152,7 +146,7 @@ fn copy_contains_the_whole_view() {
         let fixture = Fixture::new(0);
         let view = confirmed_view(agents);
         let contact = Contact::of(&view, &CLOCK).unwrap();
-        fixture.directory.write(&key(KEY), &view, (contact, INSTANCE), &SystemRng).unwrap();
+        fixture.directory.write(&key(KEY), &view, Origin { contact, instance: INSTANCE }).unwrap();
         let restored = fixture.restore(CLOCK).unwrap();
         assert_eq!(content(&restored), content(&view));
         assert_eq!((restored.revision(), restored.floor()), (Revision::new(31), Revision::new(11)));
@@ -178,7 +172,8 @@ fn file_is_private_and_discloses_nothing() {
 
 #[test]
 fn changed_bit_anywhere_is_detected() {
-    let fixture = Fixture::new(3);
+    let mut fixture = Fixture::new(3);
+    fixture.lock_again();
     let bytes = fs::read(&fixture.path).unwrap();
     for position in 0..bytes.len() {
         let mut changed = bytes.clone();
@@ -190,20 +185,24 @@ fn changed_bit_anywhere_is_detected() {
             _ => CopyRejection::Corrupt,
         };
         assert_eq!(fixture.open().unwrap_err(), expected, "byte {position}");
+        assert_eq!(fixture.directory.ended_writer_of(&key(KEY)), None, "byte {position}");
     }
     fs::write(&fixture.path, [&bytes[..], &[0]].concat()).unwrap();
     assert_eq!(fixture.open().unwrap_err(), CopyRejection::Corrupt, "a byte is appended");
     fs::write(&fixture.path, bytes).unwrap();
     fixture.open().unwrap();
+    assert_eq!(fixture.directory.ended_writer_of(&key(KEY)), Some(INSTANCE));
 }
 
 #[test]
 fn truncation_at_every_length_is_detected() {
-    let fixture = Fixture::new(3);
+    let mut fixture = Fixture::new(3);
+    fixture.lock_again();
     let bytes = fs::read(&fixture.path).unwrap();
     for len in 0..bytes.len() {
         fs::write(&fixture.path, &bytes[..len]).unwrap();
         assert_eq!(fixture.open().unwrap_err(), CopyRejection::Corrupt, "{len} bytes");
+        assert_eq!(fixture.directory.ended_writer_of(&key(KEY)), None, "{len} bytes");
     }
 }
 
@@ -300,7 +299,7 @@ fn own_staleness_limit_applies_to_a_copy_and_is_not_stored_in_it() {
     let view = open(Some(21)).restore(&clock).unwrap();
     assert_eq!(view.max_staleness(), Duration::from_secs(21));
     let contact = Contact { since_boot: clock.since_boot(), ..open(None).contact };
-    fixture.directory.write(&key(KEY), &view, (contact, INSTANCE), &SystemRng).unwrap();
+    fixture.directory.write(&key(KEY), &view, Origin { contact, instance: INSTANCE }).unwrap();
     assert_eq!(open(None).view.max_staleness(), Duration::from_mins(1));
 }
 

@@ -3,13 +3,13 @@
 //! A newer confirmation is written after an interval. What the client of the sync stream has to report is written
 //! sooner, because the report waits for the copy. Invariant: writing takes at most 5 % of the time.
 
-use super::{Contact, CopyDirectory, CopyKey};
+use super::{Contact, CopyDirectory, CopyKey, Origin};
 use crate::{
     metrics::Metrics,
-    sync::{CopyProgress, Instance},
+    sync::{Authorization, CopyProgress, Instance},
     view::{ApiKeyIndex, View, Views},
 };
-use countersign_process::{Clock, Rng, Shutdown};
+use countersign_process::{Clock, Shutdown};
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
 /// The longest time after which a newer confirmation is written although no report waits for it.
@@ -36,11 +36,9 @@ pub fn copy_interval(max_age: Duration) -> Duration {
 
 /// Writes the copy of one API key.
 pub struct CopyWriter {
-    /// The API key, by its index in the settings.
     pub index: ApiKeyIndex,
-    /// Derives the key of the copy from the API key, which may be replaced.
-    pub key: Box<dyn Fn() -> Option<CopyKey> + Send + Sync>,
-    /// The directory with the copies.
+    /// The API key, from which the key of the copy is derived.
+    pub authorization: Authorization,
     pub directory: CopyDirectory,
     /// The shortest time between two writes for which no report waits: [`copy_interval`].
     pub interval: fn(Duration) -> Duration,
@@ -48,15 +46,9 @@ pub struct CopyWriter {
     pub instance: Instance,
     /// What the client of the stream has to report, and what is on disk.
     pub progress: Arc<CopyProgress>,
-    /// The views.
     pub views: Arc<Views>,
-    /// The metrics of copies.
     pub metrics: Arc<Metrics>,
-    /// The source of the current time.
     pub clock: Arc<dyn Clock>,
-    /// The source of salts.
-    pub rng: Arc<dyn Rng>,
-    /// What was written.
     pub state: WriterState,
 }
 
@@ -130,7 +122,7 @@ impl CopyWriter {
     }
 
     async fn write(&mut self) {
-        let Some(key) = (self.key)() else { return };
+        let Some(key) = CopyKey::of(&self.authorization) else { return };
         let begun = self.progress.begin_write();
         let Some((view, contact)) = self.confirmed_view() else {
             return self.progress.write_failed(self.directory.has_file(&key));
@@ -139,10 +131,10 @@ impl CopyWriter {
         let started_at = self.clock.since_boot();
         let (service, revision, agents) = (view.service(), view.revision(), view.agent_count());
         let path = self.directory.path_of(&key);
-        let (directory, rng, instance) = (self.directory.clone(), Arc::clone(&self.rng), self.instance);
+        let (directory, instance) = (self.directory.clone(), self.instance);
         let previous = self.state.path.clone().filter(|previous| *previous != path);
         let write = move || {
-            let result = directory.write(&key, &view, (contact, instance), &*rng).and_then(|len| {
+            let result = directory.write(&key, &view, Origin { contact, instance }).and_then(|len| {
                 // The API key was replaced: the copy of the previous key is not written any more.
                 previous.as_ref().map_or(Ok(()), |previous| directory.remove(previous))?;
                 Ok(len)
@@ -158,7 +150,7 @@ impl CopyWriter {
         match result {
             Ok(bytes) => {
                 self.progress.written(begun, revision);
-                self.metrics.copies().written(service, bytes, contact.wall);
+                self.metrics.copies.written(service, bytes, contact.wall);
                 self.state.path = Some(path.clone());
                 let path = path.display();
                 if self.state.confirmed_at.is_none() || self.state.has_failed {
@@ -169,7 +161,7 @@ impl CopyWriter {
             }
             Err((error, has_file)) => {
                 self.progress.write_failed(has_file);
-                self.metrics.copies().write_failed();
+                self.metrics.copies.write_failed();
                 let path = path.display();
                 if !self.state.has_failed {
                     tracing::warn!(key = self.index.0, %path, %error, "cannot write the copy of the view; trying again");
@@ -180,7 +172,7 @@ impl CopyWriter {
     }
 
     async fn remove(&mut self) {
-        let Some(key) = (self.key)() else { return };
+        let Some(key) = CopyKey::of(&self.authorization) else { return };
         let (directory, path) = (self.directory.clone(), self.directory.path_of(&key));
         let removed = path.clone();
         let result = tokio::task::spawn_blocking(move || directory.remove(&removed)).await;

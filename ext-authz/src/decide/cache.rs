@@ -44,7 +44,6 @@ impl CachedToken {
         Self { token, identity: ArcSwapOption::empty(), room }
     }
 
-    /// The token.
     pub const fn token(&self) -> &SignedToken {
         &self.token
     }

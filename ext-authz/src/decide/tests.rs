@@ -5,10 +5,13 @@ mod cached;
 use super::*;
 use crate::{
     fixtures::{
-        AGENT_ID, ISSUED_AT, ISSUER, READER_ROLE_ID, SERVICE_ID, SESSION_ID, TOKEN_REVISION, TestIssuer, claims,
+        AGENT_ID, ISSUED_AT, ISSUER, READER_ROLE_ID, SESSION_ID, TOKEN_ID, TOKEN_REVISION, TestIssuer, claims,
         reader_role, role_name,
     },
-    view::{Confirmation, Delta, Revocation, RevokedSubject, ServiceSettings, Snapshot},
+    view::{
+        Confirmation, Delta, PartialView, Revocation, RevokedSubject, ServiceSettings, SnapshotHeader,
+        tests::{header, view as snapshot_view},
+    },
 };
 use countersign_identity::{
     AgentChanges, AgentHashKey, AgentStatus, Claims, KeySet, Permission, Revision, RoleGrant, Scope, ServiceId,
@@ -18,6 +21,26 @@ use prometheus::IntCounter;
 
 /// The time since boot at which the last answered ping was sent.
 const CONFIRMED_AT: Duration = Duration::from_secs(1000);
+
+impl EvaluatedIdentity {
+    /// The identity of an agent with these roles.
+    pub fn fixture(roles: Vec<RoleName>) -> Self {
+        Self::unshared(VerifiedIdentity {
+            agent: AGENT_ID,
+            name: "Reader".into(),
+            roles,
+            permissions: Vec::new(),
+            trust_score: TrustScore::INITIAL,
+            token: TOKEN_ID,
+            valid_until: Timestamp::from_seconds(ISSUED_AT + 3600),
+        })
+    }
+
+    /// An identity of a view that no other identity has, since the beginning of time.
+    pub fn unshared(identity: VerifiedIdentity) -> Self {
+        Self { identity, content: ContentId::next(), evaluated_at: Timestamp::from_seconds(0) }
+    }
+}
 
 fn cache() -> VerifiedTokens {
     let counter = |name| IntCounter::new(name, name).unwrap();
@@ -29,24 +52,9 @@ fn agent_hash_key() -> AgentHashKey {
 }
 
 fn unconfirmed_view() -> View {
-    let settings = ServiceSettings {
-        service: SERVICE_ID,
-        issuer: ISSUER.into(),
-        accepts_unbound: false,
-        max_staleness: Duration::from_mins(1),
-        agent_hash_key: agent_hash_key(),
-        resources: crate::view::Resources::default(),
-    };
-    let snapshot = Snapshot {
-        revision: Revision::new(TOKEN_REVISION),
-        floor: Revision::new(10),
-        settings,
-        keys: KeySet::from_points([TestIssuer::new(1).public_point()]).unwrap(),
-        roles: [reader_role()].into_iter().collect(),
-        agents: vec![],
-        revocations: vec![],
-    };
-    View::from_snapshot(snapshot, None)
+    let mut header = header();
+    header.settings.accepts_unbound = false;
+    snapshot_view(TOKEN_REVISION, header)
 }
 
 fn view() -> View {
@@ -191,22 +199,7 @@ fn denies_agents_tokens_and_roles_revoked_after_issue() {
 }
 
 #[test]
-fn checks_requirements_of_the_route() {
-    let token = token_with_claims(|_| ());
-    let reason_for = |policy: Policy| reason(&decide_with_token(&view(), &policy, &token));
-    let permission = |text| Permission::try_from(text).unwrap();
-    let roles = |names: &[&str]| Policy {
-        require_roles: names.iter().map(|name| role_name(name)).collect(),
-        ..Policy::default()
-    };
-    assert_eq!(reason_for(roles(&["reader"])), None);
-    assert_eq!(reason_for(roles(&["reader", "writer"])), Some(Reason::RoleMissing));
-    let permissions = |names: Vec<Permission>| Policy { require_permissions: names, ..Policy::default() };
-    assert_eq!(reason_for(permissions(vec![permission("read")])), None);
-    assert_eq!(reason_for(permissions(vec![permission("read"), permission("write")])), Some(Reason::PermissionMissing));
-    let trust = |points| Policy { min_trust_score: TrustScore::from_points(points).ok(), ..Policy::default() };
-    assert_eq!(reason_for(trust(50.0)), None);
-    assert_eq!(reason_for(trust(50.01)), Some(Reason::TrustTooLow));
+fn routes_without_requirements_need_a_role_unless_they_allow_agents_without_one() {
     let without_roles = token_with_claims(|claims| claims.roles.clear());
     assert_eq!(reason(&decide_with_token(&view(), &Policy::default(), &without_roles)), Some(Reason::NoRole));
     let allows_unassigned = Policy { allow_unassigned: true, ..Policy::default() };
@@ -236,22 +229,6 @@ fn denies_when_view_is_unconfirmed_or_stale() {
 }
 
 #[test]
-fn cached_token_skips_only_the_signature_check() {
-    let (cache, token, policy) = (cache(), token_with_claims(|_| ()), Policy::default());
-    let reason_for = |view: &View, current_time| {
-        reason(&decide(view, &policy, PresentedToken::Unverified(&token), current_time, &cache))
-    };
-    assert_eq!(reason_for(&view(), current_time()), None);
-    assert!(cache.get(SERVICE_ID, &token).is_some());
-    assert!(cache.get(ServiceId::from_bits(9), &token).is_none());
-    let at_expiry = CurrentTime { now: Timestamp::from_seconds(ISSUED_AT + 3600), ..current_time() };
-    assert_eq!(reason_for(&view(), at_expiry), Some(Reason::TokenExpired));
-    let delta =
-        Delta { revision: Revision::new(TOKEN_REVISION + 1), keys: Some(KeySet::default()), ..Delta::default() };
-    assert_eq!(reason_for(&view().apply(delta), current_time()), Some(Reason::TokenKeyUnknown));
-}
-
-#[test]
 fn denial_contains_the_agent_only_if_the_signature_is_valid() {
     let denied_agent = |token: &str| match decide_with_token(
         &view_with_status(AgentStatus::Suspended, 0),
@@ -265,57 +242,72 @@ fn denial_contains_the_agent_only_if_the_signature_is_valid() {
     assert_eq!(denied_agent(&TestIssuer::new(2).sign(&claims())), None);
 }
 
-#[test]
-fn denial_contains_the_unmet_requirement() {
-    let token = token_with_claims(|_| ());
-    let unmet_requirement = |policy: &Policy, token: &str| match decide_with_token(&view(), policy, token) {
-        Decision::Denied(denial) => denial.unmet_requirement,
-        Decision::Verified(..) | Decision::Anonymous | Decision::DryRun(_) => panic!("the request is allowed"),
-    };
-    let required = vec![role_name("reader"), role_name("writer")];
-    let roles = Policy { require_roles: required.clone(), ..Policy::default() };
-    let actual = vec![role_name("reader")];
-    assert_eq!(unmet_requirement(&roles, &token), Some(UnmetRequirement::Roles { required: required.clone(), actual }));
-    let without_roles = token_with_claims(|claims| claims.roles.clear());
-    assert_eq!(unmet_requirement(&roles, &without_roles), Some(UnmetRequirement::Roles { required, actual: vec![] }));
-    let permission = |text| Permission::try_from(text).unwrap();
-    let (required, actual) = (vec![permission("write")], vec![permission("read")]);
-    let permissions = Policy { require_permissions: required.clone(), ..Policy::default() };
-    assert_eq!(unmet_requirement(&permissions, &token), Some(UnmetRequirement::Permissions { required, actual }));
-    let (required, actual) = (TrustScore::from_points(50.01).unwrap(), TrustScore::INITIAL);
-    let trust = Policy { min_trust_score: Some(required), ..Policy::default() };
-    assert_eq!(unmet_requirement(&trust, &token), Some(UnmetRequirement::TrustScore { required, actual }));
-    assert_eq!(unmet_requirement(&Policy::default(), "not.a.token"), None);
+fn roles<T: FromIterator<RoleName>>(names: &[&str]) -> T {
+    names.iter().map(|name| role_name(name)).collect()
 }
 
+fn permissions<T: FromIterator<Permission>>(names: &[&str]) -> T {
+    names.iter().map(|name| Permission::try_from(*name).unwrap()).collect()
+}
+
+/// The agent has the role `reader`, the permission `read`, and 50 points.
 #[test]
-fn one_of_the_roles_and_permissions_of_an_alternative_is_enough() {
-    let token = token_with_claims(|_| ());
-    let roles = |names: &[&str]| names.iter().map(|name| role_name(name)).collect::<Vec<_>>();
-    let permissions =
-        |names: &[&str]| names.iter().map(|name| Permission::try_from(*name).unwrap()).collect::<Vec<_>>();
+fn denial_contains_the_requirement_that_the_agent_does_not_meet() {
+    let require_roles = |names: &[&str]| Policy { require_roles: roles(names), ..Policy::default() };
     let any_role = |names: &[&str]| Policy { any_role: roles(names), ..Policy::default() };
+    let require_permissions = |names: &[&str]| Policy { require_permissions: permissions(names), ..Policy::default() };
     let any_permission = |names: &[&str]| Policy { any_permission: permissions(names), ..Policy::default() };
-    for policy in [any_role(&["writer", "reader"]), any_permission(&["write", "read"])] {
-        assert!(matches!(decide_with_token(&view(), &policy, &token), Decision::Verified(..)), "{policy:?}");
+    let score = |points| TrustScore::from_points(points).unwrap();
+    let trust = |points| Policy { min_trust_score: Some(score(points)), ..Policy::default() };
+    let reader = token_with_claims(|_| ());
+    for policy in [
+        require_roles(&["reader"]),
+        any_role(&["writer", "reader"]),
+        require_permissions(&["read"]),
+        any_permission(&["write", "read"]),
+        trust(50.0),
+    ] {
+        assert!(matches!(decide_with_token(&view(), &policy, &reader), Decision::Verified(..)), "{policy:?}");
     }
-    let Decision::Denied(denial) = decide_with_token(&view(), &any_role(&["writer", "admin"]), &token) else {
-        panic!("the request is allowed")
-    };
-    let expected = UnmetRequirement::AnyRole { required: roles(&["writer", "admin"]), actual: roles(&["reader"]) };
-    assert_eq!((denial.refusal.reason, denial.unmet_requirement), (Reason::RoleMissing, Some(expected)));
-    let Decision::Denied(denial) = decide_with_token(&view(), &any_permission(&["write"]), &token) else {
-        panic!("the request is allowed")
-    };
-    let expected =
-        UnmetRequirement::AnyPermission { required: permissions(&["write"]), actual: permissions(&["read"]) };
-    assert_eq!((denial.refusal.reason, denial.unmet_requirement), (Reason::PermissionMissing, Some(expected)));
+    let without_roles = token_with_claims(|claims| claims.roles.clear());
+    let has_roles = |names: &[&str]| Requirement::Roles(roles(names));
+    let has_permissions = |names: &[&str]| Requirement::Permissions(permissions(names));
+    let has_trust = |points| Requirement::TrustScore(score(points));
+    let both = ["reader", "writer"];
+    for (token, policy, reason, required, actual) in [
+        (&without_roles, require_roles(&both), Reason::NoRole, has_roles(&both), has_roles(&[])),
+        (&reader, require_roles(&both), Reason::RoleMissing, has_roles(&both), has_roles(&["reader"])),
+        (
+            &reader,
+            any_role(&["writer", "admin"]),
+            Reason::RoleMissing,
+            Requirement::AnyRole(roles(&["writer", "admin"])),
+            has_roles(&["reader"]),
+        ),
+        (
+            &reader,
+            require_permissions(&["read", "write"]),
+            Reason::PermissionMissing,
+            has_permissions(&["read", "write"]),
+            has_permissions(&["read"]),
+        ),
+        (
+            &reader,
+            any_permission(&["write"]),
+            Reason::PermissionMissing,
+            Requirement::AnyPermission(permissions(&["write"])),
+            has_permissions(&["read"]),
+        ),
+        (&reader, trust(50.01), Reason::TrustTooLow, has_trust(50.01), has_trust(50.0)),
+    ] {
+        let Decision::Denied(denial) = decide_with_token(&view(), &policy, token) else { panic!("{policy:?}") };
+        let expected = Some(UnmetRequirement { required, actual });
+        assert_eq!((denial.refusal.reason, denial.unmet_requirement), (reason, expected), "{policy:?}");
+    }
 }
 
 #[test]
 fn scope_is_the_reason_only_if_a_token_without_it_would_be_allowed() {
-    let permissions =
-        |names: &[&str]| names.iter().map(|name| Permission::try_from(*name).unwrap()).collect::<Vec<_>>();
     let narrowed = token_with_claims(|claims| claims.requested_scope = Some(Scope::try_from("list").unwrap()));
     let all = |names: &[&str]| Policy { require_permissions: permissions(names), ..Policy::default() };
     let any = |names: &[&str]| Policy { any_permission: permissions(names), ..Policy::default() };

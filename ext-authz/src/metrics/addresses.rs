@@ -2,42 +2,27 @@
 
 use super::{PREFIX, service_label};
 use countersign_identity::ServiceId;
-use countersign_process::telemetry::register;
+use countersign_process::{label_values, telemetry::register};
 use prometheus::{IntCounterVec, IntGaugeVec, Registry, opts};
 
-/// Why a sync stream moved on to the next address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FailoverReason {
-    /// The address cannot be connected to.
-    Connect,
-    /// The address does not answer pings.
-    Pings,
-    /// The control plane ended the stream.
-    Ended,
-    /// The control plane refuses the API key, or the protocol version, or has too many streams.
-    Refused,
-    /// The address serves older data than the view, or the data of another deployment.
-    Data,
-    /// A message was invalid.
-    Invalid,
-}
-
-impl FailoverReason {
-    const ALL: [Self; 6] = [Self::Connect, Self::Pings, Self::Ended, Self::Refused, Self::Data, Self::Invalid];
-
-    const fn label(self) -> &'static str {
-        match self {
-            Self::Connect => "connect",
-            Self::Pings => "pings",
-            Self::Ended => "ended",
-            Self::Refused => "refused",
-            Self::Data => "data",
-            Self::Invalid => "invalid",
-        }
+label_values! {
+    /// Why a sync stream moved on to the next address.
+    pub enum FailoverReason {
+        /// The address cannot be connected to.
+        Connect = "connect",
+        /// The address does not answer pings.
+        Pings = "pings",
+        /// The control plane ended the stream.
+        Ended = "ended",
+        /// The control plane refuses the API key, or the protocol version, or has too many streams.
+        Refused = "refused",
+        /// The address serves older data than the view, or the data of another deployment.
+        Data = "data",
+        /// A message was invalid.
+        Invalid = "invalid",
     }
 }
 
-/// The metrics of addresses.
 #[derive(Debug)]
 pub struct AddressMetrics {
     address: IntGaugeVec,
@@ -57,13 +42,9 @@ impl AddressMetrics {
     }
 
     /// Creates the counters of a service at zero.
-    pub(super) fn init_service(&self, service: &str) {
-        self.init_failovers(service);
-    }
-
     pub(super) fn init_failovers(&self, service: &str) {
         for reason in FailoverReason::ALL {
-            let _created_at_zero = self.failovers.with_label_values(&[service, reason.label()]);
+            let _created_at_zero = self.failovers.with_label_values(&[service, reason.as_str()]);
         }
     }
 
@@ -75,6 +56,6 @@ impl AddressMetrics {
 
     /// A sync stream moves on to the next address.
     pub fn failed_over(&self, service: Option<ServiceId>, reason: FailoverReason) {
-        self.failovers.with_label_values(&[&*service_label(service), reason.label()]).inc();
+        self.failovers.with_label_values(&[&*service_label(service), reason.as_str()]).inc();
     }
 }

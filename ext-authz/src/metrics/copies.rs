@@ -2,67 +2,32 @@
 
 use super::PREFIX;
 use countersign_identity::{ServiceId, Timestamp};
-use countersign_process::telemetry::register;
+use countersign_process::{label_values, telemetry::register};
 use prometheus::{GaugeVec, IntCounterVec, IntGaugeVec, Registry, opts};
 
-/// Why a copy of a view is not used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
-pub enum CopyRejection {
-    /// The file is damaged or was changed.
-    #[error("the file is damaged or was changed")]
-    Corrupt,
-    /// The file was written with another API key.
-    #[error("the file was written with another API key")]
-    Foreign,
-    /// The last confirmation is in the future.
-    #[error("its last confirmation is in the future: the clock of this system was set back")]
-    Future,
-    /// The last confirmation is older than `max_staleness`.
-    #[error("its last confirmation is older than max_staleness")]
-    TooOld,
-    /// The file has a format that this version does not read.
-    #[error("another version of the sidecar wrote the file")]
-    UnknownVersion,
-    /// The file cannot be read, or is not a regular file.
-    #[error("the file cannot be read, or is not a regular file")]
-    Unreadable,
-    /// The file is larger than a copy can be.
-    #[error("the file is larger than a copy can be")]
-    TooLarge,
-    /// The control plane refuses the API key.
-    #[error("the control plane refuses the API key")]
-    KeyRefused,
-}
-
-impl CopyRejection {
-    /// All reasons.
-    pub const ALL: [Self; 8] = [
-        Self::Corrupt,
-        Self::Foreign,
-        Self::Future,
-        Self::TooOld,
-        Self::UnknownVersion,
-        Self::Unreadable,
-        Self::TooLarge,
-        Self::KeyRefused,
-    ];
-
-    /// The reason in metrics and logs.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Corrupt => "corrupt",
-            Self::Foreign => "foreign",
-            Self::Future => "future",
-            Self::TooOld => "too_old",
-            Self::UnknownVersion => "unknown_version",
-            Self::Unreadable => "unreadable",
-            Self::TooLarge => "too_large",
-            Self::KeyRefused => "key_refused",
-        }
+label_values! {
+    /// Why a copy of a view is not used.
+    #[derive(thiserror::Error)]
+    pub enum CopyRejection {
+        #[error("the file is damaged or was changed")]
+        Corrupt = "corrupt",
+        #[error("the file was written with another API key")]
+        Foreign = "foreign",
+        #[error("its last confirmation is in the future: the clock of this system was set back")]
+        Future = "future",
+        #[error("its last confirmation is older than max_staleness")]
+        TooOld = "too_old",
+        #[error("another version of the sidecar wrote the file")]
+        UnknownVersion = "unknown_version",
+        #[error("the file cannot be read, or is not a regular file")]
+        Unreadable = "unreadable",
+        #[error("the file is larger than a copy can be")]
+        TooLarge = "too_large",
+        #[error("the control plane refuses the API key")]
+        KeyRefused = "key_refused",
     }
 }
 
-/// The metrics of copies of views.
 #[derive(Debug)]
 pub struct CopyMetrics {
     rejected: IntCounterVec,
@@ -73,7 +38,6 @@ pub struct CopyMetrics {
 }
 
 impl CopyMetrics {
-    /// Registers the metrics.
     pub fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
         let opts = |name: &str, help: &str| opts!(format!("{PREFIX}_view_copy_{name}"), help);
         let counters = |name, help, label: &str| {
@@ -102,21 +66,18 @@ impl CopyMetrics {
         Ok(metrics)
     }
 
-    /// A copy was not used.
     pub fn rejected(&self, reason: CopyRejection) {
         self.rejected.with_label_values(&[reason.as_str()]).inc();
     }
 
     /// A copy was written, whose view was confirmed at this time.
-    #[expect(clippy::cast_precision_loss, reason = "gauges are floats; microseconds are exact until the year 2255")]
     pub fn written(&self, service: ServiceId, bytes: u64, confirmed: Timestamp) {
         self.writes.with_label_values(&["ok"]).inc();
         let label = [service.to_string()];
         self.bytes.with_label_values(&label).set(i64::try_from(bytes).unwrap_or(i64::MAX));
-        self.confirmed.with_label_values(&label).set(confirmed.micros() as f64 / 1e6);
+        self.confirmed.with_label_values(&label).set(confirmed.as_seconds());
     }
 
-    /// A copy could not be written.
     pub fn write_failed(&self) {
         self.writes.with_label_values(&["failed"]).inc();
     }

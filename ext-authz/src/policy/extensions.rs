@@ -23,22 +23,12 @@ pub const WORDS: [&str; 9] = [
 /// Why a word is invalid. The error message is logged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RuleError {
-    /// The word or its value is not UTF-8.
     #[error("a context extension is not UTF-8 text")]
     NotText,
-    /// The word is unknown.
     #[error("unknown word `{}`", .0.escape_debug())]
     Unknown(String),
-    /// The value of the word is invalid.
     #[error("`{name}`: `{}` {problem}", .value.escape_debug())]
-    Value {
-        /// The word.
-        name: String,
-        /// The value of the word.
-        value: String,
-        /// Why the value is invalid.
-        problem: &'static str,
-    },
+    Value { name: String, value: String, problem: &'static str },
     /// The policy allows anonymous requests, which would bypass the other requirements.
     #[error(
         "`allow_anonymous` contradicts `require_roles`, `any_role`, `require_permissions`, `any_permission` and \
@@ -47,7 +37,6 @@ pub enum RuleError {
     Contradiction,
 }
 
-/// The value of a word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WordValue<'a> {
     /// A text, as in the context extensions.
@@ -88,7 +77,6 @@ impl Policy {
         if self.allow_anonymous && has_requirements { Err(RuleError::Contradiction) } else { Ok(()) }
     }
 
-    /// Sets the value of a word.
     pub fn set(&mut self, name: &str, value: WordValue<'_>) -> Result<(), RuleError> {
         let invalid = |problem| RuleError::Value { name: name.to_owned(), value: value.describe(), problem };
         let (roles, permissions) = ("is not a list of role names", "is not a list of permissions");

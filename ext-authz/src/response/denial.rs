@@ -1,13 +1,11 @@
 //! The HTTP response to a denied request: status, headers and error body.
 
-use super::{DecidedRoute, HeaderNames, header::overwriting_header};
+use super::{DecidedRoute, HeaderNames, overwriting_header};
 use crate::{
-    decide::{Denial, UnmetRequirement},
+    decide::{Denial, Requirement, UnmetRequirement},
     view::Resource,
 };
-use countersign_identity::{
-    Code, Permission, Reason, Refusal, RoleName, ServiceId, Timestamp, TrustScore, scope::scope_text,
-};
+use countersign_identity::{Code, Reason, Refusal, ServiceId, Timestamp, scope::scope_text};
 use countersign_proto::envoy::{
     service::auth::v3::{DeniedHttpResponse, check_response::HttpResponse},
     r#type::v3::HttpStatus,
@@ -56,48 +54,17 @@ struct ErrorDetails<'a> {
     reason: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     expired_at: Option<String>,
-    #[serde(flatten)]
-    unmet_requirement: Option<RequirementDetails<'a>>,
-}
-
-#[derive(Serialize)]
-struct RequirementDetails<'a> {
-    required: Requirement<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    actual: Option<Requirement<'a>>,
+    required: Option<Required<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    actual: Option<&'a Requirement>,
 }
 
 #[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-enum Requirement<'a> {
-    Roles(&'a [RoleName]),
-    AnyRole(&'a [RoleName]),
-    AnyPermission(&'a [Permission]),
-    Permissions(&'a [Permission]),
-    TrustScore(TrustScore),
-    ServiceId(ServiceId),
-}
-
-impl<'a> From<&'a UnmetRequirement> for RequirementDetails<'a> {
-    fn from(unmet_requirement: &'a UnmetRequirement) -> Self {
-        match unmet_requirement {
-            UnmetRequirement::Roles { required, actual } => {
-                Self { required: Requirement::Roles(required), actual: Some(Requirement::Roles(actual)) }
-            }
-            UnmetRequirement::AnyRole { required, actual } => {
-                Self { required: Requirement::AnyRole(required), actual: Some(Requirement::Roles(actual)) }
-            }
-            UnmetRequirement::AnyPermission { required, actual } => {
-                Self { required: Requirement::AnyPermission(required), actual: Some(Requirement::Permissions(actual)) }
-            }
-            UnmetRequirement::Permissions { required, actual } => {
-                Self { required: Requirement::Permissions(required), actual: Some(Requirement::Permissions(actual)) }
-            }
-            UnmetRequirement::TrustScore { required, actual } => {
-                Self { required: Requirement::TrustScore(*required), actual: Some(Requirement::TrustScore(*actual)) }
-            }
-        }
-    }
+#[serde(untagged, rename_all_fields = "camelCase")]
+enum Required<'a> {
+    OfAgent(&'a Requirement),
+    OfToken { service_id: ServiceId },
 }
 
 /// The gRPC status in the `CheckResponse` of a denial. Envoy allows the request if the gRPC status is zero or not set.
@@ -163,25 +130,20 @@ fn www_authenticate(denial: &Denial, resource: Option<&Resource>) -> Option<Stri
 
 /// The permissions that the route requires, as a scope. Of permissions of which one suffices, all are named.
 fn required_scope(denial: &Denial) -> Option<String> {
-    match &denial.unmet_requirement {
-        Some(UnmetRequirement::Permissions { required, .. } | UnmetRequirement::AnyPermission { required, .. }) => {
-            Some(scope_text(required)).filter(|scope| !scope.is_empty())
-        }
-        _ => None,
-    }
+    let required = &denial.unmet_requirement.as_ref()?.required;
+    let (Requirement::Permissions(required) | Requirement::AnyPermission(required)) = required else { return None };
+    Some(scope_text(required)).filter(|scope| !scope.is_empty())
 }
 
 fn error_body(refusal: Refusal, route: DecidedRoute<'_>, unmet_requirement: Option<&UnmetRequirement>) -> String {
     let Refusal { reason, expired_at } = refusal;
-    let expired_at = expired_at.and_then(to_rfc3339);
-    let required_service = route
-        .service
-        .filter(|_| reason.is_wrong_audience())
-        .map(|service| RequirementDetails { required: Requirement::ServiceId(service), actual: None });
+    let service = route.service.filter(|_| reason.is_wrong_audience());
+    let required_service = service.map(|service_id| Required::OfToken { service_id });
     let details = ErrorDetails {
         reason: reason.as_str(),
-        expired_at,
-        unmet_requirement: unmet_requirement.map(RequirementDetails::from).or(required_service),
+        expired_at: expired_at.and_then(to_rfc3339),
+        required: unmet_requirement.map(|unmet| Required::OfAgent(&unmet.required)).or(required_service),
+        actual: unmet_requirement.map(|unmet| &unmet.actual),
     };
     let (code, message) = (reason.code(), reason.message());
     let body = if route.is_about_mcp {

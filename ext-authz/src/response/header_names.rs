@@ -12,20 +12,8 @@ use countersign_identity::{
 /// The names of the identity headers, with the configured prefix.
 #[derive(Debug, Clone)]
 pub struct HeaderNames {
-    /// The header with the id of the agent.
-    pub id: String,
-    /// The header with the display name of the agent.
-    pub name: String,
-    /// The header with the trust score of the agent.
-    pub trust_score: String,
-    /// The header with the roles of the agent at the service.
-    pub roles: String,
-    /// The header with the permissions that the roles grant.
-    pub permissions: String,
-    /// The header with the id of the service.
-    pub service: String,
-    /// The header with the id of the token.
-    pub token_id: String,
+    /// The identity headers, in the order of [`SUFFIXES`].
+    pub identity: [String; 7],
     /// The response header with the reason of a denial.
     pub reason: String,
     /// The lengths of these names and of the token header, as bits. Almost no other header has one of them.
@@ -36,18 +24,10 @@ impl HeaderNames {
     /// Creates the header names with this prefix.
     pub fn new(prefix: &str) -> Self {
         let with_prefix = |suffix: &str| format!("{prefix}{suffix}");
-        let [id, name, trust_score, roles, permissions, service, token_id] = SUFFIXES.map(with_prefix);
-        let reason = with_prefix(REASON_SUFFIX);
-        let names = [&id, &name, &trust_score, &roles, &permissions, &service, &token_id, &reason];
-        let lengths = names.into_iter().map(String::len).chain([TOKEN_HEADER.len()]);
+        let (identity, reason) = (SUFFIXES.map(with_prefix), with_prefix(REASON_SUFFIX));
+        let lengths = identity.iter().chain([&reason]).map(String::len).chain([TOKEN_HEADER.len()]);
         let lengths = lengths.fold(0, |bits, length| bits | length_bit(length));
-        Self { id, name, trust_score, roles, permissions, service, token_id, reason, lengths }
-    }
-
-    /// The names of the identity headers, in the order of [`countersign_identity::identity_headers::SUFFIXES`].
-    pub fn identity_names(&self) -> [&str; 7] {
-        let Self { id, name, trust_score, roles, permissions, service, token_id, reason: _, lengths: _ } = self;
-        [id, name, trust_score, roles, permissions, service, token_id].map(String::as_str)
+        Self { identity, reason, lengths }
     }
 
     /// Returns whether Envoy must remove the request header with this name.
@@ -61,7 +41,7 @@ impl HeaderNames {
         if are_equal_after_folding(sent, TOKEN_HEADER) {
             return !sent.eq_ignore_ascii_case(TOKEN_HEADER.as_bytes());
         }
-        match self.identity_names().into_iter().find(|name| are_equal_after_folding(sent, name)) {
+        match self.identity.iter().find(|name| are_equal_after_folding(sent, name)) {
             Some(name) => !(overwritten && sent.eq_ignore_ascii_case(name.as_bytes())),
             None => are_equal_after_folding(sent, &self.reason),
         }

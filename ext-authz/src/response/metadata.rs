@@ -1,7 +1,7 @@
 //! The dynamic metadata of a check, in Envoy's namespace `envoy.filters.http.ext_authz`. Envoy's access logs and RBAC
 //! filter can read the dynamic metadata.
 
-use crate::decide::{Denial, UnmetRequirement, Validity};
+use crate::decide::{Denial, Requirement, UnmetRequirement, Validity};
 use countersign_identity::{AgentId, Permission, RoleName, ServiceId, VerifiedIdentity};
 use prost_types::{ListValue, Struct, Value, value::Kind};
 
@@ -65,23 +65,21 @@ fn validity_fields(Validity { until, remaining }: Validity) -> [Field; 2] {
     [("valid_until", number_value(seconds)), ("valid_milliseconds", number_value(milliseconds.into()))]
 }
 
-fn unmet_fields(unmet_requirement: &UnmetRequirement) -> [Field; 2] {
+fn unmet_fields(UnmetRequirement { required, actual }: &UnmetRequirement) -> [Field; 2] {
+    [("required", required), ("actual", actual)]
+        .map(|(name, requirement)| (name, struct_value([requirement_field(requirement)])))
+}
+
+fn requirement_field(requirement: &Requirement) -> Field {
     let roles = |names: &[RoleName]| list_value(names.iter().map(RoleName::as_str));
     let permissions = |names: &[Permission]| list_value(names.iter().map(Permission::as_str));
-    let (required, actual) = match unmet_requirement {
-        UnmetRequirement::Roles { required, actual } => (("roles", roles(required)), ("roles", roles(actual))),
-        UnmetRequirement::AnyRole { required, actual } => (("any_role", roles(required)), ("roles", roles(actual))),
-        UnmetRequirement::Permissions { required, actual } => {
-            (("permissions", permissions(required)), ("permissions", permissions(actual)))
-        }
-        UnmetRequirement::AnyPermission { required, actual } => {
-            (("any_permission", permissions(required)), ("permissions", permissions(actual)))
-        }
-        UnmetRequirement::TrustScore { required, actual } => {
-            (("trust_score", number_value(required.points())), ("trust_score", number_value(actual.points())))
-        }
-    };
-    [("required", struct_value([required])), ("actual", struct_value([actual]))]
+    match requirement {
+        Requirement::Roles(names) => ("roles", roles(names)),
+        Requirement::AnyRole(names) => ("any_role", roles(names)),
+        Requirement::Permissions(names) => ("permissions", permissions(names)),
+        Requirement::AnyPermission(names) => ("any_permission", permissions(names)),
+        Requirement::TrustScore(score) => ("trust_score", number_value(score.points())),
+    }
 }
 
 fn to_struct<'a>(fields: impl IntoIterator<Item = (&'a str, Value)>) -> Struct {
@@ -174,17 +172,18 @@ mod tests {
 
     #[test]
     fn metadata_contains_the_unmet_requirement() {
-        let roles = |names: &[&str]| names.iter().map(|name| RoleName::try_from(*name).unwrap()).collect();
-        let unmet_requirement =
-            UnmetRequirement::Roles { required: roles(&["reader", "writer"]), actual: roles(&["reader"]) };
+        let roles =
+            |names: &[&str]| Requirement::Roles(names.iter().map(|name| RoleName::try_from(*name).unwrap()).collect());
+        let unmet_requirement = UnmetRequirement { required: roles(&["reader", "writer"]), actual: roles(&["reader"]) };
         let metadata = countersign_fields(&denial(Reason::RoleMissing, Some(unmet_requirement)));
         assert_eq!(
             metadata.fields["required"],
             struct_value([("roles", list_value(["reader", "writer"].into_iter()))])
         );
         assert_eq!(metadata.fields["actual"], struct_value([("roles", list_value(["reader"].into_iter()))]));
-        let required = TrustScore::from_points(62.5).unwrap();
-        let unmet_requirement = UnmetRequirement::TrustScore { required, actual: TrustScore::INITIAL };
+        let [required, actual] =
+            [62.5, 50.0].map(|points| Requirement::TrustScore(TrustScore::from_points(points).unwrap()));
+        let unmet_requirement = UnmetRequirement { required, actual };
         let metadata = countersign_fields(&denial(Reason::TrustTooLow, Some(unmet_requirement)));
         assert_eq!(metadata.fields["required"], struct_value([("trust_score", number_value(62.5))]));
         assert_eq!(metadata.fields["actual"], struct_value([("trust_score", number_value(50.0))]));

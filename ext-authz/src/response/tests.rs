@@ -2,14 +2,11 @@
 
 use super::*;
 use crate::{
-    decide::{Denial, EvaluatedIdentity, UnmetRequirement, Validity},
+    decide::{Denial, EvaluatedIdentity, Requirement, UnmetRequirement, Validity},
     view::Resources,
 };
 use countersign_identity::{AgentId, Permission, Refusal, RoleName, Timestamp, TokenId, TrustScore, VerifiedIdentity};
-use countersign_proto::envoy::{
-    config::core::v3::{HeaderValueOption, header_value_option::HeaderAppendAction},
-    service::auth::v3::DeniedHttpResponse,
-};
+use countersign_proto::envoy::config::core::v3::{HeaderValueOption, header_value_option::HeaderAppendAction};
 use std::time::Duration;
 
 const SERVICE_ID: ServiceId = ServiceId::from_bits(1);
@@ -177,9 +174,10 @@ fn challenge(denial: Denial, resource: Option<&Resource>) -> Option<String> {
 }
 
 fn lacks_permissions(reason: Reason, required: &[&str]) -> Denial {
-    let permissions = |names: &[&str]| names.iter().map(|name| Permission::try_from(*name).unwrap()).collect();
-    let unmet_requirement =
-        Some(UnmetRequirement::Permissions { required: permissions(required), actual: permissions(&["read"]) });
+    let permissions = |names: &[&str]| {
+        Requirement::Permissions(names.iter().map(|name| Permission::try_from(*name).unwrap()).collect())
+    };
+    let unmet_requirement = Some(UnmetRequirement { required: permissions(required), actual: permissions(&["read"]) });
     Denial { unmet_requirement, ..reason.into() }
 }
 
@@ -216,7 +214,7 @@ fn metadata_of_a_resource_is_a_response_with_status_200() {
     let uris = ["https://api.example".to_owned()];
     let resources = Resources::parse(&uris, "https://issuer.example").unwrap();
     let resource = resources.of_request("api.example", "/").unwrap();
-    let response = builder().resource_metadata(SERVICE_ID, resource);
+    let response = resource_metadata(SERVICE_ID, resource);
     assert_ne!(response.status.unwrap().code, 0);
     let Some(HttpResponse::DeniedResponse(denied)) = response.http_response else { panic!("Envoy would pass it on") };
     assert_eq!(denied.status.unwrap().code, 200);
@@ -227,11 +225,7 @@ fn metadata_of_a_resource_is_a_response_with_status_200() {
 
 #[test]
 fn denial_body_contains_the_unmet_requirement_only_if_configured() {
-    let permissions = |names: &[&str]| names.iter().map(|name| Permission::try_from(*name).unwrap()).collect();
-    let unmet_requirement =
-        UnmetRequirement::Permissions { required: permissions(&["read", "write"]), actual: permissions(&["read"]) };
-    let denial =
-        Denial { refusal: Reason::PermissionMissing.into(), agent: None, unmet_requirement: Some(unmet_requirement) };
+    let denial = lacks_permissions(Reason::PermissionMissing, &["read", "write"]);
     let body_without_requirement = concat!(
         r#"{"error":{"code":"INSUFFICIENT_PERMISSIONS","message":"The agent lacks a required permission","#,
         r#""details":{"reason":"permission_missing"}}}"#
@@ -243,14 +237,11 @@ fn denial_body_contains_the_unmet_requirement_only_if_configured() {
         r#""permission_missing","required":{"permissions":["read","write"]},"actual":{"permissions":["read"]}}"#,
     );
     assert_eq!(build_denied_with(&explaining_builder, denial).1.body, body_with_requirement);
-    let (required, actual) = (TrustScore::from_points(62.5).unwrap(), TrustScore::INITIAL);
-    let unmet_requirement = Some(UnmetRequirement::TrustScore { required, actual });
-    let body = build_denied_with(
-        &explaining_builder,
-        Denial { refusal: Reason::TrustTooLow.into(), agent: None, unmet_requirement },
-    )
-    .1
-    .body;
+    let [required, actual] =
+        [62.5, 50.0].map(|points| Requirement::TrustScore(TrustScore::from_points(points).unwrap()));
+    let unmet_requirement = Some(UnmetRequirement { required, actual });
+    let low_trust = Denial { unmet_requirement, ..Reason::TrustTooLow.into() };
+    let body = build_denied_with(&explaining_builder, low_trust).1.body;
     assert!(body.contains(r#""required":{"trustScore":62.5},"actual":{"trustScore":50}"#), "{body}");
 }
 

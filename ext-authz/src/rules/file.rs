@@ -14,13 +14,11 @@ use toml::{
 /// The maximum size of a rules file in bytes.
 pub const MAX_FILE_BYTES: usize = 1 << 20;
 
-/// The maximum number of rules.
 const MAX_RULES: usize = 1000;
 
 /// The maximum length of the name of a rule.
 const MAX_NAME: usize = 64;
 
-/// The maximum number of reported errors.
 const MAX_ERRORS: usize = 50;
 
 /// The keys of a rule in addition to the words of a policy.
@@ -82,7 +80,6 @@ struct Draft {
 }
 
 impl RuleSet {
-    /// Parses the content of a rules file.
     pub fn parse(content: &[u8]) -> Result<Self, RuleFileErrors> {
         if content.len() > MAX_FILE_BYTES {
             return Err(RuleFileErrors::of_file(format!("the file is larger than {MAX_FILE_BYTES} bytes")));

@@ -2,20 +2,16 @@
 
 use std::{borrow::Cow, net::Ipv6Addr};
 
-/// The maximum length of a host name.
 const MAX_HOST: usize = 253;
 
-/// The maximum length of a label of a host name.
 const MAX_LABEL: usize = 63;
 
 /// The hosts to which a rule applies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HostPattern {
-    /// Every host.
     Any,
     /// Every host that ends with this text, which begins with a dot.
     Wildcard(Box<str>),
-    /// This host.
     Exact(Box<str>),
 }
 

@@ -16,7 +16,6 @@ pub struct Index {
 /// The rules with one host pattern.
 #[derive(Debug, Default)]
 pub struct HostRules {
-    /// The rules without a path.
     without_path: Vec<usize>,
     /// The rules with a path, as a tree of segments.
     root: Node,
@@ -35,7 +34,6 @@ struct Node {
 }
 
 impl Index {
-    /// Creates the index of rules.
     pub fn new(rules: &[Rule]) -> Self {
         let mut index = Self::default();
         let mut by_specificity: Vec<_> = rules.iter().enumerate().collect();

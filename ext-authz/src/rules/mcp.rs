@@ -46,7 +46,6 @@ pub enum McpTable {
 /// A method of MCP that uses something with a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NamingMethod {
-    /// The method.
     pub method: &'static str,
     /// The parameter that contains the name.
     pub parameter: &'static str,
@@ -63,7 +62,6 @@ const NAMING_METHODS: [NamingMethod; 3] = [
 /// A message, as the proxy or a command states it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct McpMessage<'a> {
-    /// The method.
     pub method: &'a str,
     /// The value of the parameter that [`NamingMethod::find`] returns for the method.
     pub name: Option<&'a str>,
@@ -80,7 +78,6 @@ pub enum McpRequest<'a> {
     Method(&'a str),
 }
 
-/// An entry of the table `mcp`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct McpEntry {
     /// The table that contains the entry.
@@ -91,21 +88,16 @@ pub struct McpEntry {
     pub permissions: Vec<Permission>,
 }
 
-type Policies = HashMap<Box<str>, Arc<Policy>>;
-
 /// The policy for each MCP request that a rule allows.
 #[derive(Debug, Clone)]
 pub struct McpRules {
     /// The policy of the rule itself.
     own: Arc<Policy>,
-    tools: Policies,
-    prompts: Policies,
-    resources: Policies,
-    methods: Policies,
+    /// The policies of the entries by their names, for each table in the order of [`McpTable`].
+    tables: [HashMap<Box<str>, Arc<Policy>>; 4],
 }
 
 impl McpTable {
-    /// All tables.
     pub const ALL: [Self; 4] = [Self::Tools, Self::Prompts, Self::Resources, Self::Methods];
 
     /// The key of the table in the rules file.
@@ -164,18 +156,9 @@ impl fmt::Display for McpRequest<'_> {
 impl McpRules {
     /// The entries of a rule with this policy.
     pub fn new(own: &Arc<Policy>, entries: Vec<McpEntry>) -> Self {
-        let none = Policies::new;
-        let mut rules =
-            Self { own: Arc::clone(own), tools: none(), prompts: none(), resources: none(), methods: none() };
+        let mut rules = Self { own: Arc::clone(own), tables: Default::default() };
         for McpEntry { table, name, permissions } in entries {
-            let policy = with_permissions(own, permissions);
-            let policies = match table {
-                McpTable::Tools => &mut rules.tools,
-                McpTable::Prompts => &mut rules.prompts,
-                McpTable::Resources => &mut rules.resources,
-                McpTable::Methods => &mut rules.methods,
-            };
-            policies.insert(name.into(), policy);
+            rules.tables[table as usize].insert(name.into(), with_permissions(own, permissions));
         }
         rules
     }
@@ -185,24 +168,15 @@ impl McpRules {
         Ok(match request {
             McpRequest::Session => Some(&self.own),
             McpRequest::Named(naming, name) => {
-                let policies = self.policies(naming.table);
+                let policies = &self.tables[naming.table as usize];
                 policies.get(name).or_else(|| policies.get(ANY_NAME))
             }
             McpRequest::Method(RESPONSE) => return Err("it has a result"),
             McpRequest::Method(method) => {
                 let needs_no_entry = METHODS_WITHOUT_ENTRY.contains(&method);
-                self.methods.get(method).or_else(|| needs_no_entry.then_some(&self.own))
+                self.tables[McpTable::Methods as usize].get(method).or_else(|| needs_no_entry.then_some(&self.own))
             }
         })
-    }
-
-    const fn policies(&self, table: McpTable) -> &Policies {
-        match table {
-            McpTable::Tools => &self.tools,
-            McpTable::Prompts => &self.prompts,
-            McpTable::Resources => &self.resources,
-            McpTable::Methods => &self.methods,
-        }
     }
 }
 

@@ -13,40 +13,28 @@ pub struct NormalPath<'a>(Cow<'a, str>);
 /// Why a path has no normal form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AmbiguousPath {
-    /// The path does not begin with a slash.
     #[error("the path does not begin with `/`")]
     NotAbsolute,
-    /// A byte of the path is a control character or a space, encoded or not.
     #[error("the path contains a space that is not encoded, or a control character")]
     Control,
-    /// The path contains a byte above 127 that is not encoded.
     #[error("the path contains a character outside of ASCII that is not encoded")]
     NotAscii,
-    /// A percent sign is not followed by two hexadecimal digits.
     #[error("the path contains `%` without two hexadecimal digits")]
     InvalidEncoding,
-    /// The decoded path is not UTF-8.
     #[error("the decoded path is not UTF-8")]
     NotUtf8,
-    /// The path contains an encoded percent sign, which a second decoding would read differently.
     #[error("the path contains `%25`, so a second decoding would change it")]
     EncodedTwice,
-    /// The path contains an encoded slash.
     #[error("the path contains an encoded slash (`%2f`)")]
     EncodedSlash,
-    /// The path contains a backslash, encoded or not.
     #[error("the path contains a backslash, which some services treat as a slash")]
     Backslash,
-    /// The path contains a semicolon, encoded or not, which begins a parameter in some services.
     #[error("the path contains `;`, which begins a path parameter in some services")]
     Parameter,
-    /// The path contains an encoded `?`, or `#`.
     #[error("the path contains an encoded `?`, or `#`, at which some services end the path")]
     EncodedEnd,
-    /// The path contains an empty segment.
     #[error("the path contains `//`, which some services merge")]
     EmptySegment,
-    /// A segment is `.` or `..`, encoded or not.
     #[error("the path contains the segment `.` or `..`")]
     DotSegment,
 }

@@ -9,7 +9,6 @@ const MAX_PATH: usize = 1024;
 /// The maximum number of segments of a path pattern.
 const MAX_SEGMENTS: usize = 32;
 
-/// The maximum number of methods of a rule.
 const MAX_METHODS: usize = 16;
 
 /// The paths to which a rule applies. Segments are in normal form.
@@ -21,7 +20,6 @@ pub enum PathPattern {
     Prefix(Vec<Box<str>>),
     /// Every path with these segments. `None` stands for any one segment.
     Template(Vec<Option<Box<str>>>),
-    /// This path.
     Exact(Vec<Box<str>>),
 }
 
@@ -34,7 +32,7 @@ pub struct Methods(Vec<Box<str>>);
 pub struct Specificity {
     host: HostRank,
     path: PathRank,
-    methods: MethodRank,
+    names_methods: bool,
 }
 
 /// How specific the host pattern of a rule is.
@@ -57,13 +55,6 @@ enum PathRank {
     Exact,
 }
 
-/// Whether a rule names its methods.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum MethodRank {
-    Any,
-    Named,
-}
-
 impl Specificity {
     /// The specificity of a rule with these conditions.
     pub fn of(host: &HostPattern, path: &PathPattern, methods: &Methods) -> Self {
@@ -78,7 +69,7 @@ impl Specificity {
             PathPattern::Template(segments) => PathRank::Template(segments.iter().flatten().count()),
             PathPattern::Exact(_) => PathRank::Exact,
         };
-        Self { host, path, methods: if methods.0.is_empty() { MethodRank::Any } else { MethodRank::Named } }
+        Self { host, path, names_methods: !methods.0.is_empty() }
     }
 
     /// Why a rule with this specificity precedes another one that also matches.
@@ -94,12 +85,10 @@ impl Specificity {
 }
 
 impl PathPattern {
-    /// Parses the value of `path`.
     pub fn parse_exact(text: &str) -> Result<Self, String> {
         parse_fixed("path", text).map(Self::Exact)
     }
 
-    /// Parses the value of `path_prefix`.
     pub fn parse_prefix(text: &str) -> Result<Self, String> {
         parse_fixed("path_prefix", text).map(Self::Prefix)
     }
@@ -125,7 +114,6 @@ impl PathPattern {
         Ok(Self::Template(segments))
     }
 
-    /// Whether a path matches.
     pub fn matches(&self, path: &NormalPath<'_>) -> bool {
         let mut actual = path.segments();
         match self {
@@ -206,7 +194,6 @@ fn check_text(key: &str, text: &str) -> Result<(), String> {
 }
 
 impl Methods {
-    /// Parses the names of methods.
     pub fn parse(names: &[&str]) -> Result<Self, String> {
         if names.is_empty() || names.len() > MAX_METHODS {
             return Err(format!("`methods` must contain 1 to {MAX_METHODS} methods: delete it for every method"));

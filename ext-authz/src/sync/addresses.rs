@@ -31,17 +31,14 @@ impl AddressPlan {
         Self { count: count.max(1), current: 0, failed_attempts: 0, rng }
     }
 
-    /// The index of the address in use.
     pub const fn current(&self) -> usize {
         self.current
     }
 
-    /// The number of addresses.
     pub const fn count(&self) -> usize {
         self.count
     }
 
-    /// Whether there is another address.
     pub const fn has_alternatives(&self) -> bool {
         self.count > 1
     }

@@ -5,7 +5,7 @@ use super::{
     addresses::AddressPlan,
     connection::{StreamError, SyncConnection, SyncTarget, is_refusal},
     decode::MessageError,
-    key_refusals::{AttemptEnd, KeyRefusals},
+    key_refusals::KeyRefusals,
     stream::{StreamState, ViewUpdate},
 };
 use crate::{
@@ -16,59 +16,73 @@ use countersign_identity::ServiceId;
 use countersign_process::{Readiness, ReadinessGuard, Shutdown};
 use std::{future, pin::Pin, sync::Arc, time::Duration};
 use tokio::time::sleep;
-use tonic::{
-    Code,
-    metadata::{Ascii, MetadataValue},
-};
+use tonic::Code;
 
-/// The view of a copy, once it is known whether the copy is used.
+/// The view of the copy on disk, once there is no contact with the control plane. `None` if there is contact, or if no copy can be used.
 pub type FutureView = Pin<Box<dyn Future<Output = Option<Arc<View>>> + Send>>;
-
-/// The view of the copy on disk, which is used if there is no contact with the control plane.
-pub struct StartFromCopy {
-    /// Waits for contact. The result is `None` if there is contact, or if no copy can be used.
-    pub view: FutureView,
-    /// Makes the sidecar not ready when the view is withdrawn.
-    pub readiness: Readiness,
-}
 
 /// Receives the sync stream of one API key, and publishes views of the received data.
 pub struct StreamClient {
-    /// The API key, by its index in the settings.
-    pub key: ApiKeyIndex,
-    /// The control plane.
-    pub target: SyncTarget,
-    /// Which address is tried next, and when.
-    pub addresses: AddressPlan,
-    /// The address that last confirmed the view.
-    pub view_address: Option<usize>,
-    /// The addresses in a row that do not know the API key.
-    pub key_refusals: KeyRefusals,
+    key: ApiKeyIndex,
+    target: SyncTarget,
+    addresses: AddressPlan,
     /// The maximum staleness in the sidecar's settings. The effective limit is the smaller of the sidecar's and the
     /// control plane's maximum staleness.
-    pub max_staleness: Option<Duration>,
-    /// The collection to which views of the services' data are published.
-    pub views: Arc<Views>,
-    /// The metrics of sync streams and of the views of the services' data.
-    pub metrics: Arc<Metrics>,
-    /// The readiness guard, which is dropped when the first view of the service's data is confirmed.
-    pub readiness_guard: Option<ReadinessGuard>,
+    max_staleness: Option<Duration>,
+    views: Arc<Views>,
+    metrics: Arc<Metrics>,
+    readiness: Readiness,
+    /// Dropped when the first view of the service's data is confirmed.
+    readiness_guard: Option<ReadinessGuard>,
+    /// The address that last confirmed the view.
+    view_address: Option<usize>,
+    key_refusals: KeyRefusals,
     /// The service of the current stream; `None` until the stream has delivered a view of the service's data.
-    pub connected_service: Option<ServiceId>,
-    /// The number of streams that were opened.
-    pub streams: i64,
+    connected_service: Option<ServiceId>,
+    streams: i64,
 }
 
 impl StreamClient {
+    /// A client that has opened no stream yet. The sidecar is not ready until the first view of the API key is confirmed.
+    pub fn new(
+        key: ApiKeyIndex,
+        target: SyncTarget,
+        addresses: AddressPlan,
+        max_staleness: Option<Duration>,
+        views: Arc<Views>,
+        metrics: Arc<Metrics>,
+        readiness: Readiness,
+    ) -> Self {
+        let mut client = Self {
+            key,
+            target,
+            addresses,
+            max_staleness,
+            views,
+            metrics,
+            readiness,
+            readiness_guard: None,
+            view_address: None,
+            key_refusals: KeyRefusals::default(),
+            connected_service: None,
+            streams: 0,
+        };
+        client.await_first_view();
+        client
+    }
+
+    fn await_first_view(&mut self) {
+        self.readiness_guard = Some(self.readiness.register(format!("the first view of sync.keys[{}]", self.key.0)));
+    }
+
     /// Receives the stream, and reopens it when it ends, until shutdown is requested. By then, no more requests are decided, and no
     /// more copies are written. `copy` is `None` if no directory for copies is used.
-    pub async fn run(mut self, copy: Option<StartFromCopy>, shutdown: Shutdown) {
+    pub async fn run(mut self, mut copy: Option<FutureView>, shutdown: Shutdown) {
         let mut stream_state = StreamState::resume(None, self.max_staleness);
-        let (mut copied, readiness) = copy.map(|StartFromCopy { view, readiness }| (view, readiness)).unzip();
         loop {
-            let authorization = self.target.authorization.load_full();
+            let credentials = self.target.authorization.load_full();
             let error = tokio::select! {
-                view = copied_view(&mut copied) => {
+                view = copied_view(&mut copy) => {
                     stream_state = self.start_from_copy(view);
                     continue;
                 }
@@ -77,22 +91,27 @@ impl StreamClient {
                     Err(error) => error,
                 },
             };
-            let now = self.target.authorization.load_full();
-            let is_key_replaced = authorization != now;
+            let is_key_replaced = credentials != self.target.authorization.load_full();
             self.report(&error, stream_state.view().map(|view| view.service()), is_key_replaced);
             let wait = self.move_on(&error, &stream_state);
-            let is_key_unknown = self.is_key_unknown(&error, &stream_state, &authorization, &now);
+            let is_key_unknown = if error.code() == Some(Code::Unauthenticated) && !is_key_replaced {
+                self.key_refusals.refused(&credentials, stream_state.was_confirmed(), self.addresses.count())
+            } else {
+                self.key_refusals.other_end();
+                false
+            };
             // The names of agents in the view or in a part of a snapshot are hashes under another key, so the next stream must
             // begin with a new snapshot.
             let is_rehashed = matches!(error, StreamError::InvalidMessage(MessageError::AgentHashKeyChanged));
-            stream_state = if self.withdraw_copy(is_key_unknown, readiness.as_ref()) || is_rehashed {
+            let is_withdrawn = is_key_unknown && self.withdraw_copy();
+            stream_state = if is_withdrawn || is_rehashed {
                 StreamState::resume(None, self.max_staleness)
             } else {
                 stream_state.into_next_stream()
             };
             tokio::select! {
                 () = shutdown.requested() => return,
-                view = copied_view(&mut copied) => stream_state = self.start_from_copy(view),
+                view = copied_view(&mut copy) => stream_state = self.start_from_copy(view),
                 () = sleep(wait) => {}
             }
         }
@@ -117,39 +136,21 @@ impl StreamClient {
         StreamState::resume(Some(view), self.max_staleness)
     }
 
-    /// Whether no address of the control plane knows the API key. `before` are the credentials when the attempt began, and `now` those when
-    /// it ended.
-    fn is_key_unknown(
-        &mut self,
-        error: &StreamError,
-        stream_state: &StreamState,
-        before: &Arc<MetadataValue<Ascii>>,
-        now: &Arc<MetadataValue<Ascii>>,
-    ) -> bool {
-        let end = if error.code() == Some(Code::Unauthenticated) {
-            AttemptEnd::KeyUnknown { was_in_use: stream_state.was_confirmed() }
-        } else {
-            AttemptEnd::Other
-        };
-        self.key_refusals.record(end, before, now, self.addresses.count())
-    }
-
-    /// Withdraws the view of a copy if no address of the control plane knows the API key. Returns whether there was one.
-    fn withdraw_copy(&mut self, is_key_unknown: bool, readiness: Option<&Readiness>) -> bool {
-        let withdrawn = is_key_unknown.then(|| self.views.key_unknown(self.key)).flatten();
-        let (Some(view), Some(readiness)) = (withdrawn, readiness) else { return false };
+    /// Withdraws the view of a copy, because no address of the control plane knows the API key. Returns whether there was one.
+    fn withdraw_copy(&mut self) -> bool {
+        let Some(view) = self.views.key_unknown(self.key) else { return false };
         let (key, service) = (self.key.0, view.service());
         tracing::error!(key, %service, "the copy of the view is not used any more: the control plane refuses the API key");
-        self.metrics.copies().rejected(CopyRejection::KeyRefused);
-        self.metrics.copies().in_use(service, false);
-        self.readiness_guard = Some(readiness.register(format!("the first view of sync.keys[{key}]")));
+        self.metrics.copies.rejected(CopyRejection::KeyRefused);
+        self.metrics.copies.in_use(service, false);
+        self.await_first_view();
         true
     }
 
     /// Records whether the checks of a service are decided with a copy.
     fn record_use_of_copy(&self, service: ServiceId) {
         let view = self.views.resolve(Some(service));
-        self.metrics.copies().in_use(service, view.is_ok_and(|view| view.is_restored()));
+        self.metrics.copies.in_use(service, view.is_ok_and(|view| view.is_restored()));
     }
 
     /// Counts and logs the loss of a stream, or the failure to open one. `last_service` is the service whose data was
@@ -198,7 +199,7 @@ impl StreamClient {
     fn move_on(&mut self, error: &StreamError, stream_state: &StreamState) -> Duration {
         let wait = self.addresses.lost(stream_state.was_confirmed());
         if self.addresses.has_alternatives() {
-            self.metrics.addresses().failed_over(stream_state.view().map(|view| view.service()), error.reason());
+            self.metrics.addresses.failed_over(stream_state.view().map(|view| view.service()), error.reason());
             tracing::info!(key = self.key.0, url = self.url(), ?wait, "the next address of the control plane is tried");
         }
         wait
@@ -244,7 +245,6 @@ impl StreamClient {
         is_other && view.confirmed_at().is_some_and(|at| now.saturating_sub(at) < view.max_staleness())
     }
 
-    /// The URL of the current address.
     fn url(&self) -> String {
         let endpoints = self.target.endpoints.load();
         endpoints.get(self.addresses.current()).map(|endpoint| endpoint.uri().to_string()).unwrap_or_default()
@@ -268,7 +268,7 @@ impl StreamClient {
         self.metrics.view_published(service, view.revision(), view.agent_count());
         if self.connected_service.replace(service).is_none() {
             self.metrics.stream_opened(service);
-            self.metrics.addresses().in_use(service, self.addresses.current());
+            self.metrics.addresses.in_use(service, self.addresses.current());
         }
         self.record_use_of_copy(service);
         if let Some(ping_sent_at) = ping_sent_at {
@@ -286,10 +286,10 @@ impl StreamClient {
 }
 
 /// Waits for the view of the copy; never returns if there is none.
-async fn copied_view(copied: &mut Option<FutureView>) -> Arc<View> {
-    if let Some(waiting) = copied {
+async fn copied_view(copy: &mut Option<FutureView>) -> Arc<View> {
+    if let Some(waiting) = copy {
         let view = waiting.await;
-        *copied = None;
+        *copy = None;
         if let Some(view) = view {
             return view;
         }

@@ -32,20 +32,20 @@ const OPEN_TIMEOUT_PINGS: u32 = 3;
 /// How long a client that leaves waits until the control plane has ended its stream.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// The value `Bearer <API key>`, marked as sensitive. The API key is replaced when its file changes, and used for the next connection.
+pub type Authorization = Arc<ArcSwap<MetadataValue<Ascii>>>;
+
 /// The addresses of the control plane, and what the client of one API key says of itself.
 #[derive(Clone)]
 pub struct SyncTarget {
     /// The sync ports of the control plane. The certificate authorities are replaced when their file changes.
     pub endpoints: Arc<ArcSwap<Vec<Endpoint>>>,
-    /// The value `Bearer <API key>`, marked as sensitive. The API key is replaced when its file changes.
-    pub authorization: Arc<ArcSwap<MetadataValue<Ascii>>>,
+    pub authorization: Authorization,
     /// The process of the sidecar.
     pub identity: ProcessIdentity,
     /// How far the copy on disk reaches; `None` if no directory for copies is used.
     pub copy: Option<Arc<CopyProgress>>,
-    /// The interval between pings.
     pub ping_interval: Duration,
-    /// The source of the current time.
     pub clock: Arc<dyn Clock>,
 }
 
@@ -102,7 +102,6 @@ pub const fn is_refusal(code: Code) -> bool {
     matches!(code, Code::Unauthenticated | Code::ResourceExhausted)
 }
 
-/// An open stream.
 pub struct SyncConnection {
     requests: Requests,
     responses: Streaming<FollowResponse>,

@@ -3,7 +3,7 @@
 //! Invariant: a message with an invalid part is refused with an error that names the part. Every message is
 //! destructured completely, so that the compiler reports a new field that this module does not parse.
 
-use crate::view::{Delta, Resources, Revocation, RevokedSubject, ServiceSettings};
+use crate::view::{Delta, Resources, Revocation, RevokedSubject, ServiceSettings, SnapshotHeader};
 use countersign_identity::{
     AgentChanges, AgentHash, AgentHashKey, AgentStatus, KeySet, Permission, Revision, RoleDefinition, RoleGrant,
     RoleName, RoleTable, StatusWithCutoff, Timestamp, TrustScore, Versioned,
@@ -14,23 +14,18 @@ use std::{collections::HashSet, str::FromStr, time::Duration};
 /// Why a sync message is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MessageError {
-    /// A required part of the message is missing.
     #[error("{0} is missing")]
     Missing(&'static str),
-    /// A part of the message is invalid.
     #[error("{part}: `{value}` {error}")]
     Invalid {
-        /// The name of the part.
         part: &'static str,
         /// The value of the part, or a description of the value.
         value: String,
-        /// Why the value is invalid.
         error: String,
     },
     /// The sync message is not allowed after the previous messages.
     #[error("{0}")]
     OutOfOrder(&'static str),
-    /// The control plane speaks another version of the sync protocol.
     #[error(
         "the control plane speaks version {0} of the sync protocol, the sidecar version {PROTOCOL_VERSION}: upgrade the {older}",
         older = if *.0 < PROTOCOL_VERSION { "control plane" } else { "sidecar" }
@@ -55,7 +50,6 @@ fn invalid(part: &'static str, value: &impl ToString, error: &(impl ToString + ?
     MessageError::Invalid { part, value: value.to_string(), error: error.to_string() }
 }
 
-/// A parsed page of a snapshot.
 #[derive(Debug)]
 pub struct ParsedPage {
     /// The revision of the snapshot, which is the same on every page.
@@ -77,24 +71,11 @@ pub struct ParsedPage {
 /// The parts that only the first page of a snapshot in a stream contains.
 #[derive(Debug)]
 pub enum PageHeader {
-    /// A snapshot begins.
     New(SnapshotHeader),
     /// The snapshot continues that an earlier stream began.
     Continued(ServiceSettings),
 }
 
-/// The parts of a snapshot that only its first page contains.
-#[derive(Debug)]
-pub struct SnapshotHeader {
-    /// The settings of the service.
-    pub settings: ServiceSettings,
-    /// The public keys that verify access tokens.
-    pub keys: KeySet,
-    /// All roles of the service.
-    pub roles: RoleTable,
-}
-
-/// Parses a page of a snapshot.
 pub fn parse_page(message: v1::SnapshotPage) -> Result<ParsedPage> {
     let v1::SnapshotPage { revision, floor, cursor, last, info, keys, roles, agents, revocations } = message;
     let header = match (info, keys, roles) {
@@ -112,13 +93,12 @@ pub fn parse_page(message: v1::SnapshotPage) -> Result<ParsedPage> {
         floor: Revision::new(floor),
         cursor: parse_revision("cursor", cursor)?,
         header,
-        agents: parse_all_agent_changes(agents)?,
-        revocations: parse_revocations(revocations)?,
+        agents: agents.into_iter().map(parse_agent_changes).collect::<Result<_>>()?,
+        revocations: revocations.into_iter().map(parse_revocation).collect::<Result<_>>()?,
         last,
     })
 }
 
-/// Parses a delta.
 pub fn parse_delta(message: v1::Delta) -> Result<Delta> {
     let v1::Delta { revision, info, keys, roles, agents, revocations } = message;
     Ok(Delta {
@@ -126,8 +106,8 @@ pub fn parse_delta(message: v1::Delta) -> Result<Delta> {
         settings: info.map(parse_service_settings).transpose()?,
         keys: keys.map(parse_key_set).transpose()?,
         roles: roles.map(parse_role_table).transpose()?,
-        agents: parse_all_agent_changes(agents)?,
-        revocations: parse_revocations(revocations)?,
+        agents: agents.into_iter().map(parse_agent_changes).collect::<Result<_>>()?,
+        revocations: revocations.into_iter().map(parse_revocation).collect::<Result<_>>()?,
     })
 }
 
@@ -163,19 +143,15 @@ fn parse_service_settings(message: v1::ServiceInfo) -> Result<ServiceSettings> {
         return Err(MessageError::Missing("max_staleness_seconds"));
     }
     let resources = Resources::parse(&resource_uris, &issuer);
+    let wrong_length = || invalid("agent_hash_key", &format!("{} bytes", agent_hash_key.len()), "is not a key");
     Ok(ServiceSettings {
         service: parse_id("service_id", &service_id)?,
         resources: resources.map_err(|uri| invalid("resource_uris", &uri, "is not a resource URI"))?,
         issuer: issuer.into(),
         accepts_unbound: accepts_unbound_tokens,
         max_staleness: Duration::from_secs(max_staleness_seconds.into()),
-        agent_hash_key: parse_agent_hash_key(&agent_hash_key)?,
+        agent_hash_key: AgentHashKey::from_bytes(&agent_hash_key).ok_or_else(wrong_length)?,
     })
-}
-
-fn parse_agent_hash_key(bytes: &[u8]) -> Result<AgentHashKey> {
-    let invalid_length = || invalid("agent_hash_key", &format!("{} bytes", bytes.len()), "is not a key");
-    AgentHashKey::from_bytes(bytes).ok_or_else(invalid_length)
 }
 
 fn parse_key_set(message: v1::Keys) -> Result<KeySet> {
@@ -206,10 +182,6 @@ fn parse_role(message: v1::Role) -> Result<RoleDefinition> {
         permissions: permissions.into_iter().map(permission).collect::<Result<_>>()?,
         created_revision: parse_revision("created_revision", created_revision)?,
     })
-}
-
-fn parse_all_agent_changes(messages: Vec<v1::AgentChanges>) -> Result<Vec<(AgentHash, AgentChanges)>> {
-    messages.into_iter().map(parse_agent_changes).collect()
 }
 
 fn parse_agent_changes(message: v1::AgentChanges) -> Result<(AgentHash, AgentChanges)> {
@@ -253,10 +225,6 @@ fn parse_status_facet(message: v1::StatusFacet) -> Result<Versioned<StatusWithCu
     Ok(Versioned { revision: parse_revision("revision of status", revision)?, value })
 }
 
-fn parse_revocations(messages: Vec<v1::Revocation>) -> Result<Vec<Revocation>> {
-    messages.into_iter().map(parse_revocation).collect()
-}
-
 fn parse_revocation(message: v1::Revocation) -> Result<Revocation> {
     use v1::revocation::Subject;
     let v1::Revocation { revision, subject } = message;
@@ -268,13 +236,15 @@ fn parse_revocation(message: v1::Revocation) -> Result<Revocation> {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
+    use crate::fixtures::SERVICE_ID;
     use countersign_identity::{RoleId, ServiceId, SessionId};
 
-    fn info() -> v1::ServiceInfo {
+    /// The settings of a service.
+    pub fn info(service: ServiceId) -> v1::ServiceInfo {
         v1::ServiceInfo {
-            service_id: ServiceId::from_bits(1).to_string(),
+            service_id: service.to_string(),
             issuer: "https://issuer.test".into(),
             accepts_unbound_tokens: true,
             max_staleness_seconds: 60,
@@ -288,7 +258,7 @@ mod tests {
         let role_id = RoleId::from_bits(3).to_string();
         v1::Delta {
             revision: 9,
-            info: Some(info()),
+            info: Some(info(SERVICE_ID)),
             keys: Some(v1::Keys { points: vec![] }),
             roles: Some(v1::Roles {
                 roles: vec![v1::Role {
@@ -381,7 +351,7 @@ mod tests {
     fn parse_page_refuses_an_incomplete_header() {
         let complete = v1::SnapshotPage {
             revision: 1,
-            info: Some(info()),
+            info: Some(info(SERVICE_ID)),
             keys: Some(v1::Keys::default()),
             roles: Some(v1::Roles::default()),
             ..v1::SnapshotPage::default()

@@ -6,7 +6,6 @@ use countersign_process::Rng;
 use countersign_proto::{PROTOCOL_VERSION, v1};
 use std::fmt;
 
-/// The length of an instance in bytes.
 pub const INSTANCE_LEN: usize = 16;
 
 /// Identifies a process of the sidecar and one of its API keys: random bytes, which the process draws once, and the place of the API key
@@ -30,12 +29,10 @@ impl Instance {
         self
     }
 
-    /// The instance with these bytes.
     pub const fn from_bytes(bytes: [u8; INSTANCE_LEN]) -> Self {
         Self(bytes)
     }
 
-    /// The bytes of the instance.
     pub const fn to_bytes(self) -> [u8; INSTANCE_LEN] {
         self.0
     }
@@ -50,7 +47,6 @@ impl fmt::Display for Instance {
 /// The process that opens a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProcessIdentity {
-    /// The process.
     pub instance: Instance,
     /// An earlier process that has certainly ended, and whose copy on disk this process owns.
     pub previous: Option<Instance>,

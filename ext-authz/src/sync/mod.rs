@@ -7,7 +7,7 @@
 //! not change the local data and ends its stream. The next stream resumes at the last applied revision.
 
 mod addresses;
-pub mod client;
+mod client;
 mod connection;
 mod copy_progress;
 pub mod decode;
@@ -18,9 +18,8 @@ mod requests;
 mod stream;
 
 pub use addresses::AddressPlan;
-pub use client::{StartFromCopy, StreamClient};
-pub use connection::SyncTarget;
-pub use copy_progress::{BegunWrite, CopyProgress};
+pub use client::{FutureView, StreamClient};
+pub use connection::{Authorization, SyncTarget};
+pub use copy_progress::CopyProgress;
 pub use decode::MessageError;
 pub use instance::{INSTANCE_LEN, Instance, ProcessIdentity};
-pub use key_refusals::KeyRefusals;

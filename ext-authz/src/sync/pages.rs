@@ -15,43 +15,33 @@ const PAGE_LEN: usize = 1000;
 
 /// The pages of a view, one after the other, so that a large view is never encoded as a whole.
 pub fn pages_of(view: &View) -> impl Iterator<Item = v1::SnapshotPage> + '_ {
-    let agents = in_pages(view.agents().map(|(agent, changes)| encode_agent(agent, changes)));
-    let revocations = in_pages(view.revocations().map(encode_revocation));
-    let page = page_header(view);
+    let (revision, floor) = (view.revision().number(), view.floor().number());
+    let page = move || v1::SnapshotPage { revision, floor, ..v1::SnapshotPage::default() };
     let first = v1::SnapshotPage {
         info: Some(encode_settings(view.settings())),
         keys: Some(v1::Keys { points: view.keys().public_keys().map(|key| key.to_sec1().to_vec()).collect() }),
         roles: Some(v1::Roles { roles: view.roles().iter().map(encode_role).collect() }),
-        ..page.clone()
+        ..page()
     };
-    let of_agents = page.clone();
-    let of_revocations = page.clone();
+    let agents = in_pages(view.agents().map(|(agent, changes)| encode_agent(agent, changes)));
+    let revocations = in_pages(view.revocations().map(encode_revocation));
     std::iter::once(first)
-        .chain(agents.map(move |agents| v1::SnapshotPage { agents, ..of_agents.clone() }))
-        .chain(revocations.map(move |revocations| v1::SnapshotPage { revocations, ..of_revocations.clone() }))
-        .chain(std::iter::once(v1::SnapshotPage { last: true, ..page }))
+        .chain(agents.map(move |agents| v1::SnapshotPage { agents, ..page() }))
+        .chain(revocations.map(move |revocations| v1::SnapshotPage { revocations, ..page() }))
+        .chain(std::iter::once(v1::SnapshotPage { last: true, ..page() }))
 }
 
-/// Builds the view of pages.
-#[derive(Debug)]
-pub struct ViewOfPages(StreamState);
-
-impl ViewOfPages {
-    /// A view without pages. `staleness_limit` is the maximum staleness in the sidecar's settings.
-    pub fn new(staleness_limit: Option<Duration>) -> Self {
-        Self(StreamState::resume(None, staleness_limit))
+/// Builds the view of pages. `staleness_limit` is the maximum staleness in the sidecar's settings.
+pub fn view_of_pages<E: From<MessageError>>(
+    pages: impl Iterator<Item = Result<v1::SnapshotPage, E>>,
+    staleness_limit: Option<Duration>,
+) -> Result<Arc<View>, E> {
+    let mut state = StreamState::resume(None, staleness_limit);
+    for page in pages {
+        let message = v1::FollowResponse { message: Some(Message::Snapshot(page?)) };
+        state.apply(message, Duration::ZERO)?;
     }
-
-    /// Adds a page.
-    pub fn add(&mut self, page: v1::SnapshotPage) -> Result<(), MessageError> {
-        let message = v1::FollowResponse { message: Some(Message::Snapshot(page)) };
-        self.0.apply(message, Duration::ZERO).map(|_| ())
-    }
-
-    /// The view, if the last page was added.
-    pub fn finish(self) -> Result<Arc<View>, MessageError> {
-        self.0.view().ok_or(MessageError::Missing("the last page"))
-    }
+    Ok(state.view().ok_or(MessageError::Missing("the last page"))?)
 }
 
 fn in_pages<T>(mut items: impl Iterator<Item = T>) -> impl Iterator<Item = Vec<T>> {
@@ -59,11 +49,6 @@ fn in_pages<T>(mut items: impl Iterator<Item = T>) -> impl Iterator<Item = Vec<T
         let page: Vec<T> = items.by_ref().take(PAGE_LEN).collect();
         (!page.is_empty()).then_some(page)
     })
-}
-
-fn page_header(view: &View) -> v1::SnapshotPage {
-    let (revision, floor) = (view.revision().number(), view.floor().number());
-    v1::SnapshotPage { revision, floor, ..v1::SnapshotPage::default() }
 }
 
 fn encode_settings(settings: &ServiceSettings) -> v1::ServiceInfo {

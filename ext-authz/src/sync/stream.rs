@@ -4,10 +4,10 @@
 //! Invariant: this module does no I/O and does not read the clock. Messages and times are arguments.
 
 use super::{
-    decode::{self, MessageError, PageHeader, ParsedPage, SnapshotHeader},
+    decode::{self, MessageError, PageHeader, ParsedPage},
     instance::ProcessIdentity,
 };
-use crate::view::{Confirmation, PartialView, ServerClock, ServiceSettings, Snapshot, View};
+use crate::view::{Confirmation, PartialView, ServerClock, ServiceSettings, SnapshotHeader, View};
 use countersign_identity::{Revision, ServiceId, Timestamp};
 use countersign_proto::v1::{self, follow_response::Message};
 use std::{collections::VecDeque, sync::Arc, time::Duration};
@@ -28,8 +28,8 @@ const MAX_STORED_PINGS: usize = 1024;
 /// The longest round trip of a ping whose pong sets the clock of the control plane.
 const MAX_CLOCK_ROUND_TRIP: Duration = Duration::from_secs(1);
 
-/// The state of one sync stream.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact that no other one implies")]
 pub struct StreamState {
     view: Option<Arc<View>>,
     /// The stream has sent all changes up to this revision, or resumes at it.
@@ -56,17 +56,8 @@ pub struct StreamState {
     /// Whether a pong came too late to know the time of the control plane precisely, and no clock is known.
     had_late_pong: bool,
     confirmed: bool,
-    /// Which data can replace the view.
-    origin: Origin,
-}
-
-/// The address of a stream, compared with the address that sent the view.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Origin {
-    /// The stream can replace the view by any data.
-    SameAddress,
-    /// Older data, and the data of another deployment, must not replace the view.
-    OtherAddress,
+    /// Whether another address than that of the stream sent the view.
+    is_view_of_other_address: bool,
 }
 
 /// A snapshot whose last page has not arrived.
@@ -114,14 +105,14 @@ impl StreamState {
             wants_ping: false,
             had_late_pong: false,
             confirmed: false,
-            origin: Origin::SameAddress,
+            is_view_of_other_address: false,
         }
     }
 
     /// The stream is at another address than the one that sent the view: older data, and the data of another deployment, must not
     /// replace the view.
     pub const fn keep_view_of_other_address(&mut self) {
-        self.origin = Origin::OtherAddress;
+        self.is_view_of_other_address = true;
     }
 
     /// Creates the state of the next stream, which resumes at the revision of the view, or continues an incomplete snapshot.
@@ -162,7 +153,6 @@ impl StreamState {
         self.wants_ping
     }
 
-    /// The current view of the service's data.
     pub fn view(&self) -> Option<Arc<View>> {
         self.view.clone()
     }
@@ -233,11 +223,8 @@ impl StreamState {
         floor: Revision,
         header: SnapshotHeader,
     ) -> Result<PartialSnapshot, MessageError> {
-        let SnapshotHeader { settings, keys, roles } = header;
-        self.check_service(settings.service)?;
-        self.check_origin(revision, &settings)?;
-        let first_page = Snapshot { revision, floor, settings, keys, roles, agents: vec![], revocations: vec![] };
-        Ok(PartialSnapshot { view: PartialView::new(first_page), cursor: Revision::default() })
+        self.check_settings(revision, &header.settings)?;
+        Ok(PartialSnapshot { view: PartialView::new(revision, floor, header), cursor: Revision::default() })
     }
 
     /// Continues the snapshot of an earlier stream.
@@ -246,20 +233,16 @@ impl StreamState {
         revision: Revision,
         settings: ServiceSettings,
     ) -> Result<PartialSnapshot, MessageError> {
-        self.check_service(settings.service)?;
-        self.check_origin(revision, &settings)?;
-        let earlier = self.earlier_snapshot.as_ref().filter(|snapshot| snapshot.view.revision() == revision);
-        let earlier = earlier.ok_or(MessageError::OutOfOrder("a snapshot continues that was not offered"))?;
-        if settings.service != earlier.view.settings().service {
-            return Err(MessageError::OutOfOrder("the message is about a service that does not own the API key"));
-        }
+        self.check_settings(revision, &settings)?;
+        let not_offered = MessageError::OutOfOrder("a snapshot continues that was not offered");
+        let Some(earlier) = self.earlier_snapshot.as_ref().filter(|it| it.view.revision() == revision) else {
+            return Err(not_offered);
+        };
+        check_service(earlier.view.settings().service, settings.service)?;
         if settings.agent_hash_key != earlier.view.settings().agent_hash_key {
             return Err(MessageError::AgentHashKeyChanged);
         }
-        let mut snapshot = self
-            .earlier_snapshot
-            .take()
-            .ok_or(MessageError::OutOfOrder("a snapshot continues that was not offered"))?;
+        let mut snapshot = self.earlier_snapshot.take().ok_or(not_offered)?;
         snapshot.view.set_settings(settings);
         Ok(snapshot)
     }
@@ -275,8 +258,7 @@ impl StreamState {
             return Err(MessageError::OutOfOrder("the revision of a delta is lower than that of the data before"));
         }
         if let Some(settings) = &delta.settings {
-            self.check_service(settings.service)?;
-            self.check_origin(delta.revision, settings)?;
+            self.check_settings(delta.revision, settings)?;
             if settings.agent_hash_key != view.settings().agent_hash_key {
                 return Err(MessageError::AgentHashKeyChanged);
             }
@@ -326,22 +308,23 @@ impl StreamState {
         next
     }
 
-    fn check_service(&self, service: ServiceId) -> Result<(), MessageError> {
-        match self.service {
-            Some(current) if current != service => {
-                Err(MessageError::OutOfOrder("the message is about a service that does not own the API key"))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Checks the revision and the deployment of data from another address than that of the view.
-    fn check_origin(&self, revision: Revision, settings: &ServiceSettings) -> Result<(), MessageError> {
-        let Some(view) = self.view.as_ref().filter(|_| self.origin == Origin::OtherAddress) else { return Ok(()) };
+    /// Checks that data is about the service of the API key. If it comes from another address than the view, also checks its revision and
+    /// its deployment.
+    fn check_settings(&self, revision: Revision, settings: &ServiceSettings) -> Result<(), MessageError> {
+        self.service.map_or(Ok(()), |service| check_service(service, settings.service))?;
+        let Some(view) = self.view.as_ref().filter(|_| self.is_view_of_other_address) else { return Ok(()) };
         if settings.issuer != view.settings().issuer || settings.agent_hash_key != view.settings().agent_hash_key {
             return Err(MessageError::OtherDeployment);
         }
         if revision < view.revision() { Err(MessageError::OlderThanView) } else { Ok(()) }
+    }
+}
+
+fn check_service(expected: ServiceId, actual: ServiceId) -> Result<(), MessageError> {
+    if expected == actual {
+        Ok(())
+    } else {
+        Err(MessageError::OutOfOrder("the message is about a service that does not own the API key"))
     }
 }
 

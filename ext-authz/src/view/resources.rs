@@ -41,7 +41,6 @@ impl Resource {
         })
     }
 
-    /// The resource URI.
     pub fn uri(&self) -> &str {
         &self.uri
     }
@@ -51,7 +50,6 @@ impl Resource {
         &self.metadata_url
     }
 
-    /// The metadata.
     pub fn document(&self) -> &str {
         &self.document
     }
@@ -77,7 +75,6 @@ impl Resources {
         uris.iter().map(|uri| Resource::parse(uri, issuer).ok_or(&**uri)).collect::<Result<_, _>>().map(Self)
     }
 
-    /// The resource URIs.
     pub fn uris(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(Resource::uri)
     }

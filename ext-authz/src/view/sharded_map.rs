@@ -49,7 +49,6 @@ impl<K, V> Default for ShardedMap<K, V> {
 }
 
 impl<K: ShardKey, V: Clone> ShardedMap<K, V> {
-    /// The value of the key.
     pub fn get(&self, key: K) -> Option<&V> {
         self.0.get(shard_index(key))?.get(&key)
     }
@@ -75,7 +74,6 @@ impl<K: ShardKey, V: Clone> ShardedMap<K, V> {
         self.0.iter().flat_map(|shard| shard.iter().map(|(key, value)| (*key, value)))
     }
 
-    /// The number of entries.
     pub fn len(&self) -> usize {
         self.0.iter().map(|shard| shard.len()).sum()
     }

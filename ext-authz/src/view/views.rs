@@ -36,9 +36,7 @@ pub struct Views {
 /// The confirmation of the view with which checks for a service are decided.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ViewConfirmation {
-    /// The service.
     pub service: ServiceId,
-    /// The API keys of the service.
     pub keys: Vec<ApiKeyIndex>,
     /// Whether the control plane refuses all API keys of the service.
     pub is_refused: bool,
@@ -61,7 +59,6 @@ impl Views {
         }
     }
 
-    /// Replaces the view of an API key.
     pub fn publish(&self, key: ApiKeyIndex, view: &Arc<View>) {
         self.by_service.rcu(|by_service| {
             let mut by_service = HashMap::clone(by_service);
@@ -95,14 +92,12 @@ impl Views {
         self.unknown_keys().contains(&key)
     }
 
-    /// The view of an API key.
     pub fn of_key(&self, key: ApiKeyIndex) -> Option<Arc<View>> {
         let by_service = self.by_service.load();
         let view = by_service.values().flatten().find(|(other, _)| *other == key);
         view.map(|(_, view)| Arc::clone(view))
     }
 
-    /// A view of each service.
     pub fn of_services(&self) -> Vec<Arc<View>> {
         self.by_service.load().values().filter_map(|views| views.first()).map(|(_, view)| Arc::clone(view)).collect()
     }
@@ -175,19 +170,15 @@ fn newest_current_view(views: &[(ApiKeyIndex, Arc<View>)]) -> Option<Arc<View>> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::view::{
-        Confirmation,
-        tests::{SERVICE_ID, snapshot},
+    use crate::{
+        fixtures::SERVICE_ID,
+        view::tests::{confirmed, header, view as unconfirmed},
     };
-    use countersign_identity::Revision;
 
     fn view(service: ServiceId, revision: i64, confirmed_at: u64) -> Arc<View> {
-        let mut snapshot = snapshot(revision);
-        snapshot.settings.service = service;
-        let (revision, floor) = (Revision::new(revision), Revision::new(1));
-        let confirmation =
-            Confirmation { revision, floor, ping_sent_at: Duration::from_secs(confirmed_at), server_clock: None };
-        Arc::new(View::from_snapshot(snapshot, None).confirm(confirmation))
+        let mut header = header();
+        header.settings.service = service;
+        Arc::new(confirmed(&unconfirmed(revision, header), Duration::from_secs(confirmed_at)))
     }
 
     #[test]
@@ -236,7 +227,7 @@ mod tests {
         );
         views.publish(ApiKeyIndex(0), &view(SERVICE_ID, 10, 15));
         assert_eq!(resolved_revision(&views), 10, "the confirmation of the other view is too old");
-        views.publish(ApiKeyIndex(1), &Arc::new(View::from_snapshot(snapshot(12), None)));
+        views.publish(ApiKeyIndex(1), &Arc::new(unconfirmed(12, header())));
         assert_eq!(resolved_revision(&views), 10, "the other view was never confirmed");
     }
 }

@@ -1,10 +1,8 @@
 //! Tests of what the sidecar reports of the data with which it decides.
 
 use super::*;
-use crate::simulated_control_plane::{OpenStream, Report};
+use crate::simulated_control_plane::Report;
 use prost::Message as _;
-use std::path::Path;
-use tokio::{sync::mpsc, task::JoinHandle};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{
     Request,
@@ -13,63 +11,6 @@ use tonic::{
 };
 
 const LATER: i64 = TOKEN_REVISION + 1;
-
-/// A sidecar and its first stream.
-struct Fixture {
-    streams: mpsc::Receiver<OpenStream>,
-    stream: OpenStream,
-    state: Arc<simulated_control_plane::SharedState>,
-    url: String,
-    sidecar: RunningSidecar,
-}
-
-pub(super) struct RunningSidecar {
-    pub(super) check_address: SocketAddr,
-    shutdown: Shutdown,
-    server: JoinHandle<Result<(), countersign_ext_authz::AuthorizerError>>,
-}
-
-impl RunningSidecar {
-    pub(super) async fn start(url: &str, settings: &[(&str, &str)]) -> Self {
-        Self::start_with(url, settings, Intervals::default()).await
-    }
-
-    async fn start_with(url: &str, settings: &[(&str, &str)], intervals: Intervals) -> Self {
-        let app = start_sidecar_with(url.to_owned(), "", settings, intervals).await;
-        let (check_address, shutdown) = (app.grpc_address().unwrap(), Shutdown::default());
-        Self { check_address, server: tokio::spawn(app.serve(shutdown.clone())), shutdown }
-    }
-
-    pub(super) async fn stop(self) {
-        self.shutdown.trigger();
-        timeout(TEST_TIMEOUT, self.server).await.unwrap().unwrap().unwrap();
-    }
-}
-
-impl Fixture {
-    async fn new(settings: &[(&str, &str)]) -> Self {
-        Self::with_intervals(settings, Intervals::default()).await
-    }
-
-    async fn with_intervals(settings: &[(&str, &str)], intervals: Intervals) -> Self {
-        let (port, state, mut streams) = start_control_plane(None).await;
-        let url = format!("http://127.0.0.1:{port}");
-        let sidecar = RunningSidecar::start_with(&url, settings, intervals).await;
-        let stream = next_stream(&mut streams).await;
-        Self { streams, stream, state, url, sidecar }
-    }
-
-    /// A revocation of another token.
-    async fn send_change(&self, revision: i64) {
-        self.state.revision.store(revision, Ordering::SeqCst);
-        let token = v1::revocation::Subject::TokenId(TokenId::from_bits(77).to_string());
-        self.stream.send(revocation(revision, token)).await;
-    }
-}
-
-pub(super) async fn next_stream(streams: &mut mpsc::Receiver<OpenStream>) -> OpenStream {
-    timeout(TEST_TIMEOUT, streams.recv()).await.unwrap().unwrap()
-}
 
 /// The next report; `None` after the end of the requests.
 async fn next_report(stream: &mut OpenStream) -> Option<Report> {
@@ -99,15 +40,14 @@ async fn sidecar_reports_each_change_and_that_it_leaves() {
     let Fixture { mut streams, stream, state, url: _, sidecar } = fixture;
     stream.responses.send(Err(Status::unavailable("restart"))).await.unwrap();
     let mut stream = next_stream(&mut streams).await;
-    assert_eq!((stream.revision, &stream.hello.instance), (LATER, &instance));
+    assert_eq!((stream.hello.revision, &stream.hello.instance), (LATER, &instance));
     assert_eq!(stream.hello.stream_number, 2);
     state.revision.store(LATER + 1, Ordering::SeqCst);
     stream
         .send(Message::Delta(v1::Delta { info: snapshot_page().info, revision: LATER, ..v1::Delta::default() }))
         .await;
     assert_eq!(next_report(&mut stream).await, Some(Report::Applied(LATER)));
-    let token = v1::revocation::Subject::TokenId(TokenId::from_bits(77).to_string());
-    stream.send(revocation(LATER + 1, token)).await;
+    stream.send(revocation(LATER + 1, Subject::TokenId(TokenId::from_bits(77).to_string()))).await;
     assert_eq!(next_report(&mut stream).await, Some(Report::Applied(LATER + 1)));
     sidecar.stop().await;
     assert_eq!(next_report(&mut stream).await, Some(Report::Leaving));
@@ -119,20 +59,19 @@ async fn sidecar_reports_each_change_and_that_it_leaves() {
 async fn control_plane_of_another_version_is_refused_and_the_view_is_kept() {
     let Fixture { mut streams, stream, state: _, url: _, sidecar } = Fixture::new(&[]).await;
     stream.send(snapshot()).await;
-    let mut envoy = AuthorizationClient::connect(format!("http://{}", sidecar.check_address)).await.unwrap();
-    wait_for_reason(&mut envoy, &fixtures::claims(), None).await;
+    sidecar.wait_for_reason(&fixtures::claims(), None).await;
     stream.responses.send(Err(Status::unavailable("restart"))).await.unwrap();
     let stream = next_stream(&mut streams).await;
     stream.send(snapshot_of_version(2)).await;
     let next = next_stream(&mut streams).await;
-    assert_eq!(next.revision, TOKEN_REVISION, "the sidecar has ended the stream, and resumes at its view");
-    assert_eq!(denial_reason(&mut envoy, &fixtures::claims()).await, None);
+    assert_eq!(next.hello.revision, TOKEN_REVISION, "the sidecar has ended the stream, and resumes at its view");
+    assert_eq!(sidecar.denial_reason(&fixtures::claims()).await, None);
     sidecar.stop().await;
 }
 
 #[tokio::test]
 async fn sidecar_without_a_stream_ends_at_once() {
-    let sidecar = RunningSidecar::start("http://127.0.0.1:1", &[]).await;
+    let sidecar = RunningSidecar::start("http://127.0.0.1:1", &[], every_second).await;
     sidecar.shutdown.trigger();
     timeout(Duration::from_millis(900), sidecar.server).await.unwrap().unwrap().unwrap();
 }
@@ -146,9 +85,9 @@ async fn report_waits_for_the_copy_and_the_next_process_names_the_earlier_one() 
     let folder = tempfile::tempdir().unwrap();
     let directory = folder.path().join("copies");
     // Only a change for which a report waits is written before the interval has passed.
-    let intervals = Intervals { copy: |_| Duration::from_hours(1) };
+    let copy_interval: fn(Duration) -> Duration = |_| Duration::from_hours(1);
     let settings = [("copy.directory", directory.to_str().unwrap())];
-    let mut first = Fixture::with_intervals(&settings, intervals).await;
+    let mut first = Fixture::with_copy_interval(&settings, copy_interval).await;
     first.stream.send(snapshot()).await;
     assert_eq!(next_report(&mut first.stream).await, Some(Report::Applied(TOKEN_REVISION)));
     wait_for_copy(&directory).await;
@@ -161,7 +100,7 @@ async fn report_waits_for_the_copy_and_the_next_process_names_the_earlier_one() 
     std::fs::remove_dir(&path).unwrap();
 
     // A second process has no copies, so its reports do not wait, and it leaves.
-    let second = RunningSidecar::start_with(&first.url, &settings, intervals).await;
+    let second = RunningSidecar::start(&first.url, &settings, copy_interval).await;
     let mut stream = next_stream(&mut first.streams).await;
     assert_ne!(instance_of(&stream), instance_of(&first.stream));
     assert_eq!(stream.hello.previous_instance, [0; 0]);
@@ -177,7 +116,7 @@ async fn report_waits_for_the_copy_and_the_next_process_names_the_earlier_one() 
     while let Some(report) = next_report(&mut of_first).await {
         assert_eq!(report, Report::Applied(LATER));
     }
-    let _third = RunningSidecar::start_with(&url, &settings, intervals).await;
+    let _third = RunningSidecar::start(&url, &settings, copy_interval).await;
     let stream = next_stream(&mut streams).await;
     assert_eq!(stream.hello.previous_instance, instance_of(&of_first));
 }
@@ -200,25 +139,15 @@ async fn resumed_data_is_reported_when_the_copy_has_it() {
     assert!(timeout(Duration::from_millis(500), fixture.stream.reports.recv()).await.is_err());
     fixture.stream.responses.send(Err(Status::unavailable("restart"))).await.unwrap();
     let mut next = next_stream(&mut fixture.streams).await;
-    assert_eq!(next.revision, LATER, "the stream resumes at the data in use");
+    assert_eq!(next.hello.revision, LATER, "the stream resumes at the data in use");
     next.send(Message::Delta(v1::Delta { info: snapshot_page().info, revision: LATER, ..v1::Delta::default() })).await;
     assert!(timeout(Duration::from_millis(500), next.reports.recv()).await.is_err());
     std::fs::remove_dir(&path).unwrap();
     assert_eq!(next_report(&mut next).await, Some(Report::Applied(LATER)), "the copy is written");
 }
 
-fn copy_in(directory: &Path) -> Option<std::path::PathBuf> {
-    let mut paths = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
-    paths.find(|path| path.extension().is_some_and(|extension| extension == "copy"))
-}
-
 async fn wait_for_copy(directory: &Path) {
-    let wait = async {
-        while copy_in(directory).is_none() {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    timeout(TEST_TIMEOUT, wait).await.unwrap();
+    wait_until("the copy is written", async || copy_in(directory).is_some()).await;
 }
 
 /// Encodes requests for checks, so that a test can hold a request back that has begun.

@@ -3,6 +3,7 @@
 use crate::{
     API_KEY,
     fixtures::{self, ISSUER, SERVICE_ID, TOKEN_REVISION, TestIssuer},
+    wait_until,
 };
 use countersign_proto::{
     PROTOCOL_VERSION,
@@ -17,15 +18,10 @@ use tokio_stream::{
     StreamExt,
     wrappers::{ReceiverStream, TcpListenerStream},
 };
-use tonic::{
-    Request, Response, Status, Streaming,
-    transport::{Server, ServerTlsConfig},
-};
+use tonic::{Request, Response, Status, Streaming, transport::Server};
 
-/// An open stream: the revision in its Hello (the first message of the sidecar), the Hello, what the sidecar reports, and the
-/// sender of responses.
+/// An open stream: its Hello (the first message of the sidecar), what the sidecar reports, and the sender of responses.
 pub struct OpenStream {
-    pub revision: i64,
     pub hello: v1::Hello,
     pub reports: mpsc::UnboundedReceiver<Report>,
     pub responses: mpsc::Sender<Result<FollowResponse, Status>>,
@@ -49,6 +45,12 @@ pub struct SharedState {
     pub withhold_pongs: AtomicBool,
     /// The revision in pongs.
     pub revision: AtomicI64,
+}
+
+impl SharedState {
+    pub async fn wait_for_refusals(&self, count: usize) {
+        wait_until("streams are refused", async || self.refused_streams.load(Ordering::SeqCst) >= count).await;
+    }
 }
 
 /// The gRPC service of the simulated control plane.
@@ -92,7 +94,7 @@ async fn handle_requests(
         match message {
             follow_request::Message::Hello(hello) => {
                 let reports = reports.take().unwrap();
-                let stream = OpenStream { revision: hello.revision, hello, reports, responses: responses.clone() };
+                let stream = OpenStream { hello, reports, responses: responses.clone() };
                 open_streams.send(stream).await.unwrap();
             }
             follow_request::Message::Applied(v1::Applied { revision }) => report(Report::Applied(revision)),
@@ -156,16 +158,12 @@ pub fn revocation(revision: i64, subject: v1::revocation::Subject) -> Message {
 }
 
 /// Starts a simulated control plane on a free port. Returns the port, the shared state and the receiver of new streams.
-pub async fn start_control_plane(tls: Option<ServerTlsConfig>) -> (u16, Arc<SharedState>, mpsc::Receiver<OpenStream>) {
+pub async fn start_control_plane() -> (u16, Arc<SharedState>, mpsc::Receiver<OpenStream>) {
     let (open_streams, streams) = mpsc::channel(4);
     let state = Arc::new(SharedState { revision: TOKEN_REVISION.into(), ..SharedState::default() });
     let service = sync_server::SyncServer::new(SimulatedControlPlane { state: Arc::clone(&state), open_streams });
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
-    let mut server = match tls {
-        Some(tls) => Server::builder().tls_config(tls).unwrap(),
-        None => Server::builder(),
-    };
-    tokio::spawn(server.add_service(service).serve_with_incoming(TcpListenerStream::new(listener)));
+    tokio::spawn(Server::builder().add_service(service).serve_with_incoming(TcpListenerStream::new(listener)));
     (port, state, streams)
 }

@@ -1,13 +1,7 @@
 //! Tests of a sidecar with a copy on disk and several addresses of the control plane.
 
 use super::*;
-use crate::{
-    reports::{RunningSidecar, next_stream},
-    simulated_control_plane::{OpenStream, SharedState},
-};
-use std::path::PathBuf;
 use tempfile::TempDir;
-use tokio::sync::mpsc;
 
 /// A control plane at one address.
 struct Address {
@@ -18,7 +12,7 @@ struct Address {
 
 impl Address {
     async fn start() -> Self {
-        let (port, state, streams) = start_control_plane(None).await;
+        let (port, state, streams) = start_control_plane().await;
         Self { port, state, streams }
     }
 
@@ -27,15 +21,6 @@ impl Address {
         self.state.refuse_streams.store(true, Ordering::SeqCst);
         stream.responses.send(Err(Status::unavailable("restart"))).await.unwrap();
     }
-
-    async fn wait_for_refusals(&self, count: usize) {
-        let refused = async {
-            while self.state.refused_streams.load(Ordering::SeqCst) < count {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        };
-        timeout(TEST_TIMEOUT, refused).await.unwrap();
-    }
 }
 
 /// Two addresses, and a sidecar with both and with a directory for copies.
@@ -43,15 +28,14 @@ struct Fixture {
     addresses: [Address; 2],
     copies: TempDir,
     sidecar: RunningSidecar,
-    envoy: AuthorizationClient<Channel>,
 }
 
 impl Fixture {
     async fn new() -> Self {
         let addresses = [Address::start().await, Address::start().await];
         let copies = tempfile::tempdir().unwrap();
-        let (sidecar, envoy) = start(&addresses, &copies).await;
-        Self { addresses, copies, sidecar, envoy }
+        let sidecar = start(&addresses, &copies).await;
+        Self { addresses, copies, sidecar }
     }
 
     /// A fixture whose sidecar decides with a copy, because no address sends data.
@@ -62,57 +46,38 @@ impl Fixture {
         for address in &fixture.addresses {
             address.state.withhold_pongs.store(true, Ordering::SeqCst);
         }
-        let Self { addresses, copies, sidecar, envoy: _ } = fixture;
+        let Self { addresses, copies, sidecar } = fixture;
         sidecar.stop().await;
-        let (sidecar, envoy) = start(&addresses, &copies).await;
-        let mut fixture = Self { addresses, copies, sidecar, envoy };
-        fixture.wait_for_reason(None).await;
-        fixture
-    }
-
-    async fn wait_for_reason(&mut self, expected: Option<&str>) {
-        wait_for_reason(&mut self.envoy, &fixtures::claims(), expected).await;
+        let sidecar = start(&addresses, &copies).await;
+        sidecar.wait_for_reason(&fixtures::claims(), None).await;
+        Self { addresses, copies, sidecar }
     }
 
     fn copy(&self) -> Option<PathBuf> {
-        let paths = std::fs::read_dir(self.copies.path()).unwrap().map(|entry| entry.unwrap().path());
-        paths.into_iter().find(|path| path.extension().is_some_and(|extension| extension == "copy"))
+        copy_in(self.copies.path())
     }
 
     async fn wait_until_written(&self) {
-        let written = async {
-            while self.copy().is_none() {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        };
-        timeout(TEST_TIMEOUT, written).await.unwrap();
+        wait_until("the copy is written", async || self.copy().is_some()).await;
     }
 
     async fn wait_until_removed(&self) {
-        let removed = async {
-            while self.copy().is_some() {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        };
-        timeout(TEST_TIMEOUT, removed).await.unwrap();
+        wait_until("the copy is removed", async || self.copy().is_none()).await;
     }
 }
 
-async fn start(addresses: &[Address; 2], copies: &TempDir) -> (RunningSidecar, AuthorizationClient<Channel>) {
-    let [first, second] = addresses.each_ref().map(|address| format!("http://127.0.0.1:{}", address.port));
-    let directory = copies.path().to_str().unwrap();
-    let settings = [("sync.urls", &*format!("{first},{second}")), ("copy.directory", directory)];
-    let sidecar = RunningSidecar::start("", &settings).await;
-    let envoy = AuthorizationClient::connect(format!("http://{}", sidecar.check_address)).await.unwrap();
-    (sidecar, envoy)
+async fn start(addresses: &[Address; 2], copies: &TempDir) -> RunningSidecar {
+    let urls = addresses.each_ref().map(|address| format!("http://127.0.0.1:{}", address.port)).join(",");
+    let settings = [("copy.directory", copies.path().to_str().unwrap())];
+    RunningSidecar::start(&urls, &settings, every_second).await
 }
 
 /// The next stream that resumes from the copy. Earlier ones were opened before the copy was used.
 async fn next_resumed(address: &mut Address) -> OpenStream {
     loop {
         let stream = next_stream(&mut address.streams).await;
-        if stream.revision > 0 {
-            assert_eq!(stream.revision, TOKEN_REVISION);
+        if stream.hello.revision > 0 {
+            assert_eq!(stream.hello.revision, TOKEN_REVISION);
             return stream;
         }
     }
@@ -130,13 +95,13 @@ async fn restored_view_is_not_replaced_by_older_or_other_data_of_any_address() {
             let stream = next_resumed(address).await;
             stream.send(Message::Snapshot(page.clone())).await;
             timeout(TEST_TIMEOUT, stream.responses.closed()).await.unwrap();
-            assert_eq!(denial_reason(&mut fixture.envoy, &fixtures::claims()).await, None);
+            assert_eq!(fixture.sidecar.denial_reason(&fixtures::claims()).await, None);
         }
     }
     let stream = next_resumed(&mut fixture.addresses[0]).await;
-    let session = v1::revocation::Subject::SessionId(SESSION_ID.to_string());
+    let session = Subject::SessionId(SESSION_ID.to_string());
     stream.send(revocation(TOKEN_REVISION + 1, session)).await;
-    fixture.wait_for_reason(Some("token_revoked")).await;
+    fixture.sidecar.wait_for_reason(&fixtures::claims(), Some("token_revoked")).await;
     fixture.sidecar.stop().await;
 }
 
@@ -147,12 +112,12 @@ async fn copy_is_withdrawn_only_when_every_address_refuses_the_key() {
     fixture.addresses[0].refuse_key(&stream).await;
     let stream = next_resumed(&mut fixture.addresses[1]).await;
     stream.responses.send(Err(Status::unavailable("restart"))).await.unwrap();
-    fixture.addresses[0].wait_for_refusals(1).await;
+    fixture.addresses[0].state.wait_for_refusals(1).await;
     let stream = next_resumed(&mut fixture.addresses[1]).await;
-    assert_eq!(denial_reason(&mut fixture.envoy, &fixtures::claims()).await, None, "one address may know the key");
+    assert_eq!(fixture.sidecar.denial_reason(&fixtures::claims()).await, None, "one address may know the key");
     assert!(fixture.copy().is_some());
     fixture.addresses[1].refuse_key(&stream).await;
-    fixture.wait_for_reason(Some("view_missing")).await;
+    fixture.sidecar.wait_for_reason(&fixtures::claims(), Some("view_missing")).await;
     fixture.wait_until_removed().await;
     fixture.sidecar.stop().await;
 }
@@ -167,11 +132,11 @@ async fn copy_of_a_running_sidecar_is_removed_only_when_every_address_refuses_th
     // The second address confirms the view and ends the stream, so the refusals of the first are not in a row with others.
     let stream = next_stream(&mut fixture.addresses[1].streams).await;
     stream.responses.send(Err(Status::unavailable("restart"))).await.unwrap();
-    fixture.addresses[0].wait_for_refusals(1).await;
+    fixture.addresses[0].state.wait_for_refusals(1).await;
     let stream = next_stream(&mut fixture.addresses[1].streams).await;
     assert!(fixture.copy().is_some());
     fixture.addresses[1].refuse_key(&stream).await;
     fixture.wait_until_removed().await;
-    fixture.wait_for_reason(None).await;
+    fixture.sidecar.wait_for_reason(&fixtures::claims(), None).await;
     fixture.sidecar.stop().await;
 }

@@ -1,8 +1,8 @@
 use super::*;
-use crate::{Refusal, Scope, SessionId};
+use crate::{Refusal, Scope, claims::tests::claims as token};
 use proptest::prelude::*;
 
-const ISSUER: &str = "https://id.example";
+const ISSUER: &str = "https://issuer.test";
 const SERVICE_ID: ServiceId = ServiceId::from_bits(1);
 const OTHER_SERVICE_ID: ServiceId = ServiceId::from_bits(2);
 const ISSUED_AT: i64 = 1_000_000;
@@ -22,29 +22,6 @@ fn role(id: u128, name: &str, permissions: &[&str], created_revision: i64) -> Ro
         name: role_name(name),
         permissions,
         created_revision: Revision::new(created_revision),
-    }
-}
-
-/// A token of revision 10 with the role `reader`.
-fn token() -> Claims {
-    Claims {
-        iss: ISSUER.into(),
-        sub: AgentId::from_bits(7),
-        client_id: None,
-        aud: SERVICE_ID.to_string().into(),
-        iat: ISSUED_AT,
-        nbf: ISSUED_AT,
-        exp: ISSUED_AT + 3600,
-        jti: TokenId::from_bits(8),
-        sid: SessionId::from_bits(9),
-        rev: Revision::new(10),
-        name: "Agent".into(),
-        roles: vec![role_name("reader")],
-        permissions: vec![permission("read")],
-        trust_score: TrustScore::INITIAL,
-        until: BTreeMap::new(),
-        scope: None,
-        requested_scope: None,
     }
 }
 

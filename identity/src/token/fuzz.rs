@@ -5,7 +5,7 @@
 //! same claims, and revocation is by `jti`.
 
 use super::*;
-use crate::{AgentId, Audience, P256PublicKey, Revision, Scope, ServiceId, SessionId, TokenId, TrustScore};
+use crate::{AgentId, P256PublicKey, Scope, TokenId};
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use countersign_mangle::{any_bytes, any_json, any_text, cases_divided_by, mutated_text};
 use jsonwebtoken::{EncodingKey, Header};
@@ -30,23 +30,12 @@ fn public_key(seed: u8) -> P256PublicKey {
 
 fn claims(token: u128) -> Value {
     json!(Claims {
-        iss: "https://issuer.test".into(),
-        sub: AgentId::from_bits(1),
-        client_id: Some(AgentId::from_bits(1)),
-        aud: Audience::Service(ServiceId::from_bits(2)).claim("https://issuer.test").into(),
-        iat: 1_700_000_000,
-        nbf: 1_700_000_000,
-        exp: 1_700_003_600,
+        client_id: Some(AgentId::from_bits(7)),
         jti: TokenId::from_bits(token),
-        sid: SessionId::from_bits(3),
-        rev: Revision::new(4),
-        name: "Größe".into(),
-        roles: vec!["reader".try_into().unwrap()],
-        permissions: vec!["read".try_into().unwrap()],
-        trust_score: TrustScore::INITIAL,
-        until: [("reader".try_into().unwrap(), 1_700_000_100)].into(),
+        until: [("reader".try_into().unwrap(), 1_000_100)].into(),
         scope: Some("read".into()),
         requested_scope: Scope::try_from("read write").ok(),
+        ..crate::claims::tests::claims()
     })
 }
 

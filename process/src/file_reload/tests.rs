@@ -135,21 +135,6 @@ fn missing_and_too_large_files_keep_the_loaded_content() {
 }
 
 #[tokio::test]
-async fn run_loads_changed_files() {
-    let pair = Pair::new("old");
-    let Pair { directory, loaded, reloader, .. } = pair;
-    let run = tokio::spawn(reloader.run(Duration::from_millis(1)));
-    for name in ["certificate", "key"] {
-        fs::write(directory.path().join("..data").join(name), "new").unwrap();
-    }
-    while loaded.lock().unwrap().is_empty() {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
-    assert_eq!(*loaded.lock().unwrap(), ["new"]);
-    run.abort();
-}
-
-#[tokio::test]
 async fn read_that_does_not_end_counts_as_failed() {
     let pair = Pair::new("old");
     let key = pair.directory.path().join("..data/key");

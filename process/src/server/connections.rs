@@ -4,7 +4,7 @@
 //! not sent a request yet is closed first, of the client of the new one if it has one, then the one that has waited for its client for
 //! longest. If there is none, the new connection is closed.
 
-use super::{metrics::ConnectionMetrics, network::Network, rare_line::RareLine};
+use super::{PortSettings, metrics::ConnectionMetrics, network::Network, rare_line::RareLine};
 use crate::{Clock, SystemClock};
 use std::{
     collections::{BTreeMap, HashMap},
@@ -31,51 +31,28 @@ pub struct ConnectionCaps {
     pub pending: usize,
 }
 
-/// The names of a port in logs.
-#[derive(Debug, Clone, Copy)]
-pub struct PortNames {
-    /// The name of the port in logs and metrics.
-    pub port: &'static str,
-    /// The setting with the number of connections; `None` if the number is fixed.
-    pub setting: Option<&'static str>,
-}
-
-/// Why a connection is closed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CloseReason {
-    /// The port has too many connections.
-    Capacity,
-    /// The client has too many connections.
-    ClientCapacity,
-    /// No request arrived in time.
-    FirstRequestTimeout,
-    /// No further request arrived in time.
-    IdleTimeout,
-    /// The client did not take what the server wrote in time.
-    StallTimeout,
-}
-
-impl CloseReason {
-    /// All values of the label `reason`.
-    pub const ALL: [Self; 5] =
-        [Self::Capacity, Self::ClientCapacity, Self::FirstRequestTimeout, Self::IdleTimeout, Self::StallTimeout];
-
-    /// The value of the label `reason`.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Capacity => "capacity",
-            Self::ClientCapacity => "client_capacity",
-            Self::FirstRequestTimeout => "first_request_timeout",
-            Self::IdleTimeout => "idle_timeout",
-            Self::StallTimeout => "stall_timeout",
-        }
+crate::label_values! {
+    /// Why a connection is closed.
+    pub enum CloseReason {
+        /// The port has too many connections.
+        Capacity = "capacity",
+        /// The client has too many connections.
+        ClientCapacity = "client_capacity",
+        /// No request arrived in time.
+        FirstRequestTimeout = "first_request_timeout",
+        /// No further request arrived in time.
+        IdleTimeout = "idle_timeout",
+        /// The client did not take what the server wrote in time.
+        StallTimeout = "stall_timeout",
     }
 }
 
 /// The open connections of a port.
 pub struct Connections {
+    port: &'static str,
+    /// The setting with the number of connections; `None` if the number is fixed.
+    setting: Option<&'static str>,
     caps: ConnectionCaps,
-    names: PortNames,
     metrics: ConnectionMetrics,
     table: Mutex<Table>,
 }
@@ -114,10 +91,12 @@ pub struct OpenConnection {
 }
 
 impl Connections {
-    /// No connections.
-    pub fn new(caps: ConnectionCaps, names: PortNames, metrics: ConnectionMetrics) -> Self {
+    /// No connections of a port with these settings.
+    pub fn new(settings: &PortSettings) -> Self {
+        let PortSettings { name, connections_setting, caps, metrics, .. } = settings;
         metrics.set_max(caps.total);
-        Self { caps, names, metrics, table: Mutex::default() }
+        let (metrics, table) = (metrics.clone(), Mutex::default());
+        Self { port: name, setting: *connections_setting, caps: *caps, metrics, table }
     }
 
     /// Gives a new connection a place. If there is none, closes another connection for it. Returns `None` if no other
@@ -152,7 +131,7 @@ impl Connections {
         if !table.full_line.is_due() {
             return;
         }
-        let PortNames { port, setting } = self.names;
+        let (port, setting) = (self.port, self.setting);
         let (limit, without_request) = (self.caps.total, table.pending.len());
         tracing::warn!(
             port,

@@ -50,7 +50,7 @@ impl PortMetrics {
             open: self.open.with_label_values(&[port]),
             max: self.max.with_label_values(&[port]),
             accept_errors: self.accept_errors.with_label_values(&[port]),
-            closed: CloseReason::ALL.map(|reason| (reason, closed(reason))).into(),
+            closed: CloseReason::ALL.iter().map(|reason| (*reason, closed(*reason))).collect(),
         }
     }
 }

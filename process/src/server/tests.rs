@@ -29,7 +29,7 @@ struct TestServer {
 }
 
 /// Settings with short timeouts.
-fn settings(caps: ConnectionCaps, metrics: ConnectionMetrics) -> PortSettings {
+pub fn settings(caps: ConnectionCaps, metrics: ConnectionMetrics) -> PortSettings {
     PortSettings {
         name: "test",
         connections_setting: None,

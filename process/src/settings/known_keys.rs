@@ -3,7 +3,6 @@
 //! In the default file, a table named `*` is a wildcard: the operator can add any number of named tables that have its
 //! keys and default values.
 
-use super::SettingsError;
 use config::{Config, Value, ValueKind};
 use std::collections::BTreeMap;
 
@@ -28,14 +27,6 @@ impl KnownKeys {
         self.0.iter().find(|(pattern, _)| matches(pattern, key)).map(|(_, value)| value)
     }
 
-    pub(super) fn get(&self, key: &str, source_name: &str) -> Result<&Value, SettingsError> {
-        self.find(key).ok_or_else(|| SettingsError::Unknown {
-            key: key.to_owned(),
-            source_name: source_name.to_owned(),
-            hint: self.hint(key),
-        })
-    }
-
     /// The keys and default values of the named table that contains `key`. Empty if `key` is not in a named table.
     pub(super) fn table_defaults(&self, key: &str) -> Vec<(String, Value)> {
         let Some((pattern, _)) = self.0.iter().find(|(pattern, _)| matches(pattern, key)) else { return Vec::new() };
@@ -49,7 +40,7 @@ impl KnownKeys {
 
     /// What the operator may have meant by an unknown key: the most similar key, or else the keys of its table. Empty if its table does
     /// not exist either.
-    fn hint(&self, key: &str) -> String {
+    pub(super) fn hint(&self, key: &str) -> String {
         let (table, name) = split(key);
         let mut candidates: Vec<_> = self.0.keys().map(|pattern| fill_wildcards(pattern, key)).collect();
         let has_table = candidates.iter().any(|candidate| split(candidate).0 == table);

@@ -1,6 +1,6 @@
 //! The merged layers: the effective value of each key, its source, and all errors.
 
-use super::{Layers, SettingsError, known_keys::KnownKeys, known_keys::flatten, parse_environment, read_file};
+use super::{Layers, SettingsError, known_keys::KnownKeys, known_keys::flatten, parse_environment};
 use config::{Config, File, FileFormat, Map, Value, ValueKind};
 use serde::de::DeserializeOwned;
 use std::{
@@ -50,21 +50,21 @@ pub struct MergedSettings {
     problems: Vec<SettingsError>,
 }
 
-impl MergedSettings {
-    /// Reads all layers and collects their errors.
-    pub(super) fn from_layers(layers: &Layers) -> Result<Self, SettingsError> {
-        let defaults = Config::builder().add_source(File::from_str(layers.defaults, FileFormat::Toml)).build()?;
+impl Layers {
+    /// Merges the layers and collects their errors. Does not check the types of values.
+    pub fn merge(&self) -> Result<MergedSettings, SettingsError> {
+        let defaults = Config::builder().add_source(File::from_str(self.defaults, FileFormat::Toml)).build()?;
         let known_keys = KnownKeys::from_defaults(&defaults);
         let defaults: BTreeMap<_, _> =
             known_keys.without_wildcards().map(|(key, value)| (key.clone(), value.clone())).collect();
         let settings =
             defaults.iter().map(|(key, value)| (key.clone(), Setting::from_default(value.clone()))).collect();
-        let mut merged = Self { defaults, settings, problems: Vec::new() };
-        for (key, text) in &layers.presets {
+        let mut merged = MergedSettings { defaults, settings, problems: Vec::new() };
+        for (key, text) in &self.presets {
             merged.set(&known_keys, key, known_keys.parse(key, text.clone()).into(), Source::Preset);
         }
-        if let Some(path) = &layers.file {
-            match read_file(path).and_then(|text| read_toml(path, &text)) {
+        if let Some(path) = &self.file {
+            match read_toml(path) {
                 Ok(file) => {
                     for (key, value) in flatten(&file.cache) {
                         let value = known_keys.split_text(&key, value);
@@ -74,7 +74,7 @@ impl MergedSettings {
                 Err(error) => merged.problems.push(error),
             }
         }
-        for variable in parse_environment(&layers.environment, &known_keys) {
+        for variable in parse_environment(&self.environment, &known_keys) {
             match variable {
                 Ok((name, key, text)) => {
                     merged.set(&known_keys, &key, known_keys.parse(&key, text).into(), Source::Environment(name));
@@ -82,15 +82,18 @@ impl MergedSettings {
                 Err(error) => merged.problems.push(error),
             }
         }
-        for (key, text) in &layers.flags {
+        for (key, text) in &self.flags {
             merged.set(&known_keys, key, known_keys.parse(key, text.clone()).into(), Source::Flag);
         }
         Ok(merged)
     }
+}
 
+impl MergedSettings {
     fn set(&mut self, known_keys: &KnownKeys, key: &str, value: Value, source: Source) {
-        if let Err(problem) = known_keys.get(key, &source.to_string()) {
-            return self.problems.push(problem);
+        if known_keys.find(key).is_none() {
+            let error = format!("unknown setting `{key}` in {source}{}", known_keys.hint(key));
+            return self.problems.push(SettingsError::Invalid(error));
         }
         for (sibling, default) in known_keys.table_defaults(key) {
             self.defaults.insert(sibling.clone(), default.clone());
@@ -141,8 +144,7 @@ impl MergedSettings {
         // The key comes first. It may be that of an item: `sync.urls[1]`.
         let named = error.strip_suffix('`').and_then(|error| error.rsplit_once(" for key `"));
         let (error, key) = named.filter(|(_, name)| name.starts_with(key)).unwrap_or((&error, key));
-        let (key, error) = (key.to_owned(), error.to_owned());
-        Some(SettingsError::InvalidValue { key, source_name: setting.source.to_string(), error })
+        Some(SettingsError::Invalid(format!("`{key}` in {}: {error}", setting.source)))
     }
 
     /// Prints the settings as TOML, each with its source in a comment. Hides the values of the keys in `secrets` unless
@@ -183,13 +185,15 @@ impl Setting {
     }
 }
 
-fn read_toml(path: &Path, text: &str) -> Result<Config, SettingsError> {
-    toml::from_str::<toml::Table>(text).map_err(|error| {
+fn read_toml(path: &Path) -> Result<Config, SettingsError> {
+    let in_file = |error: String| SettingsError::Invalid(format!("{}: {error}", path.display()));
+    let text = std::fs::read_to_string(path).map_err(|error| in_file(error.to_string()))?;
+    toml::from_str::<toml::Table>(&text).map_err(|error| {
         let text_before_error = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
         let line = text_before_error.matches('\n').count() + 1;
-        SettingsError::InvalidToml { path: path.to_owned(), line, error: error.message().to_owned() }
+        in_file(format!("invalid TOML at line {line}: {}", error.message()))
     })?;
-    Ok(Config::builder().add_source(File::from_str(text, FileFormat::Toml)).build()?)
+    Ok(Config::builder().add_source(File::from_str(&text, FileFormat::Toml)).build()?)
 }
 
 fn deserialize<T: DeserializeOwned>(settings: &BTreeMap<String, Setting>) -> Result<T, SettingsError> {

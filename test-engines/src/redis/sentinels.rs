@@ -1,6 +1,6 @@
 //! Redis Sentinels that monitor a master under the name `limits` and fail over quickly.
 
-use super::{Redis, TlsFiles, client_at, launch_as, listen_lines, temporary_folder, to_strings};
+use super::{Redis, TlsFiles, client_at, launch, listen_lines, temporary_folder, to_strings};
 use crate::process::{Process, eventually, free_port};
 use futures_util::future::join_all;
 use std::sync::Arc;
@@ -49,7 +49,7 @@ impl Sentinel {
         ];
         let hostname_lines = if master.host() == "localhost" { to_strings(&hostname_settings) } else { Vec::new() };
         let configuration = [&listen_lines[..], &hostname_lines, &to_strings(lines), &monitor_lines].concat();
-        let process = launch_as(&["--sentinel"], folder.path(), &configuration);
+        let process = launch(&["--sentinel"], folder.path(), &configuration);
         Self { process, port, tls_files, credentials, _folder: folder }
     }
 

@@ -92,7 +92,7 @@ async fn main() {
 fn run(rounds: usize) -> serde_json::Value {
     let binaries =
         ["countersign-control-plane", "countersign-ext-authz"].map(|name| (name, sha256_hex(&tools::binary(name))));
-    let peers = [("hydra", tools::hydra()), ("oauth2-proxy", tools::oauth2_proxy())];
+    let peers = ["hydra", "oauth2-proxy"].map(|name| (name, tools::optional_program(name)));
     let absent: Vec<_> = peers.into_iter().filter(|(_, path)| path.is_none()).map(|(name, _)| name).collect();
     if !absent.is_empty() {
         eprintln!("not measured, because building it needs Go: {}", absent.join(", "));

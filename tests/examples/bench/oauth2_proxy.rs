@@ -19,7 +19,7 @@ pub struct OAuth2Proxy {
 impl OAuth2Proxy {
     /// Starts it if it is installed. It accepts the tokens of the issuer.
     pub async fn start(issuer: &TokenIssuer) -> Option<Self> {
-        let program = tools::oauth2_proxy()?;
+        let program = tools::optional_program("oauth2-proxy")?;
         let (folder, port) = (tempfile::tempdir().expect("a temporary folder can be created"), free_port());
         let mut command = Command::new(program);
         command.env("GOMAXPROCS", "1");

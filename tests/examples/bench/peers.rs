@@ -65,7 +65,7 @@ struct Verifier {
 
 /// Measures both servers. Without Hydra, measures nothing.
 pub async fn measure(rounds: usize) -> BTreeMap<String, Comparison> {
-    let Some(program) = tools::hydra() else { return BTreeMap::new() };
+    let Some(program) = tools::optional_program("hydra") else { return BTreeMap::new() };
     let postgres = start_on_server_core(Postgres::start_durable()).await;
     let url = format!("database.url={}", postgres.create_database().await);
     let control = ControlPlane::start_one_with(&[&[url.as_str()], &SETTINGS[..]].concat()).await;

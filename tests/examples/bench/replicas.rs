@@ -50,7 +50,7 @@ impl Limited {
         let deployment = Deployment::of(control).await;
         let folder = tempfile::tempdir().expect("a temporary folder can be created");
         let limit = |process: u32| {
-            let mut command = Command::new(tools::cpulimit());
+            let mut command = Command::new(tools::bench_program("cpulimit"));
             command.args(["--limit", SHARE_PERCENT, "--pid", &process.to_string(), "--lazy"]);
             Process::start(command, &folder.path().join(format!("log-{process}")))
         };

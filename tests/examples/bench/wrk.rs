@@ -50,7 +50,7 @@ pub async fn wrk_in_turn(url: &str, headers: &[&str], connections: &str, request
 
 fn command(headers: &[&str], connections: &str, seconds: u32) -> Command {
     let mut command = Command::new("taskset");
-    command.args(["--cpu-list", LOAD_CORE]).arg(tools::wrk());
+    command.args(["--cpu-list", LOAD_CORE]).arg(tools::bench_program("wrk"));
     command.args(["-t1", "-c", connections, "-d", &format!("{seconds}s"), "--timeout", TIMEOUT]);
     for header in headers {
         command.args(["-H", header]);

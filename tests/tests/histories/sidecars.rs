@@ -31,7 +31,7 @@ pub const COPYING: usize = 1;
 pub const SIDECARS: [usize; 2] = [PLAIN, COPYING];
 
 /// Copies are written, and sidecars return to the first address, soon enough for a short history.
-const INTERVALS: authz::Intervals = authz::Intervals { copy: |_| Duration::from_secs(1) };
+const COPY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The length of the random bytes that name a process of a sidecar.
 const INSTANCE_LEN: usize = 16;
@@ -157,7 +157,7 @@ impl Sidecars {
         let (clock, rng) = (Arc::clone(&self.clock), Arc::clone(&self.rng));
         let (sender, addresses) = tokio::sync::oneshot::channel();
         let bind = |_| async move {
-            let app = authz::App::bind_with(settings, clock, rng, INTERVALS).await.unwrap();
+            let app = authz::App::bind(settings, clock, rng, |_| COPY_INTERVAL).await.unwrap();
             sender.send((app.grpc_address().unwrap(), app.admin_address().unwrap())).unwrap();
             app
         };

@@ -1,12 +1,13 @@
 use super::*;
-use crate::view::{
-    ApiKeyIndex, Confirmation, View,
-    tests::{SERVICE_ID, snapshot},
+use crate::{
+    fixtures::SERVICE_ID,
+    view::{
+        ApiKeyIndex,
+        tests::{confirmed, header, view},
+    },
 };
-use countersign_identity::{Revision, Timestamp};
+use countersign_identity::Timestamp;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-
-const MAX_STALENESS: Duration = Duration::from_mins(1);
 
 const OTHER: ServiceId = ServiceId::from_bits(99);
 
@@ -44,12 +45,10 @@ impl Sidecar {
     }
 
     fn publish(&self, key: usize, service: ServiceId, confirmed_at: Option<Duration>) {
-        let mut snapshot = snapshot(10);
-        (snapshot.settings.service, snapshot.settings.max_staleness) = (service, MAX_STALENESS);
-        let view = View::from_snapshot(snapshot, None);
-        let (revision, floor) = (Revision::new(10), Revision::new(1));
-        let confirm = |ping_sent_at| view.confirm(Confirmation { revision, floor, ping_sent_at, server_clock: None });
-        let view = confirmed_at.map_or_else(|| view.clone(), confirm);
+        let mut header = header();
+        header.settings.service = service;
+        let view = view(10, header);
+        let view = confirmed_at.map_or_else(|| view.clone(), |at| confirmed(&view, at));
         self.views.publish(ApiKeyIndex(key), &Arc::new(view));
     }
 

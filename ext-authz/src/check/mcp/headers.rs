@@ -2,18 +2,16 @@
 //! another proxy may rely on them, so a header with which it could read another message refuses the request.
 
 use crate::{
-    check::{header::first_two, request::HttpRequest},
+    check::request::{HttpRequest, first_two},
     rules::McpRequest,
 };
 use base64::{Engine, prelude::BASE64_STANDARD};
 
-/// The media type of a message.
 const MEDIA_TYPE: &[u8] = b"application/json";
 
 /// The only parameter of the media type that is accepted.
 const UTF_8: [&[u8]; 2] = [b"charset=utf-8", b"charset=\"utf-8\""];
 
-/// The header with the method.
 const METHOD_HEADER: &str = "mcp-method";
 
 /// The header with the name of a tool or prompt, or with the URI of a resource.

@@ -13,19 +13,12 @@ use std::str::from_utf8;
 /// The name of the filter, under which Envoy sends its metadata.
 pub const MCP_FILTER: &str = "envoy.filters.http.mcp";
 
-/// Whether the filter regards the request as MCP.
 const IS_MCP_REQUEST: &str = "is_mcp_request";
-/// What came of parsing the message.
 const STATUS: &str = "status";
-/// The status of a message that was parsed.
 const STATUS_OK: &str = "mcp_ok";
-/// The version of JSON-RPC.
 const JSONRPC: &str = "jsonrpc";
-/// The only version of JSON-RPC in MCP.
 const JSONRPC_VERSION: &str = "2.0";
-/// The method of the message.
 const METHOD: &str = "method";
-/// The parameters of the message.
 const PARAMS: &str = "params";
 /// Fields of a message that the filter has not parsed completely. Its status can be `mcp_ok` nevertheless.
 const SIGNS_OF_INCOMPLETE_PARSING: [&str; 2] = ["passthrough_reason", "is_exceeding_limit"];
@@ -103,7 +96,6 @@ enum ParamKind {
     List(Skipped),
 }
 
-/// A message whose fields are skipped.
 #[derive(Clone, PartialEq, Eq, Message)]
 struct Skipped {}
 
@@ -146,7 +138,6 @@ impl McpMetadata {
         }
     }
 
-    /// A parameter that is a text.
     fn param(&self, name: &str) -> Option<&str> {
         let Some(Kind::Object(params)) = self.kind(PARAMS) else { return None };
         let param = params.fields.iter().rev().find(|param| param.name == name)?;

@@ -37,7 +37,7 @@ fn copy_names_the_process_that_wrote_it_if_that_has_ended() {
         assert_eq!(fixture.directory.ended_writer_of(&key(b"svc_sk_second")), None);
         let view = confirmed_view(agents);
         let (contact, next) = (Contact::of(&view, &CLOCK).unwrap(), Instance::from_bytes([4; 16]));
-        fixture.directory.write(&key(KEY), &view, (contact, next), &SystemRng).unwrap();
+        fixture.directory.write(&key(KEY), &view, Origin { contact, instance: next }).unwrap();
         assert_eq!(fixture.directory.ended_writer_of(&key(KEY)), Some(next));
     }
 }
@@ -48,25 +48,5 @@ impl Fixture {
         let path = self.path.parent().unwrap().to_owned();
         self.directory = CopyDirectory::lock(&self.folder.path().join("other"), &FIRST_LOCK).unwrap();
         self.directory = CopyDirectory::lock(&path, &FIRST_LOCK).unwrap();
-    }
-}
-
-#[test]
-fn process_that_wrote_a_copy_is_known_if_the_copy_is_authentic() {
-    let mut fixture = Fixture::new(3000);
-    fixture.lock_again();
-    let bytes = fs::read(&fixture.path).unwrap();
-    let writer_of = |bytes: &[u8]| {
-        fs::write(&fixture.path, bytes).unwrap();
-        fixture.directory.ended_writer_of(&key(KEY))
-    };
-    assert_eq!(writer_of(&bytes), Some(INSTANCE));
-    for len in [0, 59, 60, 1000, bytes.len() - 1] {
-        assert_eq!(writer_of(&bytes[..len]), None, "{len} bytes");
-    }
-    for position in (0..bytes.len()).step_by(997) {
-        let mut changed = bytes.clone();
-        changed[position] ^= 1;
-        assert_eq!(writer_of(&changed), None, "byte {position}");
     }
 }

@@ -6,9 +6,10 @@ use crate::{
     sync::CopyProgress,
     view::{ApiKeyIndex, Views},
 };
+use arc_swap::ArcSwap;
 use countersign_process::{Shutdown, SystemClock};
-use std::sync::Arc;
 use tokio::{task::JoinHandle, time::timeout};
+use tonic::metadata::MetadataValue;
 
 const INDEX: ApiKeyIndex = ApiKeyIndex(0);
 const TEST_TIMEOUT: Duration = Duration::from_secs(20);
@@ -27,7 +28,7 @@ impl RunningWriter {
         let progress = Arc::new(CopyProgress::new(directory.has_file(&key(KEY))));
         let writer = CopyWriter {
             index: INDEX,
-            key: Box::new(|| Some(key(KEY))),
+            authorization: Arc::new(ArcSwap::from_pointee(MetadataValue::from_static("Bearer svc_sk_first"))),
             directory: directory.clone(),
             interval: |_| Duration::from_hours(1),
             instance: INSTANCE,
@@ -35,7 +36,6 @@ impl RunningWriter {
             views: Arc::clone(&views),
             metrics: Arc::new(Metrics::new().unwrap()),
             clock: Arc::new(SystemClock),
-            rng: Arc::new(SystemRng),
             state: WriterState::default(),
         };
         let shutdown = Shutdown::default();
@@ -66,9 +66,7 @@ impl RunningWriter {
 /// A view that is confirmed now.
 fn current_view() -> View {
     let clock = SystemClock;
-    let mut view = ViewOfPages::new(None);
-    view.add(snapshot(3)).unwrap();
-    view.finish().unwrap().confirm(Confirmation {
+    unconfirmed_view(3).confirm(Confirmation {
         revision: Revision::new(30),
         floor: Revision::new(10),
         ping_sent_at: clock.since_boot(),

@@ -100,16 +100,11 @@ fn after(view: &View, step: &Step, revision: Revision) -> View {
             return view.confirm(Confirmation { revision, floor, ping_sent_at, server_clock });
         }
         Step::Snapshot => {
-            let snapshot = Snapshot {
-                revision,
-                floor: view.floor(),
-                settings: view.settings().clone(),
-                keys: KeySet::from_points(view.keys().public_keys().map(|key| key.to_sec1().to_vec())).unwrap(),
-                roles: view.roles().clone(),
-                agents: view.agents().map(|(agent, changes)| (agent, changes.clone())).collect(),
-                revocations: view.revocations().collect(),
-            };
-            return View::from_snapshot(snapshot, Some(view));
+            let (settings, keys, roles) = (view.settings().clone(), view.keys().clone(), view.roles().clone());
+            let mut snapshot = PartialView::new(revision, view.floor(), SnapshotHeader { settings, keys, roles });
+            let agents = view.agents().map(|(agent, changes)| (agent, changes.clone())).collect();
+            snapshot.add(view.floor(), agents, view.revocations().collect());
+            return snapshot.complete(Some(view));
         }
     };
     view.apply(delta)

@@ -12,9 +12,7 @@ const MAX_ENTRIES: usize = 1000;
 /// The maximum length of the name of an entry in bytes.
 const MAX_ENTRY_NAME: usize = 256;
 
-/// An entry and its place in the file.
 pub struct PlacedEntry {
-    /// The entry.
     pub entry: McpEntry,
     /// The place of its name.
     pub span: Range<usize>,

@@ -4,29 +4,21 @@ mod fuzz;
 mod reports;
 
 use super::*;
-use crate::sync::decode::MessageError::OutOfOrder;
-use crate::sync::instance::Instance;
+use crate::{
+    fixtures::SERVICE_ID,
+    sync::{
+        decode::{MessageError::OutOfOrder, tests::info},
+        instance::Instance,
+    },
+};
 use countersign_proto::PROTOCOL_VERSION;
 
-const SERVICE_ID: ServiceId = ServiceId::from_bits(1);
 const AGENT_HASH_KEY: [u8; 32] = [7; 32];
 const IDENTITY: ProcessIdentity =
     ProcessIdentity { instance: Instance::from_bytes([1; 16]), previous: Some(Instance::from_bytes([2; 16])) };
 
 fn seconds(count: u64) -> Duration {
     Duration::from_secs(count)
-}
-
-fn info(service: ServiceId) -> v1::ServiceInfo {
-    v1::ServiceInfo {
-        service_id: service.to_string(),
-        issuer: "https://issuer.test".into(),
-        accepts_unbound_tokens: true,
-        max_staleness_seconds: 60,
-        agent_hash_key: AGENT_HASH_KEY.to_vec(),
-        protocol_version: PROTOCOL_VERSION,
-        resource_uris: vec![],
-    }
 }
 
 fn first_page(revision: i64, last: bool) -> v1::SnapshotPage {
@@ -71,18 +63,6 @@ fn stream_with_view(revision: i64) -> StreamState {
 
 fn view_revision(stream: &StreamState) -> i64 {
     stream.view().map_or(0, |view| view.revision().number())
-}
-
-#[test]
-fn snapshot_is_applied_after_its_last_page() {
-    let mut stream = StreamState::resume(None, None);
-    assert!(matches!(apply_page(&mut stream, first_page(5, false)), Ok(ViewUpdate::NoChange)));
-    assert!(matches!(apply_page(&mut stream, agent_page(5, 1, false)), Ok(ViewUpdate::NoChange)));
-    assert!(stream.view().is_none());
-    let Ok(ViewUpdate::View(view)) = apply_page(&mut stream, agent_page(5, 2, true)) else {
-        panic!("no view was created")
-    };
-    assert_eq!(view.agent_count(), 2);
 }
 
 fn page_up_to(cursor: i64, agent: u128) -> v1::SnapshotPage {
@@ -265,18 +245,6 @@ fn delta_with_another_agent_hash_key_is_refused() {
 }
 
 #[test]
-fn pong_confirms_the_view_as_of_the_time_of_its_ping() {
-    let mut stream = stream_with_view(5);
-    stream.ping(seconds(10)).unwrap();
-    stream.ping(seconds(13)).unwrap();
-    let Ok(ViewUpdate::Confirmed(view, ping_sent_at)) = apply_pong(&mut stream, 1, 8) else {
-        panic!("the pong confirmed no view")
-    };
-    assert_eq!((view.revision().number(), view.confirmed_at(), ping_sent_at), (8, Some(seconds(10)), seconds(10)));
-    assert!(matches!(apply_delta(&mut stream, 7), Err(OutOfOrder(_))), "the pong confirmed revision 8");
-}
-
-#[test]
 fn pong_sets_the_clock_of_the_control_plane_after_a_short_round_trip() {
     let mut stream = stream_with_view(5);
     let mut pong = |sent: u64, received: u64, time: i64| {
@@ -295,15 +263,6 @@ fn pong_sets_the_clock_of_the_control_plane_after_a_short_round_trip() {
     assert_eq!(pong(60, 65, 1100), Some(1140), "an imprecise time proves that the clock is slow");
     assert_eq!(pong(66, 70, 1000), Some(1034), "an imprecise time proves that the clock is fast");
     assert_eq!(pong(70, 71, 2000), Some(2030), "the clock of the control plane has jumped");
-}
-
-#[test]
-fn pong_before_the_last_page_confirms_nothing() {
-    let mut stream = stream_with_view(5);
-    stream.ping(seconds(10)).unwrap();
-    apply_page(&mut stream, first_page(9, false)).unwrap();
-    assert!(matches!(apply_pong(&mut stream, 1, 9), Ok(ViewUpdate::NoChange)));
-    assert_eq!(stream.view().unwrap().confirmed_at(), None);
 }
 
 #[test]

@@ -1,14 +1,14 @@
 //! Tests of the table of connections.
 
 use super::*;
-use crate::server::PortMetrics;
+use crate::server::{PortMetrics, tests::settings};
 use futures_util::FutureExt as _;
 use prometheus::Registry;
 
 fn port(total: usize, per_client: usize, pending: usize) -> Arc<Connections> {
     let metrics = PortMetrics::register(&Registry::new(), "test").unwrap().of_port("api");
     let caps = ConnectionCaps { total, per_client, pending };
-    Arc::new(Connections::new(caps, PortNames { port: "api", setting: None }, metrics))
+    Arc::new(Connections::new(&settings(caps, metrics)))
 }
 
 fn admit(port: &Arc<Connections>, address: &str) -> Option<OpenConnection> {

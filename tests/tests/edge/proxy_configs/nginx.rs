@@ -38,7 +38,7 @@ impl Nginx {
             path("site.conf")
         );
         std::fs::write(path("nginx.conf"), main).unwrap();
-        let mut command = Command::new(tools::nginx());
+        let mut command = Command::new(tools::program("nginx"));
         command.args(["-p", &path(""), "-c", &path("nginx.conf"), "-e", "stderr"]);
         let process = Process::start(command, &folder.path().join("log"));
         let mut nginx = Self { process, _folder: folder, listener: HttpClient::plain(format!("http://{listen}")) };

@@ -41,7 +41,7 @@ impl Nginx {
             path("pid")
         );
         std::fs::write(path("nginx.conf"), config).unwrap();
-        let mut command = Command::new(tools::nginx());
+        let mut command = Command::new(tools::program("nginx"));
         command.args(["-p", &path(""), "-c", &path("nginx.conf"), "-e", "stderr"]);
         let process = Process::start(command, &folder.path().join("log"));
         let mut nginx = Self { process, _folder: folder, port };

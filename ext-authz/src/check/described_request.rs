@@ -1,0 +1,77 @@
+//! A request as a command or a client of the admin port describes it. Invariant: its token is not printed, and serialized only for
+//! the admin port.
+
+use super::{
+    Authorizer, CheckRequest, Explanation,
+    mcp::{MCP_FILTER, metadata_of},
+};
+use crate::rules::McpMessage;
+use bytes::Bytes;
+use countersign_proto::envoy::{
+    config::core::v3::Metadata,
+    service::auth::v3::{
+        self, AttributeContext,
+        attribute_context::{HttpRequest, Request},
+    },
+};
+use prost::Message;
+use secrecy::{ExposeSecret, SecretString};
+use serde::{Deserialize, Serialize, Serializer};
+use std::collections::HashMap;
+
+/// A request and its token.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct DescribedRequest {
+    pub method: String,
+    /// The host, with or without port.
+    pub host: String,
+    /// The path, with or without query.
+    pub path: String,
+    /// The method of the MCP message.
+    pub mcp_method: Option<String>,
+    /// The name that the MCP message uses: of a tool or prompt, or the URI of a resource.
+    pub mcp_name: Option<String>,
+    /// The context extensions of the route.
+    #[serde(default)]
+    pub context_extensions: HashMap<String, String>,
+    /// The token; `None` for a request without one.
+    #[serde(serialize_with = "expose_token")]
+    pub token: Option<SecretString>,
+}
+
+#[expect(clippy::ref_option, reason = "serde passes a reference to the field")]
+fn expose_token<S: Serializer>(token: &Option<SecretString>, serializer: S) -> Result<S::Ok, S::Error> {
+    token.as_ref().map(ExposeSecret::expose_secret).serialize(serializer)
+}
+
+impl From<DescribedRequest> for v3::CheckRequest {
+    /// The check as Envoy sends it.
+    fn from(request: DescribedRequest) -> Self {
+        let DescribedRequest { method, host, path, mcp_method, mcp_name, context_extensions, token } = request;
+        let metadata = mcp_method.map(|method| {
+            let message = McpMessage { method: &method, name: mcp_name.as_deref() };
+            let filter_metadata = [(MCP_FILTER.to_owned(), metadata_of(message))].into();
+            Metadata { filter_metadata, ..Metadata::default() }
+        });
+        let token = token.map(|token| ("authorization".to_owned(), format!("Bearer {}", token.expose_secret())));
+        let json = metadata.is_some().then(|| ("content-type".to_owned(), "application/json".to_owned()));
+        let headers = token.into_iter().chain(json).collect();
+        let http = HttpRequest { method, host, path, headers, ..HttpRequest::default() };
+        let attributes = AttributeContext {
+            request: Some(Request { http: Some(http), ..Request::default() }),
+            context_extensions,
+            metadata_context: metadata,
+            ..AttributeContext::default()
+        };
+        Self { attributes: Some(attributes) }
+    }
+}
+
+impl Authorizer {
+    /// Explains the decision about a request, decoded as a check is. The metrics do not count it.
+    pub fn explain_described(&self, request: DescribedRequest) -> Option<Explanation> {
+        let request = v3::CheckRequest::from(request).encode_to_vec();
+        self.explain(&CheckRequest::decode(Bytes::from(request)).ok()?)
+    }
+}
