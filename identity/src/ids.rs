@@ -62,7 +62,7 @@ macro_rules! identifiers {
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str($prefix)?;
-                encode(self.0).iter().try_for_each(|digit| fmt::Write::write_char(f, char::from(*digit)))
+                f.write_str(str::from_utf8(&encode(self.0)).map_err(|_| fmt::Error)?)
             }
         }
 

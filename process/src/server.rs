@@ -9,6 +9,7 @@
 //!
 //! [`connections`] decides which connection closes when there are too many.
 
+mod batched_writes;
 mod connections;
 mod descriptors;
 mod listener;
@@ -29,6 +30,7 @@ pub use network::Network;
 
 use crate::{Shutdown, shutdown::DRAIN_TIMEOUT};
 use axum::Router;
+use batched_writes::BatchedWrites;
 use connections::{Connections, OpenConnection};
 use futures_util::FutureExt as _;
 use hyper_util::{
@@ -225,7 +227,7 @@ impl Port {
         let mut stream = TimeoutWriter::new(handshake.handshake(stream).await.ok()?);
         stream.set_timeout(Some(STALL_TIMEOUT));
         let builder = http_builder(self.settings.protocol);
-        let mut http = pin!(builder.serve_connection(TokioIo::new(Box::pin(stream)), service));
+        let mut http = pin!(builder.serve_connection(TokioIo::new(BatchedWrites::new(stream)), service));
         let ended = tokio::select! {
             ended = &mut http => ended,
             () = self.must_close(idle) => {

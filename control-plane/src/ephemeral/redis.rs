@@ -12,7 +12,6 @@ mod limiter;
 mod notifications;
 mod reconnect;
 mod script;
-mod subscription;
 #[cfg(test)]
 mod tests;
 

@@ -1,10 +1,11 @@
-//! The connection to Redis that all requests share, and its state.
+//! The connection to Redis that all requests share.
 
 use super::{connection::RedisConnection, endpoint::RedisEndpoint, script::RateLimitScript};
 use crate::metrics::{RedisMetrics, RedisOutcome};
+use arc_swap::ArcSwapOption;
 use redis::{RedisResult, TlsCertificates};
-use std::time::Duration;
-use tokio::sync::watch;
+use std::{fmt::Display, sync::Arc, time::Duration};
+use tokio::{sync::Notify, time::timeout};
 
 /// Timeout of a request to Redis.
 pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_millis(250);
@@ -15,16 +16,11 @@ pub struct RedisClient {
     pub(super) script: RateLimitScript,
     /// The channel on which replicas notify each other of changes.
     pub(super) channel: String,
-    state: watch::Sender<ConnectionState>,
+    /// Notified of the messages in that channel.
+    pub(super) messages: Arc<Notify>,
+    /// `None` while Redis is unavailable.
+    connection: ArcSwapOption<RedisConnection>,
     metrics: RedisMetrics,
-}
-
-/// The current connection, if Redis is available.
-#[derive(Default)]
-pub(super) struct ConnectionState {
-    connection: Option<RedisConnection>,
-    /// Counts connections, so that a request that failed on an old connection does not drop the new one.
-    generation: u64,
 }
 
 impl RedisClient {
@@ -38,7 +34,8 @@ impl RedisClient {
             script: RateLimitScript::new(&tag),
             channel: format!("{tag}:changed"),
             endpoint,
-            state: watch::Sender::default(),
+            messages: Arc::default(),
+            connection: ArcSwapOption::empty(),
             metrics,
         }
     }
@@ -50,63 +47,52 @@ impl RedisClient {
 
     /// Whether the last request or probe succeeded.
     pub fn is_connected(&self) -> bool {
-        self.state.borrow().connection.is_some()
+        self.connection.load().is_some()
     }
 
     /// The current connection; `None` while Redis is unavailable.
     pub(super) fn connection(&self) -> Option<RedisConnection> {
-        self.state.borrow().connection.clone()
-    }
-
-    /// A receiver that is notified when a connection is established or lost.
-    pub(super) fn connection_changes(&self) -> watch::Receiver<ConnectionState> {
-        self.state.subscribe()
+        self.connection.load().as_deref().cloned()
     }
 
     /// Sends a request; `None` if Redis is unavailable, fails or times out.
     pub(super) async fn request<T>(&self, send: impl AsyncFnOnce(&mut RedisConnection) -> RedisResult<T>) -> Option<T> {
-        let (connection, generation) = {
-            let state = self.state.borrow();
-            (state.connection.clone(), state.generation)
-        };
-        let Some(mut connection) = connection else {
+        let Some(connection) = self.connection.load_full() else {
             self.metrics.record(RedisOutcome::NotSent);
             return None;
         };
-        match tokio::time::timeout(REQUEST_TIMEOUT, send(&mut connection)).await {
+        match timeout(REQUEST_TIMEOUT, send(&mut RedisConnection::clone(&connection))).await {
             Ok(Ok(response)) => {
                 self.metrics.record(RedisOutcome::Succeeded);
                 Some(response)
             }
             Ok(Err(error)) => {
                 self.metrics.record(RedisOutcome::Failed);
-                self.disconnect(generation, &error);
+                self.disconnect(&connection, &error);
                 None
             }
             Err(_) => {
                 self.metrics.record(RedisOutcome::TimedOut);
-                self.disconnect(generation, &"timed out");
+                self.disconnect(&connection, &"timed out");
                 None
             }
         }
     }
 
-    /// Replaces the current connection.
+    /// Uses a connection for the next requests.
     pub(super) fn set_connection(&self, connection: RedisConnection) {
-        self.state.send_modify(|state| {
-            let generation = state.generation + 1;
-            *state = ConnectionState { connection: Some(connection), generation };
-        });
+        self.connection.store(Some(Arc::new(connection)));
         self.metrics.set_up(self.endpoint.kind(), true);
         tracing::info!("redis connected: rate limits are counted together with all replicas");
+        // Messages that were sent before the subscription are lost.
+        self.messages.notify_one();
     }
 
-    /// Drops the connection with the number `generation` and logs the loss once. The background task
-    /// [`Self::maintain_connection`] connects to Redis again.
-    fn disconnect(&self, generation: u64, reason: &dyn std::fmt::Display) {
-        let was_connected =
-            self.state.send_if_modified(|state| state.generation == generation && state.connection.take().is_some());
-        if was_connected {
+    /// Drops a connection, unless another one is in use already, and logs the loss once. [`Self::maintain_connection`] connects to
+    /// Redis again.
+    fn disconnect(&self, failed: &Arc<RedisConnection>, reason: &dyn Display) {
+        let current = self.connection.compare_and_swap(failed, None);
+        if current.as_ref().is_some_and(|current| Arc::ptr_eq(current, failed)) {
             self.metrics.set_up(self.endpoint.kind(), false);
             tracing::warn!(%reason, "redis connection lost: this replica counts rate limits in memory until it reconnects");
         }

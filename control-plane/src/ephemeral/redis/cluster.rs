@@ -1,78 +1,79 @@
-//! Clients of a Redis Cluster, and discovery of its nodes.
+//! The nodes that a cluster announces.
 
-use super::connection::{tcp_settings, uses_tls};
+use super::{connection::RedisConnection, endpoint::RedisEndpoint};
 use redis::{
-    Cmd, ConnectionInfo, RedisResult, TlsCertificates, Value,
-    aio::ConnectionLike,
-    cluster::ClusterClient,
-    cluster_async::ClusterConnection,
+    ConnectionAddr, ConnectionInfo, RedisError, RedisResult, Value,
     cluster_routing::{RoutingInfo, SingleNodeRoutingInfo},
 };
-use std::time::Duration;
+use std::collections::BTreeSet;
 
-/// Timeout for the response of one node while the client looks up the slots.
-const RESPONSE_TIMEOUT: Duration = Duration::from_millis(500);
+/// Host and port of a node.
+pub(super) type NodeAddress = (String, u16);
 
-/// Timeout for connecting to one node. The timeout is short, so that an unreachable node leaves time for the other nodes.
-pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_millis(400);
-
-/// Number of retries of a request while a slot moves or the nodes elect a master; minimum and maximum pause between retries in
-/// milliseconds. All retries together are shorter than the timeout of a request: a request that still receives `TRYAGAIN` then
-/// fails with that error and not with a timeout.
-const RETRIES: (u32, u64, u64) = (8, 10, 30);
-
-/// Builds a client that connects to the cluster through the given nodes.
-pub(super) fn build_client(
-    nodes: Vec<ConnectionInfo>,
-    certificates: Option<&TlsCertificates>,
-) -> RedisResult<ClusterClient> {
-    let is_tls = nodes.iter().any(uses_tls);
-    let (retries, shortest, longest) = RETRIES;
-    let builder = ClusterClient::builder(nodes)
-        .tcp_settings(tcp_settings())
-        .connection_timeout(CONNECT_TIMEOUT)
-        .response_timeout(RESPONSE_TIMEOUT)
-        .overall_response_timeout(None)
-        .retries(retries)
-        .min_retry_wait(shortest)
-        .max_retry_wait(longest);
-    match certificates {
-        Some(certificates) if is_tls => builder.certs(certificates.clone()).build(),
-        Some(_) | None => builder.build(),
+/// Keeps the nodes that a cluster announces now: the configured ones may be gone when the client connects again.
+pub(super) async fn keep_announced_nodes(endpoint: &RedisEndpoint, connection: &mut RedisConnection) {
+    let RedisConnection::Cluster(cluster) = connection else { return };
+    let any_node = RoutingInfo::SingleNode(SingleNodeRoutingInfo::Random);
+    if let Ok(slots) = cluster.route_command(cluster_slots(), any_node).await
+        && let Ok(nodes) = announced_nodes(slots)
+        && !nodes.is_empty()
+    {
+        endpoint.set_announced_nodes(nodes);
     }
 }
 
-/// Host and port of each node, as reported by a random node.
-pub(super) async fn nodes(cluster: &mut ClusterConnection) -> RedisResult<Vec<(String, u16)>> {
-    let random = RoutingInfo::SingleNode(SingleNodeRoutingInfo::Random);
-    parse_slots(cluster.route_command(cluster_slots(), random).await?)
+/// Why a cluster cannot be used: the client library skips nodes that cannot be reached, without an error. Returns the first configured
+/// node that cannot be reached, or a node that the cluster announces and that cannot be reached. With TLS, the certificate of a node must
+/// be valid for the announced name. `None` if there is neither, and for other topologies.
+pub(super) async fn find_unreachable_node(endpoint: &RedisEndpoint) -> Option<RedisError> {
+    let mut unreachable = None;
+    for configured in endpoint.cluster_nodes().ok()? {
+        let mut node = match endpoint.connect_to_node(configured.clone()).await {
+            Ok(node) => node,
+            Err(error) => {
+                unreachable.get_or_insert(describe("a node cannot be reached", &configured, &error));
+                continue;
+            }
+        };
+        for address in announced_nodes(cluster_slots().query_async(&mut node).await.ok()?).ok()? {
+            let announced = with_address(&configured, address);
+            if let Err(error) = endpoint.connect_to_node(announced.clone()).await {
+                return Some(describe("the cluster announces a node that cannot be reached", &announced, &error));
+            }
+        }
+        break;
+    }
+    unreachable
 }
 
-/// Host and port of each node, as reported by one given node.
-pub(super) async fn nodes_reported_by(node: &mut impl ConnectionLike) -> RedisResult<Vec<(String, u16)>> {
-    parse_slots(node.req_packed_command(&cluster_slots()).await?)
+fn describe(problem: &'static str, node: &ConnectionInfo, error: &RedisError) -> RedisError {
+    (error.kind(), problem, format!("{}: {error}", node.addr())).into()
 }
 
-fn cluster_slots() -> Cmd {
+fn cluster_slots() -> redis::Cmd {
     let mut command = redis::cmd("CLUSTER");
     command.arg("SLOTS");
     command
 }
 
-/// Parses the reply to `CLUSTER SLOTS`: per slot range the first and last slot, and then the nodes. An empty host in the reply
-/// means the node that sent the reply, and `?` means an unknown host; nodes with such hosts are skipped.
-fn parse_slots(reply: Value) -> RedisResult<Vec<(String, u16)>> {
+/// The nodes in a reply to `CLUSTER SLOTS`. Each range of slots begins with its first and its last slot. The host is empty for the node
+/// that replies, and `?` if it is unknown.
+fn announced_nodes(reply: Value) -> RedisResult<BTreeSet<NodeAddress>> {
     let ranges: Vec<Vec<Value>> = redis::from_redis_value(reply.extract_error()?)?;
-    let mut nodes: Vec<_> =
-        ranges.into_iter().flat_map(|range| range.into_iter().skip(2)).filter_map(parse_address).collect();
-    nodes.sort_unstable();
-    nodes.dedup();
-    Ok(nodes)
+    let nodes = ranges.into_iter().flat_map(|range| range.into_iter().skip(2));
+    let address = |node| {
+        let mut parts = redis::from_redis_value::<Vec<Value>>(node).ok()?.into_iter();
+        let host: Option<String> = redis::from_redis_value(parts.next()?).ok()?;
+        let port = redis::from_redis_value(parts.next()?).ok()?;
+        Some((host.filter(|host| !host.is_empty() && host != "?")?, port))
+    };
+    Ok(nodes.filter_map(address).collect())
 }
 
-fn parse_address(node: Value) -> Option<(String, u16)> {
-    let mut parts = redis::from_redis_value::<Vec<Value>>(node).ok()?.into_iter();
-    let host: Option<String> = redis::from_redis_value(parts.next()?).ok()?;
-    let port: u16 = redis::from_redis_value(parts.next()?).ok()?;
-    host.filter(|host| !host.is_empty() && host != "?").map(|host| (host, port))
+/// The settings of a configured node, with another address.
+pub(super) fn with_address(configured: &ConnectionInfo, (host, port): NodeAddress) -> ConnectionInfo {
+    configured.clone().set_addr(match configured.addr() {
+        ConnectionAddr::TcpTls { .. } => ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None },
+        _ => ConnectionAddr::Tcp(host, port),
+    })
 }

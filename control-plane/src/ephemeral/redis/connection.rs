@@ -1,37 +1,46 @@
 //! An open connection, to a single server or to a cluster.
 
 use redis::{
-    ConnectionAddr, ConnectionInfo, FromRedisValue, RedisResult, Value,
-    aio::{ConnectionLike, MultiplexedConnection},
+    Cmd, FromRedisValue, PushInfo, PushKind, RedisResult,
+    aio::{AsyncPushSender, MultiplexedConnection, SendError},
     cluster_async::ClusterConnection,
-    io::tcp::TcpSettings,
 };
+use std::sync::Arc;
+use tokio::sync::Notify;
 
 /// A connection that concurrent requests share.
 #[derive(Clone)]
 pub(super) enum RedisConnection {
     Server(MultiplexedConnection),
+    /// Follows the cluster by itself, also to nodes that are not configured.
     Cluster(ClusterConnection),
 }
 
 impl RedisConnection {
     /// Sends a command.
-    pub(super) async fn send<T: FromRedisValue>(&mut self, command: &redis::Cmd) -> RedisResult<T> {
-        let value: Value = match self {
-            Self::Server(connection) => connection.req_packed_command(command).await?,
-            Self::Cluster(connection) => connection.req_packed_command(command).await?,
-        };
-        // A value nested in a reply of Redis may be an error.
-        Ok(redis::from_redis_value(value.extract_error()?)?)
+    pub(super) async fn send<T: FromRedisValue>(&mut self, command: &Cmd) -> RedisResult<T> {
+        match self {
+            Self::Server(connection) => command.query_async(connection).await,
+            Self::Cluster(connection) => command.query_async(connection).await,
+        }
+    }
+
+    /// Subscribes to a channel. Nothing changes if the connection is subscribed already.
+    pub(super) async fn subscribe(&mut self, channel: &str) -> RedisResult<()> {
+        match self {
+            Self::Server(connection) => connection.subscribe(channel).await,
+            Self::Cluster(connection) => connection.subscribe(channel).await,
+        }
     }
 }
 
-/// Whether connections to this server use TLS.
-pub(super) fn uses_tls(info: &ConnectionInfo) -> bool {
-    matches!(info.addr(), ConnectionAddr::TcpTls { .. })
-}
-
-/// Disables Nagle's algorithm, because commands are short and a request waits for each reply.
-pub(super) fn tcp_settings() -> TcpSettings {
-    TcpSettings::default().set_nodelay(true)
+/// Receives what a server sends without a request, and notifies of the messages.
+pub(super) fn push_sender(messages: &Arc<Notify>) -> impl AsyncPushSender + use<> {
+    let messages = messages.clone();
+    move |push: PushInfo| {
+        if push.kind == PushKind::Message {
+            messages.notify_one();
+        }
+        Ok::<_, SendError>(())
+    }
 }

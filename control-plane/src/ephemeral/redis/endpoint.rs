@@ -1,26 +1,42 @@
 //! The configured Redis servers and how to connect to them: a single server, the master reported by Sentinels, or a cluster.
 
 use super::{
-    cluster,
-    connection::{RedisConnection, tcp_settings, uses_tls},
-    subscription::Subscription,
+    cluster::{NodeAddress, with_address},
+    connection::{RedisConnection, push_sender},
 };
-use arc_swap::ArcSwapOption;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use redis::{
-    Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisError, RedisResult, TlsCertificates, TlsMode,
+    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisError,
+    RedisResult, TlsCertificates, TlsMode,
     aio::MultiplexedConnection,
+    cluster::ClusterClient,
+    io::tcp::TcpSettings,
     sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType},
 };
 use secrecy::{ExposeSecret, SecretString};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use tokio::sync::Notify;
+
+/// Timeout for connecting to one node of a cluster. It is short, so that an unreachable node leaves time for the other nodes.
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(400);
+
+/// Timeout for the response of one node while the client looks up the slots of a cluster.
+const RESPONSE_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Retries of a request while a slot moves or the nodes elect a master, and the pauses between them in milliseconds. All retries
+/// together are shorter than the timeout of a request: a request that still receives `TRYAGAIN` then fails with that error and not
+/// with a timeout.
+const RETRIES: u32 = 8;
+const SHORTEST_RETRY_PAUSE: u64 = 10;
+const LONGEST_RETRY_PAUSE: u64 = 30;
 
 /// A configured Redis.
 pub struct RedisEndpoint {
     servers: RedisServers,
     /// The certificates of the next connections.
     certificates: ArcSwapOption<TlsCertificates>,
-    /// The nodes of the cluster, as last discovered.
-    discovered_nodes: Mutex<Vec<(String, u16)>>,
+    /// The nodes that the cluster has announced last.
+    announced_nodes: ArcSwap<BTreeSet<NodeAddress>>,
 }
 
 /// The URLs of the servers. User, password and database in a URL apply to Redis, also in the URL of a Sentinel.
@@ -43,18 +59,30 @@ pub struct SentinelTarget {
     pub password: SecretString,
 }
 
+/// A client that is not connected.
+enum UnconnectedClient {
+    Single(Client),
+    Cluster(ClusterClient),
+    Sentinel(SentinelClient),
+}
+
 impl RedisEndpoint {
     /// For a cluster or Sentinels, `servers` may list only some servers: the others are discovered. `certificates` contains the
     /// trusted authorities (if there are none, the authorities of the operating system are trusted) and an optional client
     /// certificate.
     pub fn new(servers: RedisServers, certificates: Option<TlsCertificates>) -> Self {
         let certificates = ArcSwapOption::from_pointee(certificates);
-        Self { servers, certificates, discovered_nodes: Mutex::default() }
+        Self { servers, certificates, announced_nodes: ArcSwap::default() }
     }
 
     /// Uses other certificates for the next connections.
     pub(super) fn replace_certificates(&self, certificates: TlsCertificates) {
         self.certificates.store(Some(Arc::new(certificates)));
+    }
+
+    /// Uses these nodes of the cluster for the next connections, besides the configured ones.
+    pub(super) fn set_announced_nodes(&self, nodes: BTreeSet<NodeAddress>) {
+        self.announced_nodes.store(Arc::new(nodes));
     }
 
     /// The topology, as in the scheme of `redis.url`.
@@ -68,118 +96,78 @@ impl RedisEndpoint {
 
     /// Checks that clients can be built, without connecting.
     pub fn validate(&self) -> RedisResult<()> {
-        match &self.servers {
-            RedisServers::Single(url) => self.client(connection_info(url)?).map(drop),
-            RedisServers::Cluster(urls) => {
-                cluster::build_client(self.nodes(urls)?, self.certificates.load().as_deref()).map(drop)
-            }
-            RedisServers::Sentinel(urls, target) => self.sentinel_client(urls, target).map(drop),
-        }
+        self.client(&Arc::default()).map(drop)
     }
 
-    /// Connects to a server that accepts writes.
-    pub(super) async fn connect(&self) -> RedisResult<RedisConnection> {
-        match &self.servers {
-            RedisServers::Single(url) => {
-                let client = self.client(connection_info(url)?)?;
-                Ok(RedisConnection::Server(client.get_multiplexed_async_connection().await?))
+    /// Connects, for a single server and for Sentinels to the server that is the master now. `messages` is notified of the messages in
+    /// the channels that the connection subscribes to.
+    pub(super) async fn connect(&self, messages: &Arc<Notify>) -> RedisResult<RedisConnection> {
+        let config = AsyncConnectionConfig::new().set_push_sender(push_sender(messages));
+        let connection = match self.client(messages)? {
+            UnconnectedClient::Single(client) => client.get_multiplexed_async_connection_with_config(&config).await?,
+            UnconnectedClient::Sentinel(mut client) => client.get_async_connection_with_config(&config).await?,
+            UnconnectedClient::Cluster(client) => {
+                return client.get_async_connection().await.map(RedisConnection::Cluster);
             }
-            RedisServers::Cluster(urls) => {
-                let client = cluster::build_client(self.nodes(urls)?, self.certificates.load().as_deref())?;
-                Ok(RedisConnection::Cluster(client.get_async_connection().await?))
-            }
-            RedisServers::Sentinel(urls, target) => {
-                let mut client = self.sentinel_client(urls, target)?;
-                Ok(RedisConnection::Server(client.get_async_connection().await?))
-            }
-        }
-    }
-
-    /// Stores the current nodes of a cluster, because the configured nodes may no longer exist when the client reconnects.
-    pub(super) async fn discover_nodes(&self, connection: &mut RedisConnection) {
-        if let RedisConnection::Cluster(cluster) = connection
-            && let Ok(nodes) = cluster::nodes(cluster).await
-            && !nodes.is_empty()
-        {
-            *self.discovered_nodes.lock().unwrap_or_else(PoisonError::into_inner) = nodes;
-        }
-    }
-
-    /// Returns why a cluster is unusable although one of its nodes responds: every node must be reachable at the address that
-    /// the cluster announces, and with TLS its certificate must be valid for that name.
-    pub(super) async fn diagnose_cluster(&self) -> Option<RedisError> {
-        let RedisServers::Cluster(urls) = &self.servers else { return None };
-        let mut first_error = None;
-        for configured in self.nodes(urls).ok()? {
-            let mut node = match self.connect_to_node(configured.clone()).await {
-                Ok(node) => node,
-                Err(error) => {
-                    let detail = format!("{}: {error}", configured.addr());
-                    first_error.get_or_insert_with(|| (error.kind(), "a node cannot be reached", detail).into());
-                    continue;
-                }
-            };
-            for address in cluster::nodes_reported_by(&mut node).await.ok()? {
-                let announced = with_address(&configured, &address);
-                if let Err(error) = self.connect_to_node(announced.clone()).await {
-                    let detail = format!("{}: {error}", announced.addr());
-                    return Some((error.kind(), "the cluster announces a node that cannot be reached", detail).into());
-                }
-            }
-            break;
-        }
-        first_error
-    }
-
-    async fn connect_to_node(&self, node: ConnectionInfo) -> RedisResult<MultiplexedConnection> {
-        let client = self.client(node)?;
-        let timed_out = (redis::ErrorKind::Io, "timed out");
-        let connection = tokio::time::timeout(cluster::CONNECT_TIMEOUT, client.get_multiplexed_async_connection());
-        connection.await.unwrap_or_else(|_| Err(timed_out.into()))
-    }
-
-    /// Subscribes to a channel. In a cluster, every node delivers the messages of the channel.
-    pub(super) async fn subscribe(&self, channel: &str) -> RedisResult<Subscription> {
-        let client = match &self.servers {
-            RedisServers::Single(url) => self.client(connection_info(url)?)?,
-            RedisServers::Cluster(urls) => return self.subscribe_at_any_node(self.nodes(urls)?, channel).await,
-            RedisServers::Sentinel(urls, target) => self.sentinel_client(urls, target)?.async_get_client().await?,
         };
-        Subscription::open(&client, channel).await
+        Ok(RedisConnection::Server(connection))
     }
 
-    async fn subscribe_at_any_node(&self, nodes: Vec<ConnectionInfo>, channel: &str) -> RedisResult<Subscription> {
-        let mut result = Err(no_servers());
-        for node in nodes {
-            result = Subscription::open(&self.client(node)?, channel).await;
-            if result.is_ok() {
-                break;
-            }
-        }
-        result
-    }
-
-    /// The configured and the last discovered nodes of the cluster.
-    fn nodes(&self, urls: &[SecretString]) -> RedisResult<Vec<ConnectionInfo>> {
-        let mut nodes = urls.iter().map(connection_info).collect::<RedisResult<Vec<_>>>()?;
-        let Some(first) = nodes.first().cloned() else { return Err(no_servers()) };
-        let discovered = self.discovered_nodes.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        nodes.extend(discovered.iter().map(|address| with_address(&first, address)));
+    /// The configured and the announced nodes of a cluster; none for other topologies.
+    pub(super) fn cluster_nodes(&self) -> RedisResult<Vec<ConnectionInfo>> {
+        let RedisServers::Cluster(urls) = &self.servers else { return Ok(Vec::new()) };
+        let mut nodes = connection_infos(urls)?;
+        let first = nodes.first().ok_or_else(no_servers)?.clone();
+        nodes.extend(self.announced_nodes.load().iter().map(|address| with_address(&first, address.clone())));
         Ok(nodes)
     }
 
-    fn client(&self, info: ConnectionInfo) -> RedisResult<Client> {
-        match (info.addr(), self.certificates.load().as_deref()) {
-            (ConnectionAddr::TcpTls { .. }, Some(certificates)) => Client::build_with_tls(info, certificates.clone()),
+    /// Connects to one node of a cluster.
+    pub(super) async fn connect_to_node(&self, node: ConnectionInfo) -> RedisResult<MultiplexedConnection> {
+        let config = AsyncConnectionConfig::new().set_connection_timeout(Some(CONNECT_TIMEOUT));
+        self.server(node)?.get_multiplexed_async_connection_with_config(&config).await
+    }
+
+    fn client(&self, messages: &Arc<Notify>) -> RedisResult<UnconnectedClient> {
+        Ok(match &self.servers {
+            RedisServers::Single(url) => UnconnectedClient::Single(self.server(connection_info(url)?)?),
+            RedisServers::Cluster(_) => UnconnectedClient::Cluster(self.cluster(self.cluster_nodes()?, messages)?),
+            RedisServers::Sentinel(urls, target) => {
+                UnconnectedClient::Sentinel(self.sentinel(&connection_infos(urls)?, target)?)
+            }
+        })
+    }
+
+    fn server(&self, info: ConnectionInfo) -> RedisResult<Client> {
+        match self.certificates.load().as_deref() {
+            Some(certificates) if uses_tls(&info) => Client::build_with_tls(info, certificates.clone()),
             _ => Client::open(info),
         }
     }
 
-    fn sentinel_client(&self, urls: &[SecretString], target: &SentinelTarget) -> RedisResult<SentinelClient> {
-        let infos = urls.iter().map(connection_info).collect::<RedisResult<Vec<_>>>()?;
-        let Some(first) = infos.first() else { return Err(no_servers()) };
-        let addresses: Vec<_> = infos.iter().map(|info| info.addr().clone()).collect();
+    fn cluster(&self, nodes: Vec<ConnectionInfo>, messages: &Arc<Notify>) -> RedisResult<ClusterClient> {
+        let is_tls = nodes.iter().any(uses_tls);
+        let builder = ClusterClient::builder(nodes)
+            .use_protocol(ProtocolVersion::RESP3)
+            .push_sender(push_sender(messages))
+            .tcp_settings(tcp_settings())
+            .connection_timeout(CONNECT_TIMEOUT)
+            .response_timeout(RESPONSE_TIMEOUT)
+            .overall_response_timeout(None)
+            .retries(RETRIES)
+            .min_retry_wait(SHORTEST_RETRY_PAUSE)
+            .max_retry_wait(LONGEST_RETRY_PAUSE);
+        match self.certificates.load().as_deref() {
+            Some(certificates) if is_tls => builder.certs(certificates.clone()).build(),
+            _ => builder.build(),
+        }
+    }
+
+    fn sentinel(&self, sentinels: &[ConnectionInfo], target: &SentinelTarget) -> RedisResult<SentinelClient> {
+        let Some(first) = sentinels.first() else { return Err(no_servers()) };
+        let addresses: Vec<_> = sentinels.iter().map(|info| info.addr().clone()).collect();
         let mut builder = SentinelClientBuilder::new(addresses, &target.master, SentinelServerType::Master)?
+            .set_client_to_redis_protocol(ProtocolVersion::RESP3)
             .set_client_to_redis_db(first.redis_settings().db())
             .set_client_to_redis_tcp_settings(tcp_settings())
             .set_client_to_sentinel_tcp_settings(tcp_settings());
@@ -208,17 +196,25 @@ impl RedisEndpoint {
     }
 }
 
-fn connection_info(url: &SecretString) -> RedisResult<ConnectionInfo> {
-    Ok(url.expose_secret().into_connection_info()?.set_tcp_settings(tcp_settings()))
+fn connection_infos(urls: &[SecretString]) -> RedisResult<Vec<ConnectionInfo>> {
+    urls.iter().map(connection_info).collect()
 }
 
-/// A copy of the connection settings in `info`, with a different address.
-fn with_address(info: &ConnectionInfo, (host, port): &(String, u16)) -> ConnectionInfo {
-    let (host, port) = (host.clone(), *port);
-    info.clone().set_addr(match info.addr() {
-        ConnectionAddr::TcpTls { .. } => ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None },
-        _ => ConnectionAddr::Tcp(host, port),
-    })
+/// The settings in a URL. With version 3 of its protocol, Redis sends messages on the connection that requests use.
+fn connection_info(url: &SecretString) -> RedisResult<ConnectionInfo> {
+    let info = url.expose_secret().into_connection_info()?.set_tcp_settings(tcp_settings());
+    let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+    Ok(info.set_redis_settings(settings))
+}
+
+/// Whether connections to this server use TLS.
+fn uses_tls(info: &ConnectionInfo) -> bool {
+    matches!(info.addr(), ConnectionAddr::TcpTls { .. })
+}
+
+/// Disables Nagle's algorithm, because commands are short and a request waits for each reply.
+fn tcp_settings() -> TcpSettings {
+    TcpSettings::default().set_nodelay(true)
 }
 
 fn no_servers() -> RedisError {

@@ -4,11 +4,8 @@
 //! therefore delays a change by one poll interval.
 
 use super::client::RedisClient;
-use std::{convert::Infallible, time::Duration};
+use std::convert::Infallible;
 use tokio::sync::watch;
-
-/// Pause before a subscription that ended or failed is renewed.
-const RESUBSCRIBE_PAUSE: Duration = Duration::from_secs(1);
 
 impl RedisClient {
     /// Notifies the other replicas whenever the value of `newest` increases; never returns. Several increases while a
@@ -31,29 +28,10 @@ impl RedisClient {
         std::future::pending().await
     }
 
-    /// Calls `wake` for each notification of any replica, including this replica; never returns.
+    /// Calls `wake` after notifications of any replica, including this replica; never returns.
     pub async fn receive_changes(&self, wake: impl Fn()) -> Infallible {
-        let mut changes = self.connection_changes();
         loop {
-            changes.mark_unchanged();
-            let is_connected = self.is_connected();
-            // Subscribe again after each reconnection: the old subscription may be at a server that is no longer the master.
-            tokio::select! {
-                () = self.forward_notifications(&wake), if is_connected => {
-                    tokio::time::sleep(RESUBSCRIBE_PAUSE).await;
-                }
-                _ = changes.changed() => {}
-            }
-        }
-    }
-
-    /// Subscribes, and forwards notifications until the subscription ends.
-    async fn forward_notifications(&self, wake: impl Fn()) {
-        let Ok(mut subscription) = self.endpoint.subscribe(&self.channel).await else { return };
-        // Notifications sent before the subscription are lost, so the database may contain a change that this replica has not
-        // read.
-        wake();
-        while subscription.next().await.is_some() {
+            self.messages.notified().await;
             wake();
         }
     }
