@@ -1,8 +1,9 @@
 //! Registers agents and logs them in with the client library.
 
-use crate::{ControlPlane, http::InTurn};
+use crate::{ControlPlane, HttpClient, http::InTurn};
 use countersign_client::{Api, PrivateKey, Tokens};
 use secrecy::ExposeSecret;
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 /// A registered agent and its private key.
@@ -26,6 +27,14 @@ impl Agent {
         Self { id: registered.expect("the registration succeeds").agent_id, key, apis }
     }
 
+    /// Registers an agent and assigns it a new role of the first service. Returns the agent and the role id.
+    pub async fn with_role(control: &ControlPlane, role: &str, permissions: &[&str]) -> (Self, String) {
+        let agent = Self::register(control, "Test Agent").await;
+        let role = control.create_role(role, permissions).await;
+        control.assign(&agent.id, &role).await;
+        (agent, role)
+    }
+
     /// The API client of the replica whose turn it is.
     pub fn api(&self) -> &Api {
         self.apis.next()
@@ -46,6 +55,18 @@ impl Agent {
         let tokens = self.api().login(&self.key, &self.id, Some(service)).await.expect("the login succeeds");
         tokens.access_token.expose_secret().to_owned()
     }
+}
+
+/// Requests a challenge, and returns the body of a login with it.
+pub async fn signed_challenge(api: &HttpClient, agent: &str, key: &PrivateKey) -> Value {
+    let challenge = api.post("/auth/challenge", json!({ "agentId": agent })).await.expect(200);
+    let signature = key.sign(challenge["nonce"].as_str().expect("a challenge has a nonce"));
+    json!({ "challengeId": challenge["challengeId"], "signature": signature })
+}
+
+/// Logs in with a challenge of this API, and returns the response.
+pub async fn log_in_at(api: &HttpClient, agent: &str, key: &PrivateKey) -> Value {
+    api.post("/auth/authenticate", signed_challenge(api, agent, key).await).await.expect(200)
 }
 
 /// A refresh token of the same session that nobody has issued. Its checksum is right, so the control plane looks for the session.

@@ -6,6 +6,7 @@
 //! If `TEST_ENGINES` is `fleet`, the control plane is two replicas with one PostgreSQL database and one Redis, which get the
 //! requests of a test in turn. So a test that passes does not depend on the replica that answers.
 
+mod observation;
 mod replica;
 mod shared;
 
@@ -293,6 +294,11 @@ impl ControlPlane {
     /// Human token of an administrator.
     pub fn human(&self) -> &str {
         &self.env["HUMAN_TOKEN"]
+    }
+
+    /// HTTP client of the admin port.
+    pub fn admin(&self) -> HttpClient {
+        HttpClient::plain(self.env["ADMIN_URL"].clone())
     }
 
     /// Certificate of the development CA as PEM.

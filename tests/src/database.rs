@@ -1,6 +1,6 @@
-//! Reads the database of a control plane directly: all rows, and the private signing key.
+//! Reads the database of a control plane directly: all rows, and the private signing key. Changes it for states that no request creates.
 
-use crate::ControlPlane;
+use crate::{ControlPlane, eventually};
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use p256::{SecretKey, ecdsa::SigningKey, pkcs8::DecodePrivateKey};
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor};
@@ -44,12 +44,27 @@ impl Database {
         Self::connect(&control.database_url()).await
     }
 
-    /// Connects to a database URL.
+    /// Connects to a database URL, read-only on SQLite.
     pub async fn connect(url: &str) -> Self {
+        Self::open(&if url.starts_with("sqlite:") { format!("{url}?mode=ro") } else { url.to_owned() }).await
+    }
+
+    /// Connects to the database of a control plane, to change it.
+    pub async fn connect_to_write(control: &ControlPlane) -> Self {
+        Self::open(&control.database_url()).await
+    }
+
+    /// Connects to a database URL, to change the database.
+    pub async fn open(url: &str) -> Self {
         sqlx::any::install_default_drivers();
-        let read_only = || (&SQLITE, format!("{url}?mode=ro"));
-        let (dialect, url) = if url.starts_with("sqlite:") { read_only() } else { (&POSTGRES, url.to_owned()) };
-        Self { connection: AnyConnection::connect(&url).await.expect("the database accepts connections"), dialect }
+        let dialect = if url.starts_with("sqlite:") { &SQLITE } else { &POSTGRES };
+        Self { connection: AnyConnection::connect(url).await.expect("the database accepts connections"), dialect }
+    }
+
+    /// Executes statements, and returns the number of affected rows.
+    pub async fn execute(&mut self, sql: &str) -> u64 {
+        let result = self.connection.execute(AssertSqlSafe(sql)).await;
+        result.unwrap_or_else(|error| panic!("{sql}: {error}")).rows_affected()
     }
 
     /// Every row of every table as text, such as `roles id='role_…' name='reader'`, from one snapshot, without the column `purge_at`.
@@ -92,6 +107,28 @@ impl Database {
             .open_in_place(nonce, Aad::from(aad.as_bytes()), &mut private)
             .expect("the master key decrypts the private key");
         (kid, SigningKey::from(&SecretKey::from_pkcs8_der(private).expect("the private key is valid")))
+    }
+
+    /// The number that a query returns.
+    pub async fn number(&mut self, sql: &str) -> i64 {
+        let result = sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(&mut self.connection).await;
+        result.unwrap_or_else(|error| panic!("{sql}: {error}"))
+    }
+
+    /// The number of rows of a table, which may be followed by a condition.
+    pub async fn count(&mut self, rows: &str) -> i64 {
+        self.number(&format!("SELECT CAST(COUNT(*) AS BIGINT) FROM {rows}")).await
+    }
+
+    /// Waits until a table has no rows, or none of a condition. `log` explains a failure.
+    pub async fn wait_until_none(&mut self, rows: &str, log: impl Fn() -> String) {
+        let is_gone = async || (self.count(rows).await == 0).then_some(());
+        eventually(&format!("there is no row in {rows}"), is_gone, log).await;
+    }
+
+    /// Closes the connection.
+    pub async fn close(self) {
+        self.connection.close().await.expect("the connection can be closed");
     }
 
     /// Runs a query with one text column and returns its values.

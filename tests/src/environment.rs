@@ -25,10 +25,7 @@ impl Environment {
 
     /// Registers an agent and assigns a new role with these permissions. Returns the agent and the role id.
     pub async fn agent(&self, role: &str, permissions: &[&str]) -> (Agent, String) {
-        let agent = Agent::register(&self.control, "Test Agent").await;
-        let role = self.control.create_role(role, permissions).await;
-        self.control.assign(&agent.id, &role).await;
-        (agent, role)
+        Agent::with_role(&self.control, role, permissions).await
     }
 
     /// Sends a GET request through Envoy with a token.

@@ -50,6 +50,11 @@ impl Follower {
         Ok(Self { requests, messages, agent_hash_key: None })
     }
 
+    /// The two directions of the stream, for a client that sends without waiting for answers.
+    pub fn split(self) -> (mpsc::Sender<FollowRequest>, Streaming<FollowResponse>) {
+        (self.requests, self.messages)
+    }
+
     /// The next message, or the status with which the stream ended.
     pub async fn next(&mut self) -> Result<Response, Status> {
         let response = self.messages.message().await?;

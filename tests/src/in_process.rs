@@ -4,7 +4,7 @@ mod captured_log;
 
 pub use captured_log::CapturedLog;
 
-use crate::{HttpClient, ManualClock, control_plane::unreachable_limits, engines};
+use crate::{Follower, HttpClient, ManualClock, control_plane::unreachable_limits, engines, follower};
 use countersign_control_plane as plane;
 use countersign_process::Shutdown;
 use std::{net::SocketAddr, path::Path, sync::Arc};
@@ -13,6 +13,7 @@ use tokio::{
     sync::oneshot,
     task::JoinHandle,
 };
+use tonic::transport::Channel;
 
 /// Number of threads of a server, so that its tasks run at the same time, as in a process of their own.
 const SERVER_THREADS: usize = 2;
@@ -123,6 +124,26 @@ impl InProcessServer {
         let plane::Addresses { api, sync, .. } = addresses;
         let authority = std::fs::read(folder.join("ca.pem")).expect("the CA file exists");
         Self { server, api: HttpClient::trusting(format!("https://localhost:{}", api.port()), &authority), sync }
+    }
+
+    /// Opens a stream of the first service, and receives its snapshot. `folder` is the data directory.
+    pub async fn follow(&self, folder: &Path) -> Follower {
+        let stream = Follower::open(self.sync_channel(folder).await, &Self::env(folder, "SERVICE_KEY"), 0).await;
+        let mut follower = stream.expect("the server accepts the key");
+        assert!(follower.snapshot().await.last);
+        follower
+    }
+
+    /// Opens a channel to the sync port. `folder` is the data directory.
+    pub async fn sync_channel(&self, folder: &Path) -> Channel {
+        let authority = std::fs::read(folder.join("ca.pem")).expect("the CA file exists");
+        follower::connect(&format!("https://localhost:{}", self.sync.port()), &authority).await
+    }
+
+    /// The URL of the database. `folder` is the data directory.
+    pub async fn database_url(folder: &Path) -> String {
+        let sqlite = || format!("sqlite://{}", folder.join("countersign.db").display());
+        engines::database_for_folder(folder).await.unwrap_or_else(sqlite)
     }
 
     /// A value of `dev.env`, by its name without the prefix `COUNTERSIGN_`.

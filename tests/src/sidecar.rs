@@ -14,8 +14,9 @@ use countersign_proto::envoy::service::auth::v3::{
 };
 use std::{
     collections::HashMap,
+    io::Write as _,
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, Stdio},
     time::Duration,
 };
 use tempfile::TempDir;
@@ -198,7 +199,25 @@ impl Sidecar {
 
     /// Sends a check with these headers and context extensions.
     pub async fn check_with(&self, headers: &[(&str, &str)], extensions: &[(&str, &str)]) -> CheckResult {
-        let response = self.client().await.check(check_request(headers, extensions)).await;
+        self.check_any(check_request(headers, extensions)).await
+    }
+
+    /// Sends a check of a request with this method, host and path.
+    pub async fn check_target(
+        &self,
+        (method, host, path): (&str, &str, &str),
+        headers: &[(&str, &str)],
+        extensions: &[(&str, &str)],
+    ) -> CheckResult {
+        let mut request = check_request(headers, extensions);
+        let http = http_of(&mut request);
+        (http.method, http.host, http.path) = (method.into(), host.into(), path.into());
+        self.check_any(request).await
+    }
+
+    /// Sends any check.
+    pub async fn check_any(&self, request: CheckRequest) -> CheckResult {
+        let response = self.client().await.check(request).await;
         CheckResult::from_response(response.expect("a check never fails with a gRPC error").into_inner())
     }
 
@@ -212,10 +231,50 @@ impl Sidecar {
         self.check(&[("authorization", &format!("Bearer {token}"))]).await
     }
 
+    /// Waits until a check with this bearer token is allowed.
+    pub async fn wait_until_accepted(&self, token: &str) {
+        let accepted = async || (self.check_token(token).await.status == 200).then_some(());
+        eventually("the sidecar accepts the token", accepted, || self.log()).await;
+    }
+
+    /// Waits until a check with this bearer token is denied with this reason.
+    pub async fn wait_until_refused(&self, token: &str, reason: &str) {
+        let refused = async || (self.check_token(token).await.reason == reason).then_some(());
+        eventually("the sidecar refuses the token", refused, || self.log()).await;
+    }
+
     /// Value of a counter or gauge, by the prefix of its line in `/metrics`.
     pub async fn metric(&self, line: &str) -> Option<f64> {
         self.admin.metric(line).await
     }
+
+    /// Waits until a counter or gauge is above zero.
+    pub async fn wait_for_metric(&self, line: &str) {
+        let is_positive = async || self.metric(line).await.filter(|value| *value > 0.0);
+        eventually(line, is_positive, || self.log()).await;
+    }
+
+    /// Waits until the log contains a text.
+    pub async fn wait_for_log(&self, text: &str) {
+        eventually(text, async || self.log().contains(text).then_some(()), || self.log()).await;
+    }
+}
+
+/// A command of the program of the sidecar that gets `input` on its standard input. Returns the exit code, and both outputs.
+pub fn run_command(mut command: Command, input: &str) -> (Option<i32>, String, String) {
+    let mut process =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary runs");
+    // Fails if the process has refused its arguments already.
+    let _written = process.stdin.take().expect("the input is piped").write_all(input.as_bytes());
+    let output = process.wait_with_output().expect("the process ends");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+/// The HTTP request of a check.
+pub fn http_of(check: &mut CheckRequest) -> &mut HttpRequest {
+    let request = check.attributes.as_mut().and_then(|attributes| attributes.request.as_mut()?.http.as_mut());
+    request.expect("the check has an HTTP request")
 }
 
 /// A check request as Envoy sends it.

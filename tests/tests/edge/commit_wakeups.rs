@@ -6,10 +6,10 @@
 use countersign_client::{Api, PrivateKey};
 use countersign_control_plane::Dependencies;
 use countersign_proto::v1::Delta;
-use countersign_tests::{Follower, InProcessServer, follower::connect};
+use countersign_tests::{Follower, InProcessServer};
 use secrecy::ExposeSecret;
 use serde_json::{Value, json};
-use std::{path::Path, time::Duration};
+use std::time::Duration;
 use tempfile::TempDir;
 
 /// Time after which a test fails if a change has not arrived.
@@ -27,10 +27,7 @@ impl Fixture {
         let folder = tempfile::tempdir().unwrap();
         let dependencies = Dependencies { change_poll_interval: Duration::MAX, ..Dependencies::default() };
         let server = InProcessServer::start_with(folder.path(), &[], dependencies).await;
-        let channel = connect(&format!("https://localhost:{}", server.sync.port()), &authority(folder.path())).await;
-        let mut follower =
-            Follower::open(channel, &InProcessServer::env(folder.path(), "SERVICE_KEY"), 0).await.unwrap();
-        assert!(follower.snapshot().await.last);
+        let follower = server.follow(folder.path()).await;
         Self { server, folder, follower }
     }
 
@@ -51,15 +48,12 @@ impl Fixture {
     }
 }
 
-fn authority(folder: &Path) -> Vec<u8> {
-    std::fs::read(folder.join("ca.pem")).unwrap()
-}
-
 #[tokio::test]
 async fn commit_of_every_revocation_wakes_the_stream() {
     let mut fixture = Fixture::new().await;
-    let client = Api::new(&InProcessServer::env(fixture.folder.path(), "URL"), Some(&authority(fixture.folder.path())));
-    let (client, key) = (client.unwrap(), PrivateKey::generate());
+    let authority = std::fs::read(fixture.folder.path().join("ca.pem")).unwrap();
+    let client = Api::new(&fixture.server.api.url, Some(&authority)).unwrap();
+    let key = PrivateKey::generate();
     let agent = client.register(&key, "owner@example.org", "agent", None).await.unwrap().agent_id;
     let tokens = client.login(&key, &agent, None).await.unwrap();
 

@@ -7,7 +7,7 @@ mod processes;
 use countersign_process::{Clock, SystemClock};
 use countersign_proto::v1::Hello;
 use countersign_tests::{
-    Agent, ControlPlane, Follower, HttpClient, HttpResponse, Sidecar, eventually,
+    Agent, ControlPlane, Follower, HttpResponse, Sidecar, eventually,
     follower::{self, hello},
 };
 use serde_json::{Value, json};
@@ -34,9 +34,7 @@ impl Fixture {
         for sidecar in &sidecars {
             sidecar.wait_until_ready().await;
         }
-        let agent = Agent::register(&control, "agent").await;
-        let role = control.create_role("reader", &["read"]).await;
-        control.assign(&agent.id, &role).await;
+        let (agent, role) = Agent::with_role(&control, "reader", &["read"]).await;
         let token = agent.token().await;
         Self { control, sidecars, agent, role, token }
     }
@@ -54,6 +52,14 @@ impl Fixture {
         changed.expect(200)["revision"].as_i64().unwrap()
     }
 
+    /// Requires that the receipt of a revision counts one sidecar, and none at which it is in force. Returns the receipt.
+    async fn unconfirmed_receipt(&self, query: &str) -> Value {
+        let receipt = self.receipt(query).await.expect(200);
+        assert_eq!((&receipt["enforced"], &receipt["sidecars"]), (&json!(false), &json!(1)), "{receipt}");
+        assert_eq!(receipt["enforcedSidecars"], 0, "{receipt}");
+        receipt
+    }
+
     async fn receipt(&self, query: &str) -> HttpResponse {
         self.control.api.get_as(self.control.key(), &self.control.path(&format!("/enforcement?{query}"))).await
     }
@@ -69,12 +75,15 @@ impl Fixture {
 
     /// The number of silent sidecars, and the time of the oldest change that is not in force, in Unix seconds.
     async fn enforcement_metrics(&self) -> (f64, f64) {
-        let admin = HttpClient::plain(self.control.env["ADMIN_URL"].clone());
-        let (silent, oldest) = tokio::join!(
-            admin.metric("countersign_sidecars_silent"),
-            admin.metric("countersign_unconfirmed_change_oldest_timestamp_seconds")
-        );
-        (silent.unwrap(), oldest.unwrap())
+        let oldest = self.control.metric("countersign_unconfirmed_change_oldest_timestamp_seconds").await;
+        (self.control.metric("countersign_sidecars_silent").await.unwrap(), oldest.unwrap())
+    }
+
+    /// The audit entries of an action, newest first. `filter` ends with `&`, or is empty.
+    async fn audit_entries(&self, filter: &str, action: &str) -> Vec<Value> {
+        let path = format!("/audit?{filter}action={action}");
+        let entries = self.control.api.get_as(self.control.human(), &path).await.expect(200);
+        entries["data"].as_array().unwrap().clone()
     }
 
     async fn list(&self) -> Vec<Value> {
@@ -213,8 +222,7 @@ async fn killed_sidecar_is_silent_until_its_view_would_be_too_old() {
     let (_, oldest) = eventually("the metrics show the wait", waiting, || fixture.control.log()).await;
     let changed_at = Duration::from_micros(revoked.unsigned_abs()).as_secs_f64();
     assert!((oldest - changed_at).abs() < 1.0, "{oldest} is the time of the change {revoked}");
-    let receipt = fixture.receipt(&format!("revision={revoked}")).await.expect(200);
-    assert_eq!((&receipt["enforced"], &receipt["sidecars"]), (&json!(false), &json!(1)), "{receipt}");
+    let receipt = fixture.unconfirmed_receipt(&format!("revision={revoked}")).await;
     assert_eq!(receipt["unconfirmed"][0]["instance"], silent["instance"]);
     wait_until(&receipt["refusesBy"]).await;
     let receipt = fixture.complete_receipt(revoked).await;
@@ -231,8 +239,7 @@ async fn sidecar_of_a_killed_control_plane_is_not_forgotten() {
     fixture.control.kill();
     fixture.control.restart().await;
     let revoked = fixture.change(false).await;
-    let receipt = fixture.receipt(&format!("revision={revoked}&wait=1")).await.expect(200);
-    assert_eq!((&receipt["enforced"], &receipt["sidecars"]), (&json!(false), &json!(1)), "{receipt}");
+    fixture.unconfirmed_receipt(&format!("revision={revoked}&wait=1")).await;
     fixture.sidecars[0].signal("CONT");
     let receipt = fixture.complete_receipt(revoked).await;
     assert_eq!((&receipt["sidecars"], &receipt["enforcedSidecars"]), (&json!(1), &json!(1)), "{receipt}");
@@ -256,9 +263,7 @@ async fn receipt_holds_for_a_start_from_the_copy() {
     // The reports alone write the copies for which this test waits: without them, ten seconds pass between two.
     let directory = format!("copy.directory={}", copies.path().join("copies").display());
     let mut fixture = Fixture::with_sidecar_settings(1, &[], &[&directory]).await;
-    let written = "countersign_authz_view_copy_writes_total{result=\"ok\"}";
-    let written = async || fixture.sidecars[0].metric(written).await.filter(|count| *count > 0.0);
-    eventually("a copy is written", written, || fixture.sidecars[0].log()).await;
+    fixture.sidecars[0].wait_for_metric("countersign_authz_view_copy_writes_total{result=\"ok\"}").await;
     for is_assigned in [false, true, false] {
         let revision = fixture.change(is_assigned).await;
         fixture.complete_receipt(revision).await;
@@ -288,8 +293,7 @@ async fn sidecar_that_does_not_report_counts_as_silent() {
     let mut silent = fixture.follow(hello(0)).await;
     last_page(&mut silent).await;
     let (_, pong) = silent.ping(1).await.unwrap();
-    let receipt = fixture.receipt(&format!("revision={}", pong.revision)).await.expect(200);
-    assert_eq!((&receipt["sidecars"], &receipt["enforcedSidecars"]), (&json!(1), &json!(0)), "{receipt}");
+    let receipt = fixture.unconfirmed_receipt(&format!("revision={}", pong.revision)).await;
     assert_eq!(receipt["unconfirmed"][0]["revision"], Value::Null, "{receipt}");
 
     let mut current = fixture.follow(hello_of(7)).await;
@@ -300,8 +304,8 @@ async fn sidecar_that_does_not_report_counts_as_silent() {
     assert_eq!((&of_current["release"], &of_current["revision"]), (&json!("9.9.9"), &Value::Null), "{of_current}");
     current.report(revision).await;
     let in_force = async || {
-        let list = fixture.list().await;
-        let of_current = list.iter().find(|sidecar| sidecar["instance"] == instance_text(7)).cloned();
+        let mut list = fixture.list().await.into_iter();
+        let of_current = list.find(|sidecar| sidecar["instance"] == instance_text(7));
         of_current.filter(|sidecar| sidecar["revision"].as_i64() >= Some(revision))
     };
     eventually("the report has arrived", in_force, || fixture.control.log()).await;
@@ -333,23 +337,18 @@ async fn report_of_data_that_was_not_sent_ends_the_stream() {
 async fn audit_log_states_when_changes_are_in_force() {
     let fixture = Fixture::new(1, &[]).await;
     fixture.change(false).await;
+    let service = format!("serviceId={}&", fixture.control.service());
     let confirmed = async || {
-        let path = format!("/audit?serviceId={}&action=changes.enforced", fixture.control.service());
-        let entries = fixture.control.api.get_as(fixture.control.human(), &path).await.expect(200);
-        let newest = entries["data"][0].clone();
-        let last = newest["details"]["lastSequence"].as_i64()?;
-        let path = format!("/audit?serviceId={}&action=role.revoked", fixture.control.service());
-        let revoked = fixture.control.api.get_as(fixture.control.human(), &path).await.expect(200);
-        (revoked["data"][0]["sequence"].as_i64()? <= last).then_some(newest)
+        let newest = fixture.audit_entries(&service, "changes.enforced").await.into_iter().next()?;
+        let revoked = fixture.audit_entries(&service, "role.revoked").await;
+        (revoked.first()?["sequence"].as_i64()? <= newest["details"]["lastSequence"].as_i64()?).then_some(newest)
     };
     let entry = eventually("the revocation is confirmed", confirmed, || fixture.control.log()).await;
     assert_eq!((&entry["details"]["sidecars"], &entry["actor"]["kind"]), (&json!(1), &json!("system")), "{entry}");
     assert!(entry["details"]["milliseconds"].is_u64(), "{entry}");
     fixture.control.set_status(&fixture.agent.id, "suspended").await.expect(200);
     let confirmed = async || {
-        let path = "/audit?action=changes.enforced";
-        let entries = fixture.control.api.get_as(fixture.control.human(), path).await.expect(200);
-        entries["data"].as_array()?.iter().find(|entry| entry["serviceId"].is_null()).cloned()
+        fixture.audit_entries("", "changes.enforced").await.into_iter().find(|entry| entry["serviceId"].is_null())
     };
     eventually("the suspension is confirmed", confirmed, || fixture.control.log()).await;
 }

@@ -7,6 +7,7 @@
 
 use countersign_tests::{
     Agent, Environment, Envoy, HttpResponse, RawRequest, Sidecar, envoy::replaced, eventually, http::HttpClient,
+    verifiers::percent_decoded,
 };
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -97,6 +98,7 @@ async fn other_headers_neither_add_nor_remove_an_identity() {
         for (case, request) in [
             ("the real value and another", get().with("x-agent-id", &id).with("x-agent-id", "agt_forged")),
             ("another and the real value", get().with("X-Agent-Id", "agt_forged").with("x-agent-id", &id)),
+            ("two others", get().with("x-agent-id", "agt_forged").with("X-Agent-Id", "agt_other")),
             ("the real value and another, joined", get().with("x-agent-id", format!("{id},agt_forged"))),
             ("the real roles and others", get().with("x-agent-roles", &roles).with("x-agent-roles", "admin")),
             ("an empty value", get().with("x-agent-roles", "")),
@@ -332,16 +334,6 @@ fn first_value(identity: &BTreeMap<String, Value>, name: &str) -> String {
 fn decode_items(values: &Value) -> Vec<String> {
     let [value] = values.as_array().unwrap().as_slice() else { panic!("{values}") };
     value.as_str().unwrap().split(',').map(percent_decoded).collect()
-}
-
-fn percent_decoded(text: &str) -> String {
-    let mut pieces = text.split('%');
-    let mut bytes = pieces.next().unwrap().as_bytes().to_vec();
-    for piece in pieces {
-        bytes.push(u8::from_str_radix(&piece[..2], 16).unwrap());
-        bytes.extend_from_slice(&piece.as_bytes()[2..]);
-    }
-    String::from_utf8(bytes).unwrap()
 }
 
 fn sorted(items: impl IntoIterator<Item = impl Into<String>>) -> Vec<String> {

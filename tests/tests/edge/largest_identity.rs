@@ -2,7 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
-use countersign_tests::{Agent, Environment, HttpResponse, control_plane::text, eventually};
+use countersign_tests::{
+    Agent, Environment, HttpResponse, control_plane::text, eventually, verifiers::percent_decoded,
+};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
@@ -31,8 +33,7 @@ fn permissions() -> Vec<String> {
 }
 
 fn decode_items(header: &Value) -> BTreeSet<String> {
-    let decoded = |item: &str| percent_encoding::percent_decode_str(item).decode_utf8().unwrap().into_owned();
-    header[0].as_str().unwrap().split(',').map(decoded).collect()
+    header[0].as_str().unwrap().split(',').map(percent_decoded).collect()
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ mod commit_wakeups;
 mod costs;
 mod end_to_end;
 mod enforcement;
-mod envoy_facts;
+mod example_envoy;
 mod forgeries;
 mod frozen_sidecar;
 mod fuzz;

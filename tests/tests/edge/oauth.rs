@@ -1,7 +1,7 @@
 //! OAuth clients through Envoy: how they find the control plane, and that scopes narrow what they may do.
 
 use countersign_tests::{
-    Agent, Environment, HttpResponse, Sidecar,
+    Agent, Environment, HttpResponse,
     control_plane::text,
     eventually,
     oauth::{issuer, log_in, refresh},
@@ -26,8 +26,8 @@ fn challenge(response: &HttpResponse) -> String {
 
 #[tokio::test]
 async fn clients_find_the_control_plane_from_the_url_of_a_service() {
-    let environment = Environment::start().await;
-    let listener = &environment.envoy.listener;
+    let mut environment = Environment::start().await;
+    let listener = environment.envoy.listener.clone();
     let well_known = "/.well-known/oauth-protected-resource";
     assert_eq!(listener.get(well_known).await.status, 401, "without resource URIs, it is a request like others");
     let uris = set_resources(&environment, &["", "/mcp"]).await;
@@ -54,6 +54,11 @@ async fn clients_find_the_control_plane_from_the_url_of_a_service() {
         assert_eq!(response.status, 401, "{method} {path}");
     }
     assert_eq!(environment.upstream.received(), 0, "the service has received nothing");
+
+    environment.sidecar.restart();
+    environment.sidecar.wait_until_ready().await;
+    let same = async || (challenge(&listener.get("/mcp").await) == challenge(&refused)).then_some(());
+    eventually("the sidecar has the resource URIs again", same, || environment.sidecar.log()).await;
 }
 
 #[tokio::test]
@@ -61,8 +66,7 @@ async fn a_narrowed_token_stays_narrow_at_the_sidecar() {
     let environment = Environment::start().await;
     set_resources(&environment, &[""]).await;
     let (control, resource) = (&environment.control, environment.envoy.listener.url.clone());
-    let agent = Agent::register(control, "agent").await;
-    control.assign(&agent.id, &control.create_role("reader", &["read", "list"]).await).await;
+    let (agent, _) = Agent::with_role(control, "reader", &["read", "list"]).await;
     let login =
         async |scope: &str| log_in(control, &agent, &[("resource", &resource), ("scope", scope)]).await.expect(200);
     let (narrow, wide) = (login("read").await, login("").await);
@@ -82,15 +86,4 @@ async fn a_narrowed_token_stays_narrow_at_the_sidecar() {
     assert_eq!(refused.error(), (403, "INSUFFICIENT_PERMISSIONS", "token_scope_insufficient"));
     assert!(challenge(&refused).contains(r#"error="insufficient_scope", scope="admin""#), "{refused:?}");
     environment.call("/admin", &text(&login("admin").await["access_token"])).await.expect(200);
-}
-
-#[tokio::test]
-async fn a_sidecar_keeps_the_resource_uris_in_its_copy() {
-    let mut environment = Environment::start().await;
-    set_resources(&environment, &["/mcp"]).await;
-    let before = challenge(&environment.envoy.listener.get("/mcp").await);
-    environment.sidecar.restart();
-    Sidecar::wait_until_ready(&environment.sidecar).await;
-    let same = async || (challenge(&environment.envoy.listener.get("/mcp").await) == before).then_some(());
-    eventually("the sidecar has the resource URIs again", same, || environment.sidecar.log()).await;
 }

@@ -10,38 +10,29 @@ use secrecy::ExposeSecret;
 async fn api_and_sidecar_agree_on_assigned_and_revoked_roles() {
     let fixture = Fixture::start().await;
     let (first, control) = (fixture.verifiers(), &fixture.control);
-    let name = "Ålesund 100%, \"West\"";
+    let (name, special) = ("Ålesund 100%, \"West\"", "Prüfer, 100% \"special\"");
     let agent = fixture.register_agent(name).await;
     let before = agent.token_for(control.service()).await;
     first.wait_until_equal("the agent has no role", &before, accepted(&agent, name, &[], &[])).await;
 
     let reader = control.create_role("reader", &["read", "list"]).await;
     control.assign(&agent.id, &reader).await;
-    let with_reader = agent.token().await;
-    let tokens = [("token issued before the assignment", &before), ("token issued after the assignment", &with_reader)];
-    for (case, token) in tokens {
-        first.wait_until_equal(case, token, accepted(&agent, name, &["reader"], &["list", "read"])).await;
-    }
-
-    let special_role = control.create_role("Prüfer, 100% \"special\"", &["write", "read", "a%2Cb"]).await;
+    let after = agent.token().await;
+    let expect = async |case: &str, roles: &[&str], permissions: &[&str]| {
+        for token in [&before, &after] {
+            first.wait_until_equal(case, token, accepted(&agent, name, roles, permissions)).await;
+        }
+    };
+    expect("the agent has a role", &["reader"], &["list", "read"]).await;
+    let special_role = control.create_role(special, &["write", "read", "a%2Cb"]).await;
     control.assign(&agent.id, &special_role).await;
-    let roles = ["Prüfer, 100% \"special\"", "reader"];
-    for (case, token) in tokens {
-        first.wait_until_equal(case, token, accepted(&agent, name, &roles, &["a%2Cb", "list", "read", "write"])).await;
-    }
-
+    expect("the agent has two roles", &[special, "reader"], &["a%2Cb", "list", "read", "write"]).await;
     assert!(control.revoke(&agent.id, &reader).await);
-    for (case, token) in tokens {
-        first.wait_until_equal(case, token, accepted(&agent, name, &roles[..1], &["a%2Cb", "read", "write"])).await;
-    }
+    expect("the first role is revoked", &[special], &["a%2Cb", "read", "write"]).await;
     assert!(control.revoke(&agent.id, &special_role).await);
-    for (case, token) in tokens {
-        first.wait_until_equal(case, token, accepted(&agent, name, &[], &[])).await;
-    }
+    expect("both roles are revoked", &[], &[]).await;
     control.assign(&agent.id, &reader).await;
-    for (case, token) in tokens {
-        first.wait_until_equal(case, token, accepted(&agent, name, &["reader"], &["list", "read"])).await;
-    }
+    expect("the first role is assigned again", &["reader"], &["list", "read"]).await;
 }
 
 #[tokio::test]
@@ -49,34 +40,26 @@ async fn api_and_sidecar_agree_on_expiring_roles() {
     let fixture = Fixture::start().await;
     let (first, control) = (fixture.verifiers(), &fixture.control);
     let agent = fixture.register_agent("Agent").await;
-    let (guest, permanent) =
-        (control.create_role("guest", &["look"]).await, control.create_role("permanent", &["remain"]).await);
-    control.assign(&agent.id, &permanent).await;
+    let guest = control.create_role("guest", &["look"]).await;
+    control.assign(&agent.id, &control.create_role("permanent", &["remain"]).await).await;
     let before = agent.token().await;
-
     control.assign_until(&agent.id, &guest, Some(seconds_from_now(4))).await;
     let after = agent.token().await;
-    let tokens = [("token issued before the assignment", &before), ("token issued after the change", &after)];
-    for (case, token) in tokens {
-        first
-            .wait_until_equal(case, token, accepted(&agent, "Agent", &["guest", "permanent"], &["look", "remain"]))
-            .await;
-    }
-    for (case, token) in tokens {
-        first.wait_until_equal(case, token, accepted(&agent, "Agent", &["permanent"], &["remain"])).await;
-    }
-
+    let expect = async |case: &str, is_guest: bool| {
+        let (roles, permissions) = (["guest", "permanent"], ["look", "remain"]);
+        let hidden = usize::from(!is_guest);
+        let expected = accepted(&agent, "Agent", &roles[hidden..], &permissions[hidden..]);
+        for token in [&before, &after] {
+            first.wait_until_equal(case, token, &expected).await;
+        }
+    };
+    expect("before the expiry", true).await;
+    expect("after the expiry", false).await;
     control.assign_until(&agent.id, &guest, Some(seconds_from_now(2))).await;
     control.assign_until(&agent.id, &guest, None).await;
-    for (case, token) in tokens {
-        first
-            .wait_until_equal(case, token, accepted(&agent, "Agent", &["guest", "permanent"], &["look", "remain"]))
-            .await;
-    }
+    expect("assigned again without an expiry", true).await;
     control.assign_until(&agent.id, &guest, Some(seconds_from_now(2))).await;
-    for (case, token) in tokens {
-        first.wait_until_equal(case, token, accepted(&agent, "Agent", &["permanent"], &["remain"])).await;
-    }
+    expect("the new expiry has passed", false).await;
 }
 
 #[tokio::test]
@@ -88,34 +71,29 @@ async fn api_and_sidecar_agree_on_deleted_and_recreated_roles() {
     let deleted_role = control.create_role("reader", &["read"]).await;
     control.assign(&agent.id, &deleted_role).await;
     let with_reader = agent.token().await;
-    let tokens = [("token issued before the assignment", &before), ("token issued after the assignment", &with_reader)];
-    for (case, token) in tokens {
-        first.wait_until_equal(case, token, accepted(&agent, "Agent", &["reader"], &["read"])).await;
+    let expect = async |case: &str, token: &str, roles: &[&str], permissions: &[&str]| {
+        first.wait_until_equal(case, token, accepted(&agent, "Agent", roles, permissions)).await;
+    };
+    for token in [&before, &with_reader] {
+        expect("the role is assigned", token, &["reader"], &["read"]).await;
     }
-
     control.delete_role(&deleted_role).await.expect(200);
-    for (case, token) in tokens {
-        first.wait_until_equal(case, token, accepted(&agent, "Agent", &[], &[])).await;
+    for token in [&before, &with_reader] {
+        expect("the role is deleted", token, &[], &[]).await;
     }
     let recreated_role = control.create_role("reader", &["everything"]).await;
     control.assign(&other.id, &recreated_role).await;
-    let other_token = other.token().await;
-    first
-        .wait_until_equal(
-            "the sidecar receives the new role",
-            &other_token,
-            accepted(&other, "Other", &["reader"], &["everything"]),
-        )
-        .await;
+    let has_new_role = accepted(&other, "Other", &["reader"], &["everything"]);
+    first.wait_until_equal("the sidecar receives the new role", &other.token().await, has_new_role).await;
     let after = agent.token_for(control.service()).await;
-    for (case, token) in tokens.into_iter().chain([("token issued after the change", &after)]) {
+    for token in [&before, &with_reader, &after] {
         let outcomes = first.verify(token).await;
         let without_roles = accepted(&agent, "Agent", &[], &[]);
-        assert!(without_roles(&outcomes.0) && without_roles(&outcomes.1), "{case}: {outcomes:?}");
+        assert!(without_roles(&outcomes.0) && without_roles(&outcomes.1), "{outcomes:?}");
     }
     control.assign(&agent.id, &recreated_role).await;
-    for (case, token) in tokens.into_iter().chain([("token issued after the change", &after)]) {
-        first.wait_until_equal(case, token, accepted(&agent, "Agent", &["reader"], &["everything"])).await;
+    for token in [&before, &with_reader, &after] {
+        expect("the new role is assigned", token, &["reader"], &["everything"]).await;
     }
 }
 
@@ -132,11 +110,9 @@ async fn api_and_sidecar_agree_on_suspended_reactivated_and_revoked_agents() {
 
     control.set_status(&agent.id, "suspended").await.expect(200);
     first.wait_until_equal("the agent is suspended", &old, refused(403, "agent_suspended")).await;
-    first
-        .wait_until_equal("the signature is checked before the status", &old[..old.len() - 2], |outcome| {
-            matches!(outcome, VerifyOutcome::Refused(401, _))
-        })
-        .await;
+    let unauthenticated = |outcome: &VerifyOutcome| matches!(outcome, VerifyOutcome::Refused(401, _));
+    let case = "the signature is checked before the status";
+    first.wait_until_equal(case, &old[..old.len() - 2], unauthenticated).await;
     control.set_status(&agent.id, "active").await.expect(200);
     first.wait_until_equal("the old token stays revoked", &old, refused(401, "token_revoked")).await;
     let new = agent.token().await;
@@ -193,13 +169,10 @@ async fn api_and_sidecar_agree_on_revoked_access_tokens_and_sessions() {
 
     fixture.control.kill();
     fixture.control.restart().await;
-    fixture.sidecar.restart();
-    fixture.sidecar.wait_until_ready().await;
+    fixture.restart_sidecar().await;
     for token in [first_token, sibling, newest] {
-        fixture
-            .verifiers()
-            .wait_until_equal("the revocation survives restarts", token, refused(401, "token_revoked"))
-            .await;
+        let revoked = refused(401, "token_revoked");
+        fixture.verifiers().wait_until_equal("the revocation survives restarts", token, revoked).await;
     }
     fixture.verifiers().wait_until_equal("another session continues", &other, &expected).await;
 }
@@ -216,24 +189,16 @@ async fn api_and_sidecar_follow_the_setting_for_unbound_tokens() {
         if accepted {
             strict.wait_until_equal("the service accepts unbound tokens", &unbound_token, &expected).await;
         } else {
-            strict
-                .wait_until_equal("the service refuses unbound tokens", &unbound_token, refused(401, "token_unbound"))
-                .await;
+            strict.wait_until_equal("it refuses unbound tokens", &unbound_token, refused(401, "token_unbound")).await;
         }
         first.wait_until_equal("another service is not affected", &unbound_token, &expected).await;
     }
     fixture.sidecar.kill();
     fixture.set_accepts_unbound(&fixture.strict.0, false).await;
-    fixture.sidecar.restart();
-    fixture.sidecar.wait_until_ready().await;
+    fixture.restart_sidecar().await;
     let strict = fixture.verifiers_of(&fixture.strict);
-    strict
-        .wait_until_equal(
-            "the setting changed while the sidecar was stopped",
-            &unbound_token,
-            refused(401, "token_unbound"),
-        )
-        .await;
+    let case = "the setting changed while the sidecar was stopped";
+    strict.wait_until_equal(case, &unbound_token, refused(401, "token_unbound")).await;
 }
 
 #[tokio::test]
@@ -243,41 +208,24 @@ async fn api_and_sidecar_agree_on_bound_and_unbound_tokens() {
         (fixture.verifiers(), fixture.verifiers_of(&fixture.second), fixture.verifiers_of(&fixture.strict));
     let agent = fixture.register_agent("Agent").await;
     let unbound_token = agent.token().await;
-    first.wait_until_equal("unbound", &unbound_token, accepted(&agent, "Agent", &[], &[])).await;
-    second.wait_until_equal("unbound", &unbound_token, accepted(&agent, "Agent", &[], &[])).await;
-    strict
-        .wait_until_equal(
-            "unbound, at the service that refuses unbound tokens",
-            &unbound_token,
-            refused(401, "token_unbound"),
-        )
-        .await;
+    let without_roles = || accepted(&agent, "Agent", &[], &[]);
+    let reader = |permissions: &'static [&'static str]| accepted(&agent, "Agent", &["reader"], permissions);
+    let unbound = || refused(401, "token_unbound");
+    first.wait_until_equal("unbound", &unbound_token, without_roles()).await;
+    second.wait_until_equal("unbound", &unbound_token, without_roles()).await;
+    strict.wait_until_equal("unbound, at the strict service", &unbound_token, unbound()).await;
 
     let role = fixture.control.create_role("reader", &["read"]).await;
     fixture.control.assign(&agent.id, &role).await;
     fixture.assign_at(&fixture.second, &agent, "reader", &["write"]).await;
     fixture.assign_at(&fixture.strict, &agent, "auditor", &["audit"]).await;
-    first
-        .wait_until_equal(
-            "unbound, issued before the assignment",
-            &unbound_token,
-            accepted(&agent, "Agent", &["reader"], &["read"]),
-        )
-        .await;
-    second
-        .wait_until_equal(
-            "unbound, issued before the assignment",
-            &unbound_token,
-            accepted(&agent, "Agent", &["reader"], &["write"]),
-        )
-        .await;
-    strict
-        .wait_until_equal("unbound, issued before the assignment", &unbound_token, refused(401, "token_unbound"))
-        .await;
+    first.wait_until_equal("unbound, after the assignment", &unbound_token, reader(&["read"])).await;
+    second.wait_until_equal("unbound, after the assignment", &unbound_token, reader(&["write"])).await;
+    strict.wait_until_equal("unbound, after the assignment", &unbound_token, unbound()).await;
 
     let services = [
-        ("first", first, accepted(&agent, "Agent", &["reader"], &["read"])),
-        ("second", second, accepted(&agent, "Agent", &["reader"], &["write"])),
+        ("first", first, reader(&["read"])),
+        ("second", second, reader(&["write"])),
         ("strict", strict, accepted(&agent, "Agent", &["auditor"], &["audit"])),
     ];
     for (name, verifiers, expected) in &services {
@@ -299,30 +247,18 @@ async fn api_and_sidecar_agree_after_restarts() {
     let role = fixture.control.create_role("reader", &["read"]).await;
     fixture.control.assign(&agent.id, &role).await;
     let token = agent.token().await;
-    fixture
-        .verifiers()
-        .wait_until_equal("before the restarts", &token, accepted(&agent, "Agent", &["reader"], &["read"]))
-        .await;
+    let reader = accepted(&agent, "Agent", &["reader"], &["read"]);
+    fixture.verifiers().wait_until_equal("before the restarts", &token, &reader).await;
 
     fixture.control.revoke(&agent.id, &role).await;
-    fixture.sidecar.restart();
-    fixture.sidecar.wait_until_ready().await;
-    fixture
-        .verifiers()
-        .wait_until_equal("after the restart of the sidecar", &token, accepted(&agent, "Agent", &[], &[]))
-        .await;
+    fixture.restart_sidecar().await;
+    let without_roles = accepted(&agent, "Agent", &[], &[]);
+    fixture.verifiers().wait_until_equal("after the restart of the sidecar", &token, without_roles).await;
 
     fixture.control.kill();
     fixture.control.restart().await;
     fixture.control.assign(&agent.id, &role).await;
-    fixture
-        .verifiers()
-        .wait_until_equal(
-            "after the restart of the control plane",
-            &token,
-            accepted(&agent, "Agent", &["reader"], &["read"]),
-        )
-        .await;
+    fixture.verifiers().wait_until_equal("after the restart of the control plane", &token, &reader).await;
     fixture.control.set_status(&agent.id, "suspended").await.expect(200);
     fixture.verifiers().wait_until_equal("later changes arrive", &token, refused(403, "agent_suspended")).await;
 }

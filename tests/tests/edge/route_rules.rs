@@ -9,10 +9,7 @@ mod mcp;
 mod mcp_clients;
 
 use countersign_tests::{
-    Agent, ControlPlane, Envoy, HttpResponse, RawRequest, Sidecar, Upstream,
-    envoy::replaced,
-    eventually,
-    sidecar::{CheckResult, check_request},
+    Agent, ControlPlane, Envoy, HttpResponse, RawRequest, Sidecar, Upstream, envoy::replaced, sidecar::CheckResult,
 };
 use serde_json::json;
 use std::{fs, path::PathBuf};
@@ -77,41 +74,14 @@ impl Fixture {
     }
 
     async fn envoy(&self, upstream: u16) -> Envoy {
-        let minimal = include_str!("envoy_facts/minimal.yaml");
+        let minimal = include_str!("route_rules/minimal.yaml");
         let text = replaced(minimal, "# <grpc_service>", "timeout: 5s");
         Envoy::start(&text, &self.sidecar.socket(), upstream).await
     }
 
     /// The token of an agent with a role.
     async fn token(&self, role: &str, permissions: &[&str]) -> String {
-        let agent = Agent::register(&self.control, role).await;
-        let role = self.control.create_role(role, permissions).await;
-        self.control.assign(&agent.id, &role).await;
-        agent.token().await
-    }
-
-    /// Sends a check as Envoy does, without context extensions.
-    async fn check(&self, target: (&str, &str, &str), headers: &[(&str, &str)]) -> CheckResult {
-        self.check_with(target, headers, &[]).await
-    }
-
-    /// Sends a check with context extensions.
-    async fn check_with(
-        &self,
-        (method, host, path): (&str, &str, &str),
-        headers: &[(&str, &str)],
-        extensions: &[(&str, &str)],
-    ) -> CheckResult {
-        let mut request = check_request(headers, extensions);
-        let attributes = request.attributes.as_mut().and_then(|it| it.request.as_mut()?.http.as_mut()).unwrap();
-        (attributes.method, attributes.host, attributes.path) = (method.into(), host.into(), path.into());
-        let response = self.sidecar.client().await.check(request).await.unwrap();
-        CheckResult::from_response(response.into_inner())
-    }
-
-    async fn wait_for_metric(&self, line: &str) {
-        let reached = async || self.sidecar.metric(line).await.filter(|count| *count > 0.0);
-        eventually(line, reached, || self.sidecar.log()).await;
+        Agent::with_role(&self.control, role, permissions).await.0.token().await
     }
 }
 
@@ -170,10 +140,10 @@ async fn metadata_names_the_rule_and_extensions_replace_the_rules() {
         (("GET", "??", "/open"), "", "host_invalid"),
         (("GET", "b.partners.example.com", "/open"), "partners", "token_missing"),
     ] {
-        let result = fixture.check(request, &[]).await;
+        let result = fixture.sidecar.check_target(request, &[], &[]).await;
         assert_eq!((metadata(&result, "rule").as_str(), result.reason.as_str()), (rule, expected), "{request:?}");
     }
-    let result = fixture.check_with(("GET", "x", "/open/../x"), &[], &[("allow_unassigned", "true")]).await;
+    let result = fixture.sidecar.check_target(("GET", "x", "/open/../x"), &[], &[("allow_unassigned", "true")]).await;
     assert_eq!((result.reason.as_str(), metadata(&result, "rule").as_str()), ("token_missing", ""));
     let log = "countersign_authz_checks_total{decision=\"deny\",reason=\"path_ambiguous\",service=\"none\"}";
     assert_eq!(fixture.sidecar.metric(log).await, Some(1.0));
@@ -196,13 +166,12 @@ async fn route_that_only_names_its_service_obeys_the_rules() {
         (("GET", "x", "/open/%2e%2e"), "", "path_ambiguous"),
         (("GET", "x", "/other"), "", "rule_invalid"),
     ] {
-        let result = fixture.check_with(request, &headers, &[("service_id", &service)]).await;
+        let result = fixture.sidecar.check_target(request, &headers, &[("service_id", &service)]).await;
         assert_eq!((metadata(&result, "rule").as_str(), result.reason.as_str()), (rule, expected), "{request:?}");
     }
     let warning = "the route and the rule `of-other` of the rules file have different values of `service_id`";
-    let warned = async || fixture.sidecar.log().contains(warning).then_some(());
-    eventually("the sidecar warns", warned, || fixture.sidecar.log()).await;
-    let result = fixture.check_with(("GET", "x", "/open"), &[], &[("service_id", other)]).await;
+    fixture.sidecar.wait_for_log(warning).await;
+    let result = fixture.sidecar.check_target(("GET", "x", "/open"), &[], &[("service_id", other)]).await;
     assert_eq!(result.reason, "service_unknown", "the rule applies to the service of the route");
 }
 
@@ -210,20 +179,19 @@ async fn route_that_only_names_its_service_obeys_the_rules() {
 async fn changed_file_is_used_and_a_bad_file_changes_nothing() {
     const RELOADS: &str = "countersign_authz_file_reloads_total";
     let fixture = Fixture::start(RULES).await;
-    let verdict = async |path| fixture.check(("GET", "x", path), &[]).await.reason;
+    let verdict = async |path| fixture.sidecar.check_target(("GET", "x", path), &[], &[]).await.reason;
     assert_eq!(verdict("/open").await, "");
     let bad = RULES.replace("require_permissions", "require_permission").replace("name = \"open\"", "name = \"keys\"");
     fs::write(fixture.rules_file(), bad).unwrap();
-    fixture.wait_for_metric(&format!("{RELOADS}{{result=\"failed\",setting=\"rules.file\"}}")).await;
+    fixture.sidecar.wait_for_metric(&format!("{RELOADS}{{result=\"failed\",setting=\"rules.file\"}}")).await;
     // A line is written to the log after the metric has changed.
-    let logged = async || fixture.sidecar.log().contains("unknown key `require_permission`").then_some(());
-    eventually("the failure is logged", logged, || fixture.sidecar.log()).await;
+    fixture.sidecar.wait_for_log("unknown key `require_permission`").await;
     assert_eq!((verdict("/open").await.as_str(), verdict("/new").await.as_str()), ("", "token_missing"));
     assert_eq!(fixture.sidecar.admin.get("/readyz").await.status, 200);
 
     let changed = "[[rules]]\nname = 'new'\npath = '/new'\nallow_anonymous = true\n";
     fs::write(fixture.rules_file(), changed).unwrap();
-    fixture.wait_for_metric(&format!("{RELOADS}{{result=\"ok\",setting=\"rules.file\"}}")).await;
+    fixture.sidecar.wait_for_metric(&format!("{RELOADS}{{result=\"ok\",setting=\"rules.file\"}}")).await;
     assert_eq!((verdict("/open").await.as_str(), verdict("/new").await.as_str()), ("token_missing", ""));
     assert_eq!(fixture.sidecar.metric("countersign_authz_rules").await, Some(1.0));
 }
@@ -259,7 +227,10 @@ async fn dry_run_allows_without_identity_and_counts_the_refusal() {
     assert_eq!(received["x-agent-roles"], json!(["auditor"]));
     assert_eq!(received["authorization"], json!([format!("Bearer {auditor}")]), "the rule forwards the token");
 
-    let result = fixture.check(("GET", "x", "/tried"), &[("authorization", &format!("Bearer {reader}"))]).await;
+    let result = fixture
+        .sidecar
+        .check_target(("GET", "x", "/tried"), &[("authorization", &format!("Bearer {reader}"))], &[])
+        .await;
     let fields = ["decision", "reason", "rule", "dry_run_reason"].map(|field| metadata(&result, field));
     assert_eq!(fields, ["allow", "dry_run", "tried", "role_missing"]);
 }

@@ -1,10 +1,8 @@
 //! A sync stream whose client sends no pings ends, and one whose client pings continues.
 
-#![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
-
 use countersign_control_plane::Dependencies;
-use countersign_tests::{Follower, InProcessServer, follower::connect};
-use std::{path::Path, time::Duration};
+use countersign_tests::InProcessServer;
+use std::time::Duration;
 use tokio::time::{sleep, timeout};
 use tonic::Code;
 
@@ -14,21 +12,13 @@ const KEY_CHECK_INTERVAL: Duration = Duration::from_millis(200);
 /// Longer than a stream may be silent.
 const LONG_SILENCE: Duration = Duration::from_secs(3);
 
-async fn open_stream(server: &InProcessServer, folder: &Path) -> Follower {
-    let authority = std::fs::read(folder.join("ca.pem")).unwrap();
-    let channel = connect(&format!("https://localhost:{}", server.sync.port()), &authority).await;
-    let mut follower = Follower::open(channel, &InProcessServer::env(folder, "SERVICE_KEY"), 0).await.unwrap();
-    assert!(follower.snapshot().await.last);
-    follower
-}
-
 #[tokio::test]
 async fn stream_ends_only_if_its_client_sends_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let dependencies = Dependencies { key_check_interval: KEY_CHECK_INTERVAL, ..Dependencies::default() };
     let server = InProcessServer::start_with(folder.path(), &[], dependencies).await;
-    let mut silent = open_stream(&server, folder.path()).await;
-    let mut alive = open_stream(&server, folder.path()).await;
+    let mut silent = server.follow(folder.path()).await;
+    let mut alive = server.follow(folder.path()).await;
     let pings = async {
         for number in 1..=u64::try_from(LONG_SILENCE.as_millis() / 100).unwrap() {
             alive.ping(number).await.unwrap();

@@ -1,6 +1,6 @@
 //! The limits of sync streams: of an owner, of the process, and of invalid API keys.
 
-use countersign_tests::{ControlPlane, Follower, HttpClient, eventually, follower::channel};
+use countersign_tests::{ControlPlane, Follower, eventually, follower::channel};
 use serde_json::json;
 use tonic::{Code, transport::Channel};
 
@@ -25,9 +25,7 @@ async fn owner_has_a_part_of_the_streams() {
     let (_, other_key) = control.create_service(json!({ "name": "Other" })).await;
     let message = refusal(&channel, &other_key).await;
     assert_eq!(message, "the owner of the service already has 1 open streams (connections.max)");
-    let refused = "countersign_sync_streams_refused_total{limit=\"owner\"} 1\n";
-    let metrics = HttpClient::plain(control.env["ADMIN_URL"].clone()).get("/metrics").await.body;
-    assert!(metrics.as_str().unwrap().contains(refused), "{metrics}");
+    assert_eq!(control.metric(r#"countersign_sync_streams_refused_total{limit="owner"}"#).await, Some(1.0));
 
     let mut of_others = Vec::new();
     for owner in ["bob", "carol", "dave"] {

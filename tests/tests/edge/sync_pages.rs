@@ -6,34 +6,26 @@
 use countersign_client::PrivateKey;
 use countersign_control_plane::Dependencies;
 use countersign_proto::v1::{
-    AgentChanges, AgentStatus, FollowRequest, Hello, Ping, SnapshotPage, SnapshotProgress,
-    follow_request::Message as ClientMessage, follow_response::Message as ServerMessage, sync_client::SyncClient,
+    AgentChanges, AgentStatus, Hello, Ping, SnapshotPage, SnapshotProgress, follow_request::Message as ClientMessage,
+    follow_response::Message as ServerMessage,
 };
 use countersign_tests::{
-    Agent, ControlPlane, Follower, HttpClient, InProcessServer, Sidecar,
+    Agent, ControlPlane, Database, Follower, InProcessServer, Sidecar,
+    bulk::{BulkInserts, copy_id},
     control_plane::text,
     eventually,
-    follower::{channel, connect, follow_request, hello},
+    follower::{channel, follow_request, hello},
 };
 use serde_json::json;
-use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, Row};
-use std::{collections::BTreeMap, str::FromStr};
-use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::Request;
+use std::collections::BTreeMap;
 
 /// Number of changed agents. Their snapshot is much larger than what the queues between server and client hold.
 const AGENTS: usize = 20_000;
 
-async fn metric<T: FromStr>(control: &ControlPlane, line: &str) -> Option<T> {
-    let metrics = HttpClient::plain(control.env["ADMIN_URL"].clone()).get("/metrics").await.body;
-    metrics.as_str()?.lines().find_map(|candidate| candidate.strip_prefix(line)?.parse().ok())
-}
-
 /// A control plane with many agents that changed.
 struct Fixture {
     control: ControlPlane,
-    database: AnyConnection,
+    database: Database,
     /// An agent that changed first.
     agent: Agent,
     /// The revision before the changes.
@@ -43,8 +35,7 @@ struct Fixture {
 impl Fixture {
     async fn new(changed: usize) -> Self {
         let control = ControlPlane::start().await;
-        sqlx::any::install_default_drivers();
-        let database = AnyConnection::connect(&control.database_url()).await.unwrap();
+        let database = Database::connect_to_write(&control).await;
         let agent = Agent::register(&control, "agent").await;
         agent.token_for(control.service()).await;
         control.set_status(&agent.id, "suspended").await.expect(200);
@@ -55,64 +46,58 @@ impl Fixture {
         fixture
     }
 
-    async fn execute(&mut self, sql: String) {
-        self.database.execute(AssertSqlSafe(sql)).await.unwrap();
-    }
-
     async fn revision(&mut self) -> i64 {
-        self.database.fetch_one("SELECT revision FROM feed").await.unwrap().get(0)
+        self.database.number("SELECT revision FROM feed").await
     }
 
     /// Writes agents and changes of their status in one transaction, as many transactions would have written them. Every second
     /// agent is suspended.
     async fn insert_changed_agents(&mut self, count: usize) {
-        let (base, service, template) = (self.base, self.control.service().to_owned(), self.agent.id.clone());
-        let numbers = format!("WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})");
-        let id = "'agent_000000000000000000' || CAST(10000000 + i AS TEXT)";
-        self.execute("BEGIN".to_owned()).await;
-        self.execute(format!("UPDATE feed SET revision = {base} + {count}")).await;
-        self.execute(format!(
-            "{numbers} INSERT INTO agents (id, owner_issuer, owner_subject, email, name, public_key, public_key_hash, status, \
-             cutoff, trust, metadata, created_at, updated_at) SELECT {id}, owner_issuer, owner_subject, email, \
-             'bulk ' || CAST(i AS TEXT), public_key, public_key_hash, CASE WHEN i % 2 = 0 THEN 'active' ELSE 'suspended' END, \
-             {base} + i, trust, metadata, created_at, updated_at FROM n, agents WHERE agents.id = '{template}'"
+        let (base, agents) = (self.base, (1, i64::try_from(count).unwrap()));
+        let mut bulk = BulkInserts::connect(&self.control.database_url(), &self.agent.id).await;
+        bulk.execute("BEGIN").await;
+        bulk.agents(agents, "active").await;
+        let number = "CAST(substr(id, 17) AS BIGINT)";
+        bulk.execute(&format!(
+            "UPDATE agents SET cutoff = {base} + {number}, status = CASE WHEN {number} % 2 = 0 THEN 'active' ELSE 'suspended' END \
+             WHERE superseded_at IS NOT NULL"
         ))
         .await;
-        self.execute(format!(
-            "{numbers} INSERT INTO changes (revision, position, facet, subject, recipient, recorded_at, agent_state) \
-             SELECT {base} + i, 0, 'status', agents.id, '{service}', {base}, trust || '|' || status || '|' || cutoff \
-             FROM n JOIN agents ON agents.id = {id}"
-        ))
-        .await;
-        self.execute("COMMIT".to_owned()).await;
+        bulk.changes(agents, "status", self.control.service()).await;
+        bulk.execute("COMMIT").await;
     }
 
     /// Waits until the server has read the changes for live streams. Live streams end if changes are deleted before.
     async fn wait_until_distributed(&mut self) {
         let revision = self.revision().await;
-        let distributed =
-            async || metric::<i64>(&self.control, "countersign_feed_revision ").await.filter(|read| *read >= revision);
+        // As a float, the metric is not exact.
+        let distributed = async || {
+            let metrics = self.control.admin().get("/metrics").await.body;
+            let read = metrics.as_str()?.lines().find_map(|line| line.strip_prefix("countersign_feed_revision "))?;
+            (read.parse::<i64>().ok()? >= revision).then_some(())
+        };
         eventually("the changes are distributed", distributed, || self.control.log()).await;
     }
 
     /// Raises the floor and deletes the changes at or below it, as housekeeping does.
     async fn raise_floor(&mut self, floor: i64) {
-        self.execute(format!("UPDATE feed SET floor = {floor}")).await;
-        self.execute(format!("DELETE FROM changes WHERE revision <= {floor}")).await;
+        self.database.execute(&format!("UPDATE feed SET floor = {floor}")).await;
+        self.database.execute(&format!("DELETE FROM changes WHERE revision <= {floor}")).await;
     }
 
     async fn follow(&self, hello: Hello) -> Follower {
         Follower::open_with_hello(channel(&self.control).await, self.control.key(), hello).await.unwrap()
     }
 
-    fn id(number: usize) -> String {
-        format!("agent_000000000000000000{}", 10_000_000 + number)
+    /// The id of the agent with a number.
+    fn id(&self, number: usize) -> String {
+        copy_id(&self.agent.id, i64::try_from(number).unwrap())
     }
 
     /// Requires that the received changes of the agents with these numbers are as in the database.
     fn check_agents(&self, follower: &Follower, received: &Received, numbers: std::ops::RangeInclusive<usize>) {
         for number in numbers {
-            let status = received.agents[&follower.agent_hash(&Self::id(number))].status.as_ref().unwrap();
+            let status = received.agents[&follower.agent_hash(&self.id(number))].status.as_ref().unwrap();
             let expected = if number % 2 == 0 { AgentStatus::Active } else { AgentStatus::Suspended };
             let revision = self.base + i64::try_from(number).unwrap();
             assert_eq!((status.status(), status.revision, status.cutoff), (expected, revision, revision));
@@ -156,7 +141,7 @@ async fn snapshot_of_many_agents_is_complete_and_changes_during_it_follow() {
     let (mut follower, mut received) = (fixture.follow(hello(0)).await, Received::default());
     received.receive(&mut follower, 4).await;
     control.set_status(&agent.id, "active").await.expect(200);
-    let changed = Fixture::id(7);
+    let changed = fixture.id(7);
     control.set_status(&changed, "revoked").await.expect(200);
     received.receive(&mut follower, usize::MAX).await;
     assert!(received.pages > 20 && received.agents.len() == AGENTS + 1);
@@ -251,8 +236,6 @@ async fn no_change_is_missed_between_pages_and_live_changes() {
     let dependencies = Dependencies { changes_per_read: 2, ..Dependencies::default() };
     let server = InProcessServer::start_with(folder.path(), &[], dependencies).await;
     let [service, key] = ["SERVICE_ID", "SERVICE_KEY"].map(|name| InProcessServer::env(folder.path(), name));
-    let authority = std::fs::read(folder.path().join("ca.pem")).unwrap();
-    let sync_url = format!("https://localhost:{}", server.sync.port());
     let pem = PrivateKey::generate().public_pem().unwrap();
     let body = json!({ "email": "owner@example.org", "name": "agent", "publicKey": pem });
     let agent = text(&server.api.post("/auth/register", body).await.expect(201)["agentId"]);
@@ -270,7 +253,7 @@ async fn no_change_is_missed_between_pages_and_live_changes() {
         for number in 1..=100_u64 {
             // Every third stream begins with a snapshot, and the others resume.
             let since = if number % 3 == 0 { 0 } else { revision };
-            let mut follower = Follower::open(connect(&sync_url, &authority).await, &key, since).await.unwrap();
+            let mut follower = Follower::open(server.sync_channel(folder.path()).await, &key, since).await.unwrap();
             let mut received = if number % 3 == 0 { 0 } else { newest };
             follower.send_ping(number).await;
             let pong = loop {
@@ -293,7 +276,7 @@ async fn no_change_is_missed_between_pages_and_live_changes() {
 async fn streams_of_a_service_share_pages() {
     const STREAMS: usize = 15;
     let fixture = Fixture::new(AGENTS).await;
-    let reads = async || metric::<u64>(&fixture.control, "countersign_sync_page_reads_total ").await.unwrap();
+    let reads = async || fixture.control.metric("countersign_sync_page_reads_total ").await.unwrap();
     let follow = async || {
         let (mut follower, mut received) = (fixture.follow(hello(0)).await, Received::default());
         received.receive(&mut follower, usize::MAX).await;
@@ -303,20 +286,17 @@ async fn streams_of_a_service_share_pages() {
     futures_util::future::join_all((0..STREAMS).map(|_| follow())).await;
     let used = reads().await - before;
     // One read returns 4000 changes.
-    assert!((6..30).contains(&used), "{used} reads");
+    assert!((6.0..30.0).contains(&used), "{used} reads");
 }
 
 #[tokio::test]
 async fn sidecar_gets_a_view_of_many_changed_agents() {
     let fixture = Fixture::new(AGENTS).await;
     let control = &fixture.control;
-    let agent = Agent::register(control, "holder").await;
-    let role = control.create_role("reader", &["read"]).await;
-    control.assign(&agent.id, &role).await;
+    let (agent, _) = Agent::with_role(control, "reader", &["read"]).await;
     let token = agent.token().await;
     let sidecar = Sidecar::start(control).await;
-    let accepted = async || Some(sidecar.check_token(&token).await).filter(|result| result.status == 200);
-    eventually("the token is accepted", accepted, || sidecar.log()).await;
+    sidecar.wait_until_accepted(&token).await;
     let line = format!("countersign_authz_view_agents{{service=\"{}\"}}", control.service());
     assert!(sidecar.metric(&line).await.unwrap() >= 20_000.0);
 }
@@ -325,12 +305,8 @@ async fn sidecar_gets_a_view_of_many_changed_agents() {
 async fn flood_of_pings_does_not_disturb_other_keys() {
     const PINGS: u64 = 50_000;
     let control = ControlPlane::start().await;
-    let (requests, receiver) = mpsc::channel::<FollowRequest>(8);
-    requests.send(follow_request(ClientMessage::Hello(hello(0)))).await.unwrap();
-    let mut request = Request::new(ReceiverStream::new(receiver));
-    let flooding = control.create_key(control.service(), "sync").await;
-    request.metadata_mut().insert("authorization", format!("Bearer {flooding}").parse().unwrap());
-    let mut responses = SyncClient::new(channel(&control).await).follow(request).await.unwrap().into_inner();
+    let flooding = Follower::start(&control, &control.create_key(control.service(), "sync").await, 0).await.unwrap();
+    let (requests, mut messages) = flooding.split();
     // The server reads the pings slowly, so the connection ends because of too many frames that are not read, or the client
     // waits.
     let flood = tokio::spawn(async move {
@@ -343,7 +319,7 @@ async fn flood_of_pings_does_not_disturb_other_keys() {
     });
     let answered = tokio::spawn(async move {
         let mut answered = 0;
-        while let Ok(Some(response)) = responses.message().await {
+        while let Ok(Some(response)) = messages.message().await {
             answered += u64::from(matches!(response.message, Some(ServerMessage::Pong(_))));
         }
         answered

@@ -5,101 +5,81 @@
 
 use countersign_proto::v1::{AgentChanges, RolesFacet, follow_response::Message};
 use countersign_tests::{
-    Agent, ControlPlane, Follower, HttpClient,
+    Agent, ControlPlane, Database, Follower,
+    bulk::{BulkInserts, copy_id, numbers},
     follower::{channel, hello},
 };
-use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, Row};
 use std::collections::BTreeMap;
 
 /// A control plane with agents that hold many roles at its service.
 struct Fixture {
     control: ControlPlane,
-    database: AnyConnection,
+    database: Database,
+    /// The agent of which the others are copies.
+    template: String,
     agents: usize,
     roles: usize,
     /// The revision before the changes of the roles.
     base: i64,
 }
 
-fn numbers(name: &str, count: usize) -> String {
-    format!("{name} (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM {name} WHERE i < {count})")
-}
-
-/// SQL for the id of an agent or a role with a number.
-fn id(prefix: &str, number: &str) -> String {
-    format!("'{prefix}_000000000000000000' || CAST(10000000 + {number} AS TEXT)")
-}
-
 impl Fixture {
     async fn new(agents: usize, roles: usize) -> Self {
         let control = ControlPlane::start().await;
-        sqlx::any::install_default_drivers();
-        let database = AnyConnection::connect(&control.database_url()).await.unwrap();
         let template = Agent::register(&control, "template").await.id;
         let role = control.create_role("template", &["read"]).await;
-        let mut fixture = Self { control, database, agents, roles, base: 0 };
-        let service = fixture.control.service().to_owned();
-        fixture.execute("BEGIN".to_owned()).await;
-        fixture
-            .execute(format!(
-                "WITH RECURSIVE {} INSERT INTO agents (id, owner_issuer, owner_subject, email, name, public_key, \
-                 public_key_hash, status, cutoff, trust, metadata, created_at, updated_at) SELECT {}, owner_issuer, \
-                 owner_subject, email, 'bulk ' || CAST(i AS TEXT), public_key, public_key_hash, status, cutoff, trust, \
-                 metadata, created_at, updated_at FROM n, agents WHERE agents.id = '{template}'",
-                numbers("n", agents),
-                id("agent", "i")
-            ))
-            .await;
-        fixture
-            .execute(format!(
-                "WITH RECURSIVE {} INSERT INTO roles (id, service_id, name, description, permissions, created_revision, \
-                 created_at) SELECT {}, service_id, 'bulk-' || CAST(i AS TEXT), description, permissions, \
-                 created_revision, created_at FROM n, roles WHERE roles.id = '{role}'",
-                numbers("n", roles),
-                id("role", "i")
-            ))
-            .await;
-        fixture
-            .execute(format!(
-                "WITH RECURSIVE {}, {} INSERT INTO assignments (agent_id, role_id, service_id, assigned_at) \
-                 SELECT {}, {}, '{service}', 0 FROM a, r",
-                numbers("a", agents),
-                numbers("r", roles),
-                id("agent", "a.i"),
-                id("role", "r.i")
-            ))
-            .await;
-        fixture.execute("COMMIT".to_owned()).await;
-        fixture.base = fixture.database.fetch_one("SELECT revision FROM feed").await.unwrap().get(0);
-        fixture
+        let start_of_role = &role[..role.len() - 8];
+        let role_ids: Vec<_> = (1..=roles).map(|number| format!("{start_of_role}{number:08}")).collect();
+        let mut bulk = BulkInserts::connect(&control.database_url(), &template).await;
+        let copies = (1, i64::try_from(agents).unwrap());
+        bulk.execute("BEGIN").await;
+        bulk.agents(copies, "active").await;
+        bulk.execute(&format!(
+            "{} INSERT INTO roles (id, service_id, name, description, permissions, created_revision, created_at) SELECT \
+             '{start_of_role}' || substr(CAST(100000000 + n AS TEXT), 2), service_id, 'bulk-' || CAST(n AS TEXT), description, \
+             permissions, created_revision, created_at FROM numbers, roles WHERE roles.id = '{role}'",
+            numbers(1, i64::try_from(roles).unwrap())
+        ))
+        .await;
+        bulk.assignments(copies, control.service(), &role_ids).await;
+        bulk.execute("COMMIT").await;
+        let mut database = Database::connect_to_write(&control).await;
+        let base = database.number("SELECT revision FROM feed").await;
+        Self { control, database, template, agents, roles, base }
     }
 
-    async fn execute(&mut self, sql: String) {
-        self.database.execute(AssertSqlSafe(sql)).await.unwrap();
+    /// The id of the agent with a number.
+    fn id(&self, number: usize) -> String {
+        copy_id(&self.template, i64::try_from(number).unwrap())
     }
 
     /// Writes changes of the roles of the agents in turn, each with a revision of its own, as many transactions would.
     async fn change_roles(&mut self, count: usize) {
-        self.insert_changes(count, ("i", "0")).await;
+        self.insert_changes(count, ("n", "0")).await;
     }
 
     /// Writes one transaction that changes the roles of all agents.
     async fn change_roles_of_all_agents_at_once(&mut self) {
-        self.insert_changes(self.agents, ("1", "i")).await;
+        self.insert_changes(self.agents, ("1", "n")).await;
     }
 
     async fn insert_changes(&mut self, count: usize, (revision, position): (&str, &str)) {
-        let (base, agents, service) = (self.base, self.agents, self.control.service().to_owned());
-        self.execute("BEGIN".to_owned()).await;
-        self.execute(format!("UPDATE feed SET revision = {base} + {count}")).await;
-        self.execute(format!(
-            "WITH RECURSIVE {} INSERT INTO changes (revision, position, facet, subject, recipient, recorded_at) \
-             SELECT {base} + {revision}, {position}, 'roles', {}, '{service}', {base} FROM n",
-            numbers("n", count),
-            id("agent", &format!("1 + (i - 1) % {agents}"))
-        ))
-        .await;
-        self.execute("COMMIT".to_owned()).await;
+        let Self { base, agents, template, .. } = &*self;
+        let (count, numbers) = (i64::try_from(count).unwrap(), numbers(1, i64::try_from(count).unwrap()));
+        let (service, start) = (self.control.service(), &template[..16]);
+        let statements = [
+            "BEGIN".to_owned(),
+            format!("UPDATE feed SET revision = {base} + {count}"),
+            format!(
+                "{numbers} INSERT INTO changes (revision, position, facet, subject, recipient, recorded_at) SELECT \
+                 {base} + {revision}, {position}, 'roles', '{start}' || substr(CAST(10000000000000001 + (n - 1) % {agents} AS TEXT), 2), \
+                 '{service}', {base} FROM numbers"
+            ),
+            "COMMIT".to_owned(),
+        ];
+        for statement in statements {
+            self.database.execute(&statement).await;
+        }
     }
 
     async fn follow(&self, revision: i64) -> Follower {
@@ -107,17 +87,13 @@ impl Fixture {
     }
 
     /// The number of reads for pages so far.
-    async fn reads(&self) -> u64 {
-        let metrics = HttpClient::plain(self.control.env["ADMIN_URL"].clone()).get("/metrics").await.body;
-        let lines = metrics.as_str().unwrap().lines();
-        let values = lines.filter_map(|line| line.strip_prefix("countersign_sync_page_reads_total "));
-        values.map(|value| value.parse::<u64>().unwrap()).sum()
+    async fn reads(&self) -> f64 {
+        self.control.metric("countersign_sync_page_reads_total ").await.unwrap()
     }
 
     /// Requires that the roles of an agent were received with this revision.
     fn check_roles(&self, received: &Received, follower: &Follower, (agent, revision): (usize, i64)) {
-        let id = format!("agent_000000000000000000{}", 10_000_000 + agent);
-        let roles = &received.roles[&follower.agent_hash(&id)];
+        let roles = &received.roles[&follower.agent_hash(&self.id(agent))];
         assert_eq!((roles.revision, roles.grants.len()), (revision, self.roles), "agent {agent}");
     }
 
@@ -201,7 +177,7 @@ async fn no_page_lacks_the_content_of_a_change_up_to_its_revision() {
         received.add(delta.agents);
         let last = usize::try_from(revision - fixture.base).unwrap();
         for change in last.saturating_sub(AGENTS)..last {
-            let hash = follower.agent_hash(&format!("agent_000000000000000000{}", 10_000_001 + change % AGENTS));
+            let hash = follower.agent_hash(&fixture.id(1 + change % AGENTS));
             let roles = &received.roles[&hash];
             let noted = fixture.base + 1 + i64::try_from(change).unwrap();
             assert!(roles.revision >= noted && roles.grants.len() == 200, "{noted} {}", roles.revision);
@@ -214,7 +190,7 @@ async fn no_page_lacks_the_content_of_a_change_up_to_its_revision() {
     let mut follower = fixture.follow(0).await;
     let received = Received::snapshot(&mut follower).await;
     let reads = fixture.reads().await - before;
-    assert!(reads > 3, "{reads} reads of 10 MB in total");
+    assert!(reads > 3.0, "{reads} reads of 10 MB in total");
     for (agent, revision) in (1..=AGENTS).zip(fixture.base + 981..) {
         fixture.check_roles(&received, &follower, (agent, revision));
     }
@@ -233,7 +209,7 @@ async fn reads_are_bounded_by_the_number_of_roles() {
     let received = Received::snapshot(&mut follower).await;
     fixture.check_single_changes(&received, &follower);
     let reads = fixture.reads().await - before;
-    assert!(reads >= 4, "{reads} reads: of the settings, and of the roles");
+    assert!(reads >= 4.0, "{reads} reads: of the settings, and of the roles");
     let mut follower = fixture.follow(fixture.base).await;
     let received = Received::before_pong(&mut follower).await;
     fixture.check_single_changes(&received, &follower);

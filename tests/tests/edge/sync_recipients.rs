@@ -3,8 +3,8 @@
 
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
-use countersign_proto::v1::{AgentChanges, Delta, Hello, SnapshotPage, revocation::Subject};
-use countersign_tests::{Agent, ControlPlane, Follower, follower::channel, jwt};
+use countersign_proto::v1::{AgentChanges, Delta, SnapshotPage, revocation::Subject};
+use countersign_tests::{Agent, ControlPlane, Follower, jwt};
 use prost::Message as _;
 use secrecy::ExposeSecret;
 use serde_json::json;
@@ -65,8 +65,8 @@ async fn three_tenants(control: &ControlPlane) -> [Tenant; 3] {
 }
 
 /// The snapshot of a new stream, in one page.
-async fn whole_snapshot(control: &ControlPlane, key: &str, hello: Hello) -> (Follower, SnapshotPage) {
-    let mut stream = Follower::open_with_hello(channel(control).await, key, hello).await.unwrap();
+async fn whole_snapshot(control: &ControlPlane, key: &str) -> (Follower, SnapshotPage) {
+    let mut stream = Follower::start(control, key, 0).await.unwrap();
     let mut whole = stream.snapshot().await;
     while !whole.last {
         let page = stream.snapshot().await;
@@ -187,8 +187,7 @@ async fn snapshot_contains_only_what_concerns_the_service_and_no_ids() {
         agents.push(agent);
     }
     for (tenant, expected) in [(bound, 0), (other, 1), (unbound, 2)] {
-        let hello = countersign_tests::follower::hello(0);
-        let (stream, snapshot) = whole_snapshot(&control, &tenant.key, hello).await;
+        let (stream, snapshot) = whole_snapshot(&control, &tenant.key).await;
         let hashes: Vec<_> = snapshot.agents.iter().map(|record| record.agent_hash.clone()).collect();
         assert_eq!(hashes, [stream.agent_hash(&agents[expected].id)]);
         let bytes = snapshot.encode_to_vec();

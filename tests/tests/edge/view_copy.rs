@@ -2,13 +2,12 @@
 
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
-use countersign_tests::{Agent, ControlPlane, Sidecar, eventually, tools};
+use countersign_tests::{Agent, ControlPlane, Sidecar, eventually, sidecar::run_command, tools};
 use serde_json::{Value, json};
 use std::{
     fs,
-    io::Write,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::Command,
     time::Duration,
 };
 use tempfile::TempDir;
@@ -35,9 +34,7 @@ impl Fixture {
         let directory = format!("copy.directory={}", copies.path().join("copies").display());
         let sidecar = Sidecar::start_with(&control, &[&key], &[&directory]);
         sidecar.wait_until_ready().await;
-        let agent = Agent::register(&control, "agent").await;
-        let role = control.create_role("reader", &["read"]).await;
-        control.assign(&agent.id, &role).await;
+        let (agent, role) = Agent::with_role(&control, "reader", &["read"]).await;
         let token = agent.token().await;
         let fixture = Self { control, sidecar, agent, role, token, copies };
         fixture.wait_for_check(200).await;
@@ -60,19 +57,16 @@ impl Fixture {
 
     /// Waits until the check of the token has this status. Returns its reason.
     async fn wait_for_check(&self, status: u16) -> String {
-        let result =
+        let has_status =
             async || Some(self.sidecar.check_token(&self.token).await).filter(|result| result.status == status);
-        eventually("the check has its result", result, || self.sidecar.log()).await.reason
+        eventually("a check has the status", has_status, || self.sidecar.log()).await.reason
     }
 
     async fn wait_for_rejection(&self, reason: &str) {
         // After this line, the ports of the restarted sidecar are open.
-        let logged = format!("reason=\"{reason}\"");
-        let logged = async || self.sidecar.log().contains(&logged).then_some(());
-        eventually("the reason is logged", logged, || self.sidecar.log()).await;
+        self.sidecar.wait_for_log(&format!("reason=\"{reason}\"")).await;
         let line = format!("countersign_authz_view_copy_rejected_total{{reason=\"{reason}\"}}");
-        let counted = async || self.sidecar.metric(&line).await.filter(|count| *count > 0.0);
-        eventually("the copy is rejected", counted, || self.sidecar.log()).await;
+        self.sidecar.wait_for_metric(&line).await;
         assert_eq!(self.sidecar.admin.get("/readyz").await.status, 503);
         assert_eq!(self.sidecar.check_token(&self.token).await.reason, "view_missing");
     }
@@ -83,8 +77,7 @@ impl Fixture {
     }
 
     async fn revoke_role(&self) {
-        let path = self.control.path(&format!("/agents/{}/roles/{}", self.agent.id, self.role));
-        self.control.api.send_as(self.control.human(), "DELETE", &path, json!({})).await.expect(200);
+        assert!(self.control.revoke(&self.agent.id, &self.role).await);
     }
 }
 
@@ -204,16 +197,12 @@ fn explain_copy(fixture: &Fixture, keys_file: &Path, settings: &[&str]) -> (Opti
     let mut command = Command::new(tools::binary("countersign-ext-authz"));
     command.env_clear().env("COUNTERSIGN_SYNC__KEYS_FILE", keys_file);
     command.args(["explain", "--copy", "--json", "--host", "x", "--path", "/", "--set", &directory]);
-    command.args(settings).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut process = command.spawn().unwrap();
-    process.stdin.take().unwrap().write_all(fixture.token.as_bytes()).unwrap();
-    let output = process.wait_with_output().unwrap();
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    command.args(settings);
+    let (code, stdout, stderr) = run_command(command, &fixture.token);
     assert!(!stdout.contains(&fixture.token) && !stderr.contains(&fixture.token), "{stdout}{stderr}");
     assert!(!stderr.contains("svc_sk_"), "{stderr}");
     assert_eq!(files(), before);
-    (output.status.code(), stdout, stderr)
+    (code, stdout, stderr)
 }
 
 #[tokio::test]

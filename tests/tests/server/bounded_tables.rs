@@ -3,13 +3,13 @@
 
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
-use super::housekeeping::{DIGITS, Database};
-use crate::metrics_series::{scrape, series_value};
+use super::housekeeping::{DIGITS, wait_for_housekeeping};
 use countersign_client::{Api, PrivateKey};
 use countersign_tests::{
-    Agent, ControlPlane, EventSource, HttpClient, HttpResponse, InProcessServer, ManualClock, Receiver, Target,
+    Agent, ControlPlane, Database, EventSource, HttpClient, HttpResponse, InProcessServer, ManualClock, Receiver,
+    Target,
     control_plane::{mint_human, text},
-    engines, eventually,
+    eventually,
 };
 use serde_json::{Value, json};
 use std::{path::Path, sync::Arc, time::Duration};
@@ -29,11 +29,10 @@ impl Fixture {
     async fn start(settings: &[(&str, String)]) -> Self {
         let (clock, folder) = (ManualClock::new(), tempfile::tempdir().unwrap());
         let server = InProcessServer::start(folder.path(), settings, &clock).await;
-        let sqlite_url = || format!("sqlite://{}", folder.path().join("countersign.db").display());
-        let url = engines::database_for_folder(folder.path()).await.unwrap_or_else(sqlite_url);
+        let database = Database::open(&InProcessServer::database_url(folder.path()).await).await;
         let authority = std::fs::read(folder.path().join("ca.pem")).unwrap();
         let client = Api::new(&server.api.url, Some(&authority)).unwrap();
-        Self { database: Database::connect(&url).await, server, clock, client, folder }
+        Self { database, server, clock, client, folder }
     }
 
     fn api(&self) -> &HttpClient {
@@ -52,6 +51,12 @@ impl Fixture {
         self.client.register(key, "owner@example.org", name, None).await.unwrap().agent_id
     }
 
+    /// Registers an agent of a human user.
+    async fn register_own(&self, key: &PrivateKey, human: &str) -> String {
+        let body = json!({ "email": "a@example.org", "name": "own", "publicKey": key.public_pem().unwrap() });
+        text(&self.api().send_as(human, "POST", "/auth/register", body).await.expect(201)["agentId"])
+    }
+
     async fn rate(&self, agent: &str, score: u8) -> Value {
         let body = json!({ "agentId": agent, "score": score });
         let rated = self.api().send_as(&self.env("SERVICE_KEY"), "POST", "/trust/feedback", body).await;
@@ -59,15 +64,7 @@ impl Fixture {
     }
 
     async fn wait_for_housekeeping(&mut self) {
-        self.database.wait_for_housekeeping(&self.clock).await;
-    }
-
-    async fn wait_until_none(&mut self, rows: &str) {
-        let is_gone = async || {
-            self.clock.advance(Duration::from_secs(1));
-            (self.database.count(rows).await == 0).then_some(())
-        };
-        eventually(&format!("there is no row in {rows}"), is_gone, String::new).await;
+        wait_for_housekeeping(&mut self.database, &self.clock).await;
     }
 }
 
@@ -86,7 +83,7 @@ async fn history_has_the_newest_feedback_of_each_service() {
     };
     rate(control.key(), 10).await;
     // Older feedback of the same service.
-    let mut database = Database::connect(&control.database_url()).await;
+    let mut database = Database::connect_to_write(&control).await;
     let copies = format!(
         "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 1004) \
          INSERT INTO trust_feedback SELECT substr(id, 1, 19) || {DIGITS}, agent_id, service_id, score, reason, metadata, \
@@ -130,7 +127,7 @@ async fn number_of_ratings_of_services_that_the_agent_is_not_known_to_is_limited
         control.api.send_as(key, "POST", "/trust/feedback", body).await.expect(200);
     };
     rate(&known_key).await;
-    let mut database = Database::connect(&control.database_url()).await;
+    let mut database = Database::connect_to_write(&control).await;
     let numbers = "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 1001)";
     let services = format!(
         "{numbers} INSERT INTO services (id, owner_issuer, owner_subject, name, created_at) SELECT substr(id, 1, 14) || {DIGITS}, \
@@ -188,8 +185,7 @@ async fn public_agent_that_never_logs_in_is_deleted_and_frees_its_place() {
     let unused = server.register(&keys[0], "unused").await;
     let used = server.register(&keys[1], "used").await;
     server.client.login(&keys[1], &used, None).await.unwrap();
-    let own = json!({ "email": "a@example.org", "name": "own", "publicKey": keys[0].public_pem().unwrap() });
-    let own = text(&server.api().send_as(&human, "POST", "/auth/register", own).await.expect(201)["agentId"]);
+    let own = server.register_own(&keys[0], &human).await;
     let challenge = async |server: &Fixture, agent: &str| {
         server.api().post("/auth/challenge", json!({ "agentId": agent })).await.status
     };
@@ -215,8 +211,7 @@ async fn row_of_a_deleted_agent_is_removed_with_the_feedback_about_it() {
     let mut server = Fixture::start(&[]).await;
     let human = mint_human(server.folder(), "developer", 60 * 24);
     let key = PrivateKey::generate();
-    let body = json!({ "email": "a@example.org", "name": "own", "publicKey": key.public_pem().unwrap() });
-    let agent = text(&server.api().send_as(&human, "POST", "/auth/register", body).await.expect(201)["agentId"]);
+    let agent = server.register_own(&key, &human).await;
     let kept_key = PrivateKey::generate();
     let kept = server.register(&kept_key, "kept").await;
     server.client.login(&kept_key, &kept, None).await.unwrap();
@@ -240,7 +235,11 @@ async fn row_of_a_deleted_agent_is_removed_with_the_feedback_about_it() {
     assert_eq!(server.database.count("agent_deletions").await, 0, "the deletion no longer counts for the quota");
 
     server.clock.advance(Duration::from_hours(3));
-    server.wait_until_none(&format!("agents WHERE id = '{agent}'")).await;
+    let is_removed = async || {
+        server.clock.advance(Duration::from_secs(1));
+        (server.database.count(&format!("agents WHERE id = '{agent}'")).await == 0).then_some(())
+    };
+    eventually("the agent is removed", is_removed, String::new).await;
     assert_eq!(count(&mut server, &agent).await, [0, 0, 0]);
     assert_eq!(count(&mut server, &kept).await, [1, 1, 1]);
     let audited = server.database.count(&format!("audit_entries WHERE agent_id = '{agent}'")).await;
@@ -256,7 +255,7 @@ async fn event_that_cannot_be_fanned_out_expires() {
     EventSource::new(&control).await.assign().await;
     receiver.wait_for_requests(1).await;
     control.terminate().await;
-    let mut database = Database::connect(&control.database_url()).await;
+    let mut database = Database::connect_to_write(&control).await;
     // The fan-out fails with this index, because an event of the same kind is stored.
     database.execute("CREATE UNIQUE INDEX blocker ON webhook_events (kind)").await;
     for (time, number) in [("'0000000000'", 1), ("substr(e.id, 5, 10)", 2)] {
@@ -267,11 +266,11 @@ async fn event_that_cannot_be_fanned_out_expires() {
         assert_eq!(database.execute(&insert).await, 1);
     }
     control.restart().await;
-    database.wait_until_none("webhook_outbox WHERE id LIKE 'evt_0000000000%'", &control).await;
+    database.wait_until_none("webhook_outbox WHERE id LIKE 'evt_0000000000%'", || control.log()).await;
     assert_eq!(database.count("webhook_outbox").await, 1, "the newer event waits");
     // The row is counted after the commit that deletes it.
     let series = r#"countersign_housekeeping_deleted_rows_total{data="webhook_outbox"}"#;
-    let counted = async || (series_value(&scrape(&control).await, series) == Some(1.0)).then_some(());
+    let counted = async || (control.metric(series).await == Some(1.0)).then_some(());
     eventually("the deleted event is counted", counted, || control.log()).await;
 
     database.execute("DROP INDEX blocker").await;

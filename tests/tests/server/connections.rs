@@ -6,7 +6,6 @@ use countersign_process::{Clock, SystemClock, server::raise_descriptor_limit};
 use countersign_tests::{
     Agent, ControlPlane, Sidecar, eventually,
     h2::{self, DATA, GET_FIELDS, POST_FIELDS, frame},
-    http::HttpClient,
     process::free_port,
     raw::{RawRequest, connect_tls},
 };
@@ -42,15 +41,6 @@ fn host_and_port(url: &str) -> String {
     url.split_once("://").unwrap().1.replace("localhost", "127.0.0.1")
 }
 
-async fn metric(admin: &HttpClient, line: &str) -> Option<f64> {
-    let text = admin.get("/metrics").await.body;
-    text.as_str()?.lines().find_map(|other| other.strip_prefix(line)?.trim().parse().ok())
-}
-
-fn admin_of(control: &ControlPlane) -> HttpClient {
-    HttpClient::plain(control.env["ADMIN_URL"].clone())
-}
-
 /// Reads until the server closes the connection.
 async fn wait_for_close(mut stream: impl AsyncRead + Unpin) {
     let mut buffer = vec![0; 65_536];
@@ -65,9 +55,7 @@ async fn silent_clients_keep_no_port_busy() {
     let key = control.create_key(control.service(), "sync").await;
     let sidecar = Sidecar::start_with(&control, &[&key], &[&listen]);
     sidecar.wait_until_ready().await;
-    let agent = Agent::register(&control, "agent").await;
-    let role = control.create_role("reader", &[]).await;
-    control.assign(&agent.id, &role).await;
+    let (agent, _) = Agent::with_role(&control, "reader", &[]).await;
     let [api, sync, admin] = ["URL", "SYNC_URL", "ADMIN_URL"].map(|name| host_and_port(&control.env[name]));
     let memory = || [control.resident_memory(), sidecar.resident_memory()];
     let before = memory();
@@ -86,7 +74,7 @@ async fn silent_clients_keep_no_port_busy() {
     assert_eq!(control.api.get("/health").await.expect(200)["status"], "healthy");
     let token = agent.token().await;
     assert_eq!(control.verify(&token).await.status, 200);
-    assert_eq!(admin_of(&control).get("/readyz").await.status, 200);
+    assert_eq!(control.admin().get("/readyz").await.status, 200);
     assert_eq!(sidecar.admin.get("/readyz").await.status, 200);
     assert_eq!(sidecar.check_token(&token).await.status, 200);
     let second = Sidecar::start_with(&control, &[&key], &[]);
@@ -98,7 +86,7 @@ async fn silent_clients_keep_no_port_busy() {
     }
     silent.join_all().await;
     let line = r#"countersign_connections_closed_total{port="sync",reason="capacity"}"#;
-    assert!(metric(&admin_of(&control), line).await.unwrap() > 0.0);
+    assert!(control.metric(line).await.unwrap() > 0.0);
 }
 
 /// The bytes of the n-th step of a flood.
@@ -191,7 +179,7 @@ async fn idle_connections_live_as_long_as_configured() {
     stream.write_all(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
     wait_for_close(stream).await;
     let line = r#"countersign_connections_closed_total{port="api",reason="idle_timeout"}"#;
-    assert_eq!(metric(&admin_of(&control), line).await, Some(1.0));
+    assert_eq!(control.metric(line).await, Some(1.0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -203,10 +191,9 @@ async fn unread_responses_and_large_heads_are_cut() {
     let request = b"GET /openapi.json HTTP/1.1\r\nhost: localhost\r\n\r\n";
     // The server stops to read requests when it cannot write more responses.
     let pipelined = async { while stream.write_all(request).await.is_ok() {} };
-    let admin = admin_of(&control);
     let cut = async {
         let line = r#"countersign_connections_closed_total{port="api",reason="stall_timeout"}"#;
-        while metric(&admin, line).await != Some(1.0) {
+        while control.metric(line).await != Some(1.0) {
             tokio::time::sleep(std::time::Duration::from_millis(100)).await;
         }
     };
@@ -224,10 +211,11 @@ async fn lack_of_file_descriptors_is_logged_once_and_stops_nobody() {
     let control = ControlPlane::start_one_with(&[]).await;
     let address = host_and_port(&control.env["URL"]);
     let process = control.process_id();
-    let admin = admin_of(&control);
+    // It keeps its connection, for which there may be no file descriptor later.
+    let admin = control.admin();
     let mut silent = Vec::new();
     let mut connect = async |count: f64| {
-        while metric(&admin, r#"countersign_connections{port="api"}"#).await.unwrap_or_default() < count {
+        while admin.metric(r#"countersign_connections{port="api"}"#).await.unwrap_or_default() < count {
             silent.push(TcpStream::connect(&address).await.unwrap());
         }
     };
@@ -239,14 +227,9 @@ async fn lack_of_file_descriptors_is_logged_once_and_stops_nobody() {
         silent.push(TcpStream::connect(&address).await.unwrap());
     }
     let line = r#"countersign_accept_errors_total{port="api"}"#;
-    eventually(
-        "the control plane lacks file descriptors",
-        async || control.log().contains("cannot accept connections").then_some(()),
-        || control.log(),
-    )
-    .await;
+    control.wait_for_log("cannot accept connections").await;
     assert_eq!(control.api.get("/health").await.expect(200)["status"], "healthy");
-    assert!(metric(&admin, line).await.unwrap() > 0.0);
+    assert!(admin.metric(line).await.unwrap() > 0.0);
     let failures = control.log().matches("cannot accept connections").count();
     assert!(failures <= 3, "at most once for each port:\n{}", control.log());
     drop(silent);

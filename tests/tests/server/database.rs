@@ -11,9 +11,9 @@ mod restore;
 mod schema;
 mod transfer;
 
-use countersign_tests::{ControlPlane, tools};
-use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor};
+use countersign_tests::{ControlPlane, Database, tools};
 use std::{collections::BTreeSet, path::Path, process::Output, time::Duration};
+use tempfile::TempDir;
 
 /// Runs a command that must succeed, and returns its output.
 #[track_caller]
@@ -45,41 +45,29 @@ fn error_line(output: &Output) -> String {
     message
 }
 
-/// Opens the database at a URL.
-async fn open(url: &str) -> AnyConnection {
-    sqlx::any::install_default_drivers();
-    AnyConnection::connect(url).await.expect("the database accepts connections")
-}
-
 /// Opens a database file.
-async fn open_file(file: &Path) -> AnyConnection {
-    open(&format!("sqlite://{}", file.display())).await
-}
-
-async fn query_number(database: &mut AnyConnection, sql: &str) -> i64 {
-    let result = sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(database).await;
-    result.unwrap_or_else(|error| panic!("{sql}: {error}"))
-}
-
-async fn query_texts(database: &mut AnyConnection, sql: &str) -> Vec<String> {
-    let result = sqlx::query_scalar(AssertSqlSafe(sql)).fetch_all(database).await;
-    result.unwrap_or_else(|error| panic!("{sql}: {error}"))
+async fn open_file(file: &Path) -> Database {
+    Database::open(&format!("sqlite://{}", file.display())).await
 }
 
 /// Executes a statement on a database file without a server. Creates the file if it does not exist.
 async fn execute_on_file(file: &Path, sql: &str) {
-    let mut database = open(&format!("sqlite://{}?mode=rwc", file.display())).await;
-    let result = database.execute(AssertSqlSafe(sql.to_owned())).await;
-    result.unwrap_or_else(|error| panic!("{sql}: {error}"));
-    database.close().await.unwrap();
+    let mut database = Database::open(&format!("sqlite://{}?mode=rwc", file.display())).await;
+    database.execute(sql).await;
+    database.close().await;
 }
 
 /// Queries a number from a database file.
 async fn query_file(file: &Path, sql: &str) -> i64 {
     let mut database = open_file(file).await;
-    let result = query_number(&mut database, sql).await;
-    database.close().await.unwrap();
+    let result = database.number(sql).await;
+    database.close().await;
     result
+}
+
+/// The path of a file as text.
+fn path_in(folder: &TempDir, name: &str) -> String {
+    folder.path().join(name).to_str().unwrap().to_owned()
 }
 
 /// The names of all files in a folder.

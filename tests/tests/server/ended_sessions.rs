@@ -1,19 +1,17 @@
 //! Tests that ended sessions and old revoked API keys are deleted as soon as nothing depends on them, and that what depends on them
 //! stays refused.
 
-use super::housekeeping::Database;
+use super::housekeeping::wait_for_housekeeping;
 use countersign_client::{Api, PrivateKey};
-use countersign_tests::{Agent, ControlPlane, HttpClient, InProcessServer, ManualClock, control_plane::text, engines};
+use countersign_tests::{
+    Agent, ControlPlane, Database, InProcessServer, ManualClock,
+    agent::{log_in_at, signed_challenge},
+    control_plane::text,
+};
 use serde_json::{Value, json};
 use std::time::Duration;
 
 const MINUTE: Duration = Duration::from_mins(1);
-
-async fn authenticate(api: &HttpClient, key: &PrivateKey, challenge: &Value) -> countersign_tests::HttpResponse {
-    let signature = key.sign(&text(&challenge["nonce"]));
-    let body = json!({ "challengeId": challenge["challengeId"], "signature": signature });
-    api.post("/auth/authenticate", body).await
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ended_session_is_deleted_when_its_tokens_and_its_challenge_have_expired() {
@@ -21,19 +19,17 @@ async fn ended_session_is_deleted_when_its_tokens_and_its_challenge_have_expired
     // The challenge, and an assertion, live for longer than the access token.
     let settings = [("tokens.access_seconds", "60".to_owned())];
     let server = InProcessServer::start(folder.path(), &settings, &clock).await;
-    let sqlite_url = || format!("sqlite://{}", folder.path().join("countersign.db").display());
-    let url = engines::database_for_folder(folder.path()).await.unwrap_or_else(sqlite_url);
-    let mut database = Database::connect(&url).await;
+    let mut database = Database::open(&InProcessServer::database_url(folder.path()).await).await;
     let authority = std::fs::read(folder.path().join("ca.pem")).unwrap();
     let (client, key) = (Api::new(&server.api.url, Some(&authority)).unwrap(), PrivateKey::generate());
     let agent = client.register(&key, "owner@example.org", "Agent", None).await.unwrap().agent_id;
     let api = &server.api;
     let refresh = async |token: &Value| api.post("/auth/refresh", json!({ "refreshToken": token })).await;
 
-    let challenge = api.post("/auth/challenge", json!({ "agentId": agent })).await.expect(200);
-    let tokens = authenticate(api, &key, &challenge).await.expect(200);
-    let other = api.post("/auth/challenge", json!({ "agentId": agent })).await.expect(200);
-    let live = authenticate(api, &key, &other).await.expect(200);
+    let login = signed_challenge(api, &agent, &key).await;
+    let authenticate = async || api.post("/auth/authenticate", login.clone()).await;
+    let tokens = authenticate().await.expect(200);
+    let live = log_in_at(api, &agent, &key).await;
     let used = &tokens["refreshToken"];
     let unused = &refresh(used).await.expect(200)["refreshToken"].clone();
     api.post("/auth/revoke", json!({ "token": unused })).await.expect(200);
@@ -41,7 +37,7 @@ async fn ended_session_is_deleted_when_its_tokens_and_its_challenge_have_expired
     assert_eq!(refresh(used).await.error(), (401, "AUTHENTICATION_FAILED", "refresh_reused"));
 
     clock.advance(MINUTE * 4);
-    let repeated = authenticate(api, &key, &challenge).await;
+    let repeated = authenticate().await;
     assert_eq!(
         repeated.error(),
         (401, "AUTHENTICATION_FAILED", "challenge_used"),
@@ -50,13 +46,13 @@ async fn ended_session_is_deleted_when_its_tokens_and_its_challenge_have_expired
     assert_eq!(refresh(used).await.error().2, "refresh_reused");
 
     clock.advance(MINUTE * 8);
-    database.wait_for_housekeeping(&clock).await;
+    wait_for_housekeeping(&mut database, &clock).await;
     assert_eq!(database.count("sessions").await, 1, "only the live session remains");
     for token in [used, unused] {
         assert_eq!(refresh(token).await.error(), (401, "AUTHENTICATION_FAILED", "refresh_invalid"));
         api.post("/auth/revoke", json!({ "token": token })).await.expect(200);
     }
-    assert_eq!(authenticate(api, &key, &challenge).await.error().2, "challenge_expired");
+    assert_eq!(authenticate().await.error().2, "challenge_expired");
     refresh(&live["refreshToken"]).await.expect(200);
     server.server.stop().await;
 }
@@ -68,7 +64,7 @@ async fn token_without_a_session_is_refused() {
     let agent = Agent::register(&control, "Agent").await;
     // The control plane does not know the token: it finds the end of a session that it has verified in the change feed.
     let token = agent.token_for(control.service()).await;
-    let mut database = Database::connect(&control.database_url()).await;
+    let mut database = Database::connect_to_write(&control).await;
     database.execute("DELETE FROM sessions").await;
     assert_eq!(control.verify(&token).await.error().2, "token_revoked");
     control.verify(&agent.token_for(control.service()).await).await.expect(200);

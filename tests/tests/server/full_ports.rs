@@ -8,7 +8,7 @@ use countersign_tests::{
     follower::channel_from,
     h2::{self, DATA, PING, frame, grpc_call},
     process::free_port,
-    sidecar::check_request,
+    sidecar::{check_request, http_of},
 };
 use serde_json::json;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -36,8 +36,7 @@ async fn full_api_port_is_logged() {
         silent.push(connect_from([127, 3, 0, 1], address).await);
     }
     let line = r#"port="api" limit=4 setting="connections.max" without_request="#;
-    let is_logged = async || control.log().contains(line).then_some(());
-    eventually("the full port is logged", is_logged, || control.log()).await;
+    control.wait_for_log(line).await;
     assert_eq!(control.api.get("/health").await.expect(200)["status"], "healthy");
     assert!(control.log().matches(FULL).count() <= 2, "at most one line per minute:\n{}", control.log());
     drop(silent);
@@ -52,8 +51,7 @@ async fn many_silent_connections_to_the_check_port_are_logged() {
         silent.push(connect_from([127, 3, 0, 1], port.address).await);
     }
     let line = r#"port="check" limit=4096 without_request=256"#;
-    let is_logged = async || port.sidecar.log().contains(line).then_some(());
-    eventually("the silent connections are logged", is_logged, || port.sidecar.log()).await;
+    port.sidecar.wait_for_log(line).await;
     assert!(port.sidecar.log().matches(FULL).count() <= 2, "at most one line per minute:\n{}", port.sidecar.log());
     drop(silent);
 }
@@ -132,17 +130,14 @@ impl CheckPort {
 /// A check with a body of a megabyte, which arrives in many parts.
 fn large_check() -> CheckRequest {
     let mut check = check_request(&[], &[]);
-    let http = check.attributes.as_mut().unwrap().request.as_mut().unwrap().http.as_mut().unwrap();
-    http.body = "x".repeat(1 << 20);
+    http_of(&mut check).body = "x".repeat(1 << 20);
     check
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn unfinished_checks_share_a_bounded_memory() {
     let control = ControlPlane::start_one_with(&[]).await;
-    let agent = Agent::register(&control, "agent").await;
-    let role = control.create_role("reader", &[]).await;
-    control.assign(&agent.id, &role).await;
+    let (agent, _) = Agent::with_role(&control, "reader", &[]).await;
     let token = agent.token().await;
     let port = CheckPort::start(&control).await;
     let (greedy, honest) = (Ipv4Addr::new(127, 0, 0, 2), Ipv4Addr::LOCALHOST);

@@ -2,14 +2,11 @@
 //!
 //! A foreign key that refers to a row keeps the control plane from deleting it, so the tests see the state while rows are left.
 
-#![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
-
 use countersign_process::Clock;
 use countersign_tests::{
-    Agent, ControlPlane, InProcessServer, ManualClock, Receiver, Target, engines, eventually, jwt,
+    Agent, ControlPlane, Database, InProcessServer, ManualClock, Receiver, Target, bulk::BulkInserts, eventually, jwt,
 };
 use serde_json::{Value, json};
-use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor};
 use std::time::Duration;
 
 /// Number of rows that a test inserts into each table. It is larger than the maximum of one transaction.
@@ -24,82 +21,53 @@ pub const DIGITS: &str = "substr(CAST(10000000000000000 + n AS TEXT), 2)";
 /// A time before everything expires that the tests insert, and the time of the expiry, in microseconds.
 const LONG_AGO: i64 = 1_600_000_000_000_000;
 
-/// A connection to the database of a control plane.
-pub struct Database(AnyConnection);
-
-impl Database {
-    pub async fn connect(url: &str) -> Self {
-        sqlx::any::install_default_drivers();
-        Self(AnyConnection::connect(url).await.unwrap())
-    }
-
-    pub async fn execute(&mut self, sql: &str) -> u64 {
-        let result = self.0.execute(AssertSqlSafe(sql)).await;
-        result.unwrap_or_else(|error| panic!("{sql}: {error}")).rows_affected()
-    }
-
-    async fn number(&mut self, sql: &str) -> i64 {
-        let result = sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(&mut self.0).await;
-        result.unwrap_or_else(|error| panic!("{sql}: {error}"))
-    }
-
-    pub async fn count(&mut self, rows: &str) -> i64 {
-        self.number(&format!("SELECT CAST(COUNT(*) AS BIGINT) FROM {rows}")).await
-    }
-
-    pub async fn wait_until_none(&mut self, rows: &str, control: &ControlPlane) {
-        let is_gone = async || (self.count(rows).await == 0).then_some(());
-        eventually(&format!("there is no row in {rows}"), is_gone, || control.log()).await;
-    }
-
-    /// Waits until housekeeping has deleted everything that can be deleted now, except what has more rows than a transaction
-    /// deletes.
-    pub async fn wait_for_housekeeping(&mut self, clock: &ManualClock) {
-        // A round deletes what could be deleted when it began. A row that can be deleted from now on is deleted by a round that
-        // begins later. The second row is deleted when the whole round of the first is over.
-        for _ in 0..2 {
+/// Waits until housekeeping has deleted everything that can be deleted now, except what has more rows than a transaction
+/// deletes.
+pub async fn wait_for_housekeeping(database: &mut Database, clock: &ManualClock) {
+    // A round deletes what could be deleted when it began. A row that can be deleted from now on is deleted by a round that
+    // begins later. The second row is deleted when the whole round of the first is over.
+    for _ in 0..2 {
+        clock.advance(Duration::from_secs(1));
+        let deleted_at = clock.now().saturating_sub(Duration::from_hours(24 * 30)).micros();
+        database.execute(&format!("INSERT INTO agent_deletions VALUES ('', '', {deleted_at}, 1)")).await;
+        let is_gone = async || {
             clock.advance(Duration::from_secs(1));
-            let deleted_at = clock.now().saturating_sub(Duration::from_hours(24 * 30)).micros();
-            self.execute(&format!("INSERT INTO agent_deletions VALUES ('', '', {deleted_at}, 1)")).await;
-            let is_gone = async || {
-                clock.advance(Duration::from_secs(1));
-                (self.count("agent_deletions WHERE owner_issuer = ''").await == 0).then_some(())
-            };
-            eventually("housekeeping has run", is_gone, String::new).await;
-        }
+            (database.count("agent_deletions WHERE owner_issuer = ''").await == 0).then_some(())
+        };
+        eventually("housekeeping has run", is_gone, String::new).await;
     }
+}
 
-    /// Inserts [`ROWS`] events of a service into the outbox, with ids that sort before others. Returns their number.
-    pub async fn insert_events(&mut self, service: &str) -> u64 {
-        let events = format!(
-            "{NUMBERS} INSERT INTO webhook_outbox (id, kind, body, occurred_at, service_id) \
-             SELECT 'evt_0000000000' || {DIGITS}, 'agent.role_assigned', '{{}}', {LONG_AGO}, '{service}' FROM numbers"
-        );
-        self.execute(&events).await
-    }
+/// Inserts [`ROWS`] events of a service into the outbox, with ids that sort before others. Returns their number.
+pub async fn insert_events(database: &mut Database, service: &str) -> u64 {
+    let events = format!(
+        "{NUMBERS} INSERT INTO webhook_outbox (id, kind, body, occurred_at, service_id) \
+         SELECT 'evt_0000000000' || {DIGITS}, 'agent.role_assigned', '{{}}', {LONG_AGO}, '{service}' FROM numbers"
+    );
+    database.execute(&events).await
+}
 
-    /// Inserts expired rows of all kinds, with ids that sort before others.
-    async fn insert_expired(&mut self, agent: &str) {
-        let sessions = format!(
-            "{NUMBERS} INSERT INTO sessions (id, challenge_id, agent_id, started_at, started_revision, expires_at, audiences, \
-             refresh_common_hash, refresh_hash) SELECT 'ses_0000000000' || {DIGITS}, 'challenge ' || n, '{agent}', {LONG_AGO}, 0, \
-             {LONG_AGO} + n, '', '', '' FROM numbers"
-        );
-        let changes = format!(
-            "{NUMBERS} INSERT INTO changes (revision, position, facet, subject, recorded_at) \
-             SELECT {LONG_AGO} + n, 0, 'keys', '', {LONG_AGO} FROM numbers"
-        );
-        let idempotency =
-            format!("{NUMBERS} INSERT INTO idempotent_requests SELECT 'key ' || n, '', '', {LONG_AGO} FROM numbers");
-        let audiences =
-            format!("{NUMBERS} INSERT INTO token_audiences SELECT '{agent}', 'service ' || n, {LONG_AGO} FROM numbers");
-        let events = format!(
-            "{NUMBERS} INSERT INTO webhook_events SELECT 'evt_0000000000' || {DIGITS}, 'agent.authenticated', '{{}}', \
-             {LONG_AGO} FROM numbers"
-        );
-        for sql in [sessions, changes, idempotency, audiences, events] {
-            assert_eq!(self.execute(&sql).await, ROWS.unsigned_abs(), "{sql}");
-        }
+/// Inserts expired rows of all kinds, with ids that sort before others.
+async fn insert_expired(database: &mut Database, agent: &str) {
+    let sessions = format!(
+        "{NUMBERS} INSERT INTO sessions (id, challenge_id, agent_id, started_at, started_revision, expires_at, audiences, \
+         refresh_common_hash, refresh_hash) SELECT 'ses_0000000000' || {DIGITS}, 'challenge ' || n, '{agent}', {LONG_AGO}, 0, \
+         {LONG_AGO} + n, '', '', '' FROM numbers"
+    );
+    let changes = format!(
+        "{NUMBERS} INSERT INTO changes (revision, position, facet, subject, recorded_at) \
+         SELECT {LONG_AGO} + n, 0, 'keys', '', {LONG_AGO} FROM numbers"
+    );
+    let idempotency =
+        format!("{NUMBERS} INSERT INTO idempotent_requests SELECT 'key ' || n, '', '', {LONG_AGO} FROM numbers");
+    let audiences =
+        format!("{NUMBERS} INSERT INTO token_audiences SELECT '{agent}', 'service ' || n, {LONG_AGO} FROM numbers");
+    let events = format!(
+        "{NUMBERS} INSERT INTO webhook_events SELECT 'evt_0000000000' || {DIGITS}, 'agent.authenticated', '{{}}', \
+         {LONG_AGO} FROM numbers"
+    );
+    for sql in [sessions, changes, idempotency, audiences, events] {
+        assert_eq!(database.execute(&sql).await, ROWS.unsigned_abs(), "{sql}");
     }
 }
 
@@ -118,8 +86,8 @@ async fn expired_rows_are_deleted_while_agents_log_in() {
     let mut control = ControlPlane::start_process().await;
     let agent = Agent::register(&control, "Agent").await;
     let kept = agent.login().await;
-    let mut database = Database::connect(&control.database_url()).await;
-    database.insert_expired(&agent.id).await;
+    let mut database = Database::connect_to_write(&control).await;
+    insert_expired(&mut database, &agent.id).await;
     // The floor may have been raised past the changes that the test inserted.
     database.execute("UPDATE feed SET floor = 0").await;
     let blocker = "CREATE TABLE blocker (session_id TEXT REFERENCES sessions (id))";
@@ -129,7 +97,7 @@ async fn expired_rows_are_deleted_while_agents_log_in() {
     // One table whose rows cannot be deleted stops neither the floor nor the other tables. A restart begins a pass.
     control.restart().await;
     for rows in EXPIRED {
-        database.wait_until_none(rows, &control).await;
+        database.wait_until_none(rows, || control.log()).await;
     }
     assert_eq!(database.number("SELECT floor FROM feed").await, LONG_AGO + ROWS);
     assert!(database.count(EXPIRED_SESSIONS).await > 0, "the session that the blocker refers to remains");
@@ -149,9 +117,7 @@ async fn expired_rows_are_deleted_while_agents_log_in() {
 async fn health_is_degraded_while_expired_rows_wait() {
     let (clock, folder) = (ManualClock::new(), tempfile::tempdir().unwrap());
     let server = InProcessServer::start(folder.path(), &[], &clock).await;
-    let sqlite_url = || format!("sqlite://{}", folder.path().join("countersign.db").display());
-    let url = engines::database_for_folder(folder.path()).await.unwrap_or_else(sqlite_url);
-    let mut database = Database::connect(&url).await;
+    let mut database = Database::open(&InProcessServer::database_url(folder.path()).await).await;
     let health = async || {
         let body = server.api.get("/health").await.expect(200);
         assert!(body["checks"]["housekeeping"] == "up" || body["status"] == "degraded", "{body}");
@@ -192,20 +158,10 @@ async fn health_is_degraded_while_expired_rows_wait() {
 const MAX_COUNTED_HOLDERS: i64 = 5000;
 
 /// Makes copies of an agent hold the role. Returns their number.
-async fn copy_holder(database: &mut Database, agent: &str, role: &str) -> i64 {
-    let id = format!("substr(id, 1, length(id) - 16) || {DIGITS}");
-    let agents = format!(
-        "{NUMBERS} INSERT INTO agents (id, email, name, public_key, public_key_hash, status, cutoff, trust, metadata, \
-         created_at, updated_at, superseded_at) SELECT {id}, email, name, public_key, public_key_hash, status, cutoff, \
-         trust, metadata, created_at, updated_at, created_at FROM agents, numbers WHERE id = '{agent}'"
-    );
-    let assignments = format!(
-        "INSERT INTO assignments (agent_id, role_id, service_id, assigned_at) SELECT a.id, r.id, r.service_id, 1 \
-         FROM agents a, roles r WHERE a.superseded_at IS NOT NULL AND r.id = '{role}'"
-    );
-    for sql in [agents, assignments] {
-        assert_eq!(database.execute(&sql).await, ROWS.unsigned_abs(), "{sql}");
-    }
+async fn copy_holder(control: &ControlPlane, agent: &str, role: &str) -> i64 {
+    let mut bulk = BulkInserts::connect(&control.database_url(), agent).await;
+    bulk.agents((1, ROWS), "active").await;
+    bulk.assignments((1, ROWS), control.service(), &[role.to_owned()]).await;
     ROWS
 }
 
@@ -215,14 +171,12 @@ async fn deletion_of_a_role_with_many_holders_takes_effect_at_once() {
     let receiver = Receiver::start_ok().await;
     let target = Target::create_for(&control, &receiver.url, &["agent.role_revoked"]).await;
     target.pause().await;
-    let agent = Agent::register(&control, "Agent").await;
-    let role = control.create_role("reader", &["read"]).await;
-    control.assign(&agent.id, &role).await;
+    let (agent, role) = Agent::with_role(&control, "reader", &["read"]).await;
     let token = agent.token_for(control.service()).await;
     let roles = async || control.verify(&token).await.expect(200)["agent"]["roles"].clone();
     assert_eq!(roles().await, json!(["reader"]));
-    let mut database = Database::connect(&control.database_url()).await;
-    let copies = copy_holder(&mut database, &agent.id, &role).await;
+    let mut database = Database::connect_to_write(&control).await;
+    let copies = copy_holder(&control, &agent.id, &role).await;
     let holders = async || {
         let agents = control.api.get_as(control.key(), &control.path("/agents")).await.expect(200);
         agents["pagination"]["total"].as_i64().unwrap()
@@ -250,8 +204,8 @@ async fn deletion_of_a_role_with_many_holders_takes_effect_at_once() {
     assert!(database.count(&of_role).await > 0);
 
     database.execute("DELETE FROM blocker").await;
-    database.wait_until_none(&of_role, &control).await;
-    database.wait_until_none(&format!("roles WHERE id = '{role}'"), &control).await;
+    database.wait_until_none(&of_role, || control.log()).await;
+    database.wait_until_none(&format!("roles WHERE id = '{role}'"), || control.log()).await;
     let all = u64::try_from(copies + 1).unwrap();
     let are_emitted = async || (target.count_deliveries("pending").await == all).then_some(());
     eventually("there is an event for each holder", are_emitted, || control.log()).await;

@@ -64,7 +64,7 @@ fn with<'a>(valid: &'a [String], changed: &[&'a str]) -> Vec<&'a str> {
 fn invalid_value_is_refused_with_the_setting_the_value_and_the_correction() {
     let folder = tempfile::tempdir().unwrap();
     let valid = valid_settings(folder.path());
-    let cases: [(&[&str], &str); 25] = [
+    let cases: [(&[&str], &str); 31] = [
         (&["public_url="], "no public_url: set it to the https:// URL"),
         (&["public_url=id.example"], "public_url: `id.example` does not begin with `https://`: set it"),
         (&["public_url=http://id.example"], "public_url: `http://id.example` does not begin with `https://`: set it"),
@@ -96,6 +96,12 @@ fn invalid_value_is_refused_with_the_setting_the_value_and_the_correction() {
         (&["tokenz.access_seconds=5"], "unknown setting `tokenz.access_seconds` in a flag: did you mean"),
         (&["secrets.master_key=hunter2"], "secrets.master_key: must be 32 bytes as 64 hex characters"),
         (&["registration.public_agents=1000001"], "registration.public_agents: 1000001 must be from 0 to 1000000"),
+        (&["database.url=mysql://localhost/x"], "set sqlite://<path> or postgres://"),
+        (&["nope=5"], "unknown setting `nope` in a flag\n"),
+        (&["tls.certificate="], "no TLS: set tls.certificate and tls.private_key"),
+        (&["proxies.trusted=0.0.0.0/0"], "every address; list specific networks"),
+        (&["webhooks.allowed_networks=inside"], "`webhooks.allowed_networks[0]` in a flag"),
+        (&["webhooks.concurrency=1"], "webhooks.concurrency: must be from 2 to 4096"),
     ];
     for (changed, expected) in cases {
         for (code, error) in start_and_check(&[], &with(&valid, changed)) {
@@ -146,6 +152,9 @@ fn all_invalid_values_of_a_file_are_reported_at_once() {
             assert!(error.lines().all(|line| line.starts_with("countersign-control-plane: ")), "{error}");
             assert!(expected.iter().all(|text| error.contains(text)), "{error}");
         }
+    }
+    for (code, error) in start_and_check(&["--config", "/nowhere.toml"], &[]) {
+        assert!(code == Some(2) && error.contains("/nowhere.toml"), "{error}");
     }
 }
 

@@ -4,12 +4,12 @@
 
 use crate::database::succeed;
 use countersign_tests::{
-    Agent, ControlPlane, HttpClient, HttpResponse, Postgres, Receiver, StandardWebhooks, Target,
-    control_plane::{MASTER_KEY, text},
+    Agent, ControlPlane, Database, HttpResponse, Postgres, Receiver, StandardWebhooks, Target,
+    agent::{log_in_at, signed_challenge},
+    control_plane::MASTER_KEY,
     eventually,
 };
 use serde_json::{Value, json};
-use sqlx::{AnyConnection, AssertSqlSafe, Connection, Row};
 use std::{
     process::Output,
     sync::{
@@ -59,14 +59,13 @@ async fn start_with_both_keys(settings: &[&str]) -> ControlPlane {
     control
 }
 
-async fn challenge(control: &ControlPlane, agent: &Agent) -> Value {
-    control.api.post("/auth/challenge", json!({ "agentId": agent.id })).await.expect(200)
+/// The body of a login.
+async fn login(control: &ControlPlane, agent: &Agent) -> Value {
+    signed_challenge(&control.api, &agent.id, &agent.key).await
 }
 
-async fn authenticate(control: &ControlPlane, agent: &Agent, challenge: &Value) -> String {
-    let signature = agent.key.sign(&text(&challenge["nonce"]));
-    let body = json!({ "challengeId": challenge["challengeId"], "signature": signature });
-    text(&control.api.post("/auth/authenticate", body).await.expect(200)["accessToken"])
+async fn authenticate(control: &ControlPlane, login: &Value) {
+    control.api.post("/auth/authenticate", login.clone()).await.expect(200);
 }
 
 /// Sends an event to a target, and verifies the signature of the request.
@@ -77,20 +76,6 @@ async fn assert_signed(target: &Target, receiver: &Receiver) {
     StandardWebhooks::start().assert_signatures(&target.secret, &[request]);
 }
 
-async fn open(control: &ControlPlane) -> AnyConnection {
-    sqlx::any::install_default_drivers();
-    AnyConnection::connect(&control.database_url()).await.unwrap()
-}
-
-async fn execute(database: &mut AnyConnection, sql: &str) {
-    sqlx::query(AssertSqlSafe(sql.to_owned())).execute(database).await.unwrap();
-}
-
-async fn query_pairs(database: &mut AnyConnection, sql: &str) -> Vec<(String, String)> {
-    let rows = sqlx::query(AssertSqlSafe(sql.to_owned())).fetch_all(database).await.unwrap();
-    rows.iter().map(|row| (row.get(0), row.get(1))).collect()
-}
-
 /// Repeats logins and audited changes until `stop` is set. Returns the number of repetitions.
 fn spawn_traffic(control: &ControlPlane, agent: &Arc<Agent>, stop: &Arc<AtomicBool>) -> tokio::task::JoinHandle<usize> {
     let (api, key, roles) = (control.api.clone(), control.key().to_owned(), control.path("/roles"));
@@ -98,10 +83,7 @@ fn spawn_traffic(control: &ControlPlane, agent: &Arc<Agent>, stop: &Arc<AtomicBo
     tokio::spawn(async move {
         let mut count = 0;
         while !stop.load(Ordering::SeqCst) {
-            let challenge = api.post("/auth/challenge", json!({ "agentId": agent.id })).await.expect(200);
-            let signature = agent.key.sign(&text(&challenge["nonce"]));
-            let body = json!({ "challengeId": challenge["challengeId"], "signature": signature });
-            api.post("/auth/authenticate", body).await.expect(200);
+            log_in_at(&api, &agent.id, &agent.key).await;
             let body = json!({ "name": format!("role-{count}"), "description": "", "permissions": [] });
             api.send_as(&key, "POST", &roles, body).await.expect(201);
             count += 1;
@@ -118,7 +100,7 @@ async fn rotation_while_a_server_serves() {
     let old_secret = target.secret.clone();
     target.rotate_secret().await;
     let agent = Arc::new(Agent::register(&control, "Agent").await);
-    let (token, open_challenge) = (agent.token().await, challenge(&control, &agent).await);
+    let (token, open_login) = (agent.token().await, login(&control, &agent).await);
     let stop = Arc::new(AtomicBool::new(false));
     let traffic = spawn_traffic(&control, &agent, &stop);
 
@@ -133,7 +115,7 @@ async fn rotation_while_a_server_serves() {
         report.contains("Audit chains verified, and authenticated with it now: 2; before, and not verified again: 0."),
         "{report}"
     );
-    authenticate(&control, &agent, &open_challenge).await;
+    authenticate(&control, &open_login).await;
     assert_signed(&target, &receiver).await;
     let later_target = Target::create(&control, &receiver.url).await;
     control.rotate().await;
@@ -147,9 +129,9 @@ async fn rotation_while_a_server_serves() {
     let chains = "Audit chains verified, and authenticated with it now: 0; before, and not verified again: 2.";
     assert!(again.contains(chains), "{again}");
 
-    let open_challenge = challenge(&control, &agent).await;
+    let open_login = login(&control, &agent).await;
     control.restart_with(&previous("")).await;
-    authenticate(&control, &agent, &open_challenge).await;
+    authenticate(&control, &open_login).await;
     control.verify(&token).await.expect(200);
     agent.token().await;
     for target in [&target, &later_target] {
@@ -183,22 +165,20 @@ async fn incomplete_rotation_needs_the_previous_key() {
     let mut control = start_with_both_keys(&[]).await;
     let receiver = Receiver::start_ok().await;
     let target = Target::create(&control, &receiver.url).await;
-    let mut database = open(&control).await;
-    let sealed = query_pairs(&mut database, "SELECT id, secret FROM webhook_targets").await;
-    let fingerprint = query_pairs(&mut database, "SELECT master_key_fingerprint, '' FROM deployment").await.remove(0).0;
+    let mut database = Database::connect_to_write(&control).await;
+    let sealed = database.text_column("SELECT secret FROM webhook_targets").await.remove(0);
+    let fingerprint = database.text_column("SELECT master_key_fingerprint FROM deployment").await.remove(0);
     succeed(&control, &["secrets", "rotate"]);
     // The state of a rotation that was killed after it had made the new key current.
-    for (id, secret) in sealed {
-        execute(&mut database, &format!("UPDATE webhook_targets SET secret = '{secret}' WHERE id = '{id}'")).await;
-    }
-    execute(&mut database, &format!("INSERT INTO previous_master_keys VALUES ('{fingerprint}', 1)")).await;
-    execute(&mut database, "DELETE FROM audit_checkpoints").await;
+    database.execute(&format!("UPDATE webhook_targets SET secret = '{sealed}'")).await;
+    database.execute(&format!("INSERT INTO previous_master_keys VALUES ('{fingerprint}', 1)")).await;
+    database.execute("DELETE FROM audit_checkpoints").await;
     assert_signed(&target, &receiver).await;
     control.create_role("while-incomplete", &[]).await;
     succeed(&control, &["audit", "verify"]);
 
     if control.database_url().starts_with("sqlite:") {
-        let current = query_pairs(&mut database, "SELECT master_key_fingerprint, '' FROM deployment").await.remove(0).0;
+        let current = database.text_column("SELECT master_key_fingerprint FROM deployment").await.remove(0);
         let backup = succeed(&control, &["backup", &control.folder().join("backup.db").display().to_string()]);
         assert!(backup.contains(&format!("(fingerprints {current}, {fingerprint})")), "{backup}");
     }
@@ -267,8 +247,8 @@ async fn secret_that_no_key_decrypts_prevents_the_removal_of_the_previous_key() 
     let receiver = Receiver::start_ok().await;
     let (target, damaged) =
         (Target::create(&control, &receiver.url).await, Target::create(&control, &receiver.url).await);
-    let mut database = open(&control).await;
-    execute(&mut database, &format!("UPDATE webhook_targets SET secret = 'damaged' WHERE id = '{}'", damaged.id)).await;
+    let mut database = Database::connect_to_write(&control).await;
+    database.execute(&format!("UPDATE webhook_targets SET secret = 'damaged' WHERE id = '{}'", damaged.id)).await;
     assert_refused(&control.command(&["secrets", "rotate"]), &[&damaged.id, "secrets.previous_master_keys"]);
     control.kill();
     assert_start_refused(&control, &[previous("")], &["secrets.previous_master_keys"]).await;
@@ -293,12 +273,12 @@ async fn secret_that_no_key_decrypts_prevents_the_removal_of_the_previous_key() 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn broken_chain_stays_broken_at_the_same_entry_after_the_rotation() {
     let mut control = start_with_both_keys(&[]).await;
-    let mut database = open(&control).await;
+    let mut database = Database::connect_to_write(&control).await;
     let change = format!(
         "UPDATE audit_entries SET action = 'role.deleted' WHERE chain = '{}' AND sequence = 3",
         control.service()
     );
-    execute(&mut database, &change).await;
+    database.execute(&change).await;
     let verify = |control: &ControlPlane| {
         let output = control.command(&["audit", "verify"]);
         assert!(!output.status.success(), "{output:?}");
@@ -324,16 +304,18 @@ async fn broken_chain_stays_broken_at_the_same_entry_after_the_rotation() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn old_head_and_removed_entries_are_detected_after_the_rotation() {
     let control = start_with_both_keys(&[]).await;
-    let mut database = open(&control).await;
-    let heads = "SELECT hash, mac FROM audit_heads WHERE chain = 'deployment'";
-    let (hash, mac) = query_pairs(&mut database, heads).await.remove(0);
+    let mut database = Database::connect_to_write(&control).await;
+    let mut head = async |column: &str| {
+        database.text_column(&format!("SELECT {column} FROM audit_heads WHERE chain = 'deployment'")).await.remove(0)
+    };
+    let (hash, mac) = (head("hash").await, head("mac").await);
     let restore_head = format!(
         "UPDATE audit_heads SET length = length - 1, hash = '{hash}', mac = '{mac}' WHERE chain = 'deployment'"
     );
     let remove_entry = "DELETE FROM audit_entries WHERE chain = 'deployment' AND action = 'master_key.rotated'";
     succeed(&control, &["secrets", "rotate"]);
-    execute(&mut database, remove_entry).await;
-    execute(&mut database, &restore_head).await;
+    database.execute(remove_entry).await;
+    database.execute(&restore_head).await;
     let output = control.command(&["audit", "verify"]);
     let report = String::from_utf8_lossy(&output.stdout);
     assert!(!output.status.success() && report.contains("deployment: broken"), "{output:?}");
@@ -345,7 +327,7 @@ async fn server_without_the_new_key_is_not_ready_until_it_has_the_key() {
     // One process, because each replica learns of the rotation, and reports it, on its own.
     let mut control = ControlPlane::start_one_with(&[current(OLD).as_str()]).await;
     let agent = Agent::register(&control, "Agent").await;
-    let admin = HttpClient::plain(control.env["ADMIN_URL"].clone());
+    let admin = control.admin();
     assert_eq!(admin.get("/readyz").await.status, 200);
     let (new, old) = (current(NEW), previous(OLD));
     let both = ["--set", new.as_str(), "--set", old.as_str()];
@@ -397,8 +379,7 @@ async fn rotation_with_two_replicas() {
     let role = first.create_role("reader", &[]).await;
     let login_across = async |first: &ControlPlane, second: &ControlPlane| {
         for (issuer, verifier) in [(first, second), (second, first)] {
-            let challenge = challenge(issuer, &agent).await;
-            authenticate(verifier, &agent, &challenge).await;
+            authenticate(verifier, &login(issuer, &agent).await).await;
             let path = first.path(&format!("/agents/{}/roles", agent.id));
             issuer.api.send_as(first.key(), "POST", &path, json!({ "roleId": role })).await.expect(200);
             let path = format!("{path}/{role}");
@@ -414,13 +395,11 @@ async fn rotation_with_two_replicas() {
     second.restart_with(&current(NEW)).await;
     login_across(&first, &second).await;
     let stop = Arc::new(AtomicBool::new(false));
-    let traffic = [spawn_traffic(&first, &agent, &stop)];
+    let traffic = spawn_traffic(&first, &agent, &stop);
     let report = tokio::task::block_in_place(|| succeed(&first, &["secrets", "rotate"]));
     assert!(report.contains("Secrets encrypted with it now: 4;"), "{report}");
     stop.store(true, Ordering::SeqCst);
-    for traffic in traffic {
-        assert!(traffic.await.unwrap() > 0);
-    }
+    assert!(traffic.await.unwrap() > 0);
     login_across(&first, &second).await;
     first.restart_with(&previous("")).await;
     login_across(&first, &second).await;

@@ -4,12 +4,8 @@
 #![expect(clippy::expect_used, reason = "tests panic on unexpected values")]
 
 use countersign_tests::{
-    Agent, ControlPlane, Issuer, Prometheus, Receiver, Redis, Sidecar, SigningKey, Target,
-    issuer::jwks,
-    process::eventually,
-    prometheus::promtool,
-    sidecar::{CheckResult, check_request},
-    tools,
+    Agent, ControlPlane, Issuer, Prometheus, Receiver, Redis, Sidecar, SigningKey, Target, issuer::jwks,
+    process::eventually, prometheus::promtool, tools,
 };
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -191,20 +187,15 @@ impl Monitored {
     async fn use_everything(&self, name: &str) {
         let Self { control, sidecar, receiver, .. } = self;
         let deliveries = receiver.count();
-        let agent = Agent::register(control, name).await;
-        let role = control.create_role(name, &["read"]).await;
-        control.assign(&agent.id, &role).await;
+        let (agent, _) = Agent::with_role(control, name, &["read"]).await;
         let token = agent.token_for(control.service()).await;
         for _ in 0..2 {
             control.verify(&token).await.expect(200);
             assert_eq!(sidecar.check_token(&token).await.status, 200);
         }
-        let mut tried = check_request(&[("authorization", &format!("Bearer {token}"))], &[]);
-        let request = tried.attributes.as_mut().and_then(|attributes| attributes.request.as_mut());
-        let http = request.and_then(|request| request.http.as_mut()).expect("the check has a request");
-        "/tried".clone_into(&mut http.path);
-        let answer = sidecar.client().await.check(tried).await.expect("the sidecar answers").into_inner();
-        assert_eq!(CheckResult::from_response(answer).status, 200, "a dry run refuses nothing");
+        let authorization = format!("Bearer {token}");
+        let tried = sidecar.check_target(("GET", "", "/tried"), &[("authorization", &authorization)], &[]).await;
+        assert_eq!(tried.status, 200, "a dry run refuses nothing");
         receiver.wait_for_requests(deliveries + 1).await;
         control.verify("nonsense").await.expect(401);
         assert_eq!(sidecar.check_token("nonsense").await.status, 401);
@@ -223,10 +214,14 @@ impl Monitored {
 }
 
 #[tokio::test]
-async fn rules_select_series_of_running_processes() {
+async fn rules_and_dashboards_show_what_running_processes_do() {
     let monitored = Monitored::start().await;
     monitored.use_twice().await;
-    let prometheus = &monitored.prometheus;
+    assert_rules_select_series(&monitored.prometheus).await;
+    assert_dashboards_show_values(&monitored.prometheus).await;
+}
+
+async fn assert_rules_select_series(prometheus: &Prometheus) {
     let loaded = prometheus.rules().await;
     let expected: usize = RULES.iter().map(|file| values(&read(file), "expr:").len()).sum();
     assert_eq!(loaded.len(), expected);
@@ -243,10 +238,7 @@ async fn rules_select_series_of_running_processes() {
     }
 }
 
-#[tokio::test]
-async fn dashboards_show_what_running_processes_do() {
-    let monitored = Monitored::start().await;
-    monitored.use_twice().await;
+async fn assert_dashboards_show_values(prometheus: &Prometheus) {
     let mut quiet_panels = BTreeSet::from(WITHOUT_TRAFFIC);
     for dashboard in DASHBOARDS.map(read) {
         let dashboard: Value = serde_json::from_str(&dashboard).expect("a dashboard is JSON");
@@ -259,7 +251,7 @@ async fn dashboards_show_what_running_processes_do() {
             let shown = async || {
                 let mut values = Vec::new();
                 for expression in &expressions {
-                    let all = monitored.prometheus.query_all(expression).await?;
+                    let all = prometheus.query_all(expression).await?;
                     values.extend((!all.is_empty()).then_some(all)?);
                 }
                 let has_value = values.iter().any(|value| value.is_finite() && *value != 0.0);

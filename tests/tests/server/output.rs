@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
-use countersign_tests::{ControlPlane, eventually};
+use countersign_tests::ControlPlane;
 use std::{fs::File, process::Stdio};
 
 fn full_device() -> File {
@@ -63,8 +63,7 @@ async fn errors_keep_their_exit_code_with_a_full_standard_error() {
 #[tokio::test]
 async fn dev_mode_logs_that_its_rate_limits_are_raised() {
     let control = ControlPlane::start_process_with(&["limits.auth_per_minute=2"]).await;
-    let logged = async || control.log().contains("rate limits that are not set are 1000000 calls").then_some(());
-    eventually("the limits are logged", logged, || control.log()).await;
+    control.wait_for_log("rate limits that are not set are 1000000 calls").await;
     let printed = String::from_utf8(control.command(&["config", "print"]).stdout).unwrap();
     assert!(printed.contains("auth_per_minute = 2"), "{printed}");
 }

@@ -1,7 +1,7 @@
 //! Tests that deletions do not hold back the events of expired roles.
 
-use super::housekeeping::Database;
-use countersign_tests::{Agent, ControlPlane, Receiver, Target, eventually};
+use super::housekeeping::insert_events;
+use countersign_tests::{Agent, ControlPlane, Database, Receiver, Target, eventually};
 
 /// More events than may wait while deleted roles are removed, and fewer than may wait while events of expired roles are emitted.
 const EVENTS: u64 = 6000;
@@ -18,8 +18,8 @@ async fn events_of_expired_roles_do_not_wait_for_those_of_deletions() {
     control.assign(&agent.id, &deleted).await;
     control.terminate().await;
     // The fan-out cannot take the first event, nor those after it.
-    let mut database = Database::connect(&control.database_url()).await;
-    assert_eq!(database.insert_events(control.service()).await, EVENTS);
+    let mut database = Database::connect_to_write(&control).await;
+    assert_eq!(insert_events(&mut database, control.service()).await, EVENTS);
     database.execute("CREATE TABLE blocker (event_id TEXT REFERENCES webhook_outbox (id))").await;
     database.execute("INSERT INTO blocker SELECT MIN(id) FROM webhook_outbox").await;
     control.restart().await;
@@ -35,7 +35,7 @@ async fn events_of_expired_roles_do_not_wait_for_those_of_deletions() {
     assert_eq!(database.count(&format!("assignments WHERE role_id = '{deleted}'")).await, 1);
 
     database.execute("DELETE FROM blocker").await;
-    database.wait_until_none(&format!("roles WHERE id = '{deleted}'"), &control).await;
+    database.wait_until_none(&format!("roles WHERE id = '{deleted}'"), || control.log()).await;
     let are_pending = async || (target.count_deliveries("pending").await == 2).then_some(());
     eventually("both events have a delivery", are_pending, || control.log()).await;
 }

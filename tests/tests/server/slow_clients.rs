@@ -36,10 +36,6 @@ async fn connect(control: &ControlPlane, window: u32) -> TlsStream<TcpStream> {
     stream
 }
 
-async fn metrics(control: &ControlPlane) -> String {
-    HttpClient::plain(control.env["ADMIN_URL"].clone()).get("/metrics").await.body.as_str().unwrap().to_owned()
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn unread_responses_share_the_documentation() {
     let control = ControlPlane::start_one_with(&[]).await;
@@ -48,8 +44,8 @@ async fn unread_responses_share_the_documentation() {
     let mut stream = connect(&control, 0).await;
     let requests: Vec<u8> = stream_ids().flat_map(|id| request(id, "GET", LARGE_FILE)).collect();
     stream.write_all(&requests).await.unwrap();
-    let line = r#"countersign_http_requests_total{method="GET",route="/docs/{file}",status="200"} 101"#;
-    let answered = async || metrics(&control).await.lines().any(|other| other == line).then_some(());
+    let line = r#"countersign_http_requests_total{method="GET",route="/docs/{file}",status="200"}"#;
+    let answered = async || (control.metric(line).await == Some(101.0)).then_some(());
     eventually("all requests are answered", answered, || control.log()).await;
     let added = control.resident_memory().saturating_sub(before);
     assert!(added < 32 << 20, "{added} bytes more");
@@ -191,9 +187,6 @@ async fn refused_clients_are_listed_by_the_documented_commands() {
             (has("503 overloaded 127.0.0.1") && has("429  127.0.0.3")).then_some(())
         };
         eventually("the commands list both clients", listed, || control.log()).await;
-        let metrics = metrics(&control).await;
-        let count =
-            metrics.lines().find_map(|line| line.strip_prefix(r#"countersign_refusals_total{reason="overloaded"} "#));
-        assert!(count.unwrap().parse::<u64>().unwrap() > 0, "{metrics}");
+        assert!(control.metric(r#"countersign_refusals_total{reason="overloaded"}"#).await > Some(0.0));
     }
 }

@@ -1,4 +1,4 @@
-//! Tests of start and stop: refused settings, preserved state, and log output.
+//! Tests of start and stop: what prevents a start, and preserved state.
 
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
@@ -17,38 +17,6 @@ fn run_control_plane(arguments: &[&str], environment: &[(&str, &str)]) -> Output
     let mut command = Command::new(tools::binary("countersign-control-plane"));
     command.args(arguments).envs(environment.iter().copied()).current_dir(std::env::temp_dir());
     command.output().unwrap()
-}
-
-/// Arguments, environment, and the expected error.
-type Case = (&'static [&'static str], &'static [(&'static str, &'static str)], &'static str);
-
-#[test]
-fn invalid_settings_are_refused_with_the_valid_choices() {
-    let folder = tempfile::tempdir().unwrap();
-    let data = format!("data_dir={}", folder.path().display());
-    let cases: [Case; 15] = [
-        (&["--set", "public_url=https://id.example"], &[], "no TLS: set tls.certificate and tls.private_key"),
-        (&["--set", "tls.certificate=a", "--set", "tls.private_key=b"], &[], "no public_url"),
-        (&["--dev", "--set", "listen.api=0.0.0.0:0"], &[], "--dev listens on loopback only"),
-        (&["--dev", "--set", "tokens.acess_seconds=5"], &[], "did you mean `tokens.access_seconds`?"),
-        (&["--dev", "--set", "nope=5"], &[], "unknown setting `nope` in a flag\n"),
-        (&["--dev"], &[("COUNTERSIGN_TOKEN__ACCESS_SECONDS", "5")], "did you mean `tokens.access_seconds`?"),
-        (&["--dev", "--set", "tokens.access_seconds=soon"], &[], "tokens.access_seconds"),
-        (&["--dev", "--set", "database.url=mysql://localhost/x"], &[], "set sqlite://<path> or postgres://"),
-        (&["--dev", "--set", "tls.mode=terminated"], &[], "set proxies.trusted to the networks of the proxies"),
-        (&["--dev", "--set", "tls.mode=plain"], &[], "tls.mode"),
-        (&["--dev", "--set", "proxies.trusted=0.0.0.0/0"], &[], "every address; list specific networks"),
-        (&["--dev", "--set", "webhooks.allowed_networks=inside"], &[], "`webhooks.allowed_networks[0]` in a flag"),
-        (&["--dev", "--set", "webhooks.concurrency=1"], &[], "webhooks.concurrency: must be from 2 to 4096"),
-        (&["--dev", "--set", "registration.public_agents=-1"], &[], "registration.public_agents"),
-        (&["--dev", "--config", "/nowhere.toml"], &[], "/nowhere.toml"),
-    ];
-    for (arguments, environment, expected) in cases {
-        let output = run_control_plane(&[arguments, &["--set", &data]].concat(), environment);
-        let error = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {error}");
-        assert!(error.contains(expected), "{arguments:?}: {error}");
-    }
 }
 
 /// systemd starts a process with exit code 1 again, and not one with exit code 2.
@@ -168,29 +136,6 @@ async fn graceful_stop_and_restart_keep_the_state() {
     control.verify(&token).await.expect(200);
     let env = std::fs::read_to_string(control.folder().join("dev.env")).unwrap();
     assert!(env.contains(control.key()) && env.contains(control.service()), "dev.env still contains the first service");
-}
-
-#[tokio::test]
-async fn closed_log_output_does_not_stop_the_server() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut command = Command::new(tools::binary("countersign-control-plane"));
-    command.args(["--dev", "--set", &format!("data_dir={}", folder.path().display())]);
-    for port in ["api", "sync", "admin"] {
-        command.args(["--set", &format!("listen.{port}=127.0.0.1:0")]);
-    }
-    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
-    let env = folder.path().join("dev.env");
-    let env = eventually("dev.env exists", async || std::fs::read_to_string(&env).ok(), String::new).await;
-    drop(child.stderr.take());
-    let value = |name: &str| env.lines().find_map(|line| line.strip_prefix(name)).unwrap().to_owned();
-    let authority = std::fs::read(value("COUNTERSIGN_CA=")).unwrap();
-    let api = HttpClient::trusting(value("COUNTERSIGN_URL="), &authority);
-    for _ in 0..3 {
-        api.get("/health").await.expect(200);
-    }
-    assert!(Command::new("kill").arg(child.id().to_string()).status().unwrap().success());
-    let status = eventually("the server stops", async || child.try_wait().unwrap(), String::new).await;
-    assert!(status.success());
 }
 
 #[tokio::test]

@@ -6,10 +6,7 @@ use super::*;
 #[tokio::test]
 async fn streams_of_one_process_count_once() {
     let fixture = Fixture::new(0, &[]).await;
-    let mut first = fixture.follow(hello_of(3)).await;
-    let revision = last_page(&mut first).await;
-    first.ping(1).await.unwrap();
-    first.report(revision).await;
+    let (first, revision) = fixture.confirmed_sidecar(hello_of(3)).await;
     fixture.wait_for_list(1).await;
     let resumed = Hello { revision, stream_number: 2, ..hello_of(3) };
     let mut second = fixture.follow(resumed).await;
@@ -74,8 +71,7 @@ async fn process_that_connects_without_a_revision_counts_as_confirmed() {
     drop((first, second));
     let silent = async || fixture.list().await.pop().filter(|sidecar| sidecar["status"] == "silent");
     eventually("the process is silent", silent, || fixture.control.log()).await;
-    let receipt = fixture.receipt(&format!("revision={}", fixture.change(false).await)).await.expect(200);
-    assert_eq!((&receipt["enforced"], &receipt["sidecars"]), (&json!(false), &json!(1)), "{receipt}");
+    fixture.unconfirmed_receipt(&format!("revision={}", fixture.change(false).await)).await;
 }
 
 /// The sidecar has not learned of the shorter limit.
@@ -102,8 +98,7 @@ async fn resumed_data_is_in_force_when_it_is_reported() {
     let mut second = fixture.follow(Hello { revision: revoked, stream_number: 2, ..hello_of(3) }).await;
     let settings = second.delta().await;
     second.ping(1).await.unwrap();
-    let receipt = fixture.receipt(&format!("revision={revoked}&wait=1")).await.expect(200);
-    assert_eq!((&receipt["enforced"], &receipt["sidecars"]), (&json!(false), &json!(1)), "{receipt}");
+    fixture.unconfirmed_receipt(&format!("revision={revoked}&wait=1")).await;
     second.report(settings.revision).await;
     fixture.complete_receipt(revoked).await;
 }
@@ -120,8 +115,7 @@ async fn silent_stream_of_a_stranger_delays_the_audit_log_of_the_deployment_only
         is_suspended = !is_suspended;
         let status = if is_suspended { "suspended" } else { "active" };
         fixture.control.set_status(&fixture.agent.id, status).await.expect(200);
-        let entries = fixture.control.api.get_as(fixture.control.human(), "/audit?action=changes.enforced").await;
-        let entries = entries.expect(200)["data"].as_array()?.clone();
+        let entries = fixture.audit_entries("", "changes.enforced").await;
         entries.into_iter().find(|entry| entry["serviceId"].is_null() && entry["details"]["expiredSidecars"] == 1)
     };
     eventually("changes of the deployment are confirmed", confirmed, || fixture.control.log()).await;

@@ -35,6 +35,11 @@ impl Fixture {
         Verifiers { service, key, ..self.verifiers() }
     }
 
+    pub async fn restart_sidecar(&mut self) {
+        self.sidecar.restart();
+        self.sidecar.wait_until_ready().await;
+    }
+
     pub async fn register_agent(&self, name: &str) -> Agent {
         Agent::register(&self.control, name).await
     }

@@ -1,54 +1,22 @@
 //! The real nginx with the printed configuration.
 
-use countersign_tests::{
-    Agent, ControlPlane, HttpClient, HttpResponse, RawRequest, Shell, Upstream, eventually,
-    process::{Process, free_port},
-    tools,
-};
+use countersign_tests::{Agent, ControlPlane, Nginx, RawRequest, Shell, Upstream};
 use serde_json::{Value, json};
-use std::process::Command;
-use tempfile::TempDir;
+use std::path::Path;
 
-/// nginx in front of an upstream.
-struct Nginx {
-    // Fields are dropped in this order: nginx ends before the folder with its log is deleted.
-    process: Process,
-    _folder: TempDir,
-    listener: HttpClient,
-}
-
-impl Nginx {
-    async fn start(control: &ControlPlane, upstream: &Upstream) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let path = |name: &str| folder.path().join(name).display().to_string();
-        let (listen, service) = (format!("127.0.0.1:{}", free_port()), format!("127.0.0.1:{}", upstream.port));
+/// Starts nginx in front of an upstream.
+async fn start_nginx(control: &ControlPlane, upstream: &Upstream) -> Nginx {
+    let site = |listen: &str, folder: &Path| {
+        let (key, site) = (folder.join("key"), folder.join("site.conf"));
+        let service = format!("127.0.0.1:{}", upstream.port);
         let shell = Shell::with_env(control, &["URL", "CA", "SERVICE_ID"]);
-        let options = ["--listen", &listen, "--upstream", &service, "--key-file", &path("key")];
+        let options = ["--listen", listen, "--upstream", &service, "--key-file", key.to_str().unwrap()];
         let config = shell.stdout(&[["envoy", "config", "--target", "nginx"].as_slice(), &options].concat());
-        std::fs::write(path("site.conf"), config).unwrap();
-        let key = format!("proxy_set_header Authorization \"Bearer {}\";\n", control.key());
-        std::fs::write(path("key"), key).unwrap();
-        let folders: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
-            .map(|name| format!("{name}_temp_path {};\n", path(name)))
-            .concat();
-        let main = format!(
-            "user root;\npid {};\nerror_log stderr;\nworker_processes 1;\ndaemon off;\nevents {{}}\n\
-             http {{\naccess_log off;\n{folders}include {};\n}}\n",
-            path("pid"),
-            path("site.conf")
-        );
-        std::fs::write(path("nginx.conf"), main).unwrap();
-        let mut command = Command::new(tools::program("nginx"));
-        command.args(["-p", &path(""), "-c", &path("nginx.conf"), "-e", "stderr"]);
-        let process = Process::start(command, &folder.path().join("log"));
-        let mut nginx = Self { process, _folder: folder, listener: HttpClient::plain(format!("http://{listen}")) };
-        let ready = async || {
-            nginx.process.assert_running();
-            HttpResponse::try_send(nginx.listener.request("GET", "/health")).await
-        };
-        eventually("nginx listens", ready, String::new).await;
-        nginx
-    }
+        std::fs::write(&site, config).unwrap();
+        std::fs::write(&key, format!("proxy_set_header Authorization \"Bearer {}\";\n", control.key())).unwrap();
+        format!("include {};", site.display())
+    };
+    Nginx::start(site).await
 }
 
 fn forged(path: &str) -> RawRequest {
@@ -61,7 +29,7 @@ fn forged(path: &str) -> RawRequest {
 async fn nginx_asks_verify_and_passes_the_identity() {
     let control = ControlPlane::start().await;
     let upstream = Upstream::start().await;
-    let nginx = Nginx::start(&control, &upstream).await;
+    let nginx = start_nginx(&control, &upstream).await;
     let agent = Agent::register(&control, "Größe, 100%").await;
     let role = control.create_role("reader", &["read", "list"]).await;
     let roleless = forged("/").bearer(&agent.token().await).send(&nginx.listener).await;
@@ -97,11 +65,9 @@ async fn nginx_asks_verify_and_passes_the_identity() {
 async fn nginx_refuses_as_verify_does_and_fails_closed() {
     let mut control = ControlPlane::start_process().await;
     let upstream = Upstream::start().await;
-    let nginx = Nginx::start(&control, &upstream).await;
+    let nginx = start_nginx(&control, &upstream).await;
     let received_before = upstream.received();
-    let agent = Agent::register(&control, "agent").await;
-    let role = control.create_role("reader", &["read"]).await;
-    control.assign(&agent.id, &role).await;
+    let (agent, _) = Agent::with_role(&control, "reader", &["read"]).await;
     let token = agent.token().await;
     for (request, expected) in [(forged("/"), "token_missing"), (forged("/").bearer("root"), "token_malformed")] {
         let response = request.send(&nginx.listener).await;

@@ -94,11 +94,8 @@ async fn tokens_are_accepted_during_rotations() {
     let control = ControlPlane::start_with(&settings).await;
     let (sidecar, upstream) = tokio::join!(Sidecar::start(&control), Upstream::start());
     let envoy = Envoy::start_with_long_check_timeout(&sidecar.socket(), upstream.port).await;
-    let agent = Agent::register(&control, "Test Agent").await;
-    let role = control.create_role("reader", &["read"]).await;
-    control.assign(&agent.id, &role).await;
-    let accepted = async || (sidecar.check_token(&agent.token().await).await.status == 200).then_some(());
-    eventually("the sidecar receives the role", accepted, || sidecar.log()).await;
+    let (agent, _) = Agent::with_role(&control, "reader", &["read"]).await;
+    sidecar.wait_until_accepted(&agent.token().await).await;
 
     let first = control.signing_key("signing").await;
     let (stop, logins) = (AtomicBool::new(false), AtomicUsize::new(0));

@@ -3,7 +3,9 @@
 use super::kid;
 use countersign_client::PrivateKey;
 use countersign_process::Clock;
-use countersign_tests::{HttpResponse, InProcessServer, ManualClock, Server, eventually};
+use countersign_tests::{
+    HttpResponse, InProcessServer, ManualClock, Server, agent::log_in_at, control_plane::text, eventually,
+};
 use serde_json::{Value, json};
 use std::{sync::Arc, time::Duration};
 use tempfile::TempDir;
@@ -53,11 +55,7 @@ impl Fixture {
 
     async fn token(&self) -> String {
         let (id, key) = &self.agent;
-        let challenge = self.control.api.post("/auth/challenge", json!({ "agentId": id })).await.expect(200);
-        let signature = key.sign(challenge["nonce"].as_str().unwrap());
-        let body = json!({ "challengeId": challenge["challengeId"], "signature": signature });
-        let tokens = self.control.api.post("/auth/authenticate", body).await.expect(200);
-        tokens["accessToken"].as_str().unwrap().to_owned()
+        text(&log_in_at(&self.control.api, id, key).await["accessToken"])
     }
 
     async fn verify(&self, token: &str) -> HttpResponse {

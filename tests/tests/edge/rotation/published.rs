@@ -98,12 +98,7 @@ async fn signing_key_list_shows_status_and_times_of_all_keys() {
 #[tokio::test]
 async fn metrics_show_the_keys_and_the_start_of_the_signing_key() {
     let control = ControlPlane::start().await;
-    let admin = countersign_tests::HttpClient::plain(control.env["ADMIN_URL"].clone());
-    let metric = async |line: &str| {
-        let text = admin.get("/metrics").await.body;
-        let line = format!("{line} ");
-        text.as_str()?.lines().find_map(|candidate| candidate.strip_prefix(&line)?.parse::<f64>().ok())
-    };
+    let metric = async |line: &str| control.metric(&format!("{line} ")).await;
     let count = |status| format!("countersign_signing_keys{{status=\"{status}\"}}");
     let since = "countersign_signing_key_signs_from_timestamp_seconds";
     let exported = async || Some(metric(since).await?).filter(|since| *since > 1e9);

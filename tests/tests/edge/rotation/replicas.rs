@@ -1,8 +1,7 @@
 //! Signing keys of several control planes with the same database.
 
 use super::kid;
-use countersign_tests::{Agent, ControlPlane, Postgres, Sidecar, eventually};
-use serde_json::json;
+use countersign_tests::{Agent, ControlPlane, Postgres, Sidecar, agent::log_in_at, control_plane::text, eventually};
 
 async fn replica(database: &str) -> ControlPlane {
     ControlPlane::start_replica(database, &["sync.max_staleness_seconds=1"]).await
@@ -10,10 +9,7 @@ async fn replica(database: &str) -> ControlPlane {
 
 /// Logs in at one replica. All replicas are the same issuer.
 async fn login(control: &ControlPlane, agent: &Agent) -> String {
-    let challenge = control.api.post("/auth/challenge", json!({ "agentId": agent.id })).await.expect(200);
-    let signature = agent.key.sign(challenge["nonce"].as_str().unwrap());
-    let body = json!({ "challengeId": challenge["challengeId"], "signature": signature });
-    control.api.post("/auth/authenticate", body).await.expect(200)["accessToken"].as_str().unwrap().to_owned()
+    text(&log_in_at(&control.api, &agent.id, &agent.key).await["accessToken"])
 }
 
 async fn check(sidecar: &Sidecar, token: &str) -> u16 {

@@ -1,16 +1,14 @@
 //! Tests of `rules check`, of `rules explain`, and of a start with a bad rules file.
 
 use super::RULES;
-use countersign_tests::tools;
+use countersign_tests::{sidecar::run_command, tools};
 use std::{fs, process::Command};
 
 /// The exit code, standard output and standard error of a command.
 fn run(arguments: &[&str]) -> (Option<i32>, String, String) {
     let mut command = Command::new(tools::binary("countersign-ext-authz"));
     command.env("COUNTERSIGN_SYNC__KEYS", "svc_sk_x").args(arguments);
-    let output = command.output().unwrap();
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    (output.status.code(), text(&output.stdout), text(&output.stderr))
+    run_command(command, "")
 }
 
 #[test]

@@ -11,8 +11,8 @@ mod word_lists;
 
 use super::Fixture;
 use batch::{Answer, send_all};
-use countersign_tests::{Envoy, envoy::replaced};
-use services::{Model, Nginx};
+use countersign_tests::{Envoy, Nginx, envoy::replaced};
+use services::{Model, start_nginx};
 use std::fmt;
 use word_lists::WordLists;
 
@@ -171,7 +171,7 @@ fn corpus() -> Vec<Vec<u8>> {
 
 #[tokio::test]
 async fn no_protected_path_is_reached_without_permission() {
-    let (corpus, fixture, nginx) = (corpus(), Fixture::start(RULES).await, Nginx::start().await);
+    let (corpus, fixture, nginx) = (corpus(), Fixture::start(RULES).await, start_nginx().await);
     let token = fixture.token("admin", &["admin"]).await;
     for configuration in [Configuration::Minimal, Configuration::Example] {
         let edge = configuration.edge(&fixture, &nginx).await;
@@ -203,7 +203,7 @@ fn attacks(corpus: &[Vec<u8>], model: Model) -> Vec<Vec<u8>> {
 /// Without the rules, the corpus reaches the protected paths of every service. So the test above can fail.
 #[tokio::test]
 async fn corpus_reaches_protected_paths_without_rules() {
-    let (corpus, fixture, nginx) = (corpus(), Fixture::start(RULES).await, Nginx::start().await);
+    let (corpus, fixture, nginx) = (corpus(), Fixture::start(RULES).await, start_nginx().await);
     let edge = Configuration::Minimal.edge(&fixture, &nginx).await;
     for (name, envoy, model, least) in [
         ("nginx", &edge.nginx, Model::Lenient, 500),

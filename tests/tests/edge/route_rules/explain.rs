@@ -4,14 +4,11 @@ use super::{Fixture, RULES, metadata};
 use countersign_tests::{
     Agent,
     http::HttpResponse,
-    sidecar::{CheckResult, check_request},
+    sidecar::{CheckResult, run_command},
     tools,
 };
 use serde_json::Value;
-use std::{
-    io::Write,
-    process::{Command, Stdio},
-};
+use std::process::Command;
 
 /// A request with its context extensions.
 #[derive(Debug, Clone, Copy)]
@@ -27,10 +24,7 @@ impl Case<'_> {
     async fn check(&self, fixture: &Fixture) -> CheckResult {
         let bearer = format!("Bearer {}", self.token);
         let headers: &[(&str, &str)] = if self.token.is_empty() { &[] } else { &[("authorization", &bearer)] };
-        let mut request = check_request(headers, self.extensions);
-        let http = request.attributes.as_mut().and_then(|it| it.request.as_mut()?.http.as_mut()).unwrap();
-        (http.method, http.host, http.path) = (self.method.into(), self.host.into(), self.path.into());
-        CheckResult::from_response(fixture.sidecar.client().await.check(request).await.unwrap().into_inner())
+        fixture.sidecar.check_target((self.method, self.host, self.path), headers, self.extensions).await
     }
 
     /// The exit code and the output of `explain`.
@@ -40,13 +34,8 @@ impl Case<'_> {
         for (name, value) in self.extensions {
             command.args(["--context-extension", &format!("{name}={value}")]);
         }
-        command.args(further_arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut process = command.spawn().unwrap();
-        // Fails if the process has refused its arguments already.
-        let _written = process.stdin.take().unwrap().write_all(self.token.as_bytes());
-        let output = process.wait_with_output().unwrap();
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        (output.status.code(), text(&output.stdout), text(&output.stderr))
+        command.args(further_arguments);
+        run_command(command, self.token)
     }
 }
 
@@ -63,10 +52,7 @@ fn refused_question(explanation: &Value) -> String {
 #[tokio::test]
 async fn explanation_has_the_verdict_of_a_check_for_every_case() {
     let fixture = Fixture::start(RULES).await;
-    let reader = Agent::register(&fixture.control, "reader").await;
-    let role = fixture.control.create_role("reader", &["read"]).await;
-    fixture.control.assign(&reader.id, &role).await;
-    let reader = reader.token().await;
+    let reader = fixture.token("reader", &["read"]).await;
     let roleless = Agent::register(&fixture.control, "roleless").await.token().await;
     let bad_signature = format!("{}AAAA", &reader[..reader.len() - 4]);
     let case = |method, path, token| Case { method, host: "x", path, extensions: &[], token };
@@ -113,9 +99,7 @@ async fn explanation_has_the_verdict_of_a_check_for_every_case() {
 #[tokio::test]
 async fn text_names_every_question_and_revocations_are_explained() {
     let fixture = Fixture::start(RULES).await;
-    let agent = Agent::register(&fixture.control, "reader").await;
-    let role = fixture.control.create_role("reader", &["read"]).await;
-    fixture.control.assign(&agent.id, &role).await;
+    let (agent, _) = Agent::with_role(&fixture.control, "reader", &["read"]).await;
     let token = agent.token().await;
     let case = Case { method: "GET", host: "x", path: "/admin", extensions: &[], token: &token };
     let (code, output, _) = case.explain(&admin(&fixture), &[]);
@@ -133,8 +117,7 @@ async fn text_names_every_question_and_revocations_are_explained() {
     }
     assert_eq!(output.lines().count(), 17, "{output}");
     fixture.control.set_status(&agent.id, "suspended").await.expect(200);
-    let suspended = async || Some(case.check(&fixture).await).filter(|result| result.reason == "agent_suspended");
-    countersign_tests::eventually("the sidecar receives the status", suspended, || fixture.sidecar.log()).await;
+    fixture.sidecar.wait_until_refused(&token, "agent_suspended").await;
     let (code, output, _) = case.explain(&admin(&fixture), &[]);
     assert!(
         code == Some(3) && output.contains("status       refused    The agent is suspended: suspended since"),

@@ -1,12 +1,11 @@
 //! Rules about MCP behind the real Envoy, with the filters that the manual describes.
 
 use super::Fixture;
-use countersign_tests::{Agent, Envoy, HttpResponse, RawRequest, Upstream, envoy::replaced, eventually, tools};
-use serde_json::json;
-use std::{
-    fs,
-    process::{Command, Stdio},
+use countersign_tests::{
+    Agent, Envoy, HttpResponse, RawRequest, Upstream, envoy::replaced, eventually, sidecar::run_command, tools,
 };
+use serde_json::json;
+use std::{fs, process::Command};
 
 const RULES: &str = r#"
 [[rules]]
@@ -52,7 +51,7 @@ fn reason(response: &HttpResponse) -> (u16, &str) {
 
 /// Starts Envoy with these filters before `ext_authz`, and with this further setting of `ext_authz`.
 async fn envoy(fixture: &Fixture, upstream: u16, filters: &str, setting: &str) -> Envoy {
-    let minimal = include_str!("../envoy_facts/minimal.yaml");
+    let minimal = include_str!("minimal.yaml");
     let text = replaced(minimal, "# <grpc_service>", "timeout: 5s");
     let text = replaced(&text, "# <filter>", setting);
     let text = replaced(&text, "http_filters:\n", &format!("http_filters:\n{filters}"));
@@ -90,9 +89,7 @@ async fn tools_need_their_permissions_behind_envoy() {
     let fixture = Fixture::start(RULES).await;
     let upstream = Upstream::start().await;
     let envoy = envoy_of_manual(&fixture, upstream.port).await;
-    let agent = Agent::register(&fixture.control, "reader").await;
-    let reader = fixture.control.create_role("reader", &["weather:read"]).await;
-    fixture.control.assign(&agent.id, &reader).await;
+    let (agent, _) = Agent::with_role(&fixture.control, "reader", &["weather:read"]).await;
     let token = agent.token().await;
     for (name, headers, body, expected) in [
         ("allowed tool", &[][..], call("get_weather"), (200, "")),
@@ -234,12 +231,8 @@ async fn commands_explain_the_requirement_of_a_message() {
     let run = |command: &[&str], arguments: &[&str]| {
         let mut process = Command::new(tools::binary("countersign-ext-authz"));
         process.args(command).args(["--host", "x", "--path", "/mcp"]).args(arguments);
-        process.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut process = process.spawn().unwrap();
-        // Fails if the command does not read a token.
-        let _written = std::io::Write::write_all(&mut process.stdin.take().unwrap(), token.as_bytes());
-        let output = process.wait_with_output().unwrap();
-        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+        let (code, output, _) = run_command(process, &token);
+        (code, output)
     };
     let rules = fixture.rules_file().display().to_string();
     let admin = fixture.sidecar.admin.url.strip_prefix("http://").unwrap().to_owned();

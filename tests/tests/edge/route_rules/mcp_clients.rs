@@ -3,7 +3,7 @@
 
 use super::Fixture;
 use countersign_tests::{
-    Agent, Envoy, HttpClient,
+    Agent, Envoy,
     envoy::with_long_check_timeout,
     eventually,
     process::{Process, free_port},
@@ -43,8 +43,7 @@ impl McpFixture {
         let control = &fixture.control;
         let body = json!({ "resourceUris": [format!("{}/mcp", envoy.listener.url)] });
         control.api.send_as(control.human(), "PATCH", &control.path(""), body).await.expect(200);
-        let agent = Agent::register(control, "forecaster").await;
-        control.assign(&agent.id, &control.create_role("forecaster", &["weather:read"]).await).await;
+        let (agent, _) = Agent::with_role(control, "forecaster", &["weather:read"]).await;
         agent.key.write(&fixture.folder.path().join("agent.key")).unwrap();
         let is_ready = async || {
             let refused = envoy.listener.get("/mcp").await;
@@ -55,13 +54,8 @@ impl McpFixture {
         Self { fixture, envoy, agent, _server: server }
     }
 
-    /// Calls tools, and returns the lines that the client prints.
-    async fn call(&self, library: &Library, called: &[&str]) -> Vec<String> {
-        self.call_with_scope(library, None, called).await
-    }
-
-    /// Calls tools with a client that is configured with a scope.
-    async fn call_with_scope(&self, library: &Library, scope: Option<&str>, called: &[&str]) -> Vec<String> {
+    /// Calls tools with a client that may be configured with a scope. Returns the lines that the client prints.
+    async fn call(&self, library: &Library, scope: Option<&str>, called: &[&str]) -> Vec<String> {
         // Node.js looks for packages in the folders above a script.
         let folder = tempfile::tempdir().unwrap();
         let original = tools::root().join(library.script);
@@ -79,9 +73,19 @@ impl McpFixture {
         printed.lines().map(str::to_owned).collect()
     }
 
+    /// Assigns the role that `delete_city` needs, and waits until the sidecar has it.
+    async fn permit_deletions(&self, library: &Library) {
+        let control = &self.fixture.control;
+        control.assign(&self.agent.id, &control.create_role("administrator", &["weather:admin"]).await).await;
+        let is_permitted = async || {
+            let printed = self.call(library, None, &["delete_city"]).await;
+            (printed.last()? == "delete_city: Oslo is removed.").then_some(())
+        };
+        eventually("the granted role permits the tool", is_permitted, || self.fixture.sidecar.log()).await;
+    }
+
     async fn logins(&self) -> Option<f64> {
-        let admin = HttpClient::plain(self.fixture.control.env["ADMIN_URL"].clone());
-        admin.metric(r#"countersign_authentications_total{result="ok"}"#).await
+        self.fixture.control.metric(r#"countersign_authentications_total{result="ok"}"#).await
     }
 }
 
@@ -89,7 +93,7 @@ async fn agent_calls_the_tools_that_its_roles_permit(library: Library) {
     let environment = McpFixture::start().await;
     // A refused tool must not cost a login: the session of a client that tries many would end at the rate limit.
     let refused = ["delete_city"; 12];
-    let printed = environment.call(&library, &[&refused[..], &["get_weather"]].concat()).await;
+    let printed = environment.call(&library, None, &[&refused[..], &["get_weather"]].concat()).await;
     assert_eq!(printed.first().unwrap(), "tools: get_weather, delete_city");
     assert_eq!(printed.last().unwrap(), "get_weather: It is sunny in Oslo.");
     assert_eq!(printed.len(), 2 + refused.len());
@@ -100,13 +104,7 @@ async fn agent_calls_the_tools_that_its_roles_permit(library: Library) {
     }
     assert_eq!(environment.logins().await, Some(1.0));
 
-    let control = &environment.fixture.control;
-    control.assign(&environment.agent.id, &control.create_role("administrator", &["weather:admin"]).await).await;
-    let is_permitted = async || {
-        let printed = environment.call(&library, &["delete_city"]).await;
-        (printed.last()? == "delete_city: Oslo is removed.").then_some(())
-    };
-    eventually("the granted role permits the tool", is_permitted, || environment.fixture.sidecar.log()).await;
+    environment.permit_deletions(&library).await;
 }
 
 fn typescript(package: &'static str) -> Library {
@@ -134,16 +132,10 @@ async fn first_typescript_sdk() {
 #[tokio::test]
 async fn typescript_sdk_asks_for_a_wider_scope() {
     let environment = McpFixture::start().await;
-    let control = &environment.fixture.control;
-    control.assign(&environment.agent.id, &control.create_role("administrator", &["weather:admin"]).await).await;
     let library = typescript("@modelcontextprotocol/client");
-    let has_role = async || {
-        let printed = environment.call(&library, &["delete_city"]).await;
-        (printed.last()? == "delete_city: Oslo is removed.").then_some(())
-    };
-    eventually("the sidecar has the role", has_role, || environment.fixture.sidecar.log()).await;
+    environment.permit_deletions(&library).await;
     let before = environment.logins().await.unwrap();
-    let printed = environment.call_with_scope(&library, Some("weather:read"), &["get_weather", "delete_city"]).await;
+    let printed = environment.call(&library, Some("weather:read"), &["get_weather", "delete_city"]).await;
     assert_eq!(printed[1..], ["get_weather: It is sunny in Oslo.", "delete_city: Oslo is removed."]);
     assert!(environment.logins().await.unwrap() > before + 1.0, "a login for each scope");
 }

@@ -1,6 +1,6 @@
 //! Tests of `backup`, which copies the embedded database to one file while a server writes to it.
 
-use super::{assert_refused, open_file, query_number, query_texts, succeed};
+use super::{assert_refused, files_in, open_file, path_in, succeed};
 use countersign_tests::{ControlPlane, HttpResponse, Postgres, eventually};
 use serde_json::json;
 use std::{
@@ -12,10 +12,6 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
 };
-
-fn file_path(folder: &Path, name: &str) -> String {
-    folder.join(name).to_str().unwrap().to_owned()
-}
 
 /// The backup contains every change that was acknowledged before it started, and does not block requests.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -44,18 +40,16 @@ async fn backup_under_load_contains_all_acknowledged_changes() {
         let progressed = async || (acknowledged.lock().unwrap().len() >= 10 * (round + 1)).then_some(());
         eventually("the writers make progress", progressed, || control.log()).await;
         let before = acknowledged.lock().unwrap().clone();
-        let file = file_path(folder.path(), &format!("{round}.backup"));
+        let file = path_in(&folder, &format!("{round}.backup"));
         let message = tokio::task::block_in_place(|| succeed(&control, &["backup", &file]));
         let after = acknowledged.lock().unwrap().len();
         assert!(message.contains("validated") && message.contains("master.key"), "{message}");
         let mut copy = open_file(Path::new(&file)).await;
-        let backed_up: BTreeSet<String> =
-            query_texts(&mut copy, "SELECT name FROM service_keys").await.into_iter().collect();
+        let backed_up: BTreeSet<String> = copy.text_column("SELECT name FROM service_keys").await.into_iter().collect();
         assert!(before.is_subset(&backed_up), "round {round}: {:?}", before.difference(&backed_up));
-        assert_eq!(query_texts(&mut copy, "PRAGMA integrity_check").await, ["ok"]);
-        assert_eq!(query_texts(&mut copy, "SELECT quarantine_reason FROM deployment").await, ["backup"]);
-        let entries =
-            query_number(&mut copy, "SELECT COUNT(*) FROM audit_entries WHERE action = 'service_key.created'").await;
+        assert_eq!(copy.text_column("PRAGMA integrity_check").await, ["ok"]);
+        assert_eq!(copy.text_column("SELECT quarantine_reason FROM deployment").await, ["backup"]);
+        let entries = copy.number("SELECT COUNT(*) FROM audit_entries WHERE action = 'service_key.created'").await;
         assert_eq!(usize::try_from(entries).unwrap(), backed_up.len(), "every key has its audit entry");
         assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
         eprintln!("round {round}: {} keys before, {} in the backup, {after} after", before.len(), backed_up.len());
@@ -64,26 +58,26 @@ async fn backup_under_load_contains_all_acknowledged_changes() {
     for writer in writers {
         assert!(writer.await.unwrap() > 0);
     }
-    let remaining: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let remaining = files_in(folder.path());
     assert_eq!(remaining.len(), 5, "the folder contains only backups: {remaining:?}");
 }
 
 #[tokio::test]
 async fn backup_overwrites_nothing_and_leaves_no_partial_file() {
     let (mut control, folder) = (ControlPlane::start_process().await, tempfile::tempdir().unwrap());
-    let existing = file_path(folder.path(), "existing");
+    let existing = path_in(&folder, "existing");
     std::fs::write(&existing, "existing content").unwrap();
     assert_refused(&control, &["backup", &existing], &["already exists"]);
     assert_eq!(std::fs::read_to_string(&existing).unwrap(), "existing content");
     std::os::unix::fs::symlink("nowhere", folder.path().join("link")).unwrap();
-    assert_refused(&control, &["backup", &file_path(folder.path(), "link")], &["already exists"]);
-    assert_refused(&control, &["backup", &file_path(folder.path(), "no/such/folder")], &["No such file"]);
+    assert_refused(&control, &["backup", &path_in(&folder, "link")], &["already exists"]);
+    assert_refused(&control, &["backup", &path_in(&folder, "no/such/folder")], &["No such file"]);
     // The partial file of a killed backup is ignored.
     std::fs::write(folder.path().join("next.partial"), "half").unwrap();
-    succeed(&control, &["backup", &file_path(folder.path(), "next")]);
+    succeed(&control, &["backup", &path_in(&folder, "next")]);
     // A backup also works without a running server.
     control.terminate().await;
-    succeed(&control, &["backup", &file_path(folder.path(), "stopped")]);
+    succeed(&control, &["backup", &path_in(&folder, "stopped")]);
     // A backup of a damaged database is refused.
     let database = control.folder().join("countersign.db");
     let mut bytes = std::fs::read(&database).unwrap();
@@ -91,12 +85,8 @@ async fn backup_overwrites_nothing_and_leaves_no_partial_file() {
         *byte ^= 0x5a;
     }
     std::fs::write(&database, bytes).unwrap();
-    assert_refused(&control, &["backup", &file_path(folder.path(), "damaged")], &["countersign.db", "malformed"]);
-    let names: BTreeSet<_> = std::fs::read_dir(folder.path())
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect();
-    assert_eq!(names, ["link", "next", "stopped", "existing"].map(String::from).into());
+    assert_refused(&control, &["backup", &path_in(&folder, "damaged")], &["countersign.db", "malformed"]);
+    assert_eq!(files_in(folder.path()), ["link", "next", "stopped", "existing"].map(String::from).into());
 }
 
 #[tokio::test]
@@ -105,9 +95,9 @@ async fn backup_without_a_database_and_on_postgresql_is_refused() {
     let mut control = ControlPlane::start_process().await;
     control.kill();
     let empty_folder = format!("data_dir={}", folder.path().display());
-    let file = file_path(folder.path(), "backup");
+    let file = path_in(&folder, "backup");
     assert_refused(&control, &["--set", &empty_folder, "backup", &file], &["no database to back up"]);
-    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    assert_eq!(files_in(folder.path()), BTreeSet::new());
     let postgres = Postgres::start().await;
     let url = format!("database.url={}", postgres.create_database().await.replace("postgres@", "postgres:hunter2@"));
     let message = assert_refused(&control, &["--set", &url, "backup", &file], &["pg_dump"]);

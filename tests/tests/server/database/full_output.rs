@@ -1,7 +1,7 @@
 //! Tests that commands with a full standard output still report that they succeeded.
 
-use super::{assert_refused, files_in, open, query_number, succeed};
-use countersign_tests::{ControlPlane, Postgres};
+use super::{assert_refused, files_in, path_in, succeed};
+use countersign_tests::{ControlPlane, Database, Postgres};
 use std::fs::File;
 
 /// Runs a command with a full standard output, and returns its error output.
@@ -20,7 +20,7 @@ fn run_with_full_output(control: &ControlPlane, arguments: &[&str]) -> String {
 async fn command_with_a_full_output_still_reports_that_it_succeeded() {
     let (postgres, folder) = (Postgres::start().await, tempfile::tempdir().unwrap());
     let mut control = ControlPlane::start_process().await;
-    let file = folder.path().join("backup").to_str().unwrap().to_owned();
+    let file = path_in(&folder, "backup");
     let message = run_with_full_output(&control, &["backup", &file]);
     assert!(
         message.contains("a backup as of ") && message.contains("keep ") && message.contains("master.key"),
@@ -41,6 +41,6 @@ async fn command_with_a_full_output_still_reports_that_it_succeeded() {
     assert!(succeed(&control, &["--set", &setting, "migrate"]).contains("nothing to do"));
     let message = run_with_full_output(&control, &["migrate", "--to", &url]);
     assert!(message.contains("are equal in both databases") && message.contains("Next: set database.url"), "{message}");
-    assert_eq!(query_number(&mut open(&url).await, "SELECT COUNT(*) FROM deployment").await, 1);
+    assert_eq!(Database::open(&url).await.number("SELECT COUNT(*) FROM deployment").await, 1);
     assert_refused(&control, &["migrate", "--to", &postgres.create_database().await], &["already migrated"]);
 }

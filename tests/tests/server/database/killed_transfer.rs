@@ -1,8 +1,7 @@
 //! Tests that at most one of the two databases is usable if `migrate --to` is killed or its target database fails.
 
-use super::{assert_refused, assert_start_refused, execute_on_file, open, query_file, query_number, succeed};
-use countersign_tests::{ControlPlane, Postgres, eventually};
-use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor};
+use super::{assert_refused, assert_start_refused, execute_on_file, query_file, succeed};
+use countersign_tests::{ControlPlane, Database, Postgres, eventually};
 use std::{
     path::PathBuf,
     process::Stdio,
@@ -19,7 +18,7 @@ struct Fixture {
     postgres: Postgres,
     url: String,
     /// A separate connection to the target database.
-    watcher: AnyConnection,
+    watcher: Database,
 }
 
 impl Fixture {
@@ -28,24 +27,20 @@ impl Fixture {
         control.create_role("reader", &[]).await;
         control.terminate().await;
         let url = postgres.create_database().await;
-        let watcher = open(&url).await;
+        let watcher = Database::open(&url).await;
         Self { control, postgres, url, watcher }
     }
 
     /// Makes the commit in the target database wait for an advisory lock and then execute a statement.
     async fn delay_commits(&mut self, statement: &str) {
         succeed(&self.control, &["--set", &format!("database.url={}", self.url), "migrate"]);
-        self.run(&format!(
+        let trigger = format!(
             "CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS \
              $$ BEGIN PERFORM pg_advisory_xact_lock(42); {statement} RETURN NULL; END $$; \
              CREATE CONSTRAINT TRIGGER hold AFTER INSERT ON deployment DEFERRABLE INITIALLY DEFERRED \
              FOR EACH ROW EXECUTE FUNCTION hold()"
-        ))
-        .await;
-    }
-
-    async fn run(&mut self, sql: &str) {
-        self.watcher.execute(AssertSqlSafe(sql.to_owned())).await.unwrap_or_else(|error| panic!("{sql}: {error}"));
+        );
+        self.watcher.execute(&trigger).await;
     }
 
     fn start_transfer(&self) -> Child {
@@ -55,18 +50,18 @@ impl Fixture {
 
     /// Kills a transfer after it sent the commit and before the target database acknowledged the commit.
     async fn kill_during_commit(&mut self) {
-        self.run("SELECT CAST(pg_advisory_lock(42) AS TEXT)").await;
+        self.watcher.execute("SELECT CAST(pg_advisory_lock(42) AS TEXT)").await;
         let mut transfer = self.start_transfer();
         self.wait_until_transfer_waits("wait_event = 'advisory'").await;
         transfer.kill().await.unwrap();
         assert_start_refused(&self.control, &[], INTERRUPTED).await;
-        self.run("SELECT pg_advisory_unlock(42)").await;
+        self.watcher.execute("SELECT pg_advisory_unlock(42)").await;
         self.wait_until_others_disconnect().await;
     }
 
     async fn wait_until_transfer_waits(&mut self, condition: &str) {
         let sql = format!("SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND {condition}");
-        let waiting = async || (query_number(&mut self.watcher, &sql).await > 0).then_some(());
+        let waiting = async || (self.watcher.number(&sql).await > 0).then_some(());
         eventually("the transfer waits", waiting, String::new).await;
     }
 
@@ -75,7 +70,7 @@ impl Fixture {
     async fn wait_until_others_disconnect(&mut self) {
         let sql = "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() \
                    AND pid <> pg_backend_pid() AND backend_type = 'client backend'";
-        let others_disconnected = async || (query_number(&mut self.watcher, sql).await == 0).then_some(());
+        let others_disconnected = async || (self.watcher.number(sql).await == 0).then_some(());
         eventually("PostgreSQL has closed the other connections", others_disconnected, String::new).await;
     }
 
@@ -88,11 +83,14 @@ impl Fixture {
         query_file(&self.file(), "SELECT COUNT(*) FROM deployment WHERE quarantine_reason IS NULL").await == 1
     }
 
+    /// Whether the target database has no tables.
+    async fn target_is_empty(&mut self) -> bool {
+        self.watcher.count("information_schema.tables WHERE table_schema = 'public'").await == 0
+    }
+
     /// Whether the target database has all data.
     async fn target_is_complete(&mut self) -> bool {
-        let table = "SELECT COUNT(*) FROM information_schema.tables WHERE table_name = 'deployment'";
-        query_number(&mut self.watcher, table).await == 1
-            && query_number(&mut self.watcher, "SELECT COUNT(*) FROM deployment").await == 1
+        !self.target_is_empty().await && self.watcher.count("deployment").await == 1
     }
 }
 
@@ -140,7 +138,7 @@ async fn killed_transfer_continues_into_an_empty_target() {
     // The source database stays marked as interrupted, because another target database may have the data.
     assert_refused(&fixture.control, &["migrate", "--to", &fixture.url], &["the target", "the disk is full"]);
     assert_start_refused(&fixture.control, &[], INTERRUPTED).await;
-    fixture.run("DROP TRIGGER hold ON deployment").await;
+    fixture.watcher.execute("DROP TRIGGER hold ON deployment").await;
     let message = succeed(&fixture.control, &["migrate", "--to", &fixture.url]);
     assert!(message.contains("were copied") && message.contains("A previous migration was interrupted"), "{message}");
     assert_start_refused(&fixture.control, &[], "migrated to PostgreSQL").await;
@@ -152,20 +150,20 @@ async fn killed_transfer_continues_into_an_empty_target() {
 async fn target_that_fails_before_commit_leaves_the_source_usable() {
     let mut fixture = Fixture::new().await;
     fixture.delay_commits("").await;
-    let mut lock_holder = open(&fixture.url).await;
-    lock_holder.execute("BEGIN; LOCK TABLE agents").await.unwrap();
+    let mut lock_holder = Database::open(&fixture.url).await;
+    lock_holder.execute("BEGIN; LOCK TABLE agents").await;
     let transfer = fixture.start_transfer();
     fixture.wait_until_transfer_waits("wait_event_type = 'Lock'").await;
     let terminate_waiting = "SELECT CAST(pg_terminate_backend(pid) AS TEXT) FROM pg_stat_activity \
                WHERE datname = current_database() AND wait_event_type = 'Lock'";
-    fixture.run(terminate_waiting).await;
+    fixture.watcher.execute(terminate_waiting).await;
     let output = transfer.wait_with_output().await.unwrap();
     assert!(!output.status.success() && String::from_utf8_lossy(&output.stderr).contains("the target"), "{output:?}");
-    lock_holder.close().await.unwrap();
+    lock_holder.close().await;
     fixture.control.restart().await;
     fixture.control.terminate().await;
 
-    fixture.run("SELECT CAST(pg_advisory_lock(42) AS TEXT)").await;
+    fixture.watcher.execute("SELECT CAST(pg_advisory_lock(42) AS TEXT)").await;
     let transfer = fixture.start_transfer();
     fixture.wait_until_transfer_waits("wait_event = 'advisory'").await;
     fixture.postgres.kill();
@@ -187,6 +185,9 @@ async fn target_that_fails_before_commit_leaves_the_source_usable() {
 async fn transfer_killed_at_any_time_leaves_at_most_one_usable_database() {
     const STEPS: u32 = 10;
     let mut fixture = Fixture::new().await;
+    let rows = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100000) \
+                INSERT INTO idempotent_requests SELECT 'id ' || i, 'digest', 'a response of ordinary length, or so', i FROM n";
+    execute_on_file(&fixture.file(), rows).await;
     let started = Instant::now();
     succeed(&fixture.control, &["migrate", "--to", &fixture.url]);
     let duration = started.elapsed() + Duration::from_millis(20);
@@ -194,13 +195,14 @@ async fn transfer_killed_at_any_time_leaves_at_most_one_usable_database() {
     for step in 0..STEPS {
         execute_on_file(&fixture.file(), "UPDATE deployment SET quarantined_at = NULL, quarantine_reason = NULL").await;
         fixture.url = fixture.postgres.create_database().await;
-        fixture.watcher = open(&fixture.url).await;
+        fixture.watcher = Database::open(&fixture.url).await;
         let mut transfer = fixture.start_transfer();
         tokio::time::sleep(duration * (step + 1) / STEPS).await;
         transfer.kill().await.unwrap();
         fixture.wait_until_others_disconnect().await;
         let (source, target) = (fixture.source_is_usable().await, fixture.target_is_complete().await);
         assert!(!(source && target), "step {step}");
+        assert!(target || fixture.target_is_empty().await, "step {step}: no part of the data is left");
         results.push((source, target));
         if !source {
             let _output = fixture.control.command(&["migrate", "--to", &fixture.url]);

@@ -1,8 +1,6 @@
 //! Tests of what an operator sees while PostgreSQL cannot be reached.
 
-use super::open;
-use countersign_tests::{ControlPlane, Postgres, eventually, http::HttpClient};
-use sqlx::{AssertSqlSafe, Executor};
+use countersign_tests::{ControlPlane, Database, Postgres, eventually};
 
 /// The message of the line with the cause.
 const OUTAGE: &str = "transactions get no connection to the database";
@@ -22,15 +20,10 @@ async fn wait_for_line(control: &ControlPlane, texts: &[&str]) {
     eventually("the line is logged", async || is_logged().then_some(()), || control.log()).await;
 }
 
-/// The connections in use of both pools.
-async fn in_use(control: &ControlPlane, pools: &[&str]) -> u32 {
-    let metrics = HttpClient::plain(control.env["ADMIN_URL"].clone()).get("/metrics").await.expect(200);
-    let in_use = |pool: &&str| {
-        let series = format!(r#"countersign_store_connections{{pool="{pool}",state="in_use"}} "#);
-        let mut lines = metrics.as_str().unwrap().lines();
-        lines.find_map(|line| line.strip_prefix(series.as_str())?.parse::<u32>().ok()).unwrap()
-    };
-    pools.iter().map(in_use).sum()
+/// The connections of a pool that are in use.
+async fn in_use(control: &ControlPlane, pool: &str) -> f64 {
+    let series = format!(r#"countersign_store_connections{{pool="{pool}",state="in_use"}}"#);
+    control.metric(&series).await.unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -44,11 +37,8 @@ async fn stopped_postgresql_is_logged_with_the_cause_and_uses_no_connections() {
     let request = async { control.api.get_as(control.key(), &path).await.expect(503) };
     let observe = async {
         for _ in 0..20 {
-            assert_eq!(
-                in_use(&control, &["read", "write"]).await,
-                0,
-                "connections that are being opened are not in use"
-            );
+            // Connections that are being opened are not in use.
+            assert_eq!((in_use(&control, "read").await, in_use(&control, "write").await), (0.0, 0.0));
         }
     };
     tokio::join!(request, observe);
@@ -65,13 +55,13 @@ async fn refused_connections_are_logged_with_the_cause_and_without_the_password(
     let url = postgres.create_database_with("OWNER app").await;
     let setting = format!("database.url={}", url.replace("postgres@", "app:correct-horse@"));
     let control = start(&[&setting]).await;
-    let mut database = open(&url).await;
+    let mut database = Database::open(&url).await;
     let end_connections = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE usename = 'app'";
     for statement in ["ALTER ROLE app CONNECTION LIMIT 0", end_connections] {
-        database.execute(statement).await.unwrap();
+        database.execute(statement).await;
     }
     wait_for_line(&control, &["WARN", OUTAGE, "too many connections for role"]).await;
-    database.execute("ALTER ROLE app CONNECTION LIMIT -1").await.unwrap();
+    database.execute("ALTER ROLE app CONNECTION LIMIT -1").await;
     wait_for_line(&control, &["INFO", END]).await;
     assert!(!control.log().contains("correct-horse"), "{}", control.log());
 }
@@ -91,8 +81,8 @@ async fn transactions_that_wait_for_a_lock_are_in_use() {
     let postgres = Postgres::start().await;
     let url = postgres.create_database().await;
     let control = start(&[&format!("database.url={url}"), "database.max_connections=4"]).await;
-    let mut database = open(&url).await;
-    database.execute(AssertSqlSafe("BEGIN; LOCK TABLE roles IN ACCESS EXCLUSIVE MODE")).await.unwrap();
+    let mut database = Database::open(&url).await;
+    database.execute("BEGIN; LOCK TABLE roles IN ACCESS EXCLUSIVE MODE").await;
     let path = control.path("/roles");
     let requests = async || {
         loop {
@@ -101,7 +91,7 @@ async fn transactions_that_wait_for_a_lock_are_in_use() {
         }
     };
     let observed = async {
-        let both_reads = async || (in_use(&control, &["read"]).await >= 2).then_some(());
+        let both_reads = async || (in_use(&control, "read").await >= 2.0).then_some(());
         eventually("the requests use all connections for reads", both_reads, || control.log()).await;
         wait_for_line(&control, &["WARN", "although it accepts connections"]).await;
     };
@@ -109,5 +99,5 @@ async fn transactions_that_wait_for_a_lock_are_in_use() {
         () = requests() => {}
         () = observed => {}
     }
-    database.execute("ROLLBACK").await.unwrap();
+    database.execute("ROLLBACK").await;
 }

@@ -1,18 +1,18 @@
 //! Tests that the database commands report why they refuse and which action resolves it.
 
 use super::{
-    assert_refused, assert_start_refused, error_line, execute_on_file, files_in, open, query_file, query_number,
-    query_texts, succeed,
+    assert_refused, assert_start_refused, error_line, execute_on_file, files_in, open_file, path_in, query_file,
+    succeed,
 };
-use countersign_tests::{Agent, ControlPlane, Postgres, eventually, tools};
-use sqlx::{Connection, Executor, PgConnection, migrate::Migrator};
+use countersign_tests::{Agent, ControlPlane, Database, Postgres, eventually, tools};
+use sqlx::{Connection, PgConnection, migrate::Migrator};
 use std::{process::Command, time::Duration};
 
 #[tokio::test]
 async fn backup_that_is_not_a_regular_file_is_refused() {
     let (mut control, folder) = (ControlPlane::start_process().await, tempfile::tempdir().unwrap());
     control.terminate().await;
-    let pipe = folder.path().join("pipe").to_str().unwrap().to_owned();
+    let pipe = path_in(&folder, "pipe");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     let before = files_in(control.folder());
     for path in [&pipe, folder.path().to_str().unwrap(), "/dev/zero"] {
@@ -76,8 +76,8 @@ async fn missing_table_privilege_is_reported_with_the_grant() {
     assert_refused(&control, &["--set", &target, "migrate"], &expected);
     assert_refused(&control, &["migrate", "--to", &app], &expected);
     assert_start_refused(&control, &[&target], expected[1]).await;
-    let mut database = open(&url).await;
-    database.execute("GRANT CREATE ON SCHEMA public TO app, other").await.unwrap();
+    let mut database = Database::open(&url).await;
+    database.execute("GRANT CREATE ON SCHEMA public TO app, other").await;
     succeed(&control, &["--set", &target, "migrate"]);
     assert_refused(
         &control,
@@ -112,7 +112,7 @@ async fn restore_leaves_an_empty_postgresql_database_empty() {
     let target = format!("database.url={url}");
     assert_refused(&control, &["--set", &target, "restore"], &["this database is empty", "pg_restore"]);
     let tables = "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = 'public'";
-    assert_eq!(query_number(&mut open(&url).await, tables).await, 0);
+    assert_eq!(Database::open(&url).await.number(tables).await, 0);
     succeed(&control, &["--set", &target, "migrate"]);
     assert_refused(&control, &["--set", &target, "restore"], &["this database is empty", "pg_restore"]);
 }
@@ -127,15 +127,15 @@ async fn wrong_master_key_is_refused_before_the_schema_changes() {
     migrator.run(&mut PgConnection::connect(&psql_url).await.unwrap()).await.unwrap();
     let fingerprint = "SELECT master_key_fingerprint FROM deployment";
     let database = control.folder().join("countersign.db");
-    let saved = query_texts(&mut super::open_file(&database).await, fingerprint).await.remove(0);
+    let saved = open_file(&database).await.text_column(fingerprint).await.remove(0);
     control.terminate().await;
-    let mut target = open(&psql_url).await;
+    let mut target = Database::open(&psql_url).await;
     let insert_deployment = format!(
         "INSERT INTO deployment (id, created_at, master_key_fingerprint, dev_since) VALUES (1, 1, '{saved}', 1)"
     );
-    target.execute(sqlx::AssertSqlSafe(insert_deployment)).await.unwrap();
-    target.execute("INSERT INTO feed (id, revision, floor) VALUES (1, 1, 0)").await.unwrap();
-    target.execute("DELETE FROM _sqlx_migrations").await.unwrap();
+    target.execute(&insert_deployment).await;
+    target.execute("INSERT INTO feed (id, revision, floor) VALUES (1, 1, 0)").await;
+    target.execute("DELETE FROM _sqlx_migrations").await;
 
     let setting = format!("database.url={url}");
     let wrong_master_key = format!("secrets.master_key={}", "ab".repeat(32));
@@ -145,7 +145,7 @@ async fn wrong_master_key_is_refused_before_the_schema_changes() {
         &["master key", "secrets.master_key"],
     );
     assert_start_refused(&control, &[&setting, &wrong_master_key], "master key").await;
-    assert_eq!(query_number(&mut target, "SELECT COUNT(*) FROM _sqlx_migrations").await, 0);
+    assert_eq!(target.number("SELECT COUNT(*) FROM _sqlx_migrations").await, 0);
 }
 
 /// A pooler can hide the name of a connection, so an unnamed one may belong to a control plane.
@@ -156,14 +156,14 @@ async fn restore_is_refused_while_a_control_plane_may_be_connected() {
     let mut control = ControlPlane::start_process_with(&[&format!("database.url={url}")]).await;
     assert_refused(&control, &["restore"], &["control planes are connected", "stop all of them"]);
     control.terminate().await;
-    let mut unnamed = open(&url).await;
-    unnamed.execute("SET application_name = ''").await.unwrap();
+    let mut unnamed = Database::open(&url).await;
+    unnamed.execute("SET application_name = ''").await;
     let named_connections =
         "SELECT COUNT(*) FROM pg_stat_activity WHERE application_name = 'countersign-control-plane'";
-    let disconnected = async || (query_number(&mut unnamed, named_connections).await == 0).then_some(());
+    let disconnected = async || (unnamed.number(named_connections).await == 0).then_some(());
     eventually("PostgreSQL has closed the connection", disconnected, || control.log()).await;
     assert_refused(&control, &["restore"], &["control planes are connected", "stop all of them"]);
-    unnamed.execute("SET application_name = 'psql'").await.unwrap();
+    unnamed.execute("SET application_name = 'psql'").await;
     succeed(&control, &["restore"]);
 }
 
@@ -172,7 +172,7 @@ async fn restore_is_refused_while_a_control_plane_may_be_connected() {
 async fn hard_link_left_by_a_killed_restore_is_removed() {
     let (mut control, folder) = (ControlPlane::start_process().await, tempfile::tempdir().unwrap());
     let database = control.folder().join("countersign.db");
-    let file = folder.path().join("backup").to_str().unwrap().to_owned();
+    let file = path_in(&folder, "backup");
     succeed(&control, &["backup", &file]);
     control.terminate().await;
     succeed(&control, &["restore", &file, "--replace"]);

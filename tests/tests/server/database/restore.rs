@@ -1,9 +1,10 @@
 //! Tests of `restore`, which replaces the database with a backup and revokes earlier tokens, challenges and client assertions.
 
-use super::{assert_refused, assert_start_refused, execute_on_file, files_in, query_file, succeed};
+use super::{assert_refused, assert_start_refused, execute_on_file, files_in, path_in, query_file, succeed};
 use countersign_process::{Clock, SystemClock};
 use countersign_tests::{
-    Agent, ControlPlane, InProcessServer, ManualClock, Postgres, Sidecar, control_plane::text, eventually, oauth, tools,
+    Agent, ControlPlane, InProcessServer, ManualClock, Postgres, Sidecar, agent::signed_challenge, control_plane::text,
+    eventually, oauth, tools,
 };
 use serde_json::{Value, json};
 use std::{process::Command, time::Duration};
@@ -20,9 +21,7 @@ struct EarlierCredentials {
 impl EarlierCredentials {
     /// Creates an agent with a role, tokens, challenges and assertions.
     async fn new(control: &ControlPlane) -> Self {
-        let agent = Agent::register(control, "agent").await;
-        let role = control.create_role("reader", &["read"]).await;
-        control.assign(&agent.id, &role).await;
+        let (agent, role) = Agent::with_role(control, "reader", &["read"]).await;
         let mut earlier = Self { agent, role, pairs: Vec::new(), challenges: Vec::new(), assertions: Vec::new() };
         earlier.add(control).await;
         earlier
@@ -45,8 +44,7 @@ impl EarlierCredentials {
     }
 
     async fn signed_challenge(&self, control: &ControlPlane) -> Value {
-        let challenge = control.api.post("/auth/challenge", json!({ "agentId": self.agent.id })).await.expect(200);
-        json!({ "challengeId": challenge["challengeId"], "signature": self.agent.key.sign(&text(&challenge["nonce"])) })
+        signed_challenge(&control.api, &self.agent.id, &self.agent.key).await
     }
 
     /// Asserts that API and sidecar refuse all earlier tokens and challenges, and that the agent can log in again.
@@ -55,8 +53,7 @@ impl EarlierCredentials {
             let token = text(&pair["accessToken"]);
             let refused = control.verify(&token).await;
             assert_eq!(refused.error().2, "token_superseded", "{refused:?}");
-            let refused = async || (sidecar.check_token(&token).await.reason == "token_superseded").then_some(());
-            eventually("the sidecar refuses the token", refused, || sidecar.log()).await;
+            sidecar.wait_until_refused(&token, "token_superseded").await;
             let refused = control.api.post("/auth/refresh", json!({ "refreshToken": pair["refreshToken"] })).await;
             assert_eq!(refused.error().0, 401, "{refused:?}");
         }
@@ -73,8 +70,7 @@ impl EarlierCredentials {
         }
         let new_token = self.agent.token().await;
         control.verify(&new_token).await.expect(200);
-        let accepted = async || (sidecar.check_token(&new_token).await.status == 200).then_some(());
-        eventually("the sidecar accepts the new token", accepted, || sidecar.log()).await;
+        sidecar.wait_until_accepted(&new_token).await;
     }
 }
 
@@ -91,7 +87,7 @@ async fn restore_revokes_credentials_that_may_have_changed_since_the_backup() {
     let (mut control, folder) = (ControlPlane::start_process().await, tempfile::tempdir().unwrap());
     let sidecar = Sidecar::start(&control).await;
     let mut earlier = EarlierCredentials::new(&control).await;
-    let file = folder.path().join("backup").to_str().unwrap().to_owned();
+    let file = path_in(&folder, "backup");
     Agent::register(&control, "unused").await;
     tokio::task::block_in_place(|| succeed(&control, &["backup", &file]));
     let backed_up_at = SystemClock.now().micros();
@@ -142,7 +138,7 @@ async fn receipts_wait_for_sidecars_that_connected_after_the_backup() {
     let (mut control, folder) = (ControlPlane::start_one_with(&settings).await, tempfile::tempdir().unwrap());
     let earlier = EarlierCredentials::new(&control).await;
     let sync_key = control.create_key(control.service(), "sync").await;
-    let file = folder.path().join("backup").to_str().unwrap().to_owned();
+    let file = path_in(&folder, "backup");
     tokio::task::block_in_place(|| succeed(&control, &["backup", &file]));
     let sidecar = Sidecar::start_with(&control, &[&sync_key], &[]);
     sidecar.wait_until_ready().await;
@@ -165,8 +161,7 @@ async fn receipts_wait_for_sidecars_that_connected_after_the_backup() {
         "it stands for unknown sidecars: {incomplete}"
     );
     sidecar.signal("CONT");
-    let refused = async || (sidecar.check_token(&token).await.reason == "token_superseded").then_some(());
-    eventually("the sidecar has its view of the restored database", refused, || sidecar.log()).await;
+    sidecar.wait_until_refused(&token, "token_superseded").await;
     let known = async || {
         let receipt = receipt().await;
         assert_eq!(receipt["enforced"], false, "there may be more unknown sidecars: {receipt}");
@@ -196,7 +191,7 @@ async fn copied_backup_is_not_served_before_restore_runs() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn newest_change_of_a_backup_is_not_later_than_the_backup() {
     let (mut control, folder) = (ControlPlane::start_process().await, tempfile::tempdir().unwrap());
-    let [first, second] = ["first", "second"].map(|name| folder.path().join(name).to_str().unwrap().to_owned());
+    let [first, second] = ["first", "second"].map(|name| path_in(&folder, name));
     succeed(&control, &["backup", &first]);
     control.terminate().await;
     succeed(&control, &["restore", &first, "--replace"]);
@@ -216,10 +211,8 @@ async fn restore_revokes_challenges_of_a_replica_with_a_fast_clock() {
     let agent = Agent::register(&control, "agent").await;
     control.terminate().await;
     fast_clock.advance(Duration::from_mins(4));
-    let signed_challenge = async |replica: &InProcessServer| {
-        let challenge = replica.api.post("/auth/challenge", json!({ "agentId": agent.id })).await.expect(200);
-        json!({ "challengeId": challenge["challengeId"], "signature": agent.key.sign(&text(&challenge["nonce"])) })
-    };
+    let signed_challenge =
+        async |replica: &InProcessServer| signed_challenge(&replica.api, &agent.id, &agent.key).await;
     let replica = InProcessServer::start(control.folder(), &[], &fast_clock).await;
     let before = signed_challenge(&replica).await;
     replica.server.stop().await;
@@ -236,7 +229,7 @@ async fn restore_revokes_challenges_of_a_replica_with_a_fast_clock() {
 async fn invalid_backup_changes_nothing() {
     let (mut control, folder) = (ControlPlane::start_process().await, tempfile::tempdir().unwrap());
     let file = |name: &str| folder.path().join(name);
-    let path = |name: &str| file(name).to_str().unwrap().to_owned();
+    let path = |name: &str| path_in(&folder, name);
     EarlierCredentials::new(&control).await;
     succeed(&control, &["backup", &path("good")]);
     control.terminate().await;
@@ -329,19 +322,17 @@ async fn restored_postgresql_dump_is_not_served_before_restore_runs() {
     let mut control = ControlPlane::start_process_with(&[&format!("database.url={url}")]).await;
     let sidecar = Sidecar::start(&control).await;
     let mut earlier = EarlierCredentials::new(&control).await;
-    let dump = folder.path().join("dump");
-    run_postgres_tool("pg_dump", &["--format=custom", "--file", dump.to_str().unwrap(), &url]);
+    let dump = path_in(&folder, "dump");
+    run_postgres_tool("pg_dump", &["--format=custom", "--file", &dump, &url]);
     earlier.add(&control).await;
-    assert_refused(&control, &["restore", dump.to_str().unwrap()], &["pg_restore"]);
+    assert_refused(&control, &["restore", &dump], &["pg_restore"]);
     assert_refused(&control, &["restore"], &["control planes are connected"]);
     // The server does not mistake a restart for a restore.
     control.restart().await;
     control.kill();
-    run_postgres_tool("pg_restore", &["--clean", "--if-exists", "--dbname", &url, dump.to_str().unwrap()]);
+    run_postgres_tool("pg_restore", &["--clean", "--if-exists", "--dbname", &url, &dump]);
     assert_start_refused(&control, &[], "restored from a dump").await;
-    let restored = async || control.command(&["restore"]).status.success().then_some(());
-    // PostgreSQL notices only after a moment that a killed control plane has disconnected.
-    eventually("`restore` succeeds", restored, || control.log()).await;
+    restore_when_disconnected(&control).await;
     control.restart().await;
     earlier.assert_revoked(&control, &sidecar).await;
     assert_restore_is_audited(&control).await;
@@ -352,25 +343,28 @@ async fn running_server_stops_when_a_dump_replaces_its_database() {
     let (postgres, folder) = (Postgres::start().await, tempfile::tempdir().unwrap());
     let url = postgres.create_database().await;
     let mut control = ControlPlane::start_process_with(&[&format!("database.url={url}")]).await;
-    let dump = folder.path().join("dump");
-    let dump = dump.to_str().unwrap();
-    run_postgres_tool("pg_dump", &["--format=custom", "--file", dump, &url]);
-    run_postgres_tool("pg_restore", &["--clean", "--if-exists", "--dbname", &url, dump]);
-    let stopped = async || control.log().contains("restored from a dump").then_some(());
-    eventually("the server stops and logs the reason", stopped, || control.log()).await;
+    let dump = path_in(&folder, "dump");
+    run_postgres_tool("pg_dump", &["--format=custom", "--file", &dump, &url]);
+    run_postgres_tool("pg_restore", &["--clean", "--if-exists", "--dbname", &url, &dump]);
+    control.wait_for_log("restored from a dump").await;
     control.kill();
-    let restored = async || control.command(&["restore"]).status.success().then_some(());
-    eventually("`restore` succeeds", restored, || control.log()).await;
+    restore_when_disconnected(&control).await;
     control.restart().await;
 
     // Restores into the existing tables, so that their OIDs do not change.
     control.kill();
-    run_postgres_tool("pg_dump", &["--format=custom", "--file", dump, &url]);
+    run_postgres_tool("pg_dump", &["--format=custom", "--file", &dump, &url]);
     let empty = "DO $$ BEGIN EXECUTE (SELECT 'TRUNCATE ' || string_agg(quote_ident(tablename), ', ') FROM pg_tables \
                  WHERE schemaname = 'public'); END $$";
     run_postgres_tool("psql", &["--quiet", "--command", empty, &url]);
-    run_postgres_tool("pg_restore", &["--data-only", "--disable-triggers", "--dbname", &url, dump]);
+    run_postgres_tool("pg_restore", &["--data-only", "--disable-triggers", "--dbname", &url, &dump]);
     assert_start_refused(&control, &[], "restored from a dump").await;
+}
+
+/// PostgreSQL notices only after a moment that a killed control plane has disconnected.
+async fn restore_when_disconnected(control: &ControlPlane) {
+    let restored = async || control.command(&["restore"]).status.success().then_some(());
+    eventually("`restore` succeeds", restored, || control.log()).await;
 }
 
 fn run_postgres_tool(program: &str, arguments: &[&str]) {

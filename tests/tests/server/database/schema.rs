@@ -1,25 +1,14 @@
 //! Tests of `migrate`, which migrates the schema before a server starts.
 
-use super::{assert_refused, assert_start_refused, open, open_file, query_number, succeed};
-use countersign_tests::{ControlPlane, Postgres, tools};
-use sqlx::{AssertSqlSafe, Connection, Executor};
+use super::{assert_refused, assert_start_refused, open_file, succeed};
+use countersign_tests::{ControlPlane, Database, Postgres, tools};
 use std::process::Command;
 
 /// The versions of all migrations.
-fn migrations() -> impl Iterator<Item = i64> {
+fn migrations() -> Vec<i64> {
     let files = std::fs::read_dir(tools::root().join("control-plane/migrations")).unwrap();
-    let number = |name: String| name.split('_').next().unwrap().parse::<i64>().unwrap();
-    files.map(move |entry| number(entry.unwrap().file_name().into_string().unwrap()))
-}
-
-/// The version of the newest migration.
-fn newest_migration() -> i64 {
-    migrations().max().unwrap()
-}
-
-/// The number of migrations.
-fn count_migrations() -> i64 {
-    i64::try_from(migrations().count()).unwrap()
+    let number = |name: String| name.split('_').next().unwrap().parse().unwrap();
+    files.map(|entry| number(entry.unwrap().file_name().into_string().unwrap())).collect()
 }
 
 #[tokio::test]
@@ -38,15 +27,11 @@ async fn migrate_creates_the_schema_and_reports_it_once() {
             assert!(output.status.success(), "{output:?}");
             String::from_utf8(output.stdout).unwrap()
         };
-        let newest = newest_migration();
+        let newest = migrations().into_iter().max().unwrap();
         assert_eq!(migrate(), format!("The schema was migrated from version 0 to version {newest}.\n"));
         assert_eq!(migrate(), format!("The schema version was already {newest}: nothing to do.\n"));
-        let mut database = if setting.is_some() { open(&url).await } else { open_file(&file).await };
-        assert_eq!(
-            query_number(&mut database, "SELECT COUNT(*) FROM deployment").await,
-            0,
-            "there is no deployment yet"
-        );
+        let mut database = if setting.is_some() { Database::open(&url).await } else { open_file(&file).await };
+        assert_eq!(database.number("SELECT COUNT(*) FROM deployment").await, 0, "there is no deployment yet");
     }
 }
 
@@ -92,11 +77,9 @@ async fn concurrent_migrations_create_one_schema() {
         let output = output.unwrap();
         assert!(output.status.success(), "{output:?}");
     }
-    let mut database = open(&url).await;
-    assert_eq!(
-        query_number(&mut database, "SELECT COUNT(*) FROM _sqlx_migrations WHERE success").await,
-        count_migrations()
-    );
+    let mut database = Database::open(&url).await;
+    let migrated = database.count("_sqlx_migrations WHERE success").await;
+    assert_eq!(usize::try_from(migrated).unwrap(), migrations().len());
 }
 
 /// Migrations of a release never change, so a database with another first migration is not from a release.
@@ -107,10 +90,9 @@ async fn database_of_a_program_that_was_never_released_is_refused() {
     for (setting, checksum) in [("database.url=", "x'00'"), (&setting, r"'\x00'::bytea")] {
         let mut control = ControlPlane::start_process_with(&[setting]).await;
         control.terminate().await;
-        let mut database = open(&control.database_url()).await;
-        let change = format!("UPDATE _sqlx_migrations SET checksum = {checksum}");
-        database.execute(AssertSqlSafe(change)).await.unwrap();
-        database.close().await.unwrap();
+        let mut database = Database::open(&control.database_url()).await;
+        database.execute(&format!("UPDATE _sqlx_migrations SET checksum = {checksum}")).await;
+        database.close().await;
         assert_start_refused(&control, &[], "never released made this database").await;
         assert_refused(&control, &["migrate"], &["never released made this database", "data_dir"]);
     }

@@ -1,39 +1,37 @@
 //! Tests of `migrate --to`, which copies the embedded database to PostgreSQL.
 
-use super::{
-    assert_refused, assert_start_refused, execute_on_file, open, open_file, query_number, query_texts, succeed,
-};
+use super::{assert_refused, assert_start_refused, execute_on_file, open_file, succeed};
 use countersign_tests::{
-    Agent, ControlPlane, Postgres, Receiver, Reply, Sidecar, Target, control_plane::text, eventually, tools,
+    Agent, ControlPlane, Database, Postgres, Receiver, Reply, Sidecar, Target, agent::log_in_at, control_plane::text,
+    eventually,
 };
 use serde_json::{Value, json};
-use sqlx::{AnyConnection, Connection};
-use std::{collections::BTreeMap, path::PathBuf, process::Stdio};
+use std::{collections::BTreeMap, path::PathBuf};
 
 fn database_path(control: &ControlPlane) -> PathBuf {
     control.folder().join("countersign.db")
 }
 
 /// All tables of the embedded database with their columns, except the table of migrations.
-async fn tables(file: &mut AnyConnection) -> BTreeMap<String, Vec<String>> {
+async fn tables(file: &mut Database) -> BTreeMap<String, Vec<String>> {
     let list_tables = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%' AND name <> '_sqlx_migrations'";
     let mut tables = BTreeMap::new();
-    for name in query_texts(file, list_tables).await {
-        let columns = query_texts(file, &format!("SELECT name FROM pragma_table_info('{name}')")).await;
+    for name in file.text_column(list_tables).await {
+        let columns = file.text_column(&format!("SELECT name FROM pragma_table_info('{name}')")).await;
         tables.insert(name, columns);
     }
     tables
 }
 
 /// Every row of every table as text, sorted.
-async fn rows(database: &mut AnyConnection, tables: &BTreeMap<String, Vec<String>>) -> BTreeMap<String, Vec<String>> {
+async fn rows(database: &mut Database, tables: &BTreeMap<String, Vec<String>>) -> BTreeMap<String, Vec<String>> {
     let mut all_rows = BTreeMap::new();
     for (name, columns) in tables {
         let part = |column: &String| format!("COALESCE(CAST(\"{column}\" AS TEXT), '(none)')");
         // Only the source database has values in columns with the prefix `quarantine`.
         let columns = columns.iter().filter(|column| !column.starts_with("quarantine"));
         let row = columns.map(part).collect::<Vec<_>>().join(" || '|' || ");
-        let mut rows = query_texts(database, &format!("SELECT {row} FROM \"{name}\"")).await;
+        let mut rows = database.text_column(&format!("SELECT {row} FROM \"{name}\"")).await;
         rows.sort();
         all_rows.insert(name.clone(), rows);
     }
@@ -52,9 +50,9 @@ async fn fill_every_table(control: &mut ControlPlane, receiver: &Receiver) -> (A
     let feedback = json!({ "agentId": agent.id, "score": 80, "reason": "fine", "metadata": { "a": [1, null, "ü"] } });
     control.api.send_as(control.key(), "POST", "/trust/feedback", feedback).await.expect(200);
     agent.token_for(control.service()).await;
-    let pair = login(control, &agent).await;
-    let invalid_login =
-        json!({ "challengeId": challenge(control, &agent).await["challengeId"], "signature": "00".repeat(64) });
+    let pair = log_in_at(&control.api, &agent.id, &agent.key).await;
+    let challenge = control.api.post("/auth/challenge", json!({ "agentId": agent.id })).await.expect(200);
+    let invalid_login = json!({ "challengeId": challenge["challengeId"], "signature": "00".repeat(64) });
     assert_eq!(control.api.post("/auth/authenticate", invalid_login).await.error().1, "INVALID_SIGNATURE");
     let other = Agent::register(control, "other").await.id;
     let departure = format!("/agents/{other}/services/{}", control.service());
@@ -83,17 +81,6 @@ async fn fill_every_table(control: &mut ControlPlane, receiver: &Receiver) -> (A
     (agent, pair)
 }
 
-async fn challenge(control: &ControlPlane, agent: &Agent) -> Value {
-    control.api.post("/auth/challenge", json!({ "agentId": agent.id })).await.expect(200)
-}
-
-async fn login(control: &ControlPlane, agent: &Agent) -> Value {
-    let challenge = challenge(control, agent).await;
-    let signature = agent.key.sign(&text(&challenge["nonce"]));
-    let body = json!({ "challengeId": challenge["challengeId"], "signature": signature });
-    control.api.post("/auth/authenticate", body).await.expect(200)
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn transfer_copies_all_data_and_the_server_continues() {
     let (postgres, receiver) = (Postgres::start().await, Receiver::start_ok().await);
@@ -104,7 +91,7 @@ async fn transfer_copies_all_data_and_the_server_continues() {
     let mut file = open_file(&database_path(&control)).await;
     let tables = tables(&mut file).await;
     let before = rows(&mut file, &tables).await;
-    file.close().await.unwrap();
+    file.close().await;
     let empty: Vec<_> = before.iter().filter(|(_, rows)| rows.is_empty()).map(|(name, _)| name).collect();
     assert!(empty.is_empty(), "this test must fill every table, but {empty:?} are empty");
 
@@ -119,11 +106,11 @@ async fn transfer_copies_all_data_and_the_server_continues() {
             .expect("the output has a line for each table");
         assert_eq!(line.split_whitespace().nth(1), Some(rows.len().to_string().as_str()), "{line}");
     }
-    let mut target = open(&url).await;
+    let mut target = Database::open(&url).await;
     assert_eq!(rows(&mut target, &tables).await, before, "the target has the same rows");
     let mut file = open_file(&database_path(&control)).await;
     assert_eq!(rows(&mut file, &tables).await, before, "the source is unchanged");
-    file.close().await.unwrap();
+    file.close().await;
     assert_start_refused(&control, &[], "migrated to PostgreSQL").await;
     assert_refused(&control, &["migrate", "--to", &postgres.create_database().await], &["already migrated", "restore"]);
     let backup = control.folder().join("old.db");
@@ -137,12 +124,10 @@ async fn transfer_copies_all_data_and_the_server_continues() {
     let verified = control.command(&["audit", "verify"]);
     assert!(verified.status.success(), "{verified:?}");
     // Logins and revocations work after the transfer.
-    let token = text(&login(&control, &agent).await["accessToken"]);
-    let accepted = async || (sidecar.check_token(&token).await.status == 200).then_some(());
-    eventually("the sidecar receives the change", accepted, || sidecar.log()).await;
+    let token = text(&log_in_at(&control.api, &agent.id, &agent.key).await["accessToken"]);
+    sidecar.wait_until_accepted(&token).await;
     control.set_status(&agent.id, "revoked").await.expect(200);
-    let refused = async || (sidecar.check_token(&token).await.status == 403).then_some(());
-    eventually("the sidecar receives the change", refused, || sidecar.log()).await;
+    sidecar.wait_until_refused(&token, "agent_revoked").await;
     assert_refused(&control, &["migrate", "--to", &url], &["pg_dump"]);
 }
 
@@ -155,11 +140,11 @@ async fn transfer_refuses_a_target_that_is_not_empty() {
     control.terminate().await;
     assert_refused(&control, &["migrate", "--to", &url], &["is not empty", "rows in"]);
     other.create_role("later", &[]).await;
-    let mut other_database = open(&other_url).await;
-    sqlx::query("CREATE TABLE theirs (id BIGINT)").execute(&mut other_database).await.unwrap();
+    let mut other_database = Database::open(&other_url).await;
+    other_database.execute("CREATE TABLE theirs (id BIGINT)").await;
     assert_refused(&control, &["migrate", "--to", &other_url], &["`theirs`", "of another application"]);
-    let count = "SELECT CAST(COUNT(*) AS BIGINT) FROM information_schema.tables WHERE table_schema = 'public'";
-    assert_eq!(query_number(&mut other_database, count).await, 1, "no table is created");
+    let tables = "information_schema.tables WHERE table_schema = 'public'";
+    assert_eq!(other_database.count(tables).await, 1, "no table is created");
     assert_refused(&control, &["migrate", "--to", "sqlite://somewhere"], &["--to: must be postgres://"]);
     let unknown_database =
         url.replace("postgres@127.0.0.1", "postgres:hunter2@127.0.0.1").replace("countersign_0", "no_such_database");
@@ -180,46 +165,12 @@ async fn transfer_refuses_a_source_in_use() {
     let (postgres, mut control) = (Postgres::start().await, ControlPlane::start_process().await);
     control.terminate().await;
     let mut writer = open_file(&database_path(&control)).await;
-    sqlx::query("BEGIN IMMEDIATE").execute(&mut writer).await.unwrap();
+    writer.execute("BEGIN IMMEDIATE").await;
     let url = postgres.create_database().await;
     assert_refused(&control, &["migrate", "--to", &url], &["locked"]);
-    sqlx::query("ROLLBACK").execute(&mut writer).await.unwrap();
-    writer.close().await.unwrap();
+    writer.execute("ROLLBACK").await;
+    writer.close().await;
     succeed(&control, &["migrate", "--to", &url]);
-}
-
-/// A killed transfer leaves the target database empty and the source database usable.
-#[tokio::test]
-async fn interrupted_transfer_changes_nothing() {
-    let (postgres, mut control) = (Postgres::start().await, ControlPlane::start_process().await);
-    let url = postgres.create_database().await;
-    control.terminate().await;
-    let fill_rows = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 300000) \
-                INSERT INTO idempotent_requests SELECT 'id ' || i, 'digest', 'a response of ordinary length, or so', i FROM n";
-    execute_on_file(&database_path(&control), fill_rows).await;
-    let mut watcher = open(&url).await;
-    for round in 0..3 {
-        let mut command = tokio::process::Command::new(tools::binary("countersign-control-plane"));
-        command.args(["--dev", "--set", &format!("data_dir={}", control.folder().display()), "migrate", "--to", &url]);
-        let mut transfer = command.stdout(Stdio::null()).spawn().unwrap();
-        let inserting = "SELECT CAST(COUNT(*) AS BIGINT) FROM pg_stat_activity \
-                         WHERE datname = current_database() AND query LIKE 'INSERT INTO \"idempotent_requests\"%'";
-        let inserting_rows = async || (query_number(&mut watcher, inserting).await > 0).then_some(());
-        eventually("the transfer is inserting rows", inserting_rows, String::new).await;
-        tokio::time::sleep(std::time::Duration::from_millis(200 * round)).await;
-        transfer.kill().await.unwrap();
-        let other_connections = "SELECT CAST(COUNT(*) AS BIGINT) FROM pg_stat_activity \
-                    WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'";
-        let disconnected = async || (query_number(&mut watcher, other_connections).await == 0).then_some(());
-        eventually("PostgreSQL has closed the connection", disconnected, String::new).await;
-        let tables = "SELECT CAST(COUNT(*) AS BIGINT) FROM information_schema.tables WHERE table_schema = 'public'";
-        assert_eq!(query_number(&mut watcher, tables).await, 0, "round {round}");
-    }
-    let message = succeed(&control, &["migrate", "--to", &url]);
-    assert!(
-        message.lines().any(|line| line.starts_with("idempotent_requests") && line.contains(" 300000 ")),
-        "{message}"
-    );
 }
 
 /// A server with the target database sends the deliveries that were pending in the source database.

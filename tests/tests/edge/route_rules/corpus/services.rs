@@ -3,56 +3,24 @@
 //! The protected paths are `/admin`, all paths below it, and `/users/{id}/keys`. nginx is the real program. The other
 //! services are models, because a developer may have no Java and no Windows.
 
-use countersign_tests::{
-    HttpResponse, eventually,
-    http::HttpClient,
-    process::{Process, free_port},
-    tools,
-};
-use std::process::Command;
-use tempfile::TempDir;
+use countersign_tests::Nginx;
+use std::path::Path;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
 };
 
-/// nginx, which merges slashes, decodes once and resolves dots before it selects a location.
-pub struct Nginx {
-    // Fields are dropped in this order: nginx ends before the folder with its log is deleted.
-    process: Process,
-    _folder: TempDir,
-    pub port: u16,
-}
-
-impl Nginx {
-    pub async fn start() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let path = |name: &str| folder.path().join(name).display().to_string();
-        let port = free_port();
-        let folders: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
-            .map(|name| format!("{name}_temp_path {};\n", path(name)))
-            .concat();
+/// Starts nginx, which merges slashes, decodes once and resolves dots before it selects a location.
+pub async fn start_nginx() -> Nginx {
+    let site = |listen: &str, _: &Path| {
         let protected = "{ return 200 protected; }";
-        let config = format!(
-            "user root;\npid {};\nerror_log stderr crit;\nworker_processes 1;\ndaemon off;\nevents {{}}\n\
-             http {{\naccess_log off;\nkeepalive_requests 1000000;\n{folders}server {{\nlisten 127.0.0.1:{port};\n\
+        format!(
+            "keepalive_requests 1000000;\nserver {{\nlisten {listen};\n\
              location = /admin {protected}\nlocation /admin/ {protected}\n\
-             location ~ ^/users/[^/]+/keys/?$ {protected}\nlocation / {{ return 200 open; }}\n}}\n}}\n",
-            path("pid")
-        );
-        std::fs::write(path("nginx.conf"), config).unwrap();
-        let mut command = Command::new(tools::program("nginx"));
-        command.args(["-p", &path(""), "-c", &path("nginx.conf"), "-e", "stderr"]);
-        let process = Process::start(command, &folder.path().join("log"));
-        let mut nginx = Self { process, _folder: folder, port };
-        let client = HttpClient::plain(format!("http://127.0.0.1:{port}"));
-        let ready = async || {
-            nginx.process.assert_running();
-            HttpResponse::try_send(client.request("GET", "/")).await
-        };
-        eventually("nginx listens", ready, String::new).await;
-        nginx
-    }
+             location ~ ^/users/[^/]+/keys/?$ {protected}\nlocation / {{ return 200 open; }}\n}}"
+        )
+    };
+    Nginx::start(site).await
 }
 
 /// How a model of a service normalizes a path.

@@ -62,7 +62,8 @@ impl WordLists {
 
     /// All request targets of the corpus.
     pub fn targets(&self) -> Vec<Vec<u8>> {
-        let mut targets: BTreeSet<Vec<u8>> = SPELLINGS.iter().map(|it| it.as_bytes().to_vec()).collect();
+        let spellings = SPELLINGS.into_iter().flat_map(str::split_whitespace);
+        let mut targets: BTreeSet<Vec<u8>> = spellings.map(|it| it.as_bytes().to_vec()).collect();
         for traversal in &self.traversals {
             targets.extend(traversals(traversal));
         }
