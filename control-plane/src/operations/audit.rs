@@ -34,7 +34,7 @@ async fn require_reader(context: &Context, human: &Human, service: ServiceId) ->
     match require_owner(context, human, service).await {
         Err(OperationError::NotFound(NotFound::Service)) if human.is_admin => {
             let deleted = services::find(context.store.read().await?.conn(), service).await?;
-            deleted.map(drop).ok_or(OperationError::NotFound(NotFound::Service))
+            Ok(deleted.map(drop).ok_or(NotFound::Service)?)
         }
         result => result.map(drop),
     }

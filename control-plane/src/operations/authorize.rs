@@ -1,7 +1,8 @@
 //! Authorization of callers.
 
 use super::{
-    Context, CurrentState, NotFound, OperationError,
+    Context, CurrentState, OperationError,
+    find::{find_service, lock_service},
     memory::{CachedKey, ReadAt},
 };
 use crate::{
@@ -26,7 +27,7 @@ pub async fn authenticate_service(
 ) -> Result<(Arc<ServiceKey>, Arc<CurrentState>), OperationError> {
     let credential = Credential::<ApiKeyId>::parse(text).ok_or(Reason::ServiceKeyInvalid)?;
     let current = context.recent_changes.current(&context.store).await?;
-    let cached = context.service_keys.0.get(&credential.id());
+    let cached = context.service_keys.get(&credential.id());
     let key = match cached.filter(|it| it.applies(&context.recent_changes, &current)) {
         Some(cached) => Some(Arc::clone(&cached.key)),
         None => read_service_key(context, client, credential.id()).await?,
@@ -50,7 +51,7 @@ async fn read_service_key(
     };
     let Some(cached) = context.key_lookups.run(Network::of_client(client), read).await? else { return Ok(None) };
     let key = Arc::clone(&cached.key);
-    context.service_keys.0.insert(id, Arc::new(cached));
+    context.service_keys.insert(id, Arc::new(cached));
     Ok(Some(key))
 }
 
@@ -72,18 +73,9 @@ pub fn require_service_creator(context: &Context, human: &Human) -> Result<(), O
 
 /// Requires the owner of the service or an administrator, and returns the service.
 pub async fn require_owner(context: &Context, human: &Human, service: ServiceId) -> Result<Service, OperationError> {
-    let service = services::find_live(context.store.read().await?.conn(), service).await?;
-    let service = service.ok_or(OperationError::NotFound(NotFound::Service))?;
+    let service = find_service(context.store.read().await?.conn(), service).await?;
     human.require_owner_of(&service)?;
     Ok(service)
-}
-
-/// Locks a service until the transaction ends.
-pub(in crate::operations) async fn lock_service(
-    tx: &mut WriteTransaction,
-    service: ServiceId,
-) -> Result<Service, OperationError> {
-    services::lock(tx.conn(), service).await?.ok_or(OperationError::NotFound(NotFound::Service))
 }
 
 /// Locks a service until the transaction ends, and requires again that the initiator may manage it. The initiator was authorized

@@ -12,32 +12,23 @@ const MAX_ROWS: i64 = 200;
 /// The pause after a transaction.
 pub const PAUSE: Duration = Duration::from_millis(10);
 
-/// The result of a batch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Batch {
-    /// The number of removed rows.
-    Removed(u64),
-    /// Another replica is doing the same work.
-    BusyElsewhere,
-}
-
 /// Runs one transaction of a job, when no other job of this process does, and pauses. `work` gets the maximum number of rows to
-/// remove, and returns the number of rows that it has removed.
+/// remove, and returns the number of rows that it has removed. Returns 0 if another replica is doing the same work.
 pub async fn run_batch<F>(
     context: &Context,
     job: &'static str,
     work: impl Fn(WriteTransaction, i64) -> F,
-) -> Result<Batch, OperationError>
+) -> Result<u64, OperationError>
 where
     F: Future<Output = Result<(WriteTransaction, u64), OperationError>>,
 {
     let _turn = context.background_turn.lock().await;
     let transaction = async |mut tx: WriteTransaction| {
         if !context.store.try_begin_job(&mut tx, job).await? {
-            return Ok::<_, OperationError>(tx.commit(Batch::BusyElsewhere).await?);
+            return Ok::<_, OperationError>(tx.commit(0).await?);
         }
         let (tx, removed) = work(tx, MAX_ROWS).await?;
-        Ok(tx.commit(Batch::Removed(removed)).await?)
+        Ok(tx.commit(removed).await?)
     };
     let result = context.store.write_alone(job, transaction).await;
     tokio::time::sleep(PAUSE).await;

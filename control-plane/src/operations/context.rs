@@ -1,8 +1,8 @@
 //! The dependencies and settings of all operations.
 
 use super::memory::{
-    ConfirmationTurn, HousekeepingSample, HousekeepingStatus, RecentChanges, ServiceKeys, SharedRead, SuppressedBursts,
-    Verifications,
+    CachedKey, ConfirmationTurn, HousekeepingSample, HousekeepingStatus, RecentChanges, SharedRead, SuppressedBursts,
+    Verification, cache_of_keys, cache_of_verifications,
 };
 use crate::{
     address_guard::AddressGuard,
@@ -17,8 +17,9 @@ use crate::{
     sidecars::Sidecars,
     store::Store,
 };
-use countersign_identity::{AgentId, Timestamp};
+use countersign_identity::{AgentId, ApiKeyId, Timestamp, TokenCache};
 use countersign_process::{Clock, Places, Rng, server::Network};
+use moka::sync::Cache;
 use std::{sync::Arc, time::Duration};
 use tokio::sync::{Mutex, Notify};
 use zeroize::Zeroizing;
@@ -28,7 +29,6 @@ use zeroize::Zeroizing;
 pub struct OperationConfig {
     /// `iss` claim of every token: the public URL.
     pub issuer: String,
-    /// Lifetime of access tokens.
     pub access_token_lifetime: Duration,
     /// Lifetime of sessions, from the login.
     pub session_lifetime: Duration,
@@ -43,13 +43,9 @@ pub struct OperationConfig {
 /// The parts of a [`Context`] that operations share with servers and background tasks.
 #[derive(Clone)]
 pub struct ContextParts {
-    /// The database.
     pub store: Store,
-    /// The signing keys.
     pub keyring: Arc<Keyring>,
-    /// The clock.
     pub clock: Arc<dyn Clock>,
-    /// The random number generator.
     pub rng: Arc<dyn Rng>,
     /// Rejects webhook URLs that requests must not be sent to.
     pub address_guard: AddressGuard,
@@ -82,8 +78,7 @@ pub struct Context {
     /// Held by the background job whose transaction runs.
     pub(super) background_turn: Mutex<()>,
     /// The turn of the audit chains with changes that are not confirmed.
-    pub(super) confirmation_turn: ConfirmationTurn,
-    /// The state of housekeeping.
+    pub(super) confirmation_turn: Mutex<ConfirmationTurn>,
     pub(super) housekeeping: HousekeepingStatus,
     /// The reads of health checks, which anybody may request without limit.
     pub(super) database_probe: SharedRead<()>,
@@ -91,8 +86,8 @@ pub struct Context {
     pub(super) published_keys: SharedRead<SigningKeyRing>,
     /// Finds whether the database has changed since `service_keys` and `verifications` were read from it.
     pub(super) recent_changes: RecentChanges,
-    pub(super) service_keys: ServiceKeys,
-    pub(super) verifications: Verifications,
+    pub(super) service_keys: Cache<ApiKeyId, Arc<CachedKey>>,
+    pub(super) verifications: TokenCache<Verification>,
 }
 
 impl Context {
@@ -121,13 +116,13 @@ impl Context {
             queue_health,
             suppressed_bursts: SuppressedBursts::default(),
             background_turn: Mutex::default(),
-            confirmation_turn: ConfirmationTurn::default(),
+            confirmation_turn: Mutex::default(),
             housekeeping,
             database_probe: SharedRead::default(),
             published_keys: SharedRead::default(),
             recent_changes: RecentChanges::default(),
-            service_keys: ServiceKeys::default(),
-            verifications: Verifications::default(),
+            service_keys: cache_of_keys(),
+            verifications: cache_of_verifications(),
         }
     }
 

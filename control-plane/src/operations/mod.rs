@@ -11,6 +11,7 @@ mod authorize;
 mod batches;
 mod context;
 mod error;
+mod find;
 mod idempotency;
 mod maintenance;
 mod memory;
@@ -36,11 +37,11 @@ pub use context::{Context, ContextParts, OperationConfig};
 pub use error::{NotFound, OperationError};
 pub use idempotency::IdempotentReply;
 pub use maintenance::{
-    ArchiveConflict, ArchivedChain, AuditArchive, DatabaseHealth, EnforcementStatus, MasterKeyRotation, RestoreReport,
+    ArchivedChain, AuditArchive, DatabaseHealth, EnforcementStatus, MasterKeyRotation, RestoreReport,
     check_database_write, confirm_changes, correct_totals, count_services_and_active_agents, delete_archived_entries,
     emit_role_revoked_events, ensure_audit_started, invalidate_credentials_after_restore, lacks_current_master_key,
-    probe_database, probe_housekeeping, probe_queue, publish_trust_changes, purge_deleted, record_audit_archive,
-    rotate_master_key, rotate_signing_keys_if_due, run_housekeeping,
+    probe_database, probe_housekeeping, probe_queue, purge_deleted, record_audit_archive, rotate_master_key,
+    run_housekeeping,
 };
 pub use memory::{CurrentState, HousekeepingSample};
 pub use roles::{
@@ -53,8 +54,11 @@ pub use services::{
     read_resource_uris, read_service_offer, revoke_service_key, withdraw_service_offer,
 };
 pub use sidecars::{UNKNOWN_REVISION, list_sidecars, read_enforcement};
-pub use signing_keys::{SigningKeyPosition, list_signing_keys, published_keys, revoke_signing_key, rotate_signing_key};
-pub use trust::{FeedbackPosition, FeedbackRequest, list_trust_history, submit_feedback};
+pub use signing_keys::{
+    SigningKeyPosition, list_signing_keys, published_keys, revoke_signing_key, rotate_signing_key,
+    rotate_signing_keys_if_due,
+};
+pub use trust::{FeedbackPosition, FeedbackRequest, list_trust_history, publish_trust_changes, submit_feedback};
 pub use webhooks::{
     NewWebhook, ReplaySelection, WebhookChange, change_webhook, create_webhook, delete_webhook, list_deliveries,
     list_webhooks, read_delivery, read_webhook, replay_deliveries, rotate_webhook_secret, send_test_event,

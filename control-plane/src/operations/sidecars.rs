@@ -6,8 +6,8 @@ use crate::{
         page::{ListPage, Page},
         sidecar::{Enforcement, Sidecar, SidecarInstance},
     },
-    operations::{Context, NotFound, OperationError},
-    store::{feed, services},
+    operations::{Context, OperationError, find::find_service},
+    store::feed,
 };
 use countersign_identity::{Revision, ServiceId};
 use std::time::Duration;
@@ -49,8 +49,7 @@ pub async fn read_enforcement(
 ) -> Result<Enforcement, OperationError> {
     let (newest, owner) = {
         let mut read = context.store.read().await?;
-        let found = services::find_live(read.conn(), service).await?;
-        let owner = OwnerHash::of(&found.ok_or(OperationError::NotFound(NotFound::Service))?.owner);
+        let owner = OwnerHash::of(&find_service(read.conn(), service).await?.owner);
         (feed::position(read.conn()).await?.revision, owner)
     };
     let revision = revision.unwrap_or(newest);

@@ -1,15 +1,19 @@
 //! Feedback of services about agents, and the trust scores that result from it.
 
-use super::{Context, IdempotentReply, NotFound, OperationError};
+use super::{
+    Context, IdempotentReply, OperationError,
+    find::{find_agent, find_service, lock_agent},
+};
 use crate::{
     domain::{
         audit::Initiator,
+        change::Change,
         page::{ListPage, Page},
         text::{Description, Metadata},
         trust::{Feedback, Rating, Score, remove_excess_ratings, trust_score},
         webhook::event::{Event, EventData, FeedbackReceivedEvent},
     },
-    store::{self, WriteTransaction, agents, services},
+    store::{WriteTransaction, agents, trust},
 };
 use countersign_identity::{AgentId, EventId, FeedbackId, ServiceId, TrustScore};
 use serde::{Serialize, de::DeserializeOwned};
@@ -19,13 +23,9 @@ pub use crate::store::trust::FeedbackPosition;
 /// The feedback to submit.
 #[derive(Debug)]
 pub struct FeedbackRequest {
-    /// Service that gives the feedback.
     pub service: ServiceId,
-    /// Rated agent.
     pub agent: AgentId,
-    /// Score.
     pub score: Score,
-    /// Reason for the score.
     pub reason: Description,
     /// Free-form JSON from the service.
     pub metadata: Metadata,
@@ -41,42 +41,42 @@ pub async fn submit_feedback<R: Serialize + DeserializeOwned>(
 ) -> Result<R, OperationError> {
     let idempotency = &reply.guard(initiator, &["submit_feedback"]);
     let (id, event) = (context.new_id(FeedbackId::from_bits), context.new_id(EventId::from_bits));
-    let FeedbackRequest { service, agent, score, reason, metadata } = request;
+    let FeedbackRequest { service, agent, score, ref reason, ref metadata } = *request;
     let work = async |mut tx: WriteTransaction| {
         if let Some(response) = idempotency.stored_response(&mut tx).await? {
             return Ok(tx.commit(response).await?);
         }
         let now = tx.now();
-        if !agents::lock(tx.conn(), *agent).await? {
-            return Err(OperationError::NotFound(NotFound::Agent));
-        }
+        let registered = lock_agent(&mut tx, agent).await?;
         // The service may have been deleted after its API key was checked.
-        services::find_live(tx.conn(), *service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
-        let registered = agents::find(tx.conn(), *agent).await?.ok_or(OperationError::NotFound(NotFound::Agent))?;
-        let before = store::trust::find_rating(tx.conn(), *agent, *service).await?;
-        let rating = before.unwrap_or_else(|| Rating::new(*service, now)).with_feedback(*score, now);
-        store::trust::upsert_rating(tx.conn(), *agent, &rating).await?;
-        let mut ratings = store::trust::list_ratings(tx.conn(), *agent, now).await?;
+        find_service(tx.conn(), service).await?;
+        let before = trust::find_rating(tx.conn(), agent, service).await?;
+        let rating = before.unwrap_or_else(|| Rating::new(service, now)).with_feedback(score, now);
+        trust::upsert_rating(tx.conn(), agent, &rating).await?;
+        let mut ratings = trust::list_ratings(tx.conn(), agent, now).await?;
         for service in remove_excess_ratings(&mut ratings) {
-            store::trust::delete_rating(tx.conn(), *agent, service).await?;
+            trust::delete_rating(tx.conn(), agent, service).await?;
         }
-        let trust = trust_score(&ratings, registered.registration.owner.as_ref());
+        let new_score = trust_score(&ratings, registered.registration.owner.as_ref());
         let (reason, metadata) = (reason.clone(), metadata.clone());
-        let feedback =
-            Feedback { id, agent: *agent, service: *service, score: *score, reason, metadata, created_at: now };
-        store::trust::insert_feedback(tx.conn(), &feedback).await?;
-        store::trust::delete_excess_feedback(tx.conn(), *agent, *service).await?;
+        let feedback = Feedback { id, agent, service, score, reason, metadata, created_at: now };
+        trust::insert_feedback(tx.conn(), &feedback).await?;
+        trust::delete_excess_feedback(tx.conn(), agent, service).await?;
         // A service whose feedback moves nothing must not cause changes for the sidecars of others.
-        if trust != registered.trust {
-            agents::set_trust(tx.conn(), *agent, trust, now).await?;
-            store::trust::mark_changed(tx.conn(), *agent).await?;
+        if new_score != registered.trust {
+            agents::set_trust(tx.conn(), agent, new_score, now).await?;
+            trust::mark_changed(tx.conn(), agent).await?;
         }
-        let (agent_id, service_id, feedback_id) = (*agent, *service, id);
-        let (score, new_trust_score) = (score.points(), trust.points());
-        let data = FeedbackReceivedEvent { agent_id, service_id, feedback_id, score, new_trust_score };
+        let data = FeedbackReceivedEvent {
+            agent_id: agent,
+            service_id: service,
+            feedback_id: id,
+            score: score.points(),
+            new_trust_score: new_score.points(),
+        };
         tx.emit(Event { id: event, at: now, data: EventData::FeedbackReceived(data) });
-        let response = idempotency.store_response(&mut tx, &trust).await?;
-        Ok(tx.commit(response).await?)
+        let response = idempotency.store_response(&mut tx, &new_score).await?;
+        Ok::<_, OperationError>(tx.commit(response).await?)
     };
     let response = context.store.write("submit_feedback", work).await?;
     context.trust_changed.notify_one();
@@ -90,6 +90,32 @@ pub async fn list_trust_history(
     page: &Page<FeedbackPosition>,
 ) -> Result<ListPage<Feedback, FeedbackPosition>, OperationError> {
     let mut read = context.store.read().await?;
-    agents::find(read.conn(), agent).await?.ok_or(OperationError::NotFound(NotFound::Agent))?;
-    Ok(store::trust::list_feedback(read.conn(), agent, page).await?)
+    find_agent(read.conn(), agent).await?;
+    Ok(trust::list_feedback(read.conn(), agent, page).await?)
+}
+
+/// Maximum number of agents of one transaction. Each agent causes one row for each audience of its live tokens.
+const BATCH_SIZE: i64 = 20;
+
+/// Publishes changed trust scores to sidecars, in batches, because feedback can be frequent: appends a change to the change feed
+/// for every agent whose score changed since the last call of this function. The order of ids ends the run, also if feedback about
+/// the first agents never stops.
+pub async fn publish_trust_changes(context: &Context) -> Result<(), OperationError> {
+    if !trust::has_changed_agents(context.store.read().await?.conn()).await? {
+        return Ok(());
+    }
+    let mut last = None;
+    loop {
+        let work = async |mut tx: WriteTransaction| {
+            let agents = trust::take_changed_agents(tx.conn(), last, BATCH_SIZE).await?;
+            for agent in &agents {
+                tx.record_change(Change::Trust(*agent));
+            }
+            Ok::<_, OperationError>(tx.commit(agents.last().copied()).await?)
+        };
+        last = context.store.write_alone("publish_trust_changes", work).await?;
+        if last.is_none() {
+            return Ok(());
+        }
+    }
 }

@@ -1,8 +1,8 @@
 //! Role assignments: the roles that agents hold, with an optional expiry. Queries treat an expired assignment as absent.
 
 use super::{Conn, StoreError, retention, row, row_lists::RowListStatement, statements::statements};
-use crate::domain::{role::Assignment, text::ManagedBy, webhook::event::RevocationReason};
-use countersign_identity::{AgentId, RoleGrant, RoleId, RoleName, ServiceId, Timestamp};
+use crate::domain::{role::Assignment, text::ManagedBy};
+use countersign_identity::{AgentId, RoleGrant, RoleId, ServiceId, Timestamp};
 use sqlx::any::AnyRow;
 use std::time::Duration;
 
@@ -122,23 +122,6 @@ pub async fn mark_expiry_reported(
 ) -> Result<Option<Timestamp>, StoreError> {
     let query = sqlx::query(MARK_EXPIRY_REPORTED).bind(now.micros()).bind(agent.to_string()).bind(role.to_string());
     query.fetch_optional(conn).await?.map(|row| row::timestamp(&row, "expires_at")).transpose()
-}
-
-/// The end of a role assignment, for a webhook event.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RoleRevocation {
-    /// The agent that held the role.
-    pub agent: AgentId,
-    /// The service of the role.
-    pub service: ServiceId,
-    /// The role.
-    pub role: RoleId,
-    /// Name of the role, kept here because the role itself may be deleted.
-    pub name: RoleName,
-    /// When the assignment ended.
-    pub at: Timestamp,
-    /// Why the assignment ended.
-    pub reason: RevocationReason,
 }
 
 /// Whether any assignment has expired whose expiry was not reported to webhooks.

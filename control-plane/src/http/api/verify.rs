@@ -125,7 +125,7 @@ pub async fn verify(
         Ok(Verified { verification, .. }) => {
             let response = ([(CONTENT_TYPE, JSON)], verification.response(verification_response)).into_response();
             if wants_headers {
-                with_headers(response, identity_headers(verification.identity(), service))
+                with_headers(response, identity_headers(&verification.identity, service))
             } else {
                 response
             }

@@ -1,49 +1,22 @@
-//! What the owner of an agent reads and decides: the owner's agents, the services that gave an agent roles, and which of them
-//! may do so again.
+//! What the owner of an agent decides: which of the services that gave the agent roles may do so again.
 
+use super::read::require_owner_of_agent;
 use crate::{
     domain::{
-        agent::{Agent, ServiceOfAgent},
         audit::{AuditAction, Initiator, NewAuditEntry},
         caller::Human,
         change::{Change, Changed},
-        page::{ListPage, Page},
-        webhook::event::RevocationReason,
+        webhook::event::{RevocationReason, RoleRevokedEvent},
     },
     operations::{
-        Context, NotFound, OperationError,
-        authorize::lock_service,
-        roles::{emit_role_revoked_event, role_revoked_entry},
+        Context, OperationError,
+        find::lock_service,
+        roles::{emit_role_revoked, role_revoked_entry},
     },
-    store::{
-        Conn, WriteTransaction, agents,
-        assignments::{self, RoleRevocation},
-        departures, roles,
-    },
+    store::{WriteTransaction, assignments, departures, roles},
 };
 use countersign_identity::{AgentId, ServiceId};
 use serde_json::json;
-
-/// Lists the agents that the user has registered, newest first. Administrators also get only their own agents.
-pub async fn list_own_agents(
-    context: &Context,
-    human: &Human,
-    page: Page<AgentId>,
-) -> Result<ListPage<Agent, AgentId>, OperationError> {
-    Ok(agents::list_by_owner(context.store.read().await?.conn(), &human.identity, page).await?)
-}
-
-/// Lists the services at which an agent holds a role, and the services that its owner has left.
-pub async fn list_services_of_agent(
-    context: &Context,
-    human: &Human,
-    agent: AgentId,
-    page: Page<ServiceId>,
-) -> Result<ListPage<ServiceOfAgent, ServiceId>, OperationError> {
-    let mut read = context.store.read().await?;
-    require_owner_of_agent(read.conn(), human, agent).await?;
-    Ok(departures::list_services(read.conn(), agent, context.now(), page).await?)
-}
 
 /// Leaves a service: ends all role assignments of the agent there, and lets the service assign no role to it until
 /// [`readmit_service`]. Returns the number of roles that ended.
@@ -64,15 +37,19 @@ pub async fn leave_service(
         }
         let definitions = roles::list(tx.conn(), service).await?;
         for grant in &held {
-            let role = grant.role;
-            assignments::remove(tx.conn(), service, agent, role).await?;
-            let Some(definition) = definitions.iter().find(|other| other.definition.id == role) else { continue };
-            let (name, reason) = (definition.definition.name.clone(), RevocationReason::AgentLeft);
-            let entry = role_revoked_entry(service, agent, role, &name).with_detail("reason", json!(reason));
+            assignments::remove(tx.conn(), service, agent, grant.role).await?;
+            let Some(role) = definitions.iter().find(|other| other.definition.id == grant.role) else { continue };
+            let ended = RoleRevokedEvent {
+                agent_id: agent,
+                service_id: service,
+                role_id: grant.role,
+                role_name: role.definition.name.clone(),
+                reason: RevocationReason::AgentLeft,
+            };
             // The actor is the control plane, because the chain of the service must not tell who owns the agent.
+            let entry = role_revoked_entry(&ended).with_detail("reason", json!(ended.reason));
             tx.audit(&Initiator::SYSTEM, &entry).await?;
-            let revocation = RoleRevocation { agent, service, role, name, at: now, reason };
-            emit_role_revoked_event(&mut tx, context, revocation);
+            emit_role_revoked(&mut tx, context, now, ended);
         }
         let entry = audit_entry(AuditAction::AgentLeft, agent, service);
         tx.audit(initiator, &entry.with_detail("roles", held.len())).await?;
@@ -117,10 +94,4 @@ async fn lock_service_for_owner(
 ) -> Result<(), OperationError> {
     require_owner_of_agent(tx.conn(), human, agent).await?;
     lock_service(tx, service).await.map(drop)
-}
-
-/// Requires the owner of the agent or an administrator.
-async fn require_owner_of_agent(conn: &mut Conn, human: &Human, agent: AgentId) -> Result<(), OperationError> {
-    let agent = agents::find(conn, agent).await?.ok_or(OperationError::NotFound(NotFound::Agent))?;
-    Ok(human.require_owner(agent.registration.owner.as_ref())?)
 }

@@ -20,27 +20,22 @@ use serde::{Serialize, de::DeserializeOwned};
 pub struct RegistrationRequest {
     /// E-mail address of the registrant.
     pub email: EmailAddress,
-    /// Display name.
     pub name: DisplayName,
-    /// Public key.
     pub key: P256PublicKey,
     /// Free-form JSON from the registrant.
     pub metadata: Metadata,
 }
 
-/// Returns the agent that a response describes.
-pub type AgentOf<R> = fn(&R) -> AgentId;
-
 /// Registers an agent. If the same registrant has already registered the same key and name, returns the existing agent. A
 /// registration by another registrant or with another name creates an agent even if another agent has the same key, so that
-/// an attacker cannot block a key by registering it first.
+/// an attacker cannot block a key by registering it first. `agent_of` returns the agent that a response describes.
 pub async fn register_agent<R: Serialize + DeserializeOwned>(
     context: &Context,
     initiator: &Initiator,
     human: Option<Human>,
     request: RegistrationRequest,
     reply: &IdempotentReply<Agent, R>,
-    agent_of: AgentOf<R>,
+    agent_of: fn(&R) -> AgentId,
 ) -> Result<R, OperationError> {
     if human.is_none() && context.config.quotas.public_agents == 0 {
         return Err(Reason::HumanTokenMissing.into());
@@ -62,57 +57,62 @@ pub async fn register_agent<R: Serialize + DeserializeOwned>(
                 return Ok(tx.commit(response).await?);
             }
         }
-        if let Some(existing) = agents::find_by_registration(tx.conn(), registration).await? {
-            let response = idempotency.store_response(&mut tx, &existing).await?;
-            return Ok(tx.commit(response).await?);
-        }
-        require_quota(&mut tx, context.config.quotas, registration.owner.as_ref()).await?;
-        let now = tx.now();
-        let agent = Agent {
-            id,
-            registration: registration.clone(),
-            status: AgentStatus::Active,
-            cutoff: Revision::default(),
-            trust: TrustScore::INITIAL,
-            created_at: now,
-            updated_at: now,
-            last_seen_at: None,
-            last_service: None,
-        };
-        if !agents::insert(tx.conn(), &agent).await? {
-            // A concurrent transaction has inserted the agent after the search above.
-            let existing = agents::find_by_registration(tx.conn(), registration).await?;
-            let existing = existing.ok_or(StoreError::UnexpectedRowCount("register_agent"))?;
-            let response = idempotency.store_response(&mut tx, &existing).await?;
-            return Ok(tx.commit(response).await?);
-        }
-        totals::add(tx.conn(), Total::ActiveAgents, 1).await?;
-        if registration.owner.is_none() {
-            totals::add(tx.conn(), Total::PublicAgents, 1).await?;
-            unused_agents::insert(tx.conn(), id, now).await?;
-        }
-        // The entry must not contain the name or the key: an audit entry cannot be erased with the agent.
-        tx.audit(initiator, &NewAuditEntry::for_deployment(AuditAction::AgentRegistered).agent(id)).await?;
+        let agent = find_or_insert(&mut tx, context, initiator, id, registration).await?;
         let response = idempotency.store_response(&mut tx, &agent).await?;
         Ok(tx.commit(response).await?)
     };
     context.store.write("register_agent", work).await
 }
 
+async fn find_or_insert(
+    tx: &mut WriteTransaction,
+    context: &Context,
+    initiator: &Initiator,
+    id: AgentId,
+    registration: &Registration,
+) -> Result<Agent, OperationError> {
+    if let Some(existing) = agents::find_by_registration(tx.conn(), registration).await? {
+        return Ok(existing);
+    }
+    require_quota(tx, context.config.quotas, registration.owner.as_ref()).await?;
+    let now = tx.now();
+    let agent = Agent {
+        id,
+        registration: registration.clone(),
+        status: AgentStatus::Active,
+        cutoff: Revision::default(),
+        trust: TrustScore::INITIAL,
+        created_at: now,
+        updated_at: now,
+        last_seen_at: None,
+        last_service: None,
+    };
+    if !agents::insert(tx.conn(), &agent).await? {
+        // A concurrent transaction has inserted the agent after the search above.
+        let existing = agents::find_by_registration(tx.conn(), registration).await?;
+        return Ok(existing.ok_or(StoreError::UnexpectedRowCount("register_agent"))?);
+    }
+    totals::add(tx.conn(), Total::ActiveAgents, 1).await?;
+    if registration.owner.is_none() {
+        totals::add(tx.conn(), Total::PublicAgents, 1).await?;
+        unused_agents::insert(tx.conn(), id, now).await?;
+    }
+    // The entry must not contain the name or the key: an audit entry cannot be erased with the agent.
+    tx.audit(initiator, &NewAuditEntry::for_deployment(AuditAction::AgentRegistered).agent(id)).await?;
+    Ok(agent)
+}
+
 /// Requires that one more agent does not exceed the quota of its owner, or of public registrations. The total of public agents
 /// is read without a lock, so concurrent registrations can exceed the quota by a few agents.
 async fn require_quota(tx: &mut WriteTransaction, limits: Quotas, owner: Option<&Owner>) -> Result<(), OperationError> {
     let now = tx.now();
-    let exceeded = if let Some(owner) = owner {
-        quotas::lock_owner(tx.conn(), owner, now).await?;
-        let limit = limits.agents_per_person;
-        quotas::agent_quota_is_reached(tx.conn(), owner, limit, now)
-            .await?
-            .then_some(ExceededQuota::AgentsPerPerson(limit))
-    } else {
+    let Some(owner) = owner else {
         let limit = limits.public_agents;
-        let total = totals::find(tx.conn(), Total::PublicAgents).await?;
-        (total >= i64::from(limit)).then_some(ExceededQuota::PublicAgents(limit))
+        let is_reached = totals::find(tx.conn(), Total::PublicAgents).await? >= i64::from(limit);
+        return if is_reached { Err(ExceededQuota::PublicAgents(limit).into()) } else { Ok(()) };
     };
-    exceeded.map_or(Ok(()), |quota| Err(OperationError::QuotaExceeded(quota)))
+    quotas::lock_owner(tx.conn(), owner, now).await?;
+    let limit = limits.agents_per_person;
+    let is_reached = quotas::agent_quota_is_reached(tx.conn(), owner, limit, now).await?;
+    if is_reached { Err(ExceededQuota::AgentsPerPerson(limit).into()) } else { Ok(()) }
 }

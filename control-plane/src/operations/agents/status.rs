@@ -1,4 +1,4 @@
-//! Suspends, reactivates or revokes an agent.
+//! Suspends, reactivates, revokes and deletes agents.
 
 use crate::{
     domain::{
@@ -8,8 +8,8 @@ use crate::{
         change::{Change, Changed},
         total::Total,
     },
-    operations::{Context, NotFound, OperationError},
-    store::{WriteTransaction, agents, totals},
+    operations::{Context, OperationError, find::lock_agent},
+    store::{WriteTransaction, agents, deleted_agents, totals, unused_agents},
 };
 use countersign_identity::{AgentId, AgentStatus};
 
@@ -22,8 +22,7 @@ pub async fn set_agent_status(
     status: AgentStatus,
 ) -> Result<Changed<Agent>, OperationError> {
     let work = async |mut tx: WriteTransaction| {
-        agents::lock(tx.conn(), agent).await?;
-        let current = agents::find(tx.conn(), agent).await?.ok_or(OperationError::NotFound(NotFound::Agent))?;
+        let current = lock_agent(&mut tx, agent).await?;
         human.require_owner(current.registration.owner.as_ref())?;
         let change = check_status_transition(current.status, status).map_err(|_| {
             OperationError::Conflict(
@@ -49,4 +48,59 @@ pub async fn set_agent_status(
         Ok(tx.commit_change(Agent { status, cutoff, updated_at: now, ..current }).await?)
     };
     context.store.write("set_agent_status", work).await
+}
+
+/// Deletes an agent. All tokens and sessions of the agent become invalid, and the data of its registration is erased at once:
+/// owner, e-mail address, name, metadata and public key. The id remains in the audit log. The same key can be registered again, as
+/// another agent. Housekeeping removes the assignments of the agent, and after some time its row with the feedback about it.
+pub async fn delete_agent(
+    context: &Context,
+    initiator: &Initiator,
+    human: &Human,
+    agent: AgentId,
+) -> Result<Changed<()>, OperationError> {
+    let work = async |mut tx: WriteTransaction| {
+        let current = lock_agent(&mut tx, agent).await?;
+        human.require_owner(current.registration.owner.as_ref())?;
+        delete_locked_agents(&mut tx, initiator, &[current]).await?;
+        Ok(tx.commit_change(()).await?)
+    };
+    context.store.write("delete_agent", work).await
+}
+
+/// Deletes agents whose rows the transaction has locked.
+pub(in crate::operations) async fn delete_locked_agents(
+    tx: &mut WriteTransaction,
+    initiator: &Initiator,
+    deleted: &[Agent],
+) -> Result<(), OperationError> {
+    if deleted.is_empty() {
+        return Ok(());
+    }
+    let now = tx.now();
+    let (mut active, mut public, mut unused) = (0, 0, Vec::new());
+    for Agent { id, registration, status, .. } in deleted {
+        active += i64::from(*status == AgentStatus::Active);
+        if let Some(owner) = &registration.owner {
+            deleted_agents::count_deletion(tx.conn(), owner, now).await?;
+        } else {
+            public += 1;
+            unused.push(*id);
+        }
+    }
+    unused_agents::remove(tx.conn(), &unused).await?;
+    for (total, number) in [(Total::ActiveAgents, active), (Total::PublicAgents, public)] {
+        if number > 0 {
+            totals::add(tx.conn(), total, -number).await?;
+        }
+    }
+    for Agent { id, .. } in deleted {
+        tx.audit(initiator, &NewAuditEntry::for_deployment(AuditAction::AgentDeleted).agent(*id)).await?;
+    }
+    let cutoff = tx.revision().await?;
+    for Agent { id, .. } in deleted {
+        agents::mark_deleted(tx.conn(), *id, cutoff, now).await?;
+        tx.record_change(Change::Status(*id));
+    }
+    Ok(())
 }

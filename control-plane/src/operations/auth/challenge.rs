@@ -34,9 +34,9 @@ pub async fn issue_challenge(
 ) -> Result<IssuedChallenge, OperationError> {
     let query = LoginQuery { agent, service, challenge: None };
     let LoginBasis { agent: found, has_service, position, .. } = read_basis(context, &query).await?;
-    require_active(found.ok_or(OperationError::NotFound(NotFound::Agent))?.status)?;
+    require_active(found.ok_or(NotFound::Agent)?.status)?;
     if service.is_some() && !has_service {
-        return Err(OperationError::NotFound(NotFound::Service));
+        return Err(NotFound::Service.into());
     }
     let challenge = Challenge {
         agent,

@@ -9,11 +9,7 @@ use crate::{
         event::{AuthenticationFailedEvent, Event, EventAudience, EventData, EventKind, LoginFailureReason},
         suppressed_burst::{BURST_WINDOW, SuppressedBurst},
     },
-    operations::{
-        Context, OperationError,
-        batches::{Batch, run_batch},
-        memory::BurstKey,
-    },
+    operations::{Context, OperationError, batches::run_batch, memory::BurstKey},
     store::{Conn, WriteTransaction, known_agents, outbox},
 };
 use countersign_identity::{EventId, Timestamp};
@@ -138,7 +134,7 @@ pub async fn flush_suppressed_bursts(context: &Context) -> Result<(), OperationE
             }
             Ok((tx, bursts.len() as u64))
         };
-        if !matches!(run_batch(context, "summarize_failed_logins", batch).await?, Batch::Removed(1..)) {
+        if run_batch(context, "summarize_failed_logins", batch).await? == 0 {
             break;
         }
     }

@@ -7,7 +7,6 @@ mod login;
 mod refresh;
 mod revoke;
 mod signed_text;
-mod token_subject;
 mod tokens;
 mod verify;
 
@@ -16,6 +15,5 @@ pub use failed_logins::flush_suppressed_bursts;
 pub use login::{LoginRequest, begin_session, parse_assertion, verify_assertion, verify_login};
 pub use refresh::{refresh_session, verify_refresh};
 pub use revoke::revoke_token;
-pub use token_subject::find_refresh_token_agent;
-pub use tokens::{RequestedToken, TokenPair};
+pub use tokens::{RequestedToken, TokenPair, find_refresh_token_agent};
 pub use verify::{Verified, verify_token};

@@ -1,12 +1,12 @@
-//! Tokens: what a request asks of its access token, the audience, the signature.
+//! Tokens: what a request asks of its access token, the audience, the signature, and the agent of a refresh token.
 
 use crate::{
     domain::session::RefreshToken,
     keyring::TokenSigner,
     operations::{Context, OperationError},
-    store::logins::LoginBasis,
+    store::{logins::LoginBasis, sessions},
 };
-use countersign_identity::{Claims, Scope, ServiceId, scope::scope_text};
+use countersign_identity::{AgentId, Claims, Scope, ServiceId, scope::scope_text};
 use secrecy::SecretString;
 use std::time::Duration;
 
@@ -89,4 +89,12 @@ impl TokenAudience {
             Self::Unbound => before,
         }
     }
+}
+
+/// Finds the agent of the session that a refresh token names. Does not verify the secret, so the result must only be used to count
+/// requests.
+pub async fn find_refresh_token_agent(context: &Context, token: &str) -> Result<Option<AgentId>, OperationError> {
+    let Some(token) = RefreshToken::parse(token) else { return Ok(None) };
+    let session = context.store.read_one(async |conn| sessions::find(conn, token.session()).await).await?;
+    Ok(session.map(|session| session.agent))
 }

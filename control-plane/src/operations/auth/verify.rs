@@ -4,13 +4,14 @@ use super::revoke::is_revoked;
 use crate::{
     domain::change::Change,
     operations::{
-        Context, CurrentState, NotFound, OperationError,
+        Context, CurrentState, OperationError,
+        find::find_service,
         memory::{Basis, ReadAt, Verification},
     },
     store::{
         Conn, WriteTransaction,
         agents::{self, AgentState},
-        assignments, feed, known_agents, roles, services, signing_keys,
+        assignments, feed, known_agents, roles, signing_keys,
     },
 };
 use countersign_identity::{
@@ -49,7 +50,7 @@ pub async fn verify_token(
     service: ServiceId,
     token: &str,
 ) -> Result<Verified, OperationError> {
-    let memory = &context.verifications.0;
+    let memory = &context.verifications;
     if let Some(verification) = memory.get(service, token) {
         if verification.applies(&context.recent_changes, current, context.now()) {
             return Ok(Verified { verification, is_from_memory: true });
@@ -72,8 +73,7 @@ async fn read_verification(context: &Context, service: ServiceId, token: &str) -
     let claims = signed.claims();
     let now = context.now();
     let position = feed::position(read.conn()).await?;
-    let service =
-        services::find_live(read.conn(), service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
+    let service = find_service(read.conn(), service).await?;
     let table = roles::list(read.conn(), service.id).await?;
     let table: RoleTable = table.into_iter().map(|role| role.definition).collect();
     let changes = agent_state(read.conn(), service.id, claims, position.revision, now).await?;

@@ -2,15 +2,15 @@
 //!
 //! The entry follows the entries of the changes in the same chain, and names their positions. Many changes of a chain get one entry.
 //! While sidecars are awaited, later changes of the chain wait for the next entry, so a silent sidecar delays each entry only until it
-//! refuses all requests by itself. A chain of a service covers the sidecars of this service, the chain of the deployment those of all services. There is no entry
-//! if there are no sidecars.
+//! refuses all requests by itself. A chain of a service covers the sidecars of this service, the chain of the deployment those of all
+//! services. There is no entry if there are no sidecars.
 
 use crate::{
     domain::{
         audit::{AuditAction, AuditChain, Initiator, NewAuditEntry},
         sidecar::Enforcement,
     },
-    operations::{Context, OperationError, memory::Turn},
+    operations::{Context, OperationError, memory::ConfirmationTurn},
     store::{
         StoreError, WriteTransaction, feed,
         unconfirmed_changes::{self, UnconfirmedChanges},
@@ -57,11 +57,11 @@ pub async fn confirm_changes(context: &Context) -> Result<Option<EnforcementStat
 }
 
 async fn confirm_next_changes(context: &Context) -> Result<Option<EnforcementStatus>, OperationError> {
-    let Turn { after, mut oldest, mut logged_at } = context.confirmation_turn.lock().clone();
+    let mut turn = context.confirmation_turn.lock().await;
     let (chains, newest) = {
         let mut read = context.store.read().await?;
         // The revision is read after the rows, so it is not below that of any of their changes.
-        let chains = unconfirmed_changes::list(read.conn(), &after, MAX_CHAINS).await?;
+        let chains = unconfirmed_changes::list(read.conn(), &turn.after, MAX_CHAINS).await?;
         (chains, feed::position(read.conn()).await?.revision)
     };
     let is_page = i64::try_from(chains.len()).is_ok_and(|count| count == MAX_CHAINS);
@@ -74,28 +74,30 @@ async fn confirm_next_changes(context: &Context) -> Result<Option<EnforcementSta
             false
         });
         if !is_confirmed {
-            oldest = oldest.into_iter().chain([(changes.first_changed_at, changes.chain)]).min();
+            turn.oldest = turn.oldest.take().into_iter().chain([(changes.first_changed_at, changes.chain)]).min();
         }
     }
-    let Some(after) = last else {
-        log_oldest(context, oldest.as_ref(), &mut logged_at);
-        *context.confirmation_turn.lock() = Turn { logged_at, ..Turn::default() };
-        result?;
-        let silent_sidecars = context.sidecars.count_silent(MAX_SILENT).await?;
-        return Ok(Some(EnforcementStatus { oldest_change: oldest.map(|(time, _)| time), silent_sidecars }));
-    };
-    *context.confirmation_turn.lock() = Turn { after, oldest, logged_at };
-    result.map(|()| None)
+    if let Some(last) = last {
+        turn.after = last;
+        return result.map(|()| None);
+    }
+    log_oldest(context, &mut turn);
+    let ConfirmationTurn { after: _, oldest, logged_at } = std::mem::take(&mut *turn);
+    turn.logged_at = logged_at;
+    result?;
+    let silent_sidecars = context.sidecars.count_silent(MAX_SILENT).await?;
+    Ok(Some(EnforcementStatus { oldest_change: oldest.map(|(time, _)| time), silent_sidecars }))
 }
 
 /// Logs where the oldest change is not in force, because the metric does not tell the service.
-fn log_oldest(context: &Context, oldest: Option<&(Timestamp, String)>, logged_at: &mut Option<Duration>) {
+fn log_oldest(context: &Context, turn: &mut ConfirmationTurn) {
     let (now, since_boot) = (context.now(), context.since_boot());
-    let is_due = logged_at.is_none_or(|at| since_boot.saturating_sub(at) >= LOG_INTERVAL);
-    if let Some((changed_at, chain)) = oldest.filter(|(time, _)| is_due && now.duration_since(*time) >= LOG_INTERVAL) {
+    let is_due = turn.logged_at.is_none_or(|at| since_boot.saturating_sub(at) >= LOG_INTERVAL);
+    let oldest = turn.oldest.as_ref().filter(|(time, _)| is_due && now.duration_since(*time) >= LOG_INTERVAL);
+    if let Some((changed_at, chain)) = oldest {
         let seconds = now.duration_since(*changed_at).as_secs();
         tracing::warn!(chain, seconds, "a change is not in force at all sidecars");
-        *logged_at = Some(since_boot);
+        turn.logged_at = Some(since_boot);
     }
 }
 

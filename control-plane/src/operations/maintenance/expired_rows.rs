@@ -1,21 +1,22 @@
 //! Since when rows of each kind can be deleted, and their deletion.
 
 use super::{
-    expired_agents,
     housekeeping::{CLOCK_SKEW_MARGIN, MAX_TRANSACTION_TIME},
     purge,
 };
 use crate::{
     domain::{
+        agent::Agent,
+        audit::Initiator,
         challenge,
         client_assertion::MAX_LIFETIME,
         housekeeping::{ExpiredData, MAX_OVERDUE},
         quota::DELETED_AGENT_COUNTS_FOR,
     },
-    operations::{Context, OperationError, context::id_lower_bound},
+    operations::{Context, OperationError, agents::delete_locked_agents, context::id_lower_bound},
     store::{
-        Conn, StoreError, WriteTransaction, assignments, deleted_agents, deliveries, feed, idempotency, known_agents,
-        outbox,
+        Conn, StoreError, WriteTransaction, agents, assignments, deleted_agents, deliveries, feed, idempotency,
+        known_agents, outbox,
         purge::DeletedKind,
         service_transfers, sessions, sidecars, token_audiences, trust, unused_agents,
         webhook_cleanup::{self, TargetCleanup},
@@ -66,8 +67,41 @@ pub(super) fn token_horizon(context: &Context) -> Timestamp {
     context.now().saturating_sub(token_retention(context))
 }
 
-/// Added to the expiry of a session: the session is deleted if it expired before the horizon, not at the horizon.
-const AFTER_EXPIRY: Duration = Duration::from_micros(1);
+/// How long rows are kept after the time in their index.
+struct Retention {
+    time: Duration,
+    /// A row is deleted if its time is before the end of the retention, not at the end: the resolution of these times.
+    resolution: Duration,
+}
+
+impl Retention {
+    fn of(data: ExpiredData, context: &Context) -> Self {
+        let exact = |time| Self { time, resolution: Duration::ZERO };
+        match data {
+            ExpiredData::Changes => exact(token_retention(context)),
+            ExpiredData::Sessions => Self { time: session_retention(context), resolution: Duration::from_micros(1) },
+            ExpiredData::WebhookEvents | ExpiredData::WebhookOutbox => {
+                Self { time: EVENT_RETENTION, resolution: ID_RESOLUTION }
+            }
+            ExpiredData::TrustFeedback => Self { time: FEEDBACK_RETENTION, resolution: ID_RESOLUTION },
+            ExpiredData::UnusedAgents => exact(UNUSED_AGENT_RETENTION),
+            ExpiredData::AgentDeletions => exact(DELETED_AGENT_COUNTS_FOR),
+            ExpiredData::AgentRows => exact(agent_row_retention(context)),
+            // Their index contains the time from which on they can be deleted.
+            ExpiredData::IdempotencyKeys
+            | ExpiredData::KnownAgents
+            | ExpiredData::TokenAudiences
+            | ExpiredData::Sidecars
+            | ExpiredData::ServiceTransfers
+            | ExpiredData::Assignments
+            | ExpiredData::WebhookDeliveries
+            | ExpiredData::WebhookSecrets
+            | ExpiredData::DeletedServices
+            | ExpiredData::DeletedAgents
+            | ExpiredData::DeletedRoles => exact(Duration::ZERO),
+        }
+    }
+}
 
 /// Since when the oldest row of a kind can be deleted; `None` if no row can be deleted now. Reads entries of indexes only. Rows
 /// that could be deleted before `from` may be skipped.
@@ -76,54 +110,37 @@ pub(super) async fn oldest_due(
     data: ExpiredData,
     from: Timestamp,
 ) -> Result<Option<Timestamp>, OperationError> {
+    let Retention { time, resolution } = Retention::of(data, context);
+    let first = from.saturating_sub(time + resolution);
     let mut read = context.store.read().await?;
     let conn = read.conn();
-    let retention = token_retention(context);
-    let due = match data {
-        ExpiredData::Changes => {
-            let oldest = feed::oldest_change(conn, from.saturating_sub(retention), token_horizon(context)).await?;
-            oldest.map(|at| at.saturating_add(retention))
-        }
-        ExpiredData::Sessions => {
-            let after = session_retention(context) + AFTER_EXPIRY;
-            let oldest = sessions::oldest_expiry(conn, from.saturating_sub(after)).await?;
-            oldest.map(|at| at.saturating_add(after))
-        }
-        ExpiredData::IdempotencyKeys => idempotency::oldest_expiry(conn, from).await?,
-        ExpiredData::KnownAgents => known_agents::oldest_forgetting(conn, from).await?,
-        ExpiredData::TokenAudiences => token_audiences::oldest_expiry(conn, from).await?,
-        ExpiredData::Sidecars => sidecars::oldest_expiry(conn, from).await?,
+    let oldest = match data {
+        ExpiredData::Changes => feed::oldest_change(conn, first, token_horizon(context)).await?,
+        ExpiredData::Sessions => sessions::oldest_expiry(conn, first).await?,
+        ExpiredData::IdempotencyKeys => idempotency::oldest_expiry(conn, first).await?,
+        ExpiredData::KnownAgents => known_agents::oldest_forgetting(conn, first).await?,
+        ExpiredData::TokenAudiences => token_audiences::oldest_expiry(conn, first).await?,
+        ExpiredData::Sidecars => sidecars::oldest_expiry(conn, first).await?,
         ExpiredData::ServiceTransfers => service_transfers::oldest_expiry(conn).await?,
-        ExpiredData::Assignments => assignments::oldest_deletable_expiry(conn, from).await?,
+        ExpiredData::Assignments => assignments::oldest_deletable_expiry(conn, first).await?,
         ExpiredData::WebhookDeliveries => {
             find_cleanup(context, conn).await?.map(|cleanup| delivery_due(context, cleanup))
         }
-        ExpiredData::WebhookEvents => outbox::oldest_event(conn, first_event(from)).await?.map(event_due),
-        ExpiredData::WebhookOutbox => outbox::oldest_waiting(conn, first_event(from)).await?.map(event_due),
+        ExpiredData::WebhookEvents => outbox::oldest_event(conn, first_event(first)).await?.map(time_of_event),
+        ExpiredData::WebhookOutbox => outbox::oldest_waiting(conn, first_event(first)).await?.map(time_of_event),
         ExpiredData::WebhookSecrets => webhook_cleanup::oldest_previous_secret(conn).await?,
         ExpiredData::TrustFeedback => {
-            let retention = FEEDBACK_RETENTION;
-            let first = FeedbackId::from_bits(first_id(from, retention));
-            trust::oldest_feedback(conn, first).await?.map(|feedback| id_due(feedback.bits(), retention))
+            let oldest = trust::oldest_feedback(conn, first_feedback(first)).await?;
+            oldest.map(|feedback| time_of_id(feedback.bits()))
         }
-        ExpiredData::UnusedAgents => {
-            let retention = UNUSED_AGENT_RETENTION;
-            let oldest = unused_agents::oldest_registration(conn, from.saturating_sub(retention)).await?;
-            oldest.map(|at| at.saturating_add(retention))
-        }
-        ExpiredData::AgentDeletions => {
-            let oldest = deleted_agents::oldest_deletion(conn, from.saturating_sub(DELETED_AGENT_COUNTS_FOR)).await?;
-            oldest.map(|at| at.saturating_add(DELETED_AGENT_COUNTS_FOR))
-        }
-        ExpiredData::AgentRows => {
-            let retention = agent_row_retention(context);
-            let oldest = deleted_agents::oldest_row(conn, from.saturating_sub(retention)).await?;
-            oldest.map(|at| at.saturating_add(retention))
-        }
+        ExpiredData::UnusedAgents => unused_agents::oldest_registration(conn, first).await?,
+        ExpiredData::AgentDeletions => deleted_agents::oldest_deletion(conn, first).await?,
+        ExpiredData::AgentRows => deleted_agents::oldest_row(conn, first).await?,
         ExpiredData::DeletedServices => purge::oldest_due(conn, DeletedKind::Services).await?,
         ExpiredData::DeletedAgents => purge::oldest_due(conn, DeletedKind::Agents).await?,
         ExpiredData::DeletedRoles => purge::oldest_due(conn, DeletedKind::Roles).await?,
     };
+    let due = oldest.map(|at| at.saturating_add(time + resolution));
     Ok(due.filter(|due| *due <= context.now()))
 }
 
@@ -135,47 +152,33 @@ pub(super) async fn delete(
     from: Timestamp,
     limit: i64,
 ) -> Result<u64, OperationError> {
-    let (now, horizon, retention) = (tx.now(), token_horizon(context), token_retention(context));
+    let Retention { time, resolution } = Retention::of(data, context);
+    let now = tx.now();
+    let (first, end) = (from.saturating_sub(time + resolution), now.saturating_sub(time));
     let conn = tx.conn();
     let deleted = match data {
-        ExpiredData::Changes => feed::delete_below_floor(conn, from.saturating_sub(retention), horizon, limit).await,
-        ExpiredData::Sessions => {
-            let retention = session_retention(context);
-            let expired_from = from.saturating_sub(retention + AFTER_EXPIRY);
-            sessions::delete_expired(conn, expired_from, now.saturating_sub(retention), limit).await
-        }
-        ExpiredData::IdempotencyKeys => idempotency::delete_expired(conn, from, now, limit).await,
-        ExpiredData::KnownAgents => known_agents::delete_forgotten(conn, from, now, limit).await,
-        ExpiredData::TokenAudiences => token_audiences::delete_expired(conn, from, now, limit).await,
-        ExpiredData::Sidecars => sidecars::delete_expired(conn, from, now, limit).await,
-        ExpiredData::ServiceTransfers => service_transfers::delete_expired(conn, now, limit).await,
-        ExpiredData::Assignments => assignments::delete_expired(conn, from, now, limit).await,
+        ExpiredData::Changes => feed::delete_below_floor(conn, first, end, limit).await,
+        ExpiredData::Sessions => sessions::delete_expired(conn, first, end, limit).await,
+        ExpiredData::IdempotencyKeys => idempotency::delete_expired(conn, first, end, limit).await,
+        ExpiredData::KnownAgents => known_agents::delete_forgotten(conn, first, end, limit).await,
+        ExpiredData::TokenAudiences => token_audiences::delete_expired(conn, first, end, limit).await,
+        ExpiredData::Sidecars => sidecars::delete_expired(conn, first, end, limit).await,
+        ExpiredData::ServiceTransfers => service_transfers::delete_expired(conn, end, limit).await,
+        ExpiredData::Assignments => assignments::delete_expired(conn, first, end, limit).await,
         ExpiredData::WebhookDeliveries => delete_deliveries(context, conn, limit).await,
         ExpiredData::WebhookEvents => {
-            outbox::delete_events_before(conn, first_event(from), event_horizon(context), limit).await
+            outbox::delete_events_before(conn, first_event(first), first_event(end), limit).await
         }
         ExpiredData::WebhookOutbox => {
-            outbox::delete_waiting_before(conn, first_event(from), event_horizon(context), limit).await
+            outbox::delete_waiting_before(conn, first_event(first), first_event(end), limit).await
         }
-        ExpiredData::WebhookSecrets => webhook_cleanup::delete_expired_secrets(conn, now, limit).await,
+        ExpiredData::WebhookSecrets => webhook_cleanup::delete_expired_secrets(conn, end, limit).await,
         ExpiredData::TrustFeedback => {
-            let first = FeedbackId::from_bits(first_id(from, FEEDBACK_RETENTION));
-            let horizon = FeedbackId::from_bits(id_lower_bound(now.saturating_sub(FEEDBACK_RETENTION)));
-            trust::delete_feedback_before(conn, first, horizon, limit).await
+            trust::delete_feedback_before(conn, first_feedback(first), first_feedback(end), limit).await
         }
-        ExpiredData::UnusedAgents => {
-            let [from, until] = [from, now].map(|end| end.saturating_sub(UNUSED_AGENT_RETENTION));
-            return expired_agents::delete_unused(tx, from, until, limit).await;
-        }
-        ExpiredData::AgentDeletions => {
-            let [from, until] = [from, now].map(|end| end.saturating_sub(DELETED_AGENT_COUNTS_FOR));
-            deleted_agents::delete_deletions(conn, from, until, limit).await
-        }
-        ExpiredData::AgentRows => {
-            let retention = agent_row_retention(context);
-            let [from, until] = [from, now].map(|end| end.saturating_sub(retention));
-            return expired_agents::remove_rows(tx, from, until, limit).await;
-        }
+        ExpiredData::UnusedAgents => return delete_unused_agents(tx, first, end, limit).await,
+        ExpiredData::AgentDeletions => deleted_agents::delete_deletions(conn, first, end, limit).await,
+        ExpiredData::AgentRows => remove_agent_rows(conn, now, first, end, limit).await,
         ExpiredData::DeletedServices => return purge::purge(context, DeletedKind::Services, tx, limit).await,
         ExpiredData::DeletedAgents => return purge::purge(context, DeletedKind::Agents, tx, limit).await,
         ExpiredData::DeletedRoles => return purge::purge(context, DeletedKind::Roles, tx, limit).await,
@@ -186,32 +189,29 @@ pub(super) async fn delete(
 /// The resolution of the time in an id.
 const ID_RESOLUTION: Duration = Duration::from_millis(1);
 
-/// The lowest id of rows that can be deleted since `from` or later.
-fn first_id(from: Timestamp, retention: Duration) -> u128 {
-    id_lower_bound(from.saturating_sub(retention + ID_RESOLUTION))
+/// The time with which an id begins.
+fn time_of_id(id: u128) -> Timestamp {
+    let millis = i64::try_from(id >> 80).unwrap_or(i64::MAX);
+    Timestamp::from_micros(millis.saturating_mul(1000))
 }
 
-/// Since when a row can be deleted. Its id begins with its time in milliseconds; it can be deleted when the whole millisecond is
-/// before the horizon.
-fn id_due(id: u128, retention: Duration) -> Timestamp {
-    let millis = i64::try_from(id >> 80).unwrap_or(i64::MAX);
-    let created_at = Timestamp::from_micros(millis.saturating_mul(1000));
-    created_at.saturating_add(retention + ID_RESOLUTION)
+fn time_of_event(event: EventId) -> Timestamp {
+    time_of_id(event.bits())
+}
+
+/// The lowest id of events from a time on.
+fn first_event(from: Timestamp) -> EventId {
+    EventId::from_bits(id_lower_bound(from))
+}
+
+/// The lowest id of feedback from a time on.
+fn first_feedback(from: Timestamp) -> FeedbackId {
+    FeedbackId::from_bits(id_lower_bound(from))
 }
 
 /// Events with a lower id are older than the retention time.
 fn event_horizon(context: &Context) -> EventId {
-    EventId::from_bits(id_lower_bound(context.now().saturating_sub(EVENT_RETENTION)))
-}
-
-/// The lowest id of events that can be deleted since `from` or later.
-fn first_event(from: Timestamp) -> EventId {
-    EventId::from_bits(first_id(from, EVENT_RETENTION))
-}
-
-/// Since when an event can be deleted.
-fn event_due(event: EventId) -> Timestamp {
-    id_due(event.bits(), EVENT_RETENTION)
+    first_event(context.now().saturating_sub(EVENT_RETENTION))
 }
 
 async fn find_cleanup(context: &Context, conn: &mut Conn) -> Result<Option<TargetCleanup>, StoreError> {
@@ -226,7 +226,10 @@ fn delivery_due(context: &Context, cleanup: TargetCleanup) -> Timestamp {
         TargetCleanup { deleted_at: Some(deleted_at), oldest: None, .. } => {
             deleted_at.saturating_add(MAX_TRANSACTION_TIME)
         }
-        TargetCleanup { deleted_at: None, oldest, .. } => oldest.map_or_else(|| context.now(), event_due),
+        TargetCleanup { deleted_at: None, oldest: Some(event), .. } => {
+            time_of_event(event).saturating_add(EVENT_RETENTION + ID_RESOLUTION)
+        }
+        TargetCleanup { deleted_at: None, oldest: None, .. } => context.now(),
     }
 }
 
@@ -240,6 +243,59 @@ async fn delete_deliveries(context: &Context, conn: &mut Conn, limit: i64) -> Re
         return Ok(deleted);
     }
     webhook_cleanup::delete_row(conn, target, context.now().saturating_sub(MAX_TRANSACTION_TIME)).await
+}
+
+/// A transaction that may change some number of rows takes this part of it in agents: of each agent, several rows change.
+const ROWS_PER_AGENT: i64 = 10;
+
+const fn max_agents(limit: i64) -> i64 {
+    if limit < ROWS_PER_AGENT { 1 } else { limit / ROWS_PER_AGENT }
+}
+
+/// Deletes agents that were registered between two times without the token of a human user, and have not logged in. Returns their
+/// number, with those that have logged in since they were listed.
+async fn delete_unused_agents(
+    tx: &mut WriteTransaction,
+    from: Timestamp,
+    until: Timestamp,
+    limit: i64,
+) -> Result<u64, OperationError> {
+    let mut listed = unused_agents::list(tx.conn(), from, until, max_agents(limit)).await?;
+    // Every transaction that locks several agents locks them in the order of their ids, so that no deadlock occurs.
+    listed.sort_unstable();
+    let mut unused = Vec::new();
+    for agent in &listed {
+        if agents::lock(tx.conn(), *agent).await? {
+            unused.extend(agents::find(tx.conn(), *agent).await?.filter(is_unused));
+        }
+    }
+    unused_agents::remove(tx.conn(), &listed).await?;
+    delete_locked_agents(tx, &Initiator::SYSTEM, &unused).await?;
+    Ok(listed.len() as u64)
+}
+
+/// The list of unused agents may be outdated, so the agent itself decides.
+fn is_unused(agent: &Agent) -> bool {
+    agent.registration.owner.is_none() && agent.last_seen_at.is_none()
+}
+
+/// Removes rows of agents that were deleted between two times, and the feedback about them. Returns the number of changed rows.
+async fn remove_agent_rows(
+    conn: &mut Conn,
+    now: Timestamp,
+    from: Timestamp,
+    until: Timestamp,
+    limit: i64,
+) -> Result<u64, StoreError> {
+    let mut changed = 0;
+    for agent in deleted_agents::list_rows(conn, from, until, max_agents(limit)).await? {
+        let remaining = limit.saturating_sub_unsigned(changed);
+        if remaining <= 0 {
+            break;
+        }
+        changed += deleted_agents::remove(conn, agent, now, remaining).await?;
+    }
+    Ok(changed)
 }
 
 #[cfg(test)]

@@ -3,10 +3,7 @@
 use super::expired_rows;
 use crate::{
     domain::housekeeping::ExpiredData,
-    operations::{
-        Context, OperationError,
-        batches::{Batch, run_batch},
-    },
+    operations::{Context, OperationError, batches::run_batch},
     store::{WriteTransaction, feed},
 };
 use countersign_identity::Timestamp;
@@ -109,8 +106,8 @@ async fn delete_batch(
     };
     match run_batch(context, data.as_str(), batch).await? {
         // Another replica deletes the rows, or a row cannot be deleted yet. The next run looks again.
-        Batch::BusyElsewhere | Batch::Removed(0) => Ok(None),
-        Batch::Removed(rows) => {
+        0 => Ok(None),
+        rows => {
             context.housekeeping.add_deleted(data, rows);
             Ok(Some(from))
         }

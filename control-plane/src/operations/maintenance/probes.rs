@@ -1,9 +1,9 @@
-//! Health probes.
+//! Health probes, and the totals of services and agents.
 
 use crate::{
-    domain::{housekeeping::HousekeepingHealth, webhook::health::QueueHealth},
+    domain::{housekeeping::HousekeepingHealth, total::Total, webhook::health::QueueHealth},
     operations::{Context, OperationError},
-    store::{StoreError, WriteTransaction, feed},
+    store::{StoreError, WriteTransaction, feed, totals},
 };
 use std::time::Duration;
 
@@ -32,7 +32,6 @@ pub async fn check_database_write(context: &Context) -> Result<(), OperationErro
     Ok(context.store.write("check_database_write", work).await?)
 }
 
-/// Health of the database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DatabaseHealth {
     /// The database responds, and the last write succeeded.
@@ -54,4 +53,30 @@ pub async fn probe_database(context: &Context, timeout: Duration) -> DatabaseHea
         Ok(Ok(())) => DatabaseHealth::ReadOnly,
         Ok(Err(_)) | Err(_) => DatabaseHealth::Down,
     }
+}
+
+/// Returns the number of services and the number of active agents.
+pub async fn count_services_and_active_agents(context: &Context) -> Result<(i64, i64), OperationError> {
+    let mut read = context.store.read().await?;
+    Ok((totals::find(read.conn(), Total::Services).await?, totals::find(read.conn(), Total::ActiveAgents).await?))
+}
+
+/// Time that counting may take, without a lock.
+const MAX_COUNT_TIME: Duration = Duration::from_mins(30);
+
+/// Counts all agents and services, and corrects the totals: a version of Countersign that did not keep them may have used the
+/// database. Blocks no other transaction while it counts.
+pub async fn correct_totals(context: &Context) -> Result<(), OperationError> {
+    let found = &totals::find_differences(context.store.read_for(MAX_COUNT_TIME).await?.conn()).await?;
+    if found.is_empty() {
+        return Ok(());
+    }
+    tracing::info!(differences = ?found.differences, "correcting the totals of agents and services");
+    let work = async |mut tx: WriteTransaction| {
+        let corrected = totals::correct(tx.conn(), found).await?;
+        Ok::<_, OperationError>(tx.commit(corrected).await?)
+    };
+    // If another replica corrects the totals at the same time, its correction is as good.
+    context.store.write("correct_totals", work).await?;
+    Ok(())
 }

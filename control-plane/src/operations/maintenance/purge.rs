@@ -1,25 +1,31 @@
-//! Removes the rows that depend on deleted services, agents and roles, in batches, so that other writers do not wait.
+//! Removes the rows that depend on deleted services, agents and roles, in batches, so that other writers do not wait, and emits
+//! `agent.role_revoked` for the assignments that end with them, or that expire.
 
 use super::housekeeping::MAX_TRANSACTION_TIME;
 use crate::{
-    domain::webhook::event::RevocationReason,
-    operations::{Context, OperationError, roles::emit_role_revoked_event},
+    domain::webhook::event::{RevocationReason, RoleRevokedEvent},
+    operations::{Context, OperationError, batches::run_batch, roles::emit_role_revoked},
     store::{
         WriteTransaction,
-        assignments::RoleRevocation,
+        assignments::{self, ExpiredAssignment},
         outbox,
         purge::{self, Deleted, DeletedKind, TakenAssignment},
+        roles::{self, RoleFate},
     },
 };
+use countersign_identity::Timestamp;
 pub(super) use purge::oldest_due;
 
 /// Of this number of services, agents or roles that were deleted first, any can be next: one that has very many rows does not stop the
 /// others.
 const MAX_CANDIDATES: i64 = 100;
 
-/// Number of waiting events above which nothing is removed. It is half of the number above which the events of expired roles
-/// wait, so that deletions do not hold them back.
-const MAX_WAITING_EVENTS: i64 = 5_000;
+/// Number of waiting events above which no further events of expired roles are emitted, so that the events of requests do not wait
+/// for them.
+const MAX_WAITING_BEFORE_EXPIRY: i64 = 10_000;
+
+/// Number of waiting events above which nothing is removed. It is lower, so that deletions do not hold back the events of expired roles.
+const MAX_WAITING_BEFORE_PURGE: i64 = MAX_WAITING_BEFORE_EXPIRY / 2;
 
 /// Removes up to `limit` rows that depend on one deleted service, agent or role: assignments, and roles, revoked API keys,
 /// departures and contacts. Returns their number; if none are left, completes the deletion and returns 1. Does nothing while too
@@ -30,7 +36,7 @@ pub(super) async fn purge(
     tx: &mut WriteTransaction,
     limit: i64,
 ) -> Result<u64, OperationError> {
-    if outbox::has_more_events_than(tx.conn(), MAX_WAITING_EVENTS).await? {
+    if outbox::has_more_events_than(tx.conn(), MAX_WAITING_BEFORE_PURGE).await? {
         return Ok(0);
     }
     let now = tx.now();
@@ -76,5 +82,44 @@ fn emit_event(tx: &mut WriteTransaction, context: &Context, deleted: Deleted, as
         Some(end) if end <= at => (end, RevocationReason::Expired),
         Some(_) | None => (at, reason),
     };
-    emit_role_revoked_event(tx, context, RoleRevocation { agent, service, role, name, at, reason });
+    let ended = RoleRevokedEvent { agent_id: agent, service_id: service, role_id: role, role_name: name, reason };
+    emit_role_revoked(tx, context, at, ended);
+}
+
+/// Emits an event for each assignment that ended since the last run of this job.
+pub async fn emit_role_revoked_events(context: &Context) -> Result<(), OperationError> {
+    loop {
+        let mut read = context.store.read().await?;
+        let has_more = assignments::has_unreported_expiries(read.conn(), context.now()).await?;
+        if !has_more || outbox::has_more_events_than(read.conn(), MAX_WAITING_BEFORE_EXPIRY).await? {
+            break;
+        }
+        drop(read);
+        let batch = async |mut tx: WriteTransaction, limit| {
+            let now = tx.now();
+            let expired = assignments::take_unreported_expiries(tx.conn(), now, limit).await?;
+            let count = expired.len() as u64;
+            for ExpiredAssignment { agent, role, service, at } in expired {
+                let Some(fate) = roles::find_fate(tx.conn(), role).await? else { continue };
+                let (at, reason) = end_of_assignment(&fate, at);
+                let (agent_id, service_id, role_id, role_name) = (agent, service, role, fate.name);
+                let ended = RoleRevokedEvent { agent_id, service_id, role_id, role_name, reason };
+                emit_role_revoked(&mut tx, context, at, ended);
+            }
+            Ok((tx, count))
+        };
+        if run_batch(context, "emit_expired_roles", batch).await? == 0 {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// When and why an assignment with this expiry ended: with the deletion of the role or of the service, if that came first.
+fn end_of_assignment(fate: &RoleFate, expires_at: Timestamp) -> (Timestamp, RevocationReason) {
+    let deletions =
+        [(fate.deleted_at, RevocationReason::RoleDeleted), (fate.service_deleted_at, RevocationReason::ServiceDeleted)];
+    let deletions = deletions.into_iter().filter_map(|(at, reason)| Some((at?, reason)));
+    let first = deletions.min_by_key(|(at, _)| *at);
+    first.filter(|(at, _)| *at < expires_at).unwrap_or((expires_at, RevocationReason::Expired))
 }

@@ -19,7 +19,6 @@ use std::time::Duration;
 /// More changes than can happen while the revision is ahead of the clock after a restore.
 const REVISIONS_AFTER_RESTORE: i64 = 1_000_000;
 
-/// The result of [`invalidate_credentials_after_restore`].
 #[derive(Debug)]
 pub struct RestoreReport {
     /// All access tokens, sessions and challenges that were issued before this time are invalid.

@@ -30,16 +30,13 @@ const MAX_CHANGED: usize = 1 << 15;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct HistoryNumber(u64);
 
-/// When data was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadAt {
     /// The history before the read.
     pub history: HistoryNumber,
-    /// The revision of the read.
     pub revision: Revision,
 }
 
-/// The changes that this process has found.
 #[derive(Default)]
 pub struct RecentChanges {
     read: SharedRead<Arc<CurrentState>>,

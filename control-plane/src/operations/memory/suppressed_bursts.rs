@@ -3,7 +3,7 @@
 use countersign_identity::{AgentId, ServiceId, Timestamp};
 use std::{
     collections::HashMap,
-    sync::{Mutex, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
 };
 
 /// Failures with the same agent and service belong to the same burst.
@@ -15,7 +15,6 @@ pub struct SuppressedBursts(Mutex<HashMap<BurstKey, PendingCount>>);
 
 /// Number of failures in a burst that are not stored in the database yet.
 struct PendingCount {
-    /// End of the burst.
     burst_ends_at: Timestamp,
     count: u64,
 }
@@ -23,20 +22,19 @@ struct PendingCount {
 impl SuppressedBursts {
     /// Counts a failure if its burst is suppressed. Returns whether the failure was counted.
     pub(in crate::operations) fn count_if_suppressed(&self, key: BurstKey, now: Timestamp) -> bool {
-        let mut bursts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut bursts = self.lock();
         let pending = bursts.get_mut(&key).filter(|pending| now < pending.burst_ends_at);
         pending.map(|pending| pending.count += 1).is_some()
     }
 
     /// Suppresses events for further failures until the end of the burst.
     pub(in crate::operations) fn suppress(&self, key: BurstKey, burst_ends_at: Timestamp) {
-        let mut bursts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        bursts.entry(key).or_insert(PendingCount { burst_ends_at, count: 0 }).burst_ends_at = burst_ends_at;
+        self.lock().entry(key).or_insert(PendingCount { burst_ends_at, count: 0 }).burst_ends_at = burst_ends_at;
     }
 
     /// All counts above zero, sorted, because all processes lock the rows of bursts in sorted order.
     pub(in crate::operations) fn pending_counts(&self) -> Vec<(BurstKey, u64)> {
-        let bursts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let bursts = self.lock();
         let pending = bursts.iter().filter(|(_, pending)| pending.count > 0);
         let mut pending: Vec<_> = pending.map(|(key, pending)| (*key, pending.count)).collect();
         pending.sort_unstable();
@@ -45,7 +43,7 @@ impl SuppressedBursts {
 
     /// Subtracts counts that were stored in the database.
     pub(in crate::operations) fn subtract(&self, stored: &[(BurstKey, u64)]) {
-        let mut bursts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut bursts = self.lock();
         for (key, count) in stored {
             if let Some(pending) = bursts.get_mut(key) {
                 pending.count = pending.count.saturating_sub(*count);
@@ -55,7 +53,9 @@ impl SuppressedBursts {
 
     /// Removes bursts that have ended and whose counts are stored.
     pub(in crate::operations) fn remove_ended(&self, now: Timestamp) {
-        let mut bursts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        bursts.retain(|_, pending| pending.count > 0 || now < pending.burst_ends_at);
+        self.lock().retain(|_, pending| pending.count > 0 || now < pending.burst_ends_at);
+    }
+    fn lock(&self) -> MutexGuard<'_, HashMap<BurstKey, PendingCount>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -6,12 +6,16 @@ use crate::{
         change::{Change, Changed},
         role::{Assignment, check_agent_limits},
         text::ManagedBy,
-        webhook::event::{Event, EventData, RevocationReason, RoleAssignedEvent},
+        webhook::event::{Event, EventData, RevocationReason, RoleAssignedEvent, RoleRevokedEvent},
     },
-    operations::{Context, NotFound, OperationError, authorize::lock_managed_service, roles::role_revoked_event},
+    operations::{
+        Context, NotFound, OperationError,
+        authorize::lock_managed_service,
+        find::{find_agent, find_role},
+    },
     store::{
-        WriteTransaction, agents,
-        assignments::{self, ManagedGrant, RemovedAssignment, RoleRevocation},
+        WriteTransaction,
+        assignments::{self, ManagedGrant, RemovedAssignment},
         departures, roles,
     },
 };
@@ -20,11 +24,8 @@ use countersign_identity::{AgentId, EventId, RoleId, RoleName, ServiceId, Timest
 /// The role assignment to create.
 #[derive(Debug, Clone)]
 pub struct AssignmentRequest {
-    /// Service that defines the role.
     pub service: ServiceId,
-    /// Agent that gets the role.
     pub agent: AgentId,
-    /// Role to assign.
     pub role: RoleId,
     /// Time of expiry; `None` for no expiry.
     pub expires_at: Option<Timestamp>,
@@ -49,17 +50,17 @@ pub async fn assign_role(
             let message = "must be in the future, in whole seconds";
             return Err(OperationError::Invalid { field: "expiresAt", message });
         }
-        require_agent(&mut tx, agent).await?;
+        find_agent(tx.conn(), agent).await?;
         if departures::contains(tx.conn(), agent, service).await? {
             return Err(OperationError::AgentLeft);
         }
         let names = roles::list_names(tx.conn(), service).await?;
-        let name = names.get(&role).ok_or(OperationError::NotFound(NotFound::Role))?;
+        let name = names.get(&role).ok_or(NotFound::Role)?;
         let grants = assignments::list_active_grants_of_agents(tx.conn(), service, &[agent], now).await?;
         let (existing, others): (Vec<_>, Vec<_>) =
             grants.into_iter().map(|(_, held)| held).partition(|held| held.grant.role == role);
         let others = others.iter().filter_map(|held| names.get(&held.grant.role));
-        check_agent_limits(others.chain([name])).map_err(|error| OperationError::Conflict(error.to_string()))?;
+        check_agent_limits(others.chain([name]))?;
 
         let unreported_expiry = assignments::mark_expiry_reported(tx.conn(), agent, role, now).await?;
         let managed_by = request.managed_by.clone();
@@ -69,9 +70,9 @@ pub async fn assign_role(
             tx.audit(initiator, &entry).await?;
         }
         if let Some(at) = unreported_expiry {
-            let (name, reason) = (name.clone(), RevocationReason::Expired);
-            let expired = RoleRevocation { agent, service, role, name, at, reason };
-            tx.emit(role_revoked_event(id_before(event_id), expired));
+            let (role_name, reason) = (name.clone(), RevocationReason::Expired);
+            let data = RoleRevokedEvent { agent_id: agent, service_id: service, role_id: role, role_name, reason };
+            tx.emit(Event { id: id_before(event_id), at, data: EventData::RoleRevoked(data) });
         }
         if existing.first().map(|held| held.grant.until) != Some(expires_at) {
             tx.emit(role_assigned_event(event_id, &assignment, name.clone()));
@@ -93,9 +94,8 @@ pub async fn revoke_role(
     let event_id = context.new_id(EventId::from_bits);
     let work = async |mut tx: WriteTransaction| {
         lock_managed_service(&mut tx, initiator, service).await?;
-        require_agent(&mut tx, agent).await?;
-        let found = roles::find(tx.conn(), service, role).await?.ok_or(OperationError::NotFound(NotFound::Role))?;
-        let name = found.definition.name;
+        find_agent(tx.conn(), agent).await?;
+        let role_name = find_role(tx.conn(), service, role).await?.definition.name;
         let Some(removed) = assignments::remove(tx.conn(), service, agent, role).await? else {
             return Ok(tx.commit_change(false).await?);
         };
@@ -103,24 +103,18 @@ pub async fn revoke_role(
         let now = tx.now();
         // An expired assignment counts as absent, so its removal revokes nothing.
         let ended = expires_at.filter(|end| *end <= now);
+        let reason = if ended.is_some() { RevocationReason::Expired } else { RevocationReason::Revoked };
+        let data = RoleRevokedEvent { agent_id: agent, service_id: service, role_id: role, role_name, reason };
         if ended.is_none() {
-            tx.audit(initiator, &role_revoked_entry(service, agent, role, &name)).await?;
+            tx.audit(initiator, &role_revoked_entry(&data)).await?;
         }
         if !expiry_reported {
-            let (at, reason) = match ended {
-                Some(end) => (end, RevocationReason::Expired),
-                None => (now, RevocationReason::Revoked),
-            };
-            tx.emit(role_revoked_event(event_id, RoleRevocation { agent, service, role, name, at, reason }));
+            tx.emit(Event { id: event_id, at: ended.unwrap_or(now), data: EventData::RoleRevoked(data) });
         }
         tx.record_change(Change::Roles(agent, service));
         Ok(tx.commit_change(ended.is_none()).await?)
     };
     context.store.write("revoke_role", work).await
-}
-
-async fn require_agent(tx: &mut WriteTransaction, agent: AgentId) -> Result<(), OperationError> {
-    agents::find(tx.conn(), agent).await?.map(drop).ok_or(OperationError::NotFound(NotFound::Agent))
 }
 
 /// An event id that is lower than `id`. Events are delivered in the order of their ids.
@@ -160,14 +154,19 @@ fn role_assigned_entry(
 }
 
 /// The audit entry for the end of an assignment, which ends what the entry `role.assigned` began.
-pub(in crate::operations) fn role_revoked_entry(
-    service: ServiceId,
-    agent: AgentId,
-    role: RoleId,
-    name: &RoleName,
-) -> NewAuditEntry {
-    NewAuditEntry::for_service(service, AuditAction::RoleRevoked)
-        .agent(agent)
-        .object(AuditedObject::Role(role))
-        .with_detail("name", name.as_str())
+pub(in crate::operations) fn role_revoked_entry(ended: &RoleRevokedEvent) -> NewAuditEntry {
+    NewAuditEntry::for_service(ended.service_id, AuditAction::RoleRevoked)
+        .agent(ended.agent_id)
+        .object(AuditedObject::Role(ended.role_id))
+        .with_detail("name", ended.role_name.as_str())
+}
+
+/// Emits the event `agent.role_revoked` for an assignment that ended at the time `at`.
+pub(in crate::operations) fn emit_role_revoked(
+    tx: &mut WriteTransaction,
+    context: &Context,
+    at: Timestamp,
+    ended: RoleRevokedEvent,
+) {
+    tx.emit(Event { id: context.new_id(EventId::from_bits), at, data: EventData::RoleRevoked(ended) });
 }

@@ -1,4 +1,4 @@
-//! Changes a service: its name, whether it accepts unbound tokens, its resource URIs, and its `managedBy`.
+//! Changes and deletes a service.
 
 use super::create::refuse_managed_twin;
 use crate::{
@@ -8,16 +8,19 @@ use crate::{
         resource_uri::ResourceUris,
         service::Service,
         text::{DisplayName, ManagedBy},
+        total::Total,
+        webhook::WebhookScope,
     },
-    operations::{Context, NotFound, OperationError, authorize::lock_managed_service},
-    store::{WriteTransaction, deployment, quotas, resource_uris, services},
+    operations::{Context, OperationError, authorize::lock_managed_service, find::find_service},
+    store::{
+        WriteTransaction, deployment, quotas, resource_uris, service_transfers, services, totals, webhook_targets,
+    },
 };
 use countersign_identity::ServiceId;
 
 /// The changes to make. `None` leaves a field unchanged.
 #[derive(Debug, Clone)]
 pub struct ServiceChange {
-    /// New display name.
     pub name: Option<DisplayName>,
     /// Whether the service accepts tokens that are not bound to a service.
     pub accepts_unbound: Option<bool>,
@@ -38,10 +41,9 @@ pub async fn change_service(
         let now = tx.now();
         // The owner is locked before the service, as by a transfer.
         let owner = if change.name.is_some() || change.managed_by.is_some() {
-            let found =
-                services::find_live(tx.conn(), service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
-            quotas::lock_owner(tx.conn(), &found.owner, now).await?;
-            Some(found.owner)
+            let owner = find_service(tx.conn(), service).await?.owner;
+            quotas::lock_owner(tx.conn(), &owner, now).await?;
+            Some(owner)
         } else {
             None
         };
@@ -102,4 +104,39 @@ async fn claim_resource_uris(
         }
     }
     Ok(resource_uris::replace(tx.conn(), service).await?)
+}
+
+/// Deletes a service. Takes effect at once: API keys, webhooks, roles and tokens of the service are refused everywhere, and the
+/// audit chain of the service is sealed with a last entry. The number of API keys and webhooks is limited by quotas;
+/// housekeeping removes what is not limited.
+///
+/// Feedback of the service remains in the trust scores of agents with the weight that it has: otherwise the owner of a service
+/// could move trust scores, and erase the history of what was said, by deleting the service.
+pub async fn delete_service(
+    context: &Context,
+    initiator: &Initiator,
+    service: ServiceId,
+) -> Result<Changed<()>, OperationError> {
+    let work = async |mut tx: WriteTransaction| {
+        let now = tx.now();
+        lock_managed_service(&mut tx, initiator, service).await?;
+        services::mark_deleted(tx.conn(), service, now).await?;
+        let keys = services::revoke_all_keys(tx.conn(), service, now).await?;
+        let mut webhooks = webhook_targets::list(tx.conn(), WebhookScope::Service(service)).await?;
+        webhooks.sort_by_key(|webhook| webhook.id);
+        for webhook in &webhooks {
+            webhook_targets::mark_deleted(tx.conn(), webhook.id, now).await?;
+        }
+        service_transfers::delete(tx.conn(), service).await?;
+        resource_uris::delete(tx.conn(), service).await?;
+        totals::add(tx.conn(), Total::Services, -1).await?;
+        let entry = NewAuditEntry::for_service(service, AuditAction::ServiceDeleted)
+            .with_detail("revokedKeys", keys)
+            .with_detail("deletedWebhooks", webhooks.len());
+        tx.audit(initiator, &entry).await?;
+        tx.record_change(Change::ServiceSettings(service));
+        tx.record_change(Change::Definitions(service));
+        Ok(tx.commit_change(()).await?)
+    };
+    context.store.write("delete_service", work).await
 }

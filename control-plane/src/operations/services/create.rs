@@ -21,7 +21,6 @@ use secrecy::SecretString;
 /// The service to create.
 #[derive(Debug)]
 pub struct NewService {
-    /// Display name.
     pub name: DisplayName,
     /// Whether the service accepts tokens that are not bound to a service.
     pub accepts_unbound: bool,
@@ -32,9 +31,7 @@ pub struct NewService {
 /// The API key to create.
 #[derive(Debug)]
 pub struct NewServiceKey {
-    /// Display name.
     pub name: DisplayName,
-    /// Allowed operations.
     pub scope: KeyScope,
     /// The name of the files in which the API key is declared, if any.
     pub managed_by: Option<ManagedBy>,
@@ -68,7 +65,7 @@ pub async fn create_service(
         let now = tx.now();
         quotas::lock_owner(tx.conn(), &service.owner, now).await?;
         if quotas::service_quota_is_reached(tx.conn(), &service.owner, limit, now).await? {
-            return Err(OperationError::QuotaExceeded(ExceededQuota::ServicesPerPerson(limit)));
+            return Err(ExceededQuota::ServicesPerPerson(limit).into());
         }
         refuse_managed_twin(&mut tx, service).await?;
         services::insert(tx.conn(), service).await?;
@@ -124,7 +121,7 @@ pub async fn create_service_key(
     let work = async |mut tx: WriteTransaction| {
         let key = new_key(lock_managed_service(&mut tx, initiator, service).await?.owner);
         if quotas::key_quota_is_reached(tx.conn(), service, limit).await? {
-            return Err(OperationError::QuotaExceeded(ExceededQuota::KeysPerService(limit)));
+            return Err(ExceededQuota::KeysPerService(limit).into());
         }
         if let Some(managed_by) = &managed_by
             && services::has_managed_key(tx.conn(), service, &name, managed_by).await?
@@ -160,9 +157,9 @@ pub async fn revoke_service_key(
             tx.record_change(Change::ServiceSettings(service));
         } else if !services::has_key(tx.conn(), service, key).await? {
             // The API key does not exist, or belongs to another service.
-            return Err(OperationError::NotFound(NotFound::Key));
+            return Err(NotFound::Key.into());
         }
-        Ok::<_, OperationError>(tx.commit_change(revoked).await?)
+        Ok(tx.commit_change(revoked).await?)
     };
     context.store.write("revoke_service_key", work).await
 }

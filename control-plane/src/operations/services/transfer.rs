@@ -12,7 +12,8 @@ use crate::{
     },
     operations::{
         Context, NotFound, OperationError,
-        authorize::{lock_managed_service, lock_service},
+        authorize::lock_managed_service,
+        find::{find_service, lock_service},
     },
     store::{Conn, WriteTransaction, quotas, service_transfers, services},
 };
@@ -55,8 +56,7 @@ pub async fn read_service_offer(
     service: ServiceId,
 ) -> Result<ServiceTransfer, OperationError> {
     let mut read = context.store.read().await?;
-    let current =
-        services::find_live(read.conn(), service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
+    let current = find_service(read.conn(), service).await?;
     find_offer(read.conn(), human, &current, context.now()).await
 }
 
@@ -108,7 +108,7 @@ pub async fn accept_service(
             return Err(Reason::NotYours.into());
         }
         if quotas::service_quota_is_reached(tx.conn(), new_owner, limit, now).await? {
-            return Err(OperationError::QuotaExceeded(ExceededQuota::ServicesPerPerson(limit)));
+            return Err(ExceededQuota::ServicesPerPerson(limit).into());
         }
         services::set_owner(tx.conn(), service, new_owner).await?;
         service_transfers::delete(tx.conn(), service).await?;
@@ -134,7 +134,7 @@ async fn find_offer(
     if offer.as_ref().is_none_or(|offer| offer.new_owner != human.identity) {
         human.require_owner_of(service)?;
     }
-    offer.ok_or(OperationError::NotFound(NotFound::Transfer))
+    Ok(offer.ok_or(NotFound::Transfer)?)
 }
 
 /// A person as in the actor of an audit entry.

@@ -1,12 +1,13 @@
-//! Replays deliveries, and sends test events.
+//! Reads and replays deliveries, and sends test events.
 
-use super::change::lock_webhook;
+use super::targets::{lock_webhook, read_webhook, webhook_entry};
 use crate::{
     domain::{
-        audit::{AuditAction, AuditedObject, Initiator, NewAuditEntry},
+        audit::{AuditAction, Initiator},
+        page::{ListPage, Page},
         webhook::{
             WebhookScope,
-            delivery::DeliveryStatus,
+            delivery::{Delivery, DeliveryStatus},
             event::{Event, EventData, TestEvent},
         },
     },
@@ -45,7 +46,7 @@ pub async fn replay_deliveries(
     webhook: WebhookId,
     replay: ReplaySelection,
 ) -> Result<u64, OperationError> {
-    let entry = NewAuditEntry::new(scope.chain(), AuditAction::WebhookReplayed).object(AuditedObject::Webhook(webhook));
+    let entry = webhook_entry(scope, AuditAction::WebhookReplayed, webhook);
     let entry = &match replay {
         ReplaySelection::One(event) => entry.with_detail("event", event.to_string()),
         ReplaySelection::Since(since, _) => entry.with_detail("since", since.seconds()),
@@ -83,13 +84,39 @@ async fn replay_batch(
         ReplaySelection::One(event) if deliveries::replay(tx.conn(), webhook, event, now).await? => {
             Ok(ReplayedBatch { replayed: 1, next: None })
         }
-        ReplaySelection::One(_) => Err(OperationError::NotFound(NotFound::Delivery)),
+        ReplaySelection::One(_) => Err(NotFound::Delivery.into()),
         ReplaySelection::Since(since, status) => {
             let oldest = || EventId::from_bits(id_lower_bound(since.saturating_sub(MAX_ID_AGE)));
             let after = after.unwrap_or_else(oldest);
             Ok(deliveries::replay_batch(tx.conn(), webhook, since, after, status, now, BATCH_SIZE).await?)
         }
     }
+}
+
+/// Lists the deliveries of a webhook, newest event first.
+pub async fn list_deliveries(
+    context: &Context,
+    scope: WebhookScope,
+    webhook: WebhookId,
+    status: Option<DeliveryStatus>,
+    page: Page<EventId>,
+) -> Result<ListPage<Delivery, EventId>, OperationError> {
+    read_webhook(context, scope, webhook).await?;
+    Ok(deliveries::list(context.store.read().await?.conn(), webhook, status, page).await?)
+}
+
+/// Reads a delivery with its exact body.
+pub async fn read_delivery(
+    context: &Context,
+    scope: WebhookScope,
+    webhook: WebhookId,
+    event: EventId,
+) -> Result<(Delivery, String), OperationError> {
+    read_webhook(context, scope, webhook).await?;
+    let mut read = context.store.read().await?;
+    let delivery = deliveries::find(read.conn(), webhook, event).await?.ok_or(NotFound::Delivery)?;
+    let body = outbox::find_event_body(read.conn(), event).await?.ok_or(NotFound::Delivery)?;
+    Ok((delivery, body))
 }
 
 /// Sends a test event to a webhook, regardless of its filter and status. Returns the id of the event.
@@ -105,9 +132,7 @@ pub async fn send_test_event(
         lock_webhook(&mut tx, initiator, scope, webhook).await?;
         let now = tx.now();
         outbox::insert_test(tx.conn(), &Event { id, at: now, data: data.clone() }, webhook, now).await?;
-        let entry =
-            NewAuditEntry::new(scope.chain(), AuditAction::WebhookTested).object(AuditedObject::Webhook(webhook));
-        tx.audit(initiator, &entry).await?;
+        tx.audit(initiator, &webhook_entry(scope, AuditAction::WebhookTested, webhook)).await?;
         Ok::<_, OperationError>(tx.commit(id).await?)
     };
     let id = context.store.write("test_webhook", work).await?;

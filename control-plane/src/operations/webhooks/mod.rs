@@ -1,11 +1,10 @@
 //! Webhook targets and their deliveries.
 
-mod change;
-mod create;
 mod deliveries;
-mod read;
+mod targets;
 
-pub use change::{WebhookChange, change_webhook, delete_webhook, rotate_webhook_secret};
-pub use create::{NewWebhook, create_webhook};
-pub use deliveries::{ReplaySelection, replay_deliveries, send_test_event};
-pub use read::{list_deliveries, list_webhooks, read_delivery, read_webhook};
+pub use deliveries::{ReplaySelection, list_deliveries, read_delivery, replay_deliveries, send_test_event};
+pub use targets::{
+    NewWebhook, WebhookChange, change_webhook, create_webhook, delete_webhook, list_webhooks, read_webhook,
+    rotate_webhook_secret,
+};

@@ -140,7 +140,7 @@ fn credentials_of(body: &BodyFields) -> FormClient {
 
 fn active(state: &AppState, verified: &Verified) -> IntrospectionResponse {
     let verification = &verified.verification;
-    let identity = verification.identity();
+    let identity = &verification.identity;
     let VerifiedIdentity { agent, name, roles, permissions, trust_score, token, valid_until: _ } = identity.clone();
     let issuer = state.context.issuer();
     IntrospectionResponse::Active(Box::new(ActiveToken {
@@ -148,10 +148,10 @@ fn active(state: &AppState, verified: &Verified) -> IntrospectionResponse {
         scope: scope_text(&permissions),
         client_id: agent,
         sub: agent,
-        aud: verification.audience().map_or(Audience::Unbound, Audience::Service).claim(issuer),
+        aud: verification.audience.map_or(Audience::Unbound, Audience::Service).claim(issuer),
         iss: issuer.to_owned(),
-        exp: verification.expires_at().seconds(),
-        iat: verification.issued_at().seconds(),
+        exp: verification.expires_at.seconds(),
+        iat: verification.issued_at.seconds(),
         jti: token,
         token_type: "Bearer",
         name,

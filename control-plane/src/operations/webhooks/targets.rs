@@ -1,20 +1,103 @@
-//! Changes, pauses, resumes and deletes webhooks, and rotates their secrets.
+//! Creates, reads, changes, pauses, resumes and deletes webhooks, and rotates their secrets.
 
-use super::create::{check_url, lock_scope, refuse_managed_twin};
 use crate::{
     domain::{
         audit::{AuditAction, AuditedObject, Initiator, NewAuditEntry},
+        quota::{ExceededQuota, WEBHOOKS_PER_SERVICE},
         text::{Description, ManagedBy},
         webhook::{
-            SECRET_OVERLAP, TargetStatus, WebhookScope, WebhookTarget, event::EventFilter, secret::WebhookSecret,
-            url::TargetUrl,
+            SECRET_OVERLAP, TargetOwner, TargetStatus, WebhookScope, WebhookTarget, address::HostRejection,
+            event::EventFilter, secret::WebhookSecret, url::TargetUrl,
         },
     },
-    operations::{Context, NotFound, OperationError},
+    operations::{
+        Context, NotFound, OperationError, authorize::lock_managed_service, find::find_service,
+        services::already_managed,
+    },
     store::{WriteTransaction, deployment, webhook_targets},
 };
 use countersign_identity::{Timestamp, WebhookId};
 use secrecy::SecretString;
+
+/// The settings of a new webhook.
+#[derive(Debug)]
+pub struct NewWebhook {
+    /// The URL that events are sent to.
+    pub url: TargetUrl,
+    /// The kinds of events that the webhook receives.
+    pub events: EventFilter,
+    /// Description of the webhook, as free text.
+    pub description: Description,
+    /// The name of the files in which the webhook is declared, if any.
+    pub managed_by: Option<ManagedBy>,
+}
+
+/// Creates a webhook. Only the creation of a webhook and the rotation of its secret return the secret in plain text.
+pub async fn create_webhook(
+    context: &Context,
+    initiator: &Initiator,
+    scope: WebhookScope,
+    request: NewWebhook,
+) -> Result<(WebhookTarget, SecretString), OperationError> {
+    let NewWebhook { url, events, description, managed_by } = request;
+    check_url(context, scope, &url).await?;
+    let (id, secret, now) =
+        (context.new_id(WebhookId::from_bits), WebhookSecret::new(context.new_secret()), context.now());
+    let sealed = &context.keyring.seal_webhook_secret(id, &secret, context.rng.as_ref())?;
+    let target = &WebhookTarget {
+        id,
+        scope,
+        url,
+        events,
+        description,
+        managed_by,
+        created_at: now,
+        updated_at: now,
+        paused_at: None,
+        disabled: None,
+        failing_since: None,
+        previous_secret_until: None,
+    };
+    let entry = &webhook_entry(scope, AuditAction::WebhookCreated, id)
+        .with_detail("host", target.url.host().to_string())
+        .with_detail("events", target.events.names())
+        .managed_by_if_changed(None, target.managed_by.as_ref());
+    let work = async |mut tx: WriteTransaction| {
+        // The locks also serialize the creation of webhooks in one scope, so that concurrent requests cannot exceed the quota.
+        lock_scope(&mut tx, initiator, scope).await?;
+        if scope == WebhookScope::Deployment {
+            deployment::lock(tx.conn()).await?;
+        }
+        let existing = webhook_targets::list(tx.conn(), scope).await?;
+        if existing.len() >= usize::try_from(WEBHOOKS_PER_SERVICE).unwrap_or(usize::MAX) {
+            return Err(ExceededQuota::WebhooksPerService.into());
+        }
+        refuse_managed_twin(&existing, target)?;
+        let sealed = sealed.for_current_master_key(tx.conn()).await?;
+        webhook_targets::insert(tx.conn(), target, sealed).await?;
+        tx.audit(initiator, entry).await?;
+        Ok::<_, OperationError>(tx.commit(target.clone()).await?)
+    };
+    Ok((context.store.write("create_webhook", work).await?, secret.reveal()))
+}
+
+/// Lists the webhooks of a scope (a service, or the whole Countersign deployment), oldest first.
+pub async fn list_webhooks(context: &Context, scope: WebhookScope) -> Result<Vec<WebhookTarget>, OperationError> {
+    let mut read = context.store.read().await?;
+    if let WebhookScope::Service(service) = scope {
+        find_service(read.conn(), service).await?;
+    }
+    Ok(webhook_targets::list(read.conn(), scope).await?)
+}
+
+pub async fn read_webhook(
+    context: &Context,
+    scope: WebhookScope,
+    webhook: WebhookId,
+) -> Result<WebhookTarget, OperationError> {
+    let target = webhook_targets::find(context.store.read().await?.conn(), scope, webhook).await?;
+    Ok(target.ok_or(NotFound::Webhook)?)
+}
 
 /// The changes to make. `None` leaves a field unchanged.
 #[derive(Debug, Clone)]
@@ -52,8 +135,7 @@ pub async fn change_webhook(
         if (&after.url, &after.managed_by) != (&before.url, &before.managed_by) {
             refuse_managed_twin(&webhook_targets::list(tx.conn(), scope).await?, &after)?;
         }
-        let entry = NewAuditEntry::new(scope.chain(), AuditAction::WebhookChanged)
-            .object(AuditedObject::Webhook(webhook))
+        let entry = webhook_entry(scope, AuditAction::WebhookChanged, webhook)
             .detail_if_changed("host", before.url.host().to_string(), after.url.host().to_string())
             .detail_if_changed("events", before.events.names(), after.events.names())
             .detail_if_changed("status", before.status().as_str(), after.status().as_str())
@@ -114,9 +196,7 @@ pub async fn rotate_webhook_secret(
         lock_webhook_row(&mut tx, scope, webhook).await?;
         let until = tx.now().saturating_add(SECRET_OVERLAP);
         webhook_targets::rotate_secret(tx.conn(), webhook, sealed, until).await?;
-        let entry = NewAuditEntry::new(scope.chain(), AuditAction::WebhookSecretRotated)
-            .object(AuditedObject::Webhook(webhook));
-        tx.audit(initiator, &entry).await?;
+        tx.audit(initiator, &webhook_entry(scope, AuditAction::WebhookSecretRotated, webhook)).await?;
         Ok::<_, OperationError>(tx.commit(until).await?)
     };
     Ok((secret.reveal(), context.store.write("rotate_webhook_secret", work).await?))
@@ -133,12 +213,58 @@ pub async fn delete_webhook(
         let deleted = lock_webhook(&mut tx, initiator, scope, webhook).await?;
         let now = tx.now();
         webhook_targets::mark_deleted(tx.conn(), webhook, now).await?;
-        let entry =
-            NewAuditEntry::new(scope.chain(), AuditAction::WebhookDeleted).object(AuditedObject::Webhook(webhook));
+        let entry = webhook_entry(scope, AuditAction::WebhookDeleted, webhook);
         tx.audit(initiator, &entry.with_detail("host", deleted.url.host().to_string())).await?;
         Ok::<_, OperationError>(tx.commit(()).await?)
     };
     context.store.write("delete_webhook", work).await
+}
+
+/// An audit entry about a webhook.
+pub(super) fn webhook_entry(scope: WebhookScope, action: AuditAction, webhook: WebhookId) -> NewAuditEntry {
+    NewAuditEntry::new(scope.chain(), action).object(AuditedObject::Webhook(webhook))
+}
+
+/// Refuses a webhook if its scope has another one with the same URL and the same `managed_by`. The caller must hold the lock on the
+/// scope.
+fn refuse_managed_twin(existing: &[WebhookTarget], target: &WebhookTarget) -> Result<(), OperationError> {
+    let is_twin = |other: &WebhookTarget| {
+        other.id != target.id && other.url == target.url && other.managed_by == target.managed_by
+    };
+    if target.managed_by.is_some() && existing.iter().any(is_twin) {
+        return Err(already_managed("webhook", &target.url.to_string(), target.managed_by.as_ref()));
+    }
+    Ok(())
+}
+
+/// Rejects a URL if its host does not resolve to an allowed address.
+async fn check_url(context: &Context, scope: WebhookScope, url: &TargetUrl) -> Result<(), OperationError> {
+    let owner = match scope {
+        WebhookScope::Service(service) => {
+            TargetOwner::Person(find_service(context.store.read().await?.conn(), service).await?.owner)
+        }
+        WebhookScope::Deployment => TargetOwner::Deployment,
+    };
+    context.address_guard.check(url, &owner).await.map_err(|rejection| match rejection {
+        HostRejection::TooManyLookups => {
+            OperationError::Busy("Too many lookups of the hosts of webhooks are in progress: try again in a minute")
+        }
+        HostRejection::Unresolved | HostRejection::NotPublic | HostRejection::PlaintextNotAllowed => {
+            OperationError::Invalid { field: "url", message: rejection.as_str() }
+        }
+    })
+}
+
+/// Locks the service of a scope until the transaction ends, and requires again that the initiator may manage it.
+async fn lock_scope(
+    tx: &mut WriteTransaction,
+    initiator: &Initiator,
+    scope: WebhookScope,
+) -> Result<(), OperationError> {
+    match scope {
+        WebhookScope::Service(service) => lock_managed_service(tx, initiator, service).await.map(drop),
+        WebhookScope::Deployment => Ok(()),
+    }
 }
 
 /// Reads a webhook and locks its row until the transaction ends. Requires an initiator who may manage the scope.
@@ -158,5 +284,5 @@ async fn lock_webhook_row(
     webhook: WebhookId,
 ) -> Result<WebhookTarget, OperationError> {
     webhook_targets::lock(tx.conn(), scope, webhook).await?;
-    webhook_targets::find(tx.conn(), scope, webhook).await?.ok_or(OperationError::NotFound(NotFound::Webhook))
+    Ok(webhook_targets::find(tx.conn(), scope, webhook).await?.ok_or(NotFound::Webhook)?)
 }

@@ -1,35 +1,34 @@
-//! The state of housekeeping in memory, for `/health` and the metrics.
+//! What background jobs remember: the state of housekeeping, for `/health` and the metrics, and how far the confirmation of changes is.
 
 use crate::domain::housekeeping::{ExpiredData, HousekeepingHealth};
 use countersign_identity::Timestamp;
 use std::{
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-/// The state of housekeeping in this process.
-pub struct HousekeepingStatus {
-    data: Vec<(ExpiredData, DataStatus)>,
-    /// Time of the last complete pass, in milliseconds of the boot-time clock.
-    completed_at: AtomicU64,
-}
-
-/// The state of one kind of rows.
+/// Where the next run of the confirmation of changes continues.
 #[derive(Default)]
-struct DataStatus {
-    /// Since when the oldest row can be deleted.
-    oldest: Mutex<Option<Timestamp>>,
-    /// Number of rows that this process has deleted.
-    deleted: AtomicU64,
+pub(in crate::operations) struct ConfirmationTurn {
+    /// The last audit chain that was looked at.
+    pub after: String,
+    /// When the oldest change was made that is not confirmed, and its chain, among the chains since the first.
+    pub oldest: Option<(Timestamp, String)>,
+    /// When such a change was last logged, since boot.
+    pub logged_at: Option<Duration>,
 }
 
-/// The state of one kind of rows, for the metrics.
+/// The state of housekeeping in this process.
+pub struct HousekeepingStatus(Mutex<Housekeeping>);
+
+struct Housekeeping {
+    samples: Vec<HousekeepingSample>,
+    /// Time of the last complete pass, since boot.
+    completed_at: Duration,
+}
+
 #[derive(Debug, Clone, Copy)]
 pub struct HousekeepingSample {
-    /// The kind of rows.
     pub data: ExpiredData,
     /// Since when the oldest row can be deleted; `None` if no row can be deleted.
     pub oldest: Option<Timestamp>,
@@ -40,53 +39,44 @@ pub struct HousekeepingSample {
 impl HousekeepingStatus {
     /// The state of a process that starts now: the first pass may take as long as any other.
     pub fn new(since_boot: Duration) -> Self {
-        let data = ExpiredData::ALL.iter().map(|data| (*data, DataStatus::default())).collect();
-        Self { data, completed_at: AtomicU64::new(millis(since_boot)) }
+        let samples = ExpiredData::ALL.map(|data| HousekeepingSample { data, oldest: None, deleted: 0 }).to_vec();
+        Self(Mutex::new(Housekeeping { samples, completed_at: since_boot }))
     }
 
     /// Records since when the oldest row can be deleted.
     pub(in crate::operations) fn set_oldest(&self, data: ExpiredData, oldest: Option<Timestamp>) {
-        if let Some(status) = self.status_of(data) {
-            *status.oldest.lock().unwrap_or_else(PoisonError::into_inner) = oldest;
-        }
+        self.change(data, |sample| sample.oldest = oldest);
     }
 
-    /// Counts deleted rows.
     pub(in crate::operations) fn add_deleted(&self, data: ExpiredData, rows: u64) {
-        if let Some(status) = self.status_of(data) {
-            status.deleted.fetch_add(rows, Ordering::Relaxed);
-        }
+        self.change(data, |sample| sample.deleted += rows);
     }
 
-    /// Records that a pass is complete.
     pub(in crate::operations) fn record_complete_pass(&self, since_boot: Duration) {
-        self.completed_at.store(millis(since_boot), Ordering::Relaxed);
+        self.lock().completed_at = since_boot;
     }
 
-    /// The state of all kinds of rows.
     pub fn samples(&self) -> Vec<HousekeepingSample> {
-        let sample = |(data, status): &(ExpiredData, DataStatus)| {
-            let oldest = *status.oldest.lock().unwrap_or_else(PoisonError::into_inner);
-            HousekeepingSample { data: *data, oldest, deleted: status.deleted.load(Ordering::Relaxed) }
-        };
-        self.data.iter().map(sample).collect()
+        self.lock().samples.clone()
     }
 
     /// Whether housekeeping keeps up.
     pub fn health(&self, now: Timestamp, since_boot: Duration) -> HousekeepingHealth {
-        let last_pass = millis(since_boot).saturating_sub(self.completed_at.load(Ordering::Relaxed));
-        let samples = self.samples().into_iter();
-        let waits = samples.filter_map(|sample| Some((sample.data, now.duration_since(sample.oldest?))));
-        HousekeepingHealth::from_ages(Duration::from_millis(last_pass), waits.max_by_key(|(_, wait)| *wait))
+        let state = self.lock();
+        let waits = state.samples.iter().filter_map(|sample| Some((sample.data, now.duration_since(sample.oldest?))));
+        let longest = waits.max_by_key(|(_, wait)| *wait);
+        HousekeepingHealth::from_ages(since_boot.saturating_sub(state.completed_at), longest)
     }
 
-    fn status_of(&self, data: ExpiredData) -> Option<&DataStatus> {
-        self.data.iter().find(|(other, _)| *other == data).map(|(_, status)| status)
+    fn change(&self, data: ExpiredData, change: impl FnOnce(&mut HousekeepingSample)) {
+        if let Some(sample) = self.lock().samples.iter_mut().find(|sample| sample.data == data) {
+            change(sample);
+        }
     }
-}
 
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+    fn lock(&self) -> MutexGuard<'_, Housekeeping> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 #[cfg(test)]

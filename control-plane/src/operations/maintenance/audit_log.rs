@@ -1,4 +1,4 @@
-//! Shortens the audit log after its first entries were written to an archive.
+//! Starts the audit log of a database that has none, and shortens it after its first entries were written to an archive.
 //!
 //! One transaction records what was archived, and only then the entries are deleted. A rotation of the master key verifies the same
 //! entries in several transactions, so nothing is deleted until the rotation is complete.
@@ -22,56 +22,50 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// Number of chains that are read at once.
 const CHAINS_PER_READ: i64 = 1000;
 
+/// Starts the audit chain of the Countersign deployment, and the audit chains of services that are older than the audit log.
+/// Does nothing if the audit log was started before: if a chain is missing from a started audit log, `audit verify` reports
+/// an error.
+pub async fn ensure_audit_started(store: &Store) -> Result<(), OperationError> {
+    let work = async |mut tx: WriteTransaction| {
+        if !audit::lock_and_check_started(tx.conn()).await? {
+            tx.audit(&Initiator::SYSTEM, &NewAuditEntry::for_deployment(AuditAction::AuditBegan)).await?;
+            for service in audit::services_without_chain(tx.conn()).await? {
+                tx.audit(&Initiator::SYSTEM, &NewAuditEntry::for_service(service, AuditAction::AuditBegan)).await?;
+            }
+        }
+        Ok::<_, OperationError>(tx.commit(()).await?)
+    };
+    store.write("ensure_audit_started", work).await
+}
+
 /// The entries of one chain that were archived.
 #[derive(Debug, Clone)]
 pub struct ArchivedChain {
-    /// The chain.
     pub chain: String,
     /// The floor of the chain when its entries were verified.
     pub before: Option<AuditFloor>,
     /// The sequence number of the last archived entry.
     pub length: i64,
-    /// The hash of the last archived entry.
     pub hash: String,
 }
 
 /// An archive that is complete on disk.
 #[derive(Debug)]
 pub struct AuditArchive {
-    /// The chains with entries in the archive.
     pub chains: Vec<ArchivedChain>,
-    /// Number of entries.
     pub entries: u64,
     /// SHA-256 of the archive, hex.
     pub sha256: String,
 }
 
-/// Why the archive was not recorded, or the deletion did not continue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum ArchiveConflict {
-    /// A rotation of the master key is not complete.
-    #[error(
-        "a rotation of the master key is not complete: complete it with `secrets rotate`, then run this command again"
-    )]
-    RotationInProgress,
-    /// Another process has archived entries of the same chains.
-    #[error("another process archives the audit log at the same time")]
-    ArchivedElsewhere,
-}
-
 /// Records that the entries of an archive are no longer needed in the database, with an audit entry.
-pub async fn record_audit_archive(
-    store: &Store,
-    archive: &AuditArchive,
-) -> Result<Result<(), ArchiveConflict>, OperationError> {
+pub async fn record_audit_archive(store: &Store, archive: &AuditArchive) -> Result<(), OperationError> {
     let work = async |mut tx: WriteTransaction| {
-        let Some(fingerprint) = lock_master_key(&mut tx).await? else {
-            return Ok(tx.commit(Err(ArchiveConflict::RotationInProgress)).await?);
-        };
+        let fingerprint = lock_master_key(&mut tx).await?;
         let keys = store.audit_keys().find(&fingerprint).ok_or(StoreError::MissingMasterKey(fingerprint))?;
         for ArchivedChain { chain, before, .. } in &archive.chains {
             if audit::find_floor(tx.conn(), chain).await? != *before {
-                return Ok(tx.commit(Err(ArchiveConflict::ArchivedElsewhere)).await?);
+                return Err(conflict("another process archives the audit log at the same time"));
             }
         }
         for ArchivedChain { chain, length, hash, .. } in &archive.chains {
@@ -82,47 +76,54 @@ pub async fn record_audit_archive(
             .with_detail("chains", archive.chains.len())
             .with_detail("sha256", archive.sha256.as_str());
         tx.audit(&Initiator::SYSTEM, &entry).await?;
-        Ok::<_, OperationError>(tx.commit(Ok(())).await?)
+        Ok(tx.commit(()).await?)
     };
     store.write("record_audit_archive", work).await
 }
 
 /// Deletes all archived entries, also those that an interrupted run left. Returns their number.
-pub async fn delete_archived_entries(store: &Store) -> Result<Result<u64, ArchiveConflict>, OperationError> {
+pub async fn delete_archived_entries(store: &Store) -> Result<u64, OperationError> {
     let (mut after, mut total) = (String::new(), 0);
     loop {
         let mut read = store.read().await?;
         let chains = audit::list_chains_to_shorten(read.conn(), &after, CHAINS_PER_READ).await?;
         drop(read);
-        let Some((last, _)) = chains.last() else { return Ok(Ok(total)) };
+        let Some((last, _)) = chains.last() else { return Ok(total) };
         after.clone_from(last);
         for (chain, length) in &chains {
             loop {
-                match delete_batch(store, chain, *length).await? {
-                    Ok(0) => break,
-                    Ok(deleted) => total += deleted,
-                    Err(conflict) => return Ok(Err(conflict)),
+                let deleted = delete_batch(store, chain, *length).await?;
+                if deleted == 0 {
+                    break;
                 }
+                total += deleted;
                 tokio::time::sleep(PAUSE).await;
             }
         }
     }
 }
 
-async fn delete_batch(store: &Store, chain: &str, length: i64) -> Result<Result<u64, ArchiveConflict>, OperationError> {
+async fn delete_batch(store: &Store, chain: &str, length: i64) -> Result<u64, OperationError> {
     let work = async |mut tx: WriteTransaction| {
-        if lock_master_key(&mut tx).await?.is_none() {
-            return Ok(tx.commit(Err(ArchiveConflict::RotationInProgress)).await?);
-        }
+        lock_master_key(&mut tx).await?;
         let deleted = audit::delete_archived(tx.conn(), chain, length, ENTRIES_PER_TRANSACTION).await?;
-        Ok::<_, OperationError>(tx.commit(Ok(deleted)).await?)
+        Ok(tx.commit(deleted).await?)
     };
     store.write_alone("delete_archived_entries", work).await
 }
 
-/// Excludes rotations of the master key until the transaction ends. Returns its fingerprint; `None` if a rotation is not complete.
-async fn lock_master_key(tx: &mut WriteTransaction) -> Result<Option<String>, OperationError> {
+/// Excludes rotations of the master key until the transaction ends. Returns its fingerprint. Fails if a rotation is not complete.
+async fn lock_master_key(tx: &mut WriteTransaction) -> Result<String, OperationError> {
     deployment::lock(tx.conn()).await?;
     let MasterKeysInUse { current, previous } = master_keys::find(tx.conn()).await?;
-    Ok(previous.is_empty().then_some(current))
+    if previous.is_empty() {
+        return Ok(current);
+    }
+    Err(conflict(
+        "a rotation of the master key is not complete: complete it with `secrets rotate`, then run this command again",
+    ))
+}
+
+fn conflict(reason: &str) -> OperationError {
+    OperationError::Conflict(reason.to_owned())
 }

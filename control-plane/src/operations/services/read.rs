@@ -1,13 +1,14 @@
-//! Lists services and their API keys.
+//! Reads services, their API keys and their resource URIs.
 
 use crate::{
     domain::{
         caller::Human,
         page::{ListPage, Page},
+        resource_uri::{ResourceUri, ResourceUris},
         service::{Service, ServiceKey},
     },
-    operations::{Context, OperationError},
-    store::services,
+    operations::{Context, OperationError, find::find_service},
+    store::{resource_uris, services},
 };
 use countersign_identity::{ApiKeyId, ServiceId};
 
@@ -28,4 +29,17 @@ pub async fn list_service_keys(
     page: Page<ApiKeyId>,
 ) -> Result<ListPage<ServiceKey, ApiKeyId>, OperationError> {
     Ok(services::list_keys(context.store.read().await?.conn(), service, page).await?)
+}
+
+/// Finds the service that a client names: by its id, which may be that of no service, or by one of its resource URIs.
+pub async fn find_service_of_resource(context: &Context, text: &str) -> Result<Option<ServiceId>, OperationError> {
+    if let Ok(id) = text.parse() {
+        return Ok(Some(id));
+    }
+    let Ok(uri) = ResourceUri::parse(text) else { return Ok(None) };
+    Ok(resource_uris::find_service(context.store.read().await?.conn(), &uri).await?)
+}
+
+pub async fn read_resource_uris(context: &Context, service: ServiceId) -> Result<ResourceUris, OperationError> {
+    Ok(find_service(context.store.read().await?.conn(), service).await?.resource_uris)
 }

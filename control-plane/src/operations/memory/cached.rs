@@ -1,13 +1,24 @@
-//! Successful verifications of tokens.
+//! What requests found in the database: API keys of services, without their secrets, and successful verifications of tokens.
 
 use super::{CurrentState, ReadAt, RecentChanges};
-use crate::domain::change::Change;
+use crate::domain::{change::Change, service::ServiceKey};
 use bytes::Bytes;
 use countersign_identity::{
-    Revision, ServiceId, Timestamp, TokenCache, VerifiedIdentity,
+    ApiKeyId, Revision, ServiceId, Timestamp, TokenCache, VerifiedIdentity,
     token_cache::{CachedForToken, names_memory},
 };
-use std::sync::OnceLock;
+use moka::sync::Cache;
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+/// Maximum number of API keys in memory.
+const CACHED_KEYS: u64 = 1 << 12;
+
+/// How long an API key is in memory. Its creation is no change in the change feed, so that its loss, when a database loses commits, is
+/// not found.
+const KEY_LIFETIME: Duration = Duration::from_mins(1);
 
 /// Maximum number of verified tokens in memory.
 const CACHED_TOKENS: usize = 1 << 14;
@@ -18,23 +29,32 @@ const BASE_COST: usize = 768;
 /// How many bytes a byte of a name has in a verification: in the identity, and in the response.
 const COPIES_OF_NAMES: usize = 2;
 
-/// The verifications in memory.
-pub(in crate::operations) struct Verifications(pub TokenCache<Verification>);
+/// An API key as read from the database.
+pub(in crate::operations) struct CachedKey {
+    pub key: Arc<ServiceKey>,
+    pub read_at: ReadAt,
+}
 
-impl Default for Verifications {
-    fn default() -> Self {
-        Self(TokenCache::new(CACHED_TOKENS))
+pub(in crate::operations) fn cache_of_keys() -> Cache<ApiKeyId, Arc<CachedKey>> {
+    Cache::builder().max_capacity(CACHED_KEYS).time_to_live(KEY_LIFETIME).build()
+}
+
+impl CachedKey {
+    /// Whether the database contains the same. The revocation of an API key, and a new owner, count as a change of the settings of
+    /// the service.
+    pub(in crate::operations) fn applies(&self, recent: &RecentChanges, current: &CurrentState) -> bool {
+        recent.are_unchanged(current, self.read_at, &[Change::ServiceSettings(self.key.service)])
     }
 }
 
 /// A successful verification of a token at a service.
 #[derive(Debug)]
 pub struct Verification {
-    pub(in crate::operations) identity: VerifiedIdentity,
+    pub identity: VerifiedIdentity,
     /// The service that the token was issued for; `None` for an unbound token.
-    pub(in crate::operations) audience: Option<ServiceId>,
-    pub(in crate::operations) issued_at: Timestamp,
-    pub(in crate::operations) expires_at: Timestamp,
+    pub audience: Option<ServiceId>,
+    pub issued_at: Timestamp,
+    pub expires_at: Timestamp,
     pub(in crate::operations) basis: Basis,
     pub(in crate::operations) response: OnceLock<Bytes>,
 }
@@ -52,27 +72,11 @@ pub(in crate::operations) struct Basis {
     pub subjects: [Change; 8],
 }
 
+pub(in crate::operations) fn cache_of_verifications() -> TokenCache<Verification> {
+    TokenCache::new(CACHED_TOKENS)
+}
+
 impl Verification {
-    /// The identity that the token grants.
-    pub const fn identity(&self) -> &VerifiedIdentity {
-        &self.identity
-    }
-
-    /// The service that the token was issued for; `None` for an unbound token.
-    pub const fn audience(&self) -> Option<ServiceId> {
-        self.audience
-    }
-
-    /// The time at which the token was issued.
-    pub const fn issued_at(&self) -> Timestamp {
-        self.issued_at
-    }
-
-    /// The time at which the token expires.
-    pub const fn expires_at(&self) -> Timestamp {
-        self.expires_at
-    }
-
     /// The response that `encode` makes of the identity. It must always be the same function.
     pub fn response(&self, encode: impl FnOnce(&VerifiedIdentity) -> Bytes) -> Bytes {
         self.response.get_or_init(|| encode(&self.identity)).clone()
