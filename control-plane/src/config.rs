@@ -3,31 +3,21 @@
 //! This module depends on no other module. Every key is documented in `config.default.toml`, which is compiled in and defines
 //! the defaults.
 
-mod connections;
+mod addresses;
 mod database;
 mod humans;
 mod inspection;
 mod limits;
-mod listen;
-mod networks;
-mod proxies;
-mod public_url;
-mod quotas;
 mod redis;
-mod registration;
 mod secrets;
 mod webhooks;
 
-pub use connections::ConnectionSettings;
+pub use addresses::{ListenSettings, ProxySettings, TlsMode};
 pub use database::{DatabaseLocation, DatabaseSettings};
 pub use humans::{HumanSettings, IssuerSettings, KeySource};
 pub use inspection::ConfigInspection;
-pub use limits::LimitSettings;
-pub use listen::ListenSettings;
-pub use proxies::{ProxySettings, TlsMode};
-pub use quotas::QuotaSettings;
+pub use limits::{ConnectionSettings, LimitSettings, QuotaSettings, RegistrationSettings};
 pub use redis::{RedisKind, RedisSettings, RedisTarget};
-pub use registration::RegistrationSettings;
 pub use secrets::SecretSettings;
 pub use webhooks::WebhookSettings;
 
@@ -206,13 +196,13 @@ impl Config {
                 "tls.mode = terminated: set proxies.trusted to the networks of the proxies that terminate TLS, or tls.mode to serve",
             ),
         ];
-        let problems = cases.into_iter().filter(|(is_wrong, _)| *is_wrong).map(|(_, text)| text.to_owned());
+        let problems = texts_of_wrong(cases).map(str::to_owned);
         let humans = self.humans.problems(&self.public_url, self.dev);
         let others = self.webhooks.problems().into_iter().chain(self.redis.problem());
         let has_master_key = !self.secrets.master_key.expose_secret().is_empty();
         let database = self.database.problems(self.dev || has_master_key);
         problems
-            .chain(public_url::problem(&self.public_url, self.dev))
+            .chain(addresses::problem_of_public_url(&self.public_url, self.dev))
             .chain(self.listen.problems())
             .chain(self.limits.problems())
             .chain(self.tokens.problems())
@@ -255,6 +245,11 @@ impl Config {
             seconds => Duration::from_secs(seconds.into()),
         }
     }
+}
+
+/// The texts of the cases that are wrong.
+fn texts_of_wrong<const N: usize>(cases: [(bool, &'static str); N]) -> impl Iterator<Item = &'static str> {
+    cases.into_iter().filter(|(is_wrong, _)| *is_wrong).map(|(_, text)| text)
 }
 
 fn layers(

@@ -1,5 +1,6 @@
 //! `[database]`: the location of the database and the size of the connection pool.
 
+use super::texts_of_wrong;
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 use std::{
@@ -77,7 +78,7 @@ impl DatabaseSettings {
                 "database.max_connections: must be from 3 to 1000. It applies to this process; the sum over all replicas must fit into max_connections of PostgreSQL",
             ),
         ];
-        let problems = cases.into_iter().filter(|(is_wrong, _)| *is_wrong).map(|(_, text)| text.to_owned());
+        let problems = texts_of_wrong(cases).map(str::to_owned);
         let url_problem = location.and_then(|location| location.problem());
         problems.chain(url_problem.map(|problem| format!("database.url: {problem}"))).collect()
     }

@@ -1,9 +1,40 @@
-//! `[limits]`: the rate limits.
+//! `[connections]`, `[limits]`, `[quotas]` and `[registration]`: how much clients, persons, services and agents may have.
 
 use serde::Deserialize;
+use std::{ops::RangeInclusive, time::Duration};
 
-/// Upper bound of a rate limit. The rate limiter stores the time of each call of the last minute in memory.
-const MAX_PER_MINUTE: u32 = 1_000_000;
+/// Upper bound of all these settings. The rate limiter stores the time of each call of the last minute in memory.
+const MAX: u32 = 1_000_000;
+
+/// Bounds of the idle timeout, in seconds.
+const IDLE_SECONDS: RangeInclusive<u32> = 10..=3600;
+
+/// Describes a number that is out of range; `None` if it is not.
+fn out_of_range(key: &str, value: u32, range: &RangeInclusive<u32>) -> Option<String> {
+    (!range.contains(&value)).then(|| format!("{key}: {value} must be from {} to {}", range.start(), range.end()))
+}
+
+/// `[connections]`
+#[derive(Debug, Clone, Copy, Deserialize)]
+pub struct ConnectionSettings {
+    /// Open connections to the API port, and to the sync port.
+    pub max: u32,
+    idle_seconds: u32,
+}
+
+impl ConnectionSettings {
+    /// How long a connection may wait for the next request.
+    pub const fn idle_timeout(self) -> Duration {
+        Duration::from_secs(self.idle_seconds as u64)
+    }
+
+    /// A message for each invalid setting.
+    pub(super) fn problems(self) -> impl Iterator<Item = String> {
+        let Self { max, idle_seconds } = self;
+        let max = out_of_range("connections.max", max, &(1..=MAX));
+        max.into_iter().chain(out_of_range("connections.idle_seconds", idle_seconds, &IDLE_SECONDS))
+    }
+}
 
 /// `[limits]`, in calls per minute.
 #[derive(Debug, Clone, Copy, Deserialize)]
@@ -26,7 +57,7 @@ pub struct LimitSettings {
 }
 
 impl LimitSettings {
-    /// A message for each limit that is not from 1 to [`MAX_PER_MINUTE`].
+    /// A message for each limit that is out of range.
     pub(super) fn problems(self) -> impl Iterator<Item = String> {
         let Self { auth, address, verification, management, feedback } = self;
         let all = [
@@ -36,11 +67,49 @@ impl LimitSettings {
             ("management", management),
             ("feedback", feedback),
         ];
-        let invalid = all.into_iter().filter(|(_, limit)| !(1..=MAX_PER_MINUTE).contains(limit));
-        invalid.map(|(name, limit)| {
-            format!(
-                "limits.{name}_per_minute: {limit} must be from 1 to {MAX_PER_MINUTE} calls; 0 would reject every call"
-            )
-        })
+        let problems = all.map(|(name, limit)| out_of_range(&format!("limits.{name}_per_minute"), limit, &(1..=MAX)));
+        problems.into_iter().flatten().map(|problem| format!("{problem} calls; 0 would reject every call"))
+    }
+}
+
+/// `[quotas]`
+#[derive(Debug, Clone, Copy, Deserialize)]
+pub struct QuotaSettings {
+    /// Services that a human user owns.
+    pub services_per_person: u32,
+    /// Agents that a human user has registered.
+    pub agents_per_person: u32,
+    /// API keys of a service that are not revoked.
+    pub keys_per_service: u32,
+    /// Live sessions of an agent.
+    pub sessions_per_agent: u32,
+}
+
+impl QuotaSettings {
+    /// A message for each quota that is out of range.
+    pub(super) fn problems(self) -> impl Iterator<Item = String> {
+        let Self { services_per_person, agents_per_person, keys_per_service, sessions_per_agent } = self;
+        let all = [
+            ("services_per_person", services_per_person),
+            ("agents_per_person", agents_per_person),
+            ("keys_per_service", keys_per_service),
+            ("sessions_per_agent", sessions_per_agent),
+        ];
+        all.into_iter().filter_map(|(name, quota)| out_of_range(&format!("quotas.{name}"), quota, &(1..=MAX)))
+    }
+}
+
+/// `[registration]`
+#[derive(Debug, Clone, Copy, Deserialize)]
+pub struct RegistrationSettings {
+    /// How many agents may be registered without the token of a human user. 0: a registration needs a token.
+    pub public_agents: u32,
+}
+
+impl RegistrationSettings {
+    /// Describes the problem of these settings; `None` if they are valid.
+    pub(super) fn problem(self) -> Option<String> {
+        let Self { public_agents } = self;
+        out_of_range("registration.public_agents", public_agents, &(0..=MAX))
     }
 }

@@ -1,6 +1,6 @@
 //! `[webhooks]`: the delivery of events.
 
-use super::networks::Network;
+use super::{addresses::Network, texts_of_wrong};
 use ipnet::IpNet;
 use serde::Deserialize;
 use std::{net::Ipv4Addr, net::Ipv6Addr, path::PathBuf, time::Duration};
@@ -38,7 +38,7 @@ impl WebhookSettings {
                 "webhooks.concurrency: must be from 2 to 4096 concurrent attempts",
             ),
         ];
-        cases.into_iter().filter(|(is_wrong, _)| *is_wrong).map(|(_, text)| text).collect()
+        texts_of_wrong(cases).collect()
     }
 
     /// Networks that may receive events although they are not public. With --dev, loopback is included.
