@@ -4,10 +4,7 @@ use super::{AppError, database::warn_if_others_have_access};
 use crate::{
     config::{Config, DatabaseLocation, IssuerSettings, KeySource},
     files,
-    humans::{
-        AdminClaim, CacheLifetimes, Issuer, IssuerRules, JwksClient, KeyLocation, OperatorKey, OperatorKeyError,
-        read_key_file,
-    },
+    humans::{AdminClaim, Issuer, IssuerRules, JwksClient, KeyLocation, OperatorKey, OperatorKeyError, read_key_file},
     metrics::Metrics,
 };
 use countersign_process::{Clock, Rng, file_reload::LoadedFiles};
@@ -16,14 +13,7 @@ use std::{path::PathBuf, sync::Arc};
 /// An issuer, and the file from which its keys or its certificate authorities were loaded.
 pub(super) struct ConfiguredIssuer {
     pub(super) issuer: Issuer,
-    pub(super) file: Option<(IssuerFile, LoadedFiles)>,
-}
-
-/// What the file of an issuer contains.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum IssuerFile {
-    Keys,
-    Authorities,
+    pub(super) file: Option<LoadedFiles>,
 }
 
 /// Checks that the settings allow the operator key. Everyone with access to the data directory can sign tokens with the
@@ -45,7 +35,6 @@ pub(super) fn check_operator_key_enabled(config: &Config) -> Result<(), Operator
     Ok(())
 }
 
-/// The file of the operator key.
 pub(super) fn operator_key_file(config: &Config) -> PathBuf {
     config.data_dir.join("operator.key")
 }
@@ -71,7 +60,6 @@ pub(super) fn check_operator_key(config: &Config) -> Result<(), AppError> {
     }
 }
 
-/// Builds the configured issuers.
 pub(super) async fn build_issuers(
     config: &Config,
     clock: &Arc<dyn Clock>,
@@ -84,7 +72,6 @@ pub(super) async fn build_issuers(
     Ok(issuers)
 }
 
-/// Builds a configured issuer.
 pub(super) async fn build_issuer(
     config: &Config,
     name: &str,
@@ -95,17 +82,15 @@ pub(super) async fn build_issuer(
     let IssuerSettings { iss, audience, jwks, ca_file, .. } = settings;
     let key = |key: &str| format!("humans.issuers.{name}.{key}");
     let mut keys = None;
-    let (location, lifetimes, file) = if let KeySource::File(path) = jwks {
+    let (location, file) = if let KeySource::File(path) = jwks {
         let json = read_key_file(path).await.map_err(|error| AppError::setting(key("jwks"), error))?;
         let file = LoadedFiles::new(key("jwks"), &[(path, &json)]);
         keys = Some((path, json));
-        (KeyLocation::File(path.clone()), CacheLifetimes::FILE, Some((IssuerFile::Keys, file)))
+        (KeyLocation::File(path.clone()), Some(file))
     } else {
         let authorities =
             files::read_if_set(ca_file).map_err(|error| AppError::setting_file(key("ca_file"), ca_file, error))?;
-        let file = authorities
-            .as_deref()
-            .map(|pem| (IssuerFile::Authorities, LoadedFiles::new(key("ca_file"), &[(ca_file, pem)])));
+        let file = authorities.as_deref().map(|pem| LoadedFiles::new(key("ca_file"), &[(ca_file, pem)]));
         let client = JwksClient::new(authorities.as_deref(), config.dev)
             .map_err(|error| AppError::setting(key("ca_file"), error))?;
         let location = match jwks {
@@ -115,12 +100,12 @@ pub(super) async fn build_issuer(
             }
             KeySource::Discovery | KeySource::File(_) => KeyLocation::Discovery { issuer: iss.clone(), client },
         };
-        (location, CacheLifetimes::FETCHED, file)
+        (location, file)
     };
     let admin = |(name, value): (&str, &str)| AdminClaim { name: name.to_owned(), value: value.to_owned() };
     let rules =
         IssuerRules { issuer: iss.clone(), audience: audience.clone(), admin: settings.admin_claim().map(admin) };
-    let issuer = Issuer::new(rules, location, lifetimes, clock, metrics.jwks_fetches(name));
+    let issuer = Issuer::new(rules, location, clock, metrics.jwks_fetches(name));
     if let Some((path, json)) = keys {
         issuer.set_keys(&json).map_err(|error| AppError::setting_file(key("jwks"), path, error))?;
     }

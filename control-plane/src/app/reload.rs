@@ -1,15 +1,12 @@
 //! The files that are loaded again when they change: the TLS certificate, keys and certificate authorities of issuers, and
 //! certificates for Redis and webhooks.
 
-use super::{
-    humans::{ConfiguredIssuer, IssuerFile},
-    redis,
-};
+use super::{humans::ConfiguredIssuer, redis};
 use crate::{
     certificates::{Certificate, CertificateError, ServedCertificate, format_time},
     config::{Config, RedisSettings},
     ephemeral::RedisClient,
-    humans::{HumanTokenVerifier, InvalidJwkSet, Issuer, KeySourceError, OperatorKey},
+    humans::{HumanTokenVerifier, OperatorKey},
     metrics::Metrics,
     webhooks::HttpSender,
 };
@@ -19,20 +16,13 @@ use countersign_process::{
 };
 use prometheus::IntGauge;
 use secrecy::ExposeSecret;
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 /// Creates the reloaders, one for the files of each setting.
 pub(super) struct Reloaders<'a> {
-    interval: Duration,
     clock: &'a Arc<dyn Clock>,
     metrics: &'a Metrics,
-    created: Vec<FileReloader>,
-}
-
-/// The reloaders, and the interval at which they read their files.
-pub(super) struct FileReloads {
-    pub(super) reloaders: Vec<FileReloader>,
-    pub(super) interval: Duration,
+    pub(super) created: Vec<FileReloader>,
 }
 
 /// The reason in the log when files cannot be used.
@@ -41,13 +31,8 @@ fn reason(error: impl std::fmt::Display) -> String {
 }
 
 impl<'a> Reloaders<'a> {
-    pub(super) const fn new(interval: Duration, clock: &'a Arc<dyn Clock>, metrics: &'a Metrics) -> Self {
-        Self { interval, clock, metrics, created: Vec::new() }
-    }
-
-    /// The created reloaders, for the task that runs them.
-    pub(super) fn finish(self) -> FileReloads {
-        FileReloads { reloaders: self.created, interval: self.interval }
+    pub(super) const fn new(clock: &'a Arc<dyn Clock>, metrics: &'a Metrics) -> Self {
+        Self { clock, metrics, created: Vec::new() }
     }
 
     fn add(&mut self, files: LoadedFiles, load: LoadContents) {
@@ -81,16 +66,16 @@ impl<'a> Reloaders<'a> {
         operator_key: Option<Arc<OperatorKey>>,
         configured: Vec<ConfiguredIssuer>,
     ) -> Arc<HumanTokenVerifier> {
-        let (mut issuers, mut files) = (Vec::new(), Vec::new());
+        let mut issuers = Vec::new();
         for ConfiguredIssuer { issuer, file } in configured {
-            files.extend(file.map(|(kind, file)| (issuer.iss().to_owned(), kind, file)));
+            let issuer = Arc::new(issuer);
+            if let Some(file) = file {
+                let issuer = issuer.clone();
+                self.add(file, Box::new(move |contents| issuer.load_file(contents.first().ok_or("no file")?)));
+            }
             issuers.push(issuer);
         }
-        let verifier = Arc::new(HumanTokenVerifier::new(operator_key, issuers));
-        for (iss, kind, file) in files {
-            self.add(file, load_issuer_file(verifier.clone(), iss, kind));
-        }
-        verifier
+        Arc::new(HumanTokenVerifier::new(operator_key, issuers))
     }
 
     /// Sends events, with certificate authorities that follow their file.
@@ -99,7 +84,7 @@ impl<'a> Reloaders<'a> {
         if let Some(file) = file {
             let sender = sender.clone();
             let load: LoadContents = Box::new(move |contents| {
-                sender.replace_authorities(contents.first().ok_or("no file")?).map_err(reason)?;
+                sender.replace_authorities(contents.first().ok_or("no file")?)?;
                 Ok("certificate authorities for the next attempts of deliveries".to_owned())
             });
             self.add(file, load);
@@ -130,24 +115,4 @@ fn load_certificate(served: Arc<ServedCertificate>, expiry_gauge: IntGauge, cloc
         expiry_gauge.set(expiry.seconds());
         Ok(format!("a certificate that expires at {}", format_time(expiry)))
     })
-}
-
-fn load_issuer_file(verifier: Arc<HumanTokenVerifier>, iss: String, kind: IssuerFile) -> LoadContents {
-    Box::new(move |contents| {
-        let content = contents.first().ok_or("no file")?;
-        let issuer = verifier.issuer(&iss).ok_or("the issuer is not configured")?;
-        match kind {
-            IssuerFile::Keys => load_keys(issuer, content).map_err(reason),
-            IssuerFile::Authorities => load_authorities(issuer, content).map_err(reason),
-        }
-    })
-}
-
-fn load_keys(issuer: &Issuer, json: &[u8]) -> Result<String, InvalidJwkSet> {
-    Ok(format!("{} usable keys of the issuer {}", issuer.replace_keys(json)?, issuer.iss()))
-}
-
-fn load_authorities(issuer: &Issuer, pem: &[u8]) -> Result<String, KeySourceError> {
-    issuer.replace_authorities(pem)?;
-    Ok(format!("certificate authorities for the next fetch of the keys of {}", issuer.iss()))
 }

@@ -1,6 +1,5 @@
 //! Checks the claims of a token after its signature: issuer, audience, validity, subject and administrator claim.
 
-use super::rules::{AdminClaim, IssuerRules};
 use crate::domain::{agent::Owner, caller::Human};
 use countersign_identity::{Reason, Refusal, Timestamp, evaluation::LEEWAY};
 use serde_json::{Map, Value};
@@ -11,6 +10,26 @@ const MAX_SUBJECT_LENGTH: usize = 255;
 /// Claims that only tokens of other types have, which issuers sign with the same keys: security events (such as logout tokens)
 /// and tokens that require proof of possession of a key.
 const FORBIDDEN_CLAIMS: [&str; 2] = ["events", "cnf"];
+
+/// The rules for the tokens of one issuer.
+#[derive(Debug, Clone)]
+pub struct IssuerRules {
+    /// The exact `iss` of the tokens.
+    pub issuer: String,
+    /// The value that the `aud` of the tokens must be or contain.
+    pub audience: String,
+    /// The claim that identifies administrators. `None` if the issuer has no administrators.
+    pub admin: Option<AdminClaim>,
+}
+
+/// The claim that identifies administrators.
+#[derive(Debug, Clone)]
+pub struct AdminClaim {
+    /// The name of the administrator claim, or a path with dots to a nested claim.
+    pub name: String,
+    /// The value that the claim must have or contain. Empty: the claim must be `true`.
+    pub value: String,
+}
 
 /// Checks the claims of a token that a key of the issuer signed.
 pub fn verify_claims(claims: &Map<String, Value>, rules: &IssuerRules, now: Timestamp) -> Result<Human, Refusal> {

@@ -21,7 +21,6 @@ const RSA_EXPONENT_BYTES: RangeInclusive<usize> = 1..=4;
 /// The algorithms that tokens of human users may be signed with.
 pub const ACCEPTED_ALGORITHMS: [Algorithm; 3] = [Algorithm::RS256, Algorithm::ES256, Algorithm::EdDSA];
 
-/// The usable keys of an issuer.
 #[derive(Debug, Default)]
 pub struct JwkSet(Vec<VerificationKey>);
 
@@ -34,26 +33,13 @@ struct VerificationKey {
     decoding_key: Arc<DecodingKey>,
 }
 
-/// The result of a key lookup.
 #[derive(Debug)]
 pub enum KeyMatch {
-    /// Exactly one key matches.
     Unique(Arc<DecodingKey>),
     /// The set does not contain the key. A newer set may contain the key.
     Unknown,
     /// The algorithm of the key is not that of the token, or several keys match. Fetching the JWK set again would not help.
     Unusable,
-}
-
-/// Why a document cannot replace the keys of an issuer.
-#[derive(Debug, thiserror::Error)]
-pub enum InvalidJwkSet {
-    /// The document is not a JWK set.
-    #[error("not a JWK set: must be a JSON object with an array `keys`")]
-    Malformed,
-    /// No token could be verified. A program that fails to write the file is more likely than an issuer without keys.
-    #[error("contains no usable key: the keys in use stay in use")]
-    NoUsableKey,
 }
 
 /// A JWK set whose keys are parsed one by one, because one that cannot be parsed must not make the others unusable.
@@ -64,8 +50,9 @@ struct RawJwkSet {
 
 impl JwkSet {
     /// Parses a JWK set. Unusable keys are ignored, as RFC 7517 requires.
-    pub fn parse(json: &[u8]) -> Result<Self, InvalidJwkSet> {
-        let RawJwkSet { keys } = serde_json::from_slice(json).map_err(|_| InvalidJwkSet::Malformed)?;
+    pub fn parse(json: &[u8]) -> Result<Self, &'static str> {
+        let RawJwkSet { keys } =
+            serde_json::from_slice(json).map_err(|_| "not a JWK set: must be a JSON object with an array `keys`")?;
         let mut usable: Vec<VerificationKey> = Vec::new();
         for key in keys.into_iter().filter_map(VerificationKey::from_jwk) {
             // Ignore repeated keys, because `find` refuses a `kid` with two matching keys.
@@ -76,12 +63,11 @@ impl JwkSet {
         Ok(Self(usable))
     }
 
-    /// Fails if the set has no usable key.
-    pub fn require_usable_key(self) -> Result<Self, InvalidJwkSet> {
-        if self.0.is_empty() { Err(InvalidJwkSet::NoUsableKey) } else { Ok(self) }
+    /// Fails if no token could be verified: a program that fails to write the file is more likely than an issuer without keys.
+    pub fn require_usable_key(self) -> Result<Self, &'static str> {
+        if self.0.is_empty() { Err("contains no usable key: the keys in use stay in use") } else { Ok(self) }
     }
 
-    /// The number of usable keys.
     pub const fn len(&self) -> usize {
         self.0.len()
     }

@@ -28,7 +28,6 @@ const REFRESH_RETRY_INTERVAL: Duration = Duration::from_secs(15);
 /// issuer would delay the requests repeatedly.
 const BACKGROUND_REFRESH_PERIOD: Duration = Duration::from_mins(1);
 
-/// Provides the keys of an issuer.
 pub trait KeySource: Send + Sync + 'static {
     /// Fetches all keys, in bounded time.
     fn fetch(&self) -> impl Future<Output = Result<JwkSet, impl Display + Send>> + Send;
@@ -37,7 +36,6 @@ pub trait KeySource: Send + Sync + 'static {
 /// The ages at which cached keys are fetched again and are no longer used.
 #[derive(Debug, Clone, Copy)]
 pub struct CacheLifetimes {
-    /// The age at which keys are fetched again.
     pub refresh_after: Duration,
     /// The age at which keys are no longer used, even if they cannot be fetched.
     pub max_age: Duration,
@@ -54,15 +52,13 @@ impl CacheLifetimes {
 }
 
 /// The cached keys of one issuer. All times are measured since boot, with a clock that cannot be set back.
-pub struct KeyCache<S> {
-    inner: Arc<Inner<S>>,
-    clock: Arc<dyn Clock>,
-    lifetimes: CacheLifetimes,
-}
+pub struct KeyCache<S>(Arc<Inner<S>>);
 
 struct Inner<S> {
     issuer: String,
     source: S,
+    lifetimes: CacheLifetimes,
+    clock: Arc<dyn Clock>,
     metrics: JwksFetchMetrics,
     state: Mutex<CacheState>,
     /// Locked during a fetch.
@@ -86,7 +82,6 @@ struct KeyRequest<'a> {
     arrived_at: Duration,
 }
 
-/// The result of a lookup in the cache.
 enum Lookup {
     Hit(Arc<DecodingKey>),
     /// The key can be used, but the keys must be fetched again in the background.
@@ -106,35 +101,39 @@ impl<S: KeySource> KeyCache<S> {
         clock: Arc<dyn Clock>,
         metrics: JwksFetchMetrics,
     ) -> Self {
-        let inner = Inner { issuer, source, metrics, state: Mutex::default(), fetch_lock: Arc::default() };
-        Self { inner: Arc::new(inner), clock, lifetimes }
+        let (state, fetch_lock) = (Mutex::default(), Arc::default());
+        Self(Arc::new(Inner { issuer, source, lifetimes, clock, metrics, state, fetch_lock }))
     }
 
     /// Where the keys come from.
     pub fn source(&self) -> &S {
-        &self.inner.source
+        &self.0.source
     }
 
     /// Replaces the cached keys with keys that were read without a fetch.
     pub fn replace(&self, keys: JwkSet) {
-        self.inner.store(keys, self.clock.since_boot());
+        self.0.store(keys, self.0.clock.since_boot());
     }
 
     /// Finds the key for a token with the given `kid` and algorithm. Fetches the keys if necessary.
     pub async fn find(&self, kid: Option<&str>, algorithm: Algorithm) -> Result<Arc<DecodingKey>, Refusal> {
-        let request = KeyRequest { kid, algorithm, arrived_at: self.clock.since_boot() };
+        let request = KeyRequest { kid, algorithm, arrived_at: self.0.clock.since_boot() };
         loop {
-            if let Some(result) = self.find_cached(request) {
-                return result;
+            match self.0.look_up(request) {
+                Lookup::Hit(key) => return Ok(key),
+                Lookup::StaleHit(key) => {
+                    self.refresh_in_background(request);
+                    return Ok(key);
+                }
+                Lookup::Rejected(reason) => return Err(reason.into()),
+                Lookup::Miss { .. } => {}
             }
-            let fetch_lock = self.inner.fetch_lock.clone().lock_owned().await;
+            let fetch_lock = self.0.fetch_lock.clone().lock_owned().await;
             // The previous holder of the lock may have fetched the key.
-            let now = self.clock.since_boot();
-            let Lookup::Miss { unknown_kid } = self.inner.state().look_up(self.lifetimes, now, request) else {
-                continue;
-            };
+            let now = self.0.clock.since_boot();
+            let Lookup::Miss { unknown_kid } = self.0.look_up(request) else { continue };
             if unknown_kid {
-                self.inner.state().fetched_for_unknown_kid_at = Some(now);
+                self.0.state().fetched_for_unknown_kid_at = Some(now);
             }
             if self.spawn_fetch(now, fetch_lock).await.is_err() {
                 return Err(Reason::HumanIssuerUnavailable.into());
@@ -144,42 +143,30 @@ impl<S: KeySource> KeyCache<S> {
 
     /// Fetches the keys in a task, so that the fetch continues if the request is cancelled.
     fn spawn_fetch(&self, now: Duration, fetch_lock: OwnedMutexGuard<()>) -> JoinHandle<()> {
-        let (inner, clock) = (self.inner.clone(), self.clock.clone());
+        let inner = self.0.clone();
         tokio::spawn(async move {
-            inner.fetch(now, clock.as_ref()).await;
+            inner.fetch(now).await;
             drop(fetch_lock);
         })
     }
 
     /// Starts a fetch without waiting for it, unless one is running or has just succeeded.
     fn refresh_in_background(&self, request: KeyRequest) {
-        let Ok(fetch_lock) = self.inner.fetch_lock.clone().try_lock_owned() else { return };
-        let now = self.clock.since_boot();
-        let lookup = self.inner.state().look_up(self.lifetimes, now, request);
-        if matches!(lookup, Lookup::StaleHit(_)) {
+        let Ok(fetch_lock) = self.0.fetch_lock.clone().try_lock_owned() else { return };
+        let now = self.0.clock.since_boot();
+        if matches!(self.0.look_up(request), Lookup::StaleHit(_)) {
             drop(self.spawn_fetch(now, fetch_lock));
-        }
-    }
-
-    /// The result from the cache; `None` if a fetch is needed.
-    fn find_cached(&self, request: KeyRequest) -> Option<Result<Arc<DecodingKey>, Refusal>> {
-        let lookup = self.inner.state().look_up(self.lifetimes, self.clock.since_boot(), request);
-        match lookup {
-            Lookup::Hit(key) => Some(Ok(key)),
-            Lookup::StaleHit(key) => {
-                self.refresh_in_background(request);
-                Some(Ok(key))
-            }
-            Lookup::Rejected(reason) => Some(Err(reason.into())),
-            Lookup::Miss { .. } => None,
         }
     }
 }
 
 impl<S: KeySource> Inner<S> {
-    async fn fetch(&self, began_at: Duration, clock: &dyn Clock) {
-        let result = self.source.fetch().await;
-        match result {
+    fn look_up(&self, request: KeyRequest) -> Lookup {
+        self.state().look_up(self.lifetimes, self.clock.since_boot(), request)
+    }
+
+    async fn fetch(&self, began_at: Duration) {
+        match self.source.fetch().await {
             Ok(keys) => {
                 self.metrics.record_success();
                 tracing::debug!(issuer = self.issuer, keys = keys.len(), "fetched the issuer's keys");
@@ -188,13 +175,11 @@ impl<S: KeySource> Inner<S> {
             Err(error) => {
                 self.metrics.record_failure();
                 tracing::warn!(issuer = self.issuer, %error, "fetching the issuer's keys failed");
-                self.state().failed_at = Some(clock.since_boot());
+                self.state().failed_at = Some(self.clock.since_boot());
             }
         }
     }
-}
 
-impl<S> Inner<S> {
     fn store(&self, keys: JwkSet, began_at: Duration) {
         if keys.len() == 0 {
             tracing::warn!(issuer = self.issuer, "the issuer publishes no usable key: all its tokens are rejected");

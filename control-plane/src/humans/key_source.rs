@@ -1,9 +1,12 @@
 //! Fetches the keys of an issuer: by OpenID Connect Discovery, from a URL, or from a file.
 //!
 //! Invariants: a fetch is bounded in time and memory, and keys come only from the configured location or from the `jwks_uri`
-//! in the discovery document below the issuer's URL. Redirects are not followed.
+//! in the discovery document below the issuer's URL. Redirects are not followed. Errors are texts for the log.
 
-use super::{jwk_set::JwkSet, key_cache::KeySource};
+use super::{
+    jwk_set::JwkSet,
+    key_cache::{CacheLifetimes, KeySource},
+};
 use arc_swap::ArcSwap;
 use reqwest::{Certificate, Client, StatusCode, Url, header, redirect::Policy};
 use serde::Deserialize;
@@ -28,69 +31,18 @@ const MAX_DOCUMENT_SIZE: usize = 256 * 1024;
 /// Path of the discovery document below the issuer's URL.
 const DISCOVERY_PATH: &str = "/.well-known/openid-configuration";
 
-/// Why fetching keys failed; for the log.
-#[derive(Debug, thiserror::Error)]
-pub enum KeySourceError {
-    /// No response in time, or a failed connection.
-    #[error("{url}: {error}")]
-    Unreachable {
-        /// The URL.
-        url: Url,
-        /// The innermost cause.
-        error: String,
-    },
-    /// A status other than 200; redirects are not followed.
-    #[error("{url}: status {status}, expected 200")]
-    Status {
-        /// The URL.
-        url: Url,
-        /// The status of the response.
-        status: StatusCode,
-    },
-    /// The document is larger than [`MAX_DOCUMENT_SIZE`].
-    #[error("{0}: larger than {MAX_DOCUMENT_SIZE} bytes")]
-    TooLarge(String),
-    /// The document is invalid.
-    #[error("{location}: {error}")]
-    Malformed {
-        /// The URL or file.
-        location: String,
-        /// Why it is invalid.
-        error: String,
-    },
-    /// The fetch exceeded [`FETCH_TIMEOUT`].
-    #[error("fetching the keys took longer than {} s", FETCH_TIMEOUT.as_secs())]
-    TimedOut,
-    /// The file cannot be read.
-    #[error("{path}: {error}")]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// The system's error.
-        error: std::io::Error,
-    },
-    /// The configured file contains no certificates, or the certificates of the operating system cannot be loaded.
-    #[error("{0}")]
-    Certificates(String),
-}
-
 /// The location from which the keys of an issuer are fetched.
 pub enum KeyLocation {
     /// At the `jwks_uri` of the issuer's discovery document.
     Discovery {
         /// The `issuer` that the discovery document must have.
         issuer: String,
-        /// The HTTP client.
         client: JwksClient,
     },
-    /// At a configured URL.
     Url {
-        /// The URL.
         url: Url,
-        /// The HTTP client.
         client: JwksClient,
     },
-    /// In a file.
     File(PathBuf),
 }
 
@@ -109,12 +61,13 @@ struct DiscoveryDocument {
 
 impl KeySource for KeyLocation {
     async fn fetch(&self) -> Result<JwkSet, impl Display + Send> {
-        tokio::time::timeout(FETCH_TIMEOUT, self.fetch_keys()).await.unwrap_or(Err(KeySourceError::TimedOut))
+        let timed_out = |_| Err(format!("fetching the keys took longer than {} s", FETCH_TIMEOUT.as_secs()));
+        tokio::time::timeout(FETCH_TIMEOUT, self.fetch_keys()).await.unwrap_or_else(timed_out)
     }
 }
 
 impl KeyLocation {
-    async fn fetch_keys(&self) -> Result<JwkSet, KeySourceError> {
+    async fn fetch_keys(&self) -> Result<JwkSet, String> {
         let (location, json) = match self {
             Self::Discovery { issuer, client } => {
                 let url = client.discover_jwks_uri(issuer).await?;
@@ -128,7 +81,15 @@ impl KeyLocation {
             // The issuer itself publishes these keys, and may withdraw all of them.
             Self::Discovery { .. } | Self::Url { .. } => Ok(keys),
         });
-        keys.map_err(|error| KeySourceError::Malformed { location, error: error.to_string() })
+        keys.map_err(|error| format!("{location}: {error}"))
+    }
+
+    /// How long keys from here may be used.
+    pub(super) const fn lifetimes(&self) -> CacheLifetimes {
+        match self {
+            Self::Discovery { .. } | Self::Url { .. } => CacheLifetimes::FETCHED,
+            Self::File(_) => CacheLifetimes::FILE,
+        }
     }
 
     /// The HTTP client; `None` for a file.
@@ -143,19 +104,19 @@ impl KeyLocation {
 impl JwksClient {
     /// Creates a client that trusts the certificate authorities in a PEM file. Without a file, the client trusts the
     /// authorities of the operating system.
-    pub fn new(authorities: Option<&[u8]>, allow_http_on_loopback: bool) -> Result<Self, KeySourceError> {
+    pub fn new(authorities: Option<&[u8]>, allow_http_on_loopback: bool) -> Result<Self, String> {
         Ok(Self { http: ArcSwap::from_pointee(build_client(authorities)?), allow_http_on_loopback })
     }
 
     /// Trusts other certificate authorities from the next fetch on. An invalid PEM file replaces nothing.
-    pub fn replace_authorities(&self, authorities: &[u8]) -> Result<(), KeySourceError> {
+    pub fn replace_authorities(&self, authorities: &[u8]) -> Result<(), String> {
         self.http.store(Arc::new(build_client(Some(authorities))?));
         Ok(())
     }
 
-    async fn discover_jwks_uri(&self, issuer: &str) -> Result<Url, KeySourceError> {
+    async fn discover_jwks_uri(&self, issuer: &str) -> Result<Url, String> {
         let location = format!("{}{DISCOVERY_PATH}", issuer.trim_end_matches('/'));
-        let malformed = |error: &str| KeySourceError::Malformed { location: location.clone(), error: error.to_owned() };
+        let malformed = |error: &str| format!("{location}: {error}");
         let json = self.fetch_document(&location.parse().map_err(|_| malformed("not a URL"))?).await?;
         let document = serde_json::from_slice(&json);
         let DiscoveryDocument { issuer: document_issuer, jwks_uri } =
@@ -171,18 +132,17 @@ impl JwksClient {
         }
     }
 
-    async fn fetch_document(&self, url: &Url) -> Result<Vec<u8>, KeySourceError> {
-        let unreachable =
-            |error: reqwest::Error| KeySourceError::Unreachable { url: url.clone(), error: root_cause(&error) };
+    async fn fetch_document(&self, url: &Url) -> Result<Vec<u8>, String> {
+        let unreachable = |error: reqwest::Error| format!("{url}: {}", root_cause(&error));
         let request = self.http.load().get(url.clone()).header(header::ACCEPT, "application/json");
         let mut response = request.send().await.map_err(unreachable)?;
         if response.status() != StatusCode::OK {
-            return Err(KeySourceError::Status { url: url.clone(), status: response.status() });
+            return Err(format!("{url}: status {}, expected 200", response.status()));
         }
         let mut body = Vec::new();
         while let Some(chunk) = response.chunk().await.map_err(unreachable)? {
             if body.len() + chunk.len() > MAX_DOCUMENT_SIZE {
-                return Err(KeySourceError::TooLarge(url.to_string()));
+                return Err(too_large(url));
             }
             body.extend_from_slice(&chunk);
         }
@@ -191,7 +151,7 @@ impl JwksClient {
 }
 
 /// A client that trusts the authorities in a PEM file, or else those of the operating system.
-fn build_client(authorities: Option<&[u8]>) -> Result<Client, KeySourceError> {
+fn build_client(authorities: Option<&[u8]>) -> Result<Client, String> {
     let mut builder = Client::builder()
         .redirect(Policy::none())
         .connect_timeout(CONNECT_TIMEOUT)
@@ -199,14 +159,14 @@ fn build_client(authorities: Option<&[u8]>) -> Result<Client, KeySourceError> {
         .pool_idle_timeout(FETCH_TIMEOUT)
         .user_agent(concat!("countersign-control-plane/", env!("CARGO_PKG_VERSION")));
     if let Some(pem) = authorities {
-        let no_certificate = || KeySourceError::Certificates("contains no PEM certificate".to_owned());
+        let no_certificate = || "contains no PEM certificate".to_owned();
         let certificates = Certificate::from_pem_bundle(pem).map_err(|_| no_certificate())?;
         if certificates.is_empty() {
             return Err(no_certificate());
         }
         builder = builder.tls_certs_only(certificates);
     }
-    builder.build().map_err(|error| KeySourceError::Certificates(root_cause(&error)))
+    builder.build().map_err(|error| root_cause(&error))
 }
 
 fn is_http_on_loopback(url: &Url) -> bool {
@@ -214,14 +174,17 @@ fn is_http_on_loopback(url: &Url) -> bool {
     url.scheme() == "http" && (host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.is_loopback()))
 }
 
-/// Reads a file with keys.
-pub async fn read_file(path: &Path) -> Result<Vec<u8>, KeySourceError> {
-    let file_error = |error| KeySourceError::File { path: path.to_owned(), error };
+pub async fn read_file(path: &Path) -> Result<Vec<u8>, String> {
+    let file_error = |error: std::io::Error| format!("{}: {error}", path.display());
     let file = tokio::fs::File::open(path).await.map_err(file_error)?;
     let mut json = Vec::new();
     let limit = u64::try_from(MAX_DOCUMENT_SIZE + 1).unwrap_or(u64::MAX);
     file.take(limit).read_to_end(&mut json).await.map_err(file_error)?;
-    if json.len() > MAX_DOCUMENT_SIZE { Err(KeySourceError::TooLarge(path.display().to_string())) } else { Ok(json) }
+    if json.len() > MAX_DOCUMENT_SIZE { Err(too_large(&path.display())) } else { Ok(json) }
+}
+
+fn too_large(location: &dyn Display) -> String {
+    format!("{location}: larger than {MAX_DOCUMENT_SIZE} bytes")
 }
 
 /// The innermost cause of an error. The outer errors repeat the URL.

@@ -7,35 +7,35 @@
 //! `human_issuer_unavailable`.
 
 mod claims;
-mod issuer;
 mod jwk_set;
 mod key_cache;
 mod key_source;
 mod operator_key;
-mod rules;
 mod token;
 
-pub use issuer::Issuer;
-pub use jwk_set::InvalidJwkSet;
-pub use key_cache::CacheLifetimes;
-pub use key_source::{JwksClient, KeyLocation, KeySourceError, read_file as read_key_file};
+pub use claims::{AdminClaim, IssuerRules};
+pub use key_source::{JwksClient, KeyLocation, read_file as read_key_file};
 pub use operator_key::{OperatorKey, OperatorKeyError};
-pub use rules::{AdminClaim, IssuerRules};
 
-use crate::domain::caller::Human;
-use countersign_identity::{Reason, Refusal, Timestamp};
+use crate::{domain::caller::Human, metrics::JwksFetchMetrics};
+use claims::verify_claims;
+use countersign_identity::{Reason, Refusal, Timestamp, token::signature_only_validation};
+use countersign_process::Clock;
+use jwk_set::JwkSet;
+use key_cache::KeyCache;
+use serde_json::{Map, Value};
 use std::{collections::HashMap, sync::Arc};
 use token::UnverifiedToken;
 
 /// Verifies tokens of all accepted issuers.
 pub struct HumanTokenVerifier {
     operator_key: Option<Arc<OperatorKey>>,
-    issuers: HashMap<String, Issuer>,
+    issuers: HashMap<String, Arc<Issuer>>,
 }
 
 impl HumanTokenVerifier {
     /// A verifier that accepts tokens of the given issuers, and tokens of the operator key if the key is enabled.
-    pub fn new(operator_key: Option<Arc<OperatorKey>>, issuers: Vec<Issuer>) -> Self {
+    pub fn new(operator_key: Option<Arc<OperatorKey>>, issuers: Vec<Arc<Issuer>>) -> Self {
         let issuers = issuers.into_iter().map(|issuer| (issuer.iss().to_owned(), issuer)).collect();
         Self { operator_key, issuers }
     }
@@ -48,19 +48,62 @@ impl HumanTokenVerifier {
         issuers
     }
 
-    /// The issuer with this `iss`, if it is configured.
-    pub fn issuer(&self, iss: &str) -> Option<&Issuer> {
-        self.issuers.get(iss)
-    }
-
     /// Verifies a token. Returns the human user that the token identifies.
     pub async fn verify(&self, token: &str, now: Timestamp) -> Result<Human, Refusal> {
         let token = UnverifiedToken::parse(token).ok_or(Reason::HumanTokenInvalid)?;
-        if token.issuer() == operator_key::ISSUER {
+        if token.issuer == operator_key::ISSUER {
             let operator_key = self.operator_key.as_ref().ok_or(Reason::HumanTokenInvalid)?;
-            return operator_key.verify(token.text(), now);
+            return operator_key.verify(token.text, now);
         }
-        let issuer = self.issuers.get(token.issuer()).ok_or(Reason::HumanTokenInvalid)?;
+        let issuer = self.issuers.get(&token.issuer).ok_or(Reason::HumanTokenInvalid)?;
         issuer.verify(&token, now).await
+    }
+}
+
+pub struct Issuer {
+    rules: IssuerRules,
+    keys: KeyCache<KeyLocation>,
+}
+
+impl Issuer {
+    /// Creates an issuer. The keys are fetched when the first token of the issuer arrives.
+    pub fn new(rules: IssuerRules, keys: KeyLocation, clock: Arc<dyn Clock>, metrics: JwksFetchMetrics) -> Self {
+        let lifetimes = keys.lifetimes();
+        let keys = KeyCache::new(rules.issuer.clone(), keys, lifetimes, clock, metrics);
+        Self { rules, keys }
+    }
+
+    /// The `iss` of the issuer's tokens.
+    pub fn iss(&self) -> &str {
+        &self.rules.issuer
+    }
+
+    /// Uses the keys in a JWK set, which may be empty.
+    pub fn set_keys(&self, json: &[u8]) -> Result<(), &'static str> {
+        self.keys.replace(JwkSet::parse(json)?);
+        Ok(())
+    }
+
+    /// Uses new content of the file of the issuer: its keys, or the certificate authorities with which they are fetched. Returns what it
+    /// is, for the log.
+    pub fn load_file(&self, content: &[u8]) -> Result<String, String> {
+        let iss = self.iss();
+        if let Some(client) = self.keys.source().client() {
+            client.replace_authorities(content)?;
+            return Ok(format!("certificate authorities for the next fetch of the keys of {iss}"));
+        }
+        let keys = JwkSet::parse(content)?.require_usable_key()?;
+        let count = keys.len();
+        self.keys.replace(keys);
+        Ok(format!("{count} usable keys of the issuer {iss}"))
+    }
+
+    /// Verifies a token of the issuer. Returns the human user that the token identifies.
+    pub async fn verify(&self, token: &UnverifiedToken<'_>, now: Timestamp) -> Result<Human, Refusal> {
+        let UnverifiedToken { text, issuer: _, algorithm, kid } = token;
+        let key = self.keys.find(kid.as_deref(), *algorithm).await?;
+        let token = jsonwebtoken::decode::<Map<String, Value>>(text, &key, &signature_only_validation(*algorithm))
+            .map_err(|_| Reason::HumanTokenInvalid)?;
+        verify_claims(&token.claims, &self.rules, now)
     }
 }

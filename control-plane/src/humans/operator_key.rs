@@ -22,24 +22,15 @@ pub(super) const ISSUER: &str = "urn:countersign:operator";
 /// The `aud` of tokens that the operator key signs. The value does not depend on the URL of the control plane.
 const AUDIENCE: &str = "urn:countersign:control-plane";
 
-/// Why the operator key cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum OperatorKeyError {
-    /// The file does not exist.
     #[error(
         "{0}: there is no operator key. The server creates it in its data_dir when it starts: run this command with the \
          settings of the server (--dev, --config, --set data_dir=...), and after its first start"
     )]
     Missing(String),
-    /// The file cannot be read or written.
     #[error("{path}: {error}")]
-    File {
-        /// The file.
-        path: String,
-        /// The system's error.
-        error: io::Error,
-    },
-    /// The file contains no P-256 private key.
+    File { path: String, error: io::Error },
     #[error(
         "{0}: not a P-256 private key in PKCS #8 PEM. Restore the file, or delete it and start the server, which creates a new \
          key: the tokens that the old key signed are then refused"
@@ -48,7 +39,6 @@ pub enum OperatorKeyError {
     /// The settings disable the operator key; the text says why.
     #[error("{0}")]
     Disabled(&'static str),
-    /// The cryptographic library returned an error.
     #[error("the operator key cannot sign")]
     Crypto,
 }
@@ -99,7 +89,6 @@ impl OperatorKey {
         })
     }
 
-    /// Issues a token for a human user.
     pub fn mint(
         &self,
         subject: &str,

@@ -14,10 +14,13 @@ const ACCEPTED_TYPES: [&str; 2] = ["jwt", "at+jwt"];
 
 /// A well-formed token whose signature is not verified.
 pub struct UnverifiedToken<'a> {
-    text: &'a str,
-    issuer: String,
-    algorithm: Algorithm,
-    kid: Option<String>,
+    pub text: &'a str,
+    /// The claimed `iss`.
+    pub issuer: String,
+    /// The claimed `alg`.
+    pub algorithm: Algorithm,
+    /// The claimed `kid`.
+    pub kid: Option<String>,
 }
 
 /// The claim `iss`. A duplicate `iss` is an error, because parsers differ in which of the two values they use.
@@ -43,26 +46,6 @@ impl<'a> UnverifiedToken<'a> {
             return None;
         }
         Some(Self { text, issuer: iss, algorithm: header.alg, kid: header.kid })
-    }
-
-    /// The encoded token.
-    pub const fn text(&self) -> &str {
-        self.text
-    }
-
-    /// The claimed `iss`.
-    pub fn issuer(&self) -> &str {
-        &self.issuer
-    }
-
-    /// The claimed `alg`.
-    pub const fn algorithm(&self) -> Algorithm {
-        self.algorithm
-    }
-
-    /// The claimed `kid`.
-    pub fn kid(&self) -> Option<&str> {
-        self.kid.as_deref()
     }
 }
 

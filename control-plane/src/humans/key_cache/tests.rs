@@ -1,21 +1,8 @@
 use super::*;
 use crate::metrics::{LabelValues, Metrics};
-use countersign_identity::Timestamp;
+use countersign_test_engines::ManualClock;
 use serde_json::json;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
-
-#[derive(Default)]
-struct ManualClock(AtomicU64);
-
-impl Clock for ManualClock {
-    fn now(&self) -> Timestamp {
-        Timestamp::from_seconds(0)
-    }
-
-    fn since_boot(&self) -> Duration {
-        Duration::from_millis(self.0.load(SeqCst))
-    }
-}
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
 /// A key source with one Ed25519 key. The test sets the `kid` of the key; without a `kid`, fetches fail.
 #[derive(Default)]
@@ -47,7 +34,7 @@ struct KeyCacheFixture {
 
 /// A cache that refreshes keys after 100 s and uses them for at most 1000 s.
 fn fixture(kid: Option<&'static str>) -> KeyCacheFixture {
-    let clock = Arc::new(ManualClock(AtomicU64::new(5_000_000)));
+    let clock = ManualClock::new();
     let source =
         Arc::new(FakeSource { kid: Mutex::new(kid), fetches: AtomicUsize::new(0), is_hanging: AtomicBool::default() });
     let lifetimes = CacheLifetimes { refresh_after: Duration::from_secs(100), max_age: Duration::from_secs(1000) };
@@ -58,8 +45,7 @@ fn fixture(kid: Option<&'static str>) -> KeyCacheFixture {
 
 impl KeyCacheFixture {
     fn advance(&self, seconds: f64) {
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the test uses small numbers")]
-        self.clock.0.fetch_add((seconds * 1000.0) as u64, SeqCst);
+        self.clock.advance(Duration::from_secs_f64(seconds));
     }
 
     fn publish(&self, kid: Option<&'static str>) {
