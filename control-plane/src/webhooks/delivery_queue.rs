@@ -25,7 +25,6 @@ use std::{collections::BTreeSet, sync::Arc};
 /// Maximum number of targets with pending deliveries that one transaction reads.
 pub(super) const TARGETS_PER_PAGE: i64 = 1000;
 
-/// The delivery queue in the database.
 pub(super) struct DeliveryQueue {
     pub store: Store,
     /// Decrypts the secrets of targets.
@@ -41,12 +40,13 @@ pub(super) struct LeaseRequest {
 enum LeaseQuota {
     /// Maximum numbers of first attempts and retries. If fewer first attempts are due, more retries are leased, and vice
     /// versa.
-    Deliveries { first_attempts: i64, retries: i64 },
-    /// One test delivery.
+    Deliveries {
+        first_attempts: i64,
+        retries: i64,
+    },
     Test,
 }
 
-/// The work that is due now.
 pub(super) struct DueWork {
     /// Active targets with due deliveries, in a page of the targets with pending deliveries.
     pub targets: Vec<DueTarget>,
@@ -69,9 +69,7 @@ pub(super) struct LeasedBatch {
 pub(super) struct AttemptRecord {
     pub delivery: LeasedDelivery,
     pub attempt: Attempt,
-    /// New state of the delivery.
     pub state: DeliveryState,
-    /// The URL of the attempt.
     pub url: TargetUrl,
     /// Whether the target may be marked as failing in the database.
     pub was_failing: bool,
@@ -142,7 +140,10 @@ impl DeliveryQueue {
         let work = async |mut tx: WriteTransaction| {
             lock_targets(&mut tx, completed, requests).await?;
             let disabled = record_attempts(&mut tx, completed).await?;
-            release_all(&mut tx, released).await?;
+            let released_at = tx.now();
+            for delivery in released {
+                deliveries::release_lease(tx.conn(), delivery, released_at).await?;
+            }
             let mut batches = Vec::new();
             for LeaseRequest { due, quota } in requests {
                 let Some(secrets) = self.open_secrets(&mut tx, due.id, now).await? else { continue };
@@ -153,22 +154,6 @@ impl DeliveryQueue {
             tx.commit(batches).await
         };
         self.store.write_alone("record_and_lease_deliveries", work).await
-    }
-
-    /// Stores the results of attempts and releases deliveries at shutdown.
-    pub(super) async fn record_and_release(
-        &self,
-        completed: &[AttemptRecord],
-        released: &[LeasedDelivery],
-    ) -> Result<(), StoreError> {
-        let work = async |mut tx: WriteTransaction| {
-            lock_targets(&mut tx, completed, &[]).await?;
-            let disabled = record_attempts(&mut tx, completed).await?;
-            release_all(&mut tx, released).await?;
-            audit_disabled(&mut tx, disabled).await?;
-            tx.commit(()).await
-        };
-        self.store.write("release_deliveries", work).await
     }
 
     /// The secrets with which requests to a target are signed. `None` if the target is deleted, or if a secret cannot be
@@ -215,14 +200,6 @@ async fn lease_deliveries(
         pair.iter().any(Option::is_some).then_some(pair)
     });
     Ok(pairs.flatten().flatten().collect())
-}
-
-async fn release_all(tx: &mut WriteTransaction, released: &[LeasedDelivery]) -> Result<(), StoreError> {
-    let now = tx.now();
-    for delivery in released {
-        deliveries::release_lease(tx.conn(), delivery, now).await?;
-    }
-    Ok(())
 }
 
 /// Locks the rows of all targets of the transaction. All transactions lock targets in the same order, which prevents deadlocks.

@@ -5,25 +5,29 @@
 
 use super::{
     DispatcherHealth,
-    attempts::{AttemptResult, Attempts, Endpoint},
     delivery_queue::{AttemptRecord, DeliveryQueue, LeasedBatch},
-    http_sender::{HttpSender, SendOutcome},
+    http_sender::{HttpSender, OutgoingRequest, SendOutcome},
     scheduler::{ConcurrencyLimits, LeasePlan, Scheduler},
     target_queue::AttemptSummary,
 };
 use crate::{
     domain::webhook::{
-        DueTarget,
+        DueTarget, TargetOwner,
         delivery::{Attempt, AttemptFailure, DeliveryState, DeliveryStatus, RetrySchedule},
+        secret::WebhookSecret,
+        url::TargetUrl,
     },
     keyring::Keyring,
     metrics::WebhookMetrics,
     store::{Store, StoreError, deliveries::LeasedDelivery},
 };
-use countersign_identity::WebhookId;
-use countersign_process::{Clock, Rng, Shutdown};
-use std::{sync::Arc, time::Duration};
-use tokio::{sync::Notify, task::JoinError};
+use countersign_identity::{Timestamp, WebhookId};
+use countersign_process::{Clock, Place, Rng, Shutdown};
+use std::{collections::HashMap, sync::Arc, time::Duration};
+use tokio::{
+    sync::Notify,
+    task::{JoinError, JoinSet},
+};
 
 /// Interval at which the delivery queue is polled for deliveries that other processes stored.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -40,19 +44,11 @@ const ERROR_PAUSE: Duration = Duration::from_secs(1);
 /// Difference between the duration of a lease and the timeout of an attempt.
 const LEASE_MARGIN: Duration = Duration::from_secs(20);
 
+/// Minimum time between the timeout of an attempt and the end of its lease, for storing the outcome.
+const RECORD_MARGIN: Duration = Duration::from_secs(5);
+
 /// Maximum time that the shutdown waits for attempts in flight.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
-
-/// The configuration of the dispatcher.
-#[derive(Debug, Clone)]
-pub struct DispatcherConfig {
-    /// The pauses between the attempts of a delivery.
-    pub schedule: RetrySchedule,
-    /// Maximum duration of an attempt.
-    pub attempt_timeout: Duration,
-    /// Maximum numbers of concurrent attempts.
-    pub limits: ConcurrencyLimits,
-}
 
 /// Sends all deliveries. Each replica may run a dispatcher on the same database.
 pub struct WebhookDispatcher {
@@ -60,14 +56,15 @@ pub struct WebhookDispatcher {
     pub store: Store,
     /// Decrypts the secrets of targets.
     pub keyring: Arc<Keyring>,
-    /// Sends the requests.
     pub sender: Arc<HttpSender>,
-    /// The clock.
     pub clock: Arc<dyn Clock>,
     /// Source of random jitter.
     pub rng: Arc<dyn Rng>,
-    /// The configuration.
-    pub config: DispatcherConfig,
+    /// The pauses between the attempts of a delivery.
+    pub schedule: RetrySchedule,
+    pub attempt_timeout: Duration,
+    /// Maximum numbers of concurrent attempts.
+    pub limits: ConcurrencyLimits,
     /// Notified when deliveries become due.
     pub wakeup: Arc<Notify>,
     /// Receives the time of each poll.
@@ -77,14 +74,11 @@ pub struct WebhookDispatcher {
 }
 
 struct DispatchLoop {
-    clock: Arc<dyn Clock>,
-    rng: Arc<dyn Rng>,
-    config: DispatcherConfig,
-    health: Arc<DispatcherHealth>,
-    metrics: WebhookMetrics,
+    parts: WebhookDispatcher,
     queue: DeliveryQueue,
     scheduler: Scheduler,
-    attempts: Attempts,
+    endpoints: HashMap<WebhookId, Arc<Endpoint>>,
+    in_flight: JoinSet<AttemptResult>,
     /// The target after which the next page of targets begins; `None` for the first page.
     after: Option<WebhookId>,
     /// Results of attempts that are not stored yet.
@@ -93,19 +87,32 @@ struct DispatchLoop {
     released: Vec<LeasedDelivery>,
 }
 
+/// The URL, the owner and the secrets of a target at the time when its deliveries were leased.
+struct Endpoint {
+    url: TargetUrl,
+    owner: TargetOwner,
+    secrets: Vec<WebhookSecret>,
+}
+
+struct AttemptResult {
+    delivery: LeasedDelivery,
+    endpoint: Arc<Endpoint>,
+    /// Start of the attempt on the boot-time clock.
+    started_at: Duration,
+    ended_at: Timestamp,
+    outcome: SendOutcome,
+}
+
 impl WebhookDispatcher {
     /// Runs until shutdown is requested.
     pub async fn run(self, shutdown: Shutdown) {
-        let Self { store, keyring, sender, clock, rng, config, wakeup, health, metrics } = self;
+        let (store, keyring, wakeup) = (self.store.clone(), self.keyring.clone(), self.wakeup.clone());
         let mut dispatch = DispatchLoop {
             queue: DeliveryQueue { store, keyring },
-            scheduler: Scheduler::new(config.limits),
-            attempts: Attempts::new(sender, clock.clone(), config.attempt_timeout, metrics.clone()),
-            clock,
-            rng,
-            config,
-            health,
-            metrics,
+            scheduler: Scheduler::new(self.limits),
+            endpoints: HashMap::new(),
+            in_flight: JoinSet::new(),
+            parts: self,
             after: None,
             unrecorded: Vec::new(),
             released: Vec::new(),
@@ -121,11 +128,11 @@ impl WebhookDispatcher {
             tokio::select! {
                 () = shutdown.requested() => break,
                 () = wakeup.notified() => {}
-                Some(result) = dispatch.attempts.next_result() => dispatch.process_result(result),
+                Some(result) = dispatch.in_flight.join_next() => dispatch.process_result(result),
                 () = tokio::time::sleep(pause) => {}
             }
             tokio::time::sleep(MIN_PAUSE).await;
-            while let Some(result) = dispatch.attempts.try_next_result() {
+            while let Some(result) = dispatch.in_flight.try_join_next() {
                 dispatch.process_result(result);
             }
         }
@@ -136,33 +143,36 @@ impl WebhookDispatcher {
 impl DispatchLoop {
     /// Stores the results of attempts, leases due deliveries, and starts attempts.
     async fn run_iteration(&mut self) -> Result<(), StoreError> {
-        let (now, since_boot) = (self.clock.now(), self.clock.since_boot());
+        let (now, since_boot) = (self.parts.clock.now(), self.parts.clock.since_boot());
         let work = self.queue.find_due(self.after, self.scheduler.targets_with_unsent(), now).await?;
         self.after = work.next;
         let LeasePlan { requests, released } = self.scheduler.plan_leases(work, since_boot);
         self.released.extend(released);
         if !requests.is_empty() || !self.unrecorded.is_empty() || !self.released.is_empty() {
-            let now = self.clock.now();
-            let until = now.saturating_add(self.config.attempt_timeout + LEASE_MARGIN);
+            let now = self.parts.clock.now();
+            let until = now.saturating_add(self.parts.attempt_timeout + LEASE_MARGIN);
             let (completed, released) = (self.unrecorded.as_slice(), self.released.as_slice());
             let batches = self.queue.store_outcomes_and_lease(completed, released, &requests, now, until).await?;
             self.unrecorded.clear();
             self.released.clear();
             for LeasedBatch { due, secrets, deliveries } in batches {
                 let DueTarget { id, url, updated_at: _, failing_since: _, owner } = due;
-                self.attempts.set_endpoint(id, Endpoint { url, owner: owner.clone(), secrets });
+                self.endpoints.insert(id, Arc::new(Endpoint { url, owner: owner.clone(), secrets }));
                 self.scheduler.push(id, owner, deliveries);
             }
         }
-        self.health.mark_polled();
+        self.parts.health.mark_polled();
         self.start_attempts();
         Ok(())
     }
 
     fn start_attempts(&mut self) {
-        let Self { scheduler, attempts, .. } = self;
-        scheduler.start_attempts(self.clock.since_boot(), |delivery, place| attempts.start(delivery, place));
-        attempts.retain_endpoints(|target| scheduler.has_target(target));
+        let Self { parts, scheduler, endpoints, in_flight, .. } = self;
+        scheduler.start_attempts(parts.clock.since_boot(), |delivery, place| {
+            let endpoint = endpoints.get(&delivery.target).cloned();
+            start_attempt(parts, endpoint, in_flight, delivery, place)
+        });
+        endpoints.retain(|target, _| scheduler.has_target(*target));
     }
 
     /// Decides the next state of a delivery after an attempt.
@@ -173,7 +183,7 @@ impl DispatchLoop {
         };
         let SendOutcome { response, failure, retry_after } = outcome;
         let jitter = self.jitter();
-        let retry = || self.config.schedule.next_attempt(delivery.attempts + 1, at, retry_after, jitter);
+        let retry = || self.parts.schedule.next_attempt(delivery.attempts + 1, at, retry_after, jitter);
         let state = match failure {
             None => DeliveryState::Delivered,
             Some(AttemptFailure::Gone) => DeliveryState::Dead,
@@ -181,8 +191,8 @@ impl DispatchLoop {
             Some(_) => retry().map_or(DeliveryState::Dead, DeliveryState::Pending),
         };
         let is_final = state.status() != DeliveryStatus::Pending;
-        self.metrics.record_attempt(failure.map(AttemptFailure::as_str), is_final);
-        let ended_at = self.clock.since_boot();
+        self.parts.metrics.record_attempt(failure.map(AttemptFailure::as_str), is_final);
+        let ended_at = self.parts.clock.since_boot();
         let attempt = AttemptSummary { started_at, ended_at, failure, retry_after, jitter };
         let (was_failing, released) = self.scheduler.record(&delivery, &attempt);
         self.released.extend(released);
@@ -192,14 +202,14 @@ impl DispatchLoop {
 
     fn jitter(&self) -> u32 {
         let mut bytes = [0; 4];
-        self.rng.fill(&mut bytes);
+        self.parts.rng.fill(&mut bytes);
         u32::from_ne_bytes(bytes)
     }
 
     /// Time until the next poll, unless the dispatcher is woken before. The end of a backoff does not wake the dispatcher, so
     /// the end of the next backoff limits the time until the poll.
     fn poll_delay(&self) -> Duration {
-        let since_boot = self.clock.since_boot();
+        let since_boot = self.parts.clock.since_boot();
         self.scheduler
             .next_backoff_end(since_boot)
             .map_or(POLL_INTERVAL, |backoff_end| backoff_end.saturating_sub(since_boot).min(POLL_INTERVAL))
@@ -208,15 +218,42 @@ impl DispatchLoop {
     /// Waits briefly for attempts in flight, stores their results, and releases the leases of all unsent deliveries.
     async fn stop(mut self) {
         let drain = async {
-            while let Some(result) = self.attempts.next_result().await {
+            while let Some(result) = self.in_flight.join_next().await {
                 self.process_result(result);
             }
         };
         // After the timeout, the attempts are aborted, and the deliveries of these attempts are sent again.
         let _elapsed = tokio::time::timeout(DRAIN_TIMEOUT, drain).await;
         self.released.extend(self.scheduler.drain_unsent());
-        if let Err(error) = self.queue.record_and_release(&self.unrecorded, &self.released).await {
+        let now = self.parts.clock.now();
+        let stored = self.queue.store_outcomes_and_lease(&self.unrecorded, &self.released, &[], now, now).await;
+        if let Err(error) = stored {
             tracing::warn!(%error, "cannot store the results of the last webhook attempts; their deliveries will be sent again");
         }
     }
+}
+
+/// Starts an attempt in a place of the owner, in a task of its own. Returns the delivery if its lease may end before the attempt, because
+/// another process could then send the delivery too.
+fn start_attempt(
+    parts: &WebhookDispatcher,
+    endpoint: Option<Arc<Endpoint>>,
+    in_flight: &mut JoinSet<AttemptResult>,
+    delivery: LeasedDelivery,
+    place: Place<TargetOwner>,
+) -> Result<(), LeasedDelivery> {
+    let (clock, now) = (parts.clock.clone(), parts.clock.now());
+    let ends_in_time = now.saturating_add(parts.attempt_timeout + RECORD_MARGIN) <= delivery.leased_until;
+    let Some(endpoint) = endpoint.filter(|_| ends_in_time) else { return Err(delivery) };
+    let (sender, seconds) = (parts.sender.clone(), parts.metrics.seconds.clone());
+    in_flight.spawn(async move {
+        let started_at = clock.since_boot();
+        let Endpoint { url, owner, secrets } = endpoint.as_ref();
+        let request = OutgoingRequest { event: delivery.event, now, started_at, owner, body: &delivery.body, secrets };
+        let outcome = sender.send(url, request).await;
+        drop(place);
+        seconds.observe(clock.since_boot().saturating_sub(started_at).as_secs_f64());
+        AttemptResult { delivery, endpoint, started_at, ended_at: clock.now(), outcome }
+    });
+    Ok(())
 }

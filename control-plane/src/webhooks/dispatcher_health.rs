@@ -9,44 +9,43 @@ use crate::{
 use countersign_identity::Timestamp;
 use countersign_process::Clock;
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicI64, AtomicU64, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
-
-/// Represents a missing timestamp in an atomic integer.
-const NO_TIMESTAMP: i64 = i64::MIN;
 
 /// The health of the dispatcher. The dispatcher and [`Self::measure_backlog`] update the health; `/health` reports the health.
 pub struct DispatcherHealth {
     clock: Arc<dyn Clock>,
-    /// Time of the last poll, in milliseconds of the boot-time clock.
-    polled_at: AtomicU64,
-    /// When the oldest due delivery became due, in microseconds since the Unix epoch.
-    oldest_due: AtomicI64,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// Time of the last poll, since boot.
+    polled_at: Duration,
+    /// When the oldest due delivery became due.
+    oldest_due: Option<Timestamp>,
 }
 
 impl DispatcherHealth {
     /// Creates the health of a dispatcher that has polled just now.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
-        let health = Self { clock, polled_at: AtomicU64::new(0), oldest_due: AtomicI64::new(NO_TIMESTAMP) };
-        health.mark_polled();
-        health
+        let state = State { polled_at: clock.since_boot(), oldest_due: None };
+        Self { clock, state: Mutex::new(state) }
     }
 
     /// Records that the dispatcher stored all outcomes and polled the queue.
     pub(super) fn mark_polled(&self) {
-        self.polled_at.store(self.boot_millis(), Ordering::Relaxed);
+        self.state().polled_at = self.clock.since_boot();
     }
 
-    /// Current health.
     pub fn current(&self) -> QueueHealth {
-        let poll_age = self.boot_millis().saturating_sub(self.polled_at.load(Ordering::Relaxed));
-        let oldest_due = self.oldest_due.load(Ordering::Relaxed);
-        let age = |due| self.clock.now().duration_since(Timestamp::from_micros(due));
-        QueueHealth::from_ages(Duration::from_millis(poll_age), (oldest_due != NO_TIMESTAMP).then(|| age(oldest_due)))
+        let State { polled_at, oldest_due } = *self.state();
+        let age = oldest_due.map(|due| self.clock.now().duration_since(due));
+        QueueHealth::from_ages(self.clock.since_boot().saturating_sub(polled_at), age)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reads the backlog from the database, and updates the health of the dispatcher and the metrics.
@@ -62,13 +61,9 @@ impl DispatcherHealth {
                 break;
             }
         }
-        self.oldest_due.store(oldest_due.map_or(NO_TIMESTAMP, Timestamp::micros), Ordering::Relaxed);
+        self.state().oldest_due = oldest_due;
         metrics.pending.set(deliveries::count_pending(store.read().await?.conn()).await?);
         metrics.oldest_due.set(timestamp_value(oldest_due));
         Ok(())
-    }
-
-    fn boot_millis(&self) -> u64 {
-        u64::try_from(self.clock.since_boot().as_millis()).unwrap_or(u64::MAX)
     }
 }

@@ -17,42 +17,32 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Minimum time between two polls, so that events which arrive together share a transaction.
 const MIN_PAUSE: Duration = Duration::from_millis(50);
 
-/// The job that fans out events to webhook targets.
-pub struct EventFanout {
-    /// The database with the outbox and the deliveries.
-    pub store: Store,
-    /// Wakes the dispatcher after deliveries are stored.
-    pub dispatcher_wakeup: Arc<Notify>,
+/// Fans out events until shutdown is requested, and wakes the dispatcher.
+pub async fn fan_out_events(store: Store, dispatcher_wakeup: Arc<Notify>, shutdown: Shutdown) {
+    let events_committed = store.events_committed();
+    loop {
+        if let Err(error) = drain_outbox(&store, &dispatcher_wakeup, &shutdown).await {
+            tracing::warn!(%error, "cannot create webhook deliveries from the outbox; retrying in one second");
+        }
+        tokio::time::sleep(MIN_PAUSE).await;
+        tokio::select! {
+            () = shutdown.requested() => return,
+            () = events_committed.notified() => {}
+            () = tokio::time::sleep(POLL_INTERVAL) => {}
+        }
+    }
 }
 
-impl EventFanout {
-    /// Runs until shutdown is requested.
-    pub async fn run(self, shutdown: Shutdown) {
-        let events_committed = self.store.events_committed();
-        loop {
-            if let Err(error) = self.drain_outbox(&shutdown).await {
-                tracing::warn!(%error, "cannot create webhook deliveries from the outbox; retrying in one second");
-            }
-            tokio::time::sleep(MIN_PAUSE).await;
-            tokio::select! {
-                () = shutdown.requested() => return,
-                () = events_committed.notified() => {}
-                () = tokio::time::sleep(POLL_INTERVAL) => {}
-            }
-        }
+/// Fans out events until none waits, or shutdown is requested: the next start continues.
+async fn drain_outbox(store: &Store, dispatcher_wakeup: &Notify, shutdown: &Shutdown) -> Result<(), StoreError> {
+    while !shutdown.is_requested() && outbox::has_events(store.read().await?.conn()).await? {
+        let work = async |mut tx: WriteTransaction| {
+            let now = tx.now();
+            outbox::fan_out(tx.conn(), now, BATCH_SIZE).await?;
+            tx.commit(()).await
+        };
+        store.write_alone("fan_out_events", work).await?;
+        dispatcher_wakeup.notify_one();
     }
-
-    /// Fans out events until none waits, or shutdown is requested: the next start continues.
-    async fn drain_outbox(&self, shutdown: &Shutdown) -> Result<(), StoreError> {
-        while !shutdown.is_requested() && outbox::has_events(self.store.read().await?.conn()).await? {
-            let work = async |mut tx: WriteTransaction| {
-                let now = tx.now();
-                outbox::fan_out(tx.conn(), now, BATCH_SIZE).await?;
-                tx.commit(()).await
-            };
-            self.store.write_alone("fan_out_events", work).await?;
-            self.dispatcher_wakeup.notify_one();
-        }
-        Ok(())
-    }
+    Ok(())
 }

@@ -36,18 +36,6 @@ tokio::task_local! {
     static LOOKUP_OWNER: TargetOwner;
 }
 
-/// Why the sender cannot be created.
-#[derive(Debug, thiserror::Error)]
-pub enum HttpSenderError {
-    /// The file contains no certificate authority.
-    #[error("contains no PEM certificate")]
-    Authorities,
-    /// The certificates of the platform cannot be loaded.
-    #[error("TLS: {0}")]
-    Tls(String),
-}
-
-/// Sends events over HTTP.
 pub struct HttpSender {
     https: ArcSwap<Clients>,
     plaintext: Clients,
@@ -64,7 +52,6 @@ struct Clients {
     closing: Client,
 }
 
-/// One request to a target.
 pub struct OutgoingRequest<'a> {
     /// The event; the same in all attempts.
     pub event: EventId,
@@ -72,7 +59,6 @@ pub struct OutgoingRequest<'a> {
     pub now: Timestamp,
     /// The same time by the clock that never jumps.
     pub started_at: Duration,
-    /// The owner of the target.
     pub owner: &'a TargetOwner,
     /// The exact body.
     pub body: &'a str,
@@ -80,7 +66,6 @@ pub struct OutgoingRequest<'a> {
     pub secrets: &'a [WebhookSecret],
 }
 
-/// The outcome of one attempt.
 #[derive(Debug)]
 pub struct SendOutcome {
     /// The response, if one arrived.
@@ -100,7 +85,7 @@ impl SendOutcome {
 impl HttpSender {
     /// Creates a sender that trusts the certificate authorities of the operating system and those in a PEM file. An attempt
     /// ends within `timeout`.
-    pub fn new(guard: AddressGuard, authorities: Option<&[u8]>, timeout: Duration) -> Result<Self, HttpSenderError> {
+    pub fn new(guard: AddressGuard, authorities: Option<&[u8]>, timeout: Duration) -> Result<Self, String> {
         let https = ArcSwap::from_pointee(https_clients(&guard, authorities, timeout)?);
         // They never use TLS, so they need not read the authorities of the operating system.
         let plaintext = build_clients(|| client_builder(&guard, true, timeout).tls_certs_only([]))?;
@@ -108,12 +93,11 @@ impl HttpSender {
     }
 
     /// Trusts other additional certificate authorities from the next attempt on. An invalid PEM file replaces nothing.
-    pub fn replace_authorities(&self, authorities: &[u8]) -> Result<(), HttpSenderError> {
+    pub fn replace_authorities(&self, authorities: &[u8]) -> Result<(), String> {
         self.https.store(Arc::new(https_clients(&self.guard, Some(authorities), self.timeout)?));
         Ok(())
     }
 
-    /// Makes one attempt.
     pub async fn send(&self, url: &TargetUrl, request: OutgoingRequest<'_>) -> SendOutcome {
         // The client resolves names through the address guard, but connects to literal addresses without calling the guard.
         if self.guard.check_literal(url).is_err() {
@@ -159,25 +143,22 @@ impl Resolve for GuardedResolver {
 }
 
 /// The clients for `https://` targets, which trust the authorities of the operating system and those in a PEM file.
-fn https_clients(
-    guard: &AddressGuard,
-    authorities: Option<&[u8]>,
-    timeout: Duration,
-) -> Result<Clients, HttpSenderError> {
+fn https_clients(guard: &AddressGuard, authorities: Option<&[u8]>, timeout: Duration) -> Result<Clients, String> {
     let mut certificates = Vec::new();
     if let Some(pem) = authorities {
-        certificates = Certificate::from_pem_bundle(pem).map_err(|_| HttpSenderError::Authorities)?;
+        let no_certificate = || "contains no PEM certificate".to_owned();
+        certificates = Certificate::from_pem_bundle(pem).map_err(|_| no_certificate())?;
         if certificates.is_empty() {
-            return Err(HttpSenderError::Authorities);
+            return Err(no_certificate());
         }
     }
     build_clients(|| client_builder(guard, false, timeout).https_only(true).tls_certs_merge(certificates.clone()))
 }
 
-fn build_clients(builder: impl Fn() -> ClientBuilder) -> Result<Clients, HttpSenderError> {
+fn build_clients(builder: impl Fn() -> ClientBuilder) -> Result<Clients, String> {
     let build = |max_idle_per_host| {
         let builder = builder().pool_max_idle_per_host(max_idle_per_host);
-        builder.build().map_err(|error| HttpSenderError::Tls(error.to_string()))
+        builder.build().map_err(|error| format!("TLS: {error}"))
     };
     Ok(Clients { pooling: build(MAX_IDLE_PER_HOST)?, closing: build(0)? })
 }

@@ -1,10 +1,10 @@
 //! Delivery of events to webhooks: at least once, signed, and only to addresses that the address guard allows.
 //!
-//! Operations store events in the outbox of `store`. [`EventFanout`] creates one delivery per target from each event, and
+//! Operations store events in the outbox of `store`. [`fan_out_events`] creates one delivery per target from each event, and
 //! [`WebhookDispatcher`] sends the deliveries with [`HttpSender`]. Invariants: a slow or failing target does not delay other
-//! targets, an owner with many targets does not delay the targets of other owners, and every connection goes to an address that the address guard checked for the connection.
+//! targets, an owner with many targets does not delay the targets of other owners, and every connection goes to an address that the
+//! address guard checked for the connection.
 
-mod attempts;
 mod delivery_queue;
 mod dispatcher;
 mod dispatcher_health;
@@ -14,9 +14,9 @@ mod pooled_hosts;
 mod scheduler;
 mod target_queue;
 
-pub use dispatcher::{DispatcherConfig, WebhookDispatcher};
+pub use dispatcher::WebhookDispatcher;
 pub use dispatcher_health::DispatcherHealth;
-pub use event_fanout::EventFanout;
+pub use event_fanout::fan_out_events;
 pub use http_sender::HttpSender;
 pub use pooled_hosts::MAX_IDLE_CONNECTIONS;
 pub use scheduler::ConcurrencyLimits;

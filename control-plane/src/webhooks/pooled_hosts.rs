@@ -30,7 +30,6 @@ pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(15);
 /// intervals of [`IDLE_TIMEOUT`].
 const HOST_TIMEOUT: Duration = Duration::from_secs(2 * IDLE_TIMEOUT.as_secs() + 1);
 
-/// The hosts with idle connections.
 pub(super) struct PooledHosts {
     places: Places<TargetOwner>,
     hosts: Mutex<HashMap<String, PooledHost>>,

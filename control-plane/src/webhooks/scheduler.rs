@@ -25,7 +25,6 @@ pub struct ConcurrencyLimits {
     pub total: usize,
     /// Attempts to the targets of one owner.
     pub per_owner: usize,
-    /// Attempts to one target.
     pub per_target: usize,
 }
 
@@ -82,9 +81,7 @@ struct OwnerUse {
     last_started: u64,
 }
 
-/// The work for the next transaction.
 pub(super) struct LeasePlan {
-    /// Deliveries to lease.
     pub requests: Vec<LeaseRequest>,
     /// Leased deliveries that are not sent now, because their target has changed or is not active.
     pub released: Vec<LeasedDelivery>,
@@ -170,7 +167,6 @@ impl Scheduler {
         requests
     }
 
-    /// What each owner uses.
     fn owners(&self) -> HashMap<TargetOwner, OwnerUse> {
         let mut owners: HashMap<_, OwnerUse> = HashMap::new();
         for OwnedQueue { owner, queue, last_started } in self.queues.values() {
@@ -249,7 +245,6 @@ impl Scheduler {
         (was_failing, if must_release { queue.drain_unsent().collect() } else { Vec::new() })
     }
 
-    /// The earliest end of a backoff.
     pub(super) fn next_backoff_end(&self, now: Duration) -> Option<Duration> {
         self.queues.values().filter_map(|owned| owned.queue.backoff_until(now)).min()
     }

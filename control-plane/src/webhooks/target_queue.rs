@@ -94,7 +94,6 @@ impl TargetQueue {
         self.preferred_first_attempts
     }
 
-    /// Adds leased deliveries.
     pub fn push(&mut self, deliveries: Vec<LeasedDelivery>) {
         self.unsent.extend(deliveries);
     }
@@ -157,7 +156,6 @@ impl TargetQueue {
         self.leased() == 0 && self.backoff_until <= now
     }
 
-    /// Number of attempts in flight.
     pub const fn in_flight(&self) -> usize {
         self.in_flight
     }
