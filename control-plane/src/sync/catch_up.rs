@@ -6,7 +6,6 @@
 //! overflow its queue. It then sends pages up to the revision at which its queue begins, so no change is missed in between.
 
 use super::{
-    change_batch,
     context::{changes_deleted, database_unavailable, invalid_key},
     encode::PageKind,
     feed::Subscription,
@@ -36,24 +35,21 @@ pub(super) struct SidecarState {
     pub(super) partial_snapshot: Option<SnapshotProgress>,
 }
 
-/// Where a stream begins.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Start {
-    /// With what the sidecar misses.
     Resume(SidecarState),
-    /// With a snapshot.
     NewSnapshot,
 }
 
 /// How a sidecar gets the current data.
 enum ResumePlan {
-    /// The service is deleted.
     Deletion,
-    /// The sidecar needs a new snapshot.
     NewSnapshot,
     /// The sidecar has a part of a snapshot, and needs the rest.
-    RestOfSnapshot { revision: Revision, cursor: Revision },
-    /// The sidecar needs the missed changes.
+    RestOfSnapshot {
+        revision: Revision,
+        cursor: Revision,
+    },
     MissedChanges,
 }
 
@@ -89,7 +85,7 @@ impl Follower {
                 self.send_missed_page().await?;
             }
             let includes_unbound = self.includes_unbound;
-            let feed = &self.context.feed;
+            let feed = &self.context.parts.feed;
             let subscription = feed.subscribe(self.key.service, includes_unbound, self.stream.status());
             while self.sent_revision < subscription.start {
                 self.send_missed_page().await?;
@@ -124,7 +120,7 @@ impl Follower {
 
     /// Determines how a sidecar gets the current data. Also returns the settings of the service.
     async fn plan_resume(&mut self, state: SidecarState) -> Result<(ResumePlan, ServiceSettings), Status> {
-        let (store, group) = (self.context.store.clone(), self.group());
+        let (store, group) = (self.context.parts.store.clone(), self.group());
         let read = async move { read_plan(&store, group, state).await };
         let (plan, position, settings) = self.context.reads.read(group.owner, read).await?;
         (self.known_revision, self.known_floor) = (position.revision, position.floor);
@@ -240,15 +236,15 @@ impl Follower {
         StreamGroup { service: self.key.service, owner: OwnerHash::of(&self.key.owner) }
     }
 
-    /// Whether the service is deleted.
     pub(super) async fn is_deleted(&self) -> Result<bool, Status> {
-        let is_deleted = change_batch::is_deleted(&self.context.store, self.key.service).await;
-        is_deleted.map_err(|error| database_unavailable(&error))
+        let find = async { services::find_live(self.context.parts.store.read().await?.conn(), self.key.service).await };
+        Ok(find.await.map_err(|error: StoreError| database_unavailable(&error))?.is_none())
     }
 }
 
-/// Reads how a sidecar gets the current data, the position of the change feed, and the settings of the service. A sidecar cannot resume at a revision if the change feed does not contain the revision, or if the service has
-/// begun to accept unbound tokens since: it did not receive the earlier changes that concern unbound tokens.
+/// Reads how a sidecar gets the current data, the position of the change feed, and the settings of the service. A sidecar cannot
+/// resume at a revision if the change feed does not contain the revision, or if the service has begun to accept unbound tokens since: it
+/// did not receive the earlier changes that concern unbound tokens.
 async fn read_plan(
     store: &Store,
     StreamGroup { service, owner: _ }: StreamGroup,

@@ -29,7 +29,6 @@ const MAX_BATCH: ReadLimit = ReadLimit::entries(4096);
 /// A revoked token or session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RevokedSubject {
-    /// An access token.
     Token(TokenId),
     /// A session, with all its access tokens.
     Session(SessionId),
@@ -46,12 +45,10 @@ struct SharedDefinitions {
 }
 
 impl Definitions {
-    /// These roles.
     pub fn new(roles: Vec<RoleDefinition>) -> Self {
         Self(Arc::new(SharedDefinitions { roles, encoded: OnceLock::new() }))
     }
 
-    /// The roles.
     pub fn roles(&self) -> &[RoleDefinition] {
         &self.0.roles
     }
@@ -62,20 +59,9 @@ impl Definitions {
     }
 }
 
-impl PartialEq for Definitions {
-    fn eq(&self, other: &Self) -> bool {
-        self.roles() == other.roles()
-    }
-}
-
-impl Eq for Definitions {}
-
-/// Changed data.
-#[derive(Debug, Default, Clone, PartialEq, Eq)]
+#[derive(Debug, Default, Clone)]
 pub struct Changes {
-    /// Changes of agents.
     pub agents: BTreeMap<AgentId, AgentChanges>,
-    /// Revoked tokens and sessions.
     pub revoked: BTreeMap<RevokedSubject, Revision>,
     /// All roles of the service, if a role definition changed.
     pub definitions: Option<Definitions>,
@@ -83,7 +69,6 @@ pub struct Changes {
     pub settings: Option<ServiceSettings>,
     /// The public keys of all live signing keys as SEC 1 points, if any key changed.
     pub keys: Option<Vec<Vec<u8>>>,
-    /// Whether the service was deleted.
     pub is_deleted: bool,
 }
 
@@ -93,9 +78,10 @@ impl Changes {
         self.settings.as_ref().map(|settings| settings.accepts_unbound)
     }
 
-    /// Whether nothing changed.
     pub fn is_empty(&self) -> bool {
-        *self == Self::default()
+        let Self { agents, revoked, definitions, settings, keys, is_deleted } = self;
+        let has_entries = !agents.is_empty() || !revoked.is_empty();
+        !has_entries && definitions.is_none() && settings.is_none() && keys.is_none() && !is_deleted
     }
 
     /// The changes for the sidecars of a deleted service. The sync protocol has no field for a deletion, but without keys, no token
@@ -189,11 +175,9 @@ pub struct BatchRange {
 /// Everything that changed in a range of revisions, by recipient.
 #[derive(Debug)]
 pub struct ChangeBatch {
-    /// The range of revisions.
     pub range: BatchRange,
     /// The newest revision when the batch was read.
     pub read_at: Revision,
-    /// Changes for all services.
     pub all_services: Changes,
     /// Changes for the services that accept unbound tokens.
     pub unbound_tokens: Changes,
@@ -234,17 +218,10 @@ pub async fn read_all(store: &Store, revision: Revision) -> Result<ChangeBatch, 
     Ok(batch)
 }
 
-/// Whether a service is deleted.
-pub async fn is_deleted(store: &Store, service: ServiceId) -> Result<bool, StoreError> {
-    Ok(services::find_live(store.read().await?.conn(), service).await?.is_none())
-}
-
-/// The role definitions of a service.
 pub(super) async fn role_definitions(conn: &mut Conn, service: ServiceId) -> Result<Definitions, StoreError> {
     Ok(Definitions::new(roles::list(conn, service).await?.into_iter().map(|role| role.definition).collect()))
 }
 
-/// The public keys of all live signing keys.
 pub(super) async fn live_public_keys(conn: &mut Conn) -> Result<Vec<Vec<u8>>, StoreError> {
     Ok(signing_keys::load_ring(conn).await?.live_keys().map(|key| key.public.to_sec1().to_vec()).collect())
 }

@@ -1,22 +1,27 @@
-//! Reads of the database that many streams request, one at a time.
+//! Reads of the database that many streams request, one at a time: the position of the change feed for each ping, and whether the API
+//! keys of open streams are still valid.
 //!
 //! Requests that arrive while a read runs share the next read, so the number of reads and of connections to the database does not
-//! grow with the number of streams, and each response is read after its request.
+//! grow with the number of streams, also when the settings of a service with many streams change. Each response is read after its
+//! request.
 
 use super::context::{database_unavailable, shutting_down};
-use crate::store::StoreError;
+use crate::{
+    domain::change::FeedPosition,
+    sidecars::Sidecars,
+    store::{Store, StoreError, feed, services},
+};
+use countersign_identity::ApiKeyId;
 use countersign_process::Shutdown;
+use std::collections::HashSet;
 use tokio::sync::{mpsc, oneshot};
 use tonic::Status;
 
 /// Maximum number of waiting requests; further streams wait until there is space.
 const MAX_WAITING: usize = 1024;
 
-/// What is read.
 pub(super) trait Source: Send + Sync + 'static {
-    /// What a stream asks for.
     type Request: Send + 'static;
-    /// What it gets.
     type Response: Send + 'static;
 
     /// Reads the responses to these requests, in their order.
@@ -29,14 +34,7 @@ pub(super) trait Source: Send + Sync + 'static {
 /// A request, and where its response is sent.
 type Waiting<S> = (<S as Source>::Request, oneshot::Sender<Result<<S as Source>::Response, Status>>);
 
-/// Requests reads.
 pub(super) struct CoalescedReads<S: Source>(mpsc::Sender<Waiting<S>>);
-
-impl<S: Source> Clone for CoalescedReads<S> {
-    fn clone(&self) -> Self {
-        Self(self.0.clone())
-    }
-}
 
 impl<S: Source> CoalescedReads<S> {
     /// Also returns the task that reads until shutdown is requested.
@@ -75,6 +73,47 @@ async fn serve<S: Source>(source: S, mut requests: mpsc::Receiver<Waiting<S>>, s
                 }
             }
         }
+    }
+}
+
+/// Requests reads of the position. The response is `None` if sidecars must not be confirmed.
+pub(super) type PositionReader = CoalescedReads<PositionSource>;
+
+/// Reads the position, while nobody takes the control plane for killed.
+pub(super) struct PositionSource {
+    pub(super) store: Store,
+    pub(super) sidecars: Sidecars,
+}
+
+impl Source for PositionSource {
+    type Request = ();
+    type Response = Option<FeedPosition>;
+
+    async fn read(&self, requests: Vec<()>) -> Result<Vec<Option<FeedPosition>>, StoreError> {
+        let mut read = self.store.read().await?;
+        let is_registered = self.sidecars.is_registered(&mut read).await?;
+        let position = feed::position(read.conn()).await?;
+        Ok(vec![is_registered.then_some(position); requests.len()])
+    }
+}
+
+/// Requests checks. The response is whether the API key is valid.
+pub(super) type KeyChecks = CoalescedReads<KeySource>;
+
+pub(super) struct KeySource(pub(super) Store);
+
+impl Source for KeySource {
+    type Request = ApiKeyId;
+    type Response = bool;
+
+    async fn read(&self, keys: Vec<ApiKeyId>) -> Result<Vec<bool>, StoreError> {
+        let distinct: Vec<_> = keys.iter().copied().collect::<HashSet<_>>().into_iter().collect();
+        let mut valid = HashSet::new();
+        let mut read = self.0.read().await?;
+        for batch in distinct.chunks(services::KEYS_PER_CHECK) {
+            valid.extend(services::find_valid_keys(read.conn(), batch).await?);
+        }
+        Ok(keys.iter().map(|key| valid.contains(key)).collect())
     }
 }
 

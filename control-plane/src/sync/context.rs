@@ -1,7 +1,9 @@
 //! The state that all sync streams share, and the gRPC statuses that several modules return.
 
 use super::{
-    feed::ChangeFeed, key_checks::KeyChecks, page_cache::PageCache, position_reader::PositionReader,
+    coalesced_reads::{KeyChecks, PositionReader},
+    feed::ChangeFeed,
+    page_cache::PageCache,
     stream_limits::StreamLimits,
 };
 use crate::{
@@ -9,10 +11,10 @@ use crate::{
     ephemeral::Failures,
     metrics::Metrics,
     sidecars::Sidecars,
-    store::{Store, StoreError},
+    store::{Store, StoreError, changed_data::ReadLimit},
 };
 use countersign_identity::{AgentHashKey, ServiceId, agent_hash::HASH_KEY_LEN};
-use countersign_process::{Places, Shutdown, server::Network};
+use countersign_process::{Clock, Places, Shutdown, server::Network};
 use std::{sync::Arc, time::Duration};
 use tonic::Status;
 use zeroize::Zeroizing;
@@ -26,32 +28,19 @@ pub struct SidecarSettings {
     pub max_staleness: Duration,
 }
 
-/// The intervals of the sync streams. Tests replace them.
-#[derive(Debug, Clone, Copy)]
-pub struct SyncIntervals {
-    /// Interval at which the API key of a sidecar is checked again, and whether the sidecar is silent. The revocation of a key is a
-    /// change of the settings of the service, which causes a check at once, so the interval matters for the key only if a previous
-    /// version revoked it.
-    pub key_check: Duration,
-}
-
-impl Default for SyncIntervals {
-    fn default() -> Self {
-        Self { key_check: Duration::from_secs(30) }
-    }
-}
+/// Default interval at which the API key of a sidecar is checked again, and whether the sidecar is silent. The revocation of a key is a
+/// change of the settings of the service, which causes a check at once.
+pub const KEY_CHECK_INTERVAL: Duration = Duration::from_secs(30);
 
 /// The secret of the deployment from which the key of each service for agent hashes is derived.
 #[derive(Clone)]
 pub struct AgentHashSecret(Zeroizing<[u8; HASH_KEY_LEN]>);
 
 impl AgentHashSecret {
-    /// Wraps the bytes of the secret.
     pub fn new(bytes: [u8; HASH_KEY_LEN]) -> Self {
         Self(Zeroizing::new(bytes))
     }
 
-    /// The key of a service.
     pub(super) fn key_of(&self, service: ServiceId) -> AgentHashKey {
         AgentHashKey::derive(&self.0, service)
     }
@@ -80,28 +69,40 @@ impl OwnerReads {
     }
 }
 
-/// The state that all sync streams share.
+pub struct SyncParts {
+    pub store: Store,
+    /// The sidecars of all control planes.
+    pub sidecars: Sidecars,
+    /// Places of clients for reads of API keys.
+    pub key_lookups: Places<Network>,
+    /// Counts invalid API keys.
+    pub failures: Arc<Failures>,
+    pub clock: Arc<dyn Clock>,
+    pub feed: ChangeFeed,
+    /// Settings of the control plane that each sidecar receives.
+    pub settings: SidecarSettings,
+    /// The secret from which the keys of agent hashes are derived.
+    pub agent_hash_secret: AgentHashSecret,
+    /// The connections of the sync port, from which the number of streams follows.
+    pub connections: usize,
+    /// The changes that one read of the database returns.
+    pub read_limit: ReadLimit,
+    /// The interval at which the API key of a stream is checked.
+    pub key_check_interval: Duration,
+    pub metrics: Metrics,
+    /// Ends the streams.
+    pub shutdown: Shutdown,
+}
+
 pub(super) struct SyncContext {
-    pub(super) store: Store,
-    pub(super) sidecars: Sidecars,
-    pub(super) feed: ChangeFeed,
+    pub(super) parts: SyncParts,
     pub(super) positions: PositionReader,
     /// Checks the API keys of open streams.
     pub(super) key_checks: KeyChecks,
-    pub(super) settings: SidecarSettings,
-    /// The secret from which the keys of agent hashes are derived.
-    pub(super) agent_hash_secret: AgentHashSecret,
-    pub(super) metrics: Metrics,
-    pub(super) shutdown: Shutdown,
     /// The pages of snapshots and missed changes.
     pub(super) pages: PageCache,
     pub(super) reads: OwnerReads,
     pub(super) limits: StreamLimits,
-    pub(super) intervals: SyncIntervals,
-    /// Places of clients for reads of API keys.
-    pub(super) key_lookups: Places<Network>,
-    /// Counts invalid API keys.
-    pub(super) failures: Arc<Failures>,
 }
 
 /// The gRPC status for a follower (the stream to one sidecar) without a valid API key.

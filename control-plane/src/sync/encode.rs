@@ -12,7 +12,6 @@ use countersign_identity::{
 use countersign_proto::{PROTOCOL_VERSION, v1};
 use prost::Message as _;
 
-/// What a page is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PageKind {
     /// A part of a snapshot, which the sidecar applies after the last page.
@@ -24,7 +23,6 @@ pub enum PageKind {
 /// What the encoding of a stream depends on.
 #[derive(Debug, Clone)]
 pub struct StreamFormat {
-    /// The service of the sidecar.
     pub service: ServiceId,
     /// Settings of the control plane.
     pub settings: SidecarSettings,
@@ -83,7 +81,7 @@ impl StreamFormat {
     /// The settings and signing keys.
     fn service_body(&self, changes: &Changes) -> Body {
         let info = changes.settings.as_ref().map(|settings| self.service_info(settings));
-        Body { info, keys: changes.keys.as_deref().map(keys_message), ..Body::default() }
+        Body { info, keys: changes.keys.clone().map(|points| v1::Keys { points }), ..Body::default() }
     }
 
     fn service_info(&self, settings: &ServiceSettings) -> v1::ServiceInfo {
@@ -145,10 +143,6 @@ impl Body {
         };
         bytes.into()
     }
-}
-
-fn keys_message(points: &[Vec<u8>]) -> v1::Keys {
-    v1::Keys { points: points.to_vec() }
 }
 
 fn roles_body(definitions: &[RoleDefinition]) -> Body {

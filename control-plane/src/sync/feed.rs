@@ -329,7 +329,6 @@ impl FeedReader {
         Ok(Self { feed: ChangeFeed::new(sent_revision), store, committed, poll_interval, sidecars, sent_revision })
     }
 
-    /// The change feed that this reader distributes to.
     pub fn feed(&self) -> ChangeFeed {
         self.feed.clone()
     }

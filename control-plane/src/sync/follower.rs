@@ -94,10 +94,9 @@ pub(super) struct AcceptedStream {
 }
 
 impl AcceptedStream {
-    /// Serves the stream until it ends.
     pub(super) async fn run(self, requests: Streaming<FollowRequest>) {
         let (streams, service, sender) =
-            (self.context.metrics.sync.streams.clone(), self.key.service, self.sender.clone());
+            (self.context.parts.metrics.sync.streams.clone(), self.key.service, self.sender.clone());
         streams.inc();
         if let Err(status) = self.serve(requests).await {
             tracing::info!(%service, code = ?status.code(), status = status.message(), "sync stream closed");
@@ -109,17 +108,17 @@ impl AcceptedStream {
 
     async fn serve(self, mut requests: Streaming<FollowRequest>) -> Result<(), Status> {
         let hello = tokio::select! {
-            () = self.context.shutdown.requested() => return Err(shutting_down()),
+            () = self.context.parts.shutdown.requested() => return Err(shutting_down()),
             hello = timeout(FOLLOWER_TIMEOUT, receive_hello(&mut requests)) => hello.map_err(|_| Status::deadline_exceeded("timed out waiting for Hello"))??,
         };
         let Self { context, key, place, peer, sender } = self;
-        let (state, new) = parse_hello(hello, &key, peer, context.settings.max_staleness)?;
-        let stream = context.sidecars.open(new);
-        let agent_hash_key = context.agent_hash_secret.key_of(key.service);
+        let (state, new) = parse_hello(hello, &key, peer, context.parts.settings.max_staleness)?;
+        let stream = context.parts.sidecars.open(new);
+        let agent_hash_key = context.parts.agent_hash_secret.key_of(key.service);
         let format =
-            Arc::new(StreamFormat { service: key.service, settings: context.settings.clone(), agent_hash_key });
+            Arc::new(StreamFormat { service: key.service, settings: context.parts.settings.clone(), agent_hash_key });
         let none = Revision::default();
-        let mut key_check = interval(context.intervals.key_check);
+        let mut key_check = interval(context.parts.key_check_interval);
         // Missed ticks say nothing about the silence of the sidecar, so they are not made up for.
         key_check.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut follower = Follower {
@@ -145,7 +144,7 @@ impl AcceptedStream {
 
 impl Follower {
     async fn serve(&mut self, requests: Streaming<FollowRequest>, state: SidecarState) -> Result<(), Status> {
-        let shutdown = self.context.shutdown.clone();
+        let shutdown = self.context.parts.shutdown.clone();
         if self.key.revoked_at.is_some() {
             return self.send_deletion(state.revision).await;
         }
@@ -175,7 +174,7 @@ impl Follower {
 
     /// Sends each change after its commit.
     async fn follow(&mut self, pings: &mut PingReceiver, mut subscription: Subscription) -> Result<FollowEnd, Status> {
-        let shutdown = self.context.shutdown.clone();
+        let shutdown = self.context.parts.shutdown.clone();
         loop {
             let mut needs_snapshot = false;
             tokio::select! {
@@ -251,12 +250,9 @@ impl Follower {
 
     /// Records the time since the commit of a change. A revision is the commit time in microseconds, or slightly more.
     fn observe_propagation(&self, revision: Revision) {
-        let age = self.context.store.now().micros().saturating_sub(revision.number());
-        self.context
-            .metrics
-            .sync
-            .propagation
-            .observe(Duration::from_micros(u64::try_from(age).unwrap_or(0)).as_secs_f64());
+        let age = self.context.parts.store.now().micros().saturating_sub(revision.number());
+        let age = Duration::from_micros(u64::try_from(age).unwrap_or(0));
+        self.context.parts.metrics.sync.propagation.observe(age.as_secs_f64());
     }
 
     /// Fails if the API key of the sidecar was revoked; the failure ends the stream.
@@ -298,7 +294,7 @@ impl Follower {
             number,
             revision: position.revision.number(),
             floor: position.floor.number(),
-            time_micros: self.context.store.now().micros(),
+            time_micros: self.context.parts.store.now().micros(),
         });
         Ok(())
     }

@@ -12,15 +12,13 @@ mod context;
 mod encode;
 mod feed;
 mod follower;
-mod key_checks;
 mod page_cache;
 mod page_reader;
 mod pings;
-mod position_reader;
 mod service;
 mod stream_limits;
 
-pub use context::{AgentHashSecret, SidecarSettings, SyncIntervals};
+pub use context::{AgentHashSecret, KEY_CHECK_INTERVAL, SidecarSettings, SyncParts};
 pub use feed::{FeedReader, POLL_INTERVAL};
-pub use service::{CHANGES_PER_READ, SyncLimits, SyncParts, SyncService};
+pub use service::{CHANGES_PER_READ, SyncService};
 pub use stream_limits::STREAM_LIMITS;

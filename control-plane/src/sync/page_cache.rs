@@ -8,11 +8,7 @@ use super::{
     encode::StreamFormat,
     page_reader::{self, PageRun, ReadKey, SnapshotHeader, StreamGroup},
 };
-use crate::{
-    domain::change::FeedPosition,
-    store::{Store, changed_data::ReadLimit},
-};
-use bytes::Bytes;
+use crate::store::{Store, changed_data::ReadLimit};
 use countersign_identity::Revision;
 use moka::future::Cache;
 use prometheus::IntCounter;
@@ -36,20 +32,8 @@ const MAX_AGE: Duration = Duration::from_secs(5);
 #[derive(Clone)]
 pub(super) struct PageCache {
     runs: Cache<ReadKey, Arc<PageRun>>,
-    headers: Cache<StreamGroup, Arc<EncodedHeader>>,
+    headers: Cache<StreamGroup, Arc<SnapshotHeader>>,
     source: Arc<PageSource>,
-}
-
-/// The beginning of a snapshot.
-pub(super) struct EncodedHeader {
-    /// The newest revision and the revision floor when the data was read.
-    pub(super) position: FeedPosition,
-    /// Whether the snapshot includes changes that concern unbound tokens.
-    pub(super) includes_unbound: bool,
-    /// Whether the service is deleted.
-    pub(super) is_deleted: bool,
-    /// The encoded settings, role definitions and signing keys.
-    pub(super) body: Bytes,
 }
 
 /// What the reads of pages need.
@@ -66,8 +50,8 @@ impl PageCache {
     pub(super) fn new(source: Arc<PageSource>) -> Self {
         let weigher = |_: &ReadKey, run: &Arc<PageRun>| u32::try_from(run.size()).unwrap_or(u32::MAX);
         let runs = Cache::builder().max_capacity(MAX_SIZE).weigher(weigher).time_to_live(MAX_AGE).build();
-        let weigher = |_: &StreamGroup, header: &Arc<EncodedHeader>| {
-            u32::try_from(size_of::<EncodedHeader>() + header.body.len()).unwrap_or(u32::MAX)
+        let weigher = |_: &StreamGroup, header: &Arc<SnapshotHeader>| {
+            u32::try_from(size_of::<SnapshotHeader>() + header.body.len()).unwrap_or(u32::MAX)
         };
         let headers = Cache::builder().max_capacity(MAX_HEADERS_SIZE).weigher(weigher).time_to_live(MAX_AGE).build();
         Self { runs, headers, source }
@@ -79,7 +63,7 @@ impl PageCache {
         group: StreamGroup,
         revision: Revision,
         floor: Revision,
-    ) -> Result<Arc<EncodedHeader>, Status> {
+    ) -> Result<Arc<SnapshotHeader>, Status> {
         for _ in 0..MAX_READS {
             let header = shared(self.headers.try_get_with(group, self.source.load_header(group)).await)?;
             if header.position.revision >= revision && header.position.floor >= floor {
@@ -122,19 +106,16 @@ impl PageSource {
         self.reads.read(key.group.owner, read).await
     }
 
-    async fn load_header(&self, group: StreamGroup) -> Result<Arc<EncodedHeader>, Status> {
+    async fn load_header(&self, group: StreamGroup) -> Result<Arc<SnapshotHeader>, Status> {
         let (store, count, format) = (self.store.clone(), self.read_count.clone(), self.format(group));
         let read = async move {
             count.inc();
-            let header = page_reader::read_header(&store, group).await?;
-            let SnapshotHeader { position, includes_unbound, is_deleted, changes } = header;
-            let body = format.snapshot_header(&changes);
-            Ok(Arc::new(EncodedHeader { position, includes_unbound, is_deleted, body }))
+            Ok(Arc::new(page_reader::read_header(&store, &format).await?))
         };
         self.reads.read(group.owner, read).await
     }
 
-    pub(super) fn format(&self, StreamGroup { service, owner: _ }: StreamGroup) -> StreamFormat {
+    fn format(&self, StreamGroup { service, owner: _ }: StreamGroup) -> StreamFormat {
         let agent_hash_key = self.agent_hash_secret.key_of(service);
         StreamFormat { service, settings: self.settings.clone(), agent_hash_key }
     }

@@ -1,4 +1,5 @@
-//! Reads pages for the streams of one service: the state of everything that changed for the service in a range of revisions. Snapshots and missed changes consist of such pages.
+//! Reads pages for the streams of one service: the state of everything that changed for the service in a range of revisions. Snapshots
+//! and missed changes consist of such pages.
 //!
 //! A page depends on its [`ReadKey`] only, never on the stream that requested it, so all streams of a service can share it.
 //! Invariants: a page contains all changes of its range that were above the floor of its [`PageRun`]; the content of a page is
@@ -41,20 +42,16 @@ const MAX_RUN_SIZE: usize = 2 * 1024 * 1024;
 /// Streams that receive the same data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct StreamGroup {
-    /// The service.
     pub service: ServiceId,
-    /// The owner of the service.
     pub owner: OwnerHash,
 }
 
-/// Which pages are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ReadKey {
     /// The streams that receive the pages.
     pub group: StreamGroup,
     /// The pages contain changes above this revision.
     pub since: Revision,
-    /// What the pages are for.
     pub kind: PageKind,
     /// Whether changes that concern unbound tokens are included.
     pub includes_unbound: bool,
@@ -67,10 +64,9 @@ pub struct SnapshotHeader {
     pub position: FeedPosition,
     /// Whether the snapshot includes changes that concern unbound tokens.
     pub includes_unbound: bool,
-    /// Whether the service is deleted.
     pub is_deleted: bool,
-    /// The settings, role definitions and signing keys.
-    pub changes: Changes,
+    /// The encoded settings, role definitions and signing keys.
+    pub body: Bytes,
 }
 
 /// Consecutive pages from one read.
@@ -111,7 +107,6 @@ pub struct EncodedPage {
     pub bodies: Vec<Bytes>,
     /// Whether the service accepts unbound tokens, if its settings changed.
     pub accepts_unbound: Option<bool>,
-    /// Whether the service was deleted.
     pub is_deleted: bool,
 }
 
@@ -179,30 +174,25 @@ pub async fn read(store: &Store, key: ReadKey, limit: ReadLimit) -> Result<PageR
 }
 
 /// Reads the data with which a snapshot begins.
-pub async fn read_header(store: &Store, group: StreamGroup) -> Result<SnapshotHeader, StoreError> {
+pub async fn read_header(store: &Store, format: &StreamFormat) -> Result<SnapshotHeader, StoreError> {
     let mut read = store.read().await?;
     let conn = read.conn();
     let position = feed::position(conn).await?;
-    let changes = read_service(conn, group.service).await?;
-    let includes_unbound = changes.accepts_unbound() == Some(true);
-    Ok(SnapshotHeader { position, includes_unbound, is_deleted: changes.is_deleted, changes })
+    let changes = match services::find_live(conn, format.service).await? {
+        Some(service) => Changes {
+            settings: Some(service.settings()),
+            definitions: Some(change_batch::role_definitions(conn, service.id).await?),
+            keys: Some(change_batch::live_public_keys(conn).await?),
+            ..Changes::default()
+        },
+        None => Changes::of_deleted_service(),
+    };
+    drop(read);
+    let (includes_unbound, body) = (changes.accepts_unbound() == Some(true), format.snapshot_header(&changes));
+    Ok(SnapshotHeader { position, includes_unbound, is_deleted: changes.is_deleted, body })
 }
 
-pub(super) async fn read_service(conn: &mut Conn, service: ServiceId) -> Result<Changes, StoreError> {
-    let Some(live) = services::find_live(conn, service).await? else { return Ok(Changes::of_deleted_service()) };
-    Ok(Changes {
-        settings: Some(live.settings()),
-        definitions: Some(change_batch::role_definitions(conn, service).await?),
-        keys: Some(change_batch::live_public_keys(conn).await?),
-        ..Changes::default()
-    })
-}
-
-pub(super) async fn read_content(
-    conn: &mut Conn,
-    entries: Vec<ChangedData>,
-    kind: PageKind,
-) -> Result<Changes, StoreError> {
+async fn read_content(conn: &mut Conn, entries: Vec<ChangedData>, kind: PageKind) -> Result<Changes, StoreError> {
     let mut changes = Changes::default();
     for data in entries {
         match (kind, data.entry.change) {

@@ -14,31 +14,9 @@ const MAX_BURST: u32 = 20;
 /// most once per second.
 const PING_INTERVAL: Duration = Duration::from_millis(500);
 
-/// A stream ends when its sidecar has sent nothing before this number of checks in a row. A sidecar pings at least once per minute
+/// A stream ends when its sidecar has sent nothing between this number of checks and the next one. A sidecar pings at least once per minute
 /// (`sync.ping_seconds`), and a check comes every 30 seconds.
 const MAX_SILENT_CHECKS: u32 = 6;
-
-/// Whether the sidecar still sends requests. It needs no timer of its own: the checks are those of the API key.
-#[derive(Debug)]
-struct Silence {
-    /// Whether a request has arrived since the last check.
-    has_heard: bool,
-    silent_checks: u32,
-}
-
-impl Silence {
-    /// The Hello has arrived.
-    const fn new() -> Self {
-        Self { has_heard: true, silent_checks: 0 }
-    }
-
-    /// Returns whether the sidecar has been silent for too long.
-    const fn check(&mut self) -> bool {
-        self.silent_checks = if self.has_heard { 0 } else { self.silent_checks.saturating_add(1) };
-        self.has_heard = false;
-        self.silent_checks >= MAX_SILENT_CHECKS
-    }
-}
 
 /// The requests of a sidecar after its Hello.
 pub(super) struct PingReceiver {
@@ -51,32 +29,26 @@ pub(super) struct PingReceiver {
     /// The last ping that was received while changes were read, and has no answer.
     unanswered: Option<u64>,
     has_ended: bool,
-    silence: Silence,
+    /// The checks since the last request.
+    silent_checks: u32,
 }
 
 impl PingReceiver {
     pub(super) fn new(requests: Streaming<FollowRequest>, stream: Arc<StreamStatus>) -> Self {
         let mut refill = interval(PING_INTERVAL);
         refill.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Self {
-            requests,
-            stream,
-            allowance: MAX_BURST,
-            refill,
-            unanswered: None,
-            has_ended: false,
-            silence: Silence::new(),
-        }
+        Self { requests, stream, allowance: MAX_BURST, refill, unanswered: None, has_ended: false, silent_checks: 0 }
     }
 
-    /// Fails if the sidecar has sent nothing for too long. Is called at every check of the API key while live changes are sent.
+    /// Fails if the sidecar has sent nothing for too long. Is called at every check of the API key while live changes are sent, so it needs
+    /// no timer of its own.
     pub(super) fn check_silence(&mut self) -> Result<(), Status> {
-        let is_too_long = self.silence.check();
-        if is_too_long {
-            Err(Status::unavailable("the client has sent no ping for too long; reconnect to resume"))
-        } else {
-            Ok(())
+        self.silent_checks = self.silent_checks.saturating_add(1);
+        // A request may have arrived just before the first of these checks.
+        if self.silent_checks > MAX_SILENT_CHECKS {
+            return Err(Status::unavailable("the client has sent no ping for too long; reconnect to resume"));
         }
+        Ok(())
     }
 
     /// The number of the next ping; `None` if the sidecar has ended its requests. No ping is lost if the future is dropped.
@@ -103,7 +75,7 @@ impl PingReceiver {
         while !self.has_ended {
             tokio::select! {
                 request = self.requests.message(), if self.allowance > 0 => {
-                    self.silence.has_heard = true;
+                    self.silent_checks = 0;
                     if let Some(number) = self.accept(request?.as_ref())? {
                         return Ok(Some(number));
                     }
@@ -137,22 +109,4 @@ impl PingReceiver {
 
 fn not_sent() -> Status {
     Status::invalid_argument("Applied must follow a message of the server, and its revision must not be higher")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sidecar_is_silent_after_six_checks_without_a_request() {
-        let mut silence = Silence::new();
-        let checks = |silence: &mut Silence, count: u32| (0..count).filter(|_| silence.check()).count();
-        assert_eq!(checks(&mut silence, MAX_SILENT_CHECKS), 0, "the Hello came before the first check");
-        assert!(silence.check());
-        silence.has_heard = true;
-        for _ in 0..100 {
-            assert_eq!(checks(&mut silence, MAX_SILENT_CHECKS), 0);
-            silence.has_heard = true;
-        }
-    }
 }

@@ -1,25 +1,19 @@
 //! The gRPC service: authenticates sidecars, and spawns a task for each stream.
 
 use super::{
-    SidecarSettings, SyncIntervals,
-    context::{AgentHashSecret, OwnerReads, SyncContext, database_unavailable, invalid_key},
-    feed::ChangeFeed,
+    coalesced_reads::{KeyChecks, KeySource, PositionReader, PositionSource},
+    context::{OwnerReads, SyncContext, SyncParts, database_unavailable, invalid_key},
     follower::AcceptedStream,
-    key_checks::{KeyChecks, KeySource},
     page_cache::{PageCache, PageSource},
-    position_reader::{PositionReader, PositionSource},
     stream_limits::StreamLimits,
 };
 use crate::{
     domain::{credential::Credential, service::ServiceKey},
-    ephemeral::Failures,
-    metrics::Metrics,
-    sidecars::Sidecars,
-    store::{Store, StoreError, changed_data::ReadLimit, services},
+    store::{Store, StoreError, services},
 };
 use axum::extract::ConnectInfo;
 use countersign_identity::ApiKeyId;
-use countersign_process::{Clock, Places, Shutdown, server::Network};
+use countersign_process::server::Network;
 use countersign_proto::{
     encoded::{EncodedResponse, service::Sync},
     v1::FollowRequest,
@@ -39,43 +33,6 @@ const MAX_QUEUED_MESSAGES: usize = 3;
 /// snapshot is.
 pub const CHANGES_PER_READ: u32 = 4000;
 
-/// Limits of the sync streams.
-#[derive(Debug, Clone, Copy)]
-pub struct SyncLimits {
-    /// The connections of the sync port, from which the number of streams follows.
-    pub connections: usize,
-    /// The changes that one read of the database returns.
-    pub read_limit: ReadLimit,
-    /// The intervals of what streams do by themselves.
-    pub intervals: SyncIntervals,
-}
-
-/// What the service needs.
-pub struct SyncParts {
-    /// The database.
-    pub store: Store,
-    /// The sidecars of all control planes.
-    pub sidecars: Sidecars,
-    /// Places of clients for reads of API keys.
-    pub key_lookups: Places<Network>,
-    /// Counts invalid API keys.
-    pub failures: Arc<Failures>,
-    /// The clock.
-    pub clock: Arc<dyn Clock>,
-    /// The change feed.
-    pub feed: ChangeFeed,
-    /// Settings of the control plane that each sidecar receives.
-    pub settings: SidecarSettings,
-    /// The secret from which the keys of agent hashes are derived.
-    pub agent_hash_secret: AgentHashSecret,
-    /// The limits of streams.
-    pub limits: SyncLimits,
-    /// The metrics.
-    pub metrics: Metrics,
-    /// Ends the streams.
-    pub shutdown: Shutdown,
-}
-
 /// The gRPC service `countersign.sync.v1.Sync`.
 pub struct SyncService(Arc<SyncContext>);
 
@@ -83,39 +40,21 @@ impl SyncService {
     /// Creates a service that streams the changes of the change feed, and the task that reads for all its streams. Without the task,
     /// or after its panic, no ping is answered.
     pub fn new(parts: SyncParts) -> (Self, impl Future<Output = ()> + Send + 'static) {
-        let SyncParts {
-            store, sidecars, key_lookups, failures, clock, feed, settings, agent_hash_secret, limits, ..
-        } = parts;
-        let (metrics, shutdown, reads) = (parts.metrics, parts.shutdown, OwnerReads::new());
-        let (positions, read_positions) =
-            PositionReader::new(PositionSource { store: store.clone(), sidecars: sidecars.clone() }, shutdown.clone());
+        let SyncParts { store, sidecars, clock, settings, agent_hash_secret, metrics, shutdown, .. } = &parts;
+        let positions = PositionSource { store: store.clone(), sidecars: sidecars.clone() };
+        let (positions, read_positions) = PositionReader::new(positions, shutdown.clone());
         let (key_checks, check_keys) = KeyChecks::new(KeySource(store.clone()), shutdown.clone());
-        let source = Arc::new(PageSource {
+        let reads = OwnerReads::new();
+        let pages = PageCache::new(Arc::new(PageSource {
             store: store.clone(),
             settings: settings.clone(),
             agent_hash_secret: agent_hash_secret.clone(),
-            limit: limits.read_limit,
+            limit: parts.read_limit,
             reads: reads.clone(),
             read_count: metrics.sync.page_reads.clone(),
-        });
-        let pages = PageCache::new(source);
-        let service = Self(Arc::new(SyncContext {
-            key_lookups,
-            failures,
-            positions,
-            key_checks,
-            pages,
-            reads,
-            intervals: limits.intervals,
-            limits: StreamLimits::new(limits.connections, clock, metrics.sync.streams_refused.clone()),
-            store,
-            sidecars,
-            feed,
-            settings,
-            agent_hash_secret,
-            metrics,
-            shutdown,
         }));
+        let limits = StreamLimits::new(parts.connections, clock.clone(), metrics.sync.streams_refused.clone());
+        let service = Self(Arc::new(SyncContext { positions, key_checks, pages, reads, limits, parts }));
         let shared_reads = async {
             tokio::join!(read_positions, check_keys);
         };
@@ -155,12 +94,12 @@ async fn authenticate<T: Send>(
     }
     let credential = Credential::<ApiKeyId>::parse(text).ok_or_else(invalid_key)?;
     let client = peer.ip().to_canonical();
-    let read = find_key(context.store.clone(), credential);
-    let read = timeout(KEY_TIMEOUT, context.key_lookups.run(Network::of_client(client), read)).await;
+    let read = find_key(context.parts.store.clone(), credential);
+    let read = timeout(KEY_TIMEOUT, context.parts.key_lookups.run(Network::of_client(client), read)).await;
     let too_late = |_| Status::unavailable("the API key could not be checked in time");
     let key = read.map_err(too_late)?.map_err(|error| database_unavailable(&error))?;
     if key.is_none() {
-        context.failures.count(client).await;
+        context.parts.failures.count(client).await;
     }
     key.ok_or_else(invalid_key)
 }

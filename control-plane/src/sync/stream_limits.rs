@@ -24,7 +24,6 @@ pub(super) type StreamPlace = Place<OwnerHash>;
 /// The names of the limits in metrics.
 pub const STREAM_LIMITS: [&str; 3] = ["owner", "owner_rate", "process"];
 
-/// The streams of all owners.
 pub(super) struct StreamLimits {
     places: Places<OwnerHash>,
     total: usize,

@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
-use countersign_control_plane::{Dependencies, SyncIntervals};
+use countersign_control_plane::Dependencies;
 use countersign_tests::{Follower, InProcessServer, follower::connect};
 use std::{path::Path, time::Duration};
 use tokio::time::{sleep, timeout};
@@ -25,8 +25,7 @@ async fn open_stream(server: &InProcessServer, folder: &Path) -> Follower {
 #[tokio::test]
 async fn stream_ends_only_if_its_client_sends_nothing() {
     let folder = tempfile::tempdir().unwrap();
-    let sync_intervals = SyncIntervals { key_check: KEY_CHECK_INTERVAL };
-    let dependencies = Dependencies { sync_intervals, ..Dependencies::default() };
+    let dependencies = Dependencies { key_check_interval: KEY_CHECK_INTERVAL, ..Dependencies::default() };
     let server = InProcessServer::start_with(folder.path(), &[], dependencies).await;
     let mut silent = open_stream(&server, folder.path()).await;
     let mut alive = open_stream(&server, folder.path()).await;
