@@ -8,11 +8,11 @@ mod audit_archive;
 mod database;
 mod database_commands;
 mod database_outage;
+mod development;
 mod error;
 mod file_check;
 mod humans;
 mod jobs;
-mod port_limits;
 mod ports;
 mod redis;
 mod reload;
@@ -20,11 +20,9 @@ mod secrets;
 mod servers;
 mod wiring;
 
-pub use audit::{AuditError, export_audit, verify_audit};
+pub use audit::{export_audit, verify_audit};
 pub use audit_archive::archive_audit;
-pub use database_commands::{
-    CommandReport, DatabaseCommandError, backup, backup_to_directory, migrate, migrate_to_postgres, restore,
-};
+pub use database_commands::{CommandReport, backup, backup_to_directory, migrate, migrate_to_postgres, restore};
 pub use error::AppError;
 pub use file_check::check_files;
 pub use ports::Addresses;
@@ -40,18 +38,20 @@ use crate::{
     humans::OperatorKey,
     metrics::Metrics,
     operations::{Context, ContextParts, flush_suppressed_bursts},
-    store::Store,
-    sync::{self, CHANGES_PER_READ, FeedReader, SidecarSettings, SyncIntervals, SyncLimits, SyncParts},
+    store::{Store, changed_data::ReadLimit},
+    sync::{self, CHANGES_PER_READ, FeedReader, SidecarSettings, SyncParts},
     webhooks::{DispatcherHealth, HttpSender},
 };
-use countersign_process::{Clock, Readiness, Rng, Shutdown, SystemClock, SystemRng, file_reload};
-use port_limits::PortLimits;
-use ports::Ports;
-use reload::{FileReloads, Reloaders};
+use countersign_process::{
+    Clock, Readiness, Rng, Shutdown, SystemClock, SystemRng,
+    file_reload::{self, FileReloader},
+};
+use development::Development;
+use ports::{PortLimits, Ports};
+use reload::Reloaders;
 use secrecy::ExposeSecret;
 use servers::Tasks;
 use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
-use wiring::Development;
 
 /// The clock, the random numbers and the name resolution that a control plane uses. Tests replace the clock, the random numbers
 /// and the name resolution.
@@ -64,8 +64,8 @@ pub struct Dependencies {
     pub resolver: Arc<dyn HostResolver>,
     /// The interval at which the database is polled for changes that other control planes committed.
     pub change_poll_interval: Duration,
-    /// The intervals of the sync streams.
-    pub sync_intervals: SyncIntervals,
+    /// The interval at which the API key of a sync stream is checked again, and whether its sidecar is silent.
+    pub key_check_interval: Duration,
     /// The changes that one read of the database for a sidecar returns.
     pub changes_per_read: u32,
     /// The interval at which files are read that are loaded again when they change.
@@ -80,7 +80,7 @@ impl Default for Dependencies {
             rng: Arc::new(SystemRng),
             resolver: Arc::new(SystemResolver),
             change_poll_interval: sync::POLL_INTERVAL,
-            sync_intervals: SyncIntervals::default(),
+            key_check_interval: sync::KEY_CHECK_INTERVAL,
             changes_per_read: CHANGES_PER_READ,
             file_poll_interval: file_reload::POLL_INTERVAL,
         }
@@ -91,7 +91,6 @@ impl Default for Dependencies {
 pub struct App {
     addresses: Addresses,
     tasks: Tasks,
-    shutdown: Shutdown,
     context: Arc<Context>,
     store: Store,
     database_lock: Option<database::ServerLock>,
@@ -107,15 +106,15 @@ impl App {
         let addresses = Addresses { api: api.address(), sync: sync.address(), admin: admin.address() };
         let (readiness, metrics) = (Readiness::default(), wiring::metrics()?);
         let startup_guard = readiness.register("start");
-        let mut tasks = Tasks::new();
-        servers::serve_admin(&mut tasks, admin.listen()?, readiness.clone(), metrics.clone(), &shutdown);
-        let parts = Components::build(&config, dependencies, metrics, addresses.api).await?;
+        let mut tasks = Tasks::new(shutdown);
+        servers::serve_admin(&mut tasks, admin.listen()?, readiness.clone(), metrics.clone());
+        let parts = Components::build(&config, &dependencies, metrics, addresses.api).await?;
         let (state, context_parts) = (parts.state, &parts.context_parts);
         let (context, store, metrics) = (state.context.clone(), context_parts.store.clone(), &state.metrics);
         let settings = SidecarSettings { issuer: context.issuer().to_owned(), max_staleness: config.max_staleness() };
         let agent_hash_secret = wiring::agent_hash_secret(context_parts).await?;
-        let reader =
-            FeedReader::open(store.clone(), parts.change_poll_interval, context_parts.sidecars.clone()).await?;
+        let poll_interval = dependencies.change_poll_interval;
+        let reader = FeedReader::open(store.clone(), poll_interval, context_parts.sidecars.clone()).await?;
         let sync_parts = SyncParts {
             store: store.clone(),
             sidecars: context_parts.sidecars.clone(),
@@ -125,32 +124,34 @@ impl App {
             feed: reader.feed(),
             settings,
             agent_hash_secret,
-            limits: parts.sync_limits,
+            connections: parts.port_limits.sync.caps.total,
+            read_limit: ReadLimit::entries(dependencies.changes_per_read),
+            key_check_interval: dependencies.key_check_interval,
             metrics: metrics.clone(),
-            shutdown: shutdown.clone(),
+            shutdown: tasks.shutdown.clone(),
         };
         let sync_service = servers::sync_service(&mut tasks, reader, sync_parts);
         let limits = parts.port_limits;
         let (certificate, rng) = (&parts.served_certificate, context_parts.rng.clone());
-        servers::serve_sync(&mut tasks, sync.listen()?, certificate, sync_service, limits.sync, &shutdown);
-        servers::serve_api(&mut tasks, api.listen()?, certificate, rng, state.clone(), limits.api, &shutdown);
-        jobs::spawn_periodic(&mut tasks, &state, &shutdown);
-        jobs::spawn_flush_of_bursts(&mut tasks, &state, &shutdown);
-        jobs::spawn_file_reloads(&mut tasks, parts.file_reloads, &shutdown);
-        jobs::spawn_outage_log(&mut tasks, store.clone(), &shutdown);
-        jobs::spawn_database_check(&mut tasks, store.clone(), &shutdown);
-        jobs::spawn_master_key_check(&mut tasks, context_parts, readiness, &shutdown);
-        jobs::spawn_redis_tasks(&mut tasks, parts.redis.as_ref(), &store, &shutdown);
+        servers::serve_sync(&mut tasks, sync.listen()?, certificate, sync_service, limits.sync);
+        servers::serve_api(&mut tasks, api.listen()?, certificate, rng, state.clone(), limits.api);
+        jobs::spawn_periodic(&mut tasks, &state);
+        jobs::spawn_flush_of_bursts(&mut tasks, &state);
+        jobs::spawn_file_reloads(&mut tasks, parts.file_reloaders, dependencies.file_poll_interval);
+        jobs::spawn_outage_log(&mut tasks, store.clone());
+        jobs::spawn_database_check(&mut tasks, store.clone());
+        jobs::spawn_master_key_check(&mut tasks, context_parts, readiness);
+        jobs::spawn_redis_tasks(&mut tasks, parts.redis.as_ref(), &store);
         let (sender, health) = (parts.http_sender, parts.dispatcher_health);
         let dispatcher = wiring::webhook_dispatcher(&config.webhooks, context_parts, metrics, sender, health.clone());
-        jobs::spawn_webhook_delivery(&mut tasks, context_parts, metrics, dispatcher, health, &shutdown);
+        jobs::spawn_webhook_delivery(&mut tasks, context_parts, metrics, dispatcher, health);
         if let Some(development) = &parts.development {
-            wiring::set_up_development(&config, &context, development, &addresses).await?;
+            development::set_up(&config, &context, development, &addresses).await?;
         }
         let Addresses { api, sync, admin } = addresses;
         tracing::info!(url = context.issuer(), %api, %sync, %admin, "ready");
         drop(startup_guard);
-        Ok(Self { addresses, tasks, shutdown, context, store, database_lock: parts.database_lock })
+        Ok(Self { addresses, tasks, context, store, database_lock: parts.database_lock })
     }
 
     /// The addresses of the ports.
@@ -160,8 +161,9 @@ impl App {
 
     /// Serves until shutdown is requested and the requests in progress are completed.
     pub async fn run(self) -> Result<(), AppError> {
-        let Self { addresses: _, tasks, shutdown, context, store, database_lock } = self;
-        let result = servers::wait_until_stopped(tasks, &shutdown).await;
+        let Self { addresses: _, tasks, context, store, database_lock } = self;
+        let shutdown = tasks.shutdown.clone();
+        let result = tasks.wait_until_stopped().await;
         if shutdown.run_until_deadline(write_and_close(&context, &store)).await.is_none() {
             tracing::warn!("the database does not respond in time: the process ends without closing it");
         }
@@ -177,11 +179,9 @@ struct Components {
     redis: Option<Arc<RedisClient>>,
     http_sender: Arc<HttpSender>,
     dispatcher_health: Arc<DispatcherHealth>,
-    change_poll_interval: Duration,
-    sync_limits: SyncLimits,
     port_limits: PortLimits,
     served_certificate: Arc<ServedCertificate>,
-    file_reloads: FileReloads,
+    file_reloaders: Vec<FileReloader>,
     database_lock: Option<database::ServerLock>,
     development: Option<Development>,
 }
@@ -189,7 +189,7 @@ struct Components {
 impl Components {
     async fn build(
         config: &Config,
-        dependencies: Dependencies,
+        dependencies: &Dependencies,
         metrics: Metrics,
         api: SocketAddr,
     ) -> Result<Self, AppError> {
@@ -201,16 +201,14 @@ impl Components {
         let database_lock = database::lock_to_serve(config)?;
         let dispatcher_health = Arc::new(DispatcherHealth::new(dependencies.clock.clone()));
         let health = dispatcher_health.clone();
-        let Dependencies { change_poll_interval, file_poll_interval, .. } = dependencies;
         let port_limits = PortLimits::new(config, &metrics.ports);
-        let sync_limits = wiring::sync_limits(port_limits.sync.caps.total, &dependencies);
         let queue_health = Arc::new(move || health.current());
         let (context, context_parts) =
             wiring::context(config, &public_url, dependencies, queue_health, &metrics).await?;
         let store = context_parts.store.clone();
         metrics.expose_connection_pools(move || store.pool_statuses())?;
         wiring::expose_housekeeping(&metrics, context.clone())?;
-        let mut reloaders = Reloaders::new(file_poll_interval, &context_parts.clock, &metrics);
+        let mut reloaders = Reloaders::new(&context_parts.clock, &metrics);
         let (http_sender, authorities) = wiring::http_sender(&config.webhooks, &context_parts.address_guard)?;
         let http_sender = reloaders.send_events(http_sender, authorities);
         let operator_key = humans::load_operator_key(config, context_parts.rng.as_ref())?.map(Arc::new);
@@ -226,7 +224,7 @@ impl Components {
             reloaders.connect_redis(&client, &config.redis, files);
             client
         });
-        let file_reloads = reloaders.finish();
+        let file_reloaders = reloaders.created;
         let limiter = redis::rate_limiter(redis.clone(), context_parts.clock.clone());
         let limits = Arc::new(Limits::new(wiring::limits_per_minute(config.limits), limiter));
         let state = AppState::new(ApiState { context, humans, metrics, limits, proxies, started_at });
@@ -236,11 +234,9 @@ impl Components {
             redis,
             http_sender,
             dispatcher_health,
-            change_poll_interval,
-            sync_limits,
             port_limits,
             served_certificate,
-            file_reloads,
+            file_reloaders,
             database_lock,
             development,
         })

@@ -1,34 +1,29 @@
 //! The TLS certificate of the API and the sync port: read from files and replaced when they change, or generated for
 //! development.
 
-mod served;
-
-pub use served::ServedCertificate;
-
+use arc_swap::ArcSwap;
 use countersign_identity::Timestamp;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose, date_time_ymd};
-use rustls::sign::CertifiedKey;
+use rustls::{
+    ServerConfig,
+    server::{ClientHello, ResolvesServerCert},
+    sign::CertifiedKey,
+};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
 use secrecy::{ExposeSecret, SecretString};
 use std::{
     io,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 /// Subject alternative names of the development certificate.
 const LOOPBACK_NAMES: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 
-/// Why the certificate cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateError {
-    /// A file cannot be read or written.
     #[error("{path}: {error}")]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// The system's error.
-        error: io::Error,
-    },
+    File { path: PathBuf, error: io::Error },
     /// A file contains no PEM certificate or private key.
     #[error("{0}: contains no PEM certificate or private key")]
     Malformed(PathBuf),
@@ -41,16 +36,13 @@ pub enum CertificateError {
     /// The validity of the certificate begins later. The start only warns.
     #[error("tls.certificate: not valid before {}", format_time(*.0))]
     NotYetValid(Timestamp),
-    /// The development certificate cannot be generated.
     #[error("generating the development certificate failed: {0}")]
     Generation(#[from] rcgen::Error),
 }
 
 /// A certificate chain and its key, as PEM.
 pub struct Certificate {
-    /// The certificate chain.
     pub chain: String,
-    /// The private key.
     pub key: SecretString,
 }
 
@@ -131,7 +123,41 @@ impl Certificate {
     }
 }
 
-/// The times between which a certificate is valid.
+/// The certificate and private key for new connections. Each handshake reads both at once, so a handshake never combines an
+/// old certificate with a new key.
+#[derive(Debug)]
+pub struct ServedCertificate(ArcSwap<CertifiedKey>);
+
+impl ServedCertificate {
+    /// Serves a certificate until [`Self::replace`] is called.
+    pub fn new(certificate: &Certificate) -> Result<Arc<Self>, CertificateError> {
+        Ok(Arc::new(Self(ArcSwap::from_pointee(certificate.certified_key()?))))
+    }
+
+    /// Serves another certificate on new connections, and returns its expiry. An invalid certificate, and one that clients
+    /// would refuse at the time `now`, replaces nothing.
+    pub fn replace(&self, certificate: &Certificate, now: Timestamp) -> Result<Timestamp, CertificateError> {
+        let key = certificate.certified_key()?;
+        let expires_at = certificate.check_validity(now)?;
+        self.0.store(Arc::new(key));
+        Ok(expires_at)
+    }
+
+    /// The configuration of a port, with the protocols that it offers (ALPN). Connections resume TLS sessions that began
+    /// before the certificate was replaced: the configuration, which stores the sessions, stays the same.
+    pub fn server_config(self: &Arc<Self>, protocols: &[&[u8]]) -> Arc<ServerConfig> {
+        let mut config = ServerConfig::builder().with_no_client_auth().with_cert_resolver(Arc::<Self>::clone(self));
+        config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
+        Arc::new(config)
+    }
+}
+
+impl ResolvesServerCert for ServedCertificate {
+    fn resolve(&self, _client_hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(self.0.load_full())
+    }
+}
+
 struct Validity {
     not_before: Timestamp,
     not_after: Timestamp,
@@ -175,4 +201,45 @@ fn read_pem_file(path: &Path) -> Result<String, CertificateError> {
 fn file_error(path: &Path) -> impl FnOnce(io::Error) -> CertificateError {
     let path = path.to_owned();
     move |error| CertificateError::File { path, error }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::from_seconds(1_800_000_000);
+
+    fn certificate(years: (i32, i32)) -> Certificate {
+        let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        (params.not_before, params.not_after) = (date_time_ymd(years.0, 1, 1), date_time_ymd(years.1, 1, 1));
+        let key = KeyPair::generate().unwrap();
+        Certificate { chain: params.self_signed(&key).unwrap().pem(), key: key.serialize_pem().into() }
+    }
+
+    fn served_chain(served: &ServedCertificate) -> Vec<u8> {
+        served.0.load().cert[0].to_vec()
+    }
+
+    #[test]
+    fn only_a_valid_pair_replaces_the_certificate() {
+        let (old, new) = (certificate((2020, 2040)), certificate((2021, 2030)));
+        let served = ServedCertificate::new(&old).unwrap();
+        let before = served_chain(&served);
+        let refused = |certificate: &Certificate| served.replace(certificate, NOW).unwrap_err().to_string();
+        let mixed = Certificate { chain: new.chain.clone(), key: old.key.clone() };
+        assert!(refused(&mixed).contains("KeyMismatch"), "{}", refused(&mixed));
+        assert!(refused(&certificate((2020, 2021))).contains("expired at 2021-01-01T00:00:00Z"));
+        assert!(refused(&certificate((2039, 2040))).contains("not valid before 2039-01-01T00:00:00Z"));
+        let truncated = Certificate { chain: new.chain[..new.chain.len() / 2].to_owned(), key: new.key.clone() };
+        assert!(refused(&truncated).contains("no PEM certificate"), "{}", refused(&truncated));
+        let empty = Certificate { chain: String::new(), key: new.key.clone() };
+        assert!(refused(&empty).contains("no PEM certificate"), "{}", refused(&empty));
+        assert_eq!(served_chain(&served), before);
+        let expired_last = format!("{}{}", old.chain, certificate((2020, 2021)).chain);
+        let expired_last = Certificate { chain: expired_last, key: old.key.clone() };
+        assert_eq!(format_time(served.replace(&expired_last, NOW).unwrap()), "2040-01-01T00:00:00Z");
+        assert_eq!(served_chain(&served), before, "the same certificate");
+        assert_eq!(format_time(served.replace(&new, NOW).unwrap()), "2030-01-01T00:00:00Z");
+        assert_ne!(served_chain(&served), before);
+    }
 }

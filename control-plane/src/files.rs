@@ -23,10 +23,7 @@ pub fn write_secret(path: &Path, content: &[u8]) -> io::Result<()> {
 /// Writes a temporary file and renames it, so that a reader sees either the old or the new content.
 pub fn write_atomically(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     let temporary = path.with_extension("new");
-    remove_if_exists(&temporary)?;
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary)?;
-    file.write_all(content)?;
-    file.sync_all()?;
+    write_temporary(&temporary, content, mode)?;
     fs::rename(&temporary, path)?;
     // Without a sync of the directory, a power failure could remove a key and preserve the data encrypted with it.
     fs::File::open(parent_directory(path))?.sync_all()
@@ -34,11 +31,15 @@ pub fn write_atomically(path: &Path, content: &[u8], mode: u32) -> io::Result<()
 
 /// Creates a file with mode 0600, atomically; fails if it exists. No other process may use the name of the temporary file.
 pub fn create_secret(path: &Path, temporary: &Path, content: &[u8]) -> io::Result<()> {
-    remove_if_exists(temporary)?;
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(temporary)?;
-    file.write_all(content)?;
-    file.sync_all()?;
+    write_temporary(temporary, content, 0o600)?;
     rename_without_replacing(temporary, path).or_else(|error| remove_if_exists(temporary).and(Err(error)))
+}
+
+fn write_temporary(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+    remove_if_exists(path)?;
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
+    file.write_all(content)?;
+    file.sync_all()
 }
 
 /// Creates a file with mode 0600. If the file exists, sets the mode and keeps the content.

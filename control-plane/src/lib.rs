@@ -8,7 +8,6 @@ mod address_guard;
 mod app;
 mod certificates;
 mod config;
-mod development;
 mod domain;
 mod ephemeral;
 mod files;
@@ -24,10 +23,9 @@ mod webhooks;
 
 pub use address_guard::{HostResolver, ResolveFuture, SystemResolver};
 pub use app::{
-    Addresses, App, AppError, AuditError, CommandReport, DatabaseCommandError, Dependencies, archive_audit, backup,
-    backup_to_directory, check_files, describe_master_keys, export_audit, migrate, migrate_to_postgres,
-    mint_human_token, mint_human_token_to_file, restore, rotate_secrets, run, verify_audit,
+    Addresses, App, AppError, CommandReport, Dependencies, archive_audit, backup, backup_to_directory, check_files,
+    describe_master_keys, export_audit, migrate, migrate_to_postgres, mint_human_token, mint_human_token_to_file,
+    restore, rotate_secrets, run, verify_audit,
 };
 pub use config::{Config, ConfigError, ConfigInspection};
 pub use http::api_description;
-pub use sync::SyncIntervals;

@@ -2,9 +2,9 @@
 
 use clap::{Parser, Subcommand};
 use countersign_control_plane::{
-    Config, ConfigError, ConfigInspection, DatabaseCommandError, api_description, archive_audit, backup,
-    backup_to_directory, check_files, describe_master_keys, export_audit, migrate, migrate_to_postgres,
-    mint_human_token, mint_human_token_to_file, restore, rotate_secrets, run, verify_audit,
+    AppError, Config, ConfigError, ConfigInspection, api_description, archive_audit, backup, backup_to_directory,
+    check_files, describe_master_keys, export_audit, migrate, migrate_to_postgres, mint_human_token,
+    mint_human_token_to_file, restore, rotate_secrets, run, verify_audit,
 };
 use countersign_process::{
     FlushAtExit, Shutdown,
@@ -164,8 +164,6 @@ enum HumanToken {
 /// The exit code for invalid settings or arguments.
 const USAGE_EXIT_CODE: u8 = 2;
 
-type CommandResult = Result<(), Box<dyn std::error::Error>>;
-
 fn main() -> ExitCode {
     let _flush_at_exit = FlushAtExit;
     let arguments = Arguments::parse();
@@ -193,28 +191,28 @@ async fn execute(arguments: Arguments) -> ExitCode {
         Command::Config(_) => return ExitCode::SUCCESS, // handled above
         Command::HumanToken(command) => mint(&config, command),
         Command::Audit(command) => audit(&config, command).await,
-        Command::Database(command) => database(&config, command).await.map_err(Into::into),
-        Command::Secrets(SecretsCommand::Rotate) => rotate(&config).await.map_err(Into::into),
-        Command::Openapi => print_ignoring_closed_pipe(api_description()).map_err(Into::into),
+        Command::Database(command) => database(&config, command).await,
+        Command::Secrets(SecretsCommand::Rotate) => rotate(&config).await,
+        Command::Openapi => print_ignoring_closed_pipe(api_description()),
     };
     result.map_or_else(|error| fail(1, &error), |()| ExitCode::SUCCESS)
 }
 
-async fn serve(config: Config) -> CommandResult {
-    Ok(run(config, Shutdown::on_signals()?).await?)
+async fn serve(config: Config) -> Result<(), AppError> {
+    run(config, Shutdown::on_signals().map_err(AppError::Signals)?).await
 }
 
-fn mint(config: &Config, command: HumanToken) -> CommandResult {
+fn mint(config: &Config, command: HumanToken) -> Result<(), AppError> {
     let HumanToken::Mint { subject, admin, hours, out } = command;
     let lifetime = Duration::from_secs(u64::from(hours) * 3600);
     if let Some(file) = out {
-        return Ok(mint_human_token_to_file(config, &subject, admin, lifetime, &file)?);
+        return mint_human_token_to_file(config, &subject, admin, lifetime, &file);
     }
     // A closed standard output is an error, because the token would be lost.
-    Ok(print(format_args!("{}\n", mint_human_token(config, &subject, admin, lifetime)?))?)
+    print(format_args!("{}\n", mint_human_token(config, &subject, admin, lifetime)?))
 }
 
-async fn audit(config: &Config, command: Audit) -> CommandResult {
+async fn audit(config: &Config, command: Audit) -> Result<(), AppError> {
     let mut out = BufWriter::new(io::stdout());
     let result = match command {
         Audit::Verify { filter: ChainFilter { service }, archives } => {
@@ -222,15 +220,14 @@ async fn audit(config: &Config, command: Audit) -> CommandResult {
         }
         Audit::Export(ChainFilter { service }) => export_audit(config, service.as_deref(), &mut out).await,
         Audit::Archive { before, output } => {
-            return Ok(archive_audit(config, &before, &output).await?.write_to(io::stdout())?);
+            return archive_audit(config, &before, &output).await?.write_to(io::stdout());
         }
     };
-    let flushed = out.flush().map_err(StdoutError);
-    result?;
-    Ok(flushed?)
+    let flushed = out.flush().map_err(AppError::Output);
+    result.and(flushed)
 }
 
-async fn database(config: &Config, command: DatabaseCommand) -> Result<(), DatabaseCommandError> {
+async fn database(config: &Config, command: DatabaseCommand) -> Result<(), AppError> {
     let report = match command {
         DatabaseCommand::Migrate { to: None } => migrate(config).await,
         DatabaseCommand::Migrate { to: Some(target) } => migrate_to_postgres(config, &target).await,
@@ -243,7 +240,7 @@ async fn database(config: &Config, command: DatabaseCommand) -> Result<(), Datab
     report.write_to(io::stdout())
 }
 
-async fn rotate(config: &Config) -> Result<(), DatabaseCommandError> {
+async fn rotate(config: &Config) -> Result<(), AppError> {
     rotate_secrets(config).await?.write_to(io::stdout())
 }
 
@@ -270,19 +267,14 @@ async fn inspect(command: &ConfigCommand, inspection: Result<ConfigInspection, C
     problems.iter().fold(code, |_, problem| fail(USAGE_EXIT_CODE, problem))
 }
 
-/// Standard output is closed or full, so the `print!` macros would panic.
-#[derive(Debug, thiserror::Error)]
-#[error("standard output: {0}")]
-struct StdoutError(io::Error);
-
-fn print(text: impl Display) -> Result<(), StdoutError> {
-    write_stdout(text).map_err(StdoutError)
+fn print(text: impl Display) -> Result<(), AppError> {
+    write_stdout(text).map_err(AppError::Output)
 }
 
 /// Like [`print()`], but succeeds if the reader, such as `head`, closes the pipe early.
-fn print_ignoring_closed_pipe(text: impl Display) -> Result<(), StdoutError> {
+fn print_ignoring_closed_pipe(text: impl Display) -> Result<(), AppError> {
     match print(text) {
-        Err(StdoutError(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        Err(AppError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         result => result,
     }
 }

@@ -56,7 +56,6 @@ const MODULES: [(&str, &[ModuleRule]); 2] = [
             ("operations", &["domain", "store", "keyring", "sidecars", "address_guard"]),
             ("http", &["operations", "domain", "ephemeral", "humans", "metrics"]),
             ("certificates", &["files"]),
-            ("development", &["operations", "domain", "humans", "files"]),
         ],
     ),
     (

@@ -4,7 +4,7 @@
 //! is interrupted before the record leaves a file that is not needed; after the record, the next run completes the deletion.
 
 use super::{
-    AppError, CommandReport, DatabaseCommandError,
+    AppError, CommandReport,
     database::{lock_shared, master_keys, open_existing},
     install_crypto_provider,
 };
@@ -13,9 +13,7 @@ use crate::{
     domain::audit::chain::AuditEntry,
     files,
     http::{api::audit::audit_entry_record, timestamp},
-    operations::{
-        ArchiveConflict, ArchivedChain, AuditArchive, OperationError, delete_archived_entries, record_audit_archive,
-    },
+    operations::{ArchivedChain, AuditArchive, OperationError, delete_archived_entries, record_audit_archive},
     store::{Store, audit},
 };
 use countersign_identity::Timestamp;
@@ -36,14 +34,10 @@ const MAX_READ_TIME: Duration = Duration::from_hours(24);
 
 /// Writes the entries before a time to a new file, and deletes them from the database. The last entry of each chain remains.
 /// Changes nothing if a chain is broken.
-pub async fn archive_audit(
-    config: &Config,
-    before: &str,
-    output: &Path,
-) -> Result<CommandReport, DatabaseCommandError> {
+pub async fn archive_audit(config: &Config, before: &str, output: &Path) -> Result<CommandReport, AppError> {
     let before = timestamp::parse(before).or_else(|| timestamp::parse(&format!("{before}T00:00:00Z")));
     let Some(before) = before else {
-        return DatabaseCommandError::refused(
+        return AppError::refused(
             "--before: must be a date or a time in the format of RFC 3339, such as 2026-01-31 or 2026-01-31T00:00:00Z",
         );
     };
@@ -72,27 +66,25 @@ pub async fn archive_audit(
     Ok(report)
 }
 
-fn accept<T>(result: Result<Result<T, ArchiveConflict>, OperationError>) -> Result<T, DatabaseCommandError> {
-    match result.map_err(AppError::Operation)? {
-        Ok(value) => Ok(value),
-        Err(conflict) => DatabaseCommandError::refused(conflict.to_string()),
-    }
+fn accept<T>(result: Result<T, OperationError>) -> Result<T, AppError> {
+    result.map_err(|error| match error {
+        OperationError::Conflict(reason) => AppError::Refused(reason),
+        error => error.into(),
+    })
 }
 
-async fn write_archive(store: &Store, before: Timestamp, output: &Path) -> Result<AuditArchive, DatabaseCommandError> {
-    let file_error = |error| DatabaseCommandError::File { path: output.to_owned(), error };
-    if output.try_exists().map_err(file_error)? {
-        return Err(file_error(io::ErrorKind::AlreadyExists.into()));
+async fn write_archive(store: &Store, before: Timestamp, output: &Path) -> Result<AuditArchive, AppError> {
+    if output.try_exists().map_err(AppError::file(output))? {
+        return Err(AppError::file(output)(io::ErrorKind::AlreadyExists.into()));
     }
-    let mut writer = ArchiveWriter::create(output).map_err(file_error)?;
-    let written = write_chains(store, before, &mut writer).await;
-    let archive = match written {
-        Ok(chains) if writer.entries > 0 => writer.finish(output, chains).map_err(file_error),
+    let mut writer = ArchiveWriter::create(output).map_err(AppError::file(output))?;
+    let archive = match write_chains(store, before, &mut writer).await {
+        Ok(chains) if writer.entries > 0 => writer.finish(output, chains).map_err(AppError::file(output)),
         Ok(chains) => Ok(AuditArchive { chains, entries: 0, sha256: String::new() }),
         Err(error) => Err(error),
     };
     if !matches!(&archive, Ok(archive) if archive.entries > 0) {
-        files::remove_if_exists(&temporary(output)).map_err(file_error)?;
+        files::remove_if_exists(&temporary(output)).map_err(AppError::file(output))?;
     }
     archive
 }
@@ -101,7 +93,7 @@ async fn write_chains(
     store: &Store,
     before: Timestamp,
     writer: &mut ArchiveWriter,
-) -> Result<Vec<ArchivedChain>, DatabaseCommandError> {
+) -> Result<Vec<ArchivedChain>, AppError> {
     let mut archived = Vec::new();
     let mut read = store.read_for(MAX_READ_TIME).await?;
     let chains = audit::list_chains(read.conn()).await?;
@@ -120,7 +112,7 @@ async fn write_chains(
         let verified =
             audit::verify_chain(read.conn(), store.audit_keys(), &chain, |entry| prefix.visit(entry, writer));
         if let Err(broken) = verified.await? {
-            return DatabaseCommandError::refused(format!("{}: {broken}. Nothing was archived.", chain.escape_debug()));
+            return AppError::refused(format!("{}: {broken}. Nothing was archived.", chain.escape_debug()));
         }
         if let Some((length, hash)) = prefix.last {
             archived.push(ArchivedChain { chain, before: floor, length, hash });
@@ -168,9 +160,7 @@ struct ArchiveWriter {
 }
 
 fn temporary(output: &Path) -> PathBuf {
-    let mut name = output.as_os_str().to_owned();
-    name.push(".part");
-    name.into()
+    files::with_suffix(output, ".part")
 }
 
 impl ArchiveWriter {

@@ -21,19 +21,18 @@ use std::{
     sync::Arc,
 };
 
-/// Opens the configured database.
-pub(super) async fn open(
+/// Opens a database for a command, which exposes no metrics.
+pub(super) async fn open_for_command(
+    location: DatabaseLocation,
     config: &Config,
     mode: OpenMode,
     master: &MasterKeyRing,
-    clock: Arc<dyn Clock>,
-    metrics: &Metrics,
 ) -> Result<Store, AppError> {
-    open_at(location(config)?, config, mode, master, clock, metrics).await
+    let metrics = Metrics::new(&LabelValues::default())?;
+    open(location, config, mode, master, Arc::new(SystemClock), &metrics).await
 }
 
-/// Opens a database at another location than the configured one.
-pub(super) async fn open_at(
+async fn open(
     location: DatabaseLocation,
     config: &Config,
     mode: OpenMode,
@@ -128,13 +127,13 @@ pub(super) fn check_existing_deployment(
 /// Opens the database of an existing deployment for a command that changes it while control planes serve. Never creates a
 /// database.
 pub(super) async fn open_existing(config: &Config, master: &MasterKeyRing) -> Result<Store, AppError> {
-    let metrics = Metrics::new(&LabelValues::default())?;
-    let inspected = open(config, OpenMode::Inspect, master, Arc::new(SystemClock), &metrics).await?;
+    let location = location(config)?;
+    let inspected = open_for_command(location.clone(), config, OpenMode::Inspect, master).await?;
     let stored = deployment::find(inspected.read().await?.conn()).await?;
     let stored = stored.ok_or(AppError::DatabaseRejected("this database is empty"))?;
     inspected.close().await;
     check_existing_deployment(config, master, &stored)?;
-    let store = open(config, OpenMode::Serve, master, Arc::new(SystemClock), &metrics).await?;
+    let store = open_for_command(location, config, OpenMode::Serve, master).await?;
     refuse_missing_master_keys(&store, master).await?;
     refuse_quarantined(&store).await?;
     Ok(store)
@@ -192,7 +191,6 @@ async fn refuse_restored_dump(store: &Store, mut read: ReadTransaction) -> Resul
     Ok(store.write("set_instance_fingerprint", work).await?)
 }
 
-/// The location of the configured database.
 pub(super) fn location(config: &Config) -> Result<DatabaseLocation, AppError> {
     let location = config
         .database_location()
@@ -210,7 +208,6 @@ pub(super) const REPLACED_INFIX: &str = ".before-";
 /// Suffixes of the companion files that SQLite creates in the directory of a database.
 pub(super) const SQLITE_SUFFIXES: [&str; 3] = ["-wal", "-shm", "-journal"];
 
-/// The lock file of an embedded database.
 fn lock_path(database: &Path) -> PathBuf {
     files::with_suffix(database, ".lock")
 }
@@ -288,7 +285,7 @@ pub(super) async fn open_to_serve(
     }
     let is_loaded = loaded.is_some();
     let master_keys = ring(config, loaded.unwrap_or_else(|| MasterKey::generate(rng)))?;
-    let store = match open(config, OpenMode::Serve, &master_keys, clock.clone(), metrics).await {
+    let store = match open(location(config)?, config, OpenMode::Serve, &master_keys, clock.clone(), metrics).await {
         Err(AppError::Store(StoreError::WrongMasterKey { needed: _, configured: _ })) if !is_loaded => {
             return Err(MasterKeyError::Missing(file.display().to_string()).into());
         }

@@ -2,77 +2,68 @@
 //! operator.
 
 mod backup;
-mod backup_directory;
-mod migrate;
 mod migrate_to_postgres;
-mod report;
 mod restore;
 
-pub use backup::backup;
-pub use backup_directory::backup_to_directory;
-pub use migrate::migrate;
+pub use backup::{backup, backup_to_directory};
 pub use migrate_to_postgres::migrate_to_postgres;
-pub use report::CommandReport;
 pub use restore::restore;
 
-use super::AppError;
-use crate::store::{StoreError, sqlite_file::SqliteFileError, transfer::TransferError};
-use std::{
-    io,
-    path::{Path, PathBuf},
+use super::{
+    AppError, create_data_dir,
+    database::{location, lock_shared},
+    install_crypto_provider,
 };
+use crate::{
+    config::{Config, DatabaseLocation},
+    files,
+    store::schema::{AppliedMigrations, migrate_postgres, migrate_sqlite},
+};
+use std::{fmt, io::Write};
 
-/// Why a command on a database failed.
-#[derive(Debug, thiserror::Error)]
-pub enum DatabaseCommandError {
-    /// The settings, the master key or the data directory are unusable.
-    #[error(transparent)]
-    App(#[from] AppError),
-    /// The configured database returned an error.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    /// The command succeeded, but its report cannot be written.
-    #[error("the command succeeded, but standard output cannot be written ({error}). The report is:\n{report}")]
-    ReportNotWritten {
-        /// The report of the command.
-        report: CommandReport,
-        /// Error of the operating system.
-        error: io::Error,
-    },
-    /// A file cannot be read or written.
-    #[error("{path}: {error}")]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// Error of the operating system.
-        error: io::Error,
-    },
-    /// A file is not a valid database.
-    #[error("{path}: {error}")]
-    InvalidDatabase {
-        /// The file.
-        path: PathBuf,
-        /// Why the file is not a valid database.
-        error: SqliteFileError,
-    },
-    /// The database could not be copied to PostgreSQL.
-    #[error(transparent)]
-    Transfer(#[from] TransferError),
-    /// A precondition is not met; nothing was changed.
-    #[error("{0}")]
-    Refused(String),
+/// The lines that a command prints when it has succeeded.
+#[derive(Debug, Default)]
+#[must_use]
+pub struct CommandReport {
+    lines: Vec<String>,
 }
 
-impl DatabaseCommandError {
-    fn file(path: &Path) -> impl FnOnce(io::Error) -> Self {
-        |error| Self::File { path: path.to_owned(), error }
+impl CommandReport {
+    pub(super) fn line(&mut self, line: impl Into<String>) {
+        self.lines.push(line.into());
     }
 
-    fn invalid_database(path: &Path) -> impl FnOnce(SqliteFileError) -> Self {
-        |error| Self::InvalidDatabase { path: path.to_owned(), error }
+    /// Writes the report. If writing fails, the error contains the report, because the operator must not conclude that nothing
+    /// was done.
+    pub fn write_to(self, mut out: impl Write) -> Result<(), AppError> {
+        let result = writeln!(out, "{self}").and_then(|()| out.flush());
+        result.map_err(|error| AppError::ReportNotWritten { report: self, error })
     }
+}
 
-    pub(super) fn refused<T>(reason: impl Into<String>) -> Result<T, Self> {
-        Err(Self::Refused(reason.into()))
+impl fmt::Display for CommandReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.lines.join("\n"))
     }
+}
+
+/// Migrates the schema of the configured database. Replicas of the release before may keep serving the database.
+pub async fn migrate(config: &Config) -> Result<CommandReport, AppError> {
+    install_crypto_provider();
+    let AppliedMigrations { from, to } = match location(config)? {
+        DatabaseLocation::Postgres(url) => migrate_postgres(&url).await?,
+        DatabaseLocation::File(path) => {
+            create_data_dir(config)?;
+            let _lock = lock_shared(config)?;
+            files::create_private_file(&path).map_err(AppError::file(&path))?;
+            migrate_sqlite(&path).await?
+        }
+    };
+    let mut report = CommandReport::default();
+    report.line(if from == to {
+        format!("The schema version was already {to}: nothing to do.")
+    } else {
+        format!("The schema was migrated from version {from} to version {to}.")
+    });
+    Ok(report)
 }

@@ -1,15 +1,19 @@
-//! The errors of starting, running and maintaining the control plane.
+//! The errors of starting and running the control plane, and of its commands.
 
+use super::CommandReport;
 use crate::{
-    certificates::CertificateError, development::DevelopmentError, humans::OperatorKeyError, keyring::MasterKeyError,
-    operations::OperationError, store::StoreError,
+    certificates::CertificateError,
+    humans::OperatorKeyError,
+    keyring::MasterKeyError,
+    operations::OperationError,
+    store::{StoreError, sqlite_file::SqliteFileError, transfer::TransferError},
 };
 use std::{
     fmt, io,
     path::{Path, PathBuf},
 };
 
-/// Why the control plane cannot start, or why it stopped.
+/// Why the control plane cannot start, why it stopped, or why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum AppError {
     /// The value of a setting, or the file or address that it names, cannot be used.
@@ -20,7 +24,7 @@ pub enum AppError {
         /// Description of the problem.
         error: String,
     },
-    /// A file in the data directory cannot be created or read.
+    /// A file cannot be read or written.
     #[error("{path}: {error}")]
     File {
         /// The file or directory.
@@ -53,15 +57,40 @@ pub enum AppError {
     /// The TLS certificate cannot be used.
     #[error(transparent)]
     Certificate(#[from] CertificateError),
-    /// The setup of `--dev` failed.
-    #[error(transparent)]
-    Development(#[from] DevelopmentError),
     /// Metrics cannot be registered.
     #[error(transparent)]
     Metrics(#[from] prometheus::Error),
     /// A server stopped although no shutdown was requested.
     #[error("a server stopped: {0}")]
-    Server(#[from] io::Error),
+    Server(io::Error),
+    /// The signals that end the process cannot be received.
+    #[error(transparent)]
+    Signals(io::Error),
+    /// A precondition of a command is not met, and nothing was changed; or the command found something wrong.
+    #[error("{0}")]
+    Refused(String),
+    /// A file is not a valid database.
+    #[error("{path}: {error}")]
+    InvalidDatabase {
+        /// The file.
+        path: PathBuf,
+        /// Why the file is not a valid database.
+        error: SqliteFileError,
+    },
+    /// The database could not be copied to PostgreSQL.
+    #[error(transparent)]
+    Transfer(#[from] TransferError),
+    /// Standard output cannot be written: it is closed or full.
+    #[error("standard output: {0}")]
+    Output(io::Error),
+    /// The command succeeded, but its report cannot be written.
+    #[error("the command succeeded, but standard output cannot be written ({error}). The report is:\n{report}")]
+    ReportNotWritten {
+        /// The report of the command.
+        report: CommandReport,
+        /// Error of the operating system.
+        error: io::Error,
+    },
 }
 
 impl AppError {
@@ -75,8 +104,16 @@ impl AppError {
         Self::setting(setting, format_args!("{}: {error}", path.display()))
     }
 
-    /// An error about a file whose path is derived from a setting.
+    /// An error about a file.
     pub(super) fn file(path: &Path) -> impl FnOnce(io::Error) -> Self {
         |error| Self::File { path: path.to_owned(), error }
+    }
+
+    pub(super) fn invalid_database(path: &Path) -> impl FnOnce(SqliteFileError) -> Self {
+        |error| Self::InvalidDatabase { path: path.to_owned(), error }
+    }
+
+    pub(super) fn refused<T>(reason: impl Into<String>) -> Result<T, Self> {
+        Err(Self::Refused(reason.into()))
     }
 }

@@ -1,8 +1,8 @@
 //! The background tasks: periodic jobs, and tasks that run until shutdown.
 
-use super::{AppError, database, database_outage, reload::FileReloads, servers::Tasks};
+use super::{AppError, database, database_outage, servers::Tasks};
 use crate::{
-    domain::signing_key::{KeyStatus, SigningKeyRing},
+    domain::signing_key::KeyStatus,
     ephemeral::RedisClient,
     http::AppState,
     metrics::{Metrics, timestamp_value},
@@ -12,11 +12,11 @@ use crate::{
         rotate_signing_keys_if_due, run_housekeeping,
     },
     store::{Store, StoreError, master_keys},
-    webhooks::{DispatcherHealth, EventFanout, WebhookDispatcher},
+    webhooks::{DispatcherHealth, WebhookDispatcher, fan_out_events},
 };
-use countersign_identity::Timestamp;
-use countersign_process::{Readiness, ReadinessGuard, Shutdown};
-use std::{convert::Infallible, io, pin::Pin, sync::Arc, time::Duration};
+use countersign_process::{Readiness, ReadinessGuard, file_reload::FileReloader};
+use futures_util::FutureExt as _;
+use std::{io, pin::Pin, sync::Arc, time::Duration};
 use tokio::time::{sleep, timeout};
 
 /// Interval at which the server checks that its database has not been replaced.
@@ -38,28 +38,28 @@ type JobFuture<'a> = Pin<Box<dyn Future<Output = Result<(), OperationError>> + S
 /// When a job runs again after it has finished.
 #[derive(Clone, Copy)]
 enum Schedule {
-    /// After a fixed pause.
     Every(Duration),
-    /// After `pause`, or after `read_only_pause` while the database rejects writes, so that the job soon detects when the
-    /// database accepts writes again.
-    SoonerIfReadOnly { pause: Duration, read_only_pause: Duration },
-    /// After `pause`, as soon as this process has changed a trust score; at the latest after twice `pause`, because changes by
-    /// other replicas are detected only by polling.
-    OnTrustChange { pause: Duration },
+    /// After a pause, or after [`READ_ONLY_PAUSE`] while the database rejects writes, so that the job soon detects when the database
+    /// accepts writes again.
+    SoonerIfReadOnly(Duration),
+    /// After [`TRUST_PAUSE`], as soon as this process has changed a trust score; at the latest after twice the pause, because
+    /// changes by other replicas are detected only by polling.
+    OnTrustChange,
 }
+
+const READ_ONLY_PAUSE: Duration = Duration::from_secs(5);
+
+const TRUST_PAUSE: Duration = Duration::from_millis(500);
 
 const JOBS: [Job; 8] = [
     Job {
         name: "write check",
-        schedule: Schedule::SoonerIfReadOnly {
-            pause: Duration::from_secs(10),
-            read_only_pause: Duration::from_secs(5),
-        },
+        schedule: Schedule::SoonerIfReadOnly(Duration::from_secs(10)),
         run: |state| Box::pin(check_database_write(&state.context)),
     },
     Job {
         name: "housekeeping",
-        schedule: Schedule::SoonerIfReadOnly { pause: Duration::from_mins(1), read_only_pause: Duration::from_secs(5) },
+        schedule: Schedule::SoonerIfReadOnly(Duration::from_mins(1)),
         run: |state| Box::pin(run_housekeeping(&state.context)),
     },
     Job {
@@ -79,7 +79,7 @@ const JOBS: [Job; 8] = [
     },
     Job {
         name: "publication of trust changes",
-        schedule: Schedule::OnTrustChange { pause: Duration::from_millis(500) },
+        schedule: Schedule::OnTrustChange,
         run: |state| Box::pin(publish_trust_changes(&state.context)),
     },
     Job {
@@ -97,14 +97,13 @@ const JOBS: [Job; 8] = [
 /// The interval of [`spawn_flush_of_bursts`].
 const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Starts all periodic jobs.
-pub(super) fn spawn_periodic(tasks: &mut Tasks, state: &AppState, shutdown: &Shutdown) {
+pub(super) fn spawn_periodic(tasks: &mut Tasks, state: &AppState) {
     for status in LIVE_STATUSES {
         state.metrics.signing_keys.with_label_values(&[status.as_str()]);
     }
     for job in JOBS {
         let state = state.clone();
-        spawn_until_shutdown(tasks, shutdown, async move {
+        tasks.spawn_until_shutdown(async move {
             loop {
                 log_error(job.name, (job.run)(&state).await);
                 job.schedule.wait(&state.context).await;
@@ -115,8 +114,8 @@ pub(super) fn spawn_periodic(tasks: &mut Tasks, state: &AppState, shutdown: &Shu
 
 /// Starts the job that stores the counts of suppressed bursts of failed logins. The shutdown waits for a run in progress. If it
 /// ended the run between the commit and the removal of the counts from memory, the last run would store the counts again.
-pub(super) fn spawn_flush_of_bursts(tasks: &mut Tasks, state: &AppState, shutdown: &Shutdown) {
-    let (context, shutdown) = (state.context.clone(), shutdown.clone());
+pub(super) fn spawn_flush_of_bursts(tasks: &mut Tasks, state: &AppState) {
+    let (context, shutdown) = (state.context.clone(), tasks.shutdown.clone());
     tasks.spawn(async move {
         while !shutdown.is_requested() {
             log_error("failed login events", flush_suppressed_bursts(&context).await);
@@ -136,21 +135,21 @@ impl Schedule {
     async fn wait(self, context: &Context) {
         match self {
             Self::Every(pause) => sleep(pause).await,
-            Self::SoonerIfReadOnly { pause, read_only_pause } => {
+            Self::SoonerIfReadOnly(pause) => {
                 let (began_at, mut remaining) = (context.since_boot(), pause);
                 while !remaining.is_zero() {
-                    sleep(read_only_pause).await;
+                    sleep(READ_ONLY_PAUSE).await;
                     // A sleep does not include the time in which the machine is suspended.
                     let elapsed = context.since_boot().saturating_sub(began_at);
                     if elapsed >= pause || !context.database_is_writable() {
                         return;
                     }
-                    remaining = remaining.saturating_sub(read_only_pause);
+                    remaining = remaining.saturating_sub(READ_ONLY_PAUSE);
                 }
             }
-            Self::OnTrustChange { pause } => {
-                sleep(pause).await;
-                let _elapsed = timeout(pause, context.wait_for_trust_change()).await;
+            Self::OnTrustChange => {
+                sleep(TRUST_PAUSE).await;
+                let _elapsed = timeout(TRUST_PAUSE, context.wait_for_trust_change()).await;
             }
         }
     }
@@ -161,17 +160,14 @@ const LIVE_STATUSES: [KeyStatus; 3] = [KeyStatus::Next, KeyStatus::Signing, KeyS
 
 async fn maintain_signing_keys(state: &AppState) -> Result<(), OperationError> {
     let ring = rotate_signing_keys_if_due(&state.context).await?;
-    update_signing_key_metrics(&state.metrics, &ring, state.context.now());
-    Ok(())
-}
-
-fn update_signing_key_metrics(metrics: &Metrics, ring: &SigningKeyRing, now: Timestamp) {
+    let (metrics, now) = (&state.metrics, state.context.now());
     for status in LIVE_STATUSES {
         let count = ring.live_keys().filter(|key| key.status(now) == status).count();
         metrics.signing_keys.with_label_values(&[status.as_str()]).set(i64::try_from(count).unwrap_or(i64::MAX));
     }
     let start = ring.signing_key(now).and_then(|key| key.signs_from);
     metrics.signing_key_start.set(timestamp_value(start));
+    Ok(())
 }
 
 async fn confirm_changes_and_count(state: &AppState) -> Result<(), OperationError> {
@@ -183,20 +179,20 @@ async fn confirm_changes_and_count(state: &AppState) -> Result<(), OperationErro
 }
 
 /// Starts the tasks that load changed files, one task for each, so that a file system that does not respond delays no other.
-pub(super) fn spawn_file_reloads(tasks: &mut Tasks, reloads: FileReloads, shutdown: &Shutdown) {
-    for reloader in reloads.reloaders {
-        spawn_until_shutdown(tasks, shutdown, reloader.run(reloads.interval));
+pub(super) fn spawn_file_reloads(tasks: &mut Tasks, reloaders: Vec<FileReloader>, interval: Duration) {
+    for reloader in reloaders {
+        tasks.spawn_until_shutdown(reloader.run(interval));
     }
 }
 
 /// Logs why there is no connection to the database.
-pub(super) fn spawn_outage_log(tasks: &mut Tasks, store: Store, shutdown: &Shutdown) {
-    spawn_until_shutdown(tasks, shutdown, database_outage::log_outages(store));
+pub(super) fn spawn_outage_log(tasks: &mut Tasks, store: Store) {
+    tasks.spawn_until_shutdown(database_outage::log_outages(store));
 }
 
 /// Stops the server when its database is replaced with another one, in which revoked credentials may be valid.
-pub(super) fn spawn_database_check(tasks: &mut Tasks, store: Store, shutdown: &Shutdown) {
-    let shutdown = shutdown.requested_owned();
+pub(super) fn spawn_database_check(tasks: &mut Tasks, store: Store) {
+    let shutdown = tasks.shutdown.requested_owned();
     let check = async move {
         loop {
             sleep(DATABASE_CHECK_INTERVAL).await;
@@ -217,14 +213,9 @@ pub(super) fn spawn_database_check(tasks: &mut Tasks, store: Store, shutdown: &S
 
 /// Keeps the process from being ready while the current master key of the database is not configured: another process has begun
 /// a rotation to a master key that this one does not have.
-pub(super) fn spawn_master_key_check(
-    tasks: &mut Tasks,
-    parts: &ContextParts,
-    readiness: Readiness,
-    shutdown: &Shutdown,
-) {
+pub(super) fn spawn_master_key_check(tasks: &mut Tasks, parts: &ContextParts, readiness: Readiness) {
     let (store, keyring) = (parts.store.clone(), parts.keyring.clone());
-    spawn_until_shutdown(tasks, shutdown, async move {
+    tasks.spawn_until_shutdown(async move {
         let mut missing: Option<(String, ReadinessGuard)> = None;
         loop {
             // While the database is unavailable, the last result remains.
@@ -253,20 +244,13 @@ async fn find_current_master_key(store: &Store) -> Result<String, StoreError> {
 }
 
 /// If Redis is configured, starts the tasks that reconnect it and exchange notifications of changes with other replicas.
-pub(super) fn spawn_redis_tasks(
-    tasks: &mut Tasks,
-    client: Option<&Arc<RedisClient>>,
-    store: &Store,
-    shutdown: &Shutdown,
-) {
+pub(super) fn spawn_redis_tasks(tasks: &mut Tasks, client: Option<&Arc<RedisClient>>, store: &Store) {
     let Some(client) = client else { return };
     let (connection, publisher, subscriber) = (client.clone(), client.clone(), client.clone());
     let (committed, notified_store) = (store.committed_revision(), store.clone());
-    spawn_until_shutdown(tasks, shutdown, async move { connection.maintain_connection().await });
-    spawn_until_shutdown(tasks, shutdown, async move { publisher.publish_changes(committed).await });
-    spawn_until_shutdown(tasks, shutdown, async move {
-        subscriber.receive_changes(|| notified_store.wake_followers()).await
-    });
+    tasks.spawn_until_shutdown(async move { connection.maintain_connection().await });
+    tasks.spawn_until_shutdown(async move { publisher.publish_changes(committed).await });
+    tasks.spawn_until_shutdown(async move { subscriber.receive_changes(|| notified_store.wake_followers()).await });
 }
 
 /// Starts the tasks that deliver webhook events and measure the backlog of deliveries. At shutdown, deliveries in progress may
@@ -277,39 +261,17 @@ pub(super) fn spawn_webhook_delivery(
     metrics: &Metrics,
     dispatcher: WebhookDispatcher,
     health: Arc<DispatcherHealth>,
-    shutdown: &Shutdown,
 ) {
     let (store, metrics) = (parts.store.clone(), metrics.webhooks.clone());
-    let fanout = EventFanout { store: store.clone(), dispatcher_wakeup: parts.dispatcher_wakeup.clone() };
-    spawn_until_shutdown(tasks, shutdown, async move {
+    let fanout = fan_out_events(store.clone(), parts.dispatcher_wakeup.clone(), tasks.shutdown.clone());
+    tasks.spawn(fanout.map(Ok));
+    tasks.spawn(dispatcher.run(tasks.shutdown.clone()).map(Ok));
+    tasks.spawn_until_shutdown(async move {
         loop {
             if let Err(error) = health.measure_backlog(&store, &metrics).await {
                 tracing::warn!(%error, "the backlog of webhook deliveries could not be measured");
             }
             sleep(BACKLOG_INTERVAL).await;
-        }
-    });
-    let (fanout, dispatcher) = (fanout.run(shutdown.clone()), dispatcher.run(shutdown.clone()));
-    tasks.spawn(async {
-        fanout.await;
-        Ok(())
-    });
-    tasks.spawn(async {
-        dispatcher.await;
-        Ok(())
-    });
-}
-
-fn spawn_until_shutdown(
-    tasks: &mut Tasks,
-    shutdown: &Shutdown,
-    work: impl Future<Output = Infallible> + Send + 'static,
-) {
-    let shutdown = shutdown.requested_owned();
-    tasks.spawn(async move {
-        tokio::select! {
-            () = shutdown => Ok(()),
-            never = work => match never {},
         }
     });
 }

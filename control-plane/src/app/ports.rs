@@ -1,12 +1,44 @@
-//! The three listening sockets.
+//! The three listening sockets, and the limits of the API port and the sync port.
 
 use super::AppError;
-use crate::config::Config;
-use std::net::SocketAddr;
+use crate::{config::Config, webhooks::MAX_IDLE_CONNECTIONS};
+use countersign_process::server::{
+    ConnectionCaps, LINGER, PortMetrics, PortSettings, ProtocolLimits, RESERVED_DESCRIPTORS, fit_to_descriptors,
+    raise_descriptor_limit,
+};
+use std::{net::SocketAddr, time::Duration};
 use tokio::net::{TcpListener, TcpSocket};
 
 /// Number of connections that wait for the server to accept them.
 const BACKLOG: u32 = 1024;
+
+/// How long a client may take to send its first request, TLS handshake included.
+const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Maximum number of connections of a port that have not sent a request yet.
+const MAX_PENDING: usize = 512;
+
+/// One client may have this part of the connections of a port, but at least [`MIN_PER_CLIENT`].
+const CLIENT_PART: usize = 8;
+
+/// Connections to a port that each client may have: many agents or sidecars can have one address.
+const MIN_PER_CLIENT: usize = 1024;
+
+/// Maximum size of a request head in bytes. The maximum exceeds the length of the longest allowed token, so that a token that
+/// is too long still reaches the API, which reports the error.
+const MAX_HEAD_SIZE: u32 = 64 * 1024;
+
+/// Maximum number of concurrent requests of one connection to the API.
+const MAX_API_STREAMS: u32 = 100;
+
+/// Maximum number of streams per connection of a sidecar. A sidecar opens one stream per service.
+const MAX_SYNC_STREAMS: u32 = 64;
+
+/// HTTP/2 flow-control window of a connection to the API: a few requests with the largest body.
+const API_RECEIVE_WINDOW: u32 = 256 * 1024;
+
+/// HTTP/2 flow-control window of a connection of a sidecar, which sends only small messages: the initial window of HTTP/2.
+const SYNC_RECEIVE_WINDOW: u32 = 65_535;
 
 /// A socket with an address that refuses connections, so that no client waits for the end of the start. Another process can listen
 /// on the address before [`BoundPort::listen`], which then fails.
@@ -27,7 +59,6 @@ pub struct Addresses {
     pub admin: SocketAddr,
 }
 
-/// The bound sockets.
 pub(super) struct Ports {
     pub(super) api: BoundPort,
     pub(super) sync: BoundPort,
@@ -35,7 +66,6 @@ pub(super) struct Ports {
 }
 
 impl Ports {
-    /// Binds the configured addresses.
     pub(super) fn bind(config: &Config) -> Result<Self, AppError> {
         Ok(Self {
             api: BoundPort::bind("listen.api", config.listen.api)?,
@@ -72,4 +102,72 @@ impl BoundPort {
 
 fn cannot_listen(setting: &'static str, address: SocketAddr, error: &std::io::Error) -> AppError {
     AppError::setting(setting, format_args!("cannot listen on {address}: {error}"))
+}
+
+pub(super) struct PortLimits {
+    pub(super) api: PortSettings,
+    pub(super) sync: PortSettings,
+}
+
+impl PortLimits {
+    /// Raises the limit of open files of the process, and divides it among the ports.
+    pub(super) fn new(config: &Config, metrics: &PortMetrics) -> Self {
+        let settings = config.connections;
+        let count = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
+        let wanted = [count(settings.max); 2];
+        let webhook_connections = config.webhooks.concurrency() + MAX_IDLE_CONNECTIONS;
+        let reserved = RESERVED_DESCRIPTORS + count(config.database.max_connections) + webhook_connections;
+        let limit = raise_descriptor_limit();
+        let [api, sync] = fit_to_descriptors(wanted, reserved, limit);
+        if [api, sync] != wanted {
+            tracing::warn!(
+                open_files = limit,
+                api,
+                sync,
+                "the limit of open files of the process reduces connections.max"
+            );
+        }
+        let port = |name, total: usize, protocol| PortSettings {
+            name,
+            connections_setting: Some("connections.max"),
+            caps: ConnectionCaps { total, per_client: per_client(total), pending: MAX_PENDING.min(total) },
+            trusted_proxies: config.proxies.networks(),
+            first_request_timeout: FIRST_REQUEST_TIMEOUT,
+            idle_timeout: settings.idle_timeout(),
+            linger: LINGER,
+            protocol,
+            messages: None,
+            metrics: metrics.of_port(name),
+        };
+        let api_protocol = ProtocolLimits {
+            allows_http1: true,
+            max_head_size: MAX_HEAD_SIZE,
+            max_streams: MAX_API_STREAMS,
+            responses_last: false,
+            receive_window: API_RECEIVE_WINDOW,
+        };
+        let sync_protocol = ProtocolLimits {
+            allows_http1: false,
+            max_head_size: MAX_HEAD_SIZE,
+            max_streams: MAX_SYNC_STREAMS,
+            responses_last: true,
+            receive_window: SYNC_RECEIVE_WINDOW,
+        };
+        Self { api: port("api", api, api_protocol), sync: port("sync", sync, sync_protocol) }
+    }
+}
+
+/// Maximum number of connections of one client to a port.
+fn per_client(connections: usize) -> usize {
+    (connections / CLIENT_PART).max(MIN_PER_CLIENT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn client_may_have_an_eighth_of_the_connections_and_at_least_1024() {
+        assert_eq!([4, 8192, 8200, 80_000].map(per_client), [1024, 1024, 1025, 10_000]);
+    }
 }

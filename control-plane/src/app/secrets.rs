@@ -1,7 +1,7 @@
 //! `secrets rotate`: rotates the master key, while control planes serve.
 
 use super::{
-    AppError, CommandReport, DatabaseCommandError,
+    AppError, CommandReport,
     database::{lock_shared, master_keys, open_existing},
     install_crypto_provider,
 };
@@ -13,14 +13,14 @@ use crate::{
 use countersign_process::SystemRng;
 
 /// Makes `secrets.master_key` the current master key of the database, and encrypts all secrets in the database with it.
-pub async fn rotate_secrets(config: &Config) -> Result<CommandReport, DatabaseCommandError> {
+pub async fn rotate_secrets(config: &Config) -> Result<CommandReport, AppError> {
     install_crypto_provider();
     let master = master_keys(config)?;
     let _lock = lock_shared(config)?;
     let store = open_existing(config, &master).await?;
     let fingerprint = master.configured_fingerprint();
     let keyring = Keyring::new(master);
-    let rotation = rotate_master_key(&store, &keyring, &SystemRng).await.map_err(AppError::Operation)?;
+    let rotation = rotate_master_key(&store, &keyring, &SystemRng).await?;
     store.close().await;
     report(&fingerprint, &rotation, config.secrets.previous().next().is_some())
 }
@@ -38,11 +38,7 @@ pub fn describe_master_keys(config: &Config) -> Result<String, AppError> {
     }
 }
 
-fn report(
-    fingerprint: &str,
-    rotation: &MasterKeyRotation,
-    has_previous: bool,
-) -> Result<CommandReport, DatabaseCommandError> {
+fn report(fingerprint: &str, rotation: &MasterKeyRotation, has_previous: bool) -> Result<CommandReport, AppError> {
     let MasterKeyRotation { removed, resealed, unchanged, unreadable, chains, unchanged_chains, broken_chains } =
         rotation;
     let mut report = CommandReport::default();
@@ -58,7 +54,7 @@ fn report(
         for owner in unreadable {
             report.line(format!("No configured master key decrypts the {owner}."));
         }
-        return DatabaseCommandError::refused(format!(
+        return AppError::refused(format!(
             "{report}\nThe previous master keys must stay in secrets.previous_master_keys: add the missing key to that setting, \
              or rotate or delete these secrets; then run this command again"
         ));

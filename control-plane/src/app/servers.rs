@@ -18,7 +18,7 @@ use countersign_process::{
 };
 use countersign_proto::encoded::service::SyncServer;
 use futures_util::FutureExt as _;
-use std::{io, sync::Arc};
+use std::{convert::Infallible, io, sync::Arc};
 use tokio::{net::TcpListener, task::JoinSet};
 use tokio_rustls::TlsAcceptor;
 use tonic::service::Routes;
@@ -27,24 +27,52 @@ use tonic::service::Routes;
 const API_PROTOCOLS: &[&[u8]] = &[b"h2", b"http/1.1"];
 
 /// The servers and background tasks. If one of the tasks ends before shutdown, all tasks are stopped.
-pub(super) type Tasks = JoinSet<io::Result<()>>;
+pub(super) struct Tasks {
+    running: JoinSet<io::Result<()>>,
+    pub(super) shutdown: Shutdown,
+}
 
-pub(super) fn serve_admin(
-    tasks: &mut Tasks,
-    listener: TcpListener,
-    readiness: Readiness,
-    metrics: Metrics,
-    shutdown: &Shutdown,
-) {
-    let connections = metrics.ports.of_port("admin");
-    tasks.spawn(admin::serve(
-        listener,
-        axum::Router::new(),
-        readiness,
-        metrics.registry,
-        connections,
-        shutdown.clone(),
-    ));
+impl Tasks {
+    pub(super) fn new(shutdown: Shutdown) -> Self {
+        Self { running: JoinSet::new(), shutdown }
+    }
+
+    /// Runs a task that ends when shutdown is requested.
+    pub(super) fn spawn(&mut self, task: impl Future<Output = io::Result<()>> + Send + 'static) {
+        self.running.spawn(task);
+    }
+
+    /// Runs a task until shutdown is requested, which ends it at any point.
+    pub(super) fn spawn_until_shutdown(&mut self, work: impl Future<Output = Infallible> + Send + 'static) {
+        let shutdown = self.shutdown.requested_owned();
+        self.running.spawn(async move {
+            tokio::select! {
+                () = shutdown => Ok(()),
+                never = work => match never {},
+            }
+        });
+    }
+
+    /// Waits until shutdown is requested and all tasks have ended. A task that ends before shutdown stops the other tasks, and its
+    /// error is returned.
+    pub(super) async fn wait_until_stopped(mut self) -> Result<(), AppError> {
+        let result = tokio::select! {
+            () = self.shutdown.requested() => Ok(()),
+            Some(result) = self.running.join_next() => result.map_err(io::Error::other).flatten(),
+        };
+        self.shutdown.trigger();
+        let remaining = async { while self.running.join_next().await.is_some() {} };
+        let _drained = tokio::time::timeout(DRAIN_TIMEOUT, remaining).await;
+        // Aborts the tasks that take longer, and waits until they have ended: the caller writes what they have left.
+        let _ended = self.shutdown.run_until_deadline(self.running.shutdown()).await;
+        result.map_err(AppError::Server)
+    }
+}
+
+pub(super) fn serve_admin(tasks: &mut Tasks, listener: TcpListener, readiness: Readiness, metrics: Metrics) {
+    let (connections, shutdown) = (metrics.ports.of_port("admin"), tasks.shutdown.clone());
+    let routes = axum::Router::new();
+    tasks.spawn(admin::serve(listener, routes, readiness, metrics.registry, connections, shutdown));
 }
 
 /// Builds the gRPC service to which sidecars connect, and starts the tasks that read the change feed, positions and API keys for
@@ -69,13 +97,12 @@ pub(super) fn serve_sync(
     certificate: &Arc<ServedCertificate>,
     service: SyncService,
     port: PortSettings,
-    shutdown: &Shutdown,
 ) {
     let handshake = TlsOnly(TlsAcceptor::from(certificate.server_config(&[b"h2"])));
     let routes = Routes::new(SyncServer::new(service).max_decoding_message_size(MAX_SYNC_MESSAGE_BYTES))
         .prepare()
         .into_axum_router();
-    tasks.spawn(server::serve(listener, handshake, routes, port, shutdown.clone()));
+    tasks.spawn(server::serve(listener, handshake, routes, port, tasks.shutdown.clone()));
 }
 
 pub(super) fn serve_api(
@@ -85,28 +112,12 @@ pub(super) fn serve_api(
     rng: Arc<dyn Rng>,
     state: AppState,
     port: PortSettings,
-    shutdown: &Shutdown,
 ) {
-    let shutdown = shutdown.clone();
+    let shutdown = tasks.shutdown.clone();
     if state.proxies.terminate_tls {
         tasks.spawn(server::serve(listener, PlainText, router(state), port, shutdown));
     } else {
         let acceptor = TlsAcceptor::from(certificate.server_config(API_PROTOCOLS));
         tasks.spawn(server::serve(listener, HttpsAcceptor::new(acceptor, rng), router(state), port, shutdown));
     }
-}
-
-/// Waits until shutdown is requested and all tasks have ended. A task that ends before shutdown stops the other tasks, and its
-/// error is returned.
-pub(super) async fn wait_until_stopped(mut tasks: Tasks, shutdown: &Shutdown) -> Result<(), AppError> {
-    let result = tokio::select! {
-        () = shutdown.requested() => Ok(()),
-        Some(result) = tasks.join_next() => result.map_err(io::Error::other).flatten(),
-    };
-    shutdown.trigger();
-    let remaining = async { while tasks.join_next().await.is_some() {} };
-    let _drained = tokio::time::timeout(DRAIN_TIMEOUT, remaining).await;
-    // Aborts the tasks that take longer, and waits until they have ended: the caller writes what they have left.
-    let _ended = shutdown.run_until_deadline(tasks.shutdown()).await;
-    Ok(result?)
 }

@@ -1,11 +1,10 @@
 //! Builds the components of the control plane from the settings.
 
-use super::{Addresses, AppError, Dependencies, database};
+use super::{AppError, Dependencies, database, development};
 use crate::{
     address_guard::AddressGuard,
     certificates::{Certificate, CertificateError},
-    config::{self, Config, LimitSettings, QuotaSettings, RegistrationSettings, ServiceCreators, WebhookSettings},
-    development::{self, Endpoints},
+    config::{Config, LimitSettings, QuotaSettings, RegistrationSettings, ServiceCreators, WebhookSettings},
     domain::{
         quota::Quotas,
         signing_key::RotationPolicy,
@@ -17,16 +16,15 @@ use crate::{
     },
     files,
     http::{LimitsPerMinute, OTHER_REASONS, RATE_CATEGORIES},
-    humans::OperatorKey,
     keyring::Keyring,
     metrics::{HousekeepingStatus, LabelValues, Metrics, timestamp_value},
     operations::{
         Context, ContextParts, HousekeepingSample, OperationConfig, ensure_audit_started, rotate_signing_keys_if_due,
     },
     sidecars::Sidecars,
-    store::{WriteTransaction, changed_data::ReadLimit, deployment},
-    sync::{AgentHashSecret, STREAM_LIMITS, SyncLimits},
-    webhooks::{ConcurrencyLimits, DispatcherConfig, DispatcherHealth, HttpSender, WebhookDispatcher},
+    store::{WriteTransaction, deployment},
+    sync::{AgentHashSecret, STREAM_LIMITS},
+    webhooks::{ConcurrencyLimits, DispatcherHealth, HttpSender, WebhookDispatcher},
 };
 use countersign_identity::{Timestamp, agent_hash::HASH_KEY_LEN};
 use countersign_process::{Places, file_reload::LoadedFiles};
@@ -59,11 +57,12 @@ pub(super) fn metrics() -> Result<Metrics, AppError> {
 pub(super) async fn context(
     config: &Config,
     issuer: &str,
-    dependencies: Dependencies,
+    dependencies: &Dependencies,
     queue_health: QueueHealthProbe,
     metrics: &Metrics,
 ) -> Result<(Arc<Context>, ContextParts), AppError> {
     let Dependencies { clock, rng, resolver, .. } = dependencies;
+    let (clock, rng, resolver) = (clock.clone(), rng.clone(), resolver.clone());
     let (store, master_keys) = database::open_to_serve(config, &clock, rng.as_ref(), metrics).await?;
     database::ensure_deployment(&store, &master_keys, config.dev.then(|| clock.now())).await?;
     let access_token_lifetime = config.access_token_lifetime();
@@ -87,7 +86,6 @@ pub(super) async fn context(
     Ok((Arc::new(context), parts))
 }
 
-/// Exposes the state of housekeeping.
 pub(super) fn expose_housekeeping(metrics: &Metrics, context: Arc<Context>) -> Result<(), AppError> {
     let status = move |sample: HousekeepingSample| HousekeepingStatus {
         data: sample.data.as_str(),
@@ -109,23 +107,12 @@ pub(super) async fn agent_hash_secret(parts: &ContextParts) -> Result<AgentHashS
     Ok(AgentHashSecret::new(parts.store.write("set_agent_hash_secret", work).await?))
 }
 
-/// The limits of the streams of a sync port with this number of connections.
-pub(super) const fn sync_limits(connections: usize, dependencies: &Dependencies) -> SyncLimits {
-    SyncLimits {
-        connections,
-        read_limit: ReadLimit::entries(dependencies.changes_per_read),
-        intervals: dependencies.sync_intervals,
-    }
-}
-
-/// Converts the configured quotas.
 const fn quotas(settings: QuotaSettings, registration: RegistrationSettings) -> Quotas {
     let QuotaSettings { services_per_person, agents_per_person, keys_per_service, sessions_per_agent } = settings;
     let RegistrationSettings { public_agents } = registration;
     Quotas { services_per_person, agents_per_person, public_agents, keys_per_service, sessions_per_agent }
 }
 
-/// Converts the configured rate limits.
 pub(super) const fn limits_per_minute(settings: LimitSettings) -> LimitsPerMinute {
     let LimitSettings { auth, address, verification, management, feedback } = settings;
     LimitsPerMinute { auth, address, verification, feedback, management }
@@ -158,11 +145,9 @@ pub(super) fn webhook_dispatcher(
         sender,
         clock: parts.clock.clone(),
         rng: parts.rng.clone(),
-        config: DispatcherConfig {
-            schedule: RetrySchedule::new(settings.retry_pauses()),
-            attempt_timeout: settings.attempt_timeout(),
-            limits: ConcurrencyLimits::of_total(settings.concurrency()),
-        },
+        schedule: RetrySchedule::new(settings.retry_pauses()),
+        attempt_timeout: settings.attempt_timeout(),
+        limits: ConcurrencyLimits::of_total(settings.concurrency()),
         wakeup: parts.dispatcher_wakeup.clone(),
         health,
         metrics: metrics.webhooks.clone(),
@@ -183,31 +168,4 @@ pub(super) fn certificate(config: &Config, now: Timestamp) -> Result<(Certificat
         _ => error.into(),
     })?;
     Ok((certificate, None))
-}
-
-/// What `--dev` writes to `dev.env`, beside the addresses.
-pub(super) struct Development {
-    pub(super) operator_key: Arc<OperatorKey>,
-    /// The file of the development certificate authority.
-    pub(super) authority: Option<PathBuf>,
-}
-
-/// Writes `dev.env` and logs how --dev differs from production. The ports listen already: the file tells clients that they can
-/// connect.
-pub(super) async fn set_up_development(
-    config: &Config,
-    context: &Context,
-    development: &Development,
-    addresses: &Addresses,
-) -> Result<(), AppError> {
-    let Development { operator_key, authority } = development;
-    let Addresses { sync, admin, .. } = *addresses;
-    let endpoints = Endpoints { url: context.issuer(), sync, admin, authority: authority.as_deref() };
-    let file = development::write_dev_env(context, operator_key, &config.data_dir, &endpoints).await?;
-    tracing::info!("development: `set -a; . {}` sets the environment of clients", file.display());
-    tracing::info!(
-        "development: rate limits that are not set are {} calls per minute; without --dev they are much lower",
-        config::DEVELOPMENT_LIMIT
-    );
-    Ok(())
 }

@@ -1,7 +1,7 @@
 //! Reads archives of the audit log, and verifies the hashes of their entries.
 
-use super::AuditError;
 use crate::{
+    app::AppError,
     domain::audit::{AuditChain, chain::AuditEntry, keys::AuditFloor},
     http::timestamp,
 };
@@ -52,10 +52,10 @@ struct Object {
 
 impl Archives {
     /// Reads all archives in their order. Each chain must begin with its first entry, and each entry must follow the one before.
-    pub fn read(paths: &[PathBuf]) -> Result<Self, AuditError> {
+    pub fn read(paths: &[PathBuf]) -> Result<Self, AppError> {
         let mut archives = Self(HashMap::new());
         for path in paths {
-            let error = |reason: String| AuditError::Archive { path: path.clone(), reason };
+            let error = |reason: String| AppError::Refused(format!("{}: {reason}", path.display()));
             let file = File::open(path).map_err(|failure| error(failure.to_string()))?;
             for (number, line) in (1..).zip(BufReader::new(file).lines()) {
                 let line = line.map_err(|failure| error(failure.to_string()))?;

@@ -1,6 +1,7 @@
-//! `backup`: copies the embedded database into one file, while a server runs.
+//! `backup`: copies the embedded database into one file, while a server runs. With `--directory`, backups are named after their time,
+//! and the oldest are deleted: only files with such a name, and only after a new backup was validated.
 
-use super::{CommandReport, DatabaseCommandError};
+use super::{AppError, CommandReport};
 use crate::{
     app::database::{location, why_quarantined},
     config::{Config, DatabaseLocation},
@@ -11,6 +12,7 @@ use crate::{
         sqlite_file::{self, SqliteFileInfo},
     },
 };
+use countersign_identity::Timestamp;
 use countersign_process::{Clock, SystemClock};
 use secrecy::ExposeSecret;
 use std::{
@@ -18,34 +20,78 @@ use std::{
     path::{Path, PathBuf},
 };
 
+/// The beginning and the end of a name, as in `countersign-20261126T031700Z.db`.
+const PREFIX: &str = "countersign-";
+const SUFFIX: &str = ".db";
+
+/// The format of the time in a name. Names are in the order of their times.
+const TIME_FORMAT: &str = "%Y%m%dT%H%M%SZ";
+
 /// Copies the embedded database into a new file. The new file gets its final name only after the copy was validated.
-pub async fn backup(config: &Config, file: &Path) -> Result<CommandReport, DatabaseCommandError> {
+pub async fn backup(config: &Config, file: &Path) -> Result<CommandReport, AppError> {
     let DatabaseLocation::File(database) = location(config)? else {
-        return DatabaseCommandError::refused(
+        return AppError::refused(
             "PostgreSQL is backed up by its own tools: `pg_dump --format=custom --file=FILE DATABASE`. How to restore the dump is in \
              the documentation, under backup and restore",
         );
     };
     if !database.exists() {
-        return DatabaseCommandError::refused(format!("{}: there is no database to back up", database.display()));
+        return AppError::refused(format!("{}: there is no database to back up", database.display()));
     }
     if fs::symlink_metadata(file).is_ok() {
-        return DatabaseCommandError::refused(format!("{}: already exists, and is not overwritten", file.display()));
+        return AppError::refused(format!("{}: already exists, and is not overwritten", file.display()));
     }
     let mut partial = PartialFile::create(file)?;
     let at = SystemClock.now();
-    sqlite_file::copy(&database, &partial.path).await.map_err(DatabaseCommandError::invalid_database(&database))?;
+    sqlite_file::copy(&database, &partial.path).await.map_err(AppError::invalid_database(&database))?;
     let mark = Quarantine { reason: QuarantineReason::Backup, at };
     let quarantined = sqlite_file::set_file_quarantine(&partial.path, mark).await;
-    quarantined.map_err(DatabaseCommandError::invalid_database(&partial.path))?;
-    let info = sqlite_file::validate(&partial.path).await.map_err(DatabaseCommandError::invalid_database(&database))?;
+    quarantined.map_err(AppError::invalid_database(&partial.path))?;
+    let info = sqlite_file::validate(&partial.path).await.map_err(AppError::invalid_database(&database))?;
     if let Some(existing) = info.quarantine.filter(|existing| *existing != mark) {
         // A backup of an old copy would be taken for a backup of the database in use.
-        return DatabaseCommandError::refused(format!("{}: {}", database.display(), why_quarantined(existing.reason)));
+        return AppError::refused(format!("{}: {}", database.display(), why_quarantined(existing.reason)));
     }
-    let bytes = fs::metadata(&partial.path).map_err(DatabaseCommandError::file(&partial.path))?.len();
+    let bytes = fs::metadata(&partial.path).map_err(AppError::file(&partial.path))?.len();
     partial.finish(file)?;
     Ok(report(config, file, &info, bytes))
+}
+
+/// Copies the embedded database into a new file of the directory, and deletes all but the newest `keep` backups.
+pub async fn backup_to_directory(
+    config: &Config,
+    directory: &Path,
+    keep: Option<u32>,
+) -> Result<CommandReport, AppError> {
+    let mut report = backup(config, &directory.join(file_name(SystemClock.now()))).await?;
+    if let Some(keep) = keep {
+        for path in older_backups(directory, keep).map_err(AppError::file(directory))? {
+            fs::remove_file(&path).map_err(AppError::file(&path))?;
+            report.line(format!("{}: deleted, because {keep} newer backups are kept.", path.display()));
+        }
+    }
+    Ok(report)
+}
+
+fn file_name(at: Timestamp) -> String {
+    let at = jiff::Timestamp::from_microsecond(at.micros()).unwrap_or_default();
+    format!("{PREFIX}{}{SUFFIX}", at.strftime(TIME_FORMAT))
+}
+
+/// The backups without the newest `keep`, the oldest first.
+fn older_backups(directory: &Path, keep: u32) -> io::Result<Vec<PathBuf>> {
+    let paths =
+        fs::read_dir(directory)?.map(|entry| entry.map(|entry| entry.path())).collect::<io::Result<Vec<_>>>()?;
+    let mut backups: Vec<_> = paths.into_iter().filter(|path| is_backup(path)).collect();
+    backups.sort();
+    backups.truncate(backups.len().saturating_sub(keep as usize));
+    Ok(backups)
+}
+
+fn is_backup(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str());
+    let time = name.and_then(|name| name.strip_prefix(PREFIX)).and_then(|name| name.strip_suffix(SUFFIX));
+    time.is_some_and(|time| jiff::civil::DateTime::strptime(TIME_FORMAT, time).is_ok())
 }
 
 fn report(config: &Config, file: &Path, info: &SqliteFileInfo, bytes: u64) -> CommandReport {
@@ -84,22 +130,21 @@ struct PartialFile {
 }
 
 impl PartialFile {
-    /// Creates an empty file beside the final path.
-    fn create(file: &Path) -> Result<Self, DatabaseCommandError> {
+    fn create(file: &Path) -> Result<Self, AppError> {
         let path = files::with_suffix(file, ".partial");
-        let lock = FileLock::exclusive(&path).map_err(DatabaseCommandError::file(&path))?;
+        let lock = FileLock::exclusive(&path).map_err(AppError::file(&path))?;
         let Some(lock) = lock else {
-            return DatabaseCommandError::refused(format!("{}: another backup writes to this file", path.display()));
+            return AppError::refused(format!("{}: another backup writes to this file", path.display()));
         };
         // A killed `backup` may have left a part of its copy under the temporary name.
-        files::truncate_private_file(&path).map_err(DatabaseCommandError::file(&path))?;
+        files::truncate_private_file(&path).map_err(AppError::file(&path))?;
         Ok(Self { path, is_finished: false, _lock: lock })
     }
 
     /// Renames the file to its final path. Fails if the final path exists.
-    fn finish(&mut self, file: &Path) -> Result<(), DatabaseCommandError> {
+    fn finish(&mut self, file: &Path) -> Result<(), AppError> {
         let renamed = files::sync(&self.path).and_then(|()| files::rename_without_replacing(&self.path, file));
-        renamed.map_err(DatabaseCommandError::file(file))?;
+        renamed.map_err(AppError::file(file))?;
         self.is_finished = true;
         Ok(())
     }
@@ -110,5 +155,24 @@ impl Drop for PartialFile {
         if !self.is_finished {
             let _ignored: io::Result<()> = fs::remove_file(&self.path);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_oldest_files_with_the_name_of_a_backup_are_deleted() {
+        let directory = tempfile::tempdir().unwrap();
+        let older = file_name(Timestamp::from_micros(1_700_000_000_000_000));
+        assert_eq!(older, "countersign-20231114T221320Z.db");
+        let newer = file_name(Timestamp::from_micros(1_800_000_000_000_000));
+        let others = ["countersign.db", "countersign-yesterday.db", "countersign-20231114T221320Z.db.partial", "notes"];
+        for name in others.into_iter().chain([newer.as_str(), older.as_str()]) {
+            fs::write(directory.path().join(name), "").unwrap();
+        }
+        assert_eq!(older_backups(directory.path(), 2).unwrap(), Vec::<PathBuf>::new());
+        assert_eq!(older_backups(directory.path(), 1).unwrap(), [directory.path().join(older)]);
     }
 }

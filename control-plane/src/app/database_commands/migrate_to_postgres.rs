@@ -1,6 +1,6 @@
 //! `migrate --to`: copies the embedded database to PostgreSQL.
 
-use super::{CommandReport, DatabaseCommandError};
+use super::{AppError, CommandReport};
 use crate::{
     app::{
         database::{check_existing_deployment, location, lock_exclusive, master_keys, warn_if_unauthenticated},
@@ -21,40 +21,37 @@ use std::path::Path;
 /// Copies the embedded database to an empty PostgreSQL database, compares both databases, and quarantines the embedded database
 /// (marks it so that no server serves it). No server may run during the migration. Credentials stay valid, because no state is
 /// lost.
-pub async fn migrate_to_postgres(
-    config: &Config,
-    target: &SecretString,
-) -> Result<CommandReport, DatabaseCommandError> {
+pub async fn migrate_to_postgres(config: &Config, target: &SecretString) -> Result<CommandReport, AppError> {
     install_crypto_provider();
     let DatabaseLocation::File(database) = location(config)? else {
-        return DatabaseCommandError::refused(
+        return AppError::refused(
             "--to migrates an embedded database, but database.url is PostgreSQL: move that with pg_dump and pg_restore",
         );
     };
     if !["postgres://", "postgresql://"].iter().any(|scheme| target.expose_secret().starts_with(scheme)) {
-        return DatabaseCommandError::refused("--to: must be postgres://<user>@<host>/<database>");
+        return AppError::refused("--to: must be postgres://<user>@<host>/<database>");
     }
     let target_location = DatabaseLocation::Postgres(target.clone());
     if let Some(problem) = target_location.problem() {
-        return DatabaseCommandError::refused(format!("--to: {problem}"));
+        return AppError::refused(format!("--to: {problem}"));
     }
     warn_if_unauthenticated(&target_location);
     let master = master_keys(config)?;
     if !database.exists() {
-        return DatabaseCommandError::refused(format!("{}: there is no database to migrate", database.display()));
+        return AppError::refused(format!("{}: there is no database to migrate", database.display()));
     }
     let _lock = lock_exclusive(&database)?;
-    let info = sqlite_file::validate(&database).await.map_err(DatabaseCommandError::invalid_database(&database))?;
+    let info = sqlite_file::validate(&database).await.map_err(AppError::invalid_database(&database))?;
     check_existing_deployment(config, &master, &info.deployment)?;
     check_preconditions(&info)?;
     let result = transfer::transfer(&database, info.quarantine, target, SystemClock.now()).await?;
     Ok(report(config, &database, &result))
 }
 
-fn check_preconditions(info: &SqliteFileInfo) -> Result<(), DatabaseCommandError> {
+fn check_preconditions(info: &SqliteFileInfo) -> Result<(), AppError> {
     let SqliteFileInfo { schema, deployment: _, previous_master_keys: _, quarantine } = info;
     if *schema != schema::latest_version() {
-        return DatabaseCommandError::refused(format!(
+        return AppError::refused(format!(
             "the schema version of the embedded database is {schema}, and this program needs {}: run `migrate` without --to first",
             schema::latest_version()
         ));
@@ -62,11 +59,11 @@ fn check_preconditions(info: &SqliteFileInfo) -> Result<(), DatabaseCommandError
     match quarantine.map(|mark| mark.reason) {
         // An interrupted migration is resumed.
         None | Some(QuarantineReason::Migrating) => Ok(()),
-        Some(QuarantineReason::Migrated) => DatabaseCommandError::refused(
-            "this database was already migrated: to use it again, run `restore` without a file first",
-        ),
+        Some(QuarantineReason::Migrated) => {
+            AppError::refused("this database was already migrated: to use it again, run `restore` without a file first")
+        }
         Some(QuarantineReason::Backup) => {
-            DatabaseCommandError::refused("this database is a backup: run `restore` without a file first")
+            AppError::refused("this database is a backup: run `restore` without a file first")
         }
     }
 }

@@ -3,13 +3,12 @@
 //! The copy of the backup is completed before it replaces the database. Invariant: the path of the database always refers to
 //! the old database or to a complete new database.
 
-use super::{CommandReport, DatabaseCommandError};
+use super::{AppError, CommandReport};
 use crate::{
     app::{
-        AppError,
         database::{
-            REPLACED_INFIX, SQLITE_SUFFIXES, check_existing_deployment, location, lock_exclusive, master_keys, open_at,
-            refuse_missing_master_keys,
+            REPLACED_INFIX, SQLITE_SUFFIXES, check_existing_deployment, location, lock_exclusive, master_keys,
+            open_for_command, refuse_missing_master_keys,
         },
         install_crypto_provider,
     },
@@ -17,7 +16,6 @@ use crate::{
     domain::timestamp::format_rfc3339,
     files,
     keyring::MasterKeyRing,
-    metrics::{LabelValues, Metrics},
     operations::{RestoreReport, ensure_audit_started, invalidate_credentials_after_restore},
     store::{
         OpenMode,
@@ -30,35 +28,28 @@ use countersign_process::{Clock, SystemClock};
 use std::{
     fs, io,
     path::{Path, PathBuf},
-    sync::Arc,
 };
 
 /// Replaces the embedded database with a backup and revokes its credentials. Without a backup file, revokes the credentials in
 /// the configured database, which the operator has restored without this command (for example with `pg_restore`).
-pub async fn restore(
-    config: &Config,
-    file: Option<&Path>,
-    replace: bool,
-) -> Result<CommandReport, DatabaseCommandError> {
+pub async fn restore(config: &Config, file: Option<&Path>, replace: bool) -> Result<CommandReport, AppError> {
     install_crypto_provider();
     let location = location(config)?;
     let master = master_keys(config)?;
     match (&location, file) {
-        (DatabaseLocation::Postgres(_), Some(_)) => DatabaseCommandError::refused(
+        (DatabaseLocation::Postgres(_), Some(_)) => AppError::refused(
             "PostgreSQL is restored by its own tools: stop all control planes, `pg_restore` into an empty database, then \
              run this without a file",
         ),
         (DatabaseLocation::Postgres(url), None) => {
             let DatabaseUsage { control_planes, has_deployment } = postgres::database_usage(url).await?;
             if control_planes > 0 {
-                return DatabaseCommandError::refused(
+                return AppError::refused(
                     "control planes are connected to this database: stop all of them first, and start them afterwards",
                 );
             }
             if !has_deployment {
-                return DatabaseCommandError::refused(
-                    "this database is empty: restore a dump into it first (pg_restore)",
-                );
+                return AppError::refused("this database is empty: restore a dump into it first (pg_restore)");
             }
             let result = revoke_credentials(config, location, &master).await?;
             Ok(report(["The database of database.url: restore completed.".to_owned()], &result))
@@ -70,13 +61,12 @@ pub async fn restore(
         (DatabaseLocation::File(database), None) => {
             let _lock = lock_exclusive(database)?;
             if !database.exists() {
-                return DatabaseCommandError::refused(format!(
+                return AppError::refused(format!(
                     "{}: there is no database; pass the backup to restore",
                     database.display()
                 ));
             }
-            let info =
-                sqlite_file::validate(database).await.map_err(DatabaseCommandError::invalid_database(database))?;
+            let info = sqlite_file::validate(database).await.map_err(AppError::invalid_database(database))?;
             check_existing_deployment(config, &master, &info.deployment)?;
             let result = revoke_credentials(config, location.clone(), &master).await?;
             Ok(report([format!("{}: restore completed.", database.display())], &result))
@@ -90,38 +80,38 @@ async fn restore_file(
     file: &Path,
     database: &Path,
     replace: bool,
-) -> Result<CommandReport, DatabaseCommandError> {
+) -> Result<CommandReport, AppError> {
     // Refuse a pipe before it is opened: opening a pipe would block until another process writes to the pipe.
-    if !fs::metadata(file).map_err(DatabaseCommandError::file(file))?.is_file() {
-        return DatabaseCommandError::refused(format!(
+    if !fs::metadata(file).map_err(AppError::file(file))?.is_file() {
+        return AppError::refused(format!(
             "{}: not a regular file: pass a backup file written by `backup`",
             file.display()
         ));
     }
     let exists = database.exists();
     if exists && fs::canonicalize(file).ok() == fs::canonicalize(database).ok() {
-        return DatabaseCommandError::refused(format!(
+        return AppError::refused(format!(
             "{}: is the configured database; run this without a file to complete its restore",
             file.display()
         ));
     }
     if exists && !replace {
-        return DatabaseCommandError::refused(format!(
+        return AppError::refused(format!(
             "{}: a database exists; --replace replaces it with the backup and keeps the old one under another name",
             database.display()
         ));
     }
     let copy = StagedCopy::create(file, database)?;
-    let info = sqlite_file::validate(&copy.path).await.map_err(DatabaseCommandError::invalid_database(file))?;
+    let info = sqlite_file::validate(&copy.path).await.map_err(AppError::invalid_database(file))?;
     check_existing_deployment(config, master, &info.deployment)?;
     let result = revoke_credentials(config, DatabaseLocation::File(copy.path.clone()), master).await?;
-    sqlite_file::merge_wal(&copy.path).await.map_err(DatabaseCommandError::invalid_database(&copy.path))?;
+    sqlite_file::merge_wal(&copy.path).await.map_err(AppError::invalid_database(&copy.path))?;
     files::chown_to_directory_owner(&copy.path)
         .and_then(|()| files::sync(&copy.path))
-        .map_err(DatabaseCommandError::file(&copy.path))?;
+        .map_err(AppError::file(&copy.path))?;
     let old = if exists { Some(link_old_database(database).await?) } else { None };
     for companion in SQLITE_SUFFIXES.map(|suffix| files::with_suffix(database, suffix)) {
-        files::remove_if_exists(&companion).map_err(DatabaseCommandError::file(&companion))?;
+        files::remove_if_exists(&companion).map_err(AppError::file(&companion))?;
     }
     copy.replace(database)?;
     let restored_line = format!("{}: restored from {}.", database.display(), file.display());
@@ -131,13 +121,13 @@ async fn restore_file(
 
 /// Gives the old database a second name. Renaming the old database instead would leave its path without a database for a
 /// moment.
-async fn link_old_database(database: &Path) -> Result<PathBuf, DatabaseCommandError> {
+async fn link_old_database(database: &Path) -> Result<PathBuf, AppError> {
     let timestamp: String = format_rfc3339(SystemClock.now()).chars().filter(char::is_ascii_alphanumeric).collect();
     let old = files::with_suffix(database, &format!("{REPLACED_INFIX}{timestamp}"));
     match sqlite_file::merge_wal(database).await {
         Ok(()) => {}
         Err(error) if error.is_busy() => {
-            return DatabaseCommandError::refused(format!(
+            return AppError::refused(format!(
                 "{}: another process has opened this database: stop that process first",
                 database.display()
             ));
@@ -149,14 +139,14 @@ async fn link_old_database(database: &Path) -> Result<PathBuf, DatabaseCommandEr
                 let (from, to) = (files::with_suffix(database, suffix), files::with_suffix(&old, suffix));
                 match fs::copy(&from, to) {
                     Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                        return Err(DatabaseCommandError::file(&from)(error));
+                        return Err(AppError::file(&from)(error));
                     }
                     _ => {}
                 }
             }
         }
     }
-    files::link_or_copy(database, &old).map_err(DatabaseCommandError::file(&old))?;
+    files::link_or_copy(database, &old).map_err(AppError::file(&old))?;
     Ok(old)
 }
 
@@ -166,23 +156,22 @@ struct StagedCopy {
 }
 
 impl StagedCopy {
-    fn create(file: &Path, database: &Path) -> Result<Self, DatabaseCommandError> {
-        files::create_private_directory(files::parent_directory(database))
-            .map_err(DatabaseCommandError::file(database))?;
+    fn create(file: &Path, database: &Path) -> Result<Self, AppError> {
+        files::create_private_directory(files::parent_directory(database)).map_err(AppError::file(database))?;
         let copy = Self { path: files::with_suffix(database, ".restoring") };
-        copy.delete().map_err(DatabaseCommandError::file(&copy.path))?;
-        files::copy_to_private_file(file, &copy.path).map_err(DatabaseCommandError::file(file))?;
+        copy.delete().map_err(AppError::file(&copy.path))?;
+        files::copy_to_private_file(file, &copy.path).map_err(AppError::file(file))?;
         // A database file that was copied by hand while no server ran may have a write-ahead log.
         let (from, to) = (files::with_suffix(file, "-wal"), files::with_suffix(&copy.path, "-wal"));
         if from.is_file() {
-            files::copy_to_private_file(&from, &to).map_err(DatabaseCommandError::file(&from))?;
+            files::copy_to_private_file(&from, &to).map_err(AppError::file(&from))?;
         }
         Ok(copy)
     }
 
-    fn replace(self, database: &Path) -> Result<(), DatabaseCommandError> {
+    fn replace(self, database: &Path) -> Result<(), AppError> {
         let replaced = fs::rename(&self.path, database).and_then(|()| files::sync(database));
-        replaced.map_err(DatabaseCommandError::file(database))
+        replaced.map_err(AppError::file(database))
     }
 
     fn delete(&self) -> io::Result<()> {
@@ -202,16 +191,14 @@ async fn revoke_credentials(
     config: &Config,
     location: DatabaseLocation,
     master: &MasterKeyRing,
-) -> Result<RestoreReport, DatabaseCommandError> {
-    let metrics = Metrics::new(&LabelValues::default()).map_err(AppError::from)?;
-    let store = open_at(location, config, OpenMode::Serve, master, Arc::new(SystemClock), &metrics).await?;
+) -> Result<RestoreReport, AppError> {
+    let store = open_for_command(location, config, OpenMode::Serve, master).await?;
     let stored = deployment::find(store.read().await?.conn()).await?;
     let stored = stored.ok_or(AppError::DatabaseRejected("this database is empty: restore a backup into it first"))?;
     check_existing_deployment(config, master, &stored)?;
     refuse_missing_master_keys(&store, master).await?;
-    ensure_audit_started(&store).await.map_err(AppError::Operation)?;
-    let result =
-        invalidate_credentials_after_restore(&store, config.max_staleness()).await.map_err(AppError::Operation)?;
+    ensure_audit_started(&store).await?;
+    let result = invalidate_credentials_after_restore(&store, config.max_staleness()).await?;
     store.close().await;
     Ok(result)
 }

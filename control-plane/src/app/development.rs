@@ -1,87 +1,77 @@
-//! `--dev`: creates a first service, and writes `dev.env` with the URLs and credentials that clients need.
-//!
-//! `app` calls this module when all ports listen. The command-line client reads `dev.env`.
+//! `--dev`: creates a first service, and writes `dev.env` with the URLs and credentials that clients need. The command-line client
+//! reads `dev.env`.
 
+use super::{Addresses, AppError};
 use crate::{
+    config::{Config, DEVELOPMENT_LIMIT},
     domain::{audit::Initiator, credential::expose, service::KeyScope, text::DisplayName},
     files,
     humans::{OperatorKey, OperatorKeyError},
-    operations::{
-        Context, NewService, NewServiceKey, OperationError, authenticate_service, create_service, create_service_key,
-    },
+    operations::{Context, NewService, NewServiceKey, authenticate_service, create_service, create_service_key},
 };
 use countersign_identity::{ServiceId, Timestamp};
 use secrecy::{ExposeSecret, SecretString};
 use std::{
-    io,
-    net::{Ipv4Addr, SocketAddr},
+    net::Ipv4Addr,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
 /// The `sub` of the development token.
 const DEVELOPER_SUBJECT: &str = "developer";
 
-/// Lifetime of the development token.
 const TOKEN_LIFETIME: Duration = Duration::from_hours(30 * 24);
 
-/// Why the development setup failed.
-#[derive(Debug, thiserror::Error)]
-pub enum DevelopmentError {
-    /// The first service cannot be created.
-    #[error(transparent)]
-    Service(#[from] OperationError),
-    /// The development token cannot be issued.
-    #[error(transparent)]
-    Token(#[from] OperatorKeyError),
-    /// `dev.env` cannot be written.
-    #[error("{path}: {error}")]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// The system's error.
-        error: io::Error,
-    },
+/// What `--dev` writes to `dev.env`, beside the addresses.
+pub(super) struct Development {
+    pub(super) operator_key: Arc<OperatorKey>,
+    /// The file of the development certificate authority.
+    pub(super) authority: Option<PathBuf>,
 }
 
-/// The addresses that `dev.env` contains.
-pub struct Endpoints<'a> {
-    /// The URL of the API.
-    pub url: &'a str,
-    /// The bound address of the sync port.
-    pub sync: SocketAddr,
-    /// The bound address of the admin port.
-    pub admin: SocketAddr,
-    /// The file of the development authority; `None` if a certificate is configured.
-    pub authority: Option<&'a Path>,
+/// Writes `dev.env` and logs how --dev differs from production. The ports listen already: the file tells clients that they can
+/// connect.
+pub(super) async fn set_up(
+    config: &Config,
+    context: &Context,
+    development: &Development,
+    addresses: &Addresses,
+) -> Result<(), AppError> {
+    let file = write_dev_env(context, development, &config.data_dir, addresses).await?;
+    tracing::info!("development: `set -a; . {}` sets the environment of clients", file.display());
+    tracing::info!(
+        "development: rate limits that are not set are {DEVELOPMENT_LIMIT} calls per minute; without --dev they are much lower"
+    );
+    Ok(())
 }
 
 /// Writes `dev.env` and returns its path. Creates a first service, unless an earlier start created it.
-pub async fn write_dev_env(
+async fn write_dev_env(
     context: &Context,
-    operator_key: &OperatorKey,
+    development: &Development,
     data_dir: &Path,
-    endpoints: &Endpoints<'_>,
-) -> Result<PathBuf, DevelopmentError> {
+    addresses: &Addresses,
+) -> Result<PathBuf, AppError> {
+    let Development { operator_key, authority } = development;
+    let Addresses { api: _, sync, admin } = addresses;
     let file = std::path::absolute(data_dir.join("dev.env")).unwrap_or_else(|_| data_dir.join("dev.env"));
     let human_token = operator_key.mint(DEVELOPER_SUBJECT, true, TOKEN_LIFETIME, context.now())?;
     let (service, key) = match previous_key(context, &file).await {
         Some(previous) => previous,
         None => create_first_service(context, operator_key, &human_token).await?,
     };
-    let authority = endpoints.authority.map(|path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned()));
+    let authority = authority.as_ref().map(|path| std::path::absolute(path).unwrap_or_else(|_| path.clone()));
     let authority = authority.map_or(String::new(), |path| format!("COUNTERSIGN_CA={}\n", shell_quote(&path)));
     let text = format!(
         "COUNTERSIGN_URL={}\n{authority}COUNTERSIGN_SERVICE_ID={service}\nCOUNTERSIGN_SERVICE_KEY={}\n\
-         COUNTERSIGN_HUMAN_TOKEN={}\nCOUNTERSIGN_SYNC_URL=https://localhost:{}\nCOUNTERSIGN_ADMIN_URL=http://{}\n",
-        endpoints.url,
+         COUNTERSIGN_HUMAN_TOKEN={}\nCOUNTERSIGN_SYNC_URL=https://localhost:{}\nCOUNTERSIGN_ADMIN_URL=http://{admin}\n",
+        context.issuer(),
         expose(&key),
         human_token.expose_secret(),
-        endpoints.sync.port(),
-        endpoints.admin,
+        sync.port(),
     );
-    files::write_secret(&file, text.as_bytes())
-        .map_err(|error| DevelopmentError::File { path: file.clone(), error })?;
+    files::write_secret(&file, text.as_bytes()).map_err(AppError::file(&file))?;
     Ok(file)
 }
 
@@ -98,7 +88,7 @@ async fn create_first_service(
     context: &Context,
     operator_key: &OperatorKey,
     human_token: &SecretString,
-) -> Result<(ServiceId, SecretString), DevelopmentError> {
+) -> Result<(ServiceId, SecretString), AppError> {
     let name = || DisplayName::try_from("development".to_owned());
     let (Ok(service_name), Ok(key_name)) = (name(), name()) else { return Err(OperatorKeyError::Crypto.into()) };
     let owner =
@@ -128,7 +118,7 @@ fn shell_quote(path: &Path) -> String {
 }
 
 /// The year (UTC) of `now`, for the validity of certificates.
-pub fn year(now: Timestamp) -> i32 {
+pub(super) fn year(now: Timestamp) -> i32 {
     let time = jiff::Timestamp::from_microsecond(now.micros()).unwrap_or_default();
     time.to_zoned(jiff::tz::TimeZone::UTC).year().into()
 }
