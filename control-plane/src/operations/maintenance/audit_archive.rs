@@ -4,7 +4,7 @@
 //! entries in several transactions, so nothing is deleted until the rotation is complete.
 
 use crate::{
-    domain::audit::{AuditAction, Initiator, NewAuditEntry, keys::AuditFloor},
+    domain::audit::{AuditAction, Initiator, NewAuditEntry, keys::ChainMark},
     operations::OperationError,
     store::{
         Store, StoreError, WriteTransaction, audit, deployment,
@@ -28,7 +28,7 @@ pub struct ArchivedChain {
     /// The chain.
     pub chain: String,
     /// The floor of the chain when its entries were verified.
-    pub before: Option<AuditFloor>,
+    pub before: Option<ChainMark>,
     /// The sequence number of the last archived entry.
     pub length: i64,
     /// The hash of the last archived entry.
