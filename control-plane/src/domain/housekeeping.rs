@@ -1,74 +1,53 @@
 //! What housekeeping deletes, and whether it keeps up.
 
+use super::string_enum::string_enum;
 use std::time::Duration;
 
-/// A kind of rows that housekeeping deletes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ExpiredData {
-    /// Changes below the revision floor.
-    Changes,
-    /// Expired and ended sessions.
-    Sessions,
-    /// Stored responses to requests with an `Idempotency-Key`.
-    IdempotencyKeys,
-    /// Contacts between agents and services that no longer count.
-    KnownAgents,
-    /// Audiences whose tokens have expired.
-    TokenAudiences,
-    /// Sidecars without a stream that refuse all requests by themselves.
-    Sidecars,
-    /// Offers of services that can no longer be accepted.
-    ServiceTransfers,
-    /// Assignments of roles that have expired.
-    Assignments,
-    /// Deliveries of old events, deliveries to deleted webhooks, and the rows of deleted webhooks.
-    WebhookDeliveries,
-    /// Old webhook events.
-    WebhookEvents,
-    /// Old webhook events that still wait for their fan-out.
-    WebhookOutbox,
-    /// Previous secrets of webhooks that no longer sign.
-    WebhookSecrets,
-    /// Old feedback about agents.
-    TrustFeedback,
-    /// Agents of public registrations that never logged in.
-    UnusedAgents,
-    /// Counts of deleted agents that no longer count for a quota.
-    AgentDeletions,
-    /// Rows of deleted agents, with the feedback about them.
-    AgentRows,
-    /// Rows that depend on deleted services.
-    DeletedServices,
-    /// Rows that depend on deleted agents.
-    DeletedAgents,
-    /// Assignments of deleted roles, and the rows of these roles.
-    DeletedRoles,
+string_enum! {
+    /// A kind of rows that housekeeping deletes. The name is a label of metrics.
+    ExpiredData {
+        /// Changes below the revision floor.
+        Changes = "changes";
+        /// Expired and ended sessions.
+        Sessions = "sessions";
+        /// Stored responses to requests with an `Idempotency-Key`.
+        IdempotencyKeys = "idempotency_keys";
+        /// Contacts between agents and services that no longer count.
+        KnownAgents = "known_agents";
+        /// Audiences whose tokens have expired.
+        TokenAudiences = "token_audiences";
+        /// Sidecars without a stream that refuse all requests by themselves.
+        Sidecars = "sidecars";
+        /// Offers of services that can no longer be accepted.
+        ServiceTransfers = "service_transfers";
+        /// Assignments of roles that have expired.
+        Assignments = "assignments";
+        /// Deliveries of old events, deliveries to deleted webhooks, and the rows of deleted webhooks.
+        WebhookDeliveries = "webhook_deliveries";
+        /// Old webhook events.
+        WebhookEvents = "webhook_events";
+        /// Old webhook events that still wait for their fan-out.
+        WebhookOutbox = "webhook_outbox";
+        /// Previous secrets of webhooks that no longer sign.
+        WebhookSecrets = "webhook_secrets";
+        /// Old feedback about agents.
+        TrustFeedback = "trust_feedback";
+        /// Agents of public registrations that never logged in.
+        UnusedAgents = "unused_agents";
+        /// Counts of deleted agents that no longer count for a quota.
+        AgentDeletions = "agent_deletions";
+        /// Rows of deleted agents, with the feedback about them.
+        AgentRows = "agent_rows";
+        /// Rows that depend on deleted services.
+        DeletedServices = "deleted_services";
+        /// Rows that depend on deleted agents.
+        DeletedAgents = "deleted_agents";
+        /// Assignments of deleted roles, and the rows of these roles.
+        DeletedRoles = "deleted_roles";
+    }
 }
 
 impl ExpiredData {
-    /// All kinds.
-    pub const ALL: [Self; 19] = [
-        Self::Changes,
-        Self::Sessions,
-        Self::IdempotencyKeys,
-        Self::KnownAgents,
-        Self::TokenAudiences,
-        Self::Sidecars,
-        Self::ServiceTransfers,
-        Self::Assignments,
-        Self::WebhookDeliveries,
-        Self::WebhookEvents,
-        Self::WebhookOutbox,
-        Self::WebhookSecrets,
-        Self::TrustFeedback,
-        Self::UnusedAgents,
-        Self::AgentDeletions,
-        Self::AgentRows,
-        Self::DeletedServices,
-        Self::DeletedAgents,
-        Self::DeletedRoles,
-    ];
-
     /// Whether the rows depend on something that was deleted. All other rows expire with time.
     pub const fn is_dependent(self) -> bool {
         match self {
@@ -89,31 +68,6 @@ impl ExpiredData {
             | Self::UnusedAgents
             | Self::AgentDeletions
             | Self::AgentRows => false,
-        }
-    }
-
-    /// The stable name, a label of metrics.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Changes => "changes",
-            Self::Sessions => "sessions",
-            Self::IdempotencyKeys => "idempotency_keys",
-            Self::KnownAgents => "known_agents",
-            Self::TokenAudiences => "token_audiences",
-            Self::Sidecars => "sidecars",
-            Self::ServiceTransfers => "service_transfers",
-            Self::Assignments => "assignments",
-            Self::WebhookDeliveries => "webhook_deliveries",
-            Self::WebhookEvents => "webhook_events",
-            Self::WebhookOutbox => "webhook_outbox",
-            Self::WebhookSecrets => "webhook_secrets",
-            Self::TrustFeedback => "trust_feedback",
-            Self::UnusedAgents => "unused_agents",
-            Self::AgentDeletions => "agent_deletions",
-            Self::AgentRows => "agent_rows",
-            Self::DeletedServices => "deleted_services",
-            Self::DeletedAgents => "deleted_agents",
-            Self::DeletedRoles => "deleted_roles",
         }
     }
 }

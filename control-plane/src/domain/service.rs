@@ -4,6 +4,7 @@ use super::{
     agent::Owner,
     credential::SecretHash,
     resource_uri::ResourceUris,
+    string_enum::string_enum,
     text::{DisplayName, ManagedBy},
 };
 use countersign_identity::{ApiKeyId, ServiceId, Timestamp};
@@ -66,27 +67,13 @@ pub struct ServiceTransfer {
     pub expires_at: Timestamp,
 }
 
-/// Scope of a service API key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum KeyScope {
-    /// All operations on the service that the key belongs to.
-    Full,
-    /// Only the sync stream and the verification of tokens. Sidecars use keys of scope `sync`.
-    Sync,
-}
-
-impl KeyScope {
-    /// The scope as written in JSON and in the database.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Full => "full",
-            Self::Sync => "sync",
-        }
-    }
-
-    /// The inverse of [`Self::as_str`].
-    pub fn parse(text: &str) -> Option<Self> {
-        [Self::Full, Self::Sync].into_iter().find(|scope| scope.as_str() == text)
+string_enum! {
+    /// Scope of a service API key.
+    KeyScope {
+        /// All operations on the service that the key belongs to.
+        Full = "full";
+        /// Only the sync stream and the verification of tokens. Sidecars use keys of scope `sync`.
+        Sync = "sync";
     }
 }
 

@@ -3,6 +3,7 @@
 //! Every transition of a signing key is stored in the database before it takes effect, so that all processes that issue
 //! tokens switch keys at the same time without a notification, and agree on the signing key after a restart.
 
+use super::string_enum::string_enum;
 use countersign_identity::{KeySet, Kid, P256PublicKey, Timestamp, key_set::JsonWebKey};
 use std::time::Duration;
 
@@ -65,31 +66,19 @@ pub struct SigningKey {
     pub revoked_at: Option<Timestamp>,
 }
 
-/// A state in the lifecycle of a key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum KeyStatus {
-    /// The key is published and does not sign yet.
-    Next,
-    /// The key signs new tokens.
-    Signing,
-    /// The key no longer signs. Tokens that the key signed may still be valid.
-    Retired,
-    /// The key was removed after all tokens that it signed had expired.
-    Removed,
-    /// The key was revoked. Tokens that a revoked key signed are rejected even if they have not expired.
-    Revoked,
-}
-
-impl KeyStatus {
-    /// The value in API responses and metrics.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Next => "next",
-            Self::Signing => "signing",
-            Self::Retired => "retired",
-            Self::Removed => "removed",
-            Self::Revoked => "revoked",
-        }
+string_enum! {
+    /// A state in the lifecycle of a key. The name is the value in API responses and metrics.
+    KeyStatus {
+        /// The key is published and does not sign yet.
+        Next = "next";
+        /// The key signs new tokens.
+        Signing = "signing";
+        /// The key no longer signs. Tokens that the key signed may still be valid.
+        Retired = "retired";
+        /// The key was removed after all tokens that it signed had expired.
+        Removed = "removed";
+        /// The key was revoked. Tokens that a revoked key signed are rejected even if they have not expired.
+        Revoked = "revoked";
     }
 }
 

@@ -31,16 +31,25 @@ pub const FAILING_PERIOD_RESET: Duration = Duration::from_hours(3 * 24);
 /// How long a target may fail before it is disabled.
 pub const DISABLED_AFTER: Duration = Duration::from_hours(5 * 24);
 
-/// The services whose events a target receives.
+/// What a target or an event belongs to. A target of a service receives the events of the service, and a target of the deployment
+/// receives all events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WebhookScope {
-    /// Events of one service.
+    /// One service.
     Service(ServiceId),
-    /// Events of all services, and events that belong to no service.
+    /// The whole Countersign deployment.
     Deployment,
 }
 
 impl WebhookScope {
+    /// The scope of a service, or of the deployment.
+    pub const fn of(service: Option<ServiceId>) -> Self {
+        match service {
+            Some(service) => Self::Service(service),
+            None => Self::Deployment,
+        }
+    }
+
     /// The audit chain that records changes to the webhook targets of the scope.
     pub const fn chain(self) -> AuditChain {
         match self {
@@ -111,29 +120,16 @@ pub struct DueTarget {
     pub owner: TargetOwner,
 }
 
-/// Whether events are delivered to a target.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TargetStatus {
-    /// Events are delivered.
-    Active,
-    /// A manager paused delivery. Events stay queued.
-    Paused,
-    /// Delivery failed for too long, or the receiver returned 410 Gone. Events stay queued.
-    Disabled,
-}
-
-impl TargetStatus {
-    /// The status in JSON.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Active => "active",
-            Self::Paused => "paused",
-            Self::Disabled => "disabled",
-        }
-    }
-}
-
 string_enum! {
+    /// Whether events are delivered to a target.
+    TargetStatus {
+        /// Events are delivered.
+        Active = "active";
+        /// A manager paused delivery. Events stay queued.
+        Paused = "paused";
+        /// Delivery failed for too long, or the receiver returned 410 Gone. Events stay queued.
+        Disabled = "disabled";
+    }
     /// Why a target is disabled.
     DisabledReason {
         /// The receiver returned 410 Gone.

@@ -1,6 +1,11 @@
 //! The table of agents.
 
-use super::{Conn, StoreError, row, statements::statements};
+use super::{
+    Conn, StoreError,
+    query::{params, text_or_empty},
+    row,
+    statements::statements,
+};
 use crate::domain::{
     agent::{Agent, Owner, Registration, parse_status, status_text},
     page::{ItemCount, ListPage, MAX_SEARCHED_ROWS, Page},
@@ -102,59 +107,52 @@ statements! { STATEMENTS:
 /// Inserts a new agent. Returns false if there is an agent with the same registration, see [`find_by_registration`].
 pub async fn insert(conn: &mut Conn, agent: &Agent) -> Result<bool, StoreError> {
     let Registration { owner, email, name, key, key_hash, metadata } = &agent.registration;
-    let result = sqlx::query(INSERT_AGENT)
-        .bind(agent.id.to_string())
-        .bind(owner.as_ref().map(|owner| owner.issuer.clone()))
-        .bind(owner.as_ref().map(|owner| owner.subject.clone()))
-        .bind(email.as_str())
-        .bind(name.as_str())
-        .bind(hex::encode(key.to_sec1()))
-        .bind(key_hash)
-        .bind(status_text(agent.status))
-        .bind(agent.cutoff.number())
-        .bind(agent.trust.hundredths())
-        .bind(metadata.to_json())
-        .bind(agent.created_at.micros())
-        .bind(agent.updated_at.micros())
-        .bind(agent.last_seen_at.map(Timestamp::micros))
-        .bind(agent.last_service.map(|service| service.to_string()))
-        .execute(conn)
-        .await?;
-    Ok(result.rows_affected() == 1)
+    let parameters = params![
+        agent.id,
+        owner.as_ref().map(|owner| &owner.issuer),
+        owner.as_ref().map(|owner| &owner.subject),
+        email,
+        name,
+        hex::encode(key.to_sec1()),
+        key_hash,
+        status_text(agent.status),
+        agent.cutoff,
+        agent.trust,
+        metadata.to_json(),
+        agent.created_at,
+        agent.updated_at,
+        agent.last_seen_at,
+        agent.last_service,
+    ];
+    conn.changes_row(INSERT_AGENT, parameters).await
 }
 
 /// Revokes an agent, erases all data of its registration, and queues the removal of the rows that depend on it. Tokens and
 /// sessions below the revision `cutoff` are invalid.
 pub async fn mark_deleted(conn: &mut Conn, id: AgentId, cutoff: Revision, now: Timestamp) -> Result<(), StoreError> {
-    let query = sqlx::query(MARK_DELETED).bind(now.micros()).bind(status_text(AgentStatus::Revoked));
-    if query.bind(cutoff.number()).bind(id.to_string()).execute(conn).await?.rows_affected() == 1 {
-        Ok(())
-    } else {
-        Err(StoreError::UnexpectedRowCount("delete_agent"))
-    }
+    conn.must_change_row(MARK_DELETED, "delete_agent", params![now, status_text(AgentStatus::Revoked), cutoff, id])
+        .await
 }
 
 /// Finds the state of an agent that decides about its tokens. A deleted agent is revoked.
 pub async fn find_state(conn: &mut Conn, id: AgentId) -> Result<Option<AgentState>, StoreError> {
-    sqlx::query(FIND_STATE).bind(id.to_string()).fetch_optional(conn).await?.as_ref().map(state_from_row).transpose()
+    conn.find_row(FIND_STATE, params![id], state_from_row).await
 }
 
 /// Finds an agent that is not deleted.
 pub async fn find(conn: &mut Conn, id: AgentId) -> Result<Option<Agent>, StoreError> {
-    sqlx::query(FIND_AGENT).bind(id.to_string()).fetch_optional(conn).await?.as_ref().map(agent_from_row).transpose()
+    conn.find_row(FIND_AGENT, params![id], agent_from_row).await
 }
 
 /// Finds the agent that the same owner registered with the same key and name. For public registrations, the e-mail address
 /// is compared instead of the owner.
 pub async fn find_by_registration(conn: &mut Conn, registration: &Registration) -> Result<Option<Agent>, StoreError> {
-    let owner = registration.owner.as_ref();
-    let query = sqlx::query(FIND_AGENT_BY_REGISTRATION)
-        .bind(&registration.key_hash)
-        .bind(registration.name.as_str())
-        .bind(owner.map_or("", |owner| &owner.issuer))
-        .bind(owner.map_or("", |owner| &owner.subject))
-        .bind(if owner.is_none() { registration.email.as_str() } else { "" });
-    query.fetch_optional(conn).await?.as_ref().map(agent_from_row).transpose()
+    let Registration { owner, email, name, key: _, key_hash, metadata: _ } = registration;
+    let parameters = match owner {
+        Some(Owner { issuer, subject }) => params![key_hash, name, issuer, subject, ""],
+        None => params![key_hash, name, "", "", email],
+    };
+    conn.find_row(FIND_AGENT_BY_REGISTRATION, parameters, agent_from_row).await
 }
 
 /// Selects agents by role and status.
@@ -182,24 +180,22 @@ pub async fn list_role_holders(
         None => (service.to_string(), [END_OF_HOLDERS_AT_SERVICE, COUNT_HOLDERS_AT_SERVICE, LIST_HOLDERS_AT_SERVICE]),
         Some(role) => (role.to_string(), [END_OF_HOLDERS_OF_ROLE, COUNT_HOLDERS_OF_ROLE, LIST_HOLDERS_OF_ROLE]),
     };
-    let query = |sql, (before, end): (AgentId, Option<AgentId>)| {
-        let end = end.map_or(String::new(), |end| end.to_string());
-        let query = sqlx::query(sql).bind(holders_of.clone()).bind(before.to_string()).bind(end);
-        query.bind(now.micros()).bind(status.map_or("", status_text))
+    let of_range = |before: AgentId, end: Option<AgentId>| {
+        params![holders_of, before, text_or_empty(end), now, status.map_or("", status_text)]
     };
     let top = AgentId::from_bits(u128::MAX);
     let counted_until = end_of_holders(conn, end, &holders_of, top).await?;
-    let row = query(count, (top, counted_until)).fetch_one(&mut *conn).await?;
-    let total = ItemCount { count: row::total_count(&row)?, is_lower_bound: counted_until.is_some() };
+    let count = conn.read_row(count, of_range(top, counted_until), row::total_count).await?;
+    let total = ItemCount { count, is_lower_bound: counted_until.is_some() };
     let (before, searched_until) = match page.after {
         None => (top, counted_until),
         Some(after) => (after, end_of_holders(conn, end, &holders_of, after).await?),
     };
-    let query = query(list, (before, searched_until)).bind(page.items_to_read()).bind(page.items_to_skip());
-    let items = query.fetch_all(conn).await?.iter().map(agent_from_row).collect::<Result<_, _>>()?;
+    let parameters = of_range(before, searched_until);
+    let list = conn.list_page(list, parameters, &page, total, agent_from_row, |agent| agent.id).await?;
     // The next page includes the agent at which the search ended.
-    let next = searched_until.map(|end| AgentId::from_bits(end.bits().saturating_add(1)));
-    Ok(ListPage::new(&page, items, total, |agent: &Agent| agent.id, next))
+    let end = searched_until.map(|end| AgentId::from_bits(end.bits().saturating_add(1)));
+    Ok(ListPage { next: list.next.or(end), ..list })
 }
 
 /// The agent above which a page that begins before another agent is searched; `None` if all can be searched.
@@ -209,8 +205,7 @@ async fn end_of_holders(
     holders_of: &str,
     before: AgentId,
 ) -> Result<Option<AgentId>, StoreError> {
-    let query = sqlx::query(sql).bind(holders_of.to_owned()).bind(before.to_string()).bind(MAX_SEARCHED_ROWS);
-    query.fetch_optional(conn).await?.map(|row| row::parse(&row, "agent_id")).transpose()
+    conn.find_row(sql, params![holders_of, before, MAX_SEARCHED_ROWS], |row| row::parse(row, "agent_id")).await
 }
 
 /// Lists the agents of an owner, newest first.
@@ -219,13 +214,11 @@ pub async fn list_by_owner(
     owner: &Owner,
     page: Page<AgentId>,
 ) -> Result<ListPage<Agent, AgentId>, StoreError> {
-    let query = |sql| sqlx::query(sql).bind(&owner.issuer).bind(&owner.subject);
-    let total = row::item_count(&query(COUNT_AGENTS_BY_OWNER).bind(row::ROWS_TO_COUNT).fetch_one(&mut *conn).await?)?;
+    let Owner { issuer, subject } = owner;
+    let total = conn.count_items(COUNT_AGENTS_BY_OWNER, params![issuer, subject]).await?;
     let before = page.after.unwrap_or(AgentId::from_bits(u128::MAX));
-    let query = query(LIST_AGENTS_BY_OWNER).bind(before.to_string());
-    let rows = query.bind(page.items_to_read()).bind(page.items_to_skip()).fetch_all(conn).await?;
-    let items = rows.iter().map(agent_from_row).collect::<Result<_, _>>()?;
-    Ok(ListPage::new(&page, items, total, |agent: &Agent| agent.id, None))
+    let parameters = params![issuer, subject, before];
+    conn.list_page(LIST_AGENTS_BY_OWNER, parameters, &page, total, agent_from_row, |agent| agent.id).await
 }
 
 /// The state of an agent that sidecars need.
@@ -241,7 +234,7 @@ pub struct AgentState {
 
 /// Locks the row of an agent until the transaction ends. Returns false if there is no such agent, or if it is deleted.
 pub async fn lock(conn: &mut Conn, id: AgentId) -> Result<bool, StoreError> {
-    Ok(sqlx::query(LOCK_AGENT).bind(id.to_string()).execute(conn).await?.rows_affected() == 1)
+    conn.changes_row(LOCK_AGENT, params![id]).await
 }
 
 /// Sets the time at which an agent last authenticated, and the service of its last login.
@@ -251,19 +244,12 @@ pub async fn set_last_seen(
     service: Option<ServiceId>,
     now: Timestamp,
 ) -> Result<(), StoreError> {
-    let query = sqlx::query(SET_LAST_SEEN).bind(now.micros()).bind(service.map(|service| service.to_string()));
-    query.bind(id.to_string()).execute(conn).await?;
-    Ok(())
+    conn.apply(SET_LAST_SEEN, params![now, service, id]).await
 }
 
 /// Sets the trust score. The agent must exist.
 pub async fn set_trust(conn: &mut Conn, id: AgentId, trust: TrustScore, now: Timestamp) -> Result<(), StoreError> {
-    let query = sqlx::query(SET_TRUST).bind(trust.hundredths()).bind(now.micros()).bind(id.to_string());
-    if query.execute(conn).await?.rows_affected() == 1 {
-        Ok(())
-    } else {
-        Err(StoreError::UnexpectedRowCount("set_trust"))
-    }
+    conn.must_change_row(SET_TRUST, "set_trust", params![trust, now, id]).await
 }
 
 /// Sets the status and the cutoff revision (tokens with a lower revision are revoked). The agent must exist.
@@ -274,13 +260,7 @@ pub async fn set_status(
     cutoff: Revision,
     now: Timestamp,
 ) -> Result<(), StoreError> {
-    let query =
-        sqlx::query(SET_STATUS).bind(status_text(status)).bind(cutoff.number()).bind(now.micros()).bind(id.to_string());
-    if query.execute(conn).await?.rows_affected() == 1 {
-        Ok(())
-    } else {
-        Err(StoreError::UnexpectedRowCount("set_status"))
-    }
+    conn.must_change_row(SET_STATUS, "set_status", params![status_text(status), cutoff, now, id]).await
 }
 
 fn agent_from_row(row: &AnyRow) -> Result<Agent, StoreError> {

@@ -1,6 +1,6 @@
 //! Role assignments: the roles that agents hold, with an optional expiry. Queries treat an expired assignment as absent.
 
-use super::{Conn, StoreError, retention, row, row_lists::RowListStatement, statements::statements};
+use super::{Conn, StoreError, query::params, retention, row, row_lists::row_list_statements, statements::statements};
 use crate::domain::{role::Assignment, text::ManagedBy};
 use countersign_identity::{AgentId, RoleGrant, RoleId, ServiceId, Timestamp};
 use sqlx::any::AnyRow;
@@ -10,13 +10,6 @@ use std::time::Duration;
 macro_rules! is_of_live_role {
     () => {
         "NOT EXISTS (SELECT 1 FROM roles r WHERE r.id = assignments.role_id AND r.deleted_at IS NOT NULL)"
-    };
-}
-
-/// The parameter of an agent in [`LIST_ACTIVE_GRANTS_OF_AGENTS`].
-macro_rules! agent {
-    () => {
-        "$3"
     };
 }
 
@@ -53,13 +46,14 @@ statements! { STATEMENTS:
         "SELECT role_id, expires_at FROM assignments WHERE agent_id = $1 AND service_id = $2 \
          AND (expires_at IS NULL OR expires_at > $3) AND ", is_of_live_role!(), " ORDER BY role_id"
     );
-    LIST_ACTIVE_GRANTS_OF_AGENTS = concat!(
-        "SELECT agent_id, role_id, expires_at, managed_by FROM assignments WHERE service_id = $1 \
-         AND (expires_at IS NULL OR expires_at > $2) AND agent_id IN (", agent!(), ") AND ", is_of_live_role!(), " ORDER BY role_id"
-    );
 }
 
-const LIST_GRANTS: RowListStatement = RowListStatement { sql: LIST_ACTIVE_GRANTS_OF_AGENTS, row: agent!() };
+row_list_statements! { ROW_LISTS:
+    LIST_ACTIVE_GRANTS_OF_AGENTS = concat!(
+        "SELECT agent_id, role_id, expires_at, managed_by FROM assignments WHERE service_id = $1 \
+         AND (expires_at IS NULL OR expires_at > $2) AND agent_id IN ({$3}) AND ", is_of_live_role!(), " ORDER BY role_id"
+    );
+}
 
 /// An assignment that has expired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,15 +79,8 @@ pub struct RemovedAssignment {
 
 /// Assigns a role, or replaces the expiry of the existing assignment.
 pub async fn upsert(conn: &mut Conn, assignment: &Assignment) -> Result<(), StoreError> {
-    let query = sqlx::query(UPSERT_ASSIGNMENT)
-        .bind(assignment.agent.to_string())
-        .bind(assignment.role.to_string())
-        .bind(assignment.service.to_string())
-        .bind(assignment.assigned_at.micros())
-        .bind(assignment.expires_at.map(Timestamp::micros))
-        .bind(assignment.managed_by.as_ref().map(ManagedBy::to_string));
-    query.execute(conn).await?;
-    Ok(())
+    let Assignment { agent, role, service, assigned_at, expires_at, managed_by } = assignment;
+    conn.apply(UPSERT_ASSIGNMENT, params![agent, role, service, assigned_at, expires_at, managed_by]).await
 }
 
 /// Removes the assignment of a role of a service, expired or not. Returns `None` if there was none.
@@ -103,13 +90,12 @@ pub async fn remove(
     agent: AgentId,
     role: RoleId,
 ) -> Result<Option<RemovedAssignment>, StoreError> {
-    let query = sqlx::query(DELETE_ASSIGNMENT).bind(agent.to_string()).bind(role.to_string()).bind(service.to_string());
-    let removed_from_row = |row: AnyRow| {
-        let expires_at = row::optional_timestamp(&row, "expires_at")?;
-        let expiry_reported = row::optional_timestamp(&row, "expiry_reported_at")?.is_some();
+    let removed_from_row = |row: &AnyRow| {
+        let expires_at = row::optional_timestamp(row, "expires_at")?;
+        let expiry_reported = row::optional_timestamp(row, "expiry_reported_at")?.is_some();
         Ok(RemovedAssignment { expires_at, expiry_reported })
     };
-    query.fetch_optional(conn).await?.map(removed_from_row).transpose()
+    conn.find_row(DELETE_ASSIGNMENT, params![agent, role, service], removed_from_row).await
 }
 
 /// Marks the expiry of an assignment as reported to webhooks. Returns the expiry if the assignment has expired and was not marked
@@ -120,13 +106,12 @@ pub async fn mark_expiry_reported(
     role: RoleId,
     now: Timestamp,
 ) -> Result<Option<Timestamp>, StoreError> {
-    let query = sqlx::query(MARK_EXPIRY_REPORTED).bind(now.micros()).bind(agent.to_string()).bind(role.to_string());
-    query.fetch_optional(conn).await?.map(|row| row::timestamp(&row, "expires_at")).transpose()
+    conn.find_row(MARK_EXPIRY_REPORTED, params![now, agent, role], |row| row::timestamp(row, "expires_at")).await
 }
 
 /// Whether any assignment has expired whose expiry was not reported to webhooks.
 pub async fn has_unreported_expiries(conn: &mut Conn, now: Timestamp) -> Result<bool, StoreError> {
-    Ok(sqlx::query(ANY_UNREPORTED_EXPIRY).bind(now.micros()).fetch_optional(conn).await?.is_some())
+    conn.has_row(ANY_UNREPORTED_EXPIRY, params![now]).await
 }
 
 /// Marks up to `limit` expired assignments as reported to webhooks and returns them. Concurrent transactions get different
@@ -136,8 +121,7 @@ pub async fn take_unreported_expiries(
     now: Timestamp,
     limit: i64,
 ) -> Result<Vec<ExpiredAssignment>, StoreError> {
-    let rows = sqlx::query(TAKE_UNREPORTED_EXPIRIES).bind(now.micros()).bind(limit).fetch_all(conn).await?;
-    let expired_from_row = |row| {
+    let expired_from_row = |row: &AnyRow| {
         Ok(ExpiredAssignment {
             agent: row::parse(row, "agent_id")?,
             role: row::parse(row, "role_id")?,
@@ -145,7 +129,7 @@ pub async fn take_unreported_expiries(
             at: row::timestamp(row, "expires_at")?,
         })
     };
-    rows.iter().map(expired_from_row).collect()
+    conn.list_rows(TAKE_UNREPORTED_EXPIRIES, params![now, limit], expired_from_row).await
 }
 
 /// How long the row of an assignment is kept after the expiry, for sidecars whose clocks are behind.
@@ -169,8 +153,7 @@ pub async fn list_active_grants(
     agent: AgentId,
     now: Timestamp,
 ) -> Result<Vec<RoleGrant>, StoreError> {
-    let query = sqlx::query(LIST_ACTIVE_GRANTS).bind(agent.to_string()).bind(service.to_string()).bind(now.micros());
-    query.fetch_all(conn).await?.iter().map(grant_from_row).collect()
+    conn.list_rows(LIST_ACTIVE_GRANTS, params![agent, service, now], grant_from_row).await
 }
 
 /// A role that an agent holds, and the name of the files in which that is declared.
@@ -189,18 +172,12 @@ pub async fn list_active_grants_of_agents(
     agents: &[AgentId],
     now: Timestamp,
 ) -> Result<Vec<(AgentId, ManagedGrant)>, StoreError> {
-    let fixed = [service.to_string().into(), now.micros().into()];
-    let rows = LIST_GRANTS.fetch_all(conn, &fixed, agents.iter().map(|agent| [agent.to_string().into()])).await?;
-    let managed_grant = |row: &AnyRow| -> Result<_, StoreError> {
-        Ok(ManagedGrant { grant: grant_from_row(row)?, managed_by: row::convert_optional(row, "managed_by")? })
+    let agents = agents.iter().map(|agent| params![agent]);
+    let managed_grant = |row: &AnyRow| {
+        let grant = ManagedGrant { grant: grant_from_row(row)?, managed_by: row::convert_optional(row, "managed_by")? };
+        Ok((row::parse(row, "agent_id")?, grant))
     };
-    rows.iter().map(|row| Ok((row::parse(row, "agent_id")?, managed_grant(row)?))).collect()
-}
-
-/// The statements with several rows, for the conformance tests.
-#[cfg(test)]
-pub(super) fn dynamic_statements() -> Vec<String> {
-    LIST_GRANTS.texts()
+    LIST_ACTIVE_GRANTS_OF_AGENTS.list_rows(conn, &params![service, now], agents, managed_grant).await
 }
 
 fn grant_from_row(row: &AnyRow) -> Result<RoleGrant, StoreError> {

@@ -25,35 +25,22 @@ pub use list::{AuditFilter, AuditPosition, list};
 use super::{
     Conn, StoreError,
     master_keys::{self, MasterKeysInUse},
+    query::params,
     row,
-    row_lists::{Parameter, RowListStatement},
+    row_lists::row_list_statements,
     statements::statements,
 };
 use crate::domain::audit::{
     AuditAction, AuditChain, Initiator, NewAuditEntry,
-    chain::{AuditEntry, BrokenChain, ChainFault, ChainHead, ChainVerifier},
-    keys::{AcceptedAuditKeys, AuditKeyRing},
+    chain::{AuditEntry, BrokenChain, ChainFault, ChainVerifier},
+    keys::{AcceptedAuditKeys, AuditKeyRing, ChainMark},
 };
 use checkpoints::find_checkpoint;
 use countersign_identity::{ServiceId, Timestamp};
 use floors::new_verifier;
 use sqlx::any::AnyRow;
 
-/// The parameters of an entry in [`INSERT_ENTRIES`].
-macro_rules! entry_row {
-    () => {
-        "(CAST($1 AS TEXT), CAST($2 AS BIGINT), CAST($3 AS BIGINT), CAST($4 AS TEXT), CAST($5 AS TEXT), CAST($6 AS TEXT), \
-         CAST($7 AS TEXT), CAST($8 AS TEXT), CAST($9 AS TEXT), CAST($10 AS TEXT), CAST($11 AS TEXT), CAST($12 AS TEXT), \
-         CAST($13 AS TEXT), CAST($14 AS TEXT), CAST($15 AS TEXT), CAST($16 AS TEXT))"
-    };
-}
-
 statements! { STATEMENTS:
-    INSERT_ENTRIES = concat!(
-        "INSERT INTO audit_entries (", columns!(), ") SELECT column1, column2, column3, column4, column5, column6, column7, column8, \
-         column9, column10, column11, column12, column13, column14, column15, column16 FROM (VALUES ", entry_row!(), ") AS v \
-         WHERE column1 <> ''"
-    );
     LOCK_HEAD = "INSERT INTO audit_heads (chain, length, hash, mac) VALUES ($1, 0, '', '') \
          ON CONFLICT (chain) DO UPDATE SET length = audit_heads.length RETURNING length, hash, mac";
     UPDATE_HEAD = "UPDATE audit_heads SET length = $1, hash = $2, mac = $3 WHERE chain = $4";
@@ -71,7 +58,15 @@ statements! { STATEMENTS:
     );
 }
 
-const INSERT: RowListStatement = RowListStatement { sql: INSERT_ENTRIES, row: entry_row!() };
+row_list_statements! { ROW_LISTS:
+    INSERT_ENTRIES = concat!(
+        "INSERT INTO audit_entries (", columns!(), ") SELECT column1, column2, column3, column4, column5, column6, column7, column8, \
+         column9, column10, column11, column12, column13, column14, column15, column16 FROM (VALUES \
+         {(CAST($1 AS TEXT), CAST($2 AS BIGINT), CAST($3 AS BIGINT), CAST($4 AS TEXT), CAST($5 AS TEXT), CAST($6 AS TEXT), \
+         CAST($7 AS TEXT), CAST($8 AS TEXT), CAST($9 AS TEXT), CAST($10 AS TEXT), CAST($11 AS TEXT), CAST($12 AS TEXT), \
+         CAST($13 AS TEXT), CAST($14 AS TEXT), CAST($15 AS TEXT), CAST($16 AS TEXT))}) AS v WHERE column1 <> ''"
+    );
+}
 
 /// Number of audit entries that are read at once to verify an audit chain.
 const BATCH_SIZE: i64 = 500;
@@ -139,7 +134,7 @@ async fn is_valid_head(
     conn: &mut Conn,
     keys: &AcceptedAuditKeys<'_>,
     chain: &str,
-    head: &ChainHead,
+    head: &ChainMark,
 ) -> Result<bool, StoreError> {
     if keys.current.is_valid_head(chain, head) || !keys.is_head_of_previous_key(chain, head) {
         return Ok(keys.current.is_valid_head(chain, head));
@@ -148,61 +143,50 @@ async fn is_valid_head(
     Ok(!checkpoint.is_some_and(|checkpoint| keys.current.is_valid_checkpoint(chain, &checkpoint)))
 }
 
-async fn update_head(conn: &mut Conn, chain: &str, head: &ChainHead) -> Result<(), StoreError> {
-    let query = sqlx::query(UPDATE_HEAD).bind(head.length).bind(&head.hash).bind(&head.mac).bind(chain);
-    if query.execute(conn).await?.rows_affected() == 1 {
-        Ok(())
-    } else {
-        Err(StoreError::UnexpectedRowCount("append_audit"))
-    }
+async fn update_head(conn: &mut Conn, chain: &str, head: &ChainMark) -> Result<(), StoreError> {
+    conn.must_change_row(UPDATE_HEAD, "append_audit", params![head.length, head.hash, head.mac, chain]).await
 }
 
 /// Locks the head of an audit chain and returns the head. Creates the head if there is none. Returns `None` if the row of the
 /// head is unreadable.
-async fn lock_head(conn: &mut Conn, chain: &str) -> Result<Option<ChainHead>, StoreError> {
-    Ok(head_from_row(&sqlx::query(LOCK_HEAD).bind(chain).fetch_one(conn).await?).ok())
+async fn lock_head(conn: &mut Conn, chain: &str) -> Result<Option<ChainMark>, StoreError> {
+    conn.read_row(LOCK_HEAD, params![chain], |row| Ok(mark_from_row(row).ok())).await
 }
 
 /// Rebuilds the head of an audit chain from the last entry, with an invalid MAC. If the stored head of an audit chain is wrong,
 /// the chain is continued from the rebuilt head and stays invalid. Also returns whether the last entry seals the audit chain.
-async fn rebuild_head(conn: &mut Conn, chain: &str) -> Result<(ChainHead, bool), StoreError> {
-    let row = sqlx::query(FIND_LAST_ENTRY).bind(chain).fetch_optional(conn).await?;
-    let Some(row) = row else {
-        return Ok((ChainHead { mac: INVALID_MAC.to_owned(), ..ChainHead::default() }, false));
+async fn rebuild_head(conn: &mut Conn, chain: &str) -> Result<(ChainMark, bool), StoreError> {
+    let head_and_seal = |row: &AnyRow| {
+        let is_sealed = row::get::<String>(row, "action")? == AuditAction::ServiceDeleted.as_str();
+        Ok((mark_from_row(row)?, is_sealed))
     };
-    let is_sealed = row::get::<String>(&row, "action")? == AuditAction::ServiceDeleted.as_str();
-    Ok((head_from_row(&row)?, is_sealed))
+    let last = conn.find_row(FIND_LAST_ENTRY, params![chain], head_and_seal).await?;
+    Ok(last.unwrap_or_else(|| (ChainMark { mac: INVALID_MAC.to_owned(), ..ChainMark::default() }, false)))
 }
 
 async fn insert_entries(conn: &mut Conn, entries: Vec<AuditEntry>) -> Result<(), StoreError> {
-    let row = |entry: AuditEntry| -> [Parameter; 16] {
-        [
-            entry.chain.into(),
-            entry.sequence.into(),
-            entry.at.micros().into(),
-            entry.action.into(),
-            entry.actor_kind.into(),
-            entry.actor_issuer.into(),
-            entry.actor_id.into(),
-            entry.address.into(),
-            entry.request_id.into(),
-            entry.agent.into(),
-            entry.object_kind.into(),
-            entry.object_id.into(),
-            entry.details.into(),
-            entry.previous_hash.into(),
-            entry.hash.into(),
-            entry.mac.into(),
+    let row = |entry: AuditEntry| {
+        params![
+            entry.chain,
+            entry.sequence,
+            entry.at,
+            entry.action,
+            entry.actor_kind,
+            entry.actor_issuer,
+            entry.actor_id,
+            entry.address,
+            entry.request_id,
+            entry.agent,
+            entry.object_kind,
+            entry.object_id,
+            entry.details,
+            entry.previous_hash,
+            entry.hash,
+            entry.mac,
         ]
     };
-    INSERT.execute(conn, &[], entries.into_iter().map(row)).await?;
+    INSERT_ENTRIES.execute(conn, &[], entries.into_iter().map(row)).await?;
     Ok(())
-}
-
-/// The statements with several rows, for the conformance tests.
-#[cfg(test)]
-pub(super) fn dynamic_statements() -> Vec<String> {
-    INSERT.texts()
 }
 
 /// Locks the head of the audit chain of the whole Countersign deployment, so that two replicas cannot both start the audit log,
@@ -211,8 +195,8 @@ pub(super) fn dynamic_statements() -> Vec<String> {
 pub async fn lock_and_check_started(conn: &mut Conn) -> Result<bool, StoreError> {
     let deployment = AuditChain::Deployment.to_string();
     let head = lock_head(conn, &deployment).await?;
-    let started = sqlx::query(ANY_CHAIN).fetch_optional(conn).await?.is_some();
-    if started && head == Some(ChainHead::default()) {
+    let started = conn.has_row(ANY_CHAIN, params![]).await?;
+    if started && head == Some(ChainMark::default()) {
         tracing::error!(chain = deployment, "this audit chain was removed: run `audit verify`");
     }
     Ok(started)
@@ -220,18 +204,17 @@ pub async fn lock_and_check_started(conn: &mut Conn) -> Result<bool, StoreError>
 
 /// Lists the services without an audit chain.
 pub async fn services_without_chain(conn: &mut Conn) -> Result<Vec<ServiceId>, StoreError> {
-    sqlx::query(SERVICES_WITHOUT_CHAIN).fetch_all(conn).await?.iter().map(|row| row::parse(row, "id")).collect()
+    conn.list_rows(SERVICES_WITHOUT_CHAIN, params![], |row| row::parse(row, "id")).await
 }
 
 /// Finds the time of the newest audit entry; `None` if there are no audit entries.
 pub async fn newest_entry_time(conn: &mut Conn) -> Result<Option<Timestamp>, StoreError> {
-    row::optional_timestamp(&sqlx::query(NEWEST_ENTRY_TIME).fetch_one(conn).await?, "at")
+    conn.read_row(NEWEST_ENTRY_TIME, params![], |row| row::optional_timestamp(row, "at")).await
 }
 
 /// Lists the names of all audit chains that must exist, and of all audit chains with a head or an entry.
 pub async fn list_chains(conn: &mut Conn) -> Result<Vec<String>, StoreError> {
-    let rows = sqlx::query(LIST_CHAINS).bind(AuditChain::Deployment.to_string()).fetch_all(conn).await?;
-    rows.iter().map(|row| row::get(row, "chain")).collect()
+    conn.list_rows(LIST_CHAINS, params![AuditChain::Deployment], |row| row::get(row, "chain")).await
 }
 
 /// Verifies an audit chain from its first entry and calls `visit` with each valid entry. Returns the head of the audit chain,
@@ -241,7 +224,7 @@ pub async fn verify_chain(
     keys: &AuditKeyRing,
     chain: &str,
     mut visit: impl FnMut(&AuditEntry),
-) -> Result<Result<ChainHead, BrokenChain>, StoreError> {
+) -> Result<Result<ChainMark, BrokenChain>, StoreError> {
     let keys = accepted_keys(conn, keys).await?;
     let mut verifier = match new_verifier(conn, keys, chain).await? {
         Ok(verifier) => verifier,
@@ -254,7 +237,7 @@ pub async fn verify_chain(
             Err(broken) => return Ok(Err(broken)),
         }
     }
-    let head = sqlx::query(FIND_HEAD).bind(chain).fetch_optional(conn).await?.and_then(|row| head_from_row(&row).ok());
+    let head = conn.find_row(FIND_HEAD, params![chain], |row| Ok(mark_from_row(row).ok())).await?.flatten();
     Ok(verifier.finish(head.as_ref()).map(|()| head.unwrap_or_default()))
 }
 
@@ -271,28 +254,20 @@ async fn verify_and_visit_batch(
     verifier: &mut ChainVerifier<'_>,
     visit: &mut impl FnMut(&AuditEntry),
 ) -> Result<Result<usize, BrokenChain>, StoreError> {
-    let rows = read_batch(conn, verifier.chain(), verifier.last_read()).await?;
-    for row in &rows {
-        let result =
-            entry_from_row(row).map_err(|_| verifier.broken_at_next(ChainFault::Unreadable)).and_then(|entry| {
-                verifier.verify_next(&entry)?;
-                visit(&entry);
-                Ok(())
-            });
-        if let Err(broken) = result {
+    let parameters = params![verifier.chain(), verifier.last_read(), BATCH_SIZE];
+    let entries: Vec<_> = conn.list_rows(LIST_NEXT_ENTRIES, parameters, |row| Ok(entry_from_row(row))).await?;
+    for entry in &entries {
+        let entry = entry.as_ref().map_err(|_| verifier.broken_at_next(ChainFault::Unreadable));
+        if let Err(broken) = entry.and_then(|entry| verifier.verify_next(entry).map(|()| visit(entry))) {
             return Ok(Err(broken));
         }
     }
-    Ok(Ok(rows.len()))
+    Ok(Ok(entries.len()))
 }
 
-/// Reads a batch of the entries with a sequence number above `after`.
-async fn read_batch(conn: &mut Conn, chain: &str, after: i64) -> Result<Vec<AnyRow>, StoreError> {
-    Ok(sqlx::query(LIST_NEXT_ENTRIES).bind(chain).bind(after).bind(BATCH_SIZE).fetch_all(conn).await?)
-}
-
-fn head_from_row(row: &AnyRow) -> Result<ChainHead, StoreError> {
-    Ok(ChainHead { length: row::get(row, "length")?, hash: row::get(row, "hash")?, mac: row::get(row, "mac")? })
+/// Reads the columns of a head, a checkpoint or a floor.
+fn mark_from_row(row: &AnyRow) -> Result<ChainMark, StoreError> {
+    Ok(ChainMark { length: row::get(row, "length")?, hash: row::get(row, "hash")?, mac: row::get(row, "mac")? })
 }
 
 fn entry_from_row(row: &AnyRow) -> Result<AuditEntry, StoreError> {

@@ -13,6 +13,7 @@ use super::{
     agents::AgentState,
     changed_roles::{self, RoleHolder},
     feed::{self, RecipientFilter},
+    query::params,
     row,
     statements::statements,
 };
@@ -21,6 +22,7 @@ use crate::domain::{
     change::{Change, FeedEntry, RevisionRange},
 };
 use countersign_identity::{AgentId, Revision, RoleGrant, StatusWithCutoff, TrustScore};
+use sqlx::any::AnyRow;
 use std::{
     collections::{HashMap, HashSet},
     str::{FromStr, Split},
@@ -130,16 +132,16 @@ async fn read_without_roles(
 ) -> Result<ChangedRange, StoreError> {
     let mut changes = read_entries(conn, range, filter, limit).await?;
     let until = match changes.last() {
-        Some((last, _)) if i64::try_from(changes.len()).is_ok_and(|count| count >= limit.0) => last.revision,
-        _ => return Ok(ChangedRange { changes: without_positions(changes), until: range.until }),
+        Some(last) if i64::try_from(changes.len()).is_ok_and(|count| count >= limit.0) => last.entry.revision,
+        _ => return Ok(ChangedRange { changes, until: range.until }),
     };
     // The limit may have cut the entries of the last revision, so these belong to the next read.
-    changes.retain(|(position, _)| position.revision < until);
-    if let Some((last, _)) = changes.last() {
-        return Ok(ChangedRange { until: last.revision, changes: without_positions(changes) });
+    changes.retain(|data| data.entry.revision < until);
+    if let Some(last) = changes.last() {
+        return Ok(ChangedRange { until: last.entry.revision, changes });
     }
     let changes = read_entries(conn, RevisionRange { until, ..range }, filter, ReadLimit::NONE).await?;
-    Ok(ChangedRange { changes: without_positions(changes), until })
+    Ok(ChangedRange { changes, until })
 }
 
 /// Reads the roles of the role holders among the changes, and drops the changes from the first one whose roles are not read.
@@ -195,39 +197,30 @@ impl HoldersInOrder {
     }
 }
 
-/// The place of an entry in the change feed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct EntryPosition {
-    revision: Revision,
-    position: i64,
-}
-
-fn without_positions(entries: Vec<(EntryPosition, ChangedData)>) -> Vec<ChangedData> {
-    entries.into_iter().map(|(_, data)| data).collect()
-}
-
 async fn read_entries(
     conn: &mut Conn,
     range: RevisionRange,
     filter: Option<RecipientFilter>,
     limit: ReadLimit,
-) -> Result<Vec<(EntryPosition, ChangedData)>, StoreError> {
-    let query = |sql| sqlx::query(sql).bind(range.since.number()).bind(range.until.number()).bind(limit.0);
-    let query = match filter {
-        None => query(READ_ALL),
+) -> Result<Vec<ChangedData>, StoreError> {
+    let RevisionRange { since, until } = range;
+    let entries = |row: &AnyRow| row::get::<String>(row, "entries");
+    let text = match filter {
+        None => conn.read_row(READ_ALL, params![since, until, limit.0], entries).await?,
         Some(RecipientFilter { service, includes_unbound }) => {
-            query(READ_FOR_RECIPIENTS).bind(service.to_string()).bind(includes_unbound.then(String::new))
+            let parameters = params![since, until, limit.0, service, includes_unbound.then_some("")];
+            conn.read_row(READ_FOR_RECIPIENTS, parameters, entries).await?
         }
     };
-    let text: String = row::get(&query.fetch_one(conn).await?, "entries")?;
     let mut entries: Vec<_> =
         text.split_terminator(';').map(|line| parse_entry(line.split('|'))).collect::<Result<_, _>>()?;
     // The databases may join the lines in any order.
-    entries.sort_unstable_by_key(|(position, _)| *position);
-    Ok(entries)
+    entries.sort_unstable_by_key(|(position, data)| (data.entry.revision, *position));
+    Ok(entries.into_iter().map(|(_, data)| data).collect())
 }
 
-fn parse_entry(mut fields: Split<'_, char>) -> Result<(EntryPosition, ChangedData), StoreError> {
+/// Parses an entry, and its position among those of its revision.
+fn parse_entry(mut fields: Split<'_, char>) -> Result<(i64, ChangedData), StoreError> {
     let mut next = |column: &'static str| fields.next().ok_or(StoreError::Corrupt(column));
     let revision = Revision::new(parse("revision", next("revision")?)?);
     let position = parse("position", next("position")?)?;
@@ -236,7 +229,7 @@ fn parse_entry(mut fields: Split<'_, char>) -> Result<(EntryPosition, ChangedDat
     let entry = feed::parse_entry(revision, facet, subject, recipient)?;
     let (trust, status, cutoff) = (next("trust")?, next("status")?, next("cutoff")?);
     let agent = if status.is_empty() { None } else { Some(parse_state(subject, [trust, status, cutoff])?) };
-    Ok((EntryPosition { revision, position }, ChangedData { entry, agent, grants: Arc::default() }))
+    Ok((position, ChangedData { entry, agent, grants: Arc::default() }))
 }
 
 fn parse_state(agent: &str, [trust, status, cutoff]: [&str; 3]) -> Result<AgentState, StoreError> {

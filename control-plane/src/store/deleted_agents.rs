@@ -3,7 +3,7 @@
 //! The row of a deleted agent is removed when no session and no token of the agent can be valid, and nothing else refers to it. The
 //! feedback about the agent, which nobody can read any more, is removed with it. The audit log has the id as a text.
 
-use super::{Conn, StoreError, row, statements::statements};
+use super::{Conn, StoreError, query::params, row, statements::statements};
 use crate::domain::agent::Owner;
 use countersign_identity::{AgentId, Timestamp};
 
@@ -35,14 +35,12 @@ statements! { STATEMENTS:
 
 /// Counts a deleted agent for the quota of its owner.
 pub async fn count_deletion(conn: &mut Conn, owner: &Owner, now: Timestamp) -> Result<(), StoreError> {
-    let query = sqlx::query(COUNT_DELETION).bind(&owner.issuer).bind(&owner.subject).bind(now.micros());
-    query.execute(conn).await?;
-    Ok(())
+    conn.apply(COUNT_DELETION, params![owner.issuer, owner.subject, now]).await
 }
 
 /// The earliest counted deletion at or after `from`.
 pub async fn oldest_deletion(conn: &mut Conn, from: Timestamp) -> Result<Option<Timestamp>, StoreError> {
-    row::find_oldest(OLDEST_DELETION, conn, Some(from)).await
+    conn.find_oldest(OLDEST_DELETION, params![from]).await
 }
 
 /// Deletes up to `limit` counts of deletions between two times. Returns their number.
@@ -52,13 +50,12 @@ pub async fn delete_deletions(
     until: Timestamp,
     limit: i64,
 ) -> Result<u64, StoreError> {
-    let query = sqlx::query(DELETE_DELETIONS).bind(from.micros()).bind(until.micros()).bind(limit);
-    Ok(query.execute(conn).await?.rows_affected())
+    conn.count_changes(DELETE_DELETIONS, params![from, until, limit]).await
 }
 
 /// The earliest time, at or after `from`, at which an agent was deleted, or at which its row was still needed.
 pub async fn oldest_row(conn: &mut Conn, from: Timestamp) -> Result<Option<Timestamp>, StoreError> {
-    row::find_oldest(OLDEST_ROW, conn, Some(from)).await
+    conn.find_oldest(OLDEST_ROW, params![from]).await
 }
 
 /// Lists up to `limit` agents that were deleted between two times, or whose rows were last needed then.
@@ -68,28 +65,26 @@ pub async fn list_rows(
     until: Timestamp,
     limit: i64,
 ) -> Result<Vec<AgentId>, StoreError> {
-    let query = sqlx::query(LIST_ROWS).bind(from.micros()).bind(until.micros()).bind(limit);
-    query.fetch_all(conn).await?.iter().map(|row| row::parse(row, "id")).collect()
+    conn.list_rows(LIST_ROWS, params![from, until, limit], |row| row::parse(row, "id")).await
 }
 
 /// Deletes up to `limit` rows of feedback and ratings about a deleted agent, and at last the row of the agent. Returns the number
 /// of changed rows. If other rows still refer to the agent, only records the time.
 pub async fn remove(conn: &mut Conn, agent: AgentId, now: Timestamp, limit: i64) -> Result<u64, StoreError> {
-    let id = agent.to_string();
-    let postponed = sqlx::query(POSTPONE).bind(now.micros()).bind(&id).execute(&mut *conn).await?.rows_affected();
+    let postponed = conn.count_changes(POSTPONE, params![now, agent]).await?;
     if postponed > 0 {
         return Ok(postponed);
     }
     let mut deleted = 0;
     for sql in [DELETE_FEEDBACK, DELETE_RATINGS] {
         let remaining = limit.saturating_sub_unsigned(deleted);
-        deleted += sqlx::query(sql).bind(&id).bind(remaining).execute(&mut *conn).await?.rows_affected();
+        deleted += conn.count_changes(sql, params![agent, remaining]).await?;
         if deleted >= limit.unsigned_abs() {
             return Ok(deleted);
         }
     }
     for sql in [DELETE_MARK, DELETE_ROW] {
-        deleted += sqlx::query(sql).bind(&id).execute(&mut *conn).await?.rows_affected();
+        deleted += conn.count_changes(sql, params![agent]).await?;
     }
     Ok(deleted)
 }

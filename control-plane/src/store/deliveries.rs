@@ -3,7 +3,12 @@
 //! A replica leases a delivery by setting `due_at` to the end of the lease. If the replica dies, the delivery is due again
 //! when the lease ends.
 
-use super::{Conn, StoreError, row, statements::statements};
+use super::{
+    Conn, StoreError,
+    query::{params, text_or_empty},
+    row,
+    statements::statements,
+};
 use crate::domain::{
     page::{ListPage, Page},
     webhook::delivery::{Attempt, AttemptFailure, Delivery, DeliveryState, DeliveryStatus, ResponseExcerpt},
@@ -154,21 +159,20 @@ pub async fn lease(
     until: Timestamp,
     limit: i64,
 ) -> Result<Vec<LeasedDelivery>, StoreError> {
-    let query = match kind {
-        DueDeliveryKind::FirstAttempt => sqlx::query(LEASE_FIRST_ATTEMPT),
-        DueDeliveryKind::Retry => sqlx::query(LEASE_RETRY),
-        DueDeliveryKind::Test => sqlx::query(LEASE_TEST),
+    let sql = match kind {
+        DueDeliveryKind::FirstAttempt => LEASE_FIRST_ATTEMPT,
+        DueDeliveryKind::Retry => LEASE_RETRY,
+        DueDeliveryKind::Test => LEASE_TEST,
     };
-    let query = query.bind(until.micros()).bind(target.to_string());
-    let rows = query.bind(now.micros()).bind(limit).fetch_all(conn).await?;
-    let mut leased = Vec::new();
-    for row in &rows {
+    let leased_from_row = |row: &AnyRow| {
         // If the event of a delivery has no body, housekeeping has just deleted the event and will delete the delivery next.
-        let Some(body) = row::get(row, "body")? else { continue };
+        let Some(body) = row::get(row, "body")? else { return Ok(None) };
         let (event, attempts) = (row::parse(row, "event_id")?, row::number(row, "attempts")?);
         let is_test = row::optional_timestamp(row, "test_requested_at")?.is_some();
-        leased.push(LeasedDelivery { target, event, attempts, is_test, leased_until: until, body });
-    }
+        Ok(Some(LeasedDelivery { target, event, attempts, is_test, leased_until: until, body }))
+    };
+    let rows: Vec<_> = conn.list_rows(sql, params![until, target, now, limit], leased_from_row).await?;
+    let mut leased: Vec<_> = rows.into_iter().flatten().collect();
     leased.sort_by_key(|leased| leased.event);
     Ok(leased)
 }
@@ -186,29 +190,25 @@ pub async fn record_attempt(
         DeliveryState::Delivered => (None, Some(attempt.at), None),
         DeliveryState::Dead => (None, None, Some(attempt.at)),
     };
-    let result = sqlx::query(RECORD_ATTEMPT)
-        .bind(due_at.map(Timestamp::micros))
-        .bind(delivered_at.map(Timestamp::micros))
-        .bind(dead_since.map(Timestamp::micros))
-        .bind(i64::from(leased.attempts) + 1)
-        .bind(attempt.at.micros())
-        .bind(attempt.response.as_ref().map(|response| i64::from(response.status)))
-        .bind(attempt.response.as_ref().map(|response| response.body.as_str()))
-        .bind(attempt.failure.map(AttemptFailure::as_str))
-        .bind(leased.target.to_string())
-        .bind(leased.event.to_string())
-        .bind(leased.leased_until.micros())
-        .execute(conn)
-        .await?;
-    Ok(result.rows_affected() > 0)
+    let parameters = params![
+        due_at,
+        delivered_at,
+        dead_since,
+        i64::from(leased.attempts) + 1,
+        attempt.at,
+        attempt.response.as_ref().map(|response| response.status),
+        attempt.response.as_ref().map(|response| &response.body),
+        attempt.failure,
+        leased.target,
+        leased.event,
+        leased.leased_until,
+    ];
+    conn.changes_row(RECORD_ATTEMPT, parameters).await
 }
 
 /// Ends the lease of a delivery without an attempt, so that any replica can lease the delivery now.
 pub async fn release_lease(conn: &mut Conn, leased: &LeasedDelivery, now: Timestamp) -> Result<(), StoreError> {
-    let query =
-        sqlx::query(RELEASE_LEASE).bind(now.micros()).bind(leased.target.to_string()).bind(leased.event.to_string());
-    query.bind(leased.leased_until.micros()).execute(conn).await?;
-    Ok(())
+    conn.apply(RELEASE_LEASE, params![now, leased.target, leased.event, leased.leased_until]).await
 }
 
 /// Lists the deliveries of a target, newest event first.
@@ -218,31 +218,25 @@ pub async fn list(
     status: Option<DeliveryStatus>,
     page: Page<EventId>,
 ) -> Result<ListPage<Delivery, EventId>, StoreError> {
-    let (count, query) = match status {
-        None => (sqlx::query(COUNT_DELIVERIES), sqlx::query(LIST_DELIVERIES)),
-        Some(DeliveryStatus::Pending) => (sqlx::query(COUNT_PENDING), sqlx::query(LIST_PENDING)),
-        Some(DeliveryStatus::Delivered) => (sqlx::query(COUNT_DELIVERED), sqlx::query(LIST_DELIVERED)),
-        Some(DeliveryStatus::Dead) => (sqlx::query(COUNT_DEAD), sqlx::query(LIST_DEAD)),
+    let [count, list] = match status {
+        None => [COUNT_DELIVERIES, LIST_DELIVERIES],
+        Some(DeliveryStatus::Pending) => [COUNT_PENDING, LIST_PENDING],
+        Some(DeliveryStatus::Delivered) => [COUNT_DELIVERED, LIST_DELIVERED],
+        Some(DeliveryStatus::Dead) => [COUNT_DEAD, LIST_DEAD],
     };
-    let count = count.bind(target.to_string()).bind(row::ROWS_TO_COUNT);
-    let total = row::item_count(&count.fetch_one(&mut *conn).await?)?;
+    let total = conn.count_items(count, params![target]).await?;
     let before = page.after.unwrap_or(EventId::from_bits(u128::MAX));
-    let query = query.bind(target.to_string()).bind(before.to_string());
-    let rows = query.bind(page.items_to_read()).bind(page.items_to_skip()).fetch_all(conn).await?;
-    let items = rows.iter().map(delivery_from_row).collect::<Result<_, _>>()?;
-    Ok(ListPage::new(&page, items, total, |delivery: &Delivery| delivery.event, None))
+    conn.list_page(list, params![target, before], &page, total, delivery_from_row, |delivery| delivery.event).await
 }
 
 /// Finds the delivery of an event to a target.
 pub async fn find(conn: &mut Conn, target: WebhookId, event: EventId) -> Result<Option<Delivery>, StoreError> {
-    let query = sqlx::query(FIND_DELIVERY).bind(target.to_string()).bind(event.to_string());
-    query.fetch_optional(conn).await?.as_ref().map(delivery_from_row).transpose()
+    conn.find_row(FIND_DELIVERY, params![target, event], delivery_from_row).await
 }
 
 /// Makes a delivery due now and resets its attempts. Returns false if there is no such delivery.
 pub async fn replay(conn: &mut Conn, target: WebhookId, event: EventId, now: Timestamp) -> Result<bool, StoreError> {
-    let query = sqlx::query(REPLAY_DELIVERY).bind(now.micros()).bind(target.to_string()).bind(event.to_string());
-    Ok(query.execute(conn).await?.rows_affected() == 1)
+    conn.changes_row(REPLAY_DELIVERY, params![now, target, event]).await
 }
 
 /// The result of one batch of a replay.
@@ -273,22 +267,19 @@ pub async fn replay_batch(
         Some(DeliveryStatus::Delivered) => (END_OF_DELIVERED, &[REPLAY_DELIVERED]),
         Some(DeliveryStatus::Dead) => (END_OF_DEAD, &[REPLAY_DEAD]),
     };
-    let query = sqlx::query(sql).bind(target.to_string()).bind(after.to_string()).bind(limit);
-    let page = query.fetch_one(&mut *conn).await?;
-    let Some(last) = row::parse_optional::<EventId>(&page, "last")? else {
-        return Ok(ReplayedBatch { replayed: 0, next: None });
-    };
+    let last_and_count = |row: &AnyRow| Ok((row::parse_optional::<EventId>(row, "last")?, row::total_count(row)?));
+    let (last, count) = conn.read_row(sql, params![target, after, limit], last_and_count).await?;
+    let Some(last) = last else { return Ok(ReplayedBatch { replayed: 0, next: None }) };
     let mut replayed = 0;
-    for sql in replays {
-        let query = sqlx::query(*sql).bind(now.micros()).bind(target.to_string()).bind(after.to_string());
-        replayed += query.bind(last.to_string()).bind(since.micros()).execute(&mut *conn).await?.rows_affected();
+    for &sql in replays {
+        replayed += conn.count_changes(sql, params![now, target, after, last, since]).await?;
     }
-    Ok(ReplayedBatch { replayed, next: (row::total_count(&page)? >= limit).then_some(last) })
+    Ok(ReplayedBatch { replayed, next: (count >= limit).then_some(last) })
 }
 
 /// Counts pending deliveries, up to 100,000, because counting more would take too long.
 pub async fn count_pending(conn: &mut Conn) -> Result<i64, StoreError> {
-    row::total_count(&sqlx::query(COUNT_ALL_PENDING).fetch_one(conn).await?)
+    conn.read_row(COUNT_ALL_PENDING, params![], row::total_count).await
 }
 
 /// Deletes up to `limit` deliveries of a target, only deliveries of events older than `before` if `before` is set. Returns
@@ -299,9 +290,7 @@ pub async fn delete_before(
     before: Option<EventId>,
     limit: i64,
 ) -> Result<u64, StoreError> {
-    let before = before.map_or(String::new(), |event| event.to_string());
-    let query = sqlx::query(DELETE_DELIVERIES_BEFORE).bind(target.to_string()).bind(before).bind(limit);
-    Ok(query.execute(conn).await?.rows_affected())
+    conn.count_changes(DELETE_DELIVERIES_BEFORE, params![target, text_or_empty(before), limit]).await
 }
 
 fn delivery_from_row(row: &AnyRow) -> Result<Delivery, StoreError> {

@@ -1,6 +1,11 @@
 //! The table of departures (the services that the owner of an agent has left), and the services that an agent has to do with.
 
-use super::{Conn, StoreError, row, statements::statements};
+use super::{
+    Conn, StoreError,
+    query::{params, text_or_empty},
+    row,
+    statements::statements,
+};
 use crate::domain::{
     agent::ServiceOfAgent,
     page::{ItemCount, ListPage, MAX_SEARCHED_ROWS, Page},
@@ -66,20 +71,17 @@ pub async fn insert(
     held_role: bool,
     now: Timestamp,
 ) -> Result<bool, StoreError> {
-    let query = sqlx::query(INSERT_DEPARTURE).bind(agent.to_string()).bind(service.to_string()).bind(now.micros());
-    Ok(query.bind(i64::from(held_role)).execute(conn).await?.rows_affected() == 1)
+    conn.changes_row(INSERT_DEPARTURE, params![agent, service, now, held_role]).await
 }
 
 /// Allows the service to assign roles again. Returns false if it was allowed.
 pub async fn delete(conn: &mut Conn, agent: AgentId, service: ServiceId) -> Result<bool, StoreError> {
-    let query = sqlx::query(DELETE_DEPARTURE).bind(agent.to_string()).bind(service.to_string());
-    Ok(query.execute(conn).await?.rows_affected() == 1)
+    conn.changes_row(DELETE_DEPARTURE, params![agent, service]).await
 }
 
 /// Whether the owner of an agent has left a service.
 pub async fn contains(conn: &mut Conn, agent: AgentId, service: ServiceId) -> Result<bool, StoreError> {
-    let query = sqlx::query(FIND_DEPARTURE).bind(agent.to_string()).bind(service.to_string());
-    Ok(query.fetch_optional(conn).await?.is_some())
+    conn.has_row(FIND_DEPARTURE, params![agent, service]).await
 }
 
 /// Lists the services at which an agent holds a role, and those that its owner has left, newest first. Anyone can assign roles to
@@ -90,35 +92,29 @@ pub async fn list_services(
     now: Timestamp,
     page: Page<ServiceId>,
 ) -> Result<ListPage<ServiceOfAgent, ServiceId>, StoreError> {
-    let query = |sql, (before, end): (ServiceId, Option<ServiceId>)| {
-        let end = end.map_or(String::new(), |end| end.to_string());
-        sqlx::query(sql).bind(agent.to_string()).bind(now.micros()).bind(before.to_string()).bind(end)
-    };
+    let of_range = |before: ServiceId, end: Option<ServiceId>| params![agent, now, before, text_or_empty(end)];
     let top = ServiceId::from_bits(u128::MAX);
     let counted_until = end_of_search(conn, agent, top).await?;
-    let row = query(COUNT_SERVICES_OF_AGENT, (top, counted_until)).fetch_one(&mut *conn).await?;
-    let total = ItemCount { count: row::total_count(&row)?, is_lower_bound: counted_until.is_some() };
+    let count = conn.read_row(COUNT_SERVICES_OF_AGENT, of_range(top, counted_until), row::total_count).await?;
+    let total = ItemCount { count, is_lower_bound: counted_until.is_some() };
     let (before, searched_until) = match page.after {
         None => (top, counted_until),
         Some(after) => (after, end_of_search(conn, agent, after).await?),
     };
-    let list = query(LIST_SERVICES_OF_AGENT, (before, searched_until));
-    let rows = list.bind(page.items_to_read()).bind(page.items_to_skip()).fetch_all(&mut *conn).await?;
-    let items = rows.iter().map(service_from_row).collect::<Result<Vec<_>, _>>()?;
-    // The next page includes the service at which the search ended.
-    let next = searched_until.map(|end| ServiceId::from_bits(end.bits().saturating_add(1)));
-    let mut list = ListPage::new(&page, items, total, |item: &ServiceOfAgent| item.service, next);
+    let (sql, parameters) = (LIST_SERVICES_OF_AGENT, of_range(before, searched_until));
+    let mut list = conn.list_page(sql, parameters, &page, total, service_from_row, |item| item.service).await?;
     add_roles(conn, agent, now, &mut list.items).await?;
-    Ok(list)
+    // The next page includes the service at which the search ended.
+    let end = searched_until.map(|end| ServiceId::from_bits(end.bits().saturating_add(1)));
+    Ok(ListPage { next: list.next.or(end), ..list })
 }
 
 /// The service above which a page that begins before another service is searched; `None` if all can be searched.
 async fn end_of_search(conn: &mut Conn, agent: AgentId, before: ServiceId) -> Result<Option<ServiceId>, StoreError> {
     let mut end = None;
     for sql in [END_OF_ASSIGNMENTS, END_OF_DEPARTURES] {
-        let query = sqlx::query(sql).bind(agent.to_string()).bind(before.to_string()).bind(MAX_SEARCHED_ROWS);
-        let row = query.fetch_optional(&mut *conn).await?;
-        end = end.max(row.map(|row| row::parse(&row, "service_id")).transpose()?);
+        let parameters = params![agent, before, MAX_SEARCHED_ROWS];
+        end = end.max(conn.find_row(sql, parameters, |row| row::parse(row, "service_id")).await?);
     }
     Ok(end)
 }
@@ -131,14 +127,14 @@ async fn add_roles(
     items: &mut [ServiceOfAgent],
 ) -> Result<(), StoreError> {
     let (Some(last), Some(first)) = (items.first(), items.last()) else { return Ok(()) };
-    let query = sqlx::query(LIST_ROLES_OF_AGENT).bind(agent.to_string()).bind(now.micros());
-    let query = query.bind(first.service.to_string()).bind(last.service.to_string());
-    for row in &query.fetch_all(conn).await? {
+    let parameters = params![agent, now, first.service, last.service];
+    let add_role = |row: &AnyRow| {
         let service: ServiceId = row::parse(row, "service_id")?;
         let role = (row::convert(row, "name")?, row::optional_timestamp(row, "expires_at")?);
         items.iter_mut().filter(|item| item.service == service).for_each(|item| item.roles.push(role.clone()));
-    }
-    Ok(())
+        Ok(())
+    };
+    conn.list_rows(LIST_ROLES_OF_AGENT, parameters, add_role).await
 }
 
 fn service_from_row(row: &AnyRow) -> Result<ServiceOfAgent, StoreError> {

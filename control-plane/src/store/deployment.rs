@@ -1,8 +1,9 @@
 //! The single row of the table `deployment`: the identity of the Countersign deployment that the database belongs to.
 
-use super::{Conn, Store, StoreError, WriteTransaction, feed, row, statements::statements};
+use super::{Conn, Store, StoreError, WriteTransaction, feed, query::params, row, statements::statements};
+use crate::domain::string_enum::string_enum;
 use countersign_identity::{Timestamp, agent_hash::HASH_KEY_LEN};
-use sqlx::AnyConnection;
+use sqlx::{AnyConnection, any::AnyRow};
 
 statements! { STATEMENTS:
     FIND_DEPLOYMENT = "SELECT master_key_fingerprint, dev_since FROM deployment WHERE id = 1";
@@ -33,8 +34,7 @@ pub struct Deployment {
 
 /// Writes the time of a check whether the database accepts writes.
 pub async fn record_write_check(conn: &mut Conn, now: Timestamp) -> Result<(), StoreError> {
-    sqlx::query(RECORD_WRITE_CHECK).bind(now.micros()).execute(conn).await?;
-    Ok(())
+    conn.apply(RECORD_WRITE_CHECK, params![now]).await
 }
 
 /// Finds the row of the Countersign deployment in the database, or inserts `new` if there is no such row.
@@ -44,42 +44,25 @@ pub async fn find_or_create(store: &Store, new: &Deployment) -> Result<Deploymen
             return tx.commit(existing).await;
         }
         let now = tx.now();
-        if !insert(tx.conn(), new, now).await? {
-            // Another replica has inserted the row of the Countersign deployment after this transaction searched for the
-            // row.
-            let existing = find(tx.conn()).await?.ok_or(StoreError::UnexpectedRowCount("deployment"))?;
-            return tx.commit(existing).await;
+        if insert(tx.conn(), new, now).await? {
+            feed::create_position(tx.conn(), now).await?;
         }
-        feed::create_position(tx.conn(), now).await?;
-        tx.commit(new.clone()).await
+        // Another replica may have inserted the row since this transaction searched for it.
+        let found = find(tx.conn()).await?.ok_or(StoreError::UnexpectedRowCount("deployment"))?;
+        tx.commit(found).await
     };
     store.write("find_or_create_deployment", work).await
 }
 
-/// Why a database must not be served.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum QuarantineReason {
-    /// The database is a backup, so later changes are missing.
-    Backup,
-    /// A migration to PostgreSQL was started, and its outcome is not recorded.
-    Migrating,
-    /// The database was migrated to PostgreSQL.
-    Migrated,
-}
-
-impl QuarantineReason {
-    /// The quarantine reason as stored in the database.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Backup => "backup",
-            Self::Migrating => "migrating",
-            Self::Migrated => "migrated",
-        }
-    }
-
-    /// The inverse of [`Self::as_str`].
-    pub fn parse(text: &str) -> Option<Self> {
-        [Self::Backup, Self::Migrating, Self::Migrated].into_iter().find(|reason| reason.as_str() == text)
+string_enum! {
+    /// Why a database must not be served.
+    QuarantineReason {
+        /// The database is a backup, so later changes are missing.
+        Backup = "backup";
+        /// A migration to PostgreSQL was started, and its outcome is not recorded.
+        Migrating = "migrating";
+        /// The database was migrated to PostgreSQL.
+        Migrated = "migrated";
     }
 }
 
@@ -94,14 +77,13 @@ pub struct Quarantine {
 
 /// Finds the row of the Countersign deployment; `None` in a new database.
 pub async fn find(conn: &mut Conn) -> Result<Option<Deployment>, StoreError> {
-    let row = sqlx::query(FIND_DEPLOYMENT).fetch_optional(conn).await?;
-    let deployment_from_row = |row| {
+    let deployment_from_row = |row: &AnyRow| {
         Ok(Deployment {
-            master_key_fingerprint: row::get(&row, "master_key_fingerprint")?,
-            dev_since: row::optional_timestamp(&row, "dev_since")?,
+            master_key_fingerprint: row::get(row, "master_key_fingerprint")?,
+            dev_since: row::optional_timestamp(row, "dev_since")?,
         })
     };
-    row.map(deployment_from_row).transpose()
+    conn.find_row(FIND_DEPLOYMENT, params![], deployment_from_row).await
 }
 
 /// Finds the fingerprint of the master key, before the migrations run; `None` in a new database.
@@ -113,41 +95,36 @@ pub(super) async fn find_master_key_fingerprint(conn: &mut AnyConnection) -> Opt
 
 /// Inserts the row of the Countersign deployment. Returns false if the database already has this row.
 pub async fn insert(conn: &mut Conn, deployment: &Deployment, now: Timestamp) -> Result<bool, StoreError> {
-    let result = sqlx::query(INSERT_DEPLOYMENT)
-        .bind(now.micros())
-        .bind(&deployment.master_key_fingerprint)
-        .bind(deployment.dev_since.map(Timestamp::micros))
-        .execute(conn)
-        .await?;
-    Ok(result.rows_affected() == 1)
+    let Deployment { master_key_fingerprint, dev_since } = deployment;
+    conn.changes_row(INSERT_DEPLOYMENT, params![now, master_key_fingerprint, dev_since]).await
 }
 
 /// Finds the quarantine mark; `None` if the database may be served.
 pub async fn find_quarantine(conn: &mut Conn) -> Result<Option<Quarantine>, StoreError> {
-    let Some(row) = sqlx::query(FIND_QUARANTINE).fetch_optional(conn).await? else { return Ok(None) };
-    let reason = QuarantineReason::parse(&row::get::<String>(&row, "quarantine_reason")?);
-    let reason = reason.ok_or(StoreError::Corrupt("quarantine_reason"))?;
-    Ok(Some(Quarantine { reason, at: row::timestamp(&row, "quarantined_at")? }))
+    let quarantine_from_row = |row: &AnyRow| {
+        let reason = QuarantineReason::parse(&row::get::<String>(row, "quarantine_reason")?);
+        let reason = reason.ok_or(StoreError::Corrupt("quarantine_reason"))?;
+        Ok(Quarantine { reason, at: row::timestamp(row, "quarantined_at")? })
+    };
+    conn.find_row(FIND_QUARANTINE, params![], quarantine_from_row).await
 }
 
 /// Removes the quarantine mark and the fingerprint of the PostgreSQL instance, so that the current instance can serve the
 /// database.
 pub async fn lift_quarantine(conn: &mut Conn) -> Result<(), StoreError> {
-    sqlx::query(LIFT_QUARANTINE).execute(conn).await?;
-    Ok(())
+    conn.apply(LIFT_QUARANTINE, params![]).await
 }
 
 /// Finds the fingerprint of the PostgreSQL instance that last served the Countersign deployment, from
 /// [`postgres::instance_fingerprint`](super::postgres::instance_fingerprint); `None` if no PostgreSQL instance served the
 /// deployment.
 pub async fn find_instance_fingerprint(conn: &mut Conn) -> Result<Option<String>, StoreError> {
-    row::get(&sqlx::query(FIND_INSTANCE_FINGERPRINT).fetch_one(conn).await?, "instance_fingerprint")
+    conn.read_row(FIND_INSTANCE_FINGERPRINT, params![], |row| row::get(row, "instance_fingerprint")).await
 }
 
 /// Sets the fingerprint of the PostgreSQL instance that serves the Countersign deployment.
 pub async fn set_instance_fingerprint(conn: &mut Conn, fingerprint: &str) -> Result<(), StoreError> {
-    sqlx::query(SET_INSTANCE_FINGERPRINT).bind(fingerprint).execute(conn).await?;
-    Ok(())
+    conn.apply(SET_INSTANCE_FINGERPRINT, params![fingerprint]).await
 }
 
 /// Sets the secret from which the keys of agent hashes are derived, unless it is set. Returns the secret of the deployment.
@@ -155,16 +132,17 @@ pub async fn set_agent_hash_secret(
     conn: &mut Conn,
     generated: &[u8; HASH_KEY_LEN],
 ) -> Result<[u8; HASH_KEY_LEN], StoreError> {
-    let row = sqlx::query(SET_AGENT_HASH_SECRET).bind(hex::encode(generated)).fetch_one(conn).await?;
-    let mut secret = [0; HASH_KEY_LEN];
-    let text: String = row::get(&row, "agent_hash_secret")?;
-    hex::decode_to_slice(text, &mut secret).map_err(|_| StoreError::Corrupt("agent_hash_secret"))?;
-    Ok(secret)
+    let secret_from_row = |row: &AnyRow| {
+        let mut secret = [0; HASH_KEY_LEN];
+        let text: String = row::get(row, "agent_hash_secret")?;
+        hex::decode_to_slice(text, &mut secret).map_err(|_| StoreError::Corrupt("agent_hash_secret"))?;
+        Ok(secret)
+    };
+    conn.read_row(SET_AGENT_HASH_SECRET, params![hex::encode(generated)], secret_from_row).await
 }
 
 /// Locks the row of the Countersign deployment until the transaction ends. The lock serializes changes to objects that exist
 /// once per Countersign deployment, such as the key ring.
 pub async fn lock(conn: &mut Conn) -> Result<(), StoreError> {
-    let result = sqlx::query(LOCK_DEPLOYMENT).execute(conn).await?;
-    if result.rows_affected() == 1 { Ok(()) } else { Err(StoreError::UnexpectedRowCount("deployment")) }
+    conn.must_change_row(LOCK_DEPLOYMENT, "deployment", params![]).await
 }

@@ -6,6 +6,7 @@
 use super::{
     Conn, StoreError,
     agents::owner_from_row,
+    query::{params, text_or_empty},
     row,
     statements::statements,
     webhook_targets::{is_active, scope_from_row, url_from_row},
@@ -75,17 +76,18 @@ pub async fn list_with_due_deliveries(
     now: Timestamp,
     limit: i64,
 ) -> Result<TargetPage<Vec<DueTarget>>, StoreError> {
-    let query = sqlx::query(LIST_TARGETS_WITH_DUE_DELIVERIES).bind(now.micros()).bind(after_column(after));
-    let rows = query.bind(limit).fetch_all(conn).await?;
     let mut page = TargetPage { content: Vec::new(), next: None };
-    for row in &rows {
+    let add_row = |row: &AnyRow| {
         if row::get::<i64>(row, "number")? == limit {
             page.next = Some(row::parse(row, "target_id")?);
         }
         if row::get::<Option<String>>(row, "id")?.is_some() {
             page.content.extend(due_target_from_row_or_skip(row));
         }
-    }
+        Ok(())
+    };
+    let parameters = params![now, text_or_empty(after), limit];
+    conn.list_rows::<_, ()>(LIST_TARGETS_WITH_DUE_DELIVERIES, parameters, add_row).await?;
     Ok(page)
 }
 
@@ -97,21 +99,19 @@ pub async fn oldest_due_time(
     now: Timestamp,
     limit: i64,
 ) -> Result<TargetPage<Option<Timestamp>>, StoreError> {
-    let query = sqlx::query(OLDEST_DUE_TIME).bind(now.micros()).bind(after_column(after));
-    let row = query.bind(limit).fetch_one(conn).await?;
-    let is_full = row::total_count(&row)? >= limit;
-    let last = row::parse_optional(&row, "last")?.filter(|_| is_full);
-    Ok(TargetPage { content: row::optional_timestamp(&row, "oldest")?, next: last })
+    let page_from_row = |row: &AnyRow| {
+        let is_full = row::total_count(row)? >= limit;
+        let next = row::parse_optional(row, "last")?.filter(|_| is_full);
+        Ok(TargetPage { content: row::optional_timestamp(row, "oldest")?, next })
+    };
+    conn.read_row(OLDEST_DUE_TIME, params![now, text_or_empty(after), limit], page_from_row).await
 }
 
 /// Lists up to `limit` targets with a due test delivery, active or not, the oldest tests first.
 pub async fn list_with_due_tests(conn: &mut Conn, now: Timestamp, limit: i64) -> Result<Vec<DueTarget>, StoreError> {
-    let rows = sqlx::query(LIST_TARGETS_WITH_DUE_TESTS).bind(now.micros()).bind(limit).fetch_all(conn).await?;
-    Ok(rows.iter().filter_map(due_target_from_row_or_skip).collect())
-}
-
-fn after_column(after: Option<WebhookId>) -> String {
-    after.map_or(String::new(), |target| target.to_string())
+    let targets_from_row = |row: &AnyRow| Ok(due_target_from_row_or_skip(row));
+    let rows: Vec<_> = conn.list_rows(LIST_TARGETS_WITH_DUE_TESTS, params![now, limit], targets_from_row).await?;
+    Ok(rows.into_iter().flatten().collect())
 }
 
 /// Converts a row to a target, or logs an error and returns `None`, so that an invalid row does not block the other targets.

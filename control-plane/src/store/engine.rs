@@ -224,22 +224,12 @@ impl Store {
         F: Future<Output = Result<CommittedTransaction<T>, E>>,
         E: From<StoreError> + StoreFailure,
     {
-        self.write_until(self.deadline(), name, work).await
+        self.write_sharing(Sharing::Group, name, work).await
     }
 
     /// The deadline of a transaction that begins now.
     pub fn deadline(&self) -> Instant {
         deadline_after(self.transaction_timeout)
-    }
-
-    /// Runs `work` as [`Self::write`] does, but until this deadline.
-    pub async fn write_until<T, E, W, F>(&self, deadline: Instant, name: &'static str, work: W) -> Result<T, E>
-    where
-        W: Fn(WriteTransaction) -> F,
-        F: Future<Output = Result<CommittedTransaction<T>, E>>,
-        E: From<StoreError> + StoreFailure,
-    {
-        self.write_sharing(Sharing::Group, deadline, name, work).await
     }
 
     /// Runs `work` as [`Self::write`] does, but no other transaction waits for its commit. For background work, which may take long.
@@ -249,22 +239,16 @@ impl Store {
         F: Future<Output = Result<CommittedTransaction<T>, E>>,
         E: From<StoreError> + StoreFailure,
     {
-        self.write_sharing(Sharing::Alone, self.deadline(), name, work).await
+        self.write_sharing(Sharing::Alone, name, work).await
     }
 
-    async fn write_sharing<T, E, W, F>(
-        &self,
-        sharing: Sharing,
-        deadline: Instant,
-        name: &'static str,
-        work: W,
-    ) -> Result<T, E>
+    async fn write_sharing<T, E, W, F>(&self, sharing: Sharing, name: &'static str, work: W) -> Result<T, E>
     where
         W: Fn(WriteTransaction) -> F,
         F: Future<Output = Result<CommittedTransaction<T>, E>>,
         E: From<StoreError> + StoreFailure,
     {
-        let (mut reruns_left, mut sharing) = (MAX_RERUNS, sharing);
+        let (deadline, mut reruns_left, mut sharing) = (self.deadline(), MAX_RERUNS, sharing);
         loop {
             let mut timer = self.start_timer(TransactionKind::Write);
             let (tx, pending) = self.begin_write(sharing, deadline, &timer).await?;

@@ -94,12 +94,16 @@ const UNWRITABLE_CODES: [&str; 6] = [READ_ONLY, "53100", "53000", "8", "10", "13
 const SQLSTATE_LEN: usize = 5;
 
 impl StoreError {
+    /// The error of the transaction, also if it does the work of several requests.
+    fn of_transaction(&self) -> &Self {
+        if let Self::Shared(error) = self { error.of_transaction() } else { self }
+    }
+
     /// The error that the database has returned.
     fn database_error(&self) -> Option<&dyn DatabaseError> {
-        match self {
+        match self.of_transaction() {
             Self::Engine(error) => error.as_database_error(),
             Self::GroupCommit(error) => error.as_database_error(),
-            Self::Shared(error) => error.database_error(),
             _ => None,
         }
     }
@@ -111,11 +115,7 @@ impl StoreError {
 
     /// Whether the service of the audit chain is deleted.
     pub fn is_sealed_audit_chain(&self) -> bool {
-        match self {
-            Self::AuditChainSealed => true,
-            Self::Shared(error) => error.is_sealed_audit_chain(),
-            _ => false,
-        }
+        matches!(self.of_transaction(), Self::AuditChainSealed)
     }
 
     fn has_code_in(&self, codes: &[&str]) -> bool {
@@ -125,32 +125,28 @@ impl StoreError {
 
     /// Whether the database needs a master key that is not configured.
     pub fn is_missing_master_key(&self) -> bool {
-        match self {
-            Self::MissingMasterKey(_) => true,
-            Self::Shared(error) => error.is_missing_master_key(),
-            _ => false,
-        }
+        matches!(self.of_transaction(), Self::MissingMasterKey(_))
     }
 
     /// Whether other transactions kept a migration from a lock.
     pub(super) fn is_lock_timeout(&self) -> bool {
-        if let Self::Engine(error) = self {
-            return LOCK_CODES.iter().any(|code| has_code(error, code));
-        }
-        let Self::Migration(error) = self else { return false };
-        migration_error(error).is_some_and(|error| LOCK_CODES.iter().any(|code| has_code(error, code)))
+        let error = match self {
+            Self::Engine(error) => Some(error),
+            Self::Migration(error) => migration_error(error),
+            _ => None,
+        };
+        error.is_some_and(|error| LOCK_CODES.iter().any(|code| has_code(error, code)))
     }
 
     /// Whether a commit that failed with this error may have been made nevertheless: the database did not answer, or closed the
     /// connection.
     pub fn leaves_outcome_unknown(&self) -> bool {
-        if let Self::Shared(error) = self {
-            return error.leaves_outcome_unknown();
-        }
-        let Some(error) = self.database_error() else { return !matches!(self, Self::GroupRolledBack) };
-        error
-            .code()
-            .is_some_and(|code| CONNECTION_CLASSES.iter().any(|class| code.len() == 5 && code.starts_with(class)))
+        let Some(error) = self.database_error() else {
+            return !matches!(self.of_transaction(), Self::GroupRolledBack);
+        };
+        let is_of_connection =
+            |code: &str| code.len() == SQLSTATE_LEN && CONNECTION_CLASSES.iter().any(|class| code.starts_with(class));
+        error.code().is_some_and(|code| is_of_connection(&code))
     }
 
     /// Whether the transaction was rolled back with others, so that it may succeed alone.

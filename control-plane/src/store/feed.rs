@@ -2,13 +2,15 @@
 //! the revision floor (the oldest revision from which a sidecar can resume) and the cutoff of the last restore.
 
 use super::{
-    Conn, StoreError, row,
-    row_lists::{Parameter, RowListStatement},
+    Conn, StoreError,
+    query::{Parameter, params},
+    row,
+    row_lists::row_list_statements,
     statements::statements,
     token_audiences::{MAX_SIDECAR_LAG, audience_text},
 };
 use crate::domain::change::{Change, FeedEntry, FeedPosition, Recipients};
-use countersign_identity::{AgentId, Revision, ServiceId, SessionId, Timestamp, TokenId};
+use countersign_identity::{AgentId, Revision, ServiceId, Timestamp, TokenId};
 use sqlx::any::AnyRow;
 use std::time::Duration;
 
@@ -27,13 +29,6 @@ macro_rules! position_columns {
 }
 pub(super) use position_columns;
 
-/// The parameters of the position, the facet, the subject and the recipient of a change in [`INSERT_CHANGES`].
-macro_rules! change_row {
-    () => {
-        "(CAST($3 AS BIGINT), CAST($4 AS TEXT), CAST($5 AS TEXT), CAST($6 AS TEXT))"
-    };
-}
-
 statements! { STATEMENTS:
     INSERT_POSITION = "INSERT INTO feed (id, revision, floor) VALUES (1, $1, $1)";
     FIND_POSITION = concat!("SELECT ", position_columns!(), " FROM feed WHERE id = 1");
@@ -42,11 +37,6 @@ statements! { STATEMENTS:
     RAISE_FLOOR_AFTER_RESTORE = "UPDATE feed SET floor = revision, restored_revision = revision WHERE id = 1";
     NEXT_REVISION = "UPDATE feed SET revision = CASE WHEN revision >= $1 THEN revision + 1 ELSE $1 END WHERE id = 1 \
          RETURNING revision";
-    INSERT_CHANGES = concat!(
-        "INSERT INTO changes (revision, position, facet, subject, recipient, recorded_at) \
-         SELECT CAST($1 AS BIGINT), column1, column2, column3, column4, CAST($2 AS BIGINT) FROM (VALUES ", change_row!(), ") AS v \
-         WHERE column2 <> ''"
-    );
     /// The audiences of the agent's live tokens are the recipients. The transaction has its revision already, so the state contains
     /// everything that transactions with lower revisions changed.
     INSERT_AGENT_CHANGES = concat!(
@@ -80,7 +70,12 @@ statements! { STATEMENTS:
          ORDER BY recorded_at LIMIT $3 + 0)";
 }
 
-const INSERT: RowListStatement = RowListStatement { sql: INSERT_CHANGES, row: change_row!() };
+row_list_statements! { ROW_LISTS:
+    /// The rows have the position, the facet, the subject and the recipient of a change.
+    INSERT_CHANGES = "INSERT INTO changes (revision, position, facet, subject, recipient, recorded_at) \
+         SELECT CAST($1 AS BIGINT), column1, column2, column3, column4, CAST($2 AS BIGINT) FROM (VALUES \
+         {(CAST($3 AS BIGINT), CAST($4 AS TEXT), CAST($5 AS TEXT), CAST($6 AS TEXT))}) AS v WHERE column2 <> ''";
+}
 
 const MICROS_PER_SECOND: i64 = 1_000_000;
 
@@ -92,8 +87,7 @@ pub const MAX_CLOCK_SKEW: Duration = Duration::from_mins(5);
 
 /// Creates the position of the change feed for a new Countersign deployment.
 pub async fn create_position(conn: &mut Conn, now: Timestamp) -> Result<(), StoreError> {
-    sqlx::query(INSERT_POSITION).bind(now.micros()).execute(conn).await?;
-    Ok(())
+    conn.apply(INSERT_POSITION, params![now]).await
 }
 
 /// Returns the current position of the change feed. A transaction that issues a token must read the position of the change feed
@@ -104,8 +98,7 @@ pub async fn position(conn: &mut Conn) -> Result<FeedPosition, StoreError> {
 
 /// Finds the current position of the change feed; `None` before the row of the Countersign deployment is created.
 pub async fn find_feed_position(conn: &mut Conn) -> Result<Option<FeedPosition>, StoreError> {
-    let Some(row) = sqlx::query(FIND_POSITION).fetch_optional(conn).await? else { return Ok(None) };
-    position_from_row(&row).map(Some)
+    conn.find_row(FIND_POSITION, params![], position_from_row).await
 }
 
 /// Reads the columns `position_columns`.
@@ -122,20 +115,19 @@ pub async fn advance_after_restore(conn: &mut Conn, now: Timestamp) -> Result<()
     // were issued before the restore.
     let step = 1 + now.micros().rem_euclid(MICROS_PER_SECOND);
     let min_revision = now.saturating_add(MAX_CLOCK_SKEW).micros();
-    sqlx::query(ADVANCE_AFTER_RESTORE).bind(min_revision).bind(step).bind(now.micros()).execute(&mut *conn).await?;
-    let result = sqlx::query(RAISE_FLOOR_AFTER_RESTORE).execute(conn).await?;
-    if result.rows_affected() == 1 { Ok(()) } else { Err(StoreError::UnexpectedRowCount("feed")) }
+    conn.apply(ADVANCE_AFTER_RESTORE, params![min_revision, step, now]).await?;
+    conn.must_change_row(RAISE_FLOOR_AFTER_RESTORE, "feed", params![]).await
 }
 
 /// The time of the newest change that is still in the change feed.
 pub async fn newest_change_time(conn: &mut Conn) -> Result<Option<Timestamp>, StoreError> {
-    row::optional_timestamp(&sqlx::query(NEWEST_CHANGE_TIME).fetch_one(conn).await?, "at")
+    conn.read_row(NEWEST_CHANGE_TIME, params![], |row| row::optional_timestamp(row, "at")).await
 }
 
 /// Advances the change feed to the next revision and returns the revision, which is greater than the last revision and not
 /// behind the clock, so that a restored database does not reuse revisions.
 pub async fn next_revision(conn: &mut Conn, now: Timestamp) -> Result<Revision, StoreError> {
-    revision_from_row(&sqlx::query(NEXT_REVISION).bind(now.micros()).fetch_one(conn).await?, "revision")
+    conn.read_row(NEXT_REVISION, params![now], |row| revision_from_row(row, "revision")).await
 }
 
 /// Appends changes under one revision, each once for each of its recipients. For a change of the status or cutoff of an agent,
@@ -152,9 +144,11 @@ pub async fn append_changes(
         let facet = facet_text(change);
         match *change {
             Change::Trust(agent) | Change::Status(agent) => {
-                rows.insert_agent_changes(conn, facet, agent).await?;
+                rows.insert_selected(conn, INSERT_AGENT_CHANGES, facet, agent.to_string()).await?;
             }
-            Change::Session(session) => rows.insert_session_changes(conn, facet, session).await?,
+            Change::Session(session) => {
+                rows.insert_selected(conn, INSERT_SESSION_CHANGES, facet, session.to_string()).await?;
+            }
             Change::Token(token, audience) => rows.add(facet, token.to_string(), Some(audience_text(audience))),
             Change::Roles(agent, service) => rows.add(facet, agent.to_string(), Some(service.to_string())),
             Change::Definitions(service) | Change::ServiceSettings(service) => {
@@ -177,36 +171,15 @@ struct RowWriter {
 
 impl RowWriter {
     fn add(&mut self, facet: &'static str, subject: String, recipient: Option<String>) {
-        self.waiting.push([self.next_position.into(), facet.into(), subject.into(), recipient.into()]);
+        self.waiting.push(params![self.next_position, facet, subject, recipient]);
         self.next_position += 1;
     }
 
     async fn insert_waiting(self, conn: &mut Conn) -> Result<(), StoreError> {
-        let fixed = [self.revision.number().into(), self.now.micros().into()];
-        INSERT.execute(conn, &fixed, self.waiting).await?;
-        Ok(())
+        INSERT_CHANGES.execute(conn, &params![self.revision, self.now], self.waiting).await.map(drop)
     }
 
-    /// Inserts one row for each audience of the agent's live tokens.
-    async fn insert_agent_changes(
-        &mut self,
-        conn: &mut Conn,
-        facet: &'static str,
-        agent: AgentId,
-    ) -> Result<(), StoreError> {
-        self.insert_selected(conn, INSERT_AGENT_CHANGES, facet, agent.to_string()).await
-    }
-
-    /// Inserts one row for each audience of the session's live tokens.
-    async fn insert_session_changes(
-        &mut self,
-        conn: &mut Conn,
-        facet: &'static str,
-        session: SessionId,
-    ) -> Result<(), StoreError> {
-        self.insert_selected(conn, INSERT_SESSION_CHANGES, facet, session.to_string()).await
-    }
-
+    /// Inserts one row for each recipient that a statement selects.
     async fn insert_selected(
         &mut self,
         conn: &mut Conn,
@@ -215,9 +188,8 @@ impl RowWriter {
         subject: String,
     ) -> Result<(), StoreError> {
         let live_since = self.now.saturating_sub(MAX_SIDECAR_LAG);
-        let query = sqlx::query(sql).bind(self.revision.number()).bind(self.next_position).bind(facet);
-        let query = query.bind(&subject).bind(self.now.micros()).bind(live_since.micros());
-        let inserted = query.execute(&mut *conn).await?.rows_affected();
+        let parameters = params![self.revision, self.next_position, facet, subject, self.now, live_since];
+        let inserted = conn.count_changes(sql, parameters).await?;
         if inserted == 0 {
             self.add(facet, subject, Some(NO_SERVICE.to_owned()));
             return Ok(());
@@ -225,12 +197,6 @@ impl RowWriter {
         self.next_position += i64::try_from(inserted).unwrap_or(i64::MAX);
         Ok(())
     }
-}
-
-/// The statements with several rows, for the conformance tests.
-#[cfg(test)]
-pub(super) fn dynamic_statements() -> Vec<String> {
-    INSERT.texts()
 }
 
 /// Selects entries of the change feed by recipient.
@@ -247,8 +213,7 @@ pub async fn can_resume_at(conn: &mut Conn, position: FeedPosition, revision: Re
     if revision == position.revision || revision == position.floor {
         return Ok(true);
     }
-    let query = sqlx::query(HAS_CHANGES_AT).bind(revision.number()).bind(position.floor.number());
-    Ok(query.fetch_optional(conn).await?.is_some())
+    conn.has_row(HAS_CHANGES_AT, params![revision, position.floor]).await
 }
 
 /// Whether the settings of a service changed after `revision`, which must not be below the revision floor.
@@ -257,14 +222,13 @@ pub async fn settings_changed_since(
     service: ServiceId,
     revision: Revision,
 ) -> Result<bool, StoreError> {
-    let query = sqlx::query(SETTINGS_CHANGED).bind(service.to_string()).bind(revision.number());
-    Ok(query.fetch_optional(conn).await?.is_some())
+    conn.has_row(SETTINGS_CHANGED, params![service, revision]).await
 }
 
 /// Whether an access token was revoked. The change that records the revocation of a token is deleted only after the token has
 /// expired.
 pub async fn token_is_revoked(conn: &mut Conn, token: TokenId) -> Result<bool, StoreError> {
-    Ok(sqlx::query(TOKEN_IS_REVOKED).bind(token.to_string()).fetch_optional(conn).await?.is_some())
+    conn.has_row(TOKEN_IS_REVOKED, params![token]).await
 }
 
 /// Whether the roles of an agent at a service changed after `revision`, which must not be below the revision floor.
@@ -274,17 +238,16 @@ pub async fn roles_changed_since(
     service: ServiceId,
     revision: Revision,
 ) -> Result<bool, StoreError> {
-    let query = sqlx::query(ROLES_CHANGED).bind(agent.to_string()).bind(service.to_string()).bind(revision.number());
-    Ok(query.fetch_optional(conn).await?.is_some())
+    conn.has_row(ROLES_CHANGED, params![agent, service, revision]).await
 }
 
 /// Raises the revision floor past all changes written at or before `horizon`, which can then be deleted. The deletion of a
 /// change depends on the time of writing and not on the revision, because a commit while the clock was far ahead must not stop
 /// the deletion.
 pub async fn raise_floor(conn: &mut Conn, horizon: Timestamp) -> Result<(), StoreError> {
-    let newest = sqlx::query(FIND_NEWEST_CHANGE_UNTIL).bind(horizon.micros()).fetch_optional(&mut *conn).await?;
-    if let Some(row) = newest {
-        sqlx::query(RAISE_FLOOR).bind(row::get::<i64>(&row, "revision")?).execute(conn).await?;
+    let revision = |row: &AnyRow| revision_from_row(row, "revision");
+    if let Some(newest) = conn.find_row(FIND_NEWEST_CHANGE_UNTIL, params![horizon], revision).await? {
+        conn.apply(RAISE_FLOOR, params![newest]).await?;
     }
     Ok(())
 }
@@ -295,7 +258,7 @@ pub async fn oldest_change(
     from: Timestamp,
     until: Timestamp,
 ) -> Result<Option<Timestamp>, StoreError> {
-    row::find_oldest(OLDEST_CHANGE, conn, [from, until]).await
+    conn.find_oldest(OLDEST_CHANGE, params![from, until]).await
 }
 
 /// Deletes up to `limit` changes at or below the revision floor that were written between two times. Returns their number.
@@ -305,8 +268,7 @@ pub async fn delete_below_floor(
     horizon: Timestamp,
     limit: i64,
 ) -> Result<u64, StoreError> {
-    let query = sqlx::query(DELETE_BELOW_FLOOR).bind(from.micros()).bind(horizon.micros()).bind(limit);
-    Ok(query.execute(conn).await?.rows_affected())
+    conn.count_changes(DELETE_BELOW_FLOOR, params![from, horizon, limit]).await
 }
 
 fn revision_from_row(row: &AnyRow, column: &'static str) -> Result<Revision, StoreError> {

@@ -1,8 +1,9 @@
 //! Responses to requests with an `Idempotency-Key`, stored to return the same response to a repeated request.
 
-use super::{Conn, StoreError, retention, row, statements::statements};
+use super::{Conn, StoreError, query::params, retention, row, statements::statements};
 use crate::domain::idempotency::{RESPONSE_RETENTION, RequestFingerprint, StoredResponse};
 use countersign_identity::Timestamp;
+use sqlx::any::AnyRow;
 
 statements! { STATEMENTS:
     CLAIM_KEY = "INSERT INTO idempotent_requests (id, body_digest, response, completed_at) VALUES ($1, $2, '', $3) \
@@ -25,23 +26,21 @@ pub async fn claim_key(
     fingerprint: &RequestFingerprint,
     now: Timestamp,
 ) -> Result<StoredResponse, StoreError> {
-    let query = sqlx::query(CLAIM_KEY).bind(&fingerprint.id).bind(&fingerprint.body_digest).bind(now.micros());
-    if query.bind(now.saturating_sub(RESPONSE_RETENTION).micros()).execute(&mut *conn).await?.rows_affected() == 1 {
+    let RequestFingerprint { id, body_digest } = fingerprint;
+    let expired = now.saturating_sub(RESPONSE_RETENTION);
+    if conn.changes_row(CLAIM_KEY, params![id, body_digest, now, expired]).await? {
         return Ok(StoredResponse::New);
     }
-    let row = sqlx::query(FIND_RESPONSE).bind(&fingerprint.id).fetch_one(conn).await?;
-    let same_body = row::get::<String>(&row, "body_digest")? == fingerprint.body_digest;
-    if same_body { Ok(StoredResponse::Completed(row::get(&row, "response")?)) } else { Ok(StoredResponse::BodyDiffers) }
+    let response_from_row = |row: &AnyRow| {
+        let same_body = row::get::<String>(row, "body_digest")? == *body_digest;
+        Ok(if same_body { StoredResponse::Completed(row::get(row, "response")?) } else { StoredResponse::BodyDiffers })
+    };
+    conn.read_row(FIND_RESPONSE, params![id], response_from_row).await
 }
 
 /// Sets the response for a claimed idempotency key.
 pub async fn set_response(conn: &mut Conn, fingerprint: &RequestFingerprint, response: &str) -> Result<(), StoreError> {
-    let query = sqlx::query(SET_RESPONSE).bind(response).bind(&fingerprint.id);
-    if query.execute(conn).await?.rows_affected() == 1 {
-        Ok(())
-    } else {
-        Err(StoreError::UnexpectedRowCount("set_response"))
-    }
+    conn.must_change_row(SET_RESPONSE, "set_response", params![response, fingerprint.id]).await
 }
 
 /// When the oldest idempotency key expires, at or after `from`.

@@ -6,7 +6,7 @@
 //! becomes the default service of an agent, but not known to it. An unbound token makes no relation, because each service that
 //! receives it can present it at other services.
 
-use super::{Conn, StoreError, retention, row, statements::statements};
+use super::{Conn, StoreError, query::params, retention, row, statements::statements};
 use countersign_identity::{AgentId, ServiceId, Timestamp};
 use std::time::Duration;
 
@@ -37,9 +37,7 @@ pub async fn record_contact(
     service: ServiceId,
     now: Timestamp,
 ) -> Result<(), StoreError> {
-    let query = sqlx::query(UPSERT_CONTACT).bind(agent.to_string()).bind(service.to_string()).bind(now.micros());
-    query.execute(conn).await?;
-    Ok(())
+    conn.apply(UPSERT_CONTACT, params![agent, service, now]).await
 }
 
 /// Finds the time of the latest recorded contact between an agent and a service.
@@ -48,8 +46,7 @@ pub async fn find_contact(
     agent: AgentId,
     service: ServiceId,
 ) -> Result<Option<Timestamp>, StoreError> {
-    let query = sqlx::query(FIND_CONTACT).bind(agent.to_string()).bind(service.to_string());
-    query.fetch_optional(conn).await?.map(|row| row::timestamp(&row, "contacted_at")).transpose()
+    conn.find_row(FIND_CONTACT, params![agent, service], |row| row::timestamp(row, "contacted_at")).await
 }
 
 /// Whether an agent is known to a service.

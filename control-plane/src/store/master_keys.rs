@@ -3,7 +3,7 @@
 //! The database decides which of the configured master keys encrypts and authenticates new rows, so that all replicas use the
 //! same key while their settings differ.
 
-use super::{Conn, StoreError, row, statements::statements};
+use super::{Conn, StoreError, query::params, row, statements::statements};
 use countersign_identity::Timestamp;
 
 statements! { STATEMENTS:
@@ -29,27 +29,25 @@ pub struct MasterKeysInUse {
 
 /// Finds the master keys that the database needs.
 pub async fn find(conn: &mut Conn) -> Result<MasterKeysInUse, StoreError> {
-    let rows = sqlx::query(LIST_MASTER_KEYS).fetch_all(conn).await?;
-    let mut fingerprints = rows.iter().map(|row| row::get(row, "fingerprint"));
-    let current = fingerprints.next().ok_or(StoreError::UnexpectedRowCount("deployment"))??;
-    Ok(MasterKeysInUse { current, previous: fingerprints.collect::<Result<_, _>>()? })
+    let fingerprints: Vec<_> = conn.list_rows(LIST_MASTER_KEYS, params![], |row| row::get(row, "fingerprint")).await?;
+    let mut fingerprints = fingerprints.into_iter();
+    let current = fingerprints.next().ok_or(StoreError::UnexpectedRowCount("deployment"))?;
+    Ok(MasterKeysInUse { current, previous: fingerprints.collect() })
 }
 
 /// Makes a master key current. The replaced master key is needed until [`remove_previous`] is called for it.
 pub async fn replace_current(conn: &mut Conn, fingerprint: &str, now: Timestamp) -> Result<(), StoreError> {
     let MasterKeysInUse { current, .. } = find(conn).await?;
-    sqlx::query(INSERT_PREVIOUS).bind(current).bind(now.micros()).execute(&mut *conn).await?;
-    sqlx::query(SET_CURRENT).bind(fingerprint).execute(conn).await?;
-    Ok(())
+    conn.apply(INSERT_PREVIOUS, params![current, now]).await?;
+    conn.apply(SET_CURRENT, params![fingerprint]).await
 }
 
 /// Records that no row needs a previous master key any more.
 pub async fn remove_previous(conn: &mut Conn, fingerprint: &str) -> Result<(), StoreError> {
-    sqlx::query(DELETE_PREVIOUS).bind(fingerprint).execute(conn).await?;
-    Ok(())
+    conn.apply(DELETE_PREVIOUS, params![fingerprint]).await
 }
 
 /// The fingerprint of the first master key, which never changes.
 pub async fn find_first(conn: &mut Conn) -> Result<String, StoreError> {
-    row::get(&sqlx::query(FIND_FIRST).fetch_one(conn).await?, "fingerprint")
+    conn.read_row(FIND_FIRST, params![], |row| row::get(row, "fingerprint")).await
 }

@@ -4,24 +4,22 @@
 //! An event is inserted in the same transaction as the change that it reports, so both are committed or neither.
 
 use super::{
-    Conn, StoreError, row,
-    row_lists::{Parameter, RowListStatement},
+    Conn, StoreError,
+    query::{params, text_or_empty},
+    row,
+    row_lists::row_list_statements,
     statements::statements,
 };
 use crate::domain::webhook::{
-    event::{Event, EventAudience, EventKind},
+    WebhookScope,
+    event::{Event, EventKind},
     suppressed_burst::SuppressedBurst,
 };
 use countersign_identity::{AgentId, EventId, ServiceId, Timestamp, WebhookId};
-use sqlx::{
-    Any,
-    any::{AnyArguments, AnyRow},
-    query::Query,
-};
+use sqlx::any::AnyRow;
 
-/// The condition for targets that receive an event of a kind and of a service, which is empty for an event of no service, see
-/// [`audience_column`]. Targets of the whole Countersign deployment have an empty `service_id` and receive the events of every
-/// audience.
+/// The condition for targets that receive an event of a kind and of a service, which is empty for an event of no service. Targets of
+/// the whole Countersign deployment have an empty `service_id` and receive all events of the kind.
 macro_rules! receives_event {
     ($kind:literal, $service:literal) => {
         concat!(
@@ -34,24 +32,10 @@ macro_rules! receives_event {
     };
 }
 
-/// The parameters of an event in [`ENQUEUE`].
-macro_rules! event_row {
-    () => {
-        "(CAST($1 AS TEXT), CAST($2 AS TEXT), CAST($3 AS TEXT), CAST($4 AS BIGINT), CAST($5 AS TEXT))"
-    };
-}
-
 pub(super) use receives_event;
 
 statements! { STATEMENTS:
     HAS_RECIPIENTS = concat!("SELECT 1 AS one FROM webhook_targets t WHERE ", receives_event!("$1", "$2"), " LIMIT 1");
-    /// PostgreSQL would make a join of EXISTS, and read all targets.
-    ENQUEUE = concat!(
-        "INSERT INTO webhook_outbox (id, kind, body, occurred_at, service_id) \
-         SELECT column1, column2, column3, column4, column5 FROM (VALUES ", event_row!(), ") AS v \
-         WHERE column1 <> '' \
-         AND (SELECT 1 FROM webhook_targets t WHERE ", receives_event!("column2", "column5"), " LIMIT 1) IS NOT NULL"
-    );
     INSERT_DELIVERIES = concat!(
         "INSERT INTO webhook_deliveries (event_id, target_id, due_at, attempts) \
          SELECT $3, t.id, $4, 0 FROM webhook_targets t WHERE ", receives_event!("$1", "$2")
@@ -83,98 +67,73 @@ statements! { STATEMENTS:
          RETURNING agent_id, service_id, began_at, emitted, suppressed";
 }
 
-const ENQUEUE_EVENTS: RowListStatement = RowListStatement { sql: ENQUEUE, row: event_row!() };
+row_list_statements! { ROW_LISTS:
+    /// PostgreSQL would make a join of EXISTS, and read all targets.
+    ENQUEUE = concat!(
+        "INSERT INTO webhook_outbox (id, kind, body, occurred_at, service_id) \
+         SELECT column1, column2, column3, column4, column5 FROM (VALUES \
+         {(CAST($1 AS TEXT), CAST($2 AS TEXT), CAST($3 AS TEXT), CAST($4 AS BIGINT), CAST($5 AS TEXT))}) AS v WHERE column1 <> '' \
+         AND (SELECT 1 FROM webhook_targets t WHERE ", receives_event!("column2", "column5"), " LIMIT 1) IS NOT NULL"
+    );
+}
 
-type BoundQuery<'q> = Query<'q, Any, AnyArguments>;
-
-/// Whether any target receives events of a given kind and audience.
-pub async fn has_recipients(conn: &mut Conn, kind: EventKind, audience: EventAudience) -> Result<bool, StoreError> {
-    let query = bind_audience(sqlx::query(HAS_RECIPIENTS), kind, audience);
-    Ok(query.fetch_optional(conn).await?.is_some())
+/// Whether any target receives events of a given kind and scope.
+pub async fn has_recipients(conn: &mut Conn, kind: EventKind, scope: WebhookScope) -> Result<bool, StoreError> {
+    conn.has_row(HAS_RECIPIENTS, params![kind, scope]).await
 }
 
 /// Inserts those events into the outbox that a target receives. Returns whether there are such events.
 pub async fn enqueue(conn: &mut Conn, events: &[Event]) -> Result<bool, StoreError> {
-    let row = |event: &Event| -> Option<[Parameter; 5]> {
-        let audience = audience_column(event.data.audience()?);
-        let (id, kind) = (event.id.to_string().into(), event.data.kind().as_str().into());
-        Some([id, kind, event.body().into(), event.at.micros().into(), audience.into()])
-    };
-    Ok(ENQUEUE_EVENTS.execute(conn, &[], events.iter().filter_map(row)).await? > 0)
-}
-
-/// The statements with several rows, for the conformance tests.
-#[cfg(test)]
-pub(super) fn dynamic_statements() -> Vec<String> {
-    ENQUEUE_EVENTS.texts()
+    let row = |event: &Event| Some(params![event.id, event.data.kind(), event.body(), event.at, event.data.scope()?]);
+    Ok(ENQUEUE.execute(conn, &[], events.iter().filter_map(row)).await? > 0)
 }
 
 /// The time of the oldest event that waits for its fan-out.
 pub async fn oldest_event_time(conn: &mut Conn) -> Result<Option<Timestamp>, StoreError> {
-    let row = sqlx::query(OLDEST_EVENT_TIME).fetch_optional(conn).await?;
-    row.map(|row| row::timestamp(&row, "oldest")).transpose()
+    conn.find_row(OLDEST_EVENT_TIME, params![], |row| row::timestamp(row, "oldest")).await
 }
 
 /// Whether any event waits for its fan-out to webhook targets.
 pub async fn has_events(conn: &mut Conn) -> Result<bool, StoreError> {
-    Ok(sqlx::query(ANY_EVENT).fetch_optional(conn).await?.is_some())
+    conn.has_row(ANY_EVENT, params![]).await
 }
 
 /// Whether more than this number of events wait for their fan-out. Background work then emits no more, so that the events of
 /// requests do not wait for its events.
 pub async fn has_more_events_than(conn: &mut Conn, count: i64) -> Result<bool, StoreError> {
-    Ok(sqlx::query(HAS_MORE_EVENTS).bind(count).fetch_optional(conn).await?.is_some())
+    conn.has_row(HAS_MORE_EVENTS, params![count]).await
 }
 
 /// Removes up to `limit` events from the outbox and inserts a delivery for each of their targets. Concurrent calls get different
 /// events. The kind stays a text: a control plane of a later version may have emitted the event.
 pub async fn fan_out(conn: &mut Conn, now: Timestamp, limit: i64) -> Result<usize, StoreError> {
-    let rows = sqlx::query(TAKE_EVENTS).bind(limit).fetch_all(&mut *conn).await?;
-    for row in &rows {
+    let event_from_row = |row: &AnyRow| -> Result<_, StoreError> {
         let text = |column| row::get::<String>(row, column);
-        let (id, kind) = (text("id")?, text("kind")?);
-        let query = sqlx::query(INSERT_DELIVERIES).bind(&kind).bind(text("service_id")?);
-        if query.bind(&id).bind(now.micros()).execute(&mut *conn).await?.rows_affected() > 0 {
-            insert_event(&mut *conn, &id, &kind, &text("body")?, row::timestamp(row, "occurred_at")?).await?;
+        Ok(([text("id")?, text("kind")?, text("body")?, text("service_id")?], row::timestamp(row, "occurred_at")?))
+    };
+    let events: Vec<_> = conn.list_rows(TAKE_EVENTS, params![limit], event_from_row).await?;
+    for ([id, kind, body, service], at) in &events {
+        if conn.count_changes(INSERT_DELIVERIES, params![kind, service, id, now]).await? > 0 {
+            conn.apply(INSERT_EVENT, params![id, kind, body, at]).await?;
         }
     }
-    Ok(rows.len())
+    Ok(events.len())
 }
 
 /// Inserts a test event and a delivery of it to one target.
 pub async fn insert_test(conn: &mut Conn, event: &Event, target: WebhookId, now: Timestamp) -> Result<(), StoreError> {
-    let query =
-        sqlx::query(INSERT_TEST_DELIVERY).bind(event.id.to_string()).bind(target.to_string()).bind(now.micros());
-    query.execute(&mut *conn).await?;
-    insert_event(conn, &event.id.to_string(), event.data.kind().as_str(), &event.body(), event.at).await
-}
-
-async fn insert_event(conn: &mut Conn, id: &str, kind: &str, body: &str, at: Timestamp) -> Result<(), StoreError> {
-    sqlx::query(INSERT_EVENT).bind(id).bind(kind).bind(body).bind(at.micros()).execute(conn).await?;
-    Ok(())
-}
-
-fn bind_audience(query: BoundQuery<'_>, kind: EventKind, audience: EventAudience) -> BoundQuery<'_> {
-    query.bind(kind.as_str()).bind(audience_column(audience))
-}
-
-/// The service that an audience belongs to; empty for the whole Countersign deployment.
-fn audience_column(audience: EventAudience) -> String {
-    match audience {
-        EventAudience::Service(service) => service.to_string(),
-        EventAudience::Deployment => String::new(),
-    }
+    conn.apply(INSERT_TEST_DELIVERY, params![event.id, target, now]).await?;
+    conn.apply(INSERT_EVENT, params![event.id, event.data.kind(), event.body(), event.at]).await
 }
 
 /// Finds the body of an event, byte for byte as deliveries sign it.
 pub async fn find_event_body(conn: &mut Conn, event: EventId) -> Result<Option<String>, StoreError> {
-    let query = sqlx::query(FIND_EVENT_BODY).bind(event.to_string());
-    query.fetch_optional(conn).await?.map(|row| row::get(&row, "body")).transpose()
+    conn.find_row(FIND_EVENT_BODY, params![event], |row| row::get(row, "body")).await
 }
 
 /// The lowest id of an event with deliveries, at or after `from`.
 pub async fn oldest_event(conn: &mut Conn, from: EventId) -> Result<Option<EventId>, StoreError> {
-    row::parse_optional(&sqlx::query(OLDEST_EVENT).bind(from.to_string()).fetch_one(conn).await?, "id")
+    conn.read_row(OLDEST_EVENT, params![from], |row| row::parse_optional(row, "id")).await
 }
 
 /// Deletes up to `limit` events with an id from `from` on that is lower than `before`. Returns their number.
@@ -184,13 +143,12 @@ pub async fn delete_events_before(
     before: EventId,
     limit: i64,
 ) -> Result<u64, StoreError> {
-    let query = sqlx::query(DELETE_EVENTS_BEFORE).bind(from.to_string()).bind(before.to_string()).bind(limit);
-    Ok(query.execute(conn).await?.rows_affected())
+    conn.count_changes(DELETE_EVENTS_BEFORE, params![from, before, limit]).await
 }
 
 /// The lowest id of an event, at or after `from`, that waits for its fan-out.
 pub async fn oldest_waiting(conn: &mut Conn, from: EventId) -> Result<Option<EventId>, StoreError> {
-    row::parse_optional(&sqlx::query(OLDEST_WAITING).bind(from.to_string()).fetch_one(conn).await?, "id")
+    conn.read_row(OLDEST_WAITING, params![from], |row| row::parse_optional(row, "id")).await
 }
 
 /// Deletes up to `limit` events with an id from `from` on that is lower than `before`, and that wait for their fan-out. No target
@@ -201,8 +159,7 @@ pub async fn delete_waiting_before(
     before: EventId,
     limit: i64,
 ) -> Result<u64, StoreError> {
-    let query = sqlx::query(DELETE_WAITING_BEFORE).bind(from.to_string()).bind(before.to_string()).bind(limit);
-    Ok(query.execute(conn).await?.rows_affected())
+    conn.count_changes(DELETE_WAITING_BEFORE, params![from, before, limit]).await
 }
 
 /// Returns the burst of failed logins of an agent at a service, and inserts a new burst if there is none. Locks the row of the
@@ -213,8 +170,7 @@ pub async fn lock_burst(
     service: Option<ServiceId>,
     now: Timestamp,
 ) -> Result<SuppressedBurst, StoreError> {
-    let query = sqlx::query(LOCK_BURST).bind(agent.to_string()).bind(service_id_column(service)).bind(now.micros());
-    burst_from_row(&query.fetch_one(conn).await?)
+    conn.read_row(LOCK_BURST, params![agent, text_or_empty(service), now], burst_from_row).await
 }
 
 /// Stores the counters of a burst of failed logins.
@@ -225,21 +181,13 @@ pub async fn update_burst(
     burst: &SuppressedBurst,
 ) -> Result<(), StoreError> {
     let SuppressedBurst { began_at, emitted, suppressed } = burst;
-    sqlx::query(UPDATE_BURST)
-        .bind(began_at.micros())
-        .bind(i64::from(*emitted))
-        .bind(i64::try_from(*suppressed).unwrap_or(i64::MAX))
-        .bind(agent.to_string())
-        .bind(service_id_column(service))
-        .execute(conn)
-        .await?;
-    Ok(())
+    let suppressed = i64::try_from(*suppressed).unwrap_or(i64::MAX);
+    conn.apply(UPDATE_BURST, params![began_at, emitted, suppressed, agent, text_or_empty(service)]).await
 }
 
 /// Whether any burst of failed logins began at or before `horizon`.
 pub async fn has_bursts_until(conn: &mut Conn, horizon: Timestamp) -> Result<bool, StoreError> {
-    let query = sqlx::query(ANY_BURST_UNTIL).bind(horizon.micros());
-    Ok(query.fetch_optional(conn).await?.is_some())
+    conn.has_row(ANY_BURST_UNTIL, params![horizon]).await
 }
 
 /// Deletes and returns up to `limit` bursts of failed logins that began at or before `horizon`.
@@ -248,17 +196,12 @@ pub async fn take_bursts(
     horizon: Timestamp,
     limit: i64,
 ) -> Result<Vec<(AgentId, Option<ServiceId>, SuppressedBurst)>, StoreError> {
-    let rows = sqlx::query(TAKE_BURSTS).bind(horizon.micros()).bind(limit).fetch_all(conn).await?;
-    let key_and_burst = |row| {
+    let key_and_burst = |row: &AnyRow| {
         let service: String = row::get(row, "service_id")?;
         let service = (!service.is_empty()).then(|| row::parse(row, "service_id")).transpose()?;
         Ok((row::parse(row, "agent_id")?, service, burst_from_row(row)?))
     };
-    rows.iter().map(key_and_burst).collect()
-}
-
-fn service_id_column(service: Option<ServiceId>) -> String {
-    service.map_or(String::new(), |service| service.to_string())
+    conn.list_rows(TAKE_BURSTS, params![horizon, limit], key_and_burst).await
 }
 
 fn burst_from_row(row: &AnyRow) -> Result<SuppressedBurst, StoreError> {

@@ -62,27 +62,32 @@ pub const APPLICATION_NAME: &str = "countersign-control-plane";
 /// The pool with the only connection for writing to SQLite, which allows one writer at a time. Waiting in the queue of the pool
 /// is fairer and cheaper than polling the lock of the file.
 pub fn sqlite_writer_pool() -> AnyPoolOptions {
-    pool(1).after_connect(|connection, _| {
-        Box::pin(async move {
-            connection.execute(SET_BUSY_TIMEOUT).await?;
-            connection.execute(SET_JOURNAL_MODE).await?;
-            connection.execute(SET_SYNCHRONOUS).await?;
-            connection.execute(SET_WAL_AUTOCHECKPOINT).await?;
-            connection.execute(SET_SECURE_DELETE).await?;
-            connection.execute(SET_CACHE_SIZE).await?;
-            connection.execute(SET_TEMP_STORE).await?;
-            connection.execute(SET_FOREIGN_KEYS).await.map(drop)
-        })
-    })
+    const SETTINGS: &[&str] = &[
+        SET_BUSY_TIMEOUT,
+        SET_JOURNAL_MODE,
+        SET_SYNCHRONOUS,
+        SET_WAL_AUTOCHECKPOINT,
+        SET_SECURE_DELETE,
+        SET_CACHE_SIZE,
+        SET_TEMP_STORE,
+        SET_FOREIGN_KEYS,
+    ];
+    sqlite_pool(1, SETTINGS)
 }
 
 /// The pool of connections for reading from SQLite. The connections do not set the journal mode, because setting the journal
 /// mode writes to the file and fails if a restored file is opened read-only.
 pub fn sqlite_reader_pool() -> AnyPoolOptions {
-    pool(SQLITE_READERS).after_connect(|connection, _| {
+    sqlite_pool(SQLITE_READERS, &[SET_BUSY_TIMEOUT, SET_QUERY_ONLY])
+}
+
+fn sqlite_pool(connections: u32, settings: &'static [&'static str]) -> AnyPoolOptions {
+    pool(connections).after_connect(move |connection, _| {
         Box::pin(async move {
-            connection.execute(SET_BUSY_TIMEOUT).await?;
-            connection.execute(SET_QUERY_ONLY).await.map(drop)
+            for setting in settings {
+                connection.execute(*setting).await?;
+            }
+            Ok(())
         })
     })
 }

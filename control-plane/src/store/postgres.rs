@@ -1,8 +1,8 @@
 //! Queries of PostgreSQL system tables, which show the connected clients and the identity of the instance.
 
-use super::{Conn, StoreError, pools, row, statements::statements};
+use super::{Conn, StoreError, pools, query::params, row, statements::statements};
 use secrecy::{ExposeSecret, SecretString};
-use sqlx::{AnyConnection, Connection as _};
+use sqlx::{Connection as _, Executor as _};
 
 statements! { POSTGRES_STATEMENTS:
     /// The fingerprint consists of the identifier of the cluster, the OIDs of some tables, and the id of the transaction that
@@ -37,33 +37,24 @@ pub struct DatabaseUsage {
 /// Reads the [`DatabaseUsage`] of a database, without running migrations.
 pub async fn database_usage(url: &SecretString) -> Result<DatabaseUsage, StoreError> {
     let mut conn = pools::connect_to_primary(url.expose_secret()).await?;
-    let control_planes = count_control_planes(&mut conn).await?;
-    let has_deployment = has_deployment(&mut conn).await?;
+    let count = sqlx::query(COUNT_CONTROL_PLANES).bind(pools::APPLICATION_NAME).fetch_one(&mut conn).await?;
+    let has_table: i32 = row::get(&conn.fetch_one(HAS_DEPLOYMENT_TABLE).await?, "is_there")?;
+    let has_deployment = has_table == 1 && conn.fetch_optional(HAS_DEPLOYMENT).await?.is_some();
     conn.close().await?;
-    Ok(DatabaseUsage { has_deployment, control_planes })
-}
-
-async fn count_control_planes(conn: &mut AnyConnection) -> Result<i64, StoreError> {
-    row::total_count(&sqlx::query(COUNT_CONTROL_PLANES).bind(pools::APPLICATION_NAME).fetch_one(conn).await?)
-}
-
-async fn has_deployment(conn: &mut AnyConnection) -> Result<bool, StoreError> {
-    let has_table: i32 = row::get(&sqlx::query(HAS_DEPLOYMENT_TABLE).fetch_one(&mut *conn).await?, "is_there")?;
-    Ok(has_table == 1 && sqlx::query(HAS_DEPLOYMENT).fetch_optional(conn).await?.is_some())
+    Ok(DatabaseUsage { has_deployment, control_planes: row::total_count(&count)? })
 }
 
 /// Waits for the transactions that have changed a head of an audit chain, and excludes others until the transaction ends.
 pub(super) async fn lock_audit_heads(conn: &mut Conn) -> Result<(), StoreError> {
-    sqlx::query(LOCK_AUDIT_HEADS).execute(conn).await?;
-    Ok(())
+    conn.apply(LOCK_AUDIT_HEADS, params![]).await
 }
 
 /// Takes the lock of a background job until the transaction ends. Returns false if another transaction holds the lock.
 pub(super) async fn try_begin_job(conn: &mut Conn, job: &str) -> Result<bool, StoreError> {
-    Ok(row::get::<i32>(&sqlx::query(TRY_LOCK_JOB).bind(job).fetch_one(conn).await?, "locked")? == 1)
+    conn.read_row(TRY_LOCK_JOB, params![job], |row| Ok(row::get::<i32>(row, "locked")? == 1)).await
 }
 
 /// Returns a text that differs between the database and every copy of the database by `pg_restore`.
 pub async fn instance_fingerprint(conn: &mut Conn) -> Result<String, StoreError> {
-    row::get(&sqlx::query(INSTANCE_FINGERPRINT).fetch_one(conn).await?, "numbers")
+    conn.read_row(INSTANCE_FINGERPRINT, params![], |row| row::get(row, "numbers")).await
 }

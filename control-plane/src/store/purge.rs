@@ -5,10 +5,15 @@
 //! sidecars learn of the deletion. The contacts of a deleted service remain until they are forgotten, because the weight of its
 //! feedback depends on them.
 
-use super::{Conn, StoreError, row, statements::statements};
+use super::{
+    Conn, StoreError,
+    query::{Parameter, ToParameter, params},
+    row,
+    statements::statements,
+};
 use countersign_identity::{AgentId, RoleId, RoleName, ServiceId, Timestamp};
 use sqlx::any::AnyRow;
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
 /// Deletes assignments, and returns them with the names of their roles. There is no order, because no index orders the assignments
 /// of a role.
@@ -109,12 +114,14 @@ pub struct TakenAssignment {
     pub expiry_reported: bool,
 }
 
-impl fmt::Display for Deleted {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl ToParameter for Deleted {
+    const NULL: Parameter = Parameter::Text(None);
+
+    fn to_parameter(&self) -> Parameter {
         match self {
-            Self::Service(service) => service.fmt(f),
-            Self::Agent(agent) => agent.fmt(f),
-            Self::Role(role) => role.fmt(f),
+            Self::Service(service) => service.to_parameter(),
+            Self::Agent(agent) => agent.to_parameter(),
+            Self::Role(role) => role.to_parameter(),
         }
     }
 }
@@ -126,7 +133,7 @@ pub async fn oldest_due(conn: &mut Conn, kind: DeletedKind) -> Result<Option<Tim
         DeletedKind::Agents => OLDEST_AGENT,
         DeletedKind::Roles => OLDEST_ROLE,
     };
-    row::find_oldest(sql, conn, None).await
+    conn.find_oldest(sql, params![]).await
 }
 
 /// Lists up to `limit` deleted services, agents or roles of which rows are to be removed at `now`, the earliest first.
@@ -141,14 +148,12 @@ pub async fn list_due(
         DeletedKind::Agents => LIST_AGENTS_TO_PURGE,
         DeletedKind::Roles => LIST_ROLES_TO_PURGE,
     };
-    let query = sqlx::query(sql).bind(now.micros()).bind(limit);
-    let rows = query.fetch_all(conn).await?;
-    let deleted_from_row = |row| match kind {
+    let deleted_from_row = |row: &AnyRow| match kind {
         DeletedKind::Services => row::parse(row, "id").map(Deleted::Service),
         DeletedKind::Agents => row::parse(row, "id").map(Deleted::Agent),
         DeletedKind::Roles => row::parse(row, "id").map(Deleted::Role),
     };
-    rows.iter().map(deleted_from_row).collect()
+    conn.list_rows(sql, params![now, limit], deleted_from_row).await
 }
 
 /// Removes and returns up to `limit` assignments of a deleted service, agent or role.
@@ -162,8 +167,7 @@ pub async fn take_assignments(
         Deleted::Agent(_) => TAKE_ASSIGNMENTS_OF_AGENT,
         Deleted::Role(_) => TAKE_ASSIGNMENTS_OF_ROLE,
     };
-    let rows = sqlx::query(sql).bind(deleted.to_string()).bind(limit).fetch_all(conn).await?;
-    rows.iter().map(assignment_from_row).collect()
+    conn.list_rows(sql, params![deleted, limit], assignment_from_row).await
 }
 
 /// Removes up to `limit` rows of the other tables. Returns the number of removed rows. The assignments must be removed before,
@@ -175,9 +179,8 @@ pub async fn delete_dependants(conn: &mut Conn, deleted: Deleted, limit: i64) ->
         Deleted::Role(_) => &[],
     };
     let mut removed = 0;
-    for sql in statements {
-        let query = sqlx::query(*sql).bind(deleted.to_string()).bind(limit.saturating_sub_unsigned(removed));
-        removed += query.execute(&mut *conn).await?.rows_affected();
+    for &sql in statements {
+        removed += conn.count_changes(sql, params![deleted, limit.saturating_sub_unsigned(removed)]).await?;
     }
     Ok(removed)
 }
@@ -189,15 +192,9 @@ pub async fn finish(conn: &mut Conn, deleted: Deleted, now: Timestamp, margin: D
     let sql = match deleted {
         Deleted::Service(_) => FINISH_SERVICE,
         Deleted::Agent(_) => FINISH_AGENT,
-        Deleted::Role(role) => {
-            sqlx::query(DELETE_ROLE).bind(role.to_string()).execute(conn).await?;
-            return Ok(());
-        }
+        Deleted::Role(role) => return conn.apply(DELETE_ROLE, params![role]).await,
     };
-    let margin_micros = i64::try_from(margin.as_micros()).unwrap_or(i64::MAX);
-    let query = sqlx::query(sql).bind(now.saturating_sub(margin).micros()).bind(margin_micros);
-    query.bind(deleted.to_string()).execute(conn).await?;
-    Ok(())
+    conn.apply(sql, params![now.saturating_sub(margin), margin, deleted]).await
 }
 
 fn assignment_from_row(row: &AnyRow) -> Result<TakenAssignment, StoreError> {

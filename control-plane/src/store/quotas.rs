@@ -1,12 +1,16 @@
 //! Counts for quotas. A count stops at the quota, so its cost does not grow with what a person has.
 
-use super::{Conn, StoreError, row, statements::statements};
+use super::{
+    Conn, StoreError,
+    query::{Parameter, params},
+    row,
+    statements::statements,
+};
 use crate::domain::{
     agent::Owner,
     quota::{DELETED_AGENT_COUNTS_FOR, DELETED_SERVICE_COUNTS_FOR},
 };
 use countersign_identity::{ServiceId, Timestamp};
-use sqlx::{Any, any::AnyArguments, query::Query};
 
 statements! { STATEMENTS:
     LOCK_OWNER = "INSERT INTO quota_locks (owner_issuer, owner_subject, locked_at) VALUES ($1, $2, $3) \
@@ -25,9 +29,7 @@ statements! { STATEMENTS:
 
 /// Locks what a person may have until the transaction ends, so that concurrent requests cannot exceed a quota.
 pub async fn lock_owner(conn: &mut Conn, owner: &Owner, now: Timestamp) -> Result<(), StoreError> {
-    let query = sqlx::query(LOCK_OWNER).bind(&owner.issuer).bind(&owner.subject).bind(now.micros());
-    query.execute(conn).await?;
-    Ok(())
+    conn.apply(LOCK_OWNER, params![owner.issuer, owner.subject, now]).await
 }
 
 /// Whether a person has registered `limit` agents or more, with the agents that count although they are deleted.
@@ -37,9 +39,8 @@ pub async fn agent_quota_is_reached(
     limit: u32,
     now: Timestamp,
 ) -> Result<bool, StoreError> {
-    let deleted_since = now.saturating_sub(DELETED_AGENT_COUNTS_FOR).micros();
-    let counting = sqlx::query(COUNT_AGENTS).bind(&owner.issuer).bind(&owner.subject).bind(deleted_since);
-    is_reached(conn, counting, limit).await
+    let deleted_since = now.saturating_sub(DELETED_AGENT_COUNTS_FOR);
+    is_reached(conn, COUNT_AGENTS, params![owner.issuer, owner.subject, deleted_since], limit).await
 }
 
 /// Whether a person owns `limit` services or more, with the services that count although they are deleted.
@@ -49,18 +50,22 @@ pub async fn service_quota_is_reached(
     limit: u32,
     now: Timestamp,
 ) -> Result<bool, StoreError> {
-    let deleted_since = now.saturating_sub(DELETED_SERVICE_COUNTS_FOR).micros();
-    let counting = sqlx::query(COUNT_SERVICES).bind(&owner.issuer).bind(&owner.subject).bind(deleted_since);
-    is_reached(conn, counting, limit).await
+    let deleted_since = now.saturating_sub(DELETED_SERVICE_COUNTS_FOR);
+    is_reached(conn, COUNT_SERVICES, params![owner.issuer, owner.subject, deleted_since], limit).await
 }
 
 /// Whether a service has `limit` API keys or more that are not revoked.
 pub async fn key_quota_is_reached(conn: &mut Conn, service: ServiceId, limit: u32) -> Result<bool, StoreError> {
-    is_reached(conn, sqlx::query(COUNT_KEYS).bind(service.to_string()), limit).await
+    is_reached(conn, COUNT_KEYS, params![service], limit).await
 }
 
-/// Binds the quota to the last parameter of a statement, which counts up to the quota.
-async fn is_reached(conn: &mut Conn, counting: Query<'_, Any, AnyArguments>, limit: u32) -> Result<bool, StoreError> {
-    let limit = i64::from(limit);
-    Ok(row::total_count(&counting.bind(limit).fetch_one(conn).await?)? >= limit)
+/// Runs a statement that counts up to the quota, its last parameter.
+async fn is_reached<const N: usize>(
+    conn: &mut Conn,
+    sql: &'static str,
+    of: [Parameter; N],
+    limit: u32,
+) -> Result<bool, StoreError> {
+    let parameters = of.into_iter().chain(params![limit]);
+    Ok(conn.read_row(sql, parameters, row::total_count).await? >= i64::from(limit))
 }

@@ -1,8 +1,9 @@
 //! What changed recently, without the content: enough to know whether data in memory is still the content of the database.
 
-use super::{Conn, StoreError, feed, row, statements::statements};
+use super::{Conn, StoreError, feed, query::params, row, statements::statements};
 use crate::domain::change::{Change, FeedEntry, FeedPosition, RevisionRange};
 use countersign_identity::{AgentId, Revision};
+use sqlx::any::AnyRow;
 use std::collections::HashSet;
 
 /// Maximum number of agents with an unpublished trust score that [`find_state`] returns.
@@ -42,9 +43,9 @@ impl UnpublishedScores {
 /// Finds the position of the change feed, and the agents whose trust score it lacks. One statement.
 pub async fn find_state(conn: &mut Conn) -> Result<(FeedPosition, UnpublishedScores), StoreError> {
     let limit = i64::try_from(MAX_UNPUBLISHED + 1).unwrap_or(i64::MAX);
-    let row = sqlx::query(FIND_STATE).bind(limit).fetch_optional(conn).await?;
-    let row = row.ok_or(StoreError::UnexpectedRowCount("feed"))?;
-    let text: String = row::get(&row, "unpublished")?;
+    let state_from_row = |row: &AnyRow| Ok((feed::position_from_row(row)?, row::get::<String>(row, "unpublished")?));
+    let state = conn.find_row(FIND_STATE, params![limit], state_from_row).await?;
+    let (position, text) = state.ok_or(StoreError::UnexpectedRowCount("feed"))?;
     let agents: Result<HashSet<_>, _> =
         text.split(',').filter(|agent| !agent.is_empty()).map(str::parse::<AgentId>).collect();
     let unpublished = match agents {
@@ -52,7 +53,7 @@ pub async fn find_state(conn: &mut Conn) -> Result<(FeedPosition, UnpublishedSco
         // One wrong row must not stop all requests.
         Ok(_) | Err(_) => UnpublishedScores::Many,
     };
-    Ok((feed::position_from_row(&row)?, unpublished))
+    Ok((position, unpublished))
 }
 
 /// Lists the changes in a range of revisions; `None` if there are `limit` of them or more, or if this version cannot read one of them.
@@ -61,12 +62,7 @@ pub async fn list_changes(
     range: RevisionRange,
     limit: i64,
 ) -> Result<Option<Vec<(Change, Revision)>>, StoreError> {
-    let query = sqlx::query(LIST_CHANGES).bind(range.since.number()).bind(range.until.number()).bind(limit);
-    let rows = query.fetch_all(conn).await?;
-    if i64::try_from(rows.len()).is_ok_and(|count| count >= limit) {
-        return Ok(None);
-    }
-    let change = |row| {
+    let change_from_row = |row: &AnyRow| {
         let (facet, subject, recipient): (String, String, String) =
             (row::get(row, "facet")?, row::get(row, "subject")?, row::get(row, "recipient")?);
         let recipient = Some(recipient.as_str()).filter(|recipient| *recipient != "*");
@@ -74,8 +70,11 @@ pub async fn list_changes(
         let FeedEntry { revision, change, recipients: _ } = feed::parse_entry(revision, &facet, &subject, recipient)?;
         Ok((change, revision))
     };
-    match rows.iter().map(change).collect::<Result<_, StoreError>>() {
-        Ok(changes) => Ok(Some(changes)),
+    let parameters = params![range.since, range.until, limit];
+    match conn.list_rows::<_, Vec<_>>(LIST_CHANGES, parameters, change_from_row).await {
+        Ok(changes) => {
+            Ok(Some(changes).filter(|changes| i64::try_from(changes.len()).is_ok_and(|count| count < limit)))
+        }
         Err(StoreError::Corrupt(_)) => Ok(None),
         Err(error) => Err(error),
     }

@@ -1,7 +1,7 @@
 //! The table that finds services by their resource URIs. The list of a service is in the table of services.
 
-use super::{Conn, StoreError, row, statements::statements};
-use crate::domain::{resource_uri::ResourceUri, service::Service};
+use super::{Conn, StoreError, query::params, row, statements::statements};
+use crate::domain::{agent::Owner, resource_uri::ResourceUri, service::Service};
 use countersign_identity::ServiceId;
 
 /// The resource URIs of services that are not deleted.
@@ -25,15 +25,13 @@ statements! { STATEMENTS:
 
 /// The service that has a resource URI.
 pub async fn find_service(conn: &mut Conn, uri: &ResourceUri) -> Result<Option<ServiceId>, StoreError> {
-    let row = sqlx::query(FIND_SERVICE).bind(uri.as_str()).fetch_optional(conn).await?;
-    row.as_ref().map(|row| row::parse(row, "id")).transpose()
+    conn.find_row(FIND_SERVICE, params![uri], |row| row::parse(row, "id")).await
 }
 
 /// Whether a service of another owner has a resource URI of the same host. The caller must hold the lock on the deployment.
 pub async fn has_other_owner(conn: &mut Conn, uri: &ResourceUri, service: &Service) -> Result<bool, StoreError> {
-    let query = sqlx::query(FIND_OTHER_OWNER).bind(uri.host());
-    let query = query.bind(&service.owner.issuer).bind(&service.owner.subject);
-    Ok(query.fetch_optional(conn).await?.is_some())
+    let Owner { issuer, subject } = &service.owner;
+    conn.has_row(FIND_OTHER_OWNER, params![uri.host(), issuer, subject]).await
 }
 
 /// Replaces the resource URIs of a service. The caller must hold the lock on the deployment, and must have found that no other service
@@ -41,14 +39,12 @@ pub async fn has_other_owner(conn: &mut Conn, uri: &ResourceUri, service: &Servi
 pub async fn replace(conn: &mut Conn, service: &Service) -> Result<(), StoreError> {
     delete(conn, service.id).await?;
     for uri in service.resource_uris.iter() {
-        let query = sqlx::query(INSERT).bind(uri.as_str()).bind(uri.host()).bind(service.id.to_string());
-        query.execute(&mut *conn).await?;
+        conn.apply(INSERT, params![uri, uri.host(), service.id]).await?;
     }
     Ok(())
 }
 
 /// Deletes the resource URIs of a service.
 pub async fn delete(conn: &mut Conn, service: ServiceId) -> Result<(), StoreError> {
-    sqlx::query(DELETE_OF_SERVICE).bind(service.to_string()).execute(conn).await?;
-    Ok(())
+    conn.apply(DELETE_OF_SERVICE, params![service]).await
 }

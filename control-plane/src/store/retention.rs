@@ -1,6 +1,6 @@
 //! Rows that are kept for a time after an instant in one of their columns.
 
-use super::{Conn, StoreError, row};
+use super::{Conn, StoreError, query::params};
 use countersign_identity::Timestamp;
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ pub async fn oldest_deletable(
     from: Timestamp,
     kept: Duration,
 ) -> Result<Option<Timestamp>, StoreError> {
-    let oldest = row::find_oldest(sql, conn, Some(from.saturating_sub(kept))).await?;
+    let oldest = conn.find_oldest(sql, params![from.saturating_sub(kept)]).await?;
     Ok(oldest.map(|instant| instant.saturating_add(kept)))
 }
 
@@ -25,7 +25,5 @@ pub async fn delete(
     kept: Duration,
     limit: i64,
 ) -> Result<u64, StoreError> {
-    let [from, until] = [from, now].map(|end| end.saturating_sub(kept).micros());
-    let query = sqlx::query(sql).bind(from).bind(until).bind(limit);
-    Ok(query.execute(conn).await?.rows_affected())
+    conn.count_changes(sql, params![from.saturating_sub(kept), now.saturating_sub(kept), limit]).await
 }

@@ -1,7 +1,7 @@
 //! The table of roles.
 
-use super::{Conn, StoreError, row, statements::statements};
-use crate::domain::{role::Role, text::ManagedBy};
+use super::{Conn, StoreError, query::params, row, statements::statements};
+use crate::domain::role::Role;
 use countersign_identity::{Revision, RoleDefinition, RoleId, RoleName, ServiceId, Timestamp};
 use sqlx::any::AnyRow;
 use std::collections::BTreeMap;
@@ -43,29 +43,21 @@ statements! { STATEMENTS:
 
 /// Inserts a new role. Returns false if the service already has a role with this name.
 pub async fn insert(conn: &mut Conn, role: &Role) -> Result<bool, StoreError> {
-    let result = sqlx::query(INSERT_ROLE)
-        .bind(role.definition.id.to_string())
-        .bind(role.service.to_string())
-        .bind(role.definition.name.as_str())
-        .bind(role.description.as_str())
-        .bind(permissions_to_json(role)?)
-        .bind(role.definition.created_revision.number())
-        .bind(role.managed_by.as_ref().map(ManagedBy::as_str))
-        .bind(role.created_at.micros())
-        .execute(conn)
-        .await?;
-    Ok(result.rows_affected() == 1)
+    let Role { definition, service, description, managed_by, created_at } = role;
+    let RoleDefinition { id, name, permissions: _, created_revision } = definition;
+    let permissions = permissions_to_json(role)?;
+    let parameters = params![id, service, name, description, permissions, created_revision, managed_by, created_at];
+    conn.changes_row(INSERT_ROLE, parameters).await
 }
 
 /// Lists all roles of a service, oldest first; none if the service is deleted.
 pub async fn list(conn: &mut Conn, service: ServiceId) -> Result<Vec<Role>, StoreError> {
-    sqlx::query(LIST_ROLES).bind(service.to_string()).fetch_all(conn).await?.iter().map(role_from_row).collect()
+    conn.list_rows(LIST_ROLES, params![service], role_from_row).await
 }
 
 /// The names of all roles of a service by their ids; none if the service is deleted.
 pub async fn list_names(conn: &mut Conn, service: ServiceId) -> Result<BTreeMap<RoleId, RoleName>, StoreError> {
-    let rows = sqlx::query(LIST_NAMES).bind(service.to_string()).fetch_all(conn).await?;
-    rows.iter().map(|row| Ok((row::parse(row, "id")?, row::convert(row, "name")?))).collect()
+    conn.list_rows(LIST_NAMES, params![service], |row| Ok((row::parse(row, "id")?, row::convert(row, "name")?))).await
 }
 
 /// A role that an agent holds.
@@ -84,22 +76,13 @@ pub(super) fn held_from_row(row: &AnyRow) -> Result<HeldRole, StoreError> {
 
 /// Finds a role by id. Returns `None` if the role belongs to another service, or if the service is deleted.
 pub async fn find(conn: &mut Conn, service: ServiceId, id: RoleId) -> Result<Option<Role>, StoreError> {
-    let row = sqlx::query(FIND_ROLE).bind(id.to_string()).bind(service.to_string()).fetch_optional(conn).await?;
-    row.as_ref().map(role_from_row).transpose()
+    conn.find_row(FIND_ROLE, params![id, service], role_from_row).await
 }
 
 /// Updates the permissions and the description. The role must exist.
 pub async fn update(conn: &mut Conn, role: &Role) -> Result<(), StoreError> {
-    let query = sqlx::query(UPDATE_ROLE)
-        .bind(permissions_to_json(role)?)
-        .bind(role.description.as_str())
-        .bind(role.definition.id.to_string())
-        .bind(role.managed_by.as_ref().map(ManagedBy::as_str));
-    if query.execute(conn).await?.rows_affected() == 1 {
-        Ok(())
-    } else {
-        Err(StoreError::UnexpectedRowCount("update_role"))
-    }
+    let parameters = params![permissions_to_json(role)?, role.description, role.definition.id, role.managed_by];
+    conn.must_change_row(UPDATE_ROLE, "update_role", parameters).await
 }
 
 /// Marks a role as deleted, and gives its row the name `free_name`, so that a new role can have its name. Background work removes
@@ -111,8 +94,7 @@ pub async fn mark_deleted(
     free_name: &str,
     now: Timestamp,
 ) -> Result<bool, StoreError> {
-    let query = sqlx::query(MARK_DELETED).bind(now.micros()).bind(free_name.to_owned());
-    Ok(query.bind(id.to_string()).bind(service.to_string()).execute(conn).await?.rows_affected() == 1)
+    conn.changes_row(MARK_DELETED, params![now, free_name, id, service]).await
 }
 
 /// The name of a role, and when the role or its service was deleted.
@@ -128,15 +110,14 @@ pub struct RoleFate {
 
 /// Finds the name of a role, deleted or not; `None` if no row of the role is left.
 pub async fn find_fate(conn: &mut Conn, id: RoleId) -> Result<Option<RoleFate>, StoreError> {
-    let row = sqlx::query(FIND_FATE).bind(id.to_string()).fetch_optional(conn).await?;
-    let fate_from_row = |row: AnyRow| {
+    let fate_from_row = |row: &AnyRow| {
         Ok(RoleFate {
-            name: row::convert(&row, "name")?,
-            deleted_at: row::optional_timestamp(&row, "deleted_at")?,
-            service_deleted_at: row::optional_timestamp(&row, "service_deleted_at")?,
+            name: row::convert(row, "name")?,
+            deleted_at: row::optional_timestamp(row, "deleted_at")?,
+            service_deleted_at: row::optional_timestamp(row, "service_deleted_at")?,
         })
     };
-    row.map(fate_from_row).transpose()
+    conn.find_row(FIND_FATE, params![id], fate_from_row).await
 }
 
 fn permissions_to_json(role: &Role) -> Result<String, StoreError> {

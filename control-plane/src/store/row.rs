@@ -1,6 +1,6 @@
 //! Converts columns of rows to domain types. A value that does not parse causes the error [`StoreError::Corrupt`].
 
-use super::{Conn, StoreError};
+use super::StoreError;
 use crate::domain::{
     page::{ItemCount, MAX_COUNTED_ROWS},
     text::Metadata,
@@ -20,18 +20,6 @@ pub const ROWS_TO_COUNT: i64 = MAX_COUNTED_ROWS + 1;
 /// Reads the column `total` of a statement that counts up to [`ROWS_TO_COUNT`] items of a list.
 pub fn item_count(row: &AnyRow) -> Result<ItemCount, StoreError> {
     total_count(row).map(ItemCount::of_counted)
-}
-
-/// Runs a statement that reads the earliest time in a column as `oldest`. If the statement has the parameter `$1`, times before
-/// `from` do not count: on PostgreSQL, the entries of deleted rows remain at the start of an index until the next vacuum.
-pub async fn find_oldest(
-    sql: &'static str,
-    conn: &mut Conn,
-    range: impl IntoIterator<Item = Timestamp>,
-) -> Result<Option<Timestamp>, StoreError> {
-    let query = range.into_iter().fold(sqlx::query(sql), |query, from| query.bind(from.micros()));
-    let row = query.fetch_optional(conn).await?;
-    row.map_or(Ok(None), |row| optional_timestamp(&row, "oldest"))
 }
 
 /// Reads a column without conversion.

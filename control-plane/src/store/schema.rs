@@ -9,16 +9,9 @@ use sqlx::{
 };
 use std::{path::Path, sync::LazyLock, time::Duration};
 
-/// The names and texts of files in the folder `migrations`.
-macro_rules! migration_files {
-    ($($name:literal,)+) => {
-        [$(($name, include_str!(concat!("../../migrations/", $name, ".sql")))),+]
-    };
-}
-
-/// All migrations in order: the version of the first one is 1. The macro of sqlx would embed them, too, but needs a second build of sqlx
-/// and of both database drivers.
-const FILES: [(&str, &str); 1] = migration_files!["0001_schema",];
+/// All migrations in order, each with its name and text: the version of the first one is 1. The macro of sqlx would embed them, too, but
+/// needs a second build of sqlx and of both database drivers.
+const FILES: [(&str, &str); 1] = [("0001_schema", include_str!("../../migrations/0001_schema.sql"))];
 
 /// The migrations of this version. Unknown migrations in the database are accepted, because a replica may restart during a rolling
 /// upgrade to a version with another migration, and no migration removes what the version before it needs.

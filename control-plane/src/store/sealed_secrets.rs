@@ -1,6 +1,11 @@
 //! All secrets that are encrypted with a master key, for a rotation of the master key.
 
-use super::{Conn, StoreError, row, statements::statements};
+use super::{
+    Conn, StoreError,
+    query::{params, text_or_empty},
+    row,
+    statements::statements,
+};
 use countersign_identity::{Kid, WebhookId};
 use sqlx::any::AnyRow;
 use std::fmt;
@@ -51,7 +56,7 @@ pub async fn list_signing_keys(conn: &mut Conn) -> Result<Vec<StoredSecret>, Sto
         let owner = SecretOwner::SigningKey(row::parse(row, "kid")?);
         Ok(StoredSecret { owner, sealed: row::get(row, "sealed_private")? })
     };
-    sqlx::query(LIST_SIGNING_KEYS).fetch_all(conn).await?.iter().map(stored_from_row).collect()
+    conn.list_rows(LIST_SIGNING_KEYS, params![], stored_from_row).await
 }
 
 /// Lists the secrets of up to `limit` webhook targets with an id after `after`, in the order of the ids.
@@ -60,7 +65,6 @@ pub async fn list_webhook_secrets(
     after: Option<WebhookId>,
     limit: i64,
 ) -> Result<Vec<(WebhookId, Vec<StoredSecret>)>, StoreError> {
-    let after = after.map_or(String::new(), |webhook| webhook.to_string());
     let secrets_from_row = |row: &AnyRow| {
         let webhook = row::parse(row, "id")?;
         let mut secrets = vec![StoredSecret { owner: SecretOwner::Webhook(webhook), sealed: row::get(row, "secret")? }];
@@ -69,16 +73,16 @@ pub async fn list_webhook_secrets(
         }
         Ok((webhook, secrets))
     };
-    let rows = sqlx::query(LIST_WEBHOOK_SECRETS).bind(after).bind(limit).fetch_all(conn).await?;
-    rows.iter().map(secrets_from_row).collect()
+    conn.list_rows(LIST_WEBHOOK_SECRETS, params![text_or_empty(after), limit], secrets_from_row).await
 }
 
 /// Replaces an encrypted secret. Returns false if the secret is no longer the stored one.
 pub async fn replace(conn: &mut Conn, stored: &StoredSecret, sealed: &str) -> Result<bool, StoreError> {
-    let (query, id) = match &stored.owner {
-        SecretOwner::SigningKey(kid) => (sqlx::query(REPLACE_SIGNING_KEY), kid.as_str().to_owned()),
-        SecretOwner::Webhook(webhook) => (sqlx::query(REPLACE_SECRET), webhook.to_string()),
-        SecretOwner::PreviousOfWebhook(webhook) => (sqlx::query(REPLACE_PREVIOUS_SECRET), webhook.to_string()),
+    let StoredSecret { owner, sealed: current } = stored;
+    let (sql, parameters) = match owner {
+        SecretOwner::SigningKey(kid) => (REPLACE_SIGNING_KEY, params![sealed, kid, current]),
+        SecretOwner::Webhook(webhook) => (REPLACE_SECRET, params![sealed, webhook, current]),
+        SecretOwner::PreviousOfWebhook(webhook) => (REPLACE_PREVIOUS_SECRET, params![sealed, webhook, current]),
     };
-    Ok(query.bind(sealed).bind(id).bind(&stored.sealed).execute(conn).await?.rows_affected() == 1)
+    conn.changes_row(sql, parameters).await
 }

@@ -1,6 +1,6 @@
 //! The table of offers to other persons to become the owner of a service.
 
-use super::{Conn, StoreError, agents::owner_from_row, row, statements::statements};
+use super::{Conn, StoreError, agents::owner_from_row, query::params, row, statements::statements};
 use crate::domain::{
     agent::Owner,
     page::{ListPage, Page},
@@ -49,21 +49,12 @@ statements! { STATEMENTS:
 /// Stores an offer, which replaces an earlier offer of the service.
 pub async fn upsert(conn: &mut Conn, offer: &ServiceTransfer) -> Result<(), StoreError> {
     let ServiceTransfer { service, name: _, offered_by: _, new_owner, offered_at, expires_at } = offer;
-    sqlx::query(UPSERT_OFFER)
-        .bind(service.to_string())
-        .bind(&new_owner.issuer)
-        .bind(&new_owner.subject)
-        .bind(offered_at.micros())
-        .bind(expires_at.micros())
-        .execute(conn)
-        .await?;
-    Ok(())
+    conn.apply(UPSERT_OFFER, params![service, new_owner.issuer, new_owner.subject, offered_at, expires_at]).await
 }
 
 /// Finds the offer of a service that can be accepted at `now`.
 pub async fn find(conn: &mut Conn, service: ServiceId, now: Timestamp) -> Result<Option<ServiceTransfer>, StoreError> {
-    let row = sqlx::query(FIND_OFFER).bind(service.to_string()).bind(now.micros()).fetch_optional(conn).await?;
-    row.as_ref().map(offer_from_row).transpose()
+    conn.find_row(FIND_OFFER, params![service, now], offer_from_row).await
 }
 
 /// Lists the offers to a person that can be accepted at `now`, newest service first.
@@ -73,29 +64,26 @@ pub async fn list(
     now: Timestamp,
     page: Page<ServiceId>,
 ) -> Result<ListPage<ServiceTransfer, ServiceId>, StoreError> {
-    let query = |sql| sqlx::query(sql).bind(&person.issuer).bind(&person.subject).bind(now.micros());
-    let total = row::item_count(&query(COUNT_OFFERS).bind(row::ROWS_TO_COUNT).fetch_one(&mut *conn).await?)?;
+    let Owner { issuer, subject } = person;
+    let total = conn.count_items(COUNT_OFFERS, params![issuer, subject, now]).await?;
     let before = page.after.unwrap_or(ServiceId::from_bits(u128::MAX));
-    let query = query(LIST_OFFERS).bind(before.to_string()).bind(page.items_to_read()).bind(page.items_to_skip());
-    let items = query.fetch_all(conn).await?.iter().map(offer_from_row).collect::<Result<_, _>>()?;
-    Ok(ListPage::new(&page, items, total, |offer: &ServiceTransfer| offer.service, None))
+    let parameters = params![issuer, subject, now, before];
+    conn.list_page(LIST_OFFERS, parameters, &page, total, offer_from_row, |offer| offer.service).await
 }
 
 /// Deletes the offer of a service, if there is one.
 pub async fn delete(conn: &mut Conn, service: ServiceId) -> Result<(), StoreError> {
-    sqlx::query(DELETE_OFFER).bind(service.to_string()).execute(conn).await?;
-    Ok(())
+    conn.apply(DELETE_OFFER, params![service]).await
 }
 
 /// The earliest expiry of an offer; `None` if there are no offers.
 pub async fn oldest_expiry(conn: &mut Conn) -> Result<Option<Timestamp>, StoreError> {
-    row::find_oldest(OLDEST_EXPIRY, conn, None).await
+    conn.find_oldest(OLDEST_EXPIRY, params![]).await
 }
 
 /// Deletes up to `limit` offers that can no longer be accepted. Returns their number.
 pub async fn delete_expired(conn: &mut Conn, now: Timestamp, limit: i64) -> Result<u64, StoreError> {
-    let query = sqlx::query(DELETE_EXPIRED_OFFERS).bind(now.micros()).bind(limit);
-    Ok(query.execute(conn).await?.rows_affected())
+    conn.count_changes(DELETE_EXPIRED_OFFERS, params![now, limit]).await
 }
 
 fn offer_from_row(row: &AnyRow) -> Result<ServiceTransfer, StoreError> {

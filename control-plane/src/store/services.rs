@@ -1,6 +1,9 @@
 //! The tables of services and their API keys.
 
-use super::{Conn, StoreError, agents::owner_from_row, row, statements::statements, totals};
+use super::{
+    Conn, StoreError, agents::owner_from_row, query::params, row, row_lists::row_list_statements,
+    statements::statements, totals,
+};
 use crate::domain::{
     agent::Owner,
     credential::{Credential, SecretHash},
@@ -11,12 +14,10 @@ use crate::domain::{
 };
 use countersign_identity::{ApiKeyId, ServiceId, Timestamp};
 use sqlx::any::AnyRow;
+use std::collections::HashSet;
 
 /// Replaces the name of a deleted service.
 const DELETED_NAME: &str = "deleted";
-
-/// The number of API keys that [`find_valid_keys`] reads at once: the parameters of its statement.
-pub const KEYS_PER_CHECK: usize = 64;
 
 macro_rules! columns {
     () => {
@@ -67,13 +68,7 @@ statements! { STATEMENTS:
     FIND_KEY = concat!(
         "SELECT ", key_columns_from!(), " WHERE k.id = $1 AND k.revoked_at IS NULL AND s.deleted_at IS NULL"
     );
-    /// The keys with these ids that are valid. Unused parameters are empty.
-    FIND_VALID_KEYS = "SELECT k.id FROM service_keys k JOIN services s ON s.id = k.service_id \
-         WHERE k.revoked_at IS NULL AND s.deleted_at IS NULL AND k.id IN \
-         ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, \
-         $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, \
-         $33, $34, $35, $36, $37, $38, $39, $40, $41, $42, $43, $44, $45, $46, $47, $48, \
-         $49, $50, $51, $52, $53, $54, $55, $56, $57, $58, $59, $60, $61, $62, $63, $64)";
+
     /// The deletion of a service revokes its API keys at the time of the deletion.
     FIND_KEY_OF_DELETED_SERVICE = concat!(
         "SELECT ", key_columns_from!(), " WHERE k.id = $1 AND k.revoked_at = s.deleted_at"
@@ -91,75 +86,64 @@ statements! { STATEMENTS:
     HAS_KEY = "SELECT 1 AS known FROM service_keys WHERE id = $1 AND service_id = $2";
 }
 
+row_list_statements! { ROW_LISTS:
+    /// The keys with these ids that are valid.
+    FIND_VALID_KEYS = "SELECT k.id FROM service_keys k JOIN services s ON s.id = k.service_id \
+         WHERE k.revoked_at IS NULL AND s.deleted_at IS NULL AND k.id IN ({$1})";
+}
+
 /// Inserts a new service.
 pub async fn insert(conn: &mut Conn, service: &Service) -> Result<(), StoreError> {
-    sqlx::query(INSERT_SERVICE)
-        .bind(service.id.to_string())
-        .bind(&service.owner.issuer)
-        .bind(&service.owner.subject)
-        .bind(service.name.as_str())
-        .bind((!service.accepts_unbound).then_some(service.created_at.micros()))
-        .bind(service.managed_by.as_ref().map(ManagedBy::as_str))
-        .bind(service.created_at.micros())
-        .bind(service.deleted_at.map(Timestamp::micros))
-        .bind(resource_uris_text(service))
-        .execute(conn)
-        .await?;
-    Ok(())
+    let parameters = params![
+        service.id,
+        service.owner.issuer,
+        service.owner.subject,
+        service.name,
+        (!service.accepts_unbound).then_some(service.created_at),
+        service.managed_by,
+        service.created_at,
+        service.deleted_at,
+        resource_uris_text(service),
+    ];
+    conn.apply(INSERT_SERVICE, parameters).await
 }
 
 /// Whether the owner of a service has another one with the same name and the same `managed_by`. The caller must hold the lock on the
 /// owner.
 pub async fn has_managed_twin(conn: &mut Conn, service: &Service) -> Result<bool, StoreError> {
     let Some(managed_by) = &service.managed_by else { return Ok(false) };
-    let query = sqlx::query(MANAGED_SERVICE).bind(&service.owner.issuer).bind(&service.owner.subject);
-    let query = query.bind(service.name.as_str()).bind(managed_by.as_str()).bind(service.id.to_string());
-    Ok(query.fetch_optional(conn).await?.is_some())
+    let Owner { issuer, subject } = &service.owner;
+    conn.has_row(MANAGED_SERVICE, params![issuer, subject, service.name, managed_by, service.id]).await
 }
 
 /// Updates the name of a service, its setting for unbound tokens, its `managed_by`, and its resource URIs.
 pub async fn update(conn: &mut Conn, service: &Service, now: Timestamp) -> Result<(), StoreError> {
     let Service { id, name, accepts_unbound, managed_by, .. } = service;
-    let query = sqlx::query(UPDATE_SERVICE).bind(name.as_str()).bind(i64::from(*accepts_unbound)).bind(now.micros());
-    let query = query.bind(id.to_string()).bind(managed_by.as_ref().map(ManagedBy::as_str));
-    query.bind(resource_uris_text(service)).execute(conn).await?;
-    Ok(())
+    conn.apply(UPDATE_SERVICE, params![name, accepts_unbound, now, id, managed_by, resource_uris_text(service)]).await
 }
 
 /// Sets the owner of a service. No files manage it and its roles, webhooks and API keys from then on.
 pub async fn set_owner(conn: &mut Conn, id: ServiceId, owner: &Owner) -> Result<(), StoreError> {
-    let query = sqlx::query(SET_OWNER).bind(&owner.issuer).bind(&owner.subject).bind(id.to_string());
-    if query.execute(&mut *conn).await?.rows_affected() != 1 {
-        return Err(StoreError::UnexpectedRowCount("set_owner"));
-    }
-    sqlx::query(RELEASE_ROLES).bind(id.to_string()).execute(&mut *conn).await?;
-    sqlx::query(RELEASE_WEBHOOKS).bind(id.to_string()).execute(&mut *conn).await?;
-    sqlx::query(RELEASE_KEYS).bind(id.to_string()).execute(conn).await?;
-    Ok(())
+    conn.must_change_row(SET_OWNER, "set_owner", params![owner.issuer, owner.subject, id]).await?;
+    conn.apply(RELEASE_ROLES, params![id]).await?;
+    conn.apply(RELEASE_WEBHOOKS, params![id]).await?;
+    conn.apply(RELEASE_KEYS, params![id]).await
 }
 
 /// Marks a service as deleted, erases its name, and queues the removal of the rows that depend on it. Returns false if there is
 /// no such service.
 pub async fn mark_deleted(conn: &mut Conn, id: ServiceId, now: Timestamp) -> Result<bool, StoreError> {
-    let query = sqlx::query(MARK_DELETED).bind(now.micros()).bind(DELETED_NAME).bind(id.to_string());
-    Ok(query.execute(conn).await?.rows_affected() == 1)
+    conn.changes_row(MARK_DELETED, params![now, DELETED_NAME, id]).await
 }
 
 /// Finds a service that is not deleted.
 pub async fn find_live(conn: &mut Conn, id: ServiceId) -> Result<Option<Service>, StoreError> {
-    let row = sqlx::query(FIND_LIVE_SERVICE).bind(id.to_string()).fetch_optional(conn).await?;
-    row.as_ref().map(service_from_row).transpose()
+    conn.find_row(FIND_LIVE_SERVICE, params![id], service_from_row).await
 }
 
 /// Finds a service by id, deleted or not. Operations must use [`find_live`], except to show what remains of a deleted service.
 pub async fn find(conn: &mut Conn, id: ServiceId) -> Result<Option<Service>, StoreError> {
-    sqlx::query(FIND_SERVICE)
-        .bind(id.to_string())
-        .fetch_optional(conn)
-        .await?
-        .as_ref()
-        .map(service_from_row)
-        .transpose()
+    conn.find_row(FIND_SERVICE, params![id], service_from_row).await
 }
 
 /// Lists all services that are not deleted, or those of an owner, newest first (ids sort by creation time).
@@ -168,39 +152,29 @@ pub async fn list(
     owner: Option<&Owner>,
     page: Page<ServiceId>,
 ) -> Result<ListPage<Service, ServiceId>, StoreError> {
-    let (total, query) = match owner {
-        None => (ItemCount::exact(totals::find(conn, Total::Services).await?), sqlx::query(LIST_SERVICES)),
+    let before = page.after.unwrap_or(ServiceId::from_bits(u128::MAX));
+    let (total, sql, parameters) = match owner {
+        None => {
+            let total = ItemCount::exact(totals::find(conn, Total::Services).await?);
+            (total, LIST_SERVICES, Vec::from(params![before]))
+        }
         Some(Owner { issuer, subject }) => {
-            let count = sqlx::query(COUNT_SERVICES_BY_OWNER).bind(issuer).bind(subject).bind(row::ROWS_TO_COUNT);
-            let total = row::item_count(&count.fetch_one(&mut *conn).await?)?;
-            (total, sqlx::query(LIST_SERVICES_BY_OWNER).bind(issuer).bind(subject))
+            let total = conn.count_items(COUNT_SERVICES_BY_OWNER, params![issuer, subject]).await?;
+            (total, LIST_SERVICES_BY_OWNER, Vec::from(params![issuer, subject, before]))
         }
     };
-    let before = page.after.unwrap_or(ServiceId::from_bits(u128::MAX));
-    let query = query.bind(before.to_string()).bind(page.items_to_read()).bind(page.items_to_skip());
-    let items = query.fetch_all(conn).await?.iter().map(service_from_row).collect::<Result<_, _>>()?;
-    Ok(ListPage::new(&page, items, total, |service: &Service| service.id, None))
+    conn.list_page(sql, parameters, &page, total, service_from_row, |service| service.id).await
 }
 
 /// Locks the row of a service until the transaction ends. Returns `None` if there is no such service, or if it is deleted.
 pub async fn lock(conn: &mut Conn, id: ServiceId) -> Result<Option<Service>, StoreError> {
-    let row = sqlx::query(LOCK_AND_FIND).bind(id.to_string()).fetch_optional(conn).await?;
-    row.as_ref().map(service_from_row).transpose()
+    conn.find_row(LOCK_AND_FIND, params![id], service_from_row).await
 }
 
 /// Inserts a new API key.
 pub async fn insert_key(conn: &mut Conn, key: &ServiceKey) -> Result<(), StoreError> {
-    sqlx::query(INSERT_KEY)
-        .bind(key.id.to_string())
-        .bind(key.service.to_string())
-        .bind(key.name.as_str())
-        .bind(key.scope.as_str())
-        .bind(key.secret.to_store())
-        .bind(key.created_at.micros())
-        .bind(key.managed_by.as_ref().map(ManagedBy::as_str))
-        .execute(conn)
-        .await?;
-    Ok(())
+    let ServiceKey { id, service, owner: _, name, scope, managed_by, secret, created_at, revoked_at: _ } = key;
+    conn.apply(INSERT_KEY, params![id, service, name, scope, secret, created_at, managed_by]).await
 }
 
 /// Whether a service has a valid API key with the same name and the same `managed_by`. The caller must hold the lock on the service.
@@ -210,20 +184,21 @@ pub async fn has_managed_key(
     name: &DisplayName,
     managed_by: &ManagedBy,
 ) -> Result<bool, StoreError> {
-    let query = sqlx::query(MANAGED_KEY).bind(service.to_string()).bind(name.as_str()).bind(managed_by.as_str());
-    Ok(query.fetch_optional(conn).await?.is_some())
+    conn.has_row(MANAGED_KEY, params![service, name, managed_by]).await
 }
 
 /// Finds an API key by id. Returns `None` if the key is revoked or its service is deleted.
 pub async fn find_key(conn: &mut Conn, id: ApiKeyId) -> Result<Option<ServiceKey>, StoreError> {
-    sqlx::query(FIND_KEY).bind(id.to_string()).fetch_optional(conn).await?.as_ref().map(key_from_row).transpose()
+    conn.find_row(FIND_KEY, params![id], key_from_row).await
 }
 
-/// Returns which of at most [`KEYS_PER_CHECK`] API keys are valid: they are not revoked, and their services are not deleted.
-pub async fn find_valid_keys(conn: &mut Conn, ids: &[ApiKeyId]) -> Result<Vec<ApiKeyId>, StoreError> {
-    let ids = ids.iter().map(ToString::to_string).chain(std::iter::repeat_with(String::new)).take(KEYS_PER_CHECK);
-    let query = ids.fold(sqlx::query(FIND_VALID_KEYS), sqlx::query::Query::bind);
-    query.fetch_all(conn).await?.iter().map(|row| row::parse(row, "id")).collect()
+/// Returns which API keys are valid: they are not revoked, and their services are not deleted.
+pub async fn find_valid_keys(
+    conn: &mut Conn,
+    ids: impl IntoIterator<Item = ApiKeyId>,
+) -> Result<HashSet<ApiKeyId>, StoreError> {
+    let ids = ids.into_iter().map(|id| params![id]);
+    FIND_VALID_KEYS.list_rows(conn, &[], ids, |row| row::parse(row, "id")).await
 }
 
 /// Finds the API key of a credential. Returns `None` for an unknown id, a wrong secret and a revoked key.
@@ -240,8 +215,7 @@ pub async fn find_key_of_deleted_service(
     conn: &mut Conn,
     credential: &Credential<ApiKeyId>,
 ) -> Result<Option<ServiceKey>, StoreError> {
-    let row = sqlx::query(FIND_KEY_OF_DELETED_SERVICE).bind(credential.id().to_string()).fetch_optional(conn).await?;
-    let key = row.as_ref().map(key_from_row).transpose()?;
+    let key = conn.find_row(FIND_KEY_OF_DELETED_SERVICE, params![credential.id()], key_from_row).await?;
     Ok(key.filter(|key| key.secret.matches(credential)))
 }
 
@@ -251,25 +225,19 @@ pub async fn list_keys(
     service: ServiceId,
     page: Page<ApiKeyId>,
 ) -> Result<ListPage<ServiceKey, ApiKeyId>, StoreError> {
-    let count = sqlx::query(COUNT_KEYS).bind(service.to_string()).bind(row::ROWS_TO_COUNT);
-    let total = row::item_count(&count.fetch_one(&mut *conn).await?)?;
+    let total = conn.count_items(COUNT_KEYS, params![service]).await?;
     let before = page.after.unwrap_or(ApiKeyId::from_bits(u128::MAX));
-    let query = sqlx::query(LIST_KEYS).bind(service.to_string()).bind(before.to_string());
-    let rows = query.bind(page.items_to_read()).bind(page.items_to_skip()).fetch_all(conn).await?;
-    let items = rows.iter().map(key_from_row).collect::<Result<_, _>>()?;
-    Ok(ListPage::new(&page, items, total, |key: &ServiceKey| key.id, None))
+    conn.list_page(LIST_KEYS, params![service, before], &page, total, key_from_row, |key| key.id).await
 }
 
 /// Revokes an API key of a service. Returns false if the key does not exist or is already revoked.
 pub async fn revoke_key(conn: &mut Conn, service: ServiceId, id: ApiKeyId, now: Timestamp) -> Result<bool, StoreError> {
-    let query = sqlx::query(REVOKE_KEY).bind(now.micros()).bind(id.to_string()).bind(service.to_string());
-    Ok(query.execute(conn).await?.rows_affected() == 1)
+    conn.changes_row(REVOKE_KEY, params![now, id, service]).await
 }
 
 /// Revokes all API keys of a service. Returns the number of keys that were not revoked before.
 pub async fn revoke_all_keys(conn: &mut Conn, service: ServiceId, now: Timestamp) -> Result<u64, StoreError> {
-    let query = sqlx::query(REVOKE_ALL_KEYS).bind(now.micros()).bind(service.to_string());
-    Ok(query.execute(conn).await?.rows_affected())
+    conn.count_changes(REVOKE_ALL_KEYS, params![now, service]).await
 }
 
 /// Deletes up to `limit` revoked API keys of a service, except the `kept` that were revoked last.
@@ -279,15 +247,12 @@ pub async fn delete_oldest_revoked_keys(
     kept: i64,
     limit: i64,
 ) -> Result<(), StoreError> {
-    let query = sqlx::query(DELETE_OLDEST_REVOKED_KEYS).bind(service.to_string()).bind(kept).bind(limit);
-    query.execute(conn).await?;
-    Ok(())
+    conn.apply(DELETE_OLDEST_REVOKED_KEYS, params![service, kept, limit]).await
 }
 
 /// Whether a service has an API key with this id, revoked or not.
 pub async fn has_key(conn: &mut Conn, service: ServiceId, id: ApiKeyId) -> Result<bool, StoreError> {
-    let query = sqlx::query(HAS_KEY).bind(id.to_string()).bind(service.to_string());
-    Ok(query.fetch_optional(conn).await?.is_some())
+    conn.has_row(HAS_KEY, params![id, service]).await
 }
 
 fn resource_uris_text(service: &Service) -> Option<String> {

@@ -1,18 +1,19 @@
 //! The table of sessions.
 
 use super::{
-    Conn, StoreError, row, row_lists::RowListStatement, statements::statements, token_audiences::audience_text,
+    Conn, StoreError,
+    query::{AnyQuery, params},
+    row,
+    row_lists::row_list_statements,
+    statements::statements,
+    token_audiences::audience_text,
 };
 use crate::domain::{
     credential::SecretHash,
     session::{RefreshHashes, RefreshToken, Session},
 };
 use countersign_identity::{AgentId, Revision, ServiceId, SessionId, Timestamp};
-use sqlx::{
-    Any,
-    any::{AnyArguments, AnyRow},
-    query::Query,
-};
+use sqlx::any::AnyRow;
 use std::collections::BTreeSet;
 
 macro_rules! columns {
@@ -21,13 +22,6 @@ macro_rules! columns {
     };
 }
 pub(super) use columns as session_columns;
-
-/// The parameter of a session in [`MARK_SESSIONS_ENDED`].
-macro_rules! ended_session {
-    () => {
-        "$2"
-    };
-}
 
 statements! { STATEMENTS:
     INSERT_SESSION = concat!(
@@ -39,10 +33,6 @@ statements! { STATEMENTS:
     /// contains it so that it is the order of the index, and nothing is sorted.
     LIST_OLDEST_LIVE = "SELECT id FROM sessions WHERE agent_id = $1 AND ended_at IS NULL AND expires_at > $2 \
          ORDER BY ended_at DESC, started_at DESC, id DESC LIMIT $4 + 0 OFFSET $3";
-    MARK_SESSIONS_ENDED = concat!(
-        "UPDATE sessions SET ended_at = $1, expires_at = CASE WHEN expires_at > $1 THEN $1 ELSE expires_at END \
-         WHERE id IN (", ended_session!(), ") AND ended_at IS NULL RETURNING id"
-    );
     REPLACE_REFRESH_TOKEN = "UPDATE sessions SET refresh_hash = $1, audiences = $2 WHERE id = $3 AND refresh_hash = $4 \
          AND ended_at IS NULL";
     OLDEST_EXPIRY = "SELECT MIN(expires_at) AS oldest FROM sessions WHERE expires_at >= $1";
@@ -50,9 +40,10 @@ statements! { STATEMENTS:
          ORDER BY expires_at LIMIT $3 + 0)";
 }
 
-const MARK_ENDED: RowListStatement = RowListStatement { sql: MARK_SESSIONS_ENDED, row: ended_session!() };
-
-type BoundQuery<'q> = Query<'q, Any, AnyArguments>;
+row_list_statements! { ROW_LISTS:
+    MARK_ENDED = "UPDATE sessions SET ended_at = $1, expires_at = CASE WHEN expires_at > $1 THEN $1 ELSE expires_at END \
+         WHERE id IN ({$2}) AND ended_at IS NULL RETURNING id";
+}
 
 /// Inserts the session of a login with its challenge or assertion. Returns false if another session has begun with it.
 pub async fn insert(conn: &mut Conn, session: &Session, challenge: &str) -> Result<bool, StoreError> {
@@ -60,7 +51,7 @@ pub async fn insert(conn: &mut Conn, session: &Session, challenge: &str) -> Resu
 }
 
 /// Binds the challenge or assertion of a session, and the columns `session_columns`.
-pub(super) fn bind_session<'q>(query: BoundQuery<'q>, session: &Session, challenge: &str) -> BoundQuery<'q> {
+pub(super) fn bind_session(query: AnyQuery, session: &Session, challenge: &str) -> AnyQuery {
     query
         .bind(challenge.to_owned())
         .bind(session.id.to_string())
@@ -78,8 +69,7 @@ pub(super) fn bind_session<'q>(query: BoundQuery<'q>, session: &Session, challen
 
 /// Finds a session by id.
 pub async fn find(conn: &mut Conn, id: SessionId) -> Result<Option<Session>, StoreError> {
-    let row = sqlx::query(FIND_SESSION).bind(id.to_string()).fetch_optional(conn).await?;
-    row.as_ref().map(session_from_row).transpose()
+    conn.find_row(FIND_SESSION, params![id], session_from_row).await
 }
 
 /// Lists up to `limit` live sessions of an agent that are older than its newest `kept` live sessions, newest first.
@@ -90,17 +80,14 @@ pub async fn list_live_beyond(
     kept: u32,
     limit: u32,
 ) -> Result<Vec<SessionId>, StoreError> {
-    let query = sqlx::query(LIST_OLDEST_LIVE).bind(agent.to_string()).bind(now.micros());
-    let rows = query.bind(i64::from(kept)).bind(i64::from(limit)).fetch_all(conn).await?;
-    rows.iter().map(|row| row::parse(row, "id")).collect()
+    conn.list_rows(LIST_OLDEST_LIVE, params![agent, now, kept, limit], |row| row::parse(row, "id")).await
 }
 
 /// Marks sessions as ended. The end of a session is also its expiry, so that it is deleted like a session that expired then. Returns
 /// those that had not ended before.
 pub async fn mark_ended(conn: &mut Conn, ids: &[SessionId], now: Timestamp) -> Result<Vec<SessionId>, StoreError> {
-    let rows = ids.iter().map(|id| [id.to_string().into()]);
-    let ended = MARK_ENDED.fetch_all(conn, &[now.micros().into()], rows).await?;
-    ended.iter().map(|row| row::parse(row, "id")).collect()
+    let ids = ids.iter().map(|id| params![id]);
+    MARK_ENDED.list_rows(conn, &params![now], ids, |row| row::parse(row, "id")).await
 }
 
 /// Replaces the current refresh token of a live session, and the audiences of its tokens. Returns false if `used` is not its current
@@ -116,12 +103,12 @@ pub async fn replace_refresh_token(
 }
 
 /// Binds the new refresh token and audiences of a session, then the session and its current refresh token.
-pub(super) fn bind_replacement<'q>(
-    query: BoundQuery<'q>,
+pub(super) fn bind_replacement(
+    query: AnyQuery,
     used: &RefreshToken,
     new: &RefreshToken,
     audiences: &BTreeSet<Option<ServiceId>>,
-) -> BoundQuery<'q> {
+) -> AnyQuery {
     query
         .bind(new.hash().to_store().to_owned())
         .bind(audiences_text(audiences))
@@ -129,15 +116,9 @@ pub(super) fn bind_replacement<'q>(
         .bind(used.hash().to_store().to_owned())
 }
 
-/// The statements with several rows, for the conformance tests.
-#[cfg(test)]
-pub(super) fn dynamic_statements() -> Vec<String> {
-    MARK_ENDED.texts()
-}
-
 /// The earliest expiry of a session, at or after `from`.
 pub async fn oldest_expiry(conn: &mut Conn, from: Timestamp) -> Result<Option<Timestamp>, StoreError> {
-    row::find_oldest(OLDEST_EXPIRY, conn, Some(from)).await
+    conn.find_oldest(OLDEST_EXPIRY, params![from]).await
 }
 
 /// Deletes up to `limit` sessions that expired at or after `from` and before `horizon`. Returns their number.
@@ -147,8 +128,7 @@ pub async fn delete_expired(
     horizon: Timestamp,
     limit: i64,
 ) -> Result<u64, StoreError> {
-    let query = sqlx::query(DELETE_EXPIRED_SESSIONS).bind(from.micros()).bind(horizon.micros()).bind(limit);
-    Ok(query.execute(conn).await?.rows_affected())
+    conn.count_changes(DELETE_EXPIRED_SESSIONS, params![from, horizon, limit]).await
 }
 
 /// The audiences as one text, with which the statement that appends the end of a session to the change feed compares recipients.

@@ -1,6 +1,6 @@
 //! The table of signing keys. Public keys are stored in the clear, private keys are encrypted with the master key.
 
-use super::{Conn, StoreError, row, statements::statements};
+use super::{Conn, StoreError, query::params, row, statements::statements};
 use crate::domain::{
     page::{ListPage, NumberThen, Page},
     signing_key::{SigningKey, SigningKeyRing},
@@ -35,7 +35,7 @@ statements! { STATEMENTS:
 
 /// Loads the key ring: all keys whose tokens are accepted, in order of publication.
 pub async fn load_ring(conn: &mut Conn) -> Result<SigningKeyRing, StoreError> {
-    sqlx::query(LIST_LIVE_KEYS).fetch_all(conn).await?.iter().map(signing_key_from_row).collect()
+    conn.list_rows(LIST_LIVE_KEYS, params![], signing_key_from_row).await
 }
 
 /// The position of a signing key in a list: the times of its publication and of its first signature in microseconds, then the
@@ -47,14 +47,11 @@ pub async fn list(
     conn: &mut Conn,
     page: &Page<SigningKeyPosition>,
 ) -> Result<ListPage<SigningKey, SigningKeyPosition>, StoreError> {
-    let count = sqlx::query(COUNT_KEYS).bind(row::ROWS_TO_COUNT);
-    let total = row::item_count(&count.fetch_one(&mut *conn).await?)?;
-    let query = match &page.after {
-        None => sqlx::query(LIST_KEYS).bind(i64::MAX).bind(i64::MAX).bind(""),
-        Some(NumberThen { number, then }) => sqlx::query(LIST_KEYS).bind(*number).bind(then.number).bind(&then.then),
+    let total = conn.count_items(COUNT_KEYS, params![]).await?;
+    let before = match &page.after {
+        None => params![i64::MAX, i64::MAX, ""],
+        Some(NumberThen { number, then }) => params![number, then.number, then.then],
     };
-    let rows = query.bind(page.items_to_read()).bind(page.items_to_skip()).fetch_all(conn).await?;
-    let items = rows.iter().map(signing_key_from_row).collect::<Result<_, _>>()?;
     let position = |key: &SigningKey| {
         let signs_from = key.signs_from.map_or(i64::MAX, Timestamp::micros);
         NumberThen {
@@ -62,65 +59,45 @@ pub async fn list(
             then: NumberThen { number: signs_from, then: key.kid.as_str().to_owned() },
         }
     };
-    Ok(ListPage::new(page, items, total, position, None))
+    conn.list_page(LIST_KEYS, before, page, total, signing_key_from_row, position).await
 }
 
 /// Whether a key exists, removed or not.
 pub async fn exists(conn: &mut Conn, kid: &Kid) -> Result<bool, StoreError> {
-    Ok(sqlx::query(KEY_EXISTS).bind(kid.as_str()).fetch_optional(conn).await?.is_some())
+    conn.has_row(KEY_EXISTS, params![kid]).await
 }
 
 /// Finds the encrypted private key, in hex; `None` if the key is removed.
 pub async fn find_sealed_private(conn: &mut Conn, kid: &Kid) -> Result<Option<String>, StoreError> {
-    let row = sqlx::query(FIND_SEALED_PRIVATE).bind(kid.as_str()).fetch_optional(conn).await?;
-    row.map(|row| row::get(&row, "sealed_private")).transpose()
+    conn.find_row(FIND_SEALED_PRIVATE, params![kid], |row| row::get(row, "sealed_private")).await
 }
 
 /// Inserts a new key.
 pub async fn insert(conn: &mut Conn, key: &SigningKey, sealed_private: &str) -> Result<(), StoreError> {
-    sqlx::query(INSERT_KEY)
-        .bind(key.kid.as_str())
-        .bind(hex::encode(key.public.to_sec1()))
-        .bind(sealed_private)
-        .bind(key.published_at.micros())
-        .bind(key.signs_from.map(Timestamp::micros))
-        .bind(lifetime_micros(key.token_lifetime))
-        .execute(conn)
-        .await?;
-    Ok(())
+    let SigningKey { kid, public, published_at, signs_from, token_lifetime, .. } = key;
+    let public = hex::encode(public.to_sec1());
+    conn.apply(INSERT_KEY, params![kid, public, sealed_private, published_at, signs_from, token_lifetime]).await
 }
 
 /// Updates the schedule of a key. Erases the private key if the key is removed. The key must exist.
 pub async fn update(conn: &mut Conn, key: &SigningKey) -> Result<(), StoreError> {
-    let result = sqlx::query(UPDATE_KEY)
-        .bind(key.kid.as_str())
-        .bind(key.signs_from.map(Timestamp::micros))
-        .bind(key.retires_at.map(Timestamp::micros))
-        .bind(lifetime_micros(key.token_lifetime))
-        .bind(key.removed_at.map(Timestamp::micros))
-        .bind(key.revoked_at.map(Timestamp::micros))
-        .execute(conn)
-        .await?;
-    if result.rows_affected() == 1 { Ok(()) } else { Err(StoreError::UnexpectedRowCount("signing_keys")) }
-}
-
-fn lifetime_micros(lifetime: Duration) -> i64 {
-    i64::try_from(lifetime.as_micros()).unwrap_or(i64::MAX)
+    let SigningKey { kid, signs_from, retires_at, token_lifetime, removed_at, revoked_at, .. } = key;
+    let parameters = params![kid, signs_from, retires_at, token_lifetime, removed_at, revoked_at];
+    conn.must_change_row(UPDATE_KEY, "signing_keys", parameters).await
 }
 
 fn signing_key_from_row(row: &AnyRow) -> Result<SigningKey, StoreError> {
     let corrupt = || StoreError::Corrupt("public_point");
     let point = hex::decode(row::get::<String>(row, "public_point")?).map_err(|_| corrupt())?;
     let public = P256PublicKey::from_sec1(&point).map_err(|_| corrupt())?;
-    let lifetime =
-        u64::try_from(row::get::<i64>(row, "token_lifetime")?).map_err(|_| StoreError::Corrupt("token_lifetime"))?;
+
     Ok(SigningKey {
         kid: row::parse(row, "kid")?,
         public,
         published_at: row::timestamp(row, "published_at")?,
         signs_from: row::optional_timestamp(row, "signs_from")?,
         retires_at: row::optional_timestamp(row, "retires_at")?,
-        token_lifetime: Duration::from_micros(lifetime),
+        token_lifetime: Duration::from_micros(row::number(row, "token_lifetime")?),
         removed_at: row::optional_timestamp(row, "removed_at")?,
         revoked_at: row::optional_timestamp(row, "revoked_at")?,
     })

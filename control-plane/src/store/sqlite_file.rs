@@ -131,7 +131,7 @@ pub async fn validate(file: &Path) -> Result<SqliteFileInfo, SqliteFileError> {
 }
 
 async fn validate_connection(conn: &mut SqliteConnection) -> Result<SqliteFileInfo, SqliteFileError> {
-    let integrity: String = sqlx::query(CHECK_INTEGRITY).fetch_one(&mut *conn).await?.try_get(0)?;
+    let integrity: String = sqlx::query_scalar(CHECK_INTEGRITY).fetch_one(&mut *conn).await?;
     if integrity != "ok" {
         return Err(SqliteFileError::Damaged(integrity.replace('\n', " ")));
     }
@@ -141,9 +141,8 @@ async fn validate_connection(conn: &mut SqliteConnection) -> Result<SqliteFileIn
     if query_number(conn, COUNT_REQUIRED_TABLES).await? < REQUIRED_TABLES {
         return Err(SqliteFileError::Foreign("the tables `deployment` and `feed` are missing"));
     }
-    let first: i64 =
-        sqlx::query(COUNT_FIRST_MIGRATIONS).bind(schema::first_checksum()).fetch_one(&mut *conn).await?.try_get(0)?;
-    if first == 0 {
+    let first = sqlx::query_scalar::<_, i64>(COUNT_FIRST_MIGRATIONS).bind(schema::first_checksum());
+    if first.fetch_one(&mut *conn).await? == 0 {
         return Err(SqliteFileError::Foreign("a program that was never released made its tables"));
     }
     let (schema, supported) = (query_number(conn, FIND_SCHEMA_VERSION).await?, schema::latest_version());
@@ -160,20 +159,12 @@ async fn read_deployment(conn: &mut SqliteConnection, schema: i64) -> Result<Sql
         dev_since: optional_timestamp(&row, "dev_since")?,
     };
     let reason: Option<String> = row.try_get("quarantine_reason")?;
-    let quarantine = match optional_timestamp(&row, "quarantined_at")?.zip(reason) {
-        Some((at, reason)) => {
-            let reason = QuarantineReason::parse(&reason).ok_or(SqliteFileError::UnknownQuarantine(reason))?;
-            Some(Quarantine { reason, at })
-        }
-        None => None,
-    };
-    Ok(SqliteFileInfo { schema, deployment, previous_master_keys: list_previous_keys(conn).await?, quarantine })
-}
-
-/// The fingerprints of the previous master keys.
-async fn list_previous_keys(conn: &mut SqliteConnection) -> Result<Vec<String>, SqliteFileError> {
-    let rows = sqlx::query(LIST_PREVIOUS_KEYS).fetch_all(conn).await?;
-    Ok(rows.iter().map(|row| row.try_get("fingerprint")).collect::<Result<_, _>>()?)
+    let quarantine = optional_timestamp(&row, "quarantined_at")?.zip(reason).map(|(at, reason)| {
+        let reason = QuarantineReason::parse(&reason).ok_or(SqliteFileError::UnknownQuarantine(reason))?;
+        Ok::<_, SqliteFileError>(Quarantine { reason, at })
+    });
+    let previous_master_keys = sqlx::query_scalar(LIST_PREVIOUS_KEYS).fetch_all(conn).await?;
+    Ok(SqliteFileInfo { schema, deployment, previous_master_keys, quarantine: quarantine.transpose()? })
 }
 
 /// Sets the quarantine mark of a database that no other process has open. Does nothing if the database has a mark.
@@ -189,8 +180,7 @@ pub(super) async fn set_quarantine(
     conn: &mut SqliteConnection,
     quarantine: Option<Quarantine>,
 ) -> Result<(), SqliteFileError> {
-    let (at, reason) =
-        (quarantine.map(|quarantine| quarantine.at.micros()), quarantine.map(|quarantine| quarantine.reason.as_str()));
+    let (at, reason) = quarantine.map(|Quarantine { reason, at }| (at.micros(), reason.as_str())).unzip();
     sqlx::query(SET_QUARANTINE).bind(at).bind(reason).execute(conn).await?;
     Ok(())
 }
@@ -199,7 +189,7 @@ pub(super) async fn set_quarantine(
 /// process has the database open.
 pub async fn merge_wal(file: &Path) -> Result<(), SqliteFileError> {
     let mut conn = connect(file, false).await?;
-    let mode: String = sqlx::query(DISABLE_WAL).fetch_one(&mut conn).await?.try_get(0)?;
+    let mode: String = sqlx::query_scalar(DISABLE_WAL).fetch_one(&mut conn).await?;
     conn.close().await?;
     if mode == "delete" {
         Ok(())
@@ -226,7 +216,7 @@ fn options(file: &Path) -> SqliteConnectOptions {
 
 /// Runs a statement that returns one number; null is returned as 0.
 async fn query_number(conn: &mut SqliteConnection, sql: &'static str) -> Result<i64, SqliteFileError> {
-    Ok(sqlx::query(sql).fetch_one(conn).await?.try_get::<Option<i64>, _>(0)?.unwrap_or(0))
+    Ok(sqlx::query_scalar::<_, Option<i64>>(sql).fetch_one(conn).await?.unwrap_or(0))
 }
 
 fn optional_timestamp(row: &SqliteRow, column: &str) -> Result<Option<Timestamp>, SqliteFileError> {

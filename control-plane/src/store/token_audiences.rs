@@ -5,7 +5,12 @@
 //! of the agent locks the same row. So either the change finds the audience of the token, or the token is issued after the change and
 //! its revision is not below that of the change.
 
-use super::{Conn, StoreError, retention, statements::statements};
+use super::{
+    Conn, StoreError,
+    query::{params, text_or_empty},
+    retention,
+    statements::statements,
+};
 use countersign_identity::{AgentId, ServiceId, Timestamp};
 use std::time::Duration;
 
@@ -30,7 +35,7 @@ statements! { STATEMENTS:
 
 /// The text that stands for an audience in the database.
 pub(super) fn audience_text(service: Option<ServiceId>) -> String {
-    service.map_or(String::new(), |service| service.to_string())
+    text_or_empty(service)
 }
 
 /// Records until when an agent may have live tokens for a service, or unbound ones. The caller must hold the lock on the agent.
@@ -40,16 +45,13 @@ pub async fn record(
     audience: Option<ServiceId>,
     expires_at: Timestamp,
 ) -> Result<(), StoreError> {
-    let query = sqlx::query(UPSERT_AUDIENCE).bind(agent.to_string()).bind(audience_text(audience));
-    query.bind(expires_at.micros()).execute(conn).await?;
-    Ok(())
+    conn.apply(UPSERT_AUDIENCE, params![agent, audience_text(audience), expires_at]).await
 }
 
 /// Whether an agent has live tokens for at least `count` audiences. Deleted services count, because changes are also written for them:
 /// otherwise, one could multiply the audiences of an agent.
 pub async fn has_as_many(conn: &mut Conn, agent: AgentId, count: u32, now: Timestamp) -> Result<bool, StoreError> {
-    let query = sqlx::query(HAS_AS_MANY).bind(agent.to_string()).bind(now.micros());
-    Ok(query.bind(i64::from(count.saturating_sub(1))).fetch_optional(conn).await?.is_some())
+    conn.has_row(HAS_AS_MANY, params![agent, now, count.saturating_sub(1)]).await
 }
 
 /// When the tokens of the oldest audience have expired even for sidecars whose clocks are behind, at or after `from`.

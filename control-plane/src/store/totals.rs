@@ -3,9 +3,10 @@
 //! A total is changed in the transaction that changes what it counts. Each start counts anew, see [`find_differences`], so that a total
 //! is right again after somebody has changed rows by hand.
 
-use super::{Conn, StoreError, row, statements::statements};
+use super::{Conn, StoreError, query::params, row, statements::statements};
 use crate::domain::{agent::status_text, total::Total};
 use countersign_identity::AgentStatus;
+use sqlx::any::AnyRow;
 
 statements! { STATEMENTS:
     ADD_TO_TOTAL = "INSERT INTO totals (name, total) VALUES ($1, $2) \
@@ -26,8 +27,7 @@ statements! { STATEMENTS:
 
 /// Adds a number, which may be negative, to a total. Locks the total until the transaction ends.
 pub async fn add(conn: &mut Conn, total: Total, number: i64) -> Result<(), StoreError> {
-    sqlx::query(ADD_TO_TOTAL).bind(total.as_str()).bind(number).execute(conn).await?;
-    Ok(())
+    conn.apply(ADD_TO_TOTAL, params![total, number]).await
 }
 
 /// Reads a total.
@@ -36,8 +36,7 @@ pub async fn find(conn: &mut Conn, total: Total) -> Result<i64, StoreError> {
 }
 
 async fn find_by_name(conn: &mut Conn, name: &'static str) -> Result<i64, StoreError> {
-    let row = sqlx::query(FIND_TOTAL).bind(name).fetch_optional(conn).await?;
-    row.map_or(Ok(0), |row| row::total_count(&row))
+    Ok(conn.find_row(FIND_TOTAL, params![name], row::total_count).await?.unwrap_or(0))
 }
 
 /// The row that counts the corrections of totals.
@@ -68,20 +67,24 @@ pub async fn find_differences(conn: &mut Conn) -> Result<TotalDifferences, Store
     let [mut active, mut public, mut services] = [0_i64; 3];
     let mut last = Some(String::new());
     while let Some(after) = last {
-        let query = sqlx::query(COUNT_PAGE_OF_AGENTS).bind(after).bind(PAGE_SIZE);
-        let row = query.bind(status_text(AgentStatus::Active)).fetch_one(&mut *conn).await?;
-        active += row::get::<i64>(&row, "active")?;
-        public += row::get::<i64>(&row, "public")?;
-        last = row::get(&row, "last")?;
+        let add_page = |row: &AnyRow| {
+            active += row::get::<i64>(row, "active")?;
+            public += row::get::<i64>(row, "public")?;
+            row::get(row, "last")
+        };
+        let parameters = params![after, PAGE_SIZE, status_text(AgentStatus::Active)];
+        last = conn.read_row(COUNT_PAGE_OF_AGENTS, parameters, add_page).await?;
     }
     let mut last = Some(String::new());
     while let Some(after) = last {
-        let row = sqlx::query(COUNT_PAGE_OF_SERVICES).bind(after).bind(PAGE_SIZE).fetch_one(&mut *conn).await?;
-        services += row::get::<i64>(&row, "live")?;
-        last = row::get(&row, "last")?;
+        let add_page = |row: &AnyRow| {
+            services += row::get::<i64>(row, "live")?;
+            row::get(row, "last")
+        };
+        last = conn.read_row(COUNT_PAGE_OF_SERVICES, params![after, PAGE_SIZE], add_page).await?;
     }
     let mut differences = Vec::new();
-    for total in Total::ALL {
+    for &total in Total::ALL {
         let counted = match total {
             Total::ActiveAgents => active,
             Total::PublicAgents => public,
@@ -94,8 +97,7 @@ pub async fn find_differences(conn: &mut Conn) -> Result<TotalDifferences, Store
 
 /// Corrects the totals. Does nothing and returns false if another process has corrected them since the differences were found.
 pub async fn correct(conn: &mut Conn, found: &TotalDifferences) -> Result<bool, StoreError> {
-    let query = sqlx::query(COUNT_CORRECTION).bind(CORRECTIONS).bind(found.corrections);
-    if query.execute(&mut *conn).await?.rows_affected() == 0 {
+    if !conn.changes_row(COUNT_CORRECTION, params![CORRECTIONS, found.corrections]).await? {
         return Ok(false);
     }
     for (total, difference) in &found.differences {

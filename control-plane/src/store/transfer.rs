@@ -130,10 +130,6 @@ impl TransferError {
     fn row_error(table: &Table) -> impl Fn(sqlx::Error) -> Self + Copy {
         move |error| Self::Row { table: table.name.clone(), error }
     }
-
-    fn target_not_empty(table: &Table) -> Self {
-        Self::Unsuitable(format!("is not empty: there are rows in `{}`. Name an empty database", table.name))
-    }
 }
 
 /// A table that is equal in source and target.
@@ -145,12 +141,6 @@ pub struct TransferredTable {
     pub rows: u64,
     /// Digest of the rows, hex; independent of their order.
     pub digest: String,
-}
-
-impl TransferredTable {
-    fn new(table: &Table, digest: &TableDigest) -> Self {
-        Self { table: table.name.clone(), rows: digest.rows(), digest: digest.to_hex() }
-    }
 }
 
 /// The result of a completed transfer.
@@ -183,7 +173,8 @@ pub async fn transfer(
     let mut to = connection.begin().await?;
     let non_empty_table = prepare_target(&mut to, &tables).await?;
     if let (Some(table), false) = (non_empty_table, resumed) {
-        return Err(TransferError::target_not_empty(table));
+        let problem = format!("is not empty: there are rows in `{}`. Name an empty database", table.name);
+        return Err(TransferError::Unsuitable(problem));
     }
     let transferred = compare_all(&mut from, &mut to, &tables, non_empty_table.is_none()).await?;
     let transaction: String = sqlx::query_scalar(TRANSACTION_ID).fetch_one(&mut *to).await?;
@@ -255,7 +246,8 @@ async fn compare_all(
             let name = table.name.clone();
             return Err(if copy_first { TransferError::CopyDiffers(name) } else { TransferError::TargetDiffers(name) });
         }
-        transferred.push(TransferredTable::new(table, &source));
+        let (rows, digest) = (source.rows(), source.to_hex());
+        transferred.push(TransferredTable { table: table.name.clone(), rows, digest });
     }
     Ok(transferred)
 }

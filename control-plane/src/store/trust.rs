@@ -1,6 +1,13 @@
 //! The tables of feedback on agents, of ratings by service, and of agents whose new trust score was not yet sent to sidecars.
 
-use super::{Conn, StoreError, agents::owner_from_row, known_agents, row, statements::statements};
+use super::{
+    Conn, StoreError,
+    agents::owner_from_row,
+    known_agents,
+    query::{params, text_or_empty},
+    row,
+    statements::statements,
+};
 use crate::domain::{
     page::{ListPage, NumberThen, Page},
     text::Description,
@@ -8,6 +15,7 @@ use crate::domain::{
 };
 use countersign_identity::{AgentId, FeedbackId, ServiceId, Timestamp};
 use sqlx::any::AnyRow;
+use std::collections::BTreeSet;
 
 statements! { STATEMENTS:
     INSERT_FEEDBACK = "INSERT INTO trust_feedback (id, agent_id, service_id, score, reason, metadata, created_at) \
@@ -44,17 +52,9 @@ const MILLION: f64 = 1e6;
 
 /// Inserts new feedback.
 pub async fn insert_feedback(conn: &mut Conn, feedback: &Feedback) -> Result<(), StoreError> {
-    sqlx::query(INSERT_FEEDBACK)
-        .bind(feedback.id.to_string())
-        .bind(feedback.agent.to_string())
-        .bind(feedback.service.to_string())
-        .bind(feedback.score.millionths())
-        .bind(feedback.reason.as_str())
-        .bind(feedback.metadata.to_json())
-        .bind(feedback.created_at.micros())
-        .execute(conn)
-        .await?;
-    Ok(())
+    let Feedback { id, agent, service, score, reason, metadata, created_at } = feedback;
+    let parameters = params![id, agent, service, score.millionths(), reason, metadata.to_json(), created_at];
+    conn.apply(INSERT_FEEDBACK, parameters).await
 }
 
 /// Maximum number of feedbacks of a service about an agent that are kept. Their effect on the trust score is in the rating.
@@ -65,14 +65,12 @@ const MAX_DELETED_FEEDBACK: i64 = 10;
 
 /// Deletes the oldest feedback of a service about an agent, a few rows at most, if more than [`MAX_KEPT_FEEDBACK`] are stored.
 pub async fn delete_excess_feedback(conn: &mut Conn, agent: AgentId, service: ServiceId) -> Result<(), StoreError> {
-    let query = sqlx::query(DELETE_EXCESS_FEEDBACK).bind(agent.to_string()).bind(service.to_string());
-    query.bind(MAX_KEPT_FEEDBACK).bind(MAX_DELETED_FEEDBACK).execute(conn).await?;
-    Ok(())
+    conn.apply(DELETE_EXCESS_FEEDBACK, params![agent, service, MAX_KEPT_FEEDBACK, MAX_DELETED_FEEDBACK]).await
 }
 
 /// The lowest id of a feedback, at or after `from`.
 pub async fn oldest_feedback(conn: &mut Conn, from: FeedbackId) -> Result<Option<FeedbackId>, StoreError> {
-    row::parse_optional(&sqlx::query(OLDEST_FEEDBACK).bind(from.to_string()).fetch_one(conn).await?, "id")
+    conn.read_row(OLDEST_FEEDBACK, params![from], |row| row::parse_optional(row, "id")).await
 }
 
 /// Deletes up to `limit` feedbacks with an id from `from` on that is lower than `before`. Returns their number.
@@ -82,9 +80,9 @@ pub async fn delete_feedback_before(
     before: FeedbackId,
     limit: i64,
 ) -> Result<u64, StoreError> {
-    let query = sqlx::query(DELETE_FEEDBACK_BEFORE).bind(from.to_string()).bind(before.to_string()).bind(limit);
-    Ok(query.execute(conn).await?.rows_affected())
+    conn.count_changes(DELETE_FEEDBACK_BEFORE, params![from, before, limit]).await
 }
+
 /// The position of feedback in a list: the time in microseconds, then the id.
 pub type FeedbackPosition = NumberThen<FeedbackId>;
 
@@ -94,58 +92,43 @@ pub async fn list_feedback(
     agent: AgentId,
     page: &Page<FeedbackPosition>,
 ) -> Result<ListPage<Feedback, FeedbackPosition>, StoreError> {
-    let count = sqlx::query(COUNT_FEEDBACK).bind(agent.to_string()).bind(row::ROWS_TO_COUNT);
-    let total = row::item_count(&count.fetch_one(&mut *conn).await?)?;
+    let total = conn.count_items(COUNT_FEEDBACK, params![agent]).await?;
     let after = page.after.as_ref();
     let (time, id) = after.map_or((i64::MAX, FeedbackId::from_bits(u128::MAX)), |after| (after.number, after.then));
-    let query = sqlx::query(LIST_FEEDBACK).bind(agent.to_string()).bind(time).bind(id.to_string());
-    let rows = query.bind(page.items_to_read()).bind(page.items_to_skip()).fetch_all(conn).await?;
-    let items = rows.iter().map(feedback_from_row).collect::<Result<_, _>>()?;
     let position = |feedback: &Feedback| NumberThen { number: feedback.created_at.micros(), then: feedback.id };
-    Ok(ListPage::new(page, items, total, position, None))
+    conn.list_page(LIST_FEEDBACK, params![agent, time, id], page, total, feedback_from_row, position).await
 }
 
 /// Finds the rating of an agent by a service.
 pub async fn find_rating(conn: &mut Conn, agent: AgentId, service: ServiceId) -> Result<Option<Rating>, StoreError> {
-    let query = sqlx::query(FIND_RATING).bind(agent.to_string()).bind(service.to_string());
-    query.fetch_optional(conn).await?.as_ref().map(rating_from_row).transpose()
+    conn.find_row(FIND_RATING, params![agent, service], rating_from_row).await
 }
 
 /// Lists the rating of an agent by each service that gave feedback, ordered by service.
 pub async fn list_ratings(conn: &mut Conn, agent: AgentId, now: Timestamp) -> Result<Vec<RatingBySource>, StoreError> {
-    let query = sqlx::query(LIST_RATINGS).bind(agent.to_string()).bind(known_agents::forgotten_until(now).micros());
-    query.fetch_all(conn).await?.iter().map(rating_by_source_from_row).collect()
+    conn.list_rows(LIST_RATINGS, params![agent, known_agents::forgotten_until(now)], rating_by_source_from_row).await
 }
 
 /// Inserts or replaces the rating of an agent by a service.
 pub async fn upsert_rating(conn: &mut Conn, agent: AgentId, rating: &Rating) -> Result<(), StoreError> {
-    sqlx::query(UPSERT_RATING)
-        .bind(agent.to_string())
-        .bind(rating.service.to_string())
-        .bind(millionths(rating.weight))
-        .bind(millionths(rating.mean))
-        .bind(rating.rated_at.micros())
-        .execute(conn)
-        .await?;
-    Ok(())
+    let Rating { service, weight, mean, rated_at } = rating;
+    conn.apply(UPSERT_RATING, params![agent, service, millionths(*weight), millionths(*mean), rated_at]).await
 }
 
 /// Deletes the rating of an agent by a service.
 pub async fn delete_rating(conn: &mut Conn, agent: AgentId, service: ServiceId) -> Result<(), StoreError> {
-    sqlx::query(DELETE_RATING).bind(agent.to_string()).bind(service.to_string()).execute(conn).await?;
-    Ok(())
+    conn.apply(DELETE_RATING, params![agent, service]).await
 }
 
 /// Marks an agent whose trust score must be sent to sidecars. Locks the row of the mark even if the row exists, so that a
 /// concurrent [`take_changed_agents`] waits for the transaction that marks the agent, and the new score is sent.
 pub async fn mark_changed(conn: &mut Conn, agent: AgentId) -> Result<(), StoreError> {
-    sqlx::query(MARK_CHANGED_AGENT).bind(agent.to_string()).execute(conn).await?;
-    Ok(())
+    conn.apply(MARK_CHANGED_AGENT, params![agent]).await
 }
 
 /// Whether the trust score of any agent must be sent to sidecars.
 pub async fn has_changed_agents(conn: &mut Conn) -> Result<bool, StoreError> {
-    Ok(sqlx::query(ANY_CHANGED_AGENT).fetch_optional(conn).await?.is_some())
+    conn.has_row(ANY_CHANGED_AGENT, params![]).await
 }
 
 /// Takes up to `limit` agents whose trust score must be sent to sidecars, in the order of their ids, above the agent `after`.
@@ -154,11 +137,10 @@ pub async fn take_changed_agents(
     after: Option<AgentId>,
     limit: i64,
 ) -> Result<Vec<AgentId>, StoreError> {
-    let after = after.map_or(String::new(), |agent| agent.to_string());
-    let rows = sqlx::query(TAKE_CHANGED_AGENTS).bind(after).bind(limit).fetch_all(conn).await?;
-    let mut agents = rows.iter().map(|row| row::parse(row, "agent_id")).collect::<Result<Vec<AgentId>, _>>()?;
-    agents.sort_unstable();
-    Ok(agents)
+    let parameters = params![text_or_empty(after), limit];
+    let agents: BTreeSet<_> =
+        conn.list_rows(TAKE_CHANGED_AGENTS, parameters, |row| row::parse(row, "agent_id")).await?;
+    Ok(agents.into_iter().collect())
 }
 
 fn feedback_from_row(row: &AnyRow) -> Result<Feedback, StoreError> {
@@ -178,7 +160,7 @@ fn rating_from_row(row: &AnyRow) -> Result<Rating, StoreError> {
         service: row::parse(row, "service_id")?,
         weight: from_millionths(row::get(row, "weight")?),
         mean: from_millionths(row::get(row, "mean")?),
-        rated_at: Timestamp::from_micros(row::get(row, "rated_at")?),
+        rated_at: row::timestamp(row, "rated_at")?,
     })
 }
 

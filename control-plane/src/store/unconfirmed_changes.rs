@@ -1,8 +1,9 @@
 //! Audited changes that sidecars must learn, and that are not confirmed to be in force at all of them. Each audit chain has at most
 //! two rows, however many changes they stand for: one for changes whose revision is awaited, and one for those since.
 
-use super::{Conn, StoreError, row, statements::statements};
+use super::{Conn, StoreError, query::params, row, statements::statements};
 use countersign_identity::{Revision, Timestamp};
+use sqlx::any::AnyRow;
 
 statements! { STATEMENTS:
     UPSERT = "INSERT INTO unconfirmed_changes (chain, is_awaited, first_sequence, last_sequence, first_changed_at, changed_at) \
@@ -41,14 +42,12 @@ pub struct UnconfirmedChanges {
 /// Adds entries. The caller must hold the lock of the chain.
 pub async fn add(conn: &mut Conn, changes: &UnconfirmedChanges) -> Result<(), StoreError> {
     let UnconfirmedChanges { chain, first_sequence, last_sequence, first_changed_at, changed_at, awaited: _ } = changes;
-    let query = sqlx::query(UPSERT).bind(chain).bind(first_sequence).bind(last_sequence);
-    query.bind(first_changed_at.micros()).bind(changed_at.micros()).execute(conn).await?;
-    Ok(())
+    conn.apply(UPSERT, params![chain, first_sequence, last_sequence, first_changed_at, changed_at]).await
 }
 
 /// Lists up to `limit` chains after a chain, each with its first entries.
 pub async fn list(conn: &mut Conn, after: &str, limit: i64) -> Result<Vec<UnconfirmedChanges>, StoreError> {
-    let changes = |row| {
+    let changes = |row: &AnyRow| {
         Ok(UnconfirmedChanges {
             chain: row::get(row, "chain")?,
             first_sequence: row::get(row, "first_sequence")?,
@@ -58,29 +57,27 @@ pub async fn list(conn: &mut Conn, after: &str, limit: i64) -> Result<Vec<Unconf
             awaited: row::get::<Option<i64>>(row, "revision")?.map(Revision::new),
         })
     };
-    sqlx::query(LIST).bind(after).bind(limit).fetch_all(conn).await?.iter().map(changes).collect()
+    conn.list_rows(LIST, params![after, limit], changes).await
 }
 
 /// Awaits the newest revision, which contains all changes of a chain so far. Later ones are added to another row.
 pub async fn await_newest_revision(conn: &mut Conn, chain: &str) -> Result<(), StoreError> {
-    sqlx::query(AWAIT).bind(chain).execute(&mut *conn).await?;
-    sqlx::query(SET_REVISION).bind(chain).execute(conn).await?;
-    Ok(())
+    conn.apply(AWAIT, params![chain]).await?;
+    conn.apply(SET_REVISION, params![chain]).await
 }
 
 /// Whether the first of these changes is not confirmed.
 pub async fn is_first(conn: &mut Conn, changes: &UnconfirmedChanges) -> Result<bool, StoreError> {
-    let query = sqlx::query(IS_FIRST).bind(&changes.chain).bind(changes.first_sequence);
-    Ok(query.fetch_optional(conn).await?.is_some())
+    conn.has_row(IS_FIRST, params![changes.chain, changes.first_sequence]).await
 }
 
 /// Removes changes that are confirmed. Later ones of the chain remain.
 pub async fn remove(conn: &mut Conn, changes: &UnconfirmedChanges) -> Result<(), StoreError> {
-    let query = sqlx::query(DELETE).bind(&changes.chain).bind(changes.last_sequence);
-    if query.execute(&mut *conn).await?.rows_affected() == 0 {
-        let first_later = changes.last_sequence.saturating_add(1);
-        let query = sqlx::query(KEEP_LATER).bind(&changes.chain).bind(changes.first_sequence);
-        query.bind(first_later).bind(changes.changed_at.micros()).execute(conn).await?;
+    let UnconfirmedChanges { chain, first_sequence, last_sequence, first_changed_at: _, changed_at, awaited: _ } =
+        changes;
+    if !conn.changes_row(DELETE, params![chain, last_sequence]).await? {
+        let first_later = last_sequence.saturating_add(1);
+        conn.apply(KEEP_LATER, params![chain, first_sequence, first_later, changed_at]).await?;
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! What housekeeping deletes of webhook targets: deliveries, rows of deleted targets, and previous secrets.
 
-use super::{Conn, StoreError, row, statements::statements};
+use super::{Conn, StoreError, query::params, row, statements::statements};
 use countersign_identity::{EventId, Timestamp, WebhookId};
 use sqlx::any::AnyRow;
 
@@ -40,10 +40,9 @@ pub async fn find_cleanup(
     horizon: EventId,
     deleted_before: Timestamp,
 ) -> Result<Option<TargetCleanup>, StoreError> {
-    let deleted = sqlx::query(FIND_DELETED_TARGET).bind(deleted_before.micros()).fetch_optional(&mut *conn).await?;
-    let old = sqlx::query(FIND_OLD_DELIVERY).bind(horizon.to_string()).fetch_optional(conn).await?;
-    let found: Vec<_> = [deleted, old].iter().flatten().map(cleanup_from_row).collect::<Result<_, _>>()?;
-    Ok(found.into_iter().min_by_key(|cleanup| cleanup.oldest))
+    let deleted = conn.find_row(FIND_DELETED_TARGET, params![deleted_before], cleanup_from_row).await?;
+    let old = conn.find_row(FIND_OLD_DELIVERY, params![horizon], cleanup_from_row).await?;
+    Ok(deleted.into_iter().chain(old).min_by_key(|cleanup| cleanup.oldest))
 }
 
 fn cleanup_from_row(row: &AnyRow) -> Result<TargetCleanup, StoreError> {
@@ -57,17 +56,15 @@ fn cleanup_from_row(row: &AnyRow) -> Result<TargetCleanup, StoreError> {
 /// Deletes the row of a target that was marked as deleted at or before `before`. No transaction that began before the time
 /// `before` may still run, because such a transaction could insert deliveries to the target. Returns the number of rows.
 pub async fn delete_row(conn: &mut Conn, target: WebhookId, before: Timestamp) -> Result<u64, StoreError> {
-    let query = sqlx::query(DELETE_TARGET_ROW).bind(target.to_string()).bind(before.micros());
-    Ok(query.execute(conn).await?.rows_affected())
+    conn.count_changes(DELETE_TARGET_ROW, params![target, before]).await
 }
 
 /// The earliest time at which a previous secret no longer signs; `None` if there are no previous secrets.
 pub async fn oldest_previous_secret(conn: &mut Conn) -> Result<Option<Timestamp>, StoreError> {
-    row::find_oldest(OLDEST_PREVIOUS_SECRET, conn, None).await
+    conn.find_oldest(OLDEST_PREVIOUS_SECRET, params![]).await
 }
 
 /// Deletes up to `limit` previous secrets that no longer sign. Returns their number.
 pub async fn delete_expired_secrets(conn: &mut Conn, now: Timestamp, limit: i64) -> Result<u64, StoreError> {
-    let query = sqlx::query(DELETE_EXPIRED_SECRETS).bind(now.micros()).bind(limit);
-    Ok(query.execute(conn).await?.rows_affected())
+    conn.count_changes(DELETE_EXPIRED_SECRETS, params![now, limit]).await
 }

@@ -1,8 +1,13 @@
 //! The table of webhook targets with their encrypted secrets.
 
-use super::{Conn, StoreError, row, statements::statements};
+use super::{
+    Conn, StoreError,
+    query::{Parameter, ToParameter, params, text_or_empty},
+    row,
+    statements::statements,
+};
 use crate::domain::{
-    text::{Description, ManagedBy},
+    text::Description,
     webhook::{DisabledReason, WebhookScope, WebhookTarget, event::EventFilter, url::TargetUrl},
 };
 use countersign_identity::{Timestamp, WebhookId};
@@ -61,38 +66,27 @@ pub struct SealedSecrets {
 
 /// Inserts a new target.
 pub async fn insert(conn: &mut Conn, target: &WebhookTarget, sealed: &str) -> Result<(), StoreError> {
-    sqlx::query(INSERT_TARGET)
-        .bind(target.id.to_string())
-        .bind(service_id_column(target.scope))
-        .bind(target.url.to_string())
-        .bind(event_filter_to_column(&target.events))
-        .bind(target.description.as_str())
-        .bind(sealed)
-        .bind(target.created_at.micros())
-        .bind(target.updated_at.micros())
-        .bind(target.managed_by.as_ref().map(ManagedBy::as_str))
-        .execute(conn)
-        .await?;
-    Ok(())
+    let WebhookTarget { id, scope, url, events, description, managed_by, created_at, updated_at, .. } = target;
+    let parameters = params![id, scope, url, events, description, sealed, created_at, updated_at, managed_by];
+    conn.apply(INSERT_TARGET, parameters).await
 }
 
 /// Stores the fields of a target that a change can affect. `resumed` is whether the change makes the target active.
 pub async fn update(conn: &mut Conn, target: &WebhookTarget, resumed: bool) -> Result<(), StoreError> {
-    sqlx::query(UPDATE_TARGET)
-        .bind(target.url.to_string())
-        .bind(event_filter_to_column(&target.events))
-        .bind(target.description.as_str())
-        .bind(target.updated_at.micros())
-        .bind(target.paused_at.map(Timestamp::micros))
-        .bind(target.disabled.map(|(at, _)| at.micros()))
-        .bind(target.disabled.map(|(_, reason)| reason.as_str()))
-        .bind(target.failing_since.map(Timestamp::micros))
-        .bind(target.id.to_string())
-        .bind(i64::from(resumed))
-        .bind(target.managed_by.as_ref().map(ManagedBy::as_str))
-        .execute(conn)
-        .await?;
-    Ok(())
+    let parameters = params![
+        target.url,
+        target.events,
+        target.description,
+        target.updated_at,
+        target.paused_at,
+        target.disabled.map(|(at, _)| at),
+        target.disabled.map(|(_, reason)| reason),
+        target.failing_since,
+        target.id,
+        resumed,
+        target.managed_by,
+    ];
+    conn.apply(UPDATE_TARGET, parameters).await
 }
 
 /// Replaces the secret of a target. The previous secret also signs until `until`.
@@ -102,8 +96,7 @@ pub async fn rotate_secret(
     sealed: &str,
     until: Timestamp,
 ) -> Result<(), StoreError> {
-    sqlx::query(ROTATE_SECRET).bind(until.micros()).bind(sealed).bind(target.to_string()).execute(conn).await?;
-    Ok(())
+    conn.apply(ROTATE_SECRET, params![until, sealed, target]).await
 }
 
 /// Finds the secrets of a target that sign at `now`; `None` if the target is deleted.
@@ -112,16 +105,14 @@ pub async fn find_secrets(
     target: WebhookId,
     now: Timestamp,
 ) -> Result<Option<SealedSecrets>, StoreError> {
-    let row = sqlx::query(FIND_SECRETS).bind(now.micros()).bind(target.to_string()).fetch_optional(conn).await?;
     let secrets_from_row =
-        |row: AnyRow| Ok(SealedSecrets { current: row::get(&row, "secret")?, previous: row::get(&row, "previous")? });
-    row.map(secrets_from_row).transpose()
+        |row: &AnyRow| Ok(SealedSecrets { current: row::get(row, "secret")?, previous: row::get(row, "previous")? });
+    conn.find_row(FIND_SECRETS, params![now, target], secrets_from_row).await
 }
 
 /// Locks the row of a target until the transaction ends. Returns false if the scope has no such target.
 pub async fn lock(conn: &mut Conn, scope: WebhookScope, target: WebhookId) -> Result<bool, StoreError> {
-    let query = sqlx::query(LOCK_TARGET).bind(target.to_string()).bind(service_id_column(scope));
-    Ok(query.execute(conn).await?.rows_affected() == 1)
+    conn.changes_row(LOCK_TARGET, params![target, scope]).await
 }
 
 /// Finds a target by id. Returns `None` if the target is in another scope.
@@ -130,33 +121,28 @@ pub async fn find(
     scope: WebhookScope,
     target: WebhookId,
 ) -> Result<Option<WebhookTarget>, StoreError> {
-    let query = sqlx::query(FIND_TARGET).bind(target.to_string()).bind(service_id_column(scope));
-    query.fetch_optional(conn).await?.as_ref().map(target_from_row).transpose()
+    conn.find_row(FIND_TARGET, params![target, scope], target_from_row).await
 }
 
 /// Lists the targets of a scope (a service, or the whole Countersign deployment), oldest first.
 pub async fn list(conn: &mut Conn, scope: WebhookScope) -> Result<Vec<WebhookTarget>, StoreError> {
-    let rows = sqlx::query(LIST_TARGETS).bind(service_id_column(scope)).fetch_all(conn).await?;
-    rows.iter().map(target_from_row).collect()
+    conn.list_rows(LIST_TARGETS, params![scope], target_from_row).await
 }
 
 /// Finds the time of the last change of a target; `None` if the target is not active.
 pub async fn updated_at_if_active(conn: &mut Conn, target: WebhookId) -> Result<Option<Timestamp>, StoreError> {
-    let row = sqlx::query(UPDATED_AT_IF_ACTIVE).bind(target.to_string()).fetch_optional(conn).await?;
-    row.map(|row| row::timestamp(&row, "updated_at")).transpose()
+    conn.find_row(UPDATED_AT_IF_ACTIVE, params![target], |row| row::timestamp(row, "updated_at")).await
 }
 
 /// Locks the row of a target in any scope until the transaction ends. A transaction that changes deliveries of several targets
 /// must first lock the targets in the order of their ids, to avoid deadlocks.
 pub async fn lock_any_scope(conn: &mut Conn, target: WebhookId) -> Result<(), StoreError> {
-    sqlx::query(LOCK_TARGET_IN_ANY_SCOPE).bind(target.to_string()).execute(conn).await?;
-    Ok(())
+    conn.apply(LOCK_TARGET_IN_ANY_SCOPE, params![target]).await
 }
 
 /// Records that a target accepted a delivery.
 pub async fn mark_healthy(conn: &mut Conn, target: WebhookId) -> Result<(), StoreError> {
-    sqlx::query(MARK_HEALTHY).bind(target.to_string()).execute(conn).await?;
-    Ok(())
+    conn.apply(MARK_HEALTHY, params![target]).await
 }
 
 /// Records a failed delivery to the URL `url`, unless the URL of the target has changed. If the previous failure is older than
@@ -169,9 +155,7 @@ pub async fn mark_failing(
     at: Timestamp,
     horizon: Timestamp,
 ) -> Result<(), StoreError> {
-    let query = sqlx::query(MARK_FAILING).bind(horizon.micros()).bind(at.micros()).bind(target.to_string());
-    query.bind(url.to_string()).execute(conn).await?;
-    Ok(())
+    conn.apply(MARK_FAILING, params![horizon, at, target, url]).await
 }
 
 /// Disables a target, unless its URL has changed. If the reason is [`DisabledReason::Failing`], disables the target only if it
@@ -184,27 +168,32 @@ pub async fn disable(
     now: Timestamp,
     horizon: Timestamp,
 ) -> Result<Option<WebhookScope>, StoreError> {
-    let query = sqlx::query(DISABLE_TARGET).bind(now.micros()).bind(reason.as_str()).bind(target.to_string());
-    let row = query.bind(horizon.micros()).bind(url.to_string()).fetch_optional(conn).await?;
-    row.as_ref().map(scope_from_row).transpose()
+    conn.find_row(DISABLE_TARGET, params![now, reason, target, horizon, url], scope_from_row).await
 }
 
 /// Marks a target as deleted. Housekeeping (see [`super::webhook_cleanup`]) later deletes the deliveries of the target in batches, and then the row of the
 /// target.
 pub async fn mark_deleted(conn: &mut Conn, target: WebhookId, now: Timestamp) -> Result<(), StoreError> {
     // The secrets of a deleted target are erased at once, because they are no longer needed for signatures.
-    sqlx::query(MARK_DELETED).bind(now.micros()).bind(target.to_string()).execute(conn).await?;
-    Ok(())
+    conn.apply(MARK_DELETED, params![now, target]).await
 }
 
-fn service_id_column(scope: WebhookScope) -> String {
-    scope.service().map_or(String::new(), |service| service.to_string())
+impl ToParameter for WebhookScope {
+    const NULL: Parameter = Parameter::Text(None);
+
+    fn to_parameter(&self) -> Parameter {
+        text_or_empty(self.service()).to_parameter()
+    }
 }
 
-fn event_filter_to_column(filter: &EventFilter) -> String {
-    match filter.names()[..] {
-        [EventFilter::ALL] => String::new(),
-        ref names => format!(",{},", names.join(",")),
+impl ToParameter for EventFilter {
+    const NULL: Parameter = Parameter::Text(None);
+
+    fn to_parameter(&self) -> Parameter {
+        match self.names()[..] {
+            [Self::ALL] => String::new().to_parameter(),
+            ref names => format!(",{},", names.join(",")).to_parameter(),
+        }
     }
 }
 

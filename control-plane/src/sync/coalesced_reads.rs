@@ -107,12 +107,8 @@ impl Source for KeySource {
     type Response = bool;
 
     async fn read(&self, keys: Vec<ApiKeyId>) -> Result<Vec<bool>, StoreError> {
-        let distinct: Vec<_> = keys.iter().copied().collect::<HashSet<_>>().into_iter().collect();
-        let mut valid = HashSet::new();
-        let mut read = self.0.read().await?;
-        for batch in distinct.chunks(services::KEYS_PER_CHECK) {
-            valid.extend(services::find_valid_keys(read.conn(), batch).await?);
-        }
+        let distinct: HashSet<_> = keys.iter().copied().collect();
+        let valid = services::find_valid_keys(self.0.read().await?.conn(), distinct).await?;
         Ok(keys.iter().map(|key| valid.contains(key)).collect())
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::{
     app::AppError,
-    domain::audit::{AuditChain, chain::AuditEntry, keys::AuditFloor},
+    domain::audit::{AuditChain, chain::AuditEntry, keys::ChainMark},
     http::timestamp,
 };
 use serde::Deserialize;
@@ -87,7 +87,7 @@ impl Archives {
     }
 
     /// Whether the archives contain exactly the archived entries of a chain.
-    pub fn end_at(&self, chain: &str, floor: Option<&AuditFloor>) -> bool {
+    pub fn end_at(&self, chain: &str, floor: Option<&ChainMark>) -> bool {
         let last = self.0.get(chain).map(|(length, hash)| (*length, hash));
         last == floor.map(|floor| (floor.length, &floor.hash))
     }

@@ -15,7 +15,7 @@
 
 use super::{
     AuditAction, AuditChain, Initiator, NewAuditEntry,
-    keys::{AcceptedAuditKeys, AuditCheckpoint, AuditFloor, AuditKeys, ENTRY_DOMAIN},
+    keys::{AcceptedAuditKeys, AuditKeys, ChainMark, ENTRY_DOMAIN},
 };
 use crate::domain::netstrings::encode;
 use countersign_identity::Timestamp;
@@ -59,17 +59,6 @@ pub struct AuditEntry {
     pub mac: String,
 }
 
-/// The head of a chain: its length and the hash of its last entry, with a MAC.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ChainHead {
-    /// Number of entries.
-    pub length: i64,
-    /// Hash of the last entry.
-    pub hash: String,
-    /// MAC of length and hash, hex.
-    pub mac: String,
-}
-
 impl AuditKeys {
     /// Builds the entry that follows the head `before`, and the new head.
     ///
@@ -77,12 +66,12 @@ impl AuditKeys {
     /// block new actions. The new head keeps an invalid MAC of `before`, so that verification continues to fail.
     pub fn build_entry(
         &self,
-        before: &ChainHead,
+        before: &ChainMark,
         is_valid: bool,
         entry: &NewAuditEntry,
         initiator: &Initiator,
         at: Timestamp,
-    ) -> (AuditEntry, ChainHead) {
+    ) -> (AuditEntry, ChainMark) {
         let NewAuditEntry { chain, action, agent, object, details } = entry;
         let (actor_kind, actor_issuer, actor_id) = initiator.actor.kind_issuer_and_id();
         let object = object.as_ref().map(super::AuditedObject::kind_and_id);
@@ -106,9 +95,9 @@ impl AuditKeys {
         };
         entry.hash = entry.digest();
         entry.mac = self.entry_mac(&entry.hash);
-        let (length, hash) = (entry.sequence, entry.hash.clone());
-        let mac = if is_valid { self.head_mac(&entry.chain, length, &hash) } else { before.mac.clone() };
-        (entry, ChainHead { length, hash, mac })
+        let head = self.head(&entry.chain, entry.sequence, &entry.hash);
+        let head = if is_valid { head } else { ChainMark { mac: before.mac.clone(), ..head } };
+        (entry, head)
     }
 }
 
@@ -206,8 +195,8 @@ impl fmt::Display for BrokenChain {
 pub struct ChainVerifier<'a> {
     keys: AcceptedAuditKeys<'a>,
     chain: &'a str,
-    checkpoint: Option<AuditCheckpoint>,
-    floor: Option<AuditFloor>,
+    checkpoint: Option<ChainMark>,
+    floor: Option<ChainMark>,
     length: i64,
     hash: String,
     has_begun: bool,
@@ -218,7 +207,7 @@ impl<'a> ChainVerifier<'a> {
     pub fn new(
         keys: AcceptedAuditKeys<'a>,
         chain: &'a str,
-        checkpoint: Option<AuditCheckpoint>,
+        checkpoint: Option<ChainMark>,
     ) -> Result<Self, BrokenChain> {
         let broken = BrokenChain { sequence: 1, fault: ChainFault::InvalidCheckpoint };
         let keys = keys.with_checkpoint(chain, checkpoint.as_ref()).ok_or(broken)?;
@@ -226,7 +215,7 @@ impl<'a> ChainVerifier<'a> {
     }
 
     /// Begins the verification at the floor of the chain. Fails if the floor was changed.
-    pub fn with_floor(self, floor: Option<AuditFloor>) -> Result<Self, BrokenChain> {
+    pub fn with_floor(self, floor: Option<ChainMark>) -> Result<Self, BrokenChain> {
         let Some(floor) = floor else { return Ok(self) };
         if !self.keys.all().any(|keys| keys.is_valid_floor(self.chain, &floor)) {
             return Err(self.broken_at_next(ChainFault::InvalidFloor));
@@ -235,7 +224,7 @@ impl<'a> ChainVerifier<'a> {
     }
 
     /// The floor under the keys that authenticate new entries.
-    pub fn renewed_floor(&self) -> Option<AuditFloor> {
+    pub fn renewed_floor(&self) -> Option<ChainMark> {
         self.floor.as_ref().map(|floor| self.keys.current.floor(self.chain, floor.length, &floor.hash))
     }
 
@@ -295,14 +284,13 @@ impl<'a> ChainVerifier<'a> {
 
     /// The floor and the checkpoint authenticate the entries before them, and MACs authenticate the entries after them.
     fn authentication_fault(&self, entry: &AuditEntry) -> Option<ChainFault> {
-        if let Some(AuditFloor { length, hash, .. }) = self.floor.as_ref().filter(|_| self.is_archived(entry)) {
-            let differs = entry.sequence == *length && entry.hash != *hash;
-            return differs.then_some(ChainFault::FloorMismatch);
-        }
-        let checkpoint = self.checkpoint.as_ref().filter(|checkpoint| entry.sequence <= checkpoint.length);
-        if let Some(AuditCheckpoint { length, hash, .. }) = checkpoint {
-            let differs = entry.sequence == *length && entry.hash != *hash;
-            return differs.then_some(ChainFault::CheckpointMismatch);
+        for (mark, fault) in
+            [(&self.floor, ChainFault::FloorMismatch), (&self.checkpoint, ChainFault::CheckpointMismatch)]
+        {
+            if let Some(mark) = mark.as_ref().filter(|mark| entry.sequence <= mark.length) {
+                let differs = entry.sequence == mark.length && entry.hash != mark.hash;
+                return differs.then_some(fault);
+            }
         }
         let is_valid = self.keys.all().any(|keys| keys.is_valid_entry_mac(&entry.hash, &entry.mac));
         (!is_valid).then_some(ChainFault::InvalidMac)
@@ -311,19 +299,19 @@ impl<'a> ChainVerifier<'a> {
     /// The checkpoint of the current key for a broken chain, so that the entries before the break can be verified without the
     /// previous keys, and the break stays where it is: the entries verified so far, the earlier checkpoint or the floor, whichever
     /// is the latest. `None` if no entry is authenticated.
-    pub fn checkpoint_before_break(&self) -> Option<AuditCheckpoint> {
+    pub fn checkpoint_before_break(&self) -> Option<ChainMark> {
         let checkpoint = self.checkpoint.as_ref().map(|checkpoint| (checkpoint.length, &checkpoint.hash));
         let floor = self.floor.as_ref().map(|floor| (floor.length, &floor.hash));
         let verified = Some((self.length, &self.hash));
         let (length, hash) = [verified, floor, checkpoint].into_iter().flatten().max_by_key(|(length, _)| *length)?;
-        (length > 0).then(|| self.keys.current.checkpoint(self.chain, length, hash).0)
+        (length > 0).then(|| self.keys.current.checkpoint(self.chain, length, hash))
     }
 
     /// Verifies that the chain ends at its head.
-    pub fn finish(&self, head: Option<&ChainHead>) -> Result<(), BrokenChain> {
-        let matches = |head: &&ChainHead| (head.length, &head.hash) == (self.length, &self.hash);
+    pub fn finish(&self, head: Option<&ChainMark>) -> Result<(), BrokenChain> {
+        let matches = |head: &&ChainMark| (head.length, &head.hash) == (self.length, &self.hash);
         let checkpoint_length = self.checkpoint.as_ref().map_or(1, |checkpoint| checkpoint.length);
-        let is_valid = |head: &ChainHead| self.keys.all().any(|keys| keys.is_valid_head(self.chain, head));
+        let is_valid = |head: &ChainMark| self.keys.all().any(|keys| keys.is_valid_head(self.chain, head));
         if self.length < checkpoint_length {
             Err(self.broken_at_next(ChainFault::Missing))
         } else if head.filter(matches).is_some_and(is_valid) {

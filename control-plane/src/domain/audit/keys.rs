@@ -8,7 +8,6 @@
 //! The floor of a chain says that its first entries are in archives: their number and the hash of the last one, under a MAC. A
 //! rotation of the master key authenticates the floor with the new key.
 
-use super::chain::ChainHead;
 use crate::domain::netstrings::encode;
 use aws_lc_rs::hmac;
 
@@ -27,14 +26,15 @@ const FLOOR_DOMAIN: &str = "countersign audit floor v1";
 /// The MAC keys that are derived from one master key.
 pub struct AuditKeys {
     entries: hmac::Key,
-    heads: hmac::Key,
-    checkpoints: hmac::Key,
-    floors: hmac::Key,
+    heads: MarkKey,
+    checkpoints: MarkKey,
+    floors: MarkKey,
 }
 
-/// The part of a chain that was archived.
+/// The first entries of a chain, under a MAC. The head of a chain marks all of its entries, the checkpoint those that existed when
+/// the master key was rotated, and the floor those that were archived. Each has a MAC key of its own, so that none stands for another.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct AuditFloor {
+pub struct ChainMark {
     /// Number of entries.
     pub length: i64,
     /// Hash of the last entry.
@@ -43,15 +43,25 @@ pub struct AuditFloor {
     pub mac: String,
 }
 
-/// The part of a chain that existed when the master key was rotated.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AuditCheckpoint {
-    /// Number of entries.
-    pub length: i64,
-    /// Hash of the last entry.
-    pub hash: String,
-    /// MAC of length and hash, hex.
-    pub mac: String,
+/// Authenticates one kind of marks.
+struct MarkKey {
+    domain: &'static str,
+    key: hmac::Key,
+}
+
+impl MarkKey {
+    fn mark(&self, chain: &str, length: i64, hash: &str) -> ChainMark {
+        let mac = hex::encode(hmac::sign(&self.key, &self.mac_input(chain, length, hash)));
+        ChainMark { length, hash: hash.to_owned(), mac }
+    }
+
+    fn is_valid(&self, chain: &str, mark: &ChainMark) -> bool {
+        is_valid_mac(&self.key, &self.mac_input(chain, mark.length, &mark.hash), &mark.mac)
+    }
+
+    fn mac_input(&self, chain: &str, length: i64, hash: &str) -> Vec<u8> {
+        encode(&[Some(self.domain), Some(chain), Some(&length.to_string()), Some(hash)])
+    }
 }
 
 /// The MAC keys of all configured master keys, by the fingerprint of the master key.
@@ -72,47 +82,43 @@ impl AuditKeys {
         let master = hmac::Key::new(hmac::HMAC_SHA256, master);
         let derive =
             |purpose: &str| hmac::Key::new(hmac::HMAC_SHA256, hmac::sign(&master, purpose.as_bytes()).as_ref());
+        let mark_key = |domain| MarkKey { domain, key: derive(domain) };
         Self {
             entries: derive(ENTRY_DOMAIN),
-            heads: derive(HEAD_DOMAIN),
-            checkpoints: derive(CHECKPOINT_DOMAIN),
-            floors: derive(FLOOR_DOMAIN),
+            heads: mark_key(HEAD_DOMAIN),
+            checkpoints: mark_key(CHECKPOINT_DOMAIN),
+            floors: mark_key(FLOOR_DOMAIN),
         }
     }
 
+    /// The head of a verified chain.
+    pub fn head(&self, chain: &str, length: i64, hash: &str) -> ChainMark {
+        self.heads.mark(chain, length, hash)
+    }
+
     /// Whether the MAC of a head is valid. The default head, which belongs to an empty chain, is valid without a MAC.
-    pub fn is_valid_head(&self, chain: &str, head: &ChainHead) -> bool {
-        *head == ChainHead::default()
-            || is_valid_mac(&self.heads, &mac_input(HEAD_DOMAIN, chain, head.length, &head.hash), &head.mac)
+    pub fn is_valid_head(&self, chain: &str, head: &ChainMark) -> bool {
+        *head == ChainMark::default() || self.heads.is_valid(chain, head)
+    }
+
+    /// The checkpoint of a verified chain.
+    pub fn checkpoint(&self, chain: &str, length: i64, hash: &str) -> ChainMark {
+        self.checkpoints.mark(chain, length, hash)
     }
 
     /// Whether the MAC of a checkpoint is valid.
-    pub fn is_valid_checkpoint(&self, chain: &str, checkpoint: &AuditCheckpoint) -> bool {
-        let AuditCheckpoint { length, hash, mac } = checkpoint;
-        is_valid_mac(&self.checkpoints, &mac_input(CHECKPOINT_DOMAIN, chain, *length, hash), mac)
-    }
-
-    /// The checkpoint of a verified chain, and its head under this key.
-    pub fn checkpoint(&self, chain: &str, length: i64, hash: &str) -> (AuditCheckpoint, ChainHead) {
-        let mac = hex::encode(hmac::sign(&self.checkpoints, &mac_input(CHECKPOINT_DOMAIN, chain, length, hash)));
-        let head = ChainHead { length, hash: hash.to_owned(), mac: self.head_mac(chain, length, hash) };
-        (AuditCheckpoint { length, hash: hash.to_owned(), mac }, head)
-    }
-
-    /// Whether the MAC of a floor is valid. A chain has no floor without entries.
-    pub fn is_valid_floor(&self, chain: &str, floor: &AuditFloor) -> bool {
-        let AuditFloor { length, hash, mac } = floor;
-        *length > 0 && is_valid_mac(&self.floors, &mac_input(FLOOR_DOMAIN, chain, *length, hash), mac)
+    pub fn is_valid_checkpoint(&self, chain: &str, checkpoint: &ChainMark) -> bool {
+        self.checkpoints.is_valid(chain, checkpoint)
     }
 
     /// The floor of a chain whose first `length` entries were verified and archived.
-    pub fn floor(&self, chain: &str, length: i64, hash: &str) -> AuditFloor {
-        let mac = hex::encode(hmac::sign(&self.floors, &mac_input(FLOOR_DOMAIN, chain, length, hash)));
-        AuditFloor { length, hash: hash.to_owned(), mac }
+    pub fn floor(&self, chain: &str, length: i64, hash: &str) -> ChainMark {
+        self.floors.mark(chain, length, hash)
     }
 
-    pub(super) fn head_mac(&self, chain: &str, length: i64, hash: &str) -> String {
-        hex::encode(hmac::sign(&self.heads, &mac_input(HEAD_DOMAIN, chain, length, hash)))
+    /// Whether the MAC of a floor is valid. A chain has no floor without entries.
+    pub fn is_valid_floor(&self, chain: &str, floor: &ChainMark) -> bool {
+        floor.length > 0 && self.floors.is_valid(chain, floor)
     }
 
     pub(super) fn entry_mac(&self, hash: &str) -> String {
@@ -144,7 +150,7 @@ impl AuditKeyRing {
 impl<'a> AcceptedAuditKeys<'a> {
     /// The keys that authenticate a chain with a checkpoint; `None` if the MAC of the checkpoint is not valid. After a
     /// checkpoint of the current master key, the keys of previous master keys authenticate nothing.
-    pub(super) fn with_checkpoint(self, chain: &str, checkpoint: Option<&AuditCheckpoint>) -> Option<Self> {
+    pub(super) fn with_checkpoint(self, chain: &str, checkpoint: Option<&ChainMark>) -> Option<Self> {
         let Some(checkpoint) = checkpoint else { return Some(self) };
         if self.current.is_valid_checkpoint(chain, checkpoint) {
             return Some(Self { current: self.current, previous: Vec::new() });
@@ -153,17 +159,13 @@ impl<'a> AcceptedAuditKeys<'a> {
     }
 
     /// Whether the MAC of a head is valid under a previous key and not under the current one.
-    pub fn is_head_of_previous_key(&self, chain: &str, head: &ChainHead) -> bool {
+    pub fn is_head_of_previous_key(&self, chain: &str, head: &ChainMark) -> bool {
         self.previous.iter().any(|keys| keys.is_valid_head(chain, head))
     }
 
     pub(super) fn all(&self) -> impl Iterator<Item = &'a AuditKeys> {
         std::iter::once(self.current).chain(self.previous.iter().copied())
     }
-}
-
-fn mac_input(domain: &str, chain: &str, length: i64, hash: &str) -> Vec<u8> {
-    encode(&[Some(domain), Some(chain), Some(&length.to_string()), Some(hash)])
 }
 
 fn is_valid_mac(key: &hmac::Key, text: &[u8], mac: &str) -> bool {

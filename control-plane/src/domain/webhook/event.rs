@@ -1,5 +1,6 @@
 //! Webhook events and their JSON.
 
+use super::WebhookScope;
 use crate::domain::{string_enum::string_enum, timestamp::format_rfc3339};
 use core::net::IpAddr;
 use countersign_identity::{AgentId, EventId, FeedbackId, Reason, RoleId, RoleName, ServiceId, Timestamp, WebhookId};
@@ -246,15 +247,6 @@ pub struct TestEvent {
     pub service_id: Option<ServiceId>,
 }
 
-/// The targets that receive an event.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EventAudience {
-    /// The targets of one service, and the targets of the whole Countersign deployment.
-    Service(ServiceId),
-    /// Only the targets of the whole Countersign deployment, because the event concerns no service.
-    Deployment,
-}
-
 impl EventData {
     /// The kind of the event.
     pub const fn kind(&self) -> EventKind {
@@ -268,29 +260,19 @@ impl EventData {
         }
     }
 
-    /// The targets that receive the event; `None` for a test event, which has one target.
-    pub const fn audience(&self) -> Option<EventAudience> {
+    /// What the event belongs to; `None` for a test event, which has one target.
+    pub const fn scope(&self) -> Option<WebhookScope> {
         match self {
             Self::Authenticated(AuthenticatedEvent { service_id, .. })
             | Self::AuthenticationFailed(AuthenticationFailedEvent { service_id, .. }) => {
-                Some(EventAudience::of_login(*service_id))
+                Some(WebhookScope::of(*service_id))
             }
             Self::RoleAssigned(RoleAssignedEvent { service_id, .. })
             | Self::RoleRevoked(RoleRevokedEvent { service_id, .. })
             | Self::FeedbackReceived(FeedbackReceivedEvent { service_id, .. }) => {
-                Some(EventAudience::Service(*service_id))
+                Some(WebhookScope::Service(*service_id))
             }
             Self::Test(_) => None,
-        }
-    }
-}
-
-impl EventAudience {
-    /// The audience of events about logins for a service, or for no service.
-    pub const fn of_login(service: Option<ServiceId>) -> Self {
-        match service {
-            Some(service) => Self::Service(service),
-            None => Self::Deployment,
         }
     }
 }

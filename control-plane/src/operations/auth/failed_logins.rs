@@ -6,7 +6,8 @@
 
 use crate::{
     domain::webhook::{
-        event::{AuthenticationFailedEvent, Event, EventAudience, EventData, EventKind, LoginFailureReason},
+        WebhookScope,
+        event::{AuthenticationFailedEvent, Event, EventData, EventKind, LoginFailureReason},
         suppressed_burst::{BURST_WINDOW, SuppressedBurst},
     },
     operations::{Context, OperationError, batches::run_batch, memory::BurstKey},
@@ -72,9 +73,9 @@ async fn emit_or_suppress(
     let now = context.now();
     let mut read = context.store.read().await?;
     let key = burst_key_of_known_service(read.conn(), key, now).await?;
-    let audience = EventAudience::of_login(key.1);
+    let scope = WebhookScope::of(key.1);
     if context.suppressed_bursts.count_if_suppressed(key, now)
-        || !outbox::has_recipients(read.conn(), EventKind::AuthenticationFailed, audience).await?
+        || !outbox::has_recipients(read.conn(), EventKind::AuthenticationFailed, scope).await?
     {
         return Ok(());
     }

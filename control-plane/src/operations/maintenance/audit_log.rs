@@ -4,7 +4,7 @@
 //! entries in several transactions, so nothing is deleted until the rotation is complete.
 
 use crate::{
-    domain::audit::{AuditAction, Initiator, NewAuditEntry, keys::AuditFloor},
+    domain::audit::{AuditAction, Initiator, NewAuditEntry, keys::ChainMark},
     operations::OperationError,
     store::{
         Store, StoreError, WriteTransaction, audit, deployment,
@@ -43,7 +43,7 @@ pub async fn ensure_audit_started(store: &Store) -> Result<(), OperationError> {
 pub struct ArchivedChain {
     pub chain: String,
     /// The floor of the chain when its entries were verified.
-    pub before: Option<AuditFloor>,
+    pub before: Option<ChainMark>,
     /// The sequence number of the last archived entry.
     pub length: i64,
     pub hash: String,

@@ -64,7 +64,7 @@ async fn sweep(context: &Context, includes: fn(ExpiredData) -> bool) -> Result<P
     let (began_at, until) = (context.since_boot(), context.now());
     let start = Timestamp::from_micros(0);
     let mut pending: Vec<_> =
-        ExpiredData::ALL.into_iter().filter(|data| includes(*data)).map(|data| (data, start)).collect();
+        ExpiredData::ALL.iter().filter(|data| includes(**data)).map(|data| (*data, start)).collect();
     let mut failure = None;
     while !pending.is_empty() {
         let mut remaining = Vec::with_capacity(pending.len());

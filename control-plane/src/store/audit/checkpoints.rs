@@ -3,16 +3,15 @@
 use super::{
     accepted_keys,
     floors::{new_verifier, upsert_floor},
-    head_from_row, lock_head, update_head, verify_batch,
+    lock_head, mark_from_row, update_head, verify_batch,
 };
 use crate::{
     domain::audit::{
-        chain::{BrokenChain, ChainHead, ChainVerifier},
-        keys::{AuditCheckpoint, AuditKeyRing},
+        chain::{BrokenChain, ChainVerifier},
+        keys::{AuditKeyRing, ChainMark},
     },
-    store::{Conn, StoreError, row, statements::statements},
+    store::{Conn, StoreError, query::params, row, statements::statements},
 };
-use sqlx::any::AnyRow;
 
 statements! { STATEMENTS:
     FIND_CHECKPOINT = "SELECT length, hash, mac FROM audit_checkpoints WHERE chain = $1";
@@ -23,8 +22,7 @@ statements! { STATEMENTS:
 
 /// Lists up to `limit` names after `after` of audit chains with a head, in their order.
 pub async fn list_chains_with_head(conn: &mut Conn, after: &str, limit: i64) -> Result<Vec<String>, StoreError> {
-    let rows = sqlx::query(LIST_HEADS).bind(after).bind(limit).fetch_all(conn).await?;
-    rows.iter().map(|row| row::get(row, "chain")).collect()
+    conn.list_rows(LIST_HEADS, params![after, limit], |row| row::get(row, "chain")).await
 }
 
 /// Whether an audit chain has a checkpoint of the current master key.
@@ -70,11 +68,10 @@ pub async fn write_checkpoint(
     if let Err(broken) = verifier.finish(head.as_ref()) {
         return write_checkpoint_before_break(conn, &verifier, broken).await;
     }
-    let ChainHead { length, hash, .. } = head.unwrap_or_default();
-    let (checkpoint, head) = keys.checkpoint(chain, length, &hash);
-    upsert_checkpoint(conn, chain, checkpoint).await?;
+    let ChainMark { length, hash, .. } = head.unwrap_or_default();
+    upsert_checkpoint(conn, chain, keys.checkpoint(chain, length, &hash)).await?;
     renew_floor(conn, &verifier).await?;
-    update_head(conn, chain, &head).await?;
+    update_head(conn, chain, &keys.head(chain, length, &hash)).await?;
     Ok(Ok(()))
 }
 
@@ -98,18 +95,12 @@ async fn renew_floor(conn: &mut Conn, verifier: &ChainVerifier<'_>) -> Result<()
     Ok(())
 }
 
-async fn upsert_checkpoint(conn: &mut Conn, chain: &str, checkpoint: AuditCheckpoint) -> Result<(), StoreError> {
-    let query = sqlx::query(UPSERT_CHECKPOINT).bind(chain).bind(checkpoint.length).bind(checkpoint.hash);
-    query.bind(checkpoint.mac).execute(conn).await?;
-    Ok(())
+async fn upsert_checkpoint(conn: &mut Conn, chain: &str, checkpoint: ChainMark) -> Result<(), StoreError> {
+    let ChainMark { length, hash, mac } = checkpoint;
+    conn.apply(UPSERT_CHECKPOINT, params![chain, length, hash, mac]).await
 }
 
 /// Finds the checkpoint of a chain. A checkpoint with an invalid column is returned with an empty MAC, which is never valid.
-pub(super) async fn find_checkpoint(conn: &mut Conn, chain: &str) -> Result<Option<AuditCheckpoint>, StoreError> {
-    let row = sqlx::query(FIND_CHECKPOINT).bind(chain).fetch_optional(conn).await?;
-    let checkpoint_from_row = |row: &AnyRow| {
-        let ChainHead { length, hash, mac } = head_from_row(row).unwrap_or_default();
-        AuditCheckpoint { length, hash, mac }
-    };
-    Ok(row.as_ref().map(checkpoint_from_row))
+pub(super) async fn find_checkpoint(conn: &mut Conn, chain: &str) -> Result<Option<ChainMark>, StoreError> {
+    conn.find_row(FIND_CHECKPOINT, params![chain], |row| Ok(mark_from_row(row).unwrap_or_default())).await
 }

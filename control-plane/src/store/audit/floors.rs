@@ -1,13 +1,14 @@
-//! The floors of audit chains: how many entries of each chain were archived. See [`AuditFloor`].
+//! The floors of audit chains: how many entries of each chain were archived.
 
-use super::{checkpoints::find_checkpoint, head_from_row};
+use super::{checkpoints::find_checkpoint, mark_from_row};
 use crate::{
     domain::audit::{
-        chain::{BrokenChain, ChainHead, ChainVerifier},
-        keys::{AcceptedAuditKeys, AuditFloor, AuditKeys},
+        chain::{BrokenChain, ChainVerifier},
+        keys::{AcceptedAuditKeys, AuditKeys, ChainMark},
     },
-    store::{Conn, StoreError, row, statements::statements},
+    store::{Conn, StoreError, query::params, row, statements::statements},
 };
+use sqlx::any::AnyRow;
 
 statements! { STATEMENTS:
     FIND_FLOOR = "SELECT length, hash, mac FROM audit_floors WHERE chain = $1";
@@ -20,12 +21,8 @@ statements! { STATEMENTS:
 }
 
 /// Finds the floor of a chain. A floor with an invalid column is returned with an empty MAC, which is never valid.
-pub async fn find_floor(conn: &mut Conn, chain: &str) -> Result<Option<AuditFloor>, StoreError> {
-    let row = sqlx::query(FIND_FLOOR).bind(chain).fetch_optional(conn).await?;
-    Ok(row.as_ref().map(|row| {
-        let ChainHead { length, hash, mac } = head_from_row(row).unwrap_or_default();
-        AuditFloor { length, hash, mac }
-    }))
+pub async fn find_floor(conn: &mut Conn, chain: &str) -> Result<Option<ChainMark>, StoreError> {
+    conn.find_row(FIND_FLOOR, params![chain], |row| Ok(mark_from_row(row).unwrap_or_default())).await
 }
 
 /// Lists up to `limit` chains after `after` with archived entries that are not deleted yet, and the number of their archived entries.
@@ -34,8 +31,8 @@ pub async fn list_chains_to_shorten(
     after: &str,
     limit: i64,
 ) -> Result<Vec<(String, i64)>, StoreError> {
-    let rows = sqlx::query(LIST_CHAINS_TO_SHORTEN).bind(after).bind(limit).fetch_all(conn).await?;
-    rows.iter().map(|row| Ok((row::get(row, "chain")?, row::get(row, "length")?))).collect()
+    let chain_and_length = |row: &AnyRow| Ok((row::get(row, "chain")?, row::get(row, "length")?));
+    conn.list_rows(LIST_CHAINS_TO_SHORTEN, params![after, limit], chain_and_length).await
 }
 
 /// Sets the floor of a chain to verified entries that were archived.
@@ -49,17 +46,15 @@ pub async fn set_floor(
     upsert_floor(conn, chain, &keys.floor(chain, length, hash)).await
 }
 
-pub(super) async fn upsert_floor(conn: &mut Conn, chain: &str, floor: &AuditFloor) -> Result<(), StoreError> {
-    let AuditFloor { length, hash, mac } = floor;
-    sqlx::query(UPSERT_FLOOR).bind(chain).bind(length).bind(hash).bind(mac).execute(conn).await?;
-    Ok(())
+pub(super) async fn upsert_floor(conn: &mut Conn, chain: &str, floor: &ChainMark) -> Result<(), StoreError> {
+    let ChainMark { length, hash, mac } = floor;
+    conn.apply(UPSERT_FLOOR, params![chain, length, hash, mac]).await
 }
 
 /// Deletes up to `limit` of the first `length` entries of a chain, the oldest first: the hash of the floor authenticates those that
 /// remain. Returns their number.
 pub async fn delete_archived(conn: &mut Conn, chain: &str, length: i64, limit: i64) -> Result<u64, StoreError> {
-    let query = sqlx::query(DELETE_ARCHIVED).bind(chain).bind(length).bind(limit);
-    Ok(query.execute(conn).await?.rows_affected())
+    conn.count_changes(DELETE_ARCHIVED, params![chain, length, limit]).await
 }
 
 /// A verifier that begins at the floor of an audit chain.

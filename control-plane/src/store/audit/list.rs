@@ -13,14 +13,15 @@ use crate::{
         audit::{AuditAction, AuditChain, chain::AuditEntry},
         page::{ItemCount, ListPage, MAX_SEARCHED_ROWS, NumberThen, Page},
     },
-    store::{Conn, StoreError, row, statements::statements},
+    store::{
+        Conn, StoreError,
+        query::{Parameter, params, text_or_empty},
+        row,
+        statements::statements,
+    },
 };
 use countersign_identity::{AgentId, Timestamp};
-use sqlx::{
-    Any,
-    any::{AnyArguments, AnyRow},
-    query::Query,
-};
+use sqlx::any::AnyRow;
 
 /// The entries in a range of times (from `$2` until `$3`, inclusive) that fulfil the condition for `$1`.
 macro_rules! entries_in_range {
@@ -179,13 +180,10 @@ struct Selection {
     times: (i64, i64),
 }
 
-type AnyQuery = Query<'static, Any, AnyArguments>;
-
 impl Selection {
     fn new(filter: &AuditFilter) -> Self {
         let AuditFilter { chain, action, agent, since, until } = filter;
-        let action = action.map_or(String::new(), |action| action.as_str().to_owned());
-        let agent = agent.map_or(String::new(), |agent| agent.to_string());
+        let (agent, action) = (text_or_empty(*agent), text_or_empty(action.map(AuditAction::as_str)));
         let (statements, of, agent) = match chain {
             Some(chain) => (&OF_CHAIN, chain.to_string(), agent),
             None if agent.is_empty() => (&ALL, String::new(), agent),
@@ -201,24 +199,25 @@ impl Selection {
         self.matching.iter().all(String::is_empty)
     }
 
-    /// A statement with the parameters of [`entries_in_range`].
-    fn query(&self, sql: &'static str) -> AnyQuery {
-        sqlx::query(sql).bind(self.of.clone()).bind(self.times.0).bind(self.times.1)
+    /// The parameters of [`entries_in_range`].
+    fn range(&self) -> [Parameter; 3] {
+        params![self.of, self.times.0, self.times.1]
     }
 
-    /// A statement with the parameters of [`entries_after`].
-    fn query_after(&self, sql: &'static str, after: Option<&AuditPosition>) -> AnyQuery {
+    /// The parameters of [`entries_after`].
+    fn range_after(&self, after: Option<&AuditPosition>) -> [Parameter; 6] {
         let (at, chain, sequence) = match after {
-            None => (i64::MAX, String::new(), 0),
-            Some(NumberThen { number, then }) => (*number, then.then.clone(), then.number),
+            None => (i64::MAX, "", 0),
+            Some(NumberThen { number, then }) => (*number, then.then.as_str(), then.number),
         };
         // The time of the position also bounds the range of times, because a planner may use an index only for that.
-        let query = sqlx::query(sql).bind(self.of.clone()).bind(self.times.0).bind(self.times.1.min(at));
-        query.bind(at).bind(chain).bind(sequence)
+        params![self.of, self.times.0, self.times.1.min(at), at, chain, sequence]
     }
 
-    fn bind_matching(&self, query: AnyQuery) -> AnyQuery {
-        self.matching.iter().fold(query, |query, value| query.bind(value.clone()))
+    /// The parameters of the conditions that the statements for matching entries have in addition.
+    fn searched_and_matching(&self) -> [Parameter; 3] {
+        let [agent, action] = &self.matching;
+        params![MAX_SEARCHED_ROWS, agent, action]
     }
 
     /// The position after which the search for matching entries must be continued by another page; `None` if all entries after
@@ -228,31 +227,35 @@ impl Selection {
         conn: &mut Conn,
         after: Option<&AuditPosition>,
     ) -> Result<Option<AuditPosition>, StoreError> {
-        let rows = self.query_after(self.statements.end, after).bind(MAX_SEARCHED_ROWS - 1).fetch_all(conn).await?;
-        let [last, _] = rows.as_slice() else { return Ok(None) };
-        let (at, sequence, chain) = (row::get(last, "at")?, row::get(last, "sequence")?, row::get(last, "chain")?);
-        Ok(Some(NumberThen { number: at, then: NumberThen { number: sequence, then: chain } }))
+        let parameters = self.range_after(after).into_iter().chain(params![MAX_SEARCHED_ROWS - 1]);
+        let ends: Vec<_> = conn.list_rows(self.statements.end, parameters, position_from_row).await?;
+        // There is a row after the last one of the search.
+        Ok(<[_; 2]>::try_from(ends).ok().map(|[last, _]| last))
     }
 
     async fn count(&self, conn: &mut Conn, counted_until: Option<&AuditPosition>) -> Result<ItemCount, StoreError> {
         if self.is_complete() {
-            let query = self.query(self.statements.count).bind(row::ROWS_TO_COUNT);
-            return row::item_count(&query.fetch_one(conn).await?);
+            return conn.count_items(self.statements.count, self.range()).await;
         }
-        let query = self.query(self.statements.count_matching).bind(MAX_SEARCHED_ROWS);
-        let count = row::total_count(&self.bind_matching(query).fetch_one(conn).await?)?;
+        let parameters = self.range().into_iter().chain(self.searched_and_matching());
+        let count = conn.read_row(self.statements.count_matching, parameters, row::total_count).await?;
         Ok(ItemCount { count, is_lower_bound: counted_until.is_some() })
     }
 
-    async fn rows(&self, conn: &mut Conn, page: &Page<AuditPosition>) -> Result<Vec<AnyRow>, StoreError> {
-        let query = if self.is_complete() {
-            self.query_after(self.statements.list, page.after.as_ref())
+    /// The statement that lists the entries after a position, and its parameters.
+    fn listing(&self, after: Option<&AuditPosition>) -> (&'static str, Vec<Parameter>) {
+        let range = self.range_after(after);
+        if self.is_complete() {
+            (self.statements.list, range.into())
         } else {
-            let query = self.query_after(self.statements.list_matching, page.after.as_ref()).bind(MAX_SEARCHED_ROWS);
-            self.bind_matching(query)
-        };
-        Ok(query.bind(page.items_to_read()).bind(page.items_to_skip()).fetch_all(conn).await?)
+            (self.statements.list_matching, range.into_iter().chain(self.searched_and_matching()).collect())
+        }
     }
+}
+
+fn position_from_row(row: &AnyRow) -> Result<AuditPosition, StoreError> {
+    let then = NumberThen { number: row::get(row, "sequence")?, then: row::get(row, "chain")? };
+    Ok(NumberThen { number: row::get(row, "at")?, then })
 }
 
 /// Lists audit entries that match a filter, newest first.
@@ -271,11 +274,11 @@ pub async fn list(
         };
     }
     let total = selection.count(conn, counted_until.as_ref()).await?;
-    let rows = selection.rows(conn, page).await?;
-    let items = rows.iter().map(entry_from_row).collect::<Result<_, _>>()?;
+    let (sql, parameters) = selection.listing(page.after.as_ref());
     let position = |entry: &AuditEntry| NumberThen {
         number: entry.at.micros(),
         then: NumberThen { number: entry.sequence, then: entry.chain.clone() },
     };
-    Ok(ListPage::new(page, items, total, position, searched_until))
+    let list = conn.list_page(sql, parameters, page, total, entry_from_row, position).await?;
+    Ok(ListPage { next: list.next.or(searched_until), ..list })
 }

@@ -1,21 +1,20 @@
-//! Writes a row into every table through the store, with a different value in every column, and reads it back. The round-trip
-//! tests fail if a statement has a wrong parameter or two swapped parameters.
+//! Writes rows through the store, with a different value in every column, and reads them back. The round-trip tests fail if a
+//! statement has a wrong parameter or two swapped parameters. Tables whose every use is visible in the API, such as those of
+//! idempotency keys and of bursts of failed logins, have tests there only.
 
 mod audiences;
 mod counts;
 mod credentials;
 mod deletions;
 mod ended_roles;
-mod master_keys;
 mod recent_changes;
 mod recipients;
 mod records;
-mod removals;
 mod sidecars;
 mod subjects;
 mod webhooks;
 
-use super::{StoreFixture, statements::tables};
+use super::StoreFixture;
 use crate::{
     domain::{
         agent::{Agent, Owner, Registration},
@@ -35,7 +34,6 @@ use countersign_identity::{
     AgentId, AgentStatus, P256PublicKey, Permission, Revision, RoleDefinition, RoleId, ServiceId, Timestamp, TrustScore,
 };
 use serde_json::json;
-use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor};
 
 /// A page with all rows of a list.
 const fn whole_list<P>() -> Page<P> {
@@ -183,61 +181,33 @@ impl StoreFixture {
         self.contacts_return_what_was_written().await;
         self.totals_and_quotas_return_what_was_written().await;
         self.api_keys_return_what_was_written().await;
-        self.revoked_keys_do_not_count().await;
         self.oldest_revoked_keys_are_deleted().await;
         self.roles_return_what_was_written().await;
         self.assignments_return_what_was_written().await;
         self.deleted_services_lose_what_depends_on_them().await;
         self.deleted_agents_keep_only_their_id().await;
-        self.rows_of_deleted_agents_are_removed().await;
-        self.deletions_of_agents_count_for_a_quota().await;
-        self.unused_agents_return_what_was_written().await;
-        self.offers_of_services_return_what_was_written().await;
         self.sessions_return_what_was_written().await;
-        self.expired_sessions_are_deleted_in_batches().await;
-        self.ended_session_is_deleted_like_one_that_expired_then().await;
         self.logins_read_what_was_written().await;
         self.refresh_tokens_return_what_was_written().await;
         self.sessions_begin_and_continue_if_nothing_changed().await;
         self.changes_go_to_live_audiences().await;
         self.signing_keys_return_what_was_written().await;
-        self.idempotency_keys_return_what_was_written().await;
         self.deployment_returns_what_was_written().await;
         self.feed_returns_what_was_written().await;
         self.changes_contain_the_state_as_of_their_revision().await;
         self.feedback_returns_what_was_written().await;
-        self.old_feedback_is_deleted().await;
         self.audit_log_returns_what_was_written().await;
         self.sealed_audit_chain_accepts_no_entry().await;
-        self.checkpoints_return_what_was_written().await;
-        self.floors_return_what_was_written().await;
         self.webhook_targets_return_what_was_written().await;
-        self.sealed_secrets_return_what_was_written().await;
         self.deliveries_return_what_was_written().await;
-        self.bursts_return_what_was_written().await;
-        self.master_keys_return_what_was_written().await;
         self.unconfirmed_changes_return_what_was_written().await;
         self.sidecars_return_what_was_written().await;
         self.later_stream_of_a_sidecar_is_not_replaced().await;
         self.new_stream_of_a_sidecar_keeps_the_longest_staleness().await;
         self.unknown_sidecars_count_for_the_longest_known_staleness().await;
         self.streams_of_killed_control_planes_end().await;
-        self.waiting_events_are_deleted_by_age().await;
-        self.every_column_was_written().await;
         self.events_are_delivered_only_to_their_audience().await;
         self.recent_changes_are_found().await;
         self.revision_advances_past_the_clock_and_the_last_revision().await;
-    }
-
-    /// Fails if the round-trip tests left a column of a table without a value. Only a migration writes `superseded_at`.
-    async fn every_column_was_written(&self) {
-        let mut connection = AnyConnection::connect(&self.url).await.unwrap();
-        for (table, columns) in tables(&mut connection, self.is_sqlite()).await {
-            for (column, _) in columns.into_iter().filter(|(column, _)| column != "superseded_at") {
-                let sql = format!("SELECT 1 FROM {table} WHERE {column} IS NOT NULL LIMIT 1");
-                let row = connection.fetch_optional(AssertSqlSafe(sql)).await.unwrap();
-                assert!(row.is_some(), "no value in column `{column}` of table `{table}`");
-            }
-        }
     }
 }

@@ -4,9 +4,9 @@ use super::StoreFixture;
 use crate::store::{
     agents, assignments, audit, changed_data, changed_roles, conn, deleted_agents, deliveries, departures, deployment,
     due_targets, engine, feed, group_commit, idempotency, known_agents, logins, master_keys, outbox, pools, postgres,
-    purge, quotas, recent_changes, resource_uris, roles, schema::MIGRATIONS_TABLE, sealed_secrets, service_transfers,
-    services, sessions, sidecars, signing_keys, sqlite_file, token_audiences, totals, transfer, trust,
-    unconfirmed_changes, unused_agents, webhook_cleanup, webhook_targets,
+    purge, quotas, recent_changes, resource_uris, roles, row_lists::RowListStatement, schema::MIGRATIONS_TABLE,
+    sealed_secrets, service_transfers, services, sessions, sidecars, signing_keys, sqlite_file, token_audiences,
+    totals, transfer, trust, unconfirmed_changes, unused_agents, webhook_cleanup, webhook_targets,
 };
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, PgConnection, Row, SqlSafeStr, SqliteConnection};
 
@@ -14,7 +14,7 @@ use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, PgConnection, Row
 pub type StatementList = (&'static str, &'static str, &'static [&'static str]);
 
 /// The statements for both engines.
-pub const COMMON_LISTS: [StatementList; 38] = [
+pub const COMMON_LISTS: [StatementList; 37] = [
     ("agents.rs", "STATEMENTS", agents::STATEMENTS),
     ("assignments.rs", "STATEMENTS", assignments::STATEMENTS),
     ("audit.rs", "STATEMENTS", audit::STATEMENTS),
@@ -22,7 +22,6 @@ pub const COMMON_LISTS: [StatementList; 38] = [
     ("audit/floors.rs", "STATEMENTS", audit::FLOOR_STATEMENTS),
     ("audit/list.rs", "STATEMENTS", audit::LIST_STATEMENTS),
     ("changed_data.rs", "STATEMENTS", changed_data::STATEMENTS),
-    ("changed_roles.rs", "STATEMENTS", changed_roles::STATEMENTS),
     ("conn.rs", "STATEMENTS", conn::STATEMENTS),
     ("deleted_agents.rs", "STATEMENTS", deleted_agents::STATEMENTS),
     ("deliveries.rs", "STATEMENTS", deliveries::STATEMENTS),
@@ -75,23 +74,26 @@ const POSTGRES_LISTS: [StatementList; 6] = [
     ("transfer/tables.rs", "POSTGRES_STATEMENTS", transfer::POSTGRES_CATALOG),
 ];
 
-/// All lists of statements.
+/// The statements with rows, for both engines.
+pub const ROW_LISTS: [(&str, &[RowListStatement]); 8] = [
+    ("assignments.rs", assignments::ROW_LISTS),
+    ("audit.rs", audit::ROW_LISTS),
+    ("changed_roles.rs", changed_roles::ROW_LISTS),
+    ("feed.rs", feed::ROW_LISTS),
+    ("outbox.rs", outbox::ROW_LISTS),
+    ("services.rs", services::ROW_LISTS),
+    ("sessions.rs", sessions::ROW_LISTS),
+    ("unused_agents.rs", unused_agents::ROW_LISTS),
+];
+
+/// All lists of statements without rows.
 pub fn statement_lists() -> impl Iterator<Item = StatementList> {
     COMMON_LISTS.into_iter().chain(SQLITE_LISTS).chain(POSTGRES_LISTS)
 }
 
-/// The statements for both engines that are built at run time, in every variant.
-pub fn dynamic_statements() -> Vec<String> {
-    [
-        assignments::dynamic_statements(),
-        audit::dynamic_statements(),
-        changed_roles::dynamic_statements(),
-        feed::dynamic_statements(),
-        outbox::dynamic_statements(),
-        sessions::dynamic_statements(),
-        unused_agents::dynamic_statements(),
-    ]
-    .concat()
+/// The statements for both engines that are built at run time, with all numbers of rows.
+pub fn dynamic_statements() -> impl Iterator<Item = String> {
+    ROW_LISTS.into_iter().flat_map(|(_, list)| list).flat_map(|statement| statement.texts())
 }
 
 /// Inserts changes of one recipient.

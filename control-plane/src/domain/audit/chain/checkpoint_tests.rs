@@ -8,8 +8,8 @@ const CHAIN: AuditChain = AuditChain::Service(ServiceId::from_bits(1));
 
 struct Chain {
     entries: Vec<AuditEntry>,
-    head: ChainHead,
-    checkpoint: Option<AuditCheckpoint>,
+    head: ChainMark,
+    checkpoint: Option<ChainMark>,
 }
 
 fn old() -> AuditKeys {
@@ -23,7 +23,7 @@ fn new() -> AuditKeys {
 impl Chain {
     /// A chain with two entries of the old key and two of the new key, as they are while the rotation is not complete.
     fn before_checkpoint() -> Self {
-        let mut chain = Self { entries: Vec::new(), head: ChainHead::default(), checkpoint: None };
+        let mut chain = Self { entries: Vec::new(), head: ChainMark::default(), checkpoint: None };
         chain.append(&old(), AuditAction::ServiceCreated);
         chain.append(&old(), AuditAction::RoleCreated);
         chain.append(&new(), AuditAction::RoleAssigned);
@@ -46,8 +46,9 @@ impl Chain {
     }
 
     fn write_checkpoint(&mut self, keys: &AuditKeys) {
-        let (checkpoint, head) = keys.checkpoint(&CHAIN.to_string(), self.head.length, &self.head.hash);
-        (self.checkpoint, self.head) = (Some(checkpoint), head);
+        let (chain, ChainMark { length, hash, .. }) = (CHAIN.to_string(), &self.head);
+        self.checkpoint = Some(keys.checkpoint(&chain, *length, hash));
+        self.head = keys.head(&chain, *length, hash);
     }
 
     /// Changes an entry and computes all later hashes again, as an attacker without a key can.
@@ -59,7 +60,7 @@ impl Chain {
             entry.previous_hash = previous;
             entry.hash = entry.digest();
             entry.mac = keys.entry_mac(&entry.hash);
-            self.head = keys.checkpoint(&entry.chain, entry.sequence, &entry.hash).1;
+            self.head = keys.head(&entry.chain, entry.sequence, &entry.hash);
         }
     }
 
@@ -114,7 +115,7 @@ fn the_previous_key_forges_nothing_after_the_checkpoint() {
         assert_eq!(appended.verify(&new(), previous), broken(5, ChainFault::InvalidMac));
         let mut with_old_head = Chain::with_checkpoint();
         let (length, hash) = (with_old_head.head.length, with_old_head.head.hash.clone());
-        with_old_head.head = old().checkpoint(&CHAIN.to_string(), length, &hash).1;
+        with_old_head.head = old().head(&CHAIN.to_string(), length, &hash);
         assert_eq!(with_old_head.verify(&new(), previous), broken(5, ChainFault::HeadMismatch));
     }
 }
@@ -136,7 +137,7 @@ fn a_chain_cannot_end_before_its_checkpoint() {
     let mut chain = Chain::with_checkpoint();
     chain.entries.truncate(3);
     let last = &chain.entries[2];
-    chain.head = new().checkpoint(&last.chain, last.sequence, &last.hash).1;
+    chain.head = new().head(&last.chain, last.sequence, &last.hash);
     assert_eq!(chain.verify(&new(), &[]), broken(4, ChainFault::Missing));
 }
 
@@ -144,10 +145,10 @@ fn a_chain_cannot_end_before_its_checkpoint() {
 fn refuses_a_changed_checkpoint() {
     let chain = Chain::with_checkpoint();
     let checkpoint = chain.checkpoint.clone().unwrap();
-    let forged = old().checkpoint(&CHAIN.to_string(), 4, &checkpoint.hash).0;
-    let of_other_chain = new().checkpoint("another chain", 4, &checkpoint.hash).0;
-    let shorter = AuditCheckpoint { length: 3, ..checkpoint.clone() };
-    let head_as_checkpoint = AuditCheckpoint { mac: chain.head.mac.clone(), ..checkpoint };
+    let forged = old().checkpoint(&CHAIN.to_string(), 4, &checkpoint.hash);
+    let of_other_chain = new().checkpoint("another chain", 4, &checkpoint.hash);
+    let shorter = ChainMark { length: 3, ..checkpoint.clone() };
+    let head_as_checkpoint = ChainMark { mac: chain.head.mac.clone(), ..checkpoint };
     for checkpoint in [forged, of_other_chain, shorter, head_as_checkpoint] {
         let chain = Chain { checkpoint: Some(checkpoint), ..Chain::with_checkpoint() };
         assert_eq!(chain.verify(&new(), &[]), broken(1, ChainFault::InvalidCheckpoint));

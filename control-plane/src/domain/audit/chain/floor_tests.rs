@@ -6,7 +6,7 @@ use super::{
 };
 
 /// Verifies some entries of a chain of four entries with a floor after the second.
-fn verify(entries: &[AuditEntry], head: &ChainHead, floor: AuditFloor) -> Result<(), BrokenChain> {
+fn verify(entries: &[AuditEntry], head: &ChainMark, floor: ChainMark) -> Result<(), BrokenChain> {
     let keys = keys();
     let accepted = AcceptedAuditKeys { current: &keys, previous: Vec::new() };
     let chain = entries[0].chain.clone();
@@ -19,7 +19,7 @@ fn verify(entries: &[AuditEntry], head: &ChainHead, floor: AuditFloor) -> Result
     verifier.finish(Some(head))
 }
 
-fn floor_of(entry: &AuditEntry) -> AuditFloor {
+fn floor_of(entry: &AuditEntry) -> ChainMark {
     keys().floor(&entry.chain, entry.sequence, &entry.hash)
 }
 
@@ -45,9 +45,9 @@ fn floor_must_have_a_valid_mac_for_its_chain() {
     let floor = floor_of(&entries[1]);
     let (other, _) = build_chain(&keys(), 2);
     let of_other_chain = floor_of(&other[1]);
-    let later = AuditFloor { length: 3, ..floor.clone() };
+    let later = ChainMark { length: 3, ..floor.clone() };
     let forged = AuditKeys::derive(&[8; 32]).floor(&entries[1].chain, 2, &entries[1].hash);
-    for changed in [of_other_chain, later, forged, AuditFloor::default()] {
+    for changed in [of_other_chain, later, forged, ChainMark::default()] {
         assert_eq!(verify(&entries[2..], &head, changed.clone()), broken(1, ChainFault::InvalidFloor), "{changed:?}");
     }
 }
@@ -91,7 +91,8 @@ fn rotation_of_the_master_key_renews_the_floor() {
         verifier.verify_next(entry).unwrap();
     }
     assert_eq!(verifier.finish(Some(&head)), Ok(()));
-    let (checkpoint, renewed_head) = new.checkpoint(&chain, 4, &entries[3].hash);
+    let (checkpoint, renewed_head) =
+        (new.checkpoint(&chain, 4, &entries[3].hash), new.head(&chain, 4, &entries[3].hash));
     let renewed = verifier.renewed_floor().unwrap();
     let accepted = || AcceptedAuditKeys { current: &new, previous: Vec::new() };
     let begin =

@@ -7,11 +7,11 @@ pub(super) fn keys() -> AuditKeys {
 }
 
 /// The chain of a service with four entries, and its head.
-pub(super) fn build_chain(keys: &AuditKeys, service: u128) -> (Vec<AuditEntry>, ChainHead) {
+pub(super) fn build_chain(keys: &AuditKeys, service: u128) -> (Vec<AuditEntry>, ChainMark) {
     let service = ServiceId::from_bits(service);
     let actions =
         [AuditAction::ServiceCreated, AuditAction::RoleCreated, AuditAction::RoleAssigned, AuditAction::RoleRevoked];
-    let mut head = ChainHead::default();
+    let mut head = ChainMark::default();
     let entry = |(at, action): (i64, AuditAction)| {
         let entry = NewAuditEntry::for_service(service, action)
             .agent(AgentId::from_bits(2))
@@ -23,7 +23,7 @@ pub(super) fn build_chain(keys: &AuditKeys, service: u128) -> (Vec<AuditEntry>, 
     ((1..).zip(actions).map(entry).collect(), head)
 }
 
-fn verify(entries: &[AuditEntry], head: &ChainHead) -> Result<(), BrokenChain> {
+fn verify(entries: &[AuditEntry], head: &ChainMark) -> Result<(), BrokenChain> {
     let keys = keys();
     let chain = entries.first().map_or(String::new(), |entry| entry.chain.clone());
     let keys = AcceptedAuditKeys { current: &keys, previous: Vec::new() };
@@ -51,7 +51,7 @@ fn refuses_entries_and_heads_made_with_another_key() {
     assert_eq!(forged_entries[0].hash, entries[0].hash, "the hash depends on the key");
     assert_eq!(verify(&forged_entries, &forged_head), broken(1, ChainFault::InvalidMac));
     assert_eq!(verify(&entries, &forged_head), broken(5, ChainFault::HeadMismatch));
-    let shorter_head = ChainHead { length: 3, hash: entries[2].hash.clone(), mac: entries[2].mac.clone() };
+    let shorter_head = ChainMark { length: 3, hash: entries[2].hash.clone(), mac: entries[2].mac.clone() };
     assert_eq!(
         verify(&entries[..3], &shorter_head),
         broken(4, ChainFault::HeadMismatch),
@@ -65,7 +65,7 @@ fn appending_to_an_invalid_head_keeps_the_chain_invalid() {
     let keys = keys();
     let (mut entries, head) = build_chain(&keys, 1);
     entries.truncate(3);
-    let truncated_head = ChainHead { length: 3, hash: entries[2].hash.clone(), mac: head.mac };
+    let truncated_head = ChainMark { length: 3, hash: entries[2].hash.clone(), mac: head.mac };
     let entry = NewAuditEntry::for_service(ServiceId::from_bits(1), AuditAction::RoleCreated);
     let (entry, new_head) =
         keys.build_entry(&truncated_head, false, &entry, &Initiator::SYSTEM, Timestamp::from_seconds(9));
@@ -78,9 +78,9 @@ fn refuses_a_chain_with_invalid_first_action_or_no_entries() {
     let keys = keys();
     let entry = NewAuditEntry::for_service(ServiceId::from_bits(1), AuditAction::RoleCreated);
     let (entry, head) =
-        keys.build_entry(&ChainHead::default(), true, &entry, &Initiator::SYSTEM, Timestamp::from_seconds(1));
+        keys.build_entry(&ChainMark::default(), true, &entry, &Initiator::SYSTEM, Timestamp::from_seconds(1));
     assert_eq!(verify(&[entry], &head), broken(1, ChainFault::InvalidFirstAction));
-    assert_eq!(verify(&[], &ChainHead::default()), broken(1, ChainFault::Missing));
+    assert_eq!(verify(&[], &ChainMark::default()), broken(1, ChainFault::Missing));
 }
 
 /// Some changes in the test replace an absent field of an audit entry with an empty field, which must also change the hash.

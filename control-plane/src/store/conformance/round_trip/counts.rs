@@ -5,7 +5,6 @@ use crate::{
     domain::total::Total,
     store::{conformance::StoreFixture, quotas, totals},
 };
-use countersign_identity::ServiceId;
 
 impl StoreFixture {
     /// Of the two agents, one is active and one was registered without a human user. Each of the two services has its owner.
@@ -50,15 +49,5 @@ impl StoreFixture {
             assert!(!quotas::service_quota_is_reached(conn, &agent_owner, limit, time(28)).await.unwrap());
         }
         assert!(!quotas::key_quota_is_reached(conn, service().id, 1).await.unwrap());
-    }
-
-    /// One of the two API keys of the service is revoked.
-    pub async fn revoked_keys_do_not_count(&self) {
-        let mut read = self.read().await;
-        for (service, limit, expected) in
-            [(service().id, 1, true), (service().id, 2, false), (ServiceId::from_bits(2), 1, false)]
-        {
-            assert_eq!(quotas::key_quota_is_reached(read.conn(), service, limit).await.unwrap(), expected);
-        }
     }
 }

@@ -1,10 +1,9 @@
-//! Round trips of sessions, refresh tokens, signing keys, idempotency keys and the row of the Countersign deployment.
+//! Round trips of sessions, refresh tokens, signing keys and the row of the Countersign deployment.
 
 use super::{agent, public_key, service, time, whole_list};
 use crate::{
     domain::{
         agent::{Agent, Registration},
-        idempotency::{RESPONSE_RETENTION, RequestFingerprint, StoredResponse},
         session::{RefreshHashes, RefreshToken, Session},
         signing_key::SigningKey,
     },
@@ -12,7 +11,7 @@ use crate::{
         Conn, agents,
         conformance::StoreFixture,
         deployment::{self, Quarantine, QuarantineReason},
-        feed, idempotency,
+        feed,
         logins::{self, IssueRecord, LoginAgent, LoginBasis, LoginQuery},
         sessions, signing_keys, sqlite_file,
     },
@@ -110,41 +109,6 @@ impl StoreFixture {
         assert_eq!(sessions::find(read.conn(), expired.id).await.unwrap(), None);
         let live = sessions::list_live_beyond(read.conn(), agent().id, time(48), 0, 9).await.unwrap();
         assert_eq!(live, [], "an ended session is not live");
-    }
-
-    /// Must run when all other sessions expire after time 47.
-    pub async fn ended_session_is_deleted_like_one_that_expired_then(&self) {
-        let session = Session { id: SessionId::from_bits(72), ..session() };
-        self.commit(async |tx| {
-            assert!(sessions::insert(tx.conn(), &session, "challenge of an ended session").await?);
-            assert_eq!(sessions::mark_ended(tx.conn(), &[session.id], time(46)).await?, [session.id]);
-            let ended = Session { ended_at: Some(time(46)), expires_at: time(46), ..session.clone() };
-            assert_eq!(sessions::find(tx.conn(), session.id).await?, Some(ended));
-            assert_eq!(sessions::oldest_expiry(tx.conn(), time(0)).await?, Some(time(46)));
-            assert_eq!(sessions::delete_expired(tx.conn(), time(0), time(46), 9).await?, 0);
-            assert_eq!(sessions::delete_expired(tx.conn(), time(0), time(47), 9).await?, 1);
-            Ok(())
-        })
-        .await;
-    }
-
-    /// Must run when all sessions expire after time 40.
-    pub async fn expired_sessions_are_deleted_in_batches(&self) {
-        let sessions =
-            [70, 71, 75].map(|id| Session { id: SessionId::from_bits(id), expires_at: time(40), ..session() });
-        self.commit(async |tx| {
-            for session in &sessions {
-                assert!(sessions::insert(tx.conn(), session, &format!("challenge of {}", session.id)).await?);
-            }
-            assert_eq!(sessions::delete_expired(tx.conn(), time(40), time(41), 2).await?, 2);
-            assert_eq!(sessions::oldest_expiry(tx.conn(), time(0)).await?, Some(time(40)));
-            assert_eq!(sessions::delete_expired(tx.conn(), time(40), time(41), 2).await?, 1);
-            for session in &sessions {
-                assert_eq!(sessions::find(tx.conn(), session.id).await?, None);
-            }
-            Ok(())
-        })
-        .await;
     }
 
     pub async fn logins_read_what_was_written(&self) {
@@ -299,28 +263,6 @@ impl StoreFixture {
         assert!(signing_keys::exists(conn, &signing.kid).await.unwrap());
     }
 
-    pub async fn idempotency_keys_return_what_was_written(&self) {
-        let request = |body: &str| RequestFingerprint { id: "an id".to_owned(), body_digest: body.to_owned() };
-        let (one, other) = (request("a body"), request("another body"));
-        let (now, expired) = (time(0), time(0).saturating_add(RESPONSE_RETENTION));
-        self.commit(async |tx| {
-            let conn = tx.conn();
-            assert_eq!(idempotency::claim_key(conn, &one, now).await?, StoredResponse::New);
-            idempotency::set_response(conn, &one, "a response").await?;
-            assert_eq!(idempotency::oldest_expiry(conn, expired).await?, Some(expired));
-            assert_eq!(idempotency::delete_expired(conn, time(0), now, 9).await?, 0);
-            let stored = StoredResponse::Completed("a response".to_owned());
-            assert_eq!(idempotency::claim_key(conn, &one, now).await?, stored);
-            assert_eq!(idempotency::claim_key(conn, &other, now).await?, StoredResponse::BodyDiffers);
-            assert_eq!(idempotency::claim_key(conn, &other, expired).await?, StoredResponse::New);
-            assert_eq!(idempotency::delete_expired(conn, time(0), expired, 9).await?, 0);
-            let empty = StoredResponse::Completed(String::new());
-            assert_eq!(idempotency::claim_key(conn, &other, expired).await?, empty);
-            Ok(())
-        })
-        .await;
-    }
-
     /// The columns of the table `deployment` that are written only once are read by the test `creates_one_deployment`.
     pub async fn deployment_returns_what_was_written(&self) {
         let fingerprint = "1 2 3 4";
@@ -341,9 +283,6 @@ impl StoreFixture {
         self.commit(async |tx| deployment::lift_quarantine(tx.conn()).await).await;
         assert_eq!(deployment::find_quarantine(self.read().await.conn()).await.unwrap(), None);
         assert_eq!(deployment::find_instance_fingerprint(self.read().await.conn()).await.unwrap(), None);
-        // The test `every_column_was_written` needs values in all columns of the table `deployment`.
-        self.commit(write).await;
-        self.set_quarantine(quarantine).await;
     }
 
     /// Sets the quarantine mark directly on PostgreSQL, because the store sets the mark on SQLite only.

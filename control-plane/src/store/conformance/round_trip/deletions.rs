@@ -11,7 +11,7 @@ use crate::{
         credential::SecretHash,
         quota::DELETED_SERVICE_COUNTS_FOR,
         role::{Assignment, Role},
-        service::{KeyScope, Service, ServiceKey, ServiceTransfer},
+        service::{KeyScope, Service, ServiceKey},
     },
     store::{
         StoreError, WriteTransaction,
@@ -20,7 +20,7 @@ use crate::{
         conformance::StoreFixture,
         departures, known_agents, logins,
         purge::{self, Deleted, DeletedKind, TakenAssignment},
-        quotas, roles, service_transfers, services,
+        quotas, roles, services,
     },
 };
 use countersign_identity::{AgentId, AgentStatus, ApiKeyId, Revision, RoleId, ServiceId, StatusWithCutoff};
@@ -89,58 +89,6 @@ impl StoreFixture {
         assert!(listed.items.iter().all(|item| item.service != DELETED), "{listed:?}");
         drop(read);
         self.rows_of_deleted_services_are_removed(&held, &role).await;
-    }
-
-    pub async fn offers_of_services_return_what_was_written(&self) {
-        let receiver = owner("receiver");
-        let offer = ServiceTransfer {
-            service: service().id,
-            name: service().name,
-            offered_by: service().owner,
-            new_owner: receiver.clone(),
-            offered_at: time(60),
-            expires_at: time(61),
-        };
-        let second =
-            ServiceTransfer { new_owner: owner("second"), offered_at: time(62), expires_at: time(63), ..offer.clone() };
-        self.commit(async |tx| service_transfers::upsert(tx.conn(), &offer).await).await;
-        let mut read = self.read().await;
-        let conn = read.conn();
-        assert_eq!(service_transfers::find(conn, service().id, time(60)).await.unwrap(), Some(offer.clone()));
-        assert_eq!(service_transfers::find(conn, service().id, time(61)).await.unwrap(), None);
-        assert_eq!(service_transfers::find(conn, DELETED, time(60)).await.unwrap(), None);
-        assert_eq!(service_transfers::list(conn, &receiver, time(60), whole_list()).await.unwrap().items, [offer]);
-        assert_eq!(service_transfers::list(conn, &receiver, time(61), whole_list()).await.unwrap().total.count, 0);
-        assert_eq!(
-            service_transfers::list(conn, &owner("second"), time(60), whole_list()).await.unwrap().total.count,
-            0
-        );
-        drop(read);
-        self.commit(async |tx| {
-            service_transfers::upsert(tx.conn(), &second).await?;
-            assert_eq!(service_transfers::oldest_expiry(tx.conn()).await?, Some(time(63)));
-            assert_eq!(service_transfers::delete_expired(tx.conn(), time(62), 9).await?, 0);
-            assert_eq!(service_transfers::find(tx.conn(), service().id, time(62)).await?, Some(second.clone()));
-            assert_eq!(service_transfers::delete_expired(tx.conn(), time(63), 9).await?, 1);
-            assert_eq!(service_transfers::find(tx.conn(), service().id, time(62)).await?, None);
-            service_transfers::upsert(tx.conn(), &second).await?;
-            service_transfers::delete(tx.conn(), service().id).await?;
-            assert_eq!(service_transfers::find(tx.conn(), service().id, time(62)).await?, None);
-            services::set_owner(tx.conn(), service().id, &receiver).await?;
-            let transferred = services::find_live(tx.conn(), service().id).await?;
-            let transferred = transferred.map(|service| (service.owner, service.managed_by));
-            assert_eq!(transferred, Some((receiver.clone(), None)));
-            let released = |roles: Vec<Role>| roles.iter().all(|role| role.managed_by.is_none());
-            assert!(released(roles::list(tx.conn(), service().id).await?));
-            services::set_owner(tx.conn(), service().id, &service().owner).await?;
-            // Leaves values for the test `every_column_was_written`.
-            services::update(tx.conn(), &service(), time(63)).await?;
-            roles::update(tx.conn(), &role()).await?;
-            let label_keys = "UPDATE service_keys SET managed_by = 'key-files' WHERE managed_by IS NULL";
-            sqlx::query(label_keys).execute(tx.conn()).await?;
-            service_transfers::upsert(tx.conn(), &second).await
-        })
-        .await;
     }
 
     /// Must run after the audit log was started.
@@ -235,7 +183,5 @@ impl StoreFixture {
         assert_eq!((list_due(42).await, list_due(43).await), (vec![], vec![deleted]));
         self.commit(async |tx| purge::finish(tx.conn(), deleted, time(43), margin).await).await;
         assert_eq!(list_due(99).await, []);
-        // Leaves values for the test `every_column_was_written`.
-        self.commit(async |tx| purge::finish(tx.conn(), deleted, time(42), margin).await).await;
     }
 }

@@ -20,7 +20,7 @@ use countersign_identity::{AgentId, RoleDefinition, RoleGrant, RoleId, ServiceId
 use std::time::Duration;
 
 impl StoreFixture {
-    /// The role is deleted and has no assignments. Leaves it for the test `every_column_was_written`.
+    /// The role is deleted and has no assignments.
     pub async fn assignments_of_deleted_roles_count_nowhere(&self, other: RoleId) {
         let definition = RoleDefinition { id: RoleId::from_bits(70), ..role().definition };
         let name = "reused".to_owned().try_into().unwrap();
@@ -158,17 +158,6 @@ impl StoreFixture {
         assert_eq!(assignments::delete_expired(conn, time(0), too_early, 9).await?, 0);
         assert_eq!(assignments::delete_expired(conn, end, end, 9).await?, 1);
         Ok(())
-    }
-
-    /// Leaves values for the test `every_column_was_written`.
-    pub async fn expiry_stays_reported(&self) {
-        let taken = self
-            .commit(async |tx| {
-                assignments::upsert(tx.conn(), &assignment()).await?;
-                assignments::take_unreported_expiries(tx.conn(), time(8), 9).await
-            })
-            .await;
-        assert_eq!(taken.len(), 1);
     }
 }
 

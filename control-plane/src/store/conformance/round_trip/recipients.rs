@@ -1,20 +1,14 @@
-//! The audience of webhook events, the replay of deliveries by status, and other statements that are tested only with several
-//! rows or calls.
+//! The recipients of webhook events, and the revision after a restore.
 
 use super::{agent, service, time, whole_list};
 use crate::{
     domain::webhook::{
         WebhookScope, WebhookTarget,
-        delivery::{Attempt, Delivery, DeliveryState, DeliveryStatus},
-        event::{AuthenticatedEvent, Event, EventAudience, EventData, EventFilter, EventKind},
+        delivery::{Delivery, DeliveryState},
+        event::{AuthenticatedEvent, Event, EventData, EventFilter, EventKind},
         url::TargetUrl,
     },
-    store::{
-        WriteTransaction,
-        conformance::StoreFixture,
-        deliveries::{self, DueDeliveryKind, ReplayedBatch},
-        feed, outbox, webhook_targets,
-    },
+    store::{conformance::StoreFixture, deliveries, feed, outbox, webhook_targets},
 };
 use countersign_identity::{AgentId, EventId, Revision, ServiceId, Timestamp, WebhookId};
 use std::{slice::from_ref, time::Duration};
@@ -61,14 +55,14 @@ impl StoreFixture {
 
         let other_service = ServiceId::from_bits(9);
         let mut read = self.read().await;
-        for (kind, audience, expected) in [
-            (KIND, EventAudience::Service(service), true),
-            (KIND, EventAudience::Service(other_service), false),
-            (EventKind::RoleAssigned, EventAudience::Service(service), false),
-            (KIND, EventAudience::Deployment, false),
+        for (kind, scope, expected) in [
+            (KIND, WebhookScope::Service(service), true),
+            (KIND, WebhookScope::Service(other_service), false),
+            (EventKind::RoleAssigned, WebhookScope::Service(service), false),
+            (KIND, WebhookScope::Deployment, false),
         ] {
-            let has_recipients = outbox::has_recipients(read.conn(), kind, audience).await.unwrap();
-            assert_eq!(has_recipients, expected, "{kind:?} to {audience:?}");
+            let has_recipients = outbox::has_recipients(read.conn(), kind, scope).await.unwrap();
+            assert_eq!(has_recipients, expected, "{kind:?} of {scope:?}");
         }
         drop(read);
 
@@ -99,63 +93,6 @@ impl StoreFixture {
         assert_eq!(listed, [pending(&second, time(213)), pending(&first, time(6))]);
         assert_eq!(outbox::find_event_body(read.conn(), first.id).await.unwrap(), Some(first.body()));
         drop(read);
-        self.finished_deliveries_are_replayed_by_status(&first, &second).await;
-    }
-
-    async fn finished_deliveries_are_replayed_by_status(&self, first: &Event, second: &Event) {
-        let finish = async |state| {
-            self.commit(async |tx| {
-                let conn = tx.conn();
-                let leased =
-                    deliveries::lease(conn, TARGET, DueDeliveryKind::FirstAttempt, time(220), time(221), 9).await?;
-                for delivery in &leased {
-                    let attempt = Attempt { at: time(222), response: None, failure: None };
-                    deliveries::record_attempt(conn, delivery, &attempt, state).await?;
-                }
-                Ok(leased.len())
-            })
-            .await
-        };
-        let replay = async |since, after, status, limit| {
-            let replay = async |tx: &mut WriteTransaction| {
-                deliveries::replay_batch(tx.conn(), TARGET, since, after, status, time(220), limit).await
-            };
-            self.commit(replay).await
-        };
-        let replayed = |replayed, next| ReplayedBatch { replayed, next };
-        let before_first = EventId::from_bits(first.id.bits() - 1);
-        for (state, status) in [
-            (DeliveryState::Delivered, Some(DeliveryStatus::Delivered)),
-            (DeliveryState::Dead, Some(DeliveryStatus::Dead)),
-            (DeliveryState::Delivered, None),
-            (DeliveryState::Dead, None),
-        ] {
-            assert_eq!(
-                replay(first.at, before_first, status, 9).await,
-                replayed(0, None),
-                "a pending delivery was replayed"
-            );
-            assert_eq!(finish(state).await, 2);
-            assert_eq!(replay(first.at, before_first, Some(DeliveryStatus::Pending), 9).await, replayed(0, None));
-            assert_eq!(
-                replay(second.at, before_first, status, 9).await,
-                replayed(1, None),
-                "the time selects one delivery"
-            );
-            assert_eq!(finish(state).await, 1);
-            assert_eq!(replay(first.at, first.id, status, 9).await, replayed(1, None), "the id selects one delivery");
-            assert_eq!(finish(state).await, 1);
-            let page = replay(first.at, before_first, status, 1).await;
-            assert_eq!(page, replayed(1, Some(first.id)), "the limit selects one delivery");
-            // The first delivery is finished again before the next batch.
-            assert_eq!(finish(state).await, 1);
-            assert_eq!(replay(first.at, first.id, status, 9).await, replayed(1, None));
-            assert_eq!(
-                replay(first.at, before_first, status, 9).await,
-                replayed(1, None),
-                "the next replay begins anew"
-            );
-        }
     }
 
     /// The revision after a restore is ahead of the clock, and ahead of the revision before the restore.

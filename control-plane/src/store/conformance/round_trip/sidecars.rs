@@ -191,7 +191,6 @@ impl StoreFixture {
         .await;
     }
 
-    /// Leaves values for the test `every_column_was_written`.
     pub async fn streams_of_killed_control_planes_end(&self) {
         let (killed, alive) = (identity(1), identity(2));
         let peer = |seen_at| Peer { id: "first".to_owned(), seen_at: time(seen_at) };
@@ -229,7 +228,6 @@ impl StoreFixture {
         assert_eq!(self.sidecars(time(95)).await.len(), 1);
     }
 
-    /// Leaves values for the test `every_column_was_written`.
     pub async fn unconfirmed_changes_return_what_was_written(&self) {
         let changes = |first_sequence, last_sequence, (first_changed_at, changed_at)| UnconfirmedChanges {
             chain: "chain".to_owned(),

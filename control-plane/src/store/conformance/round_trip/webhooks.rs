@@ -1,12 +1,11 @@
-//! Round trips of webhook targets, events, deliveries and suppressed bursts.
+//! Round trips of webhook targets, events and deliveries.
 
 use super::{agent, description, managed_by, service, time, whole_list};
 use crate::{
     domain::webhook::{
-        DisabledReason, TargetOwner, WebhookScope, WebhookTarget,
+        DisabledReason, WebhookScope, WebhookTarget,
         delivery::{Attempt, AttemptFailure, Delivery, DeliveryState, DeliveryStatus, ResponseExcerpt},
-        event::{AuthenticatedEvent, Event, EventAudience, EventData, EventFilter, EventKind},
-        suppressed_burst::SuppressedBurst,
+        event::{AuthenticatedEvent, Event, EventData, EventFilter, EventKind},
         url::TargetUrl,
     },
     store::{
@@ -38,7 +37,7 @@ fn target() -> WebhookTarget {
     }
 }
 
-pub(super) fn event(number: u128, at: Timestamp) -> Event {
+fn event(number: u128, at: Timestamp) -> Event {
     let (agent_id, service_id) = (agent().id, Some(service().id));
     let data = EventData::Authenticated(AuthenticatedEvent { agent_id, service_id, ip_address: None });
     Event { id: EventId::from_bits(number), at, data }
@@ -90,49 +89,14 @@ impl StoreFixture {
         let active = WebhookTarget { updated_at: time(101), previous_secret_until: Some(time(96)), ..target() };
         self.commit(async |tx| webhook_targets::update(tx.conn(), &active, true).await).await;
         assert_eq!(self.find_target(&active).await, Some(active));
-        self.target_health_changes_with_results().await;
-    }
-
-    async fn target_health_changes_with_results(&self) {
-        let (target, scope) = (target(), Some(target().scope));
-        let (id, other) = (target.id, TargetUrl::parse("https://hooks.example/other").unwrap());
-        let failing_since = async || self.find_target(&target).await.and_then(|target| target.failing_since);
-        let fail = async |url: &TargetUrl, at, horizon| {
-            self.commit(async |tx| webhook_targets::mark_failing(tx.conn(), id, url, at, horizon).await).await;
-        };
-        fail(&other, time(102), time(0)).await;
-        assert_eq!(failing_since().await, None);
-        fail(&target.url, time(102), time(0)).await;
-        fail(&target.url, time(103), time(102)).await;
-        assert_eq!(failing_since().await, Some(time(102)));
-        fail(&target.url, time(106), time(104)).await;
-        assert_eq!(failing_since().await, Some(time(106)));
-        let disable = async |reason, now, horizon| {
-            let url = &target.url;
-            self.commit(async |tx| webhook_targets::disable(tx.conn(), id, url, reason, now, horizon).await).await
-        };
-        assert_eq!(disable(DisabledReason::Failing, time(107), time(105)).await, None);
-        assert_eq!(disable(DisabledReason::Failing, time(107), time(106)).await, scope);
-        assert_eq!(disable(DisabledReason::Gone, time(108), time(0)).await, None);
-        let disabled = self.find_target(&target).await.and_then(|target| target.disabled);
-        assert_eq!(disabled, Some((time(107), DisabledReason::Failing)));
-        self.commit(async |tx| {
-            webhook_targets::mark_healthy(tx.conn(), id).await?;
-            assert_eq!(webhook_targets::updated_at_if_active(tx.conn(), id).await?, None);
-            webhook_targets::update(tx.conn(), &target, true).await?;
-            assert_eq!(webhook_targets::updated_at_if_active(tx.conn(), id).await?, Some(target.updated_at));
-            Ok(())
-        })
-        .await;
-        assert_eq!(failing_since().await, None);
     }
 
     pub async fn deliveries_return_what_was_written(&self) {
         let (old, new, test) = (event(1, time(110)), event(2, time(111)), event(3, time(112)));
         let kind = EventKind::Authenticated;
         self.commit(async |tx| {
-            for audience in [EventAudience::Deployment, EventAudience::Service(service().id)] {
-                assert!(outbox::has_recipients(tx.conn(), kind, audience).await?);
+            for scope in [WebhookScope::Deployment, WebhookScope::Service(service().id)] {
+                assert!(outbox::has_recipients(tx.conn(), kind, scope).await?);
             }
             assert!(outbox::enqueue(tx.conn(), from_ref(&old)).await?);
             assert!(outbox::enqueue(tx.conn(), from_ref(&new)).await?);
@@ -170,37 +134,8 @@ impl StoreFixture {
             assert_eq!(due_targets::list_with_due_tests(conn, now, 9).await.unwrap().len(), due_tests);
         }
         drop(read);
-        self.due_targets_are_read_in_pages().await;
         self.attempts_return_what_was_written(&old, &new).await;
-        self.old_deliveries_are_deleted(&old, &new, &test).await;
-    }
-
-    async fn due_targets_are_read_in_pages(&self) {
-        let mut read = self.read().await;
-        let conn = read.conn();
-        // One target per page. Before anything is due, the pages are the same.
-        for now in [time(112), time(114)] {
-            let (mut due, mut after, mut pages) = (Vec::new(), None, 0);
-            loop {
-                let page = due_targets::list_with_due_deliveries(conn, after, now, 1).await.unwrap();
-                let oldest = due_targets::oldest_due_time(conn, after, now, 1).await.unwrap();
-                assert_eq!((oldest.content.is_some(), oldest.next), (!page.content.is_empty(), page.next));
-                due.extend(page.content);
-                after = page.next;
-                pages += 1;
-                if after.is_none() {
-                    break;
-                }
-            }
-            due.sort_by_key(|due| due.owner != TargetOwner::Deployment);
-            let expected = [
-                (WebhookId::from_bits(2), TargetOwner::Deployment),
-                (target().id, TargetOwner::Person(service().owner)),
-            ];
-            let expected = if now == time(114) { &expected[..] } else { &[] };
-            let due: Vec<_> = due.into_iter().map(|due| (due.id, due.owner)).collect();
-            assert_eq!((due.as_slice(), pages), (expected, 3));
-        }
+        self.old_deliveries_are_deleted(&old, &new).await;
     }
 
     async fn lease(&self, kind: DueDeliveryKind, now: Timestamp, until: Timestamp) -> Vec<LeasedDelivery> {
@@ -252,7 +187,7 @@ impl StoreFixture {
         }
     }
 
-    async fn old_deliveries_are_deleted(&self, old: &Event, new: &Event, test: &Event) {
+    async fn old_deliveries_are_deleted(&self, old: &Event, new: &Event) {
         let (target, deployment_target, now) = (target().id, WebhookId::from_bits(2), time(122));
         self.commit(async |tx| {
             let conn = tx.conn();
@@ -294,62 +229,12 @@ impl StoreFixture {
             let cleanup = TargetCleanup { oldest: None, ..cleanup };
             assert_eq!(webhook_cleanup::find_cleanup(conn, old.id, now).await?, Some(cleanup));
             assert_eq!(webhook_cleanup::delete_row(conn, deployment_target, time(121)).await?, 0);
+
+            let oldest = webhook_cleanup::oldest_previous_secret(conn).await?.unwrap();
+            assert_eq!(webhook_cleanup::delete_expired_secrets(conn, time(0), 9).await?, 0);
+            assert_eq!(webhook_cleanup::delete_expired_secrets(conn, oldest, 9).await?, 1);
+            assert_eq!(webhook_cleanup::oldest_previous_secret(conn).await?, None);
             Ok(())
-        })
-        .await;
-        self.fill_the_webhook_tables(test).await;
-    }
-
-    /// Leaves values for the test `every_column_was_written`.
-    async fn fill_the_webhook_tables(&self, test: &Event) {
-        let (target, now) = (target(), time(123));
-        let response = Some(ResponseExcerpt { status: 500, body: "a response".to_owned() });
-        let failed = Attempt { at: now, response, failure: Some(AttemptFailure::Status) };
-        let dead = self.lease(DueDeliveryKind::FirstAttempt, now, time(124)).await;
-        let delivered = self.lease(DueDeliveryKind::Test, now, time(124)).await;
-        self.commit(async |tx| {
-            assert!(outbox::enqueue(tx.conn(), &[event(4, now)]).await?);
-            deliveries::record_attempt(tx.conn(), &dead[0], &failed, DeliveryState::Dead).await?;
-            deliveries::record_attempt(tx.conn(), &delivered[0], &failed, DeliveryState::Delivered).await?;
-            outbox::insert_test(tx.conn(), &Event { id: EventId::from_bits(5), ..test.clone() }, target.id, now)
-                .await?;
-            let oldest = webhook_cleanup::oldest_previous_secret(tx.conn()).await?.unwrap();
-            assert_eq!(webhook_cleanup::delete_expired_secrets(tx.conn(), time(0), 9).await?, 0);
-            assert_eq!(webhook_cleanup::delete_expired_secrets(tx.conn(), oldest, 9).await?, 1);
-            assert_eq!(webhook_cleanup::oldest_previous_secret(tx.conn()).await?, None);
-            webhook_targets::rotate_secret(tx.conn(), target.id, "a third secret", now).await?;
-            let paused = WebhookTarget {
-                paused_at: Some(now),
-                disabled: Some((now, DisabledReason::Gone)),
-                failing_since: Some(now),
-                ..target.clone()
-            };
-            webhook_targets::update(tx.conn(), &paused, false).await?;
-            webhook_targets::mark_failing(tx.conn(), target.id, &target.url, now, now).await
-        })
-        .await;
-    }
-
-    pub async fn bursts_return_what_was_written(&self) {
-        let (agent, service) = (agent().id, service().id);
-        let began_at = time(130);
-        let burst = SuppressedBurst { began_at, emitted: 3, suppressed: 4 };
-        self.commit(async |tx| {
-            for service in [Some(service), None] {
-                let new = outbox::lock_burst(tx.conn(), agent, service, began_at).await?;
-                assert_eq!(new, SuppressedBurst::new(began_at));
-                outbox::update_burst(tx.conn(), agent, service, &burst).await?;
-            }
-            assert_eq!(outbox::lock_burst(tx.conn(), agent, Some(service), time(131)).await?, burst);
-            assert!(!outbox::has_bursts_until(tx.conn(), time(129)).await?);
-            assert!(outbox::has_bursts_until(tx.conn(), began_at).await?);
-            let mut taken = outbox::take_bursts(tx.conn(), began_at, 1).await?;
-            assert_eq!(taken.len(), 1);
-            taken.extend(outbox::take_bursts(tx.conn(), began_at, 9).await?);
-            taken.sort_by_key(|(_, service, _)| *service);
-            assert_eq!(taken, [(agent, None, burst), (agent, Some(service), burst)]);
-            // Leaves values for the test `every_column_was_written`.
-            outbox::lock_burst(tx.conn(), agent, Some(service), began_at).await
         })
         .await;
     }
