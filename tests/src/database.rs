@@ -44,12 +44,26 @@ impl Database {
         Self::connect(&control.database_url()).await
     }
 
-    /// Connects to a database URL.
+    /// Connects to a database URL, read-only on SQLite.
     pub async fn connect(url: &str) -> Self {
+        Self::open(&if url.starts_with("sqlite:") { format!("{url}?mode=ro") } else { url.to_owned() }).await
+    }
+
+    /// Connects to the database of a control plane, to change it.
+    pub async fn connect_to_write(control: &ControlPlane) -> Self {
+        Self::open(&control.database_url()).await
+    }
+
+    async fn open(url: &str) -> Self {
         sqlx::any::install_default_drivers();
-        let read_only = || (&SQLITE, format!("{url}?mode=ro"));
-        let (dialect, url) = if url.starts_with("sqlite:") { read_only() } else { (&POSTGRES, url.to_owned()) };
-        Self { connection: AnyConnection::connect(&url).await.expect("the database accepts connections"), dialect }
+        let dialect = if url.starts_with("sqlite:") { &SQLITE } else { &POSTGRES };
+        Self { connection: AnyConnection::connect(url).await.expect("the database accepts connections"), dialect }
+    }
+
+    /// Executes statements, and returns the number of affected rows.
+    pub async fn execute(&mut self, sql: &str) -> u64 {
+        let result = self.connection.execute(AssertSqlSafe(sql)).await;
+        result.unwrap_or_else(|error| panic!("{sql}: {error}")).rows_affected()
     }
 
     /// Every row of every table as text, such as `roles id='role_…' name='reader'`, from one snapshot, without the column `purge_at`.

@@ -212,6 +212,18 @@ impl Sidecar {
         self.check(&[("authorization", &format!("Bearer {token}"))]).await
     }
 
+    /// Waits until a check with this bearer token is allowed.
+    pub async fn wait_until_accepted(&self, token: &str) {
+        let accepted = async || (self.check_token(token).await.status == 200).then_some(());
+        eventually("the sidecar accepts the token", accepted, || self.log()).await;
+    }
+
+    /// Waits until a check with this bearer token is denied with this reason.
+    pub async fn wait_until_refused(&self, token: &str, reason: &str) {
+        let refused = async || (self.check_token(token).await.reason == reason).then_some(());
+        eventually("the sidecar refuses the token", refused, || self.log()).await;
+    }
+
     /// Value of a counter or gauge, by the prefix of its line in `/metrics`.
     pub async fn metric(&self, line: &str) -> Option<f64> {
         self.admin.metric(line).await
