@@ -54,7 +54,8 @@ impl Database {
         Self::open(&control.database_url()).await
     }
 
-    async fn open(url: &str) -> Self {
+    /// Connects to a database URL, to change the database.
+    pub async fn open(url: &str) -> Self {
         sqlx::any::install_default_drivers();
         let dialect = if url.starts_with("sqlite:") { &SQLITE } else { &POSTGRES };
         Self { connection: AnyConnection::connect(url).await.expect("the database accepts connections"), dialect }

@@ -148,14 +148,14 @@ impl HttpClient {
         HttpResponse::send(self.request("GET", path).bearer_auth(bearer)).await
     }
 
-    /// POST without credentials.
-    pub async fn post(&self, path: &str, body: Value) -> HttpResponse {
-        HttpResponse::send(self.request("POST", path).json(&body)).await
-    }
-
     /// DELETE with a bearer credential.
     pub async fn delete_as(&self, bearer: &str, path: &str) -> HttpResponse {
         HttpResponse::send(self.request("DELETE", path).bearer_auth(bearer)).await
+    }
+
+    /// POST without credentials.
+    pub async fn post(&self, path: &str, body: Value) -> HttpResponse {
+        HttpResponse::send(self.request("POST", path).json(&body)).await
     }
 
     /// Any method, with a bearer credential and a JSON body.
