@@ -15,5 +15,5 @@ export OFFLINE_SECONDS=600 FROZEN_CHANGES=20000 FROZEN_AGENTS=1000 KILLS=200 FAI
 cargo test --workspace --test faults -- --nocapture
 cargo test --workspace --test replicas -- --nocapture fleet:: redis::
 cargo test --workspace --test server -- --nocapture connections:: reload:: stopping::
-cargo test --workspace --test webhooks -- --nocapture crashes:: backlog:: dead_targets:: isolation:: name_resolution::
+cargo test --workspace --test webhooks -- --nocapture crashes:: backlog:: delivery:: isolation:: name_resolution::
 cargo test --workspace --test edge -- --nocapture frozen_sidecar:: sidecar:: view_copy::

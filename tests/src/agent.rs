@@ -1,5 +1,9 @@
 //! Registers agents and logs them in with the client library.
 
+mod requests;
+
+pub use requests::registration;
+
 use crate::{ControlPlane, HttpClient, http::InTurn};
 use countersign_client::{Api, PrivateKey, Tokens};
 use secrecy::ExposeSecret;
@@ -19,12 +23,18 @@ pub struct Agent {
 impl Agent {
     /// Registers a new agent.
     pub async fn register(control: &ControlPlane, name: &str) -> Self {
+        let mut agent = Self::unregistered(control);
+        let registered = agent.api().register(&agent.key, "owner@example.org", name, None).await;
+        agent.id = registered.expect("the registration succeeds").agent_id;
+        agent
+    }
+
+    /// An agent without an id.
+    fn unregistered(control: &ControlPlane) -> Self {
         let authority = control.authority();
         let connect = |url: String| Api::new(&url, Some(&authority)).expect("the client can be built");
         let apis = InTurn::new(control.urls().into_iter().map(connect).collect());
-        let key = PrivateKey::generate();
-        let registered = apis.next().register(&key, "owner@example.org", name, None).await;
-        Self { id: registered.expect("the registration succeeds").agent_id, key, apis }
+        Self { id: String::new(), key: PrivateKey::generate(), apis }
     }
 
     /// Registers an agent and assigns it a new role of the first service. Returns the agent and the role id.

@@ -6,8 +6,10 @@
 //! If `TEST_ENGINES` is `fleet`, the control plane is two replicas with one PostgreSQL database and one Redis, which get the
 //! requests of a test in turn. So a test that passes does not depend on the replica that answers.
 
+mod injected;
 mod observation;
 mod replica;
+mod requests;
 mod shared;
 
 use self::replica::{Environment, Mode, Replica};
@@ -119,14 +121,7 @@ impl ControlPlane {
     /// Without `database.url` among the settings, `TEST_ENGINES` selects the database, and whether there is a second
     /// replica; an empty `database.url=` selects SQLite.
     async fn start_replicas(mode: Mode, settings: Vec<String>, with_second: bool) -> Self {
-        let mut settings = [default_limit_settings(), settings].concat();
-        let is_set = |key: &str| settings.iter().any(|setting| setting.starts_with(key));
-        let (database, redis) = (is_set("database.url="), is_set("redis.url="));
-        let lease = if database { None } else { engines::lease().await };
-        settings.extend(lease.iter().map(|lease| format!("database.url={}", lease.url())));
-        if !database && !redis {
-            settings.extend(engines::redis_url().map(|url| format!("redis.url={url}")));
-        }
+        let (settings, lease) = engines::add_to([default_limit_settings(), settings].concat()).await;
         let count = if lease.is_some() && with_second { 2 } else { 1 };
         Self::launch(mode, settings, &vec![&[][..]; count], lease).await
     }

@@ -60,6 +60,18 @@ pub async fn lease() -> Option<DatabaseLease> {
     Some(DatabaseLease { url: shared_servers().postgres.create_database().await })
 }
 
+/// Adds the selected engines to settings of a control plane that name none. Also returns the new database, if there is one.
+pub async fn add_to(mut settings: Vec<String>) -> (Vec<String>, Option<DatabaseLease>) {
+    let is_set = |key: &str| settings.iter().any(|setting| setting.starts_with(key));
+    let (database, redis) = (is_set("database.url="), is_set("redis.url="));
+    let lease = if database { None } else { lease().await };
+    settings.extend(lease.iter().map(|lease| format!("database.url={}", lease.url())));
+    if !database && !redis {
+        settings.extend(redis_url().map(|url| format!("redis.url={url}")));
+    }
+    (settings, lease)
+}
+
 /// The PostgreSQL database URL for servers with this data folder, or `None` if control planes use SQLite. Every server
 /// that starts in the same data folder gets the same database.
 pub async fn database_for_folder(folder: &Path) -> Option<String> {

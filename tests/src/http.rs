@@ -45,6 +45,16 @@ impl HttpResponse {
         (self.status, self.text("/error/code"), self.text("/error/details/reason"))
     }
 
+    /// Status and error code.
+    pub fn code(&self) -> (u16, &str) {
+        (self.status, self.text("/error/code"))
+    }
+
+    /// Status and reason.
+    pub fn reason(&self) -> (u16, &str) {
+        (self.status, self.text("/error/details/reason"))
+    }
+
     /// A string in the body by JSON pointer; empty if absent.
     pub fn text(&self, pointer: &str) -> &str {
         self.body.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
@@ -138,6 +148,11 @@ impl HttpClient {
         HttpResponse::send(self.request("GET", path).bearer_auth(bearer)).await
     }
 
+    /// DELETE with a bearer credential.
+    pub async fn delete_as(&self, bearer: &str, path: &str) -> HttpResponse {
+        HttpResponse::send(self.request("DELETE", path).bearer_auth(bearer)).await
+    }
+
     /// POST without credentials.
     pub async fn post(&self, path: &str, body: Value) -> HttpResponse {
         HttpResponse::send(self.request("POST", path).json(&body)).await
@@ -147,6 +162,16 @@ impl HttpClient {
     pub async fn send_as(&self, bearer: &str, method: &str, path: &str, body: Value) -> HttpResponse {
         HttpResponse::send(self.request(method, path).bearer_auth(bearer).json(&body)).await
     }
+}
+
+/// The entries of a page of a list.
+pub fn items(page: &Value) -> &[Value] {
+    page["data"].as_array().expect("the value is a list")
+}
+
+/// A text of each entry of a page of a list.
+pub fn texts<'a>(page: &'a Value, field: &str) -> Vec<&'a str> {
+    items(page).iter().map(|item| item[field].as_str().unwrap_or_default()).collect()
 }
 
 /// The options of an HTTP client that trusts only this CA certificate.

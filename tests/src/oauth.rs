@@ -90,3 +90,13 @@ pub fn error(response: &HttpResponse) -> (u16, String, String) {
     let field = |name: &str| response.body[name].as_str().unwrap_or_default().to_owned();
     (response.status, field("error"), field("reason"))
 }
+
+/// Like [`error`], borrowed from the response.
+pub fn refusal(response: &HttpResponse) -> (u16, &str, &str) {
+    (response.status, response.text("/error"), response.text("/reason"))
+}
+
+/// Status and `error` of an error response.
+pub fn code(response: &HttpResponse) -> (u16, &str) {
+    (response.status, response.text("/error"))
+}

@@ -71,6 +71,17 @@ impl ProductionServer {
         Self { process, arguments, api, human, key: text(&created["apiKey"]), service, sync_port, admin, folder }
     }
 
+    /// Terminates the process and starts it again with further settings.
+    pub async fn restart_with(&mut self, settings: &[&str]) {
+        self.arguments.extend(settings.iter().flat_map(|setting| ["--set".to_owned(), (*setting).to_owned()]));
+        self.restart().await;
+    }
+
+    /// The setting with the data directory.
+    pub fn data_setting(&self) -> String {
+        format!("data_dir={}", self.folder.path().join("data").display())
+    }
+
     /// Terminates the process and starts it again.
     pub async fn restart(&mut self) {
         assert!(self.process.terminate().await.success(), "{}", self.log());

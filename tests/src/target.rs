@@ -1,6 +1,6 @@
 //! A webhook target with the credential that manages it, and an agent whose actions cause events.
 
-use crate::{Agent, ControlPlane, HttpClient, HttpResponse, control_plane::text, eventually};
+use crate::{Agent, ControlPlane, HttpClient, HttpResponse, Receiver, Reply, control_plane::text, eventually};
 use serde_json::{Value, json};
 
 /// Starts a control plane with these delays between delivery attempts, in seconds.
@@ -28,6 +28,12 @@ impl Target {
     /// Creates a target at the first service for all event kinds.
     pub async fn create(control: &ControlPlane, url: &str) -> Self {
         Self::create_for(control, url, &["*"]).await
+    }
+
+    /// Starts a receiver with one reply, and creates a target with it at the first service for all event kinds.
+    pub async fn with_receiver(control: &ControlPlane, reply: Reply) -> (Self, Receiver) {
+        let receiver = Receiver::start(reply).await;
+        (Self::create(control, &receiver.url).await, receiver)
     }
 
     /// Creates a target at the first service for these event kinds.
@@ -147,6 +153,18 @@ impl Target {
         eventually(condition_name, poll, || format!("{:#}", last.borrow())).await
     }
 
+    /// Waits until a number of attempts of a delivery is recorded.
+    pub async fn wait_for_attempts(&self, event: &str, count: u64) -> Value {
+        let condition = format!("{count} attempts are recorded");
+        self.wait_for_delivery(event, &condition, |delivery| delivery["attempts"] == count).await
+    }
+
+    /// Waits until this number of deliveries has a status.
+    pub async fn wait_until_count(&self, status: &str, count: u64) {
+        let counted = async || (self.count_deliveries(status).await == count).then_some(());
+        eventually(&format!("{count} deliveries are {status}"), counted, String::new).await;
+    }
+
     /// Waits until a delivery has a status.
     pub async fn wait_for_delivery_status(&self, event: &str, status: &str) -> Value {
         self.wait_for_delivery(event, &format!("{event} is {status}"), |delivery| delivery["status"] == status).await
@@ -202,9 +220,7 @@ impl<'a> EventSource<'a> {
 
     /// Requests a challenge, for a service or, if `service` is `None`, for no service.
     pub async fn challenge(&self, service: Option<&str>) -> Value {
-        let body = json!({ "agentId": self.agent.id, "serviceId": service });
-        let body = if service.is_some() { body } else { json!({ "agentId": self.agent.id }) };
-        self.control.api.post("/auth/challenge", body).await.expect(200)
+        self.agent.challenge(&self.control.api, service).await.expect(200)
     }
 
     /// Submits a signature for a challenge.

@@ -29,6 +29,11 @@ impl VerifyOutcome {
         Self::Refused(status, reason.to_owned())
     }
 
+    /// Whether the token is accepted with exactly these roles.
+    pub fn has_roles(&self, expected: &[&str]) -> bool {
+        matches!(self, Self::Accepted { roles, .. } if roles == expected)
+    }
+
     /// Decodes the response of the verify endpoint.
     pub fn from_response(response: &HttpResponse) -> Self {
         if response.status != 200 {

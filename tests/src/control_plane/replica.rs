@@ -52,7 +52,7 @@ const NO_PROCESS: &str =
 impl Program {
     async fn start(mode: Mode, folder: &Path, settings: &[String], environment: &Environment) -> Self {
         match mode {
-            Mode::InProcess => start_in_process(folder, settings).await,
+            Mode::InProcess => start_in_process(folder, settings, plane::Dependencies::default()).await,
             Mode::OwnProcess => Self::OwnProcess(launch(folder, settings, environment, &[])),
         }
     }
@@ -83,9 +83,28 @@ impl Replica {
         environment: Environment,
     ) -> (Self, HashMap<String, String>) {
         let folder = tempfile::tempdir().expect("a temporary folder can be created");
-        // The settings of the test come last, so that they can name a port.
-        let settings: Vec<_> = new_ports().into_iter().chain(settings.iter().cloned()).collect();
+        let settings = with_ports(settings);
         let program = Program::start(mode, folder.path(), &settings, &environment).await;
+        Self::of(program, folder, settings, environment).await
+    }
+
+    /// Like `start`, in the process of the test and with these dependencies.
+    pub(super) async fn start_with_dependencies(
+        dependencies: plane::Dependencies,
+        settings: &[String],
+    ) -> (Self, HashMap<String, String>) {
+        let folder = tempfile::tempdir().expect("a temporary folder can be created");
+        let settings = with_ports(settings);
+        let program = start_in_process(folder.path(), &settings, dependencies).await;
+        Self::of(program, folder, settings, Vec::new()).await
+    }
+
+    async fn of(
+        program: Program,
+        folder: TempDir,
+        settings: Vec<String>,
+        environment: Environment,
+    ) -> (Self, HashMap<String, String>) {
         let env = wait_for_env(folder.path(), &program).await;
         let url = format!("https://localhost:{}", port_of(&settings, "api"));
         let admin = env["ADMIN_URL"].clone();
@@ -167,6 +186,11 @@ fn new_ports() -> [String; 3] {
     ["api", "sync", "admin"].map(|port| format!("listen.{port}=127.0.0.1:{}", free_port()))
 }
 
+/// The settings with free ports. Those of the test come last, so that they can name a port.
+fn with_ports(settings: &[String]) -> Vec<String> {
+    new_ports().into_iter().chain(settings.iter().cloned()).collect()
+}
+
 fn launch(folder: &Path, settings: &[String], environment: &Environment, wrapper: &[String]) -> Process {
     let mut command = wrapped(&tools::binary("countersign-control-plane"), wrapper);
     command.envs(environment.iter().map(|(name, value)| (name, value)));
@@ -177,14 +201,14 @@ fn launch(folder: &Path, settings: &[String], environment: &Environment, wrapper
     Process::start(command, &folder.join("log"))
 }
 
-async fn start_in_process(folder: &Path, settings: &[String]) -> Program {
+async fn start_in_process(folder: &Path, settings: &[String], dependencies: plane::Dependencies) -> Program {
     let data_dir = ("data_dir".to_owned(), folder.display().to_string());
     let split = |setting: &String| {
         let (key, value) = setting.split_once('=').expect("a setting is KEY=VALUE");
         (key.to_owned(), value.to_owned())
     };
     let flags = std::iter::once(data_dir).chain(settings.iter().map(split)).collect();
-    let (server, _, log) = Server::start_control_plane(flags, plane::Dependencies::default()).await;
+    let (server, _, log) = Server::start_control_plane(flags, dependencies).await;
     Program::InProcess { _server: server, log }
 }
 

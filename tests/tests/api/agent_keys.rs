@@ -59,6 +59,11 @@ async fn every_public_key_encoding_registers_the_same_agent_and_hash() {
     let expected = format!("sha256:{}", hex::encode(hash));
     let compressed = openssl_text("pkey -pubin -ec_conv_form compressed -pubout", &public);
     assert_ne!(compressed, public);
+    let body = STANDARD.encode(&canonical);
+    let with_lines_of = |width: usize| {
+        let lines: Vec<_> = body.as_bytes().chunks(width).map(String::from_utf8_lossy).collect();
+        format!("-----BEGIN PUBLIC KEY-----\n{}\n-----END PUBLIC KEY-----\n", lines.join("\n"))
+    };
 
     let first = register(&control, json!(public)).await.expect(201);
     assert_eq!(first["publicKeyHash"], expected);
@@ -68,24 +73,13 @@ async fn every_public_key_encoding_registers_the_same_agent_and_hash() {
         ("compressed", compressed.clone()),
         ("compressed with CRLF", compressed.replace('\n', "\r\n")),
         ("white space around", format!(" \t\r\n\n{public}\n\n \t")),
+        // RFC 7468 requires writers to use lines of 64 characters, but encoders of browser exports write one line, and MIME
+        // encoders write lines of 76.
+        ("lines of 48", with_lines_of(48)),
+        ("lines of 76", with_lines_of(76)),
+        ("one line", with_lines_of(usize::MAX)),
     ] {
         assert_eq!(register(&control, json!(encoding)).await.expect(201), first, "{name}");
-    }
-}
-
-/// RFC 7468 requires writers to use lines of 64 characters, but encoders of browser exports write one line, and MIME
-/// encoders write lines of 76.
-#[tokio::test]
-async fn pem_lines_of_any_length_are_accepted() {
-    let control = ControlPlane::shared().await;
-    let public = public_pem(&generate(GENERATE_P256));
-    let first = register(&control, json!(public)).await.expect(201);
-    let body = STANDARD.encode(der(&public));
-    for width in [48, 76, body.len()] {
-        let lines: Vec<_> = body.as_bytes().chunks(width).map(String::from_utf8_lossy).collect();
-        let encoding = format!("-----BEGIN PUBLIC KEY-----\n{}\n-----END PUBLIC KEY-----\n", lines.join("\n"));
-        let response = register(&control, json!(encoding)).await;
-        assert_eq!((response.status, &response.body), (201, &first), "lines of {width}");
     }
 }
 
@@ -210,20 +204,10 @@ fn mismatch(name: &str, response: &HttpResponse) -> Option<String> {
 async fn invalid_public_keys_are_refused_with_the_field_name() {
     let control = ControlPlane::shared().await;
     let texts = [unsupported_keys(), invalid_points(), invalid_der_encodings(), invalid_pem_texts()];
-    let texts = texts.into_iter().flatten().map(|(name, key)| (name, json!(key)));
-    let values = [
-        ("null", json!(null)),
-        ("a number", json!(1)),
-        ("true", json!(true)),
-        ("an object", json!({})),
-        ("an array", json!(["-----BEGIN PUBLIC KEY-----"])),
-    ];
     let mut mismatches = Vec::new();
-    for (name, key) in texts.chain(values) {
-        mismatches.extend(mismatch(name, &register(&control, key).await));
+    for (name, key) in texts.into_iter().flatten() {
+        mismatches.extend(mismatch(name, &register(&control, json!(key)).await));
     }
-    let missing = json!({ "email": "owner@example.org", "name": "Keys" });
-    mismatches.extend(mismatch("missing", &control.api.post("/auth/register", missing).await));
     assert!(mismatches.is_empty(), "{mismatches:#?}");
 }
 

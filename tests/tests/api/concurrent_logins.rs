@@ -7,7 +7,6 @@ use countersign_tests::{
 };
 use futures_util::future::join_all;
 use serde_json::{Value, json};
-use sqlx::{AnyConnection, AssertSqlSafe, Connection as _, Executor as _};
 
 /// Agents that log in at the same time.
 const AGENTS: usize = 40;
@@ -33,8 +32,7 @@ impl Fixture {
         let agents = join_all((0..AGENTS).map(|_| Agent::register(&control, "agent"))).await;
         // Each agent has a role of its own, so that all claims differ.
         for (number, agent) in agents.iter().enumerate() {
-            let role = control.create_role(&format!("reader-{number}"), &[&format!("read-{number}")]).await;
-            control.assign(&agent.id, &role).await;
+            control.assign_new_role(&agent.id, &format!("reader-{number}"), &[&format!("read-{number}")]).await;
         }
         let [elsewhere, suspended] = [Agent::register(&control, "a").await, Agent::register(&control, "b").await];
         let (other, _) = control.create_service(json!({ "name": "other" })).await;
@@ -45,9 +43,9 @@ impl Fixture {
     }
 
     async fn signed_challenge(&self, agent: &Agent) -> Value {
-        let challenge = self.control.api.post("/auth/challenge", json!({ "agentId": agent.id })).await.expect(200);
-        let signature = agent.key.sign(&text(&challenge["nonce"]));
-        json!({ "challengeId": challenge["challengeId"], "signature": signature, "serviceId": self.control.service() })
+        let mut login = agent.signed_challenge(&self.control.api).await;
+        login["serviceId"] = self.control.service().into();
+        login
     }
 
     async fn authenticate(&self, login: &Value) -> HttpResponse {
@@ -55,10 +53,7 @@ impl Fixture {
     }
 
     async fn refresh(&self, tokens: &Value, service: Option<&str>) -> HttpResponse {
-        let mut body = json!({ "refreshToken": tokens["refreshToken"] });
-        if let Some(service) = service {
-            body["serviceId"] = service.into();
-        }
+        let body = json!({ "refreshToken": tokens["refreshToken"], "serviceId": service });
         self.control.api.post("/auth/refresh", body).await
     }
 
@@ -145,18 +140,18 @@ async fn an_agent_that_cannot_log_in_keeps_no_other_waiting() {
     let postgres = Postgres::start().await;
     let url = postgres.create_database().await;
     let fixture = Fixture::start(&format!("database.url={url}")).await;
-    let mut database = AnyConnection::connect(&url).await.unwrap();
+    let mut database = Database::connect_to_write(&fixture.control).await;
     let locked = &fixture.agents[0].id;
     for _ in 0..5 {
         let logins = join_all(fixture.agents.iter().map(|agent| fixture.signed_challenge(agent))).await;
         let sql = format!("BEGIN; SELECT id FROM agents WHERE id = '{locked}' FOR UPDATE");
-        database.execute(AssertSqlSafe(sql)).await.unwrap();
+        database.execute(&sql).await;
         let others = async {
             for answer in join_all(logins[1..].iter().map(|login| fixture.authenticate(login))).await {
                 assert_eq!(answer.status, 200, "{answer:?}");
             }
             // The others have their answers while the agent is locked.
-            database.execute("COMMIT").await.unwrap();
+            database.execute("COMMIT").await;
         };
         let (answer, ()) = tokio::join!(fixture.authenticate(&logins[0]), others);
         answer.expect(200);

@@ -2,8 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
-use crate::audit::{assert_chains_intact, entries, start_on_both_engines};
-use countersign_tests::{Agent, ControlPlane, Database, HttpResponse, Postgres, Receiver, Target};
+use countersign_tests::{Agent, ControlPlane, Database, HttpResponse, Postgres, Receiver, Target, http::items};
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -22,16 +21,13 @@ struct Fixture<'a> {
 impl Fixture<'_> {
     /// Sends a request that assigns a role.
     async fn assign(&self, key: &str, agent: &str, role: &str, expires_at: Option<&str>) -> HttpResponse {
-        let mut body = json!({ "roleId": role });
-        if let Some(expires_at) = expires_at {
-            body["expiresAt"] = expires_at.into();
-        }
-        self.control.api.send_as(key, "POST", &self.control.path(&format!("/agents/{agent}/roles")), body).await
+        let (path, body) = (format!("/agents/{agent}/roles"), json!({ "roleId": role, "expiresAt": expires_at }));
+        self.control.api.send_as(key, "POST", &self.control.path(&path), body).await
     }
 
     async fn revoke(&self, agent: &str) -> Value {
         let path = self.control.path(&format!("/agents/{agent}/roles/{}", self.role));
-        self.control.api.send_as(self.control.key(), "DELETE", &path, json!({})).await.expect(200)
+        self.control.api.delete_as(self.control.key(), &path).await.expect(200)
     }
 
     /// Assigns the role to all agents at the same time, among requests that are refused. Returns the revisions of the answers.
@@ -72,16 +68,14 @@ impl Fixture<'_> {
     }
 
     async fn holders(&self) -> usize {
-        let list =
-            self.control.api.get_as(self.control.key(), &self.control.path("/agents?limit=100")).await.expect(200);
-        list["data"].as_array().unwrap().len()
+        items(&self.control.get("/agents?limit=100").await.expect(200)).len()
     }
 }
 
 #[tokio::test]
 async fn changes_at_the_same_time_are_each_answered_and_recorded_once() {
     let postgres = Postgres::start().await;
-    for control in start_on_both_engines(&postgres).await {
+    for control in ControlPlane::start_on_both_engines(&postgres).await {
         let receiver = Receiver::start_ok().await;
         let _target = Target::create(&control, &receiver.url).await;
         let role = control.create_role("reader", &["read"]).await;
@@ -105,9 +99,9 @@ async fn changes_at_the_same_time_are_each_answered_and_recorded_once() {
         fixture.assert_changed_at(&revisions).await;
         assert_eq!(fixture.holders().await, 0);
 
-        assert_chains_intact(&control);
-        for action in ["role.assigned", "role.revoked"] {
-            let recorded = entries(&control, &format!("&serviceId={}&action={action}", control.service())).await;
+        control.assert_audit_intact();
+        for action in ["agent.registered", "role.assigned", "role.revoked"] {
+            let recorded = control.audit_entries(&format!("&action={action}")).await;
             assert_eq!(recorded.len(), AGENTS, "{action}");
         }
         receiver.wait_for_requests(2 * AGENTS).await;

@@ -26,8 +26,7 @@ fn openapi_document_is_valid() {
 async fn api_conforms_to_its_openapi_document() {
     let control = ControlPlane::start_with(&["quotas.keys_per_service=1000000"]).await;
     let agent = Agent::register(&control, "Agent").await;
-    let role = control.create_role("reader", &["read"]).await;
-    control.assign(&agent.id, &role).await;
+    let role = control.assign_new_role(&agent.id, "reader", &["read"]).await;
     let token = agent.login().await.access_token.expose_secret().to_owned();
     let spare = Agent::register(&control, "Spare").await;
     let folder = tempfile::tempdir().unwrap();

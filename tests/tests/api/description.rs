@@ -1,16 +1,15 @@
 //! Tests that the OpenAPI document is served and correct, and that its page loads nothing from other origins.
 
 use countersign_tests::{ControlPlane, HttpResponse, description, tools};
-use reqwest::Method;
 use serde_json::{Value, json};
 use std::fs;
 
 #[test]
 fn openapi_file_in_the_repository_is_up_to_date() {
     let committed = fs::read_to_string(tools::root().join("docs/openapi.json")).unwrap_or_default();
-    let up_to_date = committed == description::print();
+    let is_current = committed == description::print();
     assert!(
-        up_to_date,
+        is_current,
         "docs/openapi.json is outdated: run `{}` and review the difference",
         description::UPDATE_COMMAND
     );
@@ -140,8 +139,7 @@ async fn docs_page_loads_nothing_from_other_origins() {
         let external_references = ["url(http", "url(//", "@import", "importScripts", "fonts.googleapis"];
         let external: Vec<_> = external_references.iter().filter(|load| text.contains(*load)).collect();
         assert!(external.is_empty(), "{name} loads something from another origin: {external:?}");
-        let head =
-            HttpResponse::send(control.api.client.request(Method::HEAD, format!("{}/{name}", control.api.url))).await;
+        let head = HttpResponse::send(control.api.request("HEAD", &format!("/{name}"))).await;
         assert_eq!((head.status, head.header("etag")), (200, file.header("etag")));
     }
     let settings = control.api.get("/docs/swagger-initializer.js").await.expect(200);

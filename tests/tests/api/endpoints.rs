@@ -1,14 +1,15 @@
 //! Responses and errors of the HTTP API.
 
-use countersign_tests::{Agent, ControlPlane, HttpResponse, control_plane::text, engines, http::HttpClient};
+use countersign_client::PrivateKey;
+use countersign_tests::{Agent, ControlPlane, agent::registration, control_plane::text, engines, http::HttpClient};
 use insta::assert_json_snapshot;
 use serde_json::{Value, json};
 
 #[tokio::test]
 async fn registration_is_idempotent_and_the_record_is_readable() {
     let control = ControlPlane::shared().await;
-    let key = countersign_client::PrivateKey::generate().public_pem().unwrap();
-    let body = json!({ "email": "a@example.org", "name": "Agent", "publicKey": key, "metadata": { "team": "blue" } });
+    let mut body = registration(&PrivateKey::generate(), "Agent");
+    body["metadata"] = json!({ "team": "blue" });
     let first = control.api.post("/auth/register", body.clone()).await.expect(201);
     assert_json_snapshot!(first, { ".agentId" => "[agent]", ".publicKeyHash" => "[hash]" }, @r#"
     {
@@ -23,13 +24,9 @@ async fn registration_is_idempotent_and_the_record_is_readable() {
         let mut body = body.clone();
         body[field] = json!(other);
         let other = control.api.post("/auth/register", body).await.expect(201);
-        assert_ne!(
-            other["agentId"], first["agentId"],
-            "another {field} registers another agent, so a copied public key does not block its owner"
-        );
+        assert_ne!(other["agentId"], first["agentId"], "a copied public key does not block its owner: {field}");
     }
-    let path = control.path(&format!("/agents/{}", text(&first["agentId"])));
-    let record = control.api.get_as(control.key(), &path).await.expect(200);
+    let record = control.get(&format!("/agents/{}", text(&first["agentId"]))).await.expect(200);
     let redactions =
         &[(".id", "[agent]"), (".publicKeyHash", "[hash]"), (".createdAt", "[time]"), (".updatedAt", "[time]")];
     assert_json_snapshot!(redact(record, redactions), @r#"
@@ -54,17 +51,17 @@ async fn roles_are_created_listed_assigned_and_revoked() {
     let control = ControlPlane::shared().await;
     let agent = Agent::register(&control, "agent").await;
     let body = json!({ "name": "reader", "description": "Reads", "permissions": ["read", "list", "read"] });
-    let created = control.api.send_as(control.key(), "POST", &control.path("/roles"), body.clone()).await.expect(201);
+    let created = control.send("POST", "/roles", body.clone()).await.expect(201);
     assert_eq!((&created["name"], &created["permissions"]), (&json!("reader"), &json!(["list", "read"])));
-    let duplicate = control.api.send_as(control.key(), "POST", &control.path("/roles"), body).await;
-    assert_eq!((duplicate.status, duplicate.text("/error/code")), (409, "CONFLICT"));
-    let listed = control.api.get_as(control.key(), &control.path("/roles")).await.expect(200);
+    let duplicate = control.send("POST", "/roles", body).await;
+    assert_eq!(duplicate.code(), (409, "CONFLICT"));
+    let listed = control.get("/roles").await.expect(200);
     let fields: Vec<_> = listed["data"][0].as_object().unwrap().keys().map(String::as_str).collect();
     assert_eq!(fields, ["createdAt", "description", "id", "managedBy", "name", "permissions"]);
 
     let role = text(&created["roleId"]);
-    let roles = control.path(&format!("/agents/{}/roles", agent.id));
-    let assign = async |body: Value| control.api.send_as(control.key(), "POST", &roles, body).await;
+    let roles = format!("/agents/{}/roles", agent.id);
+    let assign = async |body: Value| control.send("POST", &roles, body).await;
     let in_the_past = assign(json!({ "roleId": role, "expiresAt": "2020-01-01T00:00:00Z" })).await;
     assert_eq!(
         (in_the_past.status, in_the_past.text("/error/details/fields/expiresAt")),
@@ -95,15 +92,19 @@ async fn role_that_makes_an_identity_too_large_is_refused() {
         (0..count).map(|n| format!("{}{n:02}", letter.repeat(126))).collect()
     };
     let create_role = async |name: &str, permissions: &[String]| {
-        let body = json!({ "name": name, "permissions": permissions });
-        control.api.send_as(control.key(), "POST", &control.path("/roles"), body).await
+        control.send("POST", "/roles", json!({ "name": name, "permissions": permissions })).await
     };
     // 31 permissions of 128 characters and 30 commas are 3998 bytes; the limit is 4096 bytes.
     create_role("fits", &long("a", 31)).await.expect(201);
     assert_eq!(create_role("too much", &long("b", 1)).await.status, 409);
     create_role("the same again", &long("a", 31)).await.expect(201);
-    create_role("still fits", &["c".repeat(97)]).await.expect(201);
+    let role = text(&create_role("still fits", &["c".repeat(97)]).await.expect(201)["roleId"]);
     assert_eq!(create_role("one above", &["d".to_owned()]).await.status, 409);
+    let change = async |length: usize| {
+        let body = json!({ "permissions": ["c".repeat(length)] });
+        control.send("PATCH", &format!("/roles/{role}"), body).await.status
+    };
+    assert_eq!((change(96).await, change(98).await, change(97).await), (200, 409, 200));
 }
 
 #[tokio::test]
@@ -111,8 +112,7 @@ async fn permissions_of_all_roles_together_are_limited() {
     let control = ControlPlane::start_one_with(&[]).await;
     let permissions: Vec<_> = (0..800).map(|number| format!("p{number:03}")).collect();
     let create_role = async |name: &str, permissions: &[String]| {
-        let body = json!({ "name": name, "permissions": permissions });
-        control.api.send_as(control.key(), "POST", &control.path("/roles"), body).await
+        control.send("POST", "/roles", json!({ "name": name, "permissions": permissions })).await
     };
     // 800 permissions and commas are 4,000 bytes; the limit is 131,072 bytes.
     for number in 0..32 {
@@ -121,21 +121,16 @@ async fn permissions_of_all_roles_together_are_limited() {
     let refused = create_role("too much", &permissions).await;
     let message = refused.text("/error/message");
     assert!(refused.status == 409 && message.contains("have at most 131072 bytes"), "{}", refused.body);
-    let role = create_role("small", &permissions[..1]).await.expect(201)["roleId"].as_str().unwrap().to_owned();
-    let path = control.path(&format!("/roles/{role}"));
-    let grown = control.api.send_as(control.key(), "PATCH", &path, json!({ "permissions": permissions })).await;
+    let role = text(&create_role("small", &permissions[..1]).await.expect(201)["roleId"]);
+    let grown = control.send("PATCH", &format!("/roles/{role}"), json!({ "permissions": permissions })).await;
     assert_eq!(grown.status, 409, "{}", grown.body);
 }
 
 #[tokio::test]
-async fn invalid_bodies_are_refused_with_field_and_reason() {
+async fn invalid_body_is_refused_with_each_field_and_reason() {
     let control = ControlPlane::shared().await;
-    let send = async |body: &str, content_type: &str| {
-        let request =
-            control.api.request("POST", "/auth/register").body(body.to_owned()).header("content-type", content_type);
-        HttpResponse::send(request).await
-    };
-    let invalid_fields = send(r#"{ "email": "x", "nmae": "y", "publicKey": 7 }"#, "application/json").await;
+    let invalid_fields = json!({ "email": "x", "nmae": "y", "publicKey": 7 });
+    let invalid_fields = control.api.post("/auth/register", invalid_fields).await;
     assert_json_snapshot!(invalid_fields.expect(400), @r#"
     {
       "error": {
@@ -152,65 +147,28 @@ async fn invalid_bodies_are_refused_with_field_and_reason() {
       }
     }
     "#);
-    let deep = format!("{{\"email\":{}1{}}}", "[".repeat(200), "]".repeat(200));
-    for body in [
-        "",
-        "{",
-        "[]",
-        "null",
-        "\"text\"",
-        "{\"email\": NaN}",
-        "{\"email\":\"a\",\"email\":\"b\"}",
-        &deep,
-        "{\"a\":\"\u{0}\"}",
-    ] {
-        let response = send(body, "application/json").await;
-        assert_eq!((response.status, response.text("/error/code")), (400, "VALIDATION_ERROR"), "{body}");
-    }
-    let invalid_utf8 = control.api.request("POST", "/auth/register").body(b"{\"email\":\"\xff\"}".to_vec());
-    assert_eq!(HttpResponse::send(invalid_utf8).await.status, 400);
-    for content_type in ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"] {
-        assert_eq!(send("{}", content_type).await.text("/error/code"), "UNSUPPORTED_MEDIA_TYPE", "{content_type}");
-    }
-    for (size, status) in [(16 * 1024, 400), (16 * 1024 + 1, 413), (1024 * 1024, 413)] {
-        let padded = format!("{{\"email\":\"{}\"}}", "a".repeat(size - 12));
-        assert_eq!(send(&padded, "application/json").await.status, status, "{size} bytes");
-    }
 }
 
 #[tokio::test]
 async fn errors_have_code_message_and_details() {
     let control = ControlPlane::shared().await;
-    let cases = [
-        ("GET", "/nothing", 404, "NOT_FOUND"),
-        ("GET", "/services/%ff/verify", 404, "NOT_FOUND"),
-        ("GET", "/", 404, "NOT_FOUND"),
-        ("DELETE", "/auth/register", 405, "METHOD_NOT_ALLOWED"),
-        ("GET", "/auth/challenge", 405, "METHOD_NOT_ALLOWED"),
-    ];
-    for (method, path, status, code) in cases {
-        let response = HttpResponse::send(control.api.request(method, path)).await;
-        assert_eq!((response.status, response.text("/error/code")), (status, code), "{method} {path}");
+    for path in ["/nothing", "/services/%ff/verify", "/"] {
+        let response = control.api.get(path).await;
+        assert_eq!(response.code(), (404, "NOT_FOUND"), "{path}");
         assert!(response.body["error"]["message"].is_string() && response.body["error"]["details"].is_object());
     }
-    for (body, code) in [
-        (json!({ "agentId": "nonsense" }), "AGENT_NOT_FOUND"),
-        (json!({ "agentId": "agent_00000000000000000000000000" }), "AGENT_NOT_FOUND"),
-    ] {
-        let response = control.api.post("/auth/challenge", body).await;
-        assert_eq!((response.status, response.text("/error/code")), (404, code));
-    }
     let agent = Agent::register(&control, "agent").await;
-    for service in ["nonsense", "svc_00000000000000000000000000"] {
-        let response = control.api.post("/auth/challenge", json!({ "agentId": agent.id, "serviceId": service })).await;
-        assert_eq!((response.status, response.text("/error/code")), (404, "SERVICE_NOT_FOUND"));
+    for (agent, service, code) in [
+        ("nonsense", None, "AGENT_NOT_FOUND"),
+        ("agent_00000000000000000000000000", None, "AGENT_NOT_FOUND"),
+        (&agent.id, Some("nonsense"), "SERVICE_NOT_FOUND"),
+        (&agent.id, Some("svc_00000000000000000000000000"), "SERVICE_NOT_FOUND"),
+    ] {
+        let response = control.api.post("/auth/challenge", json!({ "agentId": agent, "serviceId": service })).await;
+        assert_eq!(response.code(), (404, code), "{agent} {service:?}");
     }
     let plain = HttpClient::plain(control.env["URL"].replace("https://localhost", "http://127.0.0.1"));
-    let response = plain.get("/health").await;
-    assert_eq!((response.status, response.text("/error/code")), (400, "HTTPS_REQUIRED"));
-    let repeated =
-        control.api.request("GET", &control.path("/roles")).bearer_auth(control.key()).bearer_auth(control.key());
-    assert_eq!(HttpResponse::send(repeated).await.error(), (401, "AUTHENTICATION_FAILED", "credentials_malformed"));
+    assert_eq!(plain.get("/health").await.code(), (400, "HTTPS_REQUIRED"));
 }
 
 #[tokio::test]

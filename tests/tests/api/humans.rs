@@ -11,7 +11,6 @@ mod settings;
 mod tokens;
 
 use countersign_tests::{ControlPlane, HttpResponse, Issuer};
-use serde_json::json;
 
 /// Starts a control plane with `--dev` that trusts this issuer under the name `corp`.
 async fn start_with_issuer(issuer: &Issuer, issuer_settings: &[(&str, &str)]) -> ControlPlane {
@@ -26,12 +25,6 @@ async fn start(settings: &[String]) -> ControlPlane {
 /// Lists services, which every human user may do.
 async fn list_services(control: &ControlPlane, token: &str) -> HttpResponse {
     control.api.get_as(token, "/services").await
-}
-
-/// Creates a service as this human user.
-async fn create_service(control: &ControlPlane, token: &str) -> String {
-    let created = control.api.send_as(token, "POST", "/services", json!({ "name": "theirs" })).await.expect(201);
-    created["serviceId"].as_str().unwrap().to_owned()
 }
 
 const INVALID: (u16, &str, &str) = (401, "AUTHENTICATION_FAILED", "human_token_invalid");

@@ -3,16 +3,14 @@
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
 use countersign_client::PrivateKey;
-use countersign_control_plane::{App, Config, Dependencies};
-use countersign_process::Shutdown;
 use countersign_tests::{
-    Agent, ControlPlane, HttpResponse, ManualClock, Postgres, control_plane::text, engines, eventually,
+    Agent, ControlPlane, HttpResponse, ManualClock, Postgres, agent::registration, control_plane::text,
     http::HttpClient,
 };
 use futures_util::future::join_all;
 use reqwest::RequestBuilder;
 use serde_json::{Value, json};
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, time::Duration};
 
 /// A request that tests repeat with the same `Idempotency-Key`.
 #[derive(Clone)]
@@ -39,38 +37,39 @@ impl RepeatedRequest {
 
 fn role_request(control: &ControlPlane, name: &str) -> RepeatedRequest {
     let body = |permission: &str| json!({ "name": name, "permissions": [permission] });
-    let bearer = Some(control.key().to_owned());
     RepeatedRequest {
         path: control.path("/roles"),
-        bearer,
+        bearer: Some(control.key().to_owned()),
         success_status: 201,
         body: body("read"),
         other_body: body("write"),
     }
 }
 
-fn registration_request(email: &str) -> RepeatedRequest {
-    let pem = PrivateKey::generate().public_pem().unwrap();
-    let body = |name: &str| json!({ "email": email, "name": name, "publicKey": pem });
+fn registration_request() -> RepeatedRequest {
+    let key = PrivateKey::generate();
     RepeatedRequest {
         path: "/auth/register".into(),
         bearer: None,
         success_status: 201,
-        body: body("one"),
-        other_body: body("two"),
+        body: registration(&key, "one"),
+        other_body: registration(&key, "two"),
     }
 }
 
 fn feedback_request(control: &ControlPlane, agent: &Agent) -> RepeatedRequest {
     let body = |score: u32| json!({ "agentId": agent.id, "score": score });
-    let bearer = Some(control.key().to_owned());
     RepeatedRequest {
         path: "/trust/feedback".into(),
-        bearer,
+        bearer: Some(control.key().to_owned()),
         success_status: 200,
         body: body(90),
         other_body: body(10),
     }
+}
+
+fn one_of_each(control: &ControlPlane, agent: &Agent) -> [RepeatedRequest; 3] {
+    [role_request(control, "reader"), registration_request(), feedback_request(control, agent)]
 }
 
 /// The numbers of created roles, of registered agents, and of feedback for the agent.
@@ -84,23 +83,13 @@ async fn operation_counts(control: &ControlPlane, agent: &Agent) -> (usize, usiz
     (roles, agents, total(control.key(), &format!("/trust/agents/{}/history", agent.id)).await)
 }
 
-/// Starts a control plane with SQLite and another with PostgreSQL.
-async fn start_on_both_engines(postgres: &Postgres) -> [ControlPlane; 2] {
-    let setting = format!("database.url={}", postgres.create_database().await);
-    [ControlPlane::start_process_with(&["database.url="]).await, ControlPlane::start_process_with(&[&setting]).await]
-}
-
 #[tokio::test]
 async fn concurrent_requests_with_one_key_run_once_and_get_the_same_response() {
     let postgres = Postgres::start().await;
-    for mut control in start_on_both_engines(&postgres).await {
+    for mut control in ControlPlane::start_on_both_engines(&postgres).await {
         let agent = Agent::register(&control, "agent").await;
         let before = operation_counts(&control, &agent).await;
-        let requests = [
-            role_request(&control, "reader"),
-            registration_request("a@example.org"),
-            feedback_request(&control, &agent),
-        ];
+        let requests = one_of_each(&control, &agent);
         let mut responses = Vec::new();
         for repeated in &requests {
             let batch = join_all((0..50).map(|_| repeated.send(&control.api, "\"k-1\""))).await;
@@ -118,42 +107,27 @@ async fn concurrent_requests_with_one_key_run_once_and_get_the_same_response() {
         control.delete_role(&text(&responses[0]["roleId"])).await.expect(200);
         control.restart().await;
         for (repeated, response) in requests.iter().zip(&responses) {
-            let repeated_response = repeated.send(&control.api, "k-1").await;
-            assert_eq!(
-                (repeated_response.status, &repeated_response.body),
-                (repeated.success_status, response),
-                "{}",
-                repeated.path
-            );
+            assert_eq!(&repeated.send(&control.api, "k-1").await.expect(repeated.success_status), response);
         }
         assert_eq!(operation_counts(&control, &agent).await, after);
-        assert_eq!(
-            control.api.post("/auth/register", requests[1].body.clone()).await.expect(201)["status"],
-            "suspended"
-        );
+        let registered = control.api.post("/auth/register", requests[1].body.clone()).await.expect(201);
+        assert_eq!(registered["status"], "suspended");
     }
 }
 
 #[tokio::test]
 async fn reused_key_with_another_body_is_refused_and_changes_nothing() {
     let postgres = Postgres::start().await;
-    for control in start_on_both_engines(&postgres).await {
+    for control in ControlPlane::start_on_both_engines(&postgres).await {
         let agent = Agent::register(&control, "agent").await;
-        for repeated in [
-            role_request(&control, "reader"),
-            registration_request("a@example.org"),
-            feedback_request(&control, &agent),
-        ] {
+        for repeated in one_of_each(&control, &agent) {
             let first = repeated.send(&control.api, "k").await.expect(repeated.success_status);
             let before = operation_counts(&control, &agent).await;
             let refused = repeated.send_body(&control.api, "k", &repeated.other_body).await;
             assert_eq!(refused.error(), (409, "CONFLICT", "idempotency_key_reused"), "{}", refused.body);
             assert_eq!(operation_counts(&control, &agent).await, before);
-            assert_eq!(
-                repeated.send(&control.api, "k").await.expect(repeated.success_status),
-                first,
-                "a repetition of the first request still gets its response"
-            );
+            let again = repeated.send(&control.api, "k").await.expect(repeated.success_status);
+            assert_eq!(again, first, "a repetition of the first request still gets its response");
         }
     }
 }
@@ -172,14 +146,13 @@ async fn keys_are_separate_per_caller_and_operation() {
     let by_human = RepeatedRequest { bearer: Some(control.human().to_owned()), ..role_request(&control, "writer") };
     by_human.send(&control.api, "k").await.expect(201);
     // In public registration, only the address distinguishes callers.
-    let ids = [registration_request("a@example.org"), registration_request("b@example.org")].map(async |repeated| {
+    let ids = [registration_request(), registration_request()].map(async |repeated| {
         let created = repeated.send(&control.api, "k").await.expect(201);
         text(&created["agentId"])
     });
     let ids: BTreeSet<_> = join_all(ids).await.into_iter().collect();
     assert_eq!(ids.len(), 2);
-    let as_human =
-        RepeatedRequest { bearer: Some(control.human().to_owned()), ..registration_request("a@example.org") };
+    let as_human = RepeatedRequest { bearer: Some(control.human().to_owned()), ..registration_request() };
     as_human.send(&control.api, "k").await.expect(201);
 }
 
@@ -203,7 +176,7 @@ async fn invalid_idempotency_keys_are_refused_with_the_header_name() {
     let long = "k".repeat(256);
     for key in ["", "\"\"", "two words", "a,b", "\"open", "\"a\"; b=1", &long] {
         let response = repeated.send(&control.api, key).await;
-        assert_eq!((response.status, response.text("/error/code")), (400, "VALIDATION_ERROR"), "{key}");
+        assert_eq!(response.code(), (400, "VALIDATION_ERROR"), "{key}");
         assert!(response.body["error"]["details"]["fields"]["Idempotency-Key"].is_string(), "{}", response.body);
     }
     let two_keys = control.api.request("POST", &repeated.path).bearer_auth(control.key()).json(&repeated.body);
@@ -212,103 +185,17 @@ async fn invalid_idempotency_keys_are_refused_with_the_header_name() {
     repeated.send(&control.api, &long[..255]).await.expect(201);
 }
 
-/// Repeats requests that were pending when the server was killed, each of which runs once.
 #[tokio::test]
-async fn requests_repeated_after_a_crash_run_once() {
-    let postgres = Postgres::start().await;
-    for mut control in start_on_both_engines(&postgres).await {
-        let all: Vec<_> = (0..30).map(|number| role_request(&control, &format!("role {number}"))).collect();
-        let client = control.api.clone();
-        let send = |(number, repeated): (usize, RepeatedRequest)| {
-            let client = client.clone();
-            tokio::spawn(async move {
-                let request = client.request("POST", &repeated.path).header("idempotency-key", format!("k{number}"));
-                let request = request.bearer_auth(repeated.bearer.unwrap()).json(&repeated.body);
-                HttpResponse::try_send(request).await.map(|response| response.expect(201))
-            })
-        };
-        let requests: Vec<_> = all.iter().cloned().enumerate().map(send).collect();
-        tokio::time::sleep(Duration::from_millis(40)).await;
-        control.kill();
-        let first_responses: Vec<_> = join_all(requests).await.into_iter().map(Result::unwrap).collect();
-        control.restart().await;
-        for (number, repeated) in all.iter().enumerate() {
-            let repeated_response = repeated.send(&control.api, &format!("k{number}")).await.expect(201);
-            if let Some(first) = &first_responses[number] {
-                assert_eq!(&repeated_response, first);
-            }
-        }
-        let listed = control.api.get_as(control.key(), &control.path("/roles")).await.expect(200);
-        assert_eq!(listed["data"].as_array().unwrap().len(), 30);
-    }
-}
-
-#[tokio::test]
-async fn replicas_share_idempotency_keys() {
-    let postgres = Postgres::start().await;
-    let (database, master) = (format!("database.url={}", postgres.create_database().await), "ab".repeat(32));
-    let settings = [database, format!("secrets.master_key={master}")];
-    let settings: Vec<_> = settings.iter().map(String::as_str).collect();
-    let first = ControlPlane::start_process_with(&settings).await;
-    let second = ControlPlane::start_process_with(&settings).await;
-    let repeated = role_request(&first, "reader");
-    let clients = [&first.api, &second.api];
-    let batch = join_all((0..20).map(|number| repeated.send(clients[number % 2], "k"))).await;
-    let ids: BTreeSet<_> = batch.into_iter().map(|response| text(&response.expect(201)["roleId"])).collect();
-    assert_eq!(ids.len(), 1);
-}
-
-/// Starts a control plane in this process with a manual clock.
-async fn start_with_clock(
-    clock: &Arc<ManualClock>,
-    folder: &std::path::Path,
-) -> (HttpClient, Shutdown, tokio::task::JoinHandle<()>) {
-    let free_address = "127.0.0.1:0".to_owned();
-    let settings = [
-        ("data_dir", folder.display().to_string()),
-        ("listen.api", free_address.clone()),
-        ("listen.sync", free_address.clone()),
-        ("listen.admin", free_address),
-    ];
-    let mut flags = settings.map(|(key, value)| (key.to_owned(), value)).to_vec();
-    flags.extend(engines::database_for_folder(folder).await.map(|url| ("database.url".to_owned(), url)));
-    let config = Config::read(None, Vec::new(), flags, true).unwrap();
-    let clock: Arc<ManualClock> = Arc::clone(clock);
-    let (dependencies, shutdown) = (Dependencies { clock, ..Dependencies::default() }, Shutdown::default());
-    let app = App::start(config, dependencies, shutdown.clone()).await.unwrap();
-    let url = format!("https://localhost:{}", app.addresses().api.port());
-    let client = HttpClient::trusting(url, &std::fs::read(folder.join("ca.pem")).unwrap());
-    (client, shutdown, tokio::spawn(async move { app.run().await.unwrap() }))
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn keys_expire_after_a_day() {
-    let (clock, folder) = (ManualClock::new(), tempfile::tempdir().unwrap());
-    let (client, shutdown, server) = start_with_clock(&clock, folder.path()).await;
-    let repeated = registration_request("a@example.org");
-    let first = repeated.send(&client, "k").await.expect(201);
+    let clock = ManualClock::new();
+    let control = ControlPlane::start_with_clock(&clock, &[]).await;
+    let repeated = registration_request();
+    let first = repeated.send(&control.api, "k").await.expect(201);
     clock.advance(Duration::from_secs(24 * 3600 - 1));
-    assert_eq!(repeated.send(&client, "k").await.expect(201), first);
-    assert_eq!(repeated.send_body(&client, "k", &repeated.other_body).await.status, 409);
+    assert_eq!(repeated.send(&control.api, "k").await.expect(201), first);
+    assert_eq!(repeated.send_body(&control.api, "k", &repeated.other_body).await.status, 409);
     clock.advance(Duration::from_secs(1));
-    let other = repeated.send_body(&client, "k", &repeated.other_body).await.expect(201);
+    let other = repeated.send_body(&control.api, "k", &repeated.other_body).await.expect(201);
     assert_ne!(other["agentId"], first["agentId"]);
-    assert_eq!(repeated.send(&client, "k").await.status, 409, "the key now belongs to the second request");
-    shutdown.trigger();
-    server.await.unwrap();
-
-    // Expired idempotency keys are deleted from the database.
-    sqlx::any::install_default_drivers();
-    let sqlite_url = || format!("sqlite://{}", folder.path().join("countersign.db").display());
-    let url = engines::database_for_folder(folder.path()).await.unwrap_or_else(sqlite_url);
-    let database = sqlx::AnyPool::connect(&url).await.unwrap();
-    let stored_key_count = async || -> i64 {
-        sqlx::query_scalar("SELECT COUNT(*) FROM idempotent_requests").fetch_one(&database).await.unwrap()
-    };
-    assert_eq!(stored_key_count().await, 1);
-    clock.advance(Duration::from_hours(25));
-    let (_, shutdown, server) = start_with_clock(&clock, folder.path()).await;
-    eventually("the expired key is deleted", async || (stored_key_count().await == 0).then_some(()), String::new).await;
-    shutdown.trigger();
-    server.await.unwrap();
+    assert_eq!(repeated.send(&control.api, "k").await.status, 409, "the key now belongs to the second request");
 }

@@ -1,8 +1,6 @@
 //! Lists of services and API keys for human users, with pagination.
 
-#![expect(clippy::expect_used, reason = "tests panic on unexpected values")]
-
-use countersign_tests::{ControlPlane, control_plane::text};
+use countersign_tests::{ControlPlane, control_plane::text, http::texts};
 use insta::assert_json_snapshot;
 use serde_json::{Value, json};
 
@@ -16,7 +14,7 @@ async fn list(control: &ControlPlane, token: &str, path: &str) -> Value {
 }
 
 fn names(listed: &Value) -> Vec<&str> {
-    listed["data"].as_array().expect("the value is a list").iter().filter_map(|item| item["name"].as_str()).collect()
+    texts(listed, "name")
 }
 
 #[tokio::test]
@@ -117,7 +115,7 @@ async fn lists_are_paginated() {
         (&format!("cursor={cursor}&cursor={cursor}"), "cursor", "must not occur twice"),
     ] {
         let response = control.api.get_as(&alice, &format!("/services?{query}")).await;
-        assert_eq!((response.status, response.text("/error/code")), (400, "VALIDATION_ERROR"), "{query}");
+        assert_eq!(response.code(), (400, "VALIDATION_ERROR"), "{query}");
         let message = response.text(&format!("/error/details/fields/{field}"));
         assert!(message.starts_with(problem), "{query}: {message}");
     }
@@ -137,7 +135,7 @@ async fn api_keys_are_listed_without_secrets() {
         created.push(control.api.send_as(&alice, "POST", &keys, body).await.expect(201));
     }
     let old = format!("{keys}/{}", text(&created[0]["keyId"]));
-    control.api.send_as(&alice, "DELETE", &old, json!({})).await.expect(200);
+    control.api.delete_as(&alice, &old).await.expect(200);
 
     let listed = list(&control, &alice, &keys).await;
     let redact_time = insta::dynamic_redaction(|value, _| if value.is_nil() { "null" } else { "[time]" });
@@ -171,13 +169,10 @@ async fn api_keys_are_listed_without_secrets() {
     }
     let page = list(&control, &alice, &format!("{keys}?limit=1&offset=1")).await;
     assert_eq!((names(&page), &page["pagination"]["hasMore"]), (vec!["old"], &json!(false)));
-    assert_eq!(
-        list(&control, control.human(), &keys).await["pagination"]["total"],
-        2,
-        "an administrator also sees the keys"
-    );
+    let as_administrator = list(&control, control.human(), &keys).await;
+    assert_eq!(as_administrator["pagination"]["total"], 2, "an administrator also sees the keys");
     let unknown_service = control.api.get_as(&alice, "/services/svc_00000000000000000000000000/keys").await;
-    assert_eq!((unknown_service.status, unknown_service.text("/error/code")), (404, "SERVICE_NOT_FOUND"));
+    assert_eq!(unknown_service.code(), (404, "SERVICE_NOT_FOUND"));
 }
 
 #[tokio::test]

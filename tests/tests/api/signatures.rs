@@ -4,7 +4,7 @@
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use countersign_client::PrivateKey;
-use countersign_tests::{Agent, ControlPlane, HttpResponse, InProcessServer, ManualClock};
+use countersign_tests::{Agent, ControlPlane, HttpResponse, ManualClock, control_plane::text};
 use p256::ecdsa::Signature;
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -21,13 +21,12 @@ struct Challenge {
 }
 
 async fn challenge(control: &ControlPlane, agent: &Agent) -> Challenge {
-    let body = control.api.post("/auth/challenge", json!({ "agentId": agent.id })).await.expect(200);
-    let nonce = body["nonce"].as_str().expect("the challenge has a nonce").to_owned();
-    Challenge { id: body["challengeId"].clone(), nonce }
+    let challenge = agent.challenge(&control.api, None).await.expect(200);
+    Challenge { id: challenge["challengeId"].clone(), nonce: text(&challenge["nonce"]) }
 }
 
-async fn authenticate(control: &ControlPlane, challenge: &Value, signature: impl Into<Value>) -> HttpResponse {
-    let body = json!({ "challengeId": challenge, "signature": signature.into() });
+async fn authenticate(control: &ControlPlane, challenge: &Value, signature: String) -> HttpResponse {
+    let body = json!({ "challengeId": challenge, "signature": signature });
     control.api.post("/auth/authenticate", body).await
 }
 
@@ -169,19 +168,11 @@ async fn wrong_signatures_are_refused_and_do_not_consume_the_challenge() {
     let mut failures = Vec::new();
     for (name, signature) in invalid_variants(&valid).into_iter().chain(wrong_signers) {
         let refused = authenticate(&control, &first.id, signature).await;
-        if (refused.status, refused.error().1) != (400, "INVALID_SIGNATURE") {
+        if refused.code() != (400, "INVALID_SIGNATURE") {
             failures.push(format!("{name}: {} {}", refused.status, refused.body));
         }
     }
-    for value in [json!(1), json!(null), json!([&valid]), json!({ "hex": &valid }), json!(true)] {
-        let refused = authenticate(&control, &first.id, value.clone()).await;
-        if (refused.status, refused.error().1) != (400, "VALIDATION_ERROR") {
-            failures.push(format!("{value}: {} {}", refused.status, refused.body));
-        }
-    }
     assert!(failures.is_empty(), "{failures:#?}");
-    let missing = control.api.post("/auth/authenticate", json!({ "challengeId": first.id })).await;
-    assert_eq!((missing.status, missing.error().1), (400, "VALIDATION_ERROR"));
 
     authenticate(&control, &first.id, valid.clone()).await.expect(200);
     for signature in [valid, agent.key.sign(&other.nonce), String::new()] {
@@ -223,37 +214,20 @@ async fn challenges_that_are_altered_or_from_another_deployment_are_refused() {
         let refused = authenticate(&control, &json!(text), signature.clone()).await;
         assert_eq!(refused.error(), (401, "AUTHENTICATION_FAILED", "challenge_invalid"), "{text}");
     }
-    for value in [json!(null), json!(7), json!([id])] {
-        let refused = authenticate(&control, &value, signature.clone()).await;
-        assert_eq!((refused.status, refused.error().1), (400, "VALIDATION_ERROR"), "{value}");
-    }
     authenticate(&control, &own_challenge.id, signature).await.expect(200);
 }
 
 #[tokio::test]
 async fn challenges_are_refused_from_the_microsecond_of_their_expiry() {
-    let (clock, folder) = (ManualClock::new(), tempfile::tempdir().expect("a temporary folder can be created"));
-    let server = InProcessServer::start(folder.path(), &[], &clock).await;
-    let key = PrivateKey::generate();
-    let pem = key.public_pem().expect("the key can be encoded");
-    let body = json!({ "email": "owner@example.org", "name": "Signer", "publicKey": pem });
-    let agent = server.api.post("/auth/register", body).await.expect(201)["agentId"].clone();
-    let mut challenges = Vec::new();
-    for _ in 0..2 {
-        challenges.push(server.api.post("/auth/challenge", json!({ "agentId": agent })).await.expect(200));
-    }
-    let authenticate = async |challenge: &Value, signature: String| {
-        let body = json!({ "challengeId": challenge["challengeId"], "signature": signature });
-        server.api.post("/auth/authenticate", body).await
-    };
-    let sign = |challenge: &Value| key.sign(challenge["nonce"].as_str().expect("the challenge has a nonce"));
-    let [accepted, expired] = &challenges[..] else { panic!("two challenges are expected") };
+    let clock = ManualClock::new();
+    let control = ControlPlane::start_with_clock(&clock, &[]).await;
+    let agent = Agent::register(&control, "Signer").await;
+    let [accepted, expired] = [challenge(&control, &agent).await, challenge(&control, &agent).await];
     clock.advance(Duration::from_mins(5) - Duration::from_micros(1));
-    authenticate(accepted, sign(accepted)).await.expect(200);
+    authenticate(&control, &accepted.id, agent.key.sign(&accepted.nonce)).await.expect(200);
     clock.advance(Duration::from_micros(1));
-    for signature in ["00".repeat(64), sign(expired)] {
-        let refused = authenticate(expired, signature).await;
+    for signature in ["00".repeat(64), agent.key.sign(&expired.nonce)] {
+        let refused = authenticate(&control, &expired.id, signature).await;
         assert_eq!(refused.error(), (401, "AUTHENTICATION_FAILED", "challenge_expired"));
     }
-    server.server.stop().await;
 }

@@ -1,7 +1,7 @@
 //! Transfer of a service from its owner to another person.
 
 use countersign_tests::{
-    Agent, ControlPlane, HttpResponse, InProcessServer, Issuer, ManualClock, SigningKey, control_plane::text,
+    Agent, ControlPlane, HttpResponse, Issuer, ManualClock, SigningKey, Tenant, control_plane::text, http::texts,
 };
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -9,36 +9,33 @@ use std::time::Duration;
 /// A service of alice, which she offers to bob.
 struct Offered {
     control: ControlPlane,
-    alice: String,
+    tenant: Tenant,
     bob: String,
-    service: String,
-    key: String,
 }
 
 impl Offered {
     async fn new(settings: &[&str]) -> Self {
         let control = ControlPlane::start_with(settings).await;
-        let [alice, bob] = ["alice", "bob"].map(|person| control.mint_human(person));
-        let (service, key) = control.create_service_of(&alice, json!({ "name": "a service" })).await;
-        let offered = Self { control, alice, bob, service, key };
+        let (tenant, bob) = (Tenant::new(&control, "alice").await, control.mint_human("bob"));
+        let offered = Self { control, tenant, bob };
         offered.offer("bob").await.expect(200);
         offered
     }
 
     fn path(&self) -> String {
-        format!("/services/{}/transfer", self.service)
+        self.tenant.path("/transfer")
     }
 
     async fn offer(&self, subject: &str) -> HttpResponse {
-        self.control.api.send_as(&self.alice, "PUT", &self.path(), json!({ "subject": subject })).await
+        self.control.api.send_as(&self.tenant.human, "PUT", &self.path(), json!({ "subject": subject })).await
     }
 
     async fn accept(&self, human: &str) -> HttpResponse {
-        send(&self.control, human, "POST", &format!("{}/accept", self.path())).await
+        accept(&self.control, human, &self.path()).await
     }
 
     async fn owns(&self, human: &str) -> bool {
-        self.control.api.get_as(human, &format!("/services/{}", self.service)).await.status == 200
+        self.control.api.get_as(human, &self.tenant.path("")).await.status == 200
     }
 
     async fn offers_to(&self, human: &str) -> Value {
@@ -46,14 +43,14 @@ impl Offered {
     }
 }
 
-async fn send(control: &ControlPlane, human: &str, method: &str, path: &str) -> HttpResponse {
-    HttpResponse::send(control.api.request(method, path).bearer_auth(human)).await
+async fn accept(control: &ControlPlane, human: &str, offer: &str) -> HttpResponse {
+    control.api.send_as(human, "POST", &format!("{offer}/accept"), json!({})).await
 }
 
 #[tokio::test]
 async fn receiver_of_an_offer_becomes_the_owner_and_the_service_continues() {
     let offered = Offered::new(&[]).await;
-    let Offered { control, alice, bob, service, key } = &offered;
+    let Offered { control, tenant: Tenant { human: alice, service, key, .. }, bob } = &offered;
     let agent = Agent::register(control, "Agent").await;
     let token = agent.token_for(service).await;
     let offers = offered.offers_to(bob).await;
@@ -71,33 +68,31 @@ async fn receiver_of_an_offer_becomes_the_owner_and_the_service_continues() {
     assert_eq!(offered.accept(bob).await.error().1, "NOT_FOUND");
     control.verify_at(service, key, &token).await.expect(200);
     let entries = control.api.get_as(bob, &format!("/audit?serviceId={service}")).await.expect(200);
-    let actions: Vec<_> = entries["data"].as_array().unwrap().iter().map(|entry| text(&entry["action"])).collect();
     let expected = ["service.transferred", "service.transfer_offered", "service_key.created", "service.created"];
-    assert_eq!(actions, expected);
+    assert_eq!(texts(&entries, "action"), expected);
     let [from, to] = ["alice", "bob"].map(|id| json!({ "issuer": "urn:countersign:operator", "id": id }));
     assert_eq!(entries["data"][0]["details"], json!({ "from": from, "to": to }));
-    let verified = control.command(&["audit", "verify"]);
-    assert!(verified.status.success(), "{verified:?}");
+    control.assert_audit_intact();
 }
 
 #[tokio::test]
 async fn only_owner_and_receiver_learn_of_an_offer_and_only_the_receiver_accepts() {
     let offered = Offered::new(&[]).await;
-    let Offered { control, alice, bob, .. } = &offered;
+    let Offered { control, tenant: Tenant { human: alice, .. }, bob } = &offered;
     let stranger = control.mint_human("mallory");
     for refused in [
-        send(control, &stranger, "GET", &offered.path()).await,
-        send(control, &stranger, "DELETE", &offered.path()).await,
+        control.api.get_as(&stranger, &offered.path()).await,
+        control.api.delete_as(&stranger, &offered.path()).await,
         offered.accept(&stranger).await,
         offered.accept(alice).await,
         offered.accept(control.human()).await,
         control.api.send_as(bob, "PUT", &offered.path(), json!({ "subject": "mallory" })).await,
     ] {
-        assert_eq!((refused.status, refused.error().2), (403, "not_yours"), "{refused:?}");
+        assert_eq!(refused.reason(), (403, "not_yours"), "{refused:?}");
     }
     let required = |refused: &HttpResponse| refused.body["error"]["details"]["required"]["access"].clone();
     assert_eq!(required(&offered.accept(alice).await), json!(["receiver"]), "the owner does not suffice");
-    let read = send(control, &stranger, "GET", &offered.path()).await;
+    let read = control.api.get_as(&stranger, &offered.path()).await;
     assert_eq!(required(&read), json!(["owner", "administrator", "receiver"]));
     for human in [alice, bob] {
         let offer = control.api.get_as(human, &offered.path()).await.expect(200);
@@ -106,12 +101,12 @@ async fn only_owner_and_receiver_learn_of_an_offer_and_only_the_receiver_accepts
     let myself = offered.offer("alice").await;
     assert_eq!((myself.status, &myself.body["error"]["details"]["fields"]["subject"].is_string()), (400, &true));
 
-    let withdrawn = send(control, alice, "DELETE", &offered.path()).await.expect(200);
+    let withdrawn = control.api.delete_as(alice, &offered.path()).await.expect(200);
     assert_eq!(withdrawn, json!({ "withdrawn": true, "declined": false }));
-    assert_eq!(send(control, alice, "DELETE", &offered.path()).await.error().1, "NOT_FOUND");
+    assert_eq!(control.api.delete_as(alice, &offered.path()).await.error().1, "NOT_FOUND");
     assert_eq!(offered.accept(bob).await.error().2, "not_yours");
     offered.offer("bob").await.expect(200);
-    let declined = send(control, bob, "DELETE", &offered.path()).await.expect(200);
+    let declined = control.api.delete_as(bob, &offered.path()).await.expect(200);
     assert_eq!(declined, json!({ "withdrawn": true, "declined": true }));
     assert_eq!(offered.accept(bob).await.error().2, "not_yours", "the receiver has declined");
     assert!(offered.owns(alice).await);
@@ -135,29 +130,28 @@ async fn offer_names_an_issuer_that_the_control_plane_accepts() {
     for unknown in ["https://login.example.com", &format!("{}/", second.url)] {
         let refused = offer(unknown).await;
         let problem = refused.text("/error/details/fields/issuer");
-        assert_eq!((refused.status, refused.error().1), (400, "VALIDATION_ERROR"), "{refused:?}");
+        assert_eq!(refused.code(), (400, "VALIDATION_ERROR"), "{refused:?}");
         assert!([&first.url, &second.url].iter().all(|issuer| problem.contains(issuer.as_str())), "{problem}");
     }
     offer(&second.url).await.expect(200);
-    let accept = format!("{path}/accept");
-    let refused = send(&control, &other_bob, "POST", &accept).await;
+    let refused = accept(&control, &other_bob, &path).await;
     assert_eq!(refused.error().2, "not_yours", "the person of another issuer is another person");
-    send(&control, &bob, "POST", &accept).await.expect(200);
+    accept(&control, &bob, &path).await.expect(200);
 }
 
 #[tokio::test]
 async fn transfer_counts_for_the_quotas_of_both_persons() {
     let offered = Offered::new(&["quotas.services_per_person=1"]).await;
-    let Offered { control, alice, bob, .. } = &offered;
+    let Offered { control, tenant: Tenant { human: alice, .. }, bob } = &offered;
     let create =
         async |human: &str| control.api.send_as(human, "POST", "/services", json!({ "name": "another" })).await;
     let others = text(&create(bob).await.expect(201)["serviceId"]);
     let refused = offered.accept(bob).await;
-    assert_eq!((refused.status, refused.error().2), (409, "quota_exceeded"), "{refused:?}");
+    assert_eq!(refused.reason(), (409, "quota_exceeded"), "{refused:?}");
     assert_eq!(create(alice).await.status, 409);
     let (carol, transfer) = (control.mint_human("carol"), format!("/services/{others}/transfer"));
     control.api.send_as(bob, "PUT", &transfer, json!({ "subject": "carol" })).await.expect(200);
-    send(control, &carol, "POST", &format!("{transfer}/accept")).await.expect(200);
+    accept(control, &carol, &transfer).await.expect(200);
     offered.accept(bob).await.expect(200);
     create(alice).await.expect(201);
     assert_eq!(create(bob).await.status, 409);
@@ -167,42 +161,29 @@ async fn transfer_counts_for_the_quotas_of_both_persons() {
 #[tokio::test]
 async fn feedback_of_a_transferred_service_counts_for_its_new_owner() {
     let offered = Offered::new(&[]).await;
-    let Offered { control, bob, key, service, .. } = &offered;
-    let agent = Agent::register(control, "public").await;
-    let pem = agent.key.public_pem().unwrap();
-    let body = json!({ "email": "bob@example.org", "name": "of bob", "publicKey": pem });
-    let id = text(&control.api.send_as(bob, "POST", "/auth/register", body).await.expect(201)["agentId"]);
-    let rate = async |key: &str| {
-        let body = json!({ "agentId": id, "score": 100 });
-        control.api.send_as(key, "POST", "/trust/feedback", body).await.expect(200)["newTrustScore"].clone()
-    };
+    let Offered { control, tenant: Tenant { service, key, .. }, bob } = &offered;
+    let agent = Agent::register_as(control, bob, "of bob").await;
     // The prior weighs 4, and services that the agent does not know together 1.
-    assert_eq!(rate(key).await, json!(60));
+    let before = control.rate(key, &agent.id, 100).await;
+    assert!((before - 60.0).abs() < 0.01, "{before}");
     offered.accept(bob).await.expect(200);
-    assert_eq!(rate(key).await, json!(50), "feedback of the owner of the agent weighs nothing: {service}");
+    let after = control.rate(key, &agent.id, 100).await;
+    assert!((after - 50.0).abs() < 0.01, "feedback of the owner of the agent weighs nothing: {service} {after}");
 }
 
 #[tokio::test]
 async fn offer_expires_after_seven_days_and_ends_with_its_service() {
-    let (folder, clock) = (tempfile::tempdir().unwrap(), ManualClock::new());
-    let server = InProcessServer::start(folder.path(), &[], &clock).await;
-    let env = |name| InProcessServer::env(folder.path(), name);
-    let (human, service) = (env("HUMAN_TOKEN"), env("SERVICE_ID"));
-    let path = format!("/services/{service}/transfer");
-    let offer = async || server.api.send_as(&human, "PUT", &path, json!({ "subject": "bob" })).await;
+    let clock = ManualClock::new();
+    let control = ControlPlane::start_with_clock(&clock, &[]).await;
+    let (human, path) = (control.human(), control.path("/transfer"));
+    let offer = async || control.api.send_as(human, "PUT", &path, json!({ "subject": "bob" })).await;
+    let status = async || control.api.get_as(human, &path).await.status;
     offer().await.expect(200);
     clock.advance(Duration::from_hours(7 * 24) - Duration::from_secs(1));
-    let day = Duration::from_hours(24);
-    let is_offered = async || server.api.get_as(&human, &path).await.status;
-    assert_eq!(is_offered().await, 200);
+    assert_eq!(status().await, 200);
     clock.advance(Duration::from_secs(1));
-    assert_eq!(is_offered().await, 404);
+    assert_eq!(status().await, 404);
     offer().await.expect(200);
-    clock.advance(day);
-    assert_eq!(is_offered().await, 200);
-    HttpResponse::send(server.api.request("DELETE", &format!("/services/{service}")).bearer_auth(&human))
-        .await
-        .expect(200);
-    assert_eq!(is_offered().await, 404);
-    server.server.stop().await;
+    control.api.delete_as(human, &control.path("")).await.expect(200);
+    assert_eq!(status().await, 404);
 }

@@ -6,6 +6,7 @@ use countersign_tests::{
     Agent, ControlPlane, HttpClient, HttpResponse, Received, Receiver, Reply, StandardWebhooks, Target,
     target::retry_setting,
 };
+use futures_util::future::join_all;
 use serde_json::{Value, json};
 use std::{collections::BTreeSet, time::Duration};
 
@@ -82,7 +83,7 @@ fn assign_all(control: &ControlPlane, agents: Vec<Agent>, roles: Vec<String>) ->
                 }
             }
         });
-        futures_util::future::join_all(tasks).await;
+        join_all(tasks).await;
     })
 }
 
@@ -124,13 +125,9 @@ async fn every_event_is_delivered_across_twenty_crashes() {
     ] {
         targets.push(Target::create_for(&control, &receiver.url, &["agent.role_assigned"]).await);
     }
-    let (mut agents, mut roles) = (Vec::new(), Vec::new());
-    for _ in 0..AGENTS {
-        agents.push(Agent::register(&control, "Agent").await);
-    }
-    for number in 0..ROLES {
-        roles.push(control.create_role(&format!("role-{number}"), &[]).await);
-    }
+    let agents = join_all((0..AGENTS).map(|_| Agent::register(&control, "Agent"))).await;
+    let create_role = async |number| control.create_role(&format!("role-{number}"), &[]).await;
+    let roles = join_all((0..ROLES).map(create_role)).await;
     let mut expected: Vec<_> =
         agents.iter().flat_map(|agent| roles.iter().map(|role| (agent.id.clone(), role.clone()))).collect();
     expected.sort();

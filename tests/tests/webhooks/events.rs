@@ -1,7 +1,7 @@
 //! Tests that each action emits one event with the documented data, to the targets in its scope.
 
 use countersign_process::{Clock, SystemClock};
-use countersign_tests::{ControlPlane, EventSource, Received, Receiver, StandardWebhooks, Target, WrongClock};
+use countersign_tests::{ControlPlane, EventSource, Received, Receiver, Reply, StandardWebhooks, Target, WrongClock};
 use secrecy::ExposeSecret;
 use serde_json::{Value, json};
 
@@ -35,16 +35,10 @@ pub async fn wait_for_all_events(target: &Target, receiver: &Receiver) {
     receiver.wait_for_event(&event).await;
 }
 
-async fn submit_feedback(control: &ControlPlane, agent: &str, score: f64) {
-    let body = json!({ "agentId": agent, "score": score });
-    control.api.send_as(control.key(), "POST", "/trust/feedback", body).await.expect(200);
-}
-
 #[tokio::test]
 async fn each_kind_of_event_is_delivered_once_as_documented() {
     let control = ControlPlane::start().await;
-    let receiver = Receiver::start_ok().await;
-    let target = Target::create(&control, &receiver.url).await;
+    let (target, receiver) = Target::with_receiver(&control, Reply::Status(200)).await;
     let source = EventSource::new(&control).await;
     let (agent, service) = (source.agent.id.as_str(), control.service());
     let started = SystemClock.now().seconds();
@@ -53,7 +47,7 @@ async fn each_kind_of_event_is_delivered_once_as_documented() {
     source.revoke().await;
     source.agent.token_for(service).await;
     source.fail_login(Some(service)).await.expect(400);
-    submit_feedback(&control, agent, 90.0).await;
+    control.rate(control.key(), agent, 90.0).await;
     receiver.wait_for_requests(5).await;
     wait_for_all_events(&target, &receiver).await;
 
@@ -142,7 +136,7 @@ async fn targets_receive_only_subscribed_events_in_their_scope() {
 
     let source = EventSource::new(&control).await;
     source.cause_events(2).await;
-    submit_feedback(&control, &source.agent.id, 10.0).await;
+    control.rate(control.key(), &source.agent.id, 10.0).await;
     source.agent.token_for(&service).await;
     for (target, receiver, count) in [
         (&unfiltered_target, &unfiltered, 3),

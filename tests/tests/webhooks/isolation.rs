@@ -1,6 +1,6 @@
 //! Tests that targets do not delay each other, and that a changed URL resets the state of a target.
 
-use countersign_tests::{ControlPlane, EventSource, Receiver, Reply, Target, target::start_with_retries};
+use countersign_tests::{ControlPlane, EventSource, Receiver, Reply, Target, Tenant, target::start_with_retries};
 use serde_json::json;
 use std::time::Duration;
 
@@ -10,8 +10,7 @@ const LONG_ATTEMPT_TIMEOUT: &str = "webhooks.attempt_seconds=300";
 /// Emits an event that only the fast target gets, and waits for its delivery.
 async fn wait_for_delivery(fast: &Receiver, source: &EventSource<'_>) {
     let before = fast.count();
-    let body = json!({ "agentId": source.agent.id, "score": 50 });
-    source.control.api.send_as(source.control.key(), "POST", "/trust/feedback", body).await.expect(200);
+    source.control.rate(source.control.key(), &source.agent.id, 50).await;
     fast.wait_for_requests(before + 1).await;
 }
 
@@ -52,15 +51,12 @@ async fn dead_targets_of_one_owner_do_not_delay_events_of_another() {
     let control = ControlPlane::start_with(&["webhooks.concurrency=8", LONG_ATTEMPT_TIMEOUT]).await;
     let (hanging, working) = (Receiver::start(Reply::Never).await, Receiver::start_ok().await);
     let source = EventSource::new(&control).await;
-    let alice = control.mint_human("alice");
     for _ in 0..3 {
-        let (service, key) = control.create_service_of(&alice, json!({ "name": "service" })).await;
+        let alice = Tenant::new(&control, "alice").await;
         for _ in 0..5 {
-            let webhooks = format!("/services/{service}/webhooks");
-            Target::create_in(&control.api, &key, &webhooks, &hanging.url, &["*"]).await;
+            alice.create_target(&hanging.url, &["*"]).await;
         }
-        let body = json!({ "agentId": source.agent.id, "score": 50 });
-        control.api.send_as(&key, "POST", "/trust/feedback", body).await.expect(200);
+        control.rate(&alice.key, &source.agent.id, 50).await;
     }
     Target::create_for(&control, &working.url, &["trust.feedback_received"]).await;
     // Without limits per owner, the targets of the services of one person would get all eight attempts of a replica.
@@ -117,7 +113,7 @@ async fn changed_url_discards_the_retry_after_delay() {
     let source = EventSource::new(&control).await;
     source.assign().await;
     let event = old_receiver.wait_for_requests(1).await.remove(0).id().to_owned();
-    target.wait_for_delivery(&event, "the attempt is recorded", |delivery| delivery["attempts"] == 1).await;
+    target.wait_for_attempts(&event, 1).await;
     source.revoke().await;
     tokio::time::sleep(Duration::from_millis(1500)).await;
     assert_eq!(old_receiver.count(), 1, "nothing is sent before the delay is over");
@@ -137,7 +133,7 @@ async fn login_for_an_unknown_service_emits_no_event() {
         let signature = source.agent.key.sign("another nonce");
         let body = json!({ "challengeId": challenge["challengeId"], "signature": signature, "serviceId": service });
         let response = control.api.post("/auth/authenticate", body).await;
-        assert_eq!((response.status, response.text("/error/code")), (404, "SERVICE_NOT_FOUND"));
+        assert_eq!(response.code(), (404, "SERVICE_NOT_FOUND"));
     }
     source.fail_login(None).await;
     let delivered = receiver.wait_for_requests(1).await;
@@ -147,8 +143,7 @@ async fn login_for_an_unknown_service_emits_no_event() {
 #[tokio::test]
 async fn replay_accepts_only_finished_deliveries() {
     let control = ControlPlane::start().await;
-    let receiver = Receiver::start_ok().await;
-    let target = Target::create(&control, &receiver.url).await;
+    let (target, _receiver) = Target::with_receiver(&control, Reply::Status(200)).await;
     let path = control.path(&format!("/webhooks/{}/replay", target.id));
     let body = json!({ "since": "2026-01-01T00:00:00Z", "status": "pending" });
     let response = control.api.send_as(control.key(), "POST", &path, body).await;

@@ -4,7 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
 use countersign_control_plane::{Dependencies, HostResolver, ResolveFuture};
-use countersign_tests::{HttpResponse, InProcessServer, Receiver, Reply, control_plane::mint_human, eventually};
+use countersign_tests::{ControlPlane, HttpResponse, Receiver, Reply, Tenant, control_plane::text, eventually};
 use serde_json::{Value, json};
 use std::{
     collections::HashMap,
@@ -15,7 +15,6 @@ use std::{
         atomic::{AtomicUsize, Ordering::SeqCst},
     },
 };
-use tempfile::TempDir;
 use tokio::{sync::watch, task::JoinSet};
 
 /// An address to which `--dev` allows webhooks.
@@ -60,9 +59,8 @@ impl HostResolver for FakeResolver {
 }
 
 struct Fixture {
-    server: InProcessServer,
+    control: ControlPlane,
     resolver: Arc<FakeResolver>,
-    folder: TempDir,
     receiver: Receiver,
 }
 
@@ -76,17 +74,13 @@ async fn start_closing_receiver() -> Receiver {
 
 impl Fixture {
     async fn new() -> Self {
-        let (resolver, folder, receiver) =
-            (Arc::new(FakeResolver::default()), tempfile::tempdir().unwrap(), start_closing_receiver().await);
+        let (resolver, receiver) = (Arc::new(FakeResolver::default()), start_closing_receiver().await);
         let dependencies = Dependencies { resolver: resolver.clone(), ..Dependencies::default() };
-        let server = InProcessServer::start_with(folder.path(), &[], dependencies).await;
-        Self { server, resolver, folder, receiver }
+        Self { control: ControlPlane::start_with_dependencies(dependencies, &[]).await, resolver, receiver }
     }
 
     async fn send(&self, method: &str, subpath: &str, body: Value) -> HttpResponse {
-        let env = |name| InProcessServer::env(self.folder.path(), name);
-        let path = format!("/services/{}/webhooks{subpath}", env("SERVICE_ID"));
-        self.server.api.send_as(&env("SERVICE_KEY"), method, &path, body).await
+        self.control.send(method, &format!("/webhooks{subpath}"), body).await
     }
 
     async fn create(&self, url: &str) -> HttpResponse {
@@ -96,7 +90,7 @@ impl Fixture {
     /// Sends a test event and returns the finished delivery.
     async fn send_test(&self, webhook: &str) -> Value {
         let sent = self.send("POST", &format!("/{webhook}/test"), json!({})).await.expect(202);
-        let path = format!("/{webhook}/deliveries/{}", sent["eventId"].as_str().unwrap());
+        let path = format!("/{webhook}/deliveries/{}", text(&sent["eventId"]));
         let finished = async || {
             let delivery = self.send("GET", &path, json!({})).await.expect(200);
             (delivery["status"] != "pending").then_some(delivery)
@@ -162,10 +156,8 @@ async fn hanging_lookups_of_one_owner_leave_lookups_for_others() {
     let fixture = Fixture::new().await;
     let port = fixture.receiver.port();
     fixture.resolver.set("allowed.example", &[ALLOWED]);
-    let owner = mint_human(fixture.folder.path(), "owner of the zone", 1);
-    let api = &fixture.server.api;
-    let service = api.send_as(&owner, "POST", "/services", json!({ "name": "service" })).await.expect(201);
-    let path = format!("/services/{}/webhooks", service["serviceId"].as_str().unwrap());
+    let Tenant { human: owner, service, .. } = Tenant::new(&fixture.control, "owner of the zone").await;
+    let (api, path) = (&fixture.control.api, format!("/services/{service}/webhooks"));
     let mut requests = JoinSet::new();
     for number in 0..HANGING_LOOKUPS {
         let (api, owner, path) = (api.clone(), owner.clone(), path.clone());

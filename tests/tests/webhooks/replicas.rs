@@ -1,8 +1,8 @@
 //! Tests that two control planes with one PostgreSQL share deliveries and deliver each event once, even if one of
 //! them is killed.
 
-use countersign_tests::{ControlPlane, HttpResponse, Postgres, Receiver, eventually};
-use serde_json::{Value, json};
+use countersign_tests::{Agent, ControlPlane, Postgres, Receiver, Target, eventually};
+use serde_json::json;
 
 async fn replica(database: &str) -> ControlPlane {
     ControlPlane::start_replica(database, &["webhooks.attempt_seconds=5"]).await
@@ -21,28 +21,18 @@ async fn emit_events(replicas: &[&ControlPlane], agent: &str, role: &str, count:
     }
 }
 
-async fn pending_count(control: &ControlPlane, webhook: &str) -> Value {
-    let path = control.path(&format!("/webhooks/{webhook}/deliveries?status=pending"));
-    let page: HttpResponse = control.api.get_as(control.key(), &path).await;
-    page.expect(200)["pagination"]["total"].clone()
-}
-
 #[tokio::test]
 async fn replicas_share_the_queue_and_take_over_after_a_crash() {
     let postgres = Postgres::start().await;
     let database = postgres.create_database().await;
     let (first, mut second) = (replica(&database).await, replica(&database).await);
     let receiver = Receiver::start_ok().await;
-    let body = json!({ "url": receiver.url, "events": ["agent.role_assigned"] });
-    let created = first.api.send_as(first.key(), "POST", &first.path("/webhooks"), body).await.expect(201);
-    let webhook = created["webhookId"].as_str().unwrap();
+    let target = Target::create_for(&first, &receiver.url, &["agent.role_assigned"]).await;
     let role = first.create_role("reader", &[]).await;
-    let key = countersign_client::PrivateKey::generate().public_pem().unwrap();
-    let agent = json!({ "email": "o@example.org", "name": "Agent", "publicKey": key });
-    let agent = first.api.post("/auth/register", agent).await.expect(201)["agentId"].as_str().unwrap().to_owned();
+    let agent = Agent::register(&first, "Agent").await.id;
 
     emit_events(&[&first, &second], &agent, &role, 300).await;
-    let delivered = async || (receiver.events() == 300 && pending_count(&first, webhook).await == 0).then_some(());
+    let delivered = async || (receiver.events() == 300 && target.count_deliveries("pending").await == 0).then_some(());
     eventually("all events are delivered", delivered, || first.log()).await;
     assert_eq!(receiver.count(), 300, "both replicas together deliver each event once");
 
@@ -51,14 +41,13 @@ async fn replicas_share_the_queue_and_take_over_after_a_crash() {
     emit_events(&[&first, &second], &agent, &role, 50).await;
     second.kill();
     emit_events(&[&first], &agent, &role, 50).await;
-    let path = first.path(&format!("/webhooks/{webhook}/test"));
-    first.api.send_as(first.key(), "POST", &path, json!({})).await.expect(202);
-    let delivered = async || (receiver.events() == 401 && pending_count(&first, webhook).await == 0).then_some(());
+    target.send_test_event().await;
+    let delivered = async || (receiver.events() == 401 && target.count_deliveries("pending").await == 0).then_some(());
     let _timeout = tokio::time::timeout(std::time::Duration::from_secs(90), async {
         while delivered().await.is_none() {
             tokio::time::sleep(std::time::Duration::from_millis(100)).await;
         }
     })
     .await;
-    assert_eq!((receiver.events(), pending_count(&first, webhook).await), (401, json!(0)), "{}", first.log());
+    assert_eq!((receiver.events(), target.count_deliveries("pending").await), (401, 0), "{}", first.log());
 }

@@ -1,7 +1,8 @@
 //! Tests that an agent's loss of a role, by revocation, expiry or deletion, emits one event.
 
 use countersign_process::{Clock, SystemClock};
-use countersign_tests::{Agent, ControlPlane, EventSource, Received, Receiver, Target, eventually};
+use countersign_tests::{Agent, ControlPlane, EventSource, Received, Receiver, Reply, Target, eventually};
+use futures_util::future::join_all;
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -32,10 +33,7 @@ async fn expired_role_is_reported_once_within_seconds_and_across_a_crash() {
     let receiver = Receiver::start_ok().await;
     let target = Target::create_for(&control, &receiver.url, &ROLE_REVOKED).await;
     let role = control.create_role("reader", &["read"]).await;
-    let mut agents = Vec::new();
-    for _ in 0..4 {
-        agents.push(Agent::register(&control, "Agent").await);
-    }
+    let agents = join_all((0..4).map(|_| Agent::register(&control, "Agent"))).await;
     // The roles of two agents expire while the control plane runs, the roles of the other agents while the control
     // plane is stopped.
     let (first_end, first) = seconds_from_now(2);
@@ -73,10 +71,7 @@ async fn deleted_role_is_reported_for_every_agent_that_had_it() {
     let receiver = Receiver::start_ok().await;
     Target::create_for(&control, &receiver.url, &ROLE_REVOKED).await;
     let role = control.create_role("reader", &["read"]).await;
-    let mut agents = Vec::new();
-    for _ in 0..4 {
-        agents.push(Agent::register(&control, "Agent").await.id);
-    }
+    let agents = join_all((0..4).map(async |_| Agent::register(&control, "Agent").await.id)).await;
     let [permanent, long_lived, revoked, expired_agent] = &agents[..] else { unreachable!("there are four agents") };
     control.assign(permanent, &role).await;
     control.assign_until(long_lived, &role, Some(seconds_from_now(3600).1)).await;
@@ -97,8 +92,7 @@ async fn deleted_role_is_reported_for_every_agent_that_had_it() {
 #[tokio::test]
 async fn extended_or_revoked_role_is_not_reported_as_expired() {
     let control = ControlPlane::start().await;
-    let receiver = Receiver::start_ok().await;
-    let target = Target::create(&control, &receiver.url).await;
+    let (target, receiver) = Target::with_receiver(&control, Reply::Status(200)).await;
     let source = EventSource::new(&control).await;
     let other = control.create_role("writer", &["write"]).await;
     let (agent, role) = (source.agent.id.as_str(), source.role.as_str());

@@ -1,14 +1,16 @@
 //! Tests of signatures with the reference library of Standard Webhooks in Python.
 
-use countersign_process::{Clock, SystemClock};
-use countersign_tests::{ControlPlane, EventSource, Received, Receiver, StandardWebhooks, Target};
+use countersign_process::Clock;
+use countersign_tests::{
+    ControlPlane, EventSource, ManualClock, Received, Receiver, Reply, StandardWebhooks, Target, control_plane::text,
+};
+use std::{slice::from_ref, time::Duration};
 
 /// Every request is signed with the secret of its target, and the library refuses altered requests.
 #[tokio::test]
 async fn requests_are_signed_and_altered_requests_fail_verification() {
     let control = ControlPlane::start().await;
-    let receiver = Receiver::start_ok().await;
-    let target = Target::create(&control, &receiver.url).await;
+    let (target, receiver) = Target::with_receiver(&control, Reply::Status(200)).await;
     let other_target = Target::create(&control, &receiver.url).await;
     assert!(target.secret.starts_with("whsec_") && target.secret != other_target.secret);
     other_target.delete().await;
@@ -47,42 +49,48 @@ fn altered_requests(signed: &Received) -> Vec<(&'static str, Received)> {
 
 #[tokio::test]
 async fn both_secrets_are_valid_for_a_day_after_a_rotation() {
-    let control = ControlPlane::start().await;
+    let clock = ManualClock::new();
+    let control = ControlPlane::start_with_clock(&clock, &[]).await;
     let receiver = Receiver::start_ok().await;
     let mut target = Target::create_for(&control, &receiver.url, &["agent.role_assigned"]).await;
-    let (old_secret, started) = (target.secret.clone(), SystemClock.now().seconds());
-    target.send_test_event().await;
-    assert!(!receiver.wait_for_requests(1).await[0].header("webhook-signature").contains(' '));
+    let (mut library, old_secret) = (StandardWebhooks::start(), target.secret.clone());
+    let send = async |target: &Target| {
+        let event = target.send_test_event().await;
+        receiver.wait_for_event(&event).await;
+        receiver.received().into_iter().find(|request| request.id() == event).unwrap()
+    };
+    let signatures = |request: &Received| request.header("webhook-signature").split(' ').count();
+    assert_eq!(signatures(&send(&target).await), 1);
+    let rotated_at = clock.now().seconds();
     let rotated = target.rotate_secret().await;
     assert!(target.secret.starts_with("whsec_") && target.secret != old_secret);
-    let expires_at: jiff::Timestamp = rotated["previousSecretExpiresAt"].as_str().unwrap().parse().unwrap();
-    assert!((0..=10).contains(&(expires_at.as_second() - started - 24 * 3600)), "{rotated}");
+    let expires_at: jiff::Timestamp = text(&rotated["previousSecretExpiresAt"]).parse().unwrap();
+    assert_eq!(expires_at.as_second() - rotated_at, 24 * 3600, "{rotated}");
     assert_eq!(target.read().await["previousSecretExpiresAt"], rotated["previousSecretExpiresAt"]);
 
-    target.send_test_event().await;
-    let double_signed = receiver.wait_for_requests(2).await.remove(1);
-    assert_eq!(double_signed.header("webhook-signature").split(' ').count(), 2);
-    let mut library = StandardWebhooks::start();
-    library.assert_signatures(&old_secret, std::slice::from_ref(&double_signed));
-    library.assert_signatures(&target.secret, std::slice::from_ref(&double_signed));
+    let double_signed = send(&target).await;
+    assert_eq!(signatures(&double_signed), 2);
+    library.assert_signatures(&old_secret, from_ref(&double_signed));
+    library.assert_signatures(&target.secret, from_ref(&double_signed));
 
     // A second rotation drops the first webhook secret, because at most two secrets are valid.
     let second_secret = target.secret.clone();
     target.rotate_secret().await;
-    target.send_test_event().await;
-    let after_second_rotation = receiver.wait_for_requests(3).await.remove(2);
-    assert_eq!(after_second_rotation.header("webhook-signature").split(' ').count(), 2);
-    library.assert_signatures(&second_secret, std::slice::from_ref(&after_second_rotation));
-    library.assert_signatures(&target.secret, std::slice::from_ref(&after_second_rotation));
+    let after_second_rotation = send(&target).await;
+    library.assert_signatures(&second_secret, from_ref(&after_second_rotation));
+    library.assert_signatures(&target.secret, from_ref(&after_second_rotation));
     assert!(library.verify(&old_secret, &after_second_rotation).contains("No matching signature"));
+    clock.advance(Duration::from_secs(24 * 3600 - 1));
+    assert_eq!(signatures(&send(&target).await), 2);
+    clock.advance(Duration::from_secs(1));
+    assert_eq!(signatures(&send(&target).await), 1);
 }
 
 #[tokio::test]
 async fn secret_is_returned_once_and_stored_encrypted() {
     // The control plane uses SQLite, because the test searches the database files.
     let control = ControlPlane::start_with(&["database.url="]).await;
-    let receiver = Receiver::start_ok().await;
-    let target = Target::create(&control, &receiver.url).await;
+    let (target, _receiver) = Target::with_receiver(&control, Reply::Status(200)).await;
     assert_eq!(target.read().await["secret"], serde_json::Value::Null);
     let bytes = target.secret.trim_start_matches("whsec_");
     let raw = base64::Engine::decode(&base64::engine::general_purpose::STANDARD, bytes).unwrap();

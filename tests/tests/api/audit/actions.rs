@@ -1,14 +1,11 @@
 //! Tests that each management route writes one complete audit entry, and that a refused request writes none.
 
-use super::{
-    super::bad_input::{
-        fixture::Fixture,
-        routes::{Access, ROUTES, Route},
-    },
-    assert_chains_intact, entries,
+use super::super::bad_input::{
+    fixture::Fixture,
+    routes::{Access, ROUTES, Route},
 };
 use countersign_process::{Clock, SystemClock};
-use countersign_tests::HttpResponse;
+use countersign_tests::{Agent, HttpResponse};
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
@@ -86,7 +83,7 @@ async fn body(fixture: &Fixture, route: &Route) -> Map<String, Value> {
 
 async fn send(fixture: &Fixture, route: &Route, body: &Map<String, Value>, request_id: &str) -> HttpResponse {
     let request = fixture.authorized(route).header("x-request-id", request_id);
-    HttpResponse::send(if route.fields.is_empty() { request } else { request.json(body) }).await
+    HttpResponse::send(route.with_body(request, body)).await
 }
 
 #[tokio::test]
@@ -97,21 +94,18 @@ async fn each_action_writes_one_entry_and_refused_requests_write_none() {
         let body = body(&fixture, route).await;
         // Waits for pending deliveries, because a replay does nothing while they exist.
         fixture.rows().await;
-        let before = entries(&fixture.control, "").await.len();
+        let before = fixture.control.audit_entries("").await.len();
         for status in refusals(&fixture, route, &body).await {
             assert!((400..500).contains(&status), "{path}: {status}");
         }
-        assert_eq!(
-            entries(&fixture.control, "").await.len(),
-            before,
-            "a refused {method} {path} writes no audit entry"
-        );
+        let after_refusals = fixture.control.audit_entries("").await.len();
+        assert_eq!(after_refusals, before, "a refused {route} writes no audit entry");
 
         let (id, sent_at) = (format!("request-{number}"), SystemClock.now().micros());
         let response = send(&fixture, route, &body, &id).await;
-        assert_eq!(response.status, route.success_status, "{method} {path}: {}", response.body);
-        let after = entries(&fixture.control, "").await;
-        assert_eq!(after.len() - before, usize::from(action.is_some()), "{method} {path}");
+        assert_eq!(response.status, route.success_status, "{route}: {}", response.body);
+        let after = fixture.control.audit_entries("").await;
+        assert_eq!(after.len() - before, usize::from(action.is_some()), "{route}");
         if let Some(action) = action {
             assert_entry(&fixture, route, action, &after[0], &response.body);
             assert_eq!((&after[0]["requestId"], &after[0]["address"]), (&json!(id), &json!("127.0.0.1")));
@@ -122,18 +116,18 @@ async fn each_action_writes_one_entry_and_refused_requests_write_none() {
         let repeated = send(&fixture, route, &body, "again").await;
         let creates =
             ["/services", "/services/{service}/keys", "/services/{service}/webhooks", "/webhooks"].contains(path);
-        assert_eq!(repeated.status == 201 && *path != "/auth/register", creates, "{method} {path}: {}", repeated.body);
-        let new_entries = entries(&fixture.control, "").await.len() - after.len();
+        assert_eq!(repeated.status == 201 && *path != "/auth/register", creates, "{route}: {}", repeated.body);
+        let new_entries = fixture.control.audit_entries("").await.len() - after.len();
         if path.ends_with("{webhook}/replay") {
             let replayed = repeated.body["replayed"].as_u64().unwrap();
             assert_eq!(new_entries, usize::from(replayed > 0), "{path} repeated: {replayed} events were replayed");
         } else {
             let writes_entry =
                 creates || ["/rotate-secret", "/test", "/{event}/replay"].iter().any(|end| path.ends_with(end));
-            assert_eq!(new_entries, usize::from(writes_entry), "{method} {path} repeated");
+            assert_eq!(new_entries, usize::from(writes_entry), "{route} repeated");
         }
     }
-    assert_chains_intact(&fixture.control);
+    fixture.control.assert_audit_intact();
 }
 
 /// Sends requests that must be refused, without a credential and with an unknown field. Returns the statuses of the
@@ -144,7 +138,8 @@ async fn refusals(fixture: &Fixture, route: &Route, body: &Map<String, Value>) -
         statuses.push(HttpResponse::send(fixture.request(route).json(body)).await.status);
     }
     if !route.fields.is_empty() {
-        let invalid_body: Map<_, _> = [("unknown".to_owned(), json!(true))].into_iter().chain(body.clone()).collect();
+        let mut invalid_body = body.clone();
+        invalid_body.insert("unknown".to_owned(), json!(true));
         statuses.push(HttpResponse::send(fixture.authorized(route).json(&invalid_body)).await.status);
     }
     statuses
@@ -157,7 +152,7 @@ fn assert_entry(fixture: &Fixture, route: &Route, action: &str, entry: &Value, r
     let actor = match route.access {
         Access::PublicOrHuman => json!({ "kind": "public", "issuer": null, "id": null }),
         Access::Manager => json!({ "kind": "service_key", "issuer": null, "id": key_id(fixture.control.key()) }),
-        _ => json!({ "kind": "human", "issuer": "urn:countersign:operator", "id": "developer" }),
+        _ => json!({ "kind": "human", "issuer": OPERATOR, "id": "developer" }),
     };
     assert_eq!(entry["actor"], actor, "{action}");
     let service = match action {
@@ -249,16 +244,10 @@ fn details(action: &str, response: &Value) -> Value {
 async fn audit_entry_names_the_human_user_on_routes_that_also_accept_service_keys() {
     let fixture = Fixture::new().await;
     let body = json!({ "name": "by hand", "permissions": [] });
-    fixture
-        .control
-        .api
-        .send_as(fixture.control.human(), "POST", &fixture.control.path("/roles"), body)
-        .await
-        .expect(201);
-    let body =
-        json!({ "email": "a@example.org", "name": "mine", "publicKey": fixture.agent.key.public_pem().unwrap() });
-    fixture.control.api.send_as(&fixture.control.mint_human("dora"), "POST", "/auth/register", body).await.expect(201);
-    let entries = entries(&fixture.control, "").await;
+    let control = &fixture.control;
+    control.api.send_as(control.human(), "POST", &control.path("/roles"), body).await.expect(201);
+    Agent::register_as(control, &control.mint_human("dora"), "mine").await;
+    let entries = control.audit_entries("").await;
     let actors: Vec<_> = entries[..2].iter().map(|entry| (&entry["action"], &entry["actor"]["id"])).collect();
     let expected = [(&json!("agent.registered"), &json!("dora")), (&json!("role.created"), &json!("developer"))];
     assert_eq!(actors, expected);

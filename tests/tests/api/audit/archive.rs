@@ -1,12 +1,7 @@
 //! `audit archive` moves old entries to a file, and `audit verify` verifies files and database together.
 
-use super::{
-    assert_chains_intact, entries, start_on_both_engines,
-    tampering::{copy_entry_sql, open_database, run, write_entries},
-    verify,
-};
-use countersign_tests::{ControlPlane, Postgres};
-use sqlx::{AnyConnection, AssertSqlSafe, Executor, Row};
+use super::tampering::{assert_reported, copy_entry_sql, restore, save, write_entries};
+use countersign_tests::{ControlPlane, Database, Postgres};
 use std::{
     collections::BTreeSet,
     fs,
@@ -43,18 +38,17 @@ fn lines(file: &Path) -> BTreeSet<String> {
     fs::read_to_string(file).unwrap().lines().map(str::to_owned).collect()
 }
 
-async fn sequences(database: &mut AnyConnection, chain: &str) -> Vec<i64> {
-    let sql = format!("SELECT sequence FROM audit_entries WHERE chain = '{chain}' ORDER BY sequence");
-    let rows = database.fetch_all(AssertSqlSafe(sql)).await.unwrap();
-    rows.iter().map(|row| row.get("sequence")).collect()
+async fn sequences(database: &mut Database, chain: &str) -> Vec<String> {
+    let sql = format!("SELECT CAST(sequence AS TEXT) FROM audit_entries WHERE chain = '{chain}' ORDER BY sequence");
+    database.text_column(&sql).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn archives_and_database_have_all_entries_and_are_verified_together() {
     let postgres = Postgres::start().await;
-    for mut control in start_on_both_engines(&postgres).await {
+    for mut control in ControlPlane::start_on_both_engines(&postgres).await {
         let other = write_entries(&control).await;
-        let mut database = open_database(&control).await;
+        let mut database = Database::connect_to_write(&control).await;
         let [first, second, third] = [1, 2, 3].map(|number| control.folder().join(format!("archive-{number}.jsonl")));
         let all = export(&control);
         let report = archive(&control, EARLIER, &first).unwrap();
@@ -63,15 +57,15 @@ async fn archives_and_database_have_all_entries_and_are_verified_together() {
 
         let report = archive(&control, LATER, &first).unwrap();
         assert!(report.contains("SHA-256 of the file: "), "{report}");
-        assert_eq!(sequences(&mut database, control.service()).await, [5], "the last entry remains");
+        assert_eq!(sequences(&mut database, control.service()).await, ["5"], "the last entry remains");
         let remaining = export(&control);
         assert!(lines(&first).is_disjoint(&remaining) && lines(&first).union(&remaining).count() > all.len());
         assert!(all.is_subset(&lines(&first).union(&remaining).cloned().collect()));
-        assert_chains_intact(&control);
+        control.assert_audit_intact();
         let (report, valid) = verify_with(&control, &[&first]);
         assert!(valid && report.contains("ok, 5 entries, 4 of them archived"), "{report}");
         assert!(archive(&control, LATER, &first).unwrap_err().contains("exists"), "an archive is not overwritten");
-        let archived = entries(&control, "&action=audit.archived").await;
+        let archived = control.audit_entries("&action=audit.archived").await;
         let sha256 = hex::encode(aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &fs::read(&first).unwrap()));
         assert_eq!(archived[0]["details"]["sha256"], sha256, "{archived:?}");
 
@@ -80,8 +74,8 @@ async fn archives_and_database_have_all_entries_and_are_verified_together() {
         control.restart().await;
         control.create_role("four", &[]).await;
         archive(&control, LATER, &second).unwrap();
-        assert_eq!(sequences(&mut database, control.service()).await, [7]);
-        assert_chains_intact(&control);
+        assert_eq!(sequences(&mut database, control.service()).await, ["7"]);
+        control.assert_audit_intact();
         assert!(verify_with(&control, &[&first, &second]).1);
         for incomplete in [&[&first][..], &[&second], &[&second, &first], &[&first, &second, &second]] {
             let (report, valid) = verify_with(&control, incomplete);
@@ -100,9 +94,9 @@ async fn archives_and_database_have_all_entries_and_are_verified_together() {
             ("service_keys", "service_id"),
             ("services", "id"),
         ] {
-            run(&mut database, &format!("DELETE FROM {table} WHERE {column} = '{other}'")).await;
+            database.execute(&format!("DELETE FROM {table} WHERE {column} = '{other}'")).await;
         }
-        assert_chains_intact(&control);
+        control.assert_audit_intact();
         let (report, valid) = verify_with(&control, &[&first, &second]);
         assert!(!valid && report.contains(&format!("{other}: the archives have entries")), "{report}");
     }
@@ -111,42 +105,34 @@ async fn archives_and_database_have_all_entries_and_are_verified_together() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn interrupted_archive_loses_nothing_and_is_completed_by_the_next_one() {
     let postgres = Postgres::start().await;
-    for control in start_on_both_engines(&postgres).await {
+    for control in ControlPlane::start_on_both_engines(&postgres).await {
         write_entries(&control).await;
-        let (mut database, service) = (open_database(&control).await, control.service());
+        let (mut database, service) = (Database::connect_to_write(&control).await, control.service());
         let [first, second] = [1, 2].map(|number| control.folder().join(format!("archive-{number}.jsonl")));
         // An earlier run was killed while it wrote the file.
         fs::write(control.folder().join("archive-1.jsonl.part"), "incomplete").unwrap();
-        run(&mut database, "CREATE TABLE saved AS SELECT * FROM audit_entries").await;
+        database.execute("CREATE TABLE saved AS SELECT * FROM audit_entries").await;
         archive(&control, LATER, &first).unwrap();
         // The state of a run that was killed while it deleted entries.
         let restore = "INSERT INTO audit_entries SELECT * FROM saved WHERE sequence > 1 \
                        AND sequence <= (SELECT length FROM audit_floors f WHERE f.chain = saved.chain)";
-        run(&mut database, restore).await;
-        assert_eq!(sequences(&mut database, service).await, [2, 3, 4, 5]);
-        assert_chains_intact(&control);
+        database.execute(restore).await;
+        assert_eq!(sequences(&mut database, service).await, ["2", "3", "4", "5"]);
+        control.assert_audit_intact();
         assert!(verify_with(&control, &[&first]).1);
-        let report = |statement: String| {
-            let control = &control;
-            async move {
-                let mut database = open_database(control).await;
-                run(&mut database, &statement).await;
-                verify(control).0
-            }
-        };
         let entry = |sequence: u8| format!("chain = '{service}' AND sequence = {sequence}");
-        let changed = report(format!("UPDATE audit_entries SET at = at + 1 WHERE {}", entry(3))).await;
-        assert!(changed.contains(&format!("{service}: broken at entry 3: ")), "{changed}");
+        database.execute(&format!("UPDATE audit_entries SET at = at + 1 WHERE {}", entry(3))).await;
+        assert_reported(&control, &format!("{service}: broken at entry 3: "));
         let refused = archive(&control, LATER, &second).unwrap_err();
         assert!(refused.contains("Nothing was archived") && !second.exists(), "{refused}");
-        let missing = report(format!("DELETE FROM audit_entries WHERE {}", entry(3))).await;
-        assert!(missing.contains(&format!("{service}: broken at entry 3: the entry is missing")), "{missing}");
-        run(&mut database, &format!("DELETE FROM audit_entries WHERE {}", entry(2))).await;
-        assert_chains_intact(&control);
+        database.execute(&format!("DELETE FROM audit_entries WHERE {}", entry(3))).await;
+        assert_reported(&control, &format!("{service}: broken at entry 3: the entry is missing"));
+        database.execute(&format!("DELETE FROM audit_entries WHERE {}", entry(2))).await;
+        control.assert_audit_intact();
 
         let report = archive(&control, EARLIER, &second).unwrap();
         assert!(report.contains("Deleted from the database: ") && !report.contains(": 0 archived"), "{report}");
-        assert_eq!(sequences(&mut database, service).await, [5]);
+        assert_eq!(sequences(&mut database, service).await, ["5"]);
         assert!(verify_with(&control, &[&first]).1 && !second.exists());
         let left: Vec<_> = fs::read_dir(control.folder()).unwrap().map(|file| file.unwrap().file_name()).collect();
         assert!(!left.iter().any(|name| name.to_str().unwrap().contains(".part")), "{left:?}");
@@ -156,14 +142,12 @@ async fn interrupted_archive_loses_nothing_and_is_completed_by_the_next_one() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn audit_verify_reports_tampering_with_archived_chains() {
     let postgres = Postgres::start().await;
-    for control in start_on_both_engines(&postgres).await {
+    for control in ControlPlane::start_on_both_engines(&postgres).await {
         let other = write_entries(&control).await;
         archive(&control, LATER, &control.folder().join("archive.jsonl")).unwrap();
         control.create_role("three", &[]).await;
-        let (mut database, service) = (open_database(&control).await, control.service());
-        for table in ["audit_entries", "audit_floors"] {
-            run(&mut database, &format!("CREATE TABLE saved_{table} AS SELECT * FROM {table}")).await;
-        }
+        let (mut database, service) = (Database::connect_to_write(&control).await, control.service());
+        save(&mut database, ["audit_entries", "audit_floors"]).await;
         let floor = |change: &str| format!("UPDATE audit_floors SET {change} WHERE chain = '{service}'");
         let changed = "broken at entry 1: the record of its archived entries was changed";
         for (statement, expected) in [
@@ -181,14 +165,10 @@ async fn audit_verify_reports_tampering_with_archived_chains() {
                 "broken at entry 4: its content does not match its hash",
             ),
         ] {
-            run(&mut database, &statement).await;
-            let (report, valid) = verify(&control);
-            assert!(!valid && report.contains(&format!("{service}: {expected}")), "{statement}\n{report}");
-            for table in ["audit_entries", "audit_floors"] {
-                run(&mut database, &format!("DELETE FROM {table}")).await;
-                run(&mut database, &format!("INSERT INTO {table} SELECT * FROM saved_{table}")).await;
-            }
-            assert_chains_intact(&control);
+            database.execute(&statement).await;
+            assert_reported(&control, &format!("{service}: {expected}"));
+            restore(&mut database, ["audit_entries", "audit_floors"]).await;
+            control.assert_audit_intact();
         }
     }
 }

@@ -1,21 +1,23 @@
 //! `audit verify` detects changes by an attacker who can write the database but does not have the master key, and names
 //! the first broken entry.
 
-use super::{assert_chains_intact, entries, start_on_both_engines, verify};
 use aws_lc_rs::digest::{SHA256, digest};
-use countersign_tests::{Agent, ControlPlane, Postgres};
+use countersign_tests::{Agent, ControlPlane, Database, Postgres};
 use futures_util::future::join_all;
-use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor};
 
-/// Opens the database with write access.
-pub(super) async fn open_database(control: &ControlPlane) -> AnyConnection {
-    sqlx::any::install_default_drivers();
-    AnyConnection::connect(&control.database_url()).await.expect("the database accepts connections")
+/// Saves copies of tables in the database.
+pub(super) async fn save(database: &mut Database, tables: [&str; 2]) {
+    for table in tables {
+        database.execute(&format!("CREATE TABLE saved_{table} AS SELECT * FROM {table}")).await;
+    }
 }
 
-pub(super) async fn run(database: &mut AnyConnection, sql: &str) {
-    let result = database.execute(AssertSqlSafe(sql)).await;
-    result.unwrap_or_else(|error| panic!("{sql}: {error}"));
+/// Replaces the rows of tables with those that were saved.
+pub(super) async fn restore(database: &mut Database, tables: [&str; 2]) {
+    for table in tables {
+        database.execute(&format!("DELETE FROM {table}")).await;
+        database.execute(&format!("INSERT INTO {table} SELECT * FROM saved_{table}")).await;
+    }
 }
 
 /// Writes entries to the audit chains of two services and of the Countersign deployment. Returns the id of the second
@@ -26,8 +28,15 @@ pub(super) async fn write_entries(control: &ControlPlane) -> String {
     let agent = Agent::register(control, "agent").await;
     control.assign(&agent.id, &role).await;
     let (other, _) = control.create_service(serde_json::json!({ "name": "other" })).await;
-    assert_chains_intact(control);
+    control.assert_audit_intact();
     other
+}
+
+/// Asserts that `audit verify` fails and reports this.
+#[track_caller]
+pub(super) fn assert_reported(control: &ControlPlane, expected: &str) {
+    let (report, valid) = control.verify_audit();
+    assert!(!valid && report.contains(expected), "expected {expected}\n{report}");
 }
 
 /// Statements that tamper with the database, with the expected report: chain, entry and reason.
@@ -124,25 +133,16 @@ fn forge_entry_sql(condition: &str, service: &str) -> String {
 #[tokio::test]
 async fn audit_verify_reports_every_kind_of_tampering() {
     let postgres = Postgres::start().await;
-    for mut control in start_on_both_engines(&postgres).await {
+    for mut control in ControlPlane::start_on_both_engines(&postgres).await {
         let other = write_entries(&control).await;
         control.kill();
-        let mut database = open_database(&control).await;
-        for table in ["audit_entries", "audit_heads"] {
-            run(&mut database, &format!("CREATE TABLE saved_{table} AS SELECT * FROM {table}")).await;
-        }
+        let mut database = Database::connect_to_write(&control).await;
+        save(&mut database, ["audit_entries", "audit_heads"]).await;
         for (statement, expected) in tampering_cases(control.service(), &other) {
-            run(&mut database, &statement).await;
-            let (report, valid) = verify(&control);
-            assert!(
-                !valid && report.lines().any(|line| line.starts_with(&expected)),
-                "{statement}\nexpected {expected}\n{report}"
-            );
-            for table in ["audit_entries", "audit_heads"] {
-                run(&mut database, &format!("DELETE FROM {table}")).await;
-                run(&mut database, &format!("INSERT INTO {table} SELECT * FROM saved_{table}")).await;
-            }
-            assert_chains_intact(&control);
+            database.execute(&statement).await;
+            assert_reported(&control, &expected);
+            restore(&mut database, ["audit_entries", "audit_heads"]).await;
+            control.assert_audit_intact();
         }
     }
 }
@@ -151,23 +151,20 @@ async fn audit_verify_reports_every_kind_of_tampering() {
 #[tokio::test]
 async fn later_entries_do_not_repair_a_tampered_chain() {
     let postgres = Postgres::start().await;
-    for control in start_on_both_engines(&postgres).await {
+    for control in ControlPlane::start_on_both_engines(&postgres).await {
         let other = write_entries(&control).await;
-        let mut database = open_database(&control).await;
+        let mut database = Database::connect_to_write(&control).await;
         let service = control.service();
-        run(&mut database, &format!("DELETE FROM audit_entries WHERE chain = '{service}' AND sequence = 5")).await;
+        database.execute(&format!("DELETE FROM audit_entries WHERE chain = '{service}' AND sequence = 5")).await;
         let last = format!("SELECT hash FROM audit_entries WHERE chain = '{service}' AND sequence = 4");
         let reset_head = format!("UPDATE audit_heads SET length = 4, hash = ({last}) WHERE chain = '{service}'");
-        run(&mut database, &reset_head).await;
-        run(&mut database, &format!("DELETE FROM audit_heads WHERE chain = '{other}'")).await;
+        database.execute(&reset_head).await;
+        database.execute(&format!("DELETE FROM audit_heads WHERE chain = '{other}'")).await;
         control.create_role("three", &[]).await;
         control.create_key(&other, "sync").await;
-        let (report, valid) = verify(&control);
-        assert!(!valid && report.contains(&format!("{service}: broken at entry 6: ")), "{report}");
-        assert!(
-            report.contains(&format!("{other}: broken at entry 4: ")) && report.contains("deployment: ok, "),
-            "{report}"
-        );
+        assert_reported(&control, &format!("{service}: broken at entry 6: "));
+        assert_reported(&control, &format!("{other}: broken at entry 4: "));
+        assert_reported(&control, "deployment: ok, ");
         assert!(
             control.log().contains("run `audit verify`"),
             "the log reports the tampering when the next entry is written"
@@ -179,9 +176,9 @@ async fn later_entries_do_not_repair_a_tampered_chain() {
 #[tokio::test]
 async fn actions_are_still_audited_after_tampering_with_the_end_of_a_chain() {
     let postgres = Postgres::start().await;
-    for control in start_on_both_engines(&postgres).await {
+    for control in ControlPlane::start_on_both_engines(&postgres).await {
         write_entries(&control).await;
-        let (mut database, service) = (open_database(&control).await, control.service());
+        let (mut database, service) = (Database::connect_to_write(&control).await, control.service());
         let last =
             format!("chain = '{service}' AND sequence = (SELECT length FROM audit_heads WHERE chain = '{service}')");
         let head = |length: &str| format!("UPDATE audit_heads SET length = {length} WHERE chain = '{service}'");
@@ -190,15 +187,13 @@ async fn actions_are_still_audited_after_tampering_with_the_end_of_a_chain() {
                 .into_iter()
                 .enumerate()
         {
-            run(&mut database, &statement).await;
+            database.execute(&statement).await;
             control.create_role(&format!("after-{number}"), &[]).await;
-            let (report, valid) = verify(&control);
-            assert!(!valid && report.contains(&format!("{service}: broken at entry ")), "{statement}\n{report}");
+            assert_reported(&control, &format!("{service}: broken at entry "));
         }
-        run(&mut database, &format!("DELETE FROM audit_entries WHERE chain = '{service}' AND sequence > 5")).await;
+        database.execute(&format!("DELETE FROM audit_entries WHERE chain = '{service}' AND sequence > 5")).await;
         control.create_role("last", &[]).await;
-        let (report, valid) = verify(&control);
-        assert!(!valid && report.contains(&format!("{service}: broken at entry 7: ")), "{report}");
+        assert_reported(&control, &format!("{service}: broken at entry 7: "));
     }
 }
 
@@ -207,19 +202,17 @@ async fn actions_are_still_audited_after_tampering_with_the_end_of_a_chain() {
 #[tokio::test]
 async fn removed_deployment_chain_is_not_started_again() {
     let postgres = Postgres::start().await;
-    for mut control in start_on_both_engines(&postgres).await {
+    for mut control in ControlPlane::start_on_both_engines(&postgres).await {
         write_entries(&control).await;
         control.kill();
-        let mut database = open_database(&control).await;
-        run(&mut database, "DELETE FROM audit_entries WHERE chain = 'deployment'").await;
-        run(&mut database, "DELETE FROM audit_heads WHERE chain = 'deployment'").await;
+        let mut database = Database::connect_to_write(&control).await;
+        database.execute("DELETE FROM audit_entries WHERE chain = 'deployment'").await;
+        database.execute("DELETE FROM audit_heads WHERE chain = 'deployment'").await;
         control.restart().await;
         assert!(control.log().contains("this audit chain was removed"), "{}", control.log());
-        let (report, valid) = verify(&control);
-        assert!(!valid && report.contains("deployment: broken at entry 1: the entry is missing"), "{report}");
+        assert_reported(&control, "deployment: broken at entry 1: the entry is missing");
         Agent::register(&control, "later").await;
-        let (report, valid) = verify(&control);
-        assert!(!valid && report.contains("deployment: broken at entry 1: a chain cannot start"), "{report}");
+        assert_reported(&control, "deployment: broken at entry 1: a chain cannot start");
     }
 }
 
@@ -228,23 +221,22 @@ async fn removed_deployment_chain_is_not_started_again() {
 #[tokio::test]
 async fn audit_of_an_existing_database_starts_once() {
     let postgres = Postgres::start().await;
-    for mut control in start_on_both_engines(&postgres).await {
+    for mut control in ControlPlane::start_on_both_engines(&postgres).await {
         write_entries(&control).await;
         control.kill();
-        let mut database = open_database(&control).await;
-        run(&mut database, "DELETE FROM audit_entries; DELETE FROM audit_heads").await;
-        let (report, valid) = verify(&control);
+        let mut database = Database::connect_to_write(&control).await;
+        database.execute("DELETE FROM audit_entries; DELETE FROM audit_heads").await;
+        let (report, valid) = control.verify_audit();
         assert!(!valid && report.lines().count() == 3 && !report.contains(": ok, "), "{report}");
         control.restart().await;
-        assert_chains_intact(&control);
-        let first_entries = entries(&control, "&action=audit.began").await;
+        control.assert_audit_intact();
+        let first_entries = control.audit_entries("&action=audit.began").await;
         assert_eq!((first_entries.len(), &first_entries[0]["actor"]["kind"]), (3, &serde_json::json!("system")));
         control.kill();
-        run(&mut database, &format!("DELETE FROM audit_entries WHERE chain = '{}'", control.service())).await;
-        run(&mut database, &format!("DELETE FROM audit_heads WHERE chain = '{}'", control.service())).await;
+        database.execute(&format!("DELETE FROM audit_entries WHERE chain = '{}'", control.service())).await;
+        database.execute(&format!("DELETE FROM audit_heads WHERE chain = '{}'", control.service())).await;
         control.restart().await;
-        let (report, valid) = verify(&control);
-        assert!(!valid && report.contains(&format!("{}: broken at entry 1: ", control.service())), "{report}");
+        assert_reported(&control, &format!("{}: broken at entry 1: ", control.service()));
     }
 }
 
@@ -268,19 +260,18 @@ async fn audit_verify_checks_a_long_chain_to_its_end() {
     for _ in 0..21 {
         join_all((0..50).map(|_| control.create_key(control.service(), "sync"))).await;
     }
-    let (report, valid) = verify(&control);
+    let (report, valid) = control.verify_audit();
     // The chain has 1052 entries: one about the creation of the service, one about its first key, and 1050 about
     // further keys.
     assert!(valid && report.contains(&format!("{}: ok, 1052 entries, ", control.service())), "{report}");
     let exported = control.command(&["audit", "export", "--service", control.service()]);
     let lines = String::from_utf8(exported.stdout).unwrap();
     assert_eq!(lines.lines().count(), 1052);
-    let mut database = open_database(&control).await;
+    let mut database = Database::connect_to_write(&control).await;
     for sequence in [1001, 501, 500] {
         let condition = format!("chain = '{}' AND sequence = {sequence}", control.service());
-        run(&mut database, &format!("UPDATE audit_entries SET action = 'x' WHERE {condition}")).await;
-        let (report, valid) = verify(&control);
-        assert!(!valid && report.contains(&format!(": broken at entry {sequence}: ")), "{report}");
+        database.execute(&format!("UPDATE audit_entries SET action = 'x' WHERE {condition}")).await;
+        assert_reported(&control, &format!(": broken at entry {sequence}: "));
     }
     let exported = control.command(&["audit", "export", "--service", control.service()]);
     assert_eq!(exported.status.code(), Some(1));

@@ -1,7 +1,7 @@
 //! Sends the same kinds of hostile bodies to every route that reads a body.
 
 use super::{
-    fixture::{Fixture, assert_no_failures, error_mismatch, undocumented_error},
+    fixture::{Failures, Fixture, error_mismatch, undocumented_error},
     routes::{Field, FieldType, ROUTES, Route},
 };
 use countersign_tests::HttpResponse;
@@ -110,9 +110,9 @@ fn wrong_types(valid_body: &Map<String, Value>, field: &Field) -> Vec<Case> {
             cases.push(case(format!("`{name}`: {object}"), replace_value(valid_body, name, object), &[name]));
         }
     }
-    let absent: Map<_, _> =
-        valid_body.iter().filter(|(other, _)| *other != name).map(|(a, b)| (a.clone(), b.clone())).collect();
     if field.required {
+        let mut absent = valid_body.clone();
+        absent.remove(name);
         cases.push(case(format!("`{name}` missing"), Value::Object(absent).to_string(), &[name]));
         cases.push(case(format!("`{name}` null"), replace_value(valid_body, name, "null"), &[name]));
         let other_case = format!("\"{}\":", name.to_uppercase());
@@ -200,39 +200,30 @@ fn routes_with_body() -> impl Iterator<Item = &'static Route> {
 #[tokio::test]
 async fn hostile_bodies_are_refused_with_the_field_name_and_change_nothing() {
     let fixture = Fixture::new().await;
-    let mut failures = Vec::new();
+    let mut failures = Failures::default();
     for route in routes_with_body() {
         let valid_body = fixture.body(route).await;
         let authorized = fixture.authorized(route).header("content-type", "application/json");
         let before = fixture.rows().await;
         for Case { name, body, expected, fields } in all_cases(route, &valid_body) {
             let response = HttpResponse::send(authorized.try_clone().unwrap().body(body)).await;
-            let fields: Option<Vec<_>> = fields.as_ref().map(|fields| fields.iter().map(String::as_str).collect());
             // A route that ignores invalid values of a field may still refuse an empty string, with the error for a
             // missing field.
-            let expected_error = if response.status == 400 && expected.0 < 400 { INVALID } else { expected };
-            let mismatch = if response.status == expected.0 && expected.0 < 400 {
-                None
-            } else {
-                error_mismatch(&response, expected_error, fields.as_deref())
-            };
-            failures.extend(mismatch.map(|mismatch| format!("{} {}: {name}: {mismatch}", route.method, route.path)));
-            failures.extend(undocumented_error(route, &response));
+            let is_ignored = expected.0 < 400 && response.status == expected.0;
+            let expected = if expected.0 < 400 { INVALID } else { expected };
+            let fields: Option<Vec<_>> = fields.as_ref().map(|fields| fields.iter().map(String::as_str).collect());
+            if !is_ignored {
+                failures.add(format_args!("{route}: {name}"), error_mismatch(&response, expected, fields.as_deref()));
+            }
+            failures.add(route, undocumented_error(route, &response));
         }
-        let after = fixture.rows().await;
-        failures.extend(
-            after
-                .symmetric_difference(&before)
-                .map(|row| format!("{}: a refused request changed the row {row}", route.path)),
-        );
+        failures.add_changed(route, fixture.rows().await.symmetric_difference(&before));
         // The unmodified body is valid, so the server refused the modified bodies because of their modifications.
         let response = HttpResponse::send(authorized.json(&valid_body)).await;
         let accepted = route.accepts(response.status);
-        failures.extend(
-            (!accepted).then(|| format!("{}: the unmodified body is not accepted: {}", route.path, response.body)),
-        );
+        failures.check(accepted, || format!("{route}: the unmodified body is not accepted: {}", response.body));
     }
-    assert_no_failures(&failures);
+    failures.assert_none();
 }
 
 #[tokio::test]
@@ -268,15 +259,10 @@ async fn bodies_with_another_content_type_are_refused() {
         &[b"application/json", b"application/json"],
         &[b"application/json\xff"],
     ];
-    let mut failures = Vec::new();
+    let mut failures = Failures::default();
     for route in routes_with_body() {
         let body = Value::Object(fixture.body(route).await).to_string();
         let authorized = fixture.authorized(route).body(body);
-        let send = async |headers: Vec<(&str, &[u8])>| {
-            let request = authorized.try_clone().unwrap();
-            HttpResponse::send(headers.iter().fold(request, |request, (name, value)| request.header(*name, *value)))
-                .await
-        };
         let mut unsupported: Vec<Vec<(&str, &[u8])>> = Vec::new();
         unsupported
             .extend(content_types.iter().map(|values| values.iter().map(|value| ("content-type", *value)).collect()));
@@ -285,13 +271,15 @@ async fn bodies_with_another_content_type_are_refused() {
         }
         let is_form = |headers: &Vec<(&str, &[u8])>| headers.iter().any(|(_, value)| value.ends_with(b"urlencoded"));
         for headers in unsupported.into_iter().filter(|headers| route.path != "/auth/revoke" || !is_form(headers)) {
-            let response = send(headers.clone()).await;
+            let request = authorized.try_clone().unwrap();
+            let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+            let response = HttpResponse::send(request).await;
             let mismatch = error_mismatch(&response, (415, "UNSUPPORTED_MEDIA_TYPE"), None);
             let shown: Vec<_> = headers.iter().map(|(_, value)| String::from_utf8_lossy(value)).collect();
-            failures.extend(mismatch.map(|mismatch| format!("{} {shown:?}: {mismatch}", route.path)));
+            failures.add(format_args!("{} {shown:?}", route.path), mismatch);
         }
     }
-    assert_no_failures(&failures);
+    failures.assert_none();
     let supported: [&[(&str, &str)]; 6] = [
         &[],
         &[("content-type", "application/json; charset=utf-8")],
@@ -311,7 +299,7 @@ async fn bodies_with_another_content_type_are_refused() {
 #[tokio::test]
 async fn oversized_bodies_are_refused_and_unused_bodies_are_not_parsed() {
     let fixture = Fixture::new().await;
-    let mut failures = Vec::new();
+    let mut failures = Failures::default();
     for route in ROUTES {
         let authorized = fixture.authorized(route).header("content-type", "application/json");
         let limit = route.body_limit();
@@ -319,20 +307,17 @@ async fn oversized_bodies_are_refused_and_unused_bodies_are_not_parsed() {
             let padded = format!("{{\"a\":\"{}\"}}", "a".repeat(size - 8));
             let response = HttpResponse::send(authorized.try_clone().unwrap().body(padded)).await;
             let mismatch = error_mismatch(&response, (413, "PAYLOAD_TOO_LARGE"), None);
-            failures
-                .extend(mismatch.map(|mismatch| format!("{} {}: {size} bytes: {mismatch}", route.method, route.path)));
+            failures.add(format_args!("{route}: {size} bytes"), mismatch);
         }
         let body_at_limit = format!("{{\"a\":\"{}\"}}", "a".repeat(limit - 8));
         let response = HttpResponse::send(authorized.try_clone().unwrap().body(body_at_limit)).await;
         let expected = if route.fields.is_empty() { route.accepts(response.status) } else { response.status == 400 };
-        failures.extend(
-            (!expected).then(|| format!("{}: a body of the maximum size returns {}", route.path, response.status)),
-        );
+        failures.check(expected, || format!("{}: a body of the maximum size returns {}", route.path, response.status));
         for body in [&b"null"[..], b"\xff", b"{"].into_iter().filter(|_| route.fields.is_empty()) {
             let response = HttpResponse::send(authorized.try_clone().unwrap().body(body)).await;
             let accepted = route.accepts(response.status);
-            failures.extend((!accepted).then(|| format!("{} {}: {}", route.method, route.path, response.body)));
+            failures.check(accepted, || format!("{route}: {}", response.body));
         }
     }
-    assert_no_failures(&failures);
+    failures.assert_none();
 }

@@ -1,8 +1,8 @@
 //! Tests that the sidecar keeps serving and releases resources after a thousand cancelled calls.
 
-use countersign_tests::{Agent, ControlPlane, Environment, Sidecar, eventually, sidecar::check_request};
+use countersign_tests::{Agent, ControlPlane, Sidecar, eventually, sidecar::check_request};
 use std::time::Duration;
-use tokio::{io::AsyncWriteExt, net::TcpStream, task::JoinSet, time::timeout};
+use tokio::time::timeout;
 
 const CALLS: usize = 1_000;
 
@@ -25,20 +25,14 @@ async fn wait_for_usage(sidecar: &Sidecar, (files, memory): (f64, f64)) {
     .await;
 }
 
-async fn accepts_token(sidecar: &Sidecar, token: &str) -> bool {
-    sidecar.check_token(token).await.status == 200
-}
-
 #[tokio::test]
 async fn cancelled_calls_release_files_and_memory() {
     let control = ControlPlane::start().await;
     let sidecar = Sidecar::start(&control).await;
     let agent = Agent::register(&control, "Agent").await;
-    let role = control.create_role("reader", &["read"]).await;
-    control.assign(&agent.id, &role).await;
+    control.assign_new_role(&agent.id, "reader", &["read"]).await;
     let token = agent.token().await;
-    let allowed = async || accepts_token(&sidecar, &token).await.then_some(());
-    eventually("the sidecar accepts the token", allowed, || sidecar.log()).await;
+    sidecar.wait_until_accepted(&token).await;
     let before = resource_usage(&sidecar).await;
 
     let bearer = format!("Bearer {token}");
@@ -49,41 +43,7 @@ async fn cancelled_calls_release_files_and_memory() {
         let delay = Duration::from_micros(u64::try_from(call % 50).unwrap() * 10);
         let _cancelled = timeout(delay, client.check(check_request(&[("authorization", &bearer)], &[]))).await;
     }
-    assert!(accepts_token(&sidecar, &token).await);
+    assert_eq!(sidecar.check_token(&token).await.status, 200);
     drop(shared);
     wait_for_usage(&sidecar, before).await;
-}
-
-#[tokio::test]
-async fn clients_that_disconnect_from_envoy_release_files_and_memory() {
-    let environment = Environment::start().await;
-    let (agent, _) = environment.agent("reader", &["read"]).await;
-    let token = agent.token().await;
-    environment.call("/", &token).await.expect(200);
-    let before = resource_usage(&environment.sidecar).await;
-    let address = environment.envoy.listener.url.strip_prefix("http://").unwrap().to_owned();
-    let mut callers = JoinSet::new();
-    for _ in 0..10 {
-        let (address, token) = (address.clone(), token.clone());
-        callers.spawn(async move {
-            for _ in 0..CALLS / 10 {
-                let mut stream = TcpStream::connect(&address).await.unwrap();
-                let request = format!("GET / HTTP/1.1\r\nhost: service\r\nauthorization: Bearer {token}\r\n\r\n");
-                stream.write_all(request.as_bytes()).await.unwrap();
-                drop(stream);
-            }
-        });
-    }
-    while let Some(result) = callers.join_next().await {
-        result.unwrap();
-    }
-    // On a busy machine, Envoy's timeout of a check can pass while the sidecar answers the callers that disconnected.
-    let passes = async || (environment.call("/", &token).await.status == 200).then_some(());
-    eventually("a valid request passes", passes, || environment.sidecar.log()).await;
-    let is_refused = async || {
-        let refused = environment.call("/", "nonsense").await;
-        (refused.error() == (401, "AUTHENTICATION_FAILED", "token_malformed")).then_some(())
-    };
-    eventually("an invalid token is refused", is_refused, || environment.sidecar.log()).await;
-    wait_for_usage(&environment.sidecar, before).await;
 }

@@ -1,7 +1,7 @@
 //! Tokens that the real key signs, but with claims that the control plane never issues. API and sidecar must agree
 //! about each token, and accept only well-formed tokens.
 
-use super::{fixture::assert_no_failures, signer::Signer};
+use super::{fixture::Failures, signer::Signer};
 use countersign_tests::{Agent, ControlPlane, Sidecar, Verifiers, VerifyOutcome};
 use serde_json::{Value, json};
 
@@ -23,8 +23,8 @@ const MALFORMED: ExpectedResult = Refused("token_malformed");
 /// A name, a token, and the expected result.
 type Case = (String, String, ExpectedResult);
 
-async fn unexpected_results(verifiers: &Verifiers<'_>, cases: Vec<Case>) -> Vec<String> {
-    let mut failures = Vec::new();
+async fn unexpected_results(verifiers: &Verifiers<'_>, cases: Vec<Case>) -> Failures {
+    let mut failures = Failures::default();
     for (name, token, expected) in cases {
         let (api, sidecar) = verifiers.verify(&token).await;
         let is_accepted = |outcome: &VerifyOutcome| matches!(outcome, VerifyOutcome::Accepted { .. });
@@ -33,8 +33,7 @@ async fn unexpected_results(verifiers: &Verifiers<'_>, cases: Vec<Case>) -> Vec<
             Refused(reason) => api == sidecar && api == VerifyOutcome::refused(401, reason),
             RefusedByApi(reason) => api == VerifyOutcome::refused(401, reason) && is_accepted(&sidecar),
         };
-        failures
-            .extend((!is_expected).then(|| format!("{name}: expected {expected:?}, API {api:?}, sidecar {sidecar:?}")));
+        failures.check(is_expected, || format!("{name}: expected {expected:?}, API {api:?}, sidecar {sidecar:?}"));
     }
     failures
 }
@@ -52,61 +51,18 @@ fn replace_claim(signer: &Signer, claim: &str, text: &str) -> String {
 
 /// Tokens in which one claim is missing or has another type.
 fn claim_types(signer: &Signer) -> Vec<Case> {
-    let claims = [
-        "iss",
-        "sub",
-        "aud",
-        "iat",
-        "nbf",
-        "exp",
-        "jti",
-        "sid",
-        "rev",
-        "name",
-        "roles",
-        "permissions",
-        "trustScore",
-        "until",
-        "client_id",
-        "scope",
-        "requested_scope",
-    ];
-    let literals = [
-        "null",
-        "true",
-        "\"x\"",
-        "\"\"",
-        "\"4000000000\"",
-        "1.5",
-        "4e9",
-        "-1",
-        "-9223372036854775808",
-        "9223372036854775807",
-        "9223372036854775808",
-        "18446744073709551616",
-        "1e999",
-        "NaN",
-        "Infinity",
-        "[]",
-        "[1]",
-        "[null]",
-        "[[]]",
-        "{}",
-        "{\"a\":1}",
-        "{\"a\":\"1\"}",
-        "",
-    ];
+    let claims =
+        "iss sub aud iat nbf exp jti sid rev name roles permissions trustScore until client_id scope requested_scope";
+    let literals = r#"null true "x" "" "4000000000" 1.5 4e9 -1 -9223372036854775808 9223372036854775807 9223372036854775808
+        18446744073709551616 1e999 NaN Infinity [] [1] [null] [[]] {} {"a":1} {"a":"1"}"#;
     let mut cases = Vec::new();
-    for claim in claims {
+    for claim in claims.split(' ') {
         let is_optional = ["until", "client_id", "scope", "requested_scope"].contains(&claim);
         let missing = if is_optional { Accepted } else { CLAIMS_INVALID };
         cases.push((format!("`{claim}` missing"), signer.with_claims(&json!({ claim: null })), missing));
-        for literal in literals {
-            cases.push((
-                format!("`{claim}`: {literal}"),
-                replace_claim(signer, claim, literal),
-                expected_for_type(claim, literal),
-            ));
+        for literal in literals.split_whitespace().chain([""]) {
+            let expected = expected_for_type(claim, literal);
+            cases.push((format!("`{claim}`: {literal}"), replace_claim(signer, claim, literal), expected));
         }
     }
     cases
@@ -223,63 +179,39 @@ fn payloads(signer: &Signer) -> Vec<Case> {
     cases
 }
 
-/// Headers that the control plane does not issue, with a valid signature.
+/// Headers that the control plane does not issue, with a valid signature. `edge/forgeries` tests further ones.
 fn headers(signer: &Signer) -> Vec<Case> {
-    let jwk = json!({ "kty": "EC", "crv": "P-256", "x": "AA", "y": "AA" });
-    let kid = signer.header["kid"].as_str().unwrap();
-    let valid_types = [json!("AT+JWT"), json!("application/at+jwt"), json!("Application/At+JWT")];
-    let invalid_types =
-        ["JWT", "jwt", "", "at+jwt ", "at+jwt;a=b", "human+jwt", "dpop+jwt", "application/jwt", "text/at+jwt"];
-    let mut changes: Vec<(String, Value, ExpectedResult)> = Vec::new();
-    changes.extend(valid_types.map(|typ| (format!("typ {typ}"), json!({ "typ": typ }), Accepted)));
-    changes.extend(invalid_types.map(|typ| (format!("typ {typ:?}"), json!({ "typ": typ }), MALFORMED)));
-    for alg in ["none", "HS256", "ES384", "RS256", "es256", ""] {
-        changes.push((format!("alg {alg:?}"), json!({ "alg": alg }), MALFORMED));
-    }
-    let members = [
-        ("typ", json!(1), MALFORMED),
-        ("typ", json!(null), MALFORMED),
-        ("alg", json!(null), MALFORMED),
-        ("kid", json!(null), MALFORMED),
-        ("kid", json!(1), MALFORMED),
-        ("kid", json!([kid]), MALFORMED),
-        ("kid", json!(format!("{kid}\0")), Refused("token_key_unknown")),
-        ("kid", json!(format!("../{kid}")), Refused("token_key_unknown")),
-        ("crit", json!(["exp"]), MALFORMED),
-        ("crit", json!(["b64"]), MALFORMED),
-        ("crit", json!([]), MALFORMED),
+    let valid_types = ["AT+JWT", "application/at+jwt", "Application/At+JWT"];
+    let invalid_types = ["jwt", "at+jwt ", "at+jwt;a=b", "dpop+jwt", "application/jwt", "text/at+jwt"];
+    let mut changes: Vec<(&str, Value, ExpectedResult)> = Vec::new();
+    changes.extend(valid_types.map(|typ| ("typ", json!(typ), Accepted)));
+    changes.extend(invalid_types.map(|typ| ("typ", json!(typ), MALFORMED)));
+    changes.extend([
         ("crit", json!("exp"), MALFORMED),
         ("b64", json!(false), MALFORMED),
         ("b64", json!(true), MALFORMED),
-        ("zip", json!("DEF"), MALFORMED),
         ("zip", json!(""), MALFORMED),
-        ("enc", json!("A256GCM"), MALFORMED),
         ("cty", json!("JWT"), MALFORMED),
         ("cty", json!("application/json"), MALFORMED),
-        ("jwk", jwk, MALFORMED),
-        ("jku", json!("https://attacker.example/jwks.json"), MALFORMED),
-        ("x5u", json!("https://attacker.example/cert.pem"), MALFORMED),
-        ("x5c", json!(["AA"]), MALFORMED),
         ("x5t", json!("AA"), MALFORMED),
         ("x5t#S256", json!("AA"), MALFORMED),
         ("more", json!({ "unknown": "member" }), Accepted),
-    ];
-    changes
-        .extend(members.map(|(name, value, expected)| (format!("{name} {value}"), json!({ name: value }), expected)));
+    ]);
     let text = signer.header.to_string();
     let texts = [
-        ("alg twice", text.replacen('{', "{\"alg\":\"ES256\",", 1), MALFORMED),
-        ("kid twice", text.replacen('{', &format!("{{\"kid\":\"{kid}\","), 1), MALFORMED),
         ("white space", format!(" {text}\n"), Accepted),
         ("trailing garbage", format!("{text}x"), MALFORMED),
         ("a byte-order mark", format!("\u{feff}{text}"), MALFORMED),
-        ("null", "null".into(), MALFORMED),
         ("an array", format!("[{text}]"), MALFORMED),
     ];
     let claims = signer.claims.to_string();
-    let tampered = changes.into_iter().map(|(name, change, expected)| (name, signer.with_header(&change), expected));
-    let texts = texts.into_iter().map(|(name, text, expected)| (name.to_owned(), signer.sign(text, &claims), expected));
-    tampered.chain(texts).map(|(name, token, expected)| (format!("header: {name}"), token, expected)).collect()
+    let changed = changes.into_iter().map(|(name, value, expected)| {
+        (format!("header: {name} {value}"), signer.with_header(&json!({ name: value })), expected)
+    });
+    let texts = texts.into_iter();
+    changed
+        .chain(texts.map(|(name, text, expected)| (format!("header: {name}"), signer.sign(text, &claims), expected)))
+        .collect()
 }
 
 #[tokio::test]
@@ -290,24 +222,20 @@ async fn api_and_sidecar_agree_on_forged_tokens_with_a_valid_signature() {
     let (agent, other) = (Agent::register(&control, "Agent").await, Agent::register(&control, "Other").await);
     let other = Signer::with_access_token_key(&control, &other.token().await).await;
     let (service, _) = control.create_service(json!({ "name": "other" })).await;
-    let role = control.create_role("reader", &["read"]).await;
-    control.assign(&agent.id, &role).await;
+    control.assign_new_role(&agent.id, "reader", &["read"]).await;
     let token = agent.token().await;
-    let is_accepted =
-        |outcome: &VerifyOutcome| matches!(outcome, VerifyOutcome::Accepted { roles, .. } if roles == &["reader"]);
+    let is_accepted = |outcome: &VerifyOutcome| outcome.has_roles(&["reader"]);
     let expected = verifiers.wait_until_equal("the unmodified token is accepted", &token, is_accepted).await;
 
     let signer = Signer::with_access_token_key(&control, &token).await;
-    verifiers
-        .wait_until_equal("the token signed by the test is accepted", &signer.with_claims(&json!({})), |outcome| {
-            *outcome == expected
-        })
-        .await;
+    let signed_by_test = signer.with_claims(&json!({}));
+    let is_same = |outcome: &VerifyOutcome| *outcome == expected;
+    verifiers.wait_until_equal("the token signed by the test is accepted", &signed_by_test, is_same).await;
     let cases =
         [claim_types(&signer), claim_values(&signer, &control, &service, &other), payloads(&signer), headers(&signer)]
             .concat();
-    assert_no_failures(&unexpected_results(&verifiers, cases).await);
-    verifiers.wait_until_equal("the token is still accepted", &token, |outcome| *outcome == expected).await;
+    unexpected_results(&verifiers, cases).await.assert_none();
+    verifiers.wait_until_equal("the token is still accepted", &token, is_same).await;
 }
 
 /// The configured token lifetime is not sent to sidecars, and shortening it must not invalidate issued tokens. API and
@@ -319,24 +247,17 @@ async fn token_with_a_long_lifetime_is_revoked_like_any_other() {
     let sidecar = Sidecar::start(&control).await;
     let verifiers = Verifiers::new(&control, &sidecar);
     let agent = Agent::register(&control, "Agent").await;
-    let role = control.create_role("reader", &["read"]).await;
-    control.assign(&agent.id, &role).await;
+    let role = control.assign_new_role(&agent.id, "reader", &["read"]).await;
     let token = agent.token().await;
     let long_lived = Signer::with_access_token_key(&control, &token).await.with_claims(&json!({ "exp": i64::MAX }));
-    let has_roles = |expected_roles: &'static [&'static str]| move |outcome: &VerifyOutcome| matches!(outcome, VerifyOutcome::Accepted { roles, .. } if roles == expected_roles);
+    let has_roles = |expected: &'static [&'static str]| move |outcome: &VerifyOutcome| outcome.has_roles(expected);
+    let is_refused = |status, reason| move |outcome: &VerifyOutcome| *outcome == VerifyOutcome::refused(status, reason);
     verifiers.wait_until_equal("the token is accepted", &long_lived, has_roles(&["reader"])).await;
     control.revoke(&agent.id, &role).await;
     verifiers.wait_until_equal("the role in the token is revoked", &long_lived, has_roles(&[])).await;
     control.set_status(&agent.id, "suspended").await.expect(200);
-    verifiers
-        .wait_until_equal("the agent of the token is suspended", &long_lived, |outcome| {
-            *outcome == VerifyOutcome::refused(403, "agent_suspended")
-        })
-        .await;
+    let is_suspended = is_refused(403, "agent_suspended");
+    verifiers.wait_until_equal("the agent of the token is suspended", &long_lived, is_suspended).await;
     control.set_status(&agent.id, "active").await.expect(200);
-    verifiers
-        .wait_until_equal("the token stays revoked", &long_lived, |outcome| {
-            *outcome == VerifyOutcome::refused(401, "token_revoked")
-        })
-        .await;
+    verifiers.wait_until_equal("the token stays revoked", &long_lived, is_refused(401, "token_revoked")).await;
 }

@@ -1,14 +1,10 @@
 //! Tests that each route accepts only the documented kinds of credentials.
 
 use super::{
-    fixture::{Fixture, assert_no_failures, malformed_error, undocumented_error},
+    fixture::{Failures, Fixture, malformed_error, undocumented_error},
     routes::{Access, ROUTES, Route},
 };
-use countersign_proto::envoy::config::core::v3::{HeaderMap, HeaderValue};
-use countersign_tests::{
-    Environment, HttpResponse, RawRequest, Sidecar,
-    sidecar::{CheckResult, check_request},
-};
+use countersign_tests::HttpResponse;
 use serde_json::{Value, json};
 
 /// Defines [`CredentialKind`] and [`CREDENTIAL_KINDS`].
@@ -87,7 +83,7 @@ impl Credentials {
         let sync = control.create_key(control.service(), "sync").await;
         let revoked = control.create_key(control.service(), "full").await;
         let path = control.path(&format!("/keys/key_{}", &revoked["svc_sk_".len()..][..26]));
-        HttpResponse::send(control.api.request("DELETE", &path).bearer_auth(control.human())).await.expect(200);
+        control.api.delete_as(control.human(), &path).await.expect(200);
         let text = |kind: CredentialKind| match kind {
             FullKey => control.key().to_owned(),
             SyncKey => sync.clone(),
@@ -127,8 +123,8 @@ fn index_of(kind: CredentialKind) -> usize {
 }
 
 /// Sends every kind of credential in `Authorization` to every route. Returns the unexpected results.
-pub async fn check_access(fixture: &Fixture, credentials: &Credentials) -> Vec<String> {
-    let mut failures = Vec::new();
+pub async fn check_access(fixture: &Fixture, credentials: &Credentials) -> Failures {
+    let mut failures = Failures::default();
     for route in ROUTES {
         for (kind, expected) in CREDENTIAL_KINDS.into_iter().zip(expected_results(route.access)) {
             let is_checked = route.method != "GET" && expected.is_some();
@@ -138,10 +134,12 @@ pub async fn check_access(fixture: &Fixture, credentials: &Credentials) -> Vec<S
             if rows.iter().all(|row| row.starts_with("webhook_deliveries ")) && !rows.is_empty() {
                 (response, rows) = send_with(fixture, credentials, route, kind, is_checked).await;
             }
-            let changed = |row| format!("{} with {kind:?}: a refused request changed the row {row}", route.path);
-            failures.extend(rows.iter().map(changed));
-            failures.extend(access_mismatch(route, kind, expected, &response));
-            failures.extend(undocumented_error(route, &response));
+            let case = format!("{route} with {kind:?}");
+            failures.add_changed(&case, &rows);
+            failures.check(is_expected(route, expected, &response), || {
+                format!("{case}: expected {expected:?}, got {} {}", response.status, response.body)
+            });
+            failures.add(route, undocumented_error(route, &response));
         }
     }
     failures
@@ -160,142 +158,45 @@ async fn send_with(
     let request = fixture.request(route).header("x-agent-token", credentials.get(AccessToken));
     let request =
         if kind == NoCredential { request } else { request.header("authorization", credentials.bearer(kind)) };
-    let request = if route.fields.is_empty() { request } else { request.json(&body) };
-    let response = HttpResponse::send(request).await;
+    let response = HttpResponse::send(route.with_body(request, &body)).await;
     let after = if is_checked { fixture.rows().await } else { before.clone() };
     (response, after.symmetric_difference(&before).cloned().collect())
 }
 
-fn access_mismatch(route: &Route, kind: CredentialKind, expected: Expected, response: &HttpResponse) -> Option<String> {
-    let is_expected = match expected {
+fn is_expected(route: &Route, expected: Expected, response: &HttpResponse) -> bool {
+    match expected {
         None => route.accepts(response.status),
-        Some((status, reason)) => {
-            response.status == status && response.error().2 == reason && malformed_error(response).is_none()
-        }
-    };
-    let result = || format!("{} {}", response.status, response.body);
-    (!is_expected)
-        .then(|| format!("{} {} with {kind:?}: expected {expected:?}, got {}", route.method, route.path, result()))
+        Some(refusal) => response.reason() == refusal && malformed_error(response).is_none(),
+    }
 }
 
 #[tokio::test]
 async fn every_route_accepts_only_the_right_credentials() {
     let fixture = Fixture::new().await;
     let credentials = Credentials::create(&fixture).await;
-    assert_no_failures(&check_access(&fixture, &credentials).await);
+    check_access(&fixture, &credentials).await.assert_none();
 }
 
 #[tokio::test]
 async fn repeated_credentials_are_refused_on_every_route() {
     let fixture = Fixture::new().await;
-    let mut failures = Vec::new();
+    let mut failures = Failures::default();
     for route in ROUTES {
         let body = fixture.body(route).await;
         let before = fixture.rows().await;
         let valid_credential =
             if route.access == Access::PublicOrHuman { fixture.control.human() } else { fixture.control.key() };
         let request = fixture.authorized(route).bearer_auth(valid_credential).bearer_auth(valid_credential);
-        let response = HttpResponse::send(if route.fields.is_empty() { request } else { request.json(&body) }).await;
+        let response = HttpResponse::send(route.with_body(request, &body)).await;
         let is_expected = if route.access == Access::Public {
             route.accepts(response.status)
         } else {
             response.error() == (401, "AUTHENTICATION_FAILED", "credentials_malformed")
                 && fixture.rows().await == before
         };
-        failures.extend(
-            (!is_expected).then(|| format!("{} {}: {} {}", route.method, route.path, response.status, response.body)),
-        );
+        failures.check(is_expected, || format!("{route}: {} {}", response.status, response.body));
     }
-    assert_no_failures(&failures);
-}
-
-#[tokio::test]
-async fn other_credentials_are_refused_as_access_tokens() {
-    let fixture = Fixture::new().await;
-    let sidecar = Sidecar::start(&fixture.control).await;
-    let credentials = Credentials::create(&fixture).await;
-    let mut failures = Vec::new();
-    for kind in CREDENTIAL_KINDS {
-        let reason = match kind {
-            AccessToken => "",
-            NoCredential => "token_missing",
-            _ => "token_malformed",
-        };
-        let expected = (if kind == AccessToken { 200 } else { 401 }, reason);
-        let verify =
-            fixture.control.api.request("GET", &fixture.control.path("/verify")).bearer_auth(fixture.control.key());
-        let verify =
-            if kind == NoCredential { verify } else { verify.header("x-agent-token", credentials.bearer(kind)) };
-        let response = HttpResponse::send(verify).await;
-        if (response.status, response.error().2) != expected || (kind != AccessToken && response.body["valid"] != false)
-        {
-            failures.push(format!("API with {kind:?}: {} {}", response.status, response.body));
-        }
-        for name in ["authorization", "x-agent-token"] {
-            let mut check = check_request(&[], &[("allow_unassigned", "true")]);
-            let raw_value = if kind == NoCredential { Vec::new() } else { credentials.bearer(kind) };
-            let header = HeaderValue { key: name.into(), raw_value, ..HeaderValue::default() };
-            let headers = if kind == NoCredential { vec![] } else { vec![header] };
-            let http = check.attributes.as_mut().and_then(|attributes| attributes.request.as_mut()?.http.as_mut());
-            http.unwrap().header_map = Some(HeaderMap { headers });
-            let result_of_check =
-                CheckResult::from_response(sidecar.client().await.check(check).await.unwrap().into_inner());
-            let result = (result_of_check.status, result_of_check.reason.as_str());
-            failures.extend((result != expected).then(|| format!("{name} with {kind:?}: {result:?}")));
-        }
-    }
-    assert_no_failures(&failures);
-}
-
-#[tokio::test]
-async fn envoy_forwards_only_requests_with_an_access_token() {
-    let environment = Environment::start().await;
-    let fixture = Fixture::with_control_plane(environment.control).await;
-    let credentials = Credentials::create(&fixture).await;
-    let mut failures = Vec::new();
-    for kind in CREDENTIAL_KINDS {
-        for name in ["authorization", "x-agent-token"] {
-            let before = environment.upstream.received();
-            let request = RawRequest::get("/").with(name, credentials.bearer(kind));
-            let response = request.send_until_checked(&environment.envoy.listener).await;
-            let forwarded = environment.upstream.received() > before;
-            let is_expected = if kind == AccessToken {
-                response.status == 200 && forwarded
-            } else {
-                response.status == 401 && !forwarded
-            };
-            failures
-                .extend((!is_expected).then(|| format!("{name} with {kind:?}: {} {}", response.status, response.body)));
-        }
-    }
-    assert_no_failures(&failures);
-}
-
-#[tokio::test]
-async fn refresh_and_login_refuse_other_credentials() {
-    let fixture = Fixture::new().await;
-    let credentials = Credentials::create(&fixture).await;
-    let mut failures = Vec::new();
-    for kind in CREDENTIAL_KINDS.into_iter().filter(|kind| *kind != RawBytes) {
-        let text = credentials.text(kind);
-        let signature = fixture.agent.key.sign(text);
-        let before = fixture.rows().await;
-        let refreshed = fixture.control.api.post("/auth/refresh", json!({ "refreshToken": text })).await;
-        let body = json!({ "challengeId": text, "signature": signature });
-        let authenticated = fixture.control.api.post("/auth/authenticate", body).await;
-        let refresh =
-            if kind == RefreshToken { (200, "", "") } else { (401, "AUTHENTICATION_FAILED", "refresh_invalid") };
-        let login = match kind {
-            Challenge => (400, "INVALID_SIGNATURE", ""),
-            _ => (401, "AUTHENTICATION_FAILED", "challenge_invalid"),
-        };
-        let is_expected = (refreshed.error(), authenticated.error()) == (refresh, login);
-        let unchanged = kind == RefreshToken || fixture.rows().await == before;
-        failures.extend(
-            (!is_expected || !unchanged).then(|| format!("{kind:?}: {} {}", refreshed.body, authenticated.body)),
-        );
-    }
-    assert_no_failures(&failures);
+    failures.assert_none();
 }
 
 /// Human tokens that the real operator key signs, each with one claim or header member changed.
@@ -337,14 +238,14 @@ fn altered_human_tokens(fixture: &Fixture) -> Vec<(String, String)> {
 #[tokio::test]
 async fn altered_human_tokens_are_refused() {
     let fixture = Fixture::new().await;
-    let mut failures = Vec::new();
+    let mut failures = Failures::default();
     let before = fixture.rows().await;
     for (name, token) in altered_human_tokens(&fixture) {
         let response = fixture.control.api.send_as(&token, "POST", "/services", json!({ "name": "Theirs" })).await;
         let is_expected = response.error() == (401, "AUTHENTICATION_FAILED", "human_token_invalid");
-        failures.extend((!is_expected).then(|| format!("{name}: {} {}", response.status, response.body)));
+        failures.check(is_expected, || format!("{name}: {} {}", response.status, response.body));
     }
-    assert_no_failures(&failures);
+    failures.assert_none();
     assert_eq!(fixture.rows().await, before);
     let signer = super::signer::Signer::with_operator_key(&fixture.control, fixture.control.human());
     let valid_credential = signer.with_claims(&Value::Object(serde_json::Map::new()));

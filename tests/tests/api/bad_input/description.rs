@@ -2,7 +2,7 @@
 
 use super::{
     contract::{RouteRow, route_row},
-    fixture::assert_no_failures,
+    fixture::Failures,
     routes::{Field, FieldType, ROUTES, is_of_oauth},
 };
 use countersign_tests::description::{self, openapi, resolve};
@@ -25,15 +25,14 @@ fn openapi_document_lists_exactly_the_tested_routes() {
 #[test]
 fn openapi_body_fields_match_the_tested_fields() {
     let description = openapi();
-    let mut failures = Vec::new();
+    let mut failures = Failures::default();
     for (method, path, operation) in operations(&description) {
         let route = ROUTES.iter().find(|route| route.method == method && route.path == path).unwrap();
         let body = &operation["requestBody"]["content"]["application/json"]["schema"];
         let body = resolve(&description, body);
         if route.fields.is_empty() {
-            failures.extend(
-                (!body.is_null()).then(|| format!("{method} {path}: describes a body that the route does not read")),
-            );
+            failures
+                .check(body.is_null(), || format!("{method} {path}: describes a body that the route does not read"));
             continue;
         }
         let required: BTreeSet<_> =
@@ -47,9 +46,9 @@ fn openapi_body_fields_match_the_tested_fields() {
         let tested: BTreeSet<_> =
             route.fields.iter().map(|field| (field.name, field.required, tested_type(field))).collect();
         let is_expected = described == tested && body["additionalProperties"] == false;
-        failures.extend((!is_expected).then(|| format!("{method} {path}: described {described:?}, tested {tested:?}")));
+        failures.check(is_expected, || format!("{method} {path}: described {described:?}, tested {tested:?}"));
     }
-    assert_no_failures(&failures);
+    failures.assert_none();
 }
 
 /// The JSON type of a schema. The alternatives of `oneOf` have the same type or are null.
@@ -74,7 +73,7 @@ fn tested_type(field: &Field) -> &'static str {
 #[test]
 fn openapi_errors_match_the_api_page() {
     let description = openapi();
-    let mut failures = Vec::new();
+    let mut failures = Failures::default();
     for (method, path, operation) in operations(&description) {
         let RouteRow { errors, success_status, .. } = route_row(&method, path);
         let responses = operation["responses"].as_object().unwrap();
@@ -92,7 +91,7 @@ fn openapi_errors_match_the_api_page() {
             && responses.contains_key(&success_status.to_string());
         let message =
             || format!("{method} {path}: described {described:?}, documented {errors:?} and {success_status}");
-        failures.extend((!is_expected).then(message));
+        failures.check(is_expected, message);
     }
-    assert_no_failures(&failures);
+    failures.assert_none();
 }

@@ -5,7 +5,9 @@ use super::{
     routes::{Access, Field, Route},
 };
 use countersign_client::PrivateKey;
-use countersign_tests::{Agent, ControlPlane, Database, HttpResponse, Upstream, eventually};
+use countersign_tests::{
+    Agent, ControlPlane, Database, HttpResponse, Tenant, Upstream, control_plane::text, eventually,
+};
 use reqwest::RequestBuilder;
 use secrecy::ExposeSecret;
 use serde_json::{Map, Value, json};
@@ -84,10 +86,7 @@ impl Fixture {
     }
 
     pub async fn with_settings(settings: &[&str]) -> Self {
-        Self::with_control_plane(ControlPlane::start_process_with(settings).await).await
-    }
-
-    pub async fn with_control_plane(control: ControlPlane) -> Self {
+        let control = ControlPlane::start_process_with(settings).await;
         let agent = Agent::register(&control, "Agent").await;
         let role = control.create_role("reader", &["read"]).await;
         let receiver = Upstream::start().await;
@@ -150,8 +149,8 @@ impl Fixture {
     }
 
     pub async fn challenge(&self) -> Challenge {
-        let body = self.control.api.post("/auth/challenge", json!({ "agentId": self.agent.id })).await.expect(200);
-        let [id, nonce] = ["challengeId", "nonce"].map(|name| body[name].as_str().unwrap().to_owned());
+        let challenge = self.agent.challenge(&self.control.api, None).await.expect(200);
+        let [id, nonce] = ["challengeId", "nonce"].map(|name| text(&challenge[name]));
         Challenge { id, signature: self.agent.key.sign(&nonce), nonce }
     }
 
@@ -264,6 +263,12 @@ impl Fixture {
         self.control.api.request(route.method, &self.path(route))
     }
 
+    /// A valid request for a route.
+    pub async fn valid_request(&self, route: &Route) -> RequestBuilder {
+        let body = self.body(route).await;
+        route.with_body(self.authorized(route), &body)
+    }
+
     /// A request for a route with valid credentials.
     pub fn authorized(&self, route: &Route) -> RequestBuilder {
         self.authorize(route, self.request(route))
@@ -286,8 +291,7 @@ impl Webhooks {
     async fn create(control: &ControlPlane, path: &str, receiver: &Upstream) -> Self {
         let create = async || {
             let body = json!({ "url": receiver.url(), "events": ["agent.role_assigned"] });
-            let created = control.api.send_as(control.human(), "POST", path, body).await.expect(201);
-            created["webhookId"].as_str().unwrap().to_owned()
+            text(&control.api.send_as(control.human(), "POST", path, body).await.expect(201)["webhookId"])
         };
         Self { permanent: create().await, deletable: create().await }
     }
@@ -296,23 +300,22 @@ impl Webhooks {
 /// Creates a service without rows that housekeeping would remove some time after the deletion.
 async fn create_deletable_service(control: &ControlPlane) -> String {
     let created = control.api.send_as(control.human(), "POST", "/services", json!({ "name": "deletable" })).await;
-    created.expect(201)["serviceId"].as_str().unwrap().to_owned()
+    text(&created.expect(201)["serviceId"])
 }
 
 /// Creates a service of another user, who offers it to the developer.
 async fn offered_service(control: &ControlPlane) -> String {
-    let seller = control.mint_human("seller");
-    let (service, _) = control.create_service_of(&seller, json!({ "name": "offered" })).await;
-    let (path, body) = (format!("/services/{service}/transfer"), json!({ "subject": "developer" }));
-    control.api.send_as(&seller, "PUT", &path, body).await.expect(200);
-    service
+    let seller = Tenant::named(control, "seller", "offered").await;
+    let offer = json!({ "subject": "developer" });
+    control.api.send_as(&seller.human, "PUT", &seller.path("/transfer"), offer).await.expect(200);
+    seller.service
 }
 
 /// The id of the event that was delivered to a webhook of the service.
 async fn delivered_event(control: &ControlPlane, webhook: &str) -> String {
-    let path = control.path(&format!("/webhooks/{webhook}/deliveries?status=delivered"));
+    let path = format!("/webhooks/{webhook}/deliveries?status=delivered");
     let event_id = async || {
-        let page = control.api.get_as(control.key(), &path).await.expect(200);
+        let page = control.get(&path).await.expect(200);
         page["data"][0]["eventId"].as_str().map(str::to_owned)
     };
     eventually("the role assignment is delivered to the webhook", event_id, || control.log()).await
@@ -340,14 +343,14 @@ pub fn malformed_error(response: &HttpResponse) -> Option<&'static str> {
 pub fn undocumented_error(route: &Route, response: &HttpResponse) -> Option<String> {
     let code = response.text("/error/code");
     let is_documented = response.status < 400 || route_row(route.method, route.path).allows(code);
-    (!is_documented).then(|| format!("{} {}: docs/use/api.md does not list {code}", route.method, route.path))
+    (!is_documented).then(|| format!("docs/use/api.md does not list {code}"))
 }
 
 /// Describes how an error response differs from the expected error code and fields.
 pub fn error_mismatch(response: &HttpResponse, expected: (u16, &str), fields: Option<&[&str]>) -> Option<String> {
     let actual_fields: Option<Vec<_>> =
         response.body["error"]["details"]["fields"].as_object().map(|map| map.keys().collect());
-    let is_expected = (response.status, response.text("/error/code")) == expected
+    let is_expected = response.code() == expected
         && fields.is_none_or(|fields| actual_fields.is_some_and(|actual_fields| actual_fields == fields));
     let format_error = malformed_error(response);
     (format_error.is_some() || !is_expected).then(|| {
@@ -356,8 +359,31 @@ pub fn error_mismatch(response: &HttpResponse, expected: (u16, &str), fields: Op
     })
 }
 
-/// Panics with all failures at once.
-#[track_caller]
-pub fn assert_no_failures(failures: &[String]) {
-    assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
+/// What was wrong, so that a test reports everything at once.
+#[derive(Debug, Default)]
+pub struct Failures(Vec<String>);
+
+impl Failures {
+    /// Describes what was wrong, unless the result is the expected one.
+    pub fn check(&mut self, is_expected: bool, describe: impl FnOnce() -> String) {
+        if !is_expected {
+            self.0.push(describe());
+        }
+    }
+
+    /// Adds what was wrong in a case, if anything was.
+    pub fn add(&mut self, case: impl std::fmt::Display, mismatch: Option<impl std::fmt::Display>) {
+        self.0.extend(mismatch.map(|mismatch| format!("{case}: {mismatch}")));
+    }
+
+    /// Adds the rows that a refused request must not change.
+    pub fn add_changed<'a>(&mut self, case: impl std::fmt::Display, rows: impl IntoIterator<Item = &'a String>) {
+        self.0.extend(rows.into_iter().map(|row| format!("{case}: a refused request changed the row {row}")));
+    }
+
+    /// Panics with everything that was wrong.
+    #[track_caller]
+    pub fn assert_none(&self) {
+        assert!(self.0.is_empty(), "{} failures:\n{}", self.0.len(), self.0.join("\n"));
+    }
 }

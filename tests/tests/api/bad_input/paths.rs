@@ -1,7 +1,7 @@
 //! Sends hostile ids in the paths of all routes that contain an id.
 
 use super::{
-    fixture::{Fixture, assert_no_failures, error_mismatch, undocumented_error},
+    fixture::{Failures, Fixture, error_mismatch, undocumented_error},
     routes::ROUTES,
 };
 use countersign_tests::HttpResponse;
@@ -36,7 +36,7 @@ fn hostile_ids(valid_id: &str) -> Vec<(String, bool)> {
 #[tokio::test]
 async fn invalid_ids_in_paths_return_404() {
     let fixture = Fixture::new().await;
-    let mut failures = Vec::new();
+    let mut failures = Failures::default();
     for route in ROUTES {
         let body = fixture.body(route).await;
         let before = fixture.rows().await;
@@ -53,28 +53,22 @@ async fn invalid_ids_in_paths_return_404() {
             for (id, is_text) in hostile_ids(parts[position]) {
                 let hostile_path = [&parts[..position], &[id.as_str()], &parts[position + 1..]].concat().join("/");
                 let request = fixture.authorize(route, fixture.control.api.request(route.method, &hostile_path));
-                let response =
-                    HttpResponse::send(if route.fields.is_empty() { request } else { request.json(&body) }).await;
+                let response = HttpResponse::send(route.with_body(request, &body)).await;
                 let expected = (404, if is_text { code } else { "NOT_FOUND" });
                 let mismatch = error_mismatch(&response, expected, None);
-                failures.extend(
-                    mismatch.map(|mismatch| format!("{} {} with {name} {id}: {mismatch}", route.method, route.path)),
-                );
-                failures.extend(if is_text { undocumented_error(route, &response) } else { None });
+                failures.add(format_args!("{route} with {name} {id}"), mismatch);
+                failures.add(route, undocumented_error(route, &response).filter(|_| is_text));
             }
         }
-        let after = fixture.rows().await;
-        failures.extend(
-            after.difference(&before).map(|row| format!("{}: a refused request changed the row {row}", route.path)),
-        );
+        failures.add_changed(route, fixture.rows().await.difference(&before));
     }
-    assert_no_failures(&failures);
+    failures.assert_none();
 }
 
 #[tokio::test]
 async fn other_methods_return_405_with_the_allowed_methods() {
     let fixture = Fixture::new().await;
-    let mut failures = Vec::new();
+    let mut failures = Failures::default();
     for route in ROUTES {
         for method in ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND", "get"] {
             if ROUTES.iter().any(|other| other.path == route.path && other.method == method) {
@@ -84,13 +78,12 @@ async fn other_methods_return_405_with_the_allowed_methods() {
                 HttpResponse::send(fixture.authorize(route, fixture.control.api.request(method, &fixture.path(route))))
                     .await;
             let mismatch = error_mismatch(&response, (405, "METHOD_NOT_ALLOWED"), None);
-            failures.extend(mismatch.map(|mismatch| format!("{method} {}: {mismatch}", route.path)));
+            failures.add(format_args!("{method} {}", route.path), mismatch);
             let allowed = response.header("allow").split(',').any(|allowed| allowed == route.method);
-            failures.extend(
-                (!allowed)
-                    .then(|| format!("{method} {}: the header `allow` is {:?}", route.path, response.header("allow"))),
-            );
+            failures.check(allowed, || {
+                format!("{method} {}: the header `allow` is {:?}", route.path, response.header("allow"))
+            });
         }
     }
-    assert_no_failures(&failures);
+    failures.assert_none();
 }

@@ -2,16 +2,17 @@
 
 use super::{
     contract::{ROUTE_ROWS, RouteRow, route_row},
-    fixture::{Fixture, assert_no_failures, malformed_error},
+    fixture::{Failures, Fixture, malformed_error},
     routes::{Access, ROUTES, Route},
 };
 use countersign_tests::{
     Agent, ControlPlane, HttpResponse,
     audiences::{AUDIENCES_PER_AGENT, add_audiences},
+    control_plane::text,
 };
 use reqwest::RequestBuilder;
 use secrecy::ExposeSecret;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
 /// A fixture with the callers and agents that cause each error.
@@ -22,7 +23,7 @@ struct RefusalFixture {
     other_user: String,
     /// A suspended agent, which received `challenge_response` and `refresh_token` before the suspension.
     suspended: Agent,
-    challenge_response: Map<String, Value>,
+    challenge_response: Value,
     refresh_token: String,
     /// An agent whose role names have the maximum total length.
     agent_at_limit: Agent,
@@ -40,9 +41,7 @@ impl RefusalFixture {
         let sync_key = control.create_key(control.service(), "sync").await;
         let suspended = Agent::register(control, "Suspended").await;
         let refresh_token = suspended.login().await.refresh_token.expose_secret().to_owned();
-        let challenge = control.api.post("/auth/challenge", json!({ "agentId": suspended.id })).await.expect(200);
-        let signature = suspended.key.sign(challenge["nonce"].as_str().unwrap());
-        let challenge_response = json!({ "challengeId": challenge["challengeId"], "signature": signature });
+        let challenge_response = suspended.signed_challenge(&control.api).await;
         control.set_status(&suspended.id, "suspended").await.expect(200);
         let revoked = Agent::register(control, "Revoked").await;
         control.set_status(&revoked.id, "revoked").await.expect(200);
@@ -58,7 +57,6 @@ impl RefusalFixture {
         let other_user = control.mint_human("stranger");
         let settings = ["services.created_by=admin", "quotas.services_per_person=1", "quotas.keys_per_service=1"];
         let restricted = ControlPlane::start_process_with(&settings).await;
-        let challenge_response = challenge_response.as_object().unwrap().clone();
         Self {
             fixture,
             other_key,
@@ -91,7 +89,7 @@ impl RefusalFixture {
     /// A valid request to another path.
     async fn with_path(&self, route: &Route, path: &str) -> RequestBuilder {
         let request = self.fixture.authorize(route, self.fixture.control.api.request(route.method, path));
-        if route.fields.is_empty() { request } else { request.json(&self.fixture.body(route).await) }
+        route.with_body(request, &self.fixture.body(route).await)
     }
 
     /// A request that causes this error.
@@ -149,10 +147,7 @@ impl RefusalFixture {
                 self.with_path(route, &format!("{}?revision={}", self.fixture.path(route), i64::MAX)).await
             }
             "CONFLICT" => self.conflicting_request(route).await,
-            other => panic!(
-                "docs/use/api.md documents {other} for {} {}: add a request that causes it",
-                route.method, route.path
-            ),
+            other => panic!("docs/use/api.md documents {other} for {route}: add a request that causes it"),
         }
     }
 
@@ -168,7 +163,7 @@ impl RefusalFixture {
 
     async fn with_credential(&self, route: &Route, credential: &str) -> RequestBuilder {
         let request = self.fixture.request(route).bearer_auth(credential);
-        if route.fields.is_empty() { request } else { request.json(&self.fixture.body(route).await) }
+        route.with_body(request, &self.fixture.body(route).await)
     }
 
     async fn forbidden_request(&self, route: &Route) -> RequestBuilder {
@@ -199,10 +194,7 @@ impl RefusalFixture {
         let body = if route.path == "/auth/refresh" {
             json!({ "refreshToken": login.refresh_token.expose_secret(), "serviceId": control.service() })
         } else {
-            let body = json!({ "agentId": agent.id, "serviceId": control.service() });
-            let challenge = control.api.post("/auth/challenge", body).await.expect(200);
-            let signature = agent.key.sign(challenge["nonce"].as_str().unwrap());
-            json!({ "challengeId": challenge["challengeId"], "signature": signature })
+            agent.answer(&agent.challenge(&control.api, Some(control.service())).await.expect(200))
         };
         control.api.request("POST", route.path).json(&body)
     }
@@ -220,11 +212,9 @@ impl RefusalFixture {
                 with_key(self.fixture.authorized(route).json(&other))
             }
             ("POST", path) if path.ends_with("/webhooks") => {
-                let create = async || {
-                    HttpResponse::send(self.fixture.authorized(route).json(&self.fixture.body(route).await)).await
-                };
-                while create().await.status == route.success_status {}
-                self.fixture.authorized(route).json(&self.fixture.body(route).await)
+                let create = async || HttpResponse::send(self.fixture.valid_request(route).await).await.status;
+                while create().await == route.success_status {}
+                self.fixture.valid_request(route).await
             }
             ("POST", "/auth/authenticate" | "/auth/refresh") => self.request_over_the_audience_quota(route).await,
             ("POST", "/services" | "/services/{service}/keys") => {
@@ -242,7 +232,7 @@ impl RefusalFixture {
                 HttpResponse::send(first).await.expect(200);
                 let created = json!({ "name": "second" });
                 let created = self.restricted.api.send_as(self.restricted.human(), "POST", "/services", created).await;
-                offer_to_receiver(created.expect(201)["serviceId"].as_str().unwrap()).await
+                offer_to_receiver(&text(&created.expect(201)["serviceId"])).await
             }
             ("POST", "/services/{service}/roles") => self.with_field(route, "name", "reader").await,
             ("PATCH", path) if path == "/services/{service}" || path.ends_with("/webhooks/{webhook}") => {
@@ -296,39 +286,32 @@ fn documented_routes_match_the_tested_routes() {
 #[tokio::test]
 async fn every_documented_error_is_returned() {
     let fixture = RefusalFixture::new().await;
-    let mut failures = Vec::new();
+    let mut failures = Failures::default();
     for route in ROUTES {
         let RouteRow { errors, .. } = route_row(route.method, route.path);
         for code in errors {
             let response = HttpResponse::send(fixture.request_causing(route, code).await).await;
             let is_expected = response.text("/error/code") == code && malformed_error(&response).is_none();
-            let message = || {
-                format!("{} {}: expected {code}, got {} {}", route.method, route.path, response.status, response.body)
-            };
-            failures.extend((!is_expected).then(message));
+            let message = || format!("{route}: expected {code}, got {} {}", response.status, response.body);
+            failures.check(is_expected, message);
         }
     }
-    assert_no_failures(&failures);
+    failures.assert_none();
 }
 
 #[tokio::test]
 async fn every_route_has_its_documented_rate_limit() {
     let fixture = Fixture::new().await;
-    let mut failures = Vec::new();
+    let mut failures = Failures::default();
     for route in ROUTES {
-        let request = fixture.authorized(route);
-        let request = if route.fields.is_empty() { request } else { request.json(&fixture.body(route).await) };
-        let response = HttpResponse::send(request).await;
+        let response = HttpResponse::send(fixture.valid_request(route).await).await;
         let policy = response.header("ratelimit-policy");
         let RouteRow { category, .. } = route_row(route.method, route.path);
         let is_expected = match category {
             Some(category) => policy.starts_with(&format!("\"{category}\";")),
             None => policy.is_empty(),
         };
-        failures.extend(
-            (!is_expected)
-                .then(|| format!("{} {}: expected category {category:?}, got {policy}", route.method, route.path)),
-        );
+        failures.check(is_expected, || format!("{route}: expected category {category:?}, got {policy}"));
     }
-    assert_no_failures(&failures);
+    failures.assert_none();
 }

@@ -1,6 +1,10 @@
 //! Every route as data: who may call the route, and which body the route reads. A new route must be added to this list, unless it is
 //! one of OAuth: these read forms and have the errors of OAuth (`tests/tests/api/oauth.rs`).
 
+use reqwest::RequestBuilder;
+use serde_json::{Map, Value};
+use std::fmt;
+
 use FieldType::{Array, Boolean, MultiLine, Number, Object, Objects, SingleLine};
 
 /// Who may call a route. The module `credentials` has the errors for callers who may not call a route.
@@ -44,6 +48,13 @@ pub struct Route {
     pub repeated_status: Option<u16>,
     /// The fields of the body; empty for a route that reads no body.
     pub fields: &'static [Field],
+}
+
+/// The method and the path.
+impl fmt::Display for Route {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.method, self.path)
+    }
 }
 
 /// The type of a field.
@@ -112,6 +123,11 @@ impl Route {
         Self { repeated_status: Some(status), ..self }
     }
 
+    /// Adds the body, if the route reads one.
+    pub fn with_body(&self, request: RequestBuilder, body: &Map<String, Value>) -> RequestBuilder {
+        if self.fields.is_empty() { request } else { request.json(body) }
+    }
+
     /// Whether the status is an expected success.
     pub fn accepts(&self, status: u16) -> bool {
         status == self.success_status || Some(status) == self.repeated_status
@@ -123,6 +139,29 @@ impl Route {
         kibibytes * 1024
     }
 }
+
+/// The fields of a new webhook.
+const WEBHOOK: &[Field] = &[
+    field("url", SingleLine, r#""<receiver>""#),
+    field("events", Array, r#"["agent.role_assigned"]"#).optional(),
+    field("description", MultiLine, r#""Why""#).optional(),
+    managed_by(),
+];
+
+/// The fields of a change of a webhook.
+const WEBHOOK_CHANGE: &[Field] = &[
+    field("url", SingleLine, r#""<receiver>""#).optional(),
+    field("events", Array, r#"["agent.role_assigned"]"#).optional(),
+    field("description", MultiLine, r#""Why""#).optional(),
+    managed_by(),
+    field("status", SingleLine, r#""active""#).optional(),
+];
+
+/// The fields of a replay of deliveries.
+const REPLAY: &[Field] = &[
+    field("since", SingleLine, r#""2020-01-01T00:00:00Z""#),
+    field("status", SingleLine, r#""delivered""#).optional(),
+];
 
 pub const ROUTES: &[Route] = &[
     route(
@@ -295,94 +334,28 @@ pub const ROUTES: &[Route] = &[
     route("GET", "/trust/agents/{agent}/history", Access::AnyFullKey, 200, &[]),
     route("GET", "/services/{service}/webhooks", Access::Manager, 200, &[]),
     // Repeated requests return 409 when the collection has ten webhooks.
-    route(
-        "POST",
-        "/services/{service}/webhooks",
-        Access::Manager,
-        201,
-        &[
-            field("url", SingleLine, r#""<receiver>""#),
-            field("events", Array, r#"["agent.role_assigned"]"#).optional(),
-            field("description", MultiLine, r#""Why""#).optional(),
-            managed_by(),
-        ],
-    )
-    .with_repeated_status(409),
+    route("POST", "/services/{service}/webhooks", Access::Manager, 201, WEBHOOK).with_repeated_status(409),
     route("GET", "/services/{service}/webhooks/{webhook}", Access::Manager, 200, &[]),
-    route(
-        "PATCH",
-        "/services/{service}/webhooks/{webhook}",
-        Access::Manager,
-        200,
-        &[
-            field("url", SingleLine, r#""<receiver>""#).optional(),
-            field("events", Array, r#"["agent.role_assigned"]"#).optional(),
-            field("description", MultiLine, r#""Why""#).optional(),
-            managed_by(),
-            field("status", SingleLine, r#""active""#).optional(),
-        ],
-    ),
+    route("PATCH", "/services/{service}/webhooks/{webhook}", Access::Manager, 200, WEBHOOK_CHANGE),
     route("DELETE", "/services/{service}/webhooks/{webhook}", Access::Manager, 200, &[]).with_repeated_status(404),
     route("POST", "/services/{service}/webhooks/{webhook}/rotate-secret", Access::Manager, 200, &[]),
     route("POST", "/services/{service}/webhooks/{webhook}/test", Access::Manager, 202, &[]),
     route("GET", "/services/{service}/webhooks/{webhook}/deliveries", Access::Manager, 200, &[]),
     route("GET", "/services/{service}/webhooks/{webhook}/deliveries/{event}", Access::Manager, 200, &[]),
     route("POST", "/services/{service}/webhooks/{webhook}/deliveries/{event}/replay", Access::Manager, 202, &[]),
-    route(
-        "POST",
-        "/services/{service}/webhooks/{webhook}/replay",
-        Access::Manager,
-        202,
-        &[
-            field("since", SingleLine, r#""2020-01-01T00:00:00Z""#),
-            field("status", SingleLine, r#""delivered""#).optional(),
-        ],
-    ),
+    route("POST", "/services/{service}/webhooks/{webhook}/replay", Access::Manager, 202, REPLAY),
     route("GET", "/webhooks", Access::Admin, 200, &[]),
     // Repeated requests return 409 when the collection has ten webhooks.
-    route(
-        "POST",
-        "/webhooks",
-        Access::Admin,
-        201,
-        &[
-            field("url", SingleLine, r#""<receiver>""#),
-            field("events", Array, r#"["agent.role_assigned"]"#).optional(),
-            field("description", MultiLine, r#""Why""#).optional(),
-            managed_by(),
-        ],
-    )
-    .with_repeated_status(409),
+    route("POST", "/webhooks", Access::Admin, 201, WEBHOOK).with_repeated_status(409),
     route("GET", "/webhooks/{webhook}", Access::Admin, 200, &[]),
-    route(
-        "PATCH",
-        "/webhooks/{webhook}",
-        Access::Admin,
-        200,
-        &[
-            field("url", SingleLine, r#""<receiver>""#).optional(),
-            field("events", Array, r#"["agent.role_assigned"]"#).optional(),
-            field("description", MultiLine, r#""Why""#).optional(),
-            managed_by(),
-            field("status", SingleLine, r#""active""#).optional(),
-        ],
-    ),
+    route("PATCH", "/webhooks/{webhook}", Access::Admin, 200, WEBHOOK_CHANGE),
     route("DELETE", "/webhooks/{webhook}", Access::Admin, 200, &[]).with_repeated_status(404),
     route("POST", "/webhooks/{webhook}/rotate-secret", Access::Admin, 200, &[]),
     route("POST", "/webhooks/{webhook}/test", Access::Admin, 202, &[]),
     route("GET", "/webhooks/{webhook}/deliveries", Access::Admin, 200, &[]),
     route("GET", "/webhooks/{webhook}/deliveries/{event}", Access::Admin, 200, &[]),
     route("POST", "/webhooks/{webhook}/deliveries/{event}/replay", Access::Admin, 202, &[]),
-    route(
-        "POST",
-        "/webhooks/{webhook}/replay",
-        Access::Admin,
-        202,
-        &[
-            field("since", SingleLine, r#""2020-01-01T00:00:00Z""#),
-            field("status", SingleLine, r#""delivered""#).optional(),
-        ],
-    ),
+    route("POST", "/webhooks/{webhook}/replay", Access::Admin, 202, REPLAY),
     route("GET", "/audit", Access::Owner, 200, &[]),
     route("GET", "/services/{service}/protected-resource-metadata", Access::Public, 200, &[]),
     route("GET", "/.well-known/jwks.json", Access::Public, 200, &[]),

@@ -2,26 +2,21 @@
 
 use super::{
     credentials::{CREDENTIAL_KINDS, CredentialKind, Credentials},
-    fixture::{Fixture, assert_no_failures},
+    fixture::{Failures, Fixture},
 };
 use countersign_proto::v1::{
     FollowRequest, Ping, follow_request::Message as ClientMessage, follow_response::Message as ServerMessage,
     sync_client::SyncClient,
 };
-use countersign_tests::{ControlPlane, follower::hello};
+use countersign_tests::{
+    ControlPlane,
+    follower::{channel, hello},
+};
 use tokio_stream::StreamExt;
 use tonic::{
     Code, Request, Status,
     metadata::{Ascii, MetadataValue},
-    transport::{Certificate, Channel, ClientTlsConfig, Endpoint},
 };
-
-async fn channel(control: &ControlPlane) -> Channel {
-    let authority = Certificate::from_pem(control.authority());
-    let endpoint = Endpoint::from_shared(control.env["SYNC_URL"].clone()).unwrap();
-    let endpoint = endpoint.tls_config(ClientTlsConfig::new().ca_certificate(authority)).unwrap();
-    endpoint.connect().await.expect("the sync port accepts connections")
-}
 
 /// Sends messages with these `authorization` values. Returns the first message of the server.
 async fn follow(
@@ -57,7 +52,7 @@ fn snapshot_service_id(response: Result<Option<ServerMessage>, Status>) -> Resul
 async fn sync_requires_a_service_key_and_sends_only_its_service() {
     let fixture = Fixture::new().await;
     let credentials = Credentials::create(&fixture).await;
-    let mut failures = Vec::new();
+    let mut failures = Failures::default();
     for kind in CREDENTIAL_KINDS {
         let authorizations = if kind == CredentialKind::NoCredential {
             vec![]
@@ -74,9 +69,9 @@ async fn sync_requires_a_service_key_and_sends_only_its_service() {
             CredentialKind::NoCredential | CredentialKind::RawBytes => response == refused("service_key_missing"),
             _ => response == refused("service_key_invalid"),
         };
-        failures.extend((!is_expected).then(|| format!("{kind:?}: {response:?}")));
+        failures.check(is_expected, || format!("{kind:?}: {response:?}"));
     }
-    assert_no_failures(&failures);
+    failures.assert_none();
 }
 
 #[tokio::test]
@@ -84,28 +79,22 @@ async fn sync_refuses_missing_malformed_and_repeated_keys() {
     let fixture = Fixture::new().await;
     let key = fixture.control.key();
     let value = |text: &str| text.replace("{}", key).into_bytes();
-    let mut failures = Vec::new();
-    for values in [
-        vec![value("")],
-        vec![value("{}")],
-        vec![value("Bearer")],
-        vec![value("Bearer ")],
-        vec![value("Basic {}")],
-        vec![value("Bearer {} {}")],
-        vec![value("Bearer {},Bearer {}")],
+    let mut failures = Failures::default();
+    let single = ["", "{}", "Bearer", "Bearer ", "Basic {}", "Bearer {} {}", "Bearer {},Bearer {}"];
+    for values in single.map(|text| vec![value(text)]).into_iter().chain([
         vec![value("Bearer {}"), value("Bearer {}")],
         vec![value("Bearer {}"), value("Bearer nonsense")],
         vec![value("Bearer nonsense"), value("Bearer {}")],
         vec![[&value("Bearer {}")[..], b"\xff"].concat()],
         vec![value("Bearer {}").to_ascii_uppercase()],
         vec![value(&format!("Bearer {{}}{}", "0".repeat(8_000)))],
-    ] {
+    ]) {
         let response = snapshot_service_id(follow(&fixture.control, &values, hello_messages()).await);
         let is_expected = matches!(&response, Err((Code::Unauthenticated, _)));
         let shown: Vec<_> = values.iter().map(|value| String::from_utf8_lossy(value).replace(key, "{}")).collect();
-        failures.extend((!is_expected).then(|| format!("{shown:.60?}: {response:?}")));
+        failures.check(is_expected, || format!("{shown:.60?}: {response:?}"));
     }
-    assert_no_failures(&failures);
+    failures.assert_none();
 }
 
 #[tokio::test]

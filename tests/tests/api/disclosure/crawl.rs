@@ -4,6 +4,7 @@
 use super::scenario::Scenario;
 use countersign_tests::{HttpResponse, description};
 use futures_util::future::join_all;
+use reqwest::RequestBuilder;
 use serde_json::json;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -94,7 +95,8 @@ impl Ids {
 /// What the party with these credentials reads if it has these ids. `None` is a request without a credential.
 pub async fn crawl(scenario: &Scenario, credentials: &[Option<&str>], mut ids: Ids) -> String {
     let openapi = description::openapi();
-    let reads = description::operations(&openapi).filter(|(method, path, _)| method == "GET" && !is_static(path));
+    let reads = description::operations(&openapi)
+        .filter(|(method, path, _)| method == "GET" && !STATIC.contains(&path.as_str()));
     let paths: Vec<_> = reads.map(|(_, path, _)| path.as_str()).collect();
     let (mut sent, mut transcript) = (BTreeSet::new(), String::new());
     loop {
@@ -140,16 +142,11 @@ pub async fn try_changes(scenario: &Scenario, credentials: &[Option<&str>], ids:
     transcript
 }
 
-fn is_static(path: &str) -> bool {
-    STATIC.contains(&path)
-}
-
 /// The bodies of requests for challenges, which need no credential.
 fn challenge_bodies(ids: &Ids) -> Vec<String> {
     let of_agent = |agent: &String| {
-        let named =
-            ids.with_prefix("svc_").map(|service| json!({ "agentId": agent, "serviceId": service }).to_string());
-        named.chain([json!({ "agentId": agent }).to_string()]).collect::<Vec<_>>()
+        let services = ids.with_prefix("svc_").map(Some).chain([None]);
+        services.map(|service| json!({ "agentId": agent, "serviceId": service }).to_string()).collect::<Vec<_>>()
     };
     ids.with_prefix("agent_").flat_map(of_agent).collect()
 }
@@ -161,17 +158,11 @@ async fn send_all(
     method: &str,
     paths: &[String],
 ) -> Vec<HttpResponse> {
-    let mut requests = Vec::new();
-    for path in paths {
-        for credential in credentials {
-            let request = scenario.control.api.request(method, path);
-            requests.push(match credential {
-                Some(credential) => request.bearer_auth(credential),
-                None => request,
-            });
-        }
-    }
-    join_all(requests.into_iter().map(HttpResponse::send)).await
+    let requests = paths.iter().flat_map(|path| {
+        let request = move || scenario.control.api.request(method, path);
+        credentials.iter().map(move |credential| credential.iter().fold(request(), RequestBuilder::bearer_auth))
+    });
+    join_all(requests.map(HttpResponse::send)).await
 }
 
 /// Adds status, headers and body of a response to a transcript.

@@ -85,7 +85,7 @@ async fn about_the_agent(scenario: &Scenario) -> Vec<Fact> {
         Fact::new("trust score", trust_markers(scenario.trust.regular)),
         Fact::new("time of registration", [text(&record["createdAt"])]),
         Fact::new("time of the last login or refresh, at any service", [text(&record["lastSeenAt"])]),
-        Fact::new("SHA-256 of the public key", [&scenario.agents.regular.public_key_hash]),
+        Fact::new("SHA-256 of the public key", [scenario.agents.regular.public_key_hash()]),
         Fact::new("public key", [scenario.public_key()]),
         Fact::new("e-mail address of the registrant", [scenario::EMAIL]),
         Fact::new("owner (issuer and subject)", [scenario::AGENT_OWNER]),
@@ -106,7 +106,7 @@ fn about_other_agents(scenario: &Scenario) -> Vec<Fact> {
         Fact::new("trust score, if the agent only uses another service", trust_markers(scenario.trust.elsewhere)),
         Fact::new("id, if the agent was deleted", [&deleted.id]).revealing(Reveals::AgentId),
         Fact::new("name and `metadata`, if the agent was deleted", [scenario::DELETED_AGENT]),
-        Fact::new("SHA-256 of the public key, if the agent was deleted", [&deleted.public_key_hash]),
+        Fact::new("SHA-256 of the public key, if the agent was deleted", [deleted.public_key_hash()]),
     ]
 }
 
@@ -135,10 +135,10 @@ fn about_feedback(scenario: &Scenario) -> Vec<Fact> {
 
 async fn about_the_service(scenario: &Scenario) -> Vec<Fact> {
     let (home, (receiver, target)) = (&scenario.services.home, &scenario.webhooks.home);
-    let path = format!("/audit?serviceId={}", home.id);
+    let path = format!("/audit?serviceId={}", home.service);
     let entries = scenario.control.api.get_as(scenario.control.human(), &path).await.expect(200);
     vec![
-        Fact::new("service id", [&home.id]).revealing(Reveals::ServiceId),
+        Fact::new("service id", [&home.service]).revealing(Reveals::ServiceId),
         Fact::new("service name", [scenario::SERVICE_NAME]),
         Fact::new("owner of the service (issuer and subject)", [scenario::SERVICE_OWNER]),
         Fact::new("person to whom the service is offered", [scenario::OFFER_RECEIVER]),

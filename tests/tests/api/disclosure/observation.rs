@@ -52,8 +52,7 @@ pub async fn observe(scenario: &Scenario, party: &str, all: &Ids) -> Observation
         }
         "owner of the service" => {
             let supplied = [SERVICE_OWNER, home.key.as_str()].join("\n");
-            let seen =
-                by_api((scenario, all), &[Some(&humans.service_owner)], none(), &[&home.id, &services.second]).await;
+            let seen = by_api((scenario, all), &[Some(&home.human)], none(), &[&home.service, &services.second]).await;
             Observation { supplied, ..seen }
         }
         "administrator" => Observation {
@@ -61,23 +60,25 @@ pub async fn observe(scenario: &Scenario, party: &str, all: &Ids) -> Observation
             ..Default::default()
         },
         "service, known" => {
-            let seen = by_api((scenario, all), &[Some(&home.key)], Ids::from_text(&home.id), &[&home.id]).await;
+            let seen =
+                by_api((scenario, all), &[Some(&home.key)], Ids::from_text(&home.service), &[&home.service]).await;
             let shown = [tokens.home.as_str(), &tokens.unbound];
-            let with_tokens = verify(scenario, &home.id, &home.key, &shown).await;
+            let with_tokens = verify(scenario, &home.service, &home.key, &shown).await;
             let supplied = [home.key.as_str(), &scenario.webhooks.home.1.secret].join("\n");
             Observation { supplied, with_tokens, ..seen }
         }
         "service, unknown" => {
             let seen =
-                by_api((scenario, all), &[Some(&unknown.key)], Ids::from_text(&unknown.id), &[&unknown.id]).await;
-            let with_tokens = verify(scenario, &unknown.id, &unknown.key, &[&tokens.unbound]).await;
+                by_api((scenario, all), &[Some(&unknown.key)], Ids::from_text(&unknown.service), &[&unknown.service])
+                    .await;
+            let with_tokens = verify(scenario, &unknown.service, &unknown.key, &[&tokens.unbound]).await;
             Observation { with_tokens, ..seen }
         }
         "sync key" => {
             let key = services.sync_key.as_str();
-            let seen = by_api((scenario, all), &[Some(key)], Ids::from_text(&home.id), &[]).await;
+            let seen = by_api((scenario, all), &[Some(key)], Ids::from_text(&home.service), &[]).await;
             let (plain, hashed) = streams(scenario, key).await;
-            let with_tokens = verify(scenario, &home.id, key, &[&tokens.home, &tokens.unbound]).await;
+            let with_tokens = verify(scenario, &home.service, key, &[&tokens.home, &tokens.unbound]).await;
             Observation { alone: seen.alone + &plain, hashed, with_tokens, ..seen }
         }
         "agent" => {

@@ -6,7 +6,9 @@ mod actions;
 
 use self::actions::{delete_agent, feedback_of, log_in, log_in_and_fail, rate};
 use countersign_client::PrivateKey;
-use countersign_tests::{ControlPlane, HttpClient, Receiver, Reply, Target, control_plane::text};
+use countersign_tests::{
+    Agent, ControlPlane, HttpClient, Receiver, Reply, Target, Tenant, agent::registration, control_plane::text,
+};
 use serde_json::{Value, json};
 use std::net::Ipv4Addr;
 
@@ -42,51 +44,36 @@ pub mod address {
     pub const REGISTRATION: u8 = 22;
 }
 
-/// An agent of [`AGENT_OWNER`].
-pub struct OwnedAgent {
-    pub id: String,
-    pub public_key_hash: String,
-    pub key: PrivateKey,
-}
-
-/// A service and its API key of scope `full`.
-pub struct Service {
-    pub id: String,
-    pub key: String,
-}
-
-/// The owners, by their tokens.
+/// Tokens of people who own no service.
 pub struct Humans {
     pub agent_owner: String,
-    pub service_owner: String,
-    pub other_owner: String,
     pub stranger: String,
 }
 
-/// The agents.
+/// The agents of [`AGENT_OWNER`].
 pub struct Agents {
     /// Uses the service and another service.
-    pub regular: OwnedAgent,
+    pub regular: Agent,
     /// Used the service, and is suspended.
-    pub suspended: OwnedAgent,
+    pub suspended: Agent,
     /// Has an unbound token, and never met a service.
-    pub unbound: OwnedAgent,
+    pub unbound: Agent,
     /// Uses another service only.
-    pub elsewhere: OwnedAgent,
+    pub elsewhere: Agent,
     /// Used the service, and is deleted.
-    pub deleted: OwnedAgent,
+    pub deleted: Agent,
 }
 
 /// The services.
 pub struct Services {
     /// The service that the columns of the table are about.
-    pub home: Service,
+    pub home: Tenant,
     /// The id of a second service of the same owner.
     pub second: String,
     /// A service of another owner that the regular agent uses too.
-    pub other: Service,
+    pub other: Tenant,
     /// A service of another owner that no agent uses.
-    pub unknown: Service,
+    pub unknown: Tenant,
     /// An API key of scope `sync` of the first service.
     pub sync_key: String,
 }
@@ -139,20 +126,16 @@ pub fn client_at(control: &ControlPlane, last: u8) -> HttpClient {
 impl Scenario {
     pub async fn new() -> Self {
         let control = ControlPlane::start().await;
-        let humans = Humans {
-            agent_owner: control.mint_human(AGENT_OWNER),
-            service_owner: control.mint_human(SERVICE_OWNER),
-            other_owner: control.mint_human("owner-of-another-service"),
-            stranger: control.mint_human("owner-of-nothing"),
-        };
-        let services = create_services(&control, &humans).await;
+        let humans =
+            Humans { agent_owner: control.mint_human(AGENT_OWNER), stranger: control.mint_human("owner-of-nothing") };
+        let services = create_services(&control).await;
         let agents = register_agents(&control, &humans).await;
         let webhooks = create_webhooks(&control, &services).await;
-        assign_roles(&control, &services, &agents).await;
+        assign_roles(&services, &agents).await;
         // The first logins make the agents known to the services, which then weigh fully in the trust scores.
-        log_in(&control, address::LOGIN, &agents.regular, Some(&services.home.id)).await;
-        log_in(&control, address::OTHER_LOGIN, &agents.regular, Some(&services.other.id)).await;
-        log_in(&control, address::OTHER_LOGIN, &agents.elsewhere, Some(&services.other.id)).await;
+        log_in(&control, address::LOGIN, &agents.regular, Some(&services.home.service)).await;
+        log_in(&control, address::OTHER_LOGIN, &agents.regular, Some(&services.other.service)).await;
+        log_in(&control, address::OTHER_LOGIN, &agents.elsewhere, Some(&services.other.service)).await;
         log_in(&control, address::UNBOUND_LOGIN, &agents.unbound, None).await;
         rate(&control, &services.other, &agents.regular, 73.19, OTHER_REASON).await;
         let trust = Trust {
@@ -160,32 +143,30 @@ impl Scenario {
             unbound: rate(&control, &services.other, &agents.unbound, 61.37, OTHER_REASON).await,
             regular: rate(&control, &services.home, &agents.regular, 66.43, REASON).await,
         };
-        let feedback = feedback_of(&control, &services.home, &services.home.id, &agents.regular).await;
-        let other_feedback = feedback_of(&control, &services.home, &services.other.id, &agents.regular).await;
+        let feedback = feedback_of(&control, &services.home, &services.home.service, &agents.regular).await;
+        let other_feedback = feedback_of(&control, &services.home, &services.other.service, &agents.regular).await;
         let tokens = log_in_and_fail(&control, &humans, &services, &agents).await;
         delete_agent(&control, &humans, &services, &agents.deleted).await;
         let offer = json!({ "subject": OFFER_RECEIVER });
-        let path = format!("/services/{}/transfer", services.home.id);
-        control.api.send_as(&humans.service_owner, "PUT", &path, offer).await.expect(200);
+        control.api.send_as(&services.home.human, "PUT", &services.home.path("/transfer"), offer).await.expect(200);
         let change = json!({ "name": "role-of-an-administrator", "permissions": ["read"] });
-        let path = format!("/services/{}/roles", services.home.id);
         let administrator = client_at(&control, address::ADMINISTRATOR);
-        administrator.send_as(control.human(), "POST", &path, change).await.expect(201);
-        let registration = client_at(&control, address::REGISTRATION);
-        register(&registration, &humans.agent_owner, LONELY_AGENT).await;
+        administrator.send_as(control.human(), "POST", &services.home.path("/roles"), change).await.expect(201);
+        let mut lonely = registration(&PrivateKey::generate(), LONELY_AGENT);
+        lonely["email"] = EMAIL.into();
+        let client = client_at(&control, address::REGISTRATION);
+        client.send_as(&humans.agent_owner, "POST", "/auth/register", lonely).await.expect(201);
         for (receiver, target) in [&webhooks.home, &webhooks.unknown, &webhooks.deployment] {
             let event = target.send_test_event().await;
             receiver.wait_for_event(&event).await;
-            let pending = async || (target.count_deliveries("pending").await == 0).then_some(());
-            countersign_tests::eventually("all events are delivered", pending, String::new).await;
+            target.wait_until_count("pending", 0).await;
         }
         Self { control, humans, agents, services, webhooks, tokens, trust, feedback, other_feedback }
     }
 
     /// The detail record of the regular agent.
     pub async fn record(&self) -> Value {
-        let path = format!("/services/{}/agents/{}", self.services.home.id, self.agents.regular.id);
-        self.control.api.get_as(&self.services.home.key, &path).await.expect(200)
+        self.services.home.get(&format!("/agents/{}", self.agents.regular.id)).await.expect(200)
     }
 
     /// The ids of all agents except the one that met nobody.
@@ -214,24 +195,23 @@ impl Scenario {
     }
 }
 
-async fn create_services(control: &ControlPlane, humans: &Humans) -> Services {
-    let create = async |owner: &str, name: &str| {
-        let (id, key) = control.create_service_of(owner, json!({ "name": name })).await;
-        Service { id, key }
-    };
-    let home = create(&humans.service_owner, SERVICE_NAME).await;
-    let second = create(&humans.service_owner, SECOND_SERVICE).await.id;
-    let other = create(&humans.other_owner, OTHER_SERVICE).await;
-    create(&humans.other_owner, UNRELATED_SERVICE).await;
-    let unknown = create(&control.mint_human("owner-of-an-unknown-service"), "unknown-service").await;
-    let path = format!("/services/{}/keys", home.id);
+async fn create_services(control: &ControlPlane) -> Services {
+    let home = Tenant::named(control, SERVICE_OWNER, SERVICE_NAME).await;
+    let (second, _) = control.create_service_of(&home.human, json!({ "name": SECOND_SERVICE })).await;
+    let other = Tenant::named(control, "owner-of-another-service", OTHER_SERVICE).await;
+    control.create_service_of(&other.human, json!({ "name": UNRELATED_SERVICE })).await;
+    let unknown = Tenant::named(control, "owner-of-an-unknown-service", "unknown-service").await;
     let body = json!({ "name": KEY_NAME, "scope": "sync" });
-    let created = control.api.send_as(&humans.service_owner, "POST", &path, body).await.expect(201);
+    let created = control.api.send_as(&home.human, "POST", &home.path("/keys"), body).await.expect(201);
     Services { home, second, other, unknown, sync_key: text(&created["apiKey"]) }
 }
 
 async fn register_agents(control: &ControlPlane, humans: &Humans) -> Agents {
-    let register = |name| register(&control.api, &humans.agent_owner, name);
+    let register = async |name: &str| {
+        let about = if name == AGENT_NAME { METADATA } else { name };
+        let fields = json!({ "email": EMAIL, "metadata": { "about": about } });
+        Agent::register_with(control, &humans.agent_owner, name, fields).await
+    };
     Agents {
         regular: register(AGENT_NAME).await,
         suspended: register("suspended-agent").await,
@@ -241,23 +221,11 @@ async fn register_agents(control: &ControlPlane, humans: &Humans) -> Agents {
     }
 }
 
-async fn register(client: &HttpClient, owner: &str, name: &str) -> OwnedAgent {
-    let key = PrivateKey::generate();
-    let (public_key, metadata) = (key.public_pem().unwrap(), if name == AGENT_NAME { METADATA } else { name });
-    let body = json!({ "email": EMAIL, "name": name, "publicKey": public_key, "metadata": { "about": metadata } });
-    let registered = client.send_as(owner, "POST", "/auth/register", body).await.expect(201);
-    OwnedAgent { id: text(&registered["agentId"]), public_key_hash: text(&registered["publicKeyHash"]), key }
-}
-
 async fn create_webhooks(control: &ControlPlane, services: &Services) -> Webhooks {
     let start = || Receiver::start(Reply::Full(200, Vec::new(), RECEIVER_ANSWER.to_owned()));
     let (home, unknown, deployment) = (start().await, Receiver::start_ok().await, Receiver::start_ok().await);
-    let create = async |service: &Service, receiver: &Receiver| {
-        let collection = format!("/services/{}/webhooks", service.id);
-        Target::create_in(&control.api, &service.key, &collection, &receiver.url, &["*"]).await
-    };
-    let (home_target, unknown_target) =
-        (create(&services.home, &home).await, create(&services.unknown, &unknown).await);
+    let home_target = services.home.create_target(&home.url, &["*"]).await;
+    let unknown_target = services.unknown.create_target(&unknown.url, &["*"]).await;
     let deployment_target = Target::create_for_deployment(control, &deployment.url).await;
     Webhooks {
         home: (home, home_target),
@@ -266,19 +234,9 @@ async fn create_webhooks(control: &ControlPlane, services: &Services) -> Webhook
     }
 }
 
-async fn assign_roles(control: &ControlPlane, services: &Services, agents: &Agents) {
-    for (service, name, permission, agent) in [
-        (&services.home, ROLE, "read", Some(&agents.regular)),
-        (&services.home, UNASSIGNED_ROLE, PERMISSION, None),
-        (&services.other, OTHER_ROLE, "read", Some(&agents.regular)),
-    ] {
-        let path = format!("/services/{}", service.id);
-        let body = json!({ "name": name, "permissions": [permission] });
-        let role = control.api.send_as(&service.key, "POST", &format!("{path}/roles"), body).await.expect(201);
-        if let Some(agent) = agent {
-            let path = format!("{path}/agents/{}/roles", agent.id);
-            let body = json!({ "roleId": role["roleId"] });
-            control.api.send_as(&service.key, "POST", &path, body).await.expect(200);
-        }
-    }
+async fn assign_roles(services: &Services, agents: &Agents) {
+    services.home.assign_new_role(&agents.regular.id, ROLE, &["read"]).await;
+    services.other.assign_new_role(&agents.regular.id, OTHER_ROLE, &["read"]).await;
+    let unassigned = json!({ "name": UNASSIGNED_ROLE, "permissions": [PERMISSION] });
+    services.home.send("POST", "/roles", unassigned).await.expect(201);
 }

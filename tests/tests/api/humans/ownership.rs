@@ -1,7 +1,8 @@
 //! Owners are identified by issuer and `sub` together.
 
-use super::{NOT_YOURS, create_service, start, start_with_issuer};
-use countersign_tests::{Agent, Issuer, SigningKey};
+use super::{NOT_YOURS, start, start_with_issuer};
+use countersign_client::PrivateKey;
+use countersign_tests::{Agent, Issuer, SigningKey, agent::registration, http::texts};
 use serde_json::{Value, json};
 
 #[tokio::test]
@@ -10,12 +11,14 @@ async fn same_sub_from_two_issuers_identifies_two_human_users() {
     let (first_issuer, second_issuer) = (Issuer::start(&[&key]).await, Issuer::start(&[&other_key]).await);
     let control = start(&[first_issuer.settings("one", &[]), second_issuer.settings("two", &[])].concat()).await;
     let tokens = [key.token(&first_issuer.claims("ann")), other_key.token(&second_issuer.claims("ann"))];
-    let services = [create_service(&control, &tokens[0]).await, create_service(&control, &tokens[1]).await];
+    let theirs = || json!({ "name": "theirs" });
+    let (first, _) = control.create_service_of(&tokens[0], theirs()).await;
+    let (second, _) = control.create_service_of(&tokens[1], theirs()).await;
+    let services = [first, second];
     for (own, other) in [(0, 1), (1, 0)] {
         let token = tokens[own].as_str();
         let listed = control.api.get_as(token, "/services").await.expect(200);
-        let listed: Vec<_> = listed["data"].as_array().unwrap().iter().map(|service| &service["serviceId"]).collect();
-        assert_eq!(listed, [&json!(services[own])], "each human user sees only their own service");
+        assert_eq!(texts(&listed, "serviceId"), [&services[own]], "each human user sees only their own service");
         let keys = |service: &str| format!("/services/{service}/keys");
         control.api.get_as(token, &keys(&services[own])).await.expect(200);
         let other_service = &services[other];
@@ -37,10 +40,9 @@ async fn registration_with_same_key_user_and_name_returns_the_same_agent() {
     let (key, other_key) = (SigningKey::rsa("r"), SigningKey::ed25519("e"));
     let (first_issuer, second_issuer) = (Issuer::start(&[&key]).await, Issuer::start(&[&other_key]).await);
     let control = start(&[first_issuer.settings("one", &[]), second_issuer.settings("two", &[])].concat()).await;
-    let pem = countersign_client::PrivateKey::generate().public_pem().unwrap();
+    let body = registration(&PrivateKey::generate(), "Ann's");
     let register = async |token: &str| -> Value {
-        let body = json!({ "email": "ann@example.org", "name": "Ann's", "publicKey": pem });
-        control.api.send_as(token, "POST", "/auth/register", body).await.expect(201)
+        control.api.send_as(token, "POST", "/auth/register", body.clone()).await.expect(201)
     };
     let first = register(&key.token(&first_issuer.claims("ann"))).await;
     assert_eq!(register(&key.token(&first_issuer.claims("ann"))).await, first, "another token of the same human user");

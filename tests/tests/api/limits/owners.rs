@@ -1,7 +1,7 @@
 //! Limits for all services of one owner, and for one agent at many addresses.
 
-use super::fixture::{Agent, Fixture, MINUTE, count_passed, rate_limit_refusal};
-use countersign_tests::{HttpResponse, http::HttpClient};
+use super::fixture::{Fixture, MINUTE, count_passed, rate_limit_refusal};
+use countersign_tests::{Agent, HttpResponse, http::HttpClient};
 use reqwest::RequestBuilder;
 use serde_json::{Value, json};
 
@@ -13,11 +13,8 @@ struct OwnedService {
 
 impl OwnedService {
     async fn create(fixture: &Fixture) -> Self {
-        let send =
-            async |path: &str, body: Value| fixture.api.send_as(&fixture.human, "POST", path, body).await.expect(201);
-        let id = text(&send("/services", json!({ "name": "Other" })).await["serviceId"]);
-        let key = send(&format!("/services/{id}/keys"), json!({ "name": "test", "scope": "full" })).await;
-        Self { id, key: text(&key["apiKey"]) }
+        let (id, key) = fixture.control.create_service(json!({ "name": "Other" })).await;
+        Self { id, key }
     }
 
     fn list_roles(&self, client: &HttpClient) -> RequestBuilder {
@@ -34,12 +31,8 @@ impl OwnedService {
     }
 }
 
-fn text(value: &Value) -> String {
-    value.as_str().unwrap().to_owned()
-}
-
 /// The limit of a service; that of its owner is five times as high.
-const MANAGEMENT: [(&str, &str); 1] = [("limits.management_per_minute", "4")];
+const MANAGEMENT: [&str; 1] = ["limits.management_per_minute=4"];
 
 /// Services of the fixture's human user. Their creation takes more than a minute, because the requests of the user are limited.
 async fn create_services(fixture: &Fixture, count: usize) -> Vec<OwnedService> {
@@ -75,7 +68,8 @@ async fn services_of_one_owner_share_the_management_limit_of_the_owner() {
     assert_eq!(refused, ("management_owner".to_owned(), 60));
     assert_eq!(fixture.rate_limited_total("management_owner").await, Some(3.0));
     // The owner can still revoke an API key that uses up the limit.
-    let as_owner = fixture.api.request("GET", &format!("/services/{}/keys", first.id)).bearer_auth(&fixture.human);
+    let as_owner =
+        fixture.api.request("GET", &format!("/services/{}/keys", first.id)).bearer_auth(fixture.control.human());
     let as_owner = HttpResponse::send(as_owner).await;
     assert_eq!(as_owner.header("ratelimit"), "\"management\";r=3;t=60");
     as_owner.expect(200);
@@ -86,12 +80,12 @@ async fn services_of_one_owner_share_the_management_limit_of_the_owner() {
 #[tokio::test]
 async fn service_counts_for_its_new_owner_after_a_transfer() {
     let fixture = Fixture::with_settings(&MANAGEMENT).await;
-    let bob = fixture.mint_human("bob");
+    let bob = fixture.control.mint_human("bob");
     let [first, second] = with_six_left(&fixture).await;
     assert_eq!(count_passed(4, || first.list_roles(&fixture.api)).await, 4);
     assert_eq!(count_passed(3, || second.list_roles(&fixture.api)).await, 2);
     let transfer = format!("/services/{}/transfer", second.id);
-    fixture.api.send_as(&fixture.human, "PUT", &transfer, json!({ "subject": "bob" })).await.expect(200);
+    fixture.api.send_as(fixture.control.human(), "PUT", &transfer, json!({ "subject": "bob" })).await.expect(200);
     fixture.api.send_as(&bob, "POST", &format!("{transfer}/accept"), json!({})).await.expect(200);
     // The limit of the service is the same as before; two of its four requests are left.
     let response = HttpResponse::send(second.list_roles(&fixture.api)).await;
@@ -101,7 +95,7 @@ async fn service_counts_for_its_new_owner_after_a_transfer() {
 
 #[tokio::test]
 async fn verifications_and_feedback_of_one_owner_are_limited_separately() {
-    let settings = [("limits.verification_per_minute", "1"), ("limits.feedback_per_minute", "1")];
+    let settings = ["limits.verification_per_minute=1", "limits.feedback_per_minute=1"];
     let fixture = Fixture::with_settings(&settings).await;
     let agent = fixture.register().await;
     let services = create_services(&fixture, 21).await;
@@ -121,7 +115,7 @@ async fn verifications_and_feedback_of_one_owner_are_limited_separately() {
 
 /// A control plane behind a proxy that forwards requests for any address. Each agent may log in and refresh 24 times a minute.
 async fn behind_proxy() -> Fixture {
-    Fixture::with_settings(&[("proxies.trusted", "127.0.0.1/32"), ("limits.auth_per_minute", "2")]).await
+    Fixture::with_settings(&["proxies.trusted=127.0.0.1/32", "limits.auth_per_minute=2"]).await
 }
 
 /// Logs an agent in from other networks, so often that three logins or refreshes are left.
@@ -140,9 +134,7 @@ async fn send_from(fixture: &Fixture, subnet: u32, path: &str, body: Value) -> H
 /// Logs in from the /64 network with this number, and signs with this agent's key.
 async fn login_from(fixture: &Fixture, subnet: u32, agent: &Agent, signer: &Agent) -> HttpResponse {
     let challenge = send_from(fixture, subnet, "/auth/challenge", json!({ "agentId": agent.id })).await.expect(200);
-    let signature = signer.key.sign(challenge["nonce"].as_str().unwrap());
-    let body = json!({ "challengeId": challenge["challengeId"], "signature": signature });
-    send_from(fixture, subnet, "/auth/authenticate", body).await
+    send_from(fixture, subnet, "/auth/authenticate", signer.answer(&challenge)).await
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use countersign_tests::{
     ControlPlane, HttpResponse,
     control_plane::text,
-    oauth::{error, post_form},
+    oauth::{post_form, refusal},
 };
 use serde_json::json;
 
@@ -18,12 +18,12 @@ async fn metadata_names_endpoints_that_exist() {
     assert_eq!(metadata["token_endpoint_auth_signing_alg_values_supported"], json!(["ES256"]));
     assert!(metadata.get("scopes_supported").is_none(), "common clients would ask for these scopes only");
     for name in ["token_endpoint", "introspection_endpoint", "revocation_endpoint"] {
-        let (status, _, _) = error(&post_form(&control.api, &endpoint(name), &[]).await);
+        let status = post_form(&control.api, &endpoint(name), &[]).await.status;
         // Strangers learn nothing about their form, so that all their requests are counted.
         assert_eq!(status, if name == "introspection_endpoint" { 401 } else { 400 }, "{name}");
     }
     let refused = control.api.get(&format!("{}?response_type=code", endpoint("authorization_endpoint"))).await;
-    assert_eq!(error(&refused), (400, "unsupported_response_type".to_owned(), String::new()));
+    assert_eq!(refusal(&refused), (400, "unsupported_response_type", ""));
     assert_eq!(control.api.get(&endpoint("jwks_uri")).await.status, 200);
     for absent in ["/.well-known/openid-configuration", &format!("{path}/other")] {
         assert_eq!(control.api.get(absent).await.status, 404, "{absent}");
@@ -50,13 +50,13 @@ async fn errors_before_the_handler_have_the_format_of_oauth() {
         (send(post("/oauth/revoke").json(&json!({}))).await, 415),
         (send(post("/oauth/token").body("a".repeat(17 << 10))).await, 413),
     ] {
-        assert_eq!(error(&response), (status, "invalid_request".to_owned(), String::new()), "{response:?}");
+        assert_eq!(refusal(&response), (status, "invalid_request", ""), "{response:?}");
         assert!(response.body["error_description"].is_string() && !response.header("x-request-id").is_empty());
     }
     let control = ControlPlane::start_with(&["limits.auth_per_minute=1"]).await;
     let form = [("grant_type", "refresh_token"), ("refresh_token", "the same")];
     assert_eq!(post_form(&control.api, "/oauth/token", &form).await.status, 400);
     let limited = post_form(&control.api, "/oauth/token", &form).await;
-    assert_eq!(error(&limited), (429, "temporarily_unavailable".to_owned(), String::new()));
+    assert_eq!(refusal(&limited), (429, "temporarily_unavailable", ""));
     assert!(!limited.header("retry-after").is_empty() && !limited.header("ratelimit").is_empty(), "{limited:?}");
 }

@@ -4,7 +4,7 @@ use countersign_tests::{
     Agent, ControlPlane, HttpResponse,
     control_plane::text,
     jwt,
-    oauth::{error, issuer, log_in},
+    oauth::{code, issuer, log_in},
 };
 use serde_json::{Value, json};
 
@@ -31,24 +31,24 @@ async fn clients_name_a_service_by_its_resource_uris() {
     let both = [("resource", "https://api.example"), ("audience", service)];
     log_in(&control, &agent, &both).await.expect(200);
     let path = format!("/services/{service}/protected-resource-metadata");
-    let document = |resource: &str, issuer: &str| json!({ "resource": resource, "authorization_servers": [issuer], "bearer_methods_supported": ["header"] });
     let issuer = issuer(&control).await;
-    assert_eq!(control.api.get(&path).await.expect(200), document("https://api.example", &issuer));
-    let second = control.api.get(&format!("{path}?resource=http://127.0.0.1:8080/mcp")).await.expect(200);
-    assert_eq!(second, document("http://127.0.0.1:8080/mcp", &issuer));
+    for (query, resource) in
+        [("", "https://api.example"), ("?resource=http://127.0.0.1:8080/mcp", "http://127.0.0.1:8080/mcp")]
+    {
+        let document = control.api.get(&format!("{path}{query}")).await.expect(200);
+        assert_eq!((&document["resource"], &document["authorization_servers"]), (&json!(resource), &json!([issuer])));
+        assert_eq!(document["bearer_methods_supported"], json!(["header"]));
+    }
     assert_eq!(control.api.get(&format!("{path}?resource=https://other.example")).await.status, 400);
 
     set(&control, human, service, json!([])).await.expect(200);
-    let (status, code, _) = error(&log_in(&control, &agent, &[("resource", "https://api.example")]).await);
-    assert_eq!((status, code.as_str()), (400, "invalid_target"));
+    let refused = log_in(&control, &agent, &[("resource", "https://api.example")]).await;
+    assert_eq!(code(&refused), (400, "invalid_target"));
     assert_eq!(control.api.get(&path).await.status, 404);
-    let entries = control.api.get_as(human, &format!("/audit?serviceId={service}")).await.expect(200);
-    let recorded: Vec<_> =
-        entries["data"].as_array().unwrap().iter().map(|it| &it["details"]["resourceUris"]).collect();
-    assert!(
-        recorded.contains(&&json!({ "from": "", "to": "https://api.example http://127.0.0.1:8080/mcp" })),
-        "{recorded:?}"
-    );
+    let entries = control.audit_entries(&format!("&serviceId={service}")).await;
+    let recorded: Vec<_> = entries.iter().map(|entry| &entry["details"]["resourceUris"]).collect();
+    let change = json!({ "from": "", "to": "https://api.example http://127.0.0.1:8080/mcp" });
+    assert!(recorded.contains(&&change), "{recorded:?}");
 }
 
 #[tokio::test]
@@ -87,10 +87,7 @@ async fn lists_that_are_no_resource_uris_are_refused() {
         json!(many),
     ] {
         let refused = set(&control, control.human(), control.service(), uris.clone()).await;
-        assert_eq!(
-            (refused.status, refused.body["error"]["details"]["fields"].get("resourceUris").is_some()),
-            (400, true),
-            "{uris}"
-        );
+        assert_eq!(refused.status, 400, "{uris}");
+        assert!(!refused.text("/error/details/fields/resourceUris").is_empty(), "{uris}: {refused:?}");
     }
 }

@@ -1,73 +1,58 @@
 //! Logins, feedback, a suspension and a deletion.
 
-use super::{Agents, DELETED_AGENT, Humans, OwnedAgent, Service, Services, Tokens, address, client_at};
-use countersign_tests::{ControlPlane, HttpClient, HttpResponse, control_plane::text};
-use serde_json::{Value, json};
-
-async fn challenge(client: &HttpClient, agent: &OwnedAgent, service: Option<&str>) -> Value {
-    let body = service
-        .map_or_else(|| json!({ "agentId": agent.id }), |service| json!({ "agentId": agent.id, "serviceId": service }));
-    client.post("/auth/challenge", body).await.expect(200)
-}
-
-async fn authenticate(client: &HttpClient, challenge: &Value, signature: &str) -> HttpResponse {
-    let body = json!({ "challengeId": challenge["challengeId"], "signature": signature });
-    client.post("/auth/authenticate", body).await
-}
+use super::{Agents, DELETED_AGENT, Humans, Services, Tokens, address, client_at};
+use countersign_tests::{Agent, ControlPlane, Tenant, control_plane::text, http::items};
+use serde_json::json;
 
 /// Logs in from this address and returns the access token.
-pub async fn log_in(control: &ControlPlane, from: u8, agent: &OwnedAgent, service: Option<&str>) -> String {
-    let client = client_at(control, from);
-    let challenge = challenge(&client, agent, service).await;
-    let signature = agent.key.sign(&text(&challenge["nonce"]));
-    text(&authenticate(&client, &challenge, &signature).await.expect(200)["accessToken"])
+pub async fn log_in(control: &ControlPlane, from: u8, agent: &Agent, service: Option<&str>) -> String {
+    text(&agent.log_in(&client_at(control, from), service).await.expect(200)["accessToken"])
 }
 
 /// Gives feedback and returns the new trust score.
-pub async fn rate(control: &ControlPlane, service: &Service, agent: &OwnedAgent, score: f64, reason: &str) -> f64 {
+pub async fn rate(control: &ControlPlane, service: &Tenant, agent: &Agent, score: f64, reason: &str) -> f64 {
     let body = json!({ "agentId": agent.id, "score": score, "reason": reason, "metadata": { "about": reason } });
     let response = control.api.send_as(&service.key, "POST", "/trust/feedback", body).await.expect(200);
     response["newTrustScore"].as_f64().unwrap()
 }
 
 /// The id of the feedback of a service about an agent, as another service reads it.
-pub async fn feedback_of(control: &ControlPlane, reader: &Service, service: &str, agent: &OwnedAgent) -> String {
+pub async fn feedback_of(control: &ControlPlane, reader: &Tenant, service: &str, agent: &Agent) -> String {
     let path = format!("/trust/agents/{}/history", agent.id);
     let history = control.api.get_as(&reader.key, &path).await.expect(200);
-    let mut records = history["data"].as_array().unwrap().iter();
-    text(&records.find(|record| record["serviceId"] == service).unwrap()["id"])
+    text(&items(&history).iter().find(|record| record["serviceId"] == service).unwrap()["id"])
 }
 
 /// Deletes an agent that the service has used.
-pub async fn delete_agent(control: &ControlPlane, humans: &Humans, services: &Services, agent: &OwnedAgent) {
-    log_in(control, address::LOGIN, agent, Some(&services.home.id)).await;
-    let path = format!("/services/{}/agents/{}", services.home.id, agent.id);
-    let record = control.api.get_as(&services.home.key, &path).await.expect(200);
+pub async fn delete_agent(control: &ControlPlane, humans: &Humans, services: &Services, agent: &Agent) {
+    log_in(control, address::LOGIN, agent, Some(&services.home.service)).await;
+    let record = services.home.get(&format!("/agents/{}", agent.id)).await.expect(200);
     assert_eq!(record["name"], DELETED_AGENT);
     let path = format!("/agents/{}", agent.id);
-    HttpResponse::send(control.api.request("DELETE", &path).bearer_auth(&humans.agent_owner)).await.expect(200);
-    let refused = control.api.post("/auth/challenge", json!({ "agentId": agent.id })).await;
+    control.api.delete_as(&humans.agent_owner, &path).await.expect(200);
+    let refused = agent.challenge(&control.api, None).await;
     assert_eq!(refused.error().1, "AGENT_NOT_FOUND");
 }
 
 /// The logins of the agents after the feedback, a suspension, a revoked token, and failed logins.
 pub async fn log_in_and_fail(control: &ControlPlane, humans: &Humans, services: &Services, agents: &Agents) -> Tokens {
-    let (home, other) = (Some(services.home.id.as_str()), Some(services.other.id.as_str()));
+    let (home, other) = (Some(services.home.service.as_str()), Some(services.other.service.as_str()));
     let revoked = log_in(control, address::LOGIN, &agents.regular, home).await;
     control.revoke_token(&revoked).await;
     let suspended = log_in(control, address::LOGIN, &agents.suspended, home).await;
-    let of_suspended = challenge(&control.api, &agents.suspended, home).await;
+    let of_suspended = agents.suspended.challenge(&control.api, home).await.expect(200);
     let path = format!("/agents/{}/status", agents.suspended.id);
     let body = json!({ "status": "suspended" });
     control.api.send_as(&humans.agent_owner, "PUT", &path, body).await.expect(200);
-    let signature = agents.suspended.key.sign(&text(&of_suspended["nonce"]));
-    authenticate(&control.api, &of_suspended, &signature).await.expect(403);
+    control.api.post("/auth/authenticate", agents.suspended.answer(&of_suspended)).await.expect(403);
     for (from, service) in
-        [(address::FAILED_LOGIN, &services.home.id), (address::FAILED_LOGIN_AT_UNKNOWN, &services.unknown.id)]
+        [(address::FAILED_LOGIN, &services.home.service), (address::FAILED_LOGIN_AT_UNKNOWN, &services.unknown.service)]
     {
         let client = client_at(control, from);
-        let challenge = challenge(&client, &agents.regular, Some(service)).await;
-        authenticate(&client, &challenge, &agents.regular.key.sign("another nonce")).await.expect(400);
+        let challenge = agents.regular.challenge(&client, Some(service)).await.expect(200);
+        let signature = agents.regular.key.sign("another nonce");
+        let login = json!({ "challengeId": challenge["challengeId"], "signature": signature });
+        client.post("/auth/authenticate", login).await.expect(400);
     }
     Tokens {
         revoked,
