@@ -181,12 +181,12 @@ impl<S: KeySource> Inner<S> {
         let result = self.source.fetch().await;
         match result {
             Ok(keys) => {
-                self.metrics.record_success();
+                self.metrics.succeeded.inc();
                 tracing::debug!(issuer = self.issuer, keys = keys.len(), "fetched the issuer's keys");
                 self.store(keys, began_at);
             }
             Err(error) => {
-                self.metrics.record_failure();
+                self.metrics.failed.inc();
                 tracing::warn!(issuer = self.issuer, %error, "fetching the issuer's keys failed");
                 self.state().failed_at = Some(clock.since_boot());
             }
