@@ -21,7 +21,7 @@ pub mod service;
 pub mod session;
 pub mod sidecar;
 pub mod signing_key;
-mod string_enum;
+pub mod string_enum;
 pub mod text;
 pub mod timestamp;
 pub mod total;
