@@ -3,28 +3,25 @@
 //! Label values are closed sets: for example, routes as declared in the router, never request paths. Possible series are
 //! created with the value 0, so that rates are correct from the first event on; impossible series are not created.
 
-mod connection_pools;
-mod housekeeping;
+mod on_collection;
 mod redis;
 mod store;
 mod sync;
 mod webhooks;
 
-pub use connection_pools::PoolStatus;
-pub use housekeeping::HousekeepingStatus;
+pub use on_collection::{HousekeepingStatus, PoolStatus};
 pub use redis::{RedisMetrics, RedisOutcome};
 pub use store::{StoreMetrics, TransactionKind, TransactionOutcome};
 pub use sync::SyncMetrics;
 pub use webhooks::WebhookMetrics;
 
-use connection_pools::ConnectionPools;
 use countersign_identity::{Reason, Timestamp};
 use countersign_process::{
     file_reload::FileReloadMetrics,
     server::PortMetrics,
     telemetry::{register, registry},
 };
-use housekeeping::HousekeepingMetrics;
+use on_collection::UpdatedOnCollection;
 use prometheus::{
     Gauge, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry, core::Collector,
     exponential_buckets, opts,
@@ -117,11 +114,13 @@ pub struct LabelValues<'a> {
     pub stream_limits: &'a [&'a str],
 }
 
-/// Counts the fetches of one issuer's keys.
+/// Fetches of one issuer's keys.
 #[derive(Clone)]
 pub struct JwksFetchMetrics {
-    fetches: IntCounterVec,
-    issuer: String,
+    /// Fetches that succeeded.
+    pub succeeded: IntCounter,
+    /// Fetches that failed.
+    pub failed: IntCounter,
 }
 
 /// Creates metrics and registers them.
@@ -132,11 +131,17 @@ impl MetricFactory<'_> {
         register(self.0, IntCounterVec::new(opts!(format!("countersign_{name}"), help), labels)?)
     }
 
-    /// A counter by result, with the given results and [`OK`] at 0.
-    fn result_counter(&self, name: &str, help: &str, failures: &[&str]) -> prometheus::Result<IntCounterVec> {
-        let counter = self.counter_vec(name, help, &["result"])?;
-        for result in [OK].iter().chain(failures) {
-            counter.with_label_values(&[*result]);
+    /// A counter with one label, whose given values are at 0.
+    fn counter_by<'v>(
+        &self,
+        name: &str,
+        help: &str,
+        label: &str,
+        values: impl IntoIterator<Item = &'v str>,
+    ) -> prometheus::Result<IntCounterVec> {
+        let counter = self.counter_vec(name, help, &[label])?;
+        for value in values {
+            counter.with_label_values(&[value]);
         }
         Ok(counter)
     }
@@ -170,16 +175,10 @@ impl Metrics {
     pub fn new(labels: &LabelValues) -> prometheus::Result<Self> {
         let registry = registry("countersign", env!("CARGO_PKG_VERSION"))?;
         let factory = MetricFactory(&registry);
-        let refusals = factory.counter_vec("refusals_total", "Refused requests by reason", &["reason"])?;
         let reasons = Reason::ALL.iter().filter(|reason| occurs_in_control_plane(**reason));
-        for reason in reasons.map(|reason| reason.as_str()).chain(labels.other_reasons.iter().copied()) {
-            refusals.with_label_values(&[reason]);
-        }
-        let rate_limited =
-            factory.counter_vec("rate_limited_total", "Requests over a rate limit, by category", &["category"])?;
-        for category in labels.rate_limit_categories {
-            rate_limited.with_label_values(&[*category]);
-        }
+        let reasons = reasons.map(|reason| reason.as_str()).chain(labels.other_reasons.iter().copied());
+        let categories = labels.rate_limit_categories.iter().copied();
+        let over_limit = "Requests over a rate limit, by category";
         let fetches = "Fetches of the keys of issuers of human users, by issuer and result";
         let signs_from = "When the current signing key started to sign";
         Ok(Self {
@@ -193,8 +192,8 @@ impl Metrics {
                 "Seconds until the response, by method and route",
                 &["method", "route"],
             )?,
-            refusals,
-            rate_limited,
+            refusals: factory.counter_by("refusals_total", "Refused requests by reason", "reason", reasons)?,
+            rate_limited: factory.counter_by("rate_limited_total", over_limit, "category", categories)?,
             overloaded: factory.counter("overloaded_total", "Requests refused because too many are in progress")?,
             operations: OperationMetrics::new(&factory)?,
             verification_cache_hits: factory
@@ -218,10 +217,8 @@ impl Metrics {
 
     /// The counters of an issuer, by its name in the settings.
     pub fn jwks_fetches(&self, issuer: &str) -> JwksFetchMetrics {
-        for result in [OK, FAILED] {
-            self.jwks_fetches.with_label_values(&[issuer, result]);
-        }
-        JwksFetchMetrics { fetches: self.jwks_fetches.clone(), issuer: issuer.to_owned() }
+        let [succeeded, failed] = [OK, FAILED].map(|result| self.jwks_fetches.with_label_values(&[issuer, result]));
+        JwksFetchMetrics { succeeded, failed }
     }
 
     /// Exposes the connection pools of the database. `read` returns the status of the pools whenever metrics are collected.
@@ -229,7 +226,7 @@ impl Metrics {
         &self,
         read: impl Fn() -> Vec<PoolStatus> + Send + Sync + 'static,
     ) -> prometheus::Result<()> {
-        self.registry.register(Box::new(ConnectionPools::new(Box::new(read))?))
+        self.registry.register(Box::new(UpdatedOnCollection::connection_pools(read)?))
     }
 
     /// Exposes the state of housekeeping. `read` returns the status of each kind of rows whenever metrics are collected.
@@ -237,7 +234,7 @@ impl Metrics {
         &self,
         read: impl Fn() -> Vec<HousekeepingStatus> + Send + Sync + 'static,
     ) -> prometheus::Result<()> {
-        self.registry.register(Box::new(HousekeepingMetrics::new(Box::new(read))?))
+        self.registry.register(Box::new(UpdatedOnCollection::housekeeping(read)?))
     }
 
     /// The number of HTTP responses.
@@ -272,21 +269,9 @@ const fn occurs_in_control_plane(reason: Reason) -> bool {
     )
 }
 
-impl JwksFetchMetrics {
-    /// Counts a fetch that succeeded.
-    pub fn record_success(&self) {
-        self.fetches.with_label_values(&[self.issuer.as_str(), OK]).inc();
-    }
-
-    /// Counts a fetch that failed.
-    pub fn record_failure(&self) {
-        self.fetches.with_label_values(&[self.issuer.as_str(), FAILED]).inc();
-    }
-}
-
 impl OperationMetrics {
     fn new(factory: &MetricFactory) -> prometheus::Result<Self> {
-        let counter = |name: &str, help: &str| factory.result_counter(name, help, &[]);
+        let counter = |name: &str, help: &str| factory.counter_by(name, help, "result", [OK]);
         Ok(Self {
             registrations: counter("registrations_total", "Registrations of agents by result")?,
             challenges: counter("challenges_total", "Requests for a challenge by result")?,

@@ -15,7 +15,7 @@ use crate::{
         },
     },
     files,
-    http::{LimitsPerMinute, OTHER_REASONS, RATE_CATEGORIES},
+    http::{LimitsPerMinute, OTHER_REASONS, rate_categories},
     keyring::Keyring,
     metrics::{HousekeepingStatus, LabelValues, Metrics, timestamp_value},
     operations::{
@@ -43,7 +43,7 @@ pub(super) fn metrics() -> Result<Metrics, AppError> {
     let delivery_failures: Vec<_> = AttemptFailure::ALL.iter().map(|failure| failure.as_str()).collect();
     let labels = LabelValues {
         other_reasons: &OTHER_REASONS,
-        rate_limit_categories: &RATE_CATEGORIES,
+        rate_limit_categories: &rate_categories(),
         delivery_failures: &delivery_failures,
         stream_limits: &STREAM_LIMITS,
     };

@@ -1,6 +1,7 @@
 //! Validated text fields: display names, labels, e-mail addresses, descriptions and metadata.
 
 use countersign_identity::names::{LABEL_REQUIREMENT, MAX_LABEL_LEN, is_label, is_printable};
+use serde::Serialize;
 use serde_json::{Map, Value};
 use std::fmt;
 
@@ -12,7 +13,7 @@ pub struct InvalidText(pub &'static str);
 macro_rules! text_types {
     ($($(#[$doc:meta])* $name:ident up to $max_len:expr; $valid:expr, $message:expr;)+) => {$(
         $(#[$doc])*
-        #[derive(Debug, Clone, PartialEq, Eq)]
+        #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
         pub struct $name(String);
 
         impl $name {
@@ -80,17 +81,12 @@ fn is_email(text: &str) -> bool {
 }
 
 /// Free-form JSON object of at most 8 KiB.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Metadata(Map<String, Value>);
 
 impl Metadata {
     /// Maximum size of the JSON text, in bytes.
     pub const MAX_BYTES: usize = 8 * 1024;
-
-    /// The JSON object.
-    pub fn as_map(&self) -> &Map<String, Value> {
-        &self.0
-    }
 
     /// The JSON object as text.
     pub fn to_json(&self) -> String {

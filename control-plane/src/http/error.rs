@@ -32,9 +32,10 @@ pub struct ApiError {
     code: ErrorCode,
     message: String,
     details: Map<String, Value>,
+    /// The reason if a credential is refused.
     reason: Option<Reason>,
-    /// The reason if it is one of [`OTHER_REASONS`].
-    other_reason: Option<&'static str>,
+    /// Value of `details.reason`: [`Self::reason`], or one of [`OTHER_REASONS`].
+    reason_text: Option<&'static str>,
     /// Value of `Retry-After`, in seconds.
     retry_after: Option<u64>,
 }
@@ -42,19 +43,7 @@ pub struct ApiError {
 /// The body of every error response.
 #[derive(Serialize, ToSchema)]
 pub struct ErrorBody {
-    error: ErrorObject,
-}
-
-impl ErrorBody {
-    /// The error.
-    pub fn into_error(self) -> ErrorObject {
-        self.error
-    }
-
-    /// The message for human readers.
-    pub fn message(&self) -> &str {
-        &self.error.message
-    }
+    pub error: ErrorObject,
 }
 
 /// The error.
@@ -64,7 +53,7 @@ pub struct ErrorObject {
     #[schema(pattern = "^[A-Z_]+$")]
     code: &'static str,
     /// One sentence for human readers: what is wrong and how to fix it. The wording may change.
-    message: String,
+    pub message: String,
     /// Additional data. `fields` maps each invalid field to a description of the problem. `reason` identifies which credential
     /// was refused and why, or why the credential does not suffice. `expiredAt` is the expiry time of an expired token. If a
     /// credential does not suffice, `required` and `actual` contain what is required and what the caller has: a `scope`, a
@@ -100,9 +89,22 @@ pub struct FieldError {
     pub message: String,
 }
 
+impl FieldError {
+    /// An invalid field, with a description of the problem or of valid values.
+    pub fn new(field: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { field: field.into(), message: message.into() }
+    }
+}
+
+impl From<FieldError> for ApiError {
+    fn from(error: FieldError) -> Self {
+        Self::invalid([error])
+    }
+}
+
 impl ApiError {
     fn new(code: ErrorCode, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), details: Map::new(), reason: None, other_reason: None, retry_after: None }
+        Self { code, message: message.into(), details: Map::new(), reason: None, reason_text: None, retry_after: None }
     }
 
     /// No route has the path of the request.
@@ -121,12 +123,18 @@ impl ApiError {
     }
 
     /// Fields are missing, invalid or unknown.
-    pub fn invalid(errors: &[FieldError]) -> Self {
-        let messages: Vec<_> = errors.iter().map(|error| format!("`{}` {}", error.field, error.message)).collect();
-        let fields = errors.iter().map(|error| (error.field.clone(), json!(error.message)));
-        let mut error = Self::new(ErrorCode::ValidationError, messages.join("; "));
-        error.details.insert("fields".into(), Value::Object(fields.collect()));
-        error
+    pub fn invalid(errors: impl IntoIterator<Item = FieldError>) -> Self {
+        let (mut messages, mut fields) = (Vec::new(), Map::new());
+        for FieldError { field, message } in errors {
+            messages.push(format!("`{field}` {message}"));
+            fields.insert(field, message.into());
+        }
+        Self::new(ErrorCode::ValidationError, messages.join("; ")).with_details([("fields", fields.into())])
+    }
+
+    /// One field is missing, invalid or unknown.
+    pub fn invalid_field(field: &str, message: impl Into<String>) -> Self {
+        FieldError::new(field, message).into()
     }
 
     /// Adds entries to `details`.
@@ -136,9 +144,8 @@ impl ApiError {
         self
     }
 
-    /// Sets one of [`OTHER_REASONS`].
-    fn with_other_reason(mut self, reason: &'static str) -> Self {
-        self.other_reason = Some(reason);
+    fn with_reason_text(mut self, reason: &'static str) -> Self {
+        self.reason_text = Some(reason);
         self.with_details([("reason", json!(reason))])
     }
 
@@ -150,9 +157,7 @@ impl ApiError {
 
     /// The body cannot be read as an object.
     pub fn malformed_body(message: impl Into<String>) -> Self {
-        let mut error = Self::new(ErrorCode::ValidationError, message);
-        error.details.insert("fields".into(), json!({}));
-        error
+        Self::new(ErrorCode::ValidationError, message).with_details([("fields", json!({}))])
     }
 
     /// The body is larger than `limit` bytes.
@@ -199,7 +204,7 @@ impl ApiError {
         let mut error = Self::new(ErrorCode::RateLimitExceeded, message);
         error.retry_after = Some(wait);
         error.with_details([
-            ("category", json!(category.name())),
+            ("category", json!(category.as_str())),
             ("limit", json!(quota.max_calls)),
             ("windowSeconds", json!(quota.window.as_secs())),
             ("retryAfterSeconds", json!(wait)),
@@ -254,13 +259,13 @@ impl ApiError {
     /// The database uses a master key that this control plane does not have.
     fn master_key_missing() -> Self {
         let message = "This control plane does not have the current master key of the database: its operator must configure it, or another control plane must answer";
-        Self::new(ErrorCode::ServiceUnavailable, message).with_other_reason(MASTER_KEY_MISSING)
+        Self::new(ErrorCode::ServiceUnavailable, message).with_reason_text(MASTER_KEY_MISSING)
     }
 
     /// The client, or all clients together, have too many requests in progress.
     pub fn overloaded() -> Self {
         let message = "There are too many requests in progress: try again after Retry-After seconds";
-        Self::new(ErrorCode::ServiceUnavailable, message).with_other_reason(OVERLOADED)
+        Self::new(ErrorCode::ServiceUnavailable, message).with_reason_text(OVERLOADED)
     }
 
     /// The response after a handler panicked.
@@ -275,8 +280,8 @@ impl ApiError {
     }
 
     /// The name of the example of an error in the API description: the reason if there is one, else the code.
-    pub fn example_name(&self) -> &str {
-        self.details.get("reason").and_then(Value::as_str).unwrap_or(self.code.as_str())
+    pub fn example_name(&self) -> &'static str {
+        self.reason_text.unwrap_or(self.code.as_str())
     }
 
     /// The response body.
@@ -288,7 +293,7 @@ impl ApiError {
 
     /// Code and reason, for logs and metrics.
     pub fn labels(&self) -> ErrorLabels {
-        ErrorLabels { code: self.code, reason: self.reason.map(Reason::as_str).or(self.other_reason) }
+        ErrorLabels { code: self.code, reason: self.reason_text }
     }
 
     /// The response, with the given body instead of [`Self::body`].
@@ -325,13 +330,9 @@ impl From<Reason> for ApiError {
 impl From<Refusal> for ApiError {
     fn from(refusal: Refusal) -> Self {
         let Refusal { reason, expired_at } = refusal;
-        let mut error = Self::new(reason.code().into(), reason.message());
-        error.details.insert("reason".into(), json!(reason.as_str()));
-        if let Some(expired_at) = expired_at {
-            error.details.insert("expiredAt".into(), json!(format_rfc3339(expired_at)));
-        }
-        error.reason = Some(reason);
-        error
+        let expired_at = expired_at.map(|expired_at| ("expiredAt", json!(format_rfc3339(expired_at))));
+        let error = Self::new(reason.code().into(), reason.message()).with_reason_text(reason.as_str());
+        Self { reason: Some(reason), ..error.with_details(expired_at) }
     }
 }
 
@@ -350,22 +351,20 @@ impl From<OperationError> for ApiError {
             OperationError::Conflict(message) => Self::new(ErrorCode::Conflict, message),
             OperationError::QuotaExceeded(quota) => {
                 let (setting, limit, message) = quota.describe();
-                let error = Self::new(ErrorCode::Conflict, message).with_other_reason(QUOTA_EXCEEDED);
+                let error = Self::new(ErrorCode::Conflict, message).with_reason_text(QUOTA_EXCEEDED);
                 let setting = setting.map(|setting| ("setting", json!(setting)));
                 error.with_details(setting.into_iter().chain([("limit", json!(limit))]))
             }
             OperationError::AgentLeft => {
                 let message = "The agent has left this service. Its owner must readmit the service first";
-                Self::new(ErrorCode::Conflict, message).with_other_reason(AGENT_LEFT)
+                Self::new(ErrorCode::Conflict, message).with_reason_text(AGENT_LEFT)
             }
             OperationError::IdempotencyKeyReused => {
                 let message =
                     "This Idempotency-Key was used for a request with another body: a new request needs a new key";
-                Self::new(ErrorCode::Conflict, message).with_other_reason(IDEMPOTENCY_KEY_REUSED)
+                Self::new(ErrorCode::Conflict, message).with_reason_text(IDEMPOTENCY_KEY_REUSED)
             }
-            OperationError::Invalid { field, message } => {
-                Self::invalid(&[FieldError { field: field.to_owned(), message: message.to_owned() }])
-            }
+            OperationError::Invalid { field, message } => Self::invalid_field(field, message),
             OperationError::Busy(message) => Self::new(ErrorCode::ServiceUnavailable, message),
             OperationError::Store(error) if error.is_missing_master_key() => {
                 tracing::error!(%error, "a request needs a master key that is not configured");

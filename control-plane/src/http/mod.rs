@@ -16,7 +16,7 @@ pub mod tls;
 
 pub use error::OTHER_REASONS;
 pub use middleware::{
-    limits::{Limits, LimitsPerMinute, RATE_CATEGORIES},
+    limits::{Limits, LimitsPerMinute, rate_categories},
     operation_metrics::initialize_operation_metrics,
 };
 pub use request::client_address::TrustedProxies;

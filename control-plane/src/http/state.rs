@@ -2,26 +2,10 @@
 
 use super::{Limits, TrustedProxies};
 use crate::{humans::HumanTokenVerifier, metrics::Metrics, operations::Context};
-use std::{ops::Deref, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-/// The state that all handlers and middleware share. For each request, it is cloned many times.
-#[derive(Clone)]
-pub struct AppState(Arc<ApiState>);
-
-impl AppState {
-    /// Shares a state.
-    pub fn new(state: ApiState) -> Self {
-        Self(Arc::new(state))
-    }
-}
-
-impl Deref for AppState {
-    type Target = ApiState;
-
-    fn deref(&self) -> &ApiState {
-        &self.0
-    }
-}
+/// The state that all handlers and middleware share.
+pub type AppState = Arc<ApiState>;
 
 /// What the state contains.
 pub struct ApiState {

@@ -168,12 +168,12 @@ impl<S: KeySource> Inner<S> {
     async fn fetch(&self, began_at: Duration) {
         match self.source.fetch().await {
             Ok(keys) => {
-                self.metrics.record_success();
+                self.metrics.succeeded.inc();
                 tracing::debug!(issuer = self.issuer, keys = keys.len(), "fetched the issuer's keys");
                 self.store(keys, began_at);
             }
             Err(error) => {
-                self.metrics.record_failure();
+                self.metrics.failed.inc();
                 tracing::warn!(issuer = self.issuer, %error, "fetching the issuer's keys failed");
                 self.state().failed_at = Some(self.clock.since_boot());
             }

@@ -27,10 +27,7 @@ pub struct SyncMetrics {
 impl SyncMetrics {
     pub(super) fn new(factory: &MetricFactory, stream_limits: &[&str]) -> prometheus::Result<Self> {
         let refused = "Sync streams that were refused, by limit";
-        let streams_refused = factory.counter_vec("sync_streams_refused_total", refused, &["limit"])?;
-        for limit in stream_limits {
-            streams_refused.with_label_values(&[*limit]);
-        }
+        let limits = stream_limits.iter().copied();
         let page_reads = "Reads of snapshots and missed changes for sync streams; streams of one service share a read";
         let last_read =
             "When the feed of changes was last read completely; the time since then is the lag of the sidecars";
@@ -41,7 +38,7 @@ impl SyncMetrics {
         let unconfirmed = "When the oldest change was made that is not in force at all sidecars; 0 if there is none";
         Ok(Self {
             streams: factory.gauge("sync_streams", "Open sync streams of sidecars")?,
-            streams_refused,
+            streams_refused: factory.counter_by("sync_streams_refused_total", refused, "limit", limits)?,
             page_reads: factory.counter("sync_page_reads_total", page_reads)?,
             feed_revision: factory.gauge("feed_revision", "Newest revision sent to sidecars")?,
             feed_last_read: factory.timestamp_gauge("feed_last_read", last_read)?,

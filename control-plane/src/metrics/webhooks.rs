@@ -23,12 +23,12 @@ impl WebhookMetrics {
     const DEAD: &str = "dead";
 
     pub(super) fn new(factory: &MetricFactory, failures: &[&str]) -> prometheus::Result<Self> {
-        let attempts = factory.result_counter("webhook_attempts_total", "Delivery attempts by result", failures)?;
+        let results = [OK].into_iter().chain(failures.iter().copied());
+        let attempts =
+            factory.counter_by("webhook_attempts_total", "Delivery attempts by result", "result", results)?;
+        let results = [Self::DELIVERED, Self::DEAD];
         let deliveries =
-            factory.counter_vec("webhook_deliveries_total", "Finished deliveries by result", &["result"])?;
-        for result in [Self::DELIVERED, Self::DEAD] {
-            deliveries.with_label_values(&[result]);
-        }
+            factory.counter_by("webhook_deliveries_total", "Finished deliveries by result", "result", results)?;
         let seconds =
             factory.duration_histogram("webhook_attempt_duration_seconds", "Seconds of a delivery attempt", &[])?;
         let oldest_due = "When the oldest due delivery became due, in Unix seconds; 0 if none is due";

@@ -1,39 +1,11 @@
 //! `/services/{service}/agents` and `/agents`: agents as services and their owners manage them.
 
 use crate::{
-    domain::{
-        agent::{Agent, status_text},
-        change::Changed,
-        page::Page,
-    },
-    http::{
-        error::{ApiError, FieldError},
-        openapi::{
-            errors::{
-                AgentNotFound, Errors, InvalidBody, InvalidPaging, ManagerAuth, OwnerAuth, RevokedIsFinal,
-                RoleNotFound, ServiceNotFound,
-            },
-            schema::{self, AgentPathParam, ServicePathParam},
-        },
-        request::{
-            body::{BodyFields, FromField, typed::body},
-            caller::{Credentials, access_error, owner_access_error},
-            ids::{PathParams, parse_id},
-            paging::{self, PageParameters, PageResponse},
-        },
-        state::AppState,
-        timestamp::Rfc3339,
-    },
-    operations::{self, AgentFilter, AgentWithRoles, ManagedGrant, require_manager},
-};
-use axum::{
-    Json,
-    extract::{RawQuery, State},
+    domain::agent::{Agent, status_text},
+    http::{api::prelude::*, request::caller::access_error},
+    operations::{AgentFilter, AgentWithRoles, ManagedGrant, require_manager},
 };
 use countersign_identity::{AgentId, AgentStatus, Revision, RoleId, RoleName, RoleTable, TrustScore};
-use serde::Serialize;
-use serde_json::{Map, Value};
-use utoipa::ToSchema;
 
 body! {
     /// The new status of an agent.
@@ -48,8 +20,7 @@ body! {
 pub struct AgentRecord {
     #[schema(value_type = schema::AgentIdSchema)]
     id: AgentId,
-    #[schema(value_type = schema::DisplayNameSchema)]
-    name: String,
+    name: DisplayName,
     #[schema(value_type = schema::PublicKeyHashSchema)]
     public_key_hash: String,
     #[schema(value_type = schema::AgentStatusSchema)]
@@ -57,16 +28,13 @@ pub struct AgentRecord {
     #[schema(value_type = schema::TrustScoreSchema)]
     trust_score: TrustScore,
     /// Free-form data from the registration.
-    #[schema(value_type = schema::MetadataSchema)]
-    metadata: Map<String, Value>,
+    metadata: Metadata,
     /// Time of registration.
-    #[schema(value_type = schema::TimestampSchema)]
     created_at: Rfc3339,
     /// Time of the last change of the status or the trust score, or of the registration.
-    #[schema(value_type = schema::TimestampSchema)]
     updated_at: Rfc3339,
     /// Time of the last login or refresh; null if the agent never logged in.
-    #[schema(value_type = Option<schema::TimestampSchema>, required)]
+    #[schema(required)]
     last_seen_at: Option<Rfc3339>,
 }
 
@@ -99,11 +67,11 @@ struct AssignedRole {
     #[schema(value_type = schema::RoleNameSchema)]
     name: RoleName,
     /// Expiry time of the assignment, in whole seconds; null if it does not expire.
-    #[schema(value_type = Option<schema::TimestampSchema>, required)]
+    #[schema(required)]
     expires_at: Option<Rfc3339>,
     /// The name of the files in which the assignment is declared; null if it is in none.
-    #[schema(value_type = Option<schema::ManagedBySchema>, required)]
-    managed_by: Option<String>,
+    #[schema(required)]
+    managed_by: Option<ManagedBy>,
 }
 
 /// Read an agent
@@ -158,22 +126,13 @@ pub async fn list(
     credentials: Credentials,
     PathParams(service): PathParams<String>,
     page: Result<Page<AgentId>, ApiError>,
-    RawQuery(query): RawQuery,
+    query: QueryParams,
 ) -> Result<Json<ServiceAgentPage>, ApiError> {
-    let service = parse_id(&service)?;
-    credentials.require_manager_of(&state, service).await?;
-    let (page, filter) = (page?, parse_filter(query.as_deref().unwrap_or_default())?);
+    let (service, _) = credentials.require_manager_of(&state, &service).await?;
+    let page = page?;
+    let filter = AgentFilter { role: query.id("role")?, status: query.field("status")? };
     let (agents, roles) = operations::list_agents(&state.context, service, filter, page).await?;
-    Ok(Json(paging::page_response(&page, agents, |agent| service_agent_record(agent, &roles))))
-}
-
-/// Reads the optional query parameters `role` and `status`.
-fn parse_filter(query: &str) -> Result<AgentFilter, ApiError> {
-    let parameter = |name| paging::query_parameter(query, name).map_err(|error| ApiError::invalid(&[error]));
-    let role = parameter("role")?.map(|role| parse_id(&role)).transpose()?;
-    let status = parameter("status")?.map(|status| AgentStatus::from_field(Value::from(status.as_ref())));
-    let invalid = |message| ApiError::invalid(&[FieldError { field: "status".to_owned(), message }]);
-    Ok(AgentFilter { role, status: status.transpose().map_err(invalid)? })
+    Ok(Json(page_response(&page, agents, |agent| service_agent_record(agent, &roles))))
 }
 
 /// Suspend, reactivate or revoke an agent
@@ -206,11 +165,11 @@ pub async fn set_status(
 pub(super) fn agent_record(agent: Agent) -> AgentRecord {
     AgentRecord {
         id: agent.id,
-        name: agent.registration.name.to_string(),
+        name: agent.registration.name,
         public_key_hash: agent.registration.key_hash,
         status: status_text(agent.status),
         trust_score: agent.trust,
-        metadata: agent.registration.metadata.as_map().clone(),
+        metadata: agent.registration.metadata,
         created_at: Rfc3339(agent.created_at),
         updated_at: Rfc3339(agent.updated_at),
         last_seen_at: agent.last_seen_at.map(Rfc3339),
@@ -224,7 +183,7 @@ fn service_agent_record(agent: AgentWithRoles, roles: &RoleTable) -> ServiceAgen
             id: role.id,
             name: role.name.clone(),
             expires_at: grant.until.map(Rfc3339),
-            managed_by: managed_by.as_ref().map(ToString::to_string),
+            managed_by: managed_by.clone(),
         })
     });
     ServiceAgentRecord { roles: assigned.collect(), agent: agent_record(agent.agent) }

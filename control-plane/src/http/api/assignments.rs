@@ -1,29 +1,11 @@
 //! `/services/{service}/assignments`: several changes of role assignments in one request.
 
 use crate::{
-    domain::{audit::Initiator, change::Changed, text::ManagedBy},
-    http::{
-        error::{ApiError, ErrorObject, FieldError},
-        openapi::{
-            errors::{Errors, InvalidBody, ManagerAuth, ServiceNotFound},
-            schema::{self, ServicePathParam},
-        },
-        request::{
-            body::{
-                BodyFields,
-                typed::{ObjectList, UnparsedId, body},
-            },
-            caller::Credentials,
-            ids::{PathParams, parse_id},
-        },
-        state::AppState,
-    },
-    operations::{self, AssignmentRequest},
+    domain::audit::Initiator,
+    http::{api::prelude::*, error::ErrorObject, request::body::typed::ObjectList},
+    operations::AssignmentRequest,
 };
-use axum::{Json, extract::State};
 use countersign_identity::{AgentId, Revision, RoleId, ServiceId, Timestamp};
-use serde::Serialize;
-use utoipa::ToSchema;
 
 /// Maximum number of changes in a request.
 const MAX_CHANGES: usize = 32;
@@ -93,8 +75,7 @@ pub async fn change(
     PathParams(service): PathParams<String>,
     body: BodyFields,
 ) -> Result<Json<AssignmentResults>, ApiError> {
-    let service = parse_id(&service)?;
-    let initiator = credentials.require_manager_of(&state, service).await?;
+    let (service, initiator) = credentials.require_manager_of(&state, &service).await?;
     let AssignmentChanges { changes: ObjectList(changes) } = body.read()?;
     let changes: Vec<_> =
         changes.into_iter().enumerate().map(|(position, change)| parse(position, change)).collect::<Result<_, _>>()?;
@@ -109,7 +90,7 @@ pub async fn change(
                 status: error.status().as_u16(),
                 changed: None,
                 revision: None,
-                error: Some(error.body().into_error()),
+                error: Some(error.body().error),
             },
         });
     }
@@ -120,46 +101,38 @@ pub async fn change(
 struct ParsedChange {
     agent: AgentId,
     role: RoleId,
-    /// An error concerns this change only.
-    new: Result<NewState, ApiError>,
+    is_revocation: bool,
+    expires_at: Option<Timestamp>,
+    managed_by: Option<ManagedBy>,
 }
 
-/// What the agent shall have.
-enum NewState {
-    Assigned { expires_at: Option<Timestamp>, managed_by: Option<ManagedBy> },
-    Revoked,
-}
-
-/// Parses a change, by its position. In a list, an id that does not parse is an invalid field and not something that does not exist.
+/// Parses the ids of a change, by its position. In a list, an id that does not parse is an invalid field and not something that does not
+/// exist.
 fn parse(position: usize, change: AssignmentChange) -> Result<ParsedChange, ApiError> {
     let AssignmentChange { agent, role, revoked, expires_at, managed_by } = change;
-    let error = |field: &str, message: String| ApiError::invalid(&[FieldError { field: field.to_owned(), message }]);
-    let invalid = |problem: &str| error("changes", format!("item {position}: {problem}"));
-    let superfluous = |field| Err(error(field, "must be absent if `revoked` is true".to_owned()));
+    let invalid = |problem: &str| ApiError::invalid_field("changes", format!("item {position}: {problem}"));
     let agent = agent.parse().map_err(|_| invalid("`agentId` must be the id of an agent"))?;
     let role = role.parse().map_err(|_| invalid("`roleId` must be the id of a role"))?;
-    let new = match (revoked, &expires_at, &managed_by) {
-        (Some(true), None, None) => Ok(NewState::Revoked),
-        (Some(true), Some(_), _) => superfluous("expiresAt"),
-        (Some(true), None, Some(_)) => superfluous("managedBy"),
-        (Some(false) | None, _, _) => Ok(NewState::Assigned { expires_at, managed_by }),
-    };
-    Ok(ParsedChange { agent, role, new })
+    Ok(ParsedChange { agent, role, is_revocation: revoked.unwrap_or(false), expires_at, managed_by })
 }
 
+/// Makes one change. An error concerns this change only.
 async fn make(
     state: &AppState,
     initiator: &Initiator,
     service: ServiceId,
     change: ParsedChange,
 ) -> Result<Changed<bool>, ApiError> {
-    let ParsedChange { agent, role, new } = change;
-    match new? {
-        NewState::Assigned { expires_at, managed_by } => {
-            let request = AssignmentRequest { service, agent, role, expires_at, managed_by };
-            let assigned = operations::assign_role(&state.context, initiator, request).await?;
-            Ok(Changed { value: true, revision: assigned.revision })
-        }
-        NewState::Revoked => Ok(operations::revoke_role(&state.context, initiator, service, agent, role).await?),
+    let ParsedChange { agent, role, is_revocation, expires_at, managed_by } = change;
+    if !is_revocation {
+        let request = AssignmentRequest { service, agent, role, expires_at, managed_by };
+        let assigned = operations::assign_role(&state.context, initiator, request).await?;
+        return Ok(Changed { value: true, revision: assigned.revision });
     }
+    for (field, is_present) in [("expiresAt", expires_at.is_some()), ("managedBy", managed_by.is_some())] {
+        if is_present {
+            return Err(ApiError::invalid_field(field, "must be absent if `revoked` is true"));
+        }
+    }
+    Ok(operations::revoke_role(&state.context, initiator, service, agent, role).await?)
 }

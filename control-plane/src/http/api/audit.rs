@@ -1,34 +1,11 @@
 //! `GET /audit`: reads the audit log.
 
 use crate::{
-    domain::{
-        audit::{AuditAction, AuditChain, chain::AuditEntry},
-        page::Page,
-    },
-    http::{
-        error::ApiError,
-        openapi::{
-            errors::{AgentNotFound, Errors, InvalidPaging, OwnerAuth, ServiceNotFound},
-            schema,
-        },
-        request::{
-            body::FromField,
-            caller::{Credentials, owner_access_error},
-            ids::parse_id,
-            paging::{self, PageParameters, PageResponse, parsed_query_parameter},
-        },
-        state::AppState,
-        timestamp::Rfc3339,
-    },
-    operations::{self, AuditFilter, AuditPosition},
+    domain::audit::{AuditAction, AuditChain, chain::AuditEntry},
+    http::{api::prelude::*, request::body::FromField},
+    operations::{AuditFilter, AuditPosition},
 };
-use axum::{
-    Json,
-    extract::{RawQuery, State},
-};
-use serde::Serialize;
 use serde_json::{Value, json};
-use utoipa::ToSchema;
 
 type AuditEntryPage = PageResponse<AuditEntryRecord>;
 
@@ -43,7 +20,6 @@ pub struct AuditEntryRecord {
     #[schema(minimum = 1, example = 7)]
     sequence: i64,
     /// Time of the action.
-    #[schema(value_type = schema::TimestampSchema)]
     at: Rfc3339,
     #[schema(value_type = schema::AuditActionSchema)]
     action: String,
@@ -110,8 +86,8 @@ struct ObjectRecord {
         ("serviceId" = Option<schema::ServiceIdSchema>, Query, description = "Only entries of this service"),
         ("agentId" = Option<schema::AgentIdSchema>, Query, description = "Only entries about this agent"),
         ("action" = Option<schema::AuditActionSchema>, Query, description = "Only this action"),
-        ("since" = Option<schema::TimestampSchema>, Query, description = "Earliest time, inclusive"),
-        ("until" = Option<schema::TimestampSchema>, Query, description = "Latest time, exclusive"),
+        ("since" = Option<Rfc3339>, Query, description = "Earliest time, inclusive"),
+        ("until" = Option<Rfc3339>, Query, description = "Latest time, exclusive"),
     ),
     security(("humanToken" = [])),
     responses(
@@ -123,23 +99,24 @@ pub async fn list(
     State(state): State<AppState>,
     credentials: Credentials,
     page: Result<Page<AuditPosition>, ApiError>,
-    RawQuery(query): RawQuery,
+    query: QueryParams,
 ) -> Result<Json<AuditEntryPage>, ApiError> {
     let human = credentials.require_human(&state).await?;
-    let (page, filter) = (page?, parse_filter(query.as_deref().unwrap_or_default())?);
+    let (page, filter) = (page?, parse_filter(&query)?);
     let result = operations::list_audit_entries(&state.context, &human, &filter, &page).await;
     let list_page = result.map_err(|error| owner_access_error(error, &human))?;
-    Ok(Json(paging::page_response(&page, list_page, |entry| audit_entry_record(&entry))))
+    Ok(Json(page_response(&page, list_page, |entry| audit_entry_record(&entry))))
 }
 
 /// Reads `serviceId`, `action`, `agentId`, `since` and `until` from the query; all are optional.
-fn parse_filter(query: &str) -> Result<AuditFilter, ApiError> {
-    let parameter = |name| paging::query_parameter(query, name).map_err(|error| ApiError::invalid(&[error]));
-    let service = parameter("serviceId")?.map(|service| parse_id(&service)).transpose()?;
-    let agent = parameter("agentId")?.map(|agent| parse_id(&agent)).transpose()?;
-    let action = parsed_query_parameter(query, "action")?;
-    let (since, until) = (parsed_query_parameter(query, "since")?, parsed_query_parameter(query, "until")?);
-    Ok(AuditFilter { chain: service.map(AuditChain::Service), action, agent, since, until })
+fn parse_filter(query: &QueryParams) -> Result<AuditFilter, ApiError> {
+    Ok(AuditFilter {
+        chain: query.id("serviceId")?.map(AuditChain::Service),
+        agent: query.id("agentId")?,
+        action: query.field("action")?,
+        since: query.field("since")?,
+        until: query.field("until")?,
+    })
 }
 
 impl FromField for AuditAction {

@@ -4,38 +4,20 @@ use crate::{
     domain::{
         agent::{Agent, status_text},
         credential::expose,
-        text::{DisplayName, EmailAddress, Metadata},
+        text::EmailAddress,
     },
     http::{
-        error::ApiError,
+        api::prelude::*,
         middleware::limits::RequestLimiter,
-        openapi::{
-            errors::{
-                AgentLimit, AgentNotFound, AudienceLimit, Errors, InactiveAgent, InvalidBody, InvalidChallenge,
-                InvalidIdempotencyKey, InvalidRefreshToken, OptionalHumanAuth, PublicAccess, ServiceNotFound,
-            },
-            schema,
-        },
-        request::{
-            body::{
-                BodyFields, FormOrJson,
-                typed::{UnparsedId, body},
-            },
-            caller::Credentials,
-            client_address::ClientAddress,
-            idempotency::IdempotencyHeader,
-        },
-        state::AppState,
-        timestamp::Rfc3339,
+        request::{body::FormOrJson, client_address::ClientAddress},
     },
-    operations::{self, IdempotentReply, LoginRequest, RegistrationRequest, RequestedToken, TokenPair},
+    operations::{LoginRequest, RegistrationRequest, RequestedToken, TokenPair},
 };
-use axum::{Extension, Json, extract::State, http::StatusCode};
+use axum::Extension;
 use countersign_identity::{AgentId, P256PublicKey, Revision, ServiceId};
 use secrecy::SecretString;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use std::borrow::Cow;
-use utoipa::ToSchema;
 
 body! {
     /// An agent to register.
@@ -57,15 +39,15 @@ body! {
     }
     /// A signed challenge.
     AuthenticationRequest {
-        required "challengeId" challenge: String as ChallengeIdSchema,
-        required "signature" signature: String as SignatureSchema,
+        required "challengeId" challenge: String as schema::ChallengeIdSchema,
+        required "signature" signature: String as schema::SignatureSchema,
         /// The service that the tokens are for. If the challenge was requested for a service, the value must be the same
         /// service.
         optional "serviceId" service: UnparsedId<ServiceId>,
     }
     /// A refresh token to exchange for new tokens.
     RefreshRequest {
-        required "refreshToken" token: String as RefreshTokenSchema,
+        required "refreshToken" token: String as schema::RefreshTokenSchema,
         /// The service that the next access token is for. Default: the service of the login.
         optional "serviceId" service: UnparsedId<ServiceId>,
     }
@@ -98,7 +80,6 @@ pub struct ChallengeResponse {
     #[schema(value_type = schema::NonceSchema)]
     nonce: String,
     /// Time at which the challenge expires.
-    #[schema(value_type = schema::TimestampSchema)]
     expires_at: Rfc3339,
 }
 

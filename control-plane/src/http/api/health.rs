@@ -3,21 +3,10 @@
 use crate::{
     domain::{housekeeping::HousekeepingHealth, webhook::health::QueueHealth},
     ephemeral::RateLimitBackend,
-    http::{
-        openapi::{
-            errors::{Errors, InternalOnly},
-            schema,
-        },
-        state::AppState,
-        timestamp::Rfc3339,
-    },
+    http::api::prelude::*,
     operations::{DatabaseHealth, lacks_current_master_key, probe_database, probe_housekeeping, probe_queue},
 };
-use axum::{Json, extract::State, http::StatusCode};
-use countersign_identity::Timestamp;
-use serde::Serialize;
 use std::time::Duration;
-use utoipa::ToSchema;
 
 /// Timeout of the database check.
 const DATABASE_TIMEOUT: Duration = Duration::from_millis(900);
@@ -27,7 +16,6 @@ const DATABASE_TIMEOUT: Duration = Duration::from_millis(900);
 pub struct Health {
     status: HealthStatus,
     /// Time of the check.
-    #[schema(value_type = schema::TimestampSchema)]
     timestamp: Rfc3339,
     checks: HealthChecks,
     /// Why checks are not `up`, as far as there is more to say than the name of the check.
@@ -112,25 +100,6 @@ struct HealthBackends {
     redis: &'static str,
 }
 
-impl Health {
-    /// A response while the database is down, for the API description.
-    fn unhealthy_example() -> Self {
-        Self {
-            status: HealthStatus::Unhealthy,
-            timestamp: Rfc3339(Timestamp::from_micros(1_805_036_966_535_897)),
-            checks: HealthChecks {
-                database: CheckStatus::Down,
-                redis: CheckStatus::Up,
-                webhook_queue: CheckStatus::Down,
-                housekeeping: CheckStatus::Up,
-                master_key: CheckStatus::Up,
-            },
-            reasons: Vec::new(),
-            backends: HealthBackends { database: "postgresql", redis: "redis" },
-        }
-    }
-}
-
 /// The reason why housekeeping is not `up`; `None` if it is.
 fn housekeeping_reason(health: HousekeepingHealth) -> Option<HealthReason> {
     let (code, data, message) = match health {
@@ -161,7 +130,18 @@ fn master_key_reason(is_missing: bool) -> Option<HealthReason> {
     get, path = "/health", operation_id = "readHealth", tag = "Server", security(()),
     responses(
         (status = 200, description = "Healthy or degraded", body = Health),
-        (status = 503, description = "Unhealthy", body = Health, example = json!(Health::unhealthy_example())),
+        (
+            status = 503, description = "Unhealthy", body = Health,
+            example = json!({
+                "status": "unhealthy",
+                "timestamp": "2027-03-14T15:09:26.535897Z",
+                "checks": {
+                    "database": "down", "redis": "up", "webhook_queue": "down", "housekeeping": "up", "master_key": "up",
+                },
+                "reasons": [],
+                "backends": { "database": "postgresql", "redis": "redis" },
+            }),
+        ),
         Errors<(InternalOnly,)>,
     )
 )]

@@ -7,6 +7,7 @@ pub(super) mod auth;
 pub(super) mod health;
 pub(super) mod oauth;
 pub(super) mod own_agents;
+mod prelude;
 pub(super) mod protected_resource;
 pub(super) mod roles;
 pub(super) mod service_keys;

@@ -4,30 +4,11 @@ use super::agents::{AgentRecord, agent_record};
 use crate::{
     domain::{
         agent::{Agent, ServiceOfAgent},
-        change::Changed,
-        page::Page,
+        text::EmailAddress,
     },
-    http::{
-        error::ApiError,
-        openapi::{
-            errors::{AgentNotFound, Errors, HumanAuth, InvalidBody, InvalidPaging, OwnerAuth, ServiceNotFound},
-            schema::{self, AgentPathParam, ServicePathParam},
-        },
-        request::{
-            body::{BodyFields, typed::body},
-            caller::{Credentials, owner_access_error},
-            ids::{PathParams, parse_id},
-            paging::{self, PageParameters, PageResponse},
-        },
-        state::AppState,
-        timestamp::Rfc3339,
-    },
-    operations,
+    http::api::prelude::*,
 };
-use axum::{Json, extract::State};
 use countersign_identity::{AgentId, Revision, RoleName, ServiceId};
-use serde::Serialize;
-use utoipa::ToSchema;
 
 body! {
     /// Whether a service may assign roles to an agent.
@@ -46,8 +27,7 @@ pub struct OwnAgentRecord {
     #[serde(flatten)]
     agent: AgentRecord,
     /// The e-mail address in the registration, which only the owner of the agent reads.
-    #[schema(value_type = schema::EmailAddressSchema)]
-    email: String,
+    email: EmailAddress,
 }
 
 /// A service at which an agent holds a role, or which its owner has left.
@@ -57,15 +37,15 @@ pub struct AgentServiceRecord {
     #[schema(value_type = schema::ServiceIdSchema)]
     service_id: ServiceId,
     /// Name of the service; null if the agent held no role there when its owner left the service.
-    #[schema(value_type = Option<schema::DisplayNameSchema>, required)]
-    name: Option<String>,
+    #[schema(required)]
+    name: Option<DisplayName>,
     /// The roles that the agent holds at the service.
     roles: Vec<HeldRole>,
     /// Whether the service may assign roles to the agent.
     #[schema(example = true)]
     may_assign_roles: bool,
     /// When the owner of the agent left the service; null if the service may assign roles.
-    #[schema(value_type = Option<schema::TimestampSchema>, required)]
+    #[schema(required)]
     left_at: Option<Rfc3339>,
 }
 
@@ -76,7 +56,7 @@ pub struct HeldRole {
     #[schema(value_type = schema::RoleNameSchema)]
     name: RoleName,
     /// Expiry time of the assignment, in whole seconds; null if it does not expire.
-    #[schema(value_type = Option<schema::TimestampSchema>, required)]
+    #[schema(required)]
     expires_at: Option<Rfc3339>,
 }
 
@@ -110,7 +90,7 @@ pub async fn list(
     let human = credentials.require_human(&state).await?;
     let page = page?;
     let agents = operations::list_own_agents(&state.context, &human, page).await?;
-    Ok(Json(paging::page_response(&page, agents, own_agent_record)))
+    Ok(Json(page_response(&page, agents, own_agent_record)))
 }
 
 /// Result of the deletion of an agent.
@@ -167,7 +147,7 @@ pub async fn list_services(
     let (agent, page) = (parse_id(&agent)?, page?);
     let result = operations::list_services_of_agent(&state.context, &human, agent, page).await;
     let services = result.map_err(|error| owner_access_error(error, &human))?;
-    Ok(Json(paging::page_response(&page, services, service_record)))
+    Ok(Json(page_response(&page, services, service_record)))
 }
 
 /// Leave a service, or allow it again
@@ -202,7 +182,7 @@ pub async fn set_admission(
 }
 
 fn own_agent_record(agent: Agent) -> OwnAgentRecord {
-    OwnAgentRecord { email: agent.registration.email.to_string(), agent: agent_record(agent) }
+    OwnAgentRecord { email: agent.registration.email.clone(), agent: agent_record(agent) }
 }
 
 fn service_record(service: ServiceOfAgent) -> AgentServiceRecord {
@@ -210,7 +190,7 @@ fn service_record(service: ServiceOfAgent) -> AgentServiceRecord {
     let held = |(name, expires_at): (RoleName, _)| HeldRole { name, expires_at: Option::map(expires_at, Rfc3339) };
     AgentServiceRecord {
         service_id: service,
-        name: name.map(|name| name.to_string()),
+        name,
         roles: roles.into_iter().map(held).collect(),
         may_assign_roles: left_at.is_none(),
         left_at: left_at.map(Rfc3339),

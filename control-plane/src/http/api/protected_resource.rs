@@ -3,25 +3,18 @@
 use crate::{
     domain::resource_uri::ResourceUri,
     http::{
-        error::{ApiError, FieldError},
+        api::prelude::*,
         middleware::conditional_get::{CacheableContent, DEFAULT_MAX_AGE},
-        openapi::{
-            errors::{Errors, PublicAccess, ResourceUriMissing, ServiceNotFound, UNKNOWN_RESOURCE, UnknownResource},
-            schema::ServicePathParam,
-        },
-        request::ids::{PathParams, parse_id},
-        state::AppState,
     },
-    operations,
 };
 use axum::{
-    extract::{Query, State},
+    extract::Query,
     http::{HeaderMap, HeaderValue},
     response::Response,
 };
 use countersign_identity::protected_resource::metadata_document;
-use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
+use serde::Deserialize;
+use utoipa::IntoParams;
 
 /// Which resource of the service.
 #[derive(Deserialize, IntoParams)]
@@ -72,9 +65,8 @@ pub async fn read(
     let uri = match resource {
         Some(text) => {
             let wanted = ResourceUri::parse(&text).ok();
-            uris.iter().find(|uri| Some(*uri) == wanted.as_ref()).ok_or_else(|| {
-                ApiError::invalid(&[FieldError { field: "resource".to_owned(), message: UNKNOWN_RESOURCE.to_owned() }])
-            })?
+            let found = uris.iter().find(|uri| Some(*uri) == wanted.as_ref());
+            found.ok_or_else(|| ApiError::invalid_field("resource", UNKNOWN_RESOURCE))?
         }
         None => uris.iter().next().ok_or_else(ApiError::no_resource_uri)?,
     };

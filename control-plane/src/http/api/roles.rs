@@ -1,38 +1,12 @@
 //! `/services/{service}/roles`: the roles of a service, and their assignment to agents.
 
 use crate::{
-    domain::{
-        change::Changed,
-        role::Role,
-        text::{Description, ManagedBy},
-    },
-    http::{
-        error::ApiError,
-        openapi::{
-            errors::{
-                AgentHasLeft, AgentNotFound, Errors, InvalidBody, InvalidIdempotencyKey, ManagerAuth, PermissionLimit,
-                RoleNameLimit, RoleNameTaken, RoleNotFound, ServiceNotFound,
-            },
-            schema::{self, AgentPathParam, RolePathParam, ServicePathParam},
-        },
-        request::{
-            body::{
-                BodyFields,
-                typed::{UnparsedId, body},
-            },
-            caller::Credentials,
-            idempotency::IdempotencyHeader,
-            ids::{PathParams, parse_id},
-        },
-        state::AppState,
-        timestamp::Rfc3339,
-    },
-    operations::{self, AssignmentRequest, IdempotentReply, RoleChange, RoleRequest},
+    domain::role::Role,
+    http::api::prelude::*,
+    operations::{AssignmentRequest, RoleChange, RoleRequest},
 };
-use axum::{Json, extract::State, http::StatusCode};
 use countersign_identity::{Permission, Revision, RoleDefinition, RoleId, RoleName, Timestamp};
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use serde::Deserialize;
 
 body! {
     /// A role to create.
@@ -88,15 +62,13 @@ pub struct RoleRecord {
     id: RoleId,
     #[schema(value_type = schema::RoleNameSchema)]
     name: RoleName,
-    #[schema(value_type = schema::DescriptionSchema)]
-    description: String,
+    description: Description,
     #[schema(value_type = schema::PermissionsSchema)]
     permissions: Vec<Permission>,
     /// The name of the files in which the role is declared; null if it is in none.
-    #[schema(value_type = Option<schema::ManagedBySchema>, required)]
-    managed_by: Option<String>,
+    #[schema(required)]
+    managed_by: Option<ManagedBy>,
     /// Time of creation.
-    #[schema(value_type = schema::TimestampSchema)]
     created_at: Rfc3339,
 }
 
@@ -164,8 +136,7 @@ pub async fn create(
     idempotency: Result<IdempotencyHeader, ApiError>,
     body: BodyFields,
 ) -> Result<(StatusCode, Json<CreatedRole>), ApiError> {
-    let service = parse_id(&service)?;
-    let initiator = credentials.require_manager_of(&state, service).await?;
+    let (service, initiator) = credentials.require_manager_of(&state, &service).await?;
     let NewRole { name, description, permissions, managed_by } = body.read()?;
     let request = RoleRequest { name, description: description.unwrap_or_default(), permissions, managed_by };
     let reply = IdempotentReply { request: idempotency?.0, present: created_role };
@@ -189,8 +160,7 @@ pub async fn list(
     credentials: Credentials,
     PathParams(service): PathParams<String>,
 ) -> Result<Json<RoleList>, ApiError> {
-    let service = parse_id(&service)?;
-    credentials.require_manager_of(&state, service).await?;
+    let (service, _) = credentials.require_manager_of(&state, &service).await?;
     let roles = operations::list_roles(&state.context, service).await?;
     Ok(Json(RoleList { data: roles.into_iter().map(role_record).collect() }))
 }
@@ -208,8 +178,7 @@ pub async fn remove(
     credentials: Credentials,
     PathParams((service, role)): PathParams<(String, String)>,
 ) -> Result<Json<RoleDeleted>, ApiError> {
-    let service = parse_id(&service)?;
-    let initiator = credentials.require_manager_of(&state, service).await?;
+    let (service, initiator) = credentials.require_manager_of(&state, &service).await?;
     let Changed { value: (), revision } =
         operations::delete_role(&state.context, &initiator, service, parse_id(&role)?).await?;
     Ok(Json(RoleDeleted { deleted: true, revision }))
@@ -233,8 +202,7 @@ pub async fn change(
     PathParams((service, role)): PathParams<(String, String)>,
     body: BodyFields,
 ) -> Result<Json<ChangedRole>, ApiError> {
-    let service = parse_id(&service)?;
-    let initiator = credentials.require_manager_of(&state, service).await?;
+    let (service, initiator) = credentials.require_manager_of(&state, &service).await?;
     let RoleChanges { permissions, description, managed_by } = body.read()?;
     let change = RoleChange { permissions, description, managed_by };
     let Changed { value: role, revision } =
@@ -261,8 +229,7 @@ pub async fn assign(
     PathParams((service, agent)): PathParams<(String, String)>,
     body: BodyFields,
 ) -> Result<Json<RoleAssignmentResponse>, ApiError> {
-    let service = parse_id(&service)?;
-    let initiator = credentials.require_manager_of(&state, service).await?;
+    let (service, initiator) = credentials.require_manager_of(&state, &service).await?;
     let agent = parse_id(&agent)?;
     let RoleAssignmentRequest { role, expires_at, managed_by } = body.read()?;
     let request = AssignmentRequest { service, agent, role: role.parse()?, expires_at, managed_by };
@@ -286,8 +253,7 @@ pub async fn revoke(
     credentials: Credentials,
     PathParams((service, agent, role)): PathParams<(String, String, String)>,
 ) -> Result<Json<RoleRevocationResponse>, ApiError> {
-    let service = parse_id(&service)?;
-    let initiator = credentials.require_manager_of(&state, service).await?;
+    let (service, initiator) = credentials.require_manager_of(&state, &service).await?;
     let Changed { value: revoked, revision } =
         operations::revoke_role(&state.context, &initiator, service, parse_id(&agent)?, parse_id(&role)?).await?;
     Ok(Json(RoleRevocationResponse { revoked, revision }))
@@ -296,12 +262,5 @@ pub async fn revoke(
 fn role_record(role: Role) -> RoleRecord {
     let Role { definition, service: _, description, managed_by, created_at } = role;
     let RoleDefinition { id, name, permissions, created_revision: _ } = definition;
-    RoleRecord {
-        id,
-        name,
-        description: description.to_string(),
-        permissions,
-        managed_by: managed_by.map(|managed_by| managed_by.to_string()),
-        created_at: Rfc3339(created_at),
-    }
+    RoleRecord { id, name, description, permissions, managed_by, created_at: Rfc3339(created_at) }
 }

@@ -2,36 +2,13 @@
 
 use crate::{
     domain::{
-        change::Changed,
         credential::expose,
-        page::Page,
         service::{KeyScope, ServiceKey},
-        text::{DisplayName, ManagedBy},
     },
-    http::{
-        error::ApiError,
-        openapi::{
-            errors::{
-                AlreadyManaged, Errors, InvalidBody, InvalidPaging, KeyLimit, KeyNotFound, OwnerAuth, ServiceNotFound,
-            },
-            schema::{self, KeyPathParam, ServicePathParam},
-        },
-        request::{
-            body::{BodyFields, typed::body},
-            caller::{Credentials, owner_access_error},
-            ids::{PathParams, parse_id},
-            paging::{self, PageParameters, PageResponse},
-        },
-        state::AppState,
-        timestamp::Rfc3339,
-    },
-    operations::{self, NewServiceKey},
+    http::api::prelude::*,
+    operations::NewServiceKey,
 };
-use axum::{Json, extract::State, http::StatusCode};
 use countersign_identity::{ApiKeyId, Revision};
-use serde::Serialize;
-use serde_json::{Value, json};
-use utoipa::ToSchema;
 
 body! {
     /// An API key to create.
@@ -51,12 +28,10 @@ pub struct NewKeyRecord {
     key_id: ApiKeyId,
     #[schema(value_type = schema::ApiKeySchema)]
     api_key: String,
-    #[schema(value_type = schema::DisplayNameSchema)]
-    name: String,
+    name: DisplayName,
     #[schema(value_type = schema::KeyScopeSchema)]
     scope: &'static str,
     /// Time of creation.
-    #[schema(value_type = schema::TimestampSchema)]
     created_at: Rfc3339,
 }
 
@@ -65,37 +40,28 @@ type KeyPage = PageResponse<KeyRecord>;
 /// An API key, without its secret.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-#[schema(example = json!(KeyRecord::example()))]
+#[schema(example = json!({
+    "keyId": "key_01jyd3rq8yfd19yr0w5mz4ypkb",
+    "name": "Sidecar",
+    "scope": "sync",
+    "managedBy": null,
+    "createdAt": "2027-03-14T15:09:26.535897Z",
+    "revokedAt": null,
+}))]
 pub struct KeyRecord {
     #[schema(value_type = schema::ApiKeyIdSchema)]
     key_id: ApiKeyId,
-    #[schema(value_type = schema::DisplayNameSchema)]
-    name: String,
+    name: DisplayName,
     #[schema(value_type = schema::KeyScopeSchema)]
     scope: &'static str,
     /// The name of the files in which the key is declared; null if it is in none.
-    #[schema(value_type = Option<schema::ManagedBySchema>, required)]
-    managed_by: Option<String>,
+    #[schema(required)]
+    managed_by: Option<ManagedBy>,
     /// Time of creation.
-    #[schema(value_type = schema::TimestampSchema)]
     created_at: Rfc3339,
     /// Time of revocation; null if the key is valid.
-    #[schema(value_type = Option<schema::TimestampSchema>, required)]
+    #[schema(required)]
     revoked_at: Option<Rfc3339>,
-}
-
-impl KeyRecord {
-    /// An example for the API description: a valid key.
-    fn example() -> Value {
-        json!({
-            "keyId": "key_01jyd3rq8yfd19yr0w5mz4ypkb",
-            "name": "Sidecar",
-            "scope": "sync",
-            "managedBy": null,
-            "createdAt": "2027-03-14T15:09:26.535897Z",
-            "revokedAt": null,
-        })
-    }
 }
 
 /// Result of a revocation.
@@ -132,7 +98,7 @@ pub async fn create(
     let body = NewKeyRecord {
         key_id: key.id,
         api_key: expose(&secret).to_owned(),
-        name: key.name.to_string(),
+        name: key.name,
         scope: key.scope.as_str(),
         created_at: Rfc3339(key.created_at),
     };
@@ -159,7 +125,7 @@ pub async fn list(
     let (_, service) = credentials.require_owner_of(&state, &service).await?;
     let page = page?;
     let list_page = operations::list_service_keys(&state.context, service.id, page).await?;
-    Ok(Json(paging::page_response(&page, list_page, key_record)))
+    Ok(Json(page_response(&page, list_page, key_record)))
 }
 
 /// Revoke an API key
@@ -189,9 +155,9 @@ fn key_record(key: ServiceKey) -> KeyRecord {
     let ServiceKey { id, service: _, owner: _, name, scope, managed_by, secret: _, created_at, revoked_at } = key;
     KeyRecord {
         key_id: id,
-        name: name.to_string(),
+        name,
         scope: scope.as_str(),
-        managed_by: managed_by.map(|managed_by| managed_by.to_string()),
+        managed_by,
         created_at: Rfc3339(created_at),
         revoked_at: revoked_at.map(Rfc3339),
     }

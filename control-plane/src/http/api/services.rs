@@ -3,36 +3,14 @@
 use crate::{
     domain::{
         agent::Owner,
-        change::Changed,
-        page::Page,
         resource_uri::ResourceUris,
         service::Service,
-        text::{DisplayName, ManagedBy},
+        text::{IssuerText, SubjectText},
     },
-    http::{
-        error::ApiError,
-        openapi::{
-            errors::{
-                AlreadyManaged, Errors, HumanAuth, InvalidBody, InvalidPaging, OwnerAuth, ServiceCreatorAuth,
-                ServiceLimit, ServiceNotFound,
-            },
-            schema::{self, ServicePathParam},
-        },
-        request::{
-            body::{BodyFields, typed::body},
-            caller::{Credentials, owner_access_error},
-            ids::PathParams,
-            paging::{self, PageParameters, PageResponse},
-        },
-        state::AppState,
-        timestamp::Rfc3339,
-    },
-    operations::{self, NewService, ServiceChange},
+    http::api::prelude::*,
+    operations::{NewService, ServiceChange},
 };
-use axum::{Json, extract::State, http::StatusCode};
 use countersign_identity::{Revision, ServiceId};
-use serde::Serialize;
-use utoipa::ToSchema;
 
 body! {
     /// A service to create.
@@ -65,8 +43,7 @@ type ServicePage = PageResponse<ServiceRecord>;
 pub struct ServiceRecord {
     #[schema(value_type = schema::ServiceIdSchema)]
     service_id: ServiceId,
-    #[schema(value_type = schema::DisplayNameSchema)]
-    name: String,
+    name: DisplayName,
     /// The human user who owns the service.
     owner: UserRecord,
     /// Whether the service accepts tokens that are bound to no service.
@@ -76,10 +53,9 @@ pub struct ServiceRecord {
     #[schema(value_type = schema::ResourceUrisSchema)]
     resource_uris: Vec<String>,
     /// The name of the files in which the service is declared; null if it is in none.
-    #[schema(value_type = Option<schema::ManagedBySchema>, required)]
-    managed_by: Option<String>,
+    #[schema(required)]
+    managed_by: Option<ManagedBy>,
     /// Time of creation.
-    #[schema(value_type = schema::TimestampSchema)]
     created_at: Rfc3339,
 }
 
@@ -95,9 +71,9 @@ pub struct ChangedService {
 /// A human user.
 #[derive(Serialize, ToSchema)]
 pub struct UserRecord {
-    #[schema(value_type = schema::IssuerTextSchema)]
+    #[schema(value_type = IssuerText)]
     issuer: String,
-    #[schema(value_type = schema::SubjectTextSchema)]
+    #[schema(value_type = SubjectText)]
     subject: String,
 }
 
@@ -148,7 +124,7 @@ pub async fn list(
 ) -> Result<Json<ServicePage>, ApiError> {
     let (human, page) = (credentials.require_human(&state).await?, page?);
     let list_page = operations::list_services(&state.context, &human, page).await?;
-    Ok(Json(paging::page_response(&page, list_page, service_record)))
+    Ok(Json(page_response(&page, list_page, service_record)))
 }
 
 /// Read a service
@@ -218,11 +194,11 @@ pub(super) fn service_record(service: Service) -> ServiceRecord {
     let Service { id, owner, name, accepts_unbound, resource_uris, managed_by, created_at, deleted_at: _ } = service;
     ServiceRecord {
         service_id: id,
-        name: name.to_string(),
+        name,
         owner: user_record(owner),
         accepts_unbound_tokens: accepts_unbound,
         resource_uris: resource_uris.iter().map(|uri| uri.as_str().to_owned()).collect(),
-        managed_by: managed_by.map(|managed_by| managed_by.to_string()),
+        managed_by,
         created_at: Rfc3339(created_at),
     }
 }

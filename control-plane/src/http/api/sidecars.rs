@@ -2,42 +2,28 @@
 //! in force.
 
 use crate::{
-    domain::{
-        page::Page,
-        sidecar::{Enforcement, Sidecar, SidecarInstance},
-    },
-    http::{
-        error::ApiError,
-        openapi::{
-            errors::{Errors, InvalidPaging, InvalidRevision, ManagerAuth, ServiceNotFound, UnknownRevision},
-            schema::{self, ServicePathParam},
-        },
-        request::{
-            caller::Credentials,
-            ids::{PathParams, parse_id},
-            paging::{self, PageParameters, PageResponse, number_parameter},
-        },
-        state::AppState,
-        timestamp::Rfc3339,
-    },
-    operations,
-};
-use axum::{
-    Json,
-    extract::{RawQuery, State},
+    domain::sidecar::{Enforcement, Sidecar, SidecarInstance},
+    http::api::prelude::*,
 };
 use countersign_identity::{ApiKeyId, Revision};
-use serde::Serialize;
-use serde_json::{Value, json};
 use std::time::Duration;
-use utoipa::{IntoParams, ToSchema};
+use utoipa::IntoParams;
 
 type SidecarPage = PageResponse<SidecarRecord>;
 
 /// A sidecar that may decide. A sidecar with several API keys of the service is listed once for each of them.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-#[schema(example = json!(SidecarRecord::example()))]
+#[schema(example = json!({
+    "instance": "9f86d081884c7d659a2feaa0c55ad015",
+    "keyId": "key_01m7xt1btvex9v14wnb3rx44nb",
+    "address": "192.0.2.7:41822",
+    "release": "0.1.0",
+    "status": "connected",
+    "revision": 1_804_950_866_535_897_i64,
+    "connectedAt": "2027-03-14T15:09:26.535897Z",
+    "lastConfirmedAt": "2027-03-14T15:41:08.119204Z",
+}))]
 pub struct SidecarRecord {
     /// Identifies the process of the sidecar, and the one of its API keys with which it is connected: 32 hex digits.
     #[schema(pattern = "^[0-9a-f]{32}$", example = "9f86d081884c7d659a2feaa0c55ad015")]
@@ -57,17 +43,16 @@ pub struct SidecarRecord {
     #[schema(value_type = Option<schema::RevisionSchema>, required = false, nullable = false)]
     revision: Option<Revision>,
     /// When the sidecar connected.
-    #[schema(value_type = schema::TimestampSchema)]
     connected_at: Rfc3339,
     /// When the data of the sidecar was last confirmed, as far as is known, or a little later. Later confirmations by another control plane,
     /// or by one that was killed, may be missing. Absent if no confirmation is known.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<schema::TimestampSchema>, required = false, nullable = false)]
+    #[schema(required = false, nullable = false)]
     last_confirmed_at: Option<Rfc3339>,
     /// The latest time at which the sidecar refuses all requests by itself. Absent in the list of sidecars if the sidecar is connected.
     /// The time is up to five minutes later than necessary, because the clocks of control planes can differ.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<schema::TimestampSchema>, required = false, nullable = false)]
+    #[schema(required = false, nullable = false)]
     refuses_by: Option<Rfc3339>,
 }
 
@@ -83,7 +68,15 @@ enum SidecarStatus {
 /// At which sidecars of a service a revision is in force.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-#[schema(example = json!(EnforcementRecord::example()))]
+#[schema(example = json!({
+    "revision": 1_804_950_866_535_897_i64,
+    "enforced": true,
+    "sidecars": 214,
+    "enforcedSidecars": 214,
+    "expiredSidecars": 0,
+    "milliseconds": 38,
+    "unconfirmed": [],
+}))]
 pub struct EnforcementRecord {
     #[schema(value_type = schema::RevisionSchema)]
     revision: Revision,
@@ -110,45 +103,14 @@ pub struct EnforcementRecord {
     /// The latest time at which all sidecars that have not confirmed the revision refuse all requests by themselves. Absent if there
     /// are none.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<schema::TimestampSchema>, required = false, nullable = false)]
+    #[schema(required = false, nullable = false)]
     refuses_by: Option<Rfc3339>,
-}
-
-impl SidecarRecord {
-    /// An example for the API description: a sidecar that is connected.
-    fn example() -> Value {
-        json!({
-            "instance": "9f86d081884c7d659a2feaa0c55ad015",
-            "keyId": "key_01m7xt1btvex9v14wnb3rx44nb",
-            "address": "192.0.2.7:41822",
-            "release": "0.1.0",
-            "status": "connected",
-            "revision": 1_804_950_866_535_897_i64,
-            "connectedAt": "2027-03-14T15:09:26.535897Z",
-            "lastConfirmedAt": "2027-03-14T15:41:08.119204Z",
-        })
-    }
-}
-
-impl EnforcementRecord {
-    /// An example for the API description: a revision that is in force.
-    fn example() -> Value {
-        json!({
-            "revision": 1_804_950_866_535_897_i64,
-            "enforced": true,
-            "sidecars": 214,
-            "enforcedSidecars": 214,
-            "expiredSidecars": 0,
-            "milliseconds": 38,
-            "unconfirmed": [],
-        })
-    }
 }
 
 /// The query parameters of [`enforcement`], for the description of the API.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
-#[expect(dead_code, reason = "describes the parameters; `number_parameter` reads them")]
+#[expect(dead_code, reason = "describes the parameters; `QueryParams` reads them")]
 pub struct EnforcementParameters {
     /// The `revision` of the answer to a change. Without it, the receipt is about the newest revision.
     #[param(minimum = 1, example = 1_804_950_866_535_897_i64)]
@@ -177,15 +139,14 @@ pub async fn list(
     PathParams(service): PathParams<String>,
     page: Result<Page<SidecarInstance>, ApiError>,
 ) -> Result<Json<SidecarPage>, ApiError> {
-    let service = parse_id(&service)?;
-    credentials.require_manager_of(&state, service).await?;
+    let (service, _) = credentials.require_manager_of(&state, &service).await?;
     let page = page?;
     let sidecars = operations::list_sidecars(&state.context, service, page).await?;
     let record = |mut sidecar: Sidecar| {
         sidecar.refuses_by = sidecar.refuses_by.filter(|_| !sidecar.is_connected);
         sidecar_record(sidecar)
     };
-    Ok(Json(paging::page_response(&page, sidecars, record)))
+    Ok(Json(page_response(&page, sidecars, record)))
 }
 
 /// Read at which sidecars a change is in force
@@ -204,13 +165,11 @@ pub async fn enforcement(
     State(state): State<AppState>,
     credentials: Credentials,
     PathParams(service): PathParams<String>,
-    RawQuery(query): RawQuery,
+    query: QueryParams,
 ) -> Result<Json<EnforcementRecord>, ApiError> {
-    let service = parse_id(&service)?;
-    credentials.require_manager_of(&state, service).await?;
-    let query = query.as_deref().unwrap_or_default();
-    let revision = number_parameter(query, "revision", 1)?.map(Revision::new);
-    let wait = Duration::from_secs(number_parameter(query, "wait", 0)?.unwrap_or(0).unsigned_abs());
+    let (service, _) = credentials.require_manager_of(&state, &service).await?;
+    let revision = query.integer("revision", 1)?.map(Revision::new);
+    let wait = Duration::from_secs(query.integer("wait", 0)?.unwrap_or(0).unsigned_abs());
     let receipt = operations::read_enforcement(&state.context, service, revision, wait).await?;
     Ok(Json(enforcement_record(receipt)))
 }

@@ -1,35 +1,22 @@
 //! `/signing-keys`: the keys that sign access tokens. Only administrators may use the endpoints of signing keys.
 
-use crate::{
-    domain::{change::Changed, page::Page, signing_key::SigningKey},
-    http::{
-        error::ApiError,
-        openapi::{
-            errors::{AdminAuth, Errors, InvalidPaging, SigningKeyNotFound},
-            schema::{self, KidPathParam},
-        },
-        request::{
-            caller::Credentials,
-            ids::{PathParams, parse_id},
-            paging::{self, PageParameters, PageResponse},
-        },
-        state::AppState,
-        timestamp::Rfc3339,
-    },
-    operations::{self, SigningKeyPosition},
-};
-use axum::{Json, extract::State, http::StatusCode};
+use crate::{domain::signing_key::SigningKey, http::api::prelude::*, operations::SigningKeyPosition};
 use countersign_identity::{Kid, Revision, Timestamp};
-use serde::Serialize;
-use serde_json::{Value, json};
-use utoipa::ToSchema;
 
 type SigningKeyPage = PageResponse<SigningKeyRecord>;
 
 /// A signing key.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-#[schema(example = json!(SigningKeyRecord::example()))]
+#[schema(example = json!({
+    "kid": "oKIywvGUpTVTyxMQ3bwIIeQUudfr_CkLMjCE19ECD-U",
+    "status": "signing",
+    "algorithm": "ES256",
+    "publishedAt": "2027-02-12T15:09:26.535897Z",
+    "signsFrom": "2027-03-14T15:09:26.535897Z",
+    "retiredAt": null,
+    "removedAt": null,
+}))]
 pub struct SigningKeyRecord {
     #[schema(value_type = schema::KidSchema)]
     kid: Kid,
@@ -41,16 +28,15 @@ pub struct SigningKeyRecord {
     #[schema(example = "ES256")]
     algorithm: &'static str,
     /// Time of publication.
-    #[schema(value_type = schema::TimestampSchema)]
     published_at: Rfc3339,
     /// Time from which the key signs; null until its rotation is scheduled.
-    #[schema(value_type = Option<schema::TimestampSchema>, required)]
+    #[schema(required)]
     signs_from: Option<Rfc3339>,
     /// Time from which another key signs instead of this key; null until the rotation to the other key is scheduled.
-    #[schema(value_type = Option<schema::TimestampSchema>, required)]
+    #[schema(required)]
     retired_at: Option<Rfc3339>,
     /// Time from which tokens of the key are invalid; null if they are valid.
-    #[schema(value_type = Option<schema::TimestampSchema>, required)]
+    #[schema(required)]
     removed_at: Option<Rfc3339>,
 }
 
@@ -65,37 +51,9 @@ pub struct RotationRecord {
     #[schema(example = "next")]
     status: &'static str,
     /// Time from which the key signs.
-    #[schema(value_type = schema::TimestampSchema)]
     signs_from: Rfc3339,
     #[schema(value_type = schema::RevisionSchema)]
     revision: Revision,
-}
-
-impl SigningKeyRecord {
-    /// An example for the API description: a key that signs.
-    fn example() -> Value {
-        json!({
-            "kid": "oKIywvGUpTVTyxMQ3bwIIeQUudfr_CkLMjCE19ECD-U",
-            "status": "signing",
-            "algorithm": "ES256",
-            "publishedAt": "2027-02-12T15:09:26.535897Z",
-            "signsFrom": "2027-03-14T15:09:26.535897Z",
-            "retiredAt": null,
-            "removedAt": null,
-        })
-    }
-}
-
-impl RotationRecord {
-    /// An example of a rotation for the API description.
-    fn example(status: &'static str) -> Value {
-        json!({
-            "kid": "oKIywvGUpTVTyxMQ3bwIIeQUudfr_CkLMjCE19ECD-U",
-            "status": status,
-            "signsFrom": "2027-03-14T15:09:26.535897Z",
-            "revision": 1_804_950_866_535_897_i64,
-        })
-    }
 }
 
 /// Result of a revocation.
@@ -125,7 +83,7 @@ pub async fn list(
     let page = page?;
     let list_page = operations::list_signing_keys(&state.context, &page).await?;
     let now = state.context.now();
-    Ok(Json(paging::page_response(&page, list_page, |key| signing_key_record(key, now))))
+    Ok(Json(page_response(&page, list_page, |key| signing_key_record(key, now))))
 }
 
 /// Rotate the signing keys
@@ -138,7 +96,15 @@ pub async fn list(
     post, path = "/signing-keys/rotate", operation_id = "rotateSigningKeys", tag = "Server",
     security(("humanToken" = [])),
     responses(
-        (status = 200, description = "The next key signs now", body = RotationRecord, example = json!(RotationRecord::example("signing"))),
+        (
+            status = 200, description = "The next key signs now", body = RotationRecord,
+            example = json!({
+                "kid": "oKIywvGUpTVTyxMQ3bwIIeQUudfr_CkLMjCE19ECD-U",
+                "status": "signing",
+                "signsFrom": "2027-03-14T15:09:26.535897Z",
+                "revision": 1_804_950_866_535_897_i64,
+            }),
+        ),
         (status = 202, description = "The next key signs from `signsFrom`", body = RotationRecord),
         Errors<(AdminAuth,)>,
     )
@@ -147,8 +113,7 @@ pub async fn rotate(
     State(state): State<AppState>,
     credentials: Credentials,
 ) -> Result<(StatusCode, Json<RotationRecord>), ApiError> {
-    let human = credentials.require_admin(&state).await?;
-    let initiator = credentials.initiator_for_human(Some(&human));
+    let initiator = credentials.require_admin(&state).await?;
     let Changed { value: (rotation, signs_now), revision } =
         operations::rotate_signing_key(&state.context, &initiator).await?;
     let (code, status) = if signs_now { (StatusCode::OK, "signing") } else { (StatusCode::ACCEPTED, "next") };
@@ -172,8 +137,7 @@ pub async fn revoke(
     credentials: Credentials,
     PathParams(kid): PathParams<String>,
 ) -> Result<Json<SigningKeyRevoked>, ApiError> {
-    let human = credentials.require_admin(&state).await?;
-    let initiator = credentials.initiator_for_human(Some(&human));
+    let initiator = credentials.require_admin(&state).await?;
     let Changed { value: revoked, revision } =
         operations::revoke_signing_key(&state.context, &initiator, &parse_id::<Kid>(&kid)?).await?;
     Ok(Json(SigningKeyRevoked { revoked, revision }))

@@ -1,17 +1,6 @@
 //! `GET /status`: version, uptime and counts, for callers with a service API key.
 
-use crate::{
-    http::{
-        error::ApiError,
-        openapi::errors::{Errors, FullKeyAuth},
-        request::caller::Credentials,
-        state::AppState,
-    },
-    operations::count_services_and_active_agents,
-};
-use axum::{Json, extract::State};
-use serde::Serialize;
-use utoipa::ToSchema;
+use crate::{http::api::prelude::*, operations::count_services_and_active_agents};
 
 /// Version, uptime and counts.
 #[derive(Serialize, ToSchema)]

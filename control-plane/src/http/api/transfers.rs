@@ -4,34 +4,15 @@ use super::services::{ServiceRecord, UserRecord, service_record, user_record};
 use crate::{
     domain::{
         agent::Owner,
-        page::Page,
         service::ServiceTransfer,
         text::{IssuerText, SubjectText},
     },
     http::{
-        error::{ApiError, FieldError},
-        openapi::{
-            errors::{
-                Errors, HumanAuth, InvalidBody, InvalidPaging, OwnerAuth, ReceiverAuth, ServiceLimit, ServiceNotFound,
-                TransferNotFound, TransferPartyAuth, UnknownIssuer,
-            },
-            schema::{self, ServicePathParam},
-        },
-        request::{
-            body::{BodyFields, typed::body},
-            caller::{Credentials, owner_access_error, receiver_access_error, transfer_access_error},
-            ids::{PathParams, parse_id},
-            paging::{self, PageParameters, PageResponse},
-        },
-        state::AppState,
-        timestamp::Rfc3339,
+        api::prelude::*,
+        request::caller::{receiver_access_error, transfer_access_error},
     },
-    operations,
 };
-use axum::{Json, extract::State};
 use countersign_identity::ServiceId;
-use serde::Serialize;
-use utoipa::ToSchema;
 
 body! {
     /// The human user who shall become the owner of a service.
@@ -50,17 +31,14 @@ type TransferPage = PageResponse<TransferRecord>;
 pub struct TransferRecord {
     #[schema(value_type = schema::ServiceIdSchema)]
     service_id: ServiceId,
-    #[schema(value_type = schema::DisplayNameSchema)]
-    name: String,
+    name: DisplayName,
     /// The owner of the service, who offers it.
     offered_by: UserRecord,
     /// The human user who may accept the offer.
     new_owner: UserRecord,
     /// Time of the offer.
-    #[schema(value_type = schema::TimestampSchema)]
     offered_at: Rfc3339,
     /// Time from which the offer can no longer be accepted.
-    #[schema(value_type = schema::TimestampSchema)]
     expires_at: Rfc3339,
 }
 
@@ -90,7 +68,7 @@ pub async fn list(
 ) -> Result<Json<TransferPage>, ApiError> {
     let (human, page) = (credentials.require_human(&state).await?, page?);
     let offers = operations::list_service_offers(&state.context, &human, page).await?;
-    Ok(Json(paging::page_response(&page, offers, transfer_record)))
+    Ok(Json(page_response(&page, offers, transfer_record)))
 }
 
 /// Offer a service to another user
@@ -200,14 +178,14 @@ fn accepted_issuer(state: &AppState, issuer: &str) -> Result<String, ApiError> {
         return Ok(issuer.to_owned());
     }
     let message = format!("must be an issuer that this control plane accepts: {}", accepted.join(", "));
-    Err(ApiError::invalid(&[FieldError { field: "issuer".to_owned(), message }]))
+    Err(ApiError::invalid_field("issuer", message))
 }
 
 fn transfer_record(transfer: ServiceTransfer) -> TransferRecord {
     let ServiceTransfer { service, name, offered_by, new_owner, offered_at, expires_at } = transfer;
     TransferRecord {
         service_id: service,
-        name: name.to_string(),
+        name,
         offered_by: user_record(offered_by),
         new_owner: user_record(new_owner),
         offered_at: Rfc3339(offered_at),

@@ -1,37 +1,13 @@
 //! `/trust`: feedback of services about agents.
 
 use crate::{
-    domain::{
-        page::Page,
-        text::{Description, Metadata},
-        trust::{Feedback, Score},
-    },
-    http::{
-        error::ApiError,
-        openapi::{
-            errors::{AgentNotFound, Errors, FullKeyAuth, InvalidFeedbackBody, InvalidIdempotencyKey, InvalidPaging},
-            schema::{self, AgentPathParam},
-        },
-        request::{
-            body::{
-                BodyFields,
-                typed::{UnparsedId, body},
-            },
-            caller::Credentials,
-            idempotency::IdempotencyHeader,
-            ids::{PathParams, parse_id},
-            paging::{self, PageParameters, PageResponse},
-        },
-        state::AppState,
-        timestamp::Rfc3339,
-    },
-    operations::{self, FeedbackPosition, FeedbackRequest, IdempotentReply},
+    domain::trust::{Feedback, Score},
+    http::api::prelude::*,
+    operations::{FeedbackPosition, FeedbackRequest},
 };
-use axum::{Json, extract::State};
 use countersign_identity::{AgentId, FeedbackId, ServiceId, TrustScore};
-use serde::{Deserialize, Serialize, Serializer};
-use serde_json::{Map, Value, json};
-use utoipa::ToSchema;
+use serde::{Deserialize, Serializer};
+use serde_json::json;
 
 body! {
     /// Feedback about an agent.
@@ -71,13 +47,10 @@ pub struct FeedbackRecord {
     #[schema(value_type = schema::FeedbackScoreSchema)]
     score: ScoreValue,
     /// Reason for the score; empty for other services than the one that gave the feedback.
-    #[schema(value_type = schema::DescriptionSchema)]
-    reason: String,
+    reason: Description,
     /// Free-form data of the service that gave the feedback; empty for other services.
-    #[schema(value_type = schema::MetadataSchema)]
-    metadata: Map<String, Value>,
+    metadata: Metadata,
     /// Time of the feedback.
-    #[schema(value_type = schema::TimestampSchema)]
     created_at: Rfc3339,
 }
 
@@ -145,7 +118,7 @@ pub async fn history(
     let service = credentials.require_full_key(&state).await?.service;
     let page = page?;
     let list_page = operations::list_trust_history(&state.context, parse_id(&agent)?, &page).await?;
-    Ok(Json(paging::page_response(&page, list_page, |feedback| feedback_record(feedback, service))))
+    Ok(Json(page_response(&page, list_page, |feedback| feedback_record(feedback, service))))
 }
 
 /// Converts feedback for a reader. Only the service that gave the feedback can read its reason and metadata.
@@ -155,8 +128,8 @@ fn feedback_record(feedback: Feedback, reader: ServiceId) -> FeedbackRecord {
         id,
         service_id: service,
         score: ScoreValue(score),
-        reason: if service == reader { reason.to_string() } else { String::new() },
-        metadata: if service == reader { metadata.as_map().clone() } else { Map::new() },
+        reason: if service == reader { reason } else { Description::default() },
+        metadata: if service == reader { metadata } else { Metadata::default() },
         created_at: Rfc3339(created_at),
     }
 }

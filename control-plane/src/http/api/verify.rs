@@ -1,22 +1,10 @@
 //! `GET /services/{service}/verify`: token verification for services without a sidecar.
 
 use crate::{
-    http::{
-        error::{ApiError, ErrorBody},
-        openapi::{
-            errors::{Errors, InvalidAgentToken, ServiceKeyAuth, ServiceNotFound},
-            schema::{self, ServicePathParam},
-        },
-        request::{
-            caller::Credentials,
-            ids::{PathParams, parse_id},
-        },
-        state::AppState,
-    },
-    operations::{self, CurrentState, Verified},
+    http::{api::prelude::*, error::ErrorBody},
+    operations::{CurrentState, Verified},
 };
 use axum::{
-    extract::State,
     http::{HeaderMap, HeaderName, HeaderValue, header::CONTENT_TYPE},
     response::{IntoResponse, Response},
 };
@@ -26,8 +14,6 @@ use countersign_identity::{
     bearer::{TOKEN_HEADER, from_token_header},
     identity_headers::{self, DEFAULT_PREFIX, REASON_SUFFIX, SUFFIXES},
 };
-use serde::Serialize;
-use utoipa::ToSchema;
 
 /// The media type of the response.
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -53,7 +39,7 @@ struct VerificationResponse {
 struct VerifiedAgent {
     #[schema(value_type = schema::AgentIdSchema)]
     id: AgentId,
-    #[schema(value_type = schema::DisplayNameSchema)]
+    #[schema(value_type = DisplayName)]
     name: String,
     #[schema(value_type = schema::TrustScoreSchema)]
     trust_score: TrustScore,

@@ -1,55 +1,50 @@
 //! The endpoints under `/services/:serviceId/webhooks` and `/webhooks`.
 //!
 //! The two scopes (the webhooks of one service, and the webhooks of the whole Countersign deployment) have the same endpoints
-//! and differ in who is authorized. An endpoint is one function in [`handlers`]. The macro `endpoints` declares the route and
-//! the OpenAPI description of every endpoint once for each scope.
+//! and differ in who is authorized. The macro `endpoints` declares every endpoint once for each scope.
 
-mod handlers;
 mod records;
-mod scope;
+mod requests;
 
 use crate::{
-    domain::page::Page,
-    http::{
-        error::ApiError,
-        openapi::{
-            errors::{
-                AdminAuth, AlreadyManaged, DeliveryNotFound, Errors, InvalidBody, InvalidPaging, InvalidWebhookUrl,
-                ManagerAuth, ServiceNotFound, WebhookLimit, WebhookNotFound,
-            },
-            schema::{self, EventPathParam, ServicePathParam, WebhookPathParam},
-        },
-        request::{body::BodyFields, ids::PathParams, paging::PageParameters},
-        state::AppState,
-    },
-};
-use axum::{
-    Json,
-    extract::{RawQuery, State},
-    http::StatusCode,
+    domain::webhook::TargetStatus,
+    http::api::prelude::*,
+    operations::{NewWebhook, ReplaySelection, WebhookChange},
 };
 use countersign_identity::EventId;
-use handlers::{DeliveryPath, ReplayRequest, WebhookChanges, WebhookPath, WebhookRequest};
 use records::{
-    DeliveryPage, DeliveryWithPayload, NewSecret, NewWebhookRecord, Replayed, TestSent, WebhookDeleted, WebhookList,
-    WebhookRecord,
+    DeliveryPage, DeliveryRecord, DeliveryWithPayload, NewSecret, NewWebhookRecord, Replayed, TestSent, WebhookDeleted,
+    WebhookList, WebhookRecord,
 };
-use scope::{DeploymentManager, ServiceManager};
+use requests::{DeliveryPath, FinalStatus, ReplayRequest, WebhookChanges, WebhookManager, WebhookPath, WebhookRequest};
+use utoipa_axum::{router::OpenApiRouter, routes};
 
 type ApiResult<T> = Result<T, ApiError>;
 
 /// A response with a status other than 200.
 type WithStatus<T> = (StatusCode, Json<T>);
 
-/// Declares the webhook endpoints of one scope. The macro parameters are the name of the module, the extractor that authorizes
-/// the caller, the path prefix, the infix of operation ids, the authorization errors, the path parameters and the security
-/// schemes.
+/// Declares the webhook endpoints of one scope. The macro parameters are the name of the module, the path prefix, the infix of
+/// operation ids, the authorization errors, the path parameters and the security schemes.
 macro_rules! endpoints {
-    ($module:ident, $manager:ident, $base:literal, $infix:literal, ($($error:ident),+), ($($parameter:ident)?), $security:tt) => {
+    ($module:ident, $base:literal, $infix:literal, ($($error:ident),+), ($($parameter:ident)?), $security:tt) => {
         pub mod $module {
             #![doc = concat!("The endpoints under `", $base, "/webhooks`.")]
 
             use super::*;
+
+            /// The routes of this scope. Handlers on one line share a path.
+            pub fn routes() -> OpenApiRouter<AppState> {
+                OpenApiRouter::new()
+                    .routes(routes!(create, list))
+                    .routes(routes!(read, change, remove))
+                    .routes(routes!(rotate))
+                    .routes(routes!(test))
+                    .routes(routes!(replay))
+                    .routes(routes!(list_deliveries))
+                    .routes(routes!(read_delivery))
+                    .routes(routes!(replay_one))
+            }
 
             /// Create a webhook
             ///
@@ -66,10 +61,15 @@ macro_rules! endpoints {
             )]
             pub async fn create(
                 State(state): State<AppState>,
-                $manager(manager): $manager,
+                manager: WebhookManager,
                 body: BodyFields,
             ) -> ApiResult<WithStatus<NewWebhookRecord>> {
-                handlers::create(state, manager, body).await
+                let WebhookRequest { url, events, description, managed_by } = body.read()?;
+                let (events, description) = (events.unwrap_or_default(), description.unwrap_or_default());
+                let request = NewWebhook { url, events, description, managed_by };
+                let WebhookManager { scope, initiator } = manager;
+                let (target, secret) = operations::create_webhook(&state.context, &initiator, scope, request).await?;
+                Ok((StatusCode::CREATED, Json(NewWebhookRecord::new(&target, &secret))))
             }
 
             /// List webhooks
@@ -80,9 +80,11 @@ macro_rules! endpoints {
             )]
             pub async fn list(
                 State(state): State<AppState>,
-                $manager(manager): $manager,
+                manager: WebhookManager,
             ) -> ApiResult<Json<WebhookList>> {
-                handlers::list(state, manager).await
+                let targets = operations::list_webhooks(&state.context, manager.scope).await?;
+                let now = state.context.now();
+                Ok(Json(WebhookList { data: targets.iter().map(|target| WebhookRecord::new(target, now)).collect() }))
             }
 
             /// Read a webhook
@@ -93,10 +95,11 @@ macro_rules! endpoints {
             )]
             pub async fn read(
                 State(state): State<AppState>,
-                $manager(manager): $manager,
-                PathParams(path): PathParams<WebhookPath>,
+                manager: WebhookManager,
+                PathParams(WebhookPath { webhook }): PathParams<WebhookPath>,
             ) -> ApiResult<Json<WebhookRecord>> {
-                handlers::read(state, manager, path).await
+                let target = operations::read_webhook(&state.context, manager.scope, parse_id(&webhook)?).await?;
+                Ok(Json(WebhookRecord::new(&target, state.context.now())))
             }
 
             /// Change, pause or resume a webhook
@@ -110,11 +113,16 @@ macro_rules! endpoints {
             )]
             pub async fn change(
                 State(state): State<AppState>,
-                $manager(manager): $manager,
-                PathParams(path): PathParams<WebhookPath>,
+                manager: WebhookManager,
+                PathParams(WebhookPath { webhook }): PathParams<WebhookPath>,
                 body: BodyFields,
             ) -> ApiResult<Json<WebhookRecord>> {
-                handlers::change(state, manager, path, body).await
+                let WebhookChanges { url, events, description, managed_by, status } = body.read()?;
+                let paused = status.map(|status| status == TargetStatus::Paused);
+                let change = WebhookChange { url, events, description, managed_by, paused };
+                let (webhook, WebhookManager { scope, initiator }) = (parse_id(&webhook)?, manager);
+                let target = operations::change_webhook(&state.context, &initiator, scope, webhook, &change).await?;
+                Ok(Json(WebhookRecord::new(&target, state.context.now())))
             }
 
             /// Delete a webhook
@@ -127,10 +135,12 @@ macro_rules! endpoints {
             )]
             pub async fn remove(
                 State(state): State<AppState>,
-                $manager(manager): $manager,
-                PathParams(path): PathParams<WebhookPath>,
+                manager: WebhookManager,
+                PathParams(WebhookPath { webhook }): PathParams<WebhookPath>,
             ) -> ApiResult<Json<WebhookDeleted>> {
-                handlers::delete(state, manager, path).await
+                let (webhook, WebhookManager { scope, initiator }) = (parse_id(&webhook)?, manager);
+                operations::delete_webhook(&state.context, &initiator, scope, webhook).await?;
+                Ok(Json(WebhookDeleted { deleted: true }))
             }
 
             /// Rotate the secret of a webhook
@@ -145,10 +155,12 @@ macro_rules! endpoints {
             )]
             pub async fn rotate(
                 State(state): State<AppState>,
-                $manager(manager): $manager,
-                PathParams(path): PathParams<WebhookPath>,
+                manager: WebhookManager,
+                PathParams(WebhookPath { webhook }): PathParams<WebhookPath>,
             ) -> ApiResult<Json<NewSecret>> {
-                handlers::rotate_secret(state, manager, path).await
+                let (webhook, WebhookManager { scope, initiator }) = (parse_id(&webhook)?, manager);
+                let (secret, until) = operations::rotate_webhook_secret(&state.context, &initiator, scope, webhook).await?;
+                Ok(Json(NewSecret::new(&secret, until)))
             }
 
             /// Send a test event to a webhook
@@ -162,10 +174,12 @@ macro_rules! endpoints {
             )]
             pub async fn test(
                 State(state): State<AppState>,
-                $manager(manager): $manager,
-                PathParams(path): PathParams<WebhookPath>,
+                manager: WebhookManager,
+                PathParams(WebhookPath { webhook }): PathParams<WebhookPath>,
             ) -> ApiResult<WithStatus<TestSent>> {
-                handlers::test(state, manager, path).await
+                let (webhook, WebhookManager { scope, initiator }) = (parse_id(&webhook)?, manager);
+                let event_id = operations::send_test_event(&state.context, &initiator, scope, webhook).await?;
+                Ok((StatusCode::ACCEPTED, Json(TestSent { event_id })))
             }
 
             /// List deliveries
@@ -186,12 +200,15 @@ macro_rules! endpoints {
             )]
             pub async fn list_deliveries(
                 State(state): State<AppState>,
-                $manager(manager): $manager,
-                PathParams(path): PathParams<WebhookPath>,
+                manager: WebhookManager,
+                PathParams(WebhookPath { webhook }): PathParams<WebhookPath>,
                 page: ApiResult<Page<EventId>>,
-                RawQuery(query): RawQuery,
+                query: QueryParams,
             ) -> ApiResult<Json<DeliveryPage>> {
-                handlers::list_deliveries(state, manager, path, page, query).await
+                let (webhook, page) = (parse_id(&webhook)?, page?);
+                let status = query.field("status")?;
+                let deliveries = operations::list_deliveries(&state.context, manager.scope, webhook, status, page).await?;
+                Ok(Json(page_response(&page, deliveries, |delivery| DeliveryRecord::new(&delivery))))
             }
 
             /// Read a delivery
@@ -208,10 +225,12 @@ macro_rules! endpoints {
             )]
             pub async fn read_delivery(
                 State(state): State<AppState>,
-                $manager(manager): $manager,
-                PathParams(path): PathParams<DeliveryPath>,
+                manager: WebhookManager,
+                PathParams(DeliveryPath { webhook, event }): PathParams<DeliveryPath>,
             ) -> ApiResult<Json<DeliveryWithPayload>> {
-                handlers::read_delivery(state, manager, path).await
+                let (webhook, event) = (parse_id(&webhook)?, parse_id(&event)?);
+                let (delivery, body) = operations::read_delivery(&state.context, manager.scope, webhook, event).await?;
+                Ok(Json(DeliveryWithPayload::new(&delivery, &body)))
             }
 
             /// Replay a delivery
@@ -229,10 +248,11 @@ macro_rules! endpoints {
             )]
             pub async fn replay_one(
                 State(state): State<AppState>,
-                $manager(manager): $manager,
-                PathParams(path): PathParams<DeliveryPath>,
+                manager: WebhookManager,
+                PathParams(DeliveryPath { webhook, event }): PathParams<DeliveryPath>,
             ) -> ApiResult<WithStatus<Replayed>> {
-                handlers::replay_delivery(state, manager, path).await
+                let selection = ReplaySelection::One(parse_id(&event)?);
+                replay_deliveries(&state, manager, &webhook, selection).await
             }
 
             /// Replay deliveries since a time
@@ -249,19 +269,32 @@ macro_rules! endpoints {
             )]
             pub async fn replay(
                 State(state): State<AppState>,
-                $manager(manager): $manager,
-                PathParams(path): PathParams<WebhookPath>,
+                manager: WebhookManager,
+                PathParams(WebhookPath { webhook }): PathParams<WebhookPath>,
                 body: BodyFields,
             ) -> ApiResult<WithStatus<Replayed>> {
-                handlers::replay(state, manager, path, body).await
+                let ReplayRequest { since, status } = body.read()?;
+                let selection = ReplaySelection::Since(since, status.map(|FinalStatus(status)| status));
+                replay_deliveries(&state, manager, &webhook, selection).await
             }
         }
     };
 }
 
+async fn replay_deliveries(
+    state: &AppState,
+    manager: WebhookManager,
+    webhook: &str,
+    selection: ReplaySelection,
+) -> ApiResult<WithStatus<Replayed>> {
+    let (webhook, WebhookManager { scope, initiator }) = (parse_id(webhook)?, manager);
+    let replayed = operations::replay_deliveries(&state.context, &initiator, scope, webhook, selection).await?;
+    Ok((StatusCode::ACCEPTED, Json(Replayed { replayed })))
+}
+
 endpoints! {
-    service, ServiceManager, "/services/{service}", "Service", (ManagerAuth, ServiceNotFound), (ServicePathParam),
+    service, "/services/{service}", "Service", (ManagerAuth, ServiceNotFound), (ServicePathParam),
     (("serviceKey" = []), ("humanToken" = []))
 }
 
-endpoints! { deployment, DeploymentManager, "", "Deployment", (AdminAuth), (), (("humanToken" = [])) }
+endpoints! { deployment, "", "Deployment", (AdminAuth), (), (("humanToken" = [])) }

@@ -3,25 +3,18 @@
 
 use crate::{
     http::{
-        error::ApiError,
+        api::prelude::*,
         middleware::conditional_get::{CacheableContent, DEFAULT_MAX_AGE},
-        openapi::{
-            errors::{Errors, InternalOnly, PublicAccess},
-            schema,
-        },
-        state::AppState,
     },
     operations::{Context, published_keys},
 };
 use axum::{
-    extract::{Path, State},
+    extract::Path,
     http::{HeaderMap, HeaderValue},
     response::Response,
 };
-use serde::Serialize;
 use serde_json::json;
 use url::Url;
-use utoipa::ToSchema;
 
 /// Authorization server metadata (RFC 8414).
 #[derive(Serialize, ToSchema)]

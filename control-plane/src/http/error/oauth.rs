@@ -11,7 +11,7 @@ use axum::{
 };
 use countersign_identity::Reason;
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::json;
 use std::collections::BTreeMap;
 use utoipa::{
     IntoResponses, ToSchema,
@@ -54,7 +54,7 @@ pub struct OAuthErrorBody {
     /// As `details.reason` of other endpoints.
     #[schema(example = "assertion_used")]
     #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<String>,
+    reason: Option<&'static str>,
 }
 
 /// The error responses of the OAuth endpoints in the API description.
@@ -86,7 +86,7 @@ impl IntoResponses for OAuthErrors {
             let schema = RefOr::<Schema>::from(Ref::from_schema_name(OAuthErrorBody::name()));
             let examples = errors.iter().map(|error| {
                 let body = error.body();
-                let name = body.reason.clone().unwrap_or_else(|| body.error.to_owned());
+                let name = body.reason.unwrap_or(body.error);
                 (name, ExampleBuilder::new().summary(&body.error_description).value(Some(json!(body))).build())
             });
             let content = ContentBuilder::new().schema(Some(schema)).examples_from_iter(examples).build();
@@ -120,7 +120,7 @@ impl OAuthError {
         OAuthErrorBody {
             error: self.code,
             error_description: without_special_characters(message),
-            reason: self.error.details.get("reason").and_then(Value::as_str).map(str::to_owned),
+            reason: self.error.reason_text,
         }
     }
 }

@@ -9,9 +9,8 @@ use super::{
 use crate::http::{
     error::{ApiError, OAUTH_PATH, into_oauth_format},
     request::{
-        body::buffer_body,
+        body::{buffer_body, request_memory},
         client_address::{require_https, resolve_client_address},
-        memory::RequestMemory,
     },
     state::AppState,
 };
@@ -20,6 +19,7 @@ use axum::{
     middleware::Next,
     response::{IntoResponse, Response},
 };
+use countersign_process::server::SharedMemory;
 use futures_util::FutureExt;
 use std::{panic::AssertUnwindSafe, sync::Arc};
 
@@ -27,13 +27,13 @@ use std::{panic::AssertUnwindSafe, sync::Arc};
 pub struct Middleware {
     state: AppState,
     lines: Arc<RequestLines>,
-    memory: RequestMemory,
+    memory: SharedMemory,
 }
 
 impl Middleware {
     /// The state for one server.
     pub fn new(state: AppState) -> Self {
-        let memory = RequestMemory::new(state.metrics.overloaded.clone());
+        let memory = request_memory(state.metrics.overloaded.clone());
         Self { state, lines: Arc::default(), memory }
     }
 }

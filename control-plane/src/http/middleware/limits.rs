@@ -9,12 +9,12 @@ mod headers;
 mod request_limiter;
 mod subject;
 
-pub use category::{Category, LimitsPerMinute, RATE_CATEGORIES, category};
+pub use category::{Category, LimitsPerMinute, category, rate_categories};
 pub use headers::{ceil_seconds, is_counted};
-pub use request_limiter::{AuthenticatedCaller, RequestLimiter, enforce_rate_limits};
+pub use request_limiter::{RequestLimiter, enforce_rate_limits};
 
 use crate::{
-    domain::{agent::Owner, caller::Human, service::ServiceKey},
+    domain::{agent::Owner, service::ServiceKey},
     ephemeral::{
         CallerKind, Failures, Quota, QuotaStatus, RateLimit, RateLimitBackend, RateLimitDecision, RateLimitKey,
         RateLimiter,
@@ -36,10 +36,6 @@ impl CategoryKey {
     fn for_service(category: Category, service: ServiceId) -> Self {
         let key = category.key(CallerKind::Authenticated, &[b"service", &service.bits().to_be_bytes()]);
         Self { category, key }
-    }
-
-    fn for_human(category: Category, human: &Human) -> Self {
-        Self::for_person(category, &human.identity)
     }
 
     fn for_person(category: Category, Owner { issuer, subject }: &Owner) -> Self {

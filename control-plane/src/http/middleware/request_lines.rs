@@ -1,5 +1,6 @@
 //! Bounds the log lines of requests that no rate limit has counted and accepted, because anybody can send any number of them.
 
+use crate::domain::string_enum::string_enum;
 use axum::http::StatusCode;
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -12,15 +13,16 @@ const MAX_LINES: u32 = 10;
 /// After this time, a class may have further lines, and the number of lines that were left out is logged.
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// A class of requests whose log lines are bounded together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BoundedClass {
-    /// No route has the path.
-    UnknownPath,
-    /// The route has no rate limit.
-    Unlimited,
-    /// The request was refused by a rate limit, or before it was counted for one, or its client has left.
-    Refused,
+string_enum! {
+    /// A class of requests whose log lines are bounded together.
+    BoundedClass {
+        /// No route has the path.
+        UnknownPath = "unknown_path";
+        /// The route has no rate limit.
+        Unlimited = "unlimited";
+        /// The request was refused by a rate limit, or before it was counted for one, or its client has left.
+        Refused = "refused";
+    }
 }
 
 /// The lines of a class in the current window.
@@ -43,14 +45,6 @@ impl BoundedClass {
             None => Some(Self::UnknownPath),
             Some(false) => Some(Self::Unlimited),
             Some(true) => (!is_counted || status == StatusCode::TOO_MANY_REQUESTS.as_u16()).then_some(Self::Refused),
-        }
-    }
-
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::UnknownPath => "unknown_path",
-            Self::Unlimited => "unlimited",
-            Self::Refused => "refused",
         }
     }
 }
@@ -99,7 +93,7 @@ mod tests {
     #[test]
     fn each_class_has_its_own_lines_in_each_window() {
         let (lines, start) = (RequestLines::default(), Duration::from_secs(100));
-        for class in [BoundedClass::UnknownPath, BoundedClass::Unlimited, BoundedClass::Refused] {
+        for class in BoundedClass::ALL.iter().copied() {
             for _ in 0..MAX_LINES {
                 assert_eq!(lines.count(class, start), (true, false));
             }

@@ -8,6 +8,7 @@ use crate::http::{
     api::verify::TokenErrorBody,
     error::ErrorBody,
     middleware::conditional_get::{CacheableContent, DEFAULT_MAX_AGE},
+    request::body::typed::collect_schemas,
 };
 use axum::{
     extract::Extension,
@@ -16,17 +17,14 @@ use axum::{
 };
 use serde_json::Value;
 use std::sync::Arc;
-use utoipa::{
-    ToSchema,
-    openapi::{
-        Components, ComponentsBuilder, Header, Info, InfoBuilder, License, OpenApi, OpenApiBuilder, Ref, RefOr, Schema,
-        ServerBuilder, Type,
-        path::Operation,
-        response::Response as ResponseSpec,
-        schema::{Object, ObjectBuilder},
-        security::{HttpAuthScheme, HttpBuilder, SecurityScheme},
-        tag::TagBuilder,
-    },
+use utoipa::openapi::{
+    Components, ComponentsBuilder, Header, Info, InfoBuilder, License, OpenApi, OpenApiBuilder, Ref, RefOr, Schema,
+    ServerBuilder, Type,
+    path::Operation,
+    response::Response as ResponseSpec,
+    schema::{Object, ObjectBuilder},
+    security::{HttpAuthScheme, HttpBuilder, SecurityScheme},
+    tag::TagBuilder,
 };
 
 /// The server URL in `docs/openapi.json`.
@@ -117,27 +115,22 @@ fn components() -> Components {
 
 /// Schemas that are used only in parameters and error responses. utoipa itself collects the schemas of bodies.
 fn extra_schemas() -> Vec<(String, RefOr<Schema>)> {
-    let mut schemas = Vec::new();
-    add_schema::<ErrorBody>(&mut schemas);
-    add_schema::<TokenErrorBody>(&mut schemas);
-    add_schema::<schema::BearerAccessTokenSchema>(&mut schemas);
-    add_schema::<schema::AgentIdSchema>(&mut schemas);
-    add_schema::<schema::ServiceIdSchema>(&mut schemas);
-    add_schema::<schema::RoleIdSchema>(&mut schemas);
-    add_schema::<schema::ApiKeyIdSchema>(&mut schemas);
-    add_schema::<schema::JwkSchema>(&mut schemas);
-    add_schema::<schema::AnyTokenSchema>(&mut schemas);
-    add_schema::<schema::TextSchema>(&mut schemas);
-    add_schema::<schema::PermissionSchema>(&mut schemas);
-    add_schema::<schema::WebhookIdSchema>(&mut schemas);
-    add_schema::<schema::EventIdSchema>(&mut schemas);
-    schemas.extend(events::schemas());
+    let mut schemas = Vec::from_iter(events::schemas());
+    collect_schemas::<ErrorBody>(&mut schemas);
+    collect_schemas::<TokenErrorBody>(&mut schemas);
+    collect_schemas::<schema::BearerAccessTokenSchema>(&mut schemas);
+    collect_schemas::<schema::AgentIdSchema>(&mut schemas);
+    collect_schemas::<schema::ServiceIdSchema>(&mut schemas);
+    collect_schemas::<schema::RoleIdSchema>(&mut schemas);
+    collect_schemas::<schema::ApiKeyIdSchema>(&mut schemas);
+    collect_schemas::<schema::JwkSchema>(&mut schemas);
+    collect_schemas::<schema::AnyTokenSchema>(&mut schemas);
+    collect_schemas::<schema::TextSchema>(&mut schemas);
+    collect_schemas::<schema::PermissionSchema>(&mut schemas);
+    collect_schemas::<schema::EventKindSchema>(&mut schemas);
+    collect_schemas::<schema::WebhookIdSchema>(&mut schemas);
+    collect_schemas::<schema::EventIdSchema>(&mut schemas);
     schemas
-}
-
-fn add_schema<T: ToSchema>(schemas: &mut Vec<(String, RefOr<Schema>)>) {
-    schemas.push((T::name().into_owned(), T::schema()));
-    T::schemas(schemas);
 }
 
 fn text() -> ObjectBuilder {
@@ -157,9 +150,14 @@ fn add_headers(status: &str, response: &mut ResponseSpec) {
         _ => {}
     }
     for (name, component) in headers {
-        let reference = Ref::new(format!("#/components/headers/{component}"));
-        response.headers.insert(name.to_owned(), RefOr::Ref(reference));
+        add_header(response, name, component);
     }
+}
+
+/// Adds a header that is described in the components.
+pub fn add_header(response: &mut ResponseSpec, name: &str, component: &str) {
+    let reference = Ref::new(format!("#/components/headers/{component}"));
+    response.headers.insert(name.to_owned(), RefOr::Ref(reference));
 }
 
 /// The operations of a path.

@@ -12,7 +12,7 @@ use crate::{
     },
     http::{
         api::verify::TokenErrorBody,
-        error::{ApiError, ErrorBody, FieldError},
+        error::{ApiError, ErrorBody},
         openapi::schema::EXAMPLE_ID,
         request::body::BODY_LIMIT,
     },
@@ -24,87 +24,79 @@ use serde_json::{Value, json};
 use std::{collections::BTreeMap, marker::PhantomData};
 use utoipa::{
     IntoResponses, ToSchema,
-    openapi::{ContentBuilder, Ref, RefOr, Response, ResponseBuilder, example::ExampleBuilder},
+    openapi::{ContentBuilder, Ref, RefOr, Response, ResponseBuilder, Schema, example::ExampleBuilder},
 };
 
-/// A group of errors.
+/// A group of errors, or a tuple of groups.
 pub trait ErrorCases {
     /// One example of each error.
-    fn errors() -> Vec<ApiError>;
-
-    /// Whether the response bodies also have `valid: false`, because the agent's token is invalid.
-    const TOKEN_ERRORS: bool = false;
+    fn examples() -> Vec<ErrorExample>;
 }
 
-/// The error responses of the groups `T`, and the response of internal errors.
-pub struct Errors<T>(PhantomData<T>);
+/// An error in the API description.
+pub struct ErrorExample {
+    error: ApiError,
+    /// Whether the response body also has `valid: false`, because the agent's token is invalid.
+    is_token_error: bool,
+}
 
-impl<T: ErrorSet> IntoResponses for Errors<T> {
-    fn responses() -> BTreeMap<String, RefOr<Response>> {
-        let mut by_status = BTreeMap::<StatusCode, Vec<(ApiError, bool)>>::new();
-        let internal = vec![(ApiError::internal(), false)];
-        for (error, is_token_error) in T::errors().into_iter().chain(internal) {
-            by_status.entry(error.status()).or_default().push((error, is_token_error));
-        }
-        by_status
-            .into_iter()
-            .map(|(status, errors)| (status.as_str().to_owned(), response(status, errors).into()))
-            .collect()
+impl From<ApiError> for ErrorExample {
+    fn from(error: ApiError) -> Self {
+        Self { error, is_token_error: false }
     }
 }
 
-/// Several groups of errors.
-pub trait ErrorSet {
-    /// All errors, each with [`ErrorCases::TOKEN_ERRORS`] of its group.
-    fn errors() -> Vec<(ApiError, bool)>;
-}
-
-fn with_token_flag<T: ErrorCases>() -> Vec<(ApiError, bool)> {
-    T::errors().into_iter().map(|error| (error, T::TOKEN_ERRORS)).collect()
-}
-
-macro_rules! error_sets {
+macro_rules! tuples_of_error_cases {
     ($($($case:ident)+;)+) => {$(
-        impl<$($case: ErrorCases),+> ErrorSet for ($($case,)+) {
-            fn errors() -> Vec<(ApiError, bool)> {
-                [$(with_token_flag::<$case>()),+].into_iter().flatten().collect()
+        impl<$($case: ErrorCases),+> ErrorCases for ($($case,)+) {
+            fn examples() -> Vec<ErrorExample> {
+                [$($case::examples()),+].into_iter().flatten().collect()
             }
         }
     )+};
 }
 
-error_sets! { A; A B; A B C; A B C D; A B C D E; A B C D E F; A B C D E F G; }
+tuples_of_error_cases! { A; A B; A B C; A B C D; A B C D E; A B C D E F; A B C D E F G; }
+
+/// The error responses of the groups `T`, and the response of internal errors.
+pub struct Errors<T>(PhantomData<T>);
+
+impl<T: ErrorCases> IntoResponses for Errors<T> {
+    fn responses() -> BTreeMap<String, RefOr<Response>> {
+        let mut by_status = BTreeMap::<StatusCode, Vec<ErrorExample>>::new();
+        for example in T::examples().into_iter().chain([ApiError::internal().into()]) {
+            by_status.entry(example.error.status()).or_default().push(example);
+        }
+        let responses = by_status.into_iter();
+        responses.map(|(status, examples)| (status.as_str().to_owned(), response(status, examples).into())).collect()
+    }
+}
 
 /// The response for a single error.
 pub fn error_response(error: ApiError) -> Response {
-    response(error.status(), vec![(error, false)])
+    response(error.status(), vec![error.into()])
 }
 
-fn response(status: StatusCode, errors: Vec<(ApiError, bool)>) -> Response {
-    let has_token_errors = errors.iter().any(|(_, is_token_error)| *is_token_error);
+fn response(status: StatusCode, examples: Vec<ErrorExample>) -> Response {
+    let has_token_errors = examples.iter().any(|example| example.is_token_error);
     let schema = if has_token_errors { TokenErrorBody::name() } else { ErrorBody::name() };
-    let content = ContentBuilder::new()
-        .schema(Some(RefOr::<utoipa::openapi::Schema>::from(Ref::from_schema_name(schema))))
-        .build();
+    let content = ContentBuilder::new().schema(Some(RefOr::<Schema>::from(Ref::from_schema_name(schema)))).build();
     let mut response = ResponseBuilder::new().description(description(status)).content(JSON, content).build();
-    for (error, is_token_error) in errors {
-        let body = if is_token_error { json!(TokenErrorBody::new(&error)) } else { json!(error.body()) };
-        add_example_body(&mut response, &error, body);
+    for example in examples {
+        add_example(&mut response, example);
     }
     response
 }
 
 const JSON: &str = "application/json";
 
-/// Adds an error to the examples of a response.
-pub fn add_example(response: &mut Response, error: &ApiError) {
-    add_example_body(response, error, json!(error.body()));
-}
-
-/// The name of the example is the reason or code of the error. If the response already has an example with the same name and
-/// different invalid fields, an invalid field is appended to the name. A second example of the same error replaces the first.
-fn add_example_body(response: &mut Response, error: &ApiError, body: Value) {
+/// Adds an error to the examples of a response. The name of the example is the reason or code of the error. If the response already has
+/// an example with the same name and different invalid fields, an invalid field is appended to the name. A second example of the same
+/// error replaces the first.
+pub fn add_example(response: &mut Response, example: impl Into<ErrorExample>) {
+    let ErrorExample { error, is_token_error } = example.into();
     let Some(RefOr::T(content)) = response.content.get_mut(JSON) else { return };
+    let body = if is_token_error { json!(TokenErrorBody::new(&error)) } else { json!(error.body()) };
     let mut name = error.example_name().to_owned();
     let fields = |body: &Value| body["error"]["details"]["fields"].as_object().cloned();
     if let Some(RefOr::T(existing)) = content.examples.get(&name)
@@ -113,7 +105,7 @@ fn add_example_body(response: &mut Response, error: &ApiError, body: Value) {
     {
         name = format!("{name}.{field}");
     }
-    let example = ExampleBuilder::new().summary(error.body().message()).value(Some(body));
+    let example = ExampleBuilder::new().summary(error.body().error.message).value(Some(body));
     content.examples.insert(name, RefOr::from(example.build()));
 }
 
@@ -141,17 +133,23 @@ macro_rules! error_cases {
         pub enum $name {}
 
         impl ErrorCases for $name {
-            fn errors() -> Vec<ApiError> {
-                $errors
+            fn examples() -> Vec<ErrorExample> {
+                let errors: Vec<ApiError> = $errors;
+                errors.into_iter().map(ErrorExample::from).collect()
             }
         }
     )+};
 }
 
+/// The errors of all endpoints that read the database.
+fn public_errors() -> Vec<ApiError> {
+    vec![ApiError::unavailable()]
+}
+
 /// The errors of endpoints that require an API key.
 fn key_errors() -> Vec<ApiError> {
     let reasons = [CredentialsMalformed, ServiceKeyMissing, ServiceKeyInvalid];
-    reasons.into_iter().map(ApiError::from).chain(PublicAccess::errors()).collect()
+    reasons.into_iter().map(ApiError::from).chain(public_errors()).collect()
 }
 
 /// The errors of invalid tokens of human users.
@@ -163,7 +161,7 @@ fn human_token_errors() -> Vec<ApiError> {
 /// The errors of endpoints that require a human user.
 fn human_errors() -> Vec<ApiError> {
     let errors = [CredentialsMalformed, HumanTokenMissing].map(ApiError::from).into_iter();
-    errors.chain(human_token_errors()).chain(PublicAccess::errors()).collect()
+    errors.chain(human_token_errors()).chain(public_errors()).collect()
 }
 
 fn scope_insufficient() -> ApiError {
@@ -187,15 +185,17 @@ fn quota_exceeded(quota: ExceededQuota) -> Vec<ApiError> {
 }
 
 fn invalid_field(field: &str, message: &str) -> Vec<ApiError> {
-    vec![ApiError::invalid(&[FieldError { field: field.to_owned(), message: message.to_owned() }])]
+    vec![ApiError::invalid_field(field, message)]
 }
 
 fn not_found(resource: NotFound) -> Vec<ApiError> {
     vec![ApiError::resource_not_found(resource)]
 }
 
-fn malformed_json() -> ApiError {
-    ApiError::malformed_body("The body must be one JSON object: EOF while parsing an object at line 1 column 1")
+fn body_errors() -> Vec<ApiError> {
+    let malformed =
+        ApiError::malformed_body("The body must be one JSON object: EOF while parsing an object at line 1 column 1");
+    vec![malformed, ApiError::too_large(BODY_LIMIT), ApiError::unsupported_media_type()]
 }
 
 /// The error for a resource URI that the service does not have.
@@ -214,7 +214,7 @@ error_cases! {
     /// Internal errors only.
     InternalOnly = vec![];
     /// No credential is required.
-    PublicAccess = vec![ApiError::unavailable()];
+    PublicAccess = public_errors();
     /// A human user's token is optional, or required by configuration.
     OptionalHumanAuth = human_errors();
     /// Any human user.
@@ -237,11 +237,11 @@ error_cases! {
     ManagerAuth = [key_errors(), human_token_errors(), vec![other_service(), scope_insufficient()]].concat();
     /// The body is not a JSON object, is too large, or has a content type other than JSON. `examples` adds an error in a
     /// field.
-    InvalidBody = vec![malformed_json(), ApiError::too_large(BODY_LIMIT), ApiError::unsupported_media_type()];
+    InvalidBody = body_errors();
     /// Like [`InvalidBody`], for feedback: validation errors contain the range of scores.
     InvalidFeedbackBody = {
         let (min, max) = Score::RANGE;
-        let errors = InvalidBody::errors().into_iter().chain(invalid_field("score", &InvalidScore.to_string()));
+        let errors = body_errors().into_iter().chain(invalid_field("score", &InvalidScore.to_string()));
         errors.map(|error| error.with_validation_details([("minimum", json!(min)), ("maximum", json!(max))])).collect()
     };
     /// `limit`, `offset` or `cursor` is invalid.
@@ -318,8 +318,7 @@ error_cases! {
 pub enum InvalidAgentToken {}
 
 impl ErrorCases for InvalidAgentToken {
-    fn errors() -> Vec<ApiError> {
-        let expired = Refusal::expired(EXPIRED_AT);
+    fn examples() -> Vec<ErrorExample> {
         let reasons = [
             Reason::TokenMissing,
             Reason::TokenRepeated,
@@ -335,8 +334,7 @@ impl ErrorCases for InvalidAgentToken {
             AgentSuspended,
             AgentRevoked,
         ];
-        reasons.into_iter().map(ApiError::from).chain([expired.into()]).collect()
+        let errors = reasons.map(ApiError::from).into_iter().chain([Refusal::expired(EXPIRED_AT).into()]);
+        errors.map(|error| ErrorExample { error, is_token_error: true }).collect()
     }
-
-    const TOKEN_ERRORS: bool = true;
 }

@@ -35,18 +35,8 @@ pub fn webhooks() -> Paths {
 }
 
 /// The schemas of the event data.
-pub fn schemas() -> Vec<(String, RefOr<Schema>)> {
-    let mut schemas = vec![
-        named_schema::<AuthenticatedEvent>(),
-        named_schema::<AuthenticationFailedEvent>(),
-        named_schema::<RoleAssignedEvent>(),
-    ];
-    schemas.extend([
-        named_schema::<RoleRevokedEvent>(),
-        named_schema::<FeedbackReceivedEvent>(),
-        named_schema::<TestEvent>(),
-    ]);
-    schemas
+pub fn schemas() -> impl Iterator<Item = (String, RefOr<Schema>)> {
+    EventKind::ALL.iter().map(|kind| data(*kind))
 }
 
 fn named_schema<T: ToSchema>() -> (String, RefOr<Schema>) {

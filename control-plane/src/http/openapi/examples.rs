@@ -2,10 +2,7 @@
 //! the errors that depend on the route.
 
 use super::errors::add_example;
-use crate::http::{
-    error::{ApiError, FieldError},
-    request::body::body_limit,
-};
+use crate::http::{error::ApiError, request::body::body_limit};
 use serde_json::{Map, Value};
 use utoipa::openapi::{
     Components, Content, RefOr, Schema,
@@ -55,7 +52,7 @@ fn remove_service(value: &mut Value) {
 
 /// Adds the body limit of the path, and an error in a field that the body has.
 fn add_body_errors(path: &str, operation: &mut Operation, body: &RequestBody, components: &Components) {
-    add_error(operation, &ApiError::too_large(body_limit(path)));
+    add_error(operation, ApiError::too_large(body_limit(path)));
     let Some(fields) = body.content.get("application/json").and_then(|content| content_fields(content, components))
     else {
         return;
@@ -68,10 +65,10 @@ fn add_body_errors(path: &str, operation: &mut Operation, body: &RequestBody, co
         Some(field) => (field.as_str(), "is required"),
         None => ("unknownField", "is not a known field"),
     };
-    add_error(operation, &ApiError::invalid(&[FieldError { field: field.to_owned(), message: message.to_owned() }]));
+    add_error(operation, ApiError::invalid_field(field, message));
 }
 
-fn add_error(operation: &mut Operation, error: &ApiError) {
+fn add_error(operation: &mut Operation, error: ApiError) {
     if let Some(RefOr::T(response)) = operation.responses.responses.get_mut(error.status().as_str()) {
         add_example(response, error);
     }

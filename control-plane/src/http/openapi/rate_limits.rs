@@ -1,15 +1,15 @@
 //! Adds the rate limits to the description of each limited endpoint.
 
-use super::errors::error_response;
+use super::{document::add_header, errors::error_response};
 use crate::{
-    ephemeral::{Quota, QuotaStatus},
+    ephemeral::QuotaStatus,
     http::{
         error::ApiError,
-        middleware::limits::{Category, LimitStatus, category},
+        middleware::limits::{Category, LimitStatus, LimitsPerMinute, category},
     },
 };
 use std::time::Duration;
-use utoipa::openapi::{Ref, RefOr, path::Operation};
+use utoipa::openapi::{RefOr, path::Operation};
 
 /// The response to all errors of an endpoint whose errors have a format of their own.
 const ALL_ERRORS: &str = "default";
@@ -24,27 +24,18 @@ pub fn add(route: &str, operation: &mut Operation) {
     }
     for response in responses.values_mut() {
         if let RefOr::T(response) = response {
-            for (name, component) in [("RateLimit", "RateLimit"), ("RateLimit-Policy", "RateLimitPolicy")] {
-                let reference = Ref::new(format!("#/components/headers/{component}"));
-                response.headers.insert(name.to_owned(), RefOr::Ref(reference));
-            }
+            add_header(response, "RateLimit", "RateLimit");
+            add_header(response, "RateLimit-Policy", "RateLimitPolicy");
         }
     }
 }
 
-/// An exhausted limit with the default quota. An operator can configure other quotas.
+/// The default limits. An operator can configure others.
+const DEFAULT_LIMITS: LimitsPerMinute =
+    LimitsPerMinute { auth: 10, address: 300, verification: 1000, feedback: 50, management: 100 };
+
+/// An exhausted limit.
 fn example(category: Category) -> LimitStatus {
-    let max_calls = match category {
-        Category::Auth => 10,
-        Category::Feedback => 50,
-        Category::Management => 100,
-        Category::AuthAddress | Category::Failures => 300,
-        Category::Verification => 1000,
-        Category::Agent => 120,
-        Category::FeedbackOwner => 250,
-        Category::ManagementOwner => 500,
-        Category::VerificationOwner => 20_000,
-    };
-    let quota = Quota { max_calls, window: Duration::from_mins(1) };
-    LimitStatus { category, quota, quota_status: QuotaStatus { remaining: 0, reset_after: Duration::from_secs(7) } }
+    let quota_status = QuotaStatus { remaining: 0, reset_after: Duration::from_secs(7) };
+    LimitStatus { category, quota: DEFAULT_LIMITS.quota(category), quota_status }
 }

@@ -10,31 +10,65 @@ mod values;
 pub use ids::*;
 pub use values::*;
 
-/// Declares types that have a schema and no values.
-macro_rules! schemas {
-    ($($(#[doc = $doc:literal])+ $name:ident = $schema:expr;)+) => {$(
-        $(#[doc = $doc])+
-        pub enum $name {}
+use utoipa::openapi::{
+    OneOfBuilder, Schema,
+    schema::{ArrayBuilder, ObjectBuilder},
+};
 
+/// Builds a schema whose description is the doc comment of its type.
+pub trait SchemaBuilder {
+    /// Builds the schema.
+    fn build_with_description(self, description: String) -> Schema;
+}
+
+impl SchemaBuilder for ObjectBuilder {
+    fn build_with_description(self, description: String) -> Schema {
+        Schema::Object(self.description(Some(description)).build())
+    }
+}
+
+impl SchemaBuilder for ArrayBuilder {
+    fn build_with_description(self, description: String) -> Schema {
+        Schema::Array(self.description(Some(description)).build())
+    }
+}
+
+impl SchemaBuilder for OneOfBuilder {
+    fn build_with_description(self, description: String) -> Schema {
+        Schema::OneOf(self.description(Some(description)).build())
+    }
+}
+
+/// Implements the schemas of types.
+macro_rules! describe {
+    ($($(#[doc = $doc:literal])+ $name:ident = $schema:expr;)+) => {$(
         impl utoipa::PartialSchema for $name {
             fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
-                let schema: utoipa::openapi::schema::ObjectBuilder = $schema;
                 let doc = [$($doc.trim()),+].join("\n");
-                utoipa::openapi::Schema::Object(schema.description(Some(doc)).build()).into()
+                $crate::http::openapi::schema::SchemaBuilder::build_with_description($schema, doc).into()
             }
         }
 
         impl utoipa::ToSchema for $name {
             fn name() -> std::borrow::Cow<'static, str> {
-                $crate::http::openapi::schema::component_name(stringify!($name))
+                let type_name = stringify!($name);
+                type_name.strip_suffix("Schema").unwrap_or(type_name).into()
             }
         }
     )+};
 }
 
-use schemas;
+/// Declares types that have a schema and no values.
+macro_rules! schemas {
+    ($($(#[doc = $doc:literal])+ $name:ident = $schema:expr;)+) => {
+        $(
+            $(#[doc = $doc])+
+            pub enum $name {}
+        )+
 
-/// The name of the component that this type describes.
-pub fn component_name(type_name: &'static str) -> std::borrow::Cow<'static, str> {
-    type_name.strip_suffix("Schema").unwrap_or(type_name).into()
+        $crate::http::openapi::schema::describe! { $($(#[doc = $doc])+ $name = $schema;)+ }
+    };
 }
+
+use describe;
+use schemas;

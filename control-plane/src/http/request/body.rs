@@ -7,7 +7,7 @@ pub mod typed;
 
 pub use field::FromField;
 
-use super::{client_address::ClientAddress, idempotency::BodyDigest, json::JsonObject, memory::RequestMemory};
+use super::{client_address::ClientAddress, idempotency::BodyDigest, json::JsonObject};
 use crate::http::error::{ApiError, FieldError};
 use axum::{
     body::{Body, HttpBody as _, to_bytes},
@@ -15,7 +15,8 @@ use axum::{
     http::{HeaderMap, HeaderValue, header},
     response::{IntoResponse, Response},
 };
-use countersign_process::server::ReservedMemory;
+use countersign_process::server::{ReservedMemory, SharedMemory};
+use prometheus::IntCounter;
 use serde_json::{Map, Value};
 use std::time::Duration;
 use tokio::time::timeout;
@@ -53,6 +54,13 @@ const MAX_ECHO_CHARS: usize = 160;
 /// The path of the health check, which is answered whatever other clients do.
 const HEALTH_PATH: &str = "/health";
 
+/// The memory for all requests in progress, in bytes.
+const REQUEST_MEMORY: usize = 64 << 20;
+
+/// What a request needs besides its head and its body, in bytes: about the memory of its task and of its parsed fields. With
+/// [`REQUEST_MEMORY`], this bounds the number of requests in progress.
+const BASE_COST: usize = 16 << 10;
+
 /// What a field of a request head needs besides its text, in bytes.
 const FIELD_COST: usize = 32;
 
@@ -65,11 +73,16 @@ pub fn body_limit(path: &str) -> usize {
     if is_small { AUTH_BODY_LIMIT } else { BODY_LIMIT }
 }
 
+/// The memory for requests in progress, which all clients of the API share. `refused` counts the requests that get no memory.
+pub fn request_memory(refused: IntCounter) -> SharedMemory {
+    SharedMemory::new(REQUEST_MEMORY, REQUEST_MEMORY / 4, refused)
+}
+
 /// Reads the whole body before the request is processed. Some clients lose a response that arrives while they are still
 /// sending the body. A gRPC client waits for the response before it ends its body, so gRPC calls are answered at once. The memory
 /// of the request stays reserved until its response is ready.
 pub async fn buffer_body(
-    memory: &RequestMemory,
+    memory: &SharedMemory,
     request: Request,
     next: impl AsyncFnOnce(Request) -> Response,
 ) -> Response {
@@ -85,7 +98,7 @@ pub async fn buffer_body(
     let Some(client) = request.extensions().get::<ClientAddress>() else {
         return ApiError::internal().into_response();
     };
-    let Some(mut reserved) = memory.reserve(client.ip, head_size(&request)) else {
+    let Some(mut reserved) = memory.reserve(Some(client.ip), BASE_COST + head_size(&request)) else {
         return ApiError::overloaded().into_response();
     };
     let limit = body_limit(request.uri().path());
@@ -186,8 +199,8 @@ pub fn parse_json(headers: &HeaderMap, bytes: &[u8]) -> Result<BodyFields, ApiEr
     require_json(headers)?;
     let JsonObject { fields, duplicates } = serde_json::from_slice(bytes)
         .map_err(|error| ApiError::malformed_body(shorten(format!("The body must be one JSON object: {error}"))))?;
-    let error = |(field, message): (String, &str)| FieldError { field: shorten(field), message: message.into() };
-    Ok(BodyFields { unread: fields, errors: duplicates.into_iter().map(error).collect(), ignore_unknown: false })
+    let errors = duplicates.into_iter().map(|(field, message)| FieldError::new(shorten(field), message)).collect();
+    Ok(BodyFields { unread: fields, errors, ignore_unknown: false })
 }
 
 /// Parses a form if the content type is that of a form, else a JSON object.
@@ -208,8 +221,7 @@ pub fn parse_form(headers: &HeaderMap, bytes: &[u8]) -> Result<BodyFields, ApiEr
     let (mut unread, mut errors) = (Map::new(), Vec::new());
     for (name, value) in form_urlencoded::parse(bytes).filter(|(_, value)| !value.is_empty()) {
         if unread.insert(name.clone().into_owned(), Value::String(value.into_owned())).is_some() {
-            let field = shorten(name.into_owned());
-            errors.push(FieldError { field, message: "must not occur twice".into() });
+            errors.push(FieldError::new(shorten(name.into_owned()), "must not occur twice"));
         }
     }
     Ok(BodyFields { unread, errors, ignore_unknown: true })
@@ -268,16 +280,13 @@ impl BodyFields {
     /// Parses the body with `read`. Fields that `read` does not read are errors.
     pub fn parse<T>(mut self, read: impl FnOnce(&mut Self) -> Option<T>) -> Result<T, ApiError> {
         let parsed = read(&mut self);
-        let unknown = self
-            .unread
-            .into_iter()
-            .map(|(field, _)| FieldError { field: shorten(field), message: "is not a known field".into() });
         if !self.ignore_unknown {
-            self.errors.extend(unknown);
+            let unknown = self.unread.into_iter();
+            self.errors.extend(unknown.map(|(field, _)| FieldError::new(shorten(field), "is not a known field")));
         }
         match parsed {
             Some(parsed) if self.errors.is_empty() => Ok(parsed),
-            _ => Err(ApiError::invalid(&self.errors[..self.errors.len().min(MAX_REPORTED_ERRORS)])),
+            _ => Err(ApiError::invalid(self.errors.into_iter().take(MAX_REPORTED_ERRORS))),
         }
     }
 
@@ -307,7 +316,7 @@ impl BodyFields {
     }
 
     fn error<T>(&mut self, name: &str, message: String) -> Option<T> {
-        self.errors.push(FieldError { field: name.to_owned(), message });
+        self.errors.push(FieldError::new(name, message));
         None
     }
 }

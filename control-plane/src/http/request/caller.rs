@@ -10,10 +10,7 @@ use crate::{
     },
     http::{
         error::ApiError,
-        middleware::{
-            limits::{AuthenticatedCaller, RequestLimiter},
-            telemetry::RequestId,
-        },
+        middleware::{limits::RequestLimiter, telemetry::RequestId},
         state::AppState,
     },
     operations::{CurrentState, authenticate_service, require_manager, require_owner, require_service_creator},
@@ -43,7 +40,7 @@ impl FromRequestParts<AppState> for Credentials {
         let limiter = RequestLimiter::from_parts(parts)?;
         match bearer_credential(&parts.headers) {
             Ok(bearer) => Ok(Self { bearer, origin: audit_origin(parts), limiter }),
-            Err(MalformedCredentials) => Err(limiter.count_failure(state, Reason::CredentialsMalformed.into()).await),
+            Err(reason) => Err(limiter.count_failure(state, reason.into()).await),
         }
     }
 }
@@ -71,22 +68,20 @@ fn audit_origin(parts: &Parts) -> RequestOrigin {
     RequestOrigin { address, request_id: parts.extensions.get::<RequestId>().map(|id| id.0.clone()) }
 }
 
-/// The header `Authorization` is repeated, or does not contain exactly one bearer credential.
-struct MalformedCredentials;
-
-/// The bearer credential in `Authorization`; `None` if the header is absent.
-fn bearer_credential(headers: &HeaderMap) -> Result<Option<SecretString>, MalformedCredentials> {
+/// The bearer credential in `Authorization`; `None` if the header is absent. It is malformed if the header is repeated, or does not
+/// contain exactly one bearer credential.
+fn bearer_credential(headers: &HeaderMap) -> Result<Option<SecretString>, Reason> {
     let mut values = headers.get_all(header::AUTHORIZATION).into_iter();
     let Some(value) = values.next() else { return Ok(None) };
-    let text = value.to_str().map_err(|_| MalformedCredentials)?;
-    let (scheme, credential) = text.split_once(' ').ok_or(MalformedCredentials)?;
+    let text = value.to_str().map_err(|_| Reason::CredentialsMalformed)?;
+    let (scheme, credential) = text.split_once(' ').ok_or(Reason::CredentialsMalformed)?;
     let credential = credential.trim_matches(' ');
     let is_single =
         values.next().is_none() && !credential.is_empty() && credential.bytes().all(|byte| byte.is_ascii_graphic());
     if is_single && scheme.eq_ignore_ascii_case("bearer") && !credential.contains(',') {
         Ok(Some(credential.to_owned().into()))
     } else {
-        Err(MalformedCredentials)
+        Err(Reason::CredentialsMalformed)
     }
 }
 
@@ -118,16 +113,22 @@ impl Credentials {
         Ok(key)
     }
 
-    /// Requires an API key of the service `service` with scope `full`, the owner of the service, or an administrator. Returns
-    /// the initiator for the audit log.
-    pub async fn require_manager_of(&self, state: &AppState, service: ServiceId) -> Result<Initiator, ApiError> {
+    /// Requires an API key of the service with scope `full`, the owner of the service, or an administrator. `service` is the id
+    /// from the path. Returns the parsed id, and the initiator for the audit log.
+    pub async fn require_manager_of(
+        &self,
+        state: &AppState,
+        service: &str,
+    ) -> Result<(ServiceId, Initiator), ApiError> {
+        let service = parse_id(service)?;
         let caller = self.authenticate_caller(state).await?;
         let access = require_manager(&state.context, &caller, service).await;
         access.map_err(|error| access_error(error, &caller, service))?;
-        Ok(self.initiator(match caller {
+        let actor = match caller {
             Caller::Service(key) => Actor::ServiceKey(key.id),
             Caller::Human(human) => Actor::Human(human),
-        }))
+        };
+        Ok((service, self.initiator(actor)))
     }
 
     /// Counts the request of an authenticated caller as `requests` more.
@@ -167,11 +168,11 @@ impl Credentials {
         }
     }
 
-    /// Requires an administrator.
-    pub async fn require_admin(&self, state: &AppState) -> Result<Human, ApiError> {
+    /// Requires an administrator. Returns the initiator for the audit log.
+    pub async fn require_admin(&self, state: &AppState) -> Result<Initiator, ApiError> {
         let human = self.require_human(state).await?;
         human.require_admin().map_err(|_| ApiError::admin_required(&human.identity))?;
-        Ok(human)
+        Ok(self.initiator(Actor::Human(human)))
     }
 
     /// Requires a human user who may create services.
@@ -193,12 +194,12 @@ impl Credentials {
     /// The human user; `None` if the request has no credential. An invalid credential is an error.
     pub async fn optional_human(&self, state: &AppState) -> Result<Option<Human>, ApiError> {
         let Some(token) = &self.bearer else { return Ok(None) };
-        match verify_human_token(state, token.expose_secret()).await {
+        match state.humans.verify(token.expose_secret(), state.context.now()).await {
             Ok(human) => {
-                self.limiter.count_caller(state, AuthenticatedCaller::Human(&human)).await?;
+                self.limiter.count_human(state, &human).await?;
                 Ok(Some(human))
             }
-            Err(error) => Err(self.limiter.count_failure(state, error).await),
+            Err(refusal) => Err(self.limiter.count_failure(state, refusal.into()).await),
         }
     }
 
@@ -209,7 +210,7 @@ impl Credentials {
         };
         match authenticate_service(&state.context, self.limiter.address(), credential.expose_secret()).await {
             Ok((key, current)) => {
-                self.limiter.count_caller(state, AuthenticatedCaller::Service(&key)).await?;
+                self.limiter.count_service(state, &key).await?;
                 Ok((key, current))
             }
             Err(error) => Err(self.limiter.count_failure(state, error.into()).await),
@@ -247,8 +248,4 @@ pub fn receiver_access_error(error: impl Into<ApiError>, human: &Human) -> ApiEr
 /// Replaces a refusal with the reason `not_yours` by one that contains what is required.
 fn access_error_of_human(error: ApiError, human: &Human, refusal: fn(&Owner) -> ApiError) -> ApiError {
     if error.reason() == Some(Reason::NotYours) { refusal(&human.identity) } else { error }
-}
-
-async fn verify_human_token(state: &AppState, token: &str) -> Result<Human, ApiError> {
-    Ok(state.humans.verify(token, state.context.now()).await?)
 }

@@ -5,8 +5,8 @@
 
 use crate::http::{error::ApiError, state::AppState};
 use axum::{
-    extract::{ConnectInfo, FromRequestParts, Request},
-    http::{HeaderMap, HeaderName, request::Parts},
+    extract::{ConnectInfo, Request},
+    http::{HeaderMap, HeaderName},
 };
 use ipnet::IpNet;
 use std::net::{IpAddr, SocketAddr};
@@ -95,15 +95,6 @@ pub fn require_https(request: &Request) -> Result<(), ApiError> {
     match request.extensions().get::<ClientAddress>() {
         Some(ClientAddress { https: true, .. }) => Ok(()),
         Some(_) | None => Err(ApiError::https_required()),
-    }
-}
-
-impl<S: Sync> FromRequestParts<S> for ClientAddress {
-    type Rejection = ApiError;
-
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
-        // `resolve_client_address` adds a `ClientAddress` to every request.
-        parts.extensions.get().copied().ok_or_else(ApiError::internal)
     }
 }
 

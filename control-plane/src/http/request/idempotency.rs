@@ -2,7 +2,7 @@
 
 use crate::{
     domain::idempotency::{IdempotencyKey, IdempotentRequest},
-    http::error::{ApiError, FieldError},
+    http::error::ApiError,
 };
 use axum::{
     extract::FromRequestParts,
@@ -47,7 +47,7 @@ impl<S: Sync> FromRequestParts<S> for IdempotencyHeader {
         let digest = parts.extensions.get::<BodyDigest>().map(|digest| digest.0.clone());
         let Some((key, body_digest)) = key.zip(digest) else {
             let message = "must be one string of 1 to 255 visible ASCII characters, optionally in quotes";
-            return Err(ApiError::invalid(&[FieldError { field: "Idempotency-Key".into(), message: message.into() }]));
+            return Err(ApiError::invalid_field("Idempotency-Key", message));
         };
         Ok(Self(Some(IdempotentRequest { key, body_digest })))
     }

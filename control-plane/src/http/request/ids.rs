@@ -1,11 +1,15 @@
 //! Ids in paths and bodies. An id that does not parse causes the same response as an id that does not exist: the 404 error of
 //! its resource.
 
-use crate::{http::error::ApiError, operations::NotFound};
+use crate::{
+    http::{error::ApiError, openapi::schema},
+    operations::NotFound,
+};
 use axum::{extract::FromRequestParts, http::request::Parts};
 use countersign_identity::{AgentId, ApiKeyId, EventId, Kid, RoleId, ServiceId, WebhookId};
 use serde::de::DeserializeOwned;
 use std::str::FromStr;
+use utoipa::ToSchema;
 
 /// The parameters of the path. A parameter that is not valid UTF-8 causes a 404 error.
 pub struct PathParams<T>(pub T);
@@ -21,36 +25,31 @@ impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for PathPar
 
 /// An id of a resource.
 pub trait ResourceId: FromStr {
+    /// The schema of the id in the API description.
+    type Schema: ToSchema;
+
     /// The 404 error for an id of the resource that does not parse.
     const NOT_FOUND: NotFound;
 }
 
-impl ResourceId for AgentId {
-    const NOT_FOUND: NotFound = NotFound::Agent;
+macro_rules! resource_ids {
+    ($($id:ident: $schema:ident, $not_found:ident;)+) => {$(
+        impl ResourceId for $id {
+            type Schema = schema::$schema;
+
+            const NOT_FOUND: NotFound = NotFound::$not_found;
+        }
+    )+};
 }
 
-impl ResourceId for ServiceId {
-    const NOT_FOUND: NotFound = NotFound::Service;
-}
-
-impl ResourceId for ApiKeyId {
-    const NOT_FOUND: NotFound = NotFound::Key;
-}
-
-impl ResourceId for Kid {
-    const NOT_FOUND: NotFound = NotFound::SigningKey;
-}
-
-impl ResourceId for RoleId {
-    const NOT_FOUND: NotFound = NotFound::Role;
-}
-
-impl ResourceId for WebhookId {
-    const NOT_FOUND: NotFound = NotFound::Webhook;
-}
-
-impl ResourceId for EventId {
-    const NOT_FOUND: NotFound = NotFound::Delivery;
+resource_ids! {
+    AgentId: AgentIdSchema, Agent;
+    ServiceId: ServiceIdSchema, Service;
+    ApiKeyId: ApiKeyIdSchema, Key;
+    Kid: KidSchema, SigningKey;
+    RoleId: RoleIdSchema, Role;
+    WebhookId: WebhookIdSchema, Webhook;
+    EventId: EventIdSchema, Delivery;
 }
 
 /// Parses the id of a resource, or returns the 404 error of the resource.

@@ -1,6 +1,6 @@
 //! The query parameters `limit`, `offset` and `cursor` of lists, and `pagination` in the response.
 
-use super::body::FromField;
+use super::{body::typed::collect_schemas, query::QueryParams};
 use crate::{
     domain::page::{ListPage, Page},
     http::error::{ApiError, FieldError},
@@ -46,9 +46,8 @@ impl<T: ToSchema> ToSchema for PageResponse<T> {
     }
 
     fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
-        schemas.push((T::name().into_owned(), T::schema()));
-        schemas.push((Pagination::name().into_owned(), Pagination::schema()));
-        T::schemas(schemas);
+        collect_schemas::<T>(schemas);
+        collect_schemas::<Pagination>(schemas);
     }
 }
 
@@ -80,43 +79,34 @@ struct Pagination {
     next_cursor: Option<String>,
 }
 
-/// The error for an invalid value of the query parameter `name`.
-fn invalid(name: &str, message: impl Into<String>) -> FieldError {
-    FieldError { field: name.to_owned(), message: message.into() }
-}
-
 impl<S: Sync, P: FromStr> FromRequestParts<S> for Page<P> {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
-        let query = parts.uri.query().unwrap_or_default();
-        let limit = integer_parameter(query, "limit", 1);
-        match (limit, parse_start(query)) {
+        let query = QueryParams::of(parts);
+        match (query.integer("limit", 1), parse_start(&query)) {
             (Ok(limit), Ok((offset, after))) => {
                 Ok(Self { limit: limit.unwrap_or(Self::DEFAULT_LIMIT).min(Self::MAX_LIMIT), offset, after })
             }
-            (limit, start) => {
-                let errors: Vec<_> = limit.err().into_iter().chain(start.err()).collect();
-                Err(ApiError::invalid(&errors))
-            }
+            (limit, start) => Err(ApiError::invalid(limit.err().into_iter().chain(start.err()))),
         }
     }
 }
 
 /// Reads where a page begins: the number of items before it, and the position if the query contains a cursor.
-fn parse_start<P: FromStr>(query: &str) -> Result<(i64, Option<P>), FieldError> {
-    let offset = integer_parameter(query, "offset", 0)?;
+fn parse_start<P: FromStr>(query: &QueryParams) -> Result<(i64, Option<P>), FieldError> {
     let max = Page::<P>::MAX_OFFSET;
-    match (offset, query_parameter(query, "cursor")?) {
-        (Some(_), Some(_)) => Err(invalid("cursor", "must not be combined with `offset`")),
+    match (query.integer("offset", 0)?, query.text("cursor")?) {
+        (Some(_), Some(_)) => Err(FieldError::new("cursor", "must not be combined with `offset`")),
         (None, Some(cursor)) => {
-            let error = || invalid("cursor", "must be `pagination.nextCursor` of the previous page of the same list");
+            let error =
+                || FieldError::new("cursor", "must be `pagination.nextCursor` of the previous page of the same list");
             let (offset, position) = decode_cursor(&cursor).ok_or_else(error)?;
             Ok((offset, Some(position)))
         }
         (Some(offset), None) if offset > max => {
             let fix = "to read further, pass `pagination.nextCursor` of the previous page as `cursor`";
-            Err(invalid("offset", format!("must be at most {max}; {fix}")))
+            Err(FieldError::new("offset", format!("must be at most {max}; {fix}")))
         }
         (offset, None) => Ok((offset.unwrap_or(0), None)),
     }
@@ -163,33 +153,6 @@ fn describe_parameter(name: &str, description: &str, schema: ObjectBuilder) -> P
     parameter.schema(Some(schema)).build()
 }
 
-/// The value of a query parameter. A repeated parameter is an error.
-pub fn query_parameter<'a>(query: &'a str, name: &str) -> Result<Option<Cow<'a, str>>, FieldError> {
-    let mut values = form_urlencoded::parse(query.as_bytes()).filter(|(key, _)| key == name).map(|(_, value)| value);
-    let value = values.next();
-    if values.next().is_some() { Err(invalid(name, "must not occur twice")) } else { Ok(value) }
-}
-
-/// The value of a query parameter, parsed like a field of a body.
-pub fn parsed_query_parameter<T: FromField>(query: &str, name: &str) -> Result<Option<T>, ApiError> {
-    let value = query_parameter(query, name).map_err(|error| ApiError::invalid(&[error]))?;
-    let parsed = value.map(|value| T::from_field(value.into_owned().into())).transpose();
-    parsed.map_err(|message| ApiError::invalid(&[invalid(name, message)]))
-}
-
-/// The integer value of a query parameter that is not part of a page.
-pub fn number_parameter(query: &str, name: &str, min: i64) -> Result<Option<i64>, ApiError> {
-    integer_parameter(query, name, min).map_err(|error| ApiError::invalid(&[error]))
-}
-
-/// The integer value of a query parameter. A value above `i64::MAX` becomes `i64::MAX`.
-fn integer_parameter(query: &str, name: &str, min: i64) -> Result<Option<i64>, FieldError> {
-    let Some(value) = query_parameter(query, name)? else { return Ok(None) };
-    let is_number = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
-    let number = is_number.then(|| value.parse().unwrap_or(i64::MAX)).filter(|number| *number >= min);
-    number.map(Some).ok_or_else(|| invalid(name, format!("must be a whole number, {min} or more")))
-}
-
 /// Converts a page to the response format of the specification.
 pub fn page_response<T, P: Display, U>(
     page: &Page<P>,
@@ -220,25 +183,9 @@ mod tests {
     use crate::domain::page::ItemCount;
 
     #[test]
-    fn accepts_one_integer_per_parameter() {
-        for (query, expected) in [
-            ("", None),
-            ("limits=7&LIMIT=7", None),
-            ("limit=7", Some(7)),
-            ("a&limit=%37&b=1", Some(7)),
-            ("limit=99999999999999999999999", Some(i64::MAX)),
-        ] {
-            assert_eq!(integer_parameter(query, "limit", 1).map_err(|error| error.message), Ok(expected), "{query}");
-        }
-        for query in ["limit", "limit=", "limit=0", "limit=-1", "limit=1.5", "limit=+1", "limit=a", "limit=1&limit=2"] {
-            assert!(integer_parameter(query, "limit", 1).is_err(), "{query}");
-        }
-        assert_eq!(integer_parameter("offset=0", "offset", 0).map_err(|error| error.message), Ok(Some(0)));
-    }
-
-    #[test]
     fn a_page_begins_after_items_or_after_a_position() {
-        let parse = |query: &str| parse_start::<i64>(query).map_err(|error| (error.field, error.message));
+        let parse =
+            |query: &str| parse_start::<i64>(&QueryParams::new(query)).map_err(|error| (error.field, error.message));
         let cursor = encode_cursor(20_000, &7);
         assert_eq!(parse(""), Ok((0, None)));
         assert_eq!(parse("offset=10000"), Ok((10_000, None)));

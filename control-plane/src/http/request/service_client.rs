@@ -24,7 +24,7 @@ pub type FormClient = (Option<String>, Option<SecretString>);
 /// The client of a request at an OAuth endpoint. Nothing is verified yet.
 pub struct ServiceClient {
     credentials: Credentials,
-    header: Option<Result<HeaderCredential, MalformedHeader>>,
+    header: Option<HeaderCredential>,
 }
 
 /// What the header `Authorization` contains.
@@ -33,11 +33,9 @@ enum HeaderCredential {
     Basic(String, SecretString),
     /// A secret.
     Bearer(SecretString),
+    /// Not exactly one credential.
+    Malformed,
 }
-
-/// The header `Authorization` does not contain exactly one credential.
-#[derive(Clone, Copy)]
-struct MalformedHeader;
 
 /// Why the credentials of a request name no service and API key.
 #[derive(Debug, Clone, Copy, thiserror::Error)]
@@ -74,8 +72,8 @@ impl ServiceClient {
         let header = self.header.take();
         let scheme = match &header {
             None => None,
-            Some(Ok(HeaderCredential::Bearer(_))) => Some(Scheme::Bearer),
-            Some(Ok(HeaderCredential::Basic(..)) | Err(MalformedHeader)) => Some(Scheme::Basic),
+            Some(HeaderCredential::Bearer(_)) => Some(Scheme::Bearer),
+            Some(HeaderCredential::Basic(..) | HeaderCredential::Malformed) => Some(Scheme::Basic),
         };
         let result = match service_and_key(header, form) {
             Ok((Some(service), key)) => {
@@ -102,8 +100,8 @@ impl ServiceClient {
     /// Checks the credentials of a service, if the request has any. The credentials of other clients are ignored.
     pub async fn check_if_service(self, state: &AppState, form: FormClient) -> Result<(), OAuthError> {
         let id = match &self.header {
-            Some(Ok(HeaderCredential::Basic(id, _))) => Some(id),
-            Some(Ok(HeaderCredential::Bearer(_)) | Err(MalformedHeader)) => None,
+            Some(HeaderCredential::Basic(id, _)) => Some(id),
+            Some(HeaderCredential::Bearer(_) | HeaderCredential::Malformed) => None,
             None => form.0.as_ref().filter(|_| form.1.is_some()),
         };
         if id.is_some_and(|id| id.parse::<ServiceId>().is_ok()) {
@@ -115,17 +113,17 @@ impl ServiceClient {
 
 /// The service, if it is named, and the API key.
 fn service_and_key(
-    header: Option<Result<HeaderCredential, MalformedHeader>>,
+    header: Option<HeaderCredential>,
     (form_id, form_secret): FormClient,
 ) -> Result<(Option<ServiceId>, SecretString), CredentialsError> {
     let (id, key) = match (header, form_secret) {
-        (Some(Err(MalformedHeader)), _) => return Err(CredentialsError::MalformedHeader),
-        (Some(Ok(_)), Some(_)) => return Err(CredentialsError::TwoWays),
-        (Some(Ok(HeaderCredential::Bearer(key))), None) => (form_id, key),
-        (Some(Ok(HeaderCredential::Basic(id, key))), None) if form_id.as_ref().is_none_or(|form_id| *form_id == id) => {
+        (Some(HeaderCredential::Malformed), _) => return Err(CredentialsError::MalformedHeader),
+        (Some(_), Some(_)) => return Err(CredentialsError::TwoWays),
+        (Some(HeaderCredential::Bearer(key)), None) => (form_id, key),
+        (Some(HeaderCredential::Basic(id, key)), None) if form_id.as_ref().is_none_or(|form_id| *form_id == id) => {
             (Some(id), key)
         }
-        (Some(Ok(HeaderCredential::Basic(..))), None) => return Err(CredentialsError::OtherClientId),
+        (Some(HeaderCredential::Basic(..)), None) => return Err(CredentialsError::OtherClientId),
         (None, Some(key)) if form_id.is_some() => (form_id, key),
         (None, Some(_)) => return Err(CredentialsError::NoClientId),
         (None, None) => return Err(CredentialsError::NoCredentials),
@@ -136,7 +134,7 @@ fn service_and_key(
 
 /// The credential of HTTP Basic or Bearer; `None` if there is no header `Authorization`. In Basic, id and secret are encoded like a form,
 /// but clients that do not encode them write the same: our ids and keys contain no `%` and no `+`.
-fn header_credential(headers: &HeaderMap) -> Option<Result<HeaderCredential, MalformedHeader>> {
+fn header_credential(headers: &HeaderMap) -> Option<HeaderCredential> {
     let mut values = headers.get_all(header::AUTHORIZATION).into_iter();
     let (value, is_single) = (values.next()?, values.next().is_none());
     let parse = || {
@@ -150,7 +148,7 @@ fn header_credential(headers: &HeaderMap) -> Option<Result<HeaderCredential, Mal
         let (id, secret) = std::str::from_utf8(&text).ok()?.split_once(':')?;
         Some(HeaderCredential::Basic(form_decode(id)?, form_decode(secret)?.into()))
     };
-    Some(parse().ok_or(MalformedHeader))
+    Some(parse().unwrap_or(HeaderCredential::Malformed))
 }
 
 /// Decodes one value of a form.
@@ -170,9 +168,10 @@ mod tests {
 
     fn parse(value: &str) -> Option<(String, String)> {
         let headers = HeaderMap::from_iter([(header::AUTHORIZATION, value.parse().unwrap())]);
-        match header_credential(&headers).unwrap().ok()? {
+        match header_credential(&headers).unwrap() {
             HeaderCredential::Basic(id, secret) => Some((id, secret.expose_secret().to_owned())),
             HeaderCredential::Bearer(secret) => Some((String::new(), secret.expose_secret().to_owned())),
+            HeaderCredential::Malformed => None,
         }
     }
 

@@ -3,20 +3,16 @@
 use crate::{
     domain::credential::expose,
     http::{
-        api::verify::verify_token,
-        error::{ApiError, ErrorLabels, OAuthError, OAuthErrors},
-        openapi::schema,
+        api::{prelude::*, verify::verify_token},
+        error::{ErrorLabels, OAuthError, OAuthErrors},
         request::{
-            body::{BodyFields, Form, typed::body},
+            body::Form,
             service_client::{FormClient, ServiceClient},
         },
-        state::AppState,
     },
     operations::Verified,
 };
 use axum::{
-    Json,
-    extract::State,
     http::header,
     response::{IntoResponse, Response},
 };
@@ -24,8 +20,6 @@ use countersign_identity::{
     AgentId, Audience, Code, Permission, RoleName, TokenId, TrustScore, VerifiedIdentity, scope::scope_text,
 };
 use secrecy::SecretString;
-use serde::Serialize;
-use utoipa::ToSchema;
 
 body! { form
     /// A token to verify (RFC 7662). Unknown parameters are ignored.
@@ -36,7 +30,7 @@ body! { form
         /// The id of the service, if it authenticates by the form.
         optional "client_id" client_id: String,
         /// An API key of the service.
-        optional "client_secret" client_secret: SecretString as TextSchema,
+        optional "client_secret" client_secret: SecretString as schema::TextSchema,
     }
 }
 
@@ -88,7 +82,7 @@ pub struct ActiveToken {
     /// Always `Bearer`.
     #[schema(example = "Bearer")]
     token_type: &'static str,
-    #[schema(value_type = schema::DisplayNameSchema)]
+    #[schema(value_type = DisplayName)]
     name: String,
     /// Names of the agent's roles at this service.
     #[schema(value_type = Vec<schema::RoleNameSchema>)]

@@ -3,16 +3,11 @@
 use crate::{
     domain::credential::expose,
     http::{
-        error::{ApiError, OAuthError, OAuthErrors},
-        request::{
-            body::{Form, typed::body},
-            service_client::ServiceClient,
-        },
-        state::AppState,
+        api::prelude::*,
+        error::{OAuthError, OAuthErrors},
+        request::{body::Form, service_client::ServiceClient},
     },
-    operations,
 };
-use axum::{extract::State, http::StatusCode};
 use secrecy::SecretString;
 
 body! { form
@@ -24,7 +19,7 @@ body! { form
         /// The id of a service, if it authenticates by the form.
         optional "client_id" client_id: String,
         /// An API key of the service.
-        optional "client_secret" client_secret: SecretString as TextSchema,
+        optional "client_secret" client_secret: SecretString as schema::TextSchema,
     }
 }
 

@@ -6,35 +6,28 @@ use crate::{
         credential::expose,
     },
     http::{
-        error::{ApiError, OAuthError, OAuthErrors, Scheme},
+        api::prelude::*,
+        error::{OAuthError, OAuthErrors, Scheme},
         middleware::{limits::RequestLimiter, operation_metrics::OtherOperation},
-        openapi::schema,
-        request::{
-            body::{Form, typed::body},
-            client_address::ClientAddress,
-        },
-        state::AppState,
+        request::{body::Form, client_address::ClientAddress},
     },
-    operations::{self, OperationError, RequestedToken, TokenPair},
+    operations::{OperationError, RequestedToken, TokenPair},
 };
 use axum::{
-    Extension, Json,
-    extract::State,
+    Extension,
     http::{HeaderMap, HeaderValue, header},
     response::{IntoResponse, Response},
 };
 use countersign_identity::{Reason, Scope};
 use secrecy::SecretString;
-use serde::Serialize;
 use std::net::IpAddr;
-use utoipa::ToSchema;
 
 body! { form
     /// A request for tokens (RFC 6749, section 3.2). Unknown parameters are ignored.
     OAuthTokenRequest {
-        required "grant_type" grant_type: String as GrantTypeSchema,
+        required "grant_type" grant_type: String as schema::GrantTypeSchema,
         /// Required for `client_credentials`.
-        optional "client_assertion_type" assertion_type: String as AssertionTypeSchema,
+        optional "client_assertion_type" assertion_type: String as schema::AssertionTypeSchema,
         /// A JWT that the agent has signed (RFC 7523, section 2.2). Required for `client_credentials`.
         optional "client_assertion" assertion: SecretString,
         /// The id of the agent. Not needed: the assertion or the refresh token belongs to the agent.

@@ -1,26 +1,18 @@
-//! The JSON of webhooks and deliveries in responses, and the parsers of their fields in requests.
+//! The JSON of webhooks and deliveries in responses.
 
 use crate::{
     domain::{
         credential::expose,
         webhook::{
-            TargetStatus, WebhookTarget,
-            delivery::{AttemptFailure, Delivery, DeliveryState, DeliveryStatus},
-            event::EventFilter,
-            url::TargetUrl,
+            WebhookTarget,
+            delivery::{AttemptFailure, Delivery, DeliveryState},
         },
     },
-    http::{
-        openapi::schema,
-        request::{body::FromField, paging::PageResponse},
-        timestamp::Rfc3339,
-    },
+    http::api::prelude::*,
 };
 use countersign_identity::{EventId, ServiceId, Timestamp, WebhookId};
 use secrecy::SecretString;
-use serde::Serialize;
-use serde_json::{Value, json};
-use utoipa::ToSchema;
+use serde_json::Value;
 
 /// A page of deliveries.
 pub type DeliveryPage = PageResponse<DeliveryRecord>;
@@ -35,7 +27,20 @@ pub struct WebhookList {
 /// A webhook: a URL that receives events.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-#[schema(example = json!(WebhookRecord::example()))]
+#[schema(example = json!({
+    "webhookId": "wh_01jyd3rq8yfd19yr0w5mz4ypkb",
+    "serviceId": "svc_01jyd3rq8yfd19yr0w5mz4ypkb",
+    "url": "https://billing.example.org/hooks/countersign",
+    "events": ["agent.role_revoked"],
+    "description": "Reads invoices",
+    "managedBy": null,
+    "status": "active",
+    "disabledReason": null,
+    "failingSince": null,
+    "previousSecretExpiresAt": null,
+    "createdAt": "2027-03-14T15:09:26.535897Z",
+    "updatedAt": "2027-03-14T15:09:26.535897Z",
+}))]
 pub struct WebhookRecord {
     #[schema(value_type = schema::WebhookIdSchema)]
     webhook_id: WebhookId,
@@ -46,11 +51,10 @@ pub struct WebhookRecord {
     url: String,
     #[schema(value_type = schema::EventFilterSchema)]
     events: Vec<&'static str>,
-    #[schema(value_type = schema::DescriptionSchema)]
-    description: String,
+    description: Description,
     /// The name of the files in which the webhook is declared; null if it is in none.
-    #[schema(value_type = Option<schema::ManagedBySchema>, required)]
-    managed_by: Option<String>,
+    #[schema(required)]
+    managed_by: Option<ManagedBy>,
     /// `active`, `paused` (by a manager) or `disabled` (deliveries failed). Events are stored while the webhook is not active.
     #[schema(example = "active")]
     status: &'static str,
@@ -59,16 +63,14 @@ pub struct WebhookRecord {
     #[schema(required, example = "failing")]
     disabled_reason: Option<&'static str>,
     /// Time since which all attempts have failed; null if the last attempt succeeded.
-    #[schema(value_type = Option<schema::TimestampSchema>, required)]
+    #[schema(required)]
     failing_since: Option<Rfc3339>,
     /// Time until which deliveries are also signed with the previous secret; null if they are not.
-    #[schema(value_type = Option<schema::TimestampSchema>, required)]
+    #[schema(required)]
     previous_secret_expires_at: Option<Rfc3339>,
     /// Creation time.
-    #[schema(value_type = schema::TimestampSchema)]
     created_at: Rfc3339,
     /// Time of the last change by a manager.
-    #[schema(value_type = schema::TimestampSchema)]
     updated_at: Rfc3339,
 }
 
@@ -88,7 +90,6 @@ pub struct NewSecret {
     #[schema(value_type = schema::WebhookSecretSchema)]
     secret: String,
     /// Time until which deliveries are also signed with the previous secret.
-    #[schema(value_type = schema::TimestampSchema)]
     previous_secret_expires_at: Rfc3339,
 }
 
@@ -119,7 +120,18 @@ pub struct Replayed {
 /// The delivery of one event to one webhook.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-#[schema(example = json!(DeliveryRecord::example()))]
+#[schema(example = json!({
+    "eventId": "evt_01jyd3rq8yfd19yr0w5mz4ypkb",
+    "event": "agent.role_revoked",
+    "occurredAt": "2027-03-14T15:09:26.535897Z",
+    "status": "delivered",
+    "attempts": 1,
+    "nextAttemptAt": null,
+    "lastAttemptAt": "2027-03-14T15:09:27.128312Z",
+    "responseStatus": 200,
+    "responseBody": "ok",
+    "failure": null,
+}))]
 pub struct DeliveryRecord {
     #[schema(value_type = schema::EventIdSchema)]
     event_id: EventId,
@@ -127,7 +139,6 @@ pub struct DeliveryRecord {
     #[schema(example = "agent.role_revoked")]
     event: String,
     /// Time of the event.
-    #[schema(value_type = schema::TimestampSchema)]
     occurred_at: Rfc3339,
     #[schema(value_type = schema::DeliveryStatusSchema)]
     status: &'static str,
@@ -135,10 +146,10 @@ pub struct DeliveryRecord {
     #[schema(minimum = 0, example = 1)]
     attempts: u32,
     /// Time of the next attempt, if the webhook is active then; null if the delivery is not pending.
-    #[schema(value_type = Option<schema::TimestampSchema>, required)]
+    #[schema(required)]
     next_attempt_at: Option<Rfc3339>,
     /// Time of the last attempt.
-    #[schema(value_type = Option<schema::TimestampSchema>, required)]
+    #[schema(required)]
     last_attempt_at: Option<Rfc3339>,
     /// HTTP status of the last response.
     #[schema(required, minimum = 100, maximum = 999, example = 200)]
@@ -161,32 +172,14 @@ pub struct DeliveryWithPayload {
 }
 
 impl WebhookRecord {
-    /// An example for the API description: an active webhook.
-    fn example() -> Value {
-        json!({
-            "webhookId": "wh_01jyd3rq8yfd19yr0w5mz4ypkb",
-            "serviceId": "svc_01jyd3rq8yfd19yr0w5mz4ypkb",
-            "url": "https://billing.example.org/hooks/countersign",
-            "events": ["agent.role_revoked"],
-            "description": "Reads invoices",
-            "managedBy": null,
-            "status": "active",
-            "disabledReason": null,
-            "failingSince": null,
-            "previousSecretExpiresAt": null,
-            "createdAt": "2027-03-14T15:09:26.535897Z",
-            "updatedAt": "2027-03-14T15:09:26.535897Z",
-        })
-    }
-
     pub fn new(target: &WebhookTarget, now: Timestamp) -> Self {
         Self {
             webhook_id: target.id,
             service_id: target.scope.service(),
             url: target.url.to_string(),
             events: target.events.names(),
-            description: target.description.to_string(),
-            managed_by: target.managed_by.as_ref().map(ToString::to_string),
+            description: target.description.clone(),
+            managed_by: target.managed_by.clone(),
             status: target.status().as_str(),
             disabled_reason: target.disabled.map(|(_, reason)| reason.as_str()),
             failing_since: target.failing_since.map(Rfc3339),
@@ -210,22 +203,6 @@ impl NewSecret {
 }
 
 impl DeliveryRecord {
-    /// An example for the API description: a successful delivery.
-    fn example() -> Value {
-        json!({
-            "eventId": "evt_01jyd3rq8yfd19yr0w5mz4ypkb",
-            "event": "agent.role_revoked",
-            "occurredAt": "2027-03-14T15:09:26.535897Z",
-            "status": "delivered",
-            "attempts": 1,
-            "nextAttemptAt": null,
-            "lastAttemptAt": "2027-03-14T15:09:27.128312Z",
-            "responseStatus": 200,
-            "responseBody": "ok",
-            "failure": null,
-        })
-    }
-
     pub fn new(delivery: &Delivery) -> Self {
         let Delivery { event, kind, occurred_at, state, attempts, last_attempt } = delivery;
         let next_attempt_at = if let DeliveryState::Pending(at) = state { Some(*at) } else { None };
@@ -250,53 +227,5 @@ impl DeliveryWithPayload {
     pub fn new(delivery: &Delivery, body: &str) -> Self {
         let payload = serde_json::from_str(body).unwrap_or_default();
         Self { delivery: DeliveryRecord::new(delivery), payload }
-    }
-}
-
-impl FromField for TargetUrl {
-    type Schema = schema::WebhookUrlSchema;
-
-    fn from_field(value: Value) -> Result<Self, String> {
-        Self::parse(&String::from_field(value)?).map_err(|error| error.to_string())
-    }
-}
-
-impl FromField for EventFilter {
-    type Schema = schema::EventFilterSchema;
-
-    fn from_field(value: Value) -> Result<Self, String> {
-        let names = value.as_array().and_then(|names| names.iter().map(Value::as_str).collect::<Option<Vec<_>>>());
-        Self::parse(names.unwrap_or_default()).map_err(|error| error.to_string())
-    }
-}
-
-impl FromField for TargetStatus {
-    type Schema = schema::WebhookStatusSchema;
-
-    fn from_field(value: Value) -> Result<Self, String> {
-        // Only the dispatcher disables a webhook.
-        let mut allowed = [Self::Active, Self::Paused].into_iter();
-        allowed.find(|status| value == status.as_str()).ok_or_else(|| "must be `active` or `paused`".to_owned())
-    }
-}
-
-/// The status of a delivery that is not pending.
-pub struct FinalStatus(pub DeliveryStatus);
-
-impl FromField for FinalStatus {
-    type Schema = schema::FinalDeliveryStatusSchema;
-
-    fn from_field(value: Value) -> Result<Self, String> {
-        let status = value.as_str().and_then(DeliveryStatus::parse).filter(|status| *status != DeliveryStatus::Pending);
-        status.map(Self).ok_or_else(|| "must be `delivered` or `dead`".to_owned())
-    }
-}
-
-impl FromField for DeliveryStatus {
-    type Schema = schema::DeliveryStatusSchema;
-
-    fn from_field(value: Value) -> Result<Self, String> {
-        let status = value.as_str().and_then(Self::parse);
-        status.ok_or_else(|| "must be `pending`, `delivered` or `dead`".to_owned())
     }
 }

@@ -1,34 +1,38 @@
 //! The categories of requests, and their limits.
 
-use crate::ephemeral::{CallerKind, Quota, RateLimitKey};
+use crate::{
+    domain::string_enum::string_enum,
+    ephemeral::{CallerKind, Quota, RateLimitKey},
+};
 use std::time::Duration;
 
 /// Length of the sliding window. The specification states its limits per minute.
 pub(super) const WINDOW: Duration = Duration::from_mins(1);
 
-/// A class of requests with its own limit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Category {
-    /// Requests under `/auth` and `/oauth`, per client address and subject.
-    Auth,
-    /// Requests under `/auth` and `/oauth`, and for the metadata of services, per client address.
-    AuthAddress,
-    /// Token verifications, per service.
-    Verification,
-    /// Feedback, per service.
-    Feedback,
-    /// Authenticated requests that no other category contains, per service or human user.
-    Management,
-    /// Missing and invalid credentials, per client address.
-    Failures,
-    /// Logins with a valid signature and refreshes with a valid refresh token, per agent.
-    Agent,
-    /// Token verifications, per owner of services.
-    VerificationOwner,
-    /// Feedback, per owner of services.
-    FeedbackOwner,
-    /// Requests of [`Self::Management`] with an API key, per owner of services.
-    ManagementOwner,
+string_enum! {
+    /// A class of requests with its own limit. Its name is in headers, errors and metrics.
+    Category {
+        /// Requests under `/auth` and `/oauth`, per client address and subject.
+        Auth = "auth";
+        /// Requests under `/auth` and `/oauth`, and for the metadata of services, per client address.
+        AuthAddress = "auth_address";
+        /// Token verifications, per service.
+        Verification = "verification";
+        /// Feedback, per service.
+        Feedback = "feedback";
+        /// Authenticated requests that no other category contains, per service or human user.
+        Management = "management";
+        /// Missing and invalid credentials, per client address.
+        Failures = "failures";
+        /// Logins with a valid signature and refreshes with a valid refresh token, per agent.
+        Agent = "agent";
+        /// Token verifications, per owner of services.
+        VerificationOwner = "verification_owner";
+        /// Feedback, per owner of services.
+        FeedbackOwner = "feedback_owner";
+        /// Requests of [`Self::Management`] with an API key, per owner of services.
+        ManagementOwner = "management_owner";
+    }
 }
 
 /// The category of a route, by its path in the router; `None` for unlimited routes. Routes that are not listed here are
@@ -48,42 +52,11 @@ pub fn category(route: &str) -> Option<Category> {
 }
 
 /// The names of all categories.
-pub const RATE_CATEGORIES: [&str; 10] = {
-    use Category::{
-        Agent, Auth, AuthAddress, Failures, Feedback, FeedbackOwner, Management, ManagementOwner, Verification,
-        VerificationOwner,
-    };
-    [
-        Auth.name(),
-        AuthAddress.name(),
-        Agent.name(),
-        Verification.name(),
-        VerificationOwner.name(),
-        Feedback.name(),
-        FeedbackOwner.name(),
-        Management.name(),
-        ManagementOwner.name(),
-        Failures.name(),
-    ]
-};
+pub fn rate_categories() -> Vec<&'static str> {
+    Category::ALL.iter().map(|category| category.as_str()).collect()
+}
 
 impl Category {
-    /// The name of the category in headers, errors and metrics.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Auth => "auth",
-            Self::AuthAddress => "auth_address",
-            Self::Verification => "verification",
-            Self::Feedback => "feedback",
-            Self::Management => "management",
-            Self::Failures => "failures",
-            Self::Agent => "agent",
-            Self::VerificationOwner => "verification_owner",
-            Self::FeedbackOwner => "feedback_owner",
-            Self::ManagementOwner => "management_owner",
-        }
-    }
-
     /// The first part of the error message when the limit is exceeded.
     pub const fn exceeded_message(self) -> &'static str {
         match self {
@@ -121,7 +94,7 @@ impl Category {
     }
 
     pub(super) fn key(self, caller: CallerKind, parts: &[&[u8]]) -> RateLimitKey {
-        RateLimitKey::new(caller, &[&[self.name().as_bytes()], parts].concat())
+        RateLimitKey::new(caller, &[&[self.as_str().as_bytes()], parts].concat())
     }
 }
 
@@ -154,7 +127,7 @@ pub struct LimitsPerMinute {
 }
 
 impl LimitsPerMinute {
-    pub(super) const fn quota(&self, category: Category) -> Quota {
+    pub const fn quota(&self, category: Category) -> Quota {
         let max_calls = match category {
             Category::Auth => self.auth,
             Category::AuthAddress | Category::Failures => self.address,

@@ -14,10 +14,10 @@ const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 /// Adds both rate limit headers for a list of limits.
 pub fn add_headers(statuses: &[LimitStatus], headers: &mut HeaderMap) {
     let policy = |LimitStatus { category, quota, quota_status: _ }: &LimitStatus| {
-        format!("\"{}\";q={};w={}", category.name(), quota.max_calls, quota.window.as_secs())
+        format!("\"{}\";q={};w={}", category.as_str(), quota.max_calls, quota.window.as_secs())
     };
     let remaining = |LimitStatus { category, quota: _, quota_status }: &LimitStatus| {
-        format!("\"{}\";r={};t={}", category.name(), quota_status.remaining, ceil_seconds(quota_status.reset_after))
+        format!("\"{}\";r={};t={}", category.as_str(), quota_status.remaining, ceil_seconds(quota_status.reset_after))
     };
     let values = [
         (RATELIMIT_POLICY, statuses.iter().map(policy).collect::<Vec<_>>()),

@@ -54,7 +54,11 @@ pub async fn enforce_rate_limits(
     request.extensions_mut().insert(limiter.clone());
     let result = match limiter.category {
         Some(Category::Auth) => limiter.count_auth_request(state, &route, request).await,
-        Some(Category::AuthAddress) => limiter.count_public_request(state).await.map(|()| request),
+        // Needs no credential and has no subject.
+        Some(Category::AuthAddress) => {
+            let keys = |category| vec![CategoryKey::for_address(category, limiter.address)];
+            limiter.count(state, keys).await.map(|()| request)
+        }
         _ => Ok(request),
     };
     let mut response = match result {
@@ -66,14 +70,6 @@ pub async fn enforce_rate_limits(
         add_headers(&statuses, response.headers_mut());
     }
     response
-}
-
-/// The authenticated caller for which a request is counted.
-pub enum AuthenticatedCaller<'a> {
-    /// A service that was authenticated by an API key.
-    Service(&'a ServiceKey),
-    /// A human user.
-    Human(&'a Human),
 }
 
 impl RequestLimiter {
@@ -88,14 +84,15 @@ impl RequestLimiter {
         self.address
     }
 
-    /// Counts a request of an authenticated caller. Other clients at the same address do not affect the limit of an
+    /// Counts a request of an authenticated service. Other clients at the same address do not affect the limits of an
     /// authenticated caller.
-    pub async fn count_caller(&self, state: &AppState, caller: AuthenticatedCaller<'_>) -> Result<(), ApiError> {
-        self.count(state, |category| match caller {
-            AuthenticatedCaller::Service(key) => CategoryKey::for_service_key(category, key),
-            AuthenticatedCaller::Human(human) => vec![CategoryKey::for_human(category, human)],
-        })
-        .await
+    pub async fn count_service(&self, state: &AppState, key: &ServiceKey) -> Result<(), ApiError> {
+        self.count(state, |category| CategoryKey::for_service_key(category, key)).await
+    }
+
+    /// Counts a request of a human user, like [`Self::count_service`].
+    pub async fn count_human(&self, state: &AppState, human: &Human) -> Result<(), ApiError> {
+        self.count(state, |category| vec![CategoryKey::for_person(category, &human.identity)]).await
     }
 
     /// Counts a request of an authenticated caller as `requests` more, all or none. They can exceed the limit by all but one of them.
@@ -124,10 +121,7 @@ impl RequestLimiter {
     /// Counts a failed authentication by client address. Returns the error, or a rate limit error if there were too many
     /// failures.
     pub async fn count_failure(&self, state: &AppState, error: ApiError) -> ApiError {
-        if !error.is_unauthenticated() {
-            return error;
-        }
-        if self.category.is_none() || self.statuses.get().is_some() {
+        if !error.is_unauthenticated() || self.category.is_none() || self.statuses.get().is_some() {
             return error;
         }
         let decision = state.limits.count_failure(self.address).await;
@@ -169,12 +163,6 @@ impl RequestLimiter {
         self.apply(state, decision).map(|()| request)
     }
 
-    /// Counts a request that needs no credential and has no subject by address.
-    async fn count_public_request(&self, state: &AppState) -> Result<(), ApiError> {
-        let decision = state.limits.acquire(&[CategoryKey::for_address(Category::AuthAddress, self.address)]).await;
-        self.apply(state, decision)
-    }
-
     /// Stores the status of the limits for the response, and returns an error if a limit is exceeded.
     fn apply(&self, state: &AppState, decision: LimitDecision) -> Result<(), ApiError> {
         let result = refuse_exhausted(state, &decision);
@@ -187,6 +175,6 @@ impl RequestLimiter {
 /// Returns an error if a limit is exceeded.
 fn refuse_exhausted(state: &AppState, decision: &LimitDecision) -> Result<(), ApiError> {
     let Some(status) = decision.exhausted() else { return Ok(()) };
-    state.metrics.rate_limited.with_label_values(&[status.category.name()]).inc();
+    state.metrics.rate_limited.with_label_values(&[status.category.as_str()]).inc();
     Err(ApiError::rate_limited(&status))
 }

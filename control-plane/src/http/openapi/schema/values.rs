@@ -1,23 +1,26 @@
 //! Names, texts, keys, credentials, timestamps and numbers.
 
-use super::schemas;
-use crate::domain::{
-    audit::AuditAction,
-    client_assertion::ASSERTION_TYPE,
-    resource_uri::ResourceUri,
-    service::KeyScope,
-    text::{Description, DisplayName, EmailAddress, IssuerText, ManagedBy, SubjectText},
-    trust::Score,
-    webhook::{
-        delivery::DeliveryStatus,
-        event::{EventFilter, EventKind},
-        url::TargetUrl,
+use super::{describe, schemas};
+use crate::{
+    domain::{
+        audit::AuditAction,
+        client_assertion::ASSERTION_TYPE,
+        resource_uri::ResourceUri,
+        service::KeyScope,
+        text::{Description, DisplayName, EmailAddress, IssuerText, ManagedBy, Metadata, SubjectText},
+        trust::Score,
+        webhook::{
+            delivery::DeliveryStatus,
+            event::{EventFilter, EventKind},
+            url::TargetUrl,
+        },
     },
+    http::timestamp::Rfc3339 as Timestamp,
 };
 use countersign_identity::{Permission, RoleName, Scope, public_key::MAX_PEM_BYTES};
-use std::borrow::Cow;
+use serde_json::json;
 use utoipa::{
-    PartialSchema, ToSchema,
+    ToSchema,
     openapi::{
         KnownFormat, Ref, RefOr, Schema, SchemaFormat, Type,
         schema::{AdditionalProperties, ArrayBuilder, ObjectBuilder, OneOfBuilder},
@@ -59,35 +62,42 @@ fn format(name: &str) -> SchemaFormat {
     SchemaFormat::Custom(name.to_owned())
 }
 
+describe! {
+    /// Display name: 1 to 128 printable characters without leading or trailing spaces. Invisible and private-use
+    /// characters are refused.
+    DisplayName = bounded_text(1, DisplayName::MAX_LEN).pattern(Some(PRINTABLE_LINE)).examples(["Invoice agent"]);
+    /// A name for what one set of files declares: `countersign apply --prune` deletes only what has the name of its files. 1 to 63
+    /// ASCII letters, digits, `-`, `_` and `.`, with a letter or digit at both ends.
+    ManagedBy = bounded_text(1, ManagedBy::MAX_LEN).pattern(Some("^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")).examples(["platform-team"]);
+    /// The `iss` claim of the tokens of a human user.
+    IssuerText = bounded_text(1, IssuerText::MAX_LEN).pattern(Some(PRINTABLE_LINE)).examples(["https://login.example.com"]);
+    /// The `sub` claim of the tokens of a human user.
+    SubjectText = bounded_text(1, SubjectText::MAX_LEN).pattern(Some(PRINTABLE_LINE)).examples(["f0c4a1"]);
+    /// An e-mail address of at most 254 bytes. Letters and digits may be of any script.
+    EmailAddress = bounded_text(3, EmailAddress::MAX_LEN).format(Some(format("idn-email"))).examples(["ops@example.org"]);
+    /// Free text of at most 1024 characters. Line feeds are allowed, other control characters are not.
+    Description = bounded_text(0, Description::MAX_LEN).pattern(Some(MULTILINE_TEXT)).examples(["Reads invoices"]);
+    /// Free-form JSON object of at most 8 KiB. Duplicate names are refused.
+    Metadata = ObjectBuilder::new()
+        .schema_type(Type::Object)
+        .additional_properties(Some(AdditionalProperties::<Schema>::FreeForm(true)))
+        .examples([json!({ "team": "billing" })]);
+    /// A time (RFC 3339). Requests may use any UTC offset; responses are in UTC with `Z`.
+    Timestamp = text()
+        .format(Some(SchemaFormat::KnownFormat(KnownFormat::DateTime)))
+        .examples(["2027-03-14T15:09:26.535897Z"]);
+}
+
 schemas! {
     /// Text.
     TextSchema = text();
     /// True or false.
     BooleanSchema = ObjectBuilder::new().schema_type(Type::Boolean);
-    /// Display name: 1 to 128 printable characters without leading or trailing spaces. Invisible and private-use
-    /// characters are refused.
-    DisplayNameSchema = bounded_text(1, DisplayName::MAX_LEN).pattern(Some(PRINTABLE_LINE)).examples(["Invoice agent"]);
-    /// A name for what one set of files declares: `countersign apply --prune` deletes only what has the name of its files. 1 to 63
-    /// ASCII letters, digits, `-`, `_` and `.`, with a letter or digit at both ends.
-    ManagedBySchema = bounded_text(1, ManagedBy::MAX_LEN).pattern(Some("^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")).examples(["platform-team"]);
-    /// The `iss` claim of the tokens of a human user.
-    IssuerTextSchema = bounded_text(1, IssuerText::MAX_LEN).pattern(Some(PRINTABLE_LINE)).examples(["https://login.example.com"]);
-    /// The `sub` claim of the tokens of a human user.
-    SubjectTextSchema = bounded_text(1, SubjectText::MAX_LEN).pattern(Some(PRINTABLE_LINE)).examples(["f0c4a1"]);
-    /// An e-mail address of at most 254 bytes. Letters and digits may be of any script.
-    EmailAddressSchema = bounded_text(3, EmailAddress::MAX_LEN).format(Some(format("idn-email"))).examples(["ops@example.org"]);
-    /// Free text of at most 1024 characters. Line feeds are allowed, other control characters are not.
-    DescriptionSchema = bounded_text(0, Description::MAX_LEN).pattern(Some(MULTILINE_TEXT)).examples(["Reads invoices"]);
     /// Name of a role: 1 to 64 printable characters without leading or trailing spaces. The name is unique at the service and
     /// cannot be changed.
     RoleNameSchema = bounded_text(1, RoleName::MAX_LEN).pattern(Some(PRINTABLE_LINE)).examples(["billing-reader"]);
     /// Name of a permission: 1 to 128 visible ASCII characters except comma.
     PermissionSchema = bounded_text(1, Permission::MAX_LEN).pattern(Some("^[!-+\\--~]+$")).examples(["invoices:read"]);
-    /// Free-form JSON object of at most 8 KiB. Duplicate names are refused.
-    MetadataSchema = ObjectBuilder::new()
-        .schema_type(Type::Object)
-        .additional_properties(Some(AdditionalProperties::<utoipa::openapi::Schema>::FreeForm(true)))
-        .examples([serde_json::json!({ "team": "billing" })]);
     /// A P-256 public key: one PEM block `PUBLIC KEY`. The private key stays with the agent.
     PublicKeySchema = bounded_text(1, MAX_PEM_BYTES).format(Some(format("pem-public-key"))).examples([
         "-----BEGIN PUBLIC KEY-----\nMFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEaxfR8uEsQkf4vOblY6RA8ncDfYEt\n6zOg9KE5RdiYwpZP40Li/hp/m47n60p8D54WK84zV2sxXs7LtkBoN79R9Q==\n-----END PUBLIC KEY-----\n",
@@ -101,30 +111,26 @@ schemas! {
     KeyScopeSchema = text().enum_values(Some([KeyScope::Full.as_str(), KeyScope::Sync.as_str()])).examples(["full"]);
     /// Status of an agent. A `suspended` agent can become `active` again; `revoked` is permanent.
     AgentStatusSchema = text().enum_values(Some(["active", "suspended", "revoked"])).examples(["active"]);
-    /// A time (RFC 3339). Requests may use any UTC offset; responses are in UTC with `Z`.
-    TimestampSchema = text()
-        .format(Some(SchemaFormat::KnownFormat(KnownFormat::DateTime)))
-        .examples(["2027-03-14T15:09:26.535897Z"]);
     /// An expiry time in the future (RFC 3339, any UTC offset). Fractions of a second are dropped.
     ExpiryTimeSchema = text()
         .format(Some(SchemaFormat::KnownFormat(KnownFormat::DateTime)))
         .examples(["2099-12-31T23:00:00Z"]);
     /// A score from 0 to 100. Decimals are allowed and are rounded to six places.
-    FeedbackScoreSchema = score().examples([serde_json::json!(87.5)]);
+    FeedbackScoreSchema = score().examples([json!(87.5)]);
     /// Trust score of an agent: 0 to 100, in steps of 0.01. The trust score of a new agent is 50.
-    TrustScoreSchema = score().examples([serde_json::json!(62.35)]);
+    TrustScoreSchema = score().examples([json!(62.35)]);
     /// A number of a change in the change feed. A sidecar whose view has reached this revision knows the result of the request. If the
     /// request changed nothing that sidecars know, this is the newest revision.
     RevisionSchema = ObjectBuilder::new()
         .schema_type(Type::Integer)
         .format(Some(SchemaFormat::KnownFormat(KnownFormat::Int64)))
         .minimum(Some(0.0))
-        .examples([serde_json::json!(1_804_950_866_535_897_i64)]);
+        .examples([json!(1_804_950_866_535_897_i64)]);
     /// A number of seconds for which a request waits.
     WaitSecondsSchema = ObjectBuilder::new()
         .schema_type(Type::Integer)
         .minimum(Some(0.0))
-        .default(Some(serde_json::json!(0)));
+        .default(Some(json!(0)));
     /// Id of a challenge, which agents must treat as opaque text.
     ChallengeIdSchema = text().examples(["chal_AQGXmjxdHntCn2AcLT5PWmsBl5o8XR57Qp9gHC0-T1prAAZpl980eIBLQ7Cu41YkzZW5EBibPcIxNIpin1zu0DLD6HBuxH2b-vsA-0JQsBjdllQ1ylDLg24"]);
     /// 256 random bits as 64 lower-case hex digits. The agent signs the 64 digits as UTF-8 text.
@@ -148,7 +154,7 @@ schemas! {
     /// Additional fields of an audit entry; their names depend on the action. Later versions may add fields.
     AuditDetailsSchema = ObjectBuilder::new()
         .schema_type(Type::Object)
-        .examples([serde_json::json!({ "name": "editor", "until": null })]);
+        .examples([json!({ "name": "editor", "until": null })]);
     /// An `https://` URL of at most 2048 characters, with port 443 or a port from 1024 up, without user name, password and
     /// fragment. The host of the URL must resolve to public addresses, or to networks that the operator allows; URLs to allowed
     /// networks may use `http://`.
@@ -169,7 +175,7 @@ schemas! {
     /// A kind of event.
     EventKindSchema = text().enum_values(Some(EventKind::filterable().map(EventKind::as_str))).examples(["agent.role_revoked"]);
     /// An event in the form in which webhooks receive it. See `webhooks` in this OpenAPI description.
-    EventPayloadSchema = ObjectBuilder::new().schema_type(Type::Object).examples([serde_json::json!({
+    EventPayloadSchema = ObjectBuilder::new().schema_type(Type::Object).examples([json!({
         "event": "agent.role_revoked",
         "timestamp": "2027-03-14T15:09:26.535897Z",
         "data": {
@@ -191,7 +197,7 @@ schemas! {
     JwkSchema = ["kty", "crv", "x", "y", "kid", "use", "alg"]
         .into_iter()
         .fold(ObjectBuilder::new().schema_type(Type::Object), |key, name| key.property(name, text()).required(name))
-        .examples([serde_json::json!({
+        .examples([json!({
             "kty": "EC", "crv": "P-256", "use": "sig", "alg": "ES256", "kid": "oKIywvGUpTVTyxMQ3bwIIeQUudfr_CkLMjCE19ECD-U",
             "x": "f83OJ3D2xF1Bg8vub9tLe1gHMzV76e8Tus9uPHvRVEU", "y": "x_FEzRu9m36HLN_tue659LNpXW6pCyStikYjKIWI5a0",
         })]);
@@ -206,9 +212,6 @@ schemas! {
     ApiKeySchema = text()
         .pattern(Some("^svc_sk_[0-9a-hjkmnp-tv-z]{26}[0-9a-f]{64}$"))
         .examples([format!("svc_sk_01jyd3rq8yfd19yr0w5mz4ypkb{}", "0".repeat(64))]);
-}
-
-schemas! {
     /// Permissions, separated by single spaces (RFC 6749, section 3.3).
     ScopeSchema = text()
         .max_length(Some(Scope::MAX_BYTES))
@@ -218,74 +221,24 @@ schemas! {
     GrantTypeSchema = text().enum_values(Some(["client_credentials", "refresh_token"])).examples(["client_credentials"]);
     /// The kind of a client assertion: a signed JWT.
     AssertionTypeSchema = text().enum_values(Some([ASSERTION_TYPE])).examples([ASSERTION_TYPE]);
-}
-
-/// The URLs under which clients reach a service.
-pub enum ResourceUrisSchema {}
-
-impl PartialSchema for ResourceUrisSchema {
-    fn schema() -> RefOr<Schema> {
-        let item = text().max_length(Some(ResourceUri::MAX_BYTES)).format(Some(format("resource-uri")));
-        let list = ArrayBuilder::new()
-            .items(item.examples(["https://api.example/mcp"]))
-            .max_items(Some(ResourceUri::MAX_PER_SERVICE))
-            .unique_items(true)
-            .description(Some("`http` or `https`, without user name, query and fragment. Responses have lower-case schemes and hosts, no default port, and no slash at the end."));
-        Schema::Array(list.build()).into()
-    }
-}
-
-impl ToSchema for ResourceUrisSchema {
-    fn name() -> Cow<'static, str> {
-        "ResourceUris".into()
-    }
-}
-
-/// Permissions of a role or an agent, sorted and without duplicates.
-pub enum PermissionsSchema {}
-
-impl PartialSchema for PermissionsSchema {
-    fn schema() -> RefOr<Schema> {
-        let item = Ref::from_schema_name(PermissionSchema::name());
-        let list = ArrayBuilder::new()
-            .items(RefOr::<Schema>::from(item))
-            .description(Some("Names of permissions. Responses are sorted and have no duplicates; in requests, order and duplicates do not matter."));
-        Schema::Array(list.build()).into()
-    }
-}
-
-impl ToSchema for PermissionsSchema {
-    fn name() -> Cow<'static, str> {
-        "Permissions".into()
-    }
-
-    fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
-        schemas.push((PermissionSchema::name().into_owned(), PermissionSchema::schema()));
-    }
-}
-
-/// Kinds of events that a webhook receives, or `["*"]` for all kinds.
-pub enum EventFilterSchema {}
-
-impl PartialSchema for EventFilterSchema {
-    fn schema() -> RefOr<Schema> {
+    #[doc = "`http` or `https`, without user name, query and fragment. Responses have lower-case schemes and hosts, no default port, and no slash at the end."]
+    ResourceUrisSchema = ArrayBuilder::new()
+        .items(
+            text()
+                .max_length(Some(ResourceUri::MAX_BYTES))
+                .format(Some(format("resource-uri")))
+                .examples(["https://api.example/mcp"]),
+        )
+        .max_items(Some(ResourceUri::MAX_PER_SERVICE))
+        .unique_items(true);
+    /// Names of permissions. Responses are sorted and have no duplicates; in requests, order and duplicates do not matter.
+    PermissionsSchema = ArrayBuilder::new().items(RefOr::<Schema>::from(Ref::from_schema_name(PermissionSchema::name())));
+    /// Kinds of events that the webhook receives, without duplicates. `["*"]` means all kinds, including kinds that later versions add.
+    EventFilterSchema = {
         let array = |item: RefOr<Schema>| ArrayBuilder::new().items(item).min_items(Some(1)).unique_items(true);
-        let all = array(Schema::Object(text().enum_values(Some([EventFilter::ALL])).build()).into()).max_items(Some(1));
-        let description = "Kinds of events that the webhook receives, without duplicates. `[\"*\"]` means all kinds, including kinds that later versions add.";
-        let one_of = OneOfBuilder::new()
+        let all = Schema::Object(text().enum_values(Some([EventFilter::ALL])).build());
+        OneOfBuilder::new()
             .item(array(Ref::from_schema_name(EventKindSchema::name()).into()))
-            .item(all)
-            .description(Some(description));
-        Schema::OneOf(one_of.build()).into()
-    }
-}
-
-impl ToSchema for EventFilterSchema {
-    fn name() -> Cow<'static, str> {
-        "EventFilter".into()
-    }
-
-    fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
-        schemas.push((EventKindSchema::name().into_owned(), EventKindSchema::schema()));
-    }
+            .item(array(all.into()).max_items(Some(1)))
+    };
 }

@@ -89,7 +89,7 @@ impl FromField for Score {
 }
 
 impl FromField for Metadata {
-    type Schema = schema::MetadataSchema;
+    type Schema = Self;
 
     fn from_field(value: Value) -> Result<Self, String> {
         match value {
@@ -100,9 +100,9 @@ impl FromField for Metadata {
 }
 
 macro_rules! from_text {
-    ($($name:ty as $schema:ident: $parse:expr;)+) => {$(
+    ($($name:ty as $schema:ty: $parse:expr;)+) => {$(
         impl FromField for $name {
-            type Schema = schema::$schema;
+            type Schema = $schema;
 
             fn from_field(value: Value) -> Result<Self, String> {
                 let parse: fn(String) -> Result<Self, String> = $parse;
@@ -113,17 +113,17 @@ macro_rules! from_text {
 }
 
 from_text! {
-    EmailAddress as EmailAddressSchema: |text| Self::try_from(text).map_err(|error| error.to_string());
-    DisplayName as DisplayNameSchema: |text| Self::try_from(text).map_err(|error| error.to_string());
-    ManagedBy as ManagedBySchema: |text| Self::try_from(text).map_err(|error| error.to_string());
-    IssuerText as IssuerTextSchema: |text| Self::try_from(text).map_err(|error| error.to_string());
-    SubjectText as SubjectTextSchema: |text| Self::try_from(text).map_err(|error| error.to_string());
-    Description as DescriptionSchema: |text| Self::try_from(text).map_err(|error| error.to_string());
-    RoleName as RoleNameSchema: |text| Self::try_from(text).map_err(|error| error.to_string());
-    Scope as ScopeSchema: |text| Self::try_from(text).map_err(|error| error.to_string());
-    Permission as PermissionSchema: |text| Self::try_from(text).map_err(|error| error.to_string());
-    P256PublicKey as PublicKeySchema: |text| Self::from_pem(&text).map_err(|error| error.to_string());
-    KeyScope as KeyScopeSchema: |text| Self::parse(&text).ok_or_else(|| "must be `full` or `sync`".into());
-    AgentStatus as AgentStatusSchema: |text| parse_status(&text).ok_or_else(|| "must be `active`, `suspended` or `revoked`".into());
-    Timestamp as ExpiryTimeSchema: |text| timestamp::parse(&text).ok_or_else(|| "must be a time such as 2030-01-31T12:00:00Z (RFC 3339)".into());
+    EmailAddress as Self: |text| Self::try_from(text).map_err(|error| error.to_string());
+    DisplayName as Self: |text| Self::try_from(text).map_err(|error| error.to_string());
+    ManagedBy as Self: |text| Self::try_from(text).map_err(|error| error.to_string());
+    IssuerText as Self: |text| Self::try_from(text).map_err(|error| error.to_string());
+    SubjectText as Self: |text| Self::try_from(text).map_err(|error| error.to_string());
+    Description as Self: |text| Self::try_from(text).map_err(|error| error.to_string());
+    RoleName as schema::RoleNameSchema: |text| Self::try_from(text).map_err(|error| error.to_string());
+    Scope as schema::ScopeSchema: |text| Self::try_from(text).map_err(|error| error.to_string());
+    Permission as schema::PermissionSchema: |text| Self::try_from(text).map_err(|error| error.to_string());
+    P256PublicKey as schema::PublicKeySchema: |text| Self::from_pem(&text).map_err(|error| error.to_string());
+    KeyScope as schema::KeyScopeSchema: |text| Self::parse(&text).ok_or_else(|| "must be `full` or `sync`".into());
+    AgentStatus as schema::AgentStatusSchema: |text| parse_status(&text).ok_or_else(|| "must be `active`, `suspended` or `revoked`".into());
+    Timestamp as schema::ExpiryTimeSchema: |text| timestamp::parse(&text).ok_or_else(|| "must be a time such as 2030-01-31T12:00:00Z (RFC 3339)".into());
 }

@@ -83,7 +83,7 @@ fn assert_matches_body(fields: &AllFieldTypes, body: &Value) -> Result<(), TestC
     prop_assert_eq!(&json!(name.as_str()), &body["name"]);
     prop_assert_eq!(&json!(email.as_ref().map(EmailAddress::as_str)), &body["email"]);
     prop_assert_eq!(&json!(description.as_ref().map(Description::as_str)), &body["description"]);
-    prop_assert_eq!(&json!(metadata.as_ref().map(Metadata::as_map)), &body["metadata"]);
+    prop_assert_eq!(&json!(metadata), &body["metadata"]);
     if let Some(permissions) = permissions {
         prop_assert!(permissions.is_sorted() && body["permissions"].as_array().unwrap().len() >= permissions.len());
         prop_assert!(

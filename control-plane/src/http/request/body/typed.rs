@@ -6,11 +6,10 @@
 use super::{BodyFields, FromField};
 use crate::http::{
     error::ApiError,
-    openapi::schema,
     request::ids::{ResourceId, parse_id},
 };
 use serde_json::Value;
-use std::borrow::Cow;
+use std::{borrow::Cow, marker::PhantomData};
 use utoipa::{
     PartialSchema, ToSchema,
     openapi::{
@@ -34,7 +33,7 @@ impl BodyFields {
 
 /// The text of an id. The id is parsed after the rest of the body, because an id that does not parse is a 404 error and not
 /// an invalid field.
-pub struct UnparsedId<T>(String, std::marker::PhantomData<T>);
+pub struct UnparsedId<T>(String, PhantomData<T>);
 
 impl<T: ResourceId> UnparsedId<T> {
     /// The id, or the 404 error of its resource.
@@ -43,11 +42,11 @@ impl<T: ResourceId> UnparsedId<T> {
     }
 }
 
-impl<T: IdSchema> FromField for UnparsedId<T> {
+impl<T: ResourceId> FromField for UnparsedId<T> {
     type Schema = T::Schema;
 
     fn from_field(value: Value) -> Result<Self, String> {
-        String::from_field(value).map(|text| Self(text, std::marker::PhantomData))
+        String::from_field(value).map(|text| Self(text, PhantomData))
     }
 }
 
@@ -65,7 +64,7 @@ impl<T: TypedBody + ToSchema, const MAX: usize> FromField for ObjectList<T, MAX>
         let parse = |(position, item)| {
             let Value::Object(fields) = item else { return Err(format!("item {position} must be an object")) };
             let item = BodyFields::of_object(fields).read();
-            item.map_err(|error: ApiError| format!("item {position}: {}", error.body().message()))
+            item.map_err(|error: ApiError| format!("item {position}: {}", error.body().error.message))
         };
         items.into_iter().enumerate().map(parse).collect::<Result<_, _>>().map(Self)
     }
@@ -84,51 +83,8 @@ impl<T: ToSchema, const MAX: usize> ToSchema for ObjectList<T, MAX> {
     }
 
     fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
-        schemas.push((T::name().into_owned(), T::schema()));
-        T::schemas(schemas);
+        collect_schemas::<T>(schemas);
     }
-}
-
-/// An id type with a schema in the API description.
-pub trait IdSchema {
-    /// The schema.
-    type Schema: ToSchema;
-}
-
-impl IdSchema for countersign_identity::AgentId {
-    type Schema = schema::AgentIdSchema;
-}
-
-impl IdSchema for countersign_identity::ServiceId {
-    type Schema = schema::ServiceIdSchema;
-}
-
-impl IdSchema for countersign_identity::RoleId {
-    type Schema = schema::RoleIdSchema;
-}
-
-/// The description of a field in the API description.
-pub trait FieldSchema {
-    /// Schema of the value of the field.
-    type Schema: ToSchema;
-    /// Whether the field may be absent or null.
-    const OPTIONAL: bool;
-}
-
-/// A required field with the schema `S`.
-pub struct RequiredField<S>(std::marker::PhantomData<S>);
-
-/// An optional field with the schema `S`.
-pub struct OptionalField<S>(std::marker::PhantomData<S>);
-
-impl<S: ToSchema> FieldSchema for RequiredField<S> {
-    type Schema = S;
-    const OPTIONAL: bool = false;
-}
-
-impl<S: ToSchema> FieldSchema for OptionalField<S> {
-    type Schema = S;
-    const OPTIONAL: bool = true;
 }
 
 /// How a body is encoded.
@@ -140,38 +96,64 @@ pub enum Encoding {
     Form,
 }
 
-/// The schema of a body without fields.
-pub fn empty_body(encoding: Encoding, doc: &str) -> ObjectBuilder {
-    let body = ObjectBuilder::new().schema_type(Type::Object).description(Some(doc));
-    match encoding {
-        Encoding::Json => body.additional_properties(Some(AdditionalProperties::<Schema>::FreeForm(false))),
-        Encoding::Form => body,
+/// Builds the schema of a body.
+pub struct BodySchema {
+    object: ObjectBuilder,
+    encoding: Encoding,
+}
+
+impl BodySchema {
+    /// A body without fields.
+    pub fn new(encoding: Encoding, doc: &[&str]) -> Self {
+        let object = ObjectBuilder::new().schema_type(Type::Object).description(Some(join_lines(doc)));
+        let object = match encoding {
+            Encoding::Json => object.additional_properties(Some(AdditionalProperties::<Schema>::FreeForm(false))),
+            Encoding::Form => object,
+        };
+        Self { object, encoding }
+    }
+
+    /// Adds a required field whose value has the schema `S`.
+    pub fn required<S: ToSchema>(self, name: &str, doc: &[&str]) -> Self {
+        let object = self.object.property(name, described_reference::<S>(doc)).required(name);
+        Self { object, ..self }
+    }
+
+    /// Adds a field whose value has the schema `S`, and which may be absent, or null in JSON.
+    pub fn optional<S: ToSchema>(self, name: &str, doc: &[&str]) -> Self {
+        let object = match self.encoding {
+            Encoding::Form => self.object.property(name, described_reference::<S>(doc)),
+            Encoding::Json => {
+                let value = RefOr::<Schema>::from(Ref::from_schema_name(S::name()));
+                let null = ObjectBuilder::new().schema_type(Type::Null);
+                let description = Some(join_lines(doc)).filter(|doc| !doc.is_empty());
+                self.object.property(name, OneOfBuilder::new().item(value).item(null).description(description))
+            }
+        };
+        Self { object, ..self }
+    }
+
+    /// The schema.
+    pub fn build(self) -> RefOr<Schema> {
+        Schema::Object(self.object.build()).into()
     }
 }
 
-/// Adds a field to the schema of a body.
-pub fn add_property<F: FieldSchema>(body: ObjectBuilder, encoding: Encoding, name: &str, doc: &str) -> ObjectBuilder {
-    let schema = Ref::from_schema_name(F::Schema::name());
-    if !F::OPTIONAL {
-        return body.property(name, with_description(schema, doc)).required(name);
-    }
-    if encoding == Encoding::Form {
-        return body.property(name, with_description(schema, doc));
-    }
-    let null = ObjectBuilder::new().schema_type(Type::Null);
-    let nullable = OneOfBuilder::new().item(RefOr::<Schema>::from(schema)).item(null);
-    body.property(name, nullable.description(Some(doc).filter(|doc| !doc.is_empty())))
-}
-
-fn with_description(mut schema: Ref, doc: &str) -> RefOr<Schema> {
-    doc.clone_into(&mut schema.description);
+fn described_reference<S: ToSchema>(doc: &[&str]) -> RefOr<Schema> {
+    let mut schema = Ref::from_schema_name(S::name());
+    schema.description = join_lines(doc);
     schema.into()
 }
 
-/// Adds the schema of a field, and the schemas that it refers to, to the components of the description.
-pub fn collect_schemas<F: FieldSchema>(schemas: &mut Vec<(String, RefOr<Schema>)>) {
-    schemas.push((F::Schema::name().into_owned(), <F::Schema as utoipa::PartialSchema>::schema()));
-    F::Schema::schemas(schemas);
+/// The text of a doc comment.
+fn join_lines(doc: &[&str]) -> String {
+    doc.iter().map(|line| line.trim()).collect::<Vec<_>>().join("\n")
+}
+
+/// Adds the schema `S`, and the schemas that it refers to, to the components of the description.
+pub fn collect_schemas<S: ToSchema>(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+    schemas.push((S::name().into_owned(), S::schema()));
+    S::schemas(schemas);
 }
 
 /// Declares bodies in JSON, or after the keyword `form` bodies in the encoding of a form. A field consists of `required` or `optional`, its
@@ -179,11 +161,11 @@ pub fn collect_schemas<F: FieldSchema>(schemas: &mut Vec<(String, RefOr<Schema>)
 macro_rules! body {
     (form $($bodies:tt)+) => { $crate::http::request::body::typed::body!(@declare Form $($bodies)+); };
     (@declare $encoding:ident $($(#[doc = $doc:literal])+ $name:ident {
-        $($(#[doc = $field_doc:literal])* $presence:ident $text:literal $field:ident: $type:ty $(as $schema:ident)?,)+
+        $($(#[doc = $field_doc:literal])* $presence:ident $text:literal $field:ident: $type:ty $(as $schema:ty)?,)+
     })+) => {$(
         $(#[doc = $doc])+
         pub struct $name {
-            $($(#[doc = $field_doc])* $field: $crate::http::request::body::typed::body!(@type $presence $type),)+
+            $($(#[doc = $field_doc])* pub $field: $crate::http::request::body::typed::body!(@type $presence $type),)+
         }
 
         impl $crate::http::request::body::typed::TypedBody for $name {
@@ -195,16 +177,11 @@ macro_rules! body {
 
         impl utoipa::PartialSchema for $name {
             fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
-                let doc: &[&str] = &[$($doc.trim()),+];
-                let encoding = $crate::http::request::body::typed::Encoding::$encoding;
-                let body = $crate::http::request::body::typed::empty_body(encoding, &doc.join("\n"));
-                $(
-                    let field_doc: &[&str] = &[$($field_doc.trim()),*];
-                    let body = $crate::http::request::body::typed::add_property::<$crate::http::request::body::typed::body!(@field $presence $type $(as $schema)?)>(
-                        body, encoding, $text, &field_doc.join("\n"),
-                    );
-                )+
-                utoipa::openapi::Schema::Object(body.build()).into()
+                use $crate::http::request::body::typed;
+
+                typed::BodySchema::new(typed::Encoding::$encoding, &[$($doc),+])
+                    $(.$presence::<typed::body!(@schema $type $(as $schema)?)>($text, &[$($field_doc),*]))+
+                    .build()
             }
         }
 
@@ -214,15 +191,15 @@ macro_rules! body {
             }
 
             fn schemas(schemas: &mut Vec<(String, utoipa::openapi::RefOr<utoipa::openapi::Schema>)>) {
-                $($crate::http::request::body::typed::collect_schemas::<$crate::http::request::body::typed::body!(@field $presence $type $(as $schema)?)>(schemas);)+
+                use $crate::http::request::body::typed;
+
+                $(typed::collect_schemas::<typed::body!(@schema $type $(as $schema)?)>(schemas);)+
             }
         }
     )+};
     (@type required $type:ty) => { $type };
     (@type optional $type:ty) => { Option<$type> };
-    (@field required $($field:tt)+) => { $crate::http::request::body::typed::RequiredField<$crate::http::request::body::typed::body!(@schema $($field)+)> };
-    (@field optional $($field:tt)+) => { $crate::http::request::body::typed::OptionalField<$crate::http::request::body::typed::body!(@schema $($field)+)> };
-    (@schema $type:ty as $schema:ident) => { $crate::http::openapi::schema::$schema };
+    (@schema $type:ty as $schema:ty) => { $schema };
     (@schema $type:ty) => { <$type as $crate::http::request::body::FromField>::Schema };
     ($($bodies:tt)+) => { $crate::http::request::body::typed::body!(@declare Json $($bodies)+); };
 }
