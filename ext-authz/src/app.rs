@@ -11,7 +11,6 @@ mod health;
 mod listener;
 mod offline;
 mod rules_file;
-mod settings_problems;
 mod staleness;
 mod target;
 
@@ -49,8 +48,7 @@ use tokio::{net::TcpListener, task::JoinSet};
 use tonic::{service::Routes, transport::Endpoint};
 use tonic_health::pb::health_server::HealthServer;
 
-pub use offline::{OfflineAuthorizer, authorizer_from_copies};
-pub use settings_problems::settings_problems;
+pub use offline::{OfflineAuthorizer, authorizer_from_copies, settings_problems};
 
 /// Why the sidecar cannot start or continue.
 #[derive(Debug, thiserror::Error)]
@@ -237,7 +235,7 @@ async fn serve_checks(
     readiness: Readiness,
     shutdown: Shutdown,
 ) -> Result<(), AuthorizerError> {
-    let health = HealthServer::new(HealthService::new(readiness, shutdown.clone()));
+    let health = HealthServer::new(HealthService { readiness, shutdown: shutdown.clone() });
     let authorization = AuthorizationServer::new(authorizer, check_port::MAX_CHECK_BYTES);
     let routes = Routes::new(authorization).add_service(health).prepare().into_axum_router();
     match listener {

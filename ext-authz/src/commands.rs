@@ -98,26 +98,20 @@ pub fn parse_key_value(text: &str) -> Result<(String, String), &'static str> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CommandExit {
     /// The command succeeded.
-    Succeeded,
+    Succeeded = 0,
     /// The command failed, or the file has errors.
-    Failed,
-    /// The request is refused.
-    Denied,
-    /// The sidecar does not answer.
-    Unreachable,
+    Failed = 1,
     /// The settings are wrong.
-    WrongSettings,
+    WrongSettings = 2,
+    /// The request is refused.
+    Denied = 3,
+    /// The sidecar does not answer.
+    Unreachable = 4,
 }
 
 impl From<CommandExit> for ExitCode {
     fn from(exit: CommandExit) -> Self {
-        match exit {
-            CommandExit::Succeeded => Self::SUCCESS,
-            CommandExit::Failed => Self::FAILURE,
-            CommandExit::WrongSettings => Self::from(2),
-            CommandExit::Denied => Self::from(3),
-            CommandExit::Unreachable => Self::from(4),
-        }
+        Self::from(exit as u8)
     }
 }
 

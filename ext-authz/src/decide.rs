@@ -190,7 +190,7 @@ fn evaluate(
 /// Whether the request would be allowed with a token of the same agent that was requested without a scope. Only denials ask this.
 fn meets_without_scope(view: &View, policy: &Policy, text: &str, now: Timestamp, cache: &VerifiedTokens) -> bool {
     let Ok(token) = verify_signature(view, text, cache) else { return false };
-    let claims = token.token().claims();
+    let claims = token.token.claims();
     if claims.requested_scope.is_none() {
         return false;
     }
@@ -209,7 +209,7 @@ fn identify(view: &View, text: &str, now: Timestamp, cache: &VerifiedTokens) -> 
         Some(cached) => check_key(view, cached)?,
         None => verify(view, text, cache)?,
     };
-    let claims = token.token().claims();
+    let claims = token.token.claims();
     let identity = VerifiedIdentity::evaluate(claims, &view.evaluation_context(claims), now)
         .map_err(|refusal| Denial { refusal, agent: Some(claims.sub), unmet_requirement: None })?;
     let identity = Arc::new(EvaluatedIdentity { identity, content: view.content(), evaluated_at: now });
@@ -233,7 +233,7 @@ pub fn verify_signature(view: &View, text: &str, cache: &VerifiedTokens) -> Resu
 
 /// The signing key of a cached token may have been removed, so the key set must still contain the key.
 fn check_key(view: &View, cached: Arc<CachedToken>) -> Result<Arc<CachedToken>, Refusal> {
-    if view.keys().get(cached.token().kid()).is_some() { Ok(cached) } else { Err(Reason::TokenKeyUnknown.into()) }
+    if view.keys().get(cached.token.kid()).is_some() { Ok(cached) } else { Err(Reason::TokenKeyUnknown.into()) }
 }
 
 fn verify(view: &View, text: &str, cache: &VerifiedTokens) -> Result<Arc<CachedToken>, Refusal> {

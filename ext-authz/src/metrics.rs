@@ -288,7 +288,6 @@ impl Metrics {
         self.stream_connect_failures.with_label_values(&[service_label(service)]).inc();
     }
 
-    /// A new view of the service's data was published.
     pub fn view_published(&self, service: ServiceId, revision: Revision, agents: usize) {
         let label = [service.to_string()];
         self.view_revision.with_label_values(&label).set(revision.number());
@@ -306,7 +305,6 @@ impl Metrics {
         self.clock_offset.with_label_values(&[service.to_string()]).set(micros as f64 / 1e6);
     }
 
-    /// The rules of the rules file were replaced.
     pub fn rules_loaded(&self, count: usize) {
         self.rules.set(i64::try_from(count).unwrap_or(i64::MAX));
     }

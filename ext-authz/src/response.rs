@@ -148,7 +148,7 @@ pub fn resource_metadata(service: ServiceId, resource: &Resource) -> CheckRespon
     let denied = HttpResponse::DeniedResponse(DeniedHttpResponse {
         status: Some(HttpStatus { code: 200 }),
         headers: headers.map(|(name, value)| overwriting_header(name, value.to_owned())).into(),
-        body: resource.document().to_owned(),
+        body: resource.document.to_string(),
     });
     response(tonic::Code::PermissionDenied.into(), denied, metadata::of_anonymous(Some(service), None))
 }

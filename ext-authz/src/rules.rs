@@ -134,9 +134,9 @@ impl RuleSet {
             return Err(self.unselectable(Reason::HostInvalid, self.rules.iter().all(|rule| rule.dry_run)));
         }
         let candidates = self.index.candidates(host.as_deref());
-        let depends_on_path = candidates.clone().any(index::HostRules::depend_on_path);
+        let depends_on_path = candidates.clone().any(|rules| rules.depends_on_path);
         let path = depends_on_path.then(|| NormalPath::parse(target.path)).transpose().map_err(|_| {
-            self.unselectable(Reason::PathAmbiguous, candidates.clone().all(index::HostRules::are_dry_runs))
+            self.unselectable(Reason::PathAmbiguous, candidates.clone().all(|rules| !rules.has_enforced_rules))
         })?;
         let selected = candidates.clone().find_map(|rules| rules.find(&self.rules, path.as_ref(), target.method));
         Ok(selected.and_then(|index| self.rules.get(index)).or(self.default.as_ref()))

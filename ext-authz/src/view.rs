@@ -7,7 +7,6 @@
 //! the rate of change and not on the number of agents.
 
 mod resources;
-mod server_clock;
 mod sharded_map;
 mod views;
 
@@ -25,7 +24,6 @@ use std::{
 };
 
 pub use resources::{Resource, Resources};
-pub use server_clock::ServerClock;
 pub use views::{ApiKeyIndex, ViewConfirmation, Views};
 
 /// The settings of a service that affect decisions.
@@ -102,6 +100,36 @@ pub struct RestoredContact {
     pub since_boot: Duration,
     /// The clock of the control plane, if the copy contains its time.
     pub server_clock: Option<ServerClock>,
+}
+
+/// The time of the control plane, at a time since boot of the sidecar.
+///
+/// The control plane writes the times into tokens and role assignments, so a sidecar whose wall clock is wrong must not compare
+/// them with its own time. A pong contains the time of the control plane. Between pongs, the sidecar adds the time that has passed
+/// on its boot clock, which adjustments of the wall clock do not change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ServerClock {
+    time: Timestamp,
+    since_boot: Duration,
+}
+
+impl ServerClock {
+    /// The clock of a control plane that read `time` after the sidecar sent a ping at `ping_sent_at`. The clock is fast by at most
+    /// the round-trip time, and never slow, so no token is accepted after its expiry.
+    pub const fn new(time: Timestamp, ping_sent_at: Duration) -> Self {
+        Self { time, since_boot: ping_sent_at }
+    }
+
+    /// Whether a pong that arrives now permits this clock. `offered` is the clock that the pong would set: the control plane read
+    /// its time before now, and after the ping was sent.
+    pub fn is_between(self, offered: Self, since_boot: Duration) -> bool {
+        (offered.time..=offered.now(since_boot)).contains(&self.now(since_boot))
+    }
+
+    /// The time of the control plane now.
+    pub fn now(self, since_boot: Duration) -> Timestamp {
+        self.time.saturating_add(since_boot.saturating_sub(self.since_boot))
+    }
 }
 
 /// Names the content of a view, so that what was computed from it can be used again: its revision, its floor, its settings, keys, roles,

@@ -13,14 +13,8 @@ use tonic_health::pb::{
 const SERVICE_NAMES: [&str; 2] = ["", AuthorizationServer::NAME];
 
 pub struct HealthService {
-    readiness: Readiness,
-    shutdown: Shutdown,
-}
-
-impl HealthService {
-    pub const fn new(readiness: Readiness, shutdown: Shutdown) -> Self {
-        Self { readiness, shutdown }
-    }
+    pub readiness: Readiness,
+    pub shutdown: Shutdown,
 }
 
 #[tonic::async_trait]

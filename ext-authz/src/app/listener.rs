@@ -30,7 +30,6 @@ impl Drop for SocketFile {
 }
 
 impl CheckListener {
-    /// Binds the port or the socket.
     pub async fn bind(address: &ListenAddress) -> io::Result<Self> {
         match address {
             ListenAddress::Tcp(address) => TcpListener::bind(address).await.map(Self::Tcp),

@@ -1,7 +1,6 @@
-//! Decides with the copies on disk, as a sidecar does that starts now without contact. It opens no port and no connection, and
-//! changes nothing on disk.
+//! What commands find out without a running sidecar. They open no port and no connection, and change nothing on disk.
 
-use super::{create_authorizer, credentials, rules_file};
+use super::{create_authorizer, credentials, rules_file, target};
 use crate::{
     check::Authorizer,
     config::Settings,
@@ -12,7 +11,7 @@ use crate::{
 use countersign_process::{Clock, SystemClock};
 use std::sync::Arc;
 
-/// Decides with the copies of views on disk.
+/// Decides with the copies of views on disk, as a sidecar does that starts now without contact.
 pub struct OfflineAuthorizer {
     pub authorizer: Authorizer,
     /// Why the copies of some API keys cannot be used, one text for each.
@@ -48,4 +47,21 @@ pub fn authorizer_from_copies(settings: Settings) -> Result<OfflineAuthorizer, S
     }
     let authorizer = create_authorizer(&headers, &denials, &cache, views, rules, &metrics, clock);
     Ok(OfflineAuthorizer { authorizer, unusable })
+}
+
+/// All reasons for which a sidecar with these settings would not start. Reads the files that the settings name.
+pub fn settings_problems(settings: &Settings) -> Vec<String> {
+    // The cryptographic provider of rustls can be installed once per process, which the conversion of certificates needs.
+    let _already_installed = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let metrics = match Metrics::new() {
+        Ok(metrics) => Arc::new(metrics),
+        Err(error) => return vec![error.to_string()],
+    };
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    let results = [
+        target::sync_endpoints(&settings.sync).map(drop),
+        credentials::authorizations(&settings.sync).map(drop),
+        rules_file::load(&settings.rules, &metrics, &clock).map(drop),
+    ];
+    results.into_iter().filter_map(Result::err).map(|error| error.to_string()).collect()
 }

@@ -44,7 +44,6 @@ impl StalenessMonitor {
         }
     }
 
-    /// Updates readiness once.
     fn update(&mut self) {
         let now = self.clock.since_boot();
         let confirmations = self.views.confirmations();

@@ -195,7 +195,7 @@ impl Facts<'_> {
     }
 
     fn claims(&self) -> Option<(&View, &Claims)> {
-        Some((self.outcome.view.as_deref()?, self.token.as_ref()?.token().claims()))
+        Some((self.outcome.view.as_deref()?, self.token.as_ref()?.token.claims()))
     }
 
     /// Whether the cutoff of the agent revokes the token, and not only a revocation of the token or its session.
@@ -222,7 +222,7 @@ impl Facts<'_> {
                 (None, _) => String::new(),
             },
             Question::Key => {
-                self.token.as_ref().map_or_else(String::new, |token| token.token().kid().as_str().to_owned())
+                self.token.as_ref().map_or_else(String::new, |token| token.token.kid().as_str().to_owned())
             }
             Question::Form | Question::Signature => String::new(),
             Question::Roles | Question::Permissions | Question::Trust => {

@@ -44,7 +44,6 @@ fn parse_address(text: &str) -> Result<Endpoint, String> {
     Endpoint::from_shared(text.to_owned()).map_err(|_| expected())
 }
 
-/// Sends the check.
 pub(super) fn run(arguments: CheckArguments) -> Result<Output, Failure> {
     let CheckArguments { address, token_file, request, context_extensions, expect } = arguments;
     let token = token::read(token_file.as_deref())?;

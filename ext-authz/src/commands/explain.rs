@@ -52,7 +52,6 @@ fn parse_loopback(text: &str) -> Result<String, &'static str> {
         .ok_or("must be a loopback address and a port, such as 127.0.0.1:9092")
 }
 
-/// Explains the decision.
 pub(super) fn run(arguments: ExplainArguments) -> Result<Output, Failure> {
     let token = token::read(None)?;
     let ExplainArguments { admin, copy, config, set, request, context_extensions, json } = arguments;

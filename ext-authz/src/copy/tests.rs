@@ -1,6 +1,5 @@
 //! Tests of copies: what is written is read, and each reason why a copy is not used.
 
-mod owner;
 mod writer;
 
 use super::{file::StoredView, *};
@@ -137,6 +136,13 @@ impl Fixture {
 
     fn restore(&self, clock: FixedClock) -> Result<View, CopyRejection> {
         self.open()?.restore(&clock)
+    }
+
+    /// The process ends, and another one locks the directory.
+    fn lock_again(&mut self) {
+        let path = self.path.parent().unwrap().to_owned();
+        self.directory = CopyDirectory::lock(&self.folder.path().join("other"), &FIRST_LOCK).unwrap();
+        self.directory = CopyDirectory::lock(&path, &FIRST_LOCK).unwrap();
     }
 }
 
@@ -333,4 +339,44 @@ fn contact_is_decoded_as_it_was_encoded() {
     let without = Contact { boot: None, server: None, ..contact };
     assert_eq!(Contact::from_bytes(&without.to_bytes()), Some(without));
     assert_eq!(Contact::from_bytes(&[255; contact::CONTACT_LEN]), None);
+}
+
+#[test]
+fn directory_belongs_to_one_process_until_it_ends() {
+    let fixture = Fixture::new(3);
+    let path = fixture.path.parent().unwrap();
+    assert!(matches!(CopyDirectory::lock(path, &FIRST_LOCK).unwrap_err(), LockError::Held));
+    let of_a_task = fixture.directory.clone();
+    drop(fixture.directory);
+    assert!(
+        matches!(CopyDirectory::lock(path, &FIRST_LOCK).unwrap_err(), LockError::Held),
+        "a task still uses the directory"
+    );
+    drop(of_a_task);
+    let next = CopyDirectory::lock(path, &FIRST_LOCK).unwrap();
+    next.prepare(&[key(KEY)]).unwrap();
+    assert!(next.has_file(&key(KEY)));
+    assert!(matches!(CopyDirectory::lock(path, &FIRST_LOCK).unwrap_err(), LockError::Held), "the lock is no leftover");
+    let file = fixture.folder.path().join("file");
+    fs::write(&file, "").unwrap();
+    assert!(matches!(CopyDirectory::lock(&file, &FIRST_LOCK).unwrap_err(), LockError::Io(_)));
+    assert!(!CopyDirectory::may_have_file(&file, &key(KEY)));
+}
+
+#[test]
+fn copy_names_the_process_that_wrote_it_if_that_has_ended() {
+    for agents in [0, 3000] {
+        let mut fixture = Fixture::new(agents);
+        let later = FixedClock(FIRST_LOCK.0, 1100, 500_100);
+        let cloned = CopyDirectory::lock(&fixture.folder.path().join("cloned"), &later).unwrap();
+        fs::copy(&fixture.path, cloned.path_of(&key(KEY))).unwrap();
+        assert_eq!(cloned.ended_writer_of(&key(KEY)), None, "it was written before this directory was locked");
+        fixture.lock_again();
+        assert_eq!(fixture.directory.ended_writer_of(&key(KEY)), Some(INSTANCE));
+        assert_eq!(fixture.directory.ended_writer_of(&key(b"svc_sk_second")), None);
+        let view = confirmed_view(agents);
+        let (contact, next) = (Contact::of(&view, &CLOCK).unwrap(), Instance::from_bytes([4; 16]));
+        fixture.directory.write(&key(KEY), &view, Origin { contact, instance: next }).unwrap();
+        assert_eq!(fixture.directory.ended_writer_of(&key(KEY)), Some(next));
+    }
 }

@@ -34,7 +34,6 @@ pub fn copy_interval(max_age: Duration) -> Duration {
     MAX_INTERVAL.min(max_age / PARTS_OF_MAX_AGE)
 }
 
-/// Writes the copy of one API key.
 pub struct CopyWriter {
     pub index: ApiKeyIndex,
     /// The API key, from which the key of the copy is derived.

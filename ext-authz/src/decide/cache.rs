@@ -30,7 +30,7 @@ const ENCODED_LENGTH: usize = 3 + 1;
 /// A token whose signature was verified, and its identity as of the last check.
 #[derive(Debug)]
 pub struct CachedToken {
-    token: SignedToken,
+    pub token: SignedToken,
     identity: ArcSwapOption<EvaluatedIdentity>,
     /// The memory for the identity, in bytes.
     room: usize,
@@ -42,10 +42,6 @@ impl CachedToken {
         let needed = identity_memory(name, roles, permissions);
         let room = BYTES_PER_TOKEN.saturating_sub(text.len() + claims_memory(token.claims())).max(needed);
         Self { token, identity: ArcSwapOption::empty(), room }
-    }
-
-    pub const fn token(&self) -> &SignedToken {
-        &self.token
     }
 
     /// The identity that the last check evaluated, if it applies to this content at this time.

@@ -48,13 +48,11 @@ impl AddressMetrics {
         }
     }
 
-    /// A sync stream of the service uses this address.
     pub fn in_use(&self, service: ServiceId, index: usize) {
         let index = i64::try_from(index).unwrap_or(i64::MAX);
         self.address.with_label_values(&[service.to_string()]).set(index);
     }
 
-    /// A sync stream moves on to the next address.
     pub fn failed_over(&self, service: Option<ServiceId>, reason: FailoverReason) {
         self.failovers.with_label_values(&[&*service_label(service), reason.as_str()]).inc();
     }

@@ -118,7 +118,7 @@ fn www_authenticate(denial: &Denial, resource: Option<&Resource>) -> Option<Stri
     // A service without resource URIs serves no OAuth clients, so nothing is said about its rules.
     let scope = resource.and_then(|_| required_scope(denial));
     let parameters = [
-        ("resource_metadata", resource.map(Resource::metadata_url)),
+        ("resource_metadata", resource.map(|resource| &*resource.metadata_url)),
         ("error", error),
         ("scope", scope.as_deref()),
         ("error_description", error.map(|_| reason.message())),

@@ -21,7 +21,6 @@ pub struct HeaderNames {
 }
 
 impl HeaderNames {
-    /// Creates the header names with this prefix.
     pub fn new(prefix: &str) -> Self {
         let with_prefix = |suffix: &str| format!("{prefix}{suffix}");
         let (identity, reason) = (SUFFIXES.map(with_prefix), with_prefix(REASON_SUFFIX));
@@ -53,7 +52,6 @@ fn length_bit(length: usize) -> u128 {
     1 << length.min(127)
 }
 
-/// Returns whether two header names are equal after folding.
 pub fn are_equal_after_folding(sent: &[u8], name: &str) -> bool {
     sent.len() == name.len() && sent.iter().copied().map(fold).eq(name.bytes().map(fold))
 }

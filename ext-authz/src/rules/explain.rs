@@ -114,7 +114,6 @@ impl fmt::Display for Explanation<'_> {
     }
 }
 
-/// Writes the conditions of a rule.
 struct Conditions<'a>(&'a Rule);
 
 impl fmt::Display for Conditions<'_> {

@@ -19,8 +19,8 @@ pub struct HostRules {
     without_path: Vec<usize>,
     /// The rules with a path, as a tree of segments.
     root: Node,
-    depends_on_path: bool,
-    has_enforced_rules: bool,
+    pub depends_on_path: bool,
+    pub has_enforced_rules: bool,
 }
 
 /// The rules of one path pattern. In each list, rules that name methods precede those that do not.
@@ -49,7 +49,6 @@ impl Index {
         index
     }
 
-    /// Whether a rule has a host.
     pub fn depends_on_host(&self) -> bool {
         !self.exact.is_empty() || !self.wildcard.is_empty()
     }
@@ -66,16 +65,6 @@ impl Index {
 }
 
 impl HostRules {
-    /// Whether a rule has a path.
-    pub const fn depend_on_path(&self) -> bool {
-        self.depends_on_path
-    }
-
-    /// Whether every rule is a dry run.
-    pub const fn are_dry_runs(&self) -> bool {
-        !self.has_enforced_rules
-    }
-
     fn insert(&mut self, number: usize, rule: &Rule) {
         self.has_enforced_rules |= !rule.dry_run;
         self.depends_on_path |= rule.path != PathPattern::Any;

@@ -56,7 +56,6 @@ enum PathRank {
 }
 
 impl Specificity {
-    /// The specificity of a rule with these conditions.
     pub fn of(host: &HostPattern, path: &PathPattern, methods: &Methods) -> Self {
         let host = match host {
             HostPattern::Any => HostRank::Any,
@@ -163,7 +162,6 @@ impl std::fmt::Display for Methods {
     }
 }
 
-/// Parses a path without variables.
 fn parse_fixed(key: &str, text: &str) -> Result<Vec<Box<str>>, String> {
     check_text(key, text)?;
     if text.contains(['{', '}', '*']) {

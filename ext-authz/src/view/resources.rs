@@ -8,14 +8,16 @@ use std::sync::Arc;
 /// A resource URI of a service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resource {
-    uri: Box<str>,
+    pub uri: Box<str>,
     is_https: bool,
     /// Host and port, without the default port.
     authority: Box<str>,
     /// The path without a slash at its end, so that of the host itself is empty.
     path: Box<str>,
-    metadata_url: Box<str>,
-    document: Box<str>,
+    /// The URL of the metadata, on the host of the resource.
+    pub metadata_url: Box<str>,
+    /// The metadata.
+    pub document: Box<str>,
 }
 
 /// The resource URIs of a service.
@@ -41,19 +43,6 @@ impl Resource {
         })
     }
 
-    pub fn uri(&self) -> &str {
-        &self.uri
-    }
-
-    /// The URL of the metadata, on the host of the resource.
-    pub fn metadata_url(&self) -> &str {
-        &self.metadata_url
-    }
-
-    pub fn document(&self) -> &str {
-        &self.document
-    }
-
     /// Whether the authority of a request is that of the resource. A proxy may have removed the port.
     fn has_authority(&self, requested: &str) -> bool {
         let default_port = if self.is_https { ":443" } else { ":80" };
@@ -76,7 +65,7 @@ impl Resources {
     }
 
     pub fn uris(&self) -> impl Iterator<Item = &str> {
-        self.0.iter().map(Resource::uri)
+        self.0.iter().map(|resource| &*resource.uri)
     }
 
     /// The resource that a request is for: of those that contain its path, the one with the longest path.
@@ -118,14 +107,15 @@ mod tests {
             ("api.example:80", "/", None),
             ("other.example", "/mcp", None),
         ] {
-            assert_eq!(resources.of_request(authority, path).map(Resource::uri), uri, "{authority}{path}");
+            assert_eq!(resources.of_request(authority, path).map(|resource| &*resource.uri), uri, "{authority}{path}");
         }
     }
 
     #[test]
     fn metadata_is_found_by_its_exact_path() {
         let resources = resources(&["https://api.example/mcp"]);
-        let metadata = |path: &str| resources.of_metadata_request("api.example", path).map(Resource::metadata_url);
+        let metadata =
+            |path: &str| resources.of_metadata_request("api.example", path).map(|resource| &*resource.metadata_url);
         let url = "https://api.example/.well-known/oauth-protected-resource/mcp";
         assert_eq!(metadata("/.well-known/oauth-protected-resource/mcp"), Some(url));
         assert_eq!(metadata("/.well-known/oauth-protected-resource/mcp/?a"), Some(url));

@@ -220,23 +220,15 @@ async fn sidecar_applies_messages_and_resumes_after_errors() {
 }
 
 #[tokio::test]
-async fn denial_body_contains_the_unmet_requirement_only_if_configured() {
-    for (explain, expected) in [
-        ("false", r#"{"reason":"role_missing"}"#),
-        ("true", r#"{"reason":"role_missing","required":{"roles":["writer"]},"actual":{"roles":["reader"]}}"#),
-    ] {
-        let fixture = Fixture::new(&[("denials.explain", explain)]).await;
-        fixture.stream.send(snapshot()).await;
-        fixture.sidecar.wait_for_reason(&fixtures::claims(), None).await;
-        let response = fixture.sidecar.check(&fixtures::claims(), &[("require_roles", "writer")]).await;
-        let metadata = format!("{:?}", response.dynamic_metadata);
-        assert!(metadata.contains("required") && metadata.contains("writer"), "{metadata}");
-        let Some(HttpResponse::DeniedResponse(denied)) = response.http_response else {
-            panic!("the request was allowed")
-        };
-        assert!(denied.body.ends_with(&format!("\"details\":{expected}}}}}")), "{}", denied.body);
-        fixture.sidecar.stop().await;
-    }
+async fn denial_body_contains_the_unmet_requirement_if_configured() {
+    let fixture = Fixture::new(&[("denials.explain", "true")]).await;
+    fixture.stream.send(snapshot()).await;
+    fixture.sidecar.wait_for_reason(&fixtures::claims(), None).await;
+    let response = fixture.sidecar.check(&fixtures::claims(), &[("require_roles", "writer")]).await;
+    let Some(HttpResponse::DeniedResponse(denied)) = response.http_response else { panic!("the request was allowed") };
+    let expected = r#"{"reason":"role_missing","required":{"roles":["writer"]},"actual":{"roles":["reader"]}}"#;
+    assert!(denied.body.ends_with(&format!("\"details\":{expected}}}}}")), "{}", denied.body);
+    fixture.sidecar.stop().await;
 }
 
 /// The changes of the agent of the tests, with this status.

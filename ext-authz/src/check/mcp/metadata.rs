@@ -10,7 +10,6 @@ use prost::{Message, Oneof};
 use prost_types::{Struct, Value as EnvoyValue, value::Kind as EnvoyKind};
 use std::str::from_utf8;
 
-/// The name of the filter, under which Envoy sends its metadata.
 pub const MCP_FILTER: &str = "envoy.filters.http.mcp";
 
 const IS_MCP_REQUEST: &str = "is_mcp_request";
