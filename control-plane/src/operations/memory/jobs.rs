@@ -39,7 +39,8 @@ pub struct HousekeepingSample {
 impl HousekeepingStatus {
     /// The state of a process that starts now: the first pass may take as long as any other.
     pub fn new(since_boot: Duration) -> Self {
-        let samples = ExpiredData::ALL.map(|data| HousekeepingSample { data, oldest: None, deleted: 0 }).to_vec();
+        let sample = |data: &ExpiredData| HousekeepingSample { data: *data, oldest: None, deleted: 0 };
+        let samples = ExpiredData::ALL.iter().map(sample).collect();
         Self(Mutex::new(Housekeeping { samples, completed_at: since_boot }))
     }
 
