@@ -21,7 +21,6 @@ use countersign_process::{
     server::PortMetrics,
     telemetry::{register, registry},
 };
-use on_collection::UpdatedOnCollection;
 use prometheus::{
     Gauge, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry, core::Collector,
     exponential_buckets, opts,
@@ -219,22 +218,6 @@ impl Metrics {
     pub fn jwks_fetches(&self, issuer: &str) -> JwksFetchMetrics {
         let [succeeded, failed] = [OK, FAILED].map(|result| self.jwks_fetches.with_label_values(&[issuer, result]));
         JwksFetchMetrics { succeeded, failed }
-    }
-
-    /// Exposes the connection pools of the database. `read` returns the status of the pools whenever metrics are collected.
-    pub fn expose_connection_pools(
-        &self,
-        read: impl Fn() -> Vec<PoolStatus> + Send + Sync + 'static,
-    ) -> prometheus::Result<()> {
-        self.registry.register(Box::new(UpdatedOnCollection::connection_pools(read)?))
-    }
-
-    /// Exposes the state of housekeeping. `read` returns the status of each kind of rows whenever metrics are collected.
-    pub fn expose_housekeeping(
-        &self,
-        read: impl Fn() -> Vec<HousekeepingStatus> + Send + Sync + 'static,
-    ) -> prometheus::Result<()> {
-        self.registry.register(Box::new(UpdatedOnCollection::housekeeping(read)?))
     }
 
     /// The number of HTTP responses.

@@ -118,6 +118,6 @@ pub(super) fn serve_api(
         tasks.spawn(server::serve(listener, PlainText, router(state), port, shutdown));
     } else {
         let acceptor = TlsAcceptor::from(certificate.server_config(API_PROTOCOLS));
-        tasks.spawn(server::serve(listener, HttpsAcceptor::new(acceptor, rng), router(state), port, shutdown));
+        tasks.spawn(server::serve(listener, HttpsAcceptor { acceptor, rng }, router(state), port, shutdown));
     }
 }

@@ -23,15 +23,10 @@ const MAX_PLAIN_REQUEST: usize = 16 * 1024;
 /// Accepts TLS connections, and answers plain HTTP with an error.
 #[derive(Clone)]
 pub struct HttpsAcceptor {
-    acceptor: TlsAcceptor,
-    rng: Arc<dyn Rng>,
-}
-
-impl HttpsAcceptor {
-    /// `rng` generates the request ids of rejected plain HTTP requests.
-    pub fn new(acceptor: TlsAcceptor, rng: Arc<dyn Rng>) -> Self {
-        Self { acceptor, rng }
-    }
+    /// Accepts TLS.
+    pub acceptor: TlsAcceptor,
+    /// Generates the request ids of rejected plain HTTP requests.
+    pub rng: Arc<dyn Rng>,
 }
 
 impl Handshake<TcpStream> for HttpsAcceptor {

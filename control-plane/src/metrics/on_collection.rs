@@ -1,6 +1,6 @@
 //! Metrics whose values are read whenever metrics are collected.
 
-use super::store::TransactionKind;
+use super::{Metrics, store::TransactionKind};
 use prometheus::{
     GaugeVec, IntCounterVec, IntGaugeVec,
     core::{Collector, Desc},
@@ -33,16 +33,17 @@ pub struct HousekeepingStatus {
 }
 
 /// Metrics that are updated before each collection.
-pub(super) struct UpdatedOnCollection {
+struct UpdatedOnCollection {
     metrics: [Box<dyn Collector>; 2],
     update: Box<dyn Fn() + Send + Sync>,
 }
 
-impl UpdatedOnCollection {
-    /// The connections of the pools that `read` returns.
-    pub(super) fn connection_pools(
+impl Metrics {
+    /// Exposes the connection pools of the database. `read` returns the status of the pools whenever metrics are collected.
+    pub fn expose_connection_pools(
+        &self,
         read: impl Fn() -> Vec<PoolStatus> + Send + Sync + 'static,
-    ) -> prometheus::Result<Self> {
+    ) -> prometheus::Result<()> {
         let help = "Database connections by pool and state: of a transaction, or idle";
         let connections = IntGaugeVec::new(opts!("countersign_store_connections", help), &["pool", "state"])?;
         let help = "Maximum number of database connections by pool";
@@ -56,13 +57,14 @@ impl UpdatedOnCollection {
                 limits.with_label_values(&[kind.as_str()]).set(max.into());
             }
         };
-        Ok(Self { metrics, update: Box::new(update) })
+        self.registry.register(Box::new(UpdatedOnCollection { metrics, update: Box::new(update) }))
     }
 
-    /// The state of the kinds of rows that `read` returns.
-    pub(super) fn housekeeping(
+    /// Exposes the state of housekeeping. `read` returns the status of each kind of rows whenever metrics are collected.
+    pub fn expose_housekeeping(
+        &self,
         read: impl Fn() -> Vec<HousekeepingStatus> + Send + Sync + 'static,
-    ) -> prometheus::Result<Self> {
+    ) -> prometheus::Result<()> {
         let help =
             "Since when the oldest row that can be deleted waits for its deletion, in Unix seconds; 0 if none waits";
         let name = "countersign_housekeeping_oldest_expired_timestamp_seconds";
@@ -77,7 +79,7 @@ impl UpdatedOnCollection {
                 counter.inc_by(deleted.saturating_sub(counter.get()));
             }
         };
-        Ok(Self { metrics, update: Box::new(update) })
+        self.registry.register(Box::new(UpdatedOnCollection { metrics, update: Box::new(update) }))
     }
 }
 

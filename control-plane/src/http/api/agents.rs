@@ -87,16 +87,15 @@ struct AssignedRole {
     )
 )]
 pub async fn read(
-    State(state): State<AppState>,
-    credentials: Credentials,
+    call: Call,
     PathParams((service, agent)): PathParams<(String, String)>,
 ) -> Result<Json<AgentRecord>, ApiError> {
     let service = parse_id(&service)?;
-    let caller = credentials.authenticate_caller(&state).await?;
+    let caller = call.authenticate_caller().await?;
     let result = match parse_id(&agent) {
-        Ok(agent) => operations::read_agent(&state.context, &caller, service, agent).await,
+        Ok(agent) => operations::read_agent(call.context(), &caller, service, agent).await,
         // Callers without access to the service get the same error for all agent ids.
-        Err(not_found) => match require_manager(&state.context, &caller, service).await {
+        Err(not_found) => match require_manager(call.context(), &caller, service).await {
             Ok(()) => return Err(not_found),
             Err(error) => Err(error),
         },
@@ -122,16 +121,15 @@ pub async fn read(
     )
 )]
 pub async fn list(
-    State(state): State<AppState>,
-    credentials: Credentials,
+    call: Call,
     PathParams(service): PathParams<String>,
     page: Result<Page<AgentId>, ApiError>,
     query: QueryParams,
 ) -> Result<Json<ServiceAgentPage>, ApiError> {
-    let (service, _) = credentials.require_manager_of(&state, &service).await?;
+    let (service, _) = call.require_manager_of(&service).await?;
     let page = page?;
     let filter = AgentFilter { role: query.id("role")?, status: query.field("status")? };
-    let (agents, roles) = operations::list_agents(&state.context, service, filter, page).await?;
+    let (agents, roles) = operations::list_agents(call.context(), service, filter, page).await?;
     Ok(Json(page_response(&page, agents, |agent| service_agent_record(agent, &roles))))
 }
 
@@ -148,16 +146,15 @@ pub async fn list(
     )
 )]
 pub async fn set_status(
-    State(state): State<AppState>,
-    credentials: Credentials,
+    call: Call,
     PathParams(agent): PathParams<String>,
     body: BodyFields,
 ) -> Result<Json<ChangedAgent>, ApiError> {
-    let human = credentials.require_human(&state).await?;
+    let human = call.require_human().await?;
     let agent = parse_id(&agent)?;
     let AgentStatusUpdate { status } = body.read()?;
-    let initiator = credentials.initiator_for_human(Some(&human));
-    let result = operations::set_agent_status(&state.context, &initiator, &human, agent, status).await;
+    let initiator = call.initiator_for_human(Some(&human));
+    let result = operations::set_agent_status(call.context(), &initiator, &human, agent, status).await;
     let Changed { value: agent, revision } = result.map_err(|error| owner_access_error(error, &human))?;
     Ok(Json(ChangedAgent { agent: agent_record(agent), revision }))
 }

@@ -3,7 +3,7 @@
 use crate::{
     domain::audit::Initiator,
     http::{api::prelude::*, error::ErrorObject, request::body::typed::ObjectList},
-    operations::AssignmentRequest,
+    operations::{AssignmentRequest, Context},
 };
 use countersign_identity::{AgentId, Revision, RoleId, ServiceId, Timestamp};
 
@@ -70,19 +70,18 @@ pub struct AssignmentResult {
     )
 )]
 pub async fn change(
-    State(state): State<AppState>,
-    credentials: Credentials,
+    call: Call,
     PathParams(service): PathParams<String>,
     body: BodyFields,
 ) -> Result<Json<AssignmentResults>, ApiError> {
-    let (service, initiator) = credentials.require_manager_of(&state, &service).await?;
+    let (service, initiator) = call.require_manager_of(&service).await?;
     let AssignmentChanges { changes: ObjectList(changes) } = body.read()?;
     let changes: Vec<_> =
         changes.into_iter().enumerate().map(|(position, change)| parse(position, change)).collect::<Result<_, _>>()?;
-    credentials.count_more(&state, changes.len().div_ceil(CHANGES_PER_COUNTED_REQUEST) - 1).await?;
+    call.count_more(changes.len().div_ceil(CHANGES_PER_COUNTED_REQUEST) - 1).await?;
     let mut results = Vec::with_capacity(changes.len());
     for change in changes {
-        results.push(match make(&state, &initiator, service, change).await {
+        results.push(match make(call.context(), &initiator, service, change).await {
             Ok(Changed { value, revision }) => {
                 AssignmentResult { status: 200, changed: Some(value), revision: Some(revision), error: None }
             }
@@ -118,7 +117,7 @@ fn parse(position: usize, change: AssignmentChange) -> Result<ParsedChange, ApiE
 
 /// Makes one change. An error concerns this change only.
 async fn make(
-    state: &AppState,
+    context: &Context,
     initiator: &Initiator,
     service: ServiceId,
     change: ParsedChange,
@@ -126,7 +125,7 @@ async fn make(
     let ParsedChange { agent, role, is_revocation, expires_at, managed_by } = change;
     if !is_revocation {
         let request = AssignmentRequest { service, agent, role, expires_at, managed_by };
-        let assigned = operations::assign_role(&state.context, initiator, request).await?;
+        let assigned = operations::assign_role(context, initiator, request).await?;
         return Ok(Changed { value: true, revision: assigned.revision });
     }
     for (field, is_present) in [("expiresAt", expires_at.is_some()), ("managedBy", managed_by.is_some())] {
@@ -134,5 +133,5 @@ async fn make(
             return Err(ApiError::invalid_field(field, "must be absent if `revoked` is true"));
         }
     }
-    Ok(operations::revoke_role(&state.context, initiator, service, agent, role).await?)
+    Ok(operations::revoke_role(context, initiator, service, agent, role).await?)
 }

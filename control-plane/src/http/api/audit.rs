@@ -96,14 +96,13 @@ struct ObjectRecord {
     )
 )]
 pub async fn list(
-    State(state): State<AppState>,
-    credentials: Credentials,
+    call: Call,
     page: Result<Page<AuditPosition>, ApiError>,
     query: QueryParams,
 ) -> Result<Json<AuditEntryPage>, ApiError> {
-    let human = credentials.require_human(&state).await?;
+    let human = call.require_human().await?;
     let (page, filter) = (page?, parse_filter(&query)?);
-    let result = operations::list_audit_entries(&state.context, &human, &filter, &page).await;
+    let result = operations::list_audit_entries(call.context(), &human, &filter, &page).await;
     let list_page = result.map_err(|error| owner_access_error(error, &human))?;
     Ok(Json(page_response(&page, list_page, |entry| audit_entry_record(&entry))))
 }

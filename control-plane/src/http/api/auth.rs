@@ -114,20 +114,17 @@ pub struct RevocationResponse {
     responses((status = 201, description = "The agent is registered", body = RegisteredAgent), Errors<(OptionalHumanAuth, InvalidBody, InvalidIdempotencyKey, AgentLimit)>)
 )]
 pub async fn register(
-    State(state): State<AppState>,
-    credentials: Credentials,
+    call: Call,
     idempotency: Result<IdempotencyHeader, ApiError>,
     body: BodyFields,
 ) -> Result<(StatusCode, Json<RegisteredAgent>), ApiError> {
-    let human = credentials.optional_human(&state).await?;
+    let human = call.optional_human().await?;
     let AgentRegistration { email, name, key, metadata } = body.read()?;
     let request = RegistrationRequest { email, name, key, metadata: metadata.unwrap_or_default() };
-    let (initiator, reply) = (
-        credentials.initiator_for_human(human.as_ref()),
-        IdempotentReply { request: idempotency?.0, present: registered_agent },
-    );
+    let initiator = call.initiator_for_human(human.as_ref());
+    let reply = IdempotentReply { request: idempotency?.0, present: registered_agent };
     let agent_of = |response: &RegisteredAgent| response.agent_id;
-    let body = operations::register_agent(&state.context, &initiator, human, request, &reply, agent_of).await?;
+    let body = operations::register_agent(call.context(), &initiator, human, request, &reply, agent_of).await?;
     Ok((StatusCode::CREATED, Json(body)))
 }
 

@@ -82,14 +82,10 @@ pub struct AdmissionResponse {
     params(PageParameters), security(("humanToken" = [])),
     responses((status = 200, description = "A page of agents", body = AgentPage), Errors<(HumanAuth, InvalidPaging)>)
 )]
-pub async fn list(
-    State(state): State<AppState>,
-    credentials: Credentials,
-    page: Result<Page<AgentId>, ApiError>,
-) -> Result<Json<AgentPage>, ApiError> {
-    let human = credentials.require_human(&state).await?;
+pub async fn list(call: Call, page: Result<Page<AgentId>, ApiError>) -> Result<Json<AgentPage>, ApiError> {
+    let human = call.require_human().await?;
     let page = page?;
-    let agents = operations::list_own_agents(&state.context, &human, page).await?;
+    let agents = operations::list_own_agents(call.context(), &human, page).await?;
     Ok(Json(page_response(&page, agents, own_agent_record)))
 }
 
@@ -113,15 +109,11 @@ pub struct AgentDeleted {
     params(AgentPathParam), security(("humanToken" = [])),
     responses((status = 200, description = "The agent is deleted", body = AgentDeleted), Errors<(OwnerAuth, AgentNotFound)>)
 )]
-pub async fn remove(
-    State(state): State<AppState>,
-    credentials: Credentials,
-    PathParams(agent): PathParams<String>,
-) -> Result<Json<AgentDeleted>, ApiError> {
-    let human = credentials.require_human(&state).await?;
+pub async fn remove(call: Call, PathParams(agent): PathParams<String>) -> Result<Json<AgentDeleted>, ApiError> {
+    let human = call.require_human().await?;
     let agent = parse_id(&agent)?;
-    let initiator = credentials.initiator_for_human(Some(&human));
-    let result = operations::delete_agent(&state.context, &initiator, &human, agent).await;
+    let initiator = call.initiator_for_human(Some(&human));
+    let result = operations::delete_agent(call.context(), &initiator, &human, agent).await;
     let Changed { value: (), revision } = result.map_err(|error| owner_access_error(error, &human))?;
     Ok(Json(AgentDeleted { deleted: true, revision }))
 }
@@ -138,14 +130,13 @@ pub async fn remove(
     )
 )]
 pub async fn list_services(
-    State(state): State<AppState>,
-    credentials: Credentials,
+    call: Call,
     PathParams(agent): PathParams<String>,
     page: Result<Page<ServiceId>, ApiError>,
 ) -> Result<Json<AgentServicePage>, ApiError> {
-    let human = credentials.require_human(&state).await?;
+    let human = call.require_human().await?;
     let (agent, page) = (parse_id(&agent)?, page?);
-    let result = operations::list_services_of_agent(&state.context, &human, agent, page).await;
+    let result = operations::list_services_of_agent(call.context(), &human, agent, page).await;
     let services = result.map_err(|error| owner_access_error(error, &human))?;
     Ok(Json(page_response(&page, services, service_record)))
 }
@@ -162,20 +153,19 @@ pub async fn list_services(
     )
 )]
 pub async fn set_admission(
-    State(state): State<AppState>,
-    credentials: Credentials,
+    call: Call,
     PathParams((agent, service)): PathParams<(String, String)>,
     body: BodyFields,
 ) -> Result<Json<AdmissionResponse>, ApiError> {
-    let human = credentials.require_human(&state).await?;
+    let human = call.require_human().await?;
     let (agent, service) = (parse_id(&agent)?, parse_id(&service)?);
     let ServiceAdmission { may_assign_roles } = body.read()?;
-    let initiator = credentials.initiator_for_human(Some(&human));
+    let initiator = call.initiator_for_human(Some(&human));
     let result = if may_assign_roles {
-        let readmitted = operations::readmit_service(&state.context, &initiator, &human, agent, service).await;
+        let readmitted = operations::readmit_service(call.context(), &initiator, &human, agent, service).await;
         readmitted.map(|Changed { value: (), revision }| Changed { value: 0, revision })
     } else {
-        operations::leave_service(&state.context, &initiator, &human, agent, service).await
+        operations::leave_service(call.context(), &initiator, &human, agent, service).await
     };
     let Changed { value: revoked_roles, revision } = result.map_err(|error| owner_access_error(error, &human))?;
     Ok(Json(AdmissionResponse { may_assign_roles, revoked_roles, revision }))

@@ -20,7 +20,7 @@ pub(super) use crate::{
                 BodyFields,
                 typed::{UnparsedId, body},
             },
-            caller::{Credentials, owner_access_error},
+            caller::{Call, owner_access_error},
             idempotency::IdempotencyHeader,
             ids::{PathParams, parse_id},
             paging::{PageParameters, PageResponse, page_response},

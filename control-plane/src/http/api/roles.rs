@@ -130,17 +130,16 @@ pub struct RoleRevocationResponse {
     )
 )]
 pub async fn create(
-    State(state): State<AppState>,
-    credentials: Credentials,
+    call: Call,
     PathParams(service): PathParams<String>,
     idempotency: Result<IdempotencyHeader, ApiError>,
     body: BodyFields,
 ) -> Result<(StatusCode, Json<CreatedRole>), ApiError> {
-    let (service, initiator) = credentials.require_manager_of(&state, &service).await?;
+    let (service, initiator) = call.require_manager_of(&service).await?;
     let NewRole { name, description, permissions, managed_by } = body.read()?;
     let request = RoleRequest { name, description: description.unwrap_or_default(), permissions, managed_by };
     let reply = IdempotentReply { request: idempotency?.0, present: created_role };
-    let created = operations::create_role(&state.context, &initiator, service, &request, &reply).await?;
+    let created = operations::create_role(call.context(), &initiator, service, &request, &reply).await?;
     Ok((StatusCode::CREATED, Json(created.value)))
 }
 
@@ -155,13 +154,9 @@ fn created_role(role: &Role) -> CreatedRole {
     params(ServicePathParam), security(("serviceKey" = []), ("humanToken" = [])),
     responses((status = 200, description = "All roles of the service, oldest first", body = RoleList), Errors<(ManagerAuth, ServiceNotFound)>)
 )]
-pub async fn list(
-    State(state): State<AppState>,
-    credentials: Credentials,
-    PathParams(service): PathParams<String>,
-) -> Result<Json<RoleList>, ApiError> {
-    let (service, _) = credentials.require_manager_of(&state, &service).await?;
-    let roles = operations::list_roles(&state.context, service).await?;
+pub async fn list(call: Call, PathParams(service): PathParams<String>) -> Result<Json<RoleList>, ApiError> {
+    let (service, _) = call.require_manager_of(&service).await?;
+    let roles = operations::list_roles(call.context(), service).await?;
     Ok(Json(RoleList { data: roles.into_iter().map(role_record).collect() }))
 }
 
@@ -174,13 +169,12 @@ pub async fn list(
     responses((status = 200, description = "The role is deleted", body = RoleDeleted), Errors<(ManagerAuth, ServiceNotFound, RoleNotFound)>)
 )]
 pub async fn remove(
-    State(state): State<AppState>,
-    credentials: Credentials,
+    call: Call,
     PathParams((service, role)): PathParams<(String, String)>,
 ) -> Result<Json<RoleDeleted>, ApiError> {
-    let (service, initiator) = credentials.require_manager_of(&state, &service).await?;
+    let (service, initiator) = call.require_manager_of(&service).await?;
     let Changed { value: (), revision } =
-        operations::delete_role(&state.context, &initiator, service, parse_id(&role)?).await?;
+        operations::delete_role(call.context(), &initiator, service, parse_id(&role)?).await?;
     Ok(Json(RoleDeleted { deleted: true, revision }))
 }
 
@@ -197,16 +191,15 @@ pub async fn remove(
     )
 )]
 pub async fn change(
-    State(state): State<AppState>,
-    credentials: Credentials,
+    call: Call,
     PathParams((service, role)): PathParams<(String, String)>,
     body: BodyFields,
 ) -> Result<Json<ChangedRole>, ApiError> {
-    let (service, initiator) = credentials.require_manager_of(&state, &service).await?;
+    let (service, initiator) = call.require_manager_of(&service).await?;
     let RoleChanges { permissions, description, managed_by } = body.read()?;
     let change = RoleChange { permissions, description, managed_by };
     let Changed { value: role, revision } =
-        operations::change_role(&state.context, &initiator, service, parse_id(&role)?, &change).await?;
+        operations::change_role(call.context(), &initiator, service, parse_id(&role)?, &change).await?;
     Ok(Json(ChangedRole { role: role_record(role), revision }))
 }
 
@@ -224,16 +217,15 @@ pub async fn change(
     )
 )]
 pub async fn assign(
-    State(state): State<AppState>,
-    credentials: Credentials,
+    call: Call,
     PathParams((service, agent)): PathParams<(String, String)>,
     body: BodyFields,
 ) -> Result<Json<RoleAssignmentResponse>, ApiError> {
-    let (service, initiator) = credentials.require_manager_of(&state, &service).await?;
+    let (service, initiator) = call.require_manager_of(&service).await?;
     let agent = parse_id(&agent)?;
     let RoleAssignmentRequest { role, expires_at, managed_by } = body.read()?;
     let request = AssignmentRequest { service, agent, role: role.parse()?, expires_at, managed_by };
-    let Changed { value: (), revision } = operations::assign_role(&state.context, &initiator, request).await?;
+    let Changed { value: (), revision } = operations::assign_role(call.context(), &initiator, request).await?;
     Ok(Json(RoleAssignmentResponse { assigned: true, revision }))
 }
 
@@ -249,13 +241,12 @@ pub async fn assign(
     )
 )]
 pub async fn revoke(
-    State(state): State<AppState>,
-    credentials: Credentials,
+    call: Call,
     PathParams((service, agent, role)): PathParams<(String, String, String)>,
 ) -> Result<Json<RoleRevocationResponse>, ApiError> {
-    let (service, initiator) = credentials.require_manager_of(&state, &service).await?;
+    let (service, initiator) = call.require_manager_of(&service).await?;
     let Changed { value: revoked, revision } =
-        operations::revoke_role(&state.context, &initiator, service, parse_id(&agent)?, parse_id(&role)?).await?;
+        operations::revoke_role(call.context(), &initiator, service, parse_id(&agent)?, parse_id(&role)?).await?;
     Ok(Json(RoleRevocationResponse { revoked, revision }))
 }
 

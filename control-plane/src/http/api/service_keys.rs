@@ -84,16 +84,15 @@ pub struct KeyRevoked {
     responses((status = 201, description = "The API key", body = NewKeyRecord), Errors<(OwnerAuth, InvalidBody, ServiceNotFound, KeyLimit, AlreadyManaged)>)
 )]
 pub async fn create(
-    State(state): State<AppState>,
-    credentials: Credentials,
+    call: Call,
     PathParams(service): PathParams<String>,
     body: BodyFields,
 ) -> Result<(StatusCode, Json<NewKeyRecord>), ApiError> {
-    let (human, service) = credentials.require_owner_of(&state, &service).await?;
+    let (human, service) = call.require_owner_of(&service).await?;
     let KeyRequest { name, scope, managed_by } = body.read()?;
-    let initiator = credentials.initiator_for_human(Some(&human));
+    let initiator = call.initiator_for_human(Some(&human));
     let request = NewServiceKey { name, scope, managed_by };
-    let created = operations::create_service_key(&state.context, &initiator, service.id, request).await;
+    let created = operations::create_service_key(call.context(), &initiator, service.id, request).await;
     let (key, secret) = created.map_err(|error| owner_access_error(error, &human))?;
     let body = NewKeyRecord {
         key_id: key.id,
@@ -117,14 +116,13 @@ pub async fn create(
     )
 )]
 pub async fn list(
-    State(state): State<AppState>,
-    credentials: Credentials,
+    call: Call,
     PathParams(service): PathParams<String>,
     page: Result<Page<ApiKeyId>, ApiError>,
 ) -> Result<Json<KeyPage>, ApiError> {
-    let (_, service) = credentials.require_owner_of(&state, &service).await?;
+    let (_, service) = call.require_owner_of(&service).await?;
     let page = page?;
-    let list_page = operations::list_service_keys(&state.context, service.id, page).await?;
+    let list_page = operations::list_service_keys(call.context(), service.id, page).await?;
     Ok(Json(page_response(&page, list_page, key_record)))
 }
 
@@ -140,13 +138,12 @@ pub async fn list(
     )
 )]
 pub async fn revoke(
-    State(state): State<AppState>,
-    credentials: Credentials,
+    call: Call,
     PathParams((service, key)): PathParams<(String, String)>,
 ) -> Result<Json<KeyRevoked>, ApiError> {
-    let (human, service) = credentials.require_owner_of(&state, &service).await?;
-    let initiator = credentials.initiator_for_human(Some(&human));
-    let revoked = operations::revoke_service_key(&state.context, &initiator, service.id, parse_id(&key)?).await;
+    let (human, service) = call.require_owner_of(&service).await?;
+    let initiator = call.initiator_for_human(Some(&human));
+    let revoked = operations::revoke_service_key(call.context(), &initiator, service.id, parse_id(&key)?).await;
     let Changed { value: revoked, revision } = revoked.map_err(|error| owner_access_error(error, &human))?;
     Ok(Json(KeyRevoked { revoked, revision }))
 }

@@ -96,16 +96,12 @@ pub struct ServiceDeleted {
     request_body = ServiceRequest, security(("humanToken" = [])),
     responses((status = 201, description = "The service", body = ServiceRecord), Errors<(ServiceCreatorAuth, InvalidBody, ServiceLimit, AlreadyManaged)>)
 )]
-pub async fn create(
-    State(state): State<AppState>,
-    credentials: Credentials,
-    body: BodyFields,
-) -> Result<(StatusCode, Json<ServiceRecord>), ApiError> {
-    let human = credentials.require_service_creator(&state).await?;
+pub async fn create(call: Call, body: BodyFields) -> Result<(StatusCode, Json<ServiceRecord>), ApiError> {
+    let human = call.require_service_creator().await?;
     let ServiceRequest { name, accepts_unbound, managed_by } = body.read()?;
     let request = NewService { name, accepts_unbound: accepts_unbound.unwrap_or(true), managed_by };
-    let initiator = credentials.initiator_for_human(Some(&human));
-    let service = operations::create_service(&state.context, &initiator, human.identity, request).await?;
+    let initiator = call.initiator_for_human(Some(&human));
+    let service = operations::create_service(call.context(), &initiator, human.identity, request).await?;
     Ok((StatusCode::CREATED, Json(service_record(service))))
 }
 
@@ -117,13 +113,9 @@ pub async fn create(
     params(PageParameters), security(("humanToken" = [])),
     responses((status = 200, description = "A page of services", body = ServicePage), Errors<(HumanAuth, InvalidPaging)>)
 )]
-pub async fn list(
-    State(state): State<AppState>,
-    credentials: Credentials,
-    page: Result<Page<ServiceId>, ApiError>,
-) -> Result<Json<ServicePage>, ApiError> {
-    let (human, page) = (credentials.require_human(&state).await?, page?);
-    let list_page = operations::list_services(&state.context, &human, page).await?;
+pub async fn list(call: Call, page: Result<Page<ServiceId>, ApiError>) -> Result<Json<ServicePage>, ApiError> {
+    let (human, page) = (call.require_human().await?, page?);
+    let list_page = operations::list_services(call.context(), &human, page).await?;
     Ok(Json(page_response(&page, list_page, service_record)))
 }
 
@@ -133,12 +125,8 @@ pub async fn list(
     params(ServicePathParam), security(("humanToken" = [])),
     responses((status = 200, description = "The service", body = ServiceRecord), Errors<(OwnerAuth, ServiceNotFound)>)
 )]
-pub async fn read(
-    State(state): State<AppState>,
-    credentials: Credentials,
-    PathParams(service): PathParams<String>,
-) -> Result<Json<ServiceRecord>, ApiError> {
-    let (_, service) = credentials.require_owner_of(&state, &service).await?;
+pub async fn read(call: Call, PathParams(service): PathParams<String>) -> Result<Json<ServiceRecord>, ApiError> {
+    let (_, service) = call.require_owner_of(&service).await?;
     Ok(Json(service_record(service)))
 }
 
@@ -154,16 +142,15 @@ pub async fn read(
     )
 )]
 pub async fn change(
-    State(state): State<AppState>,
-    credentials: Credentials,
+    call: Call,
     PathParams(service): PathParams<String>,
     body: BodyFields,
 ) -> Result<Json<ChangedService>, ApiError> {
-    let (human, service) = credentials.require_owner_of(&state, &service).await?;
+    let (human, service) = call.require_owner_of(&service).await?;
     let ServiceChanges { name, accepts_unbound, resource_uris, managed_by } = body.read()?;
-    let initiator = credentials.initiator_for_human(Some(&human));
+    let initiator = call.initiator_for_human(Some(&human));
     let change = ServiceChange { name, accepts_unbound, resource_uris, managed_by };
-    let changed = operations::change_service(&state.context, &initiator, service.id, &change).await;
+    let changed = operations::change_service(call.context(), &initiator, service.id, &change).await;
     let Changed { value: service, revision } = changed.map_err(|error| owner_access_error(error, &human))?;
     Ok(Json(ChangedService { service: service_record(service), revision }))
 }
@@ -178,14 +165,10 @@ pub async fn change(
     params(ServicePathParam), security(("humanToken" = [])),
     responses((status = 200, description = "The service is deleted", body = ServiceDeleted), Errors<(OwnerAuth, ServiceNotFound)>)
 )]
-pub async fn remove(
-    State(state): State<AppState>,
-    credentials: Credentials,
-    PathParams(service): PathParams<String>,
-) -> Result<Json<ServiceDeleted>, ApiError> {
-    let (human, service) = credentials.require_owner_of(&state, &service).await?;
-    let initiator = credentials.initiator_for_human(Some(&human));
-    let deleted = operations::delete_service(&state.context, &initiator, service.id).await;
+pub async fn remove(call: Call, PathParams(service): PathParams<String>) -> Result<Json<ServiceDeleted>, ApiError> {
+    let (human, service) = call.require_owner_of(&service).await?;
+    let initiator = call.initiator_for_human(Some(&human));
+    let deleted = operations::delete_service(call.context(), &initiator, service.id).await;
     let Changed { value: (), revision } = deleted.map_err(|error| owner_access_error(error, &human))?;
     Ok(Json(ServiceDeleted { deleted: true, revision }))
 }

@@ -134,14 +134,13 @@ pub struct EnforcementParameters {
     )
 )]
 pub async fn list(
-    State(state): State<AppState>,
-    credentials: Credentials,
+    call: Call,
     PathParams(service): PathParams<String>,
     page: Result<Page<SidecarInstance>, ApiError>,
 ) -> Result<Json<SidecarPage>, ApiError> {
-    let (service, _) = credentials.require_manager_of(&state, &service).await?;
+    let (service, _) = call.require_manager_of(&service).await?;
     let page = page?;
-    let sidecars = operations::list_sidecars(&state.context, service, page).await?;
+    let sidecars = operations::list_sidecars(call.context(), service, page).await?;
     let record = |mut sidecar: Sidecar| {
         sidecar.refuses_by = sidecar.refuses_by.filter(|_| !sidecar.is_connected);
         sidecar_record(sidecar)
@@ -162,15 +161,14 @@ pub async fn list(
     )
 )]
 pub async fn enforcement(
-    State(state): State<AppState>,
-    credentials: Credentials,
+    call: Call,
     PathParams(service): PathParams<String>,
     query: QueryParams,
 ) -> Result<Json<EnforcementRecord>, ApiError> {
-    let (service, _) = credentials.require_manager_of(&state, &service).await?;
+    let (service, _) = call.require_manager_of(&service).await?;
     let revision = query.integer("revision", 1)?.map(Revision::new);
     let wait = Duration::from_secs(query.integer("wait", 0)?.unwrap_or(0).unsigned_abs());
-    let receipt = operations::read_enforcement(&state.context, service, revision, wait).await?;
+    let receipt = operations::read_enforcement(call.context(), service, revision, wait).await?;
     Ok(Json(enforcement_record(receipt)))
 }
 

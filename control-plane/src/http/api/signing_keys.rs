@@ -75,14 +75,13 @@ pub struct SigningKeyRevoked {
     responses((status = 200, description = "A page of signing keys", body = SigningKeyPage), Errors<(AdminAuth, InvalidPaging)>)
 )]
 pub async fn list(
-    State(state): State<AppState>,
-    credentials: Credentials,
+    call: Call,
     page: Result<Page<SigningKeyPosition>, ApiError>,
 ) -> Result<Json<SigningKeyPage>, ApiError> {
-    credentials.require_admin(&state).await?;
+    call.require_admin().await?;
     let page = page?;
-    let list_page = operations::list_signing_keys(&state.context, &page).await?;
-    let now = state.context.now();
+    let list_page = operations::list_signing_keys(call.context(), &page).await?;
+    let now = call.context().now();
     Ok(Json(page_response(&page, list_page, |key| signing_key_record(key, now))))
 }
 
@@ -109,13 +108,10 @@ pub async fn list(
         Errors<(AdminAuth,)>,
     )
 )]
-pub async fn rotate(
-    State(state): State<AppState>,
-    credentials: Credentials,
-) -> Result<(StatusCode, Json<RotationRecord>), ApiError> {
-    let initiator = credentials.require_admin(&state).await?;
+pub async fn rotate(call: Call) -> Result<(StatusCode, Json<RotationRecord>), ApiError> {
+    let initiator = call.require_admin().await?;
     let Changed { value: (rotation, signs_now), revision } =
-        operations::rotate_signing_key(&state.context, &initiator).await?;
+        operations::rotate_signing_key(call.context(), &initiator).await?;
     let (code, status) = if signs_now { (StatusCode::OK, "signing") } else { (StatusCode::ACCEPTED, "next") };
     Ok((code, Json(RotationRecord { kid: rotation.kid, status, signs_from: Rfc3339(rotation.signs_from), revision })))
 }
@@ -132,14 +128,10 @@ pub async fn rotate(
         Errors<(AdminAuth, SigningKeyNotFound)>,
     )
 )]
-pub async fn revoke(
-    State(state): State<AppState>,
-    credentials: Credentials,
-    PathParams(kid): PathParams<String>,
-) -> Result<Json<SigningKeyRevoked>, ApiError> {
-    let initiator = credentials.require_admin(&state).await?;
+pub async fn revoke(call: Call, PathParams(kid): PathParams<String>) -> Result<Json<SigningKeyRevoked>, ApiError> {
+    let initiator = call.require_admin().await?;
     let Changed { value: revoked, revision } =
-        operations::revoke_signing_key(&state.context, &initiator, &parse_id::<Kid>(&kid)?).await?;
+        operations::revoke_signing_key(call.context(), &initiator, &parse_id::<Kid>(&kid)?).await?;
     Ok(Json(SigningKeyRevoked { revoked, revision }))
 }
 

@@ -28,13 +28,13 @@ pub struct Status {
     get, path = "/status", operation_id = "readStatus", tag = "Server", security(("serviceKey" = [])),
     responses((status = 200, description = "Version, uptime and counts", body = Status), Errors<(FullKeyAuth,)>)
 )]
-pub async fn status(State(state): State<AppState>, credentials: Credentials) -> Result<Json<Status>, ApiError> {
-    credentials.require_full_key(&state).await?;
-    let (active_services, active_agents) = count_services_and_active_agents(&state.context).await?;
+pub async fn status(call: Call) -> Result<Json<Status>, ApiError> {
+    call.require_full_key().await?;
+    let (active_services, active_agents) = count_services_and_active_agents(call.context()).await?;
     Ok(Json(Status {
         version: env!("CARGO_PKG_VERSION"),
-        uptime: state.context.since_boot().saturating_sub(state.started_at).as_secs(),
-        request_count: state.metrics.http_response_count(),
+        uptime: call.context().since_boot().saturating_sub(call.state.started_at).as_secs(),
+        request_count: call.state.metrics.http_response_count(),
         active_services,
         active_agents,
     }))

@@ -7,10 +7,7 @@ use crate::{
         service::ServiceTransfer,
         text::{IssuerText, SubjectText},
     },
-    http::{
-        api::prelude::*,
-        request::caller::{receiver_access_error, transfer_access_error},
-    },
+    http::{api::prelude::*, request::caller::human_access_error},
 };
 use countersign_identity::ServiceId;
 
@@ -61,13 +58,9 @@ pub struct TransferWithdrawn {
     params(PageParameters), security(("humanToken" = [])),
     responses((status = 200, description = "A page of offers", body = TransferPage), Errors<(HumanAuth, InvalidPaging)>)
 )]
-pub async fn list(
-    State(state): State<AppState>,
-    credentials: Credentials,
-    page: Result<Page<ServiceId>, ApiError>,
-) -> Result<Json<TransferPage>, ApiError> {
-    let (human, page) = (credentials.require_human(&state).await?, page?);
-    let offers = operations::list_service_offers(&state.context, &human, page).await?;
+pub async fn list(call: Call, page: Result<Page<ServiceId>, ApiError>) -> Result<Json<TransferPage>, ApiError> {
+    let (human, page) = (call.require_human().await?, page?);
+    let offers = operations::list_service_offers(call.context(), &human, page).await?;
     Ok(Json(page_response(&page, offers, transfer_record)))
 }
 
@@ -84,20 +77,19 @@ pub async fn list(
     )
 )]
 pub async fn offer(
-    State(state): State<AppState>,
-    credentials: Credentials,
+    call: Call,
     PathParams(service): PathParams<String>,
     body: BodyFields,
 ) -> Result<Json<TransferRecord>, ApiError> {
-    let (human, service) = credentials.require_owner_of(&state, &service).await?;
+    let (human, service) = call.require_owner_of(&service).await?;
     let TransferRequest { subject, issuer } = body.read()?;
     let issuer = match issuer {
-        Some(issuer) => accepted_issuer(&state, issuer.as_str())?,
+        Some(issuer) => accepted_issuer(&call.state, issuer.as_str())?,
         None => human.identity.issuer.clone(),
     };
     let new_owner = Owner { issuer, subject: subject.as_str().to_owned() };
-    let initiator = credentials.initiator_for_human(Some(&human));
-    let result = operations::offer_service(&state.context, &initiator, service.id, &new_owner).await;
+    let initiator = call.initiator_for_human(Some(&human));
+    let result = operations::offer_service(call.context(), &initiator, service.id, &new_owner).await;
     Ok(Json(transfer_record(result.map_err(|error| owner_access_error(error, &human))?)))
 }
 
@@ -112,14 +104,12 @@ pub async fn offer(
         Errors<(TransferPartyAuth, ServiceNotFound, TransferNotFound)>,
     )
 )]
-pub async fn read(
-    State(state): State<AppState>,
-    credentials: Credentials,
-    PathParams(service): PathParams<String>,
-) -> Result<Json<TransferRecord>, ApiError> {
-    let human = credentials.require_human(&state).await?;
-    let result = operations::read_service_offer(&state.context, &human, parse_id(&service)?).await;
-    Ok(Json(transfer_record(result.map_err(|error| transfer_access_error(error, &human))?)))
+pub async fn read(call: Call, PathParams(service): PathParams<String>) -> Result<Json<TransferRecord>, ApiError> {
+    let human = call.require_human().await?;
+    let result = operations::read_service_offer(call.context(), &human, parse_id(&service)?).await;
+    Ok(Json(transfer_record(
+        result.map_err(|error| human_access_error(error, &human, ApiError::transfer_party_required))?,
+    )))
 }
 
 /// Withdraw or decline the offer of a service
@@ -134,15 +124,14 @@ pub async fn read(
     )
 )]
 pub async fn withdraw(
-    State(state): State<AppState>,
-    credentials: Credentials,
+    call: Call,
     PathParams(service): PathParams<String>,
 ) -> Result<Json<TransferWithdrawn>, ApiError> {
-    let human = credentials.require_human(&state).await?;
+    let human = call.require_human().await?;
     let service = parse_id(&service)?;
-    let initiator = credentials.initiator_for_human(Some(&human));
-    let result = operations::withdraw_service_offer(&state.context, &initiator, &human, service).await;
-    let declined = result.map_err(|error| transfer_access_error(error, &human))?;
+    let initiator = call.initiator_for_human(Some(&human));
+    let result = operations::withdraw_service_offer(call.context(), &initiator, &human, service).await;
+    let declined = result.map_err(|error| human_access_error(error, &human, ApiError::transfer_party_required))?;
     Ok(Json(TransferWithdrawn { withdrawn: true, declined }))
 }
 
@@ -159,16 +148,12 @@ pub async fn withdraw(
         Errors<(ReceiverAuth, ServiceNotFound, TransferNotFound, ServiceLimit)>,
     )
 )]
-pub async fn accept(
-    State(state): State<AppState>,
-    credentials: Credentials,
-    PathParams(service): PathParams<String>,
-) -> Result<Json<ServiceRecord>, ApiError> {
-    let human = credentials.require_human(&state).await?;
+pub async fn accept(call: Call, PathParams(service): PathParams<String>) -> Result<Json<ServiceRecord>, ApiError> {
+    let human = call.require_human().await?;
     let service = parse_id(&service)?;
-    let initiator = credentials.initiator_for_human(Some(&human));
-    let result = operations::accept_service(&state.context, &initiator, &human, service).await;
-    Ok(Json(service_record(result.map_err(|error| receiver_access_error(error, &human))?)))
+    let initiator = call.initiator_for_human(Some(&human));
+    let result = operations::accept_service(call.context(), &initiator, &human, service).await;
+    Ok(Json(service_record(result.map_err(|error| human_access_error(error, &human, ApiError::receiver_required))?)))
 }
 
 /// Refuses an issuer whose tokens the control plane does not accept: nobody could accept the offer.

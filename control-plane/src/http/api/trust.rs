@@ -77,12 +77,11 @@ impl Serialize for ScoreValue {
     )
 )]
 pub async fn submit(
-    State(state): State<AppState>,
-    credentials: Credentials,
+    call: Call,
     idempotency: Result<IdempotencyHeader, ApiError>,
     body: Result<BodyFields, ApiError>,
 ) -> Result<Json<FeedbackResponse>, ApiError> {
-    let key = credentials.require_full_key(&state).await?;
+    let key = call.require_full_key().await?;
     let (min, max) = Score::RANGE;
     // All validation errors of the feedback endpoint contain the range of valid scores: the specification requires the range in
     // the error for a score outside the range.
@@ -93,8 +92,7 @@ pub async fn submit(
     let request = FeedbackRequest { service: key.service, agent: agent.parse()?, score, reason, metadata };
     let present = |trust: &TrustScore| FeedbackResponse { recorded: true, new_trust_score: *trust };
     let reply = IdempotentReply { request: idempotency?.0, present };
-    let body =
-        operations::submit_feedback(&state.context, &credentials.initiator_for_key(&key), &request, &reply).await?;
+    let body = operations::submit_feedback(call.context(), &call.initiator_for_key(&key), &request, &reply).await?;
     Ok(Json(body))
 }
 
@@ -110,14 +108,13 @@ pub async fn submit(
     )
 )]
 pub async fn history(
-    State(state): State<AppState>,
-    credentials: Credentials,
+    call: Call,
     PathParams(agent): PathParams<String>,
     page: Result<Page<FeedbackPosition>, ApiError>,
 ) -> Result<Json<FeedbackPage>, ApiError> {
-    let service = credentials.require_full_key(&state).await?.service;
+    let service = call.require_full_key().await?.service;
     let page = page?;
-    let list_page = operations::list_trust_history(&state.context, parse_id(&agent)?, &page).await?;
+    let list_page = operations::list_trust_history(call.context(), parse_id(&agent)?, &page).await?;
     Ok(Json(page_response(&page, list_page, |feedback| feedback_record(feedback, service))))
 }
 

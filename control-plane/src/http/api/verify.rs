@@ -95,16 +95,15 @@ impl TokenErrorBody {
     )
 )]
 pub async fn verify(
-    State(state): State<AppState>,
-    credentials: Credentials,
+    call: Call,
     PathParams(service): PathParams<String>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let service: ServiceId = parse_id(&service)?;
-    let current = credentials.require_service_key(&state, service).await?;
+    let current = call.require_service_key(service).await?;
     let wants_headers = prefers_identity_headers(&headers);
     let verified = match agent_token(&headers) {
-        Ok(token) => verify_token(&state, &current, service, token).await,
+        Ok(token) => verify_token(&call.state, &current, service, token).await,
         Err(reason) => Err(reason.into()),
     };
     Ok(match verified {

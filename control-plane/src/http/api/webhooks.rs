@@ -7,7 +7,7 @@ mod records;
 mod requests;
 
 use crate::{
-    domain::webhook::TargetStatus,
+    domain::{credential::expose, webhook::TargetStatus},
     http::api::prelude::*,
     operations::{NewWebhook, ReplaySelection, WebhookChange},
 };
@@ -69,7 +69,8 @@ macro_rules! endpoints {
                 let request = NewWebhook { url, events, description, managed_by };
                 let WebhookManager { scope, initiator } = manager;
                 let (target, secret) = operations::create_webhook(&state.context, &initiator, scope, request).await?;
-                Ok((StatusCode::CREATED, Json(NewWebhookRecord::new(&target, &secret))))
+                let webhook = WebhookRecord::new(&target, target.created_at);
+                Ok((StatusCode::CREATED, Json(NewWebhookRecord { webhook, secret: expose(&secret).to_owned() })))
             }
 
             /// List webhooks
@@ -160,7 +161,8 @@ macro_rules! endpoints {
             ) -> ApiResult<Json<NewSecret>> {
                 let (webhook, WebhookManager { scope, initiator }) = (parse_id(&webhook)?, manager);
                 let (secret, until) = operations::rotate_webhook_secret(&state.context, &initiator, scope, webhook).await?;
-                Ok(Json(NewSecret::new(&secret, until)))
+                let secret = expose(&secret).to_owned();
+                Ok(Json(NewSecret { secret, previous_secret_expires_at: Rfc3339(until) }))
             }
 
             /// Send a test event to a webhook
@@ -230,7 +232,8 @@ macro_rules! endpoints {
             ) -> ApiResult<Json<DeliveryWithPayload>> {
                 let (webhook, event) = (parse_id(&webhook)?, parse_id(&event)?);
                 let (delivery, body) = operations::read_delivery(&state.context, manager.scope, webhook, event).await?;
-                Ok(Json(DeliveryWithPayload::new(&delivery, &body)))
+                let payload = serde_json::from_str(&body).unwrap_or_default();
+                Ok(Json(DeliveryWithPayload { delivery: DeliveryRecord::new(&delivery), payload }))
             }
 
             /// Replay a delivery

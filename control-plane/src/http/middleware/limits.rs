@@ -20,7 +20,7 @@ use crate::{
         RateLimiter,
     },
 };
-use countersign_identity::{AgentId, ServiceId};
+use countersign_identity::AgentId;
 use countersign_process::server::Network;
 use std::{net::IpAddr, sync::Arc};
 use subject::RateLimitSubject;
@@ -33,11 +33,6 @@ struct CategoryKey {
 }
 
 impl CategoryKey {
-    fn for_service(category: Category, service: ServiceId) -> Self {
-        let key = category.key(CallerKind::Authenticated, &[b"service", &service.bits().to_be_bytes()]);
-        Self { category, key }
-    }
-
     fn for_person(category: Category, Owner { issuer, subject }: &Owner) -> Self {
         let parts: [&[u8]; 3] = [b"person", issuer.as_bytes(), subject.as_bytes()];
         Self { category, key: category.key(CallerKind::Authenticated, &parts) }
@@ -45,8 +40,10 @@ impl CategoryKey {
 
     /// The counters of a request with an API key: that of the service, and that of all services of its owner.
     fn for_service_key(category: Category, key: &ServiceKey) -> Vec<Self> {
+        let parts: [&[u8]; 2] = [b"service", &key.service.bits().to_be_bytes()];
+        let of_service = Self { category, key: category.key(CallerKind::Authenticated, &parts) };
         let of_owner = category.of_owner().map(|category| Self::for_person(category, &key.owner));
-        std::iter::once(Self::for_service(category, key.service)).chain(of_owner).collect()
+        std::iter::once(of_service).chain(of_owner).collect()
     }
 
     fn for_agent(agent: AgentId) -> Self {

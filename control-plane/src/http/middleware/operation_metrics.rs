@@ -7,13 +7,10 @@ use crate::{
 use prometheus::IntCounterVec;
 use serde_json::Value;
 
-/// The operation of a route that runs several, if it is not the one that [`operation_counter`] returns. It is stored in the
-/// extensions of the response.
+/// Stored in the extensions of a response of the token endpoint that has refreshed a session, or refused to: the operation is not the one
+/// that [`operation_counter`] returns.
 #[derive(Debug, Clone, Copy)]
-pub enum OtherOperation {
-    /// The token endpoint has refreshed a session, or refused to.
-    Refresh,
-}
+pub struct RefreshOperation;
 
 /// The counter of the operation that a route runs; `None` for routes that only have the HTTP metrics.
 pub fn operation_counter<'a>(operations: &'a OperationMetrics, method: &str, route: &str) -> Option<&'a IntCounterVec> {

@@ -2,7 +2,7 @@
 
 use super::{
     limits,
-    operation_metrics::{OtherOperation, operation_counter},
+    operation_metrics::{RefreshOperation, operation_counter},
     request_lines::{BoundedClass, RequestLines},
 };
 use crate::{
@@ -81,7 +81,7 @@ impl RequestRecord<'_> {
         let (code, reason) = (error.map(|error| error.code), error.and_then(|error| error.reason));
         metrics.http_seconds.with_label_values(&[method, &self.route]).observe(self.elapsed_seconds());
         let counter = match response.extensions().get() {
-            Some(OtherOperation::Refresh) => Some(&metrics.operations.refreshes),
+            Some(RefreshOperation) => Some(&metrics.operations.refreshes),
             None => operation_counter(&metrics.operations, self.method.as_str(), &self.route),
         };
         if let Some(counter) = counter {

@@ -77,28 +77,29 @@ fn add_error(operation: &mut Operation, error: ApiError) {
 /// Whether the endpoint declares an example of an error in one of the fields `fields`.
 fn has_field_error(operation: &Operation, fields: &Object) -> bool {
     let Some(RefOr::T(response)) = operation.responses.responses.get("400") else { return false };
-    let contents = response.content.values().filter_map(|content| match content {
-        RefOr::T(content) => Some(content),
-        RefOr::Ref(_) => None,
-    });
+    let contents = response.content.values();
+    let contents = contents.filter_map(|content| if let RefOr::T(content) = content { Some(content) } else { None });
     let mut names = contents.flat_map(|content| content.examples.keys());
     names.any(|name| name.rsplit('.').next().is_some_and(|field| fields.properties.contains_key(field)))
 }
 
 fn content_fields<'a>(content: &'a RefOr<Content>, components: &'a Components) -> Option<&'a Object> {
     let RefOr::T(content) = content else { return None };
-    match content.schema.as_ref()? {
-        RefOr::Ref(reference) => match components.schemas.get(component_name(&reference.ref_location))? {
-            RefOr::T(Schema::Object(object)) => Some(object),
-            RefOr::T(_) | RefOr::Ref(_) => None,
-        },
-        RefOr::T(Schema::Object(object)) => Some(object),
-        RefOr::T(_) => None,
+    match resolve(content.schema.as_ref()?, components)? {
+        Schema::Object(object) => Some(object),
+        _ => None,
     }
 }
 
-fn component_name(reference: &str) -> &str {
-    reference.rsplit('/').next().unwrap_or(reference)
+/// The schema, or the component to which it refers.
+fn resolve<'a>(schema: &'a RefOr<Schema>, components: &'a Components) -> Option<&'a Schema> {
+    match schema {
+        RefOr::T(schema) => Some(schema),
+        RefOr::Ref(reference) => {
+            let name = reference.ref_location.rsplit('/').next()?;
+            resolve(components.schemas.get(name)?, components)
+        }
+    }
 }
 
 fn fill(content: &mut RefOr<Content>, components: &Components) {
@@ -110,11 +111,8 @@ fn fill(content: &mut RefOr<Content>, components: &Components) {
 
 /// An example value of a schema.
 fn example_value(schema: &RefOr<Schema>, components: &Components) -> Option<Value> {
-    match schema {
-        RefOr::Ref(reference) => {
-            example_value(components.schemas.get(component_name(&reference.ref_location))?, components)
-        }
-        RefOr::T(Schema::Object(object)) => {
+    match resolve(schema, components)? {
+        Schema::Object(object) => {
             let own =
                 object.examples.first().or(object.example.as_ref()).or_else(|| object.enum_values.as_ref()?.first());
             own.cloned().or_else(|| {
@@ -126,18 +124,18 @@ fn example_value(schema: &RefOr<Schema>, components: &Components) -> Option<Valu
                 (!fields.is_empty()).then_some(Value::Object(fields))
             })
         }
-        RefOr::T(Schema::Array(array)) if array.example.is_some() => array.example.clone(),
-        RefOr::T(Schema::Array(array)) => match &array.items {
+        Schema::Array(array) if array.example.is_some() => array.example.clone(),
+        Schema::Array(array) => match &array.items {
             ArrayItems::RefOrSchema(item) => Some(Value::Array(example_value(item, components).into_iter().collect())),
             ArrayItems::False => None,
         },
         // `oneOf` is used only for nullable values: the example is that of the first alternative that has an example.
-        RefOr::T(Schema::OneOf(one_of)) => one_of.items.iter().find_map(|item| example_value(item, components)),
-        RefOr::T(Schema::AllOf(all_of)) => {
+        Schema::OneOf(one_of) => one_of.items.iter().find_map(|item| example_value(item, components)),
+        Schema::AllOf(all_of) => {
             let parts = all_of.items.iter().filter_map(|item| example_value(item, components));
             let fields = parts.filter_map(|part| if let Value::Object(fields) = part { Some(fields) } else { None });
             Some(Value::Object(fields.flatten().collect()))
         }
-        RefOr::T(_) => None,
+        _ => None,
     }
 }

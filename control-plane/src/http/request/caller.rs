@@ -13,7 +13,9 @@ use crate::{
         middleware::{limits::RequestLimiter, telemetry::RequestId},
         state::AppState,
     },
-    operations::{CurrentState, authenticate_service, require_manager, require_owner, require_service_creator},
+    operations::{
+        Context, CurrentState, authenticate_service, require_manager, require_owner, require_service_creator,
+    },
 };
 use axum::{
     extract::FromRequestParts,
@@ -26,39 +28,25 @@ use std::sync::Arc;
 /// Prefix of service API keys. Tokens of human users are JWTs and never start with `svc_`.
 const SERVICE_KEY_PREFIX: &str = "svc_";
 
-/// The unverified bearer credential of a request. The methods of `Credentials` verify the credential and count the request.
-pub struct Credentials {
+/// A request that needs a caller: the state of the API, and the unverified bearer credential. The methods of `Call` verify the
+/// credential and count the request.
+pub struct Call {
+    /// The state of the API.
+    pub state: AppState,
     bearer: Option<SecretString>,
     origin: RequestOrigin,
     limiter: RequestLimiter,
 }
 
-impl FromRequestParts<AppState> for Credentials {
+impl FromRequestParts<AppState> for Call {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, ApiError> {
-        let limiter = RequestLimiter::from_parts(parts)?;
+        let call = Self::without_bearer(parts, state)?;
         match bearer_credential(&parts.headers) {
-            Ok(bearer) => Ok(Self { bearer, origin: audit_origin(parts), limiter }),
-            Err(reason) => Err(limiter.count_failure(state, reason.into()).await),
+            Ok(bearer) => Ok(Self { bearer, ..call }),
+            Err(reason) => Err(call.count_failure(reason).await),
         }
-    }
-}
-
-impl Credentials {
-    /// The caller of a request whose credential is not a bearer credential.
-    pub fn without_bearer(parts: &Parts) -> Result<Self, ApiError> {
-        Ok(Self { bearer: None, origin: audit_origin(parts), limiter: RequestLimiter::from_parts(parts)? })
-    }
-
-    /// The caller with a bearer credential.
-    pub fn with_bearer(self, bearer: SecretString) -> Self {
-        Self { bearer: Some(bearer), ..self }
-    }
-
-    /// Counts a request without an API key as failed, and returns the error.
-    pub async fn refuse_missing_key(&self, state: &AppState) -> ApiError {
-        self.limiter.count_failure(state, Reason::ServiceKeyMissing.into()).await
     }
 }
 
@@ -85,14 +73,31 @@ fn bearer_credential(headers: &HeaderMap) -> Result<Option<SecretString>, Reason
     }
 }
 
-impl Credentials {
+impl Call {
+    /// A call whose credential is not a bearer credential.
+    pub fn without_bearer(parts: &Parts, state: &AppState) -> Result<Self, ApiError> {
+        let limiter = RequestLimiter::from_parts(parts)?;
+        Ok(Self { state: state.clone(), bearer: None, origin: audit_origin(parts), limiter })
+    }
+
+    /// The call with a bearer credential.
+    pub fn with_bearer(self, bearer: SecretString) -> Self {
+        Self { bearer: Some(bearer), ..self }
+    }
+
+    /// The context of operations.
+    pub fn context(&self) -> &Context {
+        &self.state.context
+    }
+
+    /// Counts a failed authentication, and returns its error, or that of an exceeded limit.
+    pub async fn count_failure(&self, error: impl Into<ApiError>) -> ApiError {
+        self.limiter.count_failure(&self.state, error.into()).await
+    }
+
     /// Requires an API key of the service `service`, of any scope. Returns a state of the database that was read after the request arrived.
-    pub async fn require_service_key(
-        &self,
-        state: &AppState,
-        service: ServiceId,
-    ) -> Result<Arc<CurrentState>, ApiError> {
-        let (key, current) = self.service_key(state).await?;
+    pub async fn require_service_key(&self, service: ServiceId) -> Result<Arc<CurrentState>, ApiError> {
+        let (key, current) = self.service_key().await?;
         let caller = Caller::Service(key);
         caller.require_key_of(service).map_err(|reason| access_error(reason, &caller, service))?;
         Ok(current)
@@ -100,14 +105,14 @@ impl Credentials {
 
     /// Requires an API key of any service, of any scope. Returns the service, and a state of the database that was read after the request
     /// arrived.
-    pub async fn require_any_service_key(&self, state: &AppState) -> Result<(ServiceId, Arc<CurrentState>), ApiError> {
-        let (key, current) = self.service_key(state).await?;
+    pub async fn require_any_service_key(&self) -> Result<(ServiceId, Arc<CurrentState>), ApiError> {
+        let (key, current) = self.service_key().await?;
         Ok((key.service, current))
     }
 
     /// Requires an API key of any service with scope `full`.
-    pub async fn require_full_key(&self, state: &AppState) -> Result<Arc<ServiceKey>, ApiError> {
-        let (key, _) = self.service_key(state).await?;
+    pub async fn require_full_key(&self) -> Result<Arc<ServiceKey>, ApiError> {
+        let (key, _) = self.service_key().await?;
         let caller = Caller::Service(Arc::clone(&key));
         caller.require_full_scope_key(key.service).map_err(|reason| access_error(reason, &caller, key.service))?;
         Ok(key)
@@ -115,14 +120,10 @@ impl Credentials {
 
     /// Requires an API key of the service with scope `full`, the owner of the service, or an administrator. `service` is the id
     /// from the path. Returns the parsed id, and the initiator for the audit log.
-    pub async fn require_manager_of(
-        &self,
-        state: &AppState,
-        service: &str,
-    ) -> Result<(ServiceId, Initiator), ApiError> {
+    pub async fn require_manager_of(&self, service: &str) -> Result<(ServiceId, Initiator), ApiError> {
         let service = parse_id(service)?;
-        let caller = self.authenticate_caller(state).await?;
-        let access = require_manager(&state.context, &caller, service).await;
+        let caller = self.authenticate_caller().await?;
+        let access = require_manager(self.context(), &caller, service).await;
         access.map_err(|error| access_error(error, &caller, service))?;
         let actor = match caller {
             Caller::Service(key) => Actor::ServiceKey(key.id),
@@ -132,17 +133,17 @@ impl Credentials {
     }
 
     /// Counts the request of an authenticated caller as `requests` more.
-    pub async fn count_more(&self, state: &AppState, requests: usize) -> Result<(), ApiError> {
-        self.limiter.count_more(state, requests).await
+    pub async fn count_more(&self, requests: usize) -> Result<(), ApiError> {
+        self.limiter.count_more(&self.state, requests).await
     }
 
     /// Authenticates a service or a human user, depending on the format of the credential.
-    pub async fn authenticate_caller(&self, state: &AppState) -> Result<Caller, ApiError> {
+    pub async fn authenticate_caller(&self) -> Result<Caller, ApiError> {
         let is_human_token = |credential: &SecretString| !credential.expose_secret().starts_with(SERVICE_KEY_PREFIX);
         if self.bearer.as_ref().is_some_and(is_human_token) {
-            Ok(Caller::Human(self.require_human(state).await?))
+            Ok(Caller::Human(self.require_human().await?))
         } else {
-            Ok(Caller::Service(self.service_key(state).await?.0))
+            Ok(Caller::Service(self.service_key().await?.0))
         }
     }
 
@@ -161,59 +162,59 @@ impl Credentials {
     }
 
     /// Requires a human user.
-    pub async fn require_human(&self, state: &AppState) -> Result<Human, ApiError> {
-        match self.optional_human(state).await? {
+    pub async fn require_human(&self) -> Result<Human, ApiError> {
+        match self.optional_human().await? {
             Some(human) => Ok(human),
-            None => Err(self.limiter.count_failure(state, Reason::HumanTokenMissing.into()).await),
+            None => Err(self.count_failure(Reason::HumanTokenMissing).await),
         }
     }
 
     /// Requires an administrator. Returns the initiator for the audit log.
-    pub async fn require_admin(&self, state: &AppState) -> Result<Initiator, ApiError> {
-        let human = self.require_human(state).await?;
+    pub async fn require_admin(&self) -> Result<Initiator, ApiError> {
+        let human = self.require_human().await?;
         human.require_admin().map_err(|_| ApiError::admin_required(&human.identity))?;
         Ok(self.initiator(Actor::Human(human)))
     }
 
     /// Requires a human user who may create services.
-    pub async fn require_service_creator(&self, state: &AppState) -> Result<Human, ApiError> {
-        let human = self.require_human(state).await?;
-        require_service_creator(&state.context, &human)
+    pub async fn require_service_creator(&self) -> Result<Human, ApiError> {
+        let human = self.require_human().await?;
+        require_service_creator(self.context(), &human)
             .map_err(|_| ApiError::service_creator_required(&human.identity))?;
         Ok(human)
     }
 
     /// Requires the owner of the service or an administrator. `service` is the id from the path.
-    pub async fn require_owner_of(&self, state: &AppState, service: &str) -> Result<(Human, Service), ApiError> {
-        let human = self.require_human(state).await?;
-        let result = require_owner(&state.context, &human, parse_id(service)?).await;
+    pub async fn require_owner_of(&self, service: &str) -> Result<(Human, Service), ApiError> {
+        let human = self.require_human().await?;
+        let result = require_owner(self.context(), &human, parse_id(service)?).await;
         let service = result.map_err(|error| owner_access_error(error, &human))?;
         Ok((human, service))
     }
 
     /// The human user; `None` if the request has no credential. An invalid credential is an error.
-    pub async fn optional_human(&self, state: &AppState) -> Result<Option<Human>, ApiError> {
+    pub async fn optional_human(&self) -> Result<Option<Human>, ApiError> {
         let Some(token) = &self.bearer else { return Ok(None) };
-        match state.humans.verify(token.expose_secret(), state.context.now()).await {
+        match self.state.humans.verify(token.expose_secret(), self.context().now()).await {
             Ok(human) => {
-                self.limiter.count_human(state, &human).await?;
+                self.limiter.count_human(&self.state, &human).await?;
                 Ok(Some(human))
             }
-            Err(refusal) => Err(self.limiter.count_failure(state, refusal.into()).await),
+            Err(refusal) => Err(self.count_failure(refusal).await),
         }
     }
 
     /// Authenticates a service. Also returns a state of the database that was read after the request arrived.
-    async fn service_key(&self, state: &AppState) -> Result<(Arc<ServiceKey>, Arc<CurrentState>), ApiError> {
+    async fn service_key(&self) -> Result<(Arc<ServiceKey>, Arc<CurrentState>), ApiError> {
         let Some(credential) = &self.bearer else {
-            return Err(self.limiter.count_failure(state, Reason::ServiceKeyMissing.into()).await);
+            return Err(self.count_failure(Reason::ServiceKeyMissing).await);
         };
-        match authenticate_service(&state.context, self.limiter.address(), credential.expose_secret()).await {
+        match authenticate_service(self.context(), self.limiter.address(), credential.expose_secret()).await {
             Ok((key, current)) => {
-                self.limiter.count_service(state, &key).await?;
+                self.limiter.count_service(&self.state, &key).await?;
                 Ok((key, current))
             }
-            Err(error) => Err(self.limiter.count_failure(state, error.into()).await),
+            Err(error) => Err(self.count_failure(error).await),
         }
     }
 }
@@ -232,20 +233,11 @@ pub fn access_error(error: impl Into<ApiError>, caller: &Caller, service: Servic
 
 /// Like [`access_error`], for checks that require the owner or an administrator.
 pub fn owner_access_error(error: impl Into<ApiError>, human: &Human) -> ApiError {
-    access_error_of_human(error.into(), human, ApiError::owner_required)
+    human_access_error(error, human, ApiError::owner_required)
 }
 
-/// Like [`owner_access_error`], for checks that also accept the human user to whom the service is offered.
-pub fn transfer_access_error(error: impl Into<ApiError>, human: &Human) -> ApiError {
-    access_error_of_human(error.into(), human, ApiError::transfer_party_required)
-}
-
-/// Like [`owner_access_error`], for checks that require the human user to whom the service is offered.
-pub fn receiver_access_error(error: impl Into<ApiError>, human: &Human) -> ApiError {
-    access_error_of_human(error.into(), human, ApiError::receiver_required)
-}
-
-/// Replaces a refusal with the reason `not_yours` by one that contains what is required.
-fn access_error_of_human(error: ApiError, human: &Human, refusal: fn(&Owner) -> ApiError) -> ApiError {
+/// Replaces a refusal with the reason `not_yours` by `refusal`, which contains what is required.
+pub fn human_access_error(error: impl Into<ApiError>, human: &Human, refusal: fn(&Owner) -> ApiError) -> ApiError {
+    let error = error.into();
     if error.reason() == Some(Reason::NotYours) { refusal(&human.identity) } else { error }
 }

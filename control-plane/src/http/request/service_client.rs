@@ -1,7 +1,7 @@
 //! The authentication of a service at an OAuth endpoint: its id is the client id, and one of its API keys is the client secret (RFC 6749,
 //! section 2.3.1). Or the API key is a bearer credential, as at the other endpoints (RFC 7662, section 2.1).
 
-use super::caller::Credentials;
+use super::caller::Call;
 use crate::{
     http::{
         error::{OAuthError, Scheme},
@@ -23,7 +23,7 @@ pub type FormClient = (Option<String>, Option<SecretString>);
 
 /// The client of a request at an OAuth endpoint. Nothing is verified yet.
 pub struct ServiceClient {
-    credentials: Credentials,
+    call: Call,
     header: Option<HeaderCredential>,
 }
 
@@ -57,19 +57,15 @@ enum CredentialsError {
 impl FromRequestParts<AppState> for ServiceClient {
     type Rejection = OAuthError;
 
-    async fn from_request_parts(parts: &mut Parts, _: &AppState) -> Result<Self, OAuthError> {
-        Ok(Self { credentials: Credentials::without_bearer(parts)?, header: header_credential(&parts.headers) })
+    async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, OAuthError> {
+        Ok(Self { call: Call::without_bearer(parts, state)?, header: header_credential(&parts.headers) })
     }
 }
 
 impl ServiceClient {
     /// Requires the credentials of a service. Returns a state of the database that was read after the request arrived.
-    pub async fn require_service(
-        mut self,
-        state: &AppState,
-        form: FormClient,
-    ) -> Result<(ServiceId, Arc<CurrentState>), OAuthError> {
-        let header = self.header.take();
+    pub async fn require_service(self, form: FormClient) -> Result<(ServiceId, Arc<CurrentState>), OAuthError> {
+        let Self { call, header } = self;
         let scheme = match &header {
             None => None,
             Some(HeaderCredential::Bearer(_)) => Some(Scheme::Bearer),
@@ -77,12 +73,12 @@ impl ServiceClient {
         };
         let result = match service_and_key(header, form) {
             Ok((Some(service), key)) => {
-                let credentials = self.credentials.with_bearer(key);
-                credentials.require_service_key(state, service).await.map(|current| (service, current))
+                let current = call.with_bearer(key).require_service_key(service).await;
+                current.map(|current| (service, current))
             }
-            Ok((None, key)) => self.credentials.with_bearer(key).require_any_service_key(state).await,
+            Ok((None, key)) => call.with_bearer(key).require_any_service_key().await,
             Err(problem) => {
-                let error = self.credentials.refuse_missing_key(state).await;
+                let error = call.count_failure(Reason::ServiceKeyMissing).await;
                 // The only problem of the request itself (RFC 6749, section 5.2).
                 if matches!(problem, CredentialsError::TwoWays) && error.is_unauthenticated() {
                     return Err(OAuthError::new("invalid_request", &problem.to_string()));
@@ -98,14 +94,14 @@ impl ServiceClient {
     }
 
     /// Checks the credentials of a service, if the request has any. The credentials of other clients are ignored.
-    pub async fn check_if_service(self, state: &AppState, form: FormClient) -> Result<(), OAuthError> {
+    pub async fn check_if_service(self, form: FormClient) -> Result<(), OAuthError> {
         let id = match &self.header {
             Some(HeaderCredential::Basic(id, _)) => Some(id),
             Some(HeaderCredential::Bearer(_) | HeaderCredential::Malformed) => None,
             None => form.0.as_ref().filter(|_| form.1.is_some()),
         };
         if id.is_some_and(|id| id.parse::<ServiceId>().is_ok()) {
-            self.require_service(state, form).await?;
+            self.require_service(form).await?;
         }
         Ok(())
     }

@@ -116,7 +116,7 @@ pub async fn introspect(
 ) -> Result<Response, OAuthError> {
     // The service authenticates first: strangers are counted, whatever their form is.
     let credentials = body.as_ref().map_or((None, None), |Form(body)| credentials_of(body));
-    let (service, current) = client.require_service(&state, credentials).await?;
+    let (service, current) = client.require_service(credentials).await?;
     let Form(body) = body?;
     let IntrospectionRequest { token, hint, client_id, client_secret } = body.read()?;
     drop((hint, client_id, client_secret));

@@ -8,7 +8,7 @@ use crate::{
     http::{
         api::prelude::*,
         error::{OAuthError, OAuthErrors, Scheme},
-        middleware::{limits::RequestLimiter, operation_metrics::OtherOperation},
+        middleware::{limits::RequestLimiter, operation_metrics::RefreshOperation},
         request::{body::Form, client_address::ClientAddress},
     },
     operations::{OperationError, RequestedToken, TokenPair},
@@ -102,7 +102,7 @@ pub async fn token(
         "refresh_token" => {
             let refreshed = refresh(&state, &limiter, request, client.ip).await;
             let mut response = refreshed.map_or_else(OAuthError::into_response, |pair| token_response(&pair));
-            response.extensions_mut().insert(OtherOperation::Refresh);
+            response.extensions_mut().insert(RefreshOperation);
             Ok(response)
         }
         _ => {

@@ -1,17 +1,13 @@
 //! The JSON of webhooks and deliveries in responses.
 
 use crate::{
-    domain::{
-        credential::expose,
-        webhook::{
-            WebhookTarget,
-            delivery::{AttemptFailure, Delivery, DeliveryState},
-        },
+    domain::webhook::{
+        WebhookTarget,
+        delivery::{AttemptFailure, Delivery, DeliveryState},
     },
     http::api::prelude::*,
 };
 use countersign_identity::{EventId, ServiceId, Timestamp, WebhookId};
-use secrecy::SecretString;
 use serde_json::Value;
 
 /// A page of deliveries.
@@ -78,9 +74,9 @@ pub struct WebhookRecord {
 #[derive(Serialize, ToSchema)]
 pub struct NewWebhookRecord {
     #[serde(flatten)]
-    webhook: WebhookRecord,
+    pub webhook: WebhookRecord,
     #[schema(value_type = schema::WebhookSecretSchema)]
-    secret: String,
+    pub secret: String,
 }
 
 /// A new secret, which is shown only once.
@@ -88,9 +84,9 @@ pub struct NewWebhookRecord {
 #[serde(rename_all = "camelCase")]
 pub struct NewSecret {
     #[schema(value_type = schema::WebhookSecretSchema)]
-    secret: String,
+    pub secret: String,
     /// Time until which deliveries are also signed with the previous secret.
-    previous_secret_expires_at: Rfc3339,
+    pub previous_secret_expires_at: Rfc3339,
 }
 
 /// The webhook is deleted.
@@ -166,9 +162,9 @@ pub struct DeliveryRecord {
 #[derive(Serialize, ToSchema)]
 pub struct DeliveryWithPayload {
     #[serde(flatten)]
-    delivery: DeliveryRecord,
+    pub delivery: DeliveryRecord,
     #[schema(value_type = schema::EventPayloadSchema)]
-    payload: Value,
+    pub payload: Value,
 }
 
 impl WebhookRecord {
@@ -190,18 +186,6 @@ impl WebhookRecord {
     }
 }
 
-impl NewWebhookRecord {
-    pub fn new(target: &WebhookTarget, secret: &SecretString) -> Self {
-        Self { webhook: WebhookRecord::new(target, target.created_at), secret: expose(secret).to_owned() }
-    }
-}
-
-impl NewSecret {
-    pub fn new(secret: &SecretString, until: Timestamp) -> Self {
-        Self { secret: expose(secret).to_owned(), previous_secret_expires_at: Rfc3339(until) }
-    }
-}
-
 impl DeliveryRecord {
     pub fn new(delivery: &Delivery) -> Self {
         let Delivery { event, kind, occurred_at, state, attempts, last_attempt } = delivery;
@@ -220,12 +204,5 @@ impl DeliveryRecord {
             response_body: response.map(|response| response.body.clone()),
             failure: last_attempt.and_then(|attempt| attempt.failure).map(AttemptFailure::as_str),
         }
-    }
-}
-
-impl DeliveryWithPayload {
-    pub fn new(delivery: &Delivery, body: &str) -> Self {
-        let payload = serde_json::from_str(body).unwrap_or_default();
-        Self { delivery: DeliveryRecord::new(delivery), payload }
     }
 }

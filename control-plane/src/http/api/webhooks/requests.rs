@@ -32,14 +32,14 @@ impl FromRequestParts<AppState> for WebhookManager {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, ApiError> {
-        let credentials = Credentials::from_request_parts(parts, state).await?;
+        let call = Call::from_request_parts(parts, state).await?;
         let route = parts.extensions.get::<MatchedPath>();
         if !route.is_some_and(|route| route.as_str().starts_with("/services/{service}/")) {
-            let initiator = credentials.require_admin(state).await?;
+            let initiator = call.require_admin().await?;
             return Ok(Self { scope: WebhookScope::Deployment, initiator });
         }
         let PathParams(ServicePath { service }) = PathParams::from_request_parts(parts, state).await?;
-        let (service, initiator) = credentials.require_manager_of(state, &service).await?;
+        let (service, initiator) = call.require_manager_of(&service).await?;
         Ok(Self { scope: WebhookScope::Service(service), initiator })
     }
 }

@@ -87,30 +87,24 @@ impl<T: ToSchema, const MAX: usize> ToSchema for ObjectList<T, MAX> {
     }
 }
 
-/// How a body is encoded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Encoding {
-    /// A JSON object, in which unknown fields are errors.
-    Json,
-    /// A form, in which unknown fields are ignored, and which has no `null`.
-    Form,
-}
-
 /// Builds the schema of a body.
 pub struct BodySchema {
     object: ObjectBuilder,
-    encoding: Encoding,
+    is_form: bool,
 }
 
 impl BodySchema {
-    /// A body without fields.
-    pub fn new(encoding: Encoding, doc: &[&str]) -> Self {
+    /// A JSON object without fields, in which unknown fields are errors.
+    pub fn json(doc: &[&str]) -> Self {
+        let Self { object, .. } = Self::form(doc);
+        let no_others = AdditionalProperties::<Schema>::FreeForm(false);
+        Self { object: object.additional_properties(Some(no_others)), is_form: false }
+    }
+
+    /// A form without fields, in which unknown fields are ignored, and which has no `null`.
+    pub fn form(doc: &[&str]) -> Self {
         let object = ObjectBuilder::new().schema_type(Type::Object).description(Some(join_lines(doc)));
-        let object = match encoding {
-            Encoding::Json => object.additional_properties(Some(AdditionalProperties::<Schema>::FreeForm(false))),
-            Encoding::Form => object,
-        };
-        Self { object, encoding }
+        Self { object, is_form: true }
     }
 
     /// Adds a required field whose value has the schema `S`.
@@ -121,16 +115,15 @@ impl BodySchema {
 
     /// Adds a field whose value has the schema `S`, and which may be absent, or null in JSON.
     pub fn optional<S: ToSchema>(self, name: &str, doc: &[&str]) -> Self {
-        let object = match self.encoding {
-            Encoding::Form => self.object.property(name, described_reference::<S>(doc)),
-            Encoding::Json => {
-                let value = RefOr::<Schema>::from(Ref::from_schema_name(S::name()));
-                let null = ObjectBuilder::new().schema_type(Type::Null);
-                let description = Some(join_lines(doc)).filter(|doc| !doc.is_empty());
-                self.object.property(name, OneOfBuilder::new().item(value).item(null).description(description))
-            }
-        };
-        Self { object, ..self }
+        if self.is_form {
+            let object = self.object.property(name, described_reference::<S>(doc));
+            return Self { object, ..self };
+        }
+        let value = RefOr::<Schema>::from(Ref::from_schema_name(S::name()));
+        let null = ObjectBuilder::new().schema_type(Type::Null);
+        let description = Some(join_lines(doc)).filter(|doc| !doc.is_empty());
+        let nullable = OneOfBuilder::new().item(value).item(null).description(description);
+        Self { object: self.object.property(name, nullable), ..self }
     }
 
     /// The schema.
@@ -159,7 +152,7 @@ pub fn collect_schemas<S: ToSchema>(schemas: &mut Vec<(String, RefOr<Schema>)>) 
 /// Declares bodies in JSON, or after the keyword `form` bodies in the encoding of a form. A field consists of `required` or `optional`, its
 /// name in the body, its name in Rust and its type.
 macro_rules! body {
-    (form $($bodies:tt)+) => { $crate::http::request::body::typed::body!(@declare Form $($bodies)+); };
+    (form $($bodies:tt)+) => { $crate::http::request::body::typed::body!(@declare form $($bodies)+); };
     (@declare $encoding:ident $($(#[doc = $doc:literal])+ $name:ident {
         $($(#[doc = $field_doc:literal])* $presence:ident $text:literal $field:ident: $type:ty $(as $schema:ty)?,)+
     })+) => {$(
@@ -179,7 +172,7 @@ macro_rules! body {
             fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
                 use $crate::http::request::body::typed;
 
-                typed::BodySchema::new(typed::Encoding::$encoding, &[$($doc),+])
+                typed::BodySchema::$encoding(&[$($doc),+])
                     $(.$presence::<typed::body!(@schema $type $(as $schema)?)>($text, &[$($field_doc),*]))+
                     .build()
             }
@@ -201,7 +194,7 @@ macro_rules! body {
     (@type optional $type:ty) => { Option<$type> };
     (@schema $type:ty as $schema:ty) => { $schema };
     (@schema $type:ty) => { <$type as $crate::http::request::body::FromField>::Schema };
-    ($($bodies:tt)+) => { $crate::http::request::body::typed::body!(@declare Json $($bodies)+); };
+    ($($bodies:tt)+) => { $crate::http::request::body::typed::body!(@declare json $($bodies)+); };
 }
 
 pub(in crate::http) use body;
