@@ -26,6 +26,14 @@ impl Agent {
         Self { id: registered.expect("the registration succeeds").agent_id, key, apis }
     }
 
+    /// Registers a new agent and assigns a new role `reader` of the first service to it. Also returns the id of the role.
+    pub async fn with_role(control: &ControlPlane, permissions: &[&str]) -> (Self, String) {
+        let agent = Self::register(control, "agent").await;
+        let role = control.create_role("reader", permissions).await;
+        control.assign(&agent.id, &role).await;
+        (agent, role)
+    }
+
     /// The API client of the replica whose turn it is.
     pub fn api(&self) -> &Api {
         self.apis.next()

@@ -122,7 +122,7 @@ impl ControlPlane {
         let is_set = |key: &str| settings.iter().any(|setting| setting.starts_with(key));
         let (database, redis) = (is_set("database.url="), is_set("redis.url="));
         let lease = if database { None } else { engines::lease().await };
-        settings.extend(lease.iter().map(|lease| format!("database.url={}", lease.url())));
+        settings.extend(lease.iter().map(|lease| format!("database.url={}", lease.url)));
         if !database && !redis {
             settings.extend(engines::redis_url().map(|url| format!("redis.url={url}")));
         }
@@ -243,7 +243,7 @@ impl ControlPlane {
 
     /// The id of the process of the first replica.
     pub fn process_id(&self) -> u32 {
-        self.server.replicas[0].process().id()
+        self.first().process().id()
     }
 
     /// The ids of the processes of all replicas.
@@ -274,10 +274,8 @@ impl ControlPlane {
 
     /// The master key in hex.
     pub fn master_key(&self) -> String {
-        std::fs::read_to_string(self.first().folder.path().join("master.key"))
-            .expect("the file of the master key exists")
-            .trim()
-            .to_owned()
+        let key = std::fs::read_to_string(self.folder().join("master.key"));
+        key.expect("the file of the master key exists").trim().to_owned()
     }
 
     /// Id of the first service.
@@ -293,6 +291,11 @@ impl ControlPlane {
     /// Human token of an administrator.
     pub fn human(&self) -> &str {
         &self.env["HUMAN_TOKEN"]
+    }
+
+    /// HTTP client of the admin port.
+    pub fn admin(&self) -> HttpClient {
+        HttpClient::plain(self.env["ADMIN_URL"].clone())
     }
 
     /// Certificate of the development CA as PEM.
@@ -350,14 +353,12 @@ impl ControlPlane {
     /// Revokes a role of the first service, and returns the field `revoked` of the response.
     pub async fn revoke(&self, agent: &str, role: &str) -> bool {
         let path = self.path(&format!("/agents/{agent}/roles/{role}"));
-        let response = HttpResponse::send(self.api.request("DELETE", &path).bearer_auth(self.key())).await;
-        response.expect(200)["revoked"].as_bool().expect("the value is a boolean")
+        self.api.delete_as(self.key(), &path).await.expect(200)["revoked"] == true
     }
 
     /// Deletes a role of the first service.
     pub async fn delete_role(&self, role: &str) -> HttpResponse {
-        HttpResponse::send(self.api.request("DELETE", &self.path(&format!("/roles/{role}"))).bearer_auth(self.key()))
-            .await
+        self.api.delete_as(self.key(), &self.path(&format!("/roles/{role}"))).await
     }
 
     /// Suspends, reactivates or revokes an agent.
@@ -418,8 +419,7 @@ impl ControlPlane {
 
     /// Revokes a signing key, and returns the field `revoked` of the response.
     pub async fn revoke_signing_key(&self, kid: &str) -> bool {
-        let request = self.api.request("DELETE", &format!("/signing-keys/{kid}")).bearer_auth(self.human());
-        HttpResponse::send(request).await.expect(200)["revoked"].as_bool().expect("the value is a boolean")
+        self.api.delete_as(self.human(), &format!("/signing-keys/{kid}")).await.expect(200)["revoked"] == true
     }
 
     /// Mints a human token with the operator key.

@@ -2,7 +2,7 @@
 
 use crate::{
     ControlPlane,
-    http::{HttpClient, HttpResponse},
+    http::HttpClient,
     process::{Process, eventually, free_port, wrapped},
     tools,
 };
@@ -113,10 +113,7 @@ impl Sidecar {
 
     /// Waits until the sidecar has its first view of the control plane's data.
     pub async fn wait_until_ready(&self) {
-        let ready = async || {
-            HttpResponse::try_send(self.admin.request("GET", "/readyz")).await.filter(|response| response.status == 200)
-        };
-        eventually("the sidecar has its first view", ready, || self.log()).await;
+        self.admin.wait_until_ok("/readyz", "the sidecar has its first view", || self.log()).await;
     }
 
     /// Kills the process and starts it with the same settings.
@@ -198,8 +195,7 @@ impl Sidecar {
 
     /// Sends a check with these headers and context extensions.
     pub async fn check_with(&self, headers: &[(&str, &str)], extensions: &[(&str, &str)]) -> CheckResult {
-        let response = self.client().await.check(check_request(headers, extensions)).await;
-        CheckResult::from_response(response.expect("a check never fails with a gRPC error").into_inner())
+        check(&mut self.client().await, check_request(headers, extensions)).await
     }
 
     /// Sends a check with these headers.
@@ -212,10 +208,22 @@ impl Sidecar {
         self.check(&[("authorization", &format!("Bearer {token}"))]).await
     }
 
+    /// Checks this bearer token until the result is as expected.
+    pub async fn wait_for_check(&self, token: &str, expected: impl Fn(&CheckResult) -> bool) {
+        let decided = async || Some(self.check_token(token).await).filter(&expected);
+        eventually("the sidecar decides as expected", decided, || self.log()).await;
+    }
+
     /// Value of a counter or gauge, by the prefix of its line in `/metrics`.
     pub async fn metric(&self, line: &str) -> Option<f64> {
         self.admin.metric(line).await
     }
+}
+
+/// Sends a check over this connection.
+pub async fn check(client: &mut AuthorizationClient<Channel>, request: CheckRequest) -> CheckResult {
+    let response = client.check(request).await;
+    CheckResult::from_response(response.expect("a check never fails with a gRPC error").into_inner())
 }
 
 /// A check request as Envoy sends it.
@@ -251,7 +259,6 @@ impl CheckResult {
     pub fn from_response(response: CheckResponse) -> Self {
         let code = response.status.as_ref().map_or(0, |status| status.code);
         let undecoded = response.clone();
-        let pair = |name: String, value: String| (name, value);
         let (status, reason, options, removed) = match response.http_response {
             Some(EnvoyHttpResponse::DeniedResponse(denied)) if code != 0 => {
                 let reason = details_of(&denied.body)["reason"].as_str().unwrap_or_default().to_owned();
@@ -263,14 +270,9 @@ impl CheckResult {
             None if code == 0 => (200, String::new(), Vec::new(), Vec::new()),
             other => panic!("gRPC status {code} does not match the HTTP response {other:?}"),
         };
-        let headers =
-            options.into_iter().filter_map(|option| option.header).map(|header| pair(header.key, header.value));
-        Self {
-            status: u16::try_from(status).expect("the status is an HTTP status"),
-            reason,
-            headers: headers.collect(),
-            removed,
-            response: undecoded,
-        }
+        let status = u16::try_from(status).expect("the status is an HTTP status");
+        let headers = options.into_iter().filter_map(|option| option.header);
+        let headers = headers.map(|header| (header.key, header.value)).collect();
+        Self { status, reason, headers, removed, response: undecoded }
     }
 }

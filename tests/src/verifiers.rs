@@ -1,7 +1,7 @@
 //! Verifies tokens with the API and with the sidecar, and compares the outcomes.
 
 use crate::{ControlPlane, Sidecar, eventually, http::HttpResponse, sidecar::CheckResult};
-use std::{cell::RefCell, str};
+use std::cell::RefCell;
 
 /// The outcome of a verification.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -120,12 +120,5 @@ impl<'a> Verifiers<'a> {
 }
 
 fn percent_decoded(text: &str) -> String {
-    let mut pieces = text.split('%');
-    let mut bytes = pieces.next().unwrap_or_default().as_bytes().to_vec();
-    for piece in pieces {
-        let (code, rest) = piece.split_at(2);
-        bytes.push(u8::from_str_radix(code, 16).expect("two hex digits after %"));
-        bytes.extend(rest.as_bytes());
-    }
-    str::from_utf8(&bytes).expect("the text is UTF-8").to_owned()
+    percent_encoding::percent_decode_str(text).decode_utf8().expect("the text is UTF-8").into_owned()
 }

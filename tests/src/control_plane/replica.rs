@@ -1,7 +1,7 @@
 //! One server of a control plane under test, with its data directory and its ports.
 
 use crate::{
-    http::{HttpClient, HttpResponse},
+    http::HttpClient,
     in_process::{CapturedLog, Server},
     process::{Process, eventually, free_port, wrapped},
     tools,
@@ -85,11 +85,17 @@ impl Replica {
         let folder = tempfile::tempdir().expect("a temporary folder can be created");
         // The settings of the test come last, so that they can name a port.
         let settings: Vec<_> = new_ports().into_iter().chain(settings.iter().cloned()).collect();
+        let mut replica = Self::run(mode, folder, settings, environment).await;
+        let env = wait_for_env(replica.folder.path(), &replica.program).await;
+        replica.admin.clone_from(&env["ADMIN_URL"]);
+        (replica, env)
+    }
+
+    async fn run(mode: Mode, folder: TempDir, settings: Vec<String>, environment: Environment) -> Self {
         let program = Program::start(mode, folder.path(), &settings, &environment).await;
-        let env = wait_for_env(folder.path(), &program).await;
         let url = format!("https://localhost:{}", port_of(&settings, "api"));
-        let admin = env["ADMIN_URL"].clone();
-        (Self { program, folder, url, admin, settings, environment, wrapper: Vec::new() }, env)
+        let admin = format!("http://127.0.0.1:{}", port_of(&settings, "admin"));
+        Self { program, folder, url, admin, settings, environment, wrapper: Vec::new() }
     }
 
     /// Starts another replica of the same control plane, which has this `dev.env`.
@@ -103,15 +109,11 @@ impl Replica {
         for name in SHARED_FILES.into_iter().filter(|name| self.folder.path().join(name).exists()) {
             std::fs::copy(self.folder.path().join(name), folder.path().join(name)).expect("the file can be copied");
         }
-        let ports = new_ports();
-        let port = |number: usize| ports[number].rsplit(':').next().unwrap_or_default();
-        let (url, admin) = (format!("https://localhost:{}", port(0)), format!("http://127.0.0.1:{}", port(2)));
         // Both replicas are one issuer, whose name is the URL of the first. The ports come last, because a port that the
         // test names is in use.
         let public_url = format!("public_url={}", env["URL"]);
-        let settings: Vec<_> = settings.iter().cloned().chain([public_url]).chain(ports.iter().cloned()).collect();
-        let program = Program::start(self.program.mode(), folder.path(), &settings, &environment).await;
-        let replica = Self { program, folder, url, admin, settings, environment, wrapper: Vec::new() };
+        let settings = settings.iter().cloned().chain([public_url]).chain(new_ports()).collect();
+        let replica = Self::run(self.program.mode(), folder, settings, environment).await;
         replica.wait_until_ready().await;
         replica
     }
@@ -154,10 +156,7 @@ impl Replica {
 
     pub(super) async fn wait_until_ready(&self) {
         let admin = HttpClient::plain(self.admin.clone());
-        let ready = async || {
-            HttpResponse::try_send(admin.request("GET", "/readyz")).await.filter(|response| response.status == 200)
-        };
-        eventually("the control plane is ready", ready, || self.log()).await;
+        admin.wait_until_ok("/readyz", "the control plane is ready", || self.log()).await;
     }
 }
 
