@@ -15,8 +15,6 @@ main() {
     run bench "$folder/report.json"
     .tools/venv/bin/python -B scripts/bench-report.py "$folder" --complete
     PROPAGATION_REVOCATIONS=5 run propagation 1 10
-    # 10 streams, changes at 2 of their services, 20 per second for a second.
-    run sync_streams 10 2 20 1
     # 4,000 expired logins, 100 changed agents and 100 holders of a role.
     run backlog 4000 100 100
     echo "every part of the benchmarks works ($SECONDS s)"

@@ -10,18 +10,14 @@
 //! expired. Requests in the first seconds after a start of the control plane do not count.
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark prints figures and panics on errors")]
-#![expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_precision_loss,
-    clippy::cast_sign_loss,
-    reason = "the figures are printed with a few digits"
-)]
+#![expect(clippy::cast_precision_loss, reason = "the figures are printed with a few digits")]
 
 use countersign_process::{Clock, SystemClock};
 use countersign_tests::{
     Agent, ControlPlane, Sidecar,
     bulk::{BulkInserts, batches, numbers},
     http::HttpClient,
+    quantiles::{quantile, sorted},
 };
 use std::{
     sync::{Arc, Mutex},
@@ -78,16 +74,9 @@ struct Load {
 
 impl Load {
     fn start(&self, control: &ControlPlane, agents: &Arc<[Agent]>) -> [JoinHandle<()>; 2] {
-        let verify = Verification {
-            api: control.api.clone(),
-            service: control.service().to_owned(),
-            key: control.key().to_owned(),
-            agents: Arc::clone(agents),
-        };
-        [
-            tokio::spawn(log_in(Arc::clone(agents), self.logins.clone())),
-            tokio::spawn(verify.repeat(self.verifications.clone())),
-        ]
+        let (api, service, key) = (control.api.clone(), control.service().to_owned(), control.key().to_owned());
+        let verify = verify(api, service, key, Arc::clone(agents), self.verifications.clone());
+        [tokio::spawn(log_in(Arc::clone(agents), self.logins.clone())), tokio::spawn(verify)]
     }
 
     /// Waits until the first seconds after a start are over, and drops the latencies of their requests.
@@ -106,31 +95,18 @@ impl Load {
     }
 }
 
-/// What a client needs to verify a token.
-struct Verification {
-    api: HttpClient,
-    service: String,
-    key: String,
-    /// The first one's token is verified.
-    agents: Arc<[Agent]>,
-}
-
-impl Verification {
-    async fn repeat(self, latencies: Latencies) {
-        let (path, mut token) = (format!("/services/{}/verify", self.service), String::new());
-        for number in 0_u64.. {
-            // A token is valid for an hour.
-            if number % VERIFICATIONS_PER_TOKEN == 0 {
-                token = format!("Bearer {}", self.agents[0].token_for(&self.service).await);
-            }
-            let request = self.api.request("GET", &path).bearer_auth(&self.key);
-            let started = SystemClock.since_boot();
-            let response = request.header("x-agent-token", &token).send().await;
-            let result = response.and_then(reqwest::Response::error_for_status);
-            let result = result.map(|_| seconds_since(started) * 1000.0).map_err(|error| error.to_string());
-            latencies.lock().unwrap().push(result);
-            sleep(PAUSE).await;
+/// Verifies a token of the first agent, again and again.
+async fn verify(api: HttpClient, service: String, key: String, agents: Arc<[Agent]>, latencies: Latencies) {
+    let (path, mut token) = (format!("/services/{service}/verify"), String::new());
+    for number in 0_u64.. {
+        // A token is valid for an hour.
+        if number % VERIFICATIONS_PER_TOKEN == 0 {
+            token = format!("Bearer {}", agents[0].token_for(&service).await);
         }
+        let request = api.request("GET", &path).bearer_auth(&key);
+        let started = SystemClock.since_boot();
+        let response = request.header("x-agent-token", &token).send().await;
+        record(&latencies, started, response.and_then(reqwest::Response::error_for_status)).await;
     }
 }
 
@@ -138,11 +114,15 @@ impl Verification {
 async fn log_in(agents: Arc<[Agent]>, latencies: Latencies) {
     for agent in agents.iter().cycle() {
         let started = SystemClock.since_boot();
-        let result = agent.api().login(&agent.key, &agent.id, None).await;
-        let result = result.map(|_| seconds_since(started) * 1000.0).map_err(|error| error.to_string());
-        latencies.lock().unwrap().push(result);
-        sleep(PAUSE).await;
+        record(&latencies, started, agent.api().login(&agent.key, &agent.id, None).await).await;
     }
+}
+
+/// Records the latency of a request, or its error, and pauses.
+async fn record<T>(latencies: &Latencies, started: Duration, result: Result<T, impl ToString>) {
+    let result = result.map(|_| seconds_since(started) * 1000.0).map_err(|error| error.to_string());
+    latencies.lock().unwrap().push(result);
+    sleep(PAUSE).await;
 }
 
 /// Figures of one kind of request, in milliseconds.
@@ -164,16 +144,6 @@ impl Quantiles {
         let [median, p99, max] = [0.5, 0.99, 1.0].map(|part| quantile(&millis, part));
         Self { median, p99, max, failed: results.len() - millis.len(), first_error, millis }
     }
-}
-
-fn sorted(mut millis: Vec<f64>) -> Vec<f64> {
-    millis.sort_by(f64::total_cmp);
-    millis
-}
-
-/// The latency that this part of the requests does not exceed, such as 0.99. `millis` is in ascending order.
-fn quantile(millis: &[f64], part: f64) -> f64 {
-    millis.get((millis.len().saturating_sub(1) as f64 * part) as usize).copied().unwrap_or(0.0)
 }
 
 impl std::fmt::Display for Quantiles {

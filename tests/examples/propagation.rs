@@ -4,9 +4,8 @@
 //! number of revocations at each number of streams (500).
 //!
 //! All streams belong to one service, so every stream receives every change. Up to three streams are real sidecars. The others
-//! are followers: each has a TLS connection of its own, and sends pings as a sidecar does, but keeps no data. With
-//! `PROPAGATION_STREAMS_PER_CONNECTION` (at most 64), followers share connections, which shows the memory of a stream without that of a connection.
-//! All run on this machine and share its cores.
+//! are followers: each has a TLS connection of its own, and sends pings as a sidecar does, but keeps no data. All run on this machine
+//! and share its cores.
 //!
 //! A revocation removes the only role of an agent. Checks with the agent's token run against every real sidecar, one per
 //! millisecond. The figures are the times from the response until the last real sidecar has refused, and until the last
@@ -33,20 +32,19 @@
 #![expect(
     clippy::cast_possible_truncation,
     clippy::cast_precision_loss,
-    clippy::cast_sign_loss,
     reason = "the figures are printed with a few digits"
 )]
 
 use countersign_identity::Timestamp;
 use countersign_process::{Clock, SystemClock};
 use countersign_proto::{
-    envoy::service::auth::v3::authorization_client::AuthorizationClient,
-    v1::{Hello, follow_response::Message as Response},
+    envoy::service::auth::v3::authorization_client::AuthorizationClient, v1::follow_response::Message as Response,
 };
 use countersign_tests::{
     Agent, ControlPlane, Sidecar,
-    follower::{Follower, connect, hello},
-    sidecar::{CheckResult, check_request},
+    follower::{Follower, PING_INTERVAL, connect},
+    quantiles::{quantile, sorted},
+    sidecar::{self, check_request},
 };
 use futures_util::future::join_all;
 use serde_json::{Map, Value, json};
@@ -63,9 +61,6 @@ use tokio::{
     time::{interval, sleep},
 };
 use tonic::transport::Channel;
-
-/// The default interval of a sidecar.
-const PING_INTERVAL: Duration = Duration::from_secs(3);
 
 /// Streams that are opened at the same time.
 const CONCURRENCY: usize = 16;
@@ -118,15 +113,11 @@ fn main() {
     let arguments: Vec<usize> =
         std::env::args().skip(1).map(|text| text.parse().expect("an argument is a number of streams")).collect();
     let stages = if arguments.is_empty() { vec![1, 100, 1_000, 10_000] } else { arguments };
-    let revocations = setting("PROPAGATION_REVOCATIONS", 500);
+    let revocations = std::env::var("PROPAGATION_REVOCATIONS");
+    let revocations = revocations.map_or(500, |text| text.parse().expect("a number of revocations"));
     let follower_threads = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let checks = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     checks.block_on(measure(follower_threads, &stages, revocations));
-}
-
-/// A number from the environment.
-fn setting(name: &str, default: usize) -> usize {
-    std::env::var(name).map_or(default, |text| text.parse().expect("a number"))
 }
 
 async fn measure(follower_threads: Runtime, stages: &[usize], revocations: usize) {
@@ -141,9 +132,7 @@ async fn measure(follower_threads: Runtime, stages: &[usize], revocations: usize
             bench.assign().await;
         }
         let cpu = bench.control.cpu_time().saturating_sub(cpu) / (2 * revocations as u32);
-        eprintln!(
-            "{streams} streams: the control plane needs {cpu:?} of CPU time for a change and the pings meanwhile"
-        );
+        eprintln!("{streams} streams: the control plane needs {cpu:?} of CPU for a change and the pings meanwhile");
         let memory = bench.control.resident_memory();
         let mut line = Map::from_iter([("streams".to_owned(), json!(streams))]);
         add_quantiles(&mut line, "", times.iter().map(|times| times.sidecars).collect());
@@ -166,9 +155,7 @@ async fn measure(follower_threads: Runtime, stages: &[usize], revocations: usize
 impl Bench {
     async fn start(follower_threads: Runtime) -> Self {
         let control = ControlPlane::start_one_with(&["connections.max=100000"]).await;
-        let role = control.create_role("reader", &["read"]).await;
-        let agent = Agent::register(&control, "agent").await;
-        control.assign(&agent.id, &role).await;
+        let (agent, role) = Agent::with_role(&control, &["read"]).await;
         let token = agent.token_for(control.service()).await;
         let sync_key = control.create_key(control.service(), "sync").await;
         let (sidecars, followers, arrivals) = (Vec::new(), 0, Arc::default());
@@ -189,16 +176,9 @@ impl Bench {
             let count = (missing - number).div_ceil(CONCURRENCY);
             let (url, authority) = (self.control.env["SYNC_URL"].clone(), self.control.authority());
             let (key, arrivals, ready) = (self.sync_key.clone(), Arc::clone(&self.arrivals), ready.clone());
-            let per_connection = setting("PROPAGATION_STREAMS_PER_CONNECTION", 1);
-            // No process has the instance 0.
-            let first = 1 + u64::try_from(self.followers * CONCURRENCY + number).unwrap();
             self.follower_threads.spawn(async move {
-                for connection in 0..count.div_ceil(per_connection) {
-                    let channel = connect(&url, &authority).await;
-                    for index in connection * per_connection..count.min((connection + 1) * per_connection) {
-                        let instance = u128::from(first) << 64 | index as u128;
-                        follow(channel.clone(), (&key, instance), Arc::clone(&arrivals)).await;
-                    }
+                for _ in 0..count {
+                    follow(connect(&url, &authority).await, &key, Arc::clone(&arrivals)).await;
                 }
                 drop(ready);
             });
@@ -269,8 +249,7 @@ impl Bench {
         loop {
             let began_at = SystemClock.now();
             let request = check_request(&[("authorization", &authorization)], &[]);
-            let result = CheckResult::from_response(client.check(request).await.unwrap().into_inner());
-            if result.status == status {
+            if sidecar::check(&mut client, request).await.status == status {
                 return FirstCheck { answered_at: SystemClock.since_boot(), last_other_began_at };
             }
             last_other_began_at = began_at;
@@ -280,9 +259,8 @@ impl Bench {
 }
 
 /// Opens a stream, and counts and reports the changes that arrive in a background task.
-async fn follow(channel: Channel, (key, instance): (&str, u128), arrivals: Arc<Arrivals>) {
-    let hello = Hello { instance: instance.to_be_bytes().to_vec(), ..hello(0) };
-    let mut follower = Follower::open_with_hello(channel, key, hello).await.unwrap();
+async fn follow(channel: Channel, key: &str, arrivals: Arc<Arrivals>) {
+    let mut follower = Follower::open(channel, key, 0).await.unwrap();
     let revision = loop {
         let page = follower.snapshot().await;
         if page.last {
@@ -291,16 +269,9 @@ async fn follow(channel: Channel, (key, instance): (&str, u128), arrivals: Arc<A
     };
     follower.report(revision).await;
     tokio::spawn(async move {
-        let (mut ping_timer, mut number) = (interval(PING_INTERVAL), 0);
+        let mut timer = interval(PING_INTERVAL);
         loop {
-            let message = tokio::select! {
-                message = follower.next() => message.expect("the stream stays open"),
-                _ = ping_timer.tick() => {
-                    number += 1;
-                    follower.send_ping(number).await;
-                    continue;
-                }
-            };
+            let message = follower.next_with_pings(&mut timer).await.expect("the stream stays open");
             let Response::Delta(delta) = message else { continue };
             follower.report(delta.revision).await;
             if !delta.agents.is_empty() {
@@ -311,11 +282,10 @@ async fn follow(channel: Channel, (key, instance): (&str, u128), arrivals: Arc<A
     });
 }
 
-fn add_quantiles(line: &mut Map<String, Value>, prefix: &str, mut milliseconds: Vec<f64>) {
-    milliseconds.sort_unstable_by(f64::total_cmp);
-    let rank = |part: f64| milliseconds[((milliseconds.len() as f64 * part).ceil() as usize).max(1) - 1];
+fn add_quantiles(line: &mut Map<String, Value>, prefix: &str, milliseconds: Vec<f64>) {
+    let milliseconds = sorted(milliseconds);
     for (name, part) in [("p50_ms", 0.5), ("p99_ms", 0.99), ("max_ms", 1.0)] {
-        line.insert(format!("{prefix}{name}"), rounded(rank(part)));
+        line.insert(format!("{prefix}{name}"), rounded(quantile(&milliseconds, part)));
     }
 }
 

@@ -45,6 +45,14 @@ impl Agent {
         (agent, role)
     }
 
+    /// Registers a new agent and assigns a new role `reader` of the first service to it. Also returns the id of the role.
+    pub async fn with_role(control: &ControlPlane, permissions: &[&str]) -> (Self, String) {
+        let agent = Self::register(control, "agent").await;
+        let role = control.create_role("reader", permissions).await;
+        control.assign(&agent.id, &role).await;
+        (agent, role)
+    }
+
     /// The API client of the replica whose turn it is.
     pub fn api(&self) -> &Api {
         self.apis.next()

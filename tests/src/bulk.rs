@@ -96,11 +96,6 @@ impl<'a> BulkInserts<'a> {
         self.execute(if self.is_sqlite() { "PRAGMA wal_checkpoint(TRUNCATE)" } else { "CHECKPOINT" }).await;
     }
 
-    /// The id of the copy with this number.
-    pub fn id_of_copy(&self, number: u32) -> String {
-        copy_id(self.template, number.into())
-    }
-
     /// SQL of the id of the copy with this number.
     pub fn agent_id(&self, number: &str) -> String {
         let template = self.template;

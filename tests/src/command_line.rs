@@ -3,10 +3,17 @@
 use crate::{ControlPlane, tools};
 use serde_json::Value;
 use std::{
+    io::Write as _,
     path::PathBuf,
-    process::{Command, Output},
+    process::{Command, Output, Stdio},
 };
 use tempfile::TempDir;
+
+/// The variables of `dev.env` that the command reads, without the prefix `COUNTERSIGN_`.
+pub const ALL: [&str; 5] = ["URL", "CA", "SERVICE_ID", "SERVICE_KEY", "HUMAN_TOKEN"];
+
+/// Registers the agent `Typed` with the key of the profile, or with further arguments.
+pub const REGISTER: [&str; 6] = ["agent", "register", "--email", "a@example.org", "--name", "Typed"];
 
 /// Home folder and environment variables with which the command runs.
 pub struct Shell {
@@ -67,9 +74,43 @@ impl Shell {
         command
     }
 
+    /// Builds a command that runs a script of `sh`, in which `"$@"` is the command with these arguments.
+    pub fn within(&self, script: &str, arguments: &[&str]) -> Command {
+        let inner = self.command(arguments);
+        let mut command = Command::new("sh");
+        command.args(["-c", script, "sh"]).arg(inner.get_program()).args(inner.get_args());
+        command.current_dir(self.home.path()).env_clear();
+        command.envs(inner.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        command
+    }
+
+    /// Creates a key and registers an agent with it, with the defaults of the profile. Returns the id of the agent.
+    #[track_caller]
+    pub fn register_agent(&self) -> String {
+        self.stdout(&["agent", "keygen"]);
+        self.stdout(&REGISTER)
+    }
+
     /// Runs the command.
     pub fn run(&self, arguments: &[&str]) -> Output {
         self.command(arguments).output().expect("the binary runs")
+    }
+
+    /// Runs the command with this standard input.
+    pub fn run_with_input(&self, arguments: &[&str], input: &str) -> Output {
+        let mut command = self.command(arguments);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("the binary runs");
+        child.stdin.take().expect("stdin is piped").write_all(input.as_bytes()).expect("the command reads its input");
+        child.wait_with_output().expect("the command ends")
+    }
+
+    /// Runs the command, which must succeed, and returns its notes, warnings and hints on standard error.
+    #[track_caller]
+    pub fn notes(&self, arguments: &[&str]) -> String {
+        let (code, _, notes) = parts(&self.run(arguments));
+        assert_eq!(code, 0, "{arguments:?}: {notes}");
+        notes
     }
 
     /// Runs the command, which must succeed, and returns its standard output.
@@ -89,12 +130,33 @@ impl Shell {
 
     /// Runs a command that fails, and returns its exit code and its standard error.
     pub fn failure(&self, arguments: &[&str]) -> (i32, String) {
-        let output = self.run(arguments);
-        (
-            output.status.code().expect("the process has an exit code"),
-            String::from_utf8(output.stderr).expect("the text is UTF-8"),
-        )
+        let (code, _, error) = parts(&self.run(arguments));
+        (code, error)
     }
+
+    /// Runs a command that must fail with this exit code and with an error that contains these texts. Returns the error.
+    #[track_caller]
+    pub fn assert_fails(&self, code: i32, arguments: &[&str], texts: &[&str]) -> String {
+        let (actual, error) = self.failure(arguments);
+        let is_expected = actual == code && texts.iter().all(|text| error.contains(text));
+        assert!(is_expected, "{arguments:?}: expected {code} and {texts:?}, got {actual} and {error}");
+        error
+    }
+
+    /// The error that a failing command prints with `-o json`.
+    #[track_caller]
+    pub fn json_error(&self, arguments: &[&str]) -> Value {
+        let (_, text) = self.failure(&[&["-o", "json"], arguments].concat());
+        let error: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{arguments:?}: {error}: {text}"));
+        error["error"].clone()
+    }
+}
+
+/// The exit code, standard output and standard error, without the line end of the last line.
+pub fn parts(output: &Output) -> (i32, String, String) {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("the text is UTF-8");
+    let code = output.status.code().expect("the process has an exit code");
+    (code, text(&output.stdout).trim_end().to_owned(), text(&output.stderr))
 }
 
 impl Default for Shell {

@@ -239,7 +239,7 @@ impl ControlPlane {
 
     /// The id of the process of the first replica.
     pub fn process_id(&self) -> u32 {
-        self.server.replicas[0].process().id()
+        self.first().process().id()
     }
 
     /// The ids of the processes of all replicas.
@@ -270,10 +270,8 @@ impl ControlPlane {
 
     /// The master key in hex.
     pub fn master_key(&self) -> String {
-        std::fs::read_to_string(self.first().folder.path().join("master.key"))
-            .expect("the file of the master key exists")
-            .trim()
-            .to_owned()
+        let key = std::fs::read_to_string(self.folder().join("master.key"));
+        key.expect("the file of the master key exists").trim().to_owned()
     }
 
     /// Id of the first service.
@@ -351,14 +349,12 @@ impl ControlPlane {
     /// Revokes a role of the first service, and returns the field `revoked` of the response.
     pub async fn revoke(&self, agent: &str, role: &str) -> bool {
         let path = self.path(&format!("/agents/{agent}/roles/{role}"));
-        let response = HttpResponse::send(self.api.request("DELETE", &path).bearer_auth(self.key())).await;
-        response.expect(200)["revoked"].as_bool().expect("the value is a boolean")
+        self.api.delete_as(self.key(), &path).await.expect(200)["revoked"] == true
     }
 
     /// Deletes a role of the first service.
     pub async fn delete_role(&self, role: &str) -> HttpResponse {
-        HttpResponse::send(self.api.request("DELETE", &self.path(&format!("/roles/{role}"))).bearer_auth(self.key()))
-            .await
+        self.api.delete_as(self.key(), &self.path(&format!("/roles/{role}"))).await
     }
 
     /// Suspends, reactivates or revokes an agent.
@@ -419,8 +415,7 @@ impl ControlPlane {
 
     /// Revokes a signing key, and returns the field `revoked` of the response.
     pub async fn revoke_signing_key(&self, kid: &str) -> bool {
-        let request = self.api.request("DELETE", &format!("/signing-keys/{kid}")).bearer_auth(self.human());
-        HttpResponse::send(request).await.expect(200)["revoked"].as_bool().expect("the value is a boolean")
+        self.api.delete_as(self.human(), &format!("/signing-keys/{kid}")).await.expect(200)["revoked"] == true
     }
 
     /// Mints a human token with the operator key.

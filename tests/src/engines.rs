@@ -17,7 +17,8 @@ use std::{
 
 /// A database for one control plane. Dropping the lease drops the database.
 pub struct DatabaseLease {
-    url: String,
+    /// The database URL.
+    pub url: String,
 }
 
 struct SharedServers {
@@ -82,13 +83,6 @@ pub async fn database_for_folder(folder: &Path) -> Option<String> {
     let url = use_postgres_and_redis().then(|| shared_servers().postgres.create_database())?.await;
     std::fs::write(url_file, &url).expect("the folder can be written");
     Some(url)
-}
-
-impl DatabaseLease {
-    /// The database URL.
-    pub fn url(&self) -> &str {
-        &self.url
-    }
 }
 
 impl Drop for DatabaseLease {

@@ -53,10 +53,7 @@ impl Envoy {
         .fold(text.to_owned(), |text, (from, to)| replaced(&text, from, to));
         let file = folder.path().join("envoy.yaml");
         std::fs::write(&file, config).expect("the configuration can be written");
-        let mut command = Command::new(tools::envoy());
-        command.arg("-c").arg(file).args(["--concurrency", "1", "--disable-hot-restart", "--log-level", "warning"]);
-        command.args(["--file-flush-interval-msec", "50"]);
-        let process = Process::start(command, &folder.path().join("log"));
+        let process = launch(&file);
         let client = |port| HttpClient::plain(format!("http://127.0.0.1:{port}"));
         let mut envoy = Self { process, _folder: folder, listener: client(listen), admin: client(admin) };
         envoy.wait_until_ready().await;
@@ -76,6 +73,14 @@ impl Envoy {
         };
         eventually("Envoy is ready", ready, String::new).await;
     }
+}
+
+/// Starts Envoy with one worker thread and this configuration file, and a log file beside it.
+pub fn launch(config: &Path) -> Process {
+    let mut command = Command::new(tools::envoy());
+    command.arg("-c").arg(config).args(["--concurrency", "1", "--disable-hot-restart", "--log-level", "warning"]);
+    command.args(["--file-flush-interval-msec", "50"]);
+    Process::start(command, &config.with_extension("log"))
 }
 
 /// A configuration of Envoy with a longer time for a decision of the sidecar.

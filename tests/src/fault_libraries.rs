@@ -50,11 +50,6 @@ pub struct FailingCalls {
 const INPUT_OUTPUT_ERROR: u32 = 5;
 
 impl FailingCalls {
-    /// No system call fails yet.
-    pub fn new() -> Self {
-        Self { folder: tempfile::tempdir().expect("a temporary folder can be created") }
-    }
-
     /// The environment of the process.
     pub fn environment(&self) -> Vec<(&'static str, String)> {
         let library = |name: &str| tools::fault_library(name).display().to_string();
@@ -95,7 +90,8 @@ impl FailingCalls {
 }
 
 impl Default for FailingCalls {
+    /// No system call fails yet.
     fn default() -> Self {
-        Self::new()
+        Self { folder: tempfile::tempdir().expect("a temporary folder can be created") }
     }
 }

@@ -12,8 +12,9 @@ use countersign_proto::{
 use std::{
     net::Ipv4Addr,
     sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
 };
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, time::Interval};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{
     Request, Status, Streaming,
@@ -26,7 +27,12 @@ pub struct Follower {
     messages: Streaming<FollowResponse>,
     /// The key of agent hashes, once the server has sent it.
     agent_hash_key: Option<AgentHashKey>,
+    /// The number of the last ping of [`Self::next_with_pings`].
+    pings: u64,
 }
+
+/// The default interval between two pings of a sidecar.
+pub const PING_INTERVAL: Duration = Duration::from_secs(3);
 
 impl Follower {
     /// Opens a stream for the service of the API key, starting after a revision.
@@ -47,7 +53,7 @@ impl Follower {
         let header = format!("Bearer {key}").parse().expect("the header is valid");
         request.metadata_mut().insert("authorization", header);
         let messages = SyncClient::new(channel).follow(request).await?.into_inner();
-        Ok(Self { requests, messages, agent_hash_key: None })
+        Ok(Self { requests, messages, agent_hash_key: None, pings: 0 })
     }
 
     /// The two directions of the stream, for a client that sends without waiting for answers.
@@ -58,7 +64,8 @@ impl Follower {
     /// The next message, or the status with which the stream ended.
     pub async fn next(&mut self) -> Result<Response, Status> {
         let response = self.messages.message().await?;
-        let message = response.and_then(|response| response.message).expect("the stream continues");
+        let message = response.and_then(|response| response.message);
+        let message = message.ok_or_else(|| Status::unavailable("the stream has ended"))?;
         let info = match &message {
             Response::Snapshot(page) => page.info.as_ref(),
             Response::Delta(delta) => delta.info.as_ref(),
@@ -68,6 +75,19 @@ impl Follower {
             self.agent_hash_key = AgentHashKey::from_bytes(&info.agent_hash_key);
         }
         Ok(message)
+    }
+
+    /// The next message. Meanwhile, sends a ping each time that the timer ticks, as a sidecar does.
+    pub async fn next_with_pings(&mut self, timer: &mut Interval) -> Result<Response, Status> {
+        loop {
+            tokio::select! {
+                message = self.next() => return message,
+                _ = timer.tick() => {
+                    self.pings += 1;
+                    self.send_ping(self.pings).await;
+                }
+            }
+        }
     }
 
     /// The key of the hashes that name agents in this stream.
@@ -110,8 +130,8 @@ impl Follower {
 
     /// Says that the client decides no more.
     pub async fn leave(&self) {
-        let _fails_if_the_stream_has_ended =
-            self.requests.send(follow_request(ClientMessage::Leaving(Leaving {}))).await;
+        let leaving = follow_request(ClientMessage::Leaving(Leaving {}));
+        let _fails_if_the_stream_has_ended = self.requests.send(leaving).await;
     }
 
     /// Sends a ping. Returns the deltas that arrive before the pong, and the pong.

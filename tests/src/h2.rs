@@ -59,18 +59,21 @@ pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 
 /// A request without a body.
 pub fn request(stream: u32, method: &str, path: &str) -> Vec<u8> {
-    let text = |text: &str| [&[u8::try_from(text.len()).expect("the text is short")], text.as_bytes()].concat();
     let fields = [&[0x02], &text(method)[..], &[0x87, 0x04], &text(path), &[0x41, 1, b'x']].concat();
     frame(HEADERS, END_STREAM | END_HEADERS, stream, &fields)
 }
 
 /// The head of a call of a gRPC method, whose message must follow.
 pub fn grpc_call(stream: u32, path: &str) -> Vec<u8> {
-    let text = |text: &str| [&[u8::try_from(text.len()).expect("the text is short")], text.as_bytes()].concat();
     // The static table of HPACK has `content-type` at 31.
     let content_type = [&[0x0f, 0x10], &text("application/grpc")[..]].concat();
     let fields = [&[0x83, 0x86, 0x04], &text(path)[..], &[0x41, 1, b'x'], &content_type].concat();
     frame(HEADERS, END_HEADERS, stream, &fields)
+}
+
+/// A name or value of a header field (RFC 7541), without compression.
+pub fn text(text: &str) -> Vec<u8> {
+    [&[u8::try_from(text.len()).expect("the text is short")], text.as_bytes()].concat()
 }
 
 /// Reads the next frame. Fails if the server has closed the connection.

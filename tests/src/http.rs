@@ -1,5 +1,6 @@
 //! A small HTTP client for tests: requests by method, path and credential, and complete responses.
 
+use crate::process::eventually;
 use reqwest::{Certificate, Client, ClientBuilder, Method, RequestBuilder, header::HeaderMap};
 use serde_json::Value;
 use std::sync::{
@@ -118,6 +119,20 @@ impl HttpClient {
         let text = HttpResponse::try_send(self.request("GET", "/metrics")).await?.body;
         let matching_value = |candidate: &str| candidate.strip_prefix(line)?.split(' ').next_back()?.parse().ok();
         text.as_str()?.lines().find_map(matching_value)
+    }
+
+    /// Sum of the series of a counter of an admin port that have this label, such as `kind="read"`.
+    pub async fn metric_sum(&self, name: &str, label: &str) -> f64 {
+        let text = self.get("/metrics").await.expect(200);
+        let lines = text.as_str().expect("metrics are a text").lines();
+        let series = lines.filter(|line| line.starts_with(&format!("{name}{{")) && line.contains(label));
+        series.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+    }
+
+    /// Waits until a path has the status 200. `name` is what is then true, `log` explains why it is not.
+    pub async fn wait_until_ok(&self, path: &str, name: &str, log: impl Fn() -> String) {
+        let is_ok = async || HttpResponse::try_send(self.request("GET", path)).await.filter(|it| it.status == 200);
+        eventually(name, is_ok, log).await;
     }
 
     /// A client for plain HTTP.

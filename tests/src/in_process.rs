@@ -10,7 +10,6 @@ use countersign_process::Shutdown;
 use std::{net::SocketAddr, path::Path, sync::Arc};
 use tokio::{
     runtime::{Builder, Runtime},
-    sync::oneshot,
     task::JoinHandle,
 };
 use tonic::transport::Channel;
@@ -31,15 +30,17 @@ impl Server {
         Self { runtime: None, shutdown: Shutdown::default(), task: tokio::spawn(async {}) }
     }
 
-    /// Starts the server in a new runtime.
-    pub async fn start<A, B, S>(bind: impl FnOnce(Shutdown) -> B, serve: impl FnOnce(A, Shutdown) -> S) -> Self
+    /// Starts a server in this runtime. `start` returns what the caller gets, and the future that serves.
+    pub async fn start<T, F, S>(runtime: Runtime, start: impl FnOnce(Shutdown) -> F) -> (Self, T)
     where
-        A: Send + 'static,
-        B: Future<Output = A> + Send + 'static,
+        T: Send + 'static,
+        F: Future<Output = (T, S)> + Send + 'static,
         S: Future<Output = ()> + Send + 'static,
     {
-        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build();
-        Self::start_in(runtime.expect("the runtime can be built"), bind, serve).await
+        let shutdown = Shutdown::default();
+        let (started, serving) = runtime.spawn(start(shutdown.clone())).await.expect("the server starts");
+        let task = runtime.spawn(serving);
+        (Self { runtime: Some(runtime), shutdown, task }, started)
     }
 
     /// Starts a control plane with these settings, as with `--dev`.
@@ -52,32 +53,12 @@ impl Server {
         let log = CapturedLog::default();
         let mut builder = Builder::new_multi_thread();
         builder.worker_threads(SERVER_THREADS).enable_all().on_thread_start(log.capture_of_threads());
-        let runtime = builder.build().expect("the runtime can be built");
-        let (sender, addresses) = oneshot::channel();
         let start = async |shutdown| {
             let app = plane::App::start(config, dependencies, shutdown).await.expect("the server starts");
-            sender.send(app.addresses()).expect("the receiver waits");
-            app
+            (app.addresses(), async move { app.run().await.expect("the server runs") })
         };
-        let run = |app: plane::App, _| async move { app.run().await.expect("the server runs") };
-        let server = Self::start_in(runtime, start, run).await;
-        (server, addresses.await.expect("the server is bound"), log)
-    }
-
-    async fn start_in<A, B, S>(
-        runtime: Runtime,
-        bind: impl FnOnce(Shutdown) -> B,
-        serve: impl FnOnce(A, Shutdown) -> S,
-    ) -> Self
-    where
-        A: Send + 'static,
-        B: Future<Output = A> + Send + 'static,
-        S: Future<Output = ()> + Send + 'static,
-    {
-        let shutdown = Shutdown::default();
-        let app = runtime.spawn(bind(shutdown.clone())).await.expect("the server starts");
-        let task = runtime.spawn(serve(app, shutdown.clone()));
-        Self { runtime: Some(runtime), shutdown, task }
+        let (server, addresses) = Self::start(builder.build().expect("the runtime can be built"), start).await;
+        (server, addresses, log)
     }
 
     /// Triggers a graceful shutdown and waits until it completes.

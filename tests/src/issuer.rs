@@ -26,7 +26,7 @@ use std::{
     },
     time::Duration,
 };
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, task::JoinSet};
 
 /// The `aud` that control planes expect from these issuers by default.
 pub const AUDIENCE: &str = "countersign";
@@ -56,7 +56,7 @@ pub struct Issuer {
     /// The `iss` value, which is also the base URL on loopback.
     pub url: String,
     shared: Arc<Shared>,
-    task: tokio::task::JoinHandle<()>,
+    _task: JoinSet<()>,
 }
 
 struct Shared {
@@ -83,26 +83,21 @@ impl Issuer {
 
     /// Starts an issuer with TLS, and returns the issuer with the PEM of its certificate.
     pub async fn start_tls(keys: &[&SigningKey]) -> (Self, String) {
-        let (acceptor, certificate) = tls::self_signed();
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has free ports");
-        let url = format!("https://localhost:{}", listener.local_addr().expect("the listener is bound").port());
-        let listener = TlsListener { listener, acceptor };
+        let (listener, url, certificate) = TlsListener::bind().await;
         (Self::serve(listener, url, keys), certificate)
     }
 
     fn serve<L: Listener<Addr: std::fmt::Debug>>(listener: L, url: String, keys: &[&SigningKey]) -> Self {
-        let shared = Shared {
+        let shared = Arc::new(Shared {
             jwks: Mutex::default(),
             discovery: Mutex::new(json!({ "issuer": url, "jwks_uri": format!("{url}{JWKS}") })),
             behavior: Mutex::new(IssuerBehavior::Normal),
             discovery_fetches: AtomicUsize::new(0),
             jwks_fetches: AtomicUsize::new(0),
             device_grant: Mutex::new(None),
-        };
-        let shared = Arc::new(shared);
+        });
         let app = Router::new().fallback(respond).with_state(shared.clone());
-        let task = tokio::spawn(async move { axum::serve(listener, app).await.expect("the issuer serves") });
-        let issuer = Self { url, shared, task };
+        let issuer = Self { url, shared, _task: tls::serve(listener, app) };
         issuer.publish(keys);
         issuer
     }
@@ -153,12 +148,6 @@ impl Issuer {
     pub fn claims(&self, subject: &str) -> Value {
         let now = now();
         json!({ "iss": self.url, "aud": AUDIENCE, "sub": subject, "iat": now, "exp": now + 3600 })
-    }
-}
-
-impl Drop for Issuer {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }
 

@@ -1,6 +1,7 @@
 //! Starts two PostgreSQL servers with synchronous replication, which Patroni fails over, behind a proxy to the primary.
 
 use crate::{
+    envoy,
     http::{HttpClient, HttpResponse},
     postgres::{child_processes, chown_to_server_user, command_as_server_user},
     process::{Process, eventually, free_port, signal},
@@ -10,7 +11,6 @@ use sqlx::{AnyConnection, Connection};
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::Command,
 };
 use tempfile::TempDir;
 
@@ -48,27 +48,24 @@ impl PatroniCluster {
         let raft = |own: u16, name: &str| {
             let members = [ports[0].raft, ports[1].raft, raft_port];
             let partners = members.iter().filter(|port| **port != own).map(|port| format!("\"127.0.0.1:{port}\""));
-            let (data, partners) = (folder.path().join(name), partners.collect::<Vec<_>>().join(", "));
-            format!(
-                "raft: {{data_dir: {}, self_addr: \"127.0.0.1:{own}\", partner_addrs: [{partners}]}}\n",
-                data.display()
-            )
+            let (data, partners) =
+                (folder.path().join(name).display().to_string(), partners.collect::<Vec<_>>().join(", "));
+            format!("raft: {{data_dir: {data}, self_addr: \"127.0.0.1:{own}\", partner_addrs: [{partners}]}}\n")
         };
-        fs::write(folder.path().join("raft.yml"), raft(raft_port, "raft")).expect("the file can be written");
-        fs::write(folder.path().join("proxy.yml"), proxy_configuration(proxy_port, &ports))
-            .expect("the file can be written");
+        let write = |name: &str, text: String| {
+            fs::write(folder.path().join(name), text).expect("the file can be written");
+        };
+        write("raft.yml", raft(raft_port, "raft"));
+        write("proxy.yml", proxy_configuration(proxy_port, &ports));
         for (number, node) in ports.iter().enumerate() {
             let text = raft(node.raft, &format!("raft{number}")) + &node_configuration(folder.path(), number, node);
-            fs::write(folder.path().join(format!("node{number}.yml")), text).expect("the file can be written");
+            write(&format!("node{number}.yml"), text);
         }
         chown_to_server_user(folder.path());
         let mut controller = command_as_server_user(&tools::program("patroni_raft_controller"));
         controller.arg(folder.path().join("raft.yml"));
         let raft = Process::start(controller, &folder.path().join("raft.log"));
-        let mut proxy = Command::new(tools::envoy());
-        proxy.arg("-c").arg(folder.path().join("proxy.yml"));
-        proxy.args(["--concurrency", "1", "--disable-hot-restart", "--log-level", "warning"]);
-        let proxy = Process::start(proxy, &folder.path().join("proxy.log"));
+        let proxy = envoy::launch(&folder.path().join("proxy.yml"));
         let nodes = [0, 1].map(|number: usize| {
             let configuration = folder.path().join(format!("node{number}.yml"));
             let data = folder.path().join(format!("data{number}"));

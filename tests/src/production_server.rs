@@ -3,8 +3,8 @@
 
 use crate::{
     control_plane::text,
-    http::{HttpClient, HttpResponse},
-    process::{Process, eventually, free_port},
+    http::HttpClient,
+    process::{Process, free_port},
     tools,
 };
 use serde_json::json;
@@ -33,15 +33,11 @@ pub struct ProductionServer {
 impl ProductionServer {
     /// Starts with settings such as `limits.auth_per_minute=1`.
     pub async fn start(settings: &[&str]) -> Self {
-        Self::start_with_token(None, settings).await
+        Self::start_as(None, settings).await
     }
 
-    /// Starts with a human token from an issuer that is configured in the settings.
-    pub async fn start_as(human: String, settings: &[&str]) -> Self {
-        Self::start_with_token(Some(human), settings).await
-    }
-
-    async fn start_with_token(human: Option<String>, settings: &[&str]) -> Self {
+    /// Starts, perhaps with a human token from an issuer that is configured in the settings.
+    pub async fn start_as(human: Option<String>, settings: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder can be created");
         let pair = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("the certificate is valid");
         let (certificate, key) = (folder.path().join("certificate.pem"), folder.path().join("key.pem"));
@@ -115,7 +111,8 @@ async fn launch(arguments: &[String], folder: &TempDir, admin: u16) -> Process {
     let mut command = Command::new(tools::binary("countersign-control-plane"));
     command.args(arguments);
     let process = Process::start(command, &folder.path().join("log"));
-    wait_until_ready(admin, &process).await;
+    let admin = HttpClient::plain(format!("http://127.0.0.1:{admin}"));
+    admin.wait_until_ok("/readyz", "the control plane is ready", || process.log()).await;
     process
 }
 
@@ -126,12 +123,4 @@ fn mint_admin_token(settings: &[String]) -> String {
     let output = output.expect("the binary runs");
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout).expect("the text is UTF-8").trim().to_owned()
-}
-
-async fn wait_until_ready(admin: u16, process: &Process) {
-    let admin = HttpClient::plain(format!("http://127.0.0.1:{admin}"));
-    let ready = async || {
-        HttpResponse::try_send(admin.request("GET", "/readyz")).await.filter(|response| response.status == 200)
-    };
-    eventually("the control plane is ready", ready, || process.log()).await;
 }

@@ -71,8 +71,9 @@ type ReplyFn = Box<dyn Fn(&Received, usize) -> Reply + Send>;
 pub struct Receiver {
     /// URL of the receiver.
     pub url: String,
+    port: u16,
     shared: Arc<Shared>,
-    task: tokio::task::JoinHandle<()>,
+    _task: JoinSet<()>,
 }
 
 struct Shared {
@@ -108,27 +109,25 @@ impl Receiver {
     /// Starts a receiver that chooses the reply from the request and the number of earlier requests with the same
     /// `webhook-id`.
     pub async fn start_with(reply_fn: impl Fn(&Received, usize) -> Reply + Send + 'static) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has free ports");
-        let url = format!("http://{}/hook", listener.local_addr().expect("the socket is bound"));
-        Self::serve(listener, None, url, Box::new(reply_fn))
+        Self::serve(Ipv4Addr::LOCALHOST, None, Box::new(reply_fn)).await
     }
 
     /// Starts a receiver that responds 200 and listens on all addresses of the machine.
     pub async fn on_all_addresses() -> Self {
-        let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).await.expect("a port is free");
-        let url = format!("http://127.0.0.1:{}/hook", listener.local_addr().expect("the socket is bound").port());
-        Self::serve(listener, None, url, Box::new(|_, _| Reply::Status(200)))
+        Self::serve(Ipv4Addr::UNSPECIFIED, None, Box::new(|_, _| Reply::Status(200))).await
     }
 
     /// Starts a receiver that responds 200 over TLS, and returns the receiver with the PEM of its certificate.
     pub async fn start_tls() -> (Self, String) {
         let (acceptor, certificate) = tls::self_signed();
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has free ports");
-        let url = format!("https://{}/hook", listener.local_addr().expect("the socket is bound"));
-        (Self::serve(listener, Some(acceptor), url, Box::new(|_, _| Reply::Status(200))), certificate)
+        let receiver = Self::serve(Ipv4Addr::LOCALHOST, Some(acceptor), Box::new(|_, _| Reply::Status(200))).await;
+        (receiver, certificate)
     }
 
-    fn serve(listener: TcpListener, tls: Option<TlsAcceptor>, url: String, reply_fn: ReplyFn) -> Self {
+    async fn serve(address: Ipv4Addr, tls: Option<TlsAcceptor>, reply_fn: ReplyFn) -> Self {
+        let listener = TcpListener::bind((address, 0)).await.expect("a port is free");
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        let port = listener.local_addr().expect("the socket is bound").port();
         let shared = Arc::new(Shared {
             reply_fn: Mutex::new(reply_fn),
             changes: watch::Sender::new(()),
@@ -138,14 +137,13 @@ impl Receiver {
             max_open_connections: AtomicUsize::new(0),
             sent: AtomicU64::new(0),
         });
-        let task = tokio::spawn(accept(listener, tls, shared.clone()));
-        Self { url, shared, task }
+        let task = JoinSet::from_iter([accept(listener, tls, shared.clone())]);
+        Self { url: format!("{scheme}://127.0.0.1:{port}/hook"), port, shared, _task: task }
     }
 
     /// Port of the receiver.
-    pub fn port(&self) -> u16 {
-        let (_, port) = self.url.rsplit_once(':').expect("the URL has a port");
-        port.trim_end_matches("/hook").parse().expect("the port is a number")
+    pub const fn port(&self) -> u16 {
+        self.port
     }
 
     /// Sets the reply to all later requests.
@@ -218,12 +216,6 @@ impl Receiver {
     /// Bytes of endless bodies sent.
     pub fn endless_bytes_sent(&self) -> u64 {
         self.shared.sent.load(SeqCst)
-    }
-}
-
-impl Drop for Receiver {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::{
     ControlPlane,
-    http::{HttpClient, HttpResponse},
+    http::HttpClient,
     process::{Process, eventually, free_port, wrapped},
     tools,
 };
@@ -114,10 +114,7 @@ impl Sidecar {
 
     /// Waits until the sidecar has its first view of the control plane's data.
     pub async fn wait_until_ready(&self) {
-        let ready = async || {
-            HttpResponse::try_send(self.admin.request("GET", "/readyz")).await.filter(|response| response.status == 200)
-        };
-        eventually("the sidecar has its first view", ready, || self.log()).await;
+        self.admin.wait_until_ok("/readyz", "the sidecar has its first view", || self.log()).await;
     }
 
     /// Kills the process and starts it with the same settings.
@@ -217,8 +214,7 @@ impl Sidecar {
 
     /// Sends any check.
     pub async fn check_any(&self, request: CheckRequest) -> CheckResult {
-        let response = self.client().await.check(request).await;
-        CheckResult::from_response(response.expect("a check never fails with a gRPC error").into_inner())
+        check(&mut self.client().await, request).await
     }
 
     /// Sends a check with these headers.
@@ -233,14 +229,18 @@ impl Sidecar {
 
     /// Waits until a check with this bearer token is allowed.
     pub async fn wait_until_accepted(&self, token: &str) {
-        let accepted = async || (self.check_token(token).await.status == 200).then_some(());
-        eventually("the sidecar accepts the token", accepted, || self.log()).await;
+        self.wait_for_check(token, |result| result.status == 200).await;
     }
 
     /// Waits until a check with this bearer token is denied with this reason.
     pub async fn wait_until_refused(&self, token: &str, reason: &str) {
-        let refused = async || (self.check_token(token).await.reason == reason).then_some(());
-        eventually("the sidecar refuses the token", refused, || self.log()).await;
+        self.wait_for_check(token, |result| result.reason == reason).await;
+    }
+
+    /// Checks this bearer token until the result is as expected.
+    pub async fn wait_for_check(&self, token: &str, expected: impl Fn(&CheckResult) -> bool) {
+        let decided = async || Some(self.check_token(token).await).filter(&expected);
+        eventually("the sidecar decides as expected", decided, || self.log()).await;
     }
 
     /// Value of a counter or gauge, by the prefix of its line in `/metrics`.
@@ -277,6 +277,12 @@ pub fn http_of(check: &mut CheckRequest) -> &mut HttpRequest {
     request.expect("the check has an HTTP request")
 }
 
+/// Sends a check over this connection.
+pub async fn check(client: &mut AuthorizationClient<Channel>, request: CheckRequest) -> CheckResult {
+    let response = client.check(request).await;
+    CheckResult::from_response(response.expect("a check never fails with a gRPC error").into_inner())
+}
+
 /// A check request as Envoy sends it.
 pub fn check_request(headers: &[(&str, &str)], extensions: &[(&str, &str)]) -> CheckRequest {
     let to_map = |pairs: &[(&str, &str)]| pairs.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect();
@@ -310,7 +316,6 @@ impl CheckResult {
     pub fn from_response(response: CheckResponse) -> Self {
         let code = response.status.as_ref().map_or(0, |status| status.code);
         let undecoded = response.clone();
-        let pair = |name: String, value: String| (name, value);
         let (status, reason, options, removed) = match response.http_response {
             Some(EnvoyHttpResponse::DeniedResponse(denied)) if code != 0 => {
                 let reason = details_of(&denied.body)["reason"].as_str().unwrap_or_default().to_owned();
@@ -322,14 +327,9 @@ impl CheckResult {
             None if code == 0 => (200, String::new(), Vec::new(), Vec::new()),
             other => panic!("gRPC status {code} does not match the HTTP response {other:?}"),
         };
-        let headers =
-            options.into_iter().filter_map(|option| option.header).map(|header| pair(header.key, header.value));
-        Self {
-            status: u16::try_from(status).expect("the status is an HTTP status"),
-            reason,
-            headers: headers.collect(),
-            removed,
-            response: undecoded,
-        }
+        let status = u16::try_from(status).expect("the status is an HTTP status");
+        let headers = options.into_iter().filter_map(|option| option.header);
+        let headers = headers.map(|header| (header.key, header.value)).collect();
+        Self { status, reason, headers, removed, response: undecoded }
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::{Agent, ControlPlane, HttpClient, HttpResponse, Receiver, Reply, control_plane::text, eventually};
 use serde_json::{Value, json};
+use std::cell::RefCell;
 
 /// Starts a control plane with these delays between delivery attempts, in seconds.
 pub async fn start_with_retries(seconds: &[u32], extra_settings: &[&str]) -> ControlPlane {
@@ -80,8 +81,8 @@ impl Target {
 
     /// Deletes the target.
     pub async fn delete(&self) {
-        let request = self.api.request("DELETE", &self.path).bearer_auth(&self.bearer);
-        assert_eq!(HttpResponse::send(request).await.expect(200), json!({ "deleted": true }));
+        let deleted = self.api.delete_as(&self.bearer, &self.path).await.expect(200);
+        assert_eq!(deleted, json!({ "deleted": true }));
     }
 
     /// Rotates the secret and stores the new one in `secret`.
@@ -105,9 +106,8 @@ impl Target {
     /// Number of deliveries with a status.
     pub async fn count_deliveries(&self, status: &str) -> u64 {
         let path = format!("{}/deliveries?status={status}&limit=1", self.path);
-        self.api.get_as(&self.bearer, &path).await.expect(200)["pagination"]["total"]
-            .as_u64()
-            .expect("the value is a number")
+        let page = self.api.get_as(&self.bearer, &path).await.expect(200);
+        page["pagination"]["total"].as_u64().expect("the value is a number")
     }
 
     /// The delivery of the event with this id.
@@ -128,13 +128,7 @@ impl Target {
 
     /// Waits until the target meets a condition.
     pub async fn wait_until(&self, condition_name: &str, expected: impl Fn(&Value) -> bool) -> Value {
-        let last = std::cell::RefCell::new(Value::Null);
-        let poll = async || {
-            let target = self.read().await;
-            last.replace(target.clone());
-            expected(&target).then_some(target)
-        };
-        eventually(condition_name, poll, || format!("{:#}", last.borrow())).await
+        wait_until(condition_name, async || self.read().await, expected).await
     }
 
     /// Waits until a delivery meets a condition.
@@ -144,13 +138,7 @@ impl Target {
         condition_name: &str,
         expected: impl Fn(&Value) -> bool,
     ) -> Value {
-        let last = std::cell::RefCell::new(Value::Null);
-        let poll = async || {
-            let delivery = self.delivery(event).await;
-            last.replace(delivery.clone());
-            expected(&delivery).then_some(delivery)
-        };
-        eventually(condition_name, poll, || format!("{:#}", last.borrow())).await
+        wait_until(condition_name, async || self.delivery(event).await, expected).await
     }
 
     /// Waits until a number of attempts of a delivery is recorded.
@@ -169,6 +157,17 @@ impl Target {
     pub async fn wait_for_delivery_status(&self, event: &str, status: &str) -> Value {
         self.wait_for_delivery(event, &format!("{event} is {status}"), |delivery| delivery["status"] == status).await
     }
+}
+
+/// Reads a value until it meets a condition.
+async fn wait_until(name: &str, read: impl AsyncFn() -> Value, expected: impl Fn(&Value) -> bool) -> Value {
+    let last = RefCell::new(Value::Null);
+    let poll = async || {
+        let value = read().await;
+        last.replace(value.clone());
+        expected(&value).then_some(value)
+    };
+    eventually(name, poll, || format!("{:#}", last.borrow())).await
 }
 
 /// An agent and a role of the first service that cause events.

@@ -1,9 +1,12 @@
-//! TLS for test servers with self-signed certificates, which clients trust directly.
+//! Test servers, and TLS for them with self-signed certificates, which clients trust directly.
 
-use axum::serve::Listener;
+use axum::{Router, serve::Listener};
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use std::{net::SocketAddr, sync::Arc};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    task::JoinSet,
+};
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
 /// A TCP listener that completes the TLS handshake of each connection.
@@ -12,6 +15,16 @@ pub struct TlsListener {
     pub listener: TcpListener,
     /// Completes the handshakes.
     pub acceptor: TlsAcceptor,
+}
+
+impl TlsListener {
+    /// Listens on a free port with a new certificate. Also returns the URL, and the certificate as PEM.
+    pub async fn bind() -> (Self, String, String) {
+        let (acceptor, certificate) = self_signed();
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has free ports");
+        let url = format!("https://localhost:{}", listener.local_addr().expect("the listener is bound").port());
+        (Self { listener, acceptor }, url, certificate)
+    }
 }
 
 impl Listener for TlsListener {
@@ -32,6 +45,11 @@ impl Listener for TlsListener {
     fn local_addr(&self) -> std::io::Result<Self::Addr> {
         self.listener.local_addr()
     }
+}
+
+/// Serves requests until the task is dropped.
+pub fn serve<L: Listener<Addr: std::fmt::Debug>>(listener: L, app: Router) -> JoinSet<()> {
+    JoinSet::from_iter([async move { axum::serve(listener, app).await.expect("the server serves") }])
 }
 
 /// A TLS acceptor with a new certificate for `localhost` and 127.0.0.1, and the certificate as PEM.

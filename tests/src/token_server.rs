@@ -21,7 +21,7 @@ use std::{
     collections::{BTreeMap, HashSet},
     sync::{Arc, Mutex, MutexGuard},
 };
-use tokio::net::TcpListener;
+use tokio::task::JoinSet;
 
 /// The issuer in the metadata, which differs from the URL as behind a proxy.
 pub const ISSUER: &str = "https://countersign.example";
@@ -36,7 +36,7 @@ pub struct TokenServer {
     /// The certificate of the server in PEM.
     pub certificate: String,
     shared: Arc<Mutex<Shared>>,
-    task: tokio::task::JoinHandle<()>,
+    _task: JoinSet<()>,
 }
 
 /// What the server knows, and how it behaves.
@@ -61,9 +61,7 @@ pub struct Shared {
 impl TokenServer {
     /// Starts a server that knows one agent, with the permissions `read`, `write` and `delete`.
     pub async fn start(public_key: P256PublicKey) -> Self {
-        let (acceptor, certificate) = tls::self_signed();
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has free ports");
-        let url = format!("https://localhost:{}", listener.local_addr().expect("the listener is bound").port());
+        let (listener, url, certificate) = TlsListener::bind().await;
         let shared = Arc::new(Mutex::new(Shared {
             metadata: json!({ "issuer": ISSUER, "token_endpoint": format!("{ISSUER}/oauth/token") }),
             held: "read write delete".parse().expect("the scope is valid"),
@@ -76,9 +74,7 @@ impl TokenServer {
             issued: 0,
         }));
         let app = Router::new().fallback(respond).with_state(shared.clone());
-        let listener = TlsListener { listener, acceptor };
-        let task = tokio::spawn(async move { axum::serve(listener, app).await.expect("the server serves") });
-        Self { url, certificate, shared, task }
+        Self { url, certificate, shared, _task: tls::serve(listener, app) }
     }
 
     /// What the server knows, to read or to change it.
@@ -94,12 +90,6 @@ impl TokenServer {
     /// Ends the session, so that its refresh token is refused.
     pub fn end_session(&self) {
         self.shared().session = None;
-    }
-}
-
-impl Drop for TokenServer {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }
 

@@ -1,5 +1,6 @@
 //! A service behind Envoy that returns the headers it received.
 
+use crate::tls;
 use axum::{
     Json, Router,
     body::Bytes,
@@ -10,13 +11,14 @@ use std::sync::{
     Arc,
     atomic::{AtomicUsize, Ordering},
 };
+use tokio::task::JoinSet;
 
 /// A running upstream service.
 pub struct Upstream {
     /// Port on loopback.
     pub port: u16,
     received: Arc<AtomicUsize>,
-    task: tokio::task::JoinHandle<()>,
+    _task: JoinSet<()>,
 }
 
 impl Upstream {
@@ -31,8 +33,7 @@ impl Upstream {
             counter.fetch_add(1, Ordering::SeqCst);
             ([("x-upstream-path", uri.to_string())], Json(echo(&headers)))
         });
-        let task = tokio::spawn(async move { axum::serve(listener, app).await.expect("the upstream serves") });
-        Self { port, received, task }
+        Self { port, received, _task: tls::serve(listener, app) }
     }
 
     /// URL of the service.
@@ -43,12 +44,6 @@ impl Upstream {
     /// Number of requests received.
     pub fn received(&self) -> usize {
         self.received.load(Ordering::SeqCst)
-    }
-}
-
-impl Drop for Upstream {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }
 

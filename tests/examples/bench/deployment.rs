@@ -4,10 +4,10 @@ use crate::{
     rounds::spread_part,
     scale,
     servers::{SERVER_CORE, per_second, pin},
-    verifications::RecentVerifications,
     wrk::wrk,
 };
 use countersign_client::PrivateKey;
+use countersign_process::{Clock as _, SystemClock};
 use countersign_tests::{
     Agent, ControlPlane,
     bulk::{BulkInserts, copy_id},
@@ -54,6 +54,11 @@ impl Operation {
     ];
 }
 
+/// Starts a control plane to be measured, with this database. An empty URL selects SQLite.
+pub async fn start_control_plane(database: &str) -> ControlPlane {
+    ControlPlane::start_one_with(&[&[format!("database.url={database}").as_str()], &SETTINGS[..]].concat()).await
+}
+
 /// A control plane with an agent for each caller.
 pub struct Deployment {
     pub control: ControlPlane,
@@ -71,8 +76,7 @@ pub struct Deployment {
 impl Deployment {
     /// Starts a control plane on the processor of the servers, with this database. An empty URL selects SQLite.
     pub async fn start(database: &str) -> Self {
-        let url = format!("database.url={database}");
-        let deployment = Self::of(ControlPlane::start_one_with(&[&[url.as_str()], &SETTINGS[..]].concat()).await).await;
+        let deployment = Self::of(start_control_plane(database).await).await;
         pin(deployment.control.process_id(), SERVER_CORE);
         deployment
     }
@@ -172,5 +176,33 @@ impl Deployment {
                 assert!(response.status < 300, "{response:?}");
             }
         }
+    }
+}
+
+/// The verifications of a minute after which the next measurement waits: with those of one more measurement, less than the highest rate
+/// limit, a million.
+const MAX_VERIFICATIONS: f64 = 900_000.0;
+
+/// The times and numbers of the verifications of the last minute, which keep a service below the highest rate limit that the control plane
+/// accepts.
+#[derive(Default)]
+pub struct RecentVerifications(RefCell<VecDeque<(Duration, f64)>>);
+
+impl RecentVerifications {
+    /// The verifications per second of a measurement that takes a second. Waits before it if the rate limit is near.
+    pub async fn measure(&self, per_second: impl Future<Output = f64>) -> f64 {
+        while self.count() > MAX_VERIFICATIONS {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        let per_second = per_second.await;
+        self.0.borrow_mut().push_back((SystemClock.since_boot(), per_second));
+        per_second
+    }
+
+    fn count(&self) -> f64 {
+        let since = SystemClock.since_boot().saturating_sub(Duration::from_secs(65));
+        let mut recent = self.0.borrow_mut();
+        recent.retain(|(time, _)| *time >= since);
+        recent.iter().map(|(_, count)| count).sum()
     }
 }

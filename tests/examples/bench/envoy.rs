@@ -17,12 +17,11 @@ use crate::{
     wrk::wrk,
 };
 use countersign_tests::{
-    Sidecar,
+    Sidecar, envoy,
     process::{Process, eventually, free_port},
-    tools,
 };
 use serde_json::{Value, json};
-use std::{collections::BTreeMap, path::Path, process::Command};
+use std::{collections::BTreeMap, path::Path};
 use tempfile::TempDir;
 use tokio::net::TcpStream;
 
@@ -121,9 +120,7 @@ impl Proxy {
         let config = json!({ "static_resources": { "listeners": listeners, "clusters": clusters } });
         let file = folder.path().join("envoy.json");
         std::fs::write(&file, config.to_string()).expect("the configuration can be written");
-        let mut command = Command::new(tools::envoy());
-        command.arg("-c").arg(file).args(["--concurrency", "1", "--disable-hot-restart", "--log-level", "warning"]);
-        let mut process = Process::start(command, &folder.path().join("log"));
+        let mut process = envoy::launch(&file);
         for port in ports.values() {
             let listens = async || {
                 process.assert_running();

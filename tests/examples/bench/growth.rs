@@ -13,8 +13,8 @@ use crate::{
 };
 use countersign_tests::{
     ControlPlane, Sidecar,
-    bulk::BulkInserts,
-    follower::{Follower, channel},
+    bulk::{BulkInserts, copy_id},
+    follower::{Follower, PING_INTERVAL, channel},
     postgres::Postgres,
 };
 use futures_util::{StreamExt as _, stream};
@@ -37,9 +37,6 @@ const CHECKED: u32 = 1_000;
 
 /// Numbers of sync streams, each of a service of its own.
 const STREAMS: [u32; 3] = [1, 100, 1_000];
-
-/// The default interval of a sidecar.
-const PING_INTERVAL: Duration = Duration::from_secs(3);
 
 /// The maximum number of streams that are being opened at the same time.
 const CONCURRENCY: usize = 16;
@@ -183,7 +180,7 @@ impl View {
         pin(sidecar.id(), SERVER_CORE);
         let memory = sidecar.resident_memory();
         let tokens =
-            (1..=checked).map(|number| issuer.token_of(inserts.id_of_copy(number).parse().unwrap(), number, 1));
+            (1..=checked).map(|number| issuer.token_of(copy_id(&template, number.into()).parse().unwrap(), number, 1));
         let encoded = tokens.map(|token| request(&token, 0).encode_to_vec()).collect();
         let checks = Messages::new(encoded, (0..checked).collect());
         let mut replay = Replay::connect(&sidecar.socket()).await;
@@ -213,15 +210,9 @@ async fn open_streams(followers: &mut JoinSet<()>, control: &ControlPlane, count
     let mut opened = stream::iter(0..count).map(open).buffer_unordered(CONCURRENCY);
     while let Some(mut follower) = opened.next().await {
         followers.spawn(async move {
-            let (mut ping_timer, mut number) = (interval(PING_INTERVAL), 0);
+            let mut timer = interval(PING_INTERVAL);
             loop {
-                tokio::select! {
-                    message = follower.next() => drop(message.expect("the stream stays open")),
-                    _ = ping_timer.tick() => {
-                        number += 1;
-                        follower.send_ping(number).await;
-                    }
-                }
+                drop(follower.next_with_pings(&mut timer).await.expect("the stream stays open"));
             }
         });
     }

@@ -2,8 +2,7 @@
 
 use countersign_tests::{
     HttpClient,
-    http::HttpResponse,
-    process::{Process, eventually, free_port},
+    process::{Process, free_port},
 };
 use serde_json::{Value, json};
 use std::{
@@ -64,11 +63,7 @@ impl Hydra {
         let process = Process::start(command(&["serve", "all"]), &folder.path().join("log"));
         let authority = pair.cert.pem();
         let [public, admin] = [public_url, admin_url].map(|url| HttpClient::trusting(url, authority.as_bytes()));
-        let ready = async || {
-            let response = HttpResponse::try_send(admin.request("GET", "/health/ready")).await?;
-            (response.status == 200).then_some(())
-        };
-        eventually("Hydra is ready", ready, || process.log()).await;
+        admin.wait_until_ok("/health/ready", "Hydra is ready", || process.log()).await;
         let key = json!({ "alg": "ES256", "use": "sig", "kid": "bench" });
         admin.post(&format!("/admin/keys/{ACCESS_TOKEN_KEYS}"), key).await.expect(201);
         Self { process, public, admin, _folder: folder }

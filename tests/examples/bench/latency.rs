@@ -5,11 +5,12 @@
 use crate::{
     allow_all, direct,
     replay::{Arrivals, Messages, Replay},
-    rounds::{Comparison, Measured, alternate, quantile, quartiles},
+    rounds::{Comparison, Measured, alternate, quartiles},
     scale,
     servers::{ChildServer, SERVER_CORE, ServerCoreTime, pin},
     tokens::TokenIssuer,
 };
+use countersign_tests::quantiles::quantile;
 use std::{cell::RefCell, collections::BTreeMap, time::Duration};
 
 /// The time of a side of a round.

@@ -29,7 +29,6 @@ mod scale;
 mod servers;
 mod signatures;
 mod tokens;
-mod verifications;
 mod verify;
 mod wrk;
 

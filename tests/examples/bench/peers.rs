@@ -4,12 +4,11 @@
 //! processor; `wrk` has the other one, and the server that is not measured waits meanwhile.
 
 use crate::{
-    deployment::{CONNECTIONS, SETTINGS},
+    deployment::{CONNECTIONS, RecentVerifications, start_control_plane},
     hydra::{self, Hydra},
     rounds::{Comparison, Measured, alternate, alternate_measured, measured},
     scale,
     servers::{SERVER_CORE, pin, start_on_server_core},
-    verifications::RecentVerifications,
     wrk::{self, Requests, wrk_in_turn},
 };
 use base64::{
@@ -67,8 +66,7 @@ struct Verifier {
 pub async fn measure(rounds: usize) -> BTreeMap<String, Comparison> {
     let Some(program) = tools::optional_program("hydra") else { return BTreeMap::new() };
     let postgres = start_on_server_core(Postgres::start_durable()).await;
-    let url = format!("database.url={}", postgres.create_database().await);
-    let control = ControlPlane::start_one_with(&[&[url.as_str()], &SETTINGS[..]].concat()).await;
+    let control = start_control_plane(&postgres.create_database().await).await;
     let hydra = Hydra::start(&program, &postgres.create_database().await).await;
     let (ours, others) = register_clients(&control, &hydra).await;
     let (our_tokens, other_tokens) = (ours.tokens().await, others.tokens().await);

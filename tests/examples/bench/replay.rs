@@ -3,8 +3,12 @@
 
 use crate::servers::seconds_since;
 use countersign_process::{Clock, SystemClock};
-use countersign_tests::h2::{
-    ACK, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PING, RST_STREAM, SETTINGS, WINDOW_UPDATE, frame, opening,
+use countersign_tests::{
+    h2::{
+        ACK, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PING, RST_STREAM, SETTINGS, WINDOW_UPDATE, frame, opening,
+        text,
+    },
+    quantiles::sorted,
 };
 use std::{cell::RefCell, path::Path, rc::Rc, time::Duration};
 use tokio::{
@@ -126,9 +130,7 @@ impl Replay {
             let first = started + Duration::from_secs_f64(interval * number as f64 / CONNECTIONS as f64);
             connection.arrive(messages, (first, Duration::from_secs_f64(interval)), started + arrivals.time)
         });
-        let mut micros: Vec<_> = futures_util::future::join_all(drives).await.concat();
-        micros.sort_by(f64::total_cmp);
-        micros
+        sorted(futures_util::future::join_all(drives).await.concat())
     }
 }
 
@@ -149,7 +151,6 @@ impl Connection {
         let window = frame(WINDOW_UPDATE, 0, 0, &(WINDOW - 65_535).to_be_bytes());
         let opening = opening(&[(countersign_tests::h2::INITIAL_WINDOW_SIZE, WINDOW)]);
         stream.write_all(&[opening, window].concat()).await.expect("the server reads");
-        let text = |text: &str| [&[u8::try_from(text.len()).unwrap()], text.as_bytes()].concat();
         let fields = [
             vec![0x83, 0x86, 0x44],
             text("/envoy.service.auth.v3.Authorization/Check"),

@@ -3,7 +3,7 @@
 //! `cpulimit` stops and continues the processes. They share a processor with PostgreSQL; the callers have the other one.
 
 use crate::{
-    deployment::{Deployment, Operation, SETTINGS},
+    deployment::{Deployment, Operation, SETTINGS, start_control_plane},
     rounds::{Comparison, alternate},
     servers::{SERVER_CORE, pin, start_on_server_core},
 };
@@ -27,8 +27,7 @@ struct Limited {
 /// Measures the rates of two replicas divided by those of one. 2 is the best.
 pub async fn measure(rounds: usize) -> BTreeMap<String, Comparison> {
     let postgres = start_on_server_core(Postgres::start_durable()).await;
-    let url = format!("database.url={}", postgres.create_database().await);
-    let one = ControlPlane::start_one_with(&[&[url.as_str()], &SETTINGS[..]].concat()).await;
+    let one = start_control_plane(&postgres.create_database().await).await;
     let two = ControlPlane::start_pair_with(&postgres.create_database().await, [&[], &[]], &SETTINGS).await;
     let (one, two) = (Limited::of(one).await, Limited::of(two).await);
     let mut results = BTreeMap::new();

@@ -1,6 +1,7 @@
 //! Compares two sides in alternating rounds, so that a machine whose speed changes changes both.
 
 use crate::{scale, servers::ServerCoreTime};
+use countersign_tests::quantiles::{quantile, sorted};
 use serde::Serialize;
 
 /// The ratios of all rounds of one comparison.
@@ -80,14 +81,7 @@ pub fn spread_part(number: u64) -> f64 {
 }
 
 /// The quartiles.
-pub fn quartiles(mut values: Vec<f64>) -> [f64; 3] {
-    values.sort_by(f64::total_cmp);
+pub fn quartiles(values: Vec<f64>) -> [f64; 3] {
+    let values = sorted(values);
     [0.25, 0.5, 0.75].map(|part| quantile(&values, part))
-}
-
-/// A quantile of values in ascending order, interpolated.
-pub fn quantile(sorted: &[f64], part: f64) -> f64 {
-    let place = part * (sorted.len() - 1) as f64;
-    let (low, high) = (sorted[place.floor() as usize], sorted[place.ceil() as usize]);
-    low + (high - low) * place.fract()
 }

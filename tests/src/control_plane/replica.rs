@@ -1,7 +1,7 @@
 //! One server of a control plane under test, with its data directory and its ports.
 
 use crate::{
-    http::{HttpClient, HttpResponse},
+    http::HttpClient,
     in_process::{CapturedLog, Server},
     process::{Process, eventually, free_port, wrapped},
     tools,
@@ -85,7 +85,7 @@ impl Replica {
         let folder = tempfile::tempdir().expect("a temporary folder can be created");
         let settings = with_ports(settings);
         let program = Program::start(mode, folder.path(), &settings, &environment).await;
-        Self::of(program, folder, settings, environment).await
+        Self::first(program, folder, settings, environment).await
     }
 
     /// Like `start`, in the process of the test and with these dependencies.
@@ -96,19 +96,25 @@ impl Replica {
         let folder = tempfile::tempdir().expect("a temporary folder can be created");
         let settings = with_ports(settings);
         let program = start_in_process(folder.path(), &settings, dependencies).await;
-        Self::of(program, folder, settings, Vec::new()).await
+        Self::first(program, folder, settings, Vec::new()).await
     }
 
-    async fn of(
+    async fn first(
         program: Program,
         folder: TempDir,
         settings: Vec<String>,
         environment: Environment,
     ) -> (Self, HashMap<String, String>) {
         let env = wait_for_env(folder.path(), &program).await;
+        let mut replica = Self::of(program, folder, settings, environment);
+        replica.admin.clone_from(&env["ADMIN_URL"]);
+        (replica, env)
+    }
+
+    fn of(program: Program, folder: TempDir, settings: Vec<String>, environment: Environment) -> Self {
         let url = format!("https://localhost:{}", port_of(&settings, "api"));
-        let admin = env["ADMIN_URL"].clone();
-        (Self { program, folder, url, admin, settings, environment, wrapper: Vec::new() }, env)
+        let admin = format!("http://127.0.0.1:{}", port_of(&settings, "admin"));
+        Self { program, folder, url, admin, settings, environment, wrapper: Vec::new() }
     }
 
     /// Starts another replica of the same control plane, which has this `dev.env`.
@@ -122,15 +128,12 @@ impl Replica {
         for name in SHARED_FILES.into_iter().filter(|name| self.folder.path().join(name).exists()) {
             std::fs::copy(self.folder.path().join(name), folder.path().join(name)).expect("the file can be copied");
         }
-        let ports = new_ports();
-        let port = |number: usize| ports[number].rsplit(':').next().unwrap_or_default();
-        let (url, admin) = (format!("https://localhost:{}", port(0)), format!("http://127.0.0.1:{}", port(2)));
         // Both replicas are one issuer, whose name is the URL of the first. The ports come last, because a port that the
         // test names is in use.
         let public_url = format!("public_url={}", env["URL"]);
-        let settings: Vec<_> = settings.iter().cloned().chain([public_url]).chain(ports.iter().cloned()).collect();
+        let settings: Vec<_> = settings.iter().cloned().chain([public_url]).chain(new_ports()).collect();
         let program = Program::start(self.program.mode(), folder.path(), &settings, &environment).await;
-        let replica = Self { program, folder, url, admin, settings, environment, wrapper: Vec::new() };
+        let replica = Self::of(program, folder, settings, environment);
         replica.wait_until_ready().await;
         replica
     }
@@ -173,10 +176,7 @@ impl Replica {
 
     pub(super) async fn wait_until_ready(&self) {
         let admin = HttpClient::plain(self.admin.clone());
-        let ready = async || {
-            HttpResponse::try_send(admin.request("GET", "/readyz")).await.filter(|response| response.status == 200)
-        };
-        eventually("the control plane is ready", ready, || self.log()).await;
+        admin.wait_until_ok("/readyz", "the control plane is ready", || self.log()).await;
     }
 }
 

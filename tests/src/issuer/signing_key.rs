@@ -1,6 +1,7 @@
 //! Key pairs of an issuer, and the tokens that they sign.
 
 use super::with;
+use crate::openssl::pem;
 use aws_lc_rs::{
     hmac,
     rand::SystemRandom,
@@ -10,7 +11,6 @@ use aws_lc_rs::{
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use p256::ecdsa::{Signature, signature::Signer};
 use serde_json::{Value, json};
-use std::fmt::Write;
 
 /// A key pair of the issuer that signs tokens.
 pub struct SigningKey {
@@ -28,7 +28,7 @@ impl SigningKey {
     /// A new RSA key of 2048 bits.
     pub fn rsa(kid: &str) -> Self {
         let pair = RsaKeyPair::generate(KeySize::Rsa2048).expect("the key can be generated");
-        Self { kid: Some(kid.to_owned()), key: KeyMaterial::Rsa(Box::new(pair)) }
+        Self::new(kid, KeyMaterial::Rsa(Box::new(pair)))
     }
 
     /// A new P-256 key.
@@ -38,18 +38,16 @@ impl SigningKey {
             aws_lc_rs::rand::SecureRandom::fill(&SystemRandom::new(), &mut bytes).expect("random bytes are available");
             p256::ecdsa::SigningKey::from_slice(&bytes).ok()
         });
-        Self {
-            kid: Some(kid.to_owned()),
-            key: KeyMaterial::P256(key.flatten().next().expect("a valid key is generated")),
-        }
+        Self::new(kid, KeyMaterial::P256(key.flatten().next().expect("a valid key is generated")))
     }
 
     /// A new Ed25519 key.
     pub fn ed25519(kid: &str) -> Self {
-        Self {
-            kid: Some(kid.to_owned()),
-            key: KeyMaterial::Ed25519(Ed25519KeyPair::generate().expect("the key can be generated")),
-        }
+        Self::new(kid, KeyMaterial::Ed25519(Ed25519KeyPair::generate().expect("the key can be generated")))
+    }
+
+    fn new(kid: &str, key: KeyMaterial) -> Self {
+        Self { kid: Some(kid.to_owned()), key }
     }
 
     /// The same key without a `kid`.
@@ -93,8 +91,8 @@ impl SigningKey {
 
     /// A token with these claims.
     pub fn token(&self, claims: &Value) -> String {
-        let header = json!({ "alg": self.algorithm(), "typ": "JWT", "kid": self.kid });
-        self.signed(&with(header.clone(), "kid", header["kid"].clone()), claims)
+        let header = json!({ "alg": self.algorithm(), "typ": "JWT" });
+        self.signed(&with(header, "kid", json!(self.kid)), claims)
     }
 
     /// A token with any header and claims, signed with this key.
@@ -118,19 +116,17 @@ impl SigningKey {
     pub fn public_pem(&self) -> String {
         use aws_lc_rs::encoding::AsDer;
         use p256::pkcs8::{EncodePublicKey, LineEnding};
-        let der = match &self.key {
-            KeyMaterial::Rsa(pair) => pair.public_key().as_der().expect("the key can be encoded").as_ref().to_vec(),
-            KeyMaterial::Ed25519(pair) => pair.public_key().as_der().expect("the key can be encoded").as_ref().to_vec(),
-            KeyMaterial::P256(key) => {
-                return key.verifying_key().to_public_key_pem(LineEnding::LF).expect("the key can be encoded");
+        match &self.key {
+            KeyMaterial::Rsa(pair) => {
+                pem("PUBLIC KEY", pair.public_key().as_der().expect("the key can be encoded").as_ref())
             }
-        };
-        let text = base64::engine::general_purpose::STANDARD.encode(der);
-        let mut pem = "-----BEGIN PUBLIC KEY-----\n".to_owned();
-        for line in text.as_bytes().chunks(64) {
-            let _written = writeln!(pem, "{}", String::from_utf8_lossy(line));
+            KeyMaterial::Ed25519(pair) => {
+                pem("PUBLIC KEY", pair.public_key().as_der().expect("the key can be encoded").as_ref())
+            }
+            KeyMaterial::P256(key) => {
+                key.verifying_key().to_public_key_pem(LineEnding::LF).expect("the key can be encoded")
+            }
         }
-        pem + "-----END PUBLIC KEY-----\n"
     }
 }
 

@@ -1,10 +1,9 @@
 //! Logins of agents over the OAuth token endpoint: what the command requests, stores and shows.
 
-#![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
-
+use crate::control_and_shell;
 use countersign_client::PrivateKey;
 use countersign_identity::P256PublicKey;
-use countersign_tests::{Agent, ControlPlane, Shell, TokenServer, jwt, token_server::Form};
+use countersign_tests::{Agent, Shell, TokenServer, command_line::parts, jwt, token_server::Form};
 use serde_json::{Value, json};
 use std::fs;
 
@@ -63,25 +62,14 @@ async fn every_request_of_a_session_keeps_its_scope_and_resource() {
 async fn options_replace_the_saved_limits_and_wider_ones_are_announced() {
     let (server, shell) = start().await;
     let announcement = "no longer limited to the scope `read`";
-    let run = |arguments: &[&str]| {
-        let output = shell.run(&[&["agent", "login"], arguments].concat());
-        assert!(output.status.success(), "{output:?}");
-        String::from_utf8(output.stderr).unwrap()
-    };
+    let run = |arguments: &[&str]| shell.notes(&[&["agent", "login"], arguments].concat());
     assert_eq!(run(&["--oauth", "--scope", "read"]), "Granted scope: read\n");
     assert!(!run(&["--service", SERVICE]).contains(announcement));
     assert!(!run(&["--resource", RESOURCE, "--oauth", "--scope", "read"]).contains(announcement));
     let wider = run(&["--oauth", "--no-service"]);
     assert!(wider.contains(announcement) && wider.contains("Granted scope: delete read write"), "{wider}");
-    assert_eq!(
-        limits(&server.take_forms()),
-        [
-            "client_credentials | - | read".to_owned(),
-            format!("client_credentials | {SERVICE} | read"),
-            format!("client_credentials | {RESOURCE} | read"),
-            "client_credentials | - | -".to_owned(),
-        ]
-    );
+    let expected = ["- | read", &format!("{SERVICE} | read"), &format!("{RESOURCE} | read"), "- | -"];
+    assert_eq!(limits(&server.take_forms()), expected.map(|line| format!("client_credentials | {line}")));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -89,26 +77,20 @@ async fn less_than_requested_is_a_warning_and_more_is_an_error() {
     let (server, shell) = start().await;
     server.shared().held = "read".parse().unwrap();
     let arguments = ["agent", "login", "--oauth", "--scope", "read write"];
-    let output = shell.run(&arguments);
-    let error = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.success() && error.contains("warning: ") && error.contains("`write`"), "{error}");
-    assert!(error.ends_with("Granted scope: read\n"), "{error}");
+    let warning = shell.notes(&arguments);
+    assert!(warning.contains("warning: ") && warning.contains("`write`"), "{warning}");
+    assert!(warning.ends_with("Granted scope: read\n"), "{warning}");
     assert_eq!(token_scope(&shell.stdout(&["agent", "refresh"])), "read");
     let requests: Vec<_> = server.take_forms().into_iter().map(|form| form["grant_type"].clone()).collect();
-    assert_eq!(
-        requests,
-        ["client_credentials", "refresh_token", "client_credentials"],
-        "a strict server refuses the refresh"
-    );
+    let expected = ["client_credentials", "refresh_token", "client_credentials"];
+    assert_eq!(requests, expected, "a strict server refuses the refresh");
 
     server.shared().held = "".parse().unwrap();
-    let output = shell.run(&["agent", "login"]);
-    assert!(String::from_utf8(output.stderr).unwrap().contains("Granted scope: none"));
+    assert!(shell.notes(&["agent", "login"]).contains("Granted scope: none"));
 
     (server.shared().held, server.shared().ignores_scope) = ("read write delete".parse().unwrap(), true);
     let before = fs::read(shell.profile_path("default.tokens.json")).unwrap();
-    let (code, error) = shell.failure(&arguments);
-    assert!(code == 1 && error.contains("not requested: `delete`") && error.contains("\nNext: "), "{error}");
+    shell.assert_fails(1, &arguments, &["not requested: `delete`", "\nNext: "]);
     assert_eq!(fs::read(shell.profile_path("default.tokens.json")).unwrap(), before, "the tokens are discarded");
 }
 
@@ -116,8 +98,7 @@ async fn less_than_requested_is_a_warning_and_more_is_an_error() {
 async fn metadata_without_token_endpoint_and_refusals_have_clear_errors() {
     let (server, shell) = start().await;
     server.shared().metadata.as_object_mut().unwrap().remove("token_endpoint");
-    let (code, error) = shell.failure(&["agent", "login", "--oauth"]);
-    assert!(code == 1 && error.contains("not one of the Countersign API"), "{error}");
+    let error = shell.assert_fails(1, &["agent", "login", "--oauth"], &["not one of the Countersign API"]);
     assert!(error.contains("\nNext: is --server (COUNTERSIGN_URL) that of a control plane?"), "{error}");
     assert_eq!(server.take_forms().len(), 0, "no assertion is sent");
     assert!(!fs::read_to_string(shell.profile_path("default.toml")).unwrap().contains("oauth"), "nothing is saved");
@@ -126,20 +107,9 @@ async fn metadata_without_token_endpoint_and_refusals_have_clear_errors() {
     let other = PrivateKey::generate();
     let path = shell.path("other.key");
     other.write(&path).unwrap();
-    let (code, error) = shell.failure(&["agent", "login", "--oauth", "--key", path.to_str().unwrap()]);
-    assert!(code == 1 && error.contains("invalid_client: refused by the test"), "{error}");
-    assert!(error.contains("\nNext: does this key belong"), "{error}");
+    let login = ["agent", "login", "--oauth", "--key", path.to_str().unwrap()];
+    shell.assert_fails(1, &login, &["invalid_client: refused by the test", "\nNext: does this key belong"]);
     assert_eq!(server.take_forms().len(), 1, "an assertion is sent to the server of the profile only");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn external_signers_sign_assertions() {
-    let (server, shell) = start().await;
-    let key = shell.path("agent.key");
-    let signer = format!("openssl dgst -sha256 -sign {}", key.display());
-    let token = shell.stdout(&["agent", "login", "--oauth", "--scope", "read", "--signer", &signer]);
-    assert_eq!(token_scope(&token), "read");
-    assert_eq!(server.take_forms().len(), 1);
 }
 
 #[test]
@@ -155,33 +125,27 @@ fn scope_and_resource_need_oauth() {
         (&["--oauth", "--scope", ""], "at least one permission"),
         (&["--oauth", "--scope", "a,b"], "without a comma"),
     ] {
-        let (code, error) = shell.failure(&[&["agent", "login"], arguments].concat());
-        assert!(code == 2 && error.contains(problem) && error.contains("\nNext: "), "{arguments:?}: {error}");
+        shell.assert_fails(2, &[&["agent", "login"], arguments].concat(), &[problem, "\nNext: "]);
     }
 }
 
 #[tokio::test]
 async fn no_oauth_returns_to_the_login_with_a_challenge() {
-    let control = ControlPlane::start().await;
-    let shell = Shell::with_env(&control, &["URL", "CA"]);
-    shell.stdout(&["agent", "keygen"]);
-    let agent = shell.stdout(&["agent", "register", "--email", "a@example.org", "--name", "Typed"]);
+    let (_control, shell) = control_and_shell(&["URL", "CA"]).await;
+    let agent = shell.register_agent();
     let path = shell.profile_path("default.toml");
     let profile = fs::read_to_string(&path).unwrap();
     fs::write(&path, format!("{profile}\n[oauth]\nscope = \"read\"\n")).unwrap();
-    let output = shell.run(&["agent", "login", "--no-oauth"]);
-    let error = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.success() && error.contains("no longer limited to the scope `read`"), "{error}");
-    assert_eq!(jwt::claims(String::from_utf8(output.stdout).unwrap().trim())["sub"], json!(agent));
+    let (code, token, note) = parts(&shell.run(&["agent", "login", "--no-oauth"]));
+    assert!(code == 0 && note.contains("no longer limited to the scope `read`"), "{note}");
+    assert_eq!(jwt::claims(&token)["sub"], json!(agent));
     assert_eq!(fs::read_to_string(&path).unwrap(), profile);
 }
 
 #[tokio::test]
 async fn control_plane_narrows_sessions_and_keeps_them_narrow() {
-    let control = ControlPlane::start().await;
-    let shell = Shell::with_env(&control, &["URL", "CA"]);
-    shell.stdout(&["agent", "keygen"]);
-    let agent = shell.stdout(&["agent", "register", "--email", "a@example.org", "--name", "Typed"]);
+    let (control, shell) = control_and_shell(&["URL", "CA"]).await;
+    let agent = shell.register_agent();
     control.assign(&agent, &control.create_role("editor", &["read", "write"]).await).await;
     let service = control.service();
     let permissions = async |token: &str| control.verify(token).await.expect(200)["agent"]["permissions"].clone();
@@ -199,13 +163,13 @@ async fn control_plane_narrows_sessions_and_keeps_them_narrow() {
     ] {
         assert_eq!(permissions(&token).await, json!(["read"]));
     }
-    let (code, error) = shell.failure(&["agent", "login", "--oauth", "--resource", "https://unknown.example/"]);
-    assert!(code == 3 && error.contains("invalid_target"), "{error}");
+    let login = ["agent", "login", "--oauth", "--resource", "https://unknown.example/"];
+    shell.assert_fails(3, &login, &["invalid_target"]);
 }
 
 #[tokio::test]
 async fn control_plane_accepts_assertions_of_the_library_and_of_external_signers() {
-    let control = ControlPlane::start().await;
+    let (control, shell) = control_and_shell(&["URL", "CA"]).await;
     let agent = Agent::register(&control, "agent").await;
     let request = countersign_client::TokenRequest::default();
     let first = agent.api().login_over_oauth(&agent.key, &agent.id, &request).await.unwrap();
@@ -214,9 +178,7 @@ async fn control_plane_accepts_assertions_of_the_library_and_of_external_signers
     let used_again = agent.api().refresh_over_oauth(&first.refresh_token, &request).await.unwrap_err();
     assert!(used_again.ends_session(), "{used_again}");
 
-    let shell = Shell::with_env(&control, &["URL", "CA"]);
-    shell.stdout(&["agent", "keygen"]);
-    shell.stdout(&["agent", "register", "--email", "a@example.org", "--name", "Typed"]);
+    shell.register_agent();
     let signer = format!("openssl dgst -sha256 -sign {}", shell.profile_path("default.key").display());
     let token = shell.stdout(&["agent", "login", "--oauth", "--signer", &signer]);
     control.verify(&token).await.expect(200);

@@ -1,23 +1,13 @@
 //! The commands of agents, services and human users with a profile, from the first key to a call through Envoy.
 
-#![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
-
-use countersign_tests::{ControlPlane, Environment, Shell, eventually};
+use crate::{control_and_shell, mode};
+use countersign_tests::{
+    ControlPlane, Environment, Shell,
+    command_line::{ALL, REGISTER},
+    eventually, openssl,
+};
 use serde_json::{Value, json};
-use std::{fs, io::Write, os::unix::fs::PermissionsExt, path::Path, process::Stdio};
-
-const ALL: [&str; 5] = ["URL", "CA", "SERVICE_ID", "SERVICE_KEY", "HUMAN_TOKEN"];
-const REGISTER: [&str; 6] = ["agent", "register", "--email", "a@example.org", "--name", "Typed"];
-
-/// Creates a key and registers it, with the defaults of the profile.
-fn register(shell: &Shell) -> String {
-    shell.stdout(&["agent", "keygen"]);
-    shell.stdout(&REGISTER)
-}
-
-fn mode(path: &Path) -> u32 {
-    fs::metadata(path).unwrap().permissions().mode() & 0o777
-}
+use std::{fs, process::Stdio};
 
 fn stored_tokens(shell: &Shell) -> Value {
     serde_json::from_slice(&fs::read(shell.profile_path("default.tokens.json")).unwrap()).unwrap()
@@ -28,11 +18,35 @@ fn claim(token: &str, name: &str) -> Value {
     countersign_tests::jwt::claims(token)[name].clone()
 }
 
+#[tokio::test]
+async fn key_register_and_login_need_no_profile() {
+    let (control, shell) = control_and_shell(&["URL", "CA"]).await;
+    let key = shell.path("agent.key").display().to_string();
+    shell.stdout(&["agent", "keygen", "--key", &key]);
+    assert_eq!(mode(&key), 0o600);
+    let agent = shell.stdout(&[&REGISTER[..], &["--key", &key]].concat());
+    let token = shell.stdout(&["agent", "login", "--key", &key, &agent]);
+    let verified = control.verify(&token).await.expect(200);
+    assert_eq!((&verified["agent"]["id"], &verified["agent"]["name"]), (&agent.into(), &"Typed".into()));
+    let before = fs::read(&key).unwrap();
+    assert_eq!(shell.failure(&["agent", "keygen", "--key", &key]).0, 1);
+    assert_eq!(fs::read(&key).unwrap(), before, "a key is never overwritten");
+
+    for (format, arguments) in [
+        ("SEC1", "ecparam -name prime256v1 -genkey -noout"),
+        ("PKCS #8", "genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256"),
+    ] {
+        let key = shell.path("openssl.key").display().to_string();
+        fs::write(&key, openssl::openssl(arguments, b"")).unwrap();
+        assert!(shell.stdout(&[&REGISTER[..], &["--key", &key]].concat()).starts_with("agent_"), "{format}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn agent_calls_a_service_through_envoy_with_its_profile_only() {
     let environment = Environment::start().await;
     let mut shell = Shell::with_env(&environment.control, &ALL);
-    let agent = register(&shell);
+    let agent = shell.register_agent();
     shell.stdout(&["role", "create", "reader", "--permission", "read", "--permission", "list"]);
     shell.stdout(&["role", "assign", "reader", &agent]);
 
@@ -51,14 +65,10 @@ async fn agent_calls_a_service_through_envoy_with_its_profile_only() {
     let other = shell.json(&["agent", "call", &url, "-H", "Authorization: Basic dXNlcg=="]);
     assert_eq!(other["body"]["authorization"], json!(["Basic dXNlcg=="]), "the token is in a header of its own");
 
-    let (code, error) = shell.failure(&["agent", "call", &format!("{}/admin", environment.envoy.listener.url)]);
-    assert_eq!(code, 3, "{error}");
-    assert!(error.contains("403 permission_missing") && error.contains("\nNext: "), "{error}");
-    let (reader, writer) = std::io::pipe().unwrap();
-    let mut command = shell.command(&["agent", "call", &format!("{}/admin", environment.envoy.listener.url)]);
-    command.stdout(writer.try_clone().unwrap()).stderr(writer).status().unwrap();
-    drop(command);
-    let shown = std::io::read_to_string(reader).unwrap();
+    let admin = format!("{}/admin", environment.envoy.listener.url);
+    shell.assert_fails(3, &["agent", "call", &admin], &["403 permission_missing", "\nNext: "]);
+    let both = shell.within("exec \"$@\" 2>&1", &["agent", "call", &admin]).output().unwrap();
+    let shown = String::from_utf8(both.stdout).unwrap();
     assert!(shown.contains("\ncountersign: the service answered 403"), "the error begins a line: {shown}");
     assert_eq!(shell.failure(&["agent", "call", "http://127.0.0.1:1/"]).0, 4);
     assert_eq!(shell.failure(&["agent", "call", "http://192.0.2.1/"]).0, 2, "no token over plain HTTP");
@@ -68,7 +78,7 @@ async fn agent_calls_a_service_through_envoy_with_its_profile_only() {
 async fn agent_call_logs_in_again_if_its_token_was_revoked() {
     let environment = Environment::start().await;
     let shell = Shell::with_env(&environment.control, &ALL);
-    let agent = register(&shell);
+    let agent = shell.register_agent();
     shell.stdout(&["role", "create", "reader"]);
     shell.stdout(&["role", "assign", "reader", &agent]);
     let before = shell.stdout(&["agent", "login"]);
@@ -88,18 +98,15 @@ async fn agent_call_logs_in_again_if_its_token_was_revoked() {
 
 #[tokio::test]
 async fn external_signer_may_print_der_or_hex() {
-    let control = ControlPlane::start().await;
-    let shell = Shell::with_env(&control, &["URL", "CA"]);
+    let (_control, shell) = control_and_shell(&["URL", "CA"]).await;
     let script = |name: &str, text: &str| {
         let path = shell.path(name);
         fs::write(&path, format!("#!/bin/sh\nset -e\ncd \"$(dirname \"$0\")\"\n{text}\n")).unwrap();
         format!("sh {} --pin 1234", path.display())
     };
-    let setup = script(
-        "setup",
-        "openssl ecparam -name prime256v1 -genkey -noout -out hsm.key; openssl ec -in hsm.key -pubout -out hsm.pub",
-    );
-    assert!(std::process::Command::new("sh").args(["-c", &setup]).output().unwrap().status.success());
+    let key = openssl::openssl("ecparam -name prime256v1 -genkey -noout", b"");
+    fs::write(shell.path("hsm.pub"), openssl::openssl("ec -pubout", &key)).unwrap();
+    fs::write(shell.path("hsm.key"), key).unwrap();
     let der = script("der", "exec openssl dgst -sha256 -sign hsm.key");
     let hex = script("hex", "openssl dgst -sha256 -sign hsm.key | od -An -v -tx1 | tr -d ' \\n' | tr a-f A-F; echo");
 
@@ -109,9 +116,7 @@ async fn external_signer_may_print_der_or_hex() {
     assert_eq!(claim(&shell.stdout(&["agent", "login", "--signer", &hex]), "sub"), json!(agent));
 
     let failing = script("failing", "exit 7");
-    let (code, error) = shell.failure(&["agent", "login", "--signer", &failing]);
-    assert_eq!(code, 1);
-    assert!(error.contains("exit status: 7") && error.contains("Next: "), "{error}");
+    let error = shell.assert_fails(1, &["agent", "login", "--signer", &failing], &["exit status: 7", "Next: "]);
     let silent = script("silent", "cat >/dev/null; echo hello");
     assert!(shell.failure(&["agent", "login", "--signer", &silent]).1.contains("no P-256 signature"));
     let shown = shell.stdout(&["agent", "show"]) + &error;
@@ -122,23 +127,19 @@ async fn external_signer_may_print_der_or_hex() {
 async fn tokens_are_refreshed_shortly_before_they_expire() {
     let control = ControlPlane::start_with(&["tokens.access_seconds=8"]).await;
     let shell = Shell::with_env(&control, &["URL", "CA"]);
-    register(&shell);
+    shell.register_agent();
     let token = || shell.stdout(&["agent", "exec", "--", "sh", "-c", "echo $COUNTERSIGN_TOKEN"]);
     let first = token();
     assert_eq!(token(), first, "a valid token is used again");
     let next = eventually("a refresh is due", async || Some(token()).filter(|next| *next != first), String::new).await;
     assert_eq!(claim(&next, "sid"), claim(&first, "sid"), "the token was refreshed without a new login");
-    assert!(
-        claim(&next, "iat").as_i64() < claim(&first, "exp").as_i64(),
-        "the refresh happened before the first token expired"
-    );
+    assert!(claim(&next, "iat").as_i64() < claim(&first, "exp").as_i64(), "it came before the first token expired");
 }
 
 #[tokio::test]
 async fn refresh_with_a_used_refresh_token_logs_in_again() {
-    let control = ControlPlane::start().await;
-    let shell = Shell::with_env(&control, &["URL", "CA"]);
-    register(&shell);
+    let (control, shell) = control_and_shell(&["URL", "CA"]).await;
+    shell.register_agent();
     let first = shell.stdout(&["agent", "login"]);
     let stolen = stored_tokens(&shell)["refresh_token"].clone();
     control.api.post("/auth/refresh", json!({ "refreshToken": stolen })).await.expect(200);
@@ -151,9 +152,8 @@ async fn refresh_with_a_used_refresh_token_logs_in_again() {
 
 #[tokio::test]
 async fn concurrent_refreshes_share_one_session() {
-    let control = ControlPlane::start().await;
-    let shell = Shell::with_env(&control, &["URL", "CA"]);
-    register(&shell);
+    let (_control, shell) = control_and_shell(&["URL", "CA"]).await;
+    shell.register_agent();
     let first = shell.stdout(&["agent", "login"]);
     let start = || shell.command(&["agent", "refresh"]).stdout(Stdio::piped()).spawn().unwrap();
     let running: Vec<_> = (0..6).map(|_| start()).collect();
@@ -167,41 +167,34 @@ async fn concurrent_refreshes_share_one_session() {
 
 #[tokio::test]
 async fn profile_files_are_private_and_output_contains_no_secret() {
-    let control = ControlPlane::start().await;
-    let mut shell = Shell::with_env(&control, &ALL);
-    let agent = register(&shell);
+    let (control, mut shell) = control_and_shell(&ALL).await;
+    let agent = shell.register_agent();
     let token = shell.stdout(&["agent", "login"]);
-    assert_eq!(mode(&shell.profile_path("")), 0o700);
+    assert_eq!(mode(shell.profile_path("")), 0o700);
     for name in ["default.toml", "default.key", "default.tokens.json"] {
-        assert_eq!(mode(&shell.profile_path(name)), 0o600, "{name}");
+        assert_eq!(mode(shell.profile_path(name)), 0o600, "{name}");
     }
     let profile = fs::read_to_string(shell.profile_path("default.toml")).unwrap();
     let refresh = stored_tokens(&shell)["refresh_token"].as_str().unwrap().to_owned();
     let (text, value) = (shell.stdout(&["agent", "show"]), shell.json(&["agent", "show"]));
-    assert_eq!(
-        (&value["agentId"], &value["token"], &value["status"]),
-        (&json!(agent), &json!("unexpired"), &json!("active"))
-    );
+    assert_eq!((&value["agentId"], &value["token"]), (&json!(agent), &json!("unexpired")));
+    assert_eq!(value["status"], "active");
     shell.export("COUNTERSIGN_SERVICE_KEY", "svc_sk_planted0sentinel");
     shell.export("COUNTERSIGN_HUMAN_TOKEN", "planted.human.token");
     let refused = [shell.failure(&["role", "list"]), shell.failure(&["agent", "revoke", &agent, "--yes"])];
     assert!(refused.iter().all(|(code, error)| *code == 3 && error.contains("Next: ")), "{refused:?}");
     let all = format!("{text}{value}{profile}{refused:?}{}", shell.stdout(&["role", "assign", "--help"]));
-    let secrets = [&token, &refresh, control.key(), control.human(), "planted", "PRIVATE KEY"];
-    for secret in secrets {
+    for secret in [&token, &refresh, control.key(), control.human(), "planted", "PRIVATE KEY"] {
         assert!(!all.contains(secret), "{secret} is shown");
     }
-    assert!(
-        fs::read_to_string(shell.profile_path("default.tokens.json")).unwrap().contains(&token),
-        "the search works: the file with tokens contains the token"
-    );
+    let tokens = fs::read_to_string(shell.profile_path("default.tokens.json")).unwrap();
+    assert!(tokens.contains(&token), "the search works: the file with tokens contains the token");
 }
 
 #[tokio::test]
 async fn profiles_are_separate_and_flags_override_them() {
-    let control = ControlPlane::start().await;
-    let mut shell = Shell::with_env(&control, &["URL", "CA"]);
-    let first = register(&shell);
+    let (_control, mut shell) = control_and_shell(&["URL", "CA"]).await;
+    let first = shell.register_agent();
     shell.stdout(&["agent", "keygen", "--profile", "second"]);
     let second = shell.stdout(&[&REGISTER[..], &["--profile", "second"]].concat());
     assert_ne!(first, second);
@@ -219,9 +212,8 @@ async fn profiles_are_separate_and_flags_override_them() {
 
 #[tokio::test]
 async fn human_user_manages_a_service_its_keys_and_roles() {
-    let control = ControlPlane::start().await;
-    let mut shell = Shell::with_env(&control, &["URL", "CA", "HUMAN_TOKEN"]);
-    let agent = register(&shell);
+    let (control, mut shell) = control_and_shell(&["URL", "CA", "HUMAN_TOKEN"]).await;
+    let agent = shell.register_agent();
     let service = shell.stdout(&["service", "create", "Shop"]);
     let key = shell.json(&["key", "create", "--scope", "full"]);
     assert!(key["apiKey"].as_str().unwrap().starts_with("svc_sk_"));
@@ -249,13 +241,12 @@ async fn human_user_manages_a_service_its_keys_and_roles() {
     let deleted = shell.json(&["role", "delete", "clerk", "--yes"]);
     assert_eq!((&deleted["deleted"], &deleted["roleId"]), (&json!(true), &role["roleId"]));
     assert!(deleted["revision"].is_u64() && shell.json(&["role", "list"]) == json!([]), "{deleted}");
-    let (code, error) = shell.failure(&["role", "delete", role["roleId"].as_str().unwrap(), "--yes"]);
-    assert!(code == 3 && error.contains("Next: `countersign role list`"), "{error}");
+    let delete = ["role", "delete", role["roleId"].as_str().unwrap(), "--yes"];
+    shell.assert_fails(3, &delete, &["Next: `countersign role list`"]);
 
     let revoke_key = ["key", "revoke", key["keyId"].as_str().unwrap(), "--yes"];
     for arguments in [&revoke_key[..], &["service", "list"], &["key", "list"]] {
-        let (code, error) = shell.failure(arguments);
-        assert!(code == 2 && error.contains("COUNTERSIGN_HUMAN_TOKEN"), "{error}");
+        shell.assert_fails(2, arguments, &["COUNTERSIGN_HUMAN_TOKEN"]);
     }
     shell.export("COUNTERSIGN_HUMAN_TOKEN", control.human());
     assert_eq!(shell.json(&revoke_key)["revoked"], true);
@@ -284,9 +275,8 @@ async fn human_user_manages_a_service_its_keys_and_roles() {
 
 #[tokio::test]
 async fn token_inspect_and_verify_show_claims() {
-    let control = ControlPlane::start().await;
-    let shell = Shell::with_env(&control, &["URL", "CA"]);
-    let agent = register(&shell);
+    let (control, shell) = control_and_shell(&["URL", "CA"]).await;
+    let agent = shell.register_agent();
     assert_eq!(shell.failure(&["token", "inspect"]).0, 2, "there is no token yet");
     let token = shell.stdout(&["agent", "login"]);
     let text = shell.stdout(&["token", "inspect"]);
@@ -299,18 +289,14 @@ async fn token_inspect_and_verify_show_claims() {
     let (body, signature) = token.rsplit_once('.').unwrap();
     let swapped = if signature.starts_with('A') { "B" } else { "A" };
     let forged = format!("{body}.{swapped}{}", &signature[1..]);
-    let mut child = shell.command(&["token", "verify", "-"]);
-    let mut child = child.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    child.stdin.take().unwrap().write_all(forged.as_bytes()).unwrap();
-    assert_eq!(child.wait_with_output().unwrap().status.code(), Some(3));
+    assert_eq!(shell.run_with_input(&["token", "verify", "-"], &forged).status.code(), Some(3));
     assert_eq!(shell.failure(&["token", "inspect", "nonsense"]).0, 1);
 }
 
 #[tokio::test]
 async fn token_revoke_revokes_a_token_or_the_session() {
-    let control = ControlPlane::start().await;
-    let mut shell = Shell::with_env(&control, &["URL", "CA"]);
-    register(&shell);
+    let (control, mut shell) = control_and_shell(&["URL", "CA"]).await;
+    shell.register_agent();
     assert_eq!(shell.failure(&["token", "revoke"]).0, 2, "there is no token yet");
     let is_revoked = async |token: &str| control.verify(token).await.error().2 == "token_revoked";
     let (first, second) = (shell.stdout(&["agent", "login"]), shell.stdout(&["agent", "refresh"]));
@@ -324,10 +310,8 @@ async fn token_revoke_revokes_a_token_or_the_session() {
     shell.unset("COUNTERSIGN_TOKEN");
     assert!(is_revoked(&second).await, "the variable overrides the profile");
     let third = shell.stdout(&["agent", "exec", "--", "printenv", "COUNTERSIGN_TOKEN"]);
-    assert!(
-        !is_revoked(&third).await && claim(&third, "sid") == claim(&second, "sid"),
-        "the refresh stays in the session"
-    );
+    assert!(!is_revoked(&third).await);
+    assert_eq!(claim(&third, "sid"), claim(&second, "sid"), "the refresh stays in the session");
 
     let revoked = shell.json(&["token", "revoke"]);
     assert_eq!(revoked, json!({ "revoked": true, "kind": "session", "revision": revoked["revision"] }));
@@ -335,15 +319,11 @@ async fn token_revoke_revokes_a_token_or_the_session() {
     assert!(!shell.profile_path("default.tokens.json").exists(), "revoked tokens are deleted");
     assert_eq!(shell.failure(&["token", "revoke"]).0, 2);
     let fourth = shell.stdout(&["agent", "exec", "--", "printenv", "COUNTERSIGN_TOKEN"]);
-    assert!(
-        !is_revoked(&fourth).await && claim(&fourth, "sid") != claim(&third, "sid"),
-        "the login starts a new session"
-    );
+    assert!(!is_revoked(&fourth).await);
+    assert_ne!(claim(&fourth, "sid"), claim(&third, "sid"), "the login starts a new session");
 
-    let mut child = shell.command(&["token", "revoke", "-"]).stdin(Stdio::piped()).spawn().unwrap();
-    let refresh = stored_tokens(&shell)["refresh_token"].clone();
-    child.stdin.take().unwrap().write_all(refresh.as_str().unwrap().as_bytes()).unwrap();
-    assert!(child.wait_with_output().unwrap().status.success());
+    let refresh = stored_tokens(&shell)["refresh_token"].as_str().unwrap().to_owned();
+    assert!(shell.run_with_input(&["token", "revoke", "-"], &refresh).status.success());
     assert!(is_revoked(&fourth).await);
     for wrong in ["", "nonsense", control.key(), "a.b", "a..c"] {
         assert_eq!(shell.failure(&["token", "revoke", wrong]).0, 2, "{wrong}");
@@ -352,17 +332,15 @@ async fn token_revoke_revokes_a_token_or_the_session() {
 
 #[tokio::test]
 async fn exec_passes_token_and_exit_code_and_call_uses_service_ca() {
-    let control = ControlPlane::start().await;
-    let shell = Shell::with_env(&control, &["URL", "CA"]);
-    register(&shell);
+    let (control, shell) = control_and_shell(&["URL", "CA"]).await;
+    shell.register_agent();
     let token = shell.stdout(&["agent", "exec", "--", "printenv", "COUNTERSIGN_TOKEN"]);
     control.verify(&token).await.expect(200);
     assert_eq!(shell.failure(&["agent", "exec", "--", "sh", "-c", "exit 42"]).0, 42);
     assert_eq!(shell.failure(&["agent", "exec", "--", "/nowhere"]).0, 127);
     assert_eq!(shell.failure(&["agent", "exec", "--", "/"]).0, 126);
     assert_eq!(shell.failure(&["agent", "call", "ftp://127.0.0.1/"]).0, 2);
-    let (code, error) = shell.failure(&["agent", "call", &format!("{}/health", control.env["URL"])]);
-    assert!(code == 4 && error.contains("--service-ca"), "{error}");
+    shell.assert_fails(4, &["agent", "call", &format!("{}/health", control.env["URL"])], &["--service-ca"]);
     let called =
         shell.json(&["agent", "call", &format!("{}/health", control.env["URL"]), "--service-ca", &control.env["CA"]]);
     assert_eq!(called["status"], 200);

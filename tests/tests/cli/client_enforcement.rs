@@ -1,6 +1,11 @@
 //! `countersign sidecar list`, and commands that wait until a change is in force.
 
-use countersign_tests::{Agent, ControlPlane, Shell, Sidecar, eventually};
+use crate::control_and_shell;
+use countersign_tests::{
+    Agent, ControlPlane, Shell, Sidecar,
+    command_line::{ALL, parts},
+    eventually,
+};
 use serde_json::{Value, json};
 
 /// A control plane with a sidecar, and the command line of the owner of the service and the agent.
@@ -16,7 +21,7 @@ impl Fixture {
     async fn new(settings: &[&str]) -> Self {
         let control = ControlPlane::start_with(settings).await;
         let sidecar = Sidecar::start(&control).await;
-        let shell = Shell::with_env(&control, &["URL", "CA", "SERVICE_ID", "SERVICE_KEY", "HUMAN_TOKEN"]);
+        let shell = Shell::with_env(&control, &ALL);
         shell.stdout(&["role", "create", "reader", "--permission", "read"]);
         let agent = Agent::register(&control, "agent").await;
         shell.stdout(&["role", "assign", "reader", &agent.id, "--wait"]);
@@ -63,32 +68,24 @@ async fn command_names_the_silent_sidecar_and_repeats_nothing() {
     let fixture = Fixture::new(&["sync.max_staleness_seconds=600"]).await;
     fixture.sidecar.signal("STOP");
     let revoke = ["role", "revoke", "reader", &fixture.agent.id, "--wait=1s"];
-    let (code, error) = fixture.shell.failure(&revoke);
-    assert_eq!(code, 1, "{error}");
-    assert!(error.contains("the change is done and committed"), "{error}");
-    assert!(
-        error.contains("in force at 0 of 1 sidecar; not confirmed by ") && error.contains("refuses all requests"),
-        "{error}"
-    );
+    let unconfirmed = "in force at 0 of 1 sidecar; not confirmed by ";
+    let texts = ["the change is done and committed", unconfirmed, "refuses all requests"];
+    let error = fixture.shell.assert_fails(1, &revoke, &texts);
     let (_, next) = error.split_once("Next: countersign sidecar wait ").unwrap_or_else(|| panic!("{error}"));
     let revision = next.split(' ').next().unwrap().to_owned();
-    let (code, error) = fixture.shell.failure(&["sidecar", "wait", &revision, "--timeout", "1s"]);
-    assert!(
-        code == 1 && error.contains(&format!("Next: countersign sidecar wait {revision} --timeout 1s")),
-        "{code} {error}"
-    );
+    let next = format!("Next: countersign sidecar wait {revision} --timeout 1s");
+    fixture.shell.assert_fails(1, &["sidecar", "wait", &revision, "--timeout", "1s"], &[&next]);
     let (_, error) = fixture.shell.failure(&["sidecar", "wait", "9007199254740991"]);
     assert!(error.contains("above the newest change") && !error.contains("done and committed"), "{error}");
     assert!(error.contains("has its `revision`") && !error.contains("role list"), "{error}");
-    let (code, error) = fixture.shell.failure(&["sidecar", "wait", &revision, "--server", "https://localhost:1"]);
-    assert!(code == 4 && error.contains("cannot reach"), "{code} {error}");
-    let output = fixture.shell.run(&[&["-o", "json"], &revoke[..]].concat());
-    let printed: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!((output.status.code(), &printed["enforcement"]["enforced"]), (Some(1), &json!(false)), "{printed}");
+    let unreachable = ["sidecar", "wait", &revision, "--server", "https://localhost:1"];
+    fixture.shell.assert_fails(4, &unreachable, &["cannot reach"]);
+    let (code, printed, _) = parts(&fixture.shell.run(&[&["-o", "json"], &revoke[..]].concat()));
+    let printed: Value = serde_json::from_str(&printed).unwrap();
+    assert_eq!((code, &printed["enforcement"]["enforced"]), (1, &json!(false)), "{printed}");
     assert_eq!(printed["revoked"], false, "the first command has revoked the role");
     fixture.sidecar.signal("CONT");
-    let refused = async || (fixture.check().await.1 == "no_role").then_some(());
-    eventually("the sidecar has the change", refused, || fixture.sidecar.log()).await;
+    fixture.sidecar.wait_for_check(&fixture.token, |result| result.reason == "no_role").await;
     let waited = async || {
         fixture.shell.run(&["role", "revoke", "reader", &fixture.agent.id, "--wait"]).status.success().then_some(())
     };
@@ -97,24 +94,20 @@ async fn command_names_the_silent_sidecar_and_repeats_nothing() {
 
 #[tokio::test]
 async fn waiting_for_a_change_of_an_agent_needs_a_service_and_a_credential_that_may_read_the_receipt() {
-    let control = ControlPlane::start().await;
-    let mut shell = Shell::with_env(&control, &["URL", "CA", "HUMAN_TOKEN"]);
+    let (control, mut shell) = control_and_shell(&["URL", "CA", "HUMAN_TOKEN"]).await;
     let agent = Agent::register(&control, "agent").await;
-    let (code, error) = shell.failure(&["agent", "suspend", &agent.id, "--wait"]);
-    assert!(code == 2 && error.contains("COUNTERSIGN_SERVICE_ID"), "{error}");
+    shell.assert_fails(2, &["agent", "suspend", &agent.id, "--wait"], &["COUNTERSIGN_SERVICE_ID"]);
     shell.export("COUNTERSIGN_SERVICE_ID", control.service());
     shell.export("COUNTERSIGN_SERVICE_KEY", &control.create_key(control.service(), "sync").await);
-    let (code, error) = shell.failure(&["agent", "suspend", &agent.id, "--wait"]);
-    assert!(code == 3 && !error.contains("done and committed"), "{code} {error}");
-    let (code, error) = shell.failure(&["role", "revoke", "reader", &agent.id, "--wait=0s"]);
-    assert!(code == 2 && error.contains("--wait"), "{error}");
+    let error = shell.assert_fails(3, &["agent", "suspend", &agent.id, "--wait"], &[]);
+    assert!(!error.contains("done and committed"), "{error}");
+    shell.assert_fails(2, &["role", "revoke", "reader", &agent.id, "--wait=0s"], &["--wait"]);
     agent.login().await;
 }
 
 #[tokio::test]
 async fn change_of_a_service_without_sidecars_is_in_force_at_once() {
-    let control = ControlPlane::start().await;
-    let shell = Shell::with_env(&control, &["URL", "CA", "SERVICE_ID", "SERVICE_KEY"]);
+    let (_control, shell) = control_and_shell(&["URL", "CA", "SERVICE_ID", "SERVICE_KEY"]).await;
     assert_eq!(shell.stdout(&["sidecar", "list"]).lines().count(), 1, "only the header");
     shell.stdout(&["role", "create", "reader", "--permission", "read"]);
     let output = shell.stdout(&["role", "delete", "reader", "--yes", "--wait"]);

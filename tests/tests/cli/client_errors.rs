@@ -1,45 +1,30 @@
 //! Failures: no result is lost, and no error contains a secret.
 
-#![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
-
-use countersign_tests::{ControlPlane, Shell};
-use std::{
-    fs,
-    os::unix::fs::PermissionsExt,
-    process::{Output, Stdio},
+use crate::{control_and_shell, mode};
+use countersign_tests::{
+    Shell,
+    command_line::{REGISTER, parts},
 };
-
-const REGISTER: [&str; 6] = ["agent", "register", "--email", "a@example.org", "--name", "Typed"];
+use std::{fs, io::PipeWriter, os::unix::fs::PermissionsExt, process::Stdio};
 
 /// An unreachable URL: commands that use it exit with code 4.
 const UNREACHABLE: &str = "https://localhost:1";
 
-fn register(shell: &Shell) -> String {
-    shell.stdout(&["agent", "keygen"]);
-    shell.stdout(&REGISTER)
-}
-
 /// Runs the command where no file can be written, as on a full disk.
 pub fn on_full_disk(shell: &Shell, arguments: &[&str]) -> (i32, String, String) {
-    let typed = shell.command(arguments);
-    let mut command = std::process::Command::new("sh");
-    command.args(["-c", "trap '' XFSZ; ulimit -f 0; exec \"$0\" \"$@\""]).arg(typed.get_program());
-    command.args(typed.get_args()).current_dir(typed.get_current_dir().unwrap()).env_clear();
-    command.envs(typed.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    parts(&command.output().unwrap())
+    parts(&shell.within("trap '' XFSZ; ulimit -f 0; exec \"$@\"", arguments).output().unwrap())
 }
 
-/// The exit code, standard output and standard error.
-fn parts(output: &Output) -> (i32, String, String) {
-    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap().trim().to_owned();
-    (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
+/// A command for `--signer` that signs with a key, and then makes it impossible to save the profile.
+fn breaking_signer(shell: &Shell, key: &str) -> String {
+    let folder = shell.profile_path("").display().to_string();
+    let folder = folder.trim_end_matches('/');
+    format!("openssl dgst -sha256 -sign {key}; rm -r {folder}; touch {folder}")
 }
 
-/// A command for `--signer`.
-fn script(shell: &Shell, name: &str, text: &str) -> String {
-    let path = shell.path(name).display().to_string();
-    fs::write(&path, format!("set -e\n{text}\n")).unwrap();
-    format!("sh {path}")
+/// A pipe that nobody reads.
+fn closed_pipe() -> PipeWriter {
+    std::io::pipe().unwrap().1
 }
 
 #[test]
@@ -48,20 +33,20 @@ fn private_key_in_place_of_the_public_key_is_not_sent() {
     shell.export("COUNTERSIGN_URL", UNREACHABLE);
     let key = shell.path("agent.key").display().to_string();
     let public = shell.stdout(&["agent", "keygen", "--key", &key]);
-    let register = |file: &str| shell.failure(&[&REGISTER[..], &["--signer", "true", "--public-key", file]].concat());
-    let (code, error) = register(&key);
-    assert!(code == 2 && error.contains("was not sent") && error.contains("\nNext: `openssl pkey -in"), "{error}");
-    let half = shell.path("agent.pub").display().to_string();
-    fs::write(&half, public.repeat(2)).unwrap();
-    assert_eq!(register(&half).0, 2, "one key is required");
+    let register = |file: &str, texts: &[&str]| {
+        shell.assert_fails(2, &[&REGISTER[..], &["--signer", "true", "--public-key", file]].concat(), texts)
+    };
+    register(&key, &["was not sent", "\nNext: `openssl pkey -in"]);
+    // One key is required.
+    fs::write(shell.path("agent.pub"), public.repeat(2)).unwrap();
+    register("agent.pub", &[]);
 }
 
 #[tokio::test]
 async fn commands_change_nothing_if_the_profile_cannot_be_saved() {
-    let control = ControlPlane::start().await;
-    let shell = Shell::with_env(&control, &["URL", "CA", "HUMAN_TOKEN"]);
+    let (control, shell) = control_and_shell(&["URL", "CA", "HUMAN_TOKEN"]).await;
     let run_on_full_disk = |arguments: &[&str]| on_full_disk(&shell, arguments);
-    register(&shell);
+    shell.register_agent();
     let first = shell.stdout(&["agent", "login"]);
     let before = fs::read(shell.profile_path("default.tokens.json")).unwrap();
     let key = shell.path("other.key").display().to_string();
@@ -73,21 +58,15 @@ async fn commands_change_nothing_if_the_profile_cannot_be_saved() {
         &register,
     ] {
         let (code, printed, error) = run_on_full_disk(arguments);
-        assert!(
-            code == 1 && printed.is_empty() && error.contains("\nNext: set XDG_CONFIG_HOME"),
-            "{arguments:?}: {error}"
-        );
+        assert!(code == 1 && printed.is_empty(), "{arguments:?}: {error}");
+        assert!(error.contains("\nNext: set XDG_CONFIG_HOME"), "{arguments:?}: {error}");
     }
     assert!(!fs::exists(&key).unwrap() && !shell.stdout(&["service", "list"]).contains("Shop"));
     assert_eq!(fs::read(shell.profile_path("default.tokens.json")).unwrap(), before);
     let files = fs::read_dir(shell.profile_path("")).unwrap().count();
 
     let exec = ["agent", "exec", "--", "printenv", "COUNTERSIGN_TOKEN"];
-    assert_eq!(
-        run_on_full_disk(&exec),
-        (0, first.clone(), String::new()),
-        "the stored token is valid, and there is nothing to store"
-    );
+    assert_eq!(run_on_full_disk(&exec), (0, first.clone(), String::new()), "the valid token is not stored again");
     let (code, token, error) = run_on_full_disk(&["agent", "login"]);
     assert!(code == 1 && error.contains("done, but not saved in the profile: "), "{error}");
     control.verify(&token).await.expect(200);
@@ -102,60 +81,47 @@ async fn commands_change_nothing_if_the_profile_cannot_be_saved() {
 
 #[tokio::test]
 async fn results_are_printed_if_the_profile_cannot_be_saved_afterwards() {
-    let control = ControlPlane::start().await;
-    let shell = Shell::with_env(&control, &["URL", "CA"]);
-    register(&shell);
-    let folder = shell.profile_path("").display().to_string();
-    let folder = folder.trim_end_matches('/');
+    let (control, shell) = control_and_shell(&["URL", "CA"]).await;
+    shell.register_agent();
     fs::copy(shell.profile_path("default.key"), shell.path("copy.key")).unwrap();
-    let signs = "openssl dgst -sha256 -sign copy.key";
-    let breaks_profile = script(&shell, "breaks-profile", &format!("{signs}; rm -r {folder}; touch {folder}"));
-    let (code, token, error) = parts(&shell.run(&["agent", "login", "--signer", &breaks_profile]));
+    let login = ["agent", "login", "--signer", &breaking_signer(&shell, "copy.key")];
+    let (code, token, error) = parts(&shell.run(&login));
     assert!(code == 1 && error.contains("done, but not saved in the profile: "), "{error}");
     control.verify(&token).await.expect(200);
-    let (code, error) = shell.failure(&["agent", "login"]);
-    assert!(code == 1 && error.contains("\nNext: set XDG_CONFIG_HOME"), "{error}");
+    shell.assert_fails(1, &["agent", "login"], &["\nNext: set XDG_CONFIG_HOME"]);
 }
 
 #[tokio::test]
-async fn full_standard_output_is_an_error_and_a_closed_pipe_is_not() {
-    let control = ControlPlane::start().await;
-    let shell = Shell::with_env(&control, &["URL", "CA", "SERVICE_ID", "HUMAN_TOKEN"]);
+async fn secret_that_cannot_be_printed_is_an_error() {
+    let (_control, shell) = control_and_shell(&["URL", "CA", "SERVICE_ID", "HUMAN_TOKEN"]).await;
+    shell.register_agent();
     let into = |arguments: &[&str], out: Stdio| parts(&shell.command(arguments).stdout(out).output().unwrap());
-    let full = || fs::OpenOptions::new().write(true).open("/dev/full").unwrap().into();
-    let (code, _, error) = into(&["key", "create", "--scope", "full"], full());
+    let full = || Stdio::from(fs::OpenOptions::new().write(true).open("/dev/full").unwrap());
+    let (_, _, error) = into(&["key", "create", "--scope", "full"], full());
     let key = shell.json(&["key", "list"])[0]["keyId"].as_str().unwrap().to_owned();
-    assert!(code == 1 && error.contains("standard output: "), "{error}");
     assert!(error.contains(&format!("\nNext: the key was not printed, so revoke it: countersign key revoke {key}")));
-    assert_eq!(into(&["key", "list"], full()).0, 1);
-    let (reader, writer) = std::io::pipe().unwrap();
-    drop(reader);
-    assert_eq!(into(&["key", "list"], writer.into()).0, 0, "a closed pipe is not an error");
-}
+    assert_eq!(into(&["key", "list"], closed_pipe().into()).0, 0, "a list is no secret");
 
-#[tokio::test]
-async fn secret_that_meets_a_closed_pipe_is_an_error() {
-    let control = ControlPlane::start().await;
-    let shell = Shell::with_env(&control, &["URL", "CA", "SERVICE_ID", "HUMAN_TOKEN"]);
-    register(&shell);
+    let webhook = shell.stdout(&["webhook", "create", "http://127.0.0.1:9999/", "--out", "secret"]);
+    let rotation = format!("not printed; create another: countersign webhook rotate-secret {webhook}");
     for (arguments, next) in [
         (&["key", "create", "--scope", "full"][..], "countersign key revoke key_"),
         (&["-o", "json", "key", "create", "--scope", "full"], "countersign key revoke key_"),
         (&["webhook", "create", "http://127.0.0.1:9999/"], "countersign webhook rotate-secret wh_"),
+        (&["webhook", "rotate-secret", &webhook, "--yes"], &rotation),
         (&["agent", "login"], "`countersign agent login` prints a new one"),
     ] {
-        let (reader, writer) = std::io::pipe().unwrap();
-        drop(reader);
-        let (code, _, error) = parts(&shell.command(arguments).stdout(writer).output().unwrap());
-        assert!(code == 1 && error.contains("standard output: ") && error.contains(next), "{arguments:?}: {error}");
+        for out in [closed_pipe().into(), full()] {
+            let (code, _, error) = into(arguments, out);
+            assert!(code == 1 && error.contains("standard output: ") && error.contains(next), "{arguments:?}: {error}");
+        }
     }
 }
 
 #[tokio::test]
 async fn errors_contain_no_secret() {
-    let control = ControlPlane::start().await;
-    let shell = Shell::with_env(&control, &["URL", "CA"]);
-    register(&shell);
+    let (_control, shell) = control_and_shell(&["URL", "CA"]).await;
+    shell.register_agent();
     let call = |more: &[&'static str]| [&["agent", "call"][..], more].concat();
     for (code, arguments) in [
         (2, call(&["http://127.0.0.1:1/", "-H", "Authorization Bearer s3cr3t"])),
@@ -182,9 +148,8 @@ async fn errors_contain_no_secret() {
 
 #[tokio::test]
 async fn register_fails_for_suspended_and_revoked_agents() {
-    let control = ControlPlane::start().await;
-    let shell = Shell::with_env(&control, &["URL", "CA"]);
-    let agent = register(&shell);
+    let (control, shell) = control_and_shell(&["URL", "CA"]).await;
+    let agent = shell.register_agent();
     assert_eq!(shell.stdout(&REGISTER), agent, "registering again returns the same agent");
     let profile = fs::read(shell.profile_path("default.toml")).unwrap();
     for (status, next) in [("suspended", "reactivate"), ("revoked", "keygen")] {
@@ -198,8 +163,7 @@ async fn register_fails_for_suspended_and_revoked_agents() {
 
 #[tokio::test]
 async fn register_requires_a_signature_of_the_signer() {
-    let control = ControlPlane::start().await;
-    let shell = Shell::with_env(&control, &["URL", "CA", "HUMAN_TOKEN"]);
+    let (_control, shell) = control_and_shell(&["URL", "CA", "HUMAN_TOKEN"]).await;
     for name in ["one", "other"] {
         let key = shell.path(&format!("{name}.key")).display().to_string();
         let public = shell.stdout(&["agent", "keygen", "--key", &key, "--profile", name]);
@@ -226,35 +190,29 @@ async fn register_requires_a_signature_of_the_signer() {
     assert_eq!(shown["agentId"], agent);
     assert!(shown["publicKeyHash"].as_str().unwrap().starts_with("sha256:"), "{shown}");
 
-    let folder = shell.profile_path("").display().to_string();
-    let folder = folder.trim_end_matches('/');
-    let breaks_profile = format!("openssl dgst -sha256 -sign one.key; rm -r {folder}; touch {folder}");
-    let (code, printed, error) = register(&breaks_profile);
+    let (code, printed, error) = register(&breaking_signer(&shell, "one.key"));
     assert!(code == 1 && printed.starts_with("agent_"), "the id is printed without the profile: {error}");
 }
 
 #[tokio::test]
 async fn files_with_secrets_are_private() {
-    let control = ControlPlane::start().await;
-    let shell = Shell::with_env(&control, &["URL", "CA", "SERVICE_ID", "HUMAN_TOKEN"]);
-    let mode = |path: &str| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    let (_control, shell) = control_and_shell(&["URL", "CA", "SERVICE_ID", "HUMAN_TOKEN"]).await;
     let out = shell.path("sidecar.key").display().to_string();
     let create = ["key", "create", "--scope", "full", "--out", &out];
     let (code, printed, error) = parts(&shell.run(&create));
     assert!(code == 0 && printed == shell.json(&["key", "list"])[0]["keyId"] && error.contains(&out), "{error}");
     let key = fs::read_to_string(&out).unwrap();
     assert!(mode(&out) == 0o600 && key.starts_with("svc_sk_") && key.ends_with('\n'));
-    let (code, error) = shell.failure(&create);
-    assert!(code == 1 && error.contains("the file exists\nNext: no file is overwritten"), "{error}");
-    let (code, error) = shell.failure(&["key", "create", "--scope", "full", "--out", "/nowhere/key"]);
-    assert!(code == 1 && error.contains("--out /nowhere/key: its folder does not exist"), "{error}");
+    shell.assert_fails(1, &create, &["the file exists\nNext: no file is overwritten"]);
+    let nowhere = [&create[..5], &["/nowhere/key"]].concat();
+    shell.assert_fails(1, &nowhere, &["--out /nowhere/key: its folder does not exist"]);
     assert_eq!(fs::read_to_string(&out).unwrap(), key);
     let (code, printed, error) = on_full_disk(&shell, &[&create[..5], &["another.key"]].concat());
     assert!(code == 1 && printed.starts_with("svc_sk_") && error.contains("--out another.key: "), "{error}");
     assert_eq!(shell.failure(&["key", "create", "--scope", "full", "--out", "x", "--server", UNREACHABLE]).0, 4);
     assert!(!shell.path("another.key").exists() && !shell.path("x").exists());
 
-    register(&shell);
+    shell.register_agent();
     let agent = shell.profile_path("default.key").display().to_string();
     assert_eq!(parts(&shell.run(&["agent", "login"])).2, "");
     fs::set_permissions(&agent, fs::Permissions::from_mode(0o644)).unwrap();

@@ -1,12 +1,13 @@
 //! `countersign apply` and `countersign export`.
 
-#![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
-
-use countersign_tests::{Agent, ControlPlane, Shell};
+use crate::control_and_shell;
+use countersign_tests::{Agent, ControlPlane, Shell, control_plane::text};
 use serde_json::{Value, json};
-use std::{fs, process::Stdio};
-
-const HUMAN: [&str; 3] = ["URL", "CA", "HUMAN_TOKEN"];
+use std::{
+    fs,
+    process::{Child, Stdio},
+    time::Duration,
+};
 
 /// A file with a role, an assignment by name, a webhook and a key.
 const SHOP: &str = "
@@ -34,9 +35,46 @@ fn write(shell: &Shell, name: &str, text: &str) -> String {
 
 fn kinds(plan: &Value) -> Vec<String> {
     let changes = plan["changes"].as_array().unwrap().iter();
-    changes
-        .map(|change| format!("{} {}", change["action"].as_str().unwrap(), change["kind"].as_str().unwrap()))
-        .collect()
+    changes.map(|change| format!("{} {}", text(&change["action"]), text(&change["kind"]))).collect()
+}
+
+/// Asserts that the control plane has the state of the file already.
+#[track_caller]
+fn assert_applied(shell: &Shell, file: &str) {
+    assert_eq!(shell.json(&["apply", "-f", file])["changes"], json!([]), "{file}");
+}
+
+/// Asserts that a file with this text is refused with this error.
+#[track_caller]
+fn assert_refused(shell: &Shell, code: i32, text: &str, options: &[&str], error: &str) {
+    let file = write(shell, "refused.yaml", text);
+    shell.assert_fails(code, &[&["apply", "-f", &file], options].concat(), &[error]);
+}
+
+/// Starts to apply a file.
+fn start_to_apply(shell: &Shell, file: &str) -> Child {
+    let mut command = shell.command(&["--quiet", "apply", "-f", file]);
+    command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// Applies a file, and kills the command after this time.
+async fn interrupt(shell: &Shell, file: &str, milliseconds: u64) {
+    let mut run = start_to_apply(shell, file);
+    tokio::time::sleep(Duration::from_millis(milliseconds)).await;
+    run.kill().unwrap();
+    run.wait().unwrap();
+}
+
+/// The API keys of a service that are not revoked.
+fn live_keys(shell: &Shell, service: &str) -> Vec<Value> {
+    let mut keys = shell.json(&["key", "list", "--service", service]);
+    let keys = std::mem::take(keys.as_array_mut().unwrap());
+    keys.into_iter().filter(|key| key["revokedAt"].is_null()).collect()
+}
+
+/// The number of elements of a list that a command prints.
+fn count(shell: &Shell, arguments: &[&str]) -> usize {
+    shell.json(arguments).as_array().unwrap().len()
 }
 
 fn service_id(shell: &Shell) -> String {
@@ -49,11 +87,10 @@ fn service_id(shell: &Shell) -> String {
 
 /// A control plane, and the ids of agents that the human user has registered.
 async fn start(names: &[&str]) -> (ControlPlane, Shell, Vec<String>) {
-    let control = ControlPlane::start().await;
-    let shell = Shell::with_env(&control, &HUMAN);
+    let (control, shell) = control_and_shell(&["URL", "CA", "HUMAN_TOKEN"]).await;
     let register = |name: &&str| {
-        shell.stdout(&["agent", "keygen", "--key", &format!("{name}.key")]);
         let key = format!("{name}.key");
+        shell.stdout(&["agent", "keygen", "--key", &key]);
         shell.stdout(&["agent", "register", "--key", &key, "--email", "a@example.org", "--name", name])
     };
     let agents = names.iter().map(register).collect();
@@ -64,15 +101,9 @@ async fn start(names: &[&str]) -> (ControlPlane, Shell, Vec<String>) {
 async fn files_are_applied_once_and_a_second_run_changes_nothing() {
     let (control, shell, _agents) = start(&["build-1", "build-2", "other"]).await;
     let file = write(&shell, "shop.yaml", SHOP);
-    let everything = [
-        "create service",
-        "change service",
-        "create role",
-        "create assignment",
-        "create assignment",
-        "create webhook",
-        "create key",
-    ];
+    let assignments = ["create assignment"; 2];
+    let service = ["create service", "change service", "create role"];
+    let everything = [&service[..], &assignments, &["create webhook", "create key"]].concat();
     let planned = shell.json(&["apply", "-f", &file, "--dry-run"]);
     assert_eq!(kinds(&planned), everything);
     assert_eq!(shell.failure(&["apply", "-f", &file, "--dry-run", "--exit-code"]).0, 10);
@@ -83,21 +114,21 @@ async fn files_are_applied_once_and_a_second_run_changes_nothing() {
     assert!(applied["changes"].as_array().unwrap().iter().all(|change| change["result"] == "done"), "{applied}");
     assert!(fs::read_to_string(shell.path("sync.keys")).unwrap().starts_with("svc_sk_"));
     assert!(fs::read_to_string(shell.path("hook.secret")).unwrap().starts_with("whsec_"));
-    assert_eq!(shell.json(&["apply", "-f", &file])["changes"], json!([]));
+    assert_applied(&shell, &file);
     shell.stdout(&["apply", "-f", &file, "--dry-run", "--exit-code"]);
 
     let service = service_id(&shell);
     let uris = shell.json(&["service", "show", "--service", &service])["resourceUris"].clone();
     assert_eq!(uris, json!(["https://shop.example", "https://shop.example/mcp"]));
-    let holders = shell.json(&["role", "holders", "reader", "--service", &service]);
-    assert_eq!(holders.as_array().unwrap().len(), 2, "{holders}");
+    assert_eq!(count(&shell, &["role", "holders", "reader", "--service", &service]), 2);
     // The owner of an agent chooses its name, so a stranger's agent must not get a role by its name, whether it holds another role or not.
     let stranger = Agent::register(&control, "build-3").await;
     shell.stdout(&["role", "create", "guest", "--service", &service]);
     shell.stdout(&["role", "assign", "guest", &stranger.id, "--service", &service]);
-    assert_eq!(shell.json(&["apply", "-f", &file])["changes"], json!([]));
+    assert_applied(&shell, &file);
     let exported = write(&shell, "exported.yaml", &shell.stdout(&["export", "--service", &service]));
-    assert_eq!(shell.json(&["apply", "-f", &exported])["changes"], json!([]), "an export describes what exists");
+    // An export describes what exists.
+    assert_applied(&shell, &exported);
 
     let changed =
         SHOP.replace("[read, list]", "[list, write]").replace("Reads", "Writes").replace("agent.role_assigned", "'*'");
@@ -107,26 +138,22 @@ async fn files_are_applied_once_and_a_second_run_changes_nothing() {
     assert_eq!(kinds(&plan), ["change service", "change role", "create assignment", "change webhook"]);
     let fields = &plan["changes"][1]["fields"];
     assert_eq!(fields["permissions"], json!({ "from": "list, read", "to": "list, write" }));
-    assert_eq!(shell.json(&["apply", "-f", &changed])["changes"], json!([]));
+    assert_applied(&shell, &changed);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn failed_change_stops_only_what_depends_on_it() {
     let (_control, shell, _agents) = start(&["build-1"]).await;
     let file = write(&shell, "wrong.yaml", &SHOP.replace("http://127.0.0.1:20000", "http://10.0.0.1:20000"));
-    let (code, error) = shell.failure(&["apply", "-f", &file]);
-    assert_eq!(code, 1, "{error}");
-    assert!(error.contains("5 of 6 changes were made."), "{error}");
-    assert!(error.contains("service Shop, webhook http://10.0.0.1:20000/hook: 400"), "{error}");
+    let webhook = "service Shop, webhook http://10.0.0.1:20000/hook: 400";
+    shell.assert_fails(1, &["apply", "-f", &file], &["5 of 6 changes were made.", webhook]);
     let corrected = write(&shell, "shop.yaml", SHOP);
     assert_eq!(kinds(&shell.json(&["apply", "-f", &corrected])), ["create webhook"]);
 
     let unknown = SHOP.replace("role: reader, match: { name: 'build-*' }", "role: writer, match: { name: '*' }");
-    let unknown = write(&shell, "unknown.yaml", &unknown);
-    let (code, error) = shell.failure(&["apply", "-f", &unknown]);
-    assert!(code == 1 && error.contains("assignments name the role writer, which does not exist"), "{error}");
-    let (code, error) = shell.failure(&["apply", "-f", &write(&shell, "typo.yaml", &SHOP.replace("roles:", "rolez:"))]);
-    assert!(code == 2 && error.contains("/typo.yaml") && error.contains("unknown field `rolez`"), "{error}");
+    assert_refused(&shell, 1, &unknown, &[], "assignments name the role writer, which does not exist");
+    let typo = write(&shell, "typo.yaml", &SHOP.replace("roles:", "rolez:"));
+    shell.assert_fails(2, &["apply", "-f", &typo], &["/typo.yaml", "unknown field `rolez`"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -138,8 +165,7 @@ async fn lost_secret_is_made_again_only_if_it_is_allowed_or_a_run_was_interrupte
     let first = fs::read_to_string(&keys).unwrap();
 
     fs::remove_file(&keys).unwrap();
-    let (code, error) = shell.failure(&["apply", "-f", &file]);
-    assert!(code == 1 && error.contains("the key sidecar exists, but not the file of its secret"), "{error}");
+    shell.assert_fails(1, &["apply", "-f", &file], &["the key sidecar exists, but not the file of its secret"]);
     assert_eq!(kinds(&shell.json(&["apply", "-f", &file, "--replace-missing-secrets"])), ["change key"]);
     let second = fs::read_to_string(&keys).unwrap();
     assert_ne!(first, second);
@@ -147,9 +173,7 @@ async fn lost_secret_is_made_again_only_if_it_is_allowed_or_a_run_was_interrupte
     fs::rename(&keys, &pending).unwrap();
     assert_eq!(kinds(&shell.json(&["apply", "-f", &file])), ["change key"], "as after a kill");
     assert!(keys.exists() && !pending.exists());
-    let listed = shell.json(&["key", "list", "--service", &service_id(&shell)]);
-    let live = listed.as_array().unwrap().iter().filter(|key| key["revokedAt"].is_null()).count();
-    assert_eq!(live, 1, "lost keys are revoked: {listed}");
+    assert_eq!(live_keys(&shell, &service_id(&shell)).len(), 1, "lost keys are revoked");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -165,9 +189,8 @@ async fn api_key_applies_the_roles_of_its_service_only() {
     );
     let file = write(&shell, "mine.yaml", &text);
     assert_eq!(kinds(&shell.json(&["apply", "-f", &file])), ["create role", "create assignment"]);
-    assert_eq!(shell.json(&["apply", "-f", &file])["changes"], json!([]));
-    let (code, error) = shell.failure(&["apply", "-f", &write(&shell, "shop.yaml", SHOP)]);
-    assert!(code == 2 && error.contains("an API key can change the roles, assignments of agents by id"), "{error}");
+    assert_applied(&shell, &file);
+    assert_refused(&shell, 2, SHOP, &[], "an API key can change the roles, assignments of agents by id");
 }
 
 /// Files with a name, in a directory: two services of the team.
@@ -227,10 +250,8 @@ async fn prune_deletes_only_what_has_the_name_of_the_files() {
     assert_eq!(apply(&[])["changes"], json!([]), "without --prune nothing is deleted");
     let kept = shell.json(&["apply", "-f", &state, "--prune", "--dry-run"]);
     assert!(!kinds(&kept).contains(&"delete service".to_owned()), "{kept}");
-    assert!(
-        kept["warnings"][0].as_str().unwrap().contains("the service Store has managedBy team, but is in no file"),
-        "{kept}"
-    );
+    let warning = kept["warnings"][0].as_str().unwrap();
+    assert!(warning.contains("the service Store has managedBy team, but is in no file"), "{kept}");
     let plan = shell.stdout(&["apply", "-f", &state, "--prune-services", "--dry-run"]);
     for line in [
         format!("  - assignment reader of {} (build-2)\n", agents[1]),
@@ -242,20 +263,15 @@ async fn prune_deletes_only_what_has_the_name_of_the_files() {
     ] {
         assert!(plan.contains(&line), "{line}: {plan}");
     }
-    let deleted =
-        ["delete assignment", "delete role", "delete webhook", "delete key", "delete service"].map(str::to_owned);
     // A change that fails keeps everything that was to be deleted.
     let failing = "apiVersion: countersign/v1\nmanagedBy: team\nservices:\n  - name: Broken\n    \
                    webhooks: [{ url: 'http://10.0.0.1:20000/hook' }]\n";
     place("broken.yaml", failing);
-    let (code, error) = shell.failure(&["apply", "-f", &state, "--prune-services"]);
-    assert!(
-        code == 1 && error.contains("service Shop, role writer: not tried, because other changes failed"),
-        "{error}"
-    );
+    let kept = "service Shop, role writer: not tried, because other changes failed";
+    shell.assert_fails(1, &["apply", "-f", &state, "--prune-services"], &[kept]);
     fs::remove_file(folder.path().join("broken.yaml")).unwrap();
-    let with_broken: Vec<_> = deleted.iter().cloned().chain(["delete service".to_owned()]).collect();
-    assert_eq!(kinds(&apply(&["--prune-services"])), with_broken);
+    let deleted = ["assignment", "role", "webhook", "key", "service", "service"].map(|kind| format!("delete {kind}"));
+    assert_eq!(kinds(&apply(&["--prune-services"])), deleted);
     assert_eq!(apply(&["--prune-services"])["changes"], json!([]));
     check_what_is_left(&shell, &service);
 }
@@ -275,18 +291,16 @@ async fn make_what_no_file_states(control: &ControlPlane, shell: &Shell, service
 
 /// Checks that only what the files state, and what no file states, is left.
 fn check_what_is_left(shell: &Shell, service: &str) {
-    let names = |list: &Value| {
-        let mut names: Vec<_> =
-            list.as_array().unwrap().iter().map(|it| it["name"].as_str().unwrap().to_owned()).collect();
+    let names = |arguments: &[&str]| {
+        let list = shell.json(arguments);
+        let mut names: Vec<_> = list.as_array().unwrap().iter().map(|it| text(&it["name"])).collect();
         names.sort();
         names
     };
-    assert_eq!(names(&shell.json(&["service", "list"]))[..3], ["By hand", "Others", "Shop"]);
-    assert_eq!(names(&shell.json(&["role", "list", "--service", service])), ["guest", "reader"]);
-    let readers = shell.json(&["role", "holders", "reader", "--service", service]);
-    assert_eq!(names(&readers), ["build-1", "stranger"]);
-    let keys = shell.json(&["key", "list", "--service", service]);
-    let live: Vec<_> = keys.as_array().unwrap().iter().filter(|key| key["revokedAt"].is_null()).collect();
+    assert_eq!(names(&["service", "list"])[..3], ["By hand", "Others", "Shop"]);
+    assert_eq!(names(&["role", "list", "--service", service]), ["guest", "reader"]);
+    assert_eq!(names(&["role", "holders", "reader", "--service", service]), ["build-1", "stranger"]);
+    let live = live_keys(shell, service);
     assert_eq!((live.len(), live[0]["name"].as_str()), (1, Some("by hand")));
 }
 
@@ -295,17 +309,13 @@ async fn prune_refuses_files_that_would_delete_too_much() {
     let (_control, shell, _agents) = start(&["build-1", "build-2"]).await;
     shell.stdout(&["apply", "-f", &write(&shell, "shop.yaml", SHOP_OF_TEAM)]);
     let service = service_id(&shell);
-    let unnamed = write(&shell, "unnamed.yaml", &SHOP_OF_TEAM.replace("managedBy: team\n", ""));
-    let (code, error) = shell.failure(&["apply", "-f", &unnamed, "--prune"]);
-    assert!(code == 2 && error.contains("--prune needs `managedBy`"), "{error}");
-    let (code, error) = shell.failure(&["apply", "-f", &write(&shell, "empty.yaml", "# nothing\n"), "--prune"]);
-    assert!(code == 2 && error.contains("--prune needs a document"), "{error}");
-    let nobody = write(&shell, "nobody.yaml", &SHOP_OF_TEAM.replace("'build-1'", "'typo-*'"));
-    let (code, error) = shell.failure(&["apply", "-f", &nobody, "--prune"]);
-    assert!(code == 1 && error.contains("none of your agents matches the name typo-*"), "{error}");
+    let unnamed = SHOP_OF_TEAM.replace("managedBy: team\n", "");
+    assert_refused(&shell, 2, &unnamed, &["--prune"], "--prune needs `managedBy`");
+    assert_refused(&shell, 2, "# nothing\n", &["--prune"], "--prune needs a document");
+    let nobody = SHOP_OF_TEAM.replace("'build-1'", "'typo-*'");
+    assert_refused(&shell, 1, &nobody, &["--prune"], "none of your agents matches the name typo-*");
     let twice = format!("{SHOP_OF_TEAM}  - {{ name: Shop, id: {service} }}\n");
-    let (code, error) = shell.failure(&["apply", "-f", &write(&shell, "twice.yaml", &twice)]);
-    assert!(code == 1 && error.contains("is described by its name and by its id"), "{error}");
+    assert_refused(&shell, 1, &twice, &[], "is described by its name and by its id");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -314,8 +324,7 @@ async fn a_secret_replaces_no_file_and_is_not_lost() {
     let refused = |keys: &str, expected: &str| {
         let text = format!("apiVersion: countersign/v1\nservices:\n  - name: Vault\n    keys: [{keys}]\n");
         let (code, error) = shell.failure(&["apply", "-f", &write(&shell, "vault.yaml", &text)]);
-        assert!(code == 1 || code == 2, "{error}");
-        assert!(error.contains(expected), "{expected}: {error}");
+        assert!((code == 1 || code == 2) && error.contains(expected), "{expected}: {code} {error}");
     };
     let own = shell.path("precious").display().to_string();
     fs::write(&own, "mine").unwrap();
@@ -349,17 +358,15 @@ async fn what_other_files_state_changes_owner_only_if_it_is_allowed() {
         ["change service", "change role", "change role", "change assignment", "change assignment", "change webhook"];
     assert_eq!(kinds(&taken), changed, "what no file had stated gets the name: {taken}");
     assert_eq!(taken["changes"][0]["fields"]["managedBy"], json!({ "from": "none", "to": "team" }));
-    assert_eq!(shell.json(&["apply", "-f", &team])["changes"], json!([]));
-    assert_eq!(shell.json(&["apply", "-f", &unnamed])["changes"], json!([]), "files without a name take none away");
+    assert_applied(&shell, &team);
+    assert_applied(&shell, &unnamed);
     let changing = SHOP_OF_TEAM.replace("managedBy: team\n", "").replace("[write]", "[write, list]");
-    let (code, error) = shell.failure(&["apply", "-f", &write(&shell, "changing.yaml", &changing)]);
-    assert!(code == 1 && error.contains("the role writer has managedBy team, and the file has none"), "{error}");
+    assert_refused(&shell, 1, &changing, &[], "the role writer has managedBy team, and the file has none");
 
     let others = write(&shell, "others.yaml", &SHOP_OF_TEAM.replace("managedBy: team", "managedBy: others"));
-    let (code, error) = shell.failure(&["apply", "-f", &others]);
-    assert!(code == 1 && error.contains("the service Shop has managedBy team"), "{error}");
+    shell.assert_fails(1, &["apply", "-f", &others], &["the service Shop has managedBy team"]);
     assert_eq!(kinds(&shell.json(&["apply", "-f", &others, "--take-ownership"])), changed);
-    assert_eq!(shell.json(&["apply", "-f", &others])["changes"], json!([]));
+    assert_applied(&shell, &others);
 }
 
 /// The first runs of the same files at the same time create one service, with one webhook and one key.
@@ -367,20 +374,14 @@ async fn what_other_files_state_changes_owner_only_if_it_is_allowed() {
 async fn first_runs_at_the_same_time_create_nothing_twice() {
     let (_control, shell, _agents) = start(&["build-1"]).await;
     let file = write(&shell, "shop.yaml", SHOP_OF_TEAM);
-    let run = |_| {
-        let mut command = shell.command(&["--quiet", "apply", "-f", &file]);
-        command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
-    };
-    for mut run in (0..4).map(run).collect::<Vec<_>>() {
+    for mut run in [(); 4].map(|()| start_to_apply(&shell, &file)) {
         // A run that comes second fails if a webhook or a key exists meanwhile, because the other run has its secret.
         run.wait().unwrap();
     }
-    assert_eq!(shell.json(&["apply", "-f", &file])["changes"], json!([]));
+    assert_applied(&shell, &file);
     let service = service_id(&shell);
-    let webhooks = shell.json(&["webhook", "list", "--service", &service]);
-    let keys = shell.json(&["key", "list", "--service", &service]);
-    let live = keys.as_array().unwrap().iter().filter(|key| key["revokedAt"].is_null()).count();
-    assert_eq!((webhooks.as_array().unwrap().len(), live), (1, 1), "{webhooks} {keys}");
+    let webhooks = count(&shell, &["webhook", "list", "--service", &service]);
+    assert_eq!((webhooks, live_keys(&shell, &service).len()), (1, 1));
 }
 
 /// Services with as many roles as one can have, and 10,000 assignments.
@@ -403,12 +404,8 @@ async fn large_state_is_applied_after_interruptions() {
     let names: Vec<_> = (0..10).map(|number| format!("agent-{number}")).collect();
     let (_control, shell, agents) = start(&names.iter().map(String::as_str).collect::<Vec<_>>()).await;
     let file = write(&shell, "large.yaml", &large_state(&agents));
-    for seconds in [1, 4] {
-        let mut command = shell.command(&["--quiet", "apply", "-f", &file]);
-        let mut run = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        tokio::time::sleep(std::time::Duration::from_secs(seconds)).await;
-        run.kill().unwrap();
-        run.wait().unwrap();
+    for milliseconds in [1_000, 4_000] {
+        interrupt(&shell, &file, milliseconds).await;
     }
     shell.stdout(&["apply", "-f", &file]);
     assert_eq!(shell.json(&["apply", "-f", &file, "--prune"])["changes"], json!([]));
@@ -416,8 +413,8 @@ async fn large_state_is_applied_after_interruptions() {
     let ids: Vec<_> = services.as_array().unwrap().iter().filter(|it| it["managedBy"] == "team").collect();
     assert_eq!(ids.len(), 4, "{services}");
     let service = ids[0]["serviceId"].as_str().unwrap();
-    assert_eq!(shell.json(&["role", "list", "--service", service]).as_array().unwrap().len(), 250);
-    assert_eq!(shell.json(&["role", "holders", "r249", "--service", service]).as_array().unwrap().len(), 10);
+    assert_eq!(count(&shell, &["role", "list", "--service", service]), 250);
+    assert_eq!(count(&shell, &["role", "holders", "r249", "--service", service]), 10);
 }
 
 /// Kills a run at many moments and runs again: the end is the same, and nothing exists twice. Then several runs at the same time.
@@ -437,35 +434,23 @@ async fn interrupted_and_concurrent_runs_end_in_the_same_state() {
     let text = lines.join("\n");
     let file = write(&shell, "shop.yaml", &text);
     for milliseconds in [40, 80, 120, 160, 240, 320, 480] {
-        let mut command = shell.command(&["--quiet", "apply", "-f", &file]);
-        let mut run = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        tokio::time::sleep(std::time::Duration::from_millis(milliseconds)).await;
-        run.kill().unwrap();
-        run.wait().unwrap();
+        interrupt(&shell, &file, milliseconds).await;
     }
     shell.stdout(&["apply", "-f", &file]);
     let service = service_id(&shell);
-    let count = |arguments: &[&str]| shell.json(arguments).as_array().unwrap().len();
-    assert_eq!(count(&["role", "list", "--service", &service]), 60);
+    assert_eq!(count(&shell, &["role", "list", "--service", &service]), 60);
     for role in ["role-0", "role-19"] {
-        assert_eq!(count(&["role", "holders", role, "--service", &service]), 3);
+        assert_eq!(count(&shell, &["role", "holders", role, "--service", &service]), 3);
     }
-    let keys = shell.json(&["key", "list", "--service", &service]);
-    assert_eq!(keys.as_array().unwrap().iter().filter(|key| key["revokedAt"].is_null()).count(), 1, "{keys}");
-    assert_eq!(shell.json(&["apply", "-f", &file])["changes"], json!([]));
+    assert_eq!(live_keys(&shell, &service).len(), 1);
+    assert_applied(&shell, &file);
 
-    let more =
-        write(&shell, "more.yaml", &text.replace("roles:\n", "roles:\n      - { name: new, permissions: [] }\n"));
-    let runs: Vec<_> = (0..4)
-        .map(|_| {
-            let mut command = shell.command(&["--quiet", "apply", "-f", &more]);
-            command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
-        })
-        .collect();
-    for run in runs {
+    let more = text.replace("roles:\n", "roles:\n      - { name: new, permissions: [] }\n");
+    let more = write(&shell, "more.yaml", &more);
+    for run in [(); 4].map(|()| start_to_apply(&shell, &more)) {
         let output = run.wait_with_output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
-    assert_eq!(count(&["role", "list", "--service", &service]), 61);
-    assert_eq!(shell.json(&["apply", "-f", &more])["changes"], json!([]));
+    assert_eq!(count(&shell, &["role", "list", "--service", &service]), 61);
+    assert_applied(&shell, &more);
 }

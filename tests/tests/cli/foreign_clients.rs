@@ -1,7 +1,5 @@
 //! Clients without code of this project log in and verify tokens: OpenSSL, Python and Node.
 
-#![expect(clippy::expect_used, reason = "tests panic on unexpected values")]
-
 use countersign_tests::{ControlPlane, openssl, tools};
 use serde_json::{Value, json};
 use std::{
@@ -23,12 +21,8 @@ fn run(control: &ControlPlane, program: &Path, arguments: &[&OsStr], agent: &Pat
     let mut child = command.spawn().expect("it starts");
     child.stdin.take().expect("it is piped").write_all(input.as_bytes()).expect("it reads");
     let output = child.wait_with_output().expect("it ends");
-    assert!(
-        output.status.success(),
-        "{} {arguments:?}: {}",
-        program.display(),
-        String::from_utf8_lossy(&output.stderr)
-    );
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{} {arguments:?}: {error}", program.display());
     String::from_utf8(output.stdout).expect("text")
 }
 
@@ -52,23 +46,17 @@ async fn assert_client(program: PathBuf, script: &str, form: &str) {
 }
 
 #[tokio::test]
-async fn python_logs_in_with_der_signature_and_pyjwt_verifies_token() {
-    assert_client(tools::python(), "agent.py", "der").await;
+async fn python_logs_in_with_both_forms_of_signatures_and_pyjwt_verifies_the_tokens() {
+    for form in ["der", "raw"] {
+        assert_client(tools::python(), "agent.py", form).await;
+    }
 }
 
 #[tokio::test]
-async fn python_logs_in_with_raw_signature_and_pyjwt_verifies_token() {
-    assert_client(tools::python(), "agent.py", "raw").await;
-}
-
-#[tokio::test]
-async fn node_logs_in_with_der_signature_and_verifies_token() {
-    assert_client(tools::node(), "agent.mjs", "der").await;
-}
-
-#[tokio::test]
-async fn node_logs_in_with_raw_signature_and_verifies_token() {
-    assert_client(tools::node(), "agent.mjs", "ieee-p1363").await;
+async fn node_logs_in_with_both_forms_of_signatures_and_verifies_the_tokens() {
+    for form in ["der", "ieee-p1363"] {
+        assert_client(tools::node(), "agent.mjs", form).await;
+    }
 }
 
 #[tokio::test]

@@ -1,8 +1,6 @@
 //! Clients generated from the OpenAPI document verify a token: openapi-python-client, and openapi-typescript with
 //! openapi-fetch.
 
-#![expect(clippy::expect_used, reason = "tests panic on unexpected values")]
-
 use countersign_tests::{Agent, ControlPlane, tools};
 use serde_json::{Value, json};
 use std::{
@@ -21,9 +19,7 @@ struct Fixture {
 impl Fixture {
     async fn new() -> Self {
         let control = ControlPlane::start().await;
-        let agent = Agent::register(&control, "agent").await;
-        let role = control.create_role("reader", &["read"]).await;
-        control.assign(&agent.id, &role).await;
+        let (agent, _role) = Agent::with_role(&control, &["read"]).await;
         let folder = tempfile::tempdir().expect("a folder");
         let description = control.api.get("/openapi.json").await.expect(200);
         std::fs::write(folder.path().join("openapi.json"), description.to_string()).expect("the document is written");

@@ -1,10 +1,9 @@
 //! `countersign login`, `whoami` and `logout` of human users, with a real control plane and an issuer in the test.
 
-#![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
-
-use countersign_tests::{ControlPlane, Issuer, Shell, SigningKey, issuer::AUDIENCE};
+use crate::mode;
+use countersign_tests::{ControlPlane, Issuer, Shell, SigningKey, command_line::parts, issuer::AUDIENCE};
 use serde_json::{Value, json};
-use std::{fs, os::unix::fs::PermissionsExt, path::Path};
+use std::fs;
 
 /// The beginning of every secret that the issuer issues, except its JWTs.
 pub const SECRET: &str = "s3cr3t";
@@ -62,27 +61,18 @@ impl Fixture {
     }
 }
 
-fn mode(path: &Path) -> u32 {
-    fs::metadata(path).unwrap().permissions().mode() & 0o777
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn login_replaces_the_token_in_the_environment() {
     let mut fixture = Fixture::start().await;
-    let (code, error) = fixture.shell.failure(&["service", "create", "Shop"]);
-    assert!(code == 2 && error.contains("countersign login") && error.contains("COUNTERSIGN_HUMAN_TOKEN"), "{error}");
-    let output = fixture.shell.run(&fixture.login_with(&["-v"]));
-    let (printed, shown) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
-    assert!(output.status.success(), "{shown}");
+    fixture.shell.assert_fails(2, &["service", "create", "Shop"], &["countersign login", "COUNTERSIGN_HUMAN_TOKEN"]);
+    let (code, printed, shown) = parts(&fixture.shell.run(&fixture.login_with(&["-v"])));
+    assert_eq!(code, 0, "{shown}");
     assert!(printed.contains("ann@example.org (ann)") && printed.contains(&fixture.issuer.url), "{printed}");
     for text in [format!("{}/verify", fixture.issuer.url), "the code WDJB-MJHT".into(), "?user_code=WDJB-MJHT".into()] {
         assert!(shown.contains(&text), "{text}: {shown}");
     }
     let requested = &fixture.issuer.forms("/device")[0];
-    assert_eq!(
-        (requested["client_id"].as_str(), requested["scope"].as_str()),
-        (AUDIENCE, "openid email offline_access")
-    );
+    assert!(requested["client_id"] == AUDIENCE && requested["scope"] == "openid email offline_access", "{requested:?}");
 
     // The profile names the control plane from now on.
     fixture.shell.unset("COUNTERSIGN_URL");
@@ -90,8 +80,7 @@ async fn login_replaces_the_token_in_the_environment() {
     let service = fixture.shell.stdout(&["service", "create", "Shop"]);
     assert_eq!(fixture.shell.json(&["service", "list"])[0]["serviceId"], service);
     fixture.shell.stdout(&["role", "create", "reader"]);
-    fixture.shell.stdout(&["agent", "keygen"]);
-    let agent = fixture.shell.stdout(&["agent", "register", "--email", "a@example.org", "--name", "A"]);
+    let agent = fixture.shell.register_agent();
     fixture.shell.stdout(&["agent", "suspend", &agent]);
     assert!(fixture.issuer.refreshes().is_empty(), "a valid token is not refreshed");
 
@@ -99,9 +88,9 @@ async fn login_replaces_the_token_in_the_environment() {
     for secret in [SECRET, stored["token"].as_str().unwrap()] {
         assert!(!printed.contains(secret) && !shown.contains(secret), "{secret} is shown: {printed}{shown}");
     }
-    assert_eq!(mode(&fixture.shell.profile_path("")), 0o700);
+    assert_eq!(mode(fixture.shell.profile_path("")), 0o700);
     for name in ["default.toml", "default.human.json", "default.human.lock"] {
-        assert_eq!(mode(&fixture.shell.profile_path(name)), 0o600, "{name}");
+        assert_eq!(mode(fixture.shell.profile_path(name)), 0o600, "{name}");
     }
     assert!(!fs::read_to_string(fixture.shell.profile_path("default.toml")).unwrap().contains(SECRET));
     fixture.shell.export("COUNTERSIGN_HUMAN_TOKEN", &fixture.control.mint_human("other"));
@@ -112,8 +101,7 @@ async fn login_replaces_the_token_in_the_environment() {
 async fn login_remembers_its_options_and_flags_override_variables() {
     let mut fixture = Fixture::start().await;
     for missing in [&["login"][..], &["login", "--issuer", &fixture.issuer.url]] {
-        let (code, error) = fixture.shell.failure(missing);
-        assert!(code == 2 && error.contains("is not set\n"), "{error}");
+        fixture.shell.assert_fails(2, missing, &["is not set\n"]);
     }
     fixture.shell.export("COUNTERSIGN_ISSUER", &fixture.issuer.url);
     fixture.shell.export("COUNTERSIGN_CLIENT_ID", "from-the-variable");
@@ -126,21 +114,18 @@ async fn login_remembers_its_options_and_flags_override_variables() {
     let forms = fixture.issuer.forms("/device");
     assert_eq!(forms.len(), 2);
     for form in &forms {
-        let field = |name: &str| form[name].as_str();
-        assert_eq!((field("client_id"), field("scope")), (AUDIENCE, "openid custom"));
-        assert_eq!(field("audience"), "https://api.example.org");
+        let fields = ["client_id", "scope", "audience"].map(|name| form[name].as_str());
+        assert_eq!(fields, [AUDIENCE, "openid custom", "https://api.example.org"]);
     }
     // The options of a login at one issuer are not used at another one.
-    let (code, error) = fixture.shell.failure(&["login", "--issuer", "https://127.0.0.1:1"]);
-    assert!(code == 2 && error.contains("the client id is not set"), "{error}");
+    fixture.shell.assert_fails(2, &["login", "--issuer", "https://127.0.0.1:1"], &["the client id is not set"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn login_sends_the_access_token_if_requested() {
     let fixture = Fixture::start().await;
     let access_token = ["login", "--issuer", &fixture.issuer.url, "--client-id", "cli", "--use", "access-token"];
-    let (code, error) = fixture.shell.failure(&access_token);
-    assert!(code == 1 && error.contains("`access_token`") && error.contains("--use id-token"), "{error}");
+    fixture.shell.assert_fails(1, &access_token, &["`access_token`", "--use id-token"]);
     fixture.issuer.device_grant(|grant| grant.access_token_audience = Some(AUDIENCE));
     fixture.shell.stdout(&access_token);
     assert_eq!(fixture.shell.json(&["service", "list"]), json!([]));
@@ -155,10 +140,9 @@ async fn login_trusts_the_given_authority_of_the_issuer() {
     let file = folder.path().join("issuer.pem").display().to_string();
     fs::write(&file, certificate).unwrap();
     let fixture = Fixture::start_with(issuer, &[("ca_file", &file)]).await;
-    let (code, error) = fixture.shell.failure(&fixture.login_with(&[]));
-    assert!(code == 4 && error.contains("--issuer-ca FILE"), "{error}");
-    let (code, error) = fixture.shell.failure(&fixture.login_with(&["--issuer-ca", "/nowhere"]));
-    assert!(code == 1 && error.contains("--issuer-ca (COUNTERSIGN_ISSUER_CA) /nowhere: "), "{error}");
+    fixture.shell.assert_fails(4, &fixture.login_with(&[]), &["--issuer-ca FILE"]);
+    let absent = fixture.login_with(&["--issuer-ca", "/nowhere"]);
+    fixture.shell.assert_fails(1, &absent, &["--issuer-ca (COUNTERSIGN_ISSUER_CA) /nowhere: "]);
     fixture.issuer.device_grant(|grant| grant.lifetimes = [30, 3600].into());
     fixture.shell.stdout(&fixture.login_with(&["--issuer-ca", &file]));
     fixture.shell.stdout(&["service", "list"]);
@@ -166,15 +150,9 @@ async fn login_trusts_the_given_authority_of_the_issuer() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn login_at_a_loopback_address_uses_no_proxy() {
+async fn login_prints_json_and_ignores_quiet_and_the_proxy_for_loopback_addresses() {
     let mut fixture = Fixture::start().await;
     fixture.shell.export("http_proxy", "http://127.0.0.1:1");
-    fixture.shell.stdout(&fixture.login_with(&[]));
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn login_prints_json_and_ignores_quiet() {
-    let fixture = Fixture::start().await;
     let output = fixture.shell.run(&fixture.login_with(&["-o", "json", "--quiet"]));
     let instruction: Value = serde_json::from_slice(&output.stderr).unwrap();
     let page = format!("{}/verify", fixture.issuer.url);
@@ -192,8 +170,7 @@ async fn login_prints_json_and_ignores_quiet() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whoami_shows_user_agent_and_key() {
     let mut fixture = Fixture::start().await;
-    let (code, error) = fixture.shell.failure(&["whoami"]);
-    assert!(code == 2 && error.contains("countersign login") && error.contains("COUNTERSIGN_HUMAN_TOKEN"), "{error}");
+    fixture.shell.assert_fails(2, &["whoami"], &["countersign login", "COUNTERSIGN_HUMAN_TOKEN"]);
     fixture.shell.stdout(&fixture.login_with(&[]));
     let user = fixture.shell.json(&["whoami"]);
     assert_eq!((&user["agent"], &user["serviceKey"]), (&Value::Null, &Value::Null));
@@ -204,16 +181,13 @@ async fn whoami_shows_user_agent_and_key() {
 
     fixture.issuer.device_grant(|grant| grant.claims = json!({ "admin": true, "name": "Ann Example" }));
     fixture.shell.stdout(&["login"]);
-    fixture.shell.stdout(&["agent", "keygen"]);
-    let agent = fixture.shell.stdout(&["agent", "register", "--email", "a@example.org", "--name", "A"]);
+    let agent = fixture.shell.register_agent();
     fixture.shell.export("COUNTERSIGN_SERVICE_KEY", fixture.control.key());
     fixture.shell.export("COUNTERSIGN_SERVICE_ID", fixture.control.service());
     let all = fixture.shell.json(&["whoami"]);
     assert_eq!((&all["human"]["administrator"], &all["human"]["name"]), (&json!(true), &json!("Ann Example")));
-    assert_eq!(
-        (&all["agent"]["agentId"], &all["serviceKey"]["serviceId"]),
-        (&json!(agent), &json!(fixture.control.service()))
-    );
+    assert_eq!(all["agent"]["agentId"], agent);
+    assert_eq!(all["serviceKey"]["serviceId"], fixture.control.service());
     let text = fixture.shell.stdout(&["whoami"]);
     for shown in ["ann", "Ann Example", &agent, "yes, according to the control plane", fixture.control.service()] {
         assert!(text.contains(shown), "{shown}: {text}");
@@ -226,18 +200,17 @@ async fn whoami_shows_user_agent_and_key() {
     let other = fixture.shell.json(&["whoami"]);
     assert_eq!(other["serviceKey"]["serviceId"], fixture.control.service(), "the control plane names the service");
     fixture.shell.export("COUNTERSIGN_HUMAN_TOKEN", fixture.control.human());
-    let refused = fixture.shell.run(&["-o", "json", "whoami"]);
-    let shown: Value = serde_json::from_slice(&refused.stdout).unwrap();
-    assert_eq!(shown["human"]["source"], "token");
+    let shown = fixture.shell.run(&["-o", "json", "whoami"]).stdout;
+    assert_eq!(serde_json::from_slice::<Value>(&shown).unwrap()["human"]["source"], "token");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whoami_shows_the_claims_without_the_control_plane() {
     let mut fixture = Fixture::logged_in().await;
     fixture.control.kill();
-    let output = fixture.shell.run(&["-o", "json", "whoami"]);
-    assert_eq!(output.status.code(), Some(4));
-    let user: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let (code, user, _) = parts(&fixture.shell.run(&["-o", "json", "whoami"]));
+    assert_eq!(code, 4);
+    let user: Value = serde_json::from_str(&user).unwrap();
     assert_eq!((&user["human"]["subject"], &user["human"]["administrator"]), (&json!("ann"), &Value::Null));
 }
 
@@ -248,14 +221,12 @@ async fn logout_deletes_the_login_and_revokes_the_refresh_token() {
     assert_eq!(fixture.shell.json(&["logout"]), json!({ "deleted": true, "refreshTokenRevoked": true }));
     assert_eq!(fixture.issuer.forms("/revoke")[0]["token"], refresh_token);
     assert!(!fixture.is_stored());
-    let (code, error) = fixture.shell.failure(&["service", "list"]);
-    assert!(code == 2 && error.contains("countersign login") && error.contains("COUNTERSIGN_HUMAN_TOKEN"), "{error}");
+    fixture.shell.assert_fails(2, &["service", "list"], &["countersign login", "COUNTERSIGN_HUMAN_TOKEN"]);
     assert_eq!(fixture.shell.json(&["logout"]), json!({ "deleted": false, "refreshTokenRevoked": false }));
 
     fixture.shell.stdout(&["login"]);
     fixture.issuer.device_grant(|grant| grant.revocation_fails = true);
-    let (code, error) = fixture.shell.failure(&["logout"]);
-    assert!(code == 1 && error.contains("is deleted, but its refresh token is not revoked"), "{error}");
+    let error = fixture.shell.assert_fails(1, &["logout"], &["is deleted, but its refresh token is not revoked"]);
     assert!(!fixture.is_stored() && !error.contains(SECRET), "{error}");
 }
 

@@ -14,8 +14,7 @@ fn assert_failure(fixture: &Fixture, code: i32, text: &str) -> String {
 
 #[track_caller]
 fn assert_failure_with(fixture: &Fixture, arguments: &[&str], code: i32, text: &str) -> String {
-    let (actual, error) = fixture.shell.failure(arguments);
-    assert!(actual == code && error.contains(text) && error.contains("\nNext: "), "{text}: {actual} {error}");
+    let error = fixture.shell.assert_fails(code, arguments, &[text, "\nNext: "]);
     assert!(!error.contains(SECRET) && !fixture.is_stored(), "{error}");
     error
 }
@@ -137,10 +136,9 @@ async fn the_token_is_not_sent_to_another_control_plane() {
         &["signing-key", "list"],
         &["agent", "register", "--email", "a@example.org", "--name", "A"],
     ] {
-        let (code, error) = fixture.shell.failure(&[arguments, &["--server", &url]].concat());
         let expected = format!("is for {}, and its token is not sent to another", fixture.control.env["URL"]);
-        assert!(code == 2 && error.contains(&expected), "{arguments:?}: {error}");
-        assert!(error.contains(&format!("Next: countersign login --server {url}")), "{error}");
+        let next = format!("Next: countersign login --server {url}");
+        fixture.shell.assert_fails(2, &[arguments, &["--server", &url]].concat(), &[&expected, &next]);
     }
     let refused = fixture.shell.run(&["-o", "json", "whoami", "--server", &url]);
     assert_eq!(refused.status.code(), Some(2));

@@ -69,20 +69,24 @@ async fn concurrent_commands_use_every_refresh_token_once() {
 async fn a_login_that_cannot_be_refreshed_names_both_ways() {
     let fixture = Fixture::with_lifetimes(&[3600]).await;
     let fail = |code: i32, text: &str| {
-        let (actual, error) = fixture.shell.failure(&["service", "list"]);
-        assert!(actual == code && error.contains(text) && !error.contains(SECRET), "{text}: {actual} {error}");
+        let error = fixture.shell.assert_fails(code, &["service", "list"], &[text]);
+        assert!(!error.contains(SECRET), "{error}");
         error
     };
     fixture.replace_stored_token(-1);
     let mut stored = fixture.stored();
-    stored["refresh_token"] = json!("s3cr3t-of-an-ended-session");
-    std::fs::write(fixture.shell.profile_path("default.human.json"), stored.to_string()).unwrap();
-    let error = fail(3, "has ended: the issuer refused the request: invalid_grant (… is not valid)");
-    assert!(error.contains("countersign login") && error.contains("COUNTERSIGN_HUMAN_TOKEN"), "{error}");
-    stored["refresh_token"] = json!(null);
-    std::fs::write(fixture.shell.profile_path("default.human.json"), stored.to_string()).unwrap();
-    let error = fail(3, "the login of the profile default has expired");
-    assert!(error.contains("countersign login") && error.contains("COUNTERSIGN_HUMAN_TOKEN"), "{error}");
+    for (refresh_token, reason) in [
+        (
+            json!("s3cr3t-of-an-ended-session"),
+            "has ended: the issuer refused the request: invalid_grant (… is not valid)",
+        ),
+        (json!(null), "the login of the profile default has expired"),
+    ] {
+        stored["refresh_token"] = refresh_token;
+        std::fs::write(fixture.shell.profile_path("default.human.json"), stored.to_string()).unwrap();
+        let error = fail(3, reason);
+        assert!(error.contains("countersign login") && error.contains("COUNTERSIGN_HUMAN_TOKEN"), "{error}");
+    }
     std::fs::write(fixture.shell.profile_path("default.human.json"), "{").unwrap();
     fail(2, "the token of a human user is not set");
 }
@@ -93,8 +97,7 @@ async fn an_outage_of_the_issuer_does_not_end_a_valid_token() {
     fixture.issuer.set_behavior(IssuerBehavior::Status(503));
     assert_eq!(fixture.shell.json(&["service", "list"]), json!([]));
     fixture.replace_stored_token(-1);
-    let (code, error) = fixture.shell.failure(&["service", "list"]);
-    assert!(code == 1 && error.contains("returned status 503"), "{error}");
+    fixture.shell.assert_fails(1, &["service", "list"], &["returned status 503"]);
     fixture.issuer.set_behavior(IssuerBehavior::Normal);
     fixture.shell.stdout(&["service", "list"]);
 }
@@ -118,8 +121,7 @@ async fn a_refresh_that_returns_another_user_is_refused_and_rotates() {
     let fixture = Fixture::with_lifetimes(&[3600]).await;
     fixture.replace_stored_token(-1);
     fixture.issuer.device_grant(|grant| grant.claims = json!({ "sub": "eve" }));
-    let (code, error) = fixture.shell.failure(&["service", "list"]);
-    assert!(code == 1 && error.contains("unexpected `sub`"), "{error}");
+    fixture.shell.assert_fails(1, &["service", "list"], &["unexpected `sub`"]);
     assert_eq!(fixture.stored()["refresh_token"], "refresh-s3cr3t-2", "the refresh token is stored nevertheless");
     fixture.issuer.device_grant(|grant| grant.claims = json!({}));
     fixture.shell.stdout(&["service", "list"]);

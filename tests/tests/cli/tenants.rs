@@ -14,28 +14,16 @@ fn register(shell: &Shell, name: &str) -> String {
     shell.stdout(&["agent", "register", "--email", "a@example.org", "--name", name])
 }
 
-/// The notes, warnings and hints of a command that succeeds.
-#[track_caller]
-fn notes(shell: &Shell, arguments: &[&str]) -> String {
-    let output = shell.run(arguments);
-    let notes = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{arguments:?}: {notes}");
-    notes
-}
-
 /// Asserts that a command fails, and that the next step contains these texts. Runs the command that the next step names in
 /// backticks.
 #[track_caller]
 fn assert_next(shell: &Shell, code: i32, arguments: &[&str], expected: &[&str]) {
-    let (actual, error) = shell.failure(arguments);
+    let error = shell.assert_fails(code, arguments, &["\nNext: "]);
     let next = error.split_once("\nNext: ").map(|(_, next)| next.trim_end()).unwrap_or_default();
-    let is_complete = expected.iter().all(|text| next.contains(text));
-    assert!(actual == code && is_complete, "{arguments:?}, expected {code} {expected:?}: {actual} {error}");
-    if let Some(command) = next.split('`').nth(1) {
-        let words: Vec<_> = command.split(' ').collect();
-        if !command.contains(|character: char| character.is_ascii_uppercase()) {
-            shell.stdout(&words[1..]);
-        }
+    assert!(expected.iter().all(|text| next.contains(text)), "{arguments:?}, expected {expected:?}: {error}");
+    let command = next.split('`').nth(1);
+    if let Some(command) = command.filter(|command| !command.contains(|it: char| it.is_ascii_uppercase())) {
+        shell.stdout(&command.split(' ').collect::<Vec<_>>()[1..]);
     }
 }
 
@@ -53,12 +41,8 @@ async fn refusals_of_quotas_name_the_next_step_and_the_setting() {
     let control = ControlPlane::start_with(&settings).await;
     let mut shell = shell_of(&control, "alice");
     let service = shell.stdout(&["service", "create", "Shop"]);
-    assert_next(
-        &shell,
-        1,
-        &["service", "create", "Other"],
-        &["`countersign service list`", "quotas.services_per_person"],
-    );
+    let services = ["`countersign service list`", "quotas.services_per_person"];
+    assert_next(&shell, 1, &["service", "create", "Other"], &services);
     shell.stdout(&["agent", "keygen"]);
     register(&shell, "First");
     let second = ["agent", "register", "--email", "a@example.org", "--name", "Second"];
@@ -71,8 +55,10 @@ async fn refusals_of_quotas_name_the_next_step_and_the_setting() {
     for number in 1..=WEBHOOKS_PER_SERVICE {
         shell.stdout(&[&webhook[..], &[&*format!("secret-{number}")]].concat());
     }
-    let refused = [&webhook[..], &["refused"]].concat();
-    assert_next(&shell, 1, &refused, &["`countersign webhook list --service", "change or delete one"]);
+    let list = format!("`countersign webhook list --service {service}` shows the webhooks");
+    assert_next(&shell, 1, &[&webhook[..], &["refused"]].concat(), &[&list, "change or delete one"]);
+    assert_next(&shell, 1, &["webhook", "listen"], &[&list]);
+    assert!(!shell.path("refused").exists());
     shell.unset("COUNTERSIGN_HUMAN_TOKEN");
     register(&shell, "Public");
     assert_next(&shell, 1, &second, &["countersign login", "registration.public_agents"]);
@@ -82,8 +68,8 @@ async fn refusals_of_quotas_name_the_next_step_and_the_setting() {
 async fn refusal_to_create_a_service_names_the_setting_and_the_required_access() {
     let control = ControlPlane::start_with(&["services.created_by=admin"]).await;
     let shell = shell_of(&control, "alice");
-    let (code, error) = shell.failure(&["service", "create", "Shop"]);
-    assert!(code == 3 && error.contains("the setting `services.created_by` is `admin`"), "{code} {error}");
+    let error =
+        shell.assert_fails(3, &["service", "create", "Shop"], &["the setting `services.created_by` is `admin`"]);
     assert!(error.contains("\nNext: ask an administrator to create the service and to transfer it to you"), "{error}");
 }
 
@@ -101,9 +87,7 @@ async fn service_that_an_agent_left_learns_who_can_readmit_it() {
     let assign = ["--profile", "other", "role", "assign", "reader", &agent];
     let readmit = format!("the owner of the agent can run: countersign agent readmit {agent} {service}");
     assert_next(&manager, 1, &assign, &[&readmit]);
-    let refused: serde_json::Value =
-        serde_json::from_str(&manager.failure(&[&assign[..], &["-o", "json"]].concat()).1).unwrap_or_default();
-    assert_eq!(refused["error"]["reason"], "agent_left", "{refused}");
+    assert_eq!(manager.json_error(&assign)["reason"], "agent_left");
     owner.stdout(&["agent", "readmit", &agent, service]);
     manager.stdout(&assign);
     let services = format!("`countersign agent services {agent}`");
@@ -130,8 +114,7 @@ async fn unknown_and_deleted_agents_have_a_next_step() {
     ] {
         assert_next(&shell, 3, arguments, &["`countersign agent list`"]);
     }
-    let (code, error) = shell.failure(&["agent", "show", unknown]);
-    assert!(code == 2 && error.contains("the API key of a service is not set"), "{code} {error}");
+    shell.assert_fails(2, &["agent", "show", unknown], &["the API key of a service is not set"]);
     shell.stdout(&["agent", "keygen"]);
     let agent = register(&shell, "Old");
     shell.stdout(&["agent", "delete", &agent, "--yes"]);
@@ -146,7 +129,7 @@ async fn offers_state_both_persons_and_what_they_replace() {
     let [alice, bob, carol] = ["alice", "bob", "carol"].map(|person| shell_of(&control, person));
     let service = alice.stdout(&["service", "create", "Shop"]);
     let transfer = |more: &[&'static str]| [&["service", "transfer", service.as_str()][..], more].concat();
-    let note = notes(&alice, &[&["--profile", "work"][..], &transfer(&["--to", "bob"])].concat());
+    let note = alice.notes(&[&["--profile", "work"][..], &transfer(&["--to", "bob"])].concat());
     assert_eq!(note, format!("Next: as the new owner, countersign service transfer {service} --accept\n"));
     let listed = bob.stdout(&["service", "transfer"]);
     let lines: Vec<Vec<_>> = listed.lines().map(|line| line.split_whitespace().collect()).collect();
@@ -162,26 +145,17 @@ async fn offers_state_both_persons_and_what_they_replace() {
     let replacing = alice.stdout(&transfer(&["--to", "carol"]));
     assert!(replacing.contains("replaces the offer to  bob"), "{replacing}");
 
-    let (code, error) = bob.failure(&transfer(&["--accept"]));
-    assert!(code == 3 && error.contains("The service is not offered to you (required: access receiver;"), "{error}");
+    bob.assert_fails(3, &transfer(&["--accept"]), &["The service is not offered to you (required: access receiver;"]);
     assert_next(&bob, 3, &transfer(&["--accept"]), &["`countersign service transfer`"]);
     assert_next(&bob, 3, &transfer(&["--withdraw"]), &["`countersign service transfer`"]);
     let (_, error) = bob.failure(&transfer(&[]));
     assert!(error.contains("access owner or administrator or receiver"), "{error}");
-    assert_next(
-        &bob,
-        2,
-        &["service", "transfer", "--accept"],
-        &["`countersign service list`", "`countersign service transfer`"],
-    );
+    let lists = ["`countersign service list`", "`countersign service transfer`"];
+    assert_next(&bob, 2, &["service", "transfer", "--accept"], &lists);
     let declined = carol.json(&transfer(&["--decline"]));
     assert_eq!(declined, json!({ "withdrawn": true, "declined": true, "serviceId": service }));
-    assert_next(
-        &alice,
-        3,
-        &transfer(&["--withdraw"]),
-        &["`countersign service transfer`", &format!("{service} --to SUBJECT")],
-    );
+    let offer = format!("{service} --to SUBJECT");
+    assert_next(&alice, 3, &transfer(&["--withdraw"]), &["`countersign service transfer`", &offer]);
     alice.stdout(&transfer(&["--to", "bob"]));
     let withdrawn = alice.stdout(&transfer(&["--withdraw"]));
     assert!(withdrawn.contains("withdrawn  true"), "{withdrawn}");
@@ -189,7 +163,7 @@ async fn offers_state_both_persons_and_what_they_replace() {
 
     alice.stdout(&transfer(&["--to", "bob"]));
     bob.stdout(&["service", "create", "Another service, which is that of the profile"]);
-    let note = notes(&bob, &transfer(&["--accept"]));
+    let note = bob.notes(&transfer(&["--accept"]));
     for next in ["key list", "webhook list"] {
         assert!(note.contains(&format!("\nNext: countersign {next} --service {service}\n")), "{note}");
         let words: Vec<_> = next.split(' ').chain(["--service", &service]).collect();
@@ -203,8 +177,7 @@ async fn offer_to_a_person_of_an_unknown_issuer_is_refused() {
     let shell = shell_of(&control, "alice");
     let service = shell.stdout(&["service", "create", "Shop"]);
     let offer = ["service", "transfer", &service, "--to", "bob", "--to-issuer", "https://login.example.com"];
-    let (code, error) = shell.failure(&offer);
-    assert!(code == 2 && error.contains("this control plane accepts: urn:countersign:operator"), "{code} {error}");
+    let error = shell.assert_fails(2, &offer, &["this control plane accepts: urn:countersign:operator"]);
     assert!(error.contains("\nNext: correct --to-issuer"), "{error}");
     let known = [&offer[..6], &["urn:countersign:operator"]].concat();
     shell.stdout(&known);
@@ -229,8 +202,7 @@ async fn profiles_with_a_deleted_service_have_a_next_step() {
 
     let service = shell.stdout(&["service", "create", "Shop"]);
     shell.stdout(&["agent", "login", "--service", &service]);
-    let (code, error) = shell.failure(&["agent", "login", "--service", &service, "--no-service"]);
-    assert!(code == 2 && error.contains("--no-service"), "{error}");
+    shell.assert_fails(2, &["agent", "login", "--service", &service, "--no-service"], &["--no-service"]);
     shell.stdout(&["service", "delete", &service, "--yes"]);
     let shown = shell.json(&["agent", "show"]);
     assert_eq!((&shown["audience"], &shown["serviceId"]), (&json!(null), &json!(null)), "{agent}");

@@ -22,9 +22,7 @@ impl Pair {
         let urls = format!("sync.urls={}", control.sync_urls().join(","));
         let sidecar = Sidecar::start_with(&control, &[control.key()], &[&urls]);
         sidecar.wait_until_ready().await;
-        let agent = Agent::register(&control, "agent").await;
-        let role = control.create_role("reader", &[]).await;
-        control.assign(&agent.id, &role).await;
+        let (agent, role) = Agent::with_role(&control, &[]).await;
         let (token, agent) = (agent.token().await, agent.id.clone());
         let pair = Self { control, sidecar, agent, role, token, _postgres: postgres };
         pair.wait_for_status(200).await;
@@ -38,8 +36,7 @@ impl Pair {
     }
 
     async fn wait_for_status(&self, status: u16) {
-        let decided = async || (self.sidecar.check_token(&self.token).await.status == status).then_some(());
-        eventually("the sidecar decides", decided, || self.sidecar.log()).await;
+        self.sidecar.wait_for_check(&self.token, |result| result.status == status).await;
     }
 
     /// A series of the sidecar. `label` is a label before `service`, with a comma, or empty.

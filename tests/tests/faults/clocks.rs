@@ -1,29 +1,15 @@
 //! Clocks that are ten minutes off, or that jump.
 
-use countersign_tests::{Agent, ControlPlane, Postgres, Sidecar, WrongClock, eventually, sidecar::CheckResult};
+use countersign_tests::{Agent, ControlPlane, Postgres, Sidecar, WrongClock, eventually};
 
 /// Ten minutes in either direction.
 const OFFSETS: [i64; 2] = [-600, 600];
-
-/// Registers an agent with a role at the service.
-async fn agent_with_role(control: &ControlPlane) -> (Agent, String) {
-    let agent = Agent::register(control, "agent").await;
-    let role = control.create_role("reader", &[]).await;
-    control.assign(&agent.id, &role).await;
-    (agent, role)
-}
-
-async fn wait_for_reason(sidecar: &Sidecar, token: &str, reason: &str) {
-    let refused =
-        async || Some(sidecar.check_token(token).await).filter(|result: &CheckResult| result.reason == reason);
-    eventually("the sidecar refuses the token", refused, || sidecar.log()).await;
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sidecar_with_a_wrong_clock_decides_by_the_time_of_the_control_plane() {
     for offset in OFFSETS {
         let control = ControlPlane::start_process_with(&["tokens.access_seconds=8"]).await;
-        let (agent, _role) = agent_with_role(&control).await;
+        let (agent, _role) = Agent::with_role(&control, &[]).await;
         let clock = WrongClock::new(offset);
         let key = control.create_key(control.service(), "sync").await;
         let sidecar = Sidecar::start_in(&clock.environment(), &control, &[&key], &[]);
@@ -43,21 +29,20 @@ async fn sidecar_with_a_wrong_clock_decides_by_the_time_of_the_control_plane() {
 async fn jumps_of_the_clock_of_the_control_plane_are_survived() {
     let clock = WrongClock::new(0);
     let control = ControlPlane::start_in(&clock.environment(), &["tokens.access_seconds=300"]).await;
-    let (agent, role) = agent_with_role(&control).await;
+    let (agent, role) = Agent::with_role(&control, &[]).await;
     let sidecar = Sidecar::start(&control).await;
     let token = agent.token().await;
     assert_eq!(sidecar.check_token(&token).await.status, 200);
     clock.set(600);
     assert_eq!(control.verify(&token).await.error().2, "token_expired");
-    wait_for_reason(&sidecar, &token, "token_expired").await;
+    sidecar.wait_for_check(&token, |result| result.reason == "token_expired").await;
     for offset in OFFSETS {
         clock.set(offset);
         let token = agent.token().await;
         assert_eq!(control.verify(&token).await.status, 200, "{offset}");
-        let accepted = async || (sidecar.check_token(&token).await.status == 200).then_some(());
-        eventually("the sidecar has the time of the control plane", accepted, || sidecar.log()).await;
+        sidecar.wait_for_check(&token, |result| result.status == 200).await;
         assert!(control.revoke(&agent.id, &role).await, "{offset}");
-        wait_for_reason(&sidecar, &token, "no_role").await;
+        sidecar.wait_for_check(&token, |result| result.reason == "no_role").await;
         control.assign(&agent.id, &role).await;
     }
     assert!(!control.log().contains("panicked") && !sidecar.log().contains("panicked"));
@@ -68,7 +53,7 @@ async fn replicas_whose_clocks_differ_refuse_tokens_with_the_reason() {
     let postgres = Postgres::start().await;
     let ahead = WrongClock::new(600);
     let control = ControlPlane::start_pair(&postgres.create_database().await, [&[], &ahead.environment()]).await;
-    let (agent, _role) = agent_with_role(&control).await;
+    let (agent, _role) = Agent::with_role(&control, &[]).await;
     let mut reasons = std::collections::BTreeSet::new();
     for _ in 0..4 {
         let token = agent.token().await;

@@ -10,7 +10,7 @@ const SYNC_CALLS: &str = "posix/io/sync/*";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn writes_that_cannot_be_made_durable_are_refused_until_the_disk_works_again() {
-    let failing = FailingCalls::new();
+    let failing = FailingCalls::default();
     let control = ControlPlane::start_in(&failing.environment(), &[]).await;
     let agent = Agent::register(&control, "agent").await;
     let token = agent.token().await;
@@ -34,7 +34,7 @@ async fn writes_that_cannot_be_made_durable_are_refused_until_the_disk_works_aga
 
 #[tokio::test(flavor = "multi_thread")]
 async fn acknowledged_writes_survive_failures_of_the_disk_and_kills() {
-    let failing = FailingCalls::new();
+    let failing = FailingCalls::default();
     let mut control = ControlPlane::start_in(&failing.environment(), &[]).await;
     let target = Target::of(&control);
     let faults = async {

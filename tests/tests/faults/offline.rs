@@ -97,7 +97,6 @@ async fn sidecar_decides_offline_through_restarts_until_its_copy_is_too_old() {
         assert!(answers.keys().all(|(status, _)| *status == 503), "a stale view is used: {answers:?}");
     }
     control.restart().await;
-    let back = async || (sidecar.check_token(&live_token).await.status == 200).then_some(());
-    eventually("the control plane is back", back, || sidecar.log()).await;
+    sidecar.wait_for_check(&live_token, |result| result.status == 200).await;
     assert_eq!(sidecar.check_token(&dead_token).await.reason, "no_role");
 }

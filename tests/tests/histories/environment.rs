@@ -10,7 +10,8 @@ use crate::{
 };
 use countersign_control_plane::Dependencies;
 use countersign_tests::{
-    HttpClient, HttpResponse, InProcessServer, ManualClock, Server, VerifyOutcome, eventually, sidecar::CheckResult,
+    HttpClient, HttpResponse, InProcessServer, ManualClock, Server, VerifyOutcome, control_plane::text, eventually,
+    sidecar::CheckResult,
 };
 use serde_json::{Value, json};
 use sqlx::{
@@ -271,11 +272,9 @@ impl Environment {
     /// separate transaction.
     pub async fn wait_for_trust_publication(&self) {
         let published = async || {
-            let marked = sqlx::query("SELECT 1 AS marked FROM changed_trust_scores")
-                .fetch_optional(&self.database)
-                .await
-                .unwrap();
-            marked.is_none().then_some(())
+            let marked =
+                sqlx::query("SELECT 1 AS marked FROM changed_trust_scores").fetch_optional(&self.database).await;
+            marked.unwrap().is_none().then_some(())
         };
         eventually("trust changes are published", published, String::new).await;
     }
@@ -334,11 +333,10 @@ async fn start_control_plane(
 async fn create_service(api: &HttpClient, human: &str, number: usize) -> Service {
     let body = json!({ "name": format!("service {number}"), "acceptsUnboundTokens": number == 0 });
     let created = api.send_as(human, "POST", "/services", body).await.expect(201);
-    let id = created["serviceId"].as_str().unwrap().to_owned();
+    let id = text(&created["serviceId"]);
     let key = async |scope: &str| {
         let body = json!({ "name": scope, "scope": scope });
-        let created = api.send_as(human, "POST", &format!("/services/{id}/keys"), body).await.expect(201);
-        created["apiKey"].as_str().unwrap().to_owned()
+        text(&api.send_as(human, "POST", &format!("/services/{id}/keys"), body).await.expect(201)["apiKey"])
     };
     let (full, sync_key) = (key("full").await, key("sync").await);
     Service { id, key: full, sync_key }

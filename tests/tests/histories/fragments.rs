@@ -10,7 +10,6 @@ pub fn histories() -> impl Strategy<Value = Vec<Operation>> {
 }
 
 fn fragment() -> impl Strategy<Value = Vec<Operation>> {
-    let single = |request: Request| Operation::Requests(vec![request]);
     let (service, name) = (|| 0..SERVICES, || 0..ROLE_NAMES.len());
     prop_oneof![
         80 => operation().prop_map(|operation| vec![operation]),
@@ -19,26 +18,23 @@ fn fragment() -> impl Strategy<Value = Vec<Operation>> {
         2 => (service(), any_index()).prop_map(|(service, agent)| change_after_late_refresh(service, agent)),
         4 => (service(), any_index(), any::<bool>())
             .prop_map(|(service, agent, disconnected)| change_before_unbound_is_accepted(service, agent, disconnected)),
-        8 => (service(), any_index(), name()).prop_map(move |(service, agent, name)| vec![
-            single(Request::Assign { service, agent, name, seconds: None }),
-            single(Request::Login { agent, service: Some(service), scope: None }),
-        ]),
-        5 => (service(), name(), 0..PERMISSIONS.len()).prop_map(move |(service, name, permissions)| vec![
-            single(Request::DeleteRole { service, name }),
-            single(Request::CreateRole { service, name, permissions }),
-        ]),
+        8 => (service(), any_index(), name()).prop_map(|(service, agent, name)| {
+            vec![Request::assign(service, agent, name).alone(), Request::login(agent, Some(service)).alone()]
+        }),
+        5 => (service(), name(), 0..PERMISSIONS.len()).prop_map(|(service, name, permissions)| {
+            vec![Request::DeleteRole { service, name }.alone(), Request::CreateRole { service, name, permissions }.alone()]
+        }),
         16 => (service(), any_index(), name(), any::<bool>(), any::<bool>()).prop_map(
-            move |(service, agent, name, assign_last, refresh)| {
-                let assign = Request::Assign { service, agent, name, seconds: None };
-                let revoke = Request::Revoke { service, agent, name };
+            |(service, agent, name, assign_last, refresh)| {
+                let (assign, revoke) = (Request::assign(service, agent, name), Request::Revoke { service, agent, name });
                 let (before, concurrent) = if assign_last { (revoke, assign) } else { (assign, revoke) };
+                let log_in = Request::login(agent, Some(service));
                 // Several token requests are sent, because the race occurs between two statements of a request.
                 let token = |login| {
-                    let login_again = Request::Login { agent, service: Some(service), scope: None };
-                    if refresh { Request::Refresh { login, first: false, scope: None } } else { login_again }
+                    if refresh { Request::Refresh { login, first: false, scope: None } } else { log_in.clone() }
                 };
                 let concurrent = (0..3).map(token).chain([concurrent]).chain((3..6).map(token)).collect();
-                vec![single(before), single(Request::Login { agent, service: Some(service), scope: None }), Operation::Requests(concurrent)]
+                vec![before.alone(), log_in.clone().alone(), Operation::Requests(concurrent)]
             },
         ),
         2 => (service(), any_index(), name(), any::<bool>()).prop_map(|(service, agent, name, crash)| {
@@ -54,23 +50,22 @@ fn fragment() -> impl Strategy<Value = Vec<Operation>> {
 /// The refresh of an unbound session issues a token for the service at which the agent now holds a role. After that, the
 /// sidecar of this service must receive changes of the agent.
 fn change_after_refresh_of_unbound_session(service: usize, agent: usize, name: usize) -> Vec<Operation> {
-    let assign = Request::Assign { service, agent, name, seconds: None };
-    [unbound_login(agent).to_vec(), vec![Operation::Requests(vec![assign])], refresh_all_and_suspend(agent)].concat()
+    let assign = Request::assign(service, agent, name).alone();
+    [unbound_login(agent).to_vec(), vec![assign], refresh_all_and_suspend(agent)].concat()
 }
 
 /// An agent without roles gets an unbound token.
 fn unbound_login(agent: usize) -> [Operation; 2] {
     let pairs = (0..SERVICES).flat_map(|service| (0..ROLE_NAMES.len()).map(move |name| (service, name)));
     let revocations = pairs.map(|(service, name)| Request::Revoke { service, agent, name }).collect();
-    [Operation::Requests(revocations), Operation::Requests(vec![Request::Login { agent, service: None, scope: None }])]
+    [Operation::Requests(revocations), Request::login(agent, None).alone()]
 }
 
 /// The sidecar of a service that refuses unbound tokens does not receive the change of the agent. It needs the change when the
 /// service begins to accept unbound tokens, while the sidecar is connected or not.
 fn change_before_unbound_is_accepted(service: usize, agent: usize, disconnected: bool) -> Vec<Operation> {
-    let single = |request: Request| Operation::Requests(vec![request]);
-    let accept = |accepted| single(Request::SetAcceptsUnbound { service, accepted });
-    let set_status = |status| single(Request::SetStatus { agent, status });
+    let accept = |accepted| Request::SetAcceptsUnbound { service, accepted }.alone();
+    let set_status = |status| Request::SetStatus { agent, status }.alone();
     let [revoke, log_in] = unbound_login(agent);
     let mut operations = vec![accept(false), revoke, log_in, set_status(Status::Suspended), accept(true)];
     if disconnected {
@@ -86,7 +81,7 @@ fn change_before_unbound_is_accepted(service: usize, agent: usize, disconnected:
 fn change_after_late_refresh(service: usize, agent: usize) -> Vec<Operation> {
     let before = vec![
         Operation::RestartControlPlane { killed: false, token_seconds: 60 },
-        Operation::Requests(vec![Request::Login { agent, service: Some(service), scope: None }]),
+        Request::login(agent, Some(service)).alone(),
         Operation::Advance(1300),
         Operation::Advance(1199),
     ];
@@ -95,18 +90,17 @@ fn change_after_late_refresh(service: usize, agent: usize) -> Vec<Operation> {
 
 fn refresh_all_and_suspend(agent: usize) -> Vec<Operation> {
     let refreshes = (0..24).map(|login| Request::Refresh { login, first: false, scope: None }).collect();
-    let set_status = |status| Operation::Requests(vec![Request::SetStatus { agent, status }]);
+    let set_status = |status| Request::SetStatus { agent, status }.alone();
     vec![Operation::Requests(refreshes), set_status(Status::Suspended), set_status(Status::Active)]
 }
 
 /// A token whose role is revoked, with the receipt of the revocation.
 fn revocation_with_receipt(service: usize, agent: usize, name: usize, crash: bool) -> Vec<Operation> {
-    let single = |request: Request| Operation::Requests(vec![request]);
-    let revoke = Request::Revoke { service, agent, name };
+    let requests = vec![Request::Revoke { service, agent, name }];
     vec![
-        single(Request::Assign { service, agent, name, seconds: None }),
-        single(Request::Login { agent, service: Some(service), scope: None }),
-        Operation::Receipt { service, requests: vec![revoke], crash },
+        Request::assign(service, agent, name).alone(),
+        Request::login(agent, Some(service)).alone(),
+        Operation::Receipt { service, requests, crash },
     ]
 }
 

@@ -18,7 +18,6 @@ mod model_updates;
 mod network_operations;
 mod oauth_client;
 mod operation;
-mod proxy;
 mod receipts;
 mod requests;
 mod rules;

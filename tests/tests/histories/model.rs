@@ -165,11 +165,6 @@ impl State {
         self.rejecting_unbound.extend((!accepted).then_some(service));
     }
 
-    /// Records that a role was assigned to an agent or revoked.
-    pub fn note_role_change(&mut self, service: usize, agent: usize, revision: i64) {
-        self.roles_changed.insert((service, agent), revision);
-    }
-
     /// Roles that an agent holds at a service at a time.
     fn roles_of(&self, service: usize, agent: usize, now: i64) -> BTreeSet<usize> {
         let mine = self.grants.iter().filter(|((at, holder, _), _)| (*at, *holder) == (service, agent));
@@ -204,11 +199,8 @@ impl Model {
         let refused = |status, reason| vec![VerifyOutcome::refused(status, reason)];
         let Verifier { known_state, now, floor, knows_floor } = verifier;
         if !self.states[known_state].trusts_key(&token.kid) {
-            return if self.key_may_be_unknown(token, known_state) {
-                refused(401, "token_key_unknown")
-            } else {
-                Vec::new()
-            };
+            let may_be_unknown = self.key_may_be_unknown(token, known_state);
+            return if may_be_unknown { refused(401, "token_key_unknown") } else { Vec::new() };
         }
         let seconds = |micros: i64| micros.div_euclid(1_000_000);
         if seconds(now) >= token.expires_at {
@@ -269,7 +261,7 @@ impl Model {
         let revoked = usize::try_from(key_revocations - self.now().key_revocations).unwrap();
         if orphaned.len() > revoked {
             return Err(format!(
-                "keys {orphaned:?} are removed while their tokens are valid, but only {revoked} keys were revoked"
+                "keys {orphaned:?} are removed, whose tokens are valid, but only {revoked} were revoked"
             ));
         }
         self.push_state(revision, |state| (state.keys, state.key_revocations) = (keys, key_revocations));

@@ -7,7 +7,7 @@ use crate::{
     requests::{Outcome, SentRequest},
 };
 use countersign_process::Clock;
-use countersign_tests::jwt;
+use countersign_tests::{control_plane::text, jwt};
 use serde_json::Value;
 
 impl SentRequest {
@@ -41,14 +41,14 @@ impl SentRequest {
                 let until = seconds.map(|seconds| role_expiry(environment, seconds));
                 Box::new(move |state| {
                     role.map(|role| state.grants.insert((service, agent, role), until));
-                    state.note_role_change(service, agent, revision);
+                    state.roles_changed.insert((service, agent), revision);
                 })
             }
             Request::Revoke { service, agent, name } => {
                 let role = role_number(service, name);
                 Box::new(move |state| {
                     role.map(|role| state.grants.remove(&(service, agent, role)));
-                    state.note_role_change(service, agent, revision);
+                    state.roles_changed.insert((service, agent), revision);
                 })
             }
             Request::SetStatus { agent, status } => Box::new(move |state| {
@@ -114,27 +114,13 @@ pub fn record_login(
     body: &Value,
     proof: Proof,
 ) {
-    let login = model.logins.len();
-    model.logins.push(Login {
-        agent,
-        id: String::new(),
-        start_revision: 0,
-        refresh: Vec::new(),
-        proof,
-        scope: scope.clone(),
-    });
-    record_tokens(model, environment, (login, scope), body);
-    let token = model.tokens.last().unwrap();
-    let claims = jwt::claims(&token.text);
-    model.logins[login].id = text(&claims["sid"]);
-    model.logins[login].start_revision = token.rev;
+    let claims = jwt::claims(&text(&body["accessToken"]));
+    let (id, start_revision) = (text(&claims["sid"]), claims["rev"].as_i64().unwrap());
+    model.logins.push(Login { agent, id, start_revision, refresh: Vec::new(), proof, scope: scope.clone() });
+    record_tokens(model, environment, (model.logins.len() - 1, scope), body);
 }
 
 /// Expiry of a role assigned now, in microseconds.
 pub fn role_expiry(environment: &Environment, seconds: u32) -> i64 {
     (environment.clock.now().seconds() + i64::from(seconds)) * 1_000_000
-}
-
-pub fn text(value: &Value) -> String {
-    value.as_str().unwrap().to_owned()
 }

@@ -94,7 +94,7 @@ impl Run {
             *time = sidecars.metric(COPYING, &line(number)).await;
         }
         self.environment.clock.advance(Duration::from_secs(1));
-        self.sidecars.clocks_advanced();
+        self.sidecars.reports_are_prompt = false;
         let is_confirmed = async || {
             for (number, time) in before.iter().enumerate() {
                 // The time is that of the sidecar's clock, which may have been set back since the last confirmation.

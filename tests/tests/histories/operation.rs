@@ -68,77 +68,56 @@ pub enum Operation {
 /// A request to the API.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Request {
+    /// Registers an agent.
     Register,
-    CreateRole {
-        service: usize,
-        name: usize,
-        permissions: usize,
-    },
-    ChangeRole {
-        service: usize,
-        name: usize,
-        permissions: usize,
-    },
-    DeleteRole {
-        service: usize,
-        name: usize,
-    },
+    /// Creates a role at a service.
+    CreateRole { service: usize, name: usize, permissions: usize },
+    /// Replaces the permissions of a role.
+    ChangeRole { service: usize, name: usize, permissions: usize },
+    /// Deletes a role.
+    DeleteRole { service: usize, name: usize },
     /// Sets `acceptsUnboundTokens`.
-    SetAcceptsUnbound {
-        service: usize,
-        accepted: bool,
-    },
-    Assign {
-        service: usize,
-        agent: usize,
-        name: usize,
-        seconds: Option<u32>,
-    },
-    Revoke {
-        service: usize,
-        agent: usize,
-        name: usize,
-    },
-    SetStatus {
-        agent: usize,
-        status: Status,
-    },
+    SetAcceptsUnbound { service: usize, accepted: bool },
+    /// Assigns a role, for this time.
+    Assign { service: usize, agent: usize, name: usize, seconds: Option<u32> },
+    /// Revokes a role.
+    Revoke { service: usize, agent: usize, name: usize },
+    /// Suspends, reactivates or revokes an agent.
+    SetStatus { agent: usize, status: Status },
     /// Logs in with a challenge or, if there is a scope, as an OAuth client.
-    Login {
-        agent: usize,
-        service: Option<usize>,
-        #[serde(default)]
-        scope: Option<usize>,
-    },
-    /// Uses the newest refresh token, or the first refresh token, which has been used if the session was refreshed.
-    Refresh {
-        login: usize,
-        first: bool,
-        /// The scope of an OAuth client.
-        #[serde(default)]
-        scope: Option<usize>,
-    },
+    Login { agent: usize, service: Option<usize>, scope: Option<usize> },
+    /// Uses the newest refresh token, or the first refresh token, which has been used if the session was refreshed. If there is a scope,
+    /// as an OAuth client.
+    Refresh { login: usize, first: bool, scope: Option<usize> },
     /// Submits the signed challenge or the assertion of a login again.
-    Replay {
-        login: usize,
-    },
-    Feedback {
-        service: usize,
-        agent: usize,
-        score: u8,
-    },
-    RevokeToken {
-        token: usize,
-    },
-    RevokeLogin {
-        login: usize,
-    },
+    Replay { login: usize },
+    /// Rates an agent.
+    Feedback { service: usize, agent: usize, score: u8 },
+    /// Revokes an access token.
+    RevokeToken { token: usize },
+    /// Revokes a session.
+    RevokeLogin { login: usize },
     /// Requests a rotation of the signing keys.
     Rotate,
     /// Revokes one of the current signing keys, in order of publication.
-    RevokeKey {
-        key: usize,
-    },
+    RevokeKey { key: usize },
+}
+
+impl Request {
+    /// The operation that sends only this request.
+    pub fn alone(self) -> Operation {
+        Operation::Requests(vec![self])
+    }
+
+    /// An assignment without expiry.
+    pub const fn assign(service: usize, agent: usize, name: usize) -> Self {
+        Self::Assign { service, agent, name, seconds: None }
+    }
+
+    /// A login with a challenge.
+    pub const fn login(agent: usize, service: Option<usize>) -> Self {
+        Self::Login { agent, service, scope: None }
+    }
 }
 
 /// Status of an agent.
@@ -151,7 +130,7 @@ pub enum Status {
 
 pub fn operation() -> impl Strategy<Value = Operation> {
     prop_oneof![
-        48 => request().prop_map(|request| Operation::Requests(vec![request])),
+        48 => request().prop_map(Request::alone),
         8 => vec(concurrent_request(), 2..6).prop_map(Operation::Requests),
         6 => select(vec![1_u32, 4, 11, 29, 61]).prop_map(Operation::Advance),
         4 => select(vec![301_u32, 599, 905, 1100, 1199, 1300]).prop_map(Operation::Advance),

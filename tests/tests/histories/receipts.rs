@@ -40,7 +40,7 @@ impl Run {
     async fn ask_for_receipt(&mut self, service: usize) -> Result<(), String> {
         let network = self.environment.network;
         let all_reach = SIDECARS.iter().all(|sidecar| network.reaches(*sidecar));
-        let must_complete = all_reach && self.sidecars.reports_are_prompt();
+        let must_complete = all_reach && self.sidecars.reports_are_prompt;
         let (state, revision) = (self.model.newest(), self.model.now().revision);
         let of_service = &self.environment.services[service];
         let polls = match (must_complete, all_reach) {
@@ -63,7 +63,7 @@ impl Run {
         }
         let now = self.environment.clock.now().micros();
         if let Some(change) = self.environment.newest_change_until(&of_service.id, revision).await {
-            self.sidecars.set_in_force(service, change);
+            self.sidecars.in_force[service] = self.sidecars.in_force[service].max(change);
         }
         for sidecar in SIDECARS {
             if self.environment.check(sidecar, &self.environment.services[service].id, None).await.status != 503 {
@@ -78,7 +78,7 @@ impl Run {
         for (sidecar, number) in
             SIDECARS.into_iter().flat_map(|sidecar| (0..SERVICES).map(move |number| (sidecar, number)))
         {
-            let (service, in_force) = (&self.environment.services[number].id, self.sidecars.in_force(number));
+            let (service, in_force) = (&self.environment.services[number].id, self.sidecars.in_force[number]);
             let revision = self.environment.sidecars.view_revision(sidecar, service).await;
             if revision < in_force && self.environment.check(sidecar, service, None).await.status != 503 {
                 // The sidecar may have received newer data between the two requests.
@@ -119,7 +119,7 @@ impl Run {
         let now = self.environment.clock.now().micros();
         let revisions = self.environment.wait_for_start_from_copy().await;
         for (service, (revision, before)) in revisions.into_iter().zip(before).enumerate() {
-            let earliest = self.sidecars.earliest_copy();
+            let earliest = self.sidecars.earliest[COPYING];
             let state = match (revision, before) {
                 (Some(revision), Some(SidecarState { states: (_, newest), confirmed: (_, latest) }))
                     if now - latest < MAX_AGE =>

@@ -1,14 +1,14 @@
 //! Prepares requests, sends them, and predicts the change that each causes.
 
 use crate::{
-    environment::{ChangeRow, Environment},
+    environment::{ChangeRow, Environment, Service},
     model::{Model, Proof},
-    model_updates::{role_expiry, text},
+    model_updates::role_expiry,
     oauth_client,
     operation::{MAX_AGENTS, PERMISSIONS, ROLE_NAMES, Request, SCOPES, Status},
 };
 use countersign_client::PrivateKey;
-use countersign_tests::HttpResponse;
+use countersign_tests::{HttpResponse, control_plane::text};
 use reqwest::RequestBuilder;
 use serde_json::{Value, json};
 
@@ -34,18 +34,14 @@ pub struct PreparedRequest {
 }
 
 enum Transport {
+    /// A request that is built.
     Send(Box<RequestBuilder>),
-    Register {
-        key: PrivateKey,
-        name: String,
-    },
+    /// A registration.
+    Register { key: PrivateKey, name: String },
     /// A request to the token endpoint.
     SendForm(Vec<(&'static str, String)>),
-    Login {
-        agent: usize,
-        service: Option<usize>,
-        scope: Option<usize>,
-    },
+    /// A login, which needs a challenge or an assertion first.
+    Login { agent: usize, service: Option<usize>, scope: Option<usize> },
 }
 
 /// The response to a request.
@@ -61,62 +57,35 @@ pub type Keys = Vec<PrivateKey>;
 /// Maps the indices in a request to existing entities. Returns `None` if the entities do not exist, or if no agent may
 /// be added.
 fn resolve(request: &Request, model: &Model) -> Option<Request> {
-    let agents = model.agents.len();
-    let index = |number: usize, count: usize| number.checked_rem(count);
-    Some(match request.clone() {
-        Request::Register if agents >= MAX_AGENTS => return None,
-        Request::Assign { service, agent, name, seconds } => {
-            Request::Assign { service, agent: index(agent, agents)?, name, seconds }
+    let mut request = request.clone();
+    let (index, count) = match &mut request {
+        Request::Register if model.agents.len() >= MAX_AGENTS => return None,
+        Request::Assign { agent, .. }
+        | Request::Revoke { agent, .. }
+        | Request::SetStatus { agent, .. }
+        | Request::Login { agent, .. }
+        | Request::Feedback { agent, .. } => (agent, model.agents.len()),
+        Request::Refresh { login, .. } | Request::Replay { login } | Request::RevokeLogin { login } => {
+            (login, model.logins.len())
         }
-        Request::Revoke { service, agent, name } => Request::Revoke { service, agent: index(agent, agents)?, name },
-        Request::SetStatus { agent, status } => Request::SetStatus { agent: index(agent, agents)?, status },
-        Request::Login { agent, service, scope } => Request::Login { agent: index(agent, agents)?, service, scope },
-        Request::Feedback { service, agent, score } => {
-            Request::Feedback { service, agent: index(agent, agents)?, score }
-        }
-        Request::Refresh { login, first, scope } => {
-            Request::Refresh { login: index(login, model.logins.len())?, first, scope }
-        }
-        Request::Replay { login } => Request::Replay { login: index(login, model.logins.len())? },
-        Request::RevokeToken { token } => Request::RevokeToken { token: index(token, model.tokens.len())? },
-        Request::RevokeLogin { login } => Request::RevokeLogin { login: index(login, model.logins.len())? },
-        Request::RevokeKey { key } => Request::RevokeKey { key: index(key, model.now().keys.len())? },
-        request @ (Request::Register
+        Request::RevokeToken { token } => (token, model.tokens.len()),
+        Request::RevokeKey { key } => (key, model.now().keys.len()),
+        Request::Register
         | Request::CreateRole { .. }
         | Request::ChangeRole { .. }
         | Request::DeleteRole { .. }
         | Request::SetAcceptsUnbound { .. }
-        | Request::Rotate) => request,
-    })
+        | Request::Rotate => return Some(request),
+    };
+    *index = index.checked_rem(count)?;
+    Some(request)
 }
 
 impl PreparedRequest {
     /// Prepares a request. Returns `None` if the request cannot be sent in the current state of the model.
     pub fn new(request: &Request, environment: &Environment, model: &Model) -> Option<Self> {
         let request = resolve(request, model)?;
-        let (expected_change, transport) = match &request {
-            Request::Register => (
-                None,
-                Transport::Register { key: PrivateKey::generate(), name: format!("agent {}", model.agents.len()) },
-            ),
-            Request::Login { agent, service, scope } => {
-                (None, Transport::Login { agent: *agent, service: *service, scope: *scope })
-            }
-            Request::Refresh { .. }
-            | Request::Replay { .. }
-            | Request::RevokeToken { .. }
-            | Request::RevokeLogin { .. } => prepare_agent_request(&request, environment, model),
-            Request::CreateRole { .. }
-            | Request::ChangeRole { .. }
-            | Request::DeleteRole { .. }
-            | Request::SetAcceptsUnbound { .. }
-            | Request::Assign { .. }
-            | Request::Revoke { .. }
-            | Request::Feedback { .. }
-            | Request::SetStatus { .. }
-            | Request::Rotate
-            | Request::RevokeKey { .. } => prepare_manager_request(&request, environment, model),
-        };
+        let (expected_change, transport) = prepare(&request, environment, model);
         Some(Self { request, expected_change, transport })
     }
 
@@ -160,15 +129,18 @@ impl PreparedRequest {
     }
 }
 
-/// Prepares a request that an agent authenticates.
-fn prepare_agent_request(
-    request: &Request,
-    environment: &Environment,
-    model: &Model,
-) -> (Option<ExpectedChange>, Transport) {
+/// The change that a request causes, and how it is sent.
+fn prepare(request: &Request, environment: &Environment, model: &Model) -> (Option<ExpectedChange>, Transport) {
     let post = |path: &str, body: Value| Transport::Send(Box::new(environment.api.request("POST", path).json(&body)));
-    let session = |login: usize| Some(("session", model.logins[login].id.clone(), None));
+    let session = |login: &usize| Some(("session", model.logins[*login].id.clone(), None));
     match request {
+        Request::Register => {
+            let name = format!("agent {}", model.agents.len());
+            (None, Transport::Register { key: PrivateKey::generate(), name })
+        }
+        Request::Login { agent, service, scope } => {
+            (None, Transport::Login { agent: *agent, service: *service, scope: *scope })
+        }
         Request::Refresh { login, first, scope } => {
             let refresh_tokens = &model.logins[*login].refresh;
             let token = if *first { refresh_tokens.first() } else { refresh_tokens.last() };
@@ -176,7 +148,7 @@ fn prepare_agent_request(
                 Some(scope) => Transport::SendForm(oauth_client::refresh_form(token.unwrap(), SCOPES[*scope])),
                 None => post("/auth/refresh", json!({ "refreshToken": token })),
             };
-            (session(*login), transport)
+            (session(login), transport)
         }
         Request::Replay { login } => match &model.logins[*login].proof {
             Proof::Challenge(id, signature) => {
@@ -190,9 +162,9 @@ fn prepare_agent_request(
         }
         Request::RevokeLogin { login } => {
             let token = model.logins[*login].refresh.last();
-            (session(*login), post("/auth/revoke", json!({ "token": token })))
+            (session(login), post("/auth/revoke", json!({ "token": token })))
         }
-        other => unreachable!("{other:?} is not a request of an agent"),
+        other => prepare_manager_request(other, environment, model),
     }
 }
 
@@ -202,77 +174,66 @@ fn prepare_manager_request(
     environment: &Environment,
     model: &Model,
 ) -> (Option<ExpectedChange>, Transport) {
-    let send = |method: &str, path: String, bearer: &str, body: Option<Value>| {
-        authenticated_request(environment, (method, &path), bearer, body)
+    let send = |method: &str, path: &str, bearer: &str, body: Option<Value>| {
+        let request = environment.api.request(method, path).bearer_auth(bearer);
+        Transport::Send(Box::new(if let Some(body) = body { request.json(&body) } else { request }))
     };
-    let role = |owner: usize, name: usize| role_id(model, owner, name);
-    let service = |number: &usize| &environment.services[*number];
-    let definitions = |number| Some(("definitions", service(number).id.clone(), Some(service(number).id.clone())));
-    match request {
-        Request::CreateRole { service: number, name, permissions } => {
-            let owner = service(number);
-            let body = json!({ "name": ROLE_NAMES[*name], "permissions": PERMISSIONS[*permissions] });
-            (definitions(number), send("POST", format!("/services/{}/roles", owner.id), &owner.key, Some(body)))
+    let of_service = |method: &str, service: usize, below: &str, body: Option<Value>| {
+        let Service { id, key, .. } = &environment.services[service];
+        send(method, &format!("/services/{id}{below}"), key, body)
+    };
+    let agent_id = |agent: usize| model.agents[agent].0.clone();
+    let service_id = |service: usize| environment.services[service].id.clone();
+    let definitions = |service: usize| Some(("definitions", service_id(service), Some(service_id(service))));
+    let roles = |agent: usize, service: usize| Some(("roles", agent_id(agent), Some(service_id(service))));
+    match *request {
+        Request::CreateRole { service, name, permissions } => {
+            let body = json!({ "name": ROLE_NAMES[name], "permissions": PERMISSIONS[permissions] });
+            (definitions(service), of_service("POST", service, "/roles", Some(body)))
         }
-        Request::ChangeRole { service: number, name, permissions } => {
-            let (owner, role) = (service(number), role(*number, *name));
-            let body = json!({ "permissions": PERMISSIONS[*permissions] });
-            (definitions(number), send("PATCH", format!("/services/{}/roles/{role}", owner.id), &owner.key, Some(body)))
+        Request::ChangeRole { service, name, permissions } => {
+            let path = format!("/roles/{}", role_id(model, service, name));
+            let body = json!({ "permissions": PERMISSIONS[permissions] });
+            (definitions(service), of_service("PATCH", service, &path, Some(body)))
         }
-        Request::DeleteRole { service: number, name } => {
-            let (owner, role) = (service(number), role(*number, *name));
-            (definitions(number), send("DELETE", format!("/services/{}/roles/{role}", owner.id), &owner.key, None))
+        Request::DeleteRole { service, name } => {
+            let path = format!("/roles/{}", role_id(model, service, name));
+            (definitions(service), of_service("DELETE", service, &path, None))
         }
-        Request::SetAcceptsUnbound { service: number, accepted } => {
-            let id = &service(number).id;
-            let body = json!({ "acceptsUnboundTokens": accepted });
-            let transport = send("PATCH", format!("/services/{id}"), &environment.human, Some(body));
-            (Some(("settings", id.clone(), Some(id.clone()))), transport)
+        Request::SetAcceptsUnbound { service, accepted } => {
+            let (id, body) = (service_id(service), json!({ "acceptsUnboundTokens": accepted }));
+            let transport = send("PATCH", &format!("/services/{id}"), &environment.human, Some(body));
+            (Some(("settings", id.clone(), Some(id))), transport)
         }
-        Request::Assign { service: number, agent, name, seconds } => {
-            let (owner, agent) = (service(number), &model.agents[*agent].0);
+        Request::Assign { service, agent, name, seconds } => {
+            let path = format!("/agents/{}/roles", agent_id(agent));
             let until = seconds.map(|seconds| rfc3339(role_expiry(environment, seconds)));
-            let body = json!({ "roleId": role(*number, *name), "expiresAt": until });
-            let path = format!("/services/{}/agents/{agent}/roles", owner.id);
-            (Some(("roles", agent.clone(), Some(owner.id.clone()))), send("POST", path, &owner.key, Some(body)))
+            let body = json!({ "roleId": role_id(model, service, name), "expiresAt": until });
+            (roles(agent, service), of_service("POST", service, &path, Some(body)))
         }
-        Request::Revoke { service: number, agent, name } => {
-            let (owner, agent) = (service(number), &model.agents[*agent].0);
-            let path = format!("/services/{}/agents/{agent}/roles/{}", owner.id, role(*number, *name));
-            (Some(("roles", agent.clone(), Some(owner.id.clone()))), send("DELETE", path, &owner.key, None))
+        Request::Revoke { service, agent, name } => {
+            let path = format!("/agents/{}/roles/{}", agent_id(agent), role_id(model, service, name));
+            (roles(agent, service), of_service("DELETE", service, &path, None))
         }
         Request::SetStatus { agent, status } => {
-            let (agent, body) = (&model.agents[*agent].0, json!({ "status": status_name(*status) }));
-            let transport = send("PUT", format!("/agents/{agent}/status"), &environment.human, Some(body));
-            (Some(("status", agent.clone(), None)), transport)
+            let path = format!("/agents/{}/status", agent_id(agent));
+            let body = json!({ "status": status_name(status) });
+            (Some(("status", agent_id(agent), None)), send("PUT", &path, &environment.human, Some(body)))
         }
-        Request::Feedback { service: number, agent, score } => {
-            let (key, agent) = (&service(number).key, &model.agents[*agent].0);
-            let body = json!({ "agentId": agent, "score": score });
-            (Some(("trust", agent.clone(), None)), send("POST", "/trust/feedback".to_owned(), key, Some(body)))
+        Request::Feedback { service, agent, score } => {
+            let body = json!({ "agentId": agent_id(agent), "score": score });
+            let transport = send("POST", "/trust/feedback", &environment.services[service].key, Some(body));
+            (Some(("trust", agent_id(agent), None)), transport)
         }
-        other => (Some(signing_keys_change()), prepare_key_request(other, environment, model)),
+        Request::Rotate => {
+            (Some(signing_keys_change()), send("POST", "/signing-keys/rotate", &environment.human, None))
+        }
+        Request::RevokeKey { key } => {
+            let path = format!("/signing-keys/{}", model.now().keys[key].kid);
+            (Some(signing_keys_change()), send("DELETE", &path, &environment.human, None))
+        }
+        ref other => unreachable!("{other:?} is not a request of a manager"),
     }
-}
-
-/// Prepares a request that changes the signing keys.
-fn prepare_key_request(request: &Request, environment: &Environment, model: &Model) -> Transport {
-    let (method, path) = match request {
-        Request::Rotate => ("POST", "/signing-keys/rotate".to_owned()),
-        Request::RevokeKey { key } => ("DELETE", format!("/signing-keys/{}", model.now().keys[*key].kid)),
-        other => unreachable!("{other:?} is not a request of a manager"),
-    };
-    authenticated_request(environment, (method, &path), &environment.human, None)
-}
-
-fn authenticated_request(
-    environment: &Environment,
-    (method, path): (&str, &str),
-    bearer: &str,
-    body: Option<Value>,
-) -> Transport {
-    let request = environment.api.request(method, path).bearer_auth(bearer);
-    Transport::Send(Box::new(if let Some(body) = body { request.json(&body) } else { request }))
 }
 
 /// The id of the role of this name, or an id that does not exist.

@@ -12,6 +12,8 @@ use crate::{
     sidecars::{Network, SIDECARS},
 };
 use countersign_process::Clock;
+use countersign_tests::HttpResponse;
+use futures_util::future::join_all;
 use std::time::Duration;
 
 /// Number of older tokens that are verified after each operation in addition to the new tokens.
@@ -51,9 +53,8 @@ pub async fn run(operations: &[Operation], postgres: Option<String>) -> Result<(
             |error| Violation { operation_index: number, error: format!("operation {number}, {operation:?}: {error}") };
         run.operation(operation).await.map_err(violation)?;
     }
-    run.finish()
-        .await
-        .map_err(|error| Violation { operation_index: operations.len(), error: format!("at the end: {error}") })
+    let violation = |error| Violation { operation_index: operations.len(), error: format!("at the end: {error}") };
+    run.finish().await.map_err(violation)
 }
 
 impl Run {
@@ -64,7 +65,7 @@ impl Run {
             Operation::Requests(requests) => self.send(requests).await?,
             Operation::Advance(seconds) => {
                 self.environment.clock.advance(Duration::from_secs((*seconds).into()));
-                self.sidecars.clocks_advanced();
+                self.sidecars.reports_are_prompt = false;
             }
             Operation::Lag(seconds) => self.environment.sidecar_clock.set_lag(*seconds),
             Operation::Disconnect
@@ -166,7 +167,7 @@ impl Run {
         let is_single = prepared.len() == 1;
         let before = self.model.now().revision;
         let (environment, model, keys) = (&self.environment, &self.model, &self.keys);
-        let mut sent = join_all(prepared.into_iter().map(|prepared| prepared.send(environment, model, keys))).await;
+        let sent = join_all(prepared.into_iter().map(|prepared| prepared.send(environment, model, keys))).await;
         self.environment.wait_for_trust_publication().await;
         let change = self.environment.changes_since(before).await;
         if let [(sent, outcome)] = sent.as_slice()
@@ -178,27 +179,20 @@ impl Run {
         }
         for change in &change {
             if change.facet == KEYS {
-                self.model.set_keys(
-                    change.revision,
-                    self.environment.keys().await,
-                    self.environment.clock.now().micros(),
-                )?;
+                let (keys, now) = (self.environment.keys().await, self.environment.clock.now().micros());
+                self.model.set_keys(change.revision, keys, now)?;
                 continue;
             }
-            let (sent, outcome) = sent
-                .iter()
-                .find(|(sent, _)| sent.caused(change))
-                .ok_or_else(|| format!("no request caused the change {change:?}"))?;
+            let cause = sent.iter().find(|(sent, _)| sent.caused(change));
+            let (sent, outcome) = cause.ok_or_else(|| format!("no request caused the change {change:?}"))?;
             sent.apply(&mut self.model, &self.environment, outcome, change.revision);
         }
         let known_tokens = self.model.tokens.len();
-        for (sent, outcome) in sent.drain(..) {
+        for (sent, outcome) in sent {
             self.record(&sent, outcome)?;
         }
-        self.model.tokens[known_tokens..]
-            .iter()
-            .find_map(|token| self.model.premature_key_use(token))
-            .map_or(Ok(()), Err)
+        let mut new = self.model.tokens[known_tokens..].iter();
+        new.find_map(|token| self.model.premature_key_use(token)).map_or(Ok(()), Err)
     }
 
     /// Adds the created entities of a response to the model.
@@ -238,13 +232,7 @@ impl Run {
         if (response.status, changed) == (status, change) {
             return Ok(());
         }
-        Err(format!(
-            "expected {status} and change {change}, received {} {} and change {changed}",
-            response.status, response.body
-        ))
+        let HttpResponse { status: received, body, .. } = response;
+        Err(format!("expected {status} and change {change}, received {received} {body} and change {changed}"))
     }
-}
-
-async fn join_all<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
-    futures_util::future::join_all(futures).await
 }

@@ -24,12 +24,12 @@ pub struct SidecarStates {
     states: [[Option<SidecarState>; SERVICES]; SIDECARS.len()],
     /// The data of a sidecar cannot have been confirmed before, in microseconds: the start of the sidecar or, if it has a copy, of the
     /// history.
-    earliest: [i64; SIDECARS.len()],
-    /// Whether each sidecar reports changes soon. A process that was killed counts in receipts until its data would be too old. If the
+    pub earliest: [i64; SIDECARS.len()],
+    /// Whether each sidecar reports changes soon: no longer after it was killed or the clocks advanced. A process that was killed counts in receipts until its data would be too old. If the
     /// clock advances while a copy is written, the next write waits for a multiple of this time.
-    reports_are_prompt: bool,
+    pub reports_are_prompt: bool,
     /// The newest change by service that is in the data of every sidecar that decides, because a complete receipt says so.
-    in_force: [i64; SERVICES],
+    pub in_force: [i64; SERVICES],
 }
 
 impl SidecarStates {
@@ -69,28 +69,5 @@ impl SidecarStates {
             self.earliest[sidecar] = now;
         }
         std::mem::replace(&mut self.states[sidecar], [None; SERVICES])
-    }
-
-    /// The earliest time at which the copy can have been confirmed.
-    pub const fn earliest_copy(&self) -> i64 {
-        self.earliest[COPYING]
-    }
-
-    /// The clocks have advanced by seconds.
-    pub const fn clocks_advanced(&mut self) {
-        self.reports_are_prompt = false;
-    }
-
-    pub const fn reports_are_prompt(&self) -> bool {
-        self.reports_are_prompt
-    }
-
-    /// A complete receipt says that a change is in the data of every sidecar.
-    pub fn set_in_force(&mut self, service: usize, change: i64) {
-        self.in_force[service] = self.in_force[service].max(change);
-    }
-
-    pub const fn in_force(&self, service: usize) -> i64 {
-        self.in_force[service]
     }
 }

@@ -1,13 +1,13 @@
 //! The sidecars of a history: one without a copy that knows one address, and one with a copy on disk that knows two addresses.
 //! They run in the process of the test, which controls their clock.
 
-use crate::{lagging_clock::LaggingClock, operation::SERVICES, proxy::TcpProxy};
+use crate::{lagging_clock::LaggingClock, operation::SERVICES};
 use countersign_ext_authz as authz;
 use countersign_process::Rng;
 use countersign_proto::envoy::service::auth::v3::{CheckRequest, authorization_client::AuthorizationClient};
 use countersign_tests::{
-    HttpClient, HttpResponse, Server, eventually,
-    sidecar::{CheckResult, check_request},
+    HttpClient, HttpResponse, Server, TcpProxy, eventually,
+    sidecar::{self, CheckResult, check_request},
 };
 use std::{
     fs::{self, File},
@@ -19,6 +19,7 @@ use std::{
     },
     time::Duration,
 };
+use tokio::runtime::Builder;
 use tonic::transport::{Channel, Endpoint};
 
 /// The sidecar without a copy, which knows one address.
@@ -92,7 +93,7 @@ pub struct Sidecars {
 impl Sidecars {
     /// No sidecar runs. `folder` is that of the control plane; `keys` are the API keys.
     pub async fn new(folder: &Path, keys: String, clock: Arc<LaggingClock>) -> Self {
-        let proxies = [TcpProxy::new().await, TcpProxy::new().await, TcpProxy::new().await];
+        let proxies = [TcpProxy::start().await, TcpProxy::start().await, TcpProxy::start().await];
         let rng = Arc::new(NoChance(AtomicU8::new(0)));
         Self { folder: folder.to_owned(), keys, clock, rng, proxies, processes: [None, None] }
     }
@@ -155,15 +156,13 @@ impl Sidecars {
         let settings = authz::config::read(None, environment, flags).unwrap();
         self.rng.0.fetch_add(1, Ordering::SeqCst);
         let (clock, rng) = (Arc::clone(&self.clock), Arc::clone(&self.rng));
-        let (sender, addresses) = tokio::sync::oneshot::channel();
-        let bind = |_| async move {
+        let start = async |shutdown| {
             let app = authz::App::bind(settings, clock, rng, |_| COPY_INTERVAL).await.unwrap();
-            sender.send((app.grpc_address().unwrap(), app.admin_address().unwrap())).unwrap();
-            app
+            let addresses = (app.grpc_address().unwrap(), app.admin_address().unwrap());
+            (addresses, async move { app.serve(shutdown).await.unwrap() })
         };
-        let serve = |app: authz::App, shutdown| async move { app.serve(shutdown).await.unwrap() };
-        let server = Server::start(bind, serve).await;
-        let (grpc, admin) = addresses.await.unwrap();
+        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let (server, (grpc, admin)) = Server::start(runtime, start).await;
         let channel = Endpoint::from_shared(format!("http://{grpc}")).unwrap().connect_lazy();
         let admin = HttpClient::plain(format!("http://{admin}"));
         self.processes[sidecar] = Some(Process { _server: server, admin, client: AuthorizationClient::new(channel) });
@@ -191,8 +190,7 @@ impl Sidecars {
 
     /// Sends a check request to a sidecar.
     pub async fn check(&self, sidecar: usize, request: CheckRequest) -> CheckResult {
-        let response = self.process(sidecar).client.clone().check(request).await;
-        CheckResult::from_response(response.expect("a check never fails with a gRPC error").into_inner())
+        sidecar::check(&mut self.process(sidecar).client.clone(), request).await
     }
 
     /// The revision of the view of a service; 0 if there is none.

@@ -2,9 +2,6 @@
 //!
 //! `FLEET_SECONDS` sets the duration of the writes in the module `order`, in seconds.
 
-#![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
-#![expect(clippy::print_stdout, reason = "prints measurements")]
-
 mod order;
 mod outage;
 mod revocation;
@@ -12,7 +9,6 @@ mod schema;
 mod single_use;
 mod small_disk;
 mod start;
-mod tcp_proxy;
 mod tenants;
 mod unavailable;
 mod unwritable;
@@ -20,7 +16,7 @@ mod verify_from_memory;
 
 use countersign_client::PrivateKey;
 use countersign_process::{Clock, SystemClock};
-use countersign_tests::{ControlPlane, HttpClient, control_plane::text};
+use countersign_tests::{ControlPlane, HttpResponse, Postgres, control_plane::text};
 use serde_json::{Value, json};
 use std::time::Duration;
 use tokio::sync::{Mutex, MutexGuard};
@@ -37,6 +33,33 @@ async fn replica(database: &str) -> ControlPlane {
     ControlPlane::start_replica(database, &[]).await
 }
 
+/// Two replicas with one database.
+struct Replicas {
+    first: ControlPlane,
+    second: ControlPlane,
+    database: String,
+    // Declared last, so that the database ends after its clients.
+    _postgres: Postgres,
+}
+
+impl Replicas {
+    async fn start() -> Self {
+        Self::start_with(&[]).await
+    }
+
+    async fn start_with(settings: &[&str]) -> Self {
+        let postgres = Postgres::start().await;
+        let database = postgres.create_database().await;
+        let start = || ControlPlane::start_replica(&database, settings);
+        let (first, second) = tokio::join!(start(), start());
+        Self { first, second, database, _postgres: postgres }
+    }
+
+    fn both(&self) -> [&ControlPlane; 2] {
+        [&self.first, &self.second]
+    }
+}
+
 /// An agent that can call any replica.
 struct FleetAgent {
     id: String,
@@ -50,15 +73,35 @@ impl FleetAgent {
         Self { id: text(&control.api.post("/auth/register", body).await.expect(201)["agentId"]), key }
     }
 
+    async fn challenge(&self, control: &ControlPlane, service: Option<&str>) -> HttpResponse {
+        control.api.post("/auth/challenge", json!({ "agentId": self.id, "serviceId": service })).await
+    }
+
+    /// The body of a login with this challenge.
+    fn answer(&self, challenge: &HttpResponse) -> Value {
+        let signature = self.key.sign(challenge.text("/nonce"));
+        json!({ "challengeId": challenge.text("/challengeId"), "signature": signature })
+    }
+
     /// Requests a challenge and returns the body of a login with its signature.
-    async fn login_body(&self, api: &HttpClient) -> Value {
-        let challenge = api.post("/auth/challenge", json!({ "agentId": self.id })).await.expect(200);
-        json!({ "challengeId": challenge["challengeId"], "signature": self.key.sign(&text(&challenge["nonce"])) })
+    async fn login_body(&self, control: &ControlPlane) -> Value {
+        let challenge = self.challenge(control, None).await;
+        assert_eq!(challenge.status, 200, "{challenge:?}");
+        self.answer(&challenge)
+    }
+
+    /// Logs in for a service. The response is that of the challenge if there is none.
+    async fn login_for(&self, control: &ControlPlane, service: &str) -> HttpResponse {
+        let challenge = self.challenge(control, Some(service)).await;
+        if challenge.status != 200 {
+            return challenge;
+        }
+        control.api.post("/auth/authenticate", self.answer(&challenge)).await
     }
 
     /// Logs in and returns the body of the response.
     async fn login(&self, control: &ControlPlane) -> Value {
-        control.api.post("/auth/authenticate", self.login_body(&control.api).await).await.expect(200)
+        control.api.post("/auth/authenticate", self.login_body(control).await).await.expect(200)
     }
 
     async fn token(&self, control: &ControlPlane) -> String {
@@ -69,17 +112,4 @@ impl FleetAgent {
 /// Time since boot.
 fn now() -> Duration {
     SystemClock.since_boot()
-}
-
-/// A quantile of durations: 0.5 is the median.
-fn quantile(durations: &mut [Duration], fraction: f64) -> Duration {
-    durations.sort_unstable();
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        clippy::cast_precision_loss,
-        reason = "an index"
-    )]
-    let index = (durations.len() as f64 * fraction) as usize;
-    durations[index.min(durations.len() - 1)]
 }

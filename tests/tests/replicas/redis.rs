@@ -4,9 +4,6 @@
 //! passwords and permissions, `cluster` and `sentinels` failovers, `certificates` TLS, and `change_messages` the
 //! messages about changes. `fixture` starts the replicas.
 
-#![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
-#![expect(clippy::print_stdout, reason = "prints measurements")]
-
 mod certificates;
 mod change_messages;
 mod cluster;

@@ -1,10 +1,10 @@
 //! Tests that followers (clients of the sync stream) miss no change when transactions of several replicas commit in any
 //! order, and that every change of the change feed is sent with its revision before any later change.
 
-use super::{FleetAgent, lock_load, now, replica};
+use super::{FleetAgent, Replicas, lock_load, now};
 use countersign_identity::{AgentHashKey, AgentId};
 use countersign_proto::v1::{AgentChanges, Delta, follow_response::Message, revocation::Subject};
-use countersign_tests::{ControlPlane, Database, Follower, HttpResponse, Postgres};
+use countersign_tests::{ControlPlane, Database, Follower};
 use futures_util::future::join_all;
 use serde_json::json;
 use std::{
@@ -152,20 +152,14 @@ fn assert_complete(name: &str, received: &ReceivedChanges, committed: &[(i64, (S
             .map(|(changed_at, (facet, subject))| ((facet.clone(), received.subject_name(subject)), *changed_at))
             .collect();
         // Earlier changes may be repeated in a batch.
-        let actual: Changes = changes
-            .iter()
-            .filter(|(_, changed_at)| *changed_at > since)
-            .map(|(change, changed_at)| (change.clone(), *changed_at))
-            .collect();
+        let mut actual = changes.clone();
+        actual.retain(|_, changed_at| *changed_at > *since);
         assert_eq!(actual, expected, "{name}: from {since} to {revision}");
         count += actual.len();
     }
     let last = committed.iter().map(|(revision, _)| *revision).max().unwrap();
-    assert!(
-        received.newest_revision() >= last,
-        "{name} received changes up to {} of {last}",
-        received.newest_revision()
-    );
+    let newest = received.newest_revision();
+    assert!(newest >= last, "{name} received changes up to {newest} of {last}");
     println!("{name}: {} batches with {count} changes, {} reconnects", received.batches.len(), received.reconnects);
 }
 
@@ -186,8 +180,7 @@ async fn write(replicas: [&ControlPlane; 2], roles: &[String], end: Duration, wr
             }
             _ => {
                 let path = format!("{assign}/{}", roles[(step + 1) % roles.len()]);
-                let request = control.api.request("DELETE", &path).bearer_auth(replicas[0].key());
-                HttpResponse::send(request).await.expect(200);
+                drop(control.api.send_as(replicas[0].key(), "DELETE", &path, json!({})).await.expect(200));
             }
         }
         step += 1;
@@ -199,21 +192,20 @@ async fn write(replicas: [&ControlPlane; 2], roles: &[String], end: Duration, wr
 async fn followers_miss_no_change_of_fifty_writers_at_two_replicas() {
     let _lock = lock_load().await;
     let seconds = std::env::var("FLEET_SECONDS").map_or(DEFAULT_SECONDS, |text| text.parse().unwrap());
-    let postgres = Postgres::start().await;
-    let database = postgres.create_database().await;
-    let (first, second) = tokio::join!(replica(&database), replica(&database));
+    let Replicas { _postgres, database, first, second } = Replicas::start().await;
     let (first, second) = (Arc::new(first), Arc::new(second));
     let roles = [first.create_role("a", &["a"]).await, first.create_role("b", &["b"]).await];
     let key = first.create_key(first.service(), "sync").await;
     let end_revision = Arc::new(AtomicI64::new(i64::MAX));
     let (connected, mut connections) = mpsc::channel(3);
-    let followers =
-        [("first replica", &first, None), ("second replica", &second, None), ("reconnecting", &second, Some(25))].map(
-            |(name, control, reconnect_after)| {
-                (name, follow(control.clone(), key.clone(), (end_revision.clone(), connected.clone()), reconnect_after))
-            },
-        );
-
+    let start = |control: &Arc<ControlPlane>, reconnect_after| {
+        follow(control.clone(), key.clone(), (end_revision.clone(), connected.clone()), reconnect_after)
+    };
+    let followers = [
+        ("first replica", start(&first, None)),
+        ("second replica", start(&second, None)),
+        ("reconnecting", start(&second, Some(25))),
+    ];
     drop(connected);
     for _ in &followers {
         connections.recv().await.expect("every follower receives a snapshot before the first write");
@@ -225,10 +217,8 @@ async fn followers_miss_no_change_of_fifty_writers_at_two_replicas() {
     println!("{} writes in {seconds} s, {} changes", writes.into_inner(), committed.len());
     let assignments = assignments(&database, first.service()).await;
     for (name, follower) in followers {
-        let received = tokio::time::timeout(Duration::from_secs(20), follower)
-            .await
-            .expect("the follower receives all changes in time")
-            .unwrap();
+        let received = tokio::time::timeout(Duration::from_secs(20), follower).await;
+        let received = received.expect("the follower receives all changes in time").unwrap();
         assert_complete(name, &received, &committed);
         let agents = received.roles.iter().filter(|(_, roles)| !roles.is_empty());
         let received_roles = agents.flat_map(|(agent, roles)| roles.iter().map(move |role| format!("{agent} {role}")));
@@ -243,8 +233,6 @@ async fn followers_miss_no_change_of_fifty_writers_at_two_replicas() {
 async fn assignments(database: &str, service: &str) -> Vec<(String, String)> {
     let sql = format!("SELECT agent_id || ' ' || role_id FROM assignments WHERE service_id = '{service}'");
     let rows = Database::connect(database).await.text_column(&sql).await;
-    rows.iter()
-        .map(|row| row.split_once(' ').unwrap())
-        .map(|(agent, role)| (agent.to_owned(), role.to_owned()))
-        .collect()
+    let pairs = rows.iter().map(|row| row.split_once(' ').unwrap());
+    pairs.map(|(agent, role)| (agent.to_owned(), role.to_owned())).collect()
 }

@@ -5,7 +5,7 @@ use countersign_tests::{
     ControlPlane, HttpResponse, Sidecar,
     control_plane::text,
     eventually,
-    sidecar::{CheckResult, check_request},
+    sidecar::{self, check_request},
 };
 use futures_util::future::join_all;
 use reqwest::RequestBuilder;
@@ -14,11 +14,11 @@ use std::{
     collections::{BTreeSet, HashSet},
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
     },
     time::Duration,
 };
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 
 /// Deadline of a request during a failure.
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -54,52 +54,49 @@ impl<'a> FleetClient<'a> {
         control.assign(&agent.id, &role).await;
         let tokens = agent.login(control).await;
         let (token, refresh) = (text(&tokens["accessToken"]), text(&tokens["refreshToken"]));
-        let login = agent.login_body(&control.api).await;
+        let login = agent.login_body(control).await;
         Self { control, agent, token, refresh, role, login }
+    }
+
+    /// A request with the API key, to a path below that of the service.
+    fn request(&self, method: &str, below: &str) -> RequestBuilder {
+        self.control.api.request(method, &self.control.path(below)).bearer_auth(self.control.key())
+    }
+
+    /// A request without a credential in a header.
+    fn post(&self, path: &str, body: &Value) -> RequestBuilder {
+        self.control.api.request("POST", path).json(body)
     }
 
     /// Requests that only read.
     pub fn read_requests(&self) -> Vec<(&'static str, RequestBuilder)> {
-        let control = self.control;
-        let verify = control.api.request("GET", &control.path("/verify")).bearer_auth(control.key());
-        let get = |path: &str| control.api.request("GET", path);
+        let verify = self.request("GET", "/verify").header("x-agent-token", format!("Bearer {}", self.token));
         vec![
-            ("verify", verify.header("x-agent-token", format!("Bearer {}", self.token))),
-            ("roles", get(&control.path("/roles")).bearer_auth(control.key())),
-            ("agent", get(&control.path(&format!("/agents/{}", self.agent.id))).bearer_auth(control.key())),
-            ("challenge", control.api.request("POST", "/auth/challenge").json(&json!({ "agentId": self.agent.id }))),
-            ("audit", get("/audit").bearer_auth(control.human())),
-            ("sidecars", get(&control.path("/sidecars")).bearer_auth(control.key())),
-            ("enforcement", get(&control.path("/enforcement")).bearer_auth(control.key())),
+            ("verify", verify),
+            ("roles", self.request("GET", "/roles")),
+            ("agent", self.request("GET", &format!("/agents/{}", self.agent.id))),
+            ("challenge", self.post("/auth/challenge", &json!({ "agentId": self.agent.id }))),
+            ("audit", self.control.api.request("GET", "/audit").bearer_auth(self.control.human())),
+            ("sidecars", self.request("GET", "/sidecars")),
+            ("enforcement", self.request("GET", "/enforcement")),
         ]
     }
 
     /// Requests that write.
     pub fn write_requests(&self) -> Vec<(&'static str, RequestBuilder)> {
-        let control = self.control;
         let key = countersign_client::PrivateKey::generate().public_pem().unwrap();
         let agent = json!({ "email": "o@example.org", "name": "Agent", "publicKey": key });
         let role = json!({ "name": format!("role {}", now().as_nanos()), "permissions": [] });
-        let assignment = control.path(&format!("/agents/{}/roles/{}", self.agent.id, self.role));
-        let status = json!({ "status": "active" });
+        let assignment = format!("/agents/{}/roles/{}", self.agent.id, self.role);
+        let status = self.control.api.request("PUT", &format!("/agents/{}/status", self.agent.id));
         vec![
-            ("register", control.api.request("POST", "/auth/register").json(&agent)),
-            ("authenticate", control.api.request("POST", "/auth/authenticate").json(&self.login)),
-            ("refresh", control.api.request("POST", "/auth/refresh").json(&json!({ "refreshToken": self.refresh }))),
-            (
-                "create a role",
-                control.api.request("POST", &control.path("/roles")).bearer_auth(control.key()).json(&role),
-            ),
-            ("revoke a role", control.api.request("DELETE", &assignment).bearer_auth(control.key())),
-            (
-                "status",
-                control
-                    .api
-                    .request("PUT", &format!("/agents/{}/status", self.agent.id))
-                    .bearer_auth(control.human())
-                    .json(&status),
-            ),
-            ("revoke", control.api.request("POST", "/auth/revoke").json(&json!({ "token": self.token }))),
+            ("register", self.post("/auth/register", &agent)),
+            ("authenticate", self.post("/auth/authenticate", &self.login)),
+            ("refresh", self.post("/auth/refresh", &json!({ "refreshToken": self.refresh }))),
+            ("create a role", self.request("POST", "/roles").json(&role)),
+            ("revoke a role", self.request("DELETE", &assignment)),
+            ("status", status.bearer_auth(self.control.human()).json(&json!({ "status": "active" }))),
+            ("revoke", self.post("/auth/revoke", &json!({ "token": self.token }))),
         ]
     }
 
@@ -129,14 +126,10 @@ impl<'a> FleetClient<'a> {
         let all_succeed = async || {
             let mut statuses = BTreeSet::new();
             for _ in 0..3 {
-                let all = self.read_requests().into_iter().chain([self.write_requests().swap_remove(0)]);
-                let responses = join_all(
-                    (0..CONCURRENCY)
-                        .flat_map(|_| self.read_requests())
-                        .chain(all)
-                        .map(|(name, request)| send_timed(name, request)),
-                );
-                statuses.extend(responses.await.iter().map(|response| response.status));
+                let reads = (0..=CONCURRENCY).flat_map(|_| self.read_requests());
+                let requests = reads.chain([self.write_requests().swap_remove(0)]);
+                let responses = join_all(requests.map(|(name, request)| send_timed(name, request))).await;
+                statuses.extend(responses.iter().map(|response| response.status));
             }
             statuses.is_subset(&BTreeSet::from([200, 201])).then_some(())
         };
@@ -195,7 +188,7 @@ impl BackgroundChecks {
             let mut longest = Duration::ZERO;
             while !stop_requested.load(Ordering::SeqCst) {
                 let start = now();
-                let result = CheckResult::from_response(client.check(check.clone()).await.unwrap().into_inner());
+                let result = sidecar::check(&mut client, check.clone()).await;
                 assert_eq!(result.status, 200, "{}", result.reason);
                 longest = longest.max(now().saturating_sub(start));
                 counter.fetch_add(1, Ordering::SeqCst);
@@ -222,31 +215,28 @@ impl BackgroundChecks {
 
 /// Counts the network connections of a control plane to its database repeatedly in the background.
 pub struct ConnectionCount {
-    stop: Arc<AtomicBool>,
-    task: JoinHandle<usize>,
+    largest: Arc<AtomicUsize>,
+    _task: JoinSet<()>,
 }
 
 impl ConnectionCount {
     pub fn start(control: &ControlPlane) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let url = control.database_url();
+        let (url, process) = (control.database_url(), control.process_id());
         let port = url.rsplit(':').next().and_then(|rest| rest.split('/').next()).unwrap().parse().unwrap();
-        let (stop_requested, process) = (Arc::clone(&stop), control.process_id());
-        let task = tokio::spawn(async move {
-            let mut largest = 0;
-            while !stop_requested.load(Ordering::SeqCst) {
-                largest = largest.max(connections(process, port));
+        let largest = Arc::<AtomicUsize>::default();
+        let shared = Arc::clone(&largest);
+        let count = async move {
+            loop {
+                shared.fetch_max(connections(process, port), Ordering::SeqCst);
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
-            largest
-        });
-        Self { stop, task }
+        };
+        Self { largest, _task: JoinSet::from_iter([count]) }
     }
 
-    /// Stops, and returns the largest number of connections.
-    pub async fn stop(self) -> usize {
-        self.stop.store(true, Ordering::SeqCst);
-        self.task.await.unwrap()
+    /// The largest number of connections so far.
+    pub fn largest(&self) -> usize {
+        self.largest.load(Ordering::SeqCst)
     }
 }
 

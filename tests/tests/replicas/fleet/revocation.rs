@@ -1,9 +1,10 @@
 //! Tests that a sidecar of one replica refuses a role that was revoked at another replica.
 
-use super::{FleetAgent, lock_load, now, quantile, replica};
+use super::{FleetAgent, Replicas, lock_load, now};
 use countersign_tests::{
-    ControlPlane, Postgres, Redis, Sidecar,
-    sidecar::{CheckResult, check_request},
+    ControlPlane, Redis, Sidecar,
+    quantiles::{quantile, sorted},
+    sidecar::{self, check_request},
 };
 use futures_util::{StreamExt, stream};
 use std::time::Duration;
@@ -32,7 +33,7 @@ async fn revoke_all(control: &ControlPlane, sidecar: &Sidecar) -> Vec<Duration> 
     let client = sidecar.client().await;
     let check = async |token: &str| {
         let request = check_request(&[("authorization", &format!("Bearer {token}"))], &[]);
-        CheckResult::from_response(client.clone().check(request).await.unwrap().into_inner()).status
+        sidecar::check(&mut client.clone(), request).await.status
     };
     let revoke = async |(agent, token): (FleetAgent, String)| {
         while check(&token).await != 200 {
@@ -49,41 +50,31 @@ async fn revoke_all(control: &ControlPlane, sidecar: &Sidecar) -> Vec<Duration> 
     stream::iter(agents_with_role).map(revoke).buffer_unordered(CONCURRENCY).collect().await
 }
 
-/// Prints quantiles of the times that revocations took to reach the sidecar.
-fn print_quantiles(name: &str, mut durations: Vec<Duration>) {
-    assert_eq!(durations.len(), REVOCATIONS);
-    let [median, p99, max] = [0.5, 0.99, 1.0].map(|fraction| quantile(&mut durations, fraction));
+/// Revokes roles at a replica, and prints quantiles of the times until a sidecar of the other replica refuses.
+async fn assert_refused(name: &str, settings: &[&str]) {
+    let _lock = lock_load().await;
+    let replicas = Replicas::start_with(settings).await;
+    let Replicas { first, second, .. } = &replicas;
+    // The sidecar uses a key that was created at the first replica to connect to the second replica.
+    let key = first.create_key(first.service(), "sync").await;
+    let sidecar = Sidecar::start_with(second, &[&key], &[]);
+    sidecar.wait_until_ready().await;
+    let seconds = sorted(revoke_all(first, &sidecar).await.iter().map(Duration::as_secs_f64).collect());
+    assert_eq!(seconds.len(), REVOCATIONS);
+    let [median, p99, max] = [0.5, 0.99, 1.0].map(|part| quantile(&seconds, part));
     println!(
-        "{name}: time from a revocation at a replica to the refusal by a sidecar of the other replica: p50 {median:?}, p99 {p99:?}, \
-         max {max:?}"
+        "{name}: time from a revocation at a replica to the refusal by a sidecar of the other replica: p50 {median:.3} s, p99 {p99:.3} s, \
+         max {max:.3} s"
     );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sidecar_refuses_roles_revoked_at_another_replica() {
-    let _lock = lock_load().await;
-    let postgres = Postgres::start().await;
-    let database = postgres.create_database().await;
-    let (first, second) = tokio::join!(replica(&database), replica(&database));
-    // The sidecar uses a key that was created at the first replica to connect to the second replica.
-    let key = first.create_key(first.service(), "sync").await;
-    let sidecar = Sidecar::start_with(&second, &[&key], &[]);
-    sidecar.wait_until_ready().await;
-    print_quantiles("without Redis", revoke_all(&first, &sidecar).await);
+    assert_refused("without Redis", &[]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sidecar_refuses_roles_revoked_at_another_replica_with_redis() {
-    let _lock = lock_load().await;
-    let (postgres, redis) = (Postgres::start().await, Redis::start().await);
-    let (database, url) = (postgres.create_database().await, format!("redis.url={}", redis.url()));
-    let settings = [url.as_str()];
-    let (first, second) = tokio::join!(
-        ControlPlane::start_replica(&database, &settings),
-        ControlPlane::start_replica(&database, &settings)
-    );
-    let key = first.create_key(first.service(), "sync").await;
-    let sidecar = Sidecar::start_with(&second, &[&key], &[]);
-    sidecar.wait_until_ready().await;
-    print_quantiles("with Redis", revoke_all(&first, &sidecar).await);
+    let redis = Redis::start().await;
+    assert_refused("with Redis", &[&format!("redis.url={}", redis.url())]).await;
 }

@@ -1,7 +1,7 @@
 //! Tests that replicas of the old version can run and start with a newer schema, as a rolling upgrade requires.
 
-use super::{FleetAgent, replica};
-use countersign_tests::{ControlPlane, Database, Postgres};
+use super::{FleetAgent, Replicas, replica};
+use countersign_tests::{ControlPlane, Database};
 use serde_json::json;
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor};
 
@@ -33,11 +33,8 @@ async fn upgrade(database: &str, postgres: bool) {
 /// Calls endpoints that use the changed tables.
 async fn use_changed_tables(first: &ControlPlane, second: &ControlPlane, role: &str) {
     let agent = FleetAgent::register(first).await;
-    second
-        .api
-        .send_as(first.key(), "POST", &first.path(&format!("/agents/{}/roles", agent.id)), json!({ "roleId": role }))
-        .await
-        .expect(200);
+    let path = first.path(&format!("/agents/{}/roles", agent.id));
+    second.api.send_as(first.key(), "POST", &path, json!({ "roleId": role })).await.expect(200);
     let token = agent.token(second).await;
     first.verify(&token).await.expect(200);
     second.revoke_token(&token).await;
@@ -61,9 +58,7 @@ async fn assert_newer_version_is_applied(database: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn replica_runs_with_a_newer_schema_on_postgresql() {
-    let postgres = Postgres::start().await;
-    let database = postgres.create_database().await;
-    let (first, mut second) = (replica(&database).await, replica(&database).await);
+    let Replicas { _postgres, database, first, mut second } = Replicas::start().await;
     let role = first.create_role("reader", &["read"]).await;
     use_on_every_connection(&first, &second, &role).await;
     upgrade(&database, true).await;

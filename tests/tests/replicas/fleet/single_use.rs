@@ -1,15 +1,13 @@
 //! Tests that a challenge yields one token pair and a refresh token one successor across all replicas, even if a
-//! replica is killed while it responds.
+//! replica is killed while it responds, or Redis loses data.
 
-use super::{FleetAgent, replica};
-use countersign_tests::{ControlPlane, Database, HttpResponse, Postgres, Redis, control_plane::text};
+use super::{FleetAgent, Replicas};
+use countersign_tests::{ControlPlane, Database, HttpResponse, Redis};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use tokio::task::JoinSet;
 
-const CHALLENGES: usize = 200;
 const ATTEMPTS: usize = 50;
-const REFRESHES: usize = 200;
 const KILLS: usize = 6;
 
 /// Outcomes of many attempts with their counts, and the bodies of the successful ones.
@@ -19,10 +17,10 @@ struct Outcome {
 }
 
 /// Sends a request concurrently to the replicas in turn. An attempt without a response counts as `no_response`.
-fn submit(replicas: &[&ControlPlane], path: &str, body: &Value) -> JoinSet<Option<HttpResponse>> {
+fn submit(replicas: [&ControlPlane; 2], path: &str, body: &Value) -> JoinSet<Option<HttpResponse>> {
     let mut attempts = JoinSet::new();
     for number in 0..ATTEMPTS {
-        attempts.spawn(HttpResponse::try_send(replicas[number % replicas.len()].api.request("POST", path).json(body)));
+        attempts.spawn(HttpResponse::try_send(replicas[number % 2].api.request("POST", path).json(body)));
     }
     attempts
 }
@@ -44,74 +42,38 @@ async fn session_count(database: &str) -> usize {
     count[0].parse().unwrap()
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn challenges_submitted_fifty_times_at_two_replicas_yield_one_pair_each() {
-    let postgres = Postgres::start().await;
-    let database = postgres.create_database().await;
-    let (first, second) = tokio::join!(replica(&database), replica(&database));
-    let agent = FleetAgent::register(&first).await;
-    let mut pairs = 0;
-    for number in 0..CHALLENGES {
-        let login = agent.login_body(&[&first, &second][number % 2].api).await;
-        let Outcome { counts, pairs: token_pairs } =
-            collect_outcome(submit(&[&first, &second], "/auth/authenticate", &login)).await;
-        let expected = BTreeMap::from([("200".into(), 1), ("401 challenge_used".into(), ATTEMPTS - 1)]);
-        assert_eq!(counts, expected, "challenge {number}");
-        pairs += token_pairs.len();
-    }
-    assert_eq!((pairs, session_count(&database).await), (CHALLENGES, CHALLENGES));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn refresh_token_used_fifty_times_at_two_replicas_yields_one_successor_and_ends_its_session() {
-    let postgres = Postgres::start().await;
-    let database = postgres.create_database().await;
-    let (first, second) = tokio::join!(replica(&database), replica(&database));
-    let agent = FleetAgent::register(&first).await;
-    for round in 0..REFRESHES {
-        let login = agent.login(&first).await;
-        let refresh = json!({ "refreshToken": login["refreshToken"] });
-        let Outcome { counts, pairs } = collect_outcome(submit(&[&first, &second], "/auth/refresh", &refresh)).await;
-        let refused = counts.iter().filter(|(outcome, _)| outcome.starts_with("401 refresh_re")).map(|(_, n)| n);
-        assert_eq!((counts.get("200"), refused.sum()), (Some(&1), ATTEMPTS - 1), "round {round}: {counts:?}");
-        // The reuse of the refresh token ended the session at both replicas.
-        let successor = json!({ "refreshToken": pairs[0]["refreshToken"] });
-        for control in [&first, &second] {
-            assert_eq!(control.api.post("/auth/refresh", successor.clone()).await.error().2, "refresh_revoked");
-            let verification = control.verify(&text(&pairs[0]["accessToken"])).await;
-            assert_eq!(verification.error(), (401, "AUTHENTICATION_FAILED", "token_revoked"));
-        }
+/// Asserts that no replica accepts a login and a refresh that were submitted.
+async fn assert_used(replicas: [&ControlPlane; 2], login: &Value, refresh: &Value) {
+    for control in replicas {
+        let repeated = control.api.post("/auth/authenticate", login.clone()).await;
+        assert_eq!(repeated.error(), (401, "AUTHENTICATION_FAILED", "challenge_used"));
+        assert_eq!(control.api.post("/auth/refresh", refresh.clone()).await.status, 401);
     }
 }
 
 /// A replica may be killed before it has sent the token pair, but there is never a second token pair.
 #[tokio::test(flavor = "multi_thread")]
 async fn single_use_holds_if_a_replica_is_killed_while_it_responds() {
-    let postgres = Postgres::start().await;
-    let database = postgres.create_database().await;
-    let (first, mut second) = tokio::join!(replica(&database), replica(&database));
-    let agent = FleetAgent::register(&first).await;
+    let mut replicas = Replicas::start().await;
+    let agent = FleetAgent::register(&replicas.first).await;
     let mut interrupted = 0;
     for number in 0..KILLS {
-        let login = agent.login_body(&first.api).await;
-        let refresh = json!({ "refreshToken": agent.login(&first).await["refreshToken"] });
-        let before = session_count(&database).await;
-        let submitted = submit(&[&first, &second], "/auth/authenticate", &login);
-        let refreshed = submit(&[&first, &second], "/auth/refresh", &refresh);
+        let login = agent.login_body(&replicas.first).await;
+        let refresh = json!({ "refreshToken": agent.login(&replicas.first).await["refreshToken"] });
+        let before = session_count(&replicas.database).await;
+        let submitted = submit(replicas.both(), "/auth/authenticate", &login);
+        let refreshed = submit(replicas.both(), "/auth/refresh", &refresh);
         // The replica is killed a little later in each round.
         tokio::time::sleep(std::time::Duration::from_millis(15 * number as u64)).await;
-        second.kill();
+        replicas.second.kill();
         let (logged_in, refreshed) = (collect_outcome(submitted).await, collect_outcome(refreshed).await);
-        interrupted +=
-            logged_in.counts.get("0 no_response").unwrap_or(&0) + refreshed.counts.get("0 no_response").unwrap_or(&0);
-        assert!(logged_in.pairs.len() <= 1 && refreshed.pairs.len() <= 1, "{number}");
-        assert_eq!(session_count(&database).await - before, 1, "at most one login succeeded");
-        second.restart().await;
-        for control in [&first, &second] {
-            let repeated = control.api.post("/auth/authenticate", login.clone()).await;
-            assert_eq!(repeated.error(), (401, "AUTHENTICATION_FAILED", "challenge_used"), "{number}");
-            assert_eq!(control.api.post("/auth/refresh", refresh.clone()).await.status, 401, "{number}");
+        for Outcome { counts, pairs } in [&logged_in, &refreshed] {
+            interrupted += counts.get("0 no_response").unwrap_or(&0);
+            assert!(pairs.len() <= 1, "{number}");
         }
+        assert_eq!(session_count(&replicas.database).await - before, 1, "at most one login succeeded");
+        replicas.second.restart().await;
+        assert_used(replicas.both(), &login, &refresh).await;
     }
     assert!(interrupted > 0, "no kill interrupted a request");
 }
@@ -119,22 +81,15 @@ async fn single_use_holds_if_a_replica_is_killed_while_it_responds() {
 /// Single use does not depend on Redis, which may lose data or restore old data.
 #[tokio::test(flavor = "multi_thread")]
 async fn single_use_holds_if_redis_loses_or_restores_data() {
-    let (postgres, mut redis) = (Postgres::start().await, Redis::start().await);
-    let (database, url) = (postgres.create_database().await, format!("redis.url={}", redis.url()));
-    let settings = [url.as_str()];
-    let (first, second) = tokio::join!(
-        ControlPlane::start_replica(&database, &settings),
-        ControlPlane::start_replica(&database, &settings)
-    );
-    let agent = FleetAgent::register(&first).await;
+    let mut redis = Redis::start().await;
+    let replicas = Replicas::start_with(&[&format!("redis.url={}", redis.url())]).await;
+    let agent = FleetAgent::register(&replicas.first).await;
     let dump = redis.dump().await;
     for round in 0..3 {
-        let login = agent.login_body(&first.api).await;
-        let refresh = json!({ "refreshToken": agent.login(&first).await["refreshToken"] });
-        let (logins, refreshes) = (
-            submit(&[&first, &second], "/auth/authenticate", &login),
-            submit(&[&first, &second], "/auth/refresh", &refresh),
-        );
+        let login = agent.login_body(&replicas.first).await;
+        let refresh = json!({ "refreshToken": agent.login(&replicas.first).await["refreshToken"] });
+        let logins = submit(replicas.both(), "/auth/authenticate", &login);
+        let refreshes = submit(replicas.both(), "/auth/refresh", &refresh);
         match round {
             0 => redis.flush().await,
             1 => redis.restore(&dump).await,
@@ -142,10 +97,6 @@ async fn single_use_holds_if_redis_loses_or_restores_data() {
         }
         let (logins, refreshes) = (collect_outcome(logins).await, collect_outcome(refreshes).await);
         assert_eq!((logins.pairs.len(), refreshes.pairs.len()), (1, 1), "{:?} {:?}", logins.counts, refreshes.counts);
-        for control in [&first, &second] {
-            let repeated = control.api.post("/auth/authenticate", login.clone()).await;
-            assert_eq!(repeated.error(), (401, "AUTHENTICATION_FAILED", "challenge_used"));
-            assert_eq!(control.api.post("/auth/refresh", refresh.clone()).await.status, 401);
-        }
+        assert_used(replicas.both(), &login, &refresh).await;
     }
 }

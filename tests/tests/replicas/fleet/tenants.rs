@@ -1,93 +1,47 @@
-//! Tests that tenants who use two replicas at the same time get no more than with one.
+//! Tests that tenants who use two replicas at the same time get no more than with one. `api quotas` and `api known_agents` have more,
+//! which run with two replicas too.
 
-use super::FleetAgent;
-use countersign_tests::{ControlPlane, HttpResponse, Postgres, Sidecar, control_plane::text, eventually};
+use super::{FleetAgent, Replicas};
+use countersign_tests::{HttpResponse, Sidecar, control_plane::text};
 use futures_util::future::join_all;
 use serde_json::{Value, json};
-use std::collections::BTreeSet;
 
 /// Two replicas with one database, and a human user, who has a token for each replica.
 struct Fleet {
-    replicas: [ControlPlane; 2],
+    replicas: Replicas,
     humans: [String; 2],
-    _postgres: Postgres,
 }
 
 impl Fleet {
-    async fn start(settings: &[&str]) -> Self {
-        let postgres = Postgres::start().await;
-        let database = postgres.create_database().await;
-        let first = ControlPlane::start_replica(&database, settings).await;
-        let second = ControlPlane::start_replica(&database, settings).await;
-        let humans = [&first, &second].map(|replica| replica.mint_human("alice"));
-        Self { replicas: [first, second], humans, _postgres: postgres }
+    async fn start() -> Self {
+        let replicas = Replicas::start().await;
+        let humans = replicas.both().map(|replica| replica.mint_human("alice"));
+        Self { replicas, humans }
     }
 
-    /// Sends 50 requests at once, half of them to each replica with its credential.
-    async fn fifty_at_once(
-        &self,
-        path: &str,
-        credentials: [&str; 2],
-        body: impl Fn(usize) -> Value,
-    ) -> Vec<HttpResponse> {
-        let requests = (0..50).map(|number| {
-            let request = self.replicas[number % 2].api.request("POST", path).bearer_auth(credentials[number % 2]);
-            HttpResponse::send(request.json(&body(number)))
-        });
-        join_all(requests).await
+    /// Sends the same request 50 times at once, half of them to each replica.
+    async fn fifty_at_once(&self, path: &str, bearer: &str, body: &Value) -> Vec<HttpResponse> {
+        let apis = self.replicas.both().map(|replica| &replica.api);
+        join_all((0..50).map(|number| apis[number % 2].send_as(bearer, "POST", path, body.clone()))).await
     }
-
-    /// Like [`Self::fifty_at_once`], as the human user.
-    async fn fifty_by_human(&self, path: &str, body: impl Fn(usize) -> Value) -> Vec<HttpResponse> {
-        self.fifty_at_once(path, self.humans.each_ref().map(String::as_str), body).await
-    }
-}
-
-#[tokio::test]
-async fn identical_registrations_at_two_replicas_create_one_agent() {
-    let fleet = Fleet::start(&[]).await;
-    let key = countersign_client::PrivateKey::generate().public_pem().unwrap();
-    let body = |_| json!({ "email": "a@example.org", "name": "concurrent", "publicKey": key });
-    let responses = fleet.fifty_by_human("/auth/register", body).await;
-    let ids: BTreeSet<_> = responses.into_iter().map(|response| text(&response.expect(201)["agentId"])).collect();
-    assert_eq!(ids.len(), 1, "{ids:?}");
-}
-
-#[tokio::test]
-async fn quotas_hold_at_two_replicas() {
-    let fleet = Fleet::start(&["quotas.services_per_person=7", "quotas.agents_per_person=9"]).await;
-    let service = |number| json!({ "name": format!("service {number}") });
-    let key = countersign_client::PrivateKey::generate().public_pem().unwrap();
-    let agent = |number| json!({ "email": "a@example.org", "name": format!("agent {number}"), "publicKey": key });
-    let created = |responses: &[HttpResponse]| responses.iter().filter(|response| response.status == 201).count();
-    let services = fleet.fifty_by_human("/services", service).await;
-    assert_eq!(created(&services), 7);
-    let agents = fleet.fifty_by_human("/auth/register", agent).await;
-    assert_eq!(created(&agents), 9);
-    assert!(services.iter().chain(&agents).all(|response| [201, 409].contains(&response.status)));
 }
 
 /// Of feedback of the same score, the order does not matter, so each trust score is one of a serial order, and the last one is
 /// exact.
 #[tokio::test]
 async fn feedback_of_known_and_unknown_services_at_two_replicas_is_exact() {
-    let fleet = Fleet::start(&[]).await;
-    let [first, second] = &fleet.replicas;
+    let fleet = Fleet::start().await;
+    let [first, second] = fleet.replicas.both();
     let agent = FleetAgent::register(first).await;
     let service_of =
         async |owner: &str| first.create_service_of(&first.mint_human(owner), json!({ "name": owner })).await;
     let (friend, friend_key) = service_of("friend").await;
     let (_, stranger_key) = service_of("stranger").await;
-    let challenge = json!({ "agentId": agent.id, "serviceId": friend });
-    let challenge = second.api.post("/auth/challenge", challenge).await.expect(200);
-    let login = json!({
-        "challengeId": challenge["challengeId"], "signature": agent.key.sign(&text(&challenge["nonce"])),
-    });
-    second.api.post("/auth/authenticate", login).await.expect(200);
-    let rate = |score: u8| json!({ "agentId": agent.id, "score": score });
+    agent.login_for(second, &friend).await.expect(200);
+    let [best, worst] = [100, 0].map(|score| json!({ "agentId": agent.id, "score": score }));
     let (friends, strangers) = tokio::join!(
-        fleet.fifty_at_once("/trust/feedback", [&friend_key; 2], |_| rate(100)),
-        fleet.fifty_at_once("/trust/feedback", [&stranger_key; 2], |_| rate(0)),
+        fleet.fifty_at_once("/trust/feedback", &friend_key, &best),
+        fleet.fifty_at_once("/trust/feedback", &stranger_key, &worst),
     );
     assert!(friends.iter().chain(&strangers).all(|response| response.status == 200));
     let record = format!("/services/{friend}/agents/{}", agent.id);
@@ -99,8 +53,8 @@ async fn feedback_of_known_and_unknown_services_at_two_replicas_is_exact() {
 /// Whichever comes first, the agent has no role after its owner has left the service.
 #[tokio::test]
 async fn role_that_is_assigned_while_the_owner_leaves_does_not_remain() {
-    let fleet = Fleet::start(&[]).await;
-    let [first, second] = &fleet.replicas;
+    let fleet = Fleet::start().await;
+    let [first, second] = fleet.replicas.both();
     let role = first.create_role("member", &["read"]).await;
     for _ in 0..20 {
         let agent = FleetAgent::register(first).await;
@@ -120,32 +74,22 @@ async fn role_that_is_assigned_while_the_owner_leaves_does_not_remain() {
 /// The other replica refuses the service without any delay, because both read the same database.
 #[tokio::test]
 async fn service_that_is_deleted_at_one_replica_is_refused_at_the_other_at_once() {
-    let fleet = Fleet::start(&[]).await;
-    let [first, second] = &fleet.replicas;
+    let fleet = Fleet::start().await;
+    let [first, second] = fleet.replicas.both();
     for _ in 0..10 {
         let agent = FleetAgent::register(first).await;
         let (service, key) = first.create_service_of(&fleet.humans[0], json!({ "name": "short-lived" })).await;
-        let login = async |replica: &ControlPlane| {
-            let challenge = json!({ "agentId": agent.id, "serviceId": service });
-            let challenge = replica.api.post("/auth/challenge", challenge).await;
-            if challenge.status != 200 {
-                return challenge;
-            }
-            let login = json!({
-                "challengeId": challenge.body["challengeId"], "signature": agent.key.sign(challenge.text("/nonce")),
-            });
-            replica.api.post("/auth/authenticate", login).await
-        };
-        let tokens = login(second).await.expect(200);
+        let tokens = agent.login_for(second, &service).await.expect(200);
         let access = text(&tokens["accessToken"]);
         second.verify_at(&service, &key, &access).await.expect(200);
         // Logins at the other replica race with the deletion.
-        let delete = first.api.request("DELETE", &format!("/services/{service}")).bearer_auth(&fleet.humans[0]);
-        let (deleted, raced) = tokio::join!(HttpResponse::send(delete), login(second));
+        let path = format!("/services/{service}");
+        let delete = first.api.delete_as(&fleet.humans[0], &path);
+        let (deleted, raced) = tokio::join!(delete, agent.login_for(second, &service));
         deleted.expect(200);
         assert!([200, 404].contains(&raced.status), "{raced:?}");
         assert_eq!(second.verify_at(&service, &key, &access).await.error().2, "service_key_invalid");
-        assert_eq!(login(second).await.error().1, "SERVICE_NOT_FOUND");
+        assert_eq!(agent.login_for(second, &service).await.error().1, "SERVICE_NOT_FOUND");
         let raced = (raced.status == 200).then(|| text(&raced.body["refreshToken"]));
         for refresh in [Some(text(&tokens["refreshToken"])), raced].into_iter().flatten() {
             let refused = second.api.post("/auth/refresh", json!({ "refreshToken": refresh })).await;
@@ -159,8 +103,8 @@ async fn service_that_is_deleted_at_one_replica_is_refused_at_the_other_at_once(
 /// The requests of the earlier owner were authorized before the transfer, and wait for it. None takes effect after it.
 #[tokio::test]
 async fn requests_of_the_earlier_owner_change_nothing_after_the_transfer() {
-    let fleet = Fleet::start(&[]).await;
-    let [first, second] = &fleet.replicas;
+    let fleet = Fleet::start().await;
+    let [first, second] = fleet.replicas.both();
     let (alice, bob) = (&fleet.humans, first.mint_human("bob"));
     let administrator = second.human();
     for _ in 0..10 {
@@ -173,8 +117,7 @@ async fn requests_of_the_earlier_owner_change_nothing_after_the_transfer() {
         let new_key = || json!({ "name": "of the earlier owner", "scope": "full" });
         let webhook = json!({ "url": "http://127.0.0.1:65000/", "events": ["agent.role_assigned"] });
         let created = second.api.send_as(&alice[1], "POST", &keys, new_key()).await.expect(201);
-        let revoke = format!("{keys}/{}", text(&created["keyId"]));
-        let revoke = second.api.request("DELETE", &revoke).bearer_auth(&alice[1]);
+        let created = format!("{keys}/{}", text(&created["keyId"]));
         let (accepted, webhook, ..) = tokio::join!(
             HttpResponse::send(accept),
             second.api.send_as(&alice[1], "POST", &webhooks, webhook),
@@ -182,7 +125,7 @@ async fn requests_of_the_earlier_owner_change_nothing_after_the_transfer() {
             first.api.send_as(&alice[0], "POST", &keys, new_key()),
             second.api.send_as(&alice[1], "PATCH", &path, json!({ "name": "renamed" })),
             first.api.send_as(&alice[0], "POST", &keys, new_key()),
-            HttpResponse::send(revoke),
+            second.api.delete_as(&alice[1], &created),
         );
         accepted.expect(200);
         assert!([201, 403].contains(&webhook.status), "{webhook:?}");
@@ -198,8 +141,8 @@ async fn requests_of_the_earlier_owner_change_nothing_after_the_transfer() {
 /// Whichever comes first, the sidecar of the service for which the refresh issues a token refuses it.
 #[tokio::test]
 async fn token_of_a_refresh_while_its_session_is_revoked_is_refused() {
-    let fleet = Fleet::start(&[]).await;
-    let [first, second] = &fleet.replicas;
+    let fleet = Fleet::start().await;
+    let [first, second] = fleet.replicas.both();
     let role = first.create_role("member", &["read"]).await;
     // The sidecar receives the end of the session only if the token for its service counts.
     let refuse_unbound = json!({ "acceptsUnboundTokens": false });
@@ -219,8 +162,7 @@ async fn token_of_a_refresh_while_its_session_is_revoked_is_refused() {
         if refreshed.status == 200 {
             refreshed_count += 1;
             let access = text(&refreshed.body["accessToken"]);
-            let refused = async || (sidecar.check_token(&access).await.reason == "token_revoked").then_some(());
-            eventually("the sidecar refuses the token", refused, || sidecar.log()).await;
+            sidecar.wait_for_check(&access, |result| result.reason == "token_revoked").await;
         }
     }
     assert!(refreshed_count > 0, "each revocation came before the refresh");

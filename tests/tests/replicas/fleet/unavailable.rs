@@ -5,9 +5,8 @@ use super::{
     now,
     outage::{BackgroundChecks, ConnectionCount, FleetClient},
     replica,
-    tcp_proxy::TcpProxy,
 };
-use countersign_tests::{ControlPlane, EventSource, Postgres, Receiver, Sidecar, Target};
+use countersign_tests::{ControlPlane, EventSource, Postgres, Receiver, Sidecar, Target, TcpProxy};
 use std::time::Duration;
 
 /// Number of checks to which the sidecar must respond during each outage.
@@ -19,14 +18,8 @@ const FAILED_LOGINS: usize = 30;
 /// The default of `database.max_connections`.
 const MAX_CONNECTIONS: usize = 16;
 
-/// A failure of the database that a test can begin and end.
-trait Failure {
-    fn begin(&mut self);
-    async fn end(&mut self);
-}
-
-/// Runs a failure twice against a control plane and its sidecar.
-async fn assert_outage_is_survived(name: &str, control: &ControlPlane, failure: &mut impl Failure) {
+/// Lets the database of a control plane and its sidecar fail twice. `set_failing` begins or ends the failure.
+async fn assert_outage_is_survived(name: &str, control: &ControlPlane, mut set_failing: impl AsyncFnMut(bool)) {
     let (steady, warm, clients) =
         (FleetClient::create(control).await, FleetClient::create(control).await, FleetClient::create(control).await);
     let sidecar = Sidecar::start(control).await;
@@ -36,7 +29,7 @@ async fn assert_outage_is_survived(name: &str, control: &ControlPlane, failure: 
     assert!(before.iter().all(|response| response.status < 500), "{before:?}");
     let connections = ConnectionCount::start(control);
     for round in 0..2 {
-        failure.begin();
+        set_failing(true).await;
         let begun = now();
         let (mut slowest, unhealthy) = tokio::join!(clients.assert_all_unavailable(), clients.wait_until_unhealthy());
         checks.wait_for_more(CHECKS).await;
@@ -47,7 +40,7 @@ async fn assert_outage_is_survived(name: &str, control: &ControlPlane, failure: 
             }
         }
         assert_eq!(clients.health().await.0, 503);
-        failure.end().await;
+        set_failing(false).await;
         let recovery = clients.wait_for_recovery().await;
         println!(
             "{name}, round {round}: unhealthy after {unhealthy:.1?}, requests refused within {slowest:.1?}, recovered {recovery:.1?} \
@@ -57,7 +50,7 @@ async fn assert_outage_is_survived(name: &str, control: &ControlPlane, failure: 
     }
     let (count, longest) = checks.stop().await;
     println!("{name}: {count} checks at the sidecar, the longest took {longest:.1?}");
-    let largest = connections.stop().await;
+    let largest = connections.largest();
     println!("{name}: at most {largest} connections to the database");
     assert!(largest <= MAX_CONNECTIONS, "{largest} connections");
 }
@@ -67,64 +60,37 @@ fn shortest_outage() -> Duration {
     Duration::from_secs(std::env::var("OUTAGE_SECONDS").map_or(0, |seconds| seconds.parse().unwrap()))
 }
 
-struct Paused(Postgres);
-
-impl Failure for Paused {
-    fn begin(&mut self) {
-        self.0.pause();
-    }
-
-    async fn end(&mut self) {
-        self.0.resume();
-    }
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn api_returns_503_and_recovers_when_postgresql_hangs() {
     let postgres = Postgres::start().await;
     let control = replica(&postgres.create_database().await).await;
-    assert_outage_is_survived("PostgreSQL paused", &control, &mut Paused(postgres)).await;
-}
-
-struct Killed(Postgres);
-
-impl Failure for Killed {
-    fn begin(&mut self) {
-        self.0.kill();
-    }
-
-    async fn end(&mut self) {
-        self.0.restart().await;
-    }
+    let pause = async |pause| if pause { postgres.pause() } else { postgres.resume() };
+    assert_outage_is_survived("PostgreSQL paused", &control, pause).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn api_returns_503_and_recovers_when_postgresql_is_killed() {
-    let postgres = Postgres::start().await;
+    let mut postgres = Postgres::start().await;
     let control = replica(&postgres.create_database().await).await;
-    assert_outage_is_survived("PostgreSQL killed", &control, &mut Killed(postgres)).await;
+    let kill = async |kill| if kill { postgres.kill() } else { postgres.restart().await };
+    assert_outage_is_survived("PostgreSQL killed", &control, kill).await;
 }
 
-struct Unreachable(TcpProxy, u32);
-
-impl Failure for Unreachable {
-    fn begin(&mut self) {
-        self.0.stop_forwarding();
-    }
-
-    /// After the first outage all connections work again, after the second outage only new connections.
-    async fn end(&mut self) {
-        self.1 += 1;
-        if self.1 == 1 { self.0.resume_forwarding() } else { self.0.forward_new_connections() }
-    }
-}
-
+/// After the first outage all connections work again, after the second outage only new connections.
 #[tokio::test(flavor = "multi_thread")]
 async fn api_returns_503_and_recovers_when_postgresql_is_unreachable() {
     let postgres = Postgres::start().await;
-    let proxy = TcpProxy::start(&postgres).await;
-    let control = replica(&proxy.url_through(&postgres, &postgres.create_database().await)).await;
-    assert_outage_is_survived("PostgreSQL unreachable", &control, &mut Unreachable(proxy, 0)).await;
+    let proxy = TcpProxy::start().await;
+    proxy.set_target(postgres.address());
+    let url = postgres.create_database().await;
+    let url = url.replace(&postgres.address().to_string(), &proxy.address.to_string());
+    let control = replica(&url).await;
+    let mut outages = 0;
+    let freeze = async |freeze| {
+        outages += u32::from(freeze);
+        if freeze || outages == 1 { proxy.set_frozen(freeze) } else { proxy.forward_new_connections() }
+    };
+    assert_outage_is_survived("PostgreSQL unreachable", &control, freeze).await;
 }
 
 /// Some PostgreSQL server processes stop, as server processes do when a disk hangs. A request waits for each connection

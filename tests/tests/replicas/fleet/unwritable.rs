@@ -6,7 +6,7 @@ use super::{
     replica,
     small_disk::SmallDisk,
 };
-use countersign_tests::{ControlPlane, HttpClient, HttpResponse, Postgres, Sidecar, eventually};
+use countersign_tests::{ControlPlane, HttpResponse, Postgres, Sidecar, eventually};
 use futures_util::future::join_all;
 use reqwest::RequestBuilder;
 
@@ -18,11 +18,7 @@ async fn statuses(requests: Vec<(&'static str, RequestBuilder)>) -> Vec<(&'stati
 
 /// The number of transactions that failed because the database cannot be written to, from the metrics.
 async fn unwritable_transactions(control: &ControlPlane) -> f64 {
-    let metrics = HttpClient::plain(control.env["ADMIN_URL"].clone()).get("/metrics").await.expect(200);
-    let mut lines = metrics.as_str().unwrap().lines();
-    let series =
-        lines.find(|line| line.starts_with("countersign_store_transactions_total") && line.contains("\"unwritable\""));
-    series.unwrap().rsplit(' ').next().unwrap().parse().unwrap()
+    control.admin().metric_sum("countersign_store_transactions_total", r#"result="unwritable""#).await
 }
 
 /// Waits until the newest change is in force at the only sidecar, which remains connected.
@@ -100,10 +96,8 @@ async fn read_only_postgresql_degrades_and_recovers() {
     let postgres = Postgres::start().await;
     let database = postgres.create_database().await;
     let control = replica(&database).await;
-    let (begin, end) = (
-        async || set_read_only(&postgres, &database, "on").await,
-        async || set_read_only(&postgres, &database, "off").await,
-    );
+    let begin = async || set_read_only(&postgres, &database, "on").await;
+    let end = async || set_read_only(&postgres, &database, "off").await;
     assert_outage_is_noticed_without_requests(&control, begin, end).await;
     assert_outage_is_survived(&control, begin, end).await;
 }
@@ -130,8 +124,7 @@ async fn postgresql_on_a_full_disk_degrades_and_recovers() {
 #[tokio::test(flavor = "multi_thread")]
 async fn sqlite_on_a_full_disk_degrades_and_recovers() {
     let disk = SmallDisk::mount(32);
-    let file = disk.path().join("countersign.db");
-    let control = replica(&format!("sqlite://{}", file.display())).await;
+    let control = replica(&format!("sqlite://{}", disk.path().join("countersign.db").display())).await;
     assert_outage_is_survived(&control, async || disk.fill(), async || disk.empty()).await;
     drop(control);
 }

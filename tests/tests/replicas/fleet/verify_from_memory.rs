@@ -1,7 +1,7 @@
 //! Tests that a control plane verifies from memory only what the database still contains, whichever replica has changed it.
 
-use super::{FleetAgent, replica};
-use countersign_tests::{ControlPlane, HttpClient, Postgres, control_plane::text, eventually};
+use super::{FleetAgent, Replicas};
+use countersign_tests::{ControlPlane, control_plane::text, eventually};
 use serde_json::{Value, json};
 
 /// A service at which one replica makes the changes and the other one verifies.
@@ -16,7 +16,8 @@ struct Service<'a> {
 type Verified = Result<Value, String>;
 
 impl<'a> Service<'a> {
-    async fn create(writer: &'a ControlPlane, reader: &'a ControlPlane) -> Self {
+    async fn create(replicas: &'a Replicas) -> Self {
+        let [writer, reader] = replicas.both();
         let (id, key) = writer.create_service(json!({ "name": "Of two replicas" })).await;
         Self { writer, reader, id, key }
     }
@@ -44,7 +45,7 @@ impl<'a> Service<'a> {
     /// the change feed.
     async fn remember(&self, token: &str) -> Value {
         let first = self.verify(token).await.unwrap();
-        let admin = HttpClient::plain(self.reader.env["ADMIN_URL"].clone());
+        let admin = self.reader.admin();
         let hits = async || admin.metric("countersign_verification_cache_hits_total").await.unwrap();
         let is_from_memory = async || {
             let before = hits().await;
@@ -68,9 +69,7 @@ impl<'a> Service<'a> {
     }
 
     async fn login(&self, agent: &FleetAgent) -> Value {
-        let mut body = agent.login_body(&self.writer.api).await;
-        body["serviceId"] = json!(self.id);
-        self.writer.api.post("/auth/authenticate", body).await.expect(200)
+        agent.login_for(self.writer, &self.id).await.expect(200)
     }
 
     async fn create_role(&self, name: &str, permissions: &[&str]) -> String {
@@ -78,19 +77,12 @@ impl<'a> Service<'a> {
     }
 }
 
-async fn replicas() -> (Postgres, ControlPlane, ControlPlane) {
-    let postgres = Postgres::start().await;
-    let database = postgres.create_database().await;
-    let (first, second) = tokio::join!(replica(&database), replica(&database));
-    (postgres, first, second)
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn changes_of_roles_and_trust_apply_to_the_next_verification() {
-    let (_postgres, first, second) = replicas().await;
-    let service = Service::create(&first, &second).await;
-    let (reader, writer) =
-        (service.create_role("reader", &["read"]).await, service.create_role("writer", &["write"]).await);
+    let replicas = Replicas::start().await;
+    let (first, service) = (&replicas.first, Service::create(&replicas).await);
+    let reader = service.create_role("reader", &["read"]).await;
+    let writer = service.create_role("writer", &["write"]).await;
     let (agent, token) = service.agent(&reader).await;
     assert_eq!(service.remember(&token).await["permissions"], json!(["read"]));
 
@@ -102,8 +94,8 @@ async fn changes_of_roles_and_trust_apply_to_the_next_verification() {
     assert_eq!(service.remember(&token).await["roles"], json!(["reader"]));
     for score in [100, 0, 70] {
         let body = json!({ "agentId": agent.id, "score": score });
-        let trust =
-            &first.api.send_as(&service.key, "POST", "/trust/feedback", body).await.expect(200)["newTrustScore"];
+        let rated = first.api.send_as(&service.key, "POST", "/trust/feedback", body).await.expect(200);
+        let trust = &rated["newTrustScore"];
         assert_eq!(&service.verify(&token).await.unwrap()["trustScore"], trust);
     }
     service.change("DELETE", &format!("/roles/{reader}"), json!({})).await;
@@ -119,8 +111,8 @@ async fn changes_of_roles_and_trust_apply_to_the_next_verification() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn revocations_apply_to_the_next_verification() {
-    let (_postgres, first, second) = replicas().await;
-    let service = Service::create(&first, &second).await;
+    let replicas = Replicas::start().await;
+    let (first, service) = (&replicas.first, Service::create(&replicas).await);
     let role = service.create_role("reader", &["read"]).await;
     let refused = |reason: &str| Err(reason.to_owned());
 
@@ -169,9 +161,9 @@ async fn revocations_apply_to_the_next_verification() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn changes_of_the_service_apply_to_the_next_verification() {
-    let (_postgres, first, second) = replicas().await;
-    let mut service = Service::create(&first, &second).await;
-    let unbound = FleetAgent::register(&first).await.token(&first).await;
+    let replicas = Replicas::start().await;
+    let (first, mut service) = (&replicas.first, Service::create(&replicas).await);
+    let unbound = FleetAgent::register(first).await.token(first).await;
     service.remember(&unbound).await;
     service.change_settings(json!({ "acceptsUnboundTokens": false })).await;
     assert_eq!(service.verify(&unbound).await, Err("token_unbound".to_owned()));

@@ -1,7 +1,7 @@
 //! Messages that wake other replicas after a change.
 
-use super::fixture::{Fleet, metric};
-use countersign_tests::{ControlPlane, HttpClient, Redis, eventually};
+use super::fixture::Fleet;
+use countersign_tests::{ControlPlane, Redis, eventually};
 use redis::aio::PubSubStream;
 use std::time::{Duration, Instant};
 use tokio_stream::StreamExt;
@@ -50,13 +50,7 @@ async fn next_message(messages: &mut PubSubStream) {
 
 /// Number of read transactions of a replica.
 async fn reads(control: &ControlPlane) -> f64 {
-    let text = HttpClient::plain(control.env["ADMIN_URL"].clone()).get("/metrics").await.expect(200);
-    let reads = text
-        .as_str()
-        .unwrap()
-        .lines()
-        .filter(|line| line.starts_with("countersign_store_transactions_total") && line.contains(r#"kind="read""#));
-    reads.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
+    control.admin().metric_sum("countersign_store_transactions_total", r#"kind="read""#).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -80,7 +74,7 @@ async fn each_change_is_published_once_and_not_again_by_the_other_replica() {
 #[expect(clippy::disallowed_methods, reason = "the expected number of polls depends on the elapsed time")]
 async fn message_makes_a_replica_read_changes_before_its_next_poll() {
     let redis = Redis::start().await;
-    let fleet = Fleet::start(&[format!("redis.url={}", redis.url())]).await;
+    let fleet = Fleet::with(&redis).await;
     let channel = wait_for_subscriptions(&redis).await;
     let (before, start) = (reads(&fleet.second).await, Instant::now());
     loop {
@@ -99,14 +93,15 @@ async fn message_makes_a_replica_read_changes_before_its_next_poll() {
 #[tokio::test(flavor = "multi_thread")]
 async fn replicas_subscribe_again_after_redis_restarts() {
     let mut redis = Redis::start().await;
-    let fleet = Fleet::start(&[format!("redis.url={}", redis.url())]).await;
+    let fleet = Fleet::with(&redis).await;
     wait_for_subscriptions(&redis).await;
     redis.kill();
     fleet.wait_for_redis_check("down").await;
     // The second replica receives the change by polling.
-    let before = metric(&fleet.second, "countersign_feed_revision").await;
+    let revision = async || fleet.second.admin().metric("countersign_feed_revision ").await;
+    let before = revision().await;
     fleet.first.create_role("meanwhile", &[]).await;
-    let updated = async || (metric(&fleet.second, "countersign_feed_revision").await > before).then_some(());
+    let updated = async || (revision().await > before).then_some(());
     eventually("the second replica has the change", updated, || fleet.second.log()).await;
     redis.restart().await;
     fleet.wait_for_redis_check("up").await;

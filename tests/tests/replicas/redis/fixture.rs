@@ -19,6 +19,9 @@ const CALLS: usize = 100;
 /// Number of attempts, because a call to Redis may time out on a busy machine, which other tests cover.
 pub const ATTEMPTS: usize = 5;
 
+/// The panic message after all attempts.
+pub const TIMED_OUT: &str = "calls to Redis timed out in every attempt";
+
 /// Number of calls with a measured duration, which is smaller than a burst, so that calls do not wait for each other.
 const MEASURED_CALLS: usize = 6;
 
@@ -55,12 +58,19 @@ impl Caller {
 pub struct RemainingCalls(Vec<usize>);
 
 impl Fleet {
+    /// Starts two replicas with this Redis.
+    pub async fn with(redis: &Redis) -> Self {
+        Self::start(&[format!("redis.url={}", redis.url())]).await
+    }
+
     /// Starts two replicas with these `[redis]` settings.
     pub async fn start(redis: &[String]) -> Self {
         let postgres = Postgres::start().await;
-        let database = postgres.create_database().await;
-        let first = replica(&database, redis).await;
-        let second = replica(&database, redis).await;
+        let (base, limit) =
+            (replica_settings(&postgres.create_database().await), format!("limits.management_per_minute={LIMIT}"));
+        let settings: Vec<_> = base.iter().chain([&limit]).chain(redis).map(String::as_str).collect();
+        let first = ControlPlane::start_process_with_default_limits_and(&settings).await;
+        let second = ControlPlane::start_process_with_default_limits_and(&settings).await;
         Self { first, second, owners: AtomicU32::new(0), _postgres: postgres }
     }
 
@@ -124,7 +134,7 @@ impl Fleet {
                 return caller;
             }
         }
-        panic!("calls to Redis timed out in every attempt");
+        panic!("{TIMED_OUT}");
     }
 
     /// Asserts that the caller has exhausted the limit, so that its earlier calls are still counted.
@@ -134,7 +144,7 @@ impl Fleet {
                 return burst.assert_passed(0);
             }
         }
-        panic!("calls to Redis timed out in every attempt");
+        panic!("{TIMED_OUT}");
     }
 
     /// Whether a call passes at a replica.
@@ -156,11 +166,8 @@ impl Fleet {
             if connected_replicas == 2 && self.losses() >= losses + 2 {
                 return (start.elapsed(), passed);
             }
-            assert!(
-                start.elapsed() < FAILOVER_DEADLINE,
-                "the replicas did not reconnect to Redis\n{}",
-                self.first.log()
-            );
+            let is_late = start.elapsed() >= FAILOVER_DEADLINE;
+            assert!(!is_late, "the replicas did not reconnect to Redis\n{}", self.first.log());
         }
     }
 
@@ -224,10 +231,8 @@ async fn replication_offset(redis: &Redis, name: &str) -> Option<u64> {
 /// Remaining calls in the `RateLimit` header.
 fn remaining_calls(response: &HttpResponse) -> usize {
     let header = response.header("ratelimit");
-    header
-        .split_once(";r=")
-        .and_then(|(_, rest)| rest.split(';').next()?.parse().ok())
-        .unwrap_or_else(|| panic!("{header}"))
+    let remaining = header.split_once(";r=").and_then(|(_, rest)| rest.split(';').next()?.parse().ok());
+    remaining.unwrap_or_else(|| panic!("{header}"))
 }
 
 pub async fn health(control: &ControlPlane) -> Value {
@@ -245,20 +250,7 @@ pub async fn wait_for_redis_check(control: &ControlPlane, check: &str) {
     eventually(&format!("redis is {check}"), reported, || control.log()).await;
 }
 
-/// The value of a metric from `/metrics`.
-pub async fn metric(control: &ControlPlane, name: &str) -> Option<f64> {
-    let text = HttpClient::plain(control.env["ADMIN_URL"].clone()).get("/metrics").await.expect(200);
-    let text = text.as_str().unwrap().to_owned();
-    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
-}
-
 /// Number of occurrences of a text in the log.
 pub fn count_in_log(control: &ControlPlane, text: &str) -> usize {
     control.log().matches(text).count()
-}
-
-async fn replica(database: &str, redis: &[String]) -> ControlPlane {
-    let (base, limit) = (replica_settings(database), format!("limits.management_per_minute={LIMIT}"));
-    let settings: Vec<_> = base.iter().chain([&limit]).chain(redis).map(String::as_str).collect();
-    ControlPlane::start_process_with_default_limits_and(&settings).await
 }

@@ -1,7 +1,7 @@
 //! Tests with a single Sentinel, and with three Sentinels with authentication and TLS, one of which is down.
 
 use super::{
-    fixture::{Caller, Fleet, wait_for_replication},
+    fixture::{Fleet, wait_for_replication},
     users::{USER_ACL, redis_url, url_with_user},
 };
 use countersign_tests::{Redis, Sentinel, TlsFiles, eventually};
@@ -10,31 +10,6 @@ use countersign_tests::{Redis, Sentinel, TlsFiles, eventually};
 async fn role(redis: &Redis) -> Option<String> {
     let info: String = redis.try_command(&["INFO", "replication"]).await.ok()?;
     Some(info.lines().find_map(|line| line.strip_prefix("role:"))?.trim().to_owned())
-}
-
-/// A master with a replica, and control planes that find the master through a Sentinel.
-struct SentinelFixture {
-    master: Redis,
-    replica: Redis,
-    fleet: Fleet,
-    /// A caller who has exhausted the limit.
-    caller: Caller,
-    _sentinel: Sentinel,
-}
-
-impl SentinelFixture {
-    async fn start() -> Self {
-        let user = format!("{USER_ACL} +role");
-        let master = Redis::start_with(&[&user]).await;
-        let replica = Redis::start_replica_of(&master, &[&user]).await;
-        let sentinel = Sentinel::start(&master).await;
-        // The URL contains the credentials of the Redis user, because the Sentinel of this fixture requires no authentication.
-        let url = redis_url(&url_with_user(&sentinel.url()), "+sentinel", &["master=limits".to_owned()]);
-        let fleet = Fleet::start(&[url]).await;
-        let caller = fleet.assert_counted_together().await;
-        wait_for_replication(&master, &replica).await;
-        Self { master, replica, fleet, caller, _sentinel: sentinel }
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -78,7 +53,15 @@ async fn failover_by_a_quorum_is_followed_and_the_old_master_is_not_used() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn replicas_reconnect_to_a_master_after_a_demotion() {
-    let SentinelFixture { master, replica, fleet, caller, _sentinel } = SentinelFixture::start().await;
+    let user = format!("{USER_ACL} +role");
+    let master = Redis::start_with(&[&user]).await;
+    let replica = Redis::start_replica_of(&master, &[&user]).await;
+    let sentinel = Sentinel::start(&master).await;
+    // The URL contains the credentials of the Redis user, because this Sentinel requires no authentication.
+    let url = redis_url(&url_with_user(&sentinel.url()), "+sentinel", &["master=limits".to_owned()]);
+    let fleet = Fleet::start(&[url]).await;
+    let caller = fleet.assert_counted_together().await;
+    wait_for_replication(&master, &replica).await;
     let losses = fleet.losses();
     // A demoted Redis master keeps its connections and returns READONLY.
     master.command::<()>(&["REPLICAOF", "127.0.0.1", &replica.port().to_string()]).await;
@@ -89,14 +72,4 @@ async fn replicas_reconnect_to_a_master_after_a_demotion() {
     assert!(log.contains("ReadOnly") || log.contains("timed out"), "{log}");
     master.command::<()>(&["REPLICAOF", "NO", "ONE"]).await;
     fleet.assert_limit_exhausted(&caller).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn failover_keeps_the_counts() {
-    let SentinelFixture { mut master, replica, fleet, caller, _sentinel } = SentinelFixture::start().await;
-    master.kill();
-    fleet.assert_no_request_waits().await;
-    fleet.wait_for_redis_check("down").await;
-    fleet.assert_limit_exhausted(&caller).await;
-    assert_eq!(role(&replica).await.as_deref(), Some("master"));
 }

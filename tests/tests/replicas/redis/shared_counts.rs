@@ -1,6 +1,6 @@
 //! Tests that calls are counted across replicas, and separately for each Countersign deployment.
 
-use super::fixture::{ATTEMPTS, Fleet, LIMIT};
+use super::fixture::{ATTEMPTS, Fleet, LIMIT, TIMED_OUT};
 use countersign_tests::{ControlPlane, Redis};
 use serde_json::json;
 
@@ -10,7 +10,7 @@ const EXPIRED_CALLS: usize = 15;
 #[tokio::test(flavor = "multi_thread")]
 async fn exactly_the_limit_passes_even_at_the_end_of_a_window() {
     let redis = Redis::start().await;
-    let fleet = Fleet::start(&[format!("redis.url={}", redis.url())]).await;
+    let fleet = Fleet::with(&redis).await;
     for _ in 0..ATTEMPTS {
         let caller = fleet.assert_counted_together().await;
         fleet.assert_limit_exhausted(&caller).await;
@@ -21,7 +21,7 @@ async fn exactly_the_limit_passes_even_at_the_end_of_a_window() {
             return second.assert_passed(0);
         }
     }
-    panic!("calls to Redis timed out in every attempt");
+    panic!("{TIMED_OUT}");
 }
 
 /// Moves the times of counted calls back: some calls by a minute, the other calls by half a minute.
@@ -41,7 +41,7 @@ async fn move_calls_back(redis: &Redis) {
 #[tokio::test(flavor = "multi_thread")]
 async fn agents_and_services_are_counted_across_replicas() {
     let redis = Redis::start().await;
-    let fleet = Fleet::start(&[format!("redis.url={}", redis.url())]).await;
+    let fleet = Fleet::with(&redis).await;
     fleet.wait_for_redis_check("up").await;
     let key = countersign_client::PrivateKey::generate().public_pem().unwrap();
     let body = json!({ "email": "owner@example.org", "name": "Agent", "publicKey": key });
@@ -62,7 +62,7 @@ async fn agents_and_services_are_counted_across_replicas() {
 #[tokio::test(flavor = "multi_thread")]
 async fn services_of_one_owner_are_counted_together_across_replicas() {
     let redis = Redis::start().await;
-    let fleet = Fleet::start(&[format!("redis.url={}", redis.url())]).await;
+    let fleet = Fleet::with(&redis).await;
     fleet.wait_for_redis_check("up").await;
     let owner = fleet.first.mint_human("owner");
     let mut passed = 0;
