@@ -37,6 +37,9 @@ pub struct ServerMetadata {
     /// The issuer of the access tokens, which is also the audience of client assertions.
     #[serde(deserialize_with = "line")]
     pub issuer: String,
+    /// The URL of the token endpoint. Metadata without one are those of another server.
+    #[serde(deserialize_with = "line")]
+    pub token_endpoint: String,
 }
 
 /// A successful response of the token endpoint (RFC 6749, section 5.1).

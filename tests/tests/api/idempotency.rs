@@ -46,14 +46,19 @@ fn role_request(control: &ControlPlane, name: &str) -> RepeatedRequest {
     }
 }
 
-fn registration_request() -> RepeatedRequest {
+fn registration_request(email: &str) -> RepeatedRequest {
     let key = PrivateKey::generate();
+    let body = |name: &str| {
+        let mut body = registration(&key, name);
+        body["email"] = json!(email);
+        body
+    };
     RepeatedRequest {
         path: "/auth/register".into(),
         bearer: None,
         success_status: 201,
-        body: registration(&key, "one"),
-        other_body: registration(&key, "two"),
+        body: body("one"),
+        other_body: body("two"),
     }
 }
 
@@ -69,7 +74,7 @@ fn feedback_request(control: &ControlPlane, agent: &Agent) -> RepeatedRequest {
 }
 
 fn one_of_each(control: &ControlPlane, agent: &Agent) -> [RepeatedRequest; 3] {
-    [role_request(control, "reader"), registration_request(), feedback_request(control, agent)]
+    [role_request(control, "reader"), registration_request("a@example.org"), feedback_request(control, agent)]
 }
 
 /// The numbers of created roles, of registered agents, and of feedback for the agent.
@@ -146,13 +151,14 @@ async fn keys_are_separate_per_caller_and_operation() {
     let by_human = RepeatedRequest { bearer: Some(control.human().to_owned()), ..role_request(&control, "writer") };
     by_human.send(&control.api, "k").await.expect(201);
     // In public registration, only the address distinguishes callers.
-    let ids = [registration_request(), registration_request()].map(async |repeated| {
+    let ids = ["a@example.org", "b@example.org"].map(registration_request).map(async |repeated| {
         let created = repeated.send(&control.api, "k").await.expect(201);
         text(&created["agentId"])
     });
     let ids: BTreeSet<_> = join_all(ids).await.into_iter().collect();
     assert_eq!(ids.len(), 2);
-    let as_human = RepeatedRequest { bearer: Some(control.human().to_owned()), ..registration_request() };
+    let as_human =
+        RepeatedRequest { bearer: Some(control.human().to_owned()), ..registration_request("a@example.org") };
     as_human.send(&control.api, "k").await.expect(201);
 }
 
@@ -189,7 +195,7 @@ async fn invalid_idempotency_keys_are_refused_with_the_header_name() {
 async fn keys_expire_after_a_day() {
     let clock = ManualClock::new();
     let control = ControlPlane::start_with_clock(&clock, &[]).await;
-    let repeated = registration_request();
+    let repeated = registration_request("a@example.org");
     let first = repeated.send(&control.api, "k").await.expect(201);
     clock.advance(Duration::from_secs(24 * 3600 - 1));
     assert_eq!(repeated.send(&control.api, "k").await.expect(201), first);

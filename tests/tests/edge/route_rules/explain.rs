@@ -117,7 +117,8 @@ async fn text_names_every_question_and_revocations_are_explained() {
     }
     assert_eq!(output.lines().count(), 17, "{output}");
     fixture.control.set_status(&agent.id, "suspended").await.expect(200);
-    fixture.sidecar.wait_until_refused(&token, "agent_suspended").await;
+    let suspended = async || Some(case.check(&fixture).await).filter(|result| result.reason == "agent_suspended");
+    countersign_tests::eventually("the sidecar receives the status", suspended, || fixture.sidecar.log()).await;
     let (code, output, _) = case.explain(&admin(&fixture), &[]);
     assert!(
         code == Some(3) && output.contains("status       refused    The agent is suspended: suspended since"),
