@@ -155,7 +155,7 @@ async fn measure(follower_threads: Runtime, stages: &[usize], revocations: usize
 impl Bench {
     async fn start(follower_threads: Runtime) -> Self {
         let control = ControlPlane::start_one_with(&["connections.max=100000"]).await;
-        let (agent, role) = Agent::with_role(&control, &["read"]).await;
+        let (agent, role) = Agent::with_role(&control, "reader", &["read"]).await;
         let token = agent.token_for(control.service()).await;
         let sync_key = control.create_key(control.service(), "sync").await;
         let (sidecars, followers, arrivals) = (Vec::new(), 0, Arc::default());

@@ -38,17 +38,9 @@ impl Agent {
     }
 
     /// Registers an agent and assigns it a new role of the first service. Returns the agent and the role id.
-    pub async fn with_new_role(control: &ControlPlane, role: &str, permissions: &[&str]) -> (Self, String) {
+    pub async fn with_role(control: &ControlPlane, role: &str, permissions: &[&str]) -> (Self, String) {
         let agent = Self::register(control, "Test Agent").await;
         let role = control.create_role(role, permissions).await;
-        control.assign(&agent.id, &role).await;
-        (agent, role)
-    }
-
-    /// Registers a new agent and assigns a new role `reader` of the first service to it. Also returns the id of the role.
-    pub async fn with_role(control: &ControlPlane, permissions: &[&str]) -> (Self, String) {
-        let agent = Self::register(control, "agent").await;
-        let role = control.create_role("reader", permissions).await;
         control.assign(&agent.id, &role).await;
         (agent, role)
     }

@@ -25,7 +25,7 @@ impl Environment {
 
     /// Registers an agent and assigns a new role with these permissions. Returns the agent and the role id.
     pub async fn agent(&self, role: &str, permissions: &[&str]) -> (Agent, String) {
-        Agent::with_new_role(&self.control, role, permissions).await
+        Agent::with_role(&self.control, role, permissions).await
     }
 
     /// Sends a GET request through Envoy with a token.

@@ -203,7 +203,7 @@ async fn listen_creates_a_webhook_and_deletes_it_at_the_end() {
     assert_eq!((&listed[0]["webhookId"], &listed[0]["url"]), (&json!(target), &json!(listener.url)));
     assert_eq!(listed[0]["events"], json!(["agent.role_assigned"]));
 
-    let (agent, role) = Agent::with_role(&control, &[]).await;
+    let (agent, role) = Agent::with_role(&control, "reader", &[]).await;
     let arrival = listener.wait_for_events(1).await.remove(0);
     assert_eq!((&arrival["signature"], &arrival["problem"]), (&json!("good"), &Value::Null));
     assert_eq!((&arrival["event"], &arrival["data"]["agentId"]), (&json!("agent.role_assigned"), &json!(agent.id)));

@@ -208,7 +208,7 @@ async fn deliveries_are_listed_shown_and_replayed() {
     let shell = Shell::with_env(&control, &[&SERVICE_ENV[..], &["HUMAN_TOKEN"]].concat());
     let port = free_port().to_string();
     let id = shell.stdout(&["webhook", "create", &format!("http://127.0.0.1:{port}/"), "--out", "secret"]);
-    let (agent, role) = Agent::with_role(&control, &[]).await;
+    let (agent, role) = Agent::with_role(&control, "reader", &[]).await;
     let is_dead = async || {
         let deliveries = shell.json(&["webhook", "deliveries", &id, "--status", "dead"]);
         deliveries.as_array().filter(|deliveries| deliveries.len() == 1).cloned()

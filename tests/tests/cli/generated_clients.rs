@@ -19,7 +19,7 @@ struct Fixture {
 impl Fixture {
     async fn new() -> Self {
         let control = ControlPlane::start().await;
-        let (agent, _role) = Agent::with_role(&control, &["read"]).await;
+        let (agent, _role) = Agent::with_role(&control, "reader", &["read"]).await;
         let folder = tempfile::tempdir().expect("a folder");
         let description = control.api.get("/openapi.json").await.expect(200);
         std::fs::write(folder.path().join("openapi.json"), description.to_string()).expect("the document is written");

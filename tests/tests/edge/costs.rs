@@ -25,7 +25,7 @@ const CHECKS: u64 = 2000;
 #[tokio::test]
 async fn costs_of_a_repeated_check() {
     let control = ControlPlane::start().await;
-    let (agent, _) = Agent::with_new_role(&control, "reader", &["read"]).await;
+    let (agent, _) = Agent::with_role(&control, "reader", &["read"]).await;
     let bearer = format!("Bearer {}", agent.token_for(control.service()).await);
     let mut sidecar = Sidecar::start(&control).await;
     let callgrind = Callgrind::new(sidecar.folder());

@@ -34,7 +34,7 @@ impl Fixture {
         for sidecar in &sidecars {
             sidecar.wait_until_ready().await;
         }
-        let (agent, role) = Agent::with_new_role(&control, "reader", &["read"]).await;
+        let (agent, role) = Agent::with_role(&control, "reader", &["read"]).await;
         let token = agent.token().await;
         Self { control, sidecars, agent, role, token }
     }

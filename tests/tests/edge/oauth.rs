@@ -66,7 +66,7 @@ async fn a_narrowed_token_stays_narrow_at_the_sidecar() {
     let environment = Environment::start().await;
     set_resources(&environment, &[""]).await;
     let (control, resource) = (&environment.control, environment.envoy.listener.url.clone());
-    let (agent, _) = Agent::with_new_role(control, "reader", &["read", "list"]).await;
+    let (agent, _) = Agent::with_role(control, "reader", &["read", "list"]).await;
     let login =
         async |scope: &str| log_in(control, &agent, &[("resource", &resource), ("scope", scope)]).await.expect(200);
     let (narrow, wide) = (login("read").await, login("").await);

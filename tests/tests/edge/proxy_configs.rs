@@ -73,7 +73,7 @@ async fn envoy_sends_the_service_on_every_route() {
     let sidecar = Sidecar::start_with(&control, &[control.key(), &other_key], &[]);
     let upstream = Upstream::start().await;
     sidecar.wait_until_ready().await;
-    let token = Agent::with_new_role(&control, "reader", &["read"]).await.0.token().await;
+    let token = Agent::with_role(&control, "reader", &["read"]).await.0.token().await;
     for (service, path, status, reason) in [
         (control.service(), "/", 200, ""),
         (control.service(), "/admin", 403, "permission_missing"),

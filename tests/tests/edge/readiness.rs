@@ -43,7 +43,7 @@ async fn health_status_cannot_be_watched() {
 async fn readiness_falls_while_checks_are_denied_and_returns() {
     let control = ControlPlane::start_process_with(&["sync.max_staleness_seconds=3"]).await;
     let sidecar = Sidecar::start(&control).await;
-    let (agent, _) = Agent::with_new_role(&control, "reader", &["read"]).await;
+    let (agent, _) = Agent::with_role(&control, "reader", &["read"]).await;
     let token = agent.token().await;
     sidecar.wait_until_accepted(&token).await;
     wait_for_health(&sidecar, ServingStatus::Serving).await;

@@ -81,7 +81,7 @@ impl Fixture {
 
     /// The token of an agent with a role.
     async fn token(&self, role: &str, permissions: &[&str]) -> String {
-        Agent::with_new_role(&self.control, role, permissions).await.0.token().await
+        Agent::with_role(&self.control, role, permissions).await.0.token().await
     }
 }
 

@@ -16,7 +16,7 @@ const MAX_ROUND_TRIP: SignedDuration = SignedDuration::from_secs(1);
 async fn start_with_agent() -> (ControlPlane, Sidecar, Agent, String) {
     let control = ControlPlane::start_process().await;
     let sidecar = Sidecar::start(&control).await;
-    let (agent, _) = Agent::with_new_role(&control, "reader", &["read"]).await;
+    let (agent, _) = Agent::with_role(&control, "reader", &["read"]).await;
     let token = agent.token().await;
     sidecar.wait_until_accepted(&token).await;
     (control, sidecar, agent, token)

@@ -293,7 +293,7 @@ async fn streams_of_a_service_share_pages() {
 async fn sidecar_gets_a_view_of_many_changed_agents() {
     let fixture = Fixture::new(AGENTS).await;
     let control = &fixture.control;
-    let (agent, _) = Agent::with_new_role(control, "reader", &["read"]).await;
+    let (agent, _) = Agent::with_role(control, "reader", &["read"]).await;
     let token = agent.token().await;
     let sidecar = Sidecar::start(control).await;
     sidecar.wait_until_accepted(&token).await;

@@ -34,7 +34,7 @@ impl Fixture {
         let directory = format!("copy.directory={}", copies.path().join("copies").display());
         let sidecar = Sidecar::start_with(&control, &[&key], &[&directory]);
         sidecar.wait_until_ready().await;
-        let (agent, role) = Agent::with_new_role(&control, "reader", &["read"]).await;
+        let (agent, role) = Agent::with_role(&control, "reader", &["read"]).await;
         let token = agent.token().await;
         let fixture = Self { control, sidecar, agent, role, token, copies };
         fixture.wait_for_check(200).await;

@@ -22,7 +22,7 @@ impl Pair {
         let urls = format!("sync.urls={}", control.sync_urls().join(","));
         let sidecar = Sidecar::start_with(&control, &[control.key()], &[&urls]);
         sidecar.wait_until_ready().await;
-        let (agent, role) = Agent::with_role(&control, &[]).await;
+        let (agent, role) = Agent::with_role(&control, "reader", &[]).await;
         let (token, agent) = (agent.token().await, agent.id.clone());
         let pair = Self { control, sidecar, agent, role, token, _postgres: postgres };
         pair.wait_for_status(200).await;

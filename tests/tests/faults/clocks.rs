@@ -9,7 +9,7 @@ const OFFSETS: [i64; 2] = [-600, 600];
 async fn sidecar_with_a_wrong_clock_decides_by_the_time_of_the_control_plane() {
     for offset in OFFSETS {
         let control = ControlPlane::start_process_with(&["tokens.access_seconds=8"]).await;
-        let (agent, _role) = Agent::with_role(&control, &[]).await;
+        let (agent, _role) = Agent::with_role(&control, "reader", &[]).await;
         let clock = WrongClock::new(offset);
         let key = control.create_key(control.service(), "sync").await;
         let sidecar = Sidecar::start_in(&clock.environment(), &control, &[&key], &[]);
@@ -29,7 +29,7 @@ async fn sidecar_with_a_wrong_clock_decides_by_the_time_of_the_control_plane() {
 async fn jumps_of_the_clock_of_the_control_plane_are_survived() {
     let clock = WrongClock::new(0);
     let control = ControlPlane::start_in(&clock.environment(), &["tokens.access_seconds=300"]).await;
-    let (agent, role) = Agent::with_role(&control, &[]).await;
+    let (agent, role) = Agent::with_role(&control, "reader", &[]).await;
     let sidecar = Sidecar::start(&control).await;
     let token = agent.token().await;
     assert_eq!(sidecar.check_token(&token).await.status, 200);
@@ -53,7 +53,7 @@ async fn replicas_whose_clocks_differ_refuse_tokens_with_the_reason() {
     let postgres = Postgres::start().await;
     let ahead = WrongClock::new(600);
     let control = ControlPlane::start_pair(&postgres.create_database().await, [&[], &ahead.environment()]).await;
-    let (agent, _role) = Agent::with_role(&control, &[]).await;
+    let (agent, _role) = Agent::with_role(&control, "reader", &[]).await;
     let mut reasons = std::collections::BTreeSet::new();
     for _ in 0..4 {
         let token = agent.token().await;

@@ -55,7 +55,7 @@ async fn silent_clients_keep_no_port_busy() {
     let key = control.create_key(control.service(), "sync").await;
     let sidecar = Sidecar::start_with(&control, &[&key], &[&listen]);
     sidecar.wait_until_ready().await;
-    let (agent, _) = Agent::with_new_role(&control, "reader", &[]).await;
+    let (agent, _) = Agent::with_role(&control, "reader", &[]).await;
     let [api, sync, admin] = ["URL", "SYNC_URL", "ADMIN_URL"].map(|name| host_and_port(&control.env[name]));
     let memory = || [control.resident_memory(), sidecar.resident_memory()];
     let before = memory();

@@ -137,7 +137,7 @@ fn large_check() -> CheckRequest {
 #[tokio::test(flavor = "multi_thread")]
 async fn unfinished_checks_share_a_bounded_memory() {
     let control = ControlPlane::start_one_with(&[]).await;
-    let (agent, _) = Agent::with_new_role(&control, "reader", &[]).await;
+    let (agent, _) = Agent::with_role(&control, "reader", &[]).await;
     let token = agent.token().await;
     let port = CheckPort::start(&control).await;
     let (greedy, honest) = (Ipv4Addr::new(127, 0, 0, 2), Ipv4Addr::LOCALHOST);

@@ -171,7 +171,7 @@ async fn deletion_of_a_role_with_many_holders_takes_effect_at_once() {
     let receiver = Receiver::start_ok().await;
     let target = Target::create_for(&control, &receiver.url, &["agent.role_revoked"]).await;
     target.pause().await;
-    let (agent, role) = Agent::with_new_role(&control, "reader", &["read"]).await;
+    let (agent, role) = Agent::with_role(&control, "reader", &["read"]).await;
     let token = agent.token_for(control.service()).await;
     let roles = async || control.verify(&token).await.expect(200)["agent"]["roles"].clone();
     assert_eq!(roles().await, json!(["reader"]));

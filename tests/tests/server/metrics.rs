@@ -87,7 +87,7 @@ async fn prometheus_counts_requests_and_logins() {
     let targets = [("control-plane", control.env["ADMIN_URL"].as_str()), ("ext-authz", sidecar.admin.url.as_str())];
     let prometheus = Prometheus::start(&targets).await;
 
-    let (agent, role) = Agent::with_new_role(&control, "reader", &["read"]).await;
+    let (agent, role) = Agent::with_role(&control, "reader", &["read"]).await;
     let tokens = agent.login().await;
     let token = tokens.access_token.expose_secret();
     control.verify(token).await.expect(200);
@@ -154,7 +154,7 @@ async fn prometheus_counts_webhook_deliveries() {
         let body = json!({ "url": url, "events": [event] });
         control.api.send_as(control.key(), "POST", &control.path("/webhooks"), body).await.expect(201);
     }
-    let (agent, role) = Agent::with_new_role(&control, "reader", &["read"]).await;
+    let (agent, role) = Agent::with_role(&control, "reader", &["read"]).await;
     control.revoke(&agent.id, &role).await;
     for expression in [
         r#"countersign_webhook_deliveries_total{result="delivered"} == bool 1"#,

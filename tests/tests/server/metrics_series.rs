@@ -40,7 +40,7 @@ async fn housekeeping_is_exposed() {
     }
     let series = r#"countersign_housekeeping_deleted_rows_total{data="deleted_roles"}"#;
     assert_eq!(control.metric(series).await, Some(0.0));
-    let (_agent, role) = Agent::with_new_role(&control, "reader", &[]).await;
+    let (_agent, role) = Agent::with_role(&control, "reader", &[]).await;
     control.delete_role(&role).await.expect(200);
     // The assignment and the row of the role.
     let deleted = async || (control.metric(series).await == Some(2.0)).then_some(());

@@ -187,7 +187,7 @@ impl Monitored {
     async fn use_everything(&self, name: &str) {
         let Self { control, sidecar, receiver, .. } = self;
         let deliveries = receiver.count();
-        let (agent, _) = Agent::with_new_role(control, name, &["read"]).await;
+        let (agent, _) = Agent::with_role(control, name, &["read"]).await;
         let token = agent.token_for(control.service()).await;
         for _ in 0..2 {
             control.verify(&token).await.expect(200);

@@ -67,7 +67,7 @@ async fn nginx_refuses_as_verify_does_and_fails_closed() {
     let upstream = Upstream::start().await;
     let nginx = start_nginx(&control, &upstream).await;
     let received_before = upstream.received();
-    let (agent, _) = Agent::with_new_role(&control, "reader", &["read"]).await;
+    let (agent, _) = Agent::with_role(&control, "reader", &["read"]).await;
     let token = agent.token().await;
     for (request, expected) in [(forged("/"), "token_missing"), (forged("/").bearer("root"), "token_malformed")] {
         let response = request.send(&nginx.listener).await;

@@ -94,7 +94,7 @@ async fn tokens_are_accepted_during_rotations() {
     let control = ControlPlane::start_with(&settings).await;
     let (sidecar, upstream) = tokio::join!(Sidecar::start(&control), Upstream::start());
     let envoy = Envoy::start_with_long_check_timeout(&sidecar.socket(), upstream.port).await;
-    let (agent, _) = Agent::with_new_role(&control, "reader", &["read"]).await;
+    let (agent, _) = Agent::with_role(&control, "reader", &["read"]).await;
     sidecar.wait_until_accepted(&agent.token().await).await;
 
     let first = control.signing_key("signing").await;

@@ -99,7 +99,7 @@ async fn explanation_has_the_verdict_of_a_check_for_every_case() {
 #[tokio::test]
 async fn text_names_every_question_and_revocations_are_explained() {
     let fixture = Fixture::start(RULES).await;
-    let (agent, _) = Agent::with_new_role(&fixture.control, "reader", &["read"]).await;
+    let (agent, _) = Agent::with_role(&fixture.control, "reader", &["read"]).await;
     let token = agent.token().await;
     let case = Case { method: "GET", host: "x", path: "/admin", extensions: &[], token: &token };
     let (code, output, _) = case.explain(&admin(&fixture), &[]);

@@ -89,7 +89,7 @@ async fn tools_need_their_permissions_behind_envoy() {
     let fixture = Fixture::start(RULES).await;
     let upstream = Upstream::start().await;
     let envoy = envoy_of_manual(&fixture, upstream.port).await;
-    let (agent, _) = Agent::with_new_role(&fixture.control, "reader", &["weather:read"]).await;
+    let (agent, _) = Agent::with_role(&fixture.control, "reader", &["weather:read"]).await;
     let token = agent.token().await;
     for (name, headers, body, expected) in [
         ("allowed tool", &[][..], call("get_weather"), (200, "")),

@@ -43,7 +43,7 @@ impl McpFixture {
         let control = &fixture.control;
         let body = json!({ "resourceUris": [format!("{}/mcp", envoy.listener.url)] });
         control.api.send_as(control.human(), "PATCH", &control.path(""), body).await.expect(200);
-        let (agent, _) = Agent::with_new_role(control, "forecaster", &["weather:read"]).await;
+        let (agent, _) = Agent::with_role(control, "forecaster", &["weather:read"]).await;
         agent.key.write(&fixture.folder.path().join("agent.key")).unwrap();
         let is_ready = async || {
             let refused = envoy.listener.get("/mcp").await;

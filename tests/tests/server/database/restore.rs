@@ -21,7 +21,7 @@ struct EarlierCredentials {
 impl EarlierCredentials {
     /// Creates an agent with a role, tokens, challenges and assertions.
     async fn new(control: &ControlPlane) -> Self {
-        let (agent, role) = Agent::with_new_role(control, "reader", &["read"]).await;
+        let (agent, role) = Agent::with_role(control, "reader", &["read"]).await;
         let mut earlier = Self { agent, role, pairs: Vec::new(), challenges: Vec::new(), assertions: Vec::new() };
         earlier.add(control).await;
         earlier
