@@ -36,7 +36,7 @@ use std::{
 use token_header::TokenHeader;
 
 pub use described_request::DescribedRequest;
-pub use explain::{Answer, Explanation};
+pub use explain::{ExplainedQuestion, Explanation};
 pub use grpc::AuthorizationServer;
 pub use request::CheckRequest;
 

@@ -3,7 +3,7 @@
 
 use super::{
     Conn, StoreError,
-    query::{Parameter, params},
+    query::{Parameter, ToParameter, params},
     row,
     row_lists::row_list_statements,
     statements::statements,
@@ -149,12 +149,12 @@ pub async fn append_changes(
             Change::Session(session) => {
                 rows.insert_selected(conn, INSERT_SESSION_CHANGES, facet, session.to_string()).await?;
             }
-            Change::Token(token, audience) => rows.add(facet, token.to_string(), Some(audience_text(audience))),
-            Change::Roles(agent, service) => rows.add(facet, agent.to_string(), Some(service.to_string())),
+            Change::Token(token, audience) => rows.add(facet, &token, &audience_text(audience)),
+            Change::Roles(agent, service) => rows.add(facet, &agent, &service),
             Change::Definitions(service) | Change::ServiceSettings(service) => {
-                rows.add(facet, service.to_string(), Some(service.to_string()));
+                rows.add(facet, &service, &service);
             }
-            Change::Keys => rows.add(facet, String::new(), None),
+            Change::Keys => rows.add(facet, &"", &None::<ServiceId>),
         }
     }
     rows.insert_waiting(conn).await
@@ -170,7 +170,7 @@ struct RowWriter {
 }
 
 impl RowWriter {
-    fn add(&mut self, facet: &'static str, subject: String, recipient: Option<String>) {
+    fn add(&mut self, facet: &'static str, subject: &impl ToParameter, recipient: &impl ToParameter) {
         self.waiting.push(params![self.next_position, facet, subject, recipient]);
         self.next_position += 1;
     }
@@ -191,7 +191,7 @@ impl RowWriter {
         let parameters = params![self.revision, self.next_position, facet, subject, self.now, live_since];
         let inserted = conn.count_changes(sql, parameters).await?;
         if inserted == 0 {
-            self.add(facet, subject, Some(NO_SERVICE.to_owned()));
+            self.add(facet, &subject, &NO_SERVICE);
             return Ok(());
         }
         self.next_position += i64::try_from(inserted).unwrap_or(i64::MAX);

@@ -54,7 +54,7 @@ impl SyncService {
             read_count: metrics.sync.page_reads.clone(),
         }));
         let limits = StreamLimits::new(parts.connections, clock.clone(), metrics.sync.streams_refused.clone());
-        let service = Self(Arc::new(SyncContext { positions, key_checks, pages, reads, limits, parts }));
+        let service = Self(Arc::new(SyncContext { parts, positions, key_checks, pages, reads, limits }));
         let shared_reads = async {
             tokio::join!(read_positions, check_keys);
         };

@@ -28,11 +28,11 @@ pub struct Explanation {
     pub revision: Option<i64>,
     /// The time since the ping that confirmed the view.
     pub view_age_milliseconds: Option<u64>,
-    pub questions: Vec<Answer>,
+    pub questions: Vec<ExplainedQuestion>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Answer {
+pub struct ExplainedQuestion {
     pub question: String,
     /// `ok`, `refused` or `not asked`.
     pub answer: String,
@@ -172,7 +172,7 @@ impl Facts<'_> {
         }
     }
 
-    fn answers(&self, refused: Option<Reason>) -> Vec<Answer> {
+    fn answers(&self, refused: Option<Reason>) -> Vec<ExplainedQuestion> {
         let last = match refused {
             Some(reason) => Question::of(reason, self.is_cut_off()),
             None if matches!(self.outcome.decision, Decision::Anonymous) => Some(Question::Token),
@@ -189,7 +189,7 @@ impl Facts<'_> {
                 (Some(last), _) if question <= last => ("ok", self.detail(question, identity.as_ref())),
                 _ => ("not asked", String::new()),
             };
-            Answer { question: name.to_owned(), answer: answer.to_owned(), detail }
+            ExplainedQuestion { question: name.to_owned(), answer: answer.to_owned(), detail }
         };
         Question::ALL.into_iter().map(answer).collect()
     }

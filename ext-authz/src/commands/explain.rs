@@ -107,7 +107,7 @@ async fn send(admin: &str, body: String) -> Result<String, Failure> {
 fn describe(explanation: &Explanation) -> String {
     let Explanation { decision, reason, dry_run_reason, questions, .. } = explanation;
     let dry_run = dry_run_reason.as_ref().map(|reason| format!(" (would be denied: {reason})")).unwrap_or_default();
-    let answer = |it: &crate::check::Answer| {
+    let answer = |it: &crate::check::ExplainedQuestion| {
         format!("{:<12} {:<10} {}", it.question, it.answer, it.detail).trim_end().to_owned() + "\n"
     };
     questions.iter().map(answer).collect::<String>() + &format!("{:<12} {decision:<10} {reason}{dry_run}\n", "verdict")

@@ -32,7 +32,7 @@ impl Fixture {
         let database = Database::open(&InProcessServer::database_url(folder.path()).await).await;
         let authority = std::fs::read(folder.path().join("ca.pem")).unwrap();
         let client = Api::new(&server.api.url, Some(&authority)).unwrap();
-        Self { database, server, clock, client, folder }
+        Self { server, database, clock, client, folder }
     }
 
     fn api(&self) -> &HttpClient {

@@ -115,7 +115,7 @@ fn components() -> Components {
 
 /// Schemas that are used only in parameters and error responses. utoipa itself collects the schemas of bodies.
 fn extra_schemas() -> Vec<(String, RefOr<Schema>)> {
-    let mut schemas = Vec::from_iter(events::schemas());
+    let mut schemas = events::schemas().collect::<Vec<_>>();
     collect_schemas::<ErrorBody>(&mut schemas);
     collect_schemas::<TokenErrorBody>(&mut schemas);
     collect_schemas::<schema::BearerAccessTokenSchema>(&mut schemas);

@@ -205,11 +205,11 @@ fn headers(signer: &Signer) -> Vec<Case> {
         ("an array", format!("[{text}]"), MALFORMED),
     ];
     let claims = signer.claims.to_string();
-    let changed = changes.into_iter().map(|(name, value, expected)| {
+    let with_member = changes.into_iter().map(|(name, value, expected)| {
         (format!("header: {name} {value}"), signer.with_header(&json!({ name: value })), expected)
     });
     let texts = texts.into_iter();
-    changed
+    with_member
         .chain(texts.map(|(name, text, expected)| (format!("header: {name}"), signer.sign(text, &claims), expected)))
         .collect()
 }

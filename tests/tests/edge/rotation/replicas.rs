@@ -41,7 +41,7 @@ async fn replicas_use_the_same_keys() {
             control.verify(token).await.expect(200);
         }
         let accepted = async || {
-            let statuses = tokio::join!(check(&first_sidecar, token), check(&second_sidecar, token));
+            let statuses = (check(&first_sidecar, token).await, check(&second_sidecar, token).await);
             (statuses == (200, 200)).then_some(())
         };
         eventually("both sidecars accept the token", accepted, || second_sidecar.log()).await;
@@ -57,7 +57,8 @@ async fn replicas_use_the_same_keys() {
         control.verify(&new_token).await.expect(200);
     }
     let refused = async || {
-        (tokio::join!(check(&first_sidecar, &token), check(&second_sidecar, &token)) == (401, 401)).then_some(())
+        let statuses = (check(&first_sidecar, &token).await, check(&second_sidecar, &token).await);
+        (statuses == (401, 401)).then_some(())
     };
     eventually("both sidecars refuse the token", refused, || second_sidecar.log()).await;
     assert!(!second.revoke_signing_key(&signing).await);

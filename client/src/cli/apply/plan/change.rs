@@ -15,6 +15,7 @@ pub struct AssignmentState {
 /// A change: what exists so far (`from`), and what is in the file. What is created or changed gets the `managed_by` of its
 /// [`ServicePlan`](super::ServicePlan).
 #[derive(Debug)]
+#[expect(clippy::enum_variant_names, reason = "some changes create or delete, and some change what exists")]
 pub enum Change {
     CreateService {
         /// Whether it accepts unbound tokens; `None` for the default of the control plane.

@@ -18,7 +18,7 @@ impl ServicePlanner<'_> {
         let with_url = self.found.into_iter().flat_map(|found| &found.webhooks).filter(|it| it.url == declared.url);
         // Of several webhooks with the URL, that of the files.
         let Some(webhook) = with_url.max_by_key(|webhook| webhook.managed_by.as_ref() == managed_by) else {
-            self.check_new_secret(&what, file)?;
+            Self::check_new_secret(&what, file)?;
             if file.is_none() {
                 let next = "`countersign webhook rotate-secret` makes another";
                 let warning = format!("{what} is new, and no secretFile is set, so nobody gets its secret: {next}");
@@ -61,7 +61,7 @@ impl ServicePlanner<'_> {
                 let next = "set `secretFile`, or create the key with `countersign key create`";
                 return Err(CliError::failed(problem).with_next(next));
             }
-            self.check_new_secret(&what, file)?;
+            Self::check_new_secret(&what, file)?;
             self.changes.push(Change::CreateKey { key: declared.clone(), replaces: None });
             return Ok(());
         };
@@ -83,7 +83,7 @@ impl ServicePlanner<'_> {
     }
 
     /// Refuses a file for a new secret that would replace another file.
-    fn check_new_secret(&self, what: &str, file: Option<&Path>) -> Result<(), CliError> {
+    fn check_new_secret(what: &str, file: Option<&Path>) -> Result<(), CliError> {
         let Some(file) = file else { return Ok(()) };
         match state(file) {
             SecretState::Interrupted | SecretState::Missing => Ok(()),
