@@ -66,7 +66,7 @@ pub async fn add_to(mut settings: Vec<String>) -> (Vec<String>, Option<DatabaseL
     let is_set = |key: &str| settings.iter().any(|setting| setting.starts_with(key));
     let (database, redis) = (is_set("database.url="), is_set("redis.url="));
     let lease = if database { None } else { lease().await };
-    settings.extend(lease.iter().map(|lease| format!("database.url={}", lease.url())));
+    settings.extend(lease.iter().map(|lease| format!("database.url={}", lease.url)));
     if !database && !redis {
         settings.extend(redis_url().map(|url| format!("redis.url={url}")));
     }
