@@ -177,16 +177,14 @@ async fn find_default_service(conn: &mut Conn, agent: AgentId, at: Timestamp) ->
 
 /// The agent of a row. Its columns are NULL if there is none.
 fn login_agent(row: &AnyRow, id: AgentId) -> Result<Option<LoginAgent>, StoreError> {
-    if row::get::<Option<String>>(row, "public_key")?.is_none() {
-        return Ok(None);
-    }
+    let Some(cutoff) = row::get::<Option<i64>>(row, "agent_cutoff")? else { return Ok(None) };
     Ok(Some(LoginAgent {
         id,
         name: row::convert(row, "agent_name")?,
         key: row::public_key(row, "public_key")?,
         has_owner: row::get::<Option<String>>(row, "owner_issuer")?.is_some(),
         status: agents::status_from_row(row)?,
-        cutoff: row::revision(row, "agent_cutoff")?,
+        cutoff: Revision::new(cutoff),
         trust: agents::trust_from_row(row)?,
         last_seen_at: row::optional_timestamp(row, "last_seen_at")?,
         last_service: row::parse_optional(row, "last_service_id")?,
