@@ -97,7 +97,7 @@ pub async fn append(
     }
     let is_valid = valid.is_some();
     let (entry, head) = keys.current.build_entry(&valid.unwrap_or(last), is_valid, entry, initiator, now);
-    insert_entry(conn, entry).await?;
+    insert_entry(conn, &entry).await?;
     update_head(conn, &chain, &head).await?;
     Ok(head.length)
 }
@@ -148,7 +148,7 @@ async fn rebuild_head(conn: &mut Conn, chain: &str) -> Result<(ChainMark, bool),
     Ok(last.unwrap_or_else(|| (ChainMark { mac: INVALID_MAC.to_owned(), ..ChainMark::default() }, false)))
 }
 
-async fn insert_entry(conn: &mut Conn, entry: AuditEntry) -> Result<(), StoreError> {
+async fn insert_entry(conn: &mut Conn, entry: &AuditEntry) -> Result<(), StoreError> {
     let parameters = params![
         entry.chain,
         entry.sequence,

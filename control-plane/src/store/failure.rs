@@ -106,7 +106,7 @@ impl StoreError {
     }
 
     /// Whether the database needs a master key that is not configured.
-    pub fn is_missing_master_key(&self) -> bool {
+    pub const fn is_missing_master_key(&self) -> bool {
         matches!(self, Self::MissingMasterKey(_))
     }
 

@@ -44,7 +44,11 @@ pub struct RowsById {
 
 impl RowsById {
     /// The lowest id from `from` on.
-    pub async fn oldest<Id: Display + FromStr>(&self, conn: &mut Conn, from: Id) -> Result<Option<Id>, StoreError> {
+    pub async fn oldest<Id: Copy + Display + FromStr>(
+        &self,
+        conn: &mut Conn,
+        from: Id,
+    ) -> Result<Option<Id>, StoreError> {
         conn.read_row(self.oldest, params![from.to_string()], |row| row::parse_optional(row, "id")).await
     }
 
