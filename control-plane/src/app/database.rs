@@ -72,11 +72,11 @@ pub(super) async fn ensure_deployment(
     master: &MasterKeyRing,
     dev_since: Option<Timestamp>,
 ) -> Result<(), AppError> {
-    let new = Deployment { master_key_fingerprint: master.configured_fingerprint(), dev_since };
+    let new = Deployment { master_key_fingerprint: master.configured().fingerprint(), dev_since };
     let stored = deployment::find_or_create(store, &new).await?;
     check_deployment(&stored, master, dev_since)?;
     refuse_missing_master_keys(store, master).await?;
-    if stored.master_key_fingerprint != master.configured_fingerprint() {
+    if stored.master_key_fingerprint != master.configured().fingerprint() {
         let current = stored.master_key_fingerprint;
         tracing::info!(%current, "secrets.master_key takes effect with `countersign-control-plane secrets rotate`");
     }
@@ -95,7 +95,7 @@ pub(super) async fn refuse_missing_master_keys(store: &Store, master: &MasterKey
 
 /// The error for a database whose master key is not configured.
 pub(super) fn wrong_master_key(stored: &Deployment, master: &MasterKeyRing) -> AppError {
-    let (needed, configured) = (stored.master_key_fingerprint.clone(), master.configured_fingerprint());
+    let (needed, configured) = (stored.master_key_fingerprint.clone(), master.configured().fingerprint());
     StoreError::WrongMasterKey { needed, configured }.into()
 }
 

@@ -18,7 +18,7 @@ pub async fn rotate_secrets(config: &Config) -> Result<CommandReport, AppError> 
     let master = master_keys(config)?;
     let _lock = lock_shared(config)?;
     let store = open_existing(config, &master).await?;
-    let fingerprint = master.configured_fingerprint();
+    let fingerprint = master.configured().fingerprint();
     let keyring = Keyring::new(master);
     let rotation = rotate_master_key(&store, &keyring, &SystemRng).await?;
     store.close().await;
@@ -31,7 +31,7 @@ pub fn describe_master_keys(config: &Config) -> Result<String, AppError> {
         Ok(keys) => {
             let previous = keys.previous_fingerprints().into_iter();
             let previous = previous.map(|key| format!("previous master key: fingerprint {key}\n"));
-            Ok(format!("master key: fingerprint {}\n{}", keys.configured_fingerprint(), previous.collect::<String>()))
+            Ok(format!("master key: fingerprint {}\n{}", keys.configured().fingerprint(), previous.collect::<String>()))
         }
         Err(AppError::MasterKey(MasterKeyError::Missing(_))) => Ok(String::new()),
         Err(error) => Err(error),

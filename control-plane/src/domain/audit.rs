@@ -6,11 +6,11 @@
 pub mod chain;
 pub mod keys;
 
-use super::{agent::Owner, caller::Human, string_enum::string_enum, text::ManagedBy};
+use super::{agent::Owner, caller::Human, service::ServiceOrDeployment, string_enum::string_enum, text::ManagedBy};
 use core::net::IpAddr;
 use countersign_identity::{AgentId, ApiKeyId, Kid, RoleId, ServiceId, WebhookId};
 use serde_json::Value;
-use std::{collections::BTreeMap, fmt};
+use std::collections::BTreeMap;
 
 string_enum! {
     /// A management action that is audited.
@@ -132,34 +132,6 @@ impl Actor {
     }
 }
 
-/// Identifies a chain of audit entries.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AuditChain {
-    /// The chain of the whole Countersign deployment, for actions that concern no single service.
-    Deployment,
-    /// The chain of a service.
-    Service(ServiceId),
-}
-
-/// Stored name of the chain of the whole Countersign deployment.
-const DEPLOYMENT_CHAIN: &str = "deployment";
-
-impl AuditChain {
-    /// The chain with a stored name.
-    pub fn parse(text: &str) -> Option<Self> {
-        if text == DEPLOYMENT_CHAIN { Some(Self::Deployment) } else { text.parse().ok().map(Self::Service) }
-    }
-}
-
-impl fmt::Display for AuditChain {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Deployment => f.write_str(DEPLOYMENT_CHAIN),
-            Self::Service(service) => service.fmt(f),
-        }
-    }
-}
-
 /// The object of an action. `AuditedObject` has no variants for services and agents, because an audit entry has separate
 /// fields for services and agents.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -193,8 +165,8 @@ pub type AuditDetails = BTreeMap<&'static str, Value>;
 /// An entry before it is appended to its chain.
 #[derive(Debug, Clone)]
 pub struct NewAuditEntry {
-    /// The chain to append to.
-    pub chain: AuditChain,
+    /// What the chain belongs to that it is appended to.
+    pub chain: ServiceOrDeployment,
     /// The action performed.
     pub action: AuditAction,
     /// The agent affected.
@@ -208,16 +180,16 @@ pub struct NewAuditEntry {
 impl NewAuditEntry {
     /// An entry in the chain of a service.
     pub const fn for_service(service: ServiceId, action: AuditAction) -> Self {
-        Self::new(AuditChain::Service(service), action)
+        Self::new(ServiceOrDeployment::Service(service), action)
     }
 
     /// An entry in the chain of the whole Countersign deployment.
     pub const fn for_deployment(action: AuditAction) -> Self {
-        Self::new(AuditChain::Deployment, action)
+        Self::new(ServiceOrDeployment::Deployment, action)
     }
 
     /// An entry without agent, object and details.
-    pub const fn new(chain: AuditChain, action: AuditAction) -> Self {
+    pub const fn new(chain: ServiceOrDeployment, action: AuditAction) -> Self {
         Self { chain, action, agent: None, object: None, details: AuditDetails::new() }
     }
 

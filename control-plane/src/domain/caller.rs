@@ -2,7 +2,7 @@
 
 use super::{
     agent::Owner,
-    service::{KeyScope, Service, ServiceKey},
+    service::{KeyScope, ServiceKey},
 };
 use countersign_identity::{Reason, ServiceId};
 use std::sync::Arc;
@@ -46,11 +46,6 @@ impl Caller {
 }
 
 impl Human {
-    /// Requires the owner of the service or an administrator.
-    pub fn require_owner_of(&self, service: &Service) -> Result<(), Reason> {
-        self.require_owner(Some(&service.owner))
-    }
-
     /// Requires an administrator, for resources of the whole Countersign deployment.
     pub const fn require_admin(&self) -> Result<(), Reason> {
         if self.is_admin { Ok(()) } else { Err(Reason::AdminRequired) }

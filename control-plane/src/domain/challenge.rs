@@ -4,6 +4,7 @@
 //! The server stores nothing for a challenge, so a flood of challenge requests does not grow the database, and every replica
 //! can verify the challenges that other replicas issued.
 
+use super::derived_keys::{DerivedKeys, derive_key};
 use aws_lc_rs::hmac;
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use countersign_identity::{AgentId, Revision, ServiceId, Timestamp};
@@ -16,8 +17,6 @@ pub const PREFIX: &str = "chal_";
 pub const LIFETIME: Duration = Duration::from_mins(5);
 
 const MAC_LEN: usize = 32;
-const VERSION_1: u8 = 1;
-const VERSION_2: u8 = 2;
 
 /// The state of a challenge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,10 +43,10 @@ pub struct ChallengeKeys {
 impl ChallengeKeys {
     /// Derives both keys from the master key.
     pub fn derive(master: &[u8]) -> Self {
-        let master = hmac::Key::new(hmac::HMAC_SHA256, master);
-        let derive =
-            |purpose: &str| hmac::Key::new(hmac::HMAC_SHA256, hmac::sign(&master, purpose.as_bytes()).as_ref());
-        Self { id: derive("countersign challenge id v1"), nonce: derive("countersign challenge nonce v1") }
+        Self {
+            id: derive_key(master, "countersign challenge id v1"),
+            nonce: derive_key(master, "countersign challenge nonce v1"),
+        }
     }
 
     /// Encodes the challenge id: `chal_` and the base64url of state and MAC.
@@ -73,23 +72,13 @@ impl ChallengeKeys {
     }
 }
 
-/// The challenge keys of all configured master keys, by the fingerprint of the master key.
-pub struct ChallengeKeyRing(Vec<(String, ChallengeKeys)>);
+/// The challenge keys of all configured master keys.
+pub type ChallengeKeyRing = DerivedKeys<ChallengeKeys>;
 
 impl ChallengeKeyRing {
-    /// A ring of keys, each with the fingerprint of its master key.
-    pub const fn new(keys: Vec<(String, ChallengeKeys)>) -> Self {
-        Self(keys)
-    }
-
-    /// The keys of the master key with a fingerprint; `None` if this master key is not configured.
-    pub fn find(&self, fingerprint: &str) -> Option<&ChallengeKeys> {
-        self.0.iter().find(|(name, _)| name == fingerprint).map(|(_, keys)| keys)
-    }
-
     /// Verifies and decodes a challenge id. Returns the challenge and its nonce; `None` if no key of the ring made the id.
     pub fn decode_id(&self, id: &str) -> Option<(Challenge, [u8; 32])> {
-        self.0.iter().find_map(|(_, keys)| {
+        self.iter().find_map(|keys| {
             let challenge = keys.decode_id(id)?;
             Some((challenge, keys.nonce(&challenge)))
         })
@@ -103,41 +92,27 @@ impl Challenge {
     }
 }
 
-/// Encodes version, agent, service, expiry and random id, and `restore_revision` if the database was ever restored.
+/// Encodes all fields, each with a fixed length.
 fn encode_state(challenge: &Challenge) -> Vec<u8> {
     let Challenge { agent, service, expires_at, random_id, restore_revision } = challenge;
-    let has_restore_revision = *restore_revision != Revision::default();
-    let mut body = vec![if has_restore_revision { VERSION_2 } else { VERSION_1 }];
-    body.extend(agent.bits().to_be_bytes());
     // A challenge for no service is encoded with the service id zero, which no service has, because service ids are UUIDv7.
-    body.extend(service.map_or(0, ServiceId::bits).to_be_bytes());
-    body.extend(expires_at.micros().to_be_bytes());
-    body.extend(random_id.to_be_bytes());
-    if has_restore_revision {
-        body.extend(restore_revision.number().to_be_bytes());
-    }
-    body
+    let ids = [agent.bits(), service.map_or(0, ServiceId::bits), *random_id].map(u128::to_be_bytes);
+    let numbers = [expires_at.micros(), restore_revision.number()].map(i64::to_be_bytes);
+    [ids.as_flattened(), numbers.as_flattened()].concat()
 }
 
-/// The inverse of [`encode_state`]; `None` for an unknown version or a wrong length.
+/// The inverse of [`encode_state`]; `None` for a wrong length.
 fn decode_state(body: &[u8]) -> Option<Challenge> {
-    let (version, rest) = body.split_first()?;
-    let (agent, rest) = rest.split_first_chunk()?;
-    let (service, rest) = rest.split_first_chunk()?;
-    let (expires_at, rest) = rest.split_first_chunk()?;
-    let (random_id, rest) = rest.split_first_chunk()?;
-    let restore_revision = match *version {
-        VERSION_1 if rest.is_empty() => 0,
-        VERSION_2 => i64::from_be_bytes(rest.try_into().ok()?),
-        _ => return None,
-    };
-    let service = u128::from_be_bytes(*service);
+    let (ids, numbers) = body.split_at_checked(3 * size_of::<u128>())?;
+    let &[agent, service, random_id] = ids.as_chunks::<16>().0 else { return None };
+    let (&[expires_at, restore_revision], []) = numbers.as_chunks::<8>() else { return None };
+    let service = u128::from_be_bytes(service);
     Some(Challenge {
-        agent: AgentId::from_bits(u128::from_be_bytes(*agent)),
+        agent: AgentId::from_bits(u128::from_be_bytes(agent)),
         service: (service != 0).then(|| ServiceId::from_bits(service)),
-        expires_at: Timestamp::from_micros(i64::from_be_bytes(*expires_at)),
-        random_id: u128::from_be_bytes(*random_id),
-        restore_revision: Revision::new(restore_revision),
+        expires_at: Timestamp::from_micros(i64::from_be_bytes(expires_at)),
+        random_id: u128::from_be_bytes(random_id),
+        restore_revision: Revision::new(i64::from_be_bytes(restore_revision)),
     })
 }
 

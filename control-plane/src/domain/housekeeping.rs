@@ -50,25 +50,7 @@ string_enum! {
 impl ExpiredData {
     /// Whether the rows depend on something that was deleted. All other rows expire with time.
     pub const fn is_dependent(self) -> bool {
-        match self {
-            Self::DeletedServices | Self::DeletedAgents | Self::DeletedRoles => true,
-            Self::Changes
-            | Self::Sessions
-            | Self::IdempotencyKeys
-            | Self::KnownAgents
-            | Self::TokenAudiences
-            | Self::Sidecars
-            | Self::ServiceTransfers
-            | Self::Assignments
-            | Self::WebhookDeliveries
-            | Self::WebhookEvents
-            | Self::WebhookOutbox
-            | Self::WebhookSecrets
-            | Self::TrustFeedback
-            | Self::UnusedAgents
-            | Self::AgentDeletions
-            | Self::AgentRows => false,
-        }
+        matches!(self, Self::DeletedServices | Self::DeletedAgents | Self::DeletedRoles)
     }
 }
 

@@ -10,6 +10,7 @@ pub mod challenge;
 pub mod change;
 pub mod client_assertion;
 pub mod credential;
+pub mod derived_keys;
 pub mod housekeeping;
 pub mod idempotency;
 pub mod netstrings;

@@ -3,25 +3,11 @@
 //! A field is encoded as a netstring, `LENGTH:BYTES,`, and an absent field as `-,`. Different lists never have the same
 //! encoding. The documentation of the audit log lists the encoded fields, so that other programs can verify the hashes.
 
-/// Appends one field to the buffer.
-fn encode_field(buffer: &mut Vec<u8>, value: Option<&str>) {
-    if let Some(value) = value {
-        buffer.extend_from_slice(value.len().to_string().as_bytes());
-        buffer.push(b':');
-        buffer.extend_from_slice(value.as_bytes());
-    } else {
-        buffer.push(b'-');
-    }
-    buffer.push(b',');
-}
-
 /// Encodes all fields in order.
 pub fn encode(values: &[Option<&str>]) -> Vec<u8> {
-    let mut text = Vec::new();
-    for value in values {
-        encode_field(&mut text, *value);
-    }
-    text
+    let field =
+        |value: &Option<&str>| value.map_or_else(|| "-,".to_owned(), |value| format!("{}:{value},", value.len()));
+    values.iter().map(field).collect::<String>().into_bytes()
 }
 
 #[cfg(test)]

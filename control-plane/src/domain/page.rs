@@ -54,16 +54,6 @@ impl<P> Page<P> {
 
     /// Maximum value of `offset`. Pages after more items are read by their position.
     pub const MAX_OFFSET: i64 = MAX_COUNTED_ROWS;
-
-    /// Number of items to read: one more than those of the page, which shows whether there is a next page.
-    pub const fn items_to_read(&self) -> i64 {
-        self.limit.saturating_add(1)
-    }
-
-    /// Number of items to skip.
-    pub const fn items_to_skip(&self) -> i64 {
-        if self.after.is_some() { 0 } else { self.offset }
-    }
 }
 
 impl<T, P> ListPage<T, P> {

@@ -47,6 +47,43 @@ impl Service {
     }
 }
 
+/// What a webhook, an event or an audit chain belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ServiceOrDeployment {
+    /// One service.
+    Service(ServiceId),
+    /// The whole Countersign deployment.
+    Deployment,
+}
+
+/// The name of the audit chain of the whole Countersign deployment, for actions that concern no single service.
+pub const DEPLOYMENT_CHAIN: &str = "deployment";
+
+impl ServiceOrDeployment {
+    /// A service, or the deployment.
+    pub fn of(service: Option<ServiceId>) -> Self {
+        service.map_or(Self::Deployment, Self::Service)
+    }
+
+    /// The service, unless it is the whole Countersign deployment.
+    pub const fn service(self) -> Option<ServiceId> {
+        match self {
+            Self::Service(service) => Some(service),
+            Self::Deployment => None,
+        }
+    }
+
+    /// The name of the audit chain.
+    pub fn audit_chain(self) -> String {
+        self.service().map_or_else(|| DEPLOYMENT_CHAIN.to_owned(), |service| service.to_string())
+    }
+
+    /// What the audit chain with a name belongs to.
+    pub fn of_audit_chain(name: &str) -> Option<Self> {
+        if name == DEPLOYMENT_CHAIN { Some(Self::Deployment) } else { name.parse().ok().map(Self::Service) }
+    }
+}
+
 /// How long the receiver of an offered service can accept it.
 pub const TRANSFER_LIFETIME: Duration = Duration::from_hours(7 * 24);
 

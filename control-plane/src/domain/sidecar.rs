@@ -37,16 +37,12 @@ impl Display for SidecarInstance {
     }
 }
 
-/// The text is not 32 hexadecimal digits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct InvalidInstance;
-
 impl FromStr for SidecarInstance {
-    type Err = InvalidInstance;
+    type Err = hex::FromHexError;
 
-    fn from_str(text: &str) -> Result<Self, InvalidInstance> {
+    fn from_str(text: &str) -> Result<Self, hex::FromHexError> {
         let mut bytes = [0; 16];
-        hex::decode_to_slice(text, &mut bytes).map_err(|_| InvalidInstance)?;
+        hex::decode_to_slice(text, &mut bytes)?;
         Ok(Self(bytes))
     }
 }

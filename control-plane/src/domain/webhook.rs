@@ -13,11 +13,11 @@ pub mod url;
 
 use super::{
     agent::Owner,
-    audit::AuditChain,
+    service::ServiceOrDeployment,
     string_enum::string_enum,
     text::{Description, ManagedBy},
 };
-use countersign_identity::{ServiceId, Timestamp, WebhookId};
+use countersign_identity::{Timestamp, WebhookId};
 use event::EventFilter;
 use std::time::Duration;
 use url::TargetUrl;
@@ -31,49 +31,14 @@ pub const FAILING_PERIOD_RESET: Duration = Duration::from_hours(3 * 24);
 /// How long a target may fail before it is disabled.
 pub const DISABLED_AFTER: Duration = Duration::from_hours(5 * 24);
 
-/// What a target or an event belongs to. A target of a service receives the events of the service, and a target of the deployment
-/// receives all events.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WebhookScope {
-    /// One service.
-    Service(ServiceId),
-    /// The whole Countersign deployment.
-    Deployment,
-}
-
-impl WebhookScope {
-    /// The scope of a service, or of the deployment.
-    pub const fn of(service: Option<ServiceId>) -> Self {
-        match service {
-            Some(service) => Self::Service(service),
-            None => Self::Deployment,
-        }
-    }
-
-    /// The audit chain that records changes to the webhook targets of the scope.
-    pub const fn chain(self) -> AuditChain {
-        match self {
-            Self::Service(service) => AuditChain::Service(service),
-            Self::Deployment => AuditChain::Deployment,
-        }
-    }
-
-    /// The service, unless the scope is the whole Countersign deployment.
-    pub const fn service(self) -> Option<ServiceId> {
-        match self {
-            Self::Service(service) => Some(service),
-            Self::Deployment => None,
-        }
-    }
-}
-
 /// A webhook target, without its secrets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WebhookTarget {
     /// Identifier.
     pub id: WebhookId,
-    /// The services whose events the target receives.
-    pub scope: WebhookScope,
+    /// What the target belongs to. A target of a service receives the events of the service, and a target of the deployment receives
+    /// all events.
+    pub scope: ServiceOrDeployment,
     /// Where events are sent.
     pub url: TargetUrl,
     /// The kinds of events that the target receives.

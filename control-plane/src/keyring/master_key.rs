@@ -1,9 +1,6 @@
 //! The master key, which encrypts private keys and secrets at rest, and from which challenge keys and audit keys are derived.
 
-use crate::{
-    domain::{audit::keys::AuditKeys, challenge::ChallengeKeys},
-    files::{create_secret, with_suffix},
-};
+use crate::files::{create_secret, with_suffix};
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use countersign_process::Rng;
 use sha2::{Digest, Sha256};
@@ -92,14 +89,9 @@ impl MasterKey {
         hex::encode(&digest[..16])
     }
 
-    /// Derives the keys that authenticate challenges.
-    pub fn challenge_keys(&self) -> ChallengeKeys {
-        ChallengeKeys::derive(self.0.as_ref())
-    }
-
-    /// Derives the keys that authenticate audit entries.
-    pub fn audit_keys(&self) -> AuditKeys {
-        AuditKeys::derive(self.0.as_ref())
+    /// Derives keys.
+    pub(super) fn derive<K>(&self, derive: fn(&[u8]) -> K) -> K {
+        derive(self.0.as_ref())
     }
 
     /// Encrypts `plain`. Decryption needs the same `label`, which is authenticated and not encrypted.

@@ -5,7 +5,11 @@
 
 use super::MasterKey;
 use crate::{
-    domain::{audit::keys::AuditKeyRing, challenge::ChallengeKeyRing},
+    domain::{
+        audit::keys::{AuditKeyRing, AuditKeys},
+        challenge::{ChallengeKeyRing, ChallengeKeys},
+        derived_keys::DerivedKeys,
+    },
     store::{Conn, StoreError, deployment, master_keys},
 };
 use countersign_process::Rng;
@@ -39,11 +43,6 @@ impl MasterKeyRing {
         Self { configured, previous }
     }
 
-    /// The fingerprint of `secrets.master_key`.
-    pub fn configured_fingerprint(&self) -> String {
-        self.configured.fingerprint()
-    }
-
     /// The key of `secrets.master_key`.
     pub const fn configured(&self) -> &MasterKey {
         &self.configured
@@ -61,12 +60,16 @@ impl MasterKeyRing {
 
     /// The keys of challenges.
     pub fn challenge_keys(&self) -> ChallengeKeyRing {
-        ChallengeKeyRing::new(self.keys().map(|key| (key.fingerprint(), key.challenge_keys())).collect())
+        self.derive(ChallengeKeys::derive)
     }
 
     /// The keys of the audit log.
     pub fn audit_keys(&self) -> AuditKeyRing {
-        AuditKeyRing::new(self.keys().map(|key| (key.fingerprint(), key.audit_keys())).collect())
+        self.derive(AuditKeys::derive)
+    }
+
+    fn derive<K>(&self, derive: fn(&[u8]) -> K) -> DerivedKeys<K> {
+        DerivedKeys::new(self.keys().map(|key| (key.fingerprint(), key.derive(derive))).collect())
     }
 
     /// Encrypts a secret with each master key.

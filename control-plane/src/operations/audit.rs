@@ -3,9 +3,10 @@
 use super::{Context, NotFound, OperationError, require_owner};
 use crate::{
     domain::{
-        audit::{AuditChain, chain::AuditEntry},
+        audit::chain::AuditEntry,
         caller::Human,
         page::{ListPage, Page},
+        service::ServiceOrDeployment,
     },
     store::{audit, services},
 };
@@ -22,9 +23,9 @@ pub async fn list_audit_entries(
     page: &Page<AuditPosition>,
 ) -> Result<ListPage<AuditEntry, AuditPosition>, OperationError> {
     match filter.chain {
-        Some(AuditChain::Service(service)) => require_reader(context, human, service).await?,
-        Some(AuditChain::Deployment) | None if human.is_admin => {}
-        Some(AuditChain::Deployment) | None => return Err(Reason::NotYours.into()),
+        Some(ServiceOrDeployment::Service(service)) => require_reader(context, human, service).await?,
+        Some(ServiceOrDeployment::Deployment) | None if human.is_admin => {}
+        Some(ServiceOrDeployment::Deployment) | None => return Err(Reason::NotYours.into()),
     }
     Ok(audit::list(context.store.read().await?.conn(), filter, page).await?)
 }

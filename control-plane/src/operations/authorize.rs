@@ -74,7 +74,7 @@ pub fn require_service_creator(context: &Context, human: &Human) -> Result<(), O
 /// Requires the owner of the service or an administrator, and returns the service.
 pub async fn require_owner(context: &Context, human: &Human, service: ServiceId) -> Result<Service, OperationError> {
     let service = find_service(context.store.read().await?.conn(), service).await?;
-    human.require_owner_of(&service)?;
+    human.require_owner(Some(&service.owner))?;
     Ok(service)
 }
 
@@ -97,7 +97,7 @@ pub(in crate::operations) async fn recheck_manager(
     service: &Service,
 ) -> Result<Result<(), Reason>, StoreError> {
     Ok(match actor {
-        Actor::Human(human) => human.require_owner_of(service),
+        Actor::Human(human) => human.require_owner(Some(&service.owner)),
         Actor::ServiceKey(key) => match services::find_key(conn, *key).await? {
             Some(key) => Caller::Service(Arc::new(key)).require_full_scope_key(service.id),
             None => Err(Reason::ServiceKeyInvalid),

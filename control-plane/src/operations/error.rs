@@ -67,7 +67,11 @@ impl StoreFailure for OperationError {
 impl From<StoreError> for OperationError {
     fn from(error: StoreError) -> Self {
         // The service was deleted after the caller was authorized.
-        if error.is_sealed_audit_chain() { Self::NotFound(NotFound::Service) } else { Self::Store(error) }
+        if matches!(error, StoreError::AuditChainSealed) {
+            Self::NotFound(NotFound::Service)
+        } else {
+            Self::Store(error)
+        }
     }
 }
 

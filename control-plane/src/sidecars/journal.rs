@@ -14,7 +14,7 @@ use super::{
 };
 use crate::store::{
     StoreError, WriteTransaction,
-    sidecars::{self, ControlPlane, Peer, StreamRecord},
+    sidecars::{self, ControlPlane, Peer, RecordedSidecar},
 };
 use countersign_identity::{Revision, Timestamp};
 use countersign_process::Shutdown;
@@ -256,16 +256,17 @@ impl Journal {
 }
 
 /// The row of a stream. `now`: a stream that has ended had ended by this time.
-fn record_of<'a>(unwritten: &'a Unwritten, control_plane: &'a str, now: Timestamp) -> StreamRecord<'a> {
+fn record_of(unwritten: &Unwritten, control_plane: &str, now: Timestamp) -> RecordedSidecar {
     let Unwritten { stream, progress, phase, .. } = unwritten;
-    StreamRecord {
-        identity: &stream.identity,
-        control_plane,
+    RecordedSidecar {
+        identity: stream.identity.clone(),
+        control_plane: control_plane.to_owned(),
         stream: stream.number,
         connected_at: stream.connected_at,
         progress: *progress,
         confirmed_at: stream.confirmed_by(),
         ended_at: (*phase != Phase::InUse).then_some(now),
         max_staleness: stream.max_staleness,
+        distributed: None,
     }
 }

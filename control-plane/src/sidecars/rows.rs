@@ -11,10 +11,6 @@ use std::{
     sync::Arc,
 };
 
-/// How many processes of a service with an ended row are in memory. Of the others, the row alone tells until when they may decide,
-/// which is a little later.
-const MAX_ENDED: usize = 5000;
-
 /// The sidecars of this control plane, until they refuse all requests by themselves.
 #[derive(Default)]
 pub(super) struct Streams(HashMap<ServiceId, BTreeMap<SidecarInstance, Process>>);
@@ -131,16 +127,12 @@ impl Streams {
     pub(super) fn take_unwritten(&mut self, name: &Arc<str>, selection: Selection) -> Vec<Unwritten> {
         let mut unwritten = Vec::new();
         for of_service in self.0.values_mut() {
-            let mut ended = 0;
             of_service.retain(|_, process| {
                 let (phase, progress) = (process.stream.phase(), process.stream.progress());
                 let has_ended = phase != Phase::InUse;
                 match process.row {
                     Row::Missing if has_ended => return false,
-                    Row::Ended => {
-                        ended += 1;
-                        return ended <= MAX_ENDED && !process.stream.has_expired();
-                    }
+                    Row::Ended => return !process.stream.has_expired(),
                     Row::Missing | Row::Unknown | Row::Open { .. } => {}
                 }
                 if has_ended && selection.with_changes

@@ -11,7 +11,7 @@ use crate::domain::{
     page::{ItemCount, ListPage, MAX_SEARCHED_ROWS, Page},
 };
 use countersign_identity::{
-    AgentId, AgentStatus, P256PublicKey, Revision, RoleId, ServiceId, StatusWithCutoff, Timestamp, TrustScore,
+    AgentId, AgentStatus, Revision, RoleId, ServiceId, StatusWithCutoff, Timestamp, TrustScore,
 };
 use sqlx::any::AnyRow;
 
@@ -270,12 +270,12 @@ fn agent_from_row(row: &AnyRow) -> Result<Agent, StoreError> {
             owner: owner_from_row(row)?,
             email: row::convert(row, "email")?,
             name: row::convert(row, "name")?,
-            key: parse_key(&row::get::<String>(row, "public_key")?)?,
+            key: row::public_key(row, "public_key")?,
             key_hash: row::get(row, "public_key_hash")?,
             metadata: row::metadata(row)?,
         },
         status: status_from_row(row)?,
-        cutoff: cutoff_from_row(row)?,
+        cutoff: row::revision(row, "cutoff")?,
         trust: trust_from_row(row)?,
         created_at: row::timestamp(row, "created_at")?,
         updated_at: row::timestamp(row, "updated_at")?,
@@ -284,23 +284,13 @@ fn agent_from_row(row: &AnyRow) -> Result<Agent, StoreError> {
     })
 }
 
-/// Parses the column `public_key`.
-pub(super) fn parse_key(text: &str) -> Result<P256PublicKey, StoreError> {
-    let point = hex::decode(text).map_err(|_| StoreError::Corrupt("public_key"))?;
-    P256PublicKey::from_sec1(&point).map_err(|_| StoreError::Corrupt("public_key"))
-}
-
 fn state_from_row(row: &AnyRow) -> Result<AgentState, StoreError> {
-    let status = StatusWithCutoff { status: status_from_row(row)?, cutoff: cutoff_from_row(row)? };
+    let status = StatusWithCutoff { status: status_from_row(row)?, cutoff: row::revision(row, "cutoff")? };
     Ok(AgentState { agent: row::parse(row, "id")?, trust: trust_from_row(row)?, status })
 }
 
 pub(super) fn status_from_row(row: &AnyRow) -> Result<AgentStatus, StoreError> {
     parse_status(&row::get::<String>(row, "status")?).ok_or(StoreError::Corrupt("status"))
-}
-
-fn cutoff_from_row(row: &AnyRow) -> Result<Revision, StoreError> {
-    row::get(row, "cutoff").map(Revision::new)
 }
 
 pub(super) fn trust_from_row(row: &AnyRow) -> Result<TrustScore, StoreError> {

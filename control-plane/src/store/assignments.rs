@@ -1,6 +1,9 @@
 //! Role assignments: the roles that agents hold, with an optional expiry. Queries treat an expired assignment as absent.
 
-use super::{Conn, StoreError, query::params, retention, row, row_lists::row_list_statements, statements::statements};
+use super::{
+    Conn, StoreError, query::params, retention::ExpiringRows, row, row_lists::row_list_statements,
+    statements::statements,
+};
 use crate::domain::{role::Assignment, text::ManagedBy};
 use countersign_identity::{AgentId, RoleGrant, RoleId, ServiceId, Timestamp};
 use sqlx::any::AnyRow;
@@ -135,16 +138,9 @@ pub async fn take_unreported_expiries(
 /// How long the row of an assignment is kept after the expiry, for sidecars whose clocks are behind.
 pub const KEPT_AFTER_EXPIRY: Duration = Duration::from_hours(24);
 
-/// When the oldest expired assignment whose expiry was reported to webhooks can be deleted, at or after `from`.
-pub async fn oldest_deletable_expiry(conn: &mut Conn, from: Timestamp) -> Result<Option<Timestamp>, StoreError> {
-    retention::oldest_deletable(OLDEST_REPORTED_EXPIRY, conn, from, KEPT_AFTER_EXPIRY).await
-}
-
-/// Deletes up to `limit` expired assignments whose expiry was reported to webhooks, and that could be deleted between two times.
-/// Returns their number.
-pub async fn delete_expired(conn: &mut Conn, from: Timestamp, until: Timestamp, limit: i64) -> Result<u64, StoreError> {
-    retention::delete(DELETE_REPORTED_EXPIRIES, conn, from, until, KEPT_AFTER_EXPIRY, limit).await
-}
+/// Expired assignments whose expiry was reported to webhooks.
+pub const EXPIRED: ExpiringRows =
+    ExpiringRows { oldest: OLDEST_REPORTED_EXPIRY, delete: DELETE_REPORTED_EXPIRIES, kept: KEPT_AFTER_EXPIRY };
 
 /// Lists the roles that an agent holds at a service at `now`.
 pub async fn list_active_grants(

@@ -27,13 +27,15 @@ use super::{
     master_keys::{self, MasterKeysInUse},
     query::params,
     row,
-    row_lists::row_list_statements,
     statements::statements,
 };
-use crate::domain::audit::{
-    AuditAction, AuditChain, Initiator, NewAuditEntry,
-    chain::{AuditEntry, BrokenChain, ChainFault, ChainVerifier},
-    keys::{AcceptedAuditKeys, AuditKeyRing, ChainMark},
+use crate::domain::{
+    audit::{
+        AuditAction, Initiator, NewAuditEntry,
+        chain::{AuditEntry, BrokenChain, ChainFault, ChainVerifier},
+        keys::{AcceptedAuditKeys, AuditKeyRing, ChainMark},
+    },
+    service::DEPLOYMENT_CHAIN,
 };
 use checkpoints::find_checkpoint;
 use countersign_identity::{ServiceId, Timestamp};
@@ -43,6 +45,9 @@ use sqlx::any::AnyRow;
 statements! { STATEMENTS:
     LOCK_HEAD = "INSERT INTO audit_heads (chain, length, hash, mac) VALUES ($1, 0, '', '') \
          ON CONFLICT (chain) DO UPDATE SET length = audit_heads.length RETURNING length, hash, mac";
+    INSERT_ENTRY = concat!(
+        "INSERT INTO audit_entries (", columns!(), ") VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)"
+    );
     UPDATE_HEAD = "UPDATE audit_heads SET length = $1, hash = $2, mac = $3 WHERE chain = $4";
     FIND_HEAD = "SELECT length, hash, mac FROM audit_heads WHERE chain = $1";
     FIND_LAST_ENTRY = "SELECT sequence AS length, hash, 'lost' AS mac, action FROM audit_entries WHERE chain = $1 \
@@ -58,16 +63,6 @@ statements! { STATEMENTS:
     );
 }
 
-row_list_statements! { ROW_LISTS:
-    INSERT_ENTRIES = concat!(
-        "INSERT INTO audit_entries (", columns!(), ") SELECT column1, column2, column3, column4, column5, column6, column7, column8, \
-         column9, column10, column11, column12, column13, column14, column15, column16 FROM (VALUES \
-         {(CAST($1 AS TEXT), CAST($2 AS BIGINT), CAST($3 AS BIGINT), CAST($4 AS TEXT), CAST($5 AS TEXT), CAST($6 AS TEXT), \
-         CAST($7 AS TEXT), CAST($8 AS TEXT), CAST($9 AS TEXT), CAST($10 AS TEXT), CAST($11 AS TEXT), CAST($12 AS TEXT), \
-         CAST($13 AS TEXT), CAST($14 AS TEXT), CAST($15 AS TEXT), CAST($16 AS TEXT))}) AS v WHERE column1 <> ''"
-    );
-}
-
 /// Number of audit entries that are read at once to verify an audit chain.
 const BATCH_SIZE: i64 = 500;
 
@@ -75,20 +70,16 @@ const BATCH_SIZE: i64 = 500;
 /// chain with this MAC fails.
 const INVALID_MAC: &str = "lost";
 
-/// An entry to append, and who initiated the action.
-pub type InitiatedEntry<'a> = (&'a Initiator, &'a NewAuditEntry);
-
-/// Appends entries to their audit chain, which is the same for all of them, and returns the positions of the first and the last one.
-/// Locks the head of the audit chain until the transaction ends, which serializes the writers of one audit chain. The chain of a
-/// deleted service is sealed: no entry follows the deletion.
+/// Appends an entry to its audit chain, and returns its position. Locks the head of the audit chain until the transaction ends, which
+/// serializes the writers of one audit chain. The chain of a deleted service is sealed: no entry follows the deletion.
 pub async fn append(
     conn: &mut Conn,
     keys: &AuditKeyRing,
-    chain: AuditChain,
-    entries: &[InitiatedEntry<'_>],
+    initiator: &Initiator,
+    entry: &NewAuditEntry,
     now: Timestamp,
-) -> Result<(i64, i64), StoreError> {
-    let chain = chain.to_string();
+) -> Result<i64, StoreError> {
+    let chain = entry.chain.audit_chain();
     let (head, (last, is_sealed)) = (lock_head(conn, &chain).await?, rebuild_head(conn, &chain).await?);
     if is_sealed {
         return Err(StoreError::AuditChainSealed);
@@ -105,17 +96,10 @@ pub async fn append(
         tracing::error!(chain, "the end of this audit chain was changed: run `audit verify`");
     }
     let is_valid = valid.is_some();
-    let mut head = valid.unwrap_or(last);
-    let first = head.length.saturating_add(1);
-    let mut links = Vec::new();
-    for (initiator, entry) in entries {
-        let (link, next) = keys.current.build_entry(&head, is_valid, entry, initiator, now);
-        links.push(link);
-        head = next;
-    }
-    insert_entries(conn, links).await?;
+    let (entry, head) = keys.current.build_entry(&valid.unwrap_or(last), is_valid, entry, initiator, now);
+    insert_entry(conn, &entry).await?;
     update_head(conn, &chain, &head).await?;
-    Ok((first, head.length))
+    Ok(head.length)
 }
 
 /// The keys of the current master key, and of those that the database still needs.
@@ -164,40 +148,36 @@ async fn rebuild_head(conn: &mut Conn, chain: &str) -> Result<(ChainMark, bool),
     Ok(last.unwrap_or_else(|| (ChainMark { mac: INVALID_MAC.to_owned(), ..ChainMark::default() }, false)))
 }
 
-async fn insert_entries(conn: &mut Conn, entries: Vec<AuditEntry>) -> Result<(), StoreError> {
-    let row = |entry: AuditEntry| {
-        params![
-            entry.chain,
-            entry.sequence,
-            entry.at,
-            entry.action,
-            entry.actor_kind,
-            entry.actor_issuer,
-            entry.actor_id,
-            entry.address,
-            entry.request_id,
-            entry.agent,
-            entry.object_kind,
-            entry.object_id,
-            entry.details,
-            entry.previous_hash,
-            entry.hash,
-            entry.mac,
-        ]
-    };
-    INSERT_ENTRIES.execute(conn, &[], entries.into_iter().map(row)).await?;
-    Ok(())
+async fn insert_entry(conn: &mut Conn, entry: &AuditEntry) -> Result<(), StoreError> {
+    let parameters = params![
+        entry.chain,
+        entry.sequence,
+        entry.at,
+        entry.action,
+        entry.actor_kind,
+        entry.actor_issuer,
+        entry.actor_id,
+        entry.address,
+        entry.request_id,
+        entry.agent,
+        entry.object_kind,
+        entry.object_id,
+        entry.details,
+        entry.previous_hash,
+        entry.hash,
+        entry.mac,
+    ];
+    conn.apply(INSERT_ENTRY, parameters).await
 }
 
 /// Locks the head of the audit chain of the whole Countersign deployment, so that two replicas cannot both start the audit log,
 /// and returns whether the audit log was started. An entry in any audit chain proves that the audit log was started: if only
 /// the chain of the Countersign deployment is missing, that chain was removed.
 pub async fn lock_and_check_started(conn: &mut Conn) -> Result<bool, StoreError> {
-    let deployment = AuditChain::Deployment.to_string();
-    let head = lock_head(conn, &deployment).await?;
+    let head = lock_head(conn, DEPLOYMENT_CHAIN).await?;
     let started = conn.has_row(ANY_CHAIN, params![]).await?;
     if started && head == Some(ChainMark::default()) {
-        tracing::error!(chain = deployment, "this audit chain was removed: run `audit verify`");
+        tracing::error!(chain = DEPLOYMENT_CHAIN, "this audit chain was removed: run `audit verify`");
     }
     Ok(started)
 }
@@ -214,7 +194,7 @@ pub async fn newest_entry_time(conn: &mut Conn) -> Result<Option<Timestamp>, Sto
 
 /// Lists the names of all audit chains that must exist, and of all audit chains with a head or an entry.
 pub async fn list_chains(conn: &mut Conn) -> Result<Vec<String>, StoreError> {
-    conn.list_rows(LIST_CHAINS, params![AuditChain::Deployment], |row| row::get(row, "chain")).await
+    conn.list_rows(LIST_CHAINS, params![DEPLOYMENT_CHAIN], |row| row::get(row, "chain")).await
 }
 
 /// Verifies an audit chain from its first entry and calls `visit` with each valid entry. Returns the head of the audit chain,
@@ -230,26 +210,31 @@ pub async fn verify_chain(
         Ok(verifier) => verifier,
         Err(broken) => return Ok(Err(broken)),
     };
-    loop {
-        match verify_and_visit_batch(conn, &mut verifier, &mut visit).await? {
-            Ok(0) => break,
-            Ok(_) => {}
-            Err(broken) => return Ok(Err(broken)),
-        }
+    if let Err(broken) = verify_rest(conn, &mut verifier, &mut visit).await? {
+        return Ok(Err(broken));
     }
     let head = conn.find_row(FIND_HEAD, params![chain], |row| Ok(mark_from_row(row).ok())).await?.flatten();
     Ok(verifier.finish(head.as_ref()).map(|()| head.unwrap_or_default()))
 }
 
-/// Verifies the next entries of an audit chain. Returns their number, which is zero at the end of the chain.
-pub async fn verify_batch(
+/// Verifies the remaining entries of an audit chain.
+async fn verify_rest(
     conn: &mut Conn,
     verifier: &mut ChainVerifier<'_>,
-) -> Result<Result<usize, BrokenChain>, StoreError> {
-    verify_and_visit_batch(conn, verifier, &mut |_| ()).await
+    visit: &mut impl FnMut(&AuditEntry),
+) -> Result<Result<(), BrokenChain>, StoreError> {
+    loop {
+        match verify_batch(conn, verifier, visit).await? {
+            Ok(0) => return Ok(Ok(())),
+            Ok(_) => {}
+            Err(broken) => return Ok(Err(broken)),
+        }
+    }
 }
 
-async fn verify_and_visit_batch(
+/// Verifies the next entries of an audit chain, and calls `visit` with each valid one. Returns their number, which is zero at the end
+/// of the chain.
+pub async fn verify_batch(
     conn: &mut Conn,
     verifier: &mut ChainVerifier<'_>,
     visit: &mut impl FnMut(&AuditEntry),

@@ -30,18 +30,6 @@ pub struct Announcement {
     is_write: bool,
 }
 
-/// The state for the health of the database.
-pub struct DatabaseHealth(Option<Arc<AtomicBool>>);
-
-impl DatabaseHealth {
-    /// Records that the database does not accept writes.
-    pub fn set_unwritable(&self) {
-        if let Some(writable) = &self.0 {
-            writable.store(false, Ordering::Relaxed);
-        }
-    }
-}
-
 impl CommitSignals {
     /// The announcement of a transaction with its revision, if it needed one. Only if the transaction `is_write`, its commit shows that
     /// the database accepts writes: the commit of a transaction that has written nothing succeeds on a full disk, too.
@@ -57,9 +45,9 @@ impl CommitSignals {
 }
 
 impl Announcement {
-    /// The state that this announcement changes.
-    pub fn health(&self) -> DatabaseHealth {
-        DatabaseHealth(self.writable.clone())
+    /// The state for the health of the database, which this announcement changes.
+    pub fn writable(&self) -> Option<Arc<AtomicBool>> {
+        self.writable.clone()
     }
 
     /// Adds what a later transaction announces.
@@ -87,6 +75,8 @@ impl Announcement {
 
     /// Records that the commit failed.
     pub fn fail(&mut self) {
-        mem::take(self).health().set_unwritable();
+        if let Some(writable) = mem::take(self).writable {
+            writable.store(false, Ordering::Relaxed);
+        }
     }
 }

@@ -11,7 +11,9 @@ use super::{
     OpenMode, ReadTransaction, Store, StoreError, StoreFailure, StoreOptions, WriteTransaction,
     changed_data::{self, ReadLimit},
     deployment::{self, Deployment},
-    feed, row,
+    feed,
+    query::params,
+    row,
 };
 use crate::{
     domain::{
@@ -97,20 +99,13 @@ impl StoreOptions {
 
 /// Inserts a text into `changed_trust_scores`, a table with a single text column and no foreign key.
 async fn insert_text(tx: &mut WriteTransaction, text: &str) -> Result<(), StoreError> {
-    sqlx::query("INSERT INTO changed_trust_scores (agent_id) VALUES ($1)")
-        .bind(text.to_owned())
-        .execute(tx.conn())
-        .await?;
-    Ok(())
+    tx.conn().apply("INSERT INTO changed_trust_scores (agent_id) VALUES ($1)", params![text]).await
 }
 
 /// All texts in `changed_trust_scores`, in order.
 async fn read_texts(read: &mut ReadTransaction) -> Vec<String> {
-    let rows = sqlx::query("SELECT agent_id FROM changed_trust_scores ORDER BY agent_id")
-        .fetch_all(read.conn())
-        .await
-        .unwrap();
-    rows.iter().map(|row| row::get(row, "agent_id").unwrap()).collect()
+    let sql = "SELECT agent_id FROM changed_trust_scores ORDER BY agent_id";
+    read.conn().list_rows(sql, params![], |row| row::get(row, "agent_id")).await.unwrap()
 }
 
 impl StoreFixture {
@@ -120,7 +115,7 @@ impl StoreFixture {
 
     async fn delete_all_texts(&self) {
         let work = async |mut tx: WriteTransaction| {
-            sqlx::query("DELETE FROM changed_trust_scores").execute(tx.conn()).await.map_err(StoreError::from)?;
+            tx.conn().apply("DELETE FROM changed_trust_scores", params![]).await?;
             tx.commit(()).await
         };
         self.first.write("delete_texts", work).await.unwrap();
@@ -168,8 +163,8 @@ impl StoreFixture {
         assert!(read_texts(&mut read).await.is_empty());
         self.commit_text("later").await.unwrap();
         assert!(read_texts(&mut read).await.is_empty());
-        let result = sqlx::query("INSERT INTO changed_trust_scores (agent_id) VALUES ('x')").execute(read.conn()).await;
-        assert!(StoreError::from(result.unwrap_err()).is_unwritable());
+        let insert = "INSERT INTO changed_trust_scores (agent_id) VALUES ('x')";
+        assert!(read.conn().apply(insert, params![]).await.unwrap_err().is_unwritable());
         let mut next = self.second.read().await.unwrap();
         assert_eq!(read_texts(&mut next).await, ["later"]);
         self.delete_all_texts().await;
@@ -290,9 +285,9 @@ impl StoreFixture {
         ids.sort();
         assert_eq!(read_texts(&mut read).await, ids);
         for number in [i64::MIN, -1, 0, 1, i64::MAX] {
-            let query = sqlx::query("SELECT CAST($1 AS BIGINT) AS number").bind(number);
-            let row = query.fetch_one(read.conn()).await.unwrap();
-            assert_eq!(row::get::<i64>(&row, "number").unwrap(), number);
+            let sql = "SELECT CAST($1 AS BIGINT) AS number";
+            let found = read.conn().read_row(sql, params![number], |row| row::get::<i64>(row, "number")).await;
+            assert_eq!(found.unwrap(), number);
         }
         drop(read);
         self.delete_all_texts().await;

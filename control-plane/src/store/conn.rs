@@ -11,14 +11,10 @@ use super::{
     statements::statements,
     transaction_timer::TransactionTimer,
 };
-use futures_util::{
-    StreamExt, TryStreamExt,
-    future::BoxFuture,
-    stream::{self, BoxStream},
-};
+use futures_util::future::BoxFuture;
 use sqlx::{
-    Any, AnyConnection, Either, Execute, Executor, SqlStr,
-    any::{AnyQueryResult, AnyRow, AnyStatement, AnyTypeInfo},
+    Any, AnyConnection, Execute, Executor as _,
+    any::{AnyQueryResult, AnyRow},
 };
 use std::{io, time::Duration};
 use tokio::time::{Instant, timeout, timeout_at};
@@ -125,7 +121,7 @@ impl Conn {
     ) -> Result<Self, StoreError> {
         let mut conn = Self::acquire(pool, deadline, timer).await?;
         conn.has_transaction = true;
-        (&mut conn).execute(begin).await?;
+        conn.execute(begin).await?;
         Ok(conn)
     }
 
@@ -143,7 +139,7 @@ impl Conn {
         let (begin, pending) = (member.begin_statement(), member.pending_commit());
         let access = Some(Access::Shared(Box::new(member)));
         let mut conn = Self { access, deadline, state: ConnState::Open, has_transaction: true };
-        (&mut conn).execute(begin).await?;
+        conn.execute(begin).await?;
         Ok((conn, pending))
     }
 
@@ -165,7 +161,7 @@ impl Conn {
             let Some(Access::Shared(member)) = self.access.take() else { return Err(timeout_error().into()) };
             return member.commit(announcement, self.deadline).await;
         }
-        let result = (&mut self).execute(COMMIT).await.map_err(StoreError::from);
+        let result = self.execute(COMMIT).await.map_err(StoreError::from);
         match result {
             Ok(_) => {
                 self.state = ConnState::Committed;
@@ -179,6 +175,30 @@ impl Conn {
                 Err(error)
             }
         }
+    }
+
+    /// Runs a statement.
+    pub(super) async fn execute(
+        &mut self,
+        query: impl Execute<'static, Any> + 'static,
+    ) -> Result<AnyQueryResult, sqlx::Error> {
+        self.run_until_deadline(|connection| connection.execute(query)).await
+    }
+
+    /// Reads all rows of the result of a statement.
+    pub(super) async fn fetch_all(
+        &mut self,
+        query: impl Execute<'static, Any> + 'static,
+    ) -> Result<Vec<AnyRow>, sqlx::Error> {
+        self.run_until_deadline(|connection| connection.fetch_all(query)).await
+    }
+
+    /// Reads the first row of the result of a statement, if there is one.
+    pub(super) async fn fetch_optional(
+        &mut self,
+        query: impl Execute<'static, Any> + 'static,
+    ) -> Result<Option<AnyRow>, sqlx::Error> {
+        self.run_until_deadline(|connection| connection.fetch_optional(query)).await
     }
 
     /// Runs a statement and fails if it has not completed at the deadline.
@@ -235,60 +255,5 @@ async fn end_own(mut connection: PooledConnection, has_transaction: bool) {
         async { if has_transaction { connection.execute(ROLLBACK).await } else { connection.execute(NOTHING).await } };
     if !matches!(timeout(ROLLBACK_TIMEOUT, end).await, Ok(Ok(_))) {
         connection.close_on_drop();
-    }
-}
-
-impl<'c> Executor<'c> for &'c mut Conn {
-    type Database = Any;
-
-    fn execute<'e, 'q: 'e, E>(self, query: E) -> BoxFuture<'e, Result<AnyQueryResult, sqlx::Error>>
-    where
-        'c: 'e,
-        E: 'q + Execute<'q, Any>,
-    {
-        Box::pin(self.run_until_deadline(|connection| connection.execute(query)))
-    }
-
-    fn fetch_all<'e, 'q: 'e, E>(self, query: E) -> BoxFuture<'e, Result<Vec<AnyRow>, sqlx::Error>>
-    where
-        'c: 'e,
-        E: 'q + Execute<'q, Any>,
-    {
-        Box::pin(self.run_until_deadline(|connection| connection.fetch_all(query)))
-    }
-
-    fn fetch_optional<'e, 'q: 'e, E>(self, query: E) -> BoxFuture<'e, Result<Option<AnyRow>, sqlx::Error>>
-    where
-        'c: 'e,
-        E: 'q + Execute<'q, Any>,
-    {
-        Box::pin(self.run_until_deadline(|connection| connection.fetch_optional(query)))
-    }
-
-    /// Reads all rows before it returns the first row, because the deadline applies to the whole statement. No caller streams
-    /// rows.
-    fn fetch_many<'e, 'q: 'e, E>(self, query: E) -> BoxStream<'e, Result<Either<AnyQueryResult, AnyRow>, sqlx::Error>>
-    where
-        'c: 'e,
-        E: 'q + Execute<'q, Any>,
-    {
-        let all = self.run_until_deadline(|connection| Box::pin(connection.fetch_many(query).try_collect::<Vec<_>>()));
-        stream::once(all)
-            .flat_map(|all| match all {
-                Ok(items) => stream::iter(items).map(Ok).left_stream(),
-                Err(error) => stream::iter([Err(error)]).right_stream(),
-            })
-            .boxed()
-    }
-
-    fn prepare_with<'e>(
-        self,
-        sql: SqlStr,
-        parameters: &'e [AnyTypeInfo],
-    ) -> BoxFuture<'e, Result<AnyStatement, sqlx::Error>>
-    where
-        'c: 'e,
-    {
-        Box::pin(self.run_until_deadline(|connection| connection.prepare_with(sql, parameters)))
     }
 }

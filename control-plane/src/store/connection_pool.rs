@@ -8,7 +8,7 @@ use super::conn::{deadline_after, has_passed, timeout_error};
 use crate::metrics::{PoolStatus, TransactionKind};
 use sqlx::{Any, AnyConnection, AnyPool, Connection as _, any::AnyConnectOptions, pool::PoolConnection};
 use std::{
-    ops::{Add, Deref, DerefMut},
+    ops::{Deref, DerefMut},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
@@ -76,14 +76,6 @@ pub struct ConnectionFailures {
     pub count: u64,
     /// Whether the last attempt failed.
     pub is_failing: bool,
-}
-
-impl Add for ConnectionFailures {
-    type Output = Self;
-
-    fn add(self, other: Self) -> Self {
-        Self { count: self.count + other.count, is_failing: self.is_failing || other.is_failing }
-    }
 }
 
 /// A connection of a pool, which gets it back when it is dropped.

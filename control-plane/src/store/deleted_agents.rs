@@ -3,9 +3,10 @@
 //! The row of a deleted agent is removed when no session and no token of the agent can be valid, and nothing else refers to it. The
 //! feedback about the agent, which nobody can read any more, is removed with it. The audit log has the id as a text.
 
-use super::{Conn, StoreError, query::params, row, statements::statements};
+use super::{Conn, StoreError, query::params, retention::ExpiringRows, row, statements::statements};
 use crate::domain::agent::Owner;
 use countersign_identity::{AgentId, Timestamp};
+use std::time::Duration;
 
 statements! { STATEMENTS:
     COUNT_DELETION = "INSERT INTO agent_deletions (owner_issuer, owner_subject, deleted_at, agents) VALUES ($1, $2, $3, 1) \
@@ -38,20 +39,9 @@ pub async fn count_deletion(conn: &mut Conn, owner: &Owner, now: Timestamp) -> R
     conn.apply(COUNT_DELETION, params![owner.issuer, owner.subject, now]).await
 }
 
-/// The earliest counted deletion at or after `from`.
-pub async fn oldest_deletion(conn: &mut Conn, from: Timestamp) -> Result<Option<Timestamp>, StoreError> {
-    conn.find_oldest(OLDEST_DELETION, params![from]).await
-}
-
-/// Deletes up to `limit` counts of deletions between two times. Returns their number.
-pub async fn delete_deletions(
-    conn: &mut Conn,
-    from: Timestamp,
-    until: Timestamp,
-    limit: i64,
-) -> Result<u64, StoreError> {
-    conn.count_changes(DELETE_DELETIONS, params![from, until, limit]).await
-}
+/// Counts of deletions.
+pub const DELETIONS: ExpiringRows =
+    ExpiringRows { oldest: OLDEST_DELETION, delete: DELETE_DELETIONS, kept: Duration::ZERO };
 
 /// The earliest time, at or after `from`, at which an agent was deleted, or at which its row was still needed.
 pub async fn oldest_row(conn: &mut Conn, from: Timestamp) -> Result<Option<Timestamp>, StoreError> {

@@ -11,7 +11,10 @@ use super::{
     statements::statements,
     webhook_targets::{is_active, scope_from_row, url_from_row},
 };
-use crate::domain::webhook::{DueTarget, TargetOwner, WebhookScope};
+use crate::domain::{
+    service::ServiceOrDeployment,
+    webhook::{DueTarget, TargetOwner},
+};
 use countersign_identity::{Timestamp, WebhookId};
 use sqlx::any::AnyRow;
 
@@ -123,8 +126,8 @@ fn due_target_from_row_or_skip(row: &AnyRow) -> Option<DueTarget> {
 
 fn due_target_from_row(row: &AnyRow) -> Result<DueTarget, StoreError> {
     let owner = match scope_from_row(row)? {
-        WebhookScope::Deployment => TargetOwner::Deployment,
-        WebhookScope::Service(_) => {
+        ServiceOrDeployment::Deployment => TargetOwner::Deployment,
+        ServiceOrDeployment::Service(_) => {
             TargetOwner::Person(owner_from_row(row)?.ok_or(StoreError::Corrupt("owner_issuer"))?)
         }
     };

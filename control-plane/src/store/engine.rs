@@ -58,16 +58,6 @@ enum Engine {
     Postgres,
 }
 
-impl Engine {
-    /// All reads of a read transaction see the same snapshot, on both database engines.
-    const fn begin_read(self) -> &'static str {
-        match self {
-            Self::Sqlite => BEGIN_READ_SQLITE,
-            Self::Postgres => BEGIN_READ_POSTGRES,
-        }
-    }
-}
-
 /// The purpose for which a database is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OpenMode {
@@ -209,8 +199,11 @@ impl Store {
     /// Begins a read transaction that may take longer. On PostgreSQL, the usual timeout of a statement applies.
     pub async fn read_for(&self, timeout: Duration) -> Result<ReadTransaction, StoreError> {
         let mut timer = self.start_timer(TransactionKind::Read);
-        let deadline = deadline_after(timeout);
-        let conn = Conn::begin(&self.reader, self.engine.begin_read(), deadline, &timer).await?;
+        let begin = match self.engine {
+            Engine::Sqlite => BEGIN_READ_SQLITE,
+            Engine::Postgres => BEGIN_READ_POSTGRES,
+        };
+        let conn = Conn::begin(&self.reader, begin, deadline_after(timeout), &timer).await?;
         timer.set_outcome(TransactionOutcome::Read);
         Ok(ReadTransaction::new(conn, timer))
     }
@@ -336,7 +329,8 @@ impl Store {
 
     /// The failures of transactions to get a connection.
     pub fn connection_failures(&self) -> ConnectionFailures {
-        self.reader.failures() + self.writer.failures()
+        let [reader, writer] = [&self.reader, &self.writer].map(ConnectionPool::failures);
+        ConnectionFailures { count: reader.count + writer.count, is_failing: reader.is_failing || writer.is_failing }
     }
 
     /// Opens and closes a connection as the pools do. The pools retry after some errors until a timeout, and do not return them.

@@ -16,9 +16,6 @@ pub enum StoreError {
     /// A group of transactions was rolled back, because the connection failed in one of them. A rerun may succeed.
     #[error("database: a transaction with which this one shared its commit failed")]
     GroupRolledBack,
-    /// A transaction failed that does the work of several requests.
-    #[error(transparent)]
-    Shared(Arc<Self>),
     /// The configured database cannot be opened.
     #[error("cannot open the database (database.url): {0}")]
     Unreachable(sqlx::Error),
@@ -94,28 +91,13 @@ const UNWRITABLE_CODES: [&str; 6] = [READ_ONLY, "53100", "53000", "8", "10", "13
 const SQLSTATE_LEN: usize = 5;
 
 impl StoreError {
-    /// The error of the transaction, also if it does the work of several requests.
-    fn of_transaction(&self) -> &Self {
-        if let Self::Shared(error) = self { error.of_transaction() } else { self }
-    }
-
     /// The error that the database has returned.
     fn database_error(&self) -> Option<&dyn DatabaseError> {
-        match self.of_transaction() {
+        match self {
             Self::Engine(error) => error.as_database_error(),
             Self::GroupCommit(error) => error.as_database_error(),
             _ => None,
         }
-    }
-
-    /// The same error for each request whose work the transaction does.
-    pub fn shared(self) -> impl Iterator<Item = Self> {
-        std::iter::repeat(Arc::new(self)).map(Self::Shared)
-    }
-
-    /// Whether the service of the audit chain is deleted.
-    pub fn is_sealed_audit_chain(&self) -> bool {
-        matches!(self.of_transaction(), Self::AuditChainSealed)
     }
 
     fn has_code_in(&self, codes: &[&str]) -> bool {
@@ -124,8 +106,8 @@ impl StoreError {
     }
 
     /// Whether the database needs a master key that is not configured.
-    pub fn is_missing_master_key(&self) -> bool {
-        matches!(self.of_transaction(), Self::MissingMasterKey(_))
+    pub const fn is_missing_master_key(&self) -> bool {
+        matches!(self, Self::MissingMasterKey(_))
     }
 
     /// Whether other transactions kept a migration from a lock.
@@ -142,7 +124,7 @@ impl StoreError {
     /// connection.
     pub fn leaves_outcome_unknown(&self) -> bool {
         let Some(error) = self.database_error() else {
-            return !matches!(self.of_transaction(), Self::GroupRolledBack);
+            return !matches!(self, Self::GroupRolledBack);
         };
         let is_of_connection =
             |code: &str| code.len() == SQLSTATE_LEN && CONNECTION_CLASSES.iter().any(|class| code.starts_with(class));
@@ -155,18 +137,6 @@ impl StoreError {
             Self::GroupRolledBack => true,
             Self::GroupCommit(error) => matches!(**error, sqlx::Error::Database(_)),
             _ => false,
-        }
-    }
-
-    /// Whether the rows or the values of one request may be the cause, so that other requests of the transaction may succeed. The
-    /// transaction was rolled back for sure.
-    pub fn may_concern_one_request(&self) -> bool {
-        match self {
-            Self::Corrupt(_) | Self::UnexpectedRowCount(_) => true,
-            _ => {
-                let is_of_data = self.database_error().is_some() && !self.leaves_outcome_unknown();
-                is_of_data && !self.is_transient() && !self.is_unwritable()
-            }
         }
     }
 

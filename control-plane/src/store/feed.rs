@@ -103,8 +103,8 @@ pub async fn find_feed_position(conn: &mut Conn) -> Result<Option<FeedPosition>,
 
 /// Reads the columns `position_columns`.
 pub(super) fn position_from_row(row: &AnyRow) -> Result<FeedPosition, StoreError> {
-    let (revision, floor) = (revision_from_row(row, "revision")?, revision_from_row(row, "floor")?);
-    Ok(FeedPosition { revision, floor, cutoff: revision_from_row(row, "cutoff")? })
+    let (revision, floor) = (row::revision(row, "revision")?, row::revision(row, "floor")?);
+    Ok(FeedPosition { revision, floor, cutoff: row::revision(row, "cutoff")? })
 }
 
 /// Raises the revision, the revision floor and the cutoff of the change feed after a restore, above every revision that a
@@ -127,7 +127,7 @@ pub async fn newest_change_time(conn: &mut Conn) -> Result<Option<Timestamp>, St
 /// Advances the change feed to the next revision and returns the revision, which is greater than the last revision and not
 /// behind the clock, so that a restored database does not reuse revisions.
 pub async fn next_revision(conn: &mut Conn, now: Timestamp) -> Result<Revision, StoreError> {
-    conn.read_row(NEXT_REVISION, params![now], |row| revision_from_row(row, "revision")).await
+    conn.read_row(NEXT_REVISION, params![now], |row| row::revision(row, "revision")).await
 }
 
 /// Appends changes under one revision, each once for each of its recipients. For a change of the status or cutoff of an agent,
@@ -245,7 +245,7 @@ pub async fn roles_changed_since(
 /// change depends on the time of writing and not on the revision, because a commit while the clock was far ahead must not stop
 /// the deletion.
 pub async fn raise_floor(conn: &mut Conn, horizon: Timestamp) -> Result<(), StoreError> {
-    let revision = |row: &AnyRow| revision_from_row(row, "revision");
+    let revision = |row: &AnyRow| row::revision(row, "revision");
     if let Some(newest) = conn.find_row(FIND_NEWEST_CHANGE_UNTIL, params![horizon], revision).await? {
         conn.apply(RAISE_FLOOR, params![newest]).await?;
     }
@@ -269,10 +269,6 @@ pub async fn delete_below_floor(
     limit: i64,
 ) -> Result<u64, StoreError> {
     conn.count_changes(DELETE_BELOW_FLOOR, params![from, horizon, limit]).await
-}
-
-fn revision_from_row(row: &AnyRow, column: &'static str) -> Result<Revision, StoreError> {
-    row::get(row, column).map(Revision::new)
 }
 
 const fn facet_text(change: &Change) -> &'static str {

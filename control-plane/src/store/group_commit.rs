@@ -230,13 +230,15 @@ impl GroupMember {
 
     /// Completes the transaction, and waits until it is committed, at most until the deadline.
     pub async fn commit(self, announcement: Announcement, deadline: Instant) -> Result<(), StoreError> {
-        let (pending, health) = (self.pending(), announcement.health());
+        let (pending, writable) = (self.pending(), announcement.writable());
         // In a task, because the members of the group depend on it, but not on the caller.
         drop(tokio::spawn(self.complete(announcement, deadline)));
         let result = pending.wait(deadline).await;
-        if matches!(result, Err(StoreError::Engine(_))) {
+        if matches!(result, Err(StoreError::Engine(_)))
+            && let Some(writable) = writable
+        {
             // The commit hangs.
-            health.set_unwritable();
+            writable.store(false, Ordering::Relaxed);
         }
         result
     }

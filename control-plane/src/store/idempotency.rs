@@ -1,6 +1,6 @@
 //! Responses to requests with an `Idempotency-Key`, stored to return the same response to a repeated request.
 
-use super::{Conn, StoreError, query::params, retention, row, statements::statements};
+use super::{Conn, StoreError, query::params, retention::ExpiringRows, row, statements::statements};
 use crate::domain::idempotency::{RESPONSE_RETENTION, RequestFingerprint, StoredResponse};
 use countersign_identity::Timestamp;
 use sqlx::any::AnyRow;
@@ -43,12 +43,6 @@ pub async fn set_response(conn: &mut Conn, fingerprint: &RequestFingerprint, res
     conn.must_change_row(SET_RESPONSE, "set_response", params![response, fingerprint.id]).await
 }
 
-/// When the oldest idempotency key expires, at or after `from`.
-pub async fn oldest_expiry(conn: &mut Conn, from: Timestamp) -> Result<Option<Timestamp>, StoreError> {
-    retention::oldest_deletable(OLDEST_KEY, conn, from, RESPONSE_RETENTION).await
-}
-
-/// Deletes up to `limit` idempotency keys that expired between two times. Returns their number.
-pub async fn delete_expired(conn: &mut Conn, from: Timestamp, until: Timestamp, limit: i64) -> Result<u64, StoreError> {
-    retention::delete(DELETE_EXPIRED_KEYS, conn, from, until, RESPONSE_RETENTION, limit).await
-}
+/// Idempotency keys that have expired.
+pub const EXPIRED: ExpiringRows =
+    ExpiringRows { oldest: OLDEST_KEY, delete: DELETE_EXPIRED_KEYS, kept: RESPONSE_RETENTION };

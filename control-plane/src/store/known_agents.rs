@@ -6,7 +6,7 @@
 //! becomes the default service of an agent, but not known to it. An unbound token makes no relation, because each service that
 //! receives it can present it at other services.
 
-use super::{Conn, StoreError, query::params, retention, row, statements::statements};
+use super::{Conn, StoreError, query::params, retention::ExpiringRows, row, statements::statements};
 use countersign_identity::{AgentId, ServiceId, Timestamp};
 use std::time::Duration;
 
@@ -60,17 +60,5 @@ pub fn forgotten_until(now: Timestamp) -> Timestamp {
     now.saturating_sub(KNOWN_FOR)
 }
 
-/// When the oldest contact is forgotten, at or after `from`.
-pub async fn oldest_forgetting(conn: &mut Conn, from: Timestamp) -> Result<Option<Timestamp>, StoreError> {
-    retention::oldest_deletable(OLDEST_CONTACT, conn, from, KNOWN_FOR).await
-}
-
-/// Deletes up to `limit` contacts that stopped making an agent known between two times. Returns their number.
-pub async fn delete_forgotten(
-    conn: &mut Conn,
-    from: Timestamp,
-    until: Timestamp,
-    limit: i64,
-) -> Result<u64, StoreError> {
-    retention::delete(DELETE_FORGOTTEN, conn, from, until, KNOWN_FOR, limit).await
-}
+/// Contacts that no longer make an agent known.
+pub const FORGOTTEN: ExpiringRows = ExpiringRows { oldest: OLDEST_CONTACT, delete: DELETE_FORGOTTEN, kept: KNOWN_FOR };

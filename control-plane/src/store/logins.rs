@@ -3,6 +3,7 @@
 use super::{
     Conn, StoreError, agents, feed, known_agents,
     outbox::receives_event,
+    query::{Parameter, params},
     roles::{self, HeldRole},
     row,
     sessions::{self, session_columns},
@@ -17,11 +18,7 @@ use crate::domain::{
     webhook::event::EventKind,
 };
 use countersign_identity::{AgentId, AgentStatus, P256PublicKey, Revision, ServiceId, Timestamp, TrustScore};
-use sqlx::{
-    Any,
-    any::{AnyArguments, AnyRow},
-    query::Query,
-};
+use sqlx::any::AnyRow;
 
 /// The condition that an assignment is live at `$3`: it has not expired, and neither its role nor its service is deleted.
 macro_rules! is_live {
@@ -151,13 +148,8 @@ pub async fn read(conn: &mut Conn, query: &LoginQuery, at: Timestamp) -> Result<
         Some(service) => Some(service),
         None => find_default_service(conn, *agent, at).await?,
     };
-    let statement = sqlx::query(READ_FOR_LOGIN)
-        .bind(agent.to_string())
-        .bind(audience_text(audience))
-        .bind(challenge.clone())
-        .bind(at.micros())
-        .bind(EventKind::Authenticated.as_str());
-    let rows = statement.fetch_all(conn).await?;
+    let parameters = params![agent, audience_text(audience), challenge, at, EventKind::Authenticated];
+    let rows = conn.rows(READ_FOR_LOGIN, parameters).await?;
     let row = rows.first().ok_or(StoreError::UnexpectedRowCount("read_for_login"))?;
     let mut roles = rows.iter().filter_map(|row| held_role(row).transpose()).collect::<Result<Vec<_>, _>>()?;
     roles.sort_by_key(|role| role.definition.id);
@@ -179,20 +171,20 @@ pub async fn read(conn: &mut Conn, query: &LoginQuery, at: Timestamp) -> Result<
 
 /// The service that the tokens of an agent are for if it names none.
 async fn find_default_service(conn: &mut Conn, agent: AgentId, at: Timestamp) -> Result<Option<ServiceId>, StoreError> {
-    let query = sqlx::query(FIND_DEFAULT_SERVICE).bind(agent.to_string()).bind(agent.to_string()).bind(at.micros());
-    row::parse_optional(&query.fetch_one(conn).await?, "service_id")
+    let service = |row: &AnyRow| row::parse_optional(row, "service_id");
+    conn.read_row(FIND_DEFAULT_SERVICE, params![agent, agent, at], service).await
 }
 
 /// The agent of a row. Its columns are NULL if there is none.
 fn login_agent(row: &AnyRow, id: AgentId) -> Result<Option<LoginAgent>, StoreError> {
-    let Some(key) = row::get::<Option<String>>(row, "public_key")? else { return Ok(None) };
+    let Some(cutoff) = row::get::<Option<i64>>(row, "agent_cutoff")? else { return Ok(None) };
     Ok(Some(LoginAgent {
         id,
         name: row::convert(row, "agent_name")?,
-        key: agents::parse_key(&key)?,
+        key: row::public_key(row, "public_key")?,
         has_owner: row::get::<Option<String>>(row, "owner_issuer")?.is_some(),
         status: agents::status_from_row(row)?,
-        cutoff: Revision::new(row::get(row, "agent_cutoff")?),
+        cutoff: Revision::new(cutoff),
         trust: agents::trust_from_row(row)?,
         last_seen_at: row::optional_timestamp(row, "last_seen_at")?,
         last_service: row::parse_optional(row, "last_service_id")?,
@@ -242,8 +234,8 @@ pub async fn begin_if_unchanged(
     session: &Session,
     challenge: &str,
 ) -> Result<bool, StoreError> {
-    let query = sessions::bind_session(bind_record(BEGIN_IF_UNCHANGED, agent, record), session, challenge);
-    Ok(query.execute(conn).await?.rows_affected() == 1)
+    let parameters = unchanged_agent(agent, record).into_iter().chain(sessions::insertion(session, challenge));
+    conn.changes_row(BEGIN_IF_UNCHANGED, parameters).await
 }
 
 /// Replaces the current refresh token of a live session and the audiences of its tokens, and records the new access token in the row of the
@@ -256,20 +248,14 @@ pub async fn refresh_if_unchanged(
     used: &RefreshToken,
     next: &RefreshToken,
 ) -> Result<bool, StoreError> {
-    let query = bind_record(REFRESH_IF_UNCHANGED, agent, record);
-    let query = sessions::bind_replacement(query, used, next, &session.audiences);
-    Ok(query.execute(conn).await?.rows_affected() == 1)
+    let replacement = sessions::replacement(used, next, &session.audiences);
+    conn.changes_row(REFRESH_IF_UNCHANGED, unchanged_agent(agent, record).into_iter().chain(replacement)).await
 }
 
-fn bind_record(sql: &'static str, agent: &LoginAgent, record: &IssueRecord) -> Query<'static, Any, AnyArguments> {
-    sqlx::query(sql)
-        .bind(record.issued_at.micros())
-        .bind(record.last_service.map(|service| service.to_string()))
-        .bind(agent.id.to_string())
-        .bind(status_text(agent.status))
-        .bind(agent.cutoff.number())
-        .bind(agent.trust.hundredths())
-        .bind(agent.last_service.map(|service| service.to_string()))
+/// The parameters of `with_unchanged_agent`.
+fn unchanged_agent(agent: &LoginAgent, record: &IssueRecord) -> [Parameter; 7] {
+    let LoginAgent { id, status, cutoff, trust, last_service, .. } = agent;
+    params![record.issued_at, record.last_service, id, status_text(*status), cutoff, trust, last_service]
 }
 
 /// The role of a row. It is NULL if the agent holds none, or if the role is deleted.

@@ -6,14 +6,17 @@
 use super::{
     Conn, StoreError,
     query::{params, text_or_empty},
+    retention::RowsById,
     row,
     row_lists::row_list_statements,
     statements::statements,
 };
-use crate::domain::webhook::{
-    WebhookScope,
-    event::{Event, EventKind},
-    suppressed_burst::SuppressedBurst,
+use crate::domain::{
+    service::ServiceOrDeployment,
+    webhook::{
+        event::{Event, EventKind},
+        suppressed_burst::SuppressedBurst,
+    },
 };
 use countersign_identity::{AgentId, EventId, ServiceId, Timestamp, WebhookId};
 use sqlx::any::AnyRow;
@@ -78,7 +81,7 @@ row_list_statements! { ROW_LISTS:
 }
 
 /// Whether any target receives events of a given kind and scope.
-pub async fn has_recipients(conn: &mut Conn, kind: EventKind, scope: WebhookScope) -> Result<bool, StoreError> {
+pub async fn has_recipients(conn: &mut Conn, kind: EventKind, scope: ServiceOrDeployment) -> Result<bool, StoreError> {
     conn.has_row(HAS_RECIPIENTS, params![kind, scope]).await
 }
 
@@ -131,36 +134,11 @@ pub async fn find_event_body(conn: &mut Conn, event: EventId) -> Result<Option<S
     conn.find_row(FIND_EVENT_BODY, params![event], |row| row::get(row, "body")).await
 }
 
-/// The lowest id of an event with deliveries, at or after `from`.
-pub async fn oldest_event(conn: &mut Conn, from: EventId) -> Result<Option<EventId>, StoreError> {
-    conn.read_row(OLDEST_EVENT, params![from], |row| row::parse_optional(row, "id")).await
-}
+/// Events with deliveries.
+pub const EVENTS: RowsById = RowsById { oldest: OLDEST_EVENT, delete: DELETE_EVENTS_BEFORE };
 
-/// Deletes up to `limit` events with an id from `from` on that is lower than `before`. Returns their number.
-pub async fn delete_events_before(
-    conn: &mut Conn,
-    from: EventId,
-    before: EventId,
-    limit: i64,
-) -> Result<u64, StoreError> {
-    conn.count_changes(DELETE_EVENTS_BEFORE, params![from, before, limit]).await
-}
-
-/// The lowest id of an event, at or after `from`, that waits for its fan-out.
-pub async fn oldest_waiting(conn: &mut Conn, from: EventId) -> Result<Option<EventId>, StoreError> {
-    conn.read_row(OLDEST_WAITING, params![from], |row| row::parse_optional(row, "id")).await
-}
-
-/// Deletes up to `limit` events with an id from `from` on that is lower than `before`, and that wait for their fan-out. No target
-/// receives them. Returns their number.
-pub async fn delete_waiting_before(
-    conn: &mut Conn,
-    from: EventId,
-    before: EventId,
-    limit: i64,
-) -> Result<u64, StoreError> {
-    conn.count_changes(DELETE_WAITING_BEFORE, params![from, before, limit]).await
-}
+/// Events that wait for their fan-out. No target receives those that are deleted.
+pub const WAITING_EVENTS: RowsById = RowsById { oldest: OLDEST_WAITING, delete: DELETE_WAITING_BEFORE };
 
 /// Returns the burst of failed logins of an agent at a service, and inserts a new burst if there is none. Locks the row of the
 /// burst until the transaction ends.

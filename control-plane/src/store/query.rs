@@ -2,11 +2,11 @@
 
 use super::{Conn, StoreError, row};
 use crate::domain::{
-    audit::AuditChain,
     credential::SecretHash,
-    page::{ItemCount, ListPage, Page},
+    page::{ItemCount, ListPage, MAX_COUNTED_ROWS, Page},
     resource_uri::ResourceUri,
     service::KeyScope,
+    sidecar::SidecarInstance,
     text::{Description, DisplayName, EmailAddress, ManagedBy},
     total::Total,
     webhook::{DisabledReason, delivery::AttemptFailure, event::EventKind, url::TargetUrl},
@@ -89,7 +89,7 @@ macro_rules! stored_as_number {
 }
 
 stored_as_text!(to_string: AgentId, ServiceId, RoleId, ApiKeyId, TokenId, SessionId, FeedbackId, WebhookId, EventId);
-stored_as_text!(to_string: Scope, AuditChain, TargetUrl);
+stored_as_text!(to_string: Scope, TargetUrl, SidecarInstance);
 stored_as_text!(to_owned: str);
 stored_as_text!(as_str: String, DisplayName, Description, EmailAddress, ManagedBy, RoleName, Kid, ResourceUri);
 stored_as_text!(as_str: KeyScope, Total, EventKind, DisabledReason, AttemptFailure);
@@ -156,7 +156,7 @@ impl Conn {
         sql: &'static str,
         parameters: impl Parameters,
     ) -> Result<u64, StoreError> {
-        Ok(query(sql, parameters).execute(self).await?.rows_affected())
+        Ok(self.execute(query(sql, parameters)).await?.rows_affected())
     }
 
     /// Runs a statement, and returns whether it has changed a row.
@@ -183,7 +183,7 @@ impl Conn {
 
     /// Whether a statement finds a row.
     pub(super) async fn has_row(&mut self, sql: &'static str, parameters: impl Parameters) -> Result<bool, StoreError> {
-        Ok(query(sql, parameters).fetch_optional(self).await?.is_some())
+        Ok(self.fetch_optional(query(sql, parameters)).await?.is_some())
     }
 
     /// Finds a row.
@@ -193,7 +193,7 @@ impl Conn {
         parameters: impl Parameters,
         from_row: impl FnOnce(&AnyRow) -> Result<T, StoreError>,
     ) -> Result<Option<T>, StoreError> {
-        query(sql, parameters).fetch_optional(self).await?.as_ref().map(from_row).transpose()
+        self.fetch_optional(query(sql, parameters)).await?.as_ref().map(from_row).transpose()
     }
 
     /// Reads the first row of a result that has one.
@@ -203,17 +203,26 @@ impl Conn {
         parameters: impl Parameters,
         from_row: impl FnOnce(&AnyRow) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        from_row(&query(sql, parameters).fetch_one(self).await?)
+        from_row(&self.fetch_optional(query(sql, parameters)).await?.ok_or(sqlx::Error::RowNotFound)?)
     }
 
-    /// Lists all rows.
+    /// Reads all rows.
+    pub(super) async fn rows(
+        &mut self,
+        sql: &'static str,
+        parameters: impl Parameters,
+    ) -> Result<Vec<AnyRow>, StoreError> {
+        Ok(self.fetch_all(query(sql, parameters)).await?)
+    }
+
+    /// Lists what all rows contain.
     pub(super) async fn list_rows<T, L: FromIterator<T>>(
         &mut self,
         sql: &'static str,
         parameters: impl Parameters,
         from_row: impl FnMut(&AnyRow) -> Result<T, StoreError>,
     ) -> Result<L, StoreError> {
-        query(sql, parameters).fetch_all(self).await?.iter().map(from_row).collect()
+        self.rows(sql, parameters).await?.iter().map(from_row).collect()
     }
 
     /// Runs a statement that reads the earliest time in a column as `oldest`. If it has the parameter `$1`, times before this do
@@ -232,8 +241,8 @@ impl Conn {
         sql: &'static str,
         parameters: impl Parameters,
     ) -> Result<ItemCount, StoreError> {
-        let parameters = parameters.into_iter().chain(params![row::ROWS_TO_COUNT]);
-        self.read_row(sql, parameters, row::item_count).await
+        let parameters = parameters.into_iter().chain(params![MAX_COUNTED_ROWS + 1]);
+        self.read_row(sql, parameters, row::total_count).await.map(ItemCount::of_counted)
     }
 
     /// Reads a page of a list with this number of items. The statement has the numbers of rows to read and to skip as its last
@@ -247,7 +256,9 @@ impl Conn {
         from_row: impl FnMut(&AnyRow) -> Result<T, StoreError>,
         position: impl Fn(&T) -> P,
     ) -> Result<ListPage<T, P>, StoreError> {
-        let parameters = parameters.into_iter().chain(params![page.items_to_read(), page.items_to_skip()]);
+        // One more than the items of the page shows whether there is a next page.
+        let (read, skipped) = (page.limit.saturating_add(1), if page.after.is_some() { 0 } else { page.offset });
+        let parameters = parameters.into_iter().chain(params![read, skipped]);
         let items = self.list_rows(sql, parameters, from_row).await?;
         Ok(ListPage::new(page, items, total, position, None))
     }

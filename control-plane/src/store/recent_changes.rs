@@ -66,7 +66,7 @@ pub async fn list_changes(
         let (facet, subject, recipient): (String, String, String) =
             (row::get(row, "facet")?, row::get(row, "subject")?, row::get(row, "recipient")?);
         let recipient = Some(recipient.as_str()).filter(|recipient| *recipient != "*");
-        let revision = Revision::new(row::get(row, "revision")?);
+        let revision = row::revision(row, "revision")?;
         let FeedEntry { revision, change, recipients: _ } = feed::parse_entry(revision, &facet, &subject, recipient)?;
         Ok((change, revision))
     };

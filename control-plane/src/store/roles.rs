@@ -2,7 +2,7 @@
 
 use super::{Conn, StoreError, query::params, row, statements::statements};
 use crate::domain::role::Role;
-use countersign_identity::{Revision, RoleDefinition, RoleId, RoleName, ServiceId, Timestamp};
+use countersign_identity::{RoleDefinition, RoleId, RoleName, ServiceId, Timestamp};
 use sqlx::any::AnyRow;
 use std::collections::BTreeMap;
 
@@ -130,7 +130,7 @@ fn definition_from_row(row: &AnyRow) -> Result<RoleDefinition, StoreError> {
         id: row::parse(row, "id")?,
         name: row::convert(row, "name")?,
         permissions: serde_json::from_str(&permissions).map_err(|_| StoreError::Corrupt("permissions"))?,
-        created_revision: Revision::new(row::get(row, "created_revision")?),
+        created_revision: row::revision(row, "created_revision")?,
     })
 }
 

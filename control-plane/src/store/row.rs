@@ -1,25 +1,14 @@
 //! Converts columns of rows to domain types. A value that does not parse causes the error [`StoreError::Corrupt`].
 
 use super::StoreError;
-use crate::domain::{
-    page::{ItemCount, MAX_COUNTED_ROWS},
-    text::Metadata,
-};
-use countersign_identity::Timestamp;
+use crate::domain::text::Metadata;
+use countersign_identity::{P256PublicKey, Revision, Timestamp};
 use sqlx::{Any, Decode, Row, Type, any::AnyRow};
-use std::str::FromStr;
+use std::{str::FromStr, time::Duration};
 
 /// Reads the column `total`, which is the result of a counting statement.
 pub fn total_count(row: &AnyRow) -> Result<i64, StoreError> {
     get(row, "total")
-}
-
-/// The value of the parameter of a statement that counts the items of a list: one more than a list counts.
-pub const ROWS_TO_COUNT: i64 = MAX_COUNTED_ROWS + 1;
-
-/// Reads the column `total` of a statement that counts up to [`ROWS_TO_COUNT`] items of a list.
-pub fn item_count(row: &AnyRow) -> Result<ItemCount, StoreError> {
-    total_count(row).map(ItemCount::of_counted)
 }
 
 /// Reads a column without conversion.
@@ -52,6 +41,22 @@ pub fn convert_optional<T: TryFrom<String>>(row: &AnyRow, column: &'static str) 
 /// Reads a number column and converts it to a narrower type.
 pub fn number<T: TryFrom<i64>>(row: &AnyRow, column: &'static str) -> Result<T, StoreError> {
     T::try_from(get::<i64>(row, column)?).map_err(|_| StoreError::Corrupt(column))
+}
+
+/// Reads a column with a revision.
+pub fn revision(row: &AnyRow, column: &'static str) -> Result<Revision, StoreError> {
+    get(row, column).map(Revision::new)
+}
+
+/// Reads a column with a duration in microseconds.
+pub fn duration(row: &AnyRow, column: &'static str) -> Result<Duration, StoreError> {
+    number(row, column).map(Duration::from_micros)
+}
+
+/// Reads a column with a public key.
+pub fn public_key(row: &AnyRow, column: &'static str) -> Result<P256PublicKey, StoreError> {
+    let point = hex::decode(get::<String>(row, column)?).map_err(|_| StoreError::Corrupt(column))?;
+    P256PublicKey::from_sec1(&point).map_err(|_| StoreError::Corrupt(column))
 }
 
 /// Reads a timestamp column.

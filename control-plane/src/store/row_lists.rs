@@ -43,7 +43,7 @@ impl RowListStatement {
     ) -> Result<u64, StoreError> {
         let mut affected = 0;
         for query in self.queries(fixed, rows) {
-            affected += query.execute(&mut *conn).await?.rows_affected();
+            affected += conn.execute(query).await?.rows_affected();
         }
         Ok(affected)
     }
@@ -58,7 +58,7 @@ impl RowListStatement {
     ) -> Result<L, StoreError> {
         let mut result = Vec::new();
         for query in self.queries(fixed, rows) {
-            result.extend(query.fetch_all(&mut *conn).await?);
+            result.extend(conn.fetch_all(query).await?);
         }
         result.iter().map(from_row).collect()
     }

@@ -2,7 +2,8 @@
 
 use super::{
     Conn, StoreError,
-    query::{AnyQuery, params},
+    query::{Parameter, params},
+    retention::ExpiringRows,
     row,
     row_lists::row_list_statements,
     statements::statements,
@@ -12,9 +13,9 @@ use crate::domain::{
     credential::SecretHash,
     session::{RefreshHashes, RefreshToken, Session},
 };
-use countersign_identity::{AgentId, Revision, ServiceId, SessionId, Timestamp};
+use countersign_identity::{AgentId, ServiceId, SessionId, Timestamp};
 use sqlx::any::AnyRow;
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
 macro_rules! columns {
     () => {
@@ -47,24 +48,37 @@ row_list_statements! { ROW_LISTS:
 
 /// Inserts the session of a login with its challenge or assertion. Returns false if another session has begun with it.
 pub async fn insert(conn: &mut Conn, session: &Session, challenge: &str) -> Result<bool, StoreError> {
-    Ok(bind_session(sqlx::query(INSERT_SESSION), session, challenge).execute(conn).await?.rows_affected() == 1)
+    conn.changes_row(INSERT_SESSION, insertion(session, challenge)).await
 }
 
-/// Binds the challenge or assertion of a session, and the columns `session_columns`.
-pub(super) fn bind_session(query: AnyQuery, session: &Session, challenge: &str) -> AnyQuery {
-    query
-        .bind(challenge.to_owned())
-        .bind(session.id.to_string())
-        .bind(session.agent.to_string())
-        .bind(session.service.map(|service| service.to_string()))
-        .bind(session.scope.as_ref().map(ToString::to_string))
-        .bind(session.started_at.micros())
-        .bind(session.started_revision.number())
-        .bind(session.expires_at.micros())
-        .bind(session.ended_at.map(Timestamp::micros))
-        .bind(audiences_text(&session.audiences))
-        .bind(session.refresh.common.to_store().to_owned())
-        .bind(session.refresh.current.to_store().to_owned())
+/// The challenge or assertion of a session, and its columns `session_columns`.
+pub(super) fn insertion(session: &Session, challenge: &str) -> [Parameter; 12] {
+    let Session {
+        id,
+        agent,
+        service,
+        scope,
+        started_at,
+        started_revision,
+        expires_at,
+        ended_at,
+        audiences,
+        refresh: RefreshHashes { common, current },
+    } = session;
+    params![
+        challenge,
+        id,
+        agent,
+        service,
+        scope,
+        started_at,
+        started_revision,
+        expires_at,
+        ended_at,
+        audiences_text(audiences),
+        common,
+        current,
+    ]
 }
 
 /// Finds a session by id.
@@ -98,38 +112,21 @@ pub async fn replace_refresh_token(
     new: &RefreshToken,
     audiences: &BTreeSet<Option<ServiceId>>,
 ) -> Result<bool, StoreError> {
-    let replaced = bind_replacement(sqlx::query(REPLACE_REFRESH_TOKEN), used, new, audiences).execute(conn).await?;
-    Ok(replaced.rows_affected() == 1)
+    conn.changes_row(REPLACE_REFRESH_TOKEN, replacement(used, new, audiences)).await
 }
 
-/// Binds the new refresh token and audiences of a session, then the session and its current refresh token.
-pub(super) fn bind_replacement(
-    query: AnyQuery,
+/// The new refresh token and audiences of a session, then the session and its current refresh token.
+pub(super) fn replacement(
     used: &RefreshToken,
     new: &RefreshToken,
     audiences: &BTreeSet<Option<ServiceId>>,
-) -> AnyQuery {
-    query
-        .bind(new.hash().to_store().to_owned())
-        .bind(audiences_text(audiences))
-        .bind(used.session().to_string())
-        .bind(used.hash().to_store().to_owned())
+) -> [Parameter; 4] {
+    params![new.hash(), audiences_text(audiences), used.session(), used.hash()]
 }
 
-/// The earliest expiry of a session, at or after `from`.
-pub async fn oldest_expiry(conn: &mut Conn, from: Timestamp) -> Result<Option<Timestamp>, StoreError> {
-    conn.find_oldest(OLDEST_EXPIRY, params![from]).await
-}
-
-/// Deletes up to `limit` sessions that expired at or after `from` and before `horizon`. Returns their number.
-pub async fn delete_expired(
-    conn: &mut Conn,
-    from: Timestamp,
-    horizon: Timestamp,
-    limit: i64,
-) -> Result<u64, StoreError> {
-    conn.count_changes(DELETE_EXPIRED_SESSIONS, params![from, horizon, limit]).await
-}
+/// Sessions that have expired. A deletion until a time leaves those that expired at this time.
+pub const EXPIRED: ExpiringRows =
+    ExpiringRows { oldest: OLDEST_EXPIRY, delete: DELETE_EXPIRED_SESSIONS, kept: Duration::ZERO };
 
 /// The audiences as one text, with which the statement that appends the end of a session to the change feed compares recipients.
 fn audiences_text(audiences: &BTreeSet<Option<ServiceId>>) -> String {
@@ -151,7 +148,7 @@ fn session_from_row(row: &AnyRow) -> Result<Session, StoreError> {
         service: row::parse_optional(row, "service_id")?,
         scope: row::convert_optional(row, "scope")?,
         started_at: row::timestamp(row, "started_at")?,
-        started_revision: Revision::new(row::get(row, "started_revision")?),
+        started_revision: row::revision(row, "started_revision")?,
         expires_at: row::timestamp(row, "expires_at")?,
         ended_at: row::optional_timestamp(row, "ended_at")?,
         audiences: parse_audiences(&row::get::<String>(row, "audiences")?)?,

@@ -3,7 +3,13 @@
 //! Each process of a sidecar has one row per API key in its settings, which states its newest stream: [`write`] never replaces the row of
 //! a later stream.
 
-use super::{Conn, StoreError, retention, row, statements::statements};
+use super::{
+    Conn, StoreError,
+    query::{params, text_or_empty},
+    retention::ExpiringRows,
+    row,
+    statements::statements,
+};
 use crate::domain::{
     page::{ListPage, Page},
     sidecar::{SidecarIdentity, SidecarInstance, SidecarProgress},
@@ -111,28 +117,7 @@ pub struct Peer {
     pub seen_at: Timestamp,
 }
 
-/// A stream to record.
-#[derive(Debug)]
-pub struct StreamRecord<'a> {
-    /// The sidecar.
-    pub identity: &'a SidecarIdentity,
-    /// The control plane with the stream.
-    pub control_plane: &'a str,
-    /// The number of the stream in the process of the sidecar.
-    pub stream: i64,
-    /// When it connected.
-    pub connected_at: Timestamp,
-    /// How far its data reaches.
-    pub progress: SidecarProgress,
-    /// When it was last confirmed.
-    pub confirmed_at: Option<Timestamp>,
-    /// The stream has ended at this time or before.
-    pub ended_at: Option<Timestamp>,
-    /// The age of the confirmation at which it refuses all requests.
-    pub max_staleness: Duration,
-}
-
-/// A recorded sidecar.
+/// A sidecar, as the database has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordedSidecar {
     /// What it says of itself.
@@ -145,58 +130,74 @@ pub struct RecordedSidecar {
     pub connected_at: Timestamp,
     /// How far its data reaches.
     pub progress: SidecarProgress,
-    /// The last confirmation that was recorded.
+    /// When it was last confirmed.
     pub confirmed_at: Option<Timestamp>,
-    /// When its stream had ended.
+    /// Its stream has ended at this time or before.
     pub ended_at: Option<Timestamp>,
-    /// The longest that the process was ever told.
+    /// The age of the confirmation at which it refuses all requests: the longest that the process was ever told.
     pub max_staleness: Duration,
-    /// What the control plane has distributed; `None` if it was killed.
+    /// What the control plane has distributed; `None` if it was killed. Not written with the sidecar.
     pub distributed: Option<Revision>,
 }
 
 /// Writes the state of a stream, in place of an earlier stream of the process. Returns false, and changes nothing, if the row has a later
 /// stream of the process.
-pub async fn write(conn: &mut Conn, record: &StreamRecord<'_>) -> Result<bool, StoreError> {
-    let StreamRecord { identity, control_plane, stream, connected_at, progress, confirmed_at, ended_at, max_staleness } =
-        record;
+pub async fn write(conn: &mut Conn, sidecar: &RecordedSidecar) -> Result<bool, StoreError> {
+    let RecordedSidecar {
+        identity,
+        control_plane,
+        stream,
+        connected_at,
+        progress,
+        confirmed_at,
+        ended_at,
+        max_staleness,
+        distributed: _,
+    } = sidecar;
     let SidecarIdentity { instance, api_key, service, address, release } = identity;
     let SidecarProgress { applied, required, applied_at } = progress;
     let expires_at = ended_at.map(|at| at.saturating_add(*max_staleness));
-    let query = sqlx::query(WRITE_STREAM).bind(service.to_string()).bind(instance.to_string());
-    let query = query.bind(api_key.to_string()).bind(*control_plane).bind(stream).bind(address).bind(release);
-    let query = query.bind(connected_at.micros()).bind(applied.number()).bind(required.number());
-    let query = query.bind(applied_at.map(Timestamp::micros)).bind(confirmed_at.map(Timestamp::micros));
-    let query = query.bind(ended_at.map(Timestamp::micros)).bind(expires_at.map(Timestamp::micros));
-    Ok(query.bind(micros(*max_staleness)).execute(conn).await?.rows_affected() > 0)
+    let parameters = params![
+        service,
+        instance,
+        api_key,
+        control_plane,
+        stream,
+        address,
+        release,
+        connected_at,
+        applied,
+        required,
+        applied_at,
+        confirmed_at,
+        ended_at,
+        expires_at,
+        max_staleness,
+    ];
+    conn.changes_row(WRITE_STREAM, parameters).await
 }
 
 /// Deletes a stream of a sidecar that decides no more. Does nothing if the sidecar has another stream.
-pub async fn delete(conn: &mut Conn, record: &StreamRecord<'_>) -> Result<(), StoreError> {
-    let SidecarIdentity { service, instance, .. } = record.identity;
-    let query = sqlx::query(DELETE_STREAM).bind(service.to_string()).bind(instance.to_string());
-    query.bind(record.control_plane).bind(record.stream).execute(conn).await?;
-    Ok(())
+pub async fn delete(conn: &mut Conn, sidecar: &RecordedSidecar) -> Result<(), StoreError> {
+    let RecordedSidecar { identity: SidecarIdentity { service, instance, .. }, control_plane, stream, .. } = sidecar;
+    conn.apply(DELETE_STREAM, params![service, instance, control_plane, stream]).await
 }
 
 /// Deletes a process of which another process says that it has ended, if its stream has ended. Returns whether it is not recorded any
 /// more.
 pub async fn forget(conn: &mut Conn, service: ServiceId, instance: SidecarInstance) -> Result<bool, StoreError> {
-    let (service, instance) = (service.to_string(), instance.to_string());
-    sqlx::query(FORGET_ENDED).bind(&service).bind(&instance).execute(&mut *conn).await?;
-    let recorded = sqlx::query(FIND_PROCESS).bind(&service).bind(&instance).fetch_optional(conn).await?;
-    Ok(recorded.is_none())
+    conn.apply(FORGET_ENDED, params![service, instance]).await?;
+    Ok(!conn.has_row(FIND_PROCESS, params![service, instance]).await?)
 }
 
 /// Records for each service that there may be sidecars that the database does not know: all of them were confirmed at `now` at the
 /// latest, and refuse all requests when this is `max_staleness` ago, or the longest maximum staleness that the database contains.
 pub async fn record_unknown(conn: &mut Conn, now: Timestamp, max_staleness: Duration) -> Result<(), StoreError> {
-    let longest: i64 = row::get(&sqlx::query(LONGEST_STALENESS).fetch_one(&mut *conn).await?, "longest")?;
-    let max_staleness = micros(max_staleness).max(longest);
-    let query = sqlx::query(WRITE_UNKNOWN).bind(SidecarInstance::UNKNOWN.to_string());
-    let query = query.bind(ApiKeyId::from_bits(0).to_string()).bind(now.micros());
-    query.bind(now.micros().saturating_add(max_staleness)).bind(max_staleness).execute(conn).await?;
-    Ok(())
+    let longest = conn.read_row(LONGEST_STALENESS, params![], |row| row::duration(row, "longest")).await?;
+    let max_staleness = max_staleness.max(longest);
+    let expires_at = now.saturating_add(max_staleness);
+    let parameters = params![SidecarInstance::UNKNOWN, ApiKeyId::from_bits(0), now, expires_at, max_staleness];
+    conn.apply(WRITE_UNKNOWN, parameters).await
 }
 
 /// A page of the recorded sidecars of a service, without those that have refused all requests since before a time.
@@ -206,12 +207,9 @@ pub async fn list(
     since: Timestamp,
     page: Page<SidecarInstance>,
 ) -> Result<ListPage<RecordedSidecar, SidecarInstance>, StoreError> {
-    let count = sqlx::query(COUNT_OF_SERVICE).bind(service.to_string()).bind(since.micros()).bind(row::ROWS_TO_COUNT);
-    let total = row::item_count(&count.fetch_one(&mut *conn).await?)?;
-    let query = sqlx::query(LIST_OF_SERVICE).bind(service.to_string()).bind(position(page.after)).bind(since.micros());
-    let rows = query.bind(page.items_to_read()).bind(page.items_to_skip()).fetch_all(conn).await?;
-    let items = rows.iter().map(from_row).collect::<Result<_, _>>()?;
-    Ok(ListPage::new(&page, items, total, |sidecar: &RecordedSidecar| sidecar.identity.instance, None))
+    let total = conn.count_items(COUNT_OF_SERVICE, params![service, since]).await?;
+    let parameters = params![service, text_or_empty(page.after), since];
+    conn.list_page(LIST_OF_SERVICE, parameters, &page, total, from_row, |sidecar| sidecar.identity.instance).await
 }
 
 /// Up to `limit` recorded sidecars of a service after a position, without those that have refused all requests since before a time.
@@ -222,88 +220,61 @@ pub async fn recorded_after(
     after: Option<SidecarInstance>,
     limit: i64,
 ) -> Result<Vec<RecordedSidecar>, StoreError> {
-    let query = sqlx::query(LIST_OF_SERVICE).bind(service.to_string()).bind(position(after));
-    query.bind(since.micros()).bind(limit).bind(0_i64).fetch_all(conn).await?.iter().map(from_row).collect()
+    conn.list_rows(LIST_OF_SERVICE, params![service, text_or_empty(after), since, limit, 0_i64], from_row).await
 }
 
 /// The next service with recorded sidecars.
 pub async fn next_service(conn: &mut Conn, after: Option<ServiceId>) -> Result<Option<ServiceId>, StoreError> {
-    let after = after.map_or_else(String::new, |service| service.to_string());
-    let row = sqlx::query(NEXT_SERVICE).bind(after).fetch_one(conn).await?;
-    row::get::<Option<String>>(&row, "service_id")?.map(|_| row::parse(&row, "service_id")).transpose()
+    let service = |row: &AnyRow| row::parse_optional(row, "service_id");
+    conn.read_row(NEXT_SERVICE, params![text_or_empty(after)], service).await
 }
 
 /// Writes the row of a new control plane.
 pub async fn register(conn: &mut Conn, control_plane: ControlPlane<'_>) -> Result<bool, StoreError> {
-    write_control_plane(conn, REGISTER, control_plane).await
+    let ControlPlane { id, seen_at, distributed } = control_plane;
+    conn.changes_row(REGISTER, params![id, seen_at, distributed]).await
 }
 
 /// Writes that a control plane runs. Returns false, and changes nothing, if another control plane took it for killed.
 pub async fn renew(conn: &mut Conn, control_plane: ControlPlane<'_>) -> Result<bool, StoreError> {
-    write_control_plane(conn, RENEW, control_plane).await
-}
-
-async fn write_control_plane(
-    conn: &mut Conn,
-    sql: &'static str,
-    ControlPlane { id, seen_at, distributed }: ControlPlane<'_>,
-) -> Result<bool, StoreError> {
-    let query = sqlx::query(sql).bind(id).bind(seen_at.micros()).bind(distributed.number());
-    Ok(query.execute(conn).await?.rows_affected() == 1)
+    let ControlPlane { id, seen_at, distributed } = control_plane;
+    conn.changes_row(RENEW, params![id, seen_at, distributed]).await
 }
 
 /// Whether a control plane is registered, and was not taken for killed.
 pub async fn is_registered(conn: &mut Conn, id: &str) -> Result<bool, StoreError> {
-    Ok(sqlx::query(IS_REGISTERED).bind(id).fetch_optional(conn).await?.is_some())
+    conn.has_row(IS_REGISTERED, params![id]).await
 }
 
 /// Deletes the row of a control plane that stops.
 pub async fn delete_control_plane(conn: &mut Conn, id: &str) -> Result<(), StoreError> {
-    sqlx::query(DELETE_CONTROL_PLANE).bind(id).execute(conn).await?;
-    Ok(())
+    conn.apply(DELETE_CONTROL_PLANE, params![id]).await
 }
 
 /// The other control planes.
 pub async fn peers(conn: &mut Conn, id: &str) -> Result<Vec<Peer>, StoreError> {
     let peer = |row: &AnyRow| Ok(Peer { id: row::get(row, "id")?, seen_at: row::timestamp(row, "seen_at")? });
-    sqlx::query(LIST_CONTROL_PLANES).bind(id).fetch_all(conn).await?.iter().map(peer).collect()
+    conn.list_rows(LIST_CONTROL_PLANES, params![id], peer).await
 }
 
 /// Ends the streams of a control plane that has written nothing since it was read. From then on, it confirms nothing under its name.
 pub async fn end_killed(conn: &mut Conn, Peer { id, seen_at }: &Peer, now: Timestamp) -> Result<(), StoreError> {
-    let deleted = sqlx::query(DELETE_KILLED).bind(id).bind(seen_at.micros()).execute(&mut *conn).await?;
-    if deleted.rows_affected() > 0 {
-        sqlx::query(END_STREAMS_OF_KILLED).bind(now.micros()).bind(id).execute(conn).await?;
+    if conn.changes_row(DELETE_KILLED, params![id, seen_at]).await? {
+        conn.apply(END_STREAMS_OF_KILLED, params![now, id]).await?;
     }
     Ok(())
 }
 
 /// The number of sidecars of all services without a stream that may still decide, up to `limit`.
 pub async fn count_silent(conn: &mut Conn, now: Timestamp, limit: i64) -> Result<i64, StoreError> {
-    row::total_count(&sqlx::query(COUNT_SILENT).bind(now.micros()).bind(limit).fetch_one(conn).await?)
+    conn.read_row(COUNT_SILENT, params![now, limit], row::total_count).await
 }
 
-/// Since when the oldest sidecar of an ended stream can be deleted, at or after `from`.
-pub async fn oldest_expiry(conn: &mut Conn, from: Timestamp) -> Result<Option<Timestamp>, StoreError> {
-    retention::oldest_deletable(OLDEST_EXPIRY, conn, from, KEPT_AFTER_EXPIRY).await
-}
-
-/// Deletes up to `limit` sidecars that could be deleted since a time between two times. Returns their number.
-pub async fn delete_expired(conn: &mut Conn, from: Timestamp, until: Timestamp, limit: i64) -> Result<u64, StoreError> {
-    retention::delete(DELETE_EXPIRED, conn, from, until, KEPT_AFTER_EXPIRY, limit).await
-}
-
-/// The value of a position in a list; an empty text is before all others.
-fn position(after: Option<SidecarInstance>) -> String {
-    after.map_or_else(String::new, |instance| instance.to_string())
-}
-
-fn micros(duration: Duration) -> i64 {
-    i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
-}
+/// Sidecars of ended streams that refuse all requests.
+pub const EXPIRED: ExpiringRows =
+    ExpiringRows { oldest: OLDEST_EXPIRY, delete: DELETE_EXPIRED, kept: KEPT_AFTER_EXPIRY };
 
 fn from_row(row: &AnyRow) -> Result<RecordedSidecar, StoreError> {
-    let revision = |column| Ok::<_, StoreError>(Revision::new(row::get(row, column)?));
     Ok(RecordedSidecar {
         identity: SidecarIdentity {
             instance: row::parse(row, "instance")?,
@@ -316,13 +287,13 @@ fn from_row(row: &AnyRow) -> Result<RecordedSidecar, StoreError> {
         stream: row::get(row, "stream")?,
         connected_at: row::timestamp(row, "connected_at")?,
         progress: SidecarProgress {
-            applied: revision("applied_revision")?,
-            required: revision("required_revision")?,
+            applied: row::revision(row, "applied_revision")?,
+            required: row::revision(row, "required_revision")?,
             applied_at: row::optional_timestamp(row, "applied_at")?,
         },
         confirmed_at: row::optional_timestamp(row, "confirmed_at")?,
         ended_at: row::optional_timestamp(row, "ended_at")?,
-        max_staleness: Duration::from_micros(row::number(row, "max_staleness")?),
+        max_staleness: row::duration(row, "max_staleness")?,
         distributed: row::get::<Option<i64>>(row, "distributed_revision")?.map(Revision::new),
     })
 }

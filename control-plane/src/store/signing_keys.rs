@@ -5,9 +5,8 @@ use crate::domain::{
     page::{ListPage, NumberThen, Page},
     signing_key::{SigningKey, SigningKeyRing},
 };
-use countersign_identity::{Kid, P256PublicKey, Timestamp};
+use countersign_identity::{Kid, Timestamp};
 use sqlx::any::AnyRow;
-use std::time::Duration;
 
 macro_rules! select {
     ($rest:literal) => {
@@ -87,17 +86,13 @@ pub async fn update(conn: &mut Conn, key: &SigningKey) -> Result<(), StoreError>
 }
 
 fn signing_key_from_row(row: &AnyRow) -> Result<SigningKey, StoreError> {
-    let corrupt = || StoreError::Corrupt("public_point");
-    let point = hex::decode(row::get::<String>(row, "public_point")?).map_err(|_| corrupt())?;
-    let public = P256PublicKey::from_sec1(&point).map_err(|_| corrupt())?;
-
     Ok(SigningKey {
         kid: row::parse(row, "kid")?,
-        public,
+        public: row::public_key(row, "public_point")?,
         published_at: row::timestamp(row, "published_at")?,
         signs_from: row::optional_timestamp(row, "signs_from")?,
         retires_at: row::optional_timestamp(row, "retires_at")?,
-        token_lifetime: Duration::from_micros(row::number(row, "token_lifetime")?),
+        token_lifetime: row::duration(row, "token_lifetime")?,
         removed_at: row::optional_timestamp(row, "removed_at")?,
         revoked_at: row::optional_timestamp(row, "revoked_at")?,
     })

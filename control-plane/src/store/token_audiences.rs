@@ -8,7 +8,7 @@
 use super::{
     Conn, StoreError,
     query::{params, text_or_empty},
-    retention,
+    retention::ExpiringRows,
     statements::statements,
 };
 use countersign_identity::{AgentId, ServiceId, Timestamp};
@@ -54,13 +54,5 @@ pub async fn has_as_many(conn: &mut Conn, agent: AgentId, count: u32, now: Times
     conn.has_row(HAS_AS_MANY, params![agent, now, count.saturating_sub(1)]).await
 }
 
-/// When the tokens of the oldest audience have expired even for sidecars whose clocks are behind, at or after `from`.
-pub async fn oldest_expiry(conn: &mut Conn, from: Timestamp) -> Result<Option<Timestamp>, StoreError> {
-    retention::oldest_deletable(OLDEST_EXPIRY, conn, from, MAX_SIDECAR_LAG).await
-}
-
-/// Deletes up to `limit` audiences whose tokens expired between two times, even for sidecars whose clocks are behind. Returns
-/// their number.
-pub async fn delete_expired(conn: &mut Conn, from: Timestamp, until: Timestamp, limit: i64) -> Result<u64, StoreError> {
-    retention::delete(DELETE_EXPIRED, conn, from, until, MAX_SIDECAR_LAG, limit).await
-}
+/// Audiences whose tokens have expired even for sidecars whose clocks are behind.
+pub const EXPIRED: ExpiringRows = ExpiringRows { oldest: OLDEST_EXPIRY, delete: DELETE_EXPIRED, kept: MAX_SIDECAR_LAG };

@@ -1,15 +1,14 @@
 //! Read and write transactions.
 
 use super::{
-    Conn, StoreError,
-    audit::{self, InitiatedEntry},
+    Conn, StoreError, audit,
     commit_signals::CommitSignals,
     deployment, feed, outbox,
     transaction_timer::TransactionTimer,
     unconfirmed_changes::{self, UnconfirmedChanges},
 };
 use crate::domain::{
-    audit::{AuditChain, Initiator, NewAuditEntry, keys::AuditKeyRing},
+    audit::{Initiator, NewAuditEntry, keys::AuditKeyRing},
     change::{Change, Changed},
     webhook::event::Event,
 };
@@ -88,26 +87,17 @@ impl WriteTransaction {
     /// Appends an entry to the audit log. This function locks the audit chain until the transaction ends, so the call should
     /// come late in the transaction, but before [`Self::revision`].
     pub async fn audit(&mut self, initiator: &Initiator, entry: &NewAuditEntry) -> Result<(), StoreError> {
-        self.audit_all(entry.chain, &[(initiator, entry)]).await
-    }
-
-    /// Appends entries of one chain to the audit log as [`Self::audit`] does.
-    pub async fn audit_all(&mut self, chain: AuditChain, entries: &[InitiatedEntry<'_>]) -> Result<(), StoreError> {
         if self.revision.is_some() {
             return Err(StoreError::AuditAfterRevision);
         }
-        if entries.is_empty() {
-            return Ok(());
-        }
-        let (first_sequence, last_sequence) =
-            audit::append(&mut self.conn, &self.audit_keys, chain, entries, self.now).await?;
-        let chain = chain.to_string();
+        let sequence = audit::append(&mut self.conn, &self.audit_keys, initiator, entry, self.now).await?;
+        let chain = entry.chain.audit_chain();
         match self.audited.iter_mut().find(|audited| audited.chain == chain) {
-            Some(audited) => audited.last_sequence = last_sequence,
+            Some(audited) => audited.last_sequence = sequence,
             None => self.audited.push(UnconfirmedChanges {
                 chain,
-                first_sequence,
-                last_sequence,
+                first_sequence: sequence,
+                last_sequence: sequence,
                 first_changed_at: self.now,
                 changed_at: self.now,
                 awaited: None,

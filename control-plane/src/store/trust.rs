@@ -5,6 +5,7 @@ use super::{
     agents::owner_from_row,
     known_agents,
     query::{params, text_or_empty},
+    retention::RowsById,
     row,
     statements::statements,
 };
@@ -68,20 +69,8 @@ pub async fn delete_excess_feedback(conn: &mut Conn, agent: AgentId, service: Se
     conn.apply(DELETE_EXCESS_FEEDBACK, params![agent, service, MAX_KEPT_FEEDBACK, MAX_DELETED_FEEDBACK]).await
 }
 
-/// The lowest id of a feedback, at or after `from`.
-pub async fn oldest_feedback(conn: &mut Conn, from: FeedbackId) -> Result<Option<FeedbackId>, StoreError> {
-    conn.read_row(OLDEST_FEEDBACK, params![from], |row| row::parse_optional(row, "id")).await
-}
-
-/// Deletes up to `limit` feedbacks with an id from `from` on that is lower than `before`. Returns their number.
-pub async fn delete_feedback_before(
-    conn: &mut Conn,
-    from: FeedbackId,
-    before: FeedbackId,
-    limit: i64,
-) -> Result<u64, StoreError> {
-    conn.count_changes(DELETE_FEEDBACK_BEFORE, params![from, before, limit]).await
-}
+/// The history of feedback.
+pub const FEEDBACK: RowsById = RowsById { oldest: OLDEST_FEEDBACK, delete: DELETE_FEEDBACK_BEFORE };
 
 /// The position of feedback in a list: the time in microseconds, then the id.
 pub type FeedbackPosition = NumberThen<FeedbackId>;

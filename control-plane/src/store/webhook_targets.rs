@@ -7,8 +7,9 @@ use super::{
     statements::statements,
 };
 use crate::domain::{
+    service::ServiceOrDeployment,
     text::Description,
-    webhook::{DisabledReason, WebhookScope, WebhookTarget, event::EventFilter, url::TargetUrl},
+    webhook::{DisabledReason, WebhookTarget, event::EventFilter, url::TargetUrl},
 };
 use countersign_identity::{Timestamp, WebhookId};
 use sqlx::any::AnyRow;
@@ -111,21 +112,21 @@ pub async fn find_secrets(
 }
 
 /// Locks the row of a target until the transaction ends. Returns false if the scope has no such target.
-pub async fn lock(conn: &mut Conn, scope: WebhookScope, target: WebhookId) -> Result<bool, StoreError> {
+pub async fn lock(conn: &mut Conn, scope: ServiceOrDeployment, target: WebhookId) -> Result<bool, StoreError> {
     conn.changes_row(LOCK_TARGET, params![target, scope]).await
 }
 
 /// Finds a target by id. Returns `None` if the target is in another scope.
 pub async fn find(
     conn: &mut Conn,
-    scope: WebhookScope,
+    scope: ServiceOrDeployment,
     target: WebhookId,
 ) -> Result<Option<WebhookTarget>, StoreError> {
     conn.find_row(FIND_TARGET, params![target, scope], target_from_row).await
 }
 
 /// Lists the targets of a scope (a service, or the whole Countersign deployment), oldest first.
-pub async fn list(conn: &mut Conn, scope: WebhookScope) -> Result<Vec<WebhookTarget>, StoreError> {
+pub async fn list(conn: &mut Conn, scope: ServiceOrDeployment) -> Result<Vec<WebhookTarget>, StoreError> {
     conn.list_rows(LIST_TARGETS, params![scope], target_from_row).await
 }
 
@@ -167,7 +168,7 @@ pub async fn disable(
     reason: DisabledReason,
     now: Timestamp,
     horizon: Timestamp,
-) -> Result<Option<WebhookScope>, StoreError> {
+) -> Result<Option<ServiceOrDeployment>, StoreError> {
     conn.find_row(DISABLE_TARGET, params![now, reason, target, horizon, url], scope_from_row).await
 }
 
@@ -178,7 +179,8 @@ pub async fn mark_deleted(conn: &mut Conn, target: WebhookId, now: Timestamp) ->
     conn.apply(MARK_DELETED, params![now, target]).await
 }
 
-impl ToParameter for WebhookScope {
+/// The column `service_id` of a target or an event, which is empty for the deployment.
+impl ToParameter for ServiceOrDeployment {
     const NULL: Parameter = Parameter::Text(None);
 
     fn to_parameter(&self) -> Parameter {
@@ -204,10 +206,10 @@ fn event_filter_from_column(text: &str) -> Result<EventFilter, StoreError> {
 }
 
 /// The scope of a target.
-pub(super) fn scope_from_row(row: &AnyRow) -> Result<WebhookScope, StoreError> {
+pub(super) fn scope_from_row(row: &AnyRow) -> Result<ServiceOrDeployment, StoreError> {
     match row::get::<String>(row, "service_id")?.as_str() {
-        "" => Ok(WebhookScope::Deployment),
-        _ => Ok(WebhookScope::Service(row::parse(row, "service_id")?)),
+        "" => Ok(ServiceOrDeployment::Deployment),
+        _ => Ok(ServiceOrDeployment::Service(row::parse(row, "service_id")?)),
     }
 }
 

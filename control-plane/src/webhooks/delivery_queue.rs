@@ -4,8 +4,9 @@
 use crate::{
     domain::{
         audit::{AuditAction, AuditedObject, Initiator, NewAuditEntry},
+        service::ServiceOrDeployment,
         webhook::{
-            DISABLED_AFTER, DisabledReason, DueTarget, FAILING_PERIOD_RESET, WebhookScope,
+            DISABLED_AFTER, DisabledReason, DueTarget, FAILING_PERIOD_RESET,
             delivery::{Attempt, AttemptFailure, DeliveryState},
             secret::WebhookSecret,
             url::TargetUrl,
@@ -77,7 +78,7 @@ pub(super) struct AttemptRecord {
 
 /// A target that the running transaction disables.
 struct DisabledTarget {
-    scope: WebhookScope,
+    scope: ServiceOrDeployment,
     id: WebhookId,
     reason: DisabledReason,
 }
@@ -252,13 +253,11 @@ async fn record_failure(
 
 /// Writes audit entries about the disabled targets. Every transaction locks audit chains last and in the order of their names,
 /// which prevents deadlocks.
-async fn audit_disabled(tx: &mut WriteTransaction, disabled: Vec<DisabledTarget>) -> Result<(), StoreError> {
-    let with_chain = |target: DisabledTarget| (target.scope.chain().to_string(), target);
-    let mut disabled: Vec<_> = disabled.into_iter().map(with_chain).collect();
-    disabled.sort_by(|(chain, _), (other_chain, _)| chain.cmp(other_chain));
-    for (_, DisabledTarget { scope, id, reason }) in disabled {
+async fn audit_disabled(tx: &mut WriteTransaction, mut disabled: Vec<DisabledTarget>) -> Result<(), StoreError> {
+    disabled.sort_by_cached_key(|target| target.scope.audit_chain());
+    for DisabledTarget { scope, id, reason } in disabled {
         tracing::warn!(webhook = %id, reason = reason.as_str(), "webhook disabled");
-        let entry = NewAuditEntry::new(scope.chain(), AuditAction::WebhookDisabled).object(AuditedObject::Webhook(id));
+        let entry = NewAuditEntry::new(scope, AuditAction::WebhookDisabled).object(AuditedObject::Webhook(id));
         tx.audit(&Initiator::SYSTEM, &entry.with_detail("reason", reason.as_str())).await?;
     }
     Ok(())

@@ -2,7 +2,10 @@
 
 use crate::{
     app::AppError,
-    domain::audit::{AuditChain, chain::AuditEntry, keys::ChainMark},
+    domain::{
+        audit::{chain::AuditEntry, keys::ChainMark},
+        service::DEPLOYMENT_CHAIN,
+    },
     http::timestamp,
 };
 use serde::Deserialize;
@@ -97,7 +100,7 @@ impl ArchivedEntry {
     fn into_entry(self) -> Option<AuditEntry> {
         let (object_kind, object_id) = self.object.map_or((None, None), |object| (object.kind, Some(object.id)));
         Some(AuditEntry {
-            chain: self.service_id.unwrap_or_else(|| AuditChain::Deployment.to_string()),
+            chain: self.service_id.unwrap_or_else(|| DEPLOYMENT_CHAIN.to_owned()),
             sequence: self.sequence,
             at: timestamp::parse(&self.at)?,
             action: self.action,

@@ -14,10 +14,10 @@
 //! chain with a later hash that was saved outside the database.
 
 use super::{
-    AuditAction, AuditChain, Initiator, NewAuditEntry,
+    AuditAction, Initiator, NewAuditEntry,
     keys::{AcceptedAuditKeys, AuditKeys, ChainMark, ENTRY_DOMAIN},
 };
-use crate::domain::netstrings::encode;
+use crate::domain::{netstrings::encode, service::DEPLOYMENT_CHAIN};
 use countersign_identity::Timestamp;
 use sha2::{Digest, Sha256};
 use std::fmt;
@@ -76,7 +76,7 @@ impl AuditKeys {
         let (actor_kind, actor_issuer, actor_id) = initiator.actor.kind_issuer_and_id();
         let object = object.as_ref().map(super::AuditedObject::kind_and_id);
         let mut entry = AuditEntry {
-            chain: chain.to_string(),
+            chain: chain.audit_chain(),
             sequence: before.length.saturating_add(1),
             at,
             action: action.as_str().to_owned(),
@@ -95,7 +95,7 @@ impl AuditKeys {
         };
         entry.hash = entry.digest();
         entry.mac = self.entry_mac(&entry.hash);
-        let head = self.head(&entry.chain, entry.sequence, &entry.hash);
+        let head = self.heads.mark(&entry.chain, entry.sequence, &entry.hash);
         let head = if is_valid { head } else { ChainMark { mac: before.mac.clone(), ..head } };
         (entry, head)
     }
@@ -225,7 +225,7 @@ impl<'a> ChainVerifier<'a> {
 
     /// The floor under the keys that authenticate new entries.
     pub fn renewed_floor(&self) -> Option<ChainMark> {
-        self.floor.as_ref().map(|floor| self.keys.current.floor(self.chain, floor.length, &floor.hash))
+        self.floor.as_ref().map(|floor| self.keys.current.floors.mark(self.chain, floor.length, &floor.hash))
     }
 
     /// The sequence number of the last entry before those that are to be verified next. The first entries to verify include
@@ -304,7 +304,7 @@ impl<'a> ChainVerifier<'a> {
         let floor = self.floor.as_ref().map(|floor| (floor.length, &floor.hash));
         let verified = Some((self.length, &self.hash));
         let (length, hash) = [verified, floor, checkpoint].into_iter().flatten().max_by_key(|(length, _)| *length)?;
-        (length > 0).then(|| self.keys.current.checkpoint(self.chain, length, hash))
+        (length > 0).then(|| self.keys.current.checkpoints.mark(self.chain, length, hash))
     }
 
     /// Verifies that the chain ends at its head.
@@ -326,7 +326,7 @@ impl<'a> ChainVerifier<'a> {
 /// whole Countersign deployment, and the chain of a service older than the audit log, starts with the action `audit.began`.
 fn can_start_chain(chain: &str, action: &str) -> bool {
     action == AuditAction::AuditBegan.as_str()
-        || (action == AuditAction::ServiceCreated.as_str() && chain != AuditChain::Deployment.to_string())
+        || (action == AuditAction::ServiceCreated.as_str() && chain != DEPLOYMENT_CHAIN)
 }
 
 #[cfg(test)]

@@ -8,7 +8,10 @@
 //! The floor of a chain says that its first entries are in archives: their number and the hash of the last one, under a MAC. A
 //! rotation of the master key authenticates the floor with the new key.
 
-use crate::domain::netstrings::encode;
+use crate::domain::{
+    derived_keys::{DerivedKeys, derive_key},
+    netstrings::encode,
+};
 use aws_lc_rs::hmac;
 
 /// Domain separation prefix for the hashes of entries, and for the derivation of their MAC key.
@@ -26,9 +29,12 @@ const FLOOR_DOMAIN: &str = "countersign audit floor v1";
 /// The MAC keys that are derived from one master key.
 pub struct AuditKeys {
     entries: hmac::Key,
-    heads: MarkKey,
-    checkpoints: MarkKey,
-    floors: MarkKey,
+    /// Makes the heads of verified chains.
+    pub heads: MarkKey,
+    /// Makes the checkpoints of verified chains.
+    pub checkpoints: MarkKey,
+    /// Makes the floors of chains whose first entries were verified and archived.
+    pub floors: MarkKey,
 }
 
 /// The first entries of a chain, under a MAC. The head of a chain marks all of its entries, the checkpoint those that existed when
@@ -44,13 +50,14 @@ pub struct ChainMark {
 }
 
 /// Authenticates one kind of marks.
-struct MarkKey {
+pub struct MarkKey {
     domain: &'static str,
     key: hmac::Key,
 }
 
 impl MarkKey {
-    fn mark(&self, chain: &str, length: i64, hash: &str) -> ChainMark {
+    /// Marks the first `length` entries of a chain.
+    pub fn mark(&self, chain: &str, length: i64, hash: &str) -> ChainMark {
         let mac = hex::encode(hmac::sign(&self.key, &self.mac_input(chain, length, hash)));
         ChainMark { length, hash: hash.to_owned(), mac }
     }
@@ -64,8 +71,8 @@ impl MarkKey {
     }
 }
 
-/// The MAC keys of all configured master keys, by the fingerprint of the master key.
-pub struct AuditKeyRing(Vec<(String, AuditKeys)>);
+/// The MAC keys of all configured master keys.
+pub type AuditKeyRing = DerivedKeys<AuditKeys>;
 
 /// The MAC keys that the state of the database allows.
 #[derive(Clone)]
@@ -79,21 +86,13 @@ pub struct AcceptedAuditKeys<'a> {
 impl AuditKeys {
     /// Derives the MAC keys from a master key.
     pub fn derive(master: &[u8]) -> Self {
-        let master = hmac::Key::new(hmac::HMAC_SHA256, master);
-        let derive =
-            |purpose: &str| hmac::Key::new(hmac::HMAC_SHA256, hmac::sign(&master, purpose.as_bytes()).as_ref());
-        let mark_key = |domain| MarkKey { domain, key: derive(domain) };
+        let mark_key = |domain| MarkKey { domain, key: derive_key(master, domain) };
         Self {
-            entries: derive(ENTRY_DOMAIN),
+            entries: derive_key(master, ENTRY_DOMAIN),
             heads: mark_key(HEAD_DOMAIN),
             checkpoints: mark_key(CHECKPOINT_DOMAIN),
             floors: mark_key(FLOOR_DOMAIN),
         }
-    }
-
-    /// The head of a verified chain.
-    pub fn head(&self, chain: &str, length: i64, hash: &str) -> ChainMark {
-        self.heads.mark(chain, length, hash)
     }
 
     /// Whether the MAC of a head is valid. The default head, which belongs to an empty chain, is valid without a MAC.
@@ -101,19 +100,9 @@ impl AuditKeys {
         *head == ChainMark::default() || self.heads.is_valid(chain, head)
     }
 
-    /// The checkpoint of a verified chain.
-    pub fn checkpoint(&self, chain: &str, length: i64, hash: &str) -> ChainMark {
-        self.checkpoints.mark(chain, length, hash)
-    }
-
     /// Whether the MAC of a checkpoint is valid.
     pub fn is_valid_checkpoint(&self, chain: &str, checkpoint: &ChainMark) -> bool {
         self.checkpoints.is_valid(chain, checkpoint)
-    }
-
-    /// The floor of a chain whose first `length` entries were verified and archived.
-    pub fn floor(&self, chain: &str, length: i64, hash: &str) -> ChainMark {
-        self.floors.mark(chain, length, hash)
     }
 
     /// Whether the MAC of a floor is valid. A chain has no floor without entries.
@@ -127,23 +116,6 @@ impl AuditKeys {
 
     pub(super) fn is_valid_entry_mac(&self, hash: &str, mac: &str) -> bool {
         is_valid_mac(&self.entries, hash.as_bytes(), mac)
-    }
-}
-
-impl AuditKeyRing {
-    /// A ring of keys, each with the fingerprint of its master key, that of the configured key first.
-    pub const fn new(keys: Vec<(String, AuditKeys)>) -> Self {
-        Self(keys)
-    }
-
-    /// The fingerprint of the configured master key; empty if the ring has no keys.
-    pub fn configured(&self) -> &str {
-        self.0.first().map_or("", |(fingerprint, _)| fingerprint)
-    }
-
-    /// The keys of the master key with a fingerprint; `None` if this master key is not configured.
-    pub fn find(&self, fingerprint: &str) -> Option<&AuditKeys> {
-        self.0.iter().find(|(name, _)| name == fingerprint).map(|(_, keys)| keys)
     }
 }
 

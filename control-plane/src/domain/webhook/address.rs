@@ -98,7 +98,8 @@ impl AllowedNetworks {
 
     /// Whether events may be sent to the address.
     pub fn allows(&self, address: IpAddr, plaintext: bool) -> bool {
-        self.contains(address) || (!plaintext && is_public(address))
+        let is_listed = self.0.iter().any(|network| network.contains(&address.to_canonical()));
+        is_listed || (!plaintext && is_public(address))
     }
 
     /// Returns the addresses of a host that events may be sent to. An error means that events may not be sent to any address
@@ -112,11 +113,6 @@ impl AllowedNetworks {
             true if allowed(false).next().is_some() => Err(HostRejection::PlaintextNotAllowed),
             true => Err(HostRejection::NotPublic),
         }
-    }
-
-    fn contains(&self, address: IpAddr) -> bool {
-        let address = address.to_canonical();
-        self.0.iter().any(|network| network.contains(&address))
     }
 }
 

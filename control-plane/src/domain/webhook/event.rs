@@ -1,7 +1,6 @@
 //! Webhook events and their JSON.
 
-use super::WebhookScope;
-use crate::domain::{string_enum::string_enum, timestamp::format_rfc3339};
+use crate::domain::{service::ServiceOrDeployment, string_enum::string_enum, timestamp::format_rfc3339};
 use core::net::IpAddr;
 use countersign_identity::{AgentId, EventId, FeedbackId, Reason, RoleId, RoleName, ServiceId, Timestamp, WebhookId};
 use serde::{Serialize, Serializer};
@@ -261,16 +260,16 @@ impl EventData {
     }
 
     /// What the event belongs to; `None` for a test event, which has one target.
-    pub const fn scope(&self) -> Option<WebhookScope> {
+    pub fn scope(&self) -> Option<ServiceOrDeployment> {
         match self {
             Self::Authenticated(AuthenticatedEvent { service_id, .. })
             | Self::AuthenticationFailed(AuthenticationFailedEvent { service_id, .. }) => {
-                Some(WebhookScope::of(*service_id))
+                Some(ServiceOrDeployment::of(*service_id))
             }
             Self::RoleAssigned(RoleAssignedEvent { service_id, .. })
             | Self::RoleRevoked(RoleRevokedEvent { service_id, .. })
             | Self::FeedbackReceived(FeedbackReceivedEvent { service_id, .. }) => {
-                Some(WebhookScope::Service(*service_id))
+                Some(ServiceOrDeployment::Service(*service_id))
             }
             Self::Test(_) => None,
         }

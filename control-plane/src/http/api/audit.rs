@@ -1,7 +1,10 @@
 //! `GET /audit`: reads the audit log.
 
 use crate::{
-    domain::audit::{AuditAction, AuditChain, chain::AuditEntry},
+    domain::{
+        audit::{AuditAction, chain::AuditEntry},
+        service::{DEPLOYMENT_CHAIN, ServiceOrDeployment},
+    },
     http::{api::prelude::*, request::body::FromField},
     operations::{AuditFilter, AuditPosition},
 };
@@ -110,7 +113,7 @@ pub async fn list(
 /// Reads `serviceId`, `action`, `agentId`, `since` and `until` from the query; all are optional.
 fn parse_filter(query: &QueryParams) -> Result<AuditFilter, ApiError> {
     Ok(AuditFilter {
-        chain: query.id("serviceId")?.map(AuditChain::Service),
+        chain: query.id("serviceId")?.map(ServiceOrDeployment::Service),
         agent: query.id("agentId")?,
         action: query.field("action")?,
         since: query.field("since")?,
@@ -131,7 +134,7 @@ impl FromField for AuditAction {
 pub fn audit_entry_record(entry: &AuditEntry) -> AuditEntryRecord {
     let object = entry.object_id.clone().map(|id| ObjectRecord { kind: entry.object_kind.clone(), id });
     AuditEntryRecord {
-        service_id: Some(entry.chain.clone()).filter(|chain| *chain != AuditChain::Deployment.to_string()),
+        service_id: Some(entry.chain.clone()).filter(|chain| chain != DEPLOYMENT_CHAIN),
         sequence: entry.sequence,
         at: Rfc3339(entry.at),
         action: entry.action.clone(),

@@ -5,10 +5,12 @@
 //! summary event.
 
 use crate::{
-    domain::webhook::{
-        WebhookScope,
-        event::{AuthenticationFailedEvent, Event, EventData, EventKind, LoginFailureReason},
-        suppressed_burst::{BURST_WINDOW, SuppressedBurst},
+    domain::{
+        service::ServiceOrDeployment,
+        webhook::{
+            event::{AuthenticationFailedEvent, Event, EventData, EventKind, LoginFailureReason},
+            suppressed_burst::{BURST_WINDOW, SuppressedBurst},
+        },
     },
     operations::{Context, OperationError, batches::run_batch, memory::BurstKey},
     store::{Conn, WriteTransaction, known_agents, outbox},
@@ -73,7 +75,7 @@ async fn emit_or_suppress(
     let now = context.now();
     let mut read = context.store.read().await?;
     let key = burst_key_of_known_service(read.conn(), key, now).await?;
-    let scope = WebhookScope::of(key.1);
+    let scope = ServiceOrDeployment::of(key.1);
     if context.suppressed_bursts.count_if_suppressed(key, now)
         || !outbox::has_recipients(read.conn(), EventKind::AuthenticationFailed, scope).await?
     {

@@ -7,7 +7,8 @@
 
 use crate::{
     domain::{
-        audit::{AuditAction, AuditChain, Initiator, NewAuditEntry},
+        audit::{AuditAction, Initiator, NewAuditEntry},
+        service::ServiceOrDeployment,
         sidecar::Enforcement,
     },
     operations::{Context, OperationError, memory::ConfirmationTurn},
@@ -103,13 +104,9 @@ fn log_oldest(context: &Context, turn: &mut ConfirmationTurn) {
 
 /// Returns whether the changes are in force at all sidecars, and that was recorded.
 async fn confirm(context: &Context, changes: &UnconfirmedChanges, newest: Revision) -> Result<bool, OperationError> {
-    let scope = match AuditChain::parse(&changes.chain) {
-        Some(AuditChain::Service(service)) => Some(service),
-        Some(AuditChain::Deployment) => None,
-        None => return Ok(true),
-    };
+    let Some(scope) = ServiceOrDeployment::of_audit_chain(&changes.chain) else { return Ok(true) };
     let revision = changes.awaited.unwrap_or(newest);
-    let receipt = context.sidecars.enforcement(None, scope, revision).await?;
+    let receipt = context.sidecars.enforcement(None, scope.service(), revision).await?;
     if !receipt.is_complete() {
         if changes.awaited.is_none() {
             let work = async |mut tx: WriteTransaction| {
@@ -122,8 +119,7 @@ async fn confirm(context: &Context, changes: &UnconfirmedChanges, newest: Revisi
         }
         return Ok(false);
     }
-    let chain = scope.map_or(AuditChain::Deployment, AuditChain::Service);
-    let entry = (receipt.sidecars + receipt.expired > 0).then(|| entry(chain, changes, &receipt));
+    let entry = (receipt.sidecars + receipt.expired > 0).then(|| entry(scope, changes, &receipt));
     let work = async |mut tx: WriteTransaction| {
         // Another control plane may have confirmed the changes.
         let is_here = context.store.try_begin_job(&mut tx, JOB).await?;
@@ -144,11 +140,11 @@ async fn confirm(context: &Context, changes: &UnconfirmedChanges, newest: Revisi
     Ok(true)
 }
 
-fn entry(chain: AuditChain, changes: &UnconfirmedChanges, receipt: &Enforcement) -> NewAuditEntry {
+fn entry(scope: ServiceOrDeployment, changes: &UnconfirmedChanges, receipt: &Enforcement) -> NewAuditEntry {
     let UnconfirmedChanges { chain: _, first_sequence, last_sequence, first_changed_at: _, changed_at, awaited: _ } =
         changes;
     let elapsed = receipt.elapsed_since(*changed_at).map(|elapsed| elapsed.as_micros().div_ceil(1000));
-    let entry = NewAuditEntry::new(chain, AuditAction::ChangesEnforced)
+    let entry = NewAuditEntry::new(scope, AuditAction::ChangesEnforced)
         .with_detail("firstSequence", *first_sequence)
         .with_detail("lastSequence", *last_sequence)
         .with_detail("sidecars", receipt.sidecars)

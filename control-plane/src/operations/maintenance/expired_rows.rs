@@ -116,25 +116,25 @@ pub(super) async fn oldest_due(
     let conn = read.conn();
     let oldest = match data {
         ExpiredData::Changes => feed::oldest_change(conn, first, token_horizon(context)).await?,
-        ExpiredData::Sessions => sessions::oldest_expiry(conn, first).await?,
-        ExpiredData::IdempotencyKeys => idempotency::oldest_expiry(conn, first).await?,
-        ExpiredData::KnownAgents => known_agents::oldest_forgetting(conn, first).await?,
-        ExpiredData::TokenAudiences => token_audiences::oldest_expiry(conn, first).await?,
-        ExpiredData::Sidecars => sidecars::oldest_expiry(conn, first).await?,
+        ExpiredData::Sessions => sessions::EXPIRED.oldest_deletable(conn, first).await?,
+        ExpiredData::IdempotencyKeys => idempotency::EXPIRED.oldest_deletable(conn, first).await?,
+        ExpiredData::KnownAgents => known_agents::FORGOTTEN.oldest_deletable(conn, first).await?,
+        ExpiredData::TokenAudiences => token_audiences::EXPIRED.oldest_deletable(conn, first).await?,
+        ExpiredData::Sidecars => sidecars::EXPIRED.oldest_deletable(conn, first).await?,
         ExpiredData::ServiceTransfers => service_transfers::oldest_expiry(conn).await?,
-        ExpiredData::Assignments => assignments::oldest_deletable_expiry(conn, first).await?,
+        ExpiredData::Assignments => assignments::EXPIRED.oldest_deletable(conn, first).await?,
         ExpiredData::WebhookDeliveries => {
             find_cleanup(context, conn).await?.map(|cleanup| delivery_due(context, cleanup))
         }
-        ExpiredData::WebhookEvents => outbox::oldest_event(conn, first_event(first)).await?.map(time_of_event),
-        ExpiredData::WebhookOutbox => outbox::oldest_waiting(conn, first_event(first)).await?.map(time_of_event),
+        ExpiredData::WebhookEvents => outbox::EVENTS.oldest(conn, first_event(first)).await?.map(time_of_event),
+        ExpiredData::WebhookOutbox => outbox::WAITING_EVENTS.oldest(conn, first_event(first)).await?.map(time_of_event),
         ExpiredData::WebhookSecrets => webhook_cleanup::oldest_previous_secret(conn).await?,
         ExpiredData::TrustFeedback => {
-            let oldest = trust::oldest_feedback(conn, first_feedback(first)).await?;
+            let oldest = trust::FEEDBACK.oldest(conn, first_feedback(first)).await?;
             oldest.map(|feedback| time_of_id(feedback.bits()))
         }
         ExpiredData::UnusedAgents => unused_agents::oldest_registration(conn, first).await?,
-        ExpiredData::AgentDeletions => deleted_agents::oldest_deletion(conn, first).await?,
+        ExpiredData::AgentDeletions => deleted_agents::DELETIONS.oldest_deletable(conn, first).await?,
         ExpiredData::AgentRows => deleted_agents::oldest_row(conn, first).await?,
         ExpiredData::DeletedServices => purge::oldest_due(conn, DeletedKind::Services).await?,
         ExpiredData::DeletedAgents => purge::oldest_due(conn, DeletedKind::Agents).await?,
@@ -158,26 +158,24 @@ pub(super) async fn delete(
     let conn = tx.conn();
     let deleted = match data {
         ExpiredData::Changes => feed::delete_below_floor(conn, first, end, limit).await,
-        ExpiredData::Sessions => sessions::delete_expired(conn, first, end, limit).await,
-        ExpiredData::IdempotencyKeys => idempotency::delete_expired(conn, first, end, limit).await,
-        ExpiredData::KnownAgents => known_agents::delete_forgotten(conn, first, end, limit).await,
-        ExpiredData::TokenAudiences => token_audiences::delete_expired(conn, first, end, limit).await,
-        ExpiredData::Sidecars => sidecars::delete_expired(conn, first, end, limit).await,
+        ExpiredData::Sessions => sessions::EXPIRED.delete(conn, first, end, limit).await,
+        ExpiredData::IdempotencyKeys => idempotency::EXPIRED.delete(conn, first, end, limit).await,
+        ExpiredData::KnownAgents => known_agents::FORGOTTEN.delete(conn, first, end, limit).await,
+        ExpiredData::TokenAudiences => token_audiences::EXPIRED.delete(conn, first, end, limit).await,
+        ExpiredData::Sidecars => sidecars::EXPIRED.delete(conn, first, end, limit).await,
         ExpiredData::ServiceTransfers => service_transfers::delete_expired(conn, end, limit).await,
-        ExpiredData::Assignments => assignments::delete_expired(conn, first, end, limit).await,
+        ExpiredData::Assignments => assignments::EXPIRED.delete(conn, first, end, limit).await,
         ExpiredData::WebhookDeliveries => delete_deliveries(context, conn, limit).await,
-        ExpiredData::WebhookEvents => {
-            outbox::delete_events_before(conn, first_event(first), first_event(end), limit).await
-        }
+        ExpiredData::WebhookEvents => outbox::EVENTS.delete(conn, first_event(first), first_event(end), limit).await,
         ExpiredData::WebhookOutbox => {
-            outbox::delete_waiting_before(conn, first_event(first), first_event(end), limit).await
+            outbox::WAITING_EVENTS.delete(conn, first_event(first), first_event(end), limit).await
         }
         ExpiredData::WebhookSecrets => webhook_cleanup::delete_expired_secrets(conn, end, limit).await,
         ExpiredData::TrustFeedback => {
-            trust::delete_feedback_before(conn, first_feedback(first), first_feedback(end), limit).await
+            trust::FEEDBACK.delete(conn, first_feedback(first), first_feedback(end), limit).await
         }
         ExpiredData::UnusedAgents => return delete_unused_agents(tx, first, end, limit).await,
-        ExpiredData::AgentDeletions => deleted_agents::delete_deletions(conn, first, end, limit).await,
+        ExpiredData::AgentDeletions => deleted_agents::DELETIONS.delete(conn, first, end, limit).await,
         ExpiredData::AgentRows => remove_agent_rows(conn, now, first, end, limit).await,
         ExpiredData::DeletedServices => return purge::purge(context, DeletedKind::Services, tx, limit).await,
         ExpiredData::DeletedAgents => return purge::purge(context, DeletedKind::Agents, tx, limit).await,

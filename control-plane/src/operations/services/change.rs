@@ -6,10 +6,9 @@ use crate::{
         audit::{Actor, AuditAction, Initiator, NewAuditEntry},
         change::{Change, Changed},
         resource_uri::ResourceUris,
-        service::Service,
+        service::{Service, ServiceOrDeployment},
         text::{DisplayName, ManagedBy},
         total::Total,
-        webhook::WebhookScope,
     },
     operations::{Context, OperationError, authorize::lock_managed_service, find::find_service},
     store::{
@@ -122,7 +121,7 @@ pub async fn delete_service(
         lock_managed_service(&mut tx, initiator, service).await?;
         services::mark_deleted(tx.conn(), service, now).await?;
         let keys = services::revoke_all_keys(tx.conn(), service, now).await?;
-        let mut webhooks = webhook_targets::list(tx.conn(), WebhookScope::Service(service)).await?;
+        let mut webhooks = webhook_targets::list(tx.conn(), ServiceOrDeployment::Service(service)).await?;
         webhooks.sort_by_key(|webhook| webhook.id);
         for webhook in &webhooks {
             webhook_targets::mark_deleted(tx.conn(), webhook.id, now).await?;

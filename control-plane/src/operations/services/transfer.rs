@@ -132,7 +132,7 @@ async fn find_offer(
 ) -> Result<ServiceTransfer, OperationError> {
     let offer = service_transfers::find(conn, service.id, now).await?;
     if offer.as_ref().is_none_or(|offer| offer.new_owner != human.identity) {
-        human.require_owner_of(service)?;
+        human.require_owner(Some(&service.owner))?;
     }
     Ok(offer.ok_or(NotFound::Transfer)?)
 }

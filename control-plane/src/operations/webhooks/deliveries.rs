@@ -5,8 +5,8 @@ use crate::{
     domain::{
         audit::{AuditAction, Initiator},
         page::{ListPage, Page},
+        service::ServiceOrDeployment,
         webhook::{
-            WebhookScope,
             delivery::{Delivery, DeliveryStatus},
             event::{Event, EventData, TestEvent},
         },
@@ -42,7 +42,7 @@ const MAX_ID_AGE: Duration = Duration::from_mins(1);
 pub async fn replay_deliveries(
     context: &Context,
     initiator: &Initiator,
-    scope: WebhookScope,
+    scope: ServiceOrDeployment,
     webhook: WebhookId,
     replay: ReplaySelection,
 ) -> Result<u64, OperationError> {
@@ -96,7 +96,7 @@ async fn replay_batch(
 /// Lists the deliveries of a webhook, newest event first.
 pub async fn list_deliveries(
     context: &Context,
-    scope: WebhookScope,
+    scope: ServiceOrDeployment,
     webhook: WebhookId,
     status: Option<DeliveryStatus>,
     page: Page<EventId>,
@@ -108,7 +108,7 @@ pub async fn list_deliveries(
 /// Reads a delivery with its exact body.
 pub async fn read_delivery(
     context: &Context,
-    scope: WebhookScope,
+    scope: ServiceOrDeployment,
     webhook: WebhookId,
     event: EventId,
 ) -> Result<(Delivery, String), OperationError> {
@@ -123,7 +123,7 @@ pub async fn read_delivery(
 pub async fn send_test_event(
     context: &Context,
     initiator: &Initiator,
-    scope: WebhookScope,
+    scope: ServiceOrDeployment,
     webhook: WebhookId,
 ) -> Result<EventId, OperationError> {
     let id = context.new_id(EventId::from_bits);

@@ -4,10 +4,11 @@ use crate::{
     domain::{
         audit::{AuditAction, AuditedObject, Initiator, NewAuditEntry},
         quota::{ExceededQuota, WEBHOOKS_PER_SERVICE},
+        service::ServiceOrDeployment,
         text::{Description, ManagedBy},
         webhook::{
-            SECRET_OVERLAP, TargetOwner, TargetStatus, WebhookScope, WebhookTarget, address::HostRejection,
-            event::EventFilter, secret::WebhookSecret, url::TargetUrl,
+            SECRET_OVERLAP, TargetOwner, TargetStatus, WebhookTarget, address::HostRejection, event::EventFilter,
+            secret::WebhookSecret, url::TargetUrl,
         },
     },
     operations::{
@@ -36,7 +37,7 @@ pub struct NewWebhook {
 pub async fn create_webhook(
     context: &Context,
     initiator: &Initiator,
-    scope: WebhookScope,
+    scope: ServiceOrDeployment,
     request: NewWebhook,
 ) -> Result<(WebhookTarget, SecretString), OperationError> {
     let NewWebhook { url, events, description, managed_by } = request;
@@ -65,7 +66,7 @@ pub async fn create_webhook(
     let work = async |mut tx: WriteTransaction| {
         // The locks also serialize the creation of webhooks in one scope, so that concurrent requests cannot exceed the quota.
         lock_scope(&mut tx, initiator, scope).await?;
-        if scope == WebhookScope::Deployment {
+        if scope == ServiceOrDeployment::Deployment {
             deployment::lock(tx.conn()).await?;
         }
         let existing = webhook_targets::list(tx.conn(), scope).await?;
@@ -82,9 +83,12 @@ pub async fn create_webhook(
 }
 
 /// Lists the webhooks of a scope (a service, or the whole Countersign deployment), oldest first.
-pub async fn list_webhooks(context: &Context, scope: WebhookScope) -> Result<Vec<WebhookTarget>, OperationError> {
+pub async fn list_webhooks(
+    context: &Context,
+    scope: ServiceOrDeployment,
+) -> Result<Vec<WebhookTarget>, OperationError> {
     let mut read = context.store.read().await?;
-    if let WebhookScope::Service(service) = scope {
+    if let ServiceOrDeployment::Service(service) = scope {
         find_service(read.conn(), service).await?;
     }
     Ok(webhook_targets::list(read.conn(), scope).await?)
@@ -92,7 +96,7 @@ pub async fn list_webhooks(context: &Context, scope: WebhookScope) -> Result<Vec
 
 pub async fn read_webhook(
     context: &Context,
-    scope: WebhookScope,
+    scope: ServiceOrDeployment,
     webhook: WebhookId,
 ) -> Result<WebhookTarget, OperationError> {
     let target = webhook_targets::find(context.store.read().await?.conn(), scope, webhook).await?;
@@ -118,7 +122,7 @@ pub struct WebhookChange {
 pub async fn change_webhook(
     context: &Context,
     initiator: &Initiator,
-    scope: WebhookScope,
+    scope: ServiceOrDeployment,
     webhook: WebhookId,
     change: &WebhookChange,
 ) -> Result<WebhookTarget, OperationError> {
@@ -126,7 +130,7 @@ pub async fn change_webhook(
         check_url(context, scope, url).await?;
     }
     let work = async |mut tx: WriteTransaction| {
-        if scope == WebhookScope::Deployment && (change.url.is_some() || change.managed_by.is_some()) {
+        if scope == ServiceOrDeployment::Deployment && (change.url.is_some() || change.managed_by.is_some()) {
             // Locked before the webhook, as by its creation.
             deployment::lock(tx.conn()).await?;
         }
@@ -184,7 +188,7 @@ fn apply_change(before: &WebhookTarget, change: WebhookChange, now: Timestamp) -
 pub async fn rotate_webhook_secret(
     context: &Context,
     initiator: &Initiator,
-    scope: WebhookScope,
+    scope: ServiceOrDeployment,
     webhook: WebhookId,
 ) -> Result<(SecretString, Timestamp), OperationError> {
     let secret = WebhookSecret::new(context.new_secret());
@@ -206,7 +210,7 @@ pub async fn rotate_webhook_secret(
 pub async fn delete_webhook(
     context: &Context,
     initiator: &Initiator,
-    scope: WebhookScope,
+    scope: ServiceOrDeployment,
     webhook: WebhookId,
 ) -> Result<(), OperationError> {
     let work = async |mut tx: WriteTransaction| {
@@ -221,8 +225,8 @@ pub async fn delete_webhook(
 }
 
 /// An audit entry about a webhook.
-pub(super) fn webhook_entry(scope: WebhookScope, action: AuditAction, webhook: WebhookId) -> NewAuditEntry {
-    NewAuditEntry::new(scope.chain(), action).object(AuditedObject::Webhook(webhook))
+pub(super) fn webhook_entry(scope: ServiceOrDeployment, action: AuditAction, webhook: WebhookId) -> NewAuditEntry {
+    NewAuditEntry::new(scope, action).object(AuditedObject::Webhook(webhook))
 }
 
 /// Refuses a webhook if its scope has another one with the same URL and the same `managed_by`. The caller must hold the lock on the
@@ -238,12 +242,12 @@ fn refuse_managed_twin(existing: &[WebhookTarget], target: &WebhookTarget) -> Re
 }
 
 /// Rejects a URL if its host does not resolve to an allowed address.
-async fn check_url(context: &Context, scope: WebhookScope, url: &TargetUrl) -> Result<(), OperationError> {
+async fn check_url(context: &Context, scope: ServiceOrDeployment, url: &TargetUrl) -> Result<(), OperationError> {
     let owner = match scope {
-        WebhookScope::Service(service) => {
+        ServiceOrDeployment::Service(service) => {
             TargetOwner::Person(find_service(context.store.read().await?.conn(), service).await?.owner)
         }
-        WebhookScope::Deployment => TargetOwner::Deployment,
+        ServiceOrDeployment::Deployment => TargetOwner::Deployment,
     };
     context.address_guard.check(url, &owner).await.map_err(|rejection| match rejection {
         HostRejection::TooManyLookups => {
@@ -259,11 +263,11 @@ async fn check_url(context: &Context, scope: WebhookScope, url: &TargetUrl) -> R
 async fn lock_scope(
     tx: &mut WriteTransaction,
     initiator: &Initiator,
-    scope: WebhookScope,
+    scope: ServiceOrDeployment,
 ) -> Result<(), OperationError> {
     match scope {
-        WebhookScope::Service(service) => lock_managed_service(tx, initiator, service).await.map(drop),
-        WebhookScope::Deployment => Ok(()),
+        ServiceOrDeployment::Service(service) => lock_managed_service(tx, initiator, service).await.map(drop),
+        ServiceOrDeployment::Deployment => Ok(()),
     }
 }
 
@@ -271,7 +275,7 @@ async fn lock_scope(
 pub(super) async fn lock_webhook(
     tx: &mut WriteTransaction,
     initiator: &Initiator,
-    scope: WebhookScope,
+    scope: ServiceOrDeployment,
     webhook: WebhookId,
 ) -> Result<WebhookTarget, OperationError> {
     lock_scope(tx, initiator, scope).await?;
@@ -280,7 +284,7 @@ pub(super) async fn lock_webhook(
 
 async fn lock_webhook_row(
     tx: &mut WriteTransaction,
-    scope: WebhookScope,
+    scope: ServiceOrDeployment,
     webhook: WebhookId,
 ) -> Result<WebhookTarget, OperationError> {
     webhook_targets::lock(tx.conn(), scope, webhook).await?;

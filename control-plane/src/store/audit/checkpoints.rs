@@ -3,7 +3,7 @@
 use super::{
     accepted_keys,
     floors::{new_verifier, upsert_floor},
-    lock_head, mark_from_row, update_head, verify_batch,
+    lock_head, mark_from_row, update_head, verify_rest,
 };
 use crate::{
     domain::audit::{
@@ -58,20 +58,14 @@ pub async fn write_checkpoint(
 ) -> Result<Result<(), BrokenChain>, StoreError> {
     let (chain, keys) = (verifier.chain(), verifier.current_keys());
     let head = lock_head(conn, chain).await?;
-    loop {
-        match verify_batch(conn, &mut verifier).await? {
-            Ok(0) => break,
-            Ok(_) => {}
-            Err(broken) => return write_checkpoint_before_break(conn, &verifier, broken).await,
-        }
-    }
-    if let Err(broken) = verifier.finish(head.as_ref()) {
+    let verified = verify_rest(conn, &mut verifier, &mut |_| ()).await?;
+    if let Err(broken) = verified.and_then(|()| verifier.finish(head.as_ref())) {
         return write_checkpoint_before_break(conn, &verifier, broken).await;
     }
     let ChainMark { length, hash, .. } = head.unwrap_or_default();
-    upsert_checkpoint(conn, chain, keys.checkpoint(chain, length, &hash)).await?;
+    upsert_checkpoint(conn, chain, keys.checkpoints.mark(chain, length, &hash)).await?;
     renew_floor(conn, &verifier).await?;
-    update_head(conn, chain, &keys.head(chain, length, &hash)).await?;
+    update_head(conn, chain, &keys.heads.mark(chain, length, &hash)).await?;
     Ok(Ok(()))
 }
 

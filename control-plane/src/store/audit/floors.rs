@@ -43,7 +43,7 @@ pub async fn set_floor(
     length: i64,
     hash: &str,
 ) -> Result<(), StoreError> {
-    upsert_floor(conn, chain, &keys.floor(chain, length, hash)).await
+    upsert_floor(conn, chain, &keys.floors.mark(chain, length, hash)).await
 }
 
 pub(super) async fn upsert_floor(conn: &mut Conn, chain: &str, floor: &ChainMark) -> Result<(), StoreError> {

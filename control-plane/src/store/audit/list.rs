@@ -10,8 +10,9 @@
 use super::entry_from_row;
 use crate::{
     domain::{
-        audit::{AuditAction, AuditChain, chain::AuditEntry},
+        audit::{AuditAction, chain::AuditEntry},
         page::{ItemCount, ListPage, MAX_SEARCHED_ROWS, NumberThen, Page},
+        service::ServiceOrDeployment,
     },
     store::{
         Conn, StoreError,
@@ -155,7 +156,7 @@ const OF_AGENT: Statements = Statements {
 #[derive(Debug, Clone, Default)]
 pub struct AuditFilter {
     /// If set, only entries of the chain.
-    pub chain: Option<AuditChain>,
+    pub chain: Option<ServiceOrDeployment>,
     /// If set, only entries with the action.
     pub action: Option<AuditAction>,
     /// If set, only entries that concern the agent.
@@ -185,7 +186,7 @@ impl Selection {
         let AuditFilter { chain, action, agent, since, until } = filter;
         let (agent, action) = (text_or_empty(*agent), text_or_empty(action.map(AuditAction::as_str)));
         let (statements, of, agent) = match chain {
-            Some(chain) => (&OF_CHAIN, chain.to_string(), agent),
+            Some(chain) => (&OF_CHAIN, chain.audit_chain(), agent),
             None if agent.is_empty() => (&ALL, String::new(), agent),
             None => (&OF_AGENT, agent, String::new()),
         };

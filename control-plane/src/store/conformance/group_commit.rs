@@ -13,7 +13,6 @@ use crate::{
 use countersign_identity::AgentId;
 use countersign_process::SystemClock;
 use futures_util::future::join_all;
-use sqlx::Executor;
 use std::{
     sync::{
         Arc,

@@ -4,10 +4,10 @@ use super::{
     options,
     statements::{COMMON_LISTS, dynamic_statements, statement_texts},
 };
-use crate::store::{OpenMode, Store, WriteTransaction, pools, row, sessions};
+use crate::store::{OpenMode, Store, WriteTransaction, pools, query::params, row, sessions};
 use countersign_identity::Timestamp;
 use countersign_test_engines::Postgres;
-use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, PgConnection, Row};
+use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, PgConnection, Row, any::AnyRow};
 use std::collections::BTreeSet;
 
 /// The tables that are checked.
@@ -199,12 +199,12 @@ async fn statements_are_planned_once_on_postgresql() {
         assert!(store.try_begin_job(&mut tx, "a job").await?);
         for _ in 0..10 {
             let (from, until) = (Timestamp::from_micros(0), Timestamp::from_micros(20_000));
-            assert!(sessions::delete_expired(tx.conn(), from, until, 10).await? > 0);
+            assert!(sessions::EXPIRED.delete(tx.conn(), from, until, 10).await? > 0);
         }
         let sql = "SELECT CAST(SUM(generic_plans) AS BIGINT) AS generic, CAST(SUM(custom_plans) AS BIGINT) AS custom \
              FROM pg_prepared_statements WHERE statement LIKE 'DELETE FROM %'";
-        let row = sqlx::query(sql).fetch_one(tx.conn()).await?;
-        let [generic, custom] = ["generic", "custom"].map(|name| row::get::<i64>(&row, name).unwrap());
+        let plans = |row: &AnyRow| Ok(["generic", "custom"].map(|name| row::get::<i64>(row, name).unwrap()));
+        let [generic, custom] = tx.conn().read_row(sql, params![], plans).await?;
         assert_eq!((generic, custom), (10, 0));
         tx.commit(()).await
     };

@@ -75,9 +75,8 @@ const POSTGRES_LISTS: [StatementList; 6] = [
 ];
 
 /// The statements with rows, for both engines.
-pub const ROW_LISTS: [(&str, &[RowListStatement]); 8] = [
+pub const ROW_LISTS: [(&str, &[RowListStatement]); 7] = [
     ("assignments.rs", assignments::ROW_LISTS),
-    ("audit.rs", audit::ROW_LISTS),
     ("changed_roles.rs", changed_roles::ROW_LISTS),
     ("feed.rs", feed::ROW_LISTS),
     ("outbox.rs", outbox::ROW_LISTS),

@@ -1,10 +1,10 @@
 //! Chains over a rotation of the master key.
 
 use super::*;
-use crate::domain::audit::AuditAction;
+use crate::domain::{audit::AuditAction, service::ServiceOrDeployment};
 use countersign_identity::ServiceId;
 
-const CHAIN: AuditChain = AuditChain::Service(ServiceId::from_bits(1));
+const CHAIN: ServiceOrDeployment = ServiceOrDeployment::Service(ServiceId::from_bits(1));
 
 struct Chain {
     entries: Vec<AuditEntry>,
@@ -46,9 +46,9 @@ impl Chain {
     }
 
     fn write_checkpoint(&mut self, keys: &AuditKeys) {
-        let (chain, ChainMark { length, hash, .. }) = (CHAIN.to_string(), &self.head);
-        self.checkpoint = Some(keys.checkpoint(&chain, *length, hash));
-        self.head = keys.head(&chain, *length, hash);
+        let (chain, ChainMark { length, hash, .. }) = (CHAIN.audit_chain(), &self.head);
+        self.checkpoint = Some(keys.checkpoints.mark(&chain, *length, hash));
+        self.head = keys.heads.mark(&chain, *length, hash);
     }
 
     /// Changes an entry and computes all later hashes again, as an attacker without a key can.
@@ -60,13 +60,13 @@ impl Chain {
             entry.previous_hash = previous;
             entry.hash = entry.digest();
             entry.mac = keys.entry_mac(&entry.hash);
-            self.head = keys.head(&entry.chain, entry.sequence, &entry.hash);
+            self.head = keys.heads.mark(&entry.chain, entry.sequence, &entry.hash);
         }
     }
 
     fn verify(&self, current: &AuditKeys, previous: &[AuditKeys]) -> Result<(), BrokenChain> {
         let keys = AcceptedAuditKeys { current, previous: previous.iter().collect() };
-        let chain = CHAIN.to_string();
+        let chain = CHAIN.audit_chain();
         let mut verifier = ChainVerifier::new(keys, &chain, self.checkpoint.clone())?;
         self.entries.iter().try_for_each(|entry| verifier.verify_next(entry))?;
         verifier.finish(Some(&self.head))
@@ -75,7 +75,7 @@ impl Chain {
 
 /// Verifies a chain until it breaks, and writes the checkpoint of a rotation to the key `current`.
 fn rotate_broken(chain: &mut Chain, current: &AuditKeys, previous: &AuditKeys) -> BrokenChain {
-    let (keys, name) = (AcceptedAuditKeys { current, previous: vec![previous] }, CHAIN.to_string());
+    let (keys, name) = (AcceptedAuditKeys { current, previous: vec![previous] }, CHAIN.audit_chain());
     let mut verifier = ChainVerifier::new(keys, &name, chain.checkpoint.clone()).unwrap();
     let result = chain.entries.iter().try_for_each(|entry| verifier.verify_next(entry));
     let broken = result.and_then(|()| verifier.finish(Some(&chain.head))).unwrap_err();
@@ -115,7 +115,7 @@ fn the_previous_key_forges_nothing_after_the_checkpoint() {
         assert_eq!(appended.verify(&new(), previous), broken(5, ChainFault::InvalidMac));
         let mut with_old_head = Chain::with_checkpoint();
         let (length, hash) = (with_old_head.head.length, with_old_head.head.hash.clone());
-        with_old_head.head = old().head(&CHAIN.to_string(), length, &hash);
+        with_old_head.head = old().heads.mark(&CHAIN.audit_chain(), length, &hash);
         assert_eq!(with_old_head.verify(&new(), previous), broken(5, ChainFault::HeadMismatch));
     }
 }
@@ -137,7 +137,7 @@ fn a_chain_cannot_end_before_its_checkpoint() {
     let mut chain = Chain::with_checkpoint();
     chain.entries.truncate(3);
     let last = &chain.entries[2];
-    chain.head = new().head(&last.chain, last.sequence, &last.hash);
+    chain.head = new().heads.mark(&last.chain, last.sequence, &last.hash);
     assert_eq!(chain.verify(&new(), &[]), broken(4, ChainFault::Missing));
 }
 
@@ -145,8 +145,8 @@ fn a_chain_cannot_end_before_its_checkpoint() {
 fn refuses_a_changed_checkpoint() {
     let chain = Chain::with_checkpoint();
     let checkpoint = chain.checkpoint.clone().unwrap();
-    let forged = old().checkpoint(&CHAIN.to_string(), 4, &checkpoint.hash);
-    let of_other_chain = new().checkpoint("another chain", 4, &checkpoint.hash);
+    let forged = old().checkpoints.mark(&CHAIN.audit_chain(), 4, &checkpoint.hash);
+    let of_other_chain = new().checkpoints.mark("another chain", 4, &checkpoint.hash);
     let shorter = ChainMark { length: 3, ..checkpoint.clone() };
     let head_as_checkpoint = ChainMark { mac: chain.head.mac.clone(), ..checkpoint };
     for checkpoint in [forged, of_other_chain, shorter, head_as_checkpoint] {

@@ -20,7 +20,7 @@ fn verify(entries: &[AuditEntry], head: &ChainMark, floor: ChainMark) -> Result<
 }
 
 fn floor_of(entry: &AuditEntry) -> ChainMark {
-    keys().floor(&entry.chain, entry.sequence, &entry.hash)
+    keys().floors.mark(&entry.chain, entry.sequence, &entry.hash)
 }
 
 fn broken(sequence: i64, fault: ChainFault) -> Result<(), BrokenChain> {
@@ -46,7 +46,7 @@ fn floor_must_have_a_valid_mac_for_its_chain() {
     let (other, _) = build_chain(&keys(), 2);
     let of_other_chain = floor_of(&other[1]);
     let later = ChainMark { length: 3, ..floor.clone() };
-    let forged = AuditKeys::derive(&[8; 32]).floor(&entries[1].chain, 2, &entries[1].hash);
+    let forged = AuditKeys::derive(&[8; 32]).floors.mark(&entries[1].chain, 2, &entries[1].hash);
     for changed in [of_other_chain, later, forged, ChainMark::default()] {
         assert_eq!(verify(&entries[2..], &head, changed.clone()), broken(1, ChainFault::InvalidFloor), "{changed:?}");
     }
@@ -92,7 +92,7 @@ fn rotation_of_the_master_key_renews_the_floor() {
     }
     assert_eq!(verifier.finish(Some(&head)), Ok(()));
     let (checkpoint, renewed_head) =
-        (new.checkpoint(&chain, 4, &entries[3].hash), new.head(&chain, 4, &entries[3].hash));
+        (new.checkpoints.mark(&chain, 4, &entries[3].hash), new.heads.mark(&chain, 4, &entries[3].hash));
     let renewed = verifier.renewed_floor().unwrap();
     let accepted = || AcceptedAuditKeys { current: &new, previous: Vec::new() };
     let begin =

@@ -3,7 +3,8 @@
 use crate::{
     domain::{
         audit::Initiator,
-        webhook::{TargetStatus, WebhookScope, delivery::DeliveryStatus, event::EventFilter, url::TargetUrl},
+        service::ServiceOrDeployment,
+        webhook::{TargetStatus, delivery::DeliveryStatus, event::EventFilter, url::TargetUrl},
     },
     http::{api::prelude::*, request::body::FromField},
 };
@@ -18,7 +19,7 @@ use serde_json::Value;
 /// An authorized caller, and the scope whose webhooks it may manage.
 pub struct WebhookManager {
     /// The service in the path, or without one the whole Countersign deployment.
-    pub scope: WebhookScope,
+    pub scope: ServiceOrDeployment,
     /// The caller, as the initiator in audit entries.
     pub initiator: Initiator,
 }
@@ -36,11 +37,11 @@ impl FromRequestParts<AppState> for WebhookManager {
         let route = parts.extensions.get::<MatchedPath>();
         if !route.is_some_and(|route| route.as_str().starts_with("/services/{service}/")) {
             let initiator = call.require_admin().await?;
-            return Ok(Self { scope: WebhookScope::Deployment, initiator });
+            return Ok(Self { scope: ServiceOrDeployment::Deployment, initiator });
         }
         let PathParams(ServicePath { service }) = PathParams::from_request_parts(parts, state).await?;
         let (service, initiator) = call.require_manager_of(&service).await?;
-        Ok(Self { scope: WebhookScope::Service(service), initiator })
+        Ok(Self { scope: ServiceOrDeployment::Service(service), initiator })
     }
 }
 

@@ -137,12 +137,14 @@ impl StoreFixture {
         let later = now.saturating_add(token_audiences::MAX_SIDECAR_LAG);
         self.commit(async |tx| {
             let conn = tx.conn();
-            let oldest = token_audiences::oldest_expiry(conn, time(0)).await?.unwrap();
+            let oldest = token_audiences::EXPIRED.oldest_deletable(conn, time(0)).await?.unwrap();
             assert!(oldest <= later, "{oldest:?}");
             for now in [now.saturating_add(SECOND * 10), later] {
-                while token_audiences::delete_expired(conn, time(0), now, 1).await? > 0 {}
+                while token_audiences::EXPIRED.delete(conn, time(0), now, 1).await? > 0 {}
             }
-            assert!(token_audiences::oldest_expiry(conn, time(0)).await?.is_none_or(|oldest| oldest > later));
+            assert!(
+                token_audiences::EXPIRED.oldest_deletable(conn, time(0)).await?.is_none_or(|oldest| oldest > later)
+            );
             Ok(())
         })
         .await;

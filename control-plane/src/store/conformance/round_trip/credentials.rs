@@ -13,6 +13,7 @@ use crate::{
         deployment::{self, Quarantine, QuarantineReason},
         feed,
         logins::{self, IssueRecord, LoginAgent, LoginBasis, LoginQuery},
+        query::params,
         sessions, signing_keys, sqlite_file,
     },
 };
@@ -96,10 +97,10 @@ impl StoreFixture {
         self.commit(async |tx| {
             assert_eq!(sessions::mark_ended(tx.conn(), &[session().id], time(54)).await?, [session().id]);
             assert_eq!(sessions::mark_ended(tx.conn(), &[session().id], time(55)).await?, []);
-            assert_eq!(sessions::oldest_expiry(tx.conn(), time(0)).await?, Some(expired.expires_at));
-            assert_eq!(sessions::delete_expired(tx.conn(), time(0), expired.expires_at, 9).await?, 0);
-            assert_eq!(sessions::delete_expired(tx.conn(), expired.expires_at, session().expires_at, 9).await?, 1);
-            assert_eq!(sessions::oldest_expiry(tx.conn(), time(0)).await?, Some(session().expires_at));
+            assert_eq!(sessions::EXPIRED.oldest_deletable(tx.conn(), time(0)).await?, Some(expired.expires_at));
+            assert_eq!(sessions::EXPIRED.delete(tx.conn(), time(0), expired.expires_at, 9).await?, 0);
+            assert_eq!(sessions::EXPIRED.delete(tx.conn(), expired.expires_at, session().expires_at, 9).await?, 1);
+            assert_eq!(sessions::EXPIRED.oldest_deletable(tx.conn(), time(0)).await?, Some(session().expires_at));
             Ok(())
         })
         .await;
@@ -142,7 +143,7 @@ impl StoreFixture {
             };
             assert_eq!(basis, expected);
         }
-        let expired = self.commit(async |tx| sessions::delete_expired(tx.conn(), time(80), time(81), 9).await).await;
+        let expired = self.commit(async |tx| sessions::EXPIRED.delete(tx.conn(), time(80), time(81), 9).await).await;
         assert_eq!(expired, 1);
     }
 
@@ -203,7 +204,7 @@ impl StoreFixture {
         assert_eq!((found.refresh.current, found.audiences), (second.hash(), audiences));
         self.commit(async |tx| sessions::mark_ended(tx.conn(), &[new.id], time(78)).await).await;
         assert!(!refresh(&stored, &second, &third).await, "the session has ended");
-        self.commit(async |tx| sessions::delete_expired(tx.conn(), time(78), time(79), 9).await).await;
+        self.commit(async |tx| sessions::EXPIRED.delete(tx.conn(), time(78), time(79), 9).await).await;
     }
 
     pub async fn refresh_tokens_return_what_was_written(&self) {
@@ -215,10 +216,7 @@ impl StoreFixture {
             let replace =
                 async |conn: &mut Conn, used, new| sessions::replace_refresh_token(conn, used, new, &audiences).await;
             assert!(!replace(conn, &first, &second).await?, "the session has ended");
-            sqlx::query("UPDATE sessions SET ended_at = NULL WHERE id = $1")
-                .bind(live.id.to_string())
-                .execute(&mut *conn)
-                .await?;
+            conn.apply("UPDATE sessions SET ended_at = NULL WHERE id = $1", params![live.id]).await?;
             assert!(replace(conn, &first, &second).await?);
             assert!(!replace(conn, &first, &third).await?, "it was used");
             let found = sessions::find(conn, live.id).await?.unwrap();
@@ -295,9 +293,8 @@ impl StoreFixture {
         }
         let Quarantine { reason, at } = quarantine;
         self.commit(async |tx| {
-            let query = sqlx::query("UPDATE deployment SET quarantined_at = $1, quarantine_reason = $2 WHERE id = 1");
-            query.bind(at.micros()).bind(reason.as_str()).execute(tx.conn()).await?;
-            Ok(())
+            let sql = "UPDATE deployment SET quarantined_at = $1, quarantine_reason = $2 WHERE id = 1";
+            tx.conn().apply(sql, params![at, reason.as_str()]).await
         })
         .await;
     }

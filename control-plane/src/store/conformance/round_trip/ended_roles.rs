@@ -150,13 +150,13 @@ impl StoreFixture {
         let conn = tx.conn();
         let end = time(7).saturating_add(assignments::KEPT_AFTER_EXPIRY);
         assignments::upsert(conn, &assignment()).await?;
-        assert_eq!(assignments::oldest_deletable_expiry(conn, end).await?, None);
-        assert_eq!(assignments::delete_expired(conn, end, end, 9).await?, 0, "the expiry is not reported");
+        assert_eq!(assignments::EXPIRED.oldest_deletable(conn, end).await?, None);
+        assert_eq!(assignments::EXPIRED.delete(conn, end, end, 9).await?, 0, "the expiry is not reported");
         assignments::take_unreported_expiries(conn, time(8), 9).await?;
-        assert_eq!(assignments::oldest_deletable_expiry(conn, end).await?, Some(end));
+        assert_eq!(assignments::EXPIRED.oldest_deletable(conn, end).await?, Some(end));
         let too_early = end.saturating_sub(Duration::from_micros(1));
-        assert_eq!(assignments::delete_expired(conn, time(0), too_early, 9).await?, 0);
-        assert_eq!(assignments::delete_expired(conn, end, end, 9).await?, 1);
+        assert_eq!(assignments::EXPIRED.delete(conn, time(0), too_early, 9).await?, 0);
+        assert_eq!(assignments::EXPIRED.delete(conn, end, end, 9).await?, 1);
         Ok(())
     }
 }

@@ -93,7 +93,7 @@ impl StoreFixture {
 
     async fn execute_sql(&self, sql: &str) {
         self.commit(async |tx| {
-            sqlx::query(AssertSqlSafe(sql.to_owned())).execute(tx.conn()).await?;
+            tx.conn().execute(AssertSqlSafe(sql.to_owned())).await?;
             Ok(())
         })
         .await;

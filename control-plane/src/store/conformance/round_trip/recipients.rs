@@ -2,13 +2,16 @@
 
 use super::{agent, service, time, whole_list};
 use crate::{
-    domain::webhook::{
-        WebhookScope, WebhookTarget,
-        delivery::{Delivery, DeliveryState},
-        event::{AuthenticatedEvent, Event, EventData, EventFilter, EventKind},
-        url::TargetUrl,
+    domain::{
+        service::ServiceOrDeployment,
+        webhook::{
+            WebhookTarget,
+            delivery::{Delivery, DeliveryState},
+            event::{AuthenticatedEvent, Event, EventData, EventFilter, EventKind},
+            url::TargetUrl,
+        },
     },
-    store::{conformance::StoreFixture, deliveries, feed, outbox, webhook_targets},
+    store::{conformance::StoreFixture, deliveries, feed, outbox, query::params, webhook_targets},
 };
 use countersign_identity::{AgentId, EventId, Revision, ServiceId, Timestamp, WebhookId};
 use std::{slice::from_ref, time::Duration};
@@ -21,7 +24,7 @@ const KIND: EventKind = EventKind::Authenticated;
 fn target() -> WebhookTarget {
     WebhookTarget {
         id: TARGET,
-        scope: WebhookScope::Service(service().id),
+        scope: ServiceOrDeployment::Service(service().id),
         url: TargetUrl::parse("https://hooks.example/ten").unwrap(),
         events: EventFilter::parse([KIND.as_str()]).unwrap(),
         description: super::description("of another target"),
@@ -48,7 +51,7 @@ impl StoreFixture {
         self.commit(async |tx| {
             let conn = tx.conn();
             outbox::fan_out(conn, time(202), 9).await?;
-            sqlx::query("DELETE FROM webhook_targets").execute(&mut *conn).await?;
+            conn.apply("DELETE FROM webhook_targets", params![]).await?;
             webhook_targets::insert(conn, &target(), "a secret").await
         })
         .await;
@@ -56,10 +59,10 @@ impl StoreFixture {
         let other_service = ServiceId::from_bits(9);
         let mut read = self.read().await;
         for (kind, scope, expected) in [
-            (KIND, WebhookScope::Service(service), true),
-            (KIND, WebhookScope::Service(other_service), false),
-            (EventKind::RoleAssigned, WebhookScope::Service(service), false),
-            (KIND, WebhookScope::Deployment, false),
+            (KIND, ServiceOrDeployment::Service(service), true),
+            (KIND, ServiceOrDeployment::Service(other_service), false),
+            (EventKind::RoleAssigned, ServiceOrDeployment::Service(service), false),
+            (KIND, ServiceOrDeployment::Deployment, false),
         ] {
             let has_recipients = outbox::has_recipients(read.conn(), kind, scope).await.unwrap();
             assert_eq!(has_recipients, expected, "{kind:?} of {scope:?}");

@@ -3,10 +3,11 @@
 use super::{agent, deletions::DELETED, description, metadata, owner, service, time, whole_list};
 use crate::{
     domain::{
-        audit::{Actor, AuditAction, AuditChain, AuditedObject, Initiator, NewAuditEntry, RequestOrigin},
+        audit::{Actor, AuditAction, AuditedObject, Initiator, NewAuditEntry, RequestOrigin},
         caller::Human,
         change::{Change, FeedPosition, Recipients, RevisionRange},
         page::{ItemCount, ListPage},
+        service::ServiceOrDeployment,
         trust::{Feedback, Rating, RatingBySource, Score},
     },
     store::{
@@ -201,7 +202,7 @@ impl StoreFixture {
 
     async fn filters_select_audit_entries(&self, at: Timestamp) {
         let all = AuditFilter::default();
-        let chain = Some(AuditChain::Service(service().id));
+        let chain = Some(ServiceOrDeployment::Service(service().id));
         let (action, agent) = (Some(AuditAction::RoleAssigned), Some(agent().id));
         let after = Some(at.saturating_add(Duration::from_micros(1)));
         let filters = [
@@ -210,7 +211,7 @@ impl StoreFixture {
             (AuditFilter { action, ..all.clone() }, 1),
             (AuditFilter { agent, ..all.clone() }, 2),
             (AuditFilter { chain, action, agent, ..all.clone() }, 1),
-            (AuditFilter { chain: Some(AuditChain::Deployment), agent, ..all.clone() }, 0),
+            (AuditFilter { chain: Some(ServiceOrDeployment::Deployment), agent, ..all.clone() }, 0),
             (AuditFilter { since: Some(at), until: after, ..all.clone() }, 3),
             (AuditFilter { since: after, ..all.clone() }, 0),
             (AuditFilter { until: Some(at), ..all }, 0),

@@ -9,7 +9,7 @@ use crate::{
     store::{
         conformance::StoreFixture,
         feed,
-        sidecars::{self, ControlPlane, Peer, RecordedSidecar, StreamRecord},
+        sidecars::{self, ControlPlane, Peer, RecordedSidecar},
         unconfirmed_changes::{self, UnconfirmedChanges},
     },
 };
@@ -30,32 +30,23 @@ fn identity(instance: u8) -> SidecarIdentity {
 }
 
 /// The first stream of a sidecar, at the control plane `first`.
-fn open_stream(identity: &SidecarIdentity) -> StreamRecord<'_> {
-    StreamRecord {
-        identity,
-        control_plane: "first",
+fn open_stream(identity: &SidecarIdentity) -> RecordedSidecar {
+    RecordedSidecar {
+        identity: identity.clone(),
+        control_plane: "first".to_owned(),
         stream: 1,
         connected_at: time(1),
         progress: SidecarProgress { applied: Revision::new(5), required: Revision::new(9), applied_at: None },
         confirmed_at: None,
         ended_at: None,
         max_staleness: STALENESS,
+        distributed: None,
     }
 }
 
-/// The row of a stream.
-fn row_of(record: &StreamRecord<'_>, distributed: Option<i64>) -> RecordedSidecar {
-    RecordedSidecar {
-        identity: record.identity.clone(),
-        control_plane: record.control_plane.to_owned(),
-        stream: record.stream,
-        connected_at: record.connected_at,
-        progress: record.progress,
-        confirmed_at: record.confirmed_at,
-        ended_at: record.ended_at,
-        max_staleness: record.max_staleness,
-        distributed: distributed.map(Revision::new),
-    }
+/// What is read of it, if its control plane has distributed a revision.
+fn row_of(written: &RecordedSidecar, distributed: Option<i64>) -> RecordedSidecar {
+    RecordedSidecar { distributed: distributed.map(Revision::new), ..written.clone() }
 }
 
 const fn control_plane(id: &str, seen_at: i64) -> ControlPlane<'_> {
@@ -80,10 +71,10 @@ impl StoreFixture {
         assert_eq!(self.sidecars(time(3)).await, [row_of(&open, Some(50))]);
         let progress =
             SidecarProgress { applied: Revision::new(9), required: Revision::new(9), applied_at: Some(time(4)) };
-        let applied = StreamRecord { progress, confirmed_at: Some(time(5)), ..open_stream(&sidecar) };
+        let applied = RecordedSidecar { progress, confirmed_at: Some(time(5)), ..open_stream(&sidecar) };
         self.commit(async |tx| sidecars::write(tx.conn(), &applied).await).await;
         assert_eq!(self.sidecars(time(6)).await, [row_of(&applied, Some(50))]);
-        let ended = StreamRecord { ended_at: Some(time(6)), ..applied };
+        let ended = RecordedSidecar { ended_at: Some(time(6)), ..applied };
         self.commit(async |tx| sidecars::write(tx.conn(), &ended).await).await;
         assert_eq!(self.sidecars(time(7)).await, [row_of(&ended, Some(50))]);
         self.sidecars_are_listed_and_deleted(&sidecar).await;
@@ -108,13 +99,13 @@ impl StoreFixture {
             assert_eq!(sidecars::next_service(conn, None).await?, Some(SERVICE));
             assert_eq!(sidecars::next_service(conn, Some(SERVICE)).await?, None);
 
-            assert_eq!(sidecars::oldest_expiry(conn, time(0)).await?, Some(time(3666)));
+            assert_eq!(sidecars::EXPIRED.oldest_deletable(conn, time(0)).await?, Some(time(3666)));
             let decides = sidecars::list(conn, SERVICE, time(66), whole_list()).await?.items;
             assert_eq!(decides.len(), 1, "the other one does not decide");
-            assert_eq!(sidecars::delete_expired(conn, time(0), time(3665), 9).await?, 0);
-            assert_eq!(sidecars::delete_expired(conn, time(0), time(3666), 9).await?, 1);
+            assert_eq!(sidecars::EXPIRED.delete(conn, time(0), time(3665), 9).await?, 0);
+            assert_eq!(sidecars::EXPIRED.delete(conn, time(0), time(3666), 9).await?, 1);
             assert!(!sidecars::forget(conn, SERVICE, other.instance).await?, "the process runs, whatever another says");
-            sidecars::write(conn, &StreamRecord { ended_at: Some(time(9)), ..open_stream(&other) }).await?;
+            sidecars::write(conn, &RecordedSidecar { ended_at: Some(time(9)), ..open_stream(&other) }).await?;
             assert!(sidecars::forget(conn, SERVICE, sidecar.instance).await?, "there is none");
             assert!(sidecars::forget(conn, SERVICE, other.instance).await?);
             sidecars::delete_control_plane(conn, "first").await?;
@@ -127,17 +118,17 @@ impl StoreFixture {
     /// A control plane that could not write for a while writes its streams late.
     pub async fn later_stream_of_a_sidecar_is_not_replaced(&self) {
         let sidecar = identity(1);
-        let later = StreamRecord { control_plane: "second", stream: 5, ..open_stream(&sidecar) };
-        let late = StreamRecord { stream: 4, ended_at: Some(time(3)), ..open_stream(&sidecar) };
+        let later = RecordedSidecar { control_plane: "second".to_owned(), stream: 5, ..open_stream(&sidecar) };
+        let late = RecordedSidecar { stream: 4, ended_at: Some(time(3)), ..open_stream(&sidecar) };
         self.commit(async |tx| {
             let conn = tx.conn();
             assert!(sidecars::write(conn, &later).await?);
             assert!(!sidecars::write(conn, &late).await?);
             sidecars::delete(conn, &late).await?;
-            sidecars::delete(conn, &StreamRecord { control_plane: "second", ..late }).await?;
+            sidecars::delete(conn, &RecordedSidecar { control_plane: "second".to_owned(), ..late.clone() }).await?;
             assert_eq!(sidecars::recorded_after(conn, SERVICE, time(0), None, 9).await?, [row_of(&later, None)]);
             assert!(sidecars::write(conn, &later).await?, "again");
-            let next = StreamRecord { stream: 6, ..open_stream(&sidecar) };
+            let next = RecordedSidecar { stream: 6, ..open_stream(&sidecar) };
             assert!(sidecars::write(conn, &next).await?);
             sidecars::delete(conn, &next).await
         })
@@ -148,22 +139,22 @@ impl StoreFixture {
     /// The process may decide under the settings of an earlier stream.
     pub async fn new_stream_of_a_sidecar_keeps_the_longest_staleness(&self) {
         let sidecar = identity(1);
-        let long = StreamRecord { max_staleness: STALENESS * 2, ..open_stream(&sidecar) };
+        let long = RecordedSidecar { max_staleness: STALENESS * 2, ..open_stream(&sidecar) };
         self.commit(async |tx| {
             sidecars::write(tx.conn(), &long).await?;
-            let ended = StreamRecord { stream: 2, ended_at: Some(time(5)), ..open_stream(&sidecar) };
+            let ended = RecordedSidecar { stream: 2, ended_at: Some(time(5)), ..open_stream(&sidecar) };
             sidecars::write(tx.conn(), &ended).await
         })
         .await;
         assert_eq!(self.sidecars(time(124)).await[0].max_staleness, STALENESS * 2);
         assert_eq!(self.sidecars(time(125)).await, [], "it expires after the longer one");
-        let last = StreamRecord { stream: 2, ..open_stream(&sidecar) };
+        let last = RecordedSidecar { stream: 2, ..open_stream(&sidecar) };
         self.commit(async |tx| sidecars::delete(tx.conn(), &last).await).await;
     }
 
     pub async fn unknown_sidecars_count_for_the_longest_known_staleness(&self) {
         let sidecar = identity(1);
-        let long = StreamRecord { max_staleness: STALENESS * 2, ..open_stream(&sidecar) };
+        let long = RecordedSidecar { max_staleness: STALENESS * 2, ..open_stream(&sidecar) };
         self.commit(async |tx| {
             let conn = tx.conn();
             sidecars::write(conn, &long).await?;
@@ -185,7 +176,7 @@ impl StoreFixture {
         assert_eq!(sidecars::recorded_after(read.conn(), service, until, None, 9).await.unwrap(), []);
         drop(read);
         self.commit(async |tx| {
-            assert!(sidecars::delete_expired(tx.conn(), time(0), time(4000), 99).await? > 0);
+            assert!(sidecars::EXPIRED.delete(tx.conn(), time(0), time(4000), 99).await? > 0);
             sidecars::delete(tx.conn(), &long).await
         })
         .await;
@@ -196,8 +187,8 @@ impl StoreFixture {
         let peer = |seen_at| Peer { id: "first".to_owned(), seen_at: time(seen_at) };
         let progress =
             SidecarProgress { applied: Revision::new(5), required: Revision::new(5), applied_at: Some(time(2)) };
-        let of_first = StreamRecord { progress, confirmed_at: Some(time(1)), ..open_stream(&killed) };
-        let of_second = StreamRecord { control_plane: "second", ..open_stream(&alive) };
+        let of_first = RecordedSidecar { progress, confirmed_at: Some(time(1)), ..open_stream(&killed) };
+        let of_second = RecordedSidecar { control_plane: "second".to_owned(), ..open_stream(&alive) };
         self.commit(async |tx| {
             let conn = tx.conn();
             for stream in [&of_first, &of_second] {
@@ -223,7 +214,7 @@ impl StoreFixture {
             Ok(())
         })
         .await;
-        let ended = StreamRecord { ended_at: Some(time(35)), ..of_first };
+        let ended = RecordedSidecar { ended_at: Some(time(35)), ..of_first };
         assert_eq!(self.sidecars(time(36)).await, [row_of(&ended, None), row_of(&of_second, Some(50))]);
         assert_eq!(self.sidecars(time(95)).await.len(), 1);
     }

@@ -182,9 +182,9 @@ impl StoreFixture {
         drop(read);
         self.commit(async |tx| {
             let conn = tx.conn();
-            assert_eq!(known_agents::oldest_forgetting(conn, end).await?, Some(end));
-            assert_eq!(known_agents::delete_forgotten(conn, time(0), last_moment, 9).await?, 0);
-            assert_eq!(known_agents::delete_forgotten(conn, end, end, 9).await?, 1);
+            assert_eq!(known_agents::FORGOTTEN.oldest_deletable(conn, end).await?, Some(end));
+            assert_eq!(known_agents::FORGOTTEN.delete(conn, time(0), last_moment, 9).await?, 0);
+            assert_eq!(known_agents::FORGOTTEN.delete(conn, end, end, 9).await?, 1);
             Ok(())
         })
         .await;

@@ -2,11 +2,14 @@
 
 use super::{agent, description, managed_by, service, time, whole_list};
 use crate::{
-    domain::webhook::{
-        DisabledReason, WebhookScope, WebhookTarget,
-        delivery::{Attempt, AttemptFailure, Delivery, DeliveryState, DeliveryStatus, ResponseExcerpt},
-        event::{AuthenticatedEvent, Event, EventData, EventFilter, EventKind},
-        url::TargetUrl,
+    domain::{
+        service::ServiceOrDeployment,
+        webhook::{
+            DisabledReason, WebhookTarget,
+            delivery::{Attempt, AttemptFailure, Delivery, DeliveryState, DeliveryStatus, ResponseExcerpt},
+            event::{AuthenticatedEvent, Event, EventData, EventFilter, EventKind},
+            url::TargetUrl,
+        },
     },
     store::{
         conformance::StoreFixture,
@@ -23,7 +26,7 @@ use std::slice::from_ref;
 fn target() -> WebhookTarget {
     WebhookTarget {
         id: WebhookId::from_bits(1),
-        scope: WebhookScope::Service(service().id),
+        scope: ServiceOrDeployment::Service(service().id),
         url: TargetUrl::parse("https://hooks.example/one").unwrap(),
         events: EventFilter::parse(["agent.authenticated", "trust.feedback_received"]).unwrap(),
         description: description("of a target"),
@@ -51,7 +54,7 @@ impl StoreFixture {
     pub async fn webhook_targets_return_what_was_written(&self) {
         let other = WebhookTarget {
             id: WebhookId::from_bits(2),
-            scope: WebhookScope::Deployment,
+            scope: ServiceOrDeployment::Deployment,
             events: EventFilter::default(),
             ..target()
         };
@@ -95,7 +98,7 @@ impl StoreFixture {
         let (old, new, test) = (event(1, time(110)), event(2, time(111)), event(3, time(112)));
         let kind = EventKind::Authenticated;
         self.commit(async |tx| {
-            for scope in [WebhookScope::Deployment, WebhookScope::Service(service().id)] {
+            for scope in [ServiceOrDeployment::Deployment, ServiceOrDeployment::Service(service().id)] {
                 assert!(outbox::has_recipients(tx.conn(), kind, scope).await?);
             }
             assert!(outbox::enqueue(tx.conn(), from_ref(&old)).await?);
@@ -214,9 +217,9 @@ impl StoreFixture {
             assert_eq!(deliveries::delete_before(conn, target, Some(new.id), 9).await?, 0);
             let next = TargetCleanup { target: deployment_target, ..cleanup };
             assert_eq!(webhook_cleanup::find_cleanup(conn, new.id, now).await?, Some(next));
-            assert_eq!(outbox::oldest_event(conn, EventId::from_bits(0)).await?, Some(old.id));
-            assert_eq!(outbox::delete_events_before(conn, old.id, new.id, 9).await?, 1);
-            assert_eq!(outbox::oldest_event(conn, EventId::from_bits(0)).await?, Some(new.id));
+            assert_eq!(outbox::EVENTS.oldest(conn, EventId::from_bits(0)).await?, Some(old.id));
+            assert_eq!(outbox::EVENTS.delete(conn, old.id, new.id, 9).await?, 1);
+            assert_eq!(outbox::EVENTS.oldest(conn, EventId::from_bits(0)).await?, Some(new.id));
             assert_eq!(outbox::find_event_body(conn, old.id).await?, None);
             assert!(outbox::find_event_body(conn, new.id).await?.is_some());
 

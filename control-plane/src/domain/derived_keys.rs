@@ -1,0 +1,34 @@
+//! Keys that are derived from the configured master keys.
+
+use aws_lc_rs::hmac;
+
+/// What is derived from each configured master key, by the fingerprint of the master key.
+pub struct DerivedKeys<K>(Vec<(String, K)>);
+
+impl<K> DerivedKeys<K> {
+    /// Keys, each with the fingerprint of its master key, those of the configured key first.
+    pub const fn new(keys: Vec<(String, K)>) -> Self {
+        Self(keys)
+    }
+
+    /// The fingerprint of the configured master key; empty if there are no keys.
+    pub fn configured(&self) -> &str {
+        self.0.first().map_or("", |(fingerprint, _)| fingerprint)
+    }
+
+    /// The keys of the master key with a fingerprint; `None` if this master key is not configured.
+    pub fn find(&self, fingerprint: &str) -> Option<&K> {
+        self.0.iter().find(|(name, _)| name == fingerprint).map(|(_, keys)| keys)
+    }
+
+    /// The keys of all master keys.
+    pub fn iter(&self) -> impl Iterator<Item = &K> {
+        self.0.iter().map(|(_, keys)| keys)
+    }
+}
+
+/// Derives the key for a purpose from a master key.
+pub fn derive_key(master: &[u8], purpose: &str) -> hmac::Key {
+    let master = hmac::Key::new(hmac::HMAC_SHA256, master);
+    hmac::Key::new(hmac::HMAC_SHA256, hmac::sign(&master, purpose.as_bytes()).as_ref())
+}
