@@ -18,12 +18,11 @@ pub use key_source::{JwksClient, KeyLocation, read_file as read_key_file};
 pub use operator_key::{OperatorKey, OperatorKeyError};
 
 use crate::{domain::caller::Human, metrics::JwksFetchMetrics};
-use claims::verify_claims;
-use countersign_identity::{Reason, Refusal, Timestamp, token::signature_only_validation};
+use claims::verify_token;
+use countersign_identity::{Reason, Refusal, Timestamp};
 use countersign_process::Clock;
 use jwk_set::JwkSet;
 use key_cache::KeyCache;
-use serde_json::{Map, Value};
 use std::{collections::HashMap, sync::Arc};
 use token::UnverifiedToken;
 
@@ -102,8 +101,6 @@ impl Issuer {
     pub async fn verify(&self, token: &UnverifiedToken<'_>, now: Timestamp) -> Result<Human, Refusal> {
         let UnverifiedToken { text, issuer: _, algorithm, kid } = token;
         let key = self.keys.find(kid.as_deref(), *algorithm).await?;
-        let token = jsonwebtoken::decode::<Map<String, Value>>(text, &key, &signature_only_validation(*algorithm))
-            .map_err(|_| Reason::HumanTokenInvalid)?;
-        verify_claims(&token.claims, &self.rules, now)
+        verify_token(text, *algorithm, &key, &self.rules, now)
     }
 }
