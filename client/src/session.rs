@@ -182,7 +182,7 @@ impl<S: Sign> Session<S> {
     async fn refresh_or_login(&self, state: &mut State, current: &SessionTokens) -> Result<SessionTokens, ApiError> {
         let requested_at = clock::now();
         let refreshed = match &self.method {
-            LoginMethod::Challenge { .. } => self.api.refresh_with(&current.refresh_token).await,
+            LoginMethod::Challenge { .. } => self.api.refresh(&current.refresh_token).await,
             LoginMethod::OAuth(request) => {
                 let request = for_service(request, state.requested_service.as_deref());
                 self.api.refresh_over_oauth(&current.refresh_token, &request).await

@@ -19,12 +19,9 @@ use countersign_identity::{Reason, Timestamp};
 use countersign_process::{
     file_reload::FileReloadMetrics,
     server::PortMetrics,
-    telemetry::{register, registry},
+    telemetry::{MetricFactory, registry},
 };
-use prometheus::{
-    Gauge, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry, core::Collector,
-    exponential_buckets, opts,
-};
+use prometheus::{Gauge, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry, core::Collector};
 
 /// The value of a timestamp metric, in Unix seconds; 0 if there is no time.
 pub fn timestamp_value(time: Option<Timestamp>) -> f64 {
@@ -122,58 +119,15 @@ pub struct JwksFetchMetrics {
     pub failed: IntCounter,
 }
 
-/// Creates metrics and registers them.
-struct MetricFactory<'a>(&'a Registry);
-
-impl MetricFactory<'_> {
-    fn counter_vec(&self, name: &str, help: &str, labels: &[&str]) -> prometheus::Result<IntCounterVec> {
-        register(self.0, IntCounterVec::new(opts!(format!("countersign_{name}"), help), labels)?)
-    }
-
-    /// A counter with one label, whose given values are at 0.
-    fn counter_by<'v>(
-        &self,
-        name: &str,
-        help: &str,
-        label: &str,
-        values: impl IntoIterator<Item = &'v str>,
-    ) -> prometheus::Result<IntCounterVec> {
-        let counter = self.counter_vec(name, help, &[label])?;
-        for value in values {
-            counter.with_label_values(&[value]);
-        }
-        Ok(counter)
-    }
-
-    fn gauge(&self, name: &str, help: &str) -> prometheus::Result<IntGauge> {
-        register(self.0, IntGauge::new(format!("countersign_{name}"), help)?)
-    }
-
-    fn counter(&self, name: &str, help: &str) -> prometheus::Result<IntCounter> {
-        register(self.0, IntCounter::new(format!("countersign_{name}"), help)?)
-    }
-
-    fn timestamp_gauge(&self, name: &str, help: &str) -> prometheus::Result<Gauge> {
-        register(self.0, Gauge::new(format!("countersign_{name}_timestamp_seconds"), help)?)
-    }
-
-    fn gauge_vec(&self, name: &str, help: &str, labels: &[&str]) -> prometheus::Result<IntGaugeVec> {
-        register(self.0, IntGaugeVec::new(opts!(format!("countersign_{name}"), help), labels)?)
-    }
-
-    fn duration_histogram(&self, name: &str, help: &str, labels: &[&str]) -> prometheus::Result<HistogramVec> {
-        // Bucket bounds from half a millisecond to eight seconds.
-        let buckets = exponential_buckets(0.000_5, 2.0, 15)?;
-        let options = HistogramOpts::new(format!("countersign_{name}"), help).buckets(buckets);
-        register(self.0, HistogramVec::new(options, labels)?)
-    }
-}
+/// The upper bounds of the buckets of all histograms in seconds, each twice the one before.
+const BUCKETS: [f64; 15] =
+    [0.000_5, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096, 8.192];
 
 impl Metrics {
     /// Creates and registers all metrics, with the given label values.
     pub fn new(labels: &LabelValues) -> prometheus::Result<Self> {
         let registry = registry("countersign", env!("CARGO_PKG_VERSION"))?;
-        let factory = MetricFactory(&registry);
+        let factory = MetricFactory { registry: &registry, prefix: "countersign" };
         let reasons = Reason::ALL.iter().filter(|reason| occurs_in_control_plane(**reason));
         let reasons = reasons.map(|reason| reason.as_str()).chain(labels.other_reasons.iter().copied());
         let categories = labels.rate_limit_categories.iter().copied();
@@ -186,10 +140,11 @@ impl Metrics {
                 "HTTP responses by method, route and status",
                 &["method", "route", "status"],
             )?,
-            http_seconds: factory.duration_histogram(
+            http_seconds: factory.histogram_vec(
                 "http_request_duration_seconds",
                 "Seconds until the response, by method and route",
                 &["method", "route"],
+                &BUCKETS,
             )?,
             refusals: factory.counter_by("refusals_total", "Refused requests by reason", "reason", reasons)?,
             rate_limited: factory.counter_by("rate_limited_total", over_limit, "category", categories)?,
@@ -199,14 +154,14 @@ impl Metrics {
                 .counter("verification_cache_hits_total", "Verifications of tokens whose result was in memory")?,
             verification_cache_misses: factory
                 .counter("verification_cache_misses_total", "Verifications of tokens that read the database")?,
-            ports: PortMetrics::register(&registry, "countersign")?,
+            ports: PortMetrics::new(&factory)?,
             store: StoreMetrics::new(&factory)?,
             webhooks: WebhookMetrics::new(&factory, labels.delivery_failures)?,
             redis: RedisMetrics::new(&factory)?,
             sync: SyncMetrics::new(&factory, labels.stream_limits)?,
             certificate_expiry: factory
                 .gauge("certificate_expiry_timestamp_seconds", "When the TLS certificate expires, in Unix seconds")?,
-            file_reloads: FileReloadMetrics::new(&registry, "countersign")?,
+            file_reloads: FileReloadMetrics::new(&factory)?,
             signing_keys: factory.gauge_vec("signing_keys", "Live signing keys by status", &["status"])?,
             signing_key_start: factory.timestamp_gauge("signing_key_signs_from", signs_from)?,
             jwks_fetches: factory.counter_vec("jwks_fetches_total", fetches, &["issuer", "result"])?,

@@ -12,11 +12,9 @@ use countersign_identity::{Reason, Revision, ServiceId, Timestamp};
 use countersign_process::{
     file_reload::FileReloadMetrics,
     server::PortMetrics,
-    telemetry::{register, registry},
+    telemetry::{MetricFactory, registry},
 };
-use prometheus::{
-    GaugeVec, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry, histogram_opts, opts,
-};
+use prometheus::{GaugeVec, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry};
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 pub use addresses::{AddressMetrics, FailoverReason};
@@ -163,57 +161,48 @@ impl Metrics {
     /// Registers all metrics, with the time series that exist before a service is known.
     pub fn new() -> Result<Self, prometheus::Error> {
         let registry = registry(PREFIX, env!("CARGO_PKG_VERSION"))?;
-        let opts = |name: &str, help: &str| opts!(format!("{PREFIX}_{name}"), help);
-        let counter = |name, help| IntCounter::with_opts(opts(name, help)).and_then(|it| register(&registry, it));
-        let counters = |name, help, labels: &[&str]| {
-            IntCounterVec::new(opts(name, help), labels).and_then(|it| register(&registry, it))
-        };
-        let gauges =
-            |name, help| IntGaugeVec::new(opts(name, help), &["service"]).and_then(|it| register(&registry, it));
-        let duration =
-            histogram_opts!(format!("{PREFIX}_check_duration_seconds"), "Duration of a check", BUCKETS.into());
-        let confirmed = opts("view_confirmed_timestamp_seconds", "When the view was last confirmed, in Unix seconds");
-        let offset = "Wall clock of the sidecar minus that of the control plane, in seconds";
-        let offset = opts("clock_offset_seconds", offset);
+        let factory = MetricFactory { registry: &registry, prefix: PREFIX };
+        let service = ["service"];
+        let overloaded = "Checks that were refused because unfinished checks need too much memory";
+        let dry_run_denials = "Checks that were allowed although a rule that is a dry run refuses them";
+        let connected = "Connected sync streams, one for each API key of the service";
+        let reconnects = "Established sync streams that ended and are opened again";
+        let connect_failures = "Attempts to open a sync stream that failed";
+        let confirmed = "When the view was last confirmed, in Unix seconds";
+        let clock_offset = "Wall clock of the sidecar minus that of the control plane, in seconds";
         let metrics = Self {
-            ports: PortMetrics::register(&registry, PREFIX)?,
-            checks: counters("checks_total", "Checks by verdict", &["service", "decision", "reason"])?,
-            dry_run_denials: counters(
-                "dry_run_denials_total",
-                "Checks that were allowed although a rule that is a dry run refuses them",
-                &["service", "reason"],
+            ports: PortMetrics::new(&factory)?,
+            checks: factory.counter_vec("checks_total", "Checks by verdict", &["service", "decision", "reason"])?,
+            dry_run_denials: factory.counter_vec("dry_run_denials_total", dry_run_denials, &["service", "reason"])?,
+            rules: factory.gauge("rules", "Rules of the rules file in use")?,
+            check_duration: factory.histogram_vec(
+                "check_duration_seconds",
+                "Duration of a check",
+                &service,
+                &BUCKETS,
             )?,
-            rules: IntGauge::with_opts(opts("rules", "Rules of the rules file in use"))
-                .and_then(|it| register(&registry, it))?,
-            check_duration: register(&registry, HistogramVec::new(duration, &["service"])?)?,
             check_series: ArcSwap::default(),
-            cache_hits: counter("token_cache_hits_total", "Tokens whose signature was already verified")?,
-            cache_misses: counter("token_cache_misses_total", "Tokens whose signature had to be verified")?,
-            overloaded: counter(
-                "overloaded_total",
-                "Checks that were refused because unfinished checks need too much memory",
-            )?,
-            stream_connected: gauges(
-                "stream_connected",
-                "Connected sync streams, one for each API key of the service",
-            )?,
-            stream_reconnects: counters(
-                "stream_reconnects_total",
-                "Established sync streams that ended and are opened again",
-                &["service"],
-            )?,
-            stream_connect_failures: counters(
+            cache_hits: factory.counter("token_cache_hits_total", "Tokens whose signature was already verified")?,
+            cache_misses: factory.counter("token_cache_misses_total", "Tokens whose signature had to be verified")?,
+            overloaded: factory.counter("overloaded_total", overloaded)?,
+            stream_connected: factory.gauge_vec("stream_connected", connected, &service)?,
+            stream_reconnects: factory.counter_vec("stream_reconnects_total", reconnects, &service)?,
+            stream_connect_failures: factory.counter_vec(
                 "stream_connect_failures_total",
-                "Attempts to open a sync stream that failed",
-                &["service"],
+                connect_failures,
+                &service,
             )?,
-            addresses: AddressMetrics::register(&registry)?,
-            view_revision: gauges("view_revision", "The view includes all changes up to this revision")?,
-            view_confirmed: register(&registry, GaugeVec::new(confirmed, &["service"])?)?,
-            view_agents: gauges("view_agents", "Agents in the view: those with recent changes")?,
-            clock_offset: register(&registry, GaugeVec::new(offset, &["service"])?)?,
-            copies: CopyMetrics::new(&registry)?,
-            file_reloads: FileReloadMetrics::new(&registry, PREFIX)?,
+            addresses: AddressMetrics::new(&factory)?,
+            view_revision: factory.gauge_vec(
+                "view_revision",
+                "The view includes all changes up to this revision",
+                &service,
+            )?,
+            view_confirmed: factory.float_gauge_vec("view_confirmed_timestamp_seconds", confirmed, &service)?,
+            view_agents: factory.gauge_vec("view_agents", "Agents in the view: those with recent changes", &service)?,
+            clock_offset: factory.float_gauge_vec("clock_offset_seconds", clock_offset, &service)?,
+            copies: CopyMetrics::new(&factory)?,
+            file_reloads: FileReloadMetrics::new(&factory)?,
             registry,
         };
         metrics.add_check_series(None);
@@ -273,13 +262,9 @@ impl Metrics {
 
     /// An established sync stream of the service was lost.
     pub fn stream_lost(&self, service: ServiceId) {
-        self.stream_closed(service);
-        self.stream_reconnects.with_label_values(&[service.to_string()]).inc();
-    }
-
-    /// The sidecar closes an established sync stream of the service to open another one.
-    pub fn stream_closed(&self, service: ServiceId) {
-        self.stream_connected.with_label_values(&[service.to_string()]).dec();
+        let label = [service.to_string()];
+        self.stream_connected.with_label_values(&label).dec();
+        self.stream_reconnects.with_label_values(&label).inc();
     }
 
     /// An attempt to open a sync stream failed. The service of an API key is unknown before the first data of the

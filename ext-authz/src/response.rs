@@ -22,6 +22,7 @@ use countersign_proto::{
 use prost_types::Struct;
 use std::{iter, sync::Arc};
 
+pub use denial::to_rfc3339;
 pub use header_names::HeaderNames;
 
 /// The name of the header `Authorization` in lower case, as HTTP/2 and Envoy write it. It contains the token if the request has no

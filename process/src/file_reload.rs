@@ -7,9 +7,9 @@
 //! and is tried again at each interval, because the files of a pair are not replaced at the same time; the log reports each
 //! different failure once.
 
-use crate::{Clock, telemetry::register};
+use crate::{Clock, telemetry::MetricFactory};
 use aws_lc_rs::digest::{Context, SHA256};
-use prometheus::{Gauge, GaugeVec, IntCounter, IntCounterVec, Registry, opts};
+use prometheus::{Gauge, GaugeVec, IntCounter, IntCounterVec};
 use std::{
     convert::Infallible,
     fs::File,
@@ -83,15 +83,13 @@ pub struct FileReloadMetrics {
 }
 
 impl FileReloadMetrics {
-    /// Registers the metrics, with the given prefix.
-    pub fn new(registry: &Registry, prefix: &str) -> Result<Self, prometheus::Error> {
-        let opts = |name: &str, help: &str| opts!(format!("{prefix}_{name}"), help);
-        let reloads = opts("file_reloads_total", "Attempts to load changed files, by setting and result");
-        let loaded_at =
-            opts("file_loaded_timestamp_seconds", "When the used content of files was loaded, in Unix seconds");
+    /// Creates the metrics.
+    pub fn new(factory: &MetricFactory) -> prometheus::Result<Self> {
+        let reloads = "Attempts to load changed files, by setting and result";
+        let loaded_at = "When the used content of files was loaded, in Unix seconds";
         Ok(Self {
-            reloads: register(registry, IntCounterVec::new(reloads, &["setting", "result"])?)?,
-            loaded_at: register(registry, GaugeVec::new(loaded_at, &["setting"])?)?,
+            reloads: factory.counter_vec("file_reloads_total", reloads, &["setting", "result"])?,
+            loaded_at: factory.float_gauge_vec("file_loaded_timestamp_seconds", loaded_at, &["setting"])?,
         })
     }
 }

@@ -23,7 +23,7 @@ mod service;
 pub use connections::{CloseReason, ConnectionCaps};
 pub use descriptors::{RESERVED_DESCRIPTORS, fit_to_descriptors, raise_descriptor_limit};
 pub use listener::Listener;
-pub use memory::{ReservedMemory, SharedMemory};
+pub use memory::{ReservedMemory, SharedMemory, head_size};
 pub use messages::MessageLimits;
 pub use metrics::{ConnectionMetrics, PortMetrics};
 pub use network::Network;

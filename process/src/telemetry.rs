@@ -1,5 +1,9 @@
 //! Structured logs on standard error, and the metrics of the process.
 
+mod metric_factory;
+
+pub use metric_factory::MetricFactory;
+
 use crate::log_lines::{self, LogWriter};
 use prometheus::{
     IntCounter, Opts, Registry,
@@ -112,12 +116,9 @@ fn log_panic(panic: &PanicHookInfo<'_>) {
 /// `<prefix>_log_lines_dropped_total`.
 pub fn registry(prefix: &str, version: &str) -> Result<Registry, prometheus::Error> {
     let registry = Registry::new();
-    let build = prometheus::IntGaugeVec::new(
-        opts!(format!("{prefix}_build_info"), "Always 1; the labels describe the build"),
-        &["version"],
-    )?;
+    let factory = MetricFactory { registry: &registry, prefix };
+    let build = factory.gauge_vec("build_info", "Always 1; the labels describe the build", &["version"])?;
     build.with_label_values(&[version]).set(1);
-    register(&registry, build)?;
     registry.register(Box::new(prometheus::process_collector::ProcessCollector::for_self()))?;
     registry.register(Box::new(DroppedLogLines::new(prefix)?))?;
     Ok(registry)
@@ -147,7 +148,7 @@ macro_rules! label_values {
 }
 
 /// Registers a collector and returns it.
-pub fn register<C: Collector + Clone + 'static>(registry: &Registry, collector: C) -> Result<C, prometheus::Error> {
+fn register<C: Collector + Clone + 'static>(registry: &Registry, collector: C) -> Result<C, prometheus::Error> {
     registry.register(Box::new(collector.clone()))?;
     Ok(collector)
 }

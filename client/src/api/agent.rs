@@ -84,13 +84,8 @@ impl Api {
         self.call(Method::POST, &["auth", "authenticate"], None, Some(&login_request)).await
     }
 
-    /// Exchanges a token pair for a new one.
-    pub async fn refresh(&self, tokens: &Tokens) -> Result<Tokens> {
-        self.refresh_with(&tokens.refresh_token).await
-    }
-
     /// Exchanges a refresh token for a new token pair.
-    pub async fn refresh_with(&self, refresh_token: &SecretString) -> Result<Tokens> {
+    pub async fn refresh(&self, refresh_token: &SecretString) -> Result<Tokens> {
         let body = json!({ "refreshToken": refresh_token.expose_secret() });
         self.call(Method::POST, &["auth", "refresh"], None, Some(&body)).await
     }

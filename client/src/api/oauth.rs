@@ -3,10 +3,7 @@
 //!
 //! Invariant: tokens with a wider scope than the requested one are never returned.
 
-use super::{
-    Api, ApiError, Result, Tokens, redacted_url,
-    response::{line, read_json},
-};
+use super::{Api, ApiError, Result, Tokens, redacted_url, response::line};
 use crate::{
     Scope, Sign,
     client_assertion::{self, ASSERTION_TYPE},
@@ -100,14 +97,9 @@ impl Api {
         let form = form_urlencoded::Serializer::new(String::new()).extend_pairs(grant).extend_pairs(limits).finish();
         let http_request = self.http.request(Method::POST, self.endpoint(&["oauth", "token"])?);
         let http_request = http_request.header(header::CONTENT_TYPE, "application/x-www-form-urlencoded").body(form);
-        let response = self.execute(http_request).await?;
-        let unreadable = || ApiError::Unreadable(redacted_url(self.url.as_str()));
-        if !response.status().is_success() {
-            return Err(ApiError::from_response(response).await.unwrap_or_else(unreadable));
-        }
-        let response: TokenResponse = read_json(response).await.ok_or_else(unreadable)?;
+        let response: TokenResponse = self.send(http_request).await?;
         if !response.token_type.eq_ignore_ascii_case("bearer") {
-            return Err(unreadable());
+            return Err(ApiError::Unreadable(redacted_url(self.url.as_str())));
         }
         response.into_tokens(scope.as_ref())
     }

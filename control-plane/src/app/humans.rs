@@ -81,33 +81,35 @@ pub(super) async fn build_issuer(
 ) -> Result<ConfiguredIssuer, AppError> {
     let IssuerSettings { iss, audience, jwks, ca_file, .. } = settings;
     let key = |key: &str| format!("humans.issuers.{name}.{key}");
-    let mut keys = None;
-    let (location, file) = if let KeySource::File(path) = jwks {
-        let json = read_key_file(path).await.map_err(|error| AppError::setting(key("jwks"), error))?;
-        let file = LoadedFiles::new(key("jwks"), &[(path, &json)]);
-        keys = Some((path, json));
-        (KeyLocation::File(path.clone()), Some(file))
-    } else {
+    let admin = |(name, value): (&str, &str)| AdminClaim { name: name.to_owned(), value: value.to_owned() };
+    let rules =
+        IssuerRules { issuer: iss.clone(), audience: audience.clone(), admin: settings.admin_claim().map(admin) };
+    // An issuer with a file has the metrics of fetches too, which stay at 0.
+    let fetches = metrics.jwks_fetches(name);
+    let client = || -> Result<_, AppError> {
         let authorities =
             files::read_if_set(ca_file).map_err(|error| AppError::setting_file(key("ca_file"), ca_file, error))?;
         let file = authorities.as_deref().map(|pem| LoadedFiles::new(key("ca_file"), &[(ca_file, pem)]));
         let client = JwksClient::new(authorities.as_deref(), config.dev)
             .map_err(|error| AppError::setting(key("ca_file"), error))?;
-        let location = match jwks {
-            KeySource::Url(url) => {
-                let url = url.parse().map_err(|_| AppError::setting(key("jwks"), "not a URL"))?;
-                KeyLocation::Url { url, client }
-            }
-            KeySource::Discovery | KeySource::File(_) => KeyLocation::Discovery { issuer: iss.clone(), client },
-        };
-        (location, file)
+        Ok((client, file))
     };
-    let admin = |(name, value): (&str, &str)| AdminClaim { name: name.to_owned(), value: value.to_owned() };
-    let rules =
-        IssuerRules { issuer: iss.clone(), audience: audience.clone(), admin: settings.admin_claim().map(admin) };
-    let issuer = Issuer::new(rules, location, clock, metrics.jwks_fetches(name));
-    if let Some((path, json)) = keys {
-        issuer.set_keys(&json).map_err(|error| AppError::setting_file(key("jwks"), path, error))?;
-    }
-    Ok(ConfiguredIssuer { issuer, file })
+    let (location, file) = match jwks {
+        KeySource::File(path) => {
+            let json = read_key_file(path).await.map_err(|error| AppError::setting(key("jwks"), error))?;
+            let issuer = Issuer::with_key_file(rules, &json)
+                .map_err(|error| AppError::setting_file(key("jwks"), path, error))?;
+            return Ok(ConfiguredIssuer { issuer, file: Some(LoadedFiles::new(key("jwks"), &[(path, &json)])) });
+        }
+        KeySource::Url(url) => {
+            let (client, file) = client()?;
+            let url = url.parse().map_err(|_| AppError::setting(key("jwks"), "not a URL"))?;
+            (KeyLocation::Url { url, client }, file)
+        }
+        KeySource::Discovery => {
+            let (client, file) = client()?;
+            (KeyLocation::Discovery { issuer: iss.clone(), client }, file)
+        }
+    };
+    Ok(ConfiguredIssuer { issuer: Issuer::with_fetched_keys(rules, location, clock, fetches), file })
 }

@@ -75,16 +75,14 @@ pub(super) fn serve_admin(tasks: &mut Tasks, listener: TcpListener, readiness: R
     tasks.spawn(admin::serve(listener, routes, readiness, metrics.registry, connections, shutdown));
 }
 
-/// Builds the gRPC service to which sidecars connect, and starts the tasks that read the change feed, positions and API keys for
-/// the sidecars, and that record their streams.
+/// Builds the gRPC service to which sidecars connect, and starts the tasks that read the change feed for the sidecars, and that
+/// record their streams.
 pub(super) fn sync_service(tasks: &mut Tasks, reader: FeedReader, parts: SyncParts) -> SyncService {
     let journal = Journal::new(parts.sidecars.clone()).run(parts.shutdown.clone());
     let reader = reader.run(parts.metrics.clone(), parts.shutdown.clone());
-    let (service, shared_reads) = SyncService::new(parts);
     tasks.spawn(reader.map(Ok));
     tasks.spawn(journal.map(Ok));
-    tasks.spawn(shared_reads.map(Ok));
-    service
+    SyncService::new(parts)
 }
 
 /// Maximum size of a message from a sidecar. A `Hello` has less than 100 bytes.

@@ -55,7 +55,7 @@ impl MemoryRateLimiter {
         Self { clock, tables: Mutex::new(Tables { authenticated, agents, unauthenticated }) }
     }
 
-    fn decide(&self, limits: &[RateLimit], count_call: bool) -> RateLimitDecision {
+    fn decide_now(&self, limits: &[RateLimit], count_call: bool) -> RateLimitDecision {
         let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
         // The clock is read while the tables are locked, so that the calls in each window are in order of time.
         let now = micros(self.clock.since_boot());
@@ -70,12 +70,8 @@ impl MemoryRateLimiter {
 }
 
 impl RateLimiter for MemoryRateLimiter {
-    fn acquire<'a>(&'a self, limits: &'a [RateLimit]) -> DecisionFuture<'a> {
-        Box::pin(async { self.decide(limits, true) })
-    }
-
-    fn peek<'a>(&'a self, limits: &'a [RateLimit]) -> DecisionFuture<'a> {
-        Box::pin(async { self.decide(limits, false) })
+    fn decide<'a>(&'a self, limits: &'a [RateLimit], count_call: bool) -> DecisionFuture<'a> {
+        Box::pin(async move { self.decide_now(limits, count_call) })
     }
 
     fn backend(&self) -> RateLimitBackend {
@@ -174,7 +170,7 @@ mod tests {
         use CallerKind::{Authenticated, Unauthenticated};
         let clock = Arc::new(ManualClock::default());
         let limiter = MemoryRateLimiter::keeping(10, clock);
-        let is_allowed = |limit: RateLimit| limiter.decide(&[limit], true).allowed;
+        let is_allowed = |limit: RateLimit| limiter.decide_now(&[limit], true).allowed;
         assert!(is_allowed(limit(Authenticated, 0, 1)) && is_allowed(limit(Unauthenticated, 0, 2)));
         for id in 1..10 {
             assert!(is_allowed(limit(Unauthenticated, id, 1)));
@@ -197,11 +193,11 @@ mod tests {
         let clock = Arc::new(ManualClock::default());
         let limiter = MemoryRateLimiter::new(clock.clone());
         for id in 0..1000 {
-            limiter.decide(&[limit(CallerKind::Unauthenticated, id, 1)], true);
+            limiter.decide_now(&[limit(CallerKind::Unauthenticated, id, 1)], true);
         }
         for _ in 0..2 {
             clock.advance(WINDOW);
-            limiter.decide(&[limit(CallerKind::Unauthenticated, 1, 1)], true);
+            limiter.decide_now(&[limit(CallerKind::Unauthenticated, 1, 1)], true);
         }
         let tables = limiter.tables.lock().unwrap();
         assert_eq!(tables.unauthenticated.newer.len() + tables.unauthenticated.older.len(), 1);
@@ -223,7 +219,7 @@ mod tests {
                 clock.advance(Duration::from_micros(pause));
                 now += pause;
                 let in_last_window = allowed_at.iter().filter(|at| now - **at < 60_000_000).count();
-                let decision = limiter.decide(&[limit(CallerKind::Unauthenticated, 7, max_calls)], true);
+                let decision = limiter.decide_now(&[limit(CallerKind::Unauthenticated, 7, max_calls)], true);
                 prop_assert_eq!(decision.allowed, in_last_window < max_calls as usize, "at {}", now);
                 if decision.allowed {
                     allowed_at.push(now);

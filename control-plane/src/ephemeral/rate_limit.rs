@@ -8,11 +8,18 @@ use std::{pin::Pin, time::Duration};
 /// Refused calls are not counted. A refused call is therefore allowed after the longest `reset_after` among the exhausted
 /// quotas, unless other calls use the quota first.
 pub trait RateLimiter: Send + Sync + 'static {
+    /// Decides whether every limit in `limits` allows one more call. With `count_call`, counts it against all of them if it is allowed.
+    fn decide<'a>(&'a self, limits: &'a [RateLimit], count_call: bool) -> DecisionFuture<'a>;
+
     /// Counts one call against every limit in `limits`, or against no limit if any limit is exhausted.
-    fn acquire<'a>(&'a self, limits: &'a [RateLimit]) -> DecisionFuture<'a>;
+    fn acquire<'a>(&'a self, limits: &'a [RateLimit]) -> DecisionFuture<'a> {
+        self.decide(limits, true)
+    }
 
     /// Returns the decision that [`Self::acquire`] would make now, without counting a call.
-    fn peek<'a>(&'a self, limits: &'a [RateLimit]) -> DecisionFuture<'a>;
+    fn peek<'a>(&'a self, limits: &'a [RateLimit]) -> DecisionFuture<'a> {
+        self.decide(limits, false)
+    }
 
     /// Where calls are counted now.
     fn backend(&self) -> RateLimitBackend;

@@ -3,6 +3,7 @@
 //! `jsonwebtoken` parses and decodes each JWK. It looks at the key itself only when it verifies a signature, so this module
 //! decides which keys are usable.
 
+use countersign_identity::Reason;
 use jsonwebtoken::{
     Algorithm, DecodingKey, DecodingKeyKind,
     jwk::{AlgorithmParameters, CommonParameters, EllipticCurve, Jwk, KeyOperations, PublicKeyUse},
@@ -68,8 +69,23 @@ impl JwkSet {
         if self.0.is_empty() { Err("contains no usable key: the keys in use stay in use") } else { Ok(self) }
     }
 
+    /// Logs that an issuer has no usable key.
+    pub fn warn_if_empty(&self, issuer: &str) {
+        if self.0.is_empty() {
+            tracing::warn!(issuer, "the issuer publishes no usable key: all its tokens are rejected");
+        }
+    }
+
     pub const fn len(&self) -> usize {
         self.0.len()
+    }
+
+    /// Finds the key for a token as [`Self::find`] does, in keys that are not fetched.
+    pub fn find_final(&self, kid: Option<&str>, algorithm: Algorithm) -> Result<Arc<DecodingKey>, Reason> {
+        match self.find(kid, algorithm) {
+            KeyMatch::Unique(key) => Ok(key),
+            KeyMatch::Unknown | KeyMatch::Unusable => Err(Reason::HumanTokenInvalid),
+        }
     }
 
     /// Finds the key for a token with the given `kid` and algorithm.

@@ -28,27 +28,16 @@ const REFRESH_RETRY_INTERVAL: Duration = Duration::from_secs(15);
 /// issuer would delay the requests repeatedly.
 const BACKGROUND_REFRESH_PERIOD: Duration = Duration::from_mins(1);
 
+/// The age at which cached keys are fetched again, so that a key that the issuer has withdrawn is accepted for at most 15 minutes.
+const REFRESH_AFTER: Duration = Duration::from_mins(15);
+
+/// The age at which keys are no longer used. An issuer that cannot be reached for this long has no keys any more: requests with its
+/// tokens get 503.
+const MAX_AGE: Duration = Duration::from_hours(1);
+
 pub trait KeySource: Send + Sync + 'static {
     /// Fetches all keys, in bounded time.
     fn fetch(&self) -> impl Future<Output = Result<JwkSet, impl Display + Send>> + Send;
-}
-
-/// The ages at which cached keys are fetched again and are no longer used.
-#[derive(Debug, Clone, Copy)]
-pub struct CacheLifetimes {
-    pub refresh_after: Duration,
-    /// The age at which keys are no longer used, even if they cannot be fetched.
-    pub max_age: Duration,
-}
-
-impl CacheLifetimes {
-    /// Those of keys that are fetched from the server of an issuer. A key that the issuer has withdrawn is accepted for at most 15
-    /// minutes. An issuer that cannot be reached for an hour has no keys any more: requests with its tokens get 503.
-    pub const FETCHED: Self = Self { refresh_after: Duration::from_mins(15), max_age: Duration::from_hours(1) };
-
-    /// Those of keys from a file: they are never read again by age and never too old, because a changed file is loaded, and a file
-    /// that cannot be used keeps the previous keys.
-    pub const FILE: Self = Self { refresh_after: Duration::MAX, max_age: Duration::MAX };
 }
 
 /// The cached keys of one issuer. All times are measured since boot, with a clock that cannot be set back.
@@ -57,7 +46,6 @@ pub struct KeyCache<S>(Arc<Inner<S>>);
 struct Inner<S> {
     issuer: String,
     source: S,
-    lifetimes: CacheLifetimes,
     clock: Arc<dyn Clock>,
     metrics: JwksFetchMetrics,
     state: Mutex<CacheState>,
@@ -94,25 +82,14 @@ enum Lookup {
 
 impl<S: KeySource> KeyCache<S> {
     /// Creates an empty cache. The first request fetches the keys.
-    pub fn new(
-        issuer: String,
-        source: S,
-        lifetimes: CacheLifetimes,
-        clock: Arc<dyn Clock>,
-        metrics: JwksFetchMetrics,
-    ) -> Self {
+    pub fn new(issuer: String, source: S, clock: Arc<dyn Clock>, metrics: JwksFetchMetrics) -> Self {
         let (state, fetch_lock) = (Mutex::default(), Arc::default());
-        Self(Arc::new(Inner { issuer, source, lifetimes, clock, metrics, state, fetch_lock }))
+        Self(Arc::new(Inner { issuer, source, clock, metrics, state, fetch_lock }))
     }
 
     /// Where the keys come from.
     pub fn source(&self) -> &S {
         &self.0.source
-    }
-
-    /// Replaces the cached keys with keys that were read without a fetch.
-    pub fn replace(&self, keys: JwkSet) {
-        self.0.store(keys, self.0.clock.since_boot());
     }
 
     /// Finds the key for a token with the given `kid` and algorithm. Fetches the keys if necessary.
@@ -162,7 +139,7 @@ impl<S: KeySource> KeyCache<S> {
 
 impl<S: KeySource> Inner<S> {
     fn look_up(&self, request: KeyRequest) -> Lookup {
-        self.state().look_up(self.lifetimes, self.clock.since_boot(), request)
+        self.state().look_up(self.clock.since_boot(), request)
     }
 
     async fn fetch(&self, began_at: Duration) {
@@ -170,7 +147,10 @@ impl<S: KeySource> Inner<S> {
             Ok(keys) => {
                 self.metrics.succeeded.inc();
                 tracing::debug!(issuer = self.issuer, keys = keys.len(), "fetched the issuer's keys");
-                self.store(keys, began_at);
+                keys.warn_if_empty(&self.issuer);
+                let mut state = self.state();
+                state.keys = Some((keys, began_at));
+                state.failed_at = None;
             }
             Err(error) => {
                 self.metrics.failed.inc();
@@ -180,27 +160,18 @@ impl<S: KeySource> Inner<S> {
         }
     }
 
-    fn store(&self, keys: JwkSet, began_at: Duration) {
-        if keys.len() == 0 {
-            tracing::warn!(issuer = self.issuer, "the issuer publishes no usable key: all its tokens are rejected");
-        }
-        let mut state = self.state();
-        state.keys = Some((keys, began_at));
-        state.failed_at = None;
-    }
-
     fn state(&self) -> MutexGuard<'_, CacheState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl CacheState {
-    fn look_up(&self, lifetimes: CacheLifetimes, now: Duration, request: KeyRequest) -> Lookup {
+    fn look_up(&self, now: Duration, request: KeyRequest) -> Lookup {
         let KeyRequest { kid, algorithm, arrived_at } = request;
         let is_within = |span: Duration, at: Option<Duration>| at.is_some_and(|at| now.saturating_sub(at) < span);
         // Keys whose fetch began after the arrival of the request are current enough for it, even after a long fetch.
         let is_younger = |age: Duration, began: Duration| began >= arrived_at || now.saturating_sub(began) < age;
-        let usable = self.keys.as_ref().filter(|(_, began)| is_younger(lifetimes.max_age, *began));
+        let usable = self.keys.as_ref().filter(|(_, began)| is_younger(MAX_AGE, *began));
         let Some((keys, began)) = usable else {
             // If a fetch failed after the arrival of the request, the request does not start another one.
             let failed = self.failed_at.is_some_and(|at| at >= arrived_at) || is_within(RETRY_INTERVAL, self.failed_at);
@@ -210,7 +181,7 @@ impl CacheState {
                 Lookup::Miss { unknown_kid: false }
             };
         };
-        let is_due = !is_younger(lifetimes.refresh_after, *began) && !is_within(REFRESH_RETRY_INTERVAL, self.failed_at);
+        let is_due = !is_younger(REFRESH_AFTER, *began) && !is_within(REFRESH_RETRY_INTERVAL, self.failed_at);
         let failed_recently = is_within(BACKGROUND_REFRESH_PERIOD, self.failed_at);
         if is_due && !failed_recently {
             return Lookup::Miss { unknown_kid: false };

@@ -1,22 +1,13 @@
-//! Fetches the keys of an issuer: by OpenID Connect Discovery, from a URL, or from a file.
+//! Fetches the keys of an issuer, by OpenID Connect Discovery or from a URL, or reads them from a file.
 //!
 //! Invariants: a fetch is bounded in time and memory, and keys come only from the configured location or from the `jwks_uri`
 //! in the discovery document below the issuer's URL. Redirects are not followed. Errors are texts for the log.
 
-use super::{
-    jwk_set::JwkSet,
-    key_cache::{CacheLifetimes, KeySource},
-};
+use super::{jwk_set::JwkSet, key_cache::KeySource};
 use arc_swap::ArcSwap;
 use reqwest::{Certificate, Client, StatusCode, Url, header, redirect::Policy};
 use serde::Deserialize;
-use std::{
-    fmt::Display,
-    net::IpAddr,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::{fmt::Display, net::IpAddr, path::Path, sync::Arc, time::Duration};
 use tokio::io::AsyncReadExt;
 
 /// Timeout of one fetch, including discovery.
@@ -43,7 +34,6 @@ pub enum KeyLocation {
         url: Url,
         client: JwksClient,
     },
-    File(PathBuf),
 }
 
 /// An HTTP client that fetches discovery documents and JWK sets.
@@ -74,30 +64,13 @@ impl KeyLocation {
                 (url.to_string(), client.fetch_document(&url).await?)
             }
             Self::Url { url, client } => (url.to_string(), client.fetch_document(url).await?),
-            Self::File(path) => (path.display().to_string(), read_file(path).await?),
         };
-        let keys = JwkSet::parse(&json).and_then(|keys| match self {
-            Self::File(_) => keys.require_usable_key(),
-            // The issuer itself publishes these keys, and may withdraw all of them.
-            Self::Discovery { .. } | Self::Url { .. } => Ok(keys),
-        });
-        keys.map_err(|error| format!("{location}: {error}"))
+        JwkSet::parse(&json).map_err(|error| format!("{location}: {error}"))
     }
 
-    /// How long keys from here may be used.
-    pub(super) const fn lifetimes(&self) -> CacheLifetimes {
-        match self {
-            Self::Discovery { .. } | Self::Url { .. } => CacheLifetimes::FETCHED,
-            Self::File(_) => CacheLifetimes::FILE,
-        }
-    }
-
-    /// The HTTP client; `None` for a file.
-    pub const fn client(&self) -> Option<&JwksClient> {
-        match self {
-            Self::Discovery { client, .. } | Self::Url { client, .. } => Some(client),
-            Self::File(_) => None,
-        }
+    pub const fn client(&self) -> &JwksClient {
+        let (Self::Discovery { client, .. } | Self::Url { client, .. }) = self;
+        client
     }
 }
 
@@ -174,6 +147,7 @@ fn is_http_on_loopback(url: &Url) -> bool {
     url.scheme() == "http" && (host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.is_loopback()))
 }
 
+/// Reads a file with keys.
 pub async fn read_file(path: &Path) -> Result<Vec<u8>, String> {
     let file_error = |error: std::io::Error| format!("{}: {error}", path.display());
     let file = tokio::fs::File::open(path).await.map_err(file_error)?;

@@ -18,12 +18,12 @@ pub use key_source::{JwksClient, KeyLocation, read_file as read_key_file};
 pub use operator_key::{OperatorKey, OperatorKeyError};
 
 use crate::{domain::caller::Human, metrics::JwksFetchMetrics};
-use claims::verify_claims;
-use countersign_identity::{Reason, Refusal, Timestamp, token::signature_only_validation};
+use arc_swap::ArcSwap;
+use claims::verify_token;
+use countersign_identity::{Reason, Refusal, Timestamp};
 use countersign_process::Clock;
 use jwk_set::JwkSet;
 use key_cache::KeyCache;
-use serde_json::{Map, Value};
 use std::{collections::HashMap, sync::Arc};
 use token::UnverifiedToken;
 
@@ -62,15 +62,32 @@ impl HumanTokenVerifier {
 
 pub struct Issuer {
     rules: IssuerRules,
-    keys: KeyCache<KeyLocation>,
+    keys: IssuerKeys,
+}
+
+enum IssuerKeys {
+    Fetched(KeyCache<KeyLocation>),
+    /// The keys in a file, which stay in use until the file has other usable ones.
+    OfFile(ArcSwap<JwkSet>),
 }
 
 impl Issuer {
-    /// Creates an issuer. The keys are fetched when the first token of the issuer arrives.
-    pub fn new(rules: IssuerRules, keys: KeyLocation, clock: Arc<dyn Clock>, metrics: JwksFetchMetrics) -> Self {
-        let lifetimes = keys.lifetimes();
-        let keys = KeyCache::new(rules.issuer.clone(), keys, lifetimes, clock, metrics);
-        Self { rules, keys }
+    /// An issuer whose keys are fetched when its first token arrives.
+    pub fn with_fetched_keys(
+        rules: IssuerRules,
+        keys: KeyLocation,
+        clock: Arc<dyn Clock>,
+        metrics: JwksFetchMetrics,
+    ) -> Self {
+        let keys = KeyCache::new(rules.issuer.clone(), keys, clock, metrics);
+        Self { rules, keys: IssuerKeys::Fetched(keys) }
+    }
+
+    /// An issuer whose keys are in a file with this JWK set, which may be empty.
+    pub fn with_key_file(rules: IssuerRules, json: &[u8]) -> Result<Self, &'static str> {
+        let keys = JwkSet::parse(json)?;
+        keys.warn_if_empty(&rules.issuer);
+        Ok(Self { rules, keys: IssuerKeys::OfFile(ArcSwap::from_pointee(keys)) })
     }
 
     /// The `iss` of the issuer's tokens.
@@ -78,32 +95,31 @@ impl Issuer {
         &self.rules.issuer
     }
 
-    /// Uses the keys in a JWK set, which may be empty.
-    pub fn set_keys(&self, json: &[u8]) -> Result<(), &'static str> {
-        self.keys.replace(JwkSet::parse(json)?);
-        Ok(())
-    }
-
     /// Uses new content of the file of the issuer: its keys, or the certificate authorities with which they are fetched. Returns what it
     /// is, for the log.
     pub fn load_file(&self, content: &[u8]) -> Result<String, String> {
         let iss = self.iss();
-        if let Some(client) = self.keys.source().client() {
-            client.replace_authorities(content)?;
-            return Ok(format!("certificate authorities for the next fetch of the keys of {iss}"));
+        match &self.keys {
+            IssuerKeys::Fetched(keys) => {
+                keys.source().client().replace_authorities(content)?;
+                Ok(format!("certificate authorities for the next fetch of the keys of {iss}"))
+            }
+            IssuerKeys::OfFile(in_use) => {
+                let keys = JwkSet::parse(content)?.require_usable_key()?;
+                let count = keys.len();
+                in_use.store(Arc::new(keys));
+                Ok(format!("{count} usable keys of the issuer {iss}"))
+            }
         }
-        let keys = JwkSet::parse(content)?.require_usable_key()?;
-        let count = keys.len();
-        self.keys.replace(keys);
-        Ok(format!("{count} usable keys of the issuer {iss}"))
     }
 
     /// Verifies a token of the issuer. Returns the human user that the token identifies.
     pub async fn verify(&self, token: &UnverifiedToken<'_>, now: Timestamp) -> Result<Human, Refusal> {
         let UnverifiedToken { text, issuer: _, algorithm, kid } = token;
-        let key = self.keys.find(kid.as_deref(), *algorithm).await?;
-        let token = jsonwebtoken::decode::<Map<String, Value>>(text, &key, &signature_only_validation(*algorithm))
-            .map_err(|_| Reason::HumanTokenInvalid)?;
-        verify_claims(&token.claims, &self.rules, now)
+        let key = match &self.keys {
+            IssuerKeys::Fetched(keys) => keys.find(kid.as_deref(), *algorithm).await?,
+            IssuerKeys::OfFile(keys) => keys.load().find_final(kid.as_deref(), *algorithm)?,
+        };
+        verify_token(text, *algorithm, &key, &self.rules, now)
     }
 }

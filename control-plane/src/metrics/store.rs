@@ -1,6 +1,6 @@
 //! Metrics of transactions and of the wait for a database connection.
 
-use super::MetricFactory;
+use super::{BUCKETS, MetricFactory};
 use prometheus::{HistogramVec, IntCounterVec};
 
 /// Transactions by backend and kind, and the wait for connections.
@@ -82,8 +82,8 @@ impl StoreMetrics {
                 "Transactions by backend, kind and result",
                 &labels,
             )?,
-            seconds: factory.duration_histogram("store_transaction_duration_seconds", seconds, &labels[..2])?,
-            connection_wait: factory.duration_histogram("store_connection_wait_seconds", wait, &["pool"])?,
+            seconds: factory.histogram_vec("store_transaction_duration_seconds", seconds, &labels[..2], &BUCKETS)?,
+            connection_wait: factory.histogram_vec("store_connection_wait_seconds", wait, &["pool"], &BUCKETS)?,
         })
     }
 

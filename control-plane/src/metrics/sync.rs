@@ -1,6 +1,6 @@
 //! Metrics of sidecars, their sync streams, and the changes that they receive.
 
-use super::MetricFactory;
+use super::{BUCKETS, MetricFactory};
 use prometheus::{Gauge, Histogram, IntCounter, IntCounterVec, IntGauge};
 
 /// Sidecars and their sync streams.
@@ -43,7 +43,7 @@ impl SyncMetrics {
             feed_revision: factory.gauge("feed_revision", "Newest revision sent to sidecars")?,
             feed_last_read: factory.timestamp_gauge("feed_last_read", last_read)?,
             propagation: factory
-                .duration_histogram("sync_propagation_seconds", propagation, &[])?
+                .histogram_vec("sync_propagation_seconds", propagation, &[], &BUCKETS)?
                 .with_label_values::<&str>(&[]),
             silent_sidecars: factory.gauge("sidecars_silent", silent)?,
             oldest_unconfirmed_change: factory.timestamp_gauge("unconfirmed_change_oldest", unconfirmed)?,

@@ -1,6 +1,6 @@
 //! Metrics of the delivery of events to webhooks.
 
-use super::{MetricFactory, OK};
+use super::{BUCKETS, MetricFactory, OK};
 use prometheus::{Gauge, Histogram, IntCounterVec, IntGauge};
 
 /// Delivery of events.
@@ -29,8 +29,8 @@ impl WebhookMetrics {
         let results = [Self::DELIVERED, Self::DEAD];
         let deliveries =
             factory.counter_by("webhook_deliveries_total", "Finished deliveries by result", "result", results)?;
-        let seconds =
-            factory.duration_histogram("webhook_attempt_duration_seconds", "Seconds of a delivery attempt", &[])?;
+        let seconds = "Seconds of a delivery attempt";
+        let seconds = factory.histogram_vec("webhook_attempt_duration_seconds", seconds, &[], &BUCKETS)?;
         let oldest_due = "When the oldest due delivery became due, in Unix seconds; 0 if none is due";
         Ok(Self {
             attempts,

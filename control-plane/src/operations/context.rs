@@ -1,8 +1,8 @@
 //! The dependencies and settings of all operations.
 
 use super::memory::{
-    CachedKey, ConfirmationTurn, HousekeepingSample, HousekeepingStatus, RecentChanges, SharedRead, SuppressedBursts,
-    Verification, cache_of_keys, cache_of_verifications,
+    CachedKey, ConfirmationTurn, HousekeepingSample, HousekeepingStatus, RecentChanges, SuppressedBursts, Verification,
+    cache_of_keys, cache_of_verifications,
 };
 use crate::{
     address_guard::AddressGuard,
@@ -15,7 +15,7 @@ use crate::{
     },
     keyring::Keyring,
     sidecars::Sidecars,
-    store::Store,
+    store::{SharedRead, Store},
 };
 use countersign_identity::{AgentId, ApiKeyId, Timestamp, TokenCache};
 use countersign_process::{Clock, Places, Rng, server::Network};

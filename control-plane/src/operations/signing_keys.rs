@@ -1,7 +1,7 @@
 //! Signing keys: lists, rotates and revokes them. A change of the key ring reads the whole ring, and writes the differences, under one
 //! lock.
 
-use super::{Context, NotFound, OperationError, memory::SHARED_READ_TIMEOUT};
+use super::{Context, NotFound, OperationError};
 use crate::{
     domain::{
         audit::{AuditAction, AuditedObject, Initiator, NewAuditEntry},
@@ -10,7 +10,7 @@ use crate::{
         signing_key::{Rotation, SigningKey, SigningKeyRing},
     },
     keyring::{GeneratedKeys, KeyringError},
-    store::{Conn, WriteTransaction, deployment, signing_keys},
+    store::{Conn, SHARED_READ_TIMEOUT, WriteTransaction, deployment, signing_keys},
 };
 use countersign_identity::{Kid, P256PublicKey, Timestamp};
 

@@ -48,6 +48,7 @@ pub mod sealed_secrets;
 pub mod service_transfers;
 pub mod services;
 pub mod sessions;
+mod shared_read;
 pub mod sidecars;
 pub mod signing_keys;
 pub mod sqlite_file;
@@ -67,6 +68,7 @@ pub use conn::Conn;
 pub use connection_pool::ConnectionFailures;
 pub use engine::{OpenMode, Store, StoreOptions};
 pub use failure::{StoreError, StoreFailure};
+pub use shared_read::{SHARED_READ_TIMEOUT, SharedRead};
 pub use transaction::{ReadTransaction, WriteTransaction};
 
 #[cfg(test)]

@@ -163,19 +163,10 @@ impl Changes {
     }
 }
 
-/// The revisions of a batch of changes.
-#[derive(Debug, Clone, Copy)]
-pub struct BatchRange {
-    /// The batch contains all changes above this revision.
-    pub since: Revision,
-    /// The batch contains all changes up to this revision.
-    pub revision: Revision,
-}
-
 /// Everything that changed in a range of revisions, by recipient.
 #[derive(Debug)]
 pub struct ChangeBatch {
-    pub range: BatchRange,
+    pub range: RevisionRange,
     /// The newest revision when the batch was read.
     pub read_at: Revision,
     pub all_services: Changes,
@@ -186,11 +177,6 @@ pub struct ChangeBatch {
 }
 
 impl ChangeBatch {
-    fn new(range: BatchRange, read_at: Revision) -> Self {
-        let (all_services, unbound_tokens) = (Changes::default(), Changes::default());
-        Self { range, read_at, all_services, unbound_tokens, by_service: BTreeMap::new() }
-    }
-
     fn changes_of(&mut self, recipients: Recipients) -> Option<&mut Changes> {
         match recipients {
             Recipients::AllServices => Some(&mut self.all_services),
@@ -202,14 +188,20 @@ impl ChangeBatch {
 }
 
 /// Reads the first changes above a revision for all services. If changes above the revision were deleted, `since` of the batch
-/// is higher than the revision. If there are more changes, the revision of the batch is lower than the newest revision.
+/// is higher than the revision. If there are more changes, `until` of the batch is lower than the newest revision.
 pub async fn read_all(store: &Store, revision: Revision) -> Result<ChangeBatch, StoreError> {
     let mut read = store.read().await?;
     let conn = read.conn();
     let FeedPosition { revision: newest, floor, cutoff: _ } = feed::position(conn).await?;
     let range = RevisionRange { since: revision.max(floor), until: newest };
     let ChangedRange { changes, until } = changed_data::read(conn, range, None, MAX_BATCH).await?;
-    let mut batch = ChangeBatch::new(BatchRange { since: range.since, revision: until }, newest);
+    let mut batch = ChangeBatch {
+        range: RevisionRange { since: range.since, until },
+        read_at: newest,
+        all_services: Changes::default(),
+        unbound_tokens: Changes::default(),
+        by_service: BTreeMap::new(),
+    };
     for data in changes {
         if let Some(changes) = batch.changes_of(data.entry.recipients) {
             changes.add(data, conn).await?;

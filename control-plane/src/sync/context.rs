@@ -1,21 +1,16 @@
 //! The state that all sync streams share, and the gRPC statuses that several modules return.
 
-use super::{
-    coalesced_reads::{KeyChecks, PositionReader},
-    feed::ChangeFeed,
-    page_cache::PageCache,
-    stream_limits::StreamLimits,
-};
+use super::{feed::ChangeFeed, page_cache::PageCache, stream_limits::StreamLimits};
 use crate::{
-    domain::agent::OwnerHash,
+    domain::{agent::OwnerHash, change::FeedPosition},
     ephemeral::Failures,
     metrics::Metrics,
     sidecars::Sidecars,
-    store::{Store, StoreError, changed_data::ReadLimit},
+    store::{SharedRead, Store, StoreError, changed_data::ReadLimit, feed, services},
 };
-use countersign_identity::{AgentHashKey, ServiceId, agent_hash::HASH_KEY_LEN};
+use countersign_identity::{AgentHashKey, ApiKeyId, ServiceId, agent_hash::HASH_KEY_LEN};
 use countersign_process::{Clock, Places, Shutdown, server::Network};
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashSet, convert::Infallible, sync::Arc, time::Duration};
 use tonic::Status;
 use zeroize::Zeroizing;
 
@@ -96,13 +91,54 @@ pub struct SyncParts {
 
 pub(super) struct SyncContext {
     pub(super) parts: SyncParts,
-    pub(super) positions: PositionReader,
-    /// Checks the API keys of open streams.
-    pub(super) key_checks: KeyChecks,
+    /// The reads of the position, for the pings of all streams.
+    pub(super) positions: SharedRead<Result<Option<FeedPosition>, Status>>,
+    /// The checks of the API keys of open streams. The result has the valid ones.
+    pub(super) key_checks: SharedRead<Result<Arc<HashSet<ApiKeyId>>, Status>, ApiKeyId>,
     /// The pages of snapshots and missed changes.
     pub(super) pages: PageCache,
     pub(super) reads: OwnerReads,
     pub(super) limits: StreamLimits,
+}
+
+impl SyncContext {
+    /// The position of the change feed, read after this call; `None` while another process takes this one for killed, so that sidecars
+    /// must not be confirmed.
+    pub(super) async fn position(&self) -> Result<Option<FeedPosition>, Status> {
+        let read = async {
+            let mut read = self.parts.store.read().await?;
+            let is_registered = self.parts.sidecars.is_registered(&mut read).await?;
+            let position = feed::position(read.conn()).await?;
+            Ok(is_registered.then_some(position))
+        };
+        self.until_shutdown(self.positions.run(shared_with_failure(read))).await
+    }
+
+    /// Whether an API key is valid, read after this call.
+    pub(super) async fn is_valid_key(&self, key: ApiKeyId) -> Result<bool, Status> {
+        let read = async |keys: Vec<ApiKeyId>| {
+            let mut read = self.parts.store.read().await?;
+            services::find_valid_keys(read.conn(), keys.into_iter().collect::<HashSet<_>>()).await.map(Arc::new)
+        };
+        let valid = self.until_shutdown(self.key_checks.ask(key, |keys| shared_with_failure(read(keys)))).await?;
+        Ok(valid.contains(&key))
+    }
+
+    /// The result of a shared read, which a stream does not wait for at shutdown.
+    async fn until_shutdown<T>(
+        &self,
+        read: impl Future<Output = Result<Result<T, Status>, Infallible>>,
+    ) -> Result<T, Status> {
+        let Ok(result) = self.parts.shutdown.run_until_requested(read).await.ok_or_else(shutting_down)?;
+        result
+    }
+}
+
+/// A read whose failure ends all streams that wait for it, instead of one failure for each of them in turn.
+async fn shared_with_failure<T>(
+    read: impl Future<Output = Result<T, StoreError>>,
+) -> Result<Result<T, Status>, Infallible> {
+    Ok(read.await.map_err(|error| database_unavailable(&error)))
 }
 
 /// The gRPC status for a follower (the stream to one sidecar) without a valid API key.

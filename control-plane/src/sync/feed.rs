@@ -282,9 +282,9 @@ impl ChangeFeed {
     fn distribute(&self, batch: ChangeBatch, since: Revision) {
         let ChangeBatch { range, read_at, all_services, unbound_tokens, by_service } = batch;
         let (all_services, unbound_tokens) = (BatchPart::new(all_services), BatchPart::new(unbound_tokens));
-        let shared = SharedParts { revision: range.revision, read_at, all_services, unbound_tokens };
+        let shared = SharedParts { revision: range.until, read_at, all_services, unbound_tokens };
         let mut subscribers = self.subscribers();
-        subscribers.queued = range.revision;
+        subscribers.queued = range.until;
         if range.since > since {
             tracing::warn!("changes were deleted before they were read; all sync streams resume");
             for subscriber in subscribers.by_service.values().flatten() {
@@ -361,8 +361,8 @@ impl FeedReader {
             metrics.sync.feed_last_read.set(timestamp_value(Some(self.store.now())));
         }
         match result {
-            Ok(batch) if batch.range.revision > self.sent_revision => {
-                let (revision, is_complete) = (batch.range.revision, batch.range.revision == batch.read_at);
+            Ok(batch) if batch.range.until > self.sent_revision => {
+                let (revision, is_complete) = (batch.range.until, batch.range.until == batch.read_at);
                 self.feed.distribute(batch, self.sent_revision);
                 self.sent_revision = revision;
                 metrics.sync.feed_revision.set(revision.number());

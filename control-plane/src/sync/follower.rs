@@ -257,7 +257,7 @@ impl Follower {
 
     /// Fails if the API key of the sidecar was revoked; the failure ends the stream.
     async fn check_key(&self) -> Result<(), Status> {
-        if self.context.key_checks.read(self.key.id).await? { Ok(()) } else { Err(invalid_key()) }
+        if self.context.is_valid_key(self.key.id).await? { Ok(()) } else { Err(invalid_key()) }
     }
 
     /// Checks the API key as [`Self::check_key`] does. The deletion of the service revokes its keys, and its sidecars must learn
@@ -285,7 +285,7 @@ impl Follower {
     async fn record_ping(&mut self, number: u64) -> Result<(), Status> {
         self.stream.status().expects_confirmation();
         // Without an answer, the sidecar sends another ping.
-        let Some(position) = self.context.positions.read(()).await? else { return Ok(()) };
+        let Some(position) = Box::pin(self.context.position()).await? else { return Ok(()) };
         if self.pending_pongs.len() >= MAX_PENDING_PONGS {
             // The answer to this ping also answers the earlier ones.
             self.pending_pongs.pop_back();

@@ -7,7 +7,6 @@
 
 mod catch_up;
 mod change_batch;
-mod coalesced_reads;
 mod context;
 mod encode;
 mod feed;

@@ -1,7 +1,6 @@
 //! The gRPC service: authenticates sidecars, and spawns a task for each stream.
 
 use super::{
-    coalesced_reads::{KeyChecks, KeySource, PositionReader, PositionSource},
     context::{OwnerReads, SyncContext, SyncParts, database_unavailable, invalid_key},
     follower::AcceptedStream,
     page_cache::{PageCache, PageSource},
@@ -9,7 +8,7 @@ use super::{
 };
 use crate::{
     domain::{credential::Credential, service::ServiceKey},
-    store::{Store, StoreError, services},
+    store::{SharedRead, Store, StoreError, services},
 };
 use axum::extract::ConnectInfo;
 use countersign_identity::ApiKeyId;
@@ -37,13 +36,9 @@ pub const CHANGES_PER_READ: u32 = 4000;
 pub struct SyncService(Arc<SyncContext>);
 
 impl SyncService {
-    /// Creates a service that streams the changes of the change feed, and the task that reads for all its streams. Without the task,
-    /// or after its panic, no ping is answered.
-    pub fn new(parts: SyncParts) -> (Self, impl Future<Output = ()> + Send + 'static) {
-        let SyncParts { store, sidecars, clock, settings, agent_hash_secret, metrics, shutdown, .. } = &parts;
-        let positions = PositionSource { store: store.clone(), sidecars: sidecars.clone() };
-        let (positions, read_positions) = PositionReader::new(positions, shutdown.clone());
-        let (key_checks, check_keys) = KeyChecks::new(KeySource(store.clone()), shutdown.clone());
+    /// Creates a service that streams the changes of the change feed.
+    pub fn new(parts: SyncParts) -> Self {
+        let SyncParts { store, clock, settings, agent_hash_secret, metrics, .. } = &parts;
         let reads = OwnerReads::new();
         let pages = PageCache::new(Arc::new(PageSource {
             store: store.clone(),
@@ -54,11 +49,8 @@ impl SyncService {
             read_count: metrics.sync.page_reads.clone(),
         }));
         let limits = StreamLimits::new(parts.connections, clock.clone(), metrics.sync.streams_refused.clone());
-        let service = Self(Arc::new(SyncContext { parts, positions, key_checks, pages, reads, limits }));
-        let shared_reads = async {
-            tokio::join!(read_positions, check_keys);
-        };
-        (service, shared_reads)
+        let (positions, key_checks) = (SharedRead::default(), SharedRead::default());
+        Self(Arc::new(SyncContext { parts, positions, key_checks, pages, reads, limits }))
     }
 }
 

@@ -6,6 +6,7 @@
 use super::{Authorizer, CheckOutcome, mcp, request::CheckRequest, token_header};
 use crate::{
     decide::{CachedToken, Decision, PresentedToken, verify_signature},
+    response::to_rfc3339,
     rules::DEFAULT_NAME,
     view::View,
 };
@@ -311,6 +312,5 @@ fn list_words<'a>(words: impl Iterator<Item = (&'a str, String)>) -> String {
 }
 
 fn rfc3339(time: Timestamp) -> String {
-    jiff::Timestamp::from_microsecond(time.micros())
-        .map_or_else(|_| time.seconds().to_string(), |time| time.to_string())
+    to_rfc3339(time).unwrap_or_else(|| time.seconds().to_string())
 }

@@ -1,9 +1,9 @@
 //! The metrics of the addresses of the control plane that sync streams use.
 
-use super::{PREFIX, service_label};
+use super::service_label;
 use countersign_identity::ServiceId;
-use countersign_process::{label_values, telemetry::register};
-use prometheus::{IntCounterVec, IntGaugeVec, Registry, opts};
+use countersign_process::{label_values, telemetry::MetricFactory};
+use prometheus::{IntCounterVec, IntGaugeVec};
 
 label_values! {
     /// Why a sync stream moved on to the next address.
@@ -30,15 +30,13 @@ pub struct AddressMetrics {
 }
 
 impl AddressMetrics {
-    pub(super) fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
-        let opts = |name: &str, help: &str| opts!(format!("{PREFIX}_{name}"), help);
+    pub(super) fn new(factory: &MetricFactory) -> Result<Self, prometheus::Error> {
         let address = "Index in sync.urls of the address that the last opened sync stream uses";
         let failovers = "Sync streams that moved on to the next address of sync.urls, by the reason";
-        let (address, failovers) = (
-            IntGaugeVec::new(opts("stream_address", address), &["service"])?,
-            IntCounterVec::new(opts("stream_failovers_total", failovers), &["service", "reason"])?,
-        );
-        Ok(Self { address: register(registry, address)?, failovers: register(registry, failovers)? })
+        Ok(Self {
+            address: factory.gauge_vec("stream_address", address, &["service"])?,
+            failovers: factory.counter_vec("stream_failovers_total", failovers, &["service", "reason"])?,
+        })
     }
 
     /// Creates the counters of a service at zero.

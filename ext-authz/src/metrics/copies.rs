@@ -1,9 +1,8 @@
 //! The metrics of copies of views on disk.
 
-use super::PREFIX;
 use countersign_identity::{ServiceId, Timestamp};
-use countersign_process::{label_values, telemetry::register};
-use prometheus::{GaugeVec, IntCounterVec, IntGaugeVec, Registry, opts};
+use countersign_process::{label_values, telemetry::MetricFactory};
+use prometheus::{GaugeVec, IntCounterVec, IntGaugeVec};
 
 label_values! {
     /// Why a copy of a view is not used.
@@ -38,32 +37,19 @@ pub struct CopyMetrics {
 }
 
 impl CopyMetrics {
-    pub fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
-        let opts = |name: &str, help: &str| opts!(format!("{PREFIX}_view_copy_{name}"), help);
-        let counters = |name, help, label: &str| {
-            IntCounterVec::new(opts(name, help), &[label]).and_then(|it| register(registry, it))
-        };
-        let gauges =
-            |name, help| IntGaugeVec::new(opts(name, help), &["service"]).and_then(|it| register(registry, it));
+    pub fn new(factory: &MetricFactory) -> Result<Self, prometheus::Error> {
+        let rejected = "Copies of views on disk that were not used, by reason";
+        let reasons = CopyRejection::ALL.iter().map(|reason| reason.as_str());
+        let writes = "Writes of copies of views to disk, by result";
         let confirmed = "Last confirmation of the view in the copy on disk, in Unix seconds";
-        let confirmed = GaugeVec::new(opts("confirmed_timestamp_seconds", confirmed), &["service"])?;
-        let metrics = Self {
-            rejected: counters("rejected_total", "Copies of views on disk that were not used, by reason", "reason")?,
-            writes: counters("writes_total", "Writes of copies of views to disk, by result", "result")?,
-            bytes: gauges("bytes", "Size of the copy on disk")?,
-            confirmed: register(registry, confirmed)?,
-            in_use: gauges(
-                "in_use",
-                "Whether checks are decided with the copy of the view, not confirmed since the start",
-            )?,
-        };
-        for reason in CopyRejection::ALL {
-            let _created_at_zero = metrics.rejected.with_label_values(&[reason.as_str()]);
-        }
-        for result in ["ok", "failed"] {
-            let _created_at_zero = metrics.writes.with_label_values(&[result]);
-        }
-        Ok(metrics)
+        let in_use = "Whether checks are decided with the copy of the view, not confirmed since the start";
+        Ok(Self {
+            rejected: factory.counter_by("view_copy_rejected_total", rejected, "reason", reasons)?,
+            writes: factory.counter_by("view_copy_writes_total", writes, "result", ["ok", "failed"])?,
+            bytes: factory.gauge_vec("view_copy_bytes", "Size of the copy on disk", &["service"])?,
+            confirmed: factory.float_gauge_vec("view_copy_confirmed_timestamp_seconds", confirmed, &["service"])?,
+            in_use: factory.gauge_vec("view_copy_in_use", in_use, &["service"])?,
+        })
     }
 
     pub fn rejected(&self, reason: CopyRejection) {

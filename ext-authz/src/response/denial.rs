@@ -156,6 +156,7 @@ fn error_body(refusal: Refusal, route: DecidedRoute<'_>, unmet_requirement: Opti
     body.unwrap_or_default()
 }
 
-fn to_rfc3339(time: Timestamp) -> Option<String> {
+/// A time in RFC 3339; `None` if it is not representable.
+pub fn to_rfc3339(time: Timestamp) -> Option<String> {
     jiff::Timestamp::from_microsecond(time.micros()).ok().map(|time| time.to_string())
 }

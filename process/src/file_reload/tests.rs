@@ -1,5 +1,6 @@
 use super::*;
 use crate::SystemClock;
+use prometheus::Registry;
 use std::{fs, os::unix::fs::symlink, process::Command};
 
 /// A pair of files in a new directory. A pair is valid if both files have the same content.
@@ -30,7 +31,7 @@ impl Pair {
         let loaded_files = paths.each_ref().map(|path| (path.as_path(), content.as_bytes()));
         let files = LoadedFiles::new("tls.certificate", &loaded_files);
         let registry = Registry::new();
-        let metrics = FileReloadMetrics::new(&registry, "test").unwrap();
+        let metrics = FileReloadMetrics::new(&MetricFactory { registry: &registry, prefix: "test" }).unwrap();
         let reloader = FileReloader::new(files, Box::new(load), &metrics, Arc::new(SystemClock));
         Self { directory, registry, loaded, reloader }
     }

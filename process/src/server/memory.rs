@@ -2,11 +2,22 @@
 
 use super::network::Network;
 use crate::{Place, Places};
+use axum::http::{HeaderMap, Uri};
 use prometheus::IntCounter;
 use std::net::IpAddr;
 
 /// The bytes of a place.
 const PLACE_SIZE: usize = 1024;
+
+/// What a field of a request head needs besides its text, in bytes.
+const FIELD_COST: usize = 32;
+
+/// The memory that a request head needs, in bytes.
+pub fn head_size(uri: &Uri, headers: &HeaderMap) -> usize {
+    let fields = headers.iter().map(|(name, value)| name.as_str().len() + value.len() + FIELD_COST);
+    let target = uri.path_and_query().map_or(0, |target| target.as_str().len());
+    fields.sum::<usize>() + target
+}
 
 /// Memory that clients share. All clients of a Unix socket are one.
 pub struct SharedMemory {

@@ -4,7 +4,7 @@
 //! has arrived, whether the client ends the HTTP/2 stream or not. So only unfinished messages keep memory, and all of them have
 //! reserved it: as much as they announce, because the decoder of tonic allocates this much at once.
 
-use super::memory::{ReservedMemory, SharedMemory};
+use super::memory::{ReservedMemory, SharedMemory, head_size};
 use axum::{
     BoxError,
     body::Bytes,
@@ -19,9 +19,6 @@ const PREFIX: usize = 5;
 /// What an unfinished request needs besides its head and its message, in bytes: about the memory of its task, and of the buffer
 /// that the decoder has from the beginning.
 const BASE_COST: usize = 16 << 10;
-
-/// What a field of a request head needs besides its text, in bytes.
-const FIELD_COST: usize = 32;
 
 /// The limits of the messages of a port.
 pub struct MessageLimits {
@@ -52,8 +49,7 @@ type PolledFrame = Poll<Option<Result<Frame<Bytes>, BoxError>>>;
 impl IncomingMessage {
     /// `client` is `None` for a Unix socket.
     pub(super) fn new(limits: &Arc<MessageLimits>, client: Option<IpAddr>, uri: &Uri, headers: &HeaderMap) -> Self {
-        let fields = headers.iter().map(|(name, value)| name.as_str().len() + value.len() + FIELD_COST);
-        let head = fields.sum::<usize>() + uri.path().len();
+        let head = head_size(uri, headers);
         Self { limits: Arc::clone(limits), client, head, prefix: [0; PREFIX], arrived: 0, reserved: None }
     }
 

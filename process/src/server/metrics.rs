@@ -1,8 +1,8 @@
 //! The metrics of the connections of a port.
 
 use super::connections::CloseReason;
-use crate::telemetry::register;
-use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry, opts};
+use crate::telemetry::MetricFactory;
+use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
 
 /// The metrics of the connections of all ports of a process.
 #[derive(Debug, Clone)]
@@ -25,21 +25,16 @@ pub struct ConnectionMetrics {
 }
 
 impl PortMetrics {
-    /// Registers the metrics with names that begin with `prefix`.
-    pub fn register(registry: &Registry, prefix: &str) -> prometheus::Result<Self> {
-        let name = |rest: &str| format!("{prefix}_{rest}");
-        let open = opts!(name("connections"), "Open connections, by port.");
-        let max = opts!(name("connections_max"), "The largest allowed number of open connections, by port.");
-        let closed = opts!(
-            name("connections_closed_total"),
-            "Connections that the server closed or refused, by port and reason."
-        );
-        let accept_errors = opts!(name("accept_errors_total"), "Failures to accept a connection, by port.");
+    /// Creates the metrics.
+    pub fn new(factory: &MetricFactory) -> prometheus::Result<Self> {
+        let max = "The largest allowed number of open connections, by port.";
+        let closed = "Connections that the server closed or refused, by port and reason.";
+        let accept_errors = "Failures to accept a connection, by port.";
         Ok(Self {
-            open: register(registry, IntGaugeVec::new(open, &["port"])?)?,
-            max: register(registry, IntGaugeVec::new(max, &["port"])?)?,
-            closed: register(registry, IntCounterVec::new(closed, &["port", "reason"])?)?,
-            accept_errors: register(registry, IntCounterVec::new(accept_errors, &["port"])?)?,
+            open: factory.gauge_vec("connections", "Open connections, by port.", &["port"])?,
+            max: factory.gauge_vec("connections_max", max, &["port"])?,
+            closed: factory.counter_vec("connections_closed_total", closed, &["port", "reason"])?,
+            accept_errors: factory.counter_vec("accept_errors_total", accept_errors, &["port"])?,
         })
     }
 

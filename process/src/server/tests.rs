@@ -1,6 +1,7 @@
 //! Tests of the server with real sockets.
 
 use super::*;
+use crate::telemetry::MetricFactory;
 use axum::{
     body::{Body, Bytes},
     routing::{get, post},
@@ -60,7 +61,7 @@ impl TestServer {
 
     fn start_on(listener: impl Listener, address: SocketAddr, caps: ConnectionCaps, routes: Router) -> Self {
         let (registry, shutdown) = (Registry::new(), Shutdown::default());
-        let metrics = PortMetrics::register(&registry, "test").unwrap().of_port("test");
+        let metrics = PortMetrics::new(&MetricFactory { registry: &registry, prefix: "test" }).unwrap().of_port("test");
         let task = tokio::spawn(serve(listener, PlainText, routes, settings(caps, metrics), shutdown.clone()));
         Self { address, registry, shutdown, task }
     }

@@ -163,7 +163,7 @@ impl Deployment {
             Operation::Refresh => {
                 let next = self.sessions[caller].borrow_mut().pop_front();
                 let refresh_token = next.expect("the caller has sessions").refresh_token;
-                let tokens = agent.api().refresh_with(&refresh_token).await.expect("the refresh succeeds");
+                let tokens = agent.api().refresh(&refresh_token).await.expect("the refresh succeeds");
                 self.sessions[caller].borrow_mut().push_back(tokens);
             }
             Operation::RoleChange if call.is_multiple_of(2) => {

@@ -132,12 +132,12 @@ async fn api_and_sidecar_refuse_sessions_ended_by_refresh_token_reuse() {
     let first = fixture.verifiers();
     let agent = fixture.register_agent("Agent").await;
     let (reused_login, other) = (agent.login().await, agent.token().await);
-    let next = agent.api().refresh(&reused_login).await.expect("the refresh succeeds");
+    let next = agent.api().refresh(&reused_login.refresh_token).await.expect("the refresh succeeds");
     let tokens = [&reused_login, &next].map(|tokens| tokens.access_token.expose_secret());
     for token in tokens {
         first.wait_until_equal("before the reuse", token, accepted(&agent, "Agent", &[], &[])).await;
     }
-    agent.api().refresh(&reused_login).await.expect_err("the refresh token was used");
+    agent.api().refresh(&reused_login.refresh_token).await.expect_err("the refresh token was used");
     for token in tokens {
         first.wait_until_equal("the session has ended", token, refused(401, "token_revoked")).await;
     }
@@ -149,7 +149,7 @@ async fn api_and_sidecar_agree_on_revoked_access_tokens_and_sessions() {
     let mut fixture = Fixture::start().await;
     let agent = fixture.register_agent("Agent").await;
     let (login, other) = (agent.login().await, agent.token().await);
-    let next = agent.api().refresh(&login).await.expect("the refresh succeeds");
+    let next = agent.api().refresh(&login.refresh_token).await.expect("the refresh succeeds");
     let [first_token, sibling] = [&login, &next].map(|tokens| tokens.access_token.expose_secret());
     let expected = accepted(&agent, "Agent", &[], &[]);
     for token in [first_token, sibling, &other] {
@@ -158,12 +158,13 @@ async fn api_and_sidecar_agree_on_revoked_access_tokens_and_sessions() {
 
     fixture.assert_revoked_at_once(first_token, &[first_token]).await;
     fixture.verifiers().wait_until_equal("another token of the same session", sibling, &expected).await;
-    let last = agent.api().refresh(&next).await.expect("the session continues");
+    let last = agent.api().refresh(&next.refresh_token).await.expect("the session continues");
     let newest = last.access_token.expose_secret();
     fixture.verifiers().wait_until_equal("issued after another token was revoked", newest, &expected).await;
 
     fixture.assert_revoked_at_once(last.refresh_token.expose_secret(), &[first_token, sibling, newest]).await;
-    let refused_refresh = agent.api().refresh(&last).await.expect_err("the session has ended").to_string();
+    let refused_refresh =
+        agent.api().refresh(&last.refresh_token).await.expect_err("the session has ended").to_string();
     assert!(refused_refresh.contains("401"), "{refused_refresh}");
     fixture.verifiers().wait_until_equal("another session continues", &other, &expected).await;
 

@@ -87,7 +87,7 @@ async fn tokens_and_keys_are_not_logged() {
     let (control, sidecar, agent, token) = start_with_agent().await;
     let login = agent.login().await;
     let refresh = login.refresh_token.expose_secret().to_owned();
-    agent.api().refresh(&login).await.unwrap();
+    agent.api().refresh(&login.refresh_token).await.unwrap();
     let tampered_token = format!("{}x", &token[..token.len() - 1]);
     sidecar.check_token(&tampered_token).await;
     control.verify(&tampered_token).await.expect(401);

@@ -114,7 +114,7 @@ async fn revocation_is_sent_once() {
     let control = ControlPlane::start().await;
     let agent = Agent::register(&control, "agent").await;
     let (login, other) = (agent.login().await, agent.login().await);
-    let next = agent.api().refresh(&other).await.expect("the refresh succeeds");
+    let next = agent.api().refresh(&other.refresh_token).await.expect("the refresh succeeds");
     let mut follower = Follower::start(&control, control.key(), 0).await.unwrap();
     follower.snapshot().await;
     let text = |secret: &SecretString| secret.expose_secret().to_owned();

@@ -110,7 +110,7 @@ async fn expired_rows_are_deleted_while_agents_log_in() {
         logins += 1;
     }
     assert_eq!(database.count("sessions").await, logins + 1, "sessions that have not expired remain");
-    agent.api().refresh(&kept).await.unwrap();
+    agent.api().refresh(&kept.refresh_token).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -93,8 +93,8 @@ async fn prometheus_counts_requests_and_logins() {
     control.verify(token).await.expect(200);
     control.verify("nonsense").await.expect(401);
     sidecar.check_token(token).await;
-    agent.api().refresh(&tokens).await.expect("the refresh succeeds");
-    agent.api().refresh(&tokens).await.expect_err("the refresh token was used");
+    agent.api().refresh(&tokens.refresh_token).await.expect("the refresh succeeds");
+    agent.api().refresh(&tokens.refresh_token).await.expect_err("the refresh token was used");
     let feedback = json!({ "agentId": agent.id, "score": 80 });
     control.api.send_as(control.key(), "POST", "/trust/feedback", feedback).await.expect(200);
     let invalid_body = json!({ "agentId": agent.id, "score": 101 });

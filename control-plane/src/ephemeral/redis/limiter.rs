@@ -3,7 +3,7 @@
 use super::client::RedisClient;
 use crate::ephemeral::{
     memory::MemoryRateLimiter,
-    rate_limit::{DecisionFuture, RateLimit, RateLimitBackend, RateLimitDecision, RateLimiter},
+    rate_limit::{DecisionFuture, RateLimit, RateLimitBackend, RateLimiter},
 };
 use std::sync::Arc;
 
@@ -18,25 +18,18 @@ impl RedisRateLimiter {
     pub const fn new(client: Arc<RedisClient>, fallback: MemoryRateLimiter) -> Self {
         Self { client, fallback }
     }
-
-    async fn decide(&self, limits: &[RateLimit], count_call: bool) -> RateLimitDecision {
-        let script = &self.client.script;
-        let decision = self.client.request(async |connection| script.run(connection, limits, count_call).await);
-        match decision.await {
-            Some(decision) => decision,
-            None if count_call => self.fallback.acquire(limits).await,
-            None => self.fallback.peek(limits).await,
-        }
-    }
 }
 
 impl RateLimiter for RedisRateLimiter {
-    fn acquire<'a>(&'a self, limits: &'a [RateLimit]) -> DecisionFuture<'a> {
-        Box::pin(self.decide(limits, true))
-    }
-
-    fn peek<'a>(&'a self, limits: &'a [RateLimit]) -> DecisionFuture<'a> {
-        Box::pin(self.decide(limits, false))
+    fn decide<'a>(&'a self, limits: &'a [RateLimit], count_call: bool) -> DecisionFuture<'a> {
+        let script = &self.client.script;
+        Box::pin(async move {
+            let decision = self.client.request(async |connection| script.run(connection, limits, count_call).await);
+            match decision.await {
+                Some(decision) => decision,
+                None => self.fallback.decide(limits, count_call).await,
+            }
+        })
     }
 
     fn backend(&self) -> RateLimitBackend {

@@ -15,7 +15,7 @@ use axum::{
     http::{HeaderMap, HeaderValue, header},
     response::{IntoResponse, Response},
 };
-use countersign_process::server::{ReservedMemory, SharedMemory};
+use countersign_process::server::{ReservedMemory, SharedMemory, head_size};
 use prometheus::IntCounter;
 use serde_json::{Map, Value};
 use std::time::Duration;
@@ -61,9 +61,6 @@ const REQUEST_MEMORY: usize = 64 << 20;
 /// [`REQUEST_MEMORY`], this bounds the number of requests in progress.
 const BASE_COST: usize = 16 << 10;
 
-/// What a field of a request head needs besides its text, in bytes.
-const FIELD_COST: usize = 32;
-
 /// Time limit for receiving a body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -98,7 +95,8 @@ pub async fn buffer_body(
     let Some(client) = request.extensions().get::<ClientAddress>() else {
         return ApiError::internal().into_response();
     };
-    let Some(mut reserved) = memory.reserve(Some(client.ip), BASE_COST + head_size(&request)) else {
+    let head = head_size(request.uri(), request.headers());
+    let Some(mut reserved) = memory.reserve(Some(client.ip), BASE_COST + head) else {
         return ApiError::overloaded().into_response();
     };
     let limit = body_limit(request.uri().path());
@@ -113,12 +111,6 @@ pub async fn buffer_body(
         Ok(Err(error)) => error.into_response(),
         Err(_) => ApiError::malformed_body("The body was not received in time").into_response(),
     }
-}
-
-fn head_size(request: &Request) -> usize {
-    let fields = request.headers().iter().map(|(name, value)| name.as_str().len() + value.len() + FIELD_COST);
-    let target = request.uri().path_and_query().map_or(0, |target| target.as_str().len());
-    fields.sum::<usize>() + target
 }
 
 async fn read_body(body: Body, limit: usize, reserved: &mut ReservedMemory) -> Result<Vec<u8>, ApiError> {

@@ -32,14 +32,12 @@ struct KeyCacheFixture {
     cache: Arc<KeyCache<Arc<FakeSource>>>,
 }
 
-/// A cache that refreshes keys after 100 s and uses them for at most 1000 s.
 fn fixture(kid: Option<&'static str>) -> KeyCacheFixture {
     let clock = ManualClock::new();
     let source =
         Arc::new(FakeSource { kid: Mutex::new(kid), fetches: AtomicUsize::new(0), is_hanging: AtomicBool::default() });
-    let lifetimes = CacheLifetimes { refresh_after: Duration::from_secs(100), max_age: Duration::from_secs(1000) };
     let metrics = Metrics::new(&LabelValues::default()).unwrap().jwks_fetches("test");
-    let cache = Arc::new(KeyCache::new("test".into(), source.clone(), lifetimes, clock.clone(), metrics));
+    let cache = Arc::new(KeyCache::new("test".into(), source.clone(), clock.clone(), metrics));
     KeyCacheFixture { clock, source, cache }
 }
 
@@ -138,7 +136,7 @@ async fn unknown_kid_of_unavailable_issuer_is_reported_as_unavailable() {
 async fn stale_keys_are_used_while_the_refresh_fails_until_their_maximum_age() {
     let fixture = fixture(Some("a"));
     fixture.find("a").await.unwrap();
-    fixture.advance(99.9);
+    fixture.advance(899.9);
     assert_eq!((fixture.find("a").await, fixture.fetches()), (Ok(()), 1));
     fixture.publish(None);
     fixture.advance(0.1);
@@ -147,8 +145,8 @@ async fn stale_keys_are_used_while_the_refresh_fails_until_their_maximum_age() {
     assert_eq!(fixture.find("a").await, Ok(()));
     fixture.finish_background_fetch().await;
     assert_eq!(fixture.fetches(), 3);
-    fixture.advance(884.9);
-    assert_eq!(fixture.find("a").await, Ok(()), "a key must be usable at the age of 999.9 s");
+    fixture.advance(2684.9);
+    assert_eq!(fixture.find("a").await, Ok(()), "a key must be usable at the age of 3599.9 s");
     fixture.advance(0.1);
     assert_eq!(fixture.find("a").await, UNAVAILABLE, "a key must not be used beyond its maximum age");
     fixture.advance(1.0);
@@ -161,7 +159,7 @@ async fn hanging_issuer_does_not_delay_requests_with_cached_keys() {
     let fixture = fixture(Some("a"));
     fixture.find("a").await.unwrap();
     fixture.publish(None);
-    fixture.advance(100.0);
+    fixture.advance(900.0);
     fixture.find("a").await.unwrap();
     fixture.source.is_hanging.store(true, SeqCst);
     fixture.advance(16.0);
@@ -175,7 +173,7 @@ async fn hanging_issuer_does_not_delay_requests_with_cached_keys() {
     fixture.finish_background_fetch().await;
     assert_eq!((fixture.find("a").await, fixture.find("b").await), (INVALID, Ok(())), "the fetched keys must be used");
     fixture.publish(None);
-    fixture.advance(100.0);
+    fixture.advance(900.0);
     fixture.find("b").await.unwrap();
     fixture.publish(Some("c"));
     fixture.advance(61.0);

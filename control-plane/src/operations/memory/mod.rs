@@ -3,7 +3,6 @@
 mod cached;
 mod jobs;
 mod recent_changes;
-mod shared_read;
 mod suppressed_bursts;
 
 pub use cached::Verification;
@@ -12,5 +11,4 @@ pub use jobs::HousekeepingSample;
 pub(in crate::operations) use jobs::{ConfirmationTurn, HousekeepingStatus};
 pub use recent_changes::CurrentState;
 pub(in crate::operations) use recent_changes::{ReadAt, RecentChanges};
-pub(in crate::operations) use shared_read::{SHARED_READ_TIMEOUT, SharedRead};
 pub(in crate::operations) use suppressed_bursts::{BurstKey, SuppressedBursts};

@@ -4,11 +4,10 @@
 //! arrived, and that concurrent requests share. It finds the changes that any process has committed meanwhile. So data in memory is
 //! never older than the request, on any number of replicas, and without a database nothing is known to be current.
 
-use super::{SHARED_READ_TIMEOUT, SharedRead};
 use crate::{
     domain::change::{Change, FeedPosition, RevisionRange},
     store::{
-        Store, StoreError, feed,
+        SHARED_READ_TIMEOUT, SharedRead, Store, StoreError, feed,
         recent_changes::{self, UnpublishedScores},
     },
 };

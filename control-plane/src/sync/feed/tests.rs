@@ -1,6 +1,7 @@
 //! Tests of the queues of followers that do not keep up.
 
-use super::{super::change_batch::BatchRange, *};
+use super::*;
+use crate::domain::change::RevisionRange;
 use crate::domain::service::ServiceSettings;
 use countersign_identity::{AgentChanges, AgentId, RoleGrant, RoleId, Versioned};
 use std::collections::BTreeMap;
@@ -23,7 +24,7 @@ fn distribute(feed: &ChangeFeed, number: i64, sizes: &[(ServiceId, u128)]) {
     let by_service: BTreeMap<_, _> =
         sizes.iter().map(|(service, agents)| (*service, changes(revision, *agents))).collect();
     let batch = ChangeBatch {
-        range: BatchRange { since, revision },
+        range: RevisionRange { since, until: revision },
         read_at: revision,
         all_services: Changes::default(),
         unbound_tokens: Changes::default(),
@@ -118,7 +119,7 @@ fn nothing_is_added_to_a_change_of_the_settings() {
     let settings = Changes { settings: Some(settings), ..Changes::default() };
     feed.distribute(
         ChangeBatch {
-            range: BatchRange { since, revision },
+            range: RevisionRange { since, until: revision },
             read_at: revision,
             all_services: Changes::default(),
             unbound_tokens: Changes::default(),

@@ -1,12 +1,16 @@
 //! Tests of the table of connections.
 
 use super::*;
-use crate::server::{PortMetrics, tests::settings};
+use crate::{
+    server::{PortMetrics, tests::settings},
+    telemetry::MetricFactory,
+};
 use futures_util::FutureExt as _;
 use prometheus::Registry;
 
 fn port(total: usize, per_client: usize, pending: usize) -> Arc<Connections> {
-    let metrics = PortMetrics::register(&Registry::new(), "test").unwrap().of_port("api");
+    let metrics =
+        PortMetrics::new(&MetricFactory { registry: &Registry::new(), prefix: "test" }).unwrap().of_port("api");
     let caps = ConnectionCaps { total, per_client, pending };
     Arc::new(Connections::new(&settings(caps, metrics)))
 }
