@@ -288,7 +288,7 @@ fn create_authorizer(
         },
         metrics: Arc::clone(metrics),
         clock,
-        rule_error_second: AtomicU64::default(),
+        last_extension_warning: AtomicU64::default(),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Explains a check: each question in its order, and its answer.
 //!
-//! Invariant: the decision comes from [`Authorizer::judge`], as for a check. This module only describes it. The order of the
+//! Invariant: [`Authorizer::decide`] decides, as for a check, and this module only describes its decision. The order of the
 //! questions is fixed, so the reason of a refusal tells which questions were answered before.
 
 use super::{Authorizer, CheckOutcome, mcp, request::CheckRequest, token_header};
@@ -116,7 +116,7 @@ impl Authorizer {
         let request = request.http()?;
         let token_header = token_header::extract(request.http.all_headers());
         let rules = self.rules.load();
-        let outcome = self.judge(request, &token_header, &rules, since_boot);
+        let outcome = self.decide(request, &token_header, &rules, since_boot);
         let token = match (token_header.token, &outcome.view) {
             (PresentedToken::Unverified(text), Some(view)) => verify_signature(view, text, &self.cache).ok(),
             _ => None,

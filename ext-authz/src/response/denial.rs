@@ -2,7 +2,7 @@
 
 use super::{DecidedRoute, HeaderNames, overwriting_header};
 use crate::{
-    decide::{Denial, Requirement, UnmetRequirement},
+    decide::{Denial, Qualification, UnmetRequirement},
     view::Resource,
 };
 use countersign_identity::{Code, Reason, Refusal, ServiceId, Timestamp, scope::scope_text};
@@ -57,13 +57,13 @@ struct ErrorDetails<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     required: Option<Required<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    actual: Option<&'a Requirement>,
+    actual: Option<&'a Qualification>,
 }
 
 #[derive(Serialize)]
 #[serde(untagged, rename_all_fields = "camelCase")]
 enum Required<'a> {
-    OfAgent(&'a Requirement),
+    OfAgent(&'a Qualification),
     OfToken { service_id: ServiceId },
 }
 
@@ -131,7 +131,7 @@ fn www_authenticate(denial: &Denial, resource: Option<&Resource>) -> Option<Stri
 /// The permissions that the route requires, as a scope. Of permissions of which one suffices, all are named.
 fn required_scope(denial: &Denial) -> Option<String> {
     let required = &denial.unmet_requirement.as_ref()?.required;
-    let (Requirement::Permissions(required) | Requirement::AnyPermission(required)) = required else { return None };
+    let (Qualification::Permissions(required) | Qualification::AnyPermission(required)) = required else { return None };
     Some(scope_text(required)).filter(|scope| !scope.is_empty())
 }
 
