@@ -1,7 +1,7 @@
-//! Explains a check: each question in its order, and its answer.
+//! Explains a check as a list of questions and answers, up to the question that refuses the request.
 //!
 //! Invariant: [`Authorizer::decide`] decides, as for a check, and this module only describes its decision. The order of the
-//! questions is fixed, so the reason of a refusal tells which questions were answered before.
+//! questions is fixed, so the reason of a denial tells which questions were answered before it.
 
 use super::{Authorizer, CheckOutcome, mcp, request::CheckRequest, token_header};
 use crate::{
@@ -13,7 +13,7 @@ use countersign_identity::{AgentStatus, Claims, Reason, Timestamp, VerifiedIdent
 use serde::{Deserialize, Serialize};
 use std::{sync::Arc, time::Duration};
 
-/// The decision about a request, and the answers that led to it.
+/// The decision about a request, and how the sidecar came to it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Explanation {
@@ -80,7 +80,7 @@ impl Question {
         (Self::Trust, "trust"),
     ];
 
-    /// The question that a refusal answers. `None` for reasons that are not an answer of the sidecar.
+    /// The question at which a request is refused for a reason. `None` for reasons that only the API of the control plane has.
     const fn of(reason: Reason, is_cut_off: bool) -> Option<Self> {
         Some(match reason {
             Reason::RuleInvalid
@@ -137,7 +137,7 @@ impl Authorizer {
     }
 }
 
-/// The facts on which the answers depend.
+/// What the answers depend on.
 struct Facts<'a> {
     outcome: CheckOutcome<'a>,
     has_extensions: bool,
@@ -198,7 +198,7 @@ impl Facts<'_> {
         Some((self.outcome.view.as_deref()?, self.token.as_ref()?.token.claims()))
     }
 
-    /// Whether the cutoff of the agent revokes the token, and not only a revocation of the token or its session.
+    /// Whether the cutoff of the agent revokes the token. Otherwise the token or its session is revoked.
     fn is_cut_off(&self) -> bool {
         self.claims().is_some_and(|(view, claims)| {
             let status = view.evaluation_context(claims).agent.and_then(|changes| changes.status.as_ref());
