@@ -144,7 +144,7 @@ pub struct EvaluationContext<'a> {
     pub issuer: &'a str,
     /// Whether the service accepts unbound tokens, which were issued for no service.
     pub accepts_unbound: bool,
-    /// The context includes all changes up to this revision.
+    /// This context includes all changes up to this revision.
     pub revision: Revision,
     /// Changes at or below this revision may have been pruned.
     pub floor: Revision,

@@ -45,7 +45,7 @@ macro_rules! reasons {
         }
 
         impl Reason {
-            /// All reasons for a denial. Metrics use this list of reasons to create every time series at zero.
+            /// All reasons, with which metrics create every time series at zero.
             pub const ALL: &'static [Self] = &[$($(Self::$name,)+)+];
 
             /// The name of the reason in error bodies, headers and metrics.
