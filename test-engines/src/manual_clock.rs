@@ -18,7 +18,7 @@ pub struct ManualClock {
 }
 
 impl ManualClock {
-    /// Starts at the current time, so that the generated certificates are valid.
+    /// Starts at the current time, so that certificates that tests generate are valid.
     pub fn new() -> Arc<Self> {
         Arc::new(Self { started_at: SystemClock.now().truncated_to_second().micros(), elapsed: AtomicU64::new(0) })
     }
