@@ -143,7 +143,7 @@ pub struct Metrics {
     pub file_reloads: FileReloadMetrics,
     pub cache_hits: IntCounter,
     pub cache_misses: IntCounter,
-    /// The counter of checks for which there is no memory.
+    /// Counts the checks that get no memory.
     pub overloaded: IntCounter,
     checks: IntCounterVec,
     dry_run_denials: IntCounterVec,

@@ -49,7 +49,7 @@ pub struct RoleGrant {
 pub struct StatusWithCutoff {
     /// The status of the agent.
     pub status: AgentStatus,
-    /// Tokens with a `rev` below this revision are revoked, also after the agent is reactivated.
+    /// Tokens with a `rev` below this revision are revoked, even after the agent is reactivated.
     pub cutoff: Revision,
 }
 
@@ -184,8 +184,8 @@ struct CurrentRoles {
 }
 
 impl VerifiedIdentity {
-    /// Evaluates signed claims, or returns the first reason to refuse them, in this order: the issuer, the client (which must be the
-    /// agent itself), the times, the audience, the floor, the agent's status, its cutoff, and revocations.
+    /// Evaluates signed claims, or returns the first reason to refuse them. It checks them in this order: issuer, client, times, audience,
+    /// floor, the agent's status and cutoff, revocations. The client (`client_id`) must be the agent (`sub`).
     pub fn evaluate(claims: &Claims, context: &EvaluationContext<'_>, now: Timestamp) -> Result<Self, Refusal> {
         check_issuer_and_times(claims, context.issuer, now)?;
         check_audience(claims, context)?;

@@ -48,7 +48,7 @@ macro_rules! identifiers {
             /// The prefix of every identifier of this kind.
             pub const PREFIX: &'static str = $prefix;
 
-            /// Wraps 128 bits, usually those of a `UUIDv7`.
+            /// Wraps 128 bits, usually of a `UUIDv7`.
             pub const fn from_bits(bits: u128) -> Self {
                 Self(bits)
             }

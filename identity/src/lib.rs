@@ -1,7 +1,7 @@
 //! Verification of agent access tokens: who the agent is and what it may do at a service.
 //!
-//! The control plane (`GET /services/:id/verify`, from its database) and the sidecar (Envoy's `Check`, from its view of
-//! the sync stream) both call this crate, so that they return the same verdict for the same data.
+//! The control plane calls this crate for `GET /services/:id/verify`, with data from its database. The sidecar calls it for Envoy's
+//! `Check`, with data from the sync stream. So both return the same verdict for the same data.
 //!
 //! Invariant: all functions are pure: no I/O, no clock, no random numbers. The current time is the argument `now`.
 //!

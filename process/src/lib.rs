@@ -1,5 +1,5 @@
-//! What both servers need and what has nothing to do with agents: settings, logs, metrics, clock, random numbers, readiness, fair
-//! sharing of scarce places, HTTP server, admin port, reloading of files, output, shutdown.
+//! What the control plane and the sidecar share: settings, logs, metrics, clock, random numbers, readiness, places that callers
+//! share, HTTP server, admin port, reloading of files, output, shutdown.
 //!
 //! Invariant: no module of this crate depends on agents, services or tokens.
 

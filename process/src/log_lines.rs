@@ -24,8 +24,8 @@ const RESERVED_FOR_LAST_LINE: usize = 64 * 1024;
 /// How long the end of the process waits until all lines are written.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The pause after a write. Lines that are added meanwhile are written together, because waking the thread for each line takes longer than
-/// writing the line.
+/// The pause after a write. Lines that are added during the pause are written together, because waking the thread for each line takes
+/// longer than writing it.
 const BATCH_PAUSE: Duration = Duration::from_millis(1);
 
 /// A buffer that has grown larger, in bytes, shrinks to this size after a write.
@@ -157,7 +157,7 @@ impl LineBuffer {
     }
 }
 
-/// Writes all lines. After a failure, for example of a closed pipe, returns those that were not written.
+/// Writes all lines. After a failure, for example of a closed pipe, returns the rest.
 fn write_lines<'a>(stream: &mut impl Write, mut lines: &'a [u8]) -> &'a [u8] {
     while !lines.is_empty() {
         match stream.write(lines) {

@@ -1,4 +1,5 @@
-//! Serves HTTP on a port. Invariants: every wait for a client has an end, and the number of connections has a bound.
+//! Serves HTTP on a port. Invariants: every wait for a client has an end, and the number of connections has a bound. A client cannot
+//! make the server wait for longer:
 //!
 //! | Wait | End |
 //! |---|---|
@@ -155,7 +156,7 @@ pub async fn serve<L: Listener>(
     while let Some(accepted) = port.shutdown.run_until_requested(acceptor.accept(&port.connections)).await {
         serve(accepted);
     }
-    // Some clients may have connected meanwhile: they are served, too.
+    // Clients that connected before the socket closes are served, too.
     while let Some(accepted) = acceptor.accept(&port.connections).now_or_never() {
         serve(accepted);
     }

@@ -38,12 +38,12 @@ pub struct EncodedResponse {
 }
 
 impl EncodedResponse {
-    /// A page of a snapshot: the fields of `head`, and those of an encoded `SnapshotPage`.
+    /// A page of a snapshot: the fields of `head`, and `body`, which is an encoded `SnapshotPage`.
     pub fn snapshot(head: &SnapshotPage, body: Bytes) -> Self {
         Self::new(SNAPSHOT_FIELD, head, body)
     }
 
-    /// A delta: the fields of `head`, and those of an encoded `Delta`.
+    /// A delta: the fields of `head`, and `body`, which is an encoded `Delta`.
     pub fn delta(head: &Delta, body: Bytes) -> Self {
         Self::new(DELTA_FIELD, head, body)
     }

@@ -27,8 +27,7 @@ const INITDB_OPTIONS: [&str; 6] = [
     "--icu-locale=en-US",
 ];
 
-/// Settings of PostgreSQL. PostgreSQL keeps its shared memory in its data folder, so that a killed server leaves nothing outside
-/// of this folder.
+/// Settings of PostgreSQL. It keeps its shared memory in its data folder, so that a killed server leaves nothing outside.
 const SETTINGS: [&str; 4] =
     ["listen_addresses=127.0.0.1", "max_connections=600", "shared_buffers=32MB", "dynamic_shared_memory_type=mmap"];
 

@@ -1,7 +1,7 @@
 //! Makes the sidecar not ready while checks for a service are denied because its view is stale or not confirmed.
 //!
-//! The sidecar stops being ready when checks are denied, and not before: a view that is nearly stale still decides, and without the
-//! control plane, all sidecars would leave the rotation at the same time. It is ready again after two confirmations in a row, so
+//! The sidecar stops being ready when checks are denied, and not before, because a view that is nearly stale still decides. Otherwise
+//! all sidecars would leave the rotation early if the control plane is down. It is ready again after two confirmations in a row, so
 //! readiness does not alternate while the control plane answers now and then.
 
 use crate::view::{ViewConfirmation, Views};

@@ -65,7 +65,7 @@ pub(super) fn run(arguments: ExplainArguments) -> Result<Output, Failure> {
     Ok(Output { text, exit })
 }
 
-/// Decides with the copies on disk. The settings are those of the sidecar.
+/// Decides with the copies on disk of the sidecar that has these settings.
 fn explain_from_copies(
     request: DescribedRequest,
     file: Option<PathBuf>,

@@ -68,7 +68,7 @@ impl CopyDirectory {
         Ok(Self { path: path.into(), lock })
     }
 
-    /// Removes the temporary files of an earlier process, and all copies except those of `keys`.
+    /// Removes the temporary files of an earlier process, and the copies of API keys that are not in `keys`.
     pub fn prepare(&self, keys: &[CopyKey]) -> io::Result<()> {
         let kept: Vec<_> = keys.iter().map(|key| self.path_of(key)).collect();
         for entry in fs::read_dir(&self.path)? {

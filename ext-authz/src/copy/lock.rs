@@ -1,6 +1,6 @@
 //! The lock of the directory with the copies: one process owns the directory until it ends.
 //!
-//! Whoever gets the lock knows that earlier owners have ended, but only those that locked this very file on this machine: a copied
+//! A process that gets the lock knows that earlier owners have ended, if they locked this very file on this machine. But a copied
 //! directory may have an owner elsewhere. So the first owner writes into the file which file this is, and since when in this boot it is
 //! locked. Later owners read this history.
 

@@ -83,7 +83,7 @@ impl CopyWriter {
     async fn pause(&self) {
         let pause = self.state.next_awaited_write.saturating_sub(self.clock.since_boot()).max(MIN_PAUSE);
         let awaited = async {
-            self.progress.behind().await;
+            self.progress.wait_until_behind().await;
             tokio::time::sleep(pause).await;
         };
         tokio::select! {

@@ -36,7 +36,7 @@ impl EvaluatedIdentity {
         })
     }
 
-    /// An identity of a view that no other identity has, since the beginning of time.
+    /// An identity that applies at all times, with a content that no view has.
     pub fn unshared(identity: VerifiedIdentity) -> Self {
         Self { identity, content: ContentId::next(), evaluated_at: Timestamp::from_seconds(0) }
     }

@@ -96,8 +96,8 @@ impl CopyProgress {
         self.0.borrow().is_behind()
     }
 
-    /// Waits until the client waits for a newer copy.
-    pub async fn behind(&self) {
+    /// Returns when the client waits for a newer copy.
+    pub async fn wait_until_behind(&self) {
         let mut changes = self.changes();
         while !self.is_behind() {
             changes.next().await;
@@ -122,7 +122,7 @@ pub struct CopyChanges(watch::Receiver<Progress>);
 impl CopyChanges {
     /// Waits for the next change. Nothing is lost if the future is dropped.
     pub async fn next(&mut self) {
-        // Whoever waits also has the progress, so the channel does not close.
+        // The caller has the sender, too, so the channel does not close.
         if self.0.changed().await.is_err() {
             std::future::pending::<()>().await;
         }

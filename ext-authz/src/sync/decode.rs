@@ -39,7 +39,7 @@ pub enum MessageError {
         "the data at this address is older than the view, which another address sent: both must be replicas of one deployment"
     )]
     OlderThanView,
-    /// This address offers the data of another deployment than the one that sent the view.
+    /// This address belongs to another deployment than the address that sent the view.
     #[error("this address belongs to another deployment than the view: the issuer or the agent hash key differs")]
     OtherDeployment,
 }

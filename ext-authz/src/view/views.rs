@@ -152,8 +152,8 @@ impl Views {
     }
 }
 
-/// The current view with the highest revision. Of several API keys, the one that was confirmed slightly earlier may have the newer view.
-/// But the view of a lost stream must not win, so it stops being current soon.
+/// The current view with the highest revision. While a service has several API keys, the view that was confirmed slightly earlier may be
+/// newer. But the view of a lost stream must not win, so it stops being current soon.
 fn newest_current_view(views: &[(ApiKeyIndex, Arc<View>)]) -> Option<Arc<View>> {
     let latest_confirmation = views.iter().filter_map(|(_, view)| view.confirmed_at()).max();
     let is_current = |view: &View| view.confirmed_at().map(|at| at + MAX_CONFIRMATION_LAG) >= latest_confirmation;

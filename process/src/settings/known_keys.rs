@@ -1,7 +1,7 @@
 //! The valid keys, which the default file defines.
 //!
-//! In the default file, a table named `*` is a wildcard: the operator can add any number of tables with other names in its place, which
-//! have its keys and default values.
+//! In the default file, a table named `*` is a wildcard: in its place, the operator can add any number of tables with names. Each has the
+//! keys and default values of the wildcard.
 
 use config::{Config, Value, ValueKind};
 use std::collections::BTreeMap;
@@ -54,7 +54,7 @@ impl KnownKeys {
         };
         let distance = |candidate: &str| strsim::osa_distance(candidate, key);
         let nearest = candidates.iter().min_by_key(|candidate| (!has_same_start(candidate), distance(candidate)));
-        // At least three quarters of the characters must be the same, without those of an existing table, which are the same anyway.
+        // At least three quarters of the characters must be the same. The name of an existing table does not count: it is always the same.
         let shared = if has_table { key.len() - name.len() } else { 0 };
         let is_similar = |candidate: &&String| {
             has_same_start(candidate) || distance(candidate) * 4 <= candidate.len().max(key.len()) - shared

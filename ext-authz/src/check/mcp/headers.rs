@@ -1,4 +1,4 @@
-//! Checks the headers that repeat the method and the name of an MCP message, and those that say how it is encoded.
+//! Checks the headers that repeat the method and the name of an MCP message, and the headers that say how it is encoded.
 //!
 //! A service or another proxy may rely on them. So a request is refused if its headers could make them read another message than the
 //! sidecar.

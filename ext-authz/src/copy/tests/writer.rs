@@ -1,4 +1,4 @@
-//! Tests of when the writer writes, and of what it states about the disk.
+//! Tests of when the writer writes, and of the progress that it records.
 
 use super::*;
 use crate::{
