@@ -162,7 +162,7 @@ impl Authorizer {
         Ok(Route { policy, rule: Some(rule), service: service.or(of_rule), allows_message: entry.is_some() })
     }
 
-    /// Logs invalid context extensions, at most once per second.
+    /// Logs what is wrong with context extensions, at most once per second.
     fn invalid_extensions<'r>(&self, error: &dyn Display, since_boot: Duration) -> NoRoute<'r> {
         let second = since_boot.as_secs();
         if self.last_extension_warning.swap(second, Ordering::Relaxed) != second {

@@ -15,7 +15,7 @@ use std::{io, path::PathBuf, sync::Arc, time::Duration};
 /// The longest time after which a newer confirmation is written although no report waits for it.
 const MAX_INTERVAL: Duration = Duration::from_secs(10);
 
-/// A sidecar that starts from the copy loses the time since the copy was written. It may lose one part of the view's maximum age.
+/// While no report waits, the view on disk is older than the one in memory by at most one of so many parts of its maximum age.
 const PARTS_OF_MAX_AGE: u32 = 60;
 
 /// How often the writer looks for a newer confirmation.

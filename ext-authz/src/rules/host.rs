@@ -2,8 +2,10 @@
 
 use std::{borrow::Cow, net::Ipv6Addr};
 
+/// The maximum length of a host name in DNS.
 const MAX_HOST: usize = 253;
 
+/// The maximum length of a part of a host name in DNS.
 const MAX_LABEL: usize = 63;
 
 /// The hosts to which a rule applies.

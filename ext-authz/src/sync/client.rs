@@ -94,7 +94,8 @@ impl StreamClient {
             let is_key_replaced = credentials != self.target.authorization.load_full();
             self.report(&error, stream_state.view().map(|view| view.service()), is_key_replaced);
             let wait = self.move_on(&error, &stream_state);
-            let is_key_unknown = if error.code() == Some(Code::Unauthenticated) && !is_key_replaced {
+            let is_refused = error.code() == Some(Code::Unauthenticated) && !is_key_replaced;
+            let is_key_unknown = if is_refused {
                 self.key_refusals.refused(&credentials, stream_state.was_confirmed(), self.addresses.count())
             } else {
                 self.key_refusals.other_end();
@@ -138,7 +139,7 @@ impl StreamClient {
 
     /// Stops using the view on disk, because no address of the control plane knows the API key. Returns whether it was in use.
     fn withdraw_copy(&mut self) -> bool {
-        let Some(view) = self.views.key_unknown(self.key) else { return false };
+        let Some(view) = self.views.mark_key_unknown(self.key) else { return false };
         let (key, service) = (self.key.0, view.service());
         tracing::error!(key, %service, "the copy of the view is not used any more: the control plane refuses the API key");
         self.metrics.copies.rejected(CopyRejection::KeyRefused);
@@ -173,7 +174,7 @@ impl StreamClient {
             return;
         }
         if code.is_some_and(is_refusal) {
-            self.views.key_refused(self.key);
+            self.views.mark_key_refused(self.key);
             // If one key is refused, a new sidecar becomes ready for its other services.
             if self.views.serves_any() && self.readiness_guard.take().is_some() {
                 tracing::warn!(key, "ready without this API key, because the control plane refuses it");

@@ -69,7 +69,7 @@ impl Views {
     }
 
     /// Records that no address of the control plane knows an API key. If its view comes from a copy on disk, withdraws and returns it.
-    pub fn key_unknown(&self, key: ApiKeyIndex) -> Option<Arc<View>> {
+    pub fn mark_key_unknown(&self, key: ApiKeyIndex) -> Option<Arc<View>> {
         self.unknown_keys().insert(key);
         let restored = self.of_key(key).filter(|view| view.is_restored())?;
         self.by_service.rcu(|by_service| {
@@ -99,7 +99,7 @@ impl Views {
     }
 
     /// Records that the control plane refuses an API key.
-    pub fn key_refused(&self, key: ApiKeyIndex) {
+    pub fn mark_key_refused(&self, key: ApiKeyIndex) {
         self.refused_keys().insert(key);
     }
 
@@ -196,13 +196,13 @@ mod tests {
         views.publish(ApiKeyIndex(2), &view(other, 10, 3));
         views.publish(ApiKeyIndex(1), &view(SERVICE_ID, 10, 5));
         views.publish(ApiKeyIndex(0), &view(SERVICE_ID, 10, 20));
-        views.key_refused(ApiKeyIndex(1));
+        views.mark_key_refused(ApiKeyIndex(1));
         let confirmations = || -> Vec<_> {
             let all = views.confirmations().into_iter();
             all.map(|it| (it.service, it.confirmed_at.map(|at| at.as_secs()), it.is_refused)).collect()
         };
         assert_eq!(confirmations(), [(SERVICE_ID, Some(20), false), (other, Some(3), false)]);
-        views.key_refused(ApiKeyIndex(0));
+        views.mark_key_refused(ApiKeyIndex(0));
         assert_eq!(confirmations(), [(SERVICE_ID, Some(20), true), (other, Some(3), false)]);
         views.publish(ApiKeyIndex(1), &view(SERVICE_ID, 10, 21));
         assert_eq!(confirmations()[0], (SERVICE_ID, Some(21), false));

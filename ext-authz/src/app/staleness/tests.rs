@@ -132,7 +132,7 @@ fn refused_key_counts_only_if_no_other_service_is_served() {
     sidecar.confirm(0, SERVICE_ID);
     sidecar.confirm(1, OTHER);
     sidecar.assert_ready(0);
-    sidecar.views.key_refused(ApiKeyIndex(0));
+    sidecar.views.mark_key_refused(ApiKeyIndex(0));
     sidecar.assert_ready(50);
     sidecar.confirm(1, OTHER);
     sidecar.assert_ready(50);
