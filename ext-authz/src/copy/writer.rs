@@ -15,7 +15,7 @@ use std::{io, path::PathBuf, sync::Arc, time::Duration};
 /// The longest time after which a newer confirmation is written although no report waits for it.
 const MAX_INTERVAL: Duration = Duration::from_secs(10);
 
-/// While no report waits, the view on disk is older than the one in memory by at most one of so many parts of its maximum age.
+/// A copy is written so many times within the maximum age of its view, so a sidecar that starts from it loses little of this time.
 const PARTS_OF_MAX_AGE: u32 = 60;
 
 /// How often the writer looks for a newer confirmation.

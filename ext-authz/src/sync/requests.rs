@@ -32,7 +32,7 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// Returns also the queue from which tonic sends. `copy` is `None` if the settings name no directory for copies.
+    /// Also returns the queue from which tonic sends. `copy` is `None` if the settings name no directory for copies.
     pub fn new(copy: Option<Arc<CopyProgress>>) -> (Self, mpsc::Receiver<FollowRequest>) {
         let (queue, receiver) = mpsc::channel(QUEUE_LEN);
         let copy = copy.map(|progress| {

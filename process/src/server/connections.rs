@@ -1,6 +1,7 @@
 //! The open connections of a port, and which of them closes when there are too many.
 //!
-//! If there are too many in all, the first of these closes for a new connection. If its client has too many, only the client's close.
+//! If there is no place for a new connection, the first of these closes. If only its client has too many, the others are left alone.
+//!
 //! 1. the oldest connection of the same client that has not sent a request yet, so that a flood closes its own;
 //! 2. the oldest connection of any client that has not sent a request yet;
 //! 3. the connection that has waited for its client for the longest time;
