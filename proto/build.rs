@@ -8,7 +8,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ["proto/countersign/sync/v1/sync.proto", "proto/envoy/service/auth/v3/external_auth.proto"];
     println!("cargo:rerun-if-changed=proto");
     tonic_prost_build::configure().compile_fds(protox::compile(SERVICES, ["proto"])?)?;
-    // The same service for a server whose responses are encoded before they are queued.
+    // The control plane encodes responses before it queues them, so it needs another version of the service: see `src/encoded.rs`.
     let follow = manual::Method::builder()
         .name("follow")
         .route_name("Follow")

@@ -1,7 +1,7 @@
 //! Creates and runs the sidecar from its settings.
 //!
-//! The module `app` depends on all modules, and no module depends on `app`. Invariant: `app` connects the modules and
-//! makes no decisions about requests.
+//! It depends on all other modules, and only `commands` and `lib` depend on it. Invariant: it connects the modules and decides nothing
+//! about requests.
 
 mod check_port;
 mod copies;
@@ -106,16 +106,15 @@ pub struct App {
 }
 
 impl App {
-    /// Creates all modules from the settings and binds the ports. `copy_interval` is the shortest time between two writes of a copy for
-    /// which no report waits, by the maximum age of its view.
+    /// Connects all modules and binds the ports. `copy_interval` returns how often a copy is written while no report waits for it, from
+    /// the maximum age of its view.
     pub async fn bind(
         settings: Settings,
         clock: Arc<dyn Clock>,
         rng: Arc<dyn Rng>,
         copy_interval: fn(Duration) -> Duration,
     ) -> Result<Self, AuthorizerError> {
-        // The cryptographic provider of rustls can be installed once per process. Later attempts to install the
-        // provider fail, which is harmless.
+        // The cryptographic provider of rustls can be installed once per process. Later attempts fail, which is harmless.
         let _already_installed = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let Settings { listen, sync, copy, routes, rules, headers, denials, cache, log: _ } = settings;
         let metrics = Arc::new(Metrics::new()?);
@@ -167,8 +166,8 @@ impl App {
         self.admin_listener.local_addr()
     }
 
-    /// Serves until shutdown is requested, then answers the checks in progress, until the drain timeout at the latest. After the
-    /// last check, it writes the last copies and tells the control plane that it decides no more.
+    /// Serves until shutdown is requested, then answers the checks in progress, until the drain timeout at the latest. Then it
+    /// writes the last copies, and tells the control plane that this sidecar no longer decides.
     pub async fn serve(self, shutdown: Shutdown) -> Result<(), AuthorizerError> {
         let Self {
             authorizer,
@@ -181,7 +180,7 @@ impl App {
             check_listener,
             admin_listener,
         } = self;
-        // Until the last check is answered, views must be followed and reported.
+        // Views must be followed and reported until the last check is answered, so their tasks stop later than the ports.
         let (stop_writers, stop_clients) = (Shutdown::default(), Shutdown::default());
         let mut writers: JoinSet<()> = copy_writers.into_iter().map(|it| it.run(stop_writers.clone())).collect();
         let mut tasks: JoinSet<()> =
@@ -203,7 +202,7 @@ impl App {
             checks.await?;
             stop_writers.trigger();
             join_all(&mut writers).await?;
-            // A client says that it leaves only if there is no copy, so no copy may be written afterwards.
+            // A client tells the control plane that it leaves only if there is no copy, so no copy may be written afterwards.
             stop_clients.trigger();
             Ok::<(), AuthorizerError>(())
         };
@@ -221,8 +220,8 @@ impl App {
                 result?;
                 join_all(&mut tasks).await
             }
-            // After a panic of a task, for example of the client of a sync stream, the sidecar would receive no more data
-            // from that stream. The process exits instead, so that the orchestrator restarts the sidecar.
+            // A task panicked, for example a sync client, so its stream delivers nothing any more. The process exits, and the
+            // orchestrator restarts it.
             Err(panic) = join_all(&mut tasks) => Err(panic),
         }
     }
@@ -245,7 +244,7 @@ async fn serve_checks(
     Ok(())
 }
 
-/// Waits for all tasks, and returns an error as soon as one of the tasks panics.
+/// Waits for all tasks, and returns an error as soon as one of them panics.
 async fn join_all(tasks: &mut JoinSet<()>) -> Result<(), AuthorizerError> {
     while let Some(result) = tasks.join_next().await {
         result.map_err(std::io::Error::other)?;
@@ -267,7 +266,6 @@ fn spawn_until_shutdown(
     });
 }
 
-/// Creates what answers checks, from views and rules.
 fn create_authorizer(
     headers: &HeaderSettings,
     denials: &DenialSettings,
@@ -288,11 +286,11 @@ fn create_authorizer(
         },
         metrics: Arc::clone(metrics),
         clock,
-        rule_error_second: AtomicU64::default(),
+        last_extension_warning: AtomicU64::default(),
     }
 }
 
-/// Creates the client of each API key with the copy with which it starts, and the writers of the copies.
+/// Creates a client for each API key, with the view on disk that it may start from, and the writers of the copies.
 fn create_stream_clients(
     settings: &SyncSettings,
     endpoints: &Arc<ArcSwap<Vec<Endpoint>>>,

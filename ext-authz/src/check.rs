@@ -7,24 +7,25 @@ mod described_request;
 mod explain;
 mod grpc;
 mod mcp;
+mod outcome;
 mod request;
 mod token_header;
 
 use crate::{
     decide::{CurrentTime, Decision, VerifiedTokens, decide},
     metrics::{Metrics, Verdict},
-    policy::{Policy, PolicyCache},
+    policy::PolicyCache,
     response::{DecidedRoute, RequestHeaders, ResponseBuilder, resource_metadata},
-    rules::{Rule, RuleSet, Unselectable},
+    rules::RuleSet,
     view::{Resource, View, Views},
 };
 use arc_swap::ArcSwap;
 use countersign_identity::{Reason, ServiceId, protected_resource::METADATA_PATH};
 use countersign_process::Clock;
 use countersign_proto::envoy::service::auth::v3::CheckResponse;
+use outcome::{CheckOutcome, NoRoute, Route};
 use request::{CheckedRequest, HttpRequest};
 use std::{
-    borrow::Cow,
     fmt::Display,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
@@ -40,7 +41,7 @@ pub use explain::{ExplainedQuestion, Explanation};
 pub use grpc::AuthorizationServer;
 pub use request::CheckRequest;
 
-/// What decides each check.
+/// Answers checks.
 pub struct Authorizer {
     pub views: Arc<Views>,
     /// The rules for requests without context extensions.
@@ -50,99 +51,16 @@ pub struct Authorizer {
     pub responses: ResponseBuilder,
     pub metrics: Arc<Metrics>,
     pub clock: Arc<dyn Clock>,
-    /// The second since boot in which a log line about invalid context extensions was written last. There is at most one per second,
-    /// because otherwise every request on the route would write one.
-    pub rule_error_second: AtomicU64,
-}
-
-/// The policy of a request, the rule of the rules file that contains it, and the service that the route or the rule names.
-struct Route<'r> {
-    policy: Arc<Policy>,
-    rule: Option<&'r Rule>,
-    service: Option<ServiceId>,
-    /// Whether the rule has an entry for the MCP message, if it is about MCP. Otherwise, the policy is that of the rule itself.
-    allows_message: bool,
-}
-
-/// Why no policy can be selected for a request.
-struct NoRoute<'r> {
-    reason: Reason,
-    /// The rule that refuses the request, if one is selected.
-    rule: Option<&'r Rule>,
-    /// Whether the request is allowed without an identity, because every rule that could apply is a dry run.
-    dry_run: bool,
-    /// What is wrong with the context extensions or the MCP message.
-    error: Option<Cow<'static, str>>,
-}
-
-/// A decision about a check, and the view, the rule and the policy of the route if they are known.
-struct CheckOutcome<'r> {
-    view: Option<Arc<View>>,
-    rule: Option<&'r Rule>,
-    policy: Option<Arc<Policy>>,
-    /// What is wrong with the context extensions or the MCP message.
-    error: Option<Cow<'static, str>>,
-    decision: Decision,
-}
-
-impl From<Reason> for CheckOutcome<'_> {
-    fn from(reason: Reason) -> Self {
-        Self { view: None, rule: None, policy: None, error: None, decision: Decision::Denied(reason.into()) }
-    }
-}
-
-impl From<Unselectable> for NoRoute<'_> {
-    fn from(Unselectable { reason, dry_run }: Unselectable) -> Self {
-        Self { reason, rule: None, dry_run, error: None }
-    }
-}
-
-impl<'r> NoRoute<'r> {
-    fn of_rule(rule: &'r Rule, problem: &'static str) -> Self {
-        let (reason, error) = (Reason::McpRequestInvalid, Some(problem.into()));
-        Self { reason, rule: Some(rule), dry_run: rule.dry_run, error }
-    }
-}
-
-impl<'r> From<NoRoute<'r>> for CheckOutcome<'r> {
-    fn from(NoRoute { reason, rule, dry_run, error }: NoRoute<'r>) -> Self {
-        let policy = rule.map(|rule| Arc::clone(&rule.policy));
-        let denied = Self { rule, policy, error, ..Self::from(reason) };
-        if dry_run { Self { decision: denied.decision.into_dry_run(), ..denied } } else { denied }
-    }
-}
-
-impl CheckOutcome<'_> {
-    const fn verdict(&self) -> Verdict {
-        match &self.decision {
-            Decision::Verified(..) => Verdict::Verified,
-            Decision::Anonymous => Verdict::Anonymous,
-            Decision::DryRun(denial) => Verdict::DryRun(denial.refusal.reason),
-            Decision::Denied(denial) => Verdict::Denied(denial.refusal.reason),
-        }
-    }
-
-    /// Whether Envoy removes the token. A token that a dry run would refuse is always removed, because the service may
-    /// trust the tokens that it receives.
-    fn removes_token(&self) -> bool {
-        let forwards_token = self.policy.as_ref().is_some_and(|policy| policy.forward_token);
-        !forwards_token || self.is_dry_run()
-    }
-
-    const fn is_denied(&self) -> bool {
-        matches!(self.decision, Decision::Denied(_))
-    }
-
-    const fn is_dry_run(&self) -> bool {
-        matches!(self.decision, Decision::DryRun(_))
-    }
+    /// When the last warning about invalid context extensions was logged, in seconds since boot. There is at most one per second,
+    /// because otherwise every request of the route would log one.
+    pub last_extension_warning: AtomicU64,
 }
 
 impl Authorizer {
-    /// Decides a check. A panic is a denial.
+    /// Answers a check, and counts it. A panic is a denial.
     pub fn check(&self, request: &CheckRequest) -> CheckResponse {
         let started_at = self.clock.since_boot();
-        let result = catch_unwind(AssertUnwindSafe(|| self.evaluate(request, started_at)));
+        let result = catch_unwind(AssertUnwindSafe(|| self.answer(request, started_at)));
         let (service, verdict, reply) = result.unwrap_or_else(|_| {
             tracing::error!("a check panicked; the request is denied");
             (None, Verdict::Denied(Reason::Internal), self.responses.internal_error())
@@ -151,7 +69,7 @@ impl Authorizer {
         reply
     }
 
-    fn evaluate(&self, request: &CheckRequest, since_boot: Duration) -> (Option<ServiceId>, Verdict, CheckResponse) {
+    fn answer(&self, request: &CheckRequest, since_boot: Duration) -> (Option<ServiceId>, Verdict, CheckResponse) {
         let Some(request) = request.http() else {
             return self.respond(&Reason::RequestInvalid.into(), None, RequestHeaders::default());
         };
@@ -162,7 +80,7 @@ impl Authorizer {
         let headers = http.all_headers();
         let token_header = token_header::extract(headers.clone());
         let rules = self.rules.load();
-        let outcome = self.judge(request, &token_header, &rules, since_boot);
+        let outcome = self.decide(request, &token_header, &rules, since_boot);
         let names = headers.clone().map(|header| header.name);
         let checked = token_header.name.filter(|_| outcome.removes_token());
         // The refused token of a dry run may also be in the header that was not checked.
@@ -185,62 +103,18 @@ impl Authorizer {
         })
     }
 
-    /// Selects the policy and makes the decision.
-    fn judge<'r>(
+    /// Selects the route of a request, and decides by its policy.
+    fn decide<'r>(
         &self,
         request: CheckedRequest<'_>,
         token_header: &TokenHeader<'_>,
         rules: &'r RuleSet,
         since_boot: Duration,
     ) -> CheckOutcome<'r> {
-        match self.select_route(request, rules, since_boot) {
-            Ok(route) => self.decide(route, token_header, since_boot),
-            Err(no_route) => no_route.into(),
-        }
-    }
-
-    /// The policy of the request: from its context extensions if they require anything, otherwise from the rules file. A route whose
-    /// only context extension is `service_id` names a service and requires nothing.
-    fn select_route<'r>(
-        &self,
-        request: CheckedRequest<'_>,
-        rules: &'r RuleSet,
-        since_boot: Duration,
-    ) -> Result<Route<'r>, NoRoute<'r>> {
-        let CheckedRequest { http, extensions, mcp: _ } = request;
-        let invalid = |error: &dyn Display| {
-            let second = since_boot.as_secs();
-            if self.rule_error_second.swap(second, Ordering::Relaxed) != second {
-                tracing::warn!(%error, "invalid context extensions of a route; its requests are denied");
-            }
-            let error = Some(format!("context extensions: {error}").into());
-            NoRoute { reason: Reason::RuleInvalid, rule: None, dry_run: false, error }
+        let Route { policy, rule, service, allows_message } = match self.select_route(request, rules, since_boot) {
+            Ok(route) => route,
+            Err(no_route) => return no_route.into(),
         };
-        let of_route = self.policies.policy(extensions.iter()).map_err(|error| invalid(&error))?;
-        let service = of_route.service;
-        if extensions.iter().any(|(name, _)| name != b"service_id") {
-            return Ok(Route { policy: of_route, rule: None, service, allows_message: true });
-        }
-        let invalid_target = NoRoute { reason: Reason::RequestInvalid, rule: None, dry_run: false, error: None };
-        let Some(rule) = rules.select(http.target().ok_or(invalid_target)?)? else {
-            return Ok(Route { policy: of_route, rule: None, service, allows_message: true });
-        };
-        let of_rule = rule.policy.service;
-        if service.is_some() && of_rule.is_some() && service != of_rule {
-            let error = format!(
-                "the route and the rule `{}` of the rules file have different values of `service_id`",
-                rule.name
-            );
-            return Err(invalid(&error));
-        }
-        let entry = rule.mcp.as_ref().map_or(Ok(Some(&rule.policy)), |entries| mcp::select_policy(entries, request));
-        let entry = entry.map_err(|problem| NoRoute::of_rule(rule, problem))?;
-        let policy = Arc::clone(entry.unwrap_or(&rule.policy));
-        Ok(Route { policy, rule: Some(rule), service: service.or(of_rule), allows_message: entry.is_some() })
-    }
-
-    fn decide<'r>(&self, route: Route<'r>, token_header: &TokenHeader<'_>, since_boot: Duration) -> CheckOutcome<'r> {
-        let Route { policy, rule, service, allows_message } = route;
         let (view, decision) = match self.views.resolve(service) {
             Ok(view) => {
                 let time = CurrentTime { now: view.now(since_boot, || self.clock.now()), since_boot };
@@ -254,6 +128,47 @@ impl Authorizer {
         let is_dry_run = rule.is_some_and(|rule| rule.dry_run);
         let decision = if is_dry_run { decision.into_dry_run() } else { decision };
         CheckOutcome { view, rule, policy: Some(policy), error: None, decision }
+    }
+
+    /// Context extensions decide alone if they require anything. Otherwise a rule of the rules file decides, if there is one, and the
+    /// context extension `service_id` only names the service.
+    fn select_route<'r>(
+        &self,
+        request: CheckedRequest<'_>,
+        rules: &'r RuleSet,
+        since_boot: Duration,
+    ) -> Result<Route<'r>, NoRoute<'r>> {
+        let CheckedRequest { http, extensions, mcp: _ } = request;
+        let policy = self.policies.policy(extensions.iter());
+        let policy = policy.map_err(|error| self.invalid_extensions(&error, since_boot))?;
+        let service = policy.service;
+        let without_rule = Route { policy, rule: None, service, allows_message: true };
+        if extensions.iter().any(|(name, _)| name != b"service_id") {
+            return Ok(without_rule);
+        }
+        let target = http.target().ok_or(Reason::RequestInvalid)?;
+        let Some(rule) = rules.select(target)? else { return Ok(without_rule) };
+        let of_rule = rule.policy.service;
+        if service.is_some() && of_rule.is_some() && service != of_rule {
+            let error = format!(
+                "the route and the rule `{}` of the rules file have different values of `service_id`",
+                rule.name
+            );
+            return Err(self.invalid_extensions(&error, since_boot));
+        }
+        let entry = rule.mcp.as_ref().map_or(Ok(Some(&rule.policy)), |entries| mcp::select_policy(entries, request));
+        let entry = entry.map_err(|problem| NoRoute::invalid_mcp_request(rule, problem))?;
+        let policy = Arc::clone(entry.unwrap_or(&rule.policy));
+        Ok(Route { policy, rule: Some(rule), service: service.or(of_rule), allows_message: entry.is_some() })
+    }
+
+    /// Logs what is wrong with context extensions, at most once per second.
+    fn invalid_extensions<'r>(&self, error: &dyn Display, since_boot: Duration) -> NoRoute<'r> {
+        let second = since_boot.as_secs();
+        if self.last_extension_warning.swap(second, Ordering::Relaxed) != second {
+            tracing::warn!(%error, "invalid context extensions of a route; its requests are denied");
+        }
+        NoRoute::invalid_extensions(format!("context extensions: {error}"))
     }
 
     fn respond<'a>(

@@ -142,7 +142,7 @@ pub fn run(command: Command) -> CommandExit {
         Command::Config(command) => config::run(command),
     };
     match result {
-        // The reader of a closed pipe needs no more output.
+        // A closed pipe is a failure without a text, because its reader wants no more output.
         Ok(Output { text, exit }) => write_stdout(text).map_or(CommandExit::Failed, |()| exit),
         Err(Failure { errors, exit }) => {
             errors.lines().for_each(write_stderr_line);

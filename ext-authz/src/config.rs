@@ -1,7 +1,7 @@
 //! The settings of the sidecar, parsed into types that exclude invalid values.
 //!
-//! `main` reads the settings, and `app` uses them. Invariant: `config.default.toml` documents every settings key and
-//! contains its default value. An error message about a setting names its key.
+//! `main` reads the settings, and `app` uses them. Invariant: `config.default.toml` documents every key and contains its default
+//! value. An error message about a setting names its key.
 
 mod values;
 
@@ -25,7 +25,7 @@ pub use values::{ApiKey, HeaderPrefix, HostAndPort, ListenAddress, SyncUrl};
 /// The default settings file, which documents every settings key.
 const DEFAULT_SETTINGS: &str = include_str!("../config.default.toml");
 
-/// The most addresses of the control plane.
+/// The most addresses of the control plane in `sync.urls`.
 const MAX_URLS: usize = 16;
 
 /// The environment variable with the API keys.
@@ -84,13 +84,12 @@ pub struct SyncSettings {
     pub keys_file: Option<PathBuf>,
     /// The interval between pings, in seconds.
     pub ping_seconds: u32,
-    /// Seconds without a confirmation of the sidecar's data after which requests are denied. If the value is 0, only
-    /// the maximum staleness that the control plane sends applies.
+    /// After so many seconds without a confirmation of the view, requests are denied. If 0, only the limit of the control plane applies.
     pub max_staleness_seconds: u32,
 }
 
 impl SyncSettings {
-    /// What is wrong with the addresses of the control plane.
+    /// What is wrong with `sync.urls`.
     fn address_problems(&self) -> impl Iterator<Item = String> {
         let urls = &self.urls;
         let repeated = urls.iter().enumerate().find(|(index, url)| urls[..*index].contains(url)).map(|(_, url)| url);
@@ -104,7 +103,7 @@ impl SyncSettings {
         .flatten()
     }
 
-    /// The maximum staleness, if it is set.
+    /// `max_staleness_seconds`; `None` if it is 0.
     pub fn staleness_limit(&self) -> Option<Duration> {
         Some(Duration::from_secs(self.max_staleness_seconds.into())).filter(|limit| !limit.is_zero())
     }
@@ -172,7 +171,7 @@ pub enum ConfigError {
     Invalid(Vec<String>),
 }
 
-/// Reads the settings. Flags (dotted keys with values) override the environment, which overrides the settings file.
+/// Reads the settings. Flags override the environment, which overrides the settings file. A flag is a dotted key and a value.
 pub fn read(
     file: Option<PathBuf>,
     environment: Vec<(String, String)>,
@@ -222,7 +221,7 @@ impl Settings {
     }
 }
 
-/// The file with the API keys, unless another layer sets the API keys.
+/// The file with the API keys; `None` if a flag or another variable sets the API keys.
 fn find_keys_file(environment: &[(String, String)], flags: &[(String, String)]) -> Option<PathBuf> {
     let variable = |wanted: &str| environment.iter().find(|(name, _)| name == wanted);
     if variable(KEYS_VARIABLE).is_some() || flags.iter().any(|(key, _)| key == "sync.keys") {
@@ -231,7 +230,7 @@ fn find_keys_file(environment: &[(String, String)], flags: &[(String, String)]) 
     variable(KEYS_FILE_VARIABLE).map(|(_, path)| path.into())
 }
 
-/// Reads a file, at most one byte more than `bytes`.
+/// Reads at most `bytes` + 1 bytes of a file, so that the caller can see whether it has more than `bytes`.
 pub fn read_at_most(path: &Path, bytes: usize) -> io::Result<Vec<u8>> {
     let mut content = Vec::new();
     File::open(path)?.take(bytes as u64 + 1).read_to_end(&mut content)?;

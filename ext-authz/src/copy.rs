@@ -1,9 +1,8 @@
-//! The copy of a view on disk: a sidecar that starts while the control plane is away decides with it.
+//! The copy of a view on disk, with which a sidecar decides if it starts while the control plane is away.
 //!
-//! Each API key has one file, in a directory that the process has locked ([`lock`]). [`seal`] encrypts it under a key that is
-//! derived from the API key, [`file`] writes and opens it,
-//! [`contact`] says how old it is, [`writer`] writes it while views are confirmed, and [`startup`] opens it at the start.
-//! Invariants: a copy contains the instant of its last confirmation, and is not used after `max_staleness` since that instant;
+//! Each API key has one file, in a directory that the process has locked ([`lock`]). [`file`] reads and writes it, [`seal`] encrypts
+//! it, [`contact`] says how old it is, [`writer`] writes it while views are confirmed, and [`startup`] opens it at the start.
+//! Invariants: a copy contains the time of its last confirmation, and is not used when that is `max_staleness` ago;
 //! a copy that cannot be used is rejected with a reason, and never changed.
 
 mod contact;

@@ -2,9 +2,8 @@
 //! token and the time.
 //!
 //! `check` calls [`decide`], and `response` converts the decision to a response. Invariant: this module does not wait,
-//! lock or read the clock. The sidecar checks a token in the same order as the control plane: format, key and signature
-//! of the token; then [`VerifiedIdentity::evaluate`]; then the roles, permissions and trust score that the route
-//! requires.
+//! lock or read the clock. A token passes the same steps as in the control plane: format, key and signature; then
+//! [`VerifiedIdentity::evaluate`]; then the roles, permissions and trust score that the route requires.
 
 mod cache;
 
@@ -32,15 +31,15 @@ pub enum PresentedToken<'a> {
 
 #[derive(Debug, Clone, Copy)]
 pub struct CurrentTime {
-    /// The time by which the sidecar judges tokens and roles: that of the control plane, as [`View::now`] returns it.
+    /// The time of the control plane ([`View::now`]), by which tokens and roles end.
     pub now: Timestamp,
-    /// The time since boot, to compute the age of the sidecar's data.
+    /// The time since boot, by which the view ages.
     pub since_boot: Duration,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision {
-    /// The request is allowed, with this identity, for this time.
+    /// The request is allowed with this identity, and stays allowed for this time.
     Verified(Arc<EvaluatedIdentity>, Validity),
     /// The request is allowed without an identity.
     Anonymous,
@@ -49,18 +48,18 @@ pub enum Decision {
     Denied(Denial),
 }
 
-/// The identity that a token grants, as evaluated from one content of a view at one time.
+/// What a token granted when it was last evaluated.
 #[derive(Debug)]
 pub struct EvaluatedIdentity {
     pub identity: VerifiedIdentity,
     content: ContentId,
-    /// The time by the clock of the control plane.
+    /// By the clock of the control plane.
     evaluated_at: Timestamp,
 }
 
 impl EvaluatedIdentity {
-    /// Whether an evaluation from this content at this time would have the same result. Until `valid_until`, no role of the
-    /// identity ends, and a role that has ended does not begin again. Before `evaluated_at`, other roles may not have ended.
+    /// Whether another evaluation, with this content at this time, would have the same result. Until `valid_until`, no role of the
+    /// identity ends, and none that has ended begins again. Before `evaluated_at`, the agent may have had more roles.
     fn applies(&self, content: ContentId, now: Timestamp) -> bool {
         self.content == content && (self.evaluated_at..self.identity.valid_until).contains(&now)
     }
@@ -74,8 +73,8 @@ impl PartialEq for EvaluatedIdentity {
 
 impl Eq for EvaluatedIdentity {}
 
-/// How long an allowed request stays allowed if the sidecar receives no change: until the identity ends, or until the view
-/// would be too old for decisions. So whoever ends a stream at this time relies on no older data than the sidecar itself.
+/// How long an allowed request stays allowed if the sidecar receives no change: until the identity ends, or until the view is stale
+/// if that is earlier. An Envoy that ends a stream then relies on no older data than the sidecar itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Validity {
     /// The end, by the clock of the control plane.
@@ -85,7 +84,7 @@ pub struct Validity {
 }
 
 impl Decision {
-    /// Denies a request that would be allowed.
+    /// Denies the request unless it is already denied.
     #[must_use]
     pub fn or_deny(self, reason: Reason) -> Self {
         match self {
@@ -97,7 +96,7 @@ impl Decision {
         }
     }
 
-    /// The decision of a rule that is a dry run: a denial becomes an allowed request without an identity.
+    /// Turns a denial into an allowed request without an identity, for a rule that is a dry run.
     #[must_use]
     pub fn into_dry_run(self) -> Self {
         match self {
@@ -110,7 +109,7 @@ impl Decision {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Denial {
     pub refusal: Refusal,
-    /// The agent, if the signature of the token is valid.
+    /// The agent of the token; `None` unless its signature is valid.
     pub agent: Option<AgentId>,
     /// The requirement of the route that the agent does not meet.
     pub unmet_requirement: Option<UnmetRequirement>,
@@ -118,16 +117,15 @@ pub struct Denial {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnmetRequirement {
-    pub required: Requirement,
-    /// The roles, the permissions or the trust score of the agent at the service.
-    pub actual: Requirement,
+    pub required: Qualification,
+    pub actual: Qualification,
 }
 
-/// What a route requires of an agent, or what the agent has. It is serialized as in the error body of a denial.
+/// What a route requires of an agent, or all that the agent has of it. It is serialized as in the error body of a denial.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Requirement {
-    /// All of these roles or, if the list is empty, any role.
+pub enum Qualification {
+    /// All of these roles. Empty: at least one role, whichever.
     Roles(Box<[RoleName]>),
     /// At least one of these roles.
     AnyRole(Box<[RoleName]>),
@@ -151,6 +149,7 @@ impl From<Reason> for Denial {
     }
 }
 
+/// Allows the request, or denies it for the first reason that applies.
 pub fn decide(
     view: &View,
     policy: &Policy,
@@ -158,17 +157,17 @@ pub fn decide(
     time: CurrentTime,
     cache: &VerifiedTokens,
 ) -> Decision {
-    evaluate(view, policy, token, time, cache).unwrap_or_else(Decision::Denied)
+    allow(view, policy, token, time, cache).unwrap_or_else(Decision::Denied)
 }
 
-fn evaluate(
+fn allow(
     view: &View,
     policy: &Policy,
     token: PresentedToken<'_>,
     time: CurrentTime,
     cache: &VerifiedTokens,
 ) -> Result<Decision, Denial> {
-    let usable_for = remaining_staleness(view, time.since_boot)?;
+    let usable_for = time_until_stale(view, time.since_boot)?;
     let text = match token {
         PresentedToken::Unverified(text) => text,
         PresentedToken::Absent if policy.allow_anonymous => return Ok(Decision::Anonymous),
@@ -187,7 +186,7 @@ fn evaluate(
     Ok(Decision::Verified(evaluated, Validity { until: now.saturating_add(remaining), remaining }))
 }
 
-/// Whether the request would be allowed with a token of the same agent that was requested without a scope. Only denials ask this.
+/// Whether the agent meets the policy without the scope of its token: another token would then be allowed. Only denials ask this.
 fn meets_without_scope(view: &View, policy: &Policy, text: &str, now: Timestamp, cache: &VerifiedTokens) -> bool {
     let Ok(token) = verify_signature(view, text, cache) else { return false };
     let claims = token.token.claims();
@@ -199,7 +198,7 @@ fn meets_without_scope(view: &View, policy: &Policy, text: &str, now: Timestamp,
     identity.is_ok_and(|identity| check_policy(&identity, policy).is_ok())
 }
 
-/// The identity that a token grants now. Uses the identity that an earlier check evaluated, if it still applies.
+/// The identity that a token grants now. An earlier check may have evaluated it.
 fn identify(view: &View, text: &str, now: Timestamp, cache: &VerifiedTokens) -> Result<Arc<EvaluatedIdentity>, Denial> {
     let cached = cache.get(view.service(), text);
     if let Some(identity) = cached.as_ref().and_then(|cached| cached.identity(view.content(), now)) {
@@ -217,9 +216,9 @@ fn identify(view: &View, text: &str, now: Timestamp, cache: &VerifiedTokens) -> 
     Ok(identity)
 }
 
-/// Denies the request if the control plane never confirmed that the sidecar's view of the service is current, or if the
-/// latest confirmation is too old. Otherwise returns for how long the view can be used without a further confirmation.
-fn remaining_staleness(view: &View, since_boot: Duration) -> Result<Duration, Reason> {
+/// How long the view can be used without a further confirmation. The error says that the control plane has never confirmed it, or
+/// too long ago.
+fn time_until_stale(view: &View, since_boot: Duration) -> Result<Duration, Reason> {
     let confirmed_at = view.confirmed_at().ok_or(Reason::ViewMissing)?;
     let age = since_boot.saturating_sub(confirmed_at);
     let remaining = view.max_staleness().saturating_sub(age);
@@ -231,7 +230,7 @@ pub fn verify_signature(view: &View, text: &str, cache: &VerifiedTokens) -> Resu
     cache.get(view.service(), text).map_or_else(|| verify(view, text, cache), |cached| check_key(view, cached))
 }
 
-/// The signing key of a cached token may have been removed, so the key set must still contain the key.
+/// Requires that the key set still contains the key that signed a cached token: it may have been revoked since.
 fn check_key(view: &View, cached: Arc<CachedToken>) -> Result<Arc<CachedToken>, Refusal> {
     if view.keys().get(cached.token.kid()).is_some() { Ok(cached) } else { Err(Reason::TokenKeyUnknown.into()) }
 }
@@ -245,27 +244,27 @@ fn check_policy(identity: &VerifiedIdentity, policy: &Policy) -> Result<(), (Rea
     let VerifiedIdentity { roles, permissions, trust_score, .. } = identity;
     let Policy { require_roles, any_role, require_permissions, any_permission, min_trust_score, .. } = policy;
     let unmet = |reason, required, actual| Err((reason, UnmetRequirement { required, actual }));
-    let actual_roles = || Requirement::Roles(roles[..].into());
-    let actual_permissions = || Requirement::Permissions(permissions[..].into());
+    let actual_roles = || Qualification::Roles(roles[..].into());
+    let actual_permissions = || Qualification::Permissions(permissions[..].into());
     if roles.is_empty() && !policy.allow_unassigned {
-        return unmet(Reason::NoRole, Requirement::Roles(require_roles[..].into()), actual_roles());
+        return unmet(Reason::NoRole, Qualification::Roles(require_roles[..].into()), actual_roles());
     }
     if !require_roles.iter().all(|role| roles.binary_search(role).is_ok()) {
-        return unmet(Reason::RoleMissing, Requirement::Roles(require_roles[..].into()), actual_roles());
+        return unmet(Reason::RoleMissing, Qualification::Roles(require_roles[..].into()), actual_roles());
     }
     if has_none_of(roles, any_role) {
-        return unmet(Reason::RoleMissing, Requirement::AnyRole(any_role[..].into()), actual_roles());
+        return unmet(Reason::RoleMissing, Qualification::AnyRole(any_role[..].into()), actual_roles());
     }
     if !require_permissions.iter().all(|permission| permissions.binary_search(permission).is_ok()) {
-        let required = Requirement::Permissions(require_permissions[..].into());
+        let required = Qualification::Permissions(require_permissions[..].into());
         return unmet(Reason::PermissionMissing, required, actual_permissions());
     }
     if has_none_of(permissions, any_permission) {
-        let required = Requirement::AnyPermission(any_permission[..].into());
+        let required = Qualification::AnyPermission(any_permission[..].into());
         return unmet(Reason::PermissionMissing, required, actual_permissions());
     }
     if let Some(minimum) = min_trust_score.filter(|minimum| trust_score < minimum) {
-        let (required, actual) = (Requirement::TrustScore(minimum), Requirement::TrustScore(*trust_score));
+        let (required, actual) = (Qualification::TrustScore(minimum), Qualification::TrustScore(*trust_score));
         return unmet(Reason::TrustTooLow, required, actual);
     }
     Ok(())

@@ -1,9 +1,8 @@
 //! The sidecar of Countersign for Envoy, which verifies agents locally.
 //!
-//! The sidecar receives the sync stream of every service that it protects, stores a view (a local copy) of each
-//! service's data, and answers Envoy's `Check` calls from memory, without network, lock or database. While the control
-//! plane is unreachable, the sidecar continues to decide until its view of a service is too old. The sidecar denies all
-//! requests for a service whose view is too old.
+//! The sidecar receives the sync stream of every service that it protects, and keeps a view (a local copy) of each service's data. It
+//! answers Envoy's `Check` calls from memory, without network, lock or database. While the control plane is unreachable, it
+//! continues to decide until its view of a service is too old, and then denies all requests for this service.
 //!
 //! The crate depends on `identity`, which verifies tokens in the sidecar and in the control plane; on `proto`, the
 //! messages of the stream; and on `process`. Invariant: missing data, invalid input and internal errors are denials

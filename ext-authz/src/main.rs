@@ -42,7 +42,7 @@ fn main() -> ExitCode {
     if let Some(command) = command {
         return commands::run(command).into();
     }
-    // The allocator asks for huge pages, of which a sidecar with a small view would use a small part. A kernel without them is no problem.
+    // The allocator asks for huge pages, but a sidecar with a small view would use little of them. A kernel without them is no problem.
     let _ignored = nix::sys::prctl::set_thp_disable(true);
     match config::read(config, environment(), set) {
         Ok(settings) => exit_code(run_with_settings(settings)),

@@ -1,8 +1,8 @@
 //! The metrics of the sidecar, with the prefix `countersign_authz_`.
 //!
-//! `check` and `sync` record the metrics, and the admin port exposes the metrics. Invariants: label values come from
-//! closed lists, and no label contains an agent. The time series that each check updates are looked up once, when the
-//! service becomes known.
+//! `check` and `sync` record them, and the admin port exposes them. Invariants: label values come from closed lists, and no
+//! label contains an agent. The time series of checks are looked up once, when the service becomes known, because every check
+//! updates them.
 
 mod addresses;
 mod copies;
@@ -22,7 +22,7 @@ pub use copies::{CopyMetrics, CopyRejection};
 
 const PREFIX: &str = "countersign_authz";
 
-/// The value of the label `service` while the service is unknown.
+/// The value of the label `service` while the service of a check or an API key is unknown.
 const NO_SERVICE: &str = "none";
 
 /// The upper bounds of histogram buckets in seconds; the lowest bound is ten microseconds.
@@ -41,11 +41,11 @@ pub enum Verdict {
     Denied(Reason),
 }
 
-/// Whether a check can be denied for this reason, at a known service or before the service is known. The `match` names
-/// every reason, so that a new reason does not compile until its case is decided.
+/// Whether a check can be denied for this reason, while its service is known or unknown. The `match` names every reason, so a new
+/// reason does not compile until its case is decided.
 const fn occurs(reason: Reason, service_is_known: bool) -> bool {
     match reason {
-        // The view of a service also counts as missing while the control plane has not confirmed it.
+        // While the control plane has not confirmed a view, it counts as missing, although its service is known.
         Reason::ViewMissing => true,
         Reason::TokenMissing
         | Reason::TokenRepeated
@@ -75,7 +75,7 @@ const fn occurs(reason: Reason, service_is_known: bool) -> bool {
         | Reason::RuleInvalid
         | Reason::RequestInvalid
         | Reason::Internal => !service_is_known,
-        // Only the API of the control plane, and not the sidecar, refuses requests for the reasons of this match arm.
+        // Only the API of the control plane refuses requests for these reasons.
         Reason::ServiceKeyMissing
         | Reason::ServiceKeyInvalid
         | Reason::HumanTokenMissing
@@ -127,7 +127,7 @@ impl Verdict {
 /// The time series that every check updates.
 #[derive(Debug)]
 struct CheckSeries {
-    /// A verdict of a dry run has two counters.
+    /// The counters of each verdict: two for a dry run, one for the others.
     verdicts: HashMap<Verdict, Vec<IntCounter>>,
     duration: Histogram,
 }
@@ -141,7 +141,7 @@ pub struct Metrics {
     pub file_reloads: FileReloadMetrics,
     pub cache_hits: IntCounter,
     pub cache_misses: IntCounter,
-    /// The counter of checks for which there is no memory.
+    /// Counts the checks that get no memory.
     pub overloaded: IntCounter,
     checks: IntCounterVec,
     dry_run_denials: IntCounterVec,
@@ -255,20 +255,19 @@ impl Metrics {
         }
     }
 
-    /// A sync stream of the service delivered its first view of the service's data.
+    /// Records that a sync stream delivered its first view.
     pub fn stream_opened(&self, service: ServiceId) {
         self.stream_connected.with_label_values(&[service.to_string()]).inc();
     }
 
-    /// An established sync stream of the service was lost.
+    /// Records that an established sync stream was lost.
     pub fn stream_lost(&self, service: ServiceId) {
         let label = [service.to_string()];
         self.stream_connected.with_label_values(&label).dec();
         self.stream_reconnects.with_label_values(&label).inc();
     }
 
-    /// An attempt to open a sync stream failed. The service of an API key is unknown before the first data of the
-    /// service arrives.
+    /// Records that a sync stream could not be opened. The service of an API key is unknown until its first data arrives.
     pub fn connect_failed(&self, service: Option<ServiceId>) {
         self.stream_connect_failures.with_label_values(&[service_label(service)]).inc();
     }
@@ -279,12 +278,12 @@ impl Metrics {
         self.view_agents.with_label_values(&label).set(i64::try_from(agents).unwrap_or(i64::MAX));
     }
 
-    /// A pong confirmed the view of the service's data; the pong answers the ping that was sent at `ping_sent_at`.
+    /// Records that the answer to the ping that was sent at `ping_sent_at` confirmed the view.
     pub fn view_confirmed(&self, service: ServiceId, ping_sent_at: Timestamp) {
         self.view_confirmed.with_label_values(&[service.to_string()]).set(ping_sent_at.as_seconds());
     }
 
-    /// The wall clock of the sidecar differs from that of the control plane.
+    /// Records by how many microseconds the sidecar's wall clock is ahead of the control plane's.
     #[expect(clippy::cast_precision_loss, reason = "gauges are floats")]
     pub fn clock_offset(&self, service: ServiceId, micros: i64) {
         self.clock_offset.with_label_values(&[service.to_string()]).set(micros as f64 / 1e6);

@@ -1,9 +1,8 @@
 //! Builds Envoy's `CheckResponse` from a decision: headers to set and to remove, denial body, dynamic metadata.
 //!
-//! `decide` makes the decision, and `check` sends the response. Invariants: a client cannot set an identity header in
-//! any spelling, and the response does not rely on Envoy's defaults. According to measurements, Envoy allows a request
-//! if the status of the `CheckResponse` is not set, and removes `headers_to_remove` after it sets headers, so that a
-//! header in both lists (to set and to remove) is removed.
+//! `decide` makes the decision, and `check` sends the response. Invariants: a client cannot set an identity header in any
+//! spelling, and the response does not rely on Envoy's defaults. Measured: Envoy allows a request if the status of the
+//! `CheckResponse` is not set. It sets headers before it removes those in `headers_to_remove`, so a header in both lists is lost.
 
 mod denial;
 mod header_names;
@@ -25,14 +24,13 @@ use std::{iter, sync::Arc};
 pub use denial::to_rfc3339;
 pub use header_names::HeaderNames;
 
-/// The name of the header `Authorization` in lower case, as HTTP/2 and Envoy write it. It contains the token if the request has no
-/// header [`TOKEN_HEADER`].
+/// The header with the token, unless the request has the header `X-Agent-Token`. In lower case, as HTTP/2 and Envoy write it.
 pub const AUTHORIZATION_HEADER: &str = "authorization";
 
 /// How long clients may keep the metadata of a resource.
 const CACHE_CONTROL: &str = "public, max-age=300";
 
-/// The request headers on which the response depends.
+/// What the response depends on in the headers of the request.
 #[derive(Debug, Clone, Copy)]
 pub struct RequestHeaders<'a, Names> {
     /// The names of all headers, as the client spelled them.
@@ -47,7 +45,7 @@ impl Default for RequestHeaders<'_, iter::Empty<&'static [u8]>> {
     }
 }
 
-/// What a response depends on besides the decision, as far as it is known.
+/// What is known about the route of a request besides the decision.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct DecidedRoute<'a> {
     pub service: Option<ServiceId>,
@@ -68,7 +66,7 @@ pub struct ResponseBuilder {
 }
 
 impl ResponseBuilder {
-    /// Builds the response for a decision. An identity must belong to the service of the route.
+    /// Builds the response for a decision. The caller passes the service for which the identity was evaluated.
     pub fn build<'a>(
         &self,
         route: DecidedRoute<'_>,
@@ -103,7 +101,7 @@ impl ResponseBuilder {
         self.build(DecidedRoute::default(), &Decision::Denied(Reason::Internal.into()), RequestHeaders::default())
     }
 
-    /// Sets all seven identity headers, because the client could have sent any header that is left out.
+    /// Sets all seven identity headers, even empty ones, because the client could have sent any that is left out.
     fn allow_with_identity<'a>(
         &self,
         service: ServiceId,
@@ -124,7 +122,7 @@ impl ResponseBuilder {
         HttpResponse::OkResponse(OkHttpResponse { headers_to_remove, ..OkHttpResponse::default() })
     }
 
-    /// The headers that Envoy removes: those with tokens, and those that could pass for identity headers. `overwritten`: the
+    /// The headers that Envoy removes: tokens, and whatever a service could take for an identity header. `overwritten` says that the
     /// response sets the identity headers.
     fn removed_headers<'a>(
         &self,
@@ -132,7 +130,7 @@ impl ResponseBuilder {
         overwritten: bool,
     ) -> Vec<String> {
         let forged_names = names.filter(|name| self.names.must_remove(name, overwritten));
-        // `check` has refused a request with another name.
+        // `check` has refused requests with names that are not UTF-8, so none is left out.
         let forged_names = forged_names.filter_map(|name| std::str::from_utf8(name).ok());
         let mut removed: Vec<_> = token_headers.into_iter().flatten().chain(forged_names).map(str::to_owned).collect();
         removed.sort_unstable();
@@ -141,7 +139,7 @@ impl ResponseBuilder {
     }
 }
 
-/// Builds the response with which Envoy answers a request for the metadata of a resource (RFC 9728). Envoy sends a denial with any status.
+/// Makes Envoy answer a request for the metadata of a resource (RFC 9728) itself: with a denial, whose status may be 200.
 pub fn resource_metadata(service: ServiceId, resource: &Resource) -> CheckResponse {
     // The document is public, so scripts in browsers may read it.
     let headers =
@@ -154,8 +152,8 @@ pub fn resource_metadata(service: ServiceId, resource: &Resource) -> CheckRespon
     response(tonic::Code::PermissionDenied.into(), denied, metadata::of_anonymous(Some(service), None))
 }
 
-/// Creates a header option that overwrites the value of the client. `append` and `append_action` are both set, because
-/// Envoy versions differ in which of these two fields they read and in the default of the field.
+/// A header that overwrites the value of the client. `append` and `append_action` are both set, because versions of Envoy differ in
+/// which of them they read, and in its default.
 #[expect(deprecated, reason = "older Envoy versions read only `append`")]
 fn overwriting_header(name: &str, value: String) -> HeaderValueOption {
     HeaderValueOption {

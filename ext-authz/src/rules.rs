@@ -1,8 +1,8 @@
 //! The rules of the rules file: which policy applies to a request without context extensions.
 //!
 //! `app` loads the file, `check` selects the rule of each request, and `commands` checks files and explains selections.
-//! Invariants: exactly one rule is the most specific one for each request; a file in which two rules could be equally
-//! specific is refused; a request whose path or host has no normal form is refused if a rule depends on it.
+//! Invariants: for each request, one matching rule is the most specific, because a file in which two could be equally specific is
+//! refused. A request whose path or host has no normal form is refused if a rule depends on it.
 
 mod explain;
 mod file;
@@ -23,7 +23,7 @@ use std::sync::Arc;
 pub use file::MAX_FILE_BYTES;
 pub use mcp::{McpMessage, McpRequest, McpRules, NamingMethod};
 
-/// The name of the table `[default]` where the name of a rule is expected. No rule can have this name.
+/// What the table `[default]` has for the name of a rule. No other rule can have this name.
 pub const DEFAULT_NAME: &str = "default";
 
 #[derive(Debug, Clone)]
@@ -33,16 +33,16 @@ pub struct Rule {
     /// The line of the file at which the rule begins, from 1.
     pub line: usize,
     pub policy: Arc<Policy>,
-    /// The further requirements of MCP messages, if the rule is about MCP.
+    /// What MCP messages require in addition; `None` if the rule is not about MCP.
     pub mcp: Option<McpRules>,
-    /// Whether requests that do not meet the requirements are allowed without an identity.
+    /// Whether a request that does not meet the requirements is allowed nevertheless, without an identity.
     pub dry_run: bool,
     host: HostPattern,
     path: PathPattern,
     methods: Methods,
 }
 
-/// The parts of a request on which rules depend, as the client sent them.
+/// What selects a rule for a request, as the client sent it.
 #[derive(Debug, Clone, Copy)]
 pub struct RequestTarget<'a> {
     pub method: &'a str,
@@ -107,8 +107,8 @@ impl RuleSet {
         self.rules.len()
     }
 
-    /// A warning for each dry run that is more specific than an enforced rule for some request: the dry run then applies to the request
-    /// and does not refuse it, although the enforced rule might.
+    /// A warning for each dry run that takes requests from an enforced rule, because it is more specific: it refuses none of them,
+    /// although the enforced rule might.
     pub fn warnings(&self) -> Vec<String> {
         let enforced_by = |dry_run: &Rule| {
             let is_taken = |rule: &&Rule| !rule.dry_run && rule.specificity() < dry_run.specificity();
@@ -124,7 +124,7 @@ impl RuleSet {
         dry_runs.filter_map(|dry_run| Some((dry_run, enforced_by(dry_run)?))).map(warning).collect()
     }
 
-    /// The most specific rule that matches a request, or else `[default]`.
+    /// The most specific rule that matches a request, or else `[default]`; `None` if the file has no default either.
     pub fn select(&self, target: RequestTarget<'_>) -> Result<Option<&Rule>, Unselectable> {
         if self.rules.is_empty() {
             return Ok(self.default.as_ref());

@@ -1,10 +1,10 @@
-//! A view: the authorization data of one service as of one revision, with all data that a decision needs.
+//! A view: all data of one service that decisions need, as of one revision.
 //!
 //! `sync` creates views from messages, and `decide` reads them. Invariants: a view is immutable, and a change creates a
 //! new view; this module does not read the clock.
 //!
-//! A view contains only agents that changed after the oldest valid token was issued, so the size of a view depends on
-//! the rate of change and not on the number of agents.
+//! A view contains only agents that changed after the oldest valid token was issued. So its size depends on the rate of change, and
+//! not on the number of agents.
 
 mod resources;
 mod sharded_map;
@@ -34,8 +34,7 @@ pub struct ServiceSettings {
     pub issuer: Arc<str>,
     /// Whether the service accepts unbound tokens, which were issued for no service.
     pub accepts_unbound: bool,
-    /// The maximum age of the control plane's confirmation that a view is current. A view whose confirmation is older
-    /// must not be used for decisions.
+    /// The control plane's limit for the age of a confirmation. A view with an older one must not decide.
     pub max_staleness: Duration,
     /// The key of the hashes that name agents.
     pub agent_hash_key: AgentHashKey,
@@ -65,7 +64,7 @@ pub struct SnapshotHeader {
     pub roles: RoleTable,
 }
 
-/// The changes since the previous view. A part of the data that is `None` did not change.
+/// The changes since the previous view. What is `None` did not change.
 #[derive(Debug, Clone, Default)]
 pub struct Delta {
     /// The delta includes all changes up to this revision.
@@ -77,15 +76,14 @@ pub struct Delta {
     pub revocations: Vec<Revocation>,
 }
 
-/// The content of a pong, and the time at which the answered ping was sent. The control plane read its latest revision
-/// after the ping was sent.
+/// What a pong confirms. The control plane read its latest revision after the ping was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Confirmation {
     /// The sidecar has received all changes up to this revision.
     pub revision: Revision,
     /// The sidecar may drop changes at or below this revision.
     pub floor: Revision,
-    /// The time since boot at which the ping was sent. The sidecar's data was current when the ping was sent.
+    /// When the ping was sent, since boot: at this time, the view was current.
     pub ping_sent_at: Duration,
     /// The clock of the control plane, if the pong contains a usable time.
     pub server_clock: Option<ServerClock>,
@@ -94,7 +92,7 @@ pub struct Confirmation {
 /// The last confirmation of a copy on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RestoredContact {
-    /// How long ago the confirmed ping was sent.
+    /// How long ago the answered ping was sent.
     pub age: Duration,
     /// The current time since boot.
     pub since_boot: Duration,
@@ -102,11 +100,10 @@ pub struct RestoredContact {
     pub server_clock: Option<ServerClock>,
 }
 
-/// The time of the control plane, at a time since boot of the sidecar.
+/// The clock of the control plane: the time that a pong told, and the sidecar's time since boot when its ping was sent.
 ///
-/// The control plane writes the times into tokens and role assignments, so a sidecar whose wall clock is wrong must not compare
-/// them with its own time. A pong contains the time of the control plane. Between pongs, the sidecar adds the time that has passed
-/// on its boot clock, which adjustments of the wall clock do not change.
+/// Tokens and role assignments contain times of the control plane. The sidecar must not compare them with its own wall clock, which may
+/// be wrong. So it takes the time in a pong and adds what has passed since then on its boot clock, which nobody adjusts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ServerClock {
     time: Timestamp,
@@ -114,14 +111,14 @@ pub struct ServerClock {
 }
 
 impl ServerClock {
-    /// The clock of a control plane that read `time` after the sidecar sent a ping at `ping_sent_at`. The clock is fast by at most
-    /// the round-trip time, and never slow, so no token is accepted after its expiry.
+    /// The control plane read `time` after the ping was sent. So this clock is fast by at most the round-trip time, and never slow: no
+    /// token is accepted after its expiry.
     pub const fn new(time: Timestamp, ping_sent_at: Duration) -> Self {
         Self { time, since_boot: ping_sent_at }
     }
 
-    /// Whether a pong that arrives now permits this clock. `offered` is the clock that the pong would set: the control plane read
-    /// its time before now, and after the ping was sent.
+    /// Whether this clock is possible, given a pong that arrives now and would set `offered`. The control plane read that time after
+    /// the ping was sent, and before now.
     pub fn is_between(self, offered: Self, since_boot: Duration) -> bool {
         (offered.time..=offered.now(since_boot)).contains(&self.now(since_boot))
     }
@@ -132,9 +129,8 @@ impl ServerClock {
     }
 }
 
-/// Names the content of a view, so that what was computed from it can be used again: its revision, its floor, its settings, keys, roles,
-/// changes and revocations. Each change of the content gets a number that no view of this process had before. The confirmation of a view
-/// is no content.
+/// Numbers the content of views, so that what was computed from a view can be used while its content stays the same. Every change of
+/// anything in a view, except its confirmation, gives it a number that no view of this process had before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ContentId(u64);
 
@@ -149,13 +145,12 @@ impl ContentId {
 /// The authorization data of one service. A clone shares the data of the original, so cloning is cheap.
 #[derive(Debug, Clone)]
 pub struct View {
-    /// Names everything on which the evaluation of a token depends.
     content: ContentId,
     settings: ServiceSettings,
     revision: Revision,
     floor: Revision,
     confirmed_at: Option<Duration>,
-    /// How long before the boot of the system the view was confirmed, if that was before the boot.
+    /// How long before the boot of the machine the view was confirmed; zero if it was later.
     age_before_boot: Duration,
     /// Whether the data comes from a copy on disk, and no pong has confirmed it since.
     is_restored: bool,
@@ -174,7 +169,7 @@ pub struct View {
 pub struct PartialView(View);
 
 impl PartialView {
-    /// The view of a snapshot with this revision, without its agents and revocations.
+    /// Starts a snapshot with this revision. Its pages add agents and revocations.
     pub fn new(revision: Revision, floor: Revision, header: SnapshotHeader) -> Self {
         let SnapshotHeader { settings, keys, roles } = header;
         Self(View {
@@ -195,8 +190,7 @@ impl PartialView {
         })
     }
 
-    /// Adds a page. The floor of a snapshot is the highest floor of its pages, because changes up to the floor of a page may be
-    /// missing in this page.
+    /// Adds a page. Changes up to the floor of a page may be missing in it, so the snapshot gets the highest floor of its pages.
     pub fn add(&mut self, floor: Revision, agents: Vec<(AgentHash, AgentChanges)>, revocations: Vec<Revocation>) {
         self.0.floor = self.0.floor.max(floor);
         self.0.insert_changes(agents, revocations);
@@ -222,8 +216,8 @@ impl PartialView {
 
     /// The view after the last page, which replaces the view `previous`.
     ///
-    /// A snapshot does not prove that it is recent. If its revision is at least that of `previous`, the new view inherits the
-    /// confirmation of `previous`. If it is lower, for example after a restore of the database, the new view is not confirmed.
+    /// A snapshot does not prove that it is recent, so it only inherits a confirmation, and only from a view that is not newer. After a
+    /// restore of the database, the snapshot is older than `previous`, and not confirmed.
     pub fn complete(self, previous: Option<&View>) -> View {
         let mut view = self.0;
         view.server_clock = previous.and_then(|previous| previous.server_clock);
@@ -257,8 +251,7 @@ impl View {
         next
     }
 
-    /// Creates the confirmed view, without the changes up to `confirmation.floor`, because the evaluation of valid
-    /// tokens does not need these changes.
+    /// Creates the confirmed view. It drops the changes up to `confirmation.floor`, because no valid token is that old.
     #[must_use]
     pub fn confirm(&self, confirmation: Confirmation) -> Self {
         let Confirmation { revision, floor, ping_sent_at, server_clock } = confirmation;
@@ -295,8 +288,8 @@ impl View {
 
     /// The view of a copy on disk, with the confirmation of the copy.
     ///
-    /// An earlier process received the confirmation, possibly before the boot of the system. The time since boot cannot express an instant
-    /// before the boot, so the time before the boot shortens the maximum staleness of the view.
+    /// An earlier process received it, perhaps before the boot of the machine. A time since boot cannot express that, so the time before
+    /// the boot shortens the maximum staleness of the view instead.
     #[must_use]
     pub fn restored(&self, contact: RestoredContact) -> Self {
         let RestoredContact { age, since_boot, server_clock } = contact;
@@ -321,7 +314,7 @@ impl View {
         self
     }
 
-    /// The time of the control plane. Before its first pong, the time of the wall clock.
+    /// The time of the control plane. Until its first pong, the wall clock stands in.
     pub fn now(&self, since_boot: Duration, wall_clock: impl FnOnce() -> Timestamp) -> Timestamp {
         self.server_clock.map_or_else(wall_clock, |clock| clock.now(since_boot))
     }
@@ -345,7 +338,6 @@ impl View {
         }
     }
 
-    /// Views with the same content evaluate a token in the same way at the same time.
     pub const fn content(&self) -> ContentId {
         self.content
     }
@@ -379,7 +371,7 @@ impl View {
         tokens.chain(sessions).map(|(subject, revision)| Revocation { revision, subject })
     }
 
-    /// The view of the service's data includes all changes up to this revision.
+    /// The view includes all changes up to this revision.
     pub const fn revision(&self) -> Revision {
         self.revision
     }
@@ -399,13 +391,13 @@ impl View {
         self.confirmed_at.map(|at| since_boot.saturating_sub(at) + self.age_before_boot)
     }
 
-    /// The age of the confirmation at which checks are denied: the smaller one of the limits of the control plane and of the
-    /// sidecar, without the time between the confirmation and the boot of the system.
+    /// The time since [`Self::confirmed_at`] after which checks are denied. It is shorter than [`Self::max_age`] if the view was confirmed
+    /// before the boot of the machine.
     pub fn max_staleness(&self) -> Duration {
         self.max_age().saturating_sub(self.age_before_boot)
     }
 
-    /// The age at which checks are denied, as [`Self::age`] counts it.
+    /// The [`Self::age`] at which checks are denied: the smaller limit of the control plane and the sidecar.
     pub fn max_age(&self) -> Duration {
         self.settings.max_staleness.min(self.staleness_limit.unwrap_or(Duration::MAX))
     }

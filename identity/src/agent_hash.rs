@@ -1,8 +1,8 @@
-//! Keyed hashes of agent ids. The sync stream names agents by their hashes, so that a service learns from its stream nothing
-//! about an agent that never presented a token to the service.
+//! Keyed hashes of agent ids. The sync stream names agents by their hashes, so that a service learns nothing about agents that never
+//! sent it a token.
 //!
-//! Each service has its own key. The sidecar hashes the `sub` of a presented token and looks up the hash. Two services cannot
-//! compare the hashes that they receive.
+//! The sidecar hashes the `sub` of a token and looks up the hash. Each service has its own key, so two services cannot compare the
+//! hashes that they receive.
 
 use crate::{AgentId, ServiceId};
 use aws_lc_rs::hmac;
@@ -14,7 +14,7 @@ pub const HASH_KEY_LEN: usize = 32;
 /// Length of a hash in bytes.
 pub const HASH_LEN: usize = 16;
 
-/// Domain separation for the keys of services, which are derived from the secret of the deployment.
+/// Separates these keys from others that are derived from the secret of the deployment.
 const KEY_DOMAIN: &[u8] = b"countersign agent hash key v1";
 
 /// The hash of an agent id under the key of a service: the first 16 bytes of an HMAC-SHA256.

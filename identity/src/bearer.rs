@@ -1,7 +1,6 @@
 //! Extracts the agent token from header values (RFC 6750). The API and the sidecar both use this module.
 //!
-//! Ambiguous input is refused, because a proxy or the service behind the proxy could choose a token other than the
-//! verified one.
+//! Ambiguous input is refused, because a proxy or the service could use another token than the one that was verified.
 
 use crate::Reason;
 
@@ -29,8 +28,7 @@ fn single_value<'a>(values: &[&'a [u8]]) -> Result<Option<&'a str>, Reason> {
     match values {
         [] => Ok(None),
         [value] => {
-            // Control characters except the tab are invalid in a header, and parsers disagree about how to treat
-            // control characters.
+            // Control characters except the tab are invalid in a header, and parsers treat them differently.
             let is_allowed = |byte: u8| byte.is_ascii_graphic() || matches!(byte, b' ' | b'\t');
             let text = std::str::from_utf8(value).ok().filter(|text| are_all(text, is_allowed));
             text.map(|text| Some(text.trim())).ok_or(Reason::TokenMalformed)

@@ -41,11 +41,12 @@ pub struct Claims {
     /// The end, in Unix seconds, of each role assignment that ends before the token expires.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub until: BTreeMap<RoleName, i64>,
-    /// The permissions that the token granted when it was issued, if the client asked for a scope. Decisions depend on
-    /// `requested_scope`; other readers of tokens expect this claim.
+    /// The permissions that the token granted when it was issued, if the client asked for a scope. It is for other readers of tokens:
+    /// decisions use `requested_scope`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scope: Option<String>,
-    /// The permissions that the client asked for, if it asked for a scope. The token grants no others, whatever roles the agent gets.
+    /// The permissions that the client asked for, if it asked for a scope. The token never grants others, even if the agent gets more
+    /// roles.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requested_scope: Option<Scope>,
 }

@@ -1,8 +1,7 @@
 //! Decides what a signed token grants at a service now.
 //!
-//! A token states roles and trust as of its revision `rev`. [`AgentChanges`] hold later changes, one versioned value
-//! per facet of an agent: roles, trust, status. Invariant: for each facet, the value with the newer revision wins,
-//! whether it is in the token or in a change. Revisions, and not times, decide whether a token or a change is newer.
+//! A token contains roles and trust as of its revision `rev`, and [`AgentChanges`] contains later changes. Invariant: for each
+//! facet of an agent, the newer value wins, whether the token or a change contains it. Revisions decide what is newer, not times.
 
 use crate::{
     AgentId, Audience, Claims, Permission, Reason, Refusal, Revision, RoleId, RoleName, ServiceId, Timestamp, TokenId,
@@ -45,12 +44,12 @@ pub struct RoleGrant {
     pub until: Option<Timestamp>,
 }
 
-/// An agent's status and cutoff revision (the revision below which the agent's tokens are revoked).
+/// An agent's status and cutoff.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StatusWithCutoff {
     /// The status of the agent.
     pub status: AgentStatus,
-    /// Tokens with a `rev` below this revision are revoked, also after the agent is reactivated.
+    /// Tokens with a `rev` below this revision are revoked, even after the agent is reactivated.
     pub cutoff: Revision,
 }
 
@@ -61,12 +60,12 @@ pub struct AgentChanges {
     pub roles: Option<Versioned<Vec<RoleGrant>>>,
     /// The trust score of the agent.
     pub trust: Option<Versioned<TrustScore>>,
-    /// The status and the cutoff revision of the agent (the revision below which the agent's tokens are revoked).
+    /// The status and the cutoff of the agent.
     pub status: Option<Versioned<StatusWithCutoff>>,
 }
 
 impl AgentChanges {
-    /// Takes each facet (roles, trust, status) of `other` unless the same facet of `self` has a higher revision.
+    /// Takes each facet of `other` unless the same facet of `self` has a higher revision.
     pub fn merge(&mut self, other: Self) {
         let Self { roles, trust, status } = other;
         replace_if_newer(&mut self.roles, roles);
@@ -74,8 +73,7 @@ impl AgentChanges {
         replace_if_newer(&mut self.status, status);
     }
 
-    /// Drops every facet (roles, trust, status) whose revision is at or below `floor`. Returns true if no facet is
-    /// left.
+    /// Drops every facet whose revision is at or below `floor`. Returns true if no facet is left.
     pub fn prune(&mut self, floor: Revision) -> bool {
         self.roles.take_if(|facet| facet.revision <= floor);
         self.trust.take_if(|facet| facet.revision <= floor);
@@ -101,8 +99,7 @@ pub struct RoleDefinition {
     pub name: RoleName,
     /// The permissions that the role grants.
     pub permissions: Vec<Permission>,
-    /// The revision at which the role was created. A token of an earlier revision that contains this role name refers
-    /// to a deleted role of the same name.
+    /// The revision at which the role was created. An older token with this role name means a deleted role of the same name.
     pub created_revision: Revision,
 }
 
@@ -132,12 +129,7 @@ impl RoleTable {
         self.by_id.values()
     }
 
-    /// The names and permissions of the granted roles. Undefined roles grant nothing.
-    pub fn resolve<'a>(&self, grants: impl Iterator<Item = &'a RoleGrant>) -> (Vec<RoleName>, Vec<Permission>) {
-        names_and_permissions(grants.filter_map(|grant| self.get(grant.role)))
-    }
-
-    /// The role that a token with this `rev` refers to by name.
+    /// The role that a token with this `rev` means by a name.
     fn get_by_name(&self, name: &RoleName, rev: Revision) -> Option<&RoleDefinition> {
         self.get(*self.by_name.get(name)?).filter(|definition| definition.created_revision <= rev)
     }
@@ -152,7 +144,7 @@ pub struct EvaluationContext<'a> {
     pub issuer: &'a str,
     /// Whether the service accepts unbound tokens, which were issued for no service.
     pub accepts_unbound: bool,
-    /// The context includes all changes up to this revision.
+    /// This context includes all changes up to this revision.
     pub revision: Revision,
     /// Changes at or below this revision may have been pruned.
     pub floor: Revision,
@@ -179,8 +171,7 @@ pub struct VerifiedIdentity {
     pub trust_score: TrustScore,
     /// The id of the presented token.
     pub token: TokenId,
-    /// When the identity ends without a further change: the earliest of the expiry of the token and the ends of the role
-    /// assignments in `roles`.
+    /// When the identity ends if nothing changes: when the token expires, or the first of `roles` ends, whichever is earlier.
     pub valid_until: Timestamp,
 }
 
@@ -188,14 +179,13 @@ pub struct VerifiedIdentity {
 struct CurrentRoles {
     names: Vec<RoleName>,
     permissions: Vec<Permission>,
-    /// The earliest end of an assignment of these roles.
+    /// When the first of these roles ends; `None` if all are permanent.
     until: Option<Timestamp>,
 }
 
 impl VerifiedIdentity {
-    /// Evaluates signed claims, or returns the first reason to refuse them. The API and the sidecar check claims in the
-    /// same order: issuer, times, audience, revision floor (the lowest accepted `rev`), status, cutoff revision (the
-    /// lowest accepted `rev` of the agent's tokens), revocation.
+    /// Evaluates signed claims, or returns the first reason to refuse them. It checks them in this order: issuer, client, times, audience,
+    /// floor, the agent's status and cutoff, revocations. The client (`client_id`) must be the agent (`sub`).
     pub fn evaluate(claims: &Claims, context: &EvaluationContext<'_>, now: Timestamp) -> Result<Self, Refusal> {
         check_issuer_and_times(claims, context.issuer, now)?;
         check_audience(claims, context)?;
@@ -261,29 +251,30 @@ fn check_not_revoked(claims: &Claims, context: &EvaluationContext<'_>) -> Result
     if context.revoked { Err(Reason::TokenRevoked.into()) } else { Ok(()) }
 }
 
-/// The current roles and permissions of the agent.
+/// The roles that the agent has now, and their permissions:
 ///
-/// If the agent's roles changed after the token was issued, the changed roles apply. If the agent's roles did not
-/// change, the roles in the token's claims apply, with the permissions of their current definitions. The permissions in
-/// the claims apply only if the token is newer than the local data.
+/// 1. Roles changed after the token was issued: use the change. Deleted roles grant nothing.
+/// 2. The token is newer than our data and none of its roles has ended: use its permissions, because we may not know its roles yet.
+/// 3. Otherwise: the token's roles that are still active, with the permissions they grant now.
 fn current_roles(claims: &Claims, context: &EvaluationContext<'_>, now: Timestamp) -> CurrentRoles {
-    let claimed_end = |role: &RoleName| claims.until.get(role).copied().map(Timestamp::from_seconds);
-    let is_active = |role: &&RoleName| claimed_end(role).is_none_or(|end| now < end);
     let change = context.agent.and_then(|changes| changes.roles.as_ref());
-    if let Some(facet) = change.filter(|facet| facet.revision > claims.rev) {
-        let is_granted =
-            |grant: &&RoleGrant| grant.until.is_none_or(|end| now < end) && context.roles.get(grant.role).is_some();
-        let granted = facet.value.iter().filter(is_granted);
-        let (names, permissions) = context.roles.resolve(granted.clone());
-        return CurrentRoles { names, permissions, until: granted.filter_map(|grant| grant.until).min() };
+    if let Some(change) = change.filter(|change| change.revision > claims.rev) {
+        let active = change.value.iter().filter(|grant| grant.until.is_none_or(|end| now < end));
+        let defined = active.filter_map(|grant| Some((context.roles.get(grant.role)?, grant.until)));
+        let until = defined.clone().filter_map(|(_, until)| until).min();
+        let (names, permissions) = names_and_permissions(defined.map(|(definition, _)| definition));
+        return CurrentRoles { names, permissions, until };
     }
-    let claimed_roles = claims.roles.iter().filter(is_active);
-    let (names, permissions) = if claims.rev > context.revision && claims.roles.iter().all(|role| is_active(&role)) {
-        (sorted(claimed_roles.cloned()), sorted(claims.permissions.iter().cloned()))
-    } else {
-        names_and_permissions(claimed_roles.filter_map(|name| context.roles.get_by_name(name, claims.rev)))
-    };
-    let until = names.iter().filter_map(claimed_end).min();
+    let end = |role: &RoleName| claims.until.get(role).copied().map(Timestamp::from_seconds);
+    let is_active = |role: &&RoleName| end(role).is_none_or(|end| now < end);
+    if claims.rev > context.revision && claims.roles.iter().all(|role| is_active(&role)) {
+        let (names, permissions) = (sorted(&claims.roles), sorted(&claims.permissions));
+        return CurrentRoles { names, permissions, until: claims.roles.iter().filter_map(end).min() };
+    }
+    let active = claims.roles.iter().filter(is_active);
+    let defined = active.filter_map(|name| context.roles.get_by_name(name, claims.rev));
+    let (names, permissions) = names_and_permissions(defined);
+    let until = names.iter().filter_map(end).min();
     CurrentRoles { names, permissions, until }
 }
 
@@ -292,12 +283,13 @@ pub fn names_and_permissions<'a>(
     definitions: impl Iterator<Item = &'a RoleDefinition>,
 ) -> (Vec<RoleName>, Vec<Permission>) {
     let by_name: BTreeMap<_, _> = definitions.map(|definition| (&definition.name, &definition.permissions)).collect();
-    let permissions = by_name.values().flat_map(|permissions| permissions.iter().cloned());
+    let permissions = by_name.values().copied().flatten();
     (by_name.keys().map(|name| (*name).clone()).collect(), sorted(permissions))
 }
 
-fn sorted<T: Ord>(items: impl Iterator<Item = T>) -> Vec<T> {
-    items.collect::<BTreeSet<_>>().into_iter().collect()
+/// The items in order, each once.
+fn sorted<'a, T: Ord + Clone + 'a>(items: impl IntoIterator<Item = &'a T>) -> Vec<T> {
+    items.into_iter().collect::<BTreeSet<_>>().into_iter().cloned().collect()
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Typed identifiers: a prefix and 26 characters of lower-case Crockford base32 of 128 bits.
 //!
-//! Each kind of id has its own type, so that an agent id cannot be passed where a service id is expected. Only the
-//! canonical spelling of an id parses.
+//! Each kind of id has its own type, so that an agent id cannot be passed where a service id is expected. Invariant: an id has
+//! one spelling, and no other one parses.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::{fmt, str::FromStr};
@@ -48,7 +48,7 @@ macro_rules! identifiers {
             /// The prefix of every identifier of this kind.
             pub const PREFIX: &'static str = $prefix;
 
-            /// Wraps 128 bits, usually those of a `UUIDv7`.
+            /// Wraps 128 bits, usually of a `UUIDv7`.
             pub const fn from_bits(bits: u128) -> Self {
                 Self(bits)
             }

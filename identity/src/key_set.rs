@@ -87,7 +87,7 @@ impl JsonWebKey {
 #[derive(Debug, Clone, Default)]
 pub struct KeySet(HashMap<Kid, VerificationKey>);
 
-/// A key, and the form of it that verifies signatures, which is computed once.
+/// A key, and the parsed form that verifies signatures, which takes time to compute.
 #[derive(Debug, Clone)]
 struct VerificationKey {
     parsed: ParsedPublicKey,
@@ -113,7 +113,7 @@ impl KeySet {
 
 impl FromIterator<P256PublicKey> for KeySet {
     fn from_iter<I: IntoIterator<Item = P256PublicKey>>(keys: I) -> Self {
-        // Every `P256PublicKey` is a point on the curve. If aws-lc refused one, its tokens would be refused.
+        // Every `P256PublicKey` is a point on the curve, so aws-lc accepts all. If it refused one, we would refuse its tokens.
         let verification_key = |public: P256PublicKey| {
             let parsed = ParsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, public.to_sec1()).ok()?;
             Some((Kid::from_key(public), VerificationKey { parsed, public }))

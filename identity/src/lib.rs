@@ -1,15 +1,14 @@
 //! Verification of agent access tokens: who the agent is and what it may do at a service.
 //!
-//! The control plane (`GET /services/:id/verify`, from its database) and the sidecar (Envoy's `Check`, from its view of
-//! the sync stream) both call this crate, so that they return the same verdict for the same data.
+//! The control plane calls this crate for `GET /services/:id/verify`, with data from its database. The sidecar calls it for Envoy's
+//! `Check`, with data from the sync stream. So both return the same verdict for the same data.
 //!
-//! Invariant: all functions of this crate are pure: they do no I/O and read no clock and no random numbers. The current
-//! time is the argument `now`.
+//! Invariant: all functions are pure: no I/O, no clock, no random numbers. The current time is the argument `now`.
 //!
-//! Reading order: [`ids`] and [`time`] are the vocabulary; [`public_key`] is the key that an agent registers;
-//! [`claims`] are the contents of a token; [`scope`] is what a client asks for; [`bearer`] extracts the token from a header; [`token`] verifies its
-//! signature; [`token_cache`] keeps what is known about it; [`evaluation`] decides what the claims grant at a service now; [`agent_hash`] names agents in the sync
-//! stream; [`identity_headers`] are the headers for the service; [`refusal`] lists the reasons for a denial;
+//! Reading order: [`ids`] and [`time`] are the vocabulary. [`public_key`] is the key that an agent registers, [`claims`] are the
+//! contents of a token, and [`scope`] is what a client asks for. [`bearer`] extracts the token from a header, [`token`] verifies its
+//! signature, [`token_cache`] keeps what is known about it, and [`evaluation`] decides what it grants now. [`agent_hash`] names agents
+//! in the sync stream, [`identity_headers`] are the headers for the service, and [`refusal`] lists the reasons for a denial.
 //! [`protected_resource`] is what clients read to find the control plane.
 
 pub mod agent_hash;

@@ -1,7 +1,7 @@
 //! P-256 public keys and ECDSA signatures: parsing, fingerprints, verification.
 //!
-//! `p256` parses keys, because it checks that a point is on the curve. aws-lc verifies signatures, because it is five
-//! times faster. No module except `public_key` combines `p256` and aws-lc.
+//! `p256` parses keys, because it checks that a point is on the curve. aws-lc verifies signatures, because it is five times
+//! faster. Only this module combines them.
 
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED, UnparsedPublicKey};
 use base64::{Engine, engine::general_purpose::STANDARD};
@@ -48,8 +48,7 @@ pub struct SignatureError;
 pub struct P256PublicKey(p256::PublicKey);
 
 impl P256PublicKey {
-    /// Parses one PEM block `PUBLIC KEY`. The lines of the PEM text may end with CRLF, and the point of the key may be
-    /// compressed.
+    /// Parses one PEM block `PUBLIC KEY`. Its lines may end with CRLF, and its point may be compressed.
     pub fn from_pem(pem: &str) -> Result<Self, PublicKeyError> {
         if pem.len() > MAX_PEM_BYTES {
             return Err(PublicKeyError::TooLong);
@@ -103,7 +102,7 @@ impl P256PublicKey {
         Ok(format!("sha256:{}", hex::encode(Sha256::digest(der.as_bytes()))))
     }
 
-    /// True if any interpretation of the signature (raw or DER) verifies for any of the messages.
+    /// True if the signature is right for any of the messages, read as r‖s or as DER.
     pub fn verifies(self, messages: &[&[u8]], signature: &EcdsaSignature) -> bool {
         let key = UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, self.to_sec1());
         let mut interpretations = signature.0.iter().flatten();
@@ -120,13 +119,12 @@ impl fmt::Debug for P256PublicKey {
 
 /// An ECDSA signature as an agent sends it: the hex of 64 bytes r‖s, or of strict DER.
 ///
-/// In rare cases 64 bytes are valid in both forms, so both interpretations are stored.
+/// In rare cases, the same 64 bytes are valid in both forms. Then we keep both, and accept the one that verifies.
 #[derive(Debug, Clone, Copy)]
 pub struct EcdsaSignature([Option<Signature>; 2]);
 
 impl EcdsaSignature {
-    /// Parses the hex of a raw or DER signature. A signature with a high `s` is accepted, because HSMs produce such
-    /// signatures. A signature with a zero or out-of-range `r` or `s` is refused.
+    /// Parses the hex of a signature. Accepts a high `s`, because HSMs produce it, and refuses a zero or out-of-range `r` or `s`.
     pub fn from_hex(text: &str) -> Result<Self, SignatureError> {
         // A DER signature has at most 72 bytes: two integers of 33 bytes and 6 bytes of tags and lengths.
         if text.len() > 144 {

@@ -45,7 +45,7 @@ macro_rules! reasons {
         }
 
         impl Reason {
-            /// All reasons for a denial. Metrics use this list of reasons to create every time series at zero.
+            /// All reasons, with which metrics create every time series at zero.
             pub const ALL: &'static [Self] = &[$($(Self::$name,)+)+];
 
             /// The name of the reason in error bodies, headers and metrics.
@@ -141,7 +141,7 @@ reasons! {
         TokenScopeInsufficient = "token_scope_insufficient", "The access token was requested with a scope that excludes a required permission: request one with a wider scope";
         /// The trust score is below what the route requires.
         TrustTooLow = "trust_too_low", "The trust score of the agent is too low";
-        /// The credential belongs to a service or owner other than that of the requested resource.
+        /// The requested resource belongs to another service or owner than the credential.
         NotYours = "not_yours", "This credential does not give access to this resource";
         /// The API key's scope does not cover the request.
         ScopeInsufficient = "scope_insufficient", "The scope of the service API key does not cover this request";

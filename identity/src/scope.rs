@@ -18,7 +18,6 @@ pub enum InvalidScope {
 }
 
 /// The permissions that a client asked for, sorted and each once. The empty scope grants no permission.
-///
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Scope(Vec<Permission>);
@@ -92,7 +91,7 @@ pub fn scope_text(permissions: &[Permission]) -> String {
     names.collect::<Vec<_>>().join(" ")
 }
 
-/// Whether a text can be a part of a scope (`scope-token` of RFC 6749). `WWW-Authenticate` quotes scopes, so they contain no `"` and `\`.
+/// Whether a text can be a part of a scope (`scope-token` of RFC 6749): without `"` and `\`, because `WWW-Authenticate` quotes scopes.
 fn is_scope_token(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\')
 }

@@ -59,7 +59,7 @@ fn to_micros(duration: Duration) -> i64 {
     i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
 }
 
-/// The number of a committed change. Later commits have larger revision numbers, even if a clock is set back.
+/// The number of a committed change. Later commits have larger numbers, even if a clock is set back.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Revision(i64);

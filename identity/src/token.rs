@@ -29,8 +29,8 @@ pub struct SignedToken {
 }
 
 impl<'a> UnverifiedToken<'a> {
-    /// Parses the header. `alg` must be `ES256` and `typ` must be `at+jwt` (RFC 9068). The header must have a `kid`,
-    /// and no member that names another key or changes how the payload is decoded.
+    /// Parses the header. `alg` must be `ES256` and `typ` must be `at+jwt` (RFC 9068). The header must have a `kid`, and no
+    /// member that names another key or changes how the payload is decoded.
     pub fn parse(text: &'a str) -> Result<Self, Refusal> {
         if text.len() > MAX_TOKEN_BYTES {
             return Err(Reason::TokenMalformed.into());
@@ -51,14 +51,14 @@ impl<'a> UnverifiedToken<'a> {
         &self.kid
     }
 
-    /// Verifies the signature and parses the claims. `jsonwebtoken` would parse the header and the claims twice, and the key for
-    /// each token.
+    /// Verifies the signature and parses the claims. Without `jsonwebtoken`, which would parse the header and the claims twice, and the
+    /// key again for each token.
     pub fn verify(self, keys: &KeySet) -> Result<SignedToken, Refusal> {
         let key = keys.get(&self.kid).ok_or(Reason::TokenKeyUnknown)?;
         let (signed, signature) = self.text.rsplit_once('.').ok_or(Reason::TokenMalformed)?;
         let (_header, claims) = signed.split_once('.').ok_or(Reason::TokenMalformed)?;
         let mut buffer = [0; SIGNATURE_BYTES];
-        // A signature of another length is no signature of this key.
+        // Too long for a signature of this key, so the empty one stands for it, and does not verify.
         let signature = match URL_SAFE_NO_PAD.decode_slice(signature, &mut buffer) {
             Ok(length) => buffer.get(..length).unwrap_or_default(),
             Err(DecodeSliceError::OutputSliceTooSmall) => &[],
@@ -83,9 +83,8 @@ impl SignedToken {
     }
 }
 
-/// True if no header member names another key or changes how the payload is decoded. The control plane never writes a
-/// member that names another key or changes the decoding, and a different JWT library could apply such a member.
-/// Unknown header members are ignored (RFC 7515), so that new members can be added.
+/// True if no header member names another key or changes how the payload is decoded. The control plane never writes such a member, but
+/// another JWT library could apply it. Unknown members are ignored (RFC 7515), so that new ones can be added.
 fn has_no_overrides(header: &Header) -> bool {
     let Header {
         typ: _,
@@ -111,8 +110,8 @@ fn has_no_overrides(header: &Header) -> bool {
     !names_another_key && !changes_payload && crit.is_none()
 }
 
-/// Settings with which `jsonwebtoken` checks the signature and no claims. `jsonwebtoken` would compare times with the
-/// system clock; this crate receives the time as an argument and checks the claims itself.
+/// Makes `jsonwebtoken` check only the signature. This crate checks the claims, because `jsonwebtoken` would compare times with the
+/// system clock.
 pub fn signature_only_validation(algorithm: Algorithm) -> Validation {
     let mut validation = Validation::new(algorithm);
     validation.required_spec_claims.clear();

@@ -9,20 +9,19 @@ use std::{
     sync::Arc,
 };
 
-/// The memory that a cache has for each token, in bytes. Most tokens need less, so that a cache has as many tokens as its capacity.
-/// It has fewer if they are large.
+/// How many bytes a cache may use for each token of its capacity. Most tokens need less. If many need more, the cache keeps fewer.
 pub const BYTES_PER_TOKEN: usize = 4096;
 
-/// What a name needs besides its text, in bytes: the pointer, the reference counts, and the remainder of the allocation.
+/// How many bytes a name needs besides its text: for the pointer, the reference counts, and the remainder of the allocation.
 pub const NAME_COST: usize = 40;
 
-/// The number of characters at the end of a token that its hash depends on. They belong to the signature, so tokens that the
-/// control plane has signed differ there. Whoever sends other tokens with the same end only makes the cache compare them.
+/// Only so many characters at the end of a token are hashed. They belong to the signature, so signed tokens differ there. A client that
+/// sends other tokens with the same end only makes the cache compare them.
 const HASHED_CHARACTERS: usize = 32;
 
 /// What is cached for a token.
 pub trait CachedForToken: Send + Sync + 'static {
-    /// About how much memory it needs, in bytes.
+    /// About how many bytes the value needs.
     fn memory(&self) -> usize;
 }
 
@@ -36,8 +35,8 @@ pub fn names<'a>(roles: &'a [RoleName], permissions: &'a [Permission]) -> impl I
     roles.iter().map(RoleName::as_str).chain(permissions.iter().map(Permission::as_str))
 }
 
-/// A token at a service. The whole text is compared, because no hash is an identity. The text is a secret, so the key cannot be
-/// printed.
+/// A token at a service. Equal keys have the same whole text, because two tokens can have the same hash. The text is a secret, so the key
+/// cannot be printed.
 struct TokenKey {
     service: ServiceId,
     text: Box<str>,
@@ -91,7 +90,7 @@ impl<T: CachedForToken> TokenCache<T> {
     /// A cache of at most `capacity` tokens.
     pub fn new(capacity: usize) -> Self {
         let bytes = (capacity as u64).saturating_mul(BYTES_PER_TOKEN as u64);
-        // Each token counts at least this much, so the cache never has more tokens than its capacity.
+        // Small tokens count as BYTES_PER_TOKEN, so the cache never has more tokens than its capacity.
         let memory = |key: &TokenKey, cached: &Arc<T>| (key.text.len() + cached.memory()).max(BYTES_PER_TOKEN);
         let weigher = move |key: &_, cached: &_| u32::try_from(memory(key, cached)).unwrap_or(u32::MAX);
         Self(Cache::builder().max_capacity(bytes).weigher(weigher).build())

@@ -1,8 +1,7 @@
 //! `proptest` strategies for parsers: mutations of valid input, and arbitrary input.
 //!
-//! The `fuzz` modules next to the parsers use this crate as a dev-dependency. [`cases_divided_by`] configures the
-//! number of test cases. Invariant: the strategies generate only bytes, text and JSON, nothing specific to this
-//! project.
+//! The `fuzz` modules next to the parsers use this crate as a dev-dependency. Invariant: the strategies generate only bytes, text
+//! and JSON, nothing specific to this project.
 
 use proptest::{
     collection::{btree_map, vec},
@@ -18,19 +17,20 @@ const MISHANDLED_CHARACTERS: [char; 26] = [
     '\u{7f}', '\u{a0}', 'é', '\u{130}', '\u{202e}', '\u{feff}', '😀',
 ];
 
-/// Sets the number of test cases to `PROPTEST_CASES` (default 256) divided by `divisor`, but at least 1. Slow tests use
-/// a higher divisor.
+/// Runs `PROPTEST_CASES` (default 256) divided by `divisor` test cases, but at least 1. Slow tests use a higher divisor.
 pub fn cases_divided_by(divisor: u32) -> ProptestConfig {
     let default = ProptestConfig::default();
     ProptestConfig { cases: (default.cases / divisor).max(1), ..default }
 }
 
-/// A mutation of a sequence of items.
+/// A mutation of a sequence of items. An `Index` selects a position, whatever the length of the sequence.
 #[derive(Debug, Clone)]
 enum Mutation<T> {
     Replace(Index, T),
     Insert(Index, T),
+    /// Deletes at most this number of items.
     Delete(Index, usize),
+    /// Appends a copy of at most this number of items.
     Duplicate(Index, usize),
     Swap(Index, Index),
 }

@@ -1,5 +1,4 @@
-//! The admin port: an HTTP server without TLS for the routes `/livez`, `/readyz` and `/metrics`, and for those that a
-//! server adds.
+//! The admin port: an HTTP server without TLS for `/livez`, `/readyz`, `/metrics`, and the routes that a server adds.
 
 use crate::{
     Readiness, Shutdown,

@@ -8,12 +8,11 @@ pub trait Clock: Send + Sync + 'static {
     /// The wall-clock time, to compare with timestamps such as the expiry of a token.
     fn now(&self) -> Timestamp;
 
-    /// The time since boot, suspend included, to measure ages and timeouts. Adjustments of the wall clock do not change
-    /// the time since boot.
+    /// The time since boot, suspend included, to measure ages and timeouts. Adjustments of the wall clock do not change it.
     fn since_boot(&self) -> Duration;
 
-    /// The boot since which [`Clock::since_boot`] counts; `None` if it is unknown. Times since boot of different processes can
-    /// be compared only within one boot.
+    /// Which boot [`Clock::since_boot`] counts from; `None` if it is unknown. Processes can compare their times since boot only if
+    /// it is the same.
     fn boot_id(&self) -> Option<BootId> {
         None
     }

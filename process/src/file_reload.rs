@@ -1,11 +1,13 @@
 //! Reloads files whose content changes while the process runs, such as TLS certificates.
 //!
 //! The files are read at an interval and compared by content. File-system notifications would miss the usual ways to
-//! replace a file: Kubernetes replaces a symbolic link of a parent directory, and other tools rename a new file over the
-//! old one. Invariants: content is used only if it was the same at two reads in a row, because a file may be read while it
-//! is written, and the first half of a certificate chain is valid by itself; content that cannot be used replaces nothing,
-//! and is tried again at each interval, because the files of a pair are not replaced at the same time; the log reports each
-//! different failure once.
+//! replace a file: Kubernetes replaces a symbolic link of a parent directory, and other tools rename a new file over the old one.
+//!
+//! Invariants:
+//! - New content is used only after two reads in a row found it. A file may be read while it is written, and the first half of a
+//!   certificate chain is valid by itself.
+//! - Content that cannot be used replaces nothing. It is tried again at each interval, because two files of a pair change one by one.
+//! - The log reports a failure once, until it changes.
 
 use crate::{Clock, telemetry::MetricFactory};
 use aws_lc_rs::digest::{Context, SHA256};
@@ -27,7 +29,7 @@ use zeroize::Zeroizing;
 /// The interval at which files are read.
 pub const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
-/// How long a read of the files may take until it is reported, and the interval at which it then counts as failed.
+/// A read that takes so long is reported, and counts as a failure each time when so much time has passed.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The maximum size of a file in bytes. A bundle of all public certificate authorities is smaller.
@@ -36,7 +38,7 @@ const MAX_FILE_BYTES: u64 = 4 * 1024 * 1024;
 /// The contents of the files, in the order of their paths.
 pub type FileContents = Vec<Zeroizing<Vec<u8>>>;
 
-/// Uses new contents. Returns a description of the loaded content for the log, or why the contents cannot be used.
+/// Puts new contents into use. Returns a description of them for the log, or why they cannot be used.
 pub type LoadContents = Box<dyn FnMut(&FileContents) -> Result<String, String> + Send>;
 
 /// Files that belong together, such as a certificate and its private key, and whose contents are in use.
@@ -103,7 +105,7 @@ pub struct FileReloader {
     read_timeout: Duration,
     /// The content at the last read.
     last_read: ContentDigest,
-    /// The last reported failure; `None` if the used content is that of the files.
+    /// The last reported failure; `None` while the content in use is the content of the files.
     failure: Option<String>,
     succeeded: IntCounter,
     failed: IntCounter,
@@ -111,7 +113,7 @@ pub struct FileReloader {
 }
 
 impl FileReloader {
-    /// A reloader of files. `load` uses new contents.
+    /// A reloader of files. `load` puts new contents into use.
     pub fn new(files: LoadedFiles, load: LoadContents, metrics: &FileReloadMetrics, clock: Arc<dyn Clock>) -> Self {
         let setting = files.setting.as_str();
         let reloader = Self {
@@ -129,9 +131,11 @@ impl FileReloader {
         reloader
     }
 
-    /// Reads the files at an interval; never returns. The files are read on a thread of their own, so that a file system
-    /// that does not respond delays neither another task nor the end of the process, which waits for the blocking tasks of
-    /// the runtime. A read that takes long is reported, and no other one begins before it ends: each would need a thread.
+    /// Reads the files at an interval; never returns.
+    ///
+    /// Each read has a thread of its own, so that a file system that does not respond delays no task. Nor does it delay the end of the
+    /// process, which waits for blocking tasks of the runtime. The next read begins only after the last one has ended, so there is at
+    /// most one such thread.
     pub async fn run(self, interval: Duration) -> Infallible {
         let (setting, failed, read_timeout) = (self.files.setting.clone(), self.failed.clone(), self.read_timeout);
         let reloader = Arc::new(Mutex::new(self));
@@ -168,8 +172,7 @@ impl FileReloader {
         }
     }
 
-    /// Reads the files once, and loads them if their content differs from the content in use and has not changed since the
-    /// last read.
+    /// Reads the files once. Loads them if their content is not the content in use, and is the same as at the last read.
     pub fn poll(&mut self) {
         let contents = match self.read() {
             Ok(contents) => contents,

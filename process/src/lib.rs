@@ -1,5 +1,5 @@
-//! Code that the control plane and the sidecar share: layered settings, logs, metrics, clock, random number generator,
-//! readiness, places that callers share, HTTP server, admin port, reloading of files, standard output, graceful shutdown.
+//! What the control plane and the sidecar share: settings, logs, metrics, clock, random numbers, readiness, places that callers
+//! share, HTTP server, admin port, reloading of files, output, shutdown.
 //!
 //! Invariant: no module of this crate depends on agents, services or tokens.
 

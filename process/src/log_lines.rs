@@ -1,8 +1,8 @@
-//! Lines for standard error, which a thread of their own writes.
+//! Writes log lines to standard error on a thread of its own.
 //!
-//! If standard error is a pipe that nobody reads, a write to it does not return. Therefore all other threads only add
-//! their lines to a buffer of a fixed size, and never wait for the reader. While the buffer is full, new lines are
-//! dropped and counted. The bound is in bytes, because a line may contain the path of a request.
+//! If standard error is a pipe that nobody reads, a write to it does not return. So all other threads only add their lines to a
+//! buffer of a fixed size, and never wait for the reader. While the buffer is full, new lines are dropped and counted. The
+//! size is in bytes, because a client determines the length of some lines, for example with the path of its request.
 
 use std::{
     io::{self, ErrorKind, Write},
@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-/// Maximum number of bytes that wait. As many bytes are being written at most.
+/// The most bytes that wait in the buffer. At most as many are being written.
 const MAX_WAITING: usize = 4 * 1024 * 1024;
 
 /// Additional bytes for the line that says why the process ends.
@@ -24,14 +24,14 @@ const RESERVED_FOR_LAST_LINE: usize = 64 * 1024;
 /// How long the end of the process waits until all lines are written.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Pause after a write. The lines that are added meanwhile are written together: to wake the thread for each line takes longer than to
-/// write it.
+/// The pause after a write. Lines that are added during the pause are written together, because waking the thread for each line takes
+/// longer than writing it.
 const BATCH_PAUSE: Duration = Duration::from_millis(1);
 
-/// Maximum size of the buffer that is used again after a write, in bytes.
+/// A buffer that has grown larger, in bytes, shrinks to this size after a write.
 const MAX_KEPT_CAPACITY: usize = 256 * 1024;
 
-/// Pause after a write to a full stream that returns at once, because the parent process made it non-blocking.
+/// The pause before another write to a full stream, if the parent process made it non-blocking.
 const RETRY_PAUSE: Duration = Duration::from_millis(10);
 
 static STANDARD_ERROR: OnceLock<Arc<LineBuffer>> = OnceLock::new();
@@ -62,8 +62,8 @@ pub(crate) fn dropped() -> u64 {
     STANDARD_ERROR.get().map_or(0, |buffer| buffer.dropped.load(Ordering::Relaxed))
 }
 
-/// When it is dropped, waits until all lines are written, or until [`EXIT_TIMEOUT`] if nobody reads them. `main` of a server keeps it
-/// until its end, so that the last lines appear also if `main` panics.
+/// On drop, waits until all lines are written, or until [`EXIT_TIMEOUT`] if nobody reads them. `main` of a server keeps it to the end, so
+/// that the last lines appear even if `main` panics.
 #[derive(Debug, Default)]
 pub struct FlushAtExit;
 
@@ -103,13 +103,12 @@ struct LineBuffer {
 #[derive(Debug, Default)]
 struct Waiting {
     lines: Vec<u8>,
-    /// Whether the thread that writes waits for a line, and must be notified.
+    /// Whether the writing thread waits for a line, so the next one must wake it.
     is_idle: bool,
     is_writing: bool,
 }
 
 impl LineBuffer {
-    /// A panic while the buffer is locked leaves it usable.
     fn lock(&self) -> MutexGuard<'_, Waiting> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -158,7 +157,7 @@ impl LineBuffer {
     }
 }
 
-/// Writes all lines, and returns the rest after a failure, for example of a closed pipe.
+/// Writes all lines. After a failure, for example of a closed pipe, returns the rest.
 fn write_lines<'a>(stream: &mut impl Write, mut lines: &'a [u8]) -> &'a [u8] {
     while !lines.is_empty() {
         match stream.write(lines) {

@@ -13,8 +13,7 @@ pub fn write_stdout(text: impl Display) -> io::Result<()> {
     write_to(io::stdout().lock(), text)
 }
 
-/// Writes a line to standard error, after the lines of the log if the log is initialized. Ignores a failure of the write,
-/// because there is no other stream to report the failure on.
+/// Writes a line to standard error, after the lines of the log. Ignores a failure, because it could be reported nowhere else.
 pub fn write_stderr_line(line: impl Display) {
     let line = format!("{line}\n");
     if !log_lines::push_last_line(&line) {

@@ -1,7 +1,8 @@
-//! Places that callers share: a number of them in all, and a part of them for each key.
+//! Shares a fixed number of places among strangers, for example connections to the database. Each key has at most a part of them: the
+//! key is the owner or the client for whom a place is taken.
 //!
-//! This is how strangers share what is scarce, such as connections to the database: the key is the owner or the client on whose behalf
-//! a place is taken. Who finds none free waits in order, behind itself first, so a caller that asks often delays the others little.
+//! A caller that finds no free place first waits in the queue of its own key, then in the queue of all keys. So a key that asks often
+//! delays the others little.
 
 use std::{
     collections::HashMap,
@@ -32,7 +33,7 @@ pub struct Place<K: Eq + Hash> {
     in_all: Option<OwnedSemaphorePermit>,
 }
 
-/// One of the places of a key, or the wait for it. The last one to leave removes the key.
+/// A place of a key, or the wait for one. When the last one of a key is dropped, it removes the key.
 struct KeyPlace<K: Eq + Hash> {
     places: Places<K>,
     key: K,
@@ -44,7 +45,7 @@ struct KeyPlace<K: Eq + Hash> {
 /// Why there is no free place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoPlace {
-    /// The key has as many as it may have.
+    /// The key has all places that it may have.
     OfKey,
     /// All places are taken.
     AtAll,
@@ -56,7 +57,7 @@ impl<K: Clone + Eq + Hash> Places<K> {
         Self { all: Arc::new(Semaphore::new(total)), per_key, by_key: Arc::default() }
     }
 
-    /// Waits for a place: first behind the others of this key, then behind those of all keys.
+    /// Waits for a place: first in the queue of this key, then in the queue of all keys.
     pub async fn enter(&self, key: K) -> Place<K> {
         let mut of_key = self.of_key(key);
         // The semaphores are never closed, so there are permits.
@@ -79,7 +80,7 @@ impl<K: Clone + Eq + Hash> Places<K> {
         Ok(place)
     }
 
-    /// Waits for a place, and does some work in it as [`Place::run`] does.
+    /// Waits for a place, and does some work in it, like [`Place::run`].
     pub fn run<T: Send + 'static>(
         &self,
         key: K,
@@ -101,8 +102,8 @@ impl<K: Clone + Eq + Hash> Places<K> {
 }
 
 impl<K: Eq + Hash> Place<K> {
-    /// Does some work in the place, which belongs to the work: a caller that leaves does not end it, because the database or the operating
-    /// system would go on with it. A panic of the work is one of the caller.
+    /// Does some work, and frees the place when the work ends. If the caller leaves earlier, the work keeps the place, because the database
+    /// or the operating system would go on with it. If the work panics, the caller does.
     pub async fn run<T: Send + 'static>(self, work: impl Future<Output = T> + Send + 'static) -> T
     where
         K: Send + 'static,
@@ -122,7 +123,7 @@ impl<K: Eq + Hash> Place<K> {
         }
     }
 
-    /// Takes some free places more, which are given back with this one.
+    /// Takes more free places, which are freed together with this one.
     pub fn grow(&mut self, count: u32) -> Result<(), NoPlace> {
         let KeyPlace { places, permit, free, .. } = &mut self.of_key;
         let of_key = free.clone().and_then(|free| free.try_acquire_many_owned(count).ok()).ok_or(NoPlace::OfKey)?;
@@ -150,7 +151,7 @@ impl<K: Eq + Hash> Drop for KeyPlace<K> {
     fn drop(&mut self) {
         let mut by_key = self.places.lock();
         drop((self.permit.take(), self.free.take()));
-        // References are added and removed under the lock, so the map has the last one if nobody else has or awaits a place.
+        // All references come and go under the lock. If the map has the only one, nobody has or awaits a place of this key.
         if by_key.get(&self.key).is_some_and(|free| Arc::strong_count(free) == 1) {
             by_key.remove(&self.key);
         }

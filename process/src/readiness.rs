@@ -1,5 +1,5 @@
-//! Readiness of the process: a guard represents each pending condition, and the process is ready while there are no guards.
-//! A condition can become pending again at any time, by a new guard.
+//! Readiness of the process. Each pending condition has a guard, and the process is ready while there are no guards. If a condition is
+//! lost again, a new guard makes the process not ready.
 
 use std::{
     collections::BTreeMap,

@@ -3,7 +3,7 @@
 use p256::SecretKey;
 use zeroize::Zeroizing;
 
-/// The maximum number of random scalars that [`generate_p256_key`] tries.
+/// How many random scalars [`generate_p256_key`] tries.
 const KEY_ATTEMPTS: usize = 8;
 
 /// A cryptographically secure random number generator.
@@ -33,8 +33,8 @@ impl Rng for SystemRng {
 
 /// Generates a P-256 private key.
 ///
-/// About one random scalar in 2^32 is not below the order of the curve. Returns `None` after several invalid scalars in
-/// a row, which means that the generator is broken.
+/// About one random scalar in 2^32 is too large for the curve. Returns `None` after several of them in a row, which means that
+/// the generator is broken.
 pub fn generate_p256_key(rng: &dyn Rng) -> Option<SecretKey> {
     (0..KEY_ATTEMPTS).find_map(|_| {
         let mut scalar = Zeroizing::new([0; 32]);

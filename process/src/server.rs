@@ -1,4 +1,5 @@
-//! Serves HTTP on a port. Every wait for a client has an end, and the number of connections has a bound.
+//! Serves HTTP on a port. Invariants: every wait for a client has an end, and the number of connections has a bound. A client cannot
+//! make the server wait for longer:
 //!
 //! | Wait | End |
 //! |---|---|
@@ -64,8 +65,7 @@ pub const STALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// The usual [`PortSettings::linger`].
 pub const LINGER: Duration = Duration::from_millis(500);
 
-/// How long a connection without a request may take to end after the server began to close it: in HTTP/2, the client must answer a
-/// ping.
+/// How long an idle connection may take to end after the server began to close it. In HTTP/2, the client must answer a ping first.
 const GRACEFUL_CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Prepares accepted connections for HTTP, for example by a TLS handshake.
@@ -94,17 +94,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Handshake<S> for PlainT
 pub struct PortSettings {
     /// The name of the port in logs and metrics.
     pub name: &'static str,
-    /// The setting with the largest number of connections; `None` if that number is fixed.
+    /// The setting with the largest number of connections; `None` if no setting changes it.
     pub connections_setting: Option<&'static str>,
-    /// The numbers of connections.
+    /// How many connections the port may have.
     pub caps: ConnectionCaps,
-    /// Proxies, whose connections are counted only in total, because many clients share them.
+    /// Proxies. Many clients share one, so its connections count only for the total.
     pub trusted_proxies: Vec<IpNet>,
     /// How long a client may take to send its first request.
     pub first_request_timeout: Duration,
     /// How long a connection may wait for the next request.
     pub idle_timeout: Duration,
-    /// How long connections stay open after shutdown was requested, so that a request that is on its way is answered.
+    /// How long connections stay open after shutdown was requested, so that requests on their way are answered.
     pub linger: Duration,
     /// The limits of the HTTP protocols.
     pub protocol: ProtocolLimits,
@@ -123,15 +123,14 @@ pub struct ProtocolLimits {
     pub max_head_size: u32,
     /// The maximum number of concurrent HTTP/2 streams of a connection.
     pub max_streams: u32,
-    /// Whether responses are streams that last: the server works on a request until the response ends, and not until it begins.
+    /// Whether responses are long streams. Then the server works on a request until the response ends, and otherwise until it begins.
     pub responses_last: bool,
-    /// The HTTP/2 flow-control window of a connection and of each stream in bytes: what the server buffers for requests that it
-    /// does not read. Handlers may hold more, because what they have read opens the window again.
+    /// The HTTP/2 flow-control window of a connection and of each stream in bytes. The server buffers so much of requests that it does not
+    /// read. Handlers may hold more, because reading opens the window again.
     pub receive_window: u32,
 }
 
-/// Serves a port until shutdown is requested, and then answers the requests in progress, until the drain timeout at the
-/// latest.
+/// Serves a port until shutdown is requested, and then answers the requests in progress, until the drain timeout at the latest.
 pub async fn serve<L: Listener>(
     listener: L,
     handshake: impl Handshake<L::Stream>,
@@ -216,7 +215,7 @@ impl Port {
         }
     }
 
-    /// Serves HTTP until the connection ends. `None` if it ends before.
+    /// Serves HTTP until the connection ends. `None` if the handshake fails.
     async fn serve_http<S, H: Handshake<S>>(
         &self,
         stream: S,
@@ -242,7 +241,7 @@ impl Port {
         Some(())
     }
 
-    /// Waits until the server must close the connection: `idle` says that it has no request for too long.
+    /// Waits until the server must close the connection: at shutdown, or when `idle` says that the client sends no more requests.
     async fn must_close(&self, idle: &CancellationToken) {
         let shutdown = async {
             self.shutdown.requested().await;
@@ -254,7 +253,8 @@ impl Port {
         }
     }
 
-    /// Waits until the client has sent no request for too long. An idle connection is first closed gracefully.
+    /// Returns when the connection must be cut because the client sends no request. If it has sent one before, `idle` first lets the
+    /// connection close gracefully.
     async fn wait_for_request(&self, connection: &OpenConnection, idle: &CancellationToken) {
         sleep(self.settings.first_request_timeout).await;
         if !connection.has_requested() {
@@ -270,13 +270,13 @@ impl Port {
         self.connections.count_closed(CloseReason::IdleTimeout);
         idle.cancel();
         sleep(GRACEFUL_CLOSE_TIMEOUT).await;
-        // A request may have begun before its client knew.
+        // The client may have sent a request before it knew that the connection closes.
         while connection.idle_for().is_none_or(|waited| waited < GRACEFUL_CLOSE_TIMEOUT) {
             sleep(LINGER).await;
         }
     }
 
-    /// Waits until shutdown was requested long ago, and no request is in progress.
+    /// Returns when a graceful close after shutdown has had enough time, and no request is in progress.
     async fn wait_for_idle_at_shutdown(&self, connection: &OpenConnection) {
         self.shutdown.requested().await;
         sleep(self.settings.linger + GRACEFUL_CLOSE_TIMEOUT).await;
@@ -289,7 +289,7 @@ impl Port {
 fn http_builder(limits: ProtocolLimits) -> Builder<TokioExecutor> {
     let mut builder = Builder::new(TokioExecutor::new());
     let head_size = usize::try_from(limits.max_head_size).unwrap_or(usize::MAX);
-    // The time for a further head is part of the time without a request.
+    // `wait_for_request` also limits the time for a head.
     builder.http1().timer(TokioTimer::new()).header_read_timeout(None).max_buf_size(head_size);
     builder
         .http2()

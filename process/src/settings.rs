@@ -1,7 +1,7 @@
 //! Layered settings: flags override the environment, which overrides the file, which overrides the defaults.
 //!
-//! The default settings file is compiled into the program. Invariant: the default file defines every valid key with its
-//! default value. An unknown key is an error that suggests a similar valid key, if there is one.
+//! The default file is compiled into the program. Invariant: it defines every valid key with its default value. The error about
+//! an unknown key suggests a similar valid one.
 
 mod known_keys;
 mod merged;
@@ -15,8 +15,7 @@ use std::path::{Path, PathBuf};
 /// The prefix of environment variables that contain settings.
 const ENV_PREFIX: &str = "COUNTERSIGN_";
 
-/// Environment variables of the command-line client, without the prefix. The control plane and the sidecar ignore the
-/// variables of the client.
+/// Environment variables of the command-line client, without the prefix. The servers ignore them.
 const CLIENT_VARIABLES: [&str; 15] = [
     "URL",
     "CA",
@@ -38,10 +37,10 @@ const CLIENT_VARIABLES: [&str; 15] = [
 /// Why settings are invalid. The message names the key and its source.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
-    /// The file that an environment variable names for a value cannot be read.
+    /// An environment variable names a file with a value, and that file cannot be read.
     #[error("{0}")]
     UnreadableValue(String),
-    /// A file, a key or a value is invalid. The message omits the content of an invalid line, which may be a secret.
+    /// A file, a key or a value is invalid. The message does not show an invalid line, because it may contain a secret.
     #[error("{0}")]
     Invalid(String),
     /// Several settings are invalid. Each is on a line of its own.
@@ -56,7 +55,7 @@ impl From<config::ConfigError> for SettingsError {
 }
 
 impl SettingsError {
-    /// Whether files with values cannot be read now. A later start may succeed, for example when a secret is mounted.
+    /// Whether the only problem is files that cannot be read now. A later start may succeed, for example when a secret is mounted.
     pub fn is_unreadable_value(&self) -> bool {
         match self {
             Self::UnreadableValue(_) => true,
@@ -81,8 +80,7 @@ pub struct Layers {
     pub presets: Vec<(String, String)>,
 }
 
-/// The environment variables that are valid UTF-8. Settings must be UTF-8, so a variable that is not UTF-8 cannot be a
-/// setting.
+/// The environment variables that are UTF-8. Others cannot be settings.
 pub fn environment() -> Vec<(String, String)> {
     std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))

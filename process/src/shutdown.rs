@@ -1,8 +1,8 @@
 //! Graceful shutdown: after SIGTERM or SIGINT, servers accept no new requests and finish the requests in progress.
 //! After [`DRAIN_TIMEOUT`], requests that are still in progress are aborted.
 //!
-//! Invariant: the process ends within 30 seconds. [`STOP_TIMEOUT`] bounds all asynchronous work, [`block_on`] the wait for
-//! threads that block, and [`crate::FlushAtExit`] that for the reader of the log.
+//! Invariant: the process ends within 30 seconds. [`STOP_TIMEOUT`] bounds all asynchronous work, [`block_on`] bounds the wait for
+//! blocked threads, and [`crate::FlushAtExit`] the wait for the reader of the log.
 
 use std::{
     io::{self, IsTerminal},
@@ -22,12 +22,10 @@ pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(25);
 /// The time from the request of shutdown until all work has ended, [`DRAIN_TIMEOUT`] included.
 const STOP_TIMEOUT: Duration = Duration::from_secs(28);
 
-/// How long the end of the process waits for threads that block, for example in a lookup of a host name or on a file system
-/// that hangs.
+/// How long the end of the process waits for blocked threads, for example in a DNS lookup or on a file system that hangs.
 const BLOCKED_THREADS_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Runs the future of `main` on a new multi-threaded runtime. Unlike the end of `#[tokio::main]`, the end of this function
-/// does not wait for threads that block.
+/// Runs the future of `main` on a new multi-threaded runtime. Unlike `#[tokio::main]`, it does not wait for blocked threads at its end.
 pub fn block_on<T>(future: impl Future<Output = T>) -> io::Result<T> {
     let runtime = runtime::Builder::new_multi_thread().enable_all().build()?;
     let result = runtime.block_on(future);
@@ -43,8 +41,8 @@ pub struct Shutdown {
 }
 
 impl Shutdown {
-    /// Returns a handle that SIGTERM and SIGINT trigger. SIGHUP triggers it if the process belongs to a terminal, which was closed.
-    /// Otherwise, a script announces new certificates, which need no signal.
+    /// Returns a handle that SIGTERM and SIGINT trigger. So does SIGHUP if the process belongs to a terminal, because the terminal was
+    /// closed. Otherwise a script sends SIGHUP to announce new certificates, which need no signal.
     pub fn on_signals() -> std::io::Result<Self> {
         let shutdown = Self::default();
         let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);

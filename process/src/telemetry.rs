@@ -64,16 +64,15 @@ impl LogSettings {
                 "log.level: `{word}` must be off, error, warn, info, debug or trace; for one module, write `{word}=debug`"
             ));
         }
-        // While Redis is down, the Redis client logs every attempt to connect, and while a new connection to PostgreSQL
-        // cannot be set up, its pool logs every attempt. The control plane itself logs the loss of both, at most once a minute.
-        // Later filter directives override earlier directives, so the setting `level` can enable these logs. The directive
-        // `error` applies to log targets for which `level` has no directive.
+        // The clients of Redis and PostgreSQL would log every failed attempt to connect. The control plane itself logs the loss of
+        // both, at most once a minute. Later directives override earlier ones, so `level` can enable these logs. `error` applies
+        // to targets for which `level` has no directive.
         let filter = EnvFilter::try_new(format!("error,redis=off,sqlx_core::pool=off,{}", self.level));
         filter.map_err(|error| format!("log.level: `{}`: {error}", self.level.escape_debug()))
     }
 
-    /// The first directive that is a single word and no level. The log library takes it for the name of a module, so a misspelt
-    /// level would disable the log. A directive with brackets, for spans, can contain commas.
+    /// The first directive that is a single word and no level. The log library takes it for a module, so a misspelt level would
+    /// disable the log. Settings with brackets, for spans, are not checked, because commas in brackets separate no directives.
     fn unknown_level(&self) -> Option<&str> {
         let words = self.level.split(',').map(str::trim).filter(|word| !word.is_empty() && !word.contains('='));
         words.filter(|_| !self.level.contains('[')).find(|word| word.parse::<LevelFilter>().is_err())
@@ -88,15 +87,15 @@ const PANIC_FLUSH_TIMEOUT: Duration = Duration::from_millis(100);
 pub fn init(settings: &LogSettings) -> Result<(), String> {
     let filter = settings.filter()?;
     log_lines::start().map_err(|error| format!("the thread that writes the log: {error}"))?;
-    // A log line that cannot be written is dropped. With internal errors enabled, the log library would report the
-    // failed write on standard error, and panic if the report fails too.
+    // A log line that cannot be written is dropped. With internal errors enabled, the log library would report that on standard error,
+    // and panic if the report fails, too.
     let subscriber = fmt().with_env_filter(filter).with_writer(|| LogWriter).log_internal_errors(false);
     let installed = match settings.format {
         LogFormat::Text => subscriber.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).try_init(),
         LogFormat::Json => subscriber.json().flatten_event(true).try_init(),
     };
     if installed.is_ok() {
-        // The usual hook writes to standard error itself, and would wait for a reader that does not read.
+        // The usual hook writes to standard error itself, and would wait if nobody reads it.
         panic::set_hook(Box::new(log_panic));
     }
     Ok(())

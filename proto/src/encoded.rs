@@ -1,8 +1,8 @@
 //! Responses of the sync stream that are encoded before they are queued.
 //!
-//! Many streams send the same changes, but each page of a snapshot also contains fields of its own stream. In protobuf, a
-//! message can be encoded in parts: the parts, one after the other, are the message. So an [`EncodedResponse`] consists of a
-//! head, which belongs to one stream, and a body, which streams share.
+//! Many streams send the same changes, but each page of a snapshot also has fields of its own stream. Encoded parts of a protobuf
+//! message, one after the other, are the message. So an [`EncodedResponse`] has a head, which belongs to one stream, and a body, which
+//! is encoded once for all streams.
 
 use crate::v1::{Delta, FollowRequest, Pong, SnapshotPage};
 use bytes::{BufMut, Bytes, BytesMut};
@@ -21,14 +21,13 @@ const SNAPSHOT_FIELD: u32 = 1;
 const DELTA_FIELD: u32 = 2;
 const PONG_FIELD: u32 = 3;
 
-/// The longest encoding of a key and a length.
+/// The most bytes that the key of a field and a length need: two varints of 10 bytes.
 const MAX_PREFIX: usize = 20;
 
-/// The initial buffers of a stream, in bytes. Pings and most deltas fit into them. A server has thousands of streams, and keeps both
-/// buffers of each.
+/// The initial size of the two buffers of a stream. Small, because a server has thousands of streams, but pings and most deltas fit.
 const BUFFER_SIZE: usize = 512;
 
-/// The encoded bytes after which a stream passes on what it has.
+/// A stream passes on what it has encoded after so many bytes.
 const YIELD_THRESHOLD: usize = 32 * 1024;
 
 /// An encoded `FollowResponse`.
@@ -39,12 +38,12 @@ pub struct EncodedResponse {
 }
 
 impl EncodedResponse {
-    /// A page of a snapshot: the fields of `head`, and those of an encoded `SnapshotPage`.
+    /// A page of a snapshot: the fields of `head`, and `body`, which is an encoded `SnapshotPage`.
     pub fn snapshot(head: &SnapshotPage, body: Bytes) -> Self {
         Self::new(SNAPSHOT_FIELD, head, body)
     }
 
-    /// A delta: the fields of `head`, and those of an encoded `Delta`.
+    /// A delta: the fields of `head`, and `body`, which is an encoded `Delta`.
     pub fn delta(head: &Delta, body: Bytes) -> Self {
         Self::new(DELTA_FIELD, head, body)
     }

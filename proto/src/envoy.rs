@@ -1,7 +1,7 @@
 //! Envoy's external authorization API, generated from the `.proto` files in `proto/envoy`.
 //!
-//! `ext-authz` implements the service, and tests call it. Invariant: names, numbers and types are those of Envoy, and each
-//! message that a check or its response can contain has all of its fields.
+//! `ext-authz` implements the service, and tests call it. Invariant: names, numbers and types are the same as Envoy's, and no field is
+//! missing in a message that a check or its response can contain.
 
 #![allow(missing_docs, clippy::all, clippy::pedantic, reason = "generated; Envoy's API is the documentation")]
 

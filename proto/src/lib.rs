@@ -1,14 +1,13 @@
-//! The gRPC service and messages of the sync stream, generated from `proto/countersign/sync/v1/sync.proto`,
-//! which documents every field, and those of Envoy's external authorization API in [`envoy`].
+//! Two gRPC APIs: the sync stream, which `proto/countersign/sync/v1/sync.proto` defines and documents, and Envoy's external
+//! authorization API in [`envoy`].
 //!
-//! `control-plane` encodes the messages of the sync stream, and `ext-authz` decodes them. Invariant: this file, `encoded.rs` and
-//! the modules in `envoy.rs` are the only hand-written code of the crate `proto`, and none changes a protocol.
+//! `control-plane` encodes the messages of the sync stream, and `ext-authz` decodes them. Invariant: the `.proto` files define both
+//! protocols, and no hand-written code of this crate changes them.
 
 pub mod encoded;
 pub mod envoy;
 
-/// The only version of the protocol that this code speaks, for `Hello.protocol_version` and `ServiceInfo.protocol_version`. The .proto
-/// file says when another one follows.
+/// The only version of the sync protocol that this code speaks. `sync.proto` says which changes need a new version.
 pub const PROTOCOL_VERSION: u32 = 1;
 
 /// The messages of the sync protocol.

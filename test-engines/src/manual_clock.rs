@@ -18,7 +18,7 @@ pub struct ManualClock {
 }
 
 impl ManualClock {
-    /// Starts at the current time, so that the generated certificates are valid.
+    /// Starts at the current time, so that certificates that tests generate are valid.
     pub fn new() -> Arc<Self> {
         Arc::new(Self { started_at: SystemClock.now().truncated_to_second().micros(), elapsed: AtomicU64::new(0) })
     }
@@ -37,6 +37,7 @@ impl Clock for ManualClock {
         Timestamp::from_micros(self.started_at.saturating_add_unsigned(self.elapsed.load(Ordering::SeqCst)))
     }
 
+    /// The machine has been up for an hour at the start, so a test can subtract from this time.
     fn since_boot(&self) -> Duration {
         Duration::from_micros(self.elapsed.load(Ordering::SeqCst)) + Duration::from_hours(1)
     }

@@ -13,12 +13,11 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// The user that runs the server if the tests run as root, because PostgreSQL refuses to run as root. Debian's
-/// PostgreSQL package creates the user `postgres`.
+/// The user that runs the server if the tests run as root, because PostgreSQL refuses to run as root. Debian's package creates it.
 const SERVER_USER: &str = "postgres";
 
-/// Options of `initdb`. Like many managed servers, the PostgreSQL cluster has an ICU locale, which shows queries that
-/// need byte order but do not specify a collation.
+/// Options of `initdb`. Many managed servers have an ICU locale, too. With it, tests find queries that need byte order but specify no
+/// collation.
 const INITDB_OPTIONS: [&str; 6] = [
     "--auth=trust",
     "--username=postgres",
@@ -28,8 +27,7 @@ const INITDB_OPTIONS: [&str; 6] = [
     "--icu-locale=en-US",
 ];
 
-/// Settings of PostgreSQL. PostgreSQL keeps its shared memory in its data folder, so that a killed server leaves nothing outside
-/// of this folder.
+/// Settings of PostgreSQL. It keeps its shared memory in its data folder, so that a killed server leaves nothing outside.
 const SETTINGS: [&str; 4] =
     ["listen_addresses=127.0.0.1", "max_connections=600", "shared_buffers=32MB", "dynamic_shared_memory_type=mmap"];
 
@@ -42,10 +40,10 @@ enum Durability {
     Disk,
 }
 
-/// Kilobytes that must be free in `/dev/shm`, so that the data folder of PostgreSQL is created in `/dev/shm`.
+/// The data folder is in `/dev/shm` if so many kilobytes are free there.
 const REQUIRED_SHM_KIB: u64 = 2 * 1024 * 1024;
 
-/// Shell script that waits until the test process ends (stdin closes), stops the server and removes the folder.
+/// Waits until the test process ends, because that closes stdin. Then it stops the server and removes the folder.
 const CLEANUP_SCRIPT: &str = r#"
 cat >/dev/null
 if read -r server <"$0/data/postmaster.pid"; then
@@ -67,12 +65,12 @@ pub struct Postgres {
 }
 
 impl Postgres {
-    /// Creates a cluster and starts its server, which does not survive a crash of the machine.
+    /// Starts a server whose data need not survive a crash of the machine.
     pub async fn start() -> Self {
         Self::start_with(Durability::None, ram_folder()).await
     }
 
-    /// Creates a cluster on disk and starts its server with the durability of production.
+    /// Starts a server on disk, with the durability of production.
     pub async fn start_durable() -> Self {
         Self::start_with(Durability::Disk, std::env::temp_dir()).await
     }
@@ -110,10 +108,9 @@ impl Postgres {
         eventually("PostgreSQL accepts connections", connect, || self.process.log()).await;
     }
 
-    /// Stops all server processes with SIGSTOP. Connections to the stopped processes stay open, but no query gets a
-    /// response.
+    /// Stops all server processes with SIGSTOP. Connections stay open, but no query gets a response.
     pub fn pause(&self) {
-        // Stops the postmaster first, because the postmaster starts the other server processes.
+        // The postmaster first, because it starts the other server processes.
         self.process.signal("STOP");
         self.signal_others("STOP");
     }
@@ -210,7 +207,7 @@ impl Postgres {
 
 impl Drop for Postgres {
     fn drop(&mut self) {
-        // Sends SIGQUIT, because after SIGKILL the shared memory of the server would remain.
+        // After SIGKILL, the shared memory of the server would remain.
         self.resume();
         self.process.signal("QUIT");
         self.process.wait();
@@ -228,8 +225,8 @@ fn launch(folder: &Path, port: u16, durability: Durability) -> Process {
     Process::start(server, &folder.join("log"))
 }
 
-/// Starts a cleanup process that removes `folder` when the test process ends or closes the stdin of the cleanup
-/// process. The cleanup process has its own process group, so that an interrupt of the tests does not reach it.
+/// Starts a process that removes `folder` when the test process ends, or closes its stdin. It has its own process group, so that an
+/// interrupt of the tests does not reach it.
 pub fn start_cleanup_process(folder: &Path) -> Child {
     let mut command = Command::new("sh");
     command.args(["-c", CLEANUP_SCRIPT]).arg(folder).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -260,8 +257,8 @@ pub fn chown_to_server_user(folder: &Path) {
     }
 }
 
-/// A command that runs as the server's user. The started process gets a signal when the thread that started it ends, even if the
-/// test process is killed.
+/// A command that runs as the server's user. Its process gets SIGQUIT when the thread that started it ends, even if the test process is
+/// killed.
 pub fn command_as_server_user(program: &Path) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "QUIT"]);

@@ -16,10 +16,10 @@ const DEADLINE: Duration = Duration::from_secs(20);
 /// Unit of CPU times in `/proc/PID/stat` on Linux (`USER_HZ`).
 const TICK: Duration = Duration::from_millis(10);
 
-/// Number of log lines that a failed test prints for each process.
+/// How many log lines a failed test prints for each process.
 const LAST_LINES: usize = 40;
 
-/// A command that starts a program, or another program with arguments, such as Valgrind, which starts that program.
+/// A command that starts a program. With a wrapper, such as Valgrind and its arguments, it starts the wrapper, which starts the program.
 pub fn wrapped(program: &Path, wrapper: &[String]) -> Command {
     let Some((outer, arguments)) = wrapper.split_first() else { return Command::new(program) };
     let mut command = Command::new(outer);
@@ -125,8 +125,8 @@ impl Drop for Process {
     }
 }
 
-/// Sends a signal by name to a process. With `STOP` and `KILL`, returns when no thread of the process runs: PostgreSQL does not start
-/// while a process of a killed server still uses the shared memory.
+/// Sends a signal by name to a process. With `STOP` and `KILL`, waits until no thread of the process runs, because PostgreSQL does not
+/// start while a process of a killed server still uses the shared memory.
 pub fn signal(process: u32, name: &str) {
     // The exit code of `kill` is ignored, because the process may have ended.
     Command::new("kill").args(["-s", name, &process.to_string()]).output().expect("`kill` is installed");
@@ -135,7 +135,7 @@ pub fn signal(process: u32, name: &str) {
     }
 }
 
-/// Waits until no thread of a process runs: `kill` returns before the threads on other processors have stopped.
+/// Waits until no thread of a process runs. `kill` returns earlier, while threads still run on other processors.
 #[expect(clippy::disallowed_methods, reason = "the deadline of a test needs real time")]
 fn wait_until_stopped(process: u32) {
     let start = Instant::now();
@@ -152,19 +152,19 @@ fn has_running_threads(process: u32) -> bool {
     stats.any(|stat| stat_field(&stat, 0).is_some_and(|state| !["T", "Z", "X"].contains(&state)))
 }
 
-/// The number in a field of `/proc/PID/stat`, by the place of the field (see [`stat_field`]).
+/// The number in a field of `/proc/PID/stat`. [`stat_field`] says how places count.
 pub fn stat_number(process: u32, place: usize) -> Option<u32> {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     stat_field(&stat, place)?.parse().ok()
 }
 
-/// A field of the content of `/proc/PID/stat` or `/proc/PID/task/TID/stat`, by its place after the process name. The place of the
-/// field `state` is 0. The process name may contain spaces and parentheses.
+/// A field of `/proc/PID/stat` or `/proc/PID/task/TID/stat`. Places count from 0 after the process name, which may contain spaces and
+/// parentheses, so `state` is at 0.
 fn stat_field(stat: &str, place: usize) -> Option<&str> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(place)
 }
 
-/// Polls `condition` until it returns a value. Panics with the text of `explain` after the deadline.
+/// Polls `condition` until it returns a value. After the deadline, panics with the text of `explain`.
 #[expect(clippy::disallowed_methods, reason = "the deadline of a test needs real time")]
 pub async fn eventually<T>(
     condition_name: &str,
@@ -184,7 +184,8 @@ pub async fn eventually<T>(
 /// Ports outside of the ephemeral range, so that a restarted server can bind its port again.
 const PORTS: Range<u16> = 10_000..32_000;
 
-/// Distance between the first ports of test processes that run at the same time.
+/// The distance between the first ports of two test processes with successive ids, so that they rarely try the same ports. Prime, so that
+/// the first ports differ for many ids.
 const PORT_DISTANCE: u32 = 997;
 
 /// A free loopback port. No two calls of this function in one process return the same port.

@@ -32,7 +32,7 @@ pub struct Redis {
     configuration: Vec<String>,
     password: Option<String>,
     tls_files: Option<Arc<TlsFiles>>,
-    // The folder is declared after the process, which writes to the folder until the process ends.
+    // After `process`, so that it is dropped later: the process writes to the folder until it ends.
     folder: TempDir,
 }
 

@@ -26,7 +26,7 @@ const MAX_HEAD_SIZE: u32 = 16 * 1024;
 /// The largest number of concurrent checks of one connection. Envoy opens another connection for more checks.
 const MAX_CONCURRENT_CHECKS: u32 = 1024;
 
-/// The HTTP/2 flow-control window of a connection: several checks of the largest size that Envoy sends by default.
+/// The HTTP/2 flow-control window of a connection: room for several checks of the largest size that Envoy sends by default.
 const RECEIVE_WINDOW: u32 = 1024 * 1024;
 
 /// The largest accepted `CheckRequest` in bytes: twice the largest request head that Envoy can be configured to accept.
@@ -36,11 +36,11 @@ pub const MAX_CHECK_BYTES: usize = 16 * 1024 * 1024;
 /// The memory for checks that have not arrived completely, in bytes.
 const UNFINISHED_CHECKS_CAPACITY: usize = 64 << 20;
 
-/// The memory for the unfinished checks of one client. Often one Envoy is the only client.
+/// The memory for the unfinished checks of one client: often one Envoy is the only client, but it must leave some for another.
 const UNFINISHED_CHECKS_PER_CLIENT: usize = UNFINISHED_CHECKS_CAPACITY / 2;
 
-/// The limits of the port for checks. One client may use all connections, because few clients connect, usually one Envoy.
-/// `overloaded` counts the checks that get no memory.
+/// The limits of the port for checks. One client may use all connections, because usually one Envoy is the only client. `overloaded`
+/// counts the checks that get no memory.
 pub fn settings(overloaded: IntCounter, metrics: ConnectionMetrics) -> PortSettings {
     let [total] = fit_to_descriptors([MAX_CHECK_CONNECTIONS], RESERVED_DESCRIPTORS, raise_descriptor_limit());
     PortSettings {

@@ -10,16 +10,16 @@ use crate::{
 use countersign_process::Clock;
 use std::{path::Path, sync::Arc, time::Duration};
 
-/// The copy of one API key. Without a directory for copies, all parts are missing.
+/// The copy of one API key. All parts are `None` if the settings name no directory for copies.
 #[derive(Default)]
 pub struct CopyOfKey {
-    /// The copy with which the sync stream starts.
+    /// The view on disk, with which the sidecar decides if the control plane is away.
     pub at_start: Option<FutureView>,
     /// The task that writes the copy.
     pub writer: Option<CopyWriter>,
-    /// How far the copy reaches, which limits what the client of the sync stream reports.
+    /// How far the copy reaches. The sync client reports no newer revision.
     pub progress: Option<Arc<CopyProgress>>,
-    /// The earlier process that wrote the copy, if it has certainly ended.
+    /// The process that wrote the copy before, if it has certainly ended.
     pub previous: Option<Instance>,
 }
 
@@ -30,11 +30,12 @@ pub struct CopyContext<'a> {
     pub clock: &'a Arc<dyn Clock>,
     /// The instance of the first API key.
     pub instance: Instance,
-    /// The shortest time between two writes of a copy for which no report waits, by the maximum age of its view.
+    /// How often a copy is written while no report waits for it, from the maximum age of its view.
     pub interval: fn(Duration) -> Duration,
 }
 
-/// Prepares the directory of copies. Returns the copies of all API keys, in their order.
+/// Locks and prepares the directory of copies. Returns one item for each API key, in their order. Copies are optional, so errors are
+/// only logged.
 pub fn create_copies(
     settings: &CopySettings,
     sync: &SyncSettings,
@@ -105,8 +106,8 @@ fn copy_of_key(
     CopyOfKey { at_start: Some(at_start), writer: Some(writer), progress: Some(progress), previous }
 }
 
-/// The copy of a key in a directory that cannot be locked. If there is a file, a later process may start from it, and this process
-/// cannot replace it.
+/// The copy of a key in a directory that cannot be locked. This process cannot replace an old file there, from which a later process may
+/// start, so it never reports a newer revision than that file may have.
 fn without_lock(directory: &Path, key: &CopyKey) -> CopyOfKey {
     let has_file = CopyDirectory::may_have_file(directory, key);
     CopyOfKey { progress: has_file.then(|| Arc::new(CopyProgress::new(true))), ..CopyOfKey::default() }

@@ -1,5 +1,4 @@
-//! The API keys with which sync streams are opened. They follow the file that contains them: the next connection uses a
-//! replaced API key, and a connected sync stream continues.
+//! The API keys that open sync streams. When their file changes, the next connection uses the new keys, and open streams continue.
 
 use super::AuthorizerError;
 use crate::{
@@ -22,7 +21,7 @@ pub fn authorizations(settings: &SyncSettings) -> Result<Vec<Authorization>, Aut
     all.map_err(|error| AuthorizerError::setting("sync.keys", error))
 }
 
-/// Replaces credentials when the file of the API keys changes. `None` if the API keys are not in a file.
+/// Replaces credentials when the file with the API keys changes. `None` if the API keys are not in a file.
 pub fn follow_keys_file(
     settings: &SyncSettings,
     authorizations: &[Authorization],
@@ -30,7 +29,7 @@ pub fn follow_keys_file(
     clock: &Arc<dyn Clock>,
 ) -> Option<FileReloader> {
     let path = settings.keys_file.as_deref()?;
-    // If the file has changed since the settings were read, the digest of the empty content causes a reload.
+    // If the file has changed since the settings were read, it counts as empty until now, so the first poll loads it.
     let text = std::fs::read_to_string(path).unwrap_or_default();
     let is_in_use = ApiKey::parse_list(&text).is_ok_and(|keys| exposed(&keys) == exposed(&settings.keys));
     let content: &[u8] = if is_in_use { text.as_bytes() } else { &[] };
@@ -49,8 +48,8 @@ pub fn follow_keys_file(
     Some(FileReloader::new(files, Box::new(load), &metrics.file_reloads, Arc::clone(clock)))
 }
 
-/// The API keys in use after a change of the file. A key that is still in the file keeps its place, because a sync stream
-/// continues with the data of its service; new keys take the places of the others.
+/// The API keys to use after the file has changed. A key that is still in the file keeps its place, because its sync stream
+/// continues. New keys take the places of the others.
 fn replace_keys(in_use: &[ApiKey], in_file: Vec<ApiKey>) -> Result<Vec<ApiKey>, String> {
     if in_use.len() != in_file.len() {
         return Err(format!(

@@ -1,5 +1,4 @@
-//! The gRPC health service `grpc.health.v1`. The health status is `SERVING` while the sidecar is ready, until shutdown is
-//! requested.
+//! The gRPC health service `grpc.health.v1`: `SERVING` while the sidecar is ready, until shutdown is requested.
 
 use crate::check::AuthorizationServer;
 use countersign_process::{Readiness, Shutdown};
@@ -9,7 +8,7 @@ use tonic_health::pb::{
     HealthCheckRequest, HealthCheckResponse, health_check_response::ServingStatus, health_server::Health,
 };
 
-/// The health-check names of the server as a whole and of the authorization service.
+/// The names that a client may ask about: the server as a whole, and the authorization service.
 const SERVICE_NAMES: [&str; 2] = ["", AuthorizationServer::NAME];
 
 pub struct HealthService {
@@ -30,7 +29,7 @@ impl Health for HealthService {
         Ok(Response::new(HealthCheckResponse { status: status.into() }))
     }
 
-    /// A stream of `Watch` has no end, so clients without a credential could occupy all connections of the port. Envoy and
+    /// Refused: a `Watch` never ends, so clients without a credential could occupy all connections of the port. Envoy and
     /// Kubernetes use `Check`.
     async fn watch(&self, _request: Request<HealthCheckRequest>) -> Result<Response<Self::WatchStream>, Status> {
         Err(Status::unimplemented("Watch is not supported: use Check"))

@@ -9,8 +9,7 @@ use std::{
 };
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 
-/// The file mode of the Unix socket. The user of Envoy must be in the group of this process; other users have no
-/// access.
+/// The file mode of the Unix socket: Envoy's user must be in the group of this process, and other users have no access.
 const SOCKET_MODE: u32 = 0o660;
 
 pub enum CheckListener {
@@ -52,8 +51,7 @@ impl CheckListener {
     }
 }
 
-/// Removes a socket that a killed process left behind. Returns an error if the path is another file, or a socket on
-/// which a process listens.
+/// Removes a socket that a killed process left behind. Fails if the path is no socket, or if a process listens on it.
 async fn remove_stale_socket(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

@@ -1,4 +1,5 @@
-//! What commands find out without a running sidecar. They open no port and no connection, and change nothing on disk.
+//! What `explain --copy` and `config check` find out without a running sidecar. They open no port and no connection, and change
+//! nothing on disk.
 
 use super::{create_authorizer, credentials, rules_file, target};
 use crate::{
@@ -11,14 +12,14 @@ use crate::{
 use countersign_process::{Clock, SystemClock};
 use std::sync::Arc;
 
-/// Decides with the copies of views on disk, as a sidecar does that starts now without contact.
+/// Decides with the copies of views on disk, as a sidecar that starts now without contact.
 pub struct OfflineAuthorizer {
     pub authorizer: Authorizer,
-    /// Why the copies of some API keys cannot be used, one text for each.
+    /// For each API key without a usable copy, the reason.
     pub unusable: Vec<String>,
 }
 
-/// Reads the copies of the API keys in the settings. The error says, one line for each copy, why no copy can be used.
+/// Reads the copies of the API keys in the settings. If none can be used, the error has a line with the reason for each.
 pub fn authorizer_from_copies(settings: Settings) -> Result<OfflineAuthorizer, String> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let Settings { listen: _, sync, copy, routes, rules, headers, denials, cache, log: _ } = settings;
@@ -49,9 +50,9 @@ pub fn authorizer_from_copies(settings: Settings) -> Result<OfflineAuthorizer, S
     Ok(OfflineAuthorizer { authorizer, unusable })
 }
 
-/// All reasons for which a sidecar with these settings would not start. Reads the files that the settings name.
+/// Why a sidecar with these settings would not start: all reasons. Reads the files that the settings name.
 pub fn settings_problems(settings: &Settings) -> Vec<String> {
-    // The cryptographic provider of rustls can be installed once per process, which the conversion of certificates needs.
+    // Converting certificates needs the cryptographic provider of rustls, which can be installed once per process.
     let _already_installed = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let metrics = match Metrics::new() {
         Ok(metrics) => Arc::new(metrics),

@@ -1,5 +1,5 @@
-//! Loads the rules file at the start, and again when it changes. A file with an error prevents the start. Later it replaces
-//! nothing: the rules in use stay in use.
+//! Loads the rules file at the start, and again when it changes. At the start, a file with an error stops the sidecar. Later, the
+//! sidecar keeps the rules that it has.
 
 use super::AuthorizerError;
 use crate::{
@@ -16,10 +16,10 @@ use std::sync::Arc;
 
 const KEY: &str = "rules.file";
 
-/// Maximum number of warnings about a rules file in the log. `rules check` prints all.
+/// The most warnings about a rules file in the log. The command `rules check` prints all.
 const MAX_LOGGED_WARNINGS: usize = 10;
 
-/// The rules in use, and what loads them again. Without a rules file there are no rules.
+/// Loads the rules, and returns what reloads them. Without a rules file there are no rules.
 pub fn load(
     settings: &RulesSettings,
     metrics: &Arc<Metrics>,

@@ -1,30 +1,31 @@
-//! Makes the sidecar not ready while checks for a service are denied because the view of its data is stale or not confirmed.
+//! Makes the sidecar not ready while checks for a service are denied because its view is stale or not confirmed.
 //!
-//! The sidecar is not ready from the moment at which checks are denied, and not earlier: a view that is nearly stale still
-//! decides, and if the control plane is unreachable, all sidecars would leave the rotation at the same time. It is ready again
-//! after two confirmations in a row, so that a control plane that answers now and then does not make readiness alternate.
+//! The sidecar stops being ready when checks are denied, and not before, because a view that is nearly stale still decides. Otherwise
+//! all sidecars would leave the rotation early if the control plane is down. It is ready again after two confirmations in a row, so
+//! readiness does not alternate while the control plane answers now and then.
 
 use crate::view::{ViewConfirmation, Views};
 use countersign_identity::ServiceId;
 use countersign_process::{Clock, Readiness, ReadinessGuard};
 use std::{collections::HashMap, convert::Infallible, sync::Arc, time::Duration};
 
-/// The interval at which the ages of views are compared with their limits.
+/// How often the ages of views are compared with their limits.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Compares the ages of views with their limits.
+/// Compares the ages of views with their limits, and sets readiness.
 pub struct StalenessMonitor {
     views: Arc<Views>,
     readiness: Readiness,
     clock: Arc<dyn Clock>,
-    /// The services that had a confirmed view.
+    /// The services that have had a confirmed view.
     services: HashMap<ServiceId, ServiceState>,
 }
 
 /// Whether checks for a service can be decided.
 enum ServiceState {
     Ready,
-    /// The view was stale. `first_confirmation` is the time of the first confirmation since then.
+    /// The view was stale, and has been confirmed at most once since: at `first_confirmation`. `guard` keeps the sidecar from being
+    /// ready; `None` if this service does not count.
     Stale {
         guard: Option<ReadinessGuard>,
         first_confirmation: Option<Duration>,
@@ -51,7 +52,7 @@ impl StalenessMonitor {
             |it: &ViewConfirmation| !it.is_refused && age(it, now).is_some_and(|age| age < it.max_staleness);
         let serves_any = confirmations.iter().any(is_served);
         for confirmation in confirmations {
-            // A deleted service, or a revoked key, must not take the other services of the sidecar out of the rotation.
+            // If one service is deleted or its key is revoked, the sidecar stays ready for the others.
             let counts = !(confirmation.is_refused && serves_any);
             self.update_service(&confirmation, counts, now);
         }

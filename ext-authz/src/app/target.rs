@@ -1,5 +1,5 @@
-//! The endpoints of the control plane. Their certificate authorities follow the file `sync.ca`: the next connection trusts the
-//! new ones, and a connected stream continues.
+//! The endpoints of the control plane. When the file `sync.ca` changes, the next connection trusts the new certificate authorities,
+//! and open streams continue.
 
 use super::AuthorizerError;
 use crate::{
@@ -20,15 +20,14 @@ use tonic::transport::{Certificate, ClientTlsConfig, Endpoint};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The interval between HTTP/2 pings, and the timeout for their answers. The control plane answers them also while a stream waits
-/// for the database, so they detect a lost connection early.
+/// The interval between HTTP/2 pings, and the timeout for their answers. They detect a lost connection early, because the control plane
+/// answers them even while a stream waits for the database.
 const HTTP2_PING_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The interval between TCP keepalive packets, which keep the state of firewalls and find a dead peer below HTTP/2.
 const TCP_KEEPALIVE: Duration = Duration::from_secs(15);
 
-/// Creates the endpoints. Also returns the file with the certificate authorities, if one is configured
-/// and an address uses TLS.
+/// Creates the endpoints. Also returns the file with the certificate authorities, if the settings name one and an address uses TLS.
 pub fn sync_endpoints(settings: &SyncSettings) -> Result<(Vec<Endpoint>, Option<LoadedFiles>), AuthorizerError> {
     let Some(path) = settings.ca.as_ref().filter(|_| settings.urls.iter().any(SyncUrl::is_tls)) else {
         let endpoints = endpoints(settings, &ClientTlsConfig::new().with_native_roots());

@@ -1,5 +1,5 @@
-//! A request as a command or a client of the admin port describes it. Invariant: its token is not printed, and serialized only for
-//! the admin port.
+//! A request to explain, as an operator describes it to a command, or to the admin port. Invariant: its token is never printed, and
+//! only serialized to send it to the admin port.
 
 use super::{
     Authorizer, CheckRequest, Explanation,
@@ -30,7 +30,7 @@ pub struct DescribedRequest {
     pub path: String,
     /// The method of the MCP message.
     pub mcp_method: Option<String>,
-    /// The name that the MCP message uses: of a tool or prompt, or the URI of a resource.
+    /// The name of the tool or prompt, or the URI of the resource, that the MCP message uses.
     pub mcp_name: Option<String>,
     /// The context extensions of the route.
     #[serde(default)]
@@ -69,7 +69,7 @@ impl From<DescribedRequest> for v3::CheckRequest {
 }
 
 impl Authorizer {
-    /// Explains the decision about a request, decoded as a check is. The metrics do not count it.
+    /// Explains the decision about a request, which is encoded and decoded like a check. The metrics do not count it.
     pub fn explain_described(&self, request: DescribedRequest) -> Option<Explanation> {
         let request = v3::CheckRequest::from(request).encode_to_vec();
         self.explain(&CheckRequest::decode(Bytes::from(request)).ok()?)

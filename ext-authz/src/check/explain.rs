@@ -1,7 +1,7 @@
-//! Explains a check: each question in its order, and its answer.
+//! Explains a check as a list of questions and answers, up to the question that refuses the request.
 //!
-//! Invariant: the decision comes from [`Authorizer::judge`], as for a check. This module only describes it. The order of the
-//! questions is fixed, so the reason of a refusal tells which questions were answered before.
+//! Invariant: [`Authorizer::decide`] decides, as for a check, and this module only describes its decision. The order of the
+//! questions is fixed, so the reason of a denial tells which questions were answered before it.
 
 use super::{Authorizer, CheckOutcome, mcp, request::CheckRequest, token_header};
 use crate::{
@@ -14,7 +14,7 @@ use countersign_identity::{AgentStatus, Claims, Reason, Timestamp, VerifiedIdent
 use serde::{Deserialize, Serialize};
 use std::{sync::Arc, time::Duration};
 
-/// The decision about a request, and the answers that led to it.
+/// The decision about a request, and how the sidecar came to it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Explanation {
@@ -81,7 +81,7 @@ impl Question {
         (Self::Trust, "trust"),
     ];
 
-    /// The question that a refusal answers. `None` for reasons that are not an answer of the sidecar.
+    /// The question at which a request is refused for a reason. `None` for reasons that only the API of the control plane has.
     const fn of(reason: Reason, is_cut_off: bool) -> Option<Self> {
         Some(match reason {
             Reason::RuleInvalid
@@ -117,7 +117,7 @@ impl Authorizer {
         let request = request.http()?;
         let token_header = token_header::extract(request.http.all_headers());
         let rules = self.rules.load();
-        let outcome = self.judge(request, &token_header, &rules, since_boot);
+        let outcome = self.decide(request, &token_header, &rules, since_boot);
         let token = match (token_header.token, &outcome.view) {
             (PresentedToken::Unverified(text), Some(view)) => verify_signature(view, text, &self.cache).ok(),
             _ => None,
@@ -138,7 +138,7 @@ impl Authorizer {
     }
 }
 
-/// The facts on which the answers depend.
+/// What the answers depend on.
 struct Facts<'a> {
     outcome: CheckOutcome<'a>,
     has_extensions: bool,
@@ -199,7 +199,7 @@ impl Facts<'_> {
         Some((self.outcome.view.as_deref()?, self.token.as_ref()?.token.claims()))
     }
 
-    /// Whether the cutoff of the agent revokes the token, and not only a revocation of the token or its session.
+    /// Whether the cutoff of the agent revokes the token. Otherwise the token or its session is revoked.
     fn is_cut_off(&self) -> bool {
         self.claims().is_some_and(|(view, claims)| {
             let status = view.evaluation_context(claims).agent.and_then(|changes| changes.status.as_ref());

@@ -1,6 +1,4 @@
-//! Envoy's gRPC service `Authorization`.
-//!
-//! The service is written by hand only because the generated one decodes all fields of a request.
+//! Envoy's gRPC service `Authorization`. It is written by hand, because the generated one would decode all fields of a request.
 
 use super::{Authorizer, request::CheckRequest};
 use countersign_proto::envoy::service::auth::v3::CheckResponse;
@@ -18,7 +16,7 @@ use tonic::{
 };
 use tonic_prost::ProstCodec;
 
-/// The path of the only method.
+/// The path of the service's only method.
 const CHECK_PATH: &str = "/envoy.service.auth.v3.Authorization/Check";
 
 /// Envoy's gRPC service.
@@ -29,7 +27,7 @@ pub struct AuthorizationServer {
 }
 
 impl AuthorizationServer {
-    /// The gRPC service of the sidecar, which refuses larger requests with a gRPC error.
+    /// A request of more than `max_request_bytes` gets a gRPC error.
     pub const fn new(authorizer: Arc<Authorizer>, max_request_bytes: usize) -> Self {
         Self { authorizer, max_request_bytes }
     }

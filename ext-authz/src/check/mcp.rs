@@ -1,7 +1,7 @@
 //! Reads a request as MCP, and selects its policy by the entries of the rule.
 //!
-//! Depends on `rules`. Invariant: only what Envoy's MCP filter has parsed decides. The body is not here, and a header of the client
-//! can only cause a refusal.
+//! Depends on `rules`. Invariant: the sidecar decides only by what Envoy's MCP filter has parsed. It does not see the body, and a header
+//! of the client can only make it refuse.
 
 mod headers;
 mod metadata;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 pub use metadata::{MCP_FILTER, metadata_of};
 
-/// The policy of a request by the entries of its rule; `None` if no entry names it. The error says what is wrong with the request.
+/// The policy that the entries of a rule give a request; `None` if no entry names it. The error says what is wrong with the request.
 pub fn select_policy<'r>(
     rules: &'r McpRules,
     request: CheckedRequest<'_>,
@@ -24,12 +24,12 @@ pub fn select_policy<'r>(
     with_request(request, |mcp| rules.policy(mcp))?
 }
 
-/// The method of the message, and the name that it uses, for explanations. `None` for a request that is not valid.
+/// The method of the message and the name in it, for explanations. `None` if the request is not valid.
 pub fn describe(request: CheckedRequest<'_>) -> Option<String> {
     with_request(request, |mcp| mcp.to_string()).ok()
 }
 
-/// Decodes the metadata, and passes the request on, which borrows from it. The error says what is wrong.
+/// Reads the request as MCP, and calls `read` with it, because it borrows from decoded metadata. The error says what is wrong with it.
 fn with_request<T>(request: CheckedRequest<'_>, read: impl FnOnce(McpRequest<'_>) -> T) -> Result<T, &'static str> {
     let CheckedRequest { http, extensions: _, mcp } = request;
     let metadata = mcp.map(McpMetadata::decode_parts).transpose()?;
@@ -46,8 +46,8 @@ fn with_request<T>(request: CheckedRequest<'_>, read: impl FnOnce(McpRequest<'_>
     Ok(read(request))
 }
 
-/// Whether the headers announce a body. Envoy removes `Transfer-Encoding`, so the body of a request without a length is not visible here,
-/// unless Envoy's buffer filter has set the length.
+/// Whether the headers announce a body. Envoy removes `Transfer-Encoding`, so we miss a body without a length, unless Envoy's buffer
+/// filter has set the length.
 fn may_have_body(http: &HttpRequest) -> bool {
     let announces_body = |name: &[u8], value: &[u8]| {
         let has_length = name.eq_ignore_ascii_case(b"content-length") && value != b"0";

@@ -1,11 +1,10 @@
 //! Envoy's `CheckRequest` with the fields that a check reads.
 //!
-//! The messages have the names and the field numbers of Envoy's, and prost skips all other fields. Texts share the buffer of the
-//! request instead of being copied, and a map is the list of its entries, which has the same encoding. So a request is decoded
-//! without copies, and without a hash map for its headers. A field that no check reads may be malformed.
+//! The messages have the same names and field numbers as Envoy's, and prost skips all other fields, which may even be malformed. To save
+//! copies and hash maps, texts share the buffer of the request, and a map is the list of its entries, which has the same encoding.
 //!
-//! Invariant: for each message that Envoy's own definition can decode, this one has the same content, or refuses a wrong wire type (a
-//! property test).
+//! Invariant: if Envoy's own definition can decode a message, these messages have the same content, or refuse a wrong wire type. A
+//! property test compares them.
 
 use super::mcp::MCP_FILTER;
 use crate::rules::RequestTarget;
@@ -13,7 +12,7 @@ use bytes::Bytes;
 use prost::Message;
 use std::str::from_utf8;
 
-/// What Envoy asks.
+/// Envoy's question: may this request pass?
 #[derive(Clone, PartialEq, Message)]
 pub struct CheckRequest {
     #[prost(message, optional, tag = "1")]
@@ -30,14 +29,14 @@ struct AttributeContext {
     metadata_context: Option<Metadata>,
 }
 
-/// What filters of Envoy say about the request.
+/// What Envoy's filters say about the request.
 #[derive(Clone, PartialEq, Eq, Message)]
 struct Metadata {
     #[prost(message, repeated, tag = "1")]
     filter_metadata: Vec<FilterMetadata>,
 }
 
-/// What a filter says. It is decoded only if a rule needs it, because a client determines its size and depth.
+/// What one filter says. It is decoded only if a rule needs it, because clients determine its size and depth.
 #[derive(Clone, PartialEq, Eq, Message)]
 struct FilterMetadata {
     #[prost(bytes = "bytes", tag = "1")]
@@ -102,7 +101,7 @@ pub struct CheckedRequest<'a> {
 }
 
 impl CheckRequest {
-    /// What a check reads. `None` if it is not an HTTP request, or if the name of a header is not a text.
+    /// What a check reads. `None` if this is not an HTTP request, or if the name of a header is not UTF-8.
     pub fn http(&self) -> Option<CheckedRequest<'_>> {
         let attributes = self.attributes.as_ref()?;
         let http = attributes.request.as_ref()?.http.as_ref()?;
@@ -116,12 +115,12 @@ impl CheckRequest {
 }
 
 impl HttpRequest {
-    /// The method. `None` if it is not a text.
+    /// The method. `None` if it is not UTF-8.
     pub fn method(&self) -> Option<&str> {
         from_utf8(&self.method).ok()
     }
 
-    /// What the rules file selects rules by. `None` if a part of it is not a text.
+    /// What selects a rule. `None` if a part of it is not UTF-8.
     pub fn target(&self) -> Option<RequestTarget<'_>> {
         let [method, host, path] = [&self.method, &self.host, &self.path].map(|bytes| from_utf8(bytes).ok());
         Some(RequestTarget { method: method?, host: host?, path: path? })
@@ -131,8 +130,8 @@ impl HttpRequest {
         self.path.starts_with(prefix.as_bytes())
     }
 
-    /// The names and values of all headers. Envoy sends headers as a map or as a list, depending on its configuration. Of the entries
-    /// of the map with the same name, only the last one counts.
+    /// All headers. Envoy sends them as a map or as a list, depending on its configuration. If a name occurs several times in the map,
+    /// only the last entry counts.
     pub fn all_headers(&self) -> impl Iterator<Item = Header<'_>> + Clone {
         let from_map =
             self.headers.iter().map(|entry| Header { name: &entry.key, value: &entry.value, is_in_map: true });
@@ -149,11 +148,11 @@ pub struct Header<'a> {
     /// The name, as the client spelled it.
     pub name: &'a [u8],
     pub value: &'a [u8],
-    /// Whether a later entry with the same name replaces it.
+    /// Whether it comes from the map, where a later entry with the same name replaces it.
     pub is_in_map: bool,
 }
 
-/// The first two headers with a name, in any case.
+/// The first two headers with a name, in upper or lower case. Two are enough to see that a header is repeated.
 pub fn first_two<'a>(headers: impl Iterator<Item = Header<'a>>, name: &str) -> [Option<Header<'a>>; 2] {
     let mut found = [None; 2];
     for header in headers.filter(|header| header.name.eq_ignore_ascii_case(name.as_bytes())) {

@@ -66,7 +66,7 @@ fn authorizer(clock: impl Clock) -> Authorizer {
         responses: ResponseBuilder { names: HeaderNames::new("x-agent-"), explain_denials: false },
         metrics,
         clock: Arc::new(clock),
-        rule_error_second: AtomicU64::default(),
+        last_extension_warning: AtomicU64::default(),
     }
 }
 

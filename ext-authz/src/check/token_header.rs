@@ -12,7 +12,7 @@ use std::str::from_utf8;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TokenHeader<'a> {
     pub token: PresentedToken<'a>,
-    /// The name of the header that contains the token, or something that is not one token, as the client spelled it.
+    /// The header from which the token was read, as the client spelled it, even if its content is not one token.
     pub name: Option<&'a str>,
 }
 
@@ -30,13 +30,13 @@ pub fn extract_from_authorization<'a>(headers: impl Iterator<Item = Header<'a>>)
     from_header(headers, AUTHORIZATION_HEADER, from_authorization).unwrap_or(absent)
 }
 
-/// `None` if the request does not have the header.
+/// Extracts the token from the header with this name. `None` if the request does not have the header.
 fn from_header<'a>(
     headers: impl Iterator<Item = Header<'a>>,
     name: &str,
     extract_token: ExtractToken,
 ) -> Option<TokenHeader<'a>> {
-    // More than two values are refused as two are.
+    // Two values are refused, so further ones need not be read.
     let [first, second] = first_two(headers, name);
     let first = first?;
     let name = from_utf8(first.name).ok();

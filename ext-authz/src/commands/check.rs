@@ -1,4 +1,4 @@
-//! `check`: sends one check to a running sidecar, as Envoy does, and prints the answer that Envoy would get.
+//! The command `check` sends one check to a running sidecar, as Envoy does, and prints the answer that Envoy would get.
 
 use super::{CommandExit, Failure, Output, RequestArguments, parse_key_value, token};
 use clap::Args;
@@ -13,7 +13,7 @@ use tonic::transport::Endpoint;
 /// How long the sidecar may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The value of `--expect` for a request that is allowed.
+/// The answer to a request that is allowed, as `--expect` names it.
 const ALLOWED: &str = "allowed";
 
 /// The arguments of `check`.
@@ -70,7 +70,7 @@ async fn send(endpoint: &Endpoint, request: CheckRequest) -> Result<CheckRespons
     response.map(tonic::Response::into_inner).map_err(|status| unreachable(status.to_string()))
 }
 
-/// The answer in one word, and the text to print: the answer, then a line for each header that Envoy would add or send.
+/// The answer as `--expect` names it, and the text to print: a line with the answer, and one for each header that Envoy would add or send.
 fn describe(response: CheckResponse) -> Result<(String, String), String> {
     let CheckResponse { status: _, dynamic_metadata: _, http_response } = response;
     let (answer, line, headers) = match http_response {

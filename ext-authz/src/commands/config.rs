@@ -1,4 +1,4 @@
-//! `config check`: reads the settings and the files that they name, as the sidecar does at its start, and changes nothing.
+//! The command `config check` reads the settings and the files that they name, as the sidecar does at its start. It changes nothing.
 
 use super::{CommandExit, Failure, Output, parse_key_value};
 use crate::{

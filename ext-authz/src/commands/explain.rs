@@ -1,5 +1,4 @@
-//! `explain`: asks the running sidecar about a token and a request, or answers with the copy on disk. The token is read from standard
-//! input, so that it is not in the list of processes or in the history of the shell.
+//! The command `explain` asks the running sidecar how it decides about a request, or decides itself with the copy on disk.
 
 use super::{CommandExit, Failure, Output, RequestArguments, parse_key_value, token};
 use crate::{
@@ -66,7 +65,7 @@ pub(super) fn run(arguments: ExplainArguments) -> Result<Output, Failure> {
     Ok(Output { text, exit })
 }
 
-/// Decides with the copies on disk of the sidecar with these settings.
+/// Decides with the copies on disk of the sidecar that has these settings.
 fn explain_from_copies(
     request: DescribedRequest,
     file: Option<PathBuf>,

@@ -1,5 +1,5 @@
-//! The token of a command. It is read from standard input or a file, so that it is not in the list of processes or in the history of the
-//! shell.
+//! Reads the token of a command from standard input or a file. As an argument, the list of processes and the history of the shell would
+//! show it.
 
 use std::{
     fs::File,
@@ -7,7 +7,7 @@ use std::{
     path::Path,
 };
 
-/// The most bytes that are read.
+/// The most bytes that are read: more than the longest token, with white space around it.
 const MAX_BYTES: u64 = 48 * 1024;
 
 /// Reads the token from the file, or from standard input; `None` if it is empty. The error names the source.

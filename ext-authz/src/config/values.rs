@@ -1,5 +1,5 @@
-//! Types for the values of settings. Parsing the text of a setting validates its value. The error states the rule for the value, and
-//! does not contain a value that may be secret.
+//! Types for the values of settings. Their parsers validate the text. Invariant: an error says how a valid value looks, and never contains
+//! a value that may be secret.
 
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
@@ -95,7 +95,7 @@ impl TryFrom<String> for SyncUrl {
         let uri: Uri = text.parse().map_err(|_| NO_SYNC_URL)?;
         let host = uri.host().ok_or(NO_SYNC_URL)?.trim_start_matches('[').trim_end_matches(']');
         let is_loopback = host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.is_loopback());
-        // The log contains the URL.
+        // The URL is logged, so it must not contain a password.
         if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
             return Err(NO_SYNC_URL);
         }
@@ -115,7 +115,7 @@ impl TryFrom<String> for SyncUrl {
 pub struct ApiKey(SecretString);
 
 impl ApiKey {
-    /// Parses the API keys in a file: separated by commas or line ends, as when the settings are read.
+    /// Parses the API keys in a file. As in the settings, commas or line ends separate them.
     pub fn parse_list(text: &str) -> Result<Vec<Self>, &'static str> {
         let keys = text.split([',', '\n']).map(str::trim).filter(|key| !key.is_empty());
         keys.map(|key| key.to_owned().try_into()).collect()

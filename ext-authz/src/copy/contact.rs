@@ -1,8 +1,7 @@
-//! The instant of the last confirmation of a copy, on three clocks.
+//! When a copy was last confirmed, by three clocks.
 //!
-//! Within one boot of the system, the time since boot measures the age: changes of the wall clock do not matter. After another
-//! boot, only the wall clock remains, and the machine may be another one, so the copy counts as older by the largest difference of two
-//! clocks.
+//! Until the next boot, the time since boot measures the age, which changes of the wall clock do not affect. After a boot, only the wall
+//! clock remains, and the machine may be another one. So the copy then counts as older by the largest difference that two clocks may have.
 
 use crate::{
     metrics::CopyRejection,
@@ -12,13 +11,13 @@ use countersign_identity::Timestamp;
 use countersign_process::{BootId, Clock};
 use std::time::Duration;
 
-/// The largest difference that is assumed between the clocks of two machines, and between those of two boots.
+/// The largest difference that the wall clocks of two machines, or of two boots, may have.
 const MAX_CLOCK_SKEW: Duration = Duration::from_mins(5);
 
 /// The length of an encoded contact.
 pub const CONTACT_LEN: usize = 48;
 
-/// When the ping was sent whose pong confirmed the view last.
+/// When the last answered ping was sent: at this time, the view was current.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Contact {
     /// The boot of the system; `None` if it is unknown.
@@ -54,7 +53,7 @@ impl Contact {
         self.boot.is_some() && self.boot == clock.boot_id()
     }
 
-    /// The confirmation of a view that may be used now.
+    /// The contact for a view that is used now. The error says why the view cannot be used.
     pub fn restore(&self, max_staleness: Duration, clock: &dyn Clock) -> Result<RestoredContact, CopyRejection> {
         let elapsed = self.age(clock)?;
         let age = if self.is_of_this_boot(clock) { elapsed } else { elapsed + MAX_CLOCK_SKEW };

@@ -1,4 +1,4 @@
-//! The file of a copy: a header that anyone can read, and the sealed view. A file is replaced atomically.
+//! Reads and writes the file of a copy: a header in plain text, and the sealed view. A file is replaced atomically.
 
 use super::{
     contact::{CONTACT_LEN, Contact},
@@ -25,10 +25,10 @@ use std::{
     time::Duration,
 };
 
-/// The begin of every file, with the version of the format.
+/// The first bytes of every file, with the version of the format at their end.
 const MAGIC: &[u8; 12] = b"CSGNVIEW\0\0\0\x01";
 
-/// The part of [`MAGIC`] that is the same in all versions.
+/// How many bytes of [`MAGIC`] are the same in all versions.
 const NAME_LEN: usize = 8;
 
 const HEADER_LEN: usize = MAGIC.len() + ID_LEN + SALT_LEN;
@@ -44,17 +44,17 @@ pub struct CopyDirectory {
     lock: Arc<Lock>,
 }
 
-/// A copy that was opened. Whether it can be used depends on the time.
+/// A copy that was opened. It may be too old to be used.
 #[derive(Debug, Clone)]
 pub struct StoredView {
-    /// The data, without a confirmation.
+    /// The view, without its confirmation.
     pub view: Arc<View>,
-    /// The last confirmation of the data.
+    /// The last confirmation of the view.
     pub contact: Contact,
 }
 
 impl StoredView {
-    /// The view with the confirmation of the copy, if it can be used now.
+    /// The view with its confirmation. The error says why it cannot be used now.
     pub fn restore(&self, clock: &dyn Clock) -> Result<View, CopyRejection> {
         let contact = self.contact.restore(self.view.max_staleness(), clock)?;
         Ok(self.view.restored(contact))
@@ -68,7 +68,7 @@ impl CopyDirectory {
         Ok(Self { path: path.into(), lock })
     }
 
-    /// Removes the temporary files of an earlier process, and the copies of other API keys than `keys`.
+    /// Removes the temporary files of an earlier process, and the copies of API keys that are not in `keys`.
     pub fn prepare(&self, keys: &[CopyKey]) -> io::Result<()> {
         let kept: Vec<_> = keys.iter().map(|key| self.path_of(key)).collect();
         for entry in fs::read_dir(&self.path)? {
@@ -86,13 +86,13 @@ impl CopyDirectory {
         path_in(&self.path, key)
     }
 
-    /// Whether a directory, which need not be locked, has a file of an API key, or may have one.
+    /// False if a directory certainly has no file of an API key. The directory need not be locked.
     pub fn may_have_file(directory: &Path, key: &CopyKey) -> bool {
         let is_missing = |kind| matches!(kind, io::ErrorKind::NotFound | io::ErrorKind::NotADirectory);
         fs::symlink_metadata(path_in(directory, key)).err().is_none_or(|error| !is_missing(error.kind()))
     }
 
-    /// Whether there is a file of an API key, or may be one.
+    /// False if there is certainly no file of an API key.
     pub fn has_file(&self, key: &CopyKey) -> bool {
         Self::may_have_file(&self.path, key)
     }
@@ -113,7 +113,7 @@ impl CopyDirectory {
         written
     }
 
-    /// Removes a copy, if it exists.
+    /// Removes a copy. Succeeds if there is none.
     pub fn remove(&self, path: &Path) -> io::Result<()> {
         match fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -127,7 +127,7 @@ impl CopyDirectory {
         Self::open_in(&self.path, key, staleness_limit)
     }
 
-    /// As [`Self::open`], in a directory that another process may own and write to meanwhile.
+    /// Like [`Self::open`], in a directory that another process may own, and write to meanwhile.
     pub fn open_in(
         directory: &Path,
         key: &CopyKey,
@@ -137,7 +137,7 @@ impl CopyDirectory {
         content.map(|content| parse_content(&content, staleness_limit)).transpose()
     }
 
-    /// The process that wrote the copy of an API key, also if the copy is too old; `None` if there is no authentic copy, or if the
+    /// The process that wrote the copy of an API key, even if the copy is too old. `None` if there is no authentic copy, or if that
     /// process may still run.
     pub fn ended_writer_of(&self, key: &CopyKey) -> Option<Instance> {
         let content = read_content(&self.path_of(key), key).ok()??;
@@ -146,12 +146,12 @@ impl CopyDirectory {
     }
 }
 
-/// The begin of the sealed part.
+/// What precedes the view in the sealed part.
 #[derive(Debug, Clone, Copy)]
 pub struct Origin {
     /// The last confirmation of the view.
     pub contact: Contact,
-    /// The process that wrote it.
+    /// The process that wrote the copy.
     pub instance: Instance,
 }
 

@@ -1,7 +1,8 @@
 //! The lock of the directory with the copies: one process owns the directory until it ends.
 //!
-//! The lock proves that an earlier owner has ended only if it locked this very file under the same kernel: a copied or cloned directory
-//! may have an owner elsewhere. So the first owner here writes into the file which file it is, and since when it is locked in this boot.
+//! A process that gets the lock knows that earlier owners have ended, if they locked this very file on this machine. But a copied
+//! directory may have an owner elsewhere. So the first owner writes into the file which file this is, and since when in this boot it is
+//! locked. Later owners read this history.
 
 use countersign_process::{BootId, Clock};
 use nix::fcntl::OFlag;
@@ -16,10 +17,10 @@ use std::{
 /// The name of the file that is locked.
 const NAME: &str = "lock";
 
-/// The largest content of the file that is read.
+/// The most bytes of the file that are read: more than a history has.
 const MAX_CONTENT: u64 = 256;
 
-/// Why a process does not own a directory.
+/// Why this process cannot own a directory.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
     #[error("another process uses this directory")]
@@ -35,7 +36,7 @@ pub struct Lock {
     history: Option<History>,
 }
 
-/// Since when all owners of a directory are known to have locked this file.
+/// All owners of the directory since this time have locked this file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct History {
     boot: BootId,
@@ -43,8 +44,8 @@ struct History {
 }
 
 impl Lock {
-    /// Whether the process that used the directory at a time has certainly ended: it had locked this file, and this process has the
-    /// lock now.
+    /// Whether the process that owned the directory at this time has certainly ended: it had locked this file, and now we have the
+    /// lock.
     pub fn has_ended(&self, boot: Option<BootId>, since_boot: Duration) -> bool {
         self.history.is_some_and(|history| boot == Some(history.boot) && since_boot >= history.since_boot)
     }
@@ -54,12 +55,12 @@ impl Lock {
 pub fn lock(directory: &Path, clock: &dyn Clock) -> Result<Lock, LockError> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
     let path = directory.join(NAME);
-    // Whoever can write to the directory must not make this process write to another file, or wait for ever.
+    // If others can write to the directory, a link must not make us write to another file, and a pipe must not make us wait for ever.
     let flags = (OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits();
     let mut options = OpenOptions::new();
     options.read(true).custom_flags(flags);
     let created = options.clone().write(true).create(true).truncate(false).mode(0o600).open(&path);
-    // On a disk that became read-only, the file of an earlier process can be locked.
+    // On a disk that has become read-only, we can still lock the file of an earlier process.
     let mut file = created.or_else(|error| options.open(&path).map_err(|_| error))?;
     if !file.metadata()?.is_file() {
         return Err(io::Error::other(format!("`{}` is not a regular file: remove it", path.display())).into());
@@ -74,8 +75,8 @@ pub fn lock(directory: &Path, clock: &dyn Clock) -> Result<Lock, LockError> {
     }
 }
 
-/// Since when this file is locked in this boot. If another file was locked, or in another boot, this process is the first owner. If the
-/// file cannot be written, nothing is known.
+/// Reads the history. If it is about another file or another boot, this process is the first owner, and writes a new one. `None` if the
+/// boot is unknown; an error if the file cannot be read or written.
 fn read_history(file: &mut File, clock: &dyn Clock) -> io::Result<Option<History>> {
     let (metadata, mut text) = (file.metadata()?, String::new());
     file.take(MAX_CONTENT).read_to_string(&mut text)?;

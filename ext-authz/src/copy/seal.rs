@@ -17,7 +17,7 @@ pub const SALT_LEN: usize = 32;
 /// The length of the authentication tag at the end of a file.
 pub const TAG_LEN: usize = 16;
 
-/// Domain separation of the keys that are derived from an API key.
+/// Separates these keys from others that may be derived from an API key.
 const PURPOSE: &[u8] = b"countersign view copy v1";
 
 /// The keys of the copies of one API key.
@@ -27,7 +27,7 @@ pub struct CopyKey {
     id: [u8; ID_LEN],
 }
 
-/// Derived bytes that are not a key of a cipher.
+/// Tells HKDF how many bytes an id has.
 struct IdLen;
 
 impl KeyType for IdLen {
@@ -37,7 +37,7 @@ impl KeyType for IdLen {
 }
 
 impl CopyKey {
-    /// The key of the copy of the API key with which the next stream is opened.
+    /// The key of the copy for the API key that opens the next stream.
     pub fn of(authorization: &Authorization) -> Option<Self> {
         Self::derive(authorization.load().as_bytes().strip_prefix(b"Bearer ")?).ok()
     }
@@ -77,7 +77,7 @@ impl CopyKey {
     }
 }
 
-/// The nonce of a key that is used once.
+/// Any nonce is safe, because each key seals one file.
 fn only_nonce() -> Nonce {
     Nonce::assume_unique_for_key([0; NONCE_LEN])
 }

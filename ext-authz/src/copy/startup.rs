@@ -1,4 +1,4 @@
-//! Opens the copy at the start, if the control plane is away.
+//! Opens the copy of a view at the start, if the control plane is away.
 
 use super::{CopyDirectory, CopyKey, CopyRejection};
 use crate::{
@@ -11,8 +11,8 @@ use std::{sync::Arc, time::Duration};
 /// How long the sidecar waits for the control plane before it uses a copy.
 const CONTACT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Waits for the control plane. Returns the view of the copy of an API key if the control plane has sent no data by then, has not refused
-/// the API key, and the copy can be used. `staleness_limit` is the maximum staleness in the sidecar's settings.
+/// Waits for the control plane. If it has then neither sent data nor refused the API key, returns the view of the copy, unless that cannot
+/// be used. `staleness_limit` is the maximum staleness in the sidecar's settings.
 pub async fn view_without_contact(
     index: ApiKeyIndex,
     key: CopyKey,

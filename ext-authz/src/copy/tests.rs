@@ -221,7 +221,7 @@ fn copy_of_another_key_or_version_is_rejected() {
     assert!(fixture.directory.open(&other, None).unwrap().is_none());
     fs::copy(&fixture.path, fixture.directory.path_of(&other)).unwrap();
     assert_eq!(fixture.directory.open(&other, None).unwrap_err(), CopyRejection::Foreign);
-    // Also if the header names the other key.
+    // The same if the header names the other key.
     let mut forged = bytes.clone();
     forged[12..28].copy_from_slice(&other.id());
     fs::write(fixture.directory.path_of(&other), forged).unwrap();

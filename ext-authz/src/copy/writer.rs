@@ -1,7 +1,7 @@
 //! Writes the copy of one API key, while its view is confirmed.
 //!
-//! A newer confirmation is written after an interval. What the client of the sync stream has to report is written
-//! sooner, because the report waits for the copy. Invariant: writing takes at most 5 % of the time.
+//! A newer confirmation is written after an interval. A revision that the sync client has to report is written sooner, because its report
+//! waits for the copy. Invariant: writing takes at most 5 % of the time.
 
 use super::{Contact, CopyDirectory, CopyKey, Origin};
 use crate::{
@@ -15,21 +15,19 @@ use std::{io, path::PathBuf, sync::Arc, time::Duration};
 /// The longest time after which a newer confirmation is written although no report waits for it.
 const MAX_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The parts of the maximum age of a view of which one may be lost by a start from the copy, because its confirmation is older than
-/// that in memory.
+/// A copy is written so many times within the maximum age of its view, so a sidecar that starts from it loses little of this time.
 const PARTS_OF_MAX_AGE: u32 = 60;
 
-/// The interval at which the writer looks for a newer confirmation.
+/// How often the writer looks for a newer confirmation.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// After a write, the writer waits at least this number of times as long as the write took.
+/// After a write, the writer waits at least 20 times as long as the write took, so that it writes at most 5 % of the time.
 const PAUSE_FACTOR: u32 = 20;
 
-/// The shortest pause before a write for which a report waits. A view is confirmed a little later than it is published.
+/// The shortest pause before a write for which a report waits, because a view is confirmed a little later than it is published.
 const MIN_PAUSE: Duration = Duration::from_millis(10);
 
-/// The time after which a newer confirmation of a view is written although no report waits for it. Checks with the view are denied
-/// when its confirmation is older than `max_age`.
+/// How often a newer confirmation is written while no report waits for it. `max_age` is the age at which the view denies checks.
 pub fn copy_interval(max_age: Duration) -> Duration {
     MAX_INTERVAL.min(max_age / PARTS_OF_MAX_AGE)
 }
@@ -39,11 +37,11 @@ pub struct CopyWriter {
     /// The API key, from which the key of the copy is derived.
     pub authorization: Authorization,
     pub directory: CopyDirectory,
-    /// The shortest time between two writes for which no report waits: [`copy_interval`].
+    /// [`copy_interval`], except in tests.
     pub interval: fn(Duration) -> Duration,
-    /// This process, which the copy names.
+    /// This process, whose name the copy contains.
     pub instance: Instance,
-    /// What the client of the stream has to report, and what is on disk.
+    /// What the sync client has to report, and what is on disk.
     pub progress: Arc<CopyProgress>,
     pub views: Arc<Views>,
     pub metrics: Arc<Metrics>,
@@ -67,7 +65,7 @@ pub struct WriterState {
 }
 
 impl CopyWriter {
-    /// Writes copies until shutdown is requested, and then the last one. No more requests are decided by then.
+    /// Writes copies until shutdown is requested, and then the last one. The caller requests it after the last check.
     pub async fn run(mut self, shutdown: Shutdown) {
         loop {
             let stops = tokio::select! {
@@ -85,7 +83,7 @@ impl CopyWriter {
     async fn pause(&self) {
         let pause = self.state.next_awaited_write.saturating_sub(self.clock.since_boot()).max(MIN_PAUSE);
         let awaited = async {
-            self.progress.behind().await;
+            self.progress.wait_until_behind().await;
             tokio::time::sleep(pause).await;
         };
         tokio::select! {
@@ -94,8 +92,7 @@ impl CopyWriter {
         }
     }
 
-    /// Writes the view if it is due, or removes the copy if the control plane refuses the API key. `is_last` is true for the write
-    /// before the process stops.
+    /// Writes the view if it is due, or removes the copy if the control plane refuses the API key. `is_last`: the process stops.
     async fn update(&mut self, is_last: bool) {
         if self.views.is_key_unknown(self.index) {
             if !self.state.was_refused {
@@ -113,7 +110,7 @@ impl CopyWriter {
         }
     }
 
-    /// The view of the API key, and its last confirmation by this process.
+    /// The view of the API key, and its last confirmation. `None` if this process has not received one.
     fn confirmed_view(&self) -> Option<(Arc<View>, Contact)> {
         let view = self.views.of_key(self.index)?;
         let contact = Contact::of(&view, &*self.clock)?;
@@ -134,7 +131,7 @@ impl CopyWriter {
         let previous = self.state.path.clone().filter(|previous| *previous != path);
         let write = move || {
             let result = directory.write(&key, &view, Origin { contact, instance }).and_then(|len| {
-                // The API key was replaced: the copy of the previous key is not written any more.
+                // The API key was replaced, so nobody writes the copy of the previous key any more.
                 previous.as_ref().map_or(Ok(()), |previous| directory.remove(previous))?;
                 Ok(len)
             });

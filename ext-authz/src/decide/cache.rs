@@ -1,8 +1,8 @@
-//! A cache of tokens whose signature was verified, and of the identity that the last check evaluated for each of them. The
-//! signature check is the most expensive part of a decision about a request.
+//! A cache of tokens whose signature was verified, each with the identity that its last check evaluated. Verifying a signature is the
+//! most expensive part of a check.
 //!
-//! Invariant: a cached token saves work and decides nothing. A view with other content, or a time at which the identity has
-//! ended, needs a new evaluation.
+//! Invariant: the cache saves work and decides nothing. When the view has other content, or the identity has ended, the token is
+//! evaluated again.
 
 use super::EvaluatedIdentity;
 use crate::view::ContentId;
@@ -14,17 +14,16 @@ use countersign_identity::{
 use prometheus::IntCounter;
 use std::sync::Arc;
 
-/// What a cached token needs besides its texts, in bytes: about the claims, the key, and the entry of the cache.
+/// About how many bytes a cached token needs besides its texts: for the claims, the key, and the entry of the cache.
 const BASE_COST: usize = 768;
 
-/// What an evaluated identity needs besides its names, in bytes: the identity, and the identity headers and metadata of the
-/// encoded response.
+/// How many bytes an evaluated identity needs besides its names, with the identity headers and metadata of the encoded response.
 const IDENTITY_COST: usize = 1280;
 
-/// What an entry of `until` needs besides its text.
+/// How many bytes an entry of `until` needs besides its text: a time, and its place in the map.
 const UNTIL_COST: usize = NAME_COST + 16;
 
-/// How many bytes a byte of a name can have in an identity header, where it may be percent-encoded, and in the metadata.
+/// The most bytes that a byte of a name becomes in the response: three in an identity header (`%2C`), and one in the metadata.
 const ENCODED_LENGTH: usize = 3 + 1;
 
 /// A token whose signature was verified, and its identity as of the last check.
@@ -32,7 +31,7 @@ const ENCODED_LENGTH: usize = 3 + 1;
 pub struct CachedToken {
     pub token: SignedToken,
     identity: ArcSwapOption<EvaluatedIdentity>,
-    /// The memory for the identity, in bytes.
+    /// The bytes that the cache reserves for the identity.
     room: usize,
 }
 
@@ -49,8 +48,8 @@ impl CachedToken {
         self.identity.load().as_ref().filter(|it| it.applies(content, now)).map(Arc::clone)
     }
 
-    /// Keeps an identity for further checks, unless it needs more memory than the cache has for it: an agent may have got many
-    /// roles since its token was issued.
+    /// Keeps an identity for further checks, unless it needs more memory than the cache reserves: the agent may have got many roles
+    /// since its token was issued.
     pub fn keep(&self, identity: &Arc<EvaluatedIdentity>) {
         let VerifiedIdentity { name, roles, permissions, .. } = &identity.identity;
         if identity_memory(name, roles, permissions) <= self.room {
@@ -103,7 +102,7 @@ fn claims_memory(claims: &Claims) -> usize {
     BASE_COST + iss.len() + aud.as_str().len() + name.len() + names_memory(roles, permissions) + until + scopes
 }
 
-/// At most how much memory an identity with these names needs, in bytes, with its encoded response.
+/// The most bytes that an identity with these names needs, with its encoded response.
 fn identity_memory(name: &str, roles: &[RoleName], permissions: &[Permission]) -> usize {
     let names = names(roles, permissions).chain([name]);
     IDENTITY_COST + names.map(|name| name.len() * (1 + ENCODED_LENGTH) + NAME_COST).sum::<usize>()

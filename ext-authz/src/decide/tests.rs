@@ -36,7 +36,7 @@ impl EvaluatedIdentity {
         })
     }
 
-    /// An identity of a view that no other identity has, since the beginning of time.
+    /// An identity that applies at all times, with a content that no view has.
     pub fn unshared(identity: VerifiedIdentity) -> Self {
         Self { identity, content: ContentId::next(), evaluated_at: Timestamp::from_seconds(0) }
     }
@@ -270,9 +270,9 @@ fn denial_contains_the_requirement_that_the_agent_does_not_meet() {
         assert!(matches!(decide_with_token(&view(), &policy, &reader), Decision::Verified(..)), "{policy:?}");
     }
     let without_roles = token_with_claims(|claims| claims.roles.clear());
-    let has_roles = |names: &[&str]| Requirement::Roles(roles(names));
-    let has_permissions = |names: &[&str]| Requirement::Permissions(permissions(names));
-    let has_trust = |points| Requirement::TrustScore(score(points));
+    let has_roles = |names: &[&str]| Qualification::Roles(roles(names));
+    let has_permissions = |names: &[&str]| Qualification::Permissions(permissions(names));
+    let has_trust = |points| Qualification::TrustScore(score(points));
     let both = ["reader", "writer"];
     for (token, policy, reason, required, actual) in [
         (&without_roles, require_roles(&both), Reason::NoRole, has_roles(&both), has_roles(&[])),
@@ -281,7 +281,7 @@ fn denial_contains_the_requirement_that_the_agent_does_not_meet() {
             &reader,
             any_role(&["writer", "admin"]),
             Reason::RoleMissing,
-            Requirement::AnyRole(roles(&["writer", "admin"])),
+            Qualification::AnyRole(roles(&["writer", "admin"])),
             has_roles(&["reader"]),
         ),
         (
@@ -295,7 +295,7 @@ fn denial_contains_the_requirement_that_the_agent_does_not_meet() {
             &reader,
             any_permission(&["write"]),
             Reason::PermissionMissing,
-            Requirement::AnyPermission(permissions(&["write"])),
+            Qualification::AnyPermission(permissions(&["write"])),
             has_permissions(&["read"]),
         ),
         (&reader, trust(50.01), Reason::TrustTooLow, has_trust(50.01), has_trust(50.0)),

@@ -56,7 +56,7 @@ impl CopyMetrics {
         self.rejected.with_label_values(&[reason.as_str()]).inc();
     }
 
-    /// A copy was written, whose view was confirmed at this time.
+    /// Records that a copy was written. Its view was confirmed at `confirmed`.
     pub fn written(&self, service: ServiceId, bytes: u64, confirmed: Timestamp) {
         self.writes.with_label_values(&["ok"]).inc();
         let label = [service.to_string()];

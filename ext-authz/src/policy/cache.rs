@@ -1,4 +1,4 @@
-//! The policies of the context extensions that routes have, so that each is parsed once.
+//! Keeps the policies that were parsed from context extensions, so that routes with the same ones are parsed once.
 
 use super::{Policy, RuleError};
 use arc_swap::ArcSwap;
@@ -15,7 +15,7 @@ const MAX_POLICIES: usize = 1024;
 /// The name and the value of a context extension.
 type Extension = (Box<[u8]>, Box<[u8]>);
 
-/// Context extensions, whose names are distinct, and their policy.
+/// Context extensions with distinct names, and their policy.
 type Parsed = (Vec<Extension>, Arc<Policy>);
 
 /// The policies of context extensions.
@@ -23,13 +23,13 @@ type Parsed = (Vec<Extension>, Arc<Policy>);
 pub struct PolicyCache {
     /// The policy of routes without context extensions.
     default: Arc<Policy>,
-    /// By hash. Further extensions with the same hash are not cached.
+    /// By the hash of the extensions. If two have the same hash, only the first is cached.
     policies: ArcSwap<HashMap<u64, Parsed>>,
     hasher: RandomState,
 }
 
 impl PolicyCache {
-    /// Returns the policy that the context extensions of a route describe. Their names are distinct.
+    /// Returns the policy that the context extensions of a route describe. The caller passes each name once.
     pub fn policy<'a>(
         &self,
         extensions: impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone,
@@ -54,7 +54,7 @@ impl PolicyCache {
         Ok(policy)
     }
 
-    /// A hash that does not depend on the order, in which Envoy sends the entries of a map.
+    /// A hash that does not depend on the order of the extensions, because Envoy sends a map in any order.
     fn hash<'a>(&self, extensions: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> u64 {
         extensions.fold(0, |hash, entry| hash ^ self.hasher.hash_one(entry))
     }

@@ -7,7 +7,8 @@ use super::Policy;
 use countersign_identity::TrustScore;
 use percent_encoding::percent_decode_str;
 use std::str::from_utf8;
-/// The words of a policy, for error messages.
+
+/// The words of a policy.
 pub const WORDS: [&str; 9] = [
     "service_id",
     "require_roles",
@@ -20,7 +21,7 @@ pub const WORDS: [&str; 9] = [
     "forward_token",
 ];
 
-/// Why a word is invalid. The error message is logged.
+/// Why a policy is invalid. The error message is logged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RuleError {
     #[error("a context extension is not UTF-8 text")]
@@ -41,7 +42,7 @@ pub enum RuleError {
 pub enum WordValue<'a> {
     /// A text, as in the context extensions.
     Text(&'a str),
-    /// The items of a list, which need no encoding.
+    /// The items of an array in the rules file, which are not encoded.
     Items(&'a [&'a str]),
 }
 

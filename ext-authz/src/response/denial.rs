@@ -2,7 +2,7 @@
 
 use super::{DecidedRoute, HeaderNames, overwriting_header};
 use crate::{
-    decide::{Denial, Requirement, UnmetRequirement},
+    decide::{Denial, Qualification, UnmetRequirement},
     view::Resource,
 };
 use countersign_identity::{Code, Reason, Refusal, ServiceId, Timestamp, scope::scope_text};
@@ -24,7 +24,7 @@ struct ErrorObject<'a> {
     details: ErrorDetails<'a>,
 }
 
-/// An error body for clients of MCP: an error response of JSON-RPC, which they show. Others they replace by a text of their own.
+/// The error body for MCP clients: an error response of JSON-RPC. They show its message, and replace other bodies by a text of their own.
 #[derive(Serialize)]
 struct JsonRpcBody<'a> {
     jsonrpc: &'static str,
@@ -35,7 +35,7 @@ struct JsonRpcBody<'a> {
 
 #[derive(Serialize)]
 struct JsonRpcError<'a> {
-    /// The HTTP status. JSON-RPC reserves only negative codes.
+    /// The HTTP status. It cannot be a reserved code, because those are negative.
     code: u16,
     message: &'static str,
     data: JsonRpcErrorData<'a>,
@@ -57,13 +57,13 @@ struct ErrorDetails<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     required: Option<Required<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    actual: Option<&'a Requirement>,
+    actual: Option<&'a Qualification>,
 }
 
 #[derive(Serialize)]
 #[serde(untagged, rename_all_fields = "camelCase")]
 enum Required<'a> {
-    OfAgent(&'a Requirement),
+    OfAgent(&'a Qualification),
     OfToken { service_id: ServiceId },
 }
 
@@ -77,8 +77,8 @@ pub fn grpc_status(reason: Reason) -> i32 {
     code.into()
 }
 
-/// Builds the response that Envoy sends to the client. The error body contains the unmet requirement if there is one, and if denials are
-/// explained, or the service of the route if the token was not issued for it.
+/// Builds the response that Envoy sends to the client. With `explain`, the error body contains the requirement that the agent does not
+/// meet. If the token was not issued for the service, it always names the service.
 pub fn build(names: &HeaderNames, denial: &Denial, route: DecidedRoute<'_>, explain: bool) -> HttpResponse {
     let Denial { refusal, agent: _, unmet_requirement } = denial;
     let reason = refusal.reason;
@@ -100,22 +100,22 @@ pub fn build(names: &HeaderNames, denial: &Denial, route: DecidedRoute<'_>, expl
     })
 }
 
-/// The value of `WWW-Authenticate` (RFC 6750, section 3, and RFC 9728, section 5.1). Common clients search for the parameters in the
-/// whole header, so the text comes last.
+/// The value of `WWW-Authenticate` (RFC 6750, section 3, and RFC 9728, section 5.1). The description comes last, because common clients
+/// search the whole header for parameters.
 ///
-/// Common clients log in again after `error="insufficient_scope"`, once per refused request, until the rate limit of logins ends their
-/// session. So only a denial that another token would avoid has this error.
+/// Common clients log in again after each `error="insufficient_scope"`, until the rate limit of logins ends their session. So we send it
+/// only if another token would help.
 fn www_authenticate(denial: &Denial, resource: Option<&Resource>) -> Option<String> {
     let reason = denial.refusal.reason;
     let error = match reason.code() {
-        // If the request had no token, it had no error.
+        // RFC 6750: the answer to a request without a token has no error.
         Code::AuthenticationFailed if reason == Reason::TokenMissing => None,
         Code::AuthenticationFailed => Some("invalid_token"),
         Code::InsufficientPermissions if reason == Reason::TokenScopeInsufficient => Some("insufficient_scope"),
         Code::InsufficientPermissions if reason == Reason::PermissionMissing && resource.is_some() => None,
         Code::InsufficientPermissions | Code::ServiceUnavailable => return None,
     };
-    // A service without resource URIs serves no OAuth clients, so nothing is said about its rules.
+    // A service without resource URIs serves no OAuth clients, so they learn nothing about its rules.
     let scope = resource.and_then(|_| required_scope(denial));
     let parameters = [
         ("resource_metadata", resource.map(|resource| &*resource.metadata_url)),
@@ -128,10 +128,10 @@ fn www_authenticate(denial: &Denial, resource: Option<&Resource>) -> Option<Stri
     Some(if parameters.is_empty() { "Bearer".to_owned() } else { format!("Bearer {}", parameters.join(", ")) })
 }
 
-/// The permissions that the route requires, as a scope. Of permissions of which one suffices, all are named.
+/// The permissions that the route requires, as a scope. If one of several suffices, it names all.
 fn required_scope(denial: &Denial) -> Option<String> {
     let required = &denial.unmet_requirement.as_ref()?.required;
-    let (Requirement::Permissions(required) | Requirement::AnyPermission(required)) = required else { return None };
+    let (Qualification::Permissions(required) | Qualification::AnyPermission(required)) = required else { return None };
     Some(scope_text(required)).filter(|scope| !scope.is_empty())
 }
 

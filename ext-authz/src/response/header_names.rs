@@ -1,8 +1,8 @@
-//! The names of the identity headers, and the detection of other spellings, which are removed from requests.
+//! The names of the identity headers, and which headers of a request must be removed because a service could take them for these.
 //!
-//! Many servers normalize header names, for example for CGI: a service behind Envoy could read `x_agent_id` or
-//! `X-Agent.Id` as an identity header. Header names are folded before they are compared: ASCII letters become
-//! lower-case, and every byte that is neither a letter nor a digit becomes a dash.
+//! Many servers normalize header names, for example for CGI: a service behind Envoy could read `x_agent_id` or `X-Agent.Id` as an
+//! identity header. So names are folded before they are compared: ASCII letters become lower-case, and every byte that is neither
+//! a letter nor a digit becomes a dash.
 
 use countersign_identity::{
     bearer::TOKEN_HEADER,
@@ -16,7 +16,7 @@ pub struct HeaderNames {
     pub identity: [String; 7],
     /// The response header with the reason of a denial.
     pub reason: String,
-    /// The lengths of these names and of the token header, as bits. Almost no other header has one of them.
+    /// A bit for the length of each of these names and of the token header. Most headers have another length, so they need no comparison.
     lengths: u128,
 }
 
@@ -29,10 +29,8 @@ impl HeaderNames {
         Self { identity, reason, lengths }
     }
 
-    /// Returns whether Envoy must remove the request header with this name.
-    ///
-    /// If the response sets identity headers (`overwritten`), their exact names must not be removed, because Envoy
-    /// removes headers after it sets them.
+    /// Whether Envoy must remove the request header `sent`. If the response sets the identity headers (`overwritten`), their exact names
+    /// must stay, because Envoy removes headers after it sets them.
     pub fn must_remove(&self, sent: &[u8], overwritten: bool) -> bool {
         if self.lengths & length_bit(sent.len()) == 0 {
             return false;
@@ -47,7 +45,7 @@ impl HeaderNames {
     }
 }
 
-/// The bit of a length. All lengths that are too large share one.
+/// The bit of a length. Lengths from 127 share one.
 fn length_bit(length: usize) -> u128 {
     1 << length.min(127)
 }

@@ -1,11 +1,11 @@
-//! The dynamic metadata of a check, in Envoy's namespace `envoy.filters.http.ext_authz`. Envoy's access logs and RBAC
-//! filter can read the dynamic metadata.
+//! The dynamic metadata of a check, which Envoy's access logs and RBAC filter can read in the namespace
+//! `envoy.filters.http.ext_authz`.
 
-use crate::decide::{Denial, Requirement, UnmetRequirement, Validity};
+use crate::decide::{Denial, Qualification, UnmetRequirement, Validity};
 use countersign_identity::{AgentId, Permission, RoleName, ServiceId, VerifiedIdentity};
 use prost_types::{ListValue, Struct, Value, value::Kind};
 
-/// The name of the only field, which contains all others.
+/// The field that contains all others.
 const NAMESPACE: &str = "countersign";
 
 /// A field: its name and its value.
@@ -16,8 +16,8 @@ pub fn of_anonymous(service: Option<ServiceId>, rule: Option<&str>) -> Struct {
     in_namespace(fields(service, None, &[], ["allow", "anonymous"]).into_iter().chain(rule_field(rule)))
 }
 
-/// The metadata of a denial, or of a denial that a dry run allows. It always contains the requirement that the agent does not
-/// meet, because the client does not see the metadata.
+/// The metadata of a denial, which a dry run allows. It always contains the requirement that the agent does not meet, because the
+/// client does not see the metadata.
 pub fn of_denial(service: Option<ServiceId>, rule: Option<&str>, denial: &Denial, is_dry_run: bool) -> Struct {
     let reason = denial.refusal.reason.as_str();
     let verdict = if is_dry_run { ["allow", "dry_run"] } else { ["deny", reason] };
@@ -56,8 +56,8 @@ fn in_namespace(fields: impl IntoIterator<Item = Field>) -> Struct {
     to_struct([(NAMESPACE, struct_value(fields))])
 }
 
-/// The end in Unix seconds, and the remaining time in milliseconds, which Envoy's router accepts as the maximum duration of a
-/// stream. Both are rounded down. But for Envoy, 0 means no maximum duration, so the remaining time is at least 1.
+/// The end in Unix seconds, and the remaining milliseconds, which Envoy's router accepts as the maximum duration of a stream. Both are
+/// rounded down. Only the milliseconds are at least 1, because 0 would mean no maximum duration.
 fn validity_fields(Validity { until, remaining }: Validity) -> [Field; 2] {
     let milliseconds = u32::try_from(remaining.as_millis()).unwrap_or(u32::MAX).max(1);
     #[expect(clippy::cast_precision_loss, reason = "a double represents all seconds of the next 285 million years")]
@@ -67,18 +67,18 @@ fn validity_fields(Validity { until, remaining }: Validity) -> [Field; 2] {
 
 fn unmet_fields(UnmetRequirement { required, actual }: &UnmetRequirement) -> [Field; 2] {
     [("required", required), ("actual", actual)]
-        .map(|(name, requirement)| (name, struct_value([requirement_field(requirement)])))
+        .map(|(name, requirement)| (name, struct_value([qualification_field(requirement)])))
 }
 
-fn requirement_field(requirement: &Requirement) -> Field {
+fn qualification_field(requirement: &Qualification) -> Field {
     let roles = |names: &[RoleName]| list_value(names.iter().map(RoleName::as_str));
     let permissions = |names: &[Permission]| list_value(names.iter().map(Permission::as_str));
     match requirement {
-        Requirement::Roles(names) => ("roles", roles(names)),
-        Requirement::AnyRole(names) => ("any_role", roles(names)),
-        Requirement::Permissions(names) => ("permissions", permissions(names)),
-        Requirement::AnyPermission(names) => ("any_permission", permissions(names)),
-        Requirement::TrustScore(score) => ("trust_score", number_value(score.points())),
+        Qualification::Roles(names) => ("roles", roles(names)),
+        Qualification::AnyRole(names) => ("any_role", roles(names)),
+        Qualification::Permissions(names) => ("permissions", permissions(names)),
+        Qualification::AnyPermission(names) => ("any_permission", permissions(names)),
+        Qualification::TrustScore(score) => ("trust_score", number_value(score.points())),
     }
 }
 
@@ -172,8 +172,9 @@ mod tests {
 
     #[test]
     fn metadata_contains_the_unmet_requirement() {
-        let roles =
-            |names: &[&str]| Requirement::Roles(names.iter().map(|name| RoleName::try_from(*name).unwrap()).collect());
+        let roles = |names: &[&str]| {
+            Qualification::Roles(names.iter().map(|name| RoleName::try_from(*name).unwrap()).collect())
+        };
         let unmet_requirement = UnmetRequirement { required: roles(&["reader", "writer"]), actual: roles(&["reader"]) };
         let metadata = countersign_fields(&denial(Reason::RoleMissing, Some(unmet_requirement)));
         assert_eq!(
@@ -182,7 +183,7 @@ mod tests {
         );
         assert_eq!(metadata.fields["actual"], struct_value([("roles", list_value(["reader"].into_iter()))]));
         let [required, actual] =
-            [62.5, 50.0].map(|points| Requirement::TrustScore(TrustScore::from_points(points).unwrap()));
+            [62.5, 50.0].map(|points| Qualification::TrustScore(TrustScore::from_points(points).unwrap()));
         let unmet_requirement = UnmetRequirement { required, actual };
         let metadata = countersign_fields(&denial(Reason::TrustTooLow, Some(unmet_requirement)));
         assert_eq!(metadata.fields["required"], struct_value([("trust_score", number_value(62.5))]));

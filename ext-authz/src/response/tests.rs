@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    decide::{Denial, EvaluatedIdentity, Requirement, UnmetRequirement, Validity},
+    decide::{Denial, EvaluatedIdentity, Qualification, UnmetRequirement, Validity},
     view::Resources,
 };
 use countersign_identity::{AgentId, Permission, Refusal, RoleName, Timestamp, TokenId, TrustScore, VerifiedIdentity};
@@ -175,7 +175,7 @@ fn challenge(denial: Denial, resource: Option<&Resource>) -> Option<String> {
 
 fn lacks_permissions(reason: Reason, required: &[&str]) -> Denial {
     let permissions = |names: &[&str]| {
-        Requirement::Permissions(names.iter().map(|name| Permission::try_from(*name).unwrap()).collect())
+        Qualification::Permissions(names.iter().map(|name| Permission::try_from(*name).unwrap()).collect())
     };
     let unmet_requirement = Some(UnmetRequirement { required: permissions(required), actual: permissions(&["read"]) });
     Denial { unmet_requirement, ..reason.into() }
@@ -238,7 +238,7 @@ fn denial_body_contains_the_unmet_requirement_only_if_configured() {
     );
     assert_eq!(build_denied_with(&explaining_builder, denial).1.body, body_with_requirement);
     let [required, actual] =
-        [62.5, 50.0].map(|points| Requirement::TrustScore(TrustScore::from_points(points).unwrap()));
+        [62.5, 50.0].map(|points| Qualification::TrustScore(TrustScore::from_points(points).unwrap()));
     let unmet_requirement = Some(UnmetRequirement { required, actual });
     let low_trust = Denial { unmet_requirement, ..Reason::TrustTooLow.into() };
     let body = build_denied_with(&explaining_builder, low_trust).1.body;

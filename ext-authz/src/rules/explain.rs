@@ -35,7 +35,7 @@ impl RuleSet {
         Explanation { host, path, method: target.method, mcp, selected, others }
     }
 
-    /// All rules that match a request, the most specific one first. The tests compare them with [`RuleSet::select`].
+    /// All rules that match a request, the most specific one first. Tests compare the first one with [`RuleSet::select`].
     pub(super) fn matching(&self, target: RequestTarget<'_>) -> Vec<&Rule> {
         let (host, path) = (normalize_host(target.host), NormalPath::parse(target.path).ok());
         let matches = |rule: &&Rule| rule.matches(host.as_deref(), path.as_ref(), target.method);
@@ -55,7 +55,7 @@ impl Explanation<'_> {
         }
     }
 
-    /// What the selected rule requires; `None` if no entry of the rule names the MCP message. The error says what is wrong with the message.
+    /// What the selected rule requires; `None` if none of its entries names the MCP message. The error says what is wrong with the message.
     fn policy<'r>(&self, rule: &'r Rule) -> Result<Option<&'r Policy>, &'static str> {
         let Some(entries) = &rule.mcp else { return Ok(Some(&rule.policy)) };
         Ok(entries.policy(McpRequest::new(self.method, self.mcp)?)?.map(AsRef::as_ref))

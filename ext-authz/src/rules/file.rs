@@ -60,7 +60,7 @@ impl RuleFileErrors {
 /// Parses one file and collects its errors.
 struct Parser<'t> {
     text: &'t str,
-    /// The places of the line ends.
+    /// The byte positions of the line ends, which give an error its line.
     line_ends: Vec<usize>,
     /// The number of entries in `mcp` tables so far.
     mcp_entries: usize,
@@ -141,7 +141,7 @@ impl Parser<'_> {
         (rules, default)
     }
 
-    /// Parses a rule, or the table `[default]`, whose name is given. `None` if the rule has errors.
+    /// Parses a rule. `given_name` is the name of the table `[default]`; other rules name themselves. `None` if the rule has errors.
     fn parse_rule(&mut self, item: &Spanned<DeValue<'_>>, given_name: Option<&str>) -> Option<Rule> {
         let span = item.span();
         let DeValue::Table(table) = item.get_ref() else {
@@ -178,7 +178,7 @@ impl Parser<'_> {
             };
             error.message = format!("{subject}: {}", error.message);
         }
-        // Conflicts of a rule with errors would be errors that nobody made.
+        // A rule with errors is left out, because its conflicts with other rules may not be the operator's.
         if self.errors.len() > errors_before {
             return None;
         }

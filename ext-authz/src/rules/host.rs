@@ -2,20 +2,22 @@
 
 use std::{borrow::Cow, net::Ipv6Addr};
 
+/// The maximum length of a host name in DNS.
 const MAX_HOST: usize = 253;
 
+/// The maximum length of a part of a host name in DNS.
 const MAX_LABEL: usize = 63;
 
 /// The hosts to which a rule applies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HostPattern {
     Any,
-    /// Every host that ends with this text, which begins with a dot.
+    /// Every host that ends with this text, such as `.example.com`.
     Wildcard(Box<str>),
     Exact(Box<str>),
 }
 
-/// A host in lower case, without port and without a dot at the end. `None` if the text is not a host.
+/// The host in lower case, without port and without a dot at its end. `None` if the text is not a host.
 pub fn normalize_host(authority: &str) -> Option<Cow<'_, str>> {
     let host = without_port(authority)?;
     let host = host.strip_suffix('.').unwrap_or(host);
@@ -67,7 +69,7 @@ impl HostPattern {
         Ok(if is_wildcard { Self::Wildcard(format!(".{normal}").into()) } else { Self::Exact(normal.into()) })
     }
 
-    /// Whether a host in normal form matches. `None` is a text that is not a host, and only [`HostPattern::Any`] matches it.
+    /// Whether a host in normal form matches. `None` stands for a text that is not a host: only [`HostPattern::Any`] matches it.
     pub fn matches(&self, host: Option<&str>) -> bool {
         match (self, host) {
             (Self::Any, _) => true,

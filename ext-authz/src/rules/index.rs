@@ -4,11 +4,11 @@
 use super::{Rule, host::HostPattern, path::NormalPath, pattern::PathPattern};
 use std::{collections::HashMap, str::Split};
 
-/// The rules by host. Rules are numbers: their places in the file.
+/// The rules by host. A number stands for the rule at this place in the file.
 #[derive(Debug, Default)]
 pub struct Index {
     exact: HashMap<Box<str>, HostRules>,
-    /// By the end of the host, which begins with a dot.
+    /// By the end of the host, such as `.example.com`.
     wildcard: HashMap<Box<str>, HostRules>,
     any: HostRules,
 }
@@ -23,7 +23,7 @@ pub struct HostRules {
     pub has_enforced_rules: bool,
 }
 
-/// The rules of one path pattern. In each list, rules that name methods precede those that do not.
+/// The rules whose path leads to this node. In each list, rules that name methods come first, because they are more specific.
 #[derive(Debug, Default)]
 struct Node {
     fixed: HashMap<Box<str>, Self>,
@@ -118,8 +118,8 @@ impl Node {
         (Some(node), prefix)
     }
 
-    /// The number of fixed segments and the rule of the matching template with the most fixed segments. The depth is
-    /// bounded by the longest template, and the number of visited nodes by the number of segments of all templates.
+    /// Finds the matching template with the most fixed segments. Returns their number, and the rule. It visits at most as many nodes as
+    /// all templates have segments.
     fn find_template(
         &self,
         mut segments: Split<'_, char>,

@@ -1,7 +1,7 @@
 //! Which permissions an MCP message needs.
 //!
 //! `rules/file/mcp.rs` creates [`McpRules`] from the table `mcp` of a rule, and `check` reads the message of a request. Invariants: a
-//! message that no entry names is refused, unless its method only sets up a session or lists what exists; names are compared exactly.
+//! message without an entry is refused, unless its method only sets up a session or lists what exists. Names are compared exactly.
 
 use crate::policy::Policy;
 use countersign_identity::Permission;
@@ -26,8 +26,8 @@ const METHODS_WITHOUT_ENTRY: [&str; 11] = [
     "resources/templates/list",
 ];
 
-/// Envoy's name for the response to a request of the server. Envoy also gives it to a message with `result` that has a method, too, and
-/// that some servers execute. So such messages are refused, whatever the rule says.
+/// What Envoy reports as the method of a response to a request of the server. Envoy reports it for every message with a `result`, even if
+/// it also has a method, which some servers execute. So such messages are refused, whatever the rule says.
 const RESPONSE: &str = "__jsonrpc_response";
 
 /// A table of entries in the table `mcp` of a rule.
@@ -59,7 +59,7 @@ const NAMING_METHODS: [NamingMethod; 3] = [
     NamingMethod { method: "resources/read", parameter: "uri", table: McpTable::Resources },
 ];
 
-/// A message, as the proxy or a command states it.
+/// A message, as Envoy reports it or a command describes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct McpMessage<'a> {
     pub method: &'a str,
@@ -84,7 +84,7 @@ pub struct McpEntry {
     pub table: McpTable,
     /// The name, the URI or the method, or [`ANY_NAME`].
     pub name: String,
-    /// The permissions that are required in addition to those of the rule.
+    /// The permissions that it requires in addition to the rule.
     pub permissions: Vec<Permission>,
 }
 
@@ -93,7 +93,7 @@ pub struct McpEntry {
 pub struct McpRules {
     /// The policy of the rule itself.
     own: Arc<Policy>,
-    /// The policies of the entries by their names, for each table in the order of [`McpTable`].
+    /// For each [`McpTable`], in their order, the policies of its entries by name.
     tables: [HashMap<Box<str>, Arc<Policy>>; 4],
 }
 
@@ -112,7 +112,7 @@ impl McpTable {
 }
 
 impl NamingMethod {
-    /// `None` for a method without a name.
+    /// `None` for a method that uses nothing with a name.
     pub fn find(method: &str) -> Option<&'static Self> {
         NAMING_METHODS.iter().find(|naming| naming.method == method)
     }
@@ -138,7 +138,7 @@ impl<'a> McpRequest<'a> {
     }
 }
 
-/// Whether a text can be a name. A service could read a name with control characters as another one: up to a zero, for example.
+/// Whether a text can be a name. A service could read a name with control characters differently, for example only up to a zero.
 pub fn is_name(text: &str) -> bool {
     !text.is_empty() && !text.chars().any(char::is_control)
 }
@@ -180,7 +180,7 @@ impl McpRules {
     }
 }
 
-/// A policy that also requires these permissions. Built once for each entry, so that a check merges nothing.
+/// The policy with further required permissions. It is built when the file is loaded, so that a check merges nothing.
 fn with_permissions(own: &Arc<Policy>, permissions: Vec<Permission>) -> Arc<Policy> {
     if permissions.is_empty() {
         return Arc::clone(own);

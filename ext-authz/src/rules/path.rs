@@ -1,8 +1,8 @@
 //! The normal form of paths.
 //!
 //! A rule that depends on the path protects a resource only if the sidecar and the service read the path in the same way.
-//! Services differ: some decode `%2f`, merge `//`, resolve `..` or remove `;` parameters. Invariant: a path in normal form
-//! has one reading in all of these services, and everything else is refused.
+//! Services differ: some decode `%2f`, merge `//`, resolve `..` or remove `;` parameters. Invariant: all of them read a path in normal
+//! form alike, and every other path is refused.
 
 use std::borrow::Cow;
 

@@ -14,7 +14,7 @@ const MAX_METHODS: usize = 16;
 /// The paths to which a rule applies. Segments are in normal form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PathPattern {
-    /// Every path, also one without a normal form.
+    /// Every path, even one without a normal form.
     Any,
     /// Every path that begins with these segments.
     Prefix(Vec<Box<str>>),
@@ -142,7 +142,7 @@ impl PathPattern {
         has_both_lengths && own.into_iter().zip(others).all(agree)
     }
 
-    /// The segments, `None` for any one, and whether further segments may follow.
+    /// The segments, and whether further ones may follow. `None` stands for any one segment.
     fn segments(&self) -> (Vec<Option<&str>>, bool) {
         fn fixed(segments: &[Box<str>]) -> Vec<Option<&str>> {
             segments.iter().map(|segment| Some(&**segment)).collect()
@@ -214,7 +214,7 @@ impl Methods {
         self.0.is_empty() || self.0.iter().any(|name| name.eq_ignore_ascii_case(method))
     }
 
-    /// Whether there is a method that both match.
+    /// Whether some method matches both.
     pub fn intersects(&self, other: &Self) -> bool {
         self.0.is_empty() || other.0.is_empty() || self.0.iter().any(|name| other.0.contains(name))
     }

@@ -1,26 +1,26 @@
-//! Which address of the control plane is tried next, and when.
+//! Decides which address of the control plane is tried next, and when.
 //!
-//! A lost address is followed by the next one, in the order of the settings. Invariant: sidecars that lose the same address at the same
-//! instant do not arrive at the next one at the same instant, because every wait contains chance.
+//! After a loss, the next address of the settings is tried. Invariant: every wait has a random part, so sidecars that lose an address at
+//! the same time do not reach the next one at the same time.
 
 use countersign_process::Rng;
 use std::{sync::Arc, time::Duration};
 
-/// After the loss of a stream that was in use, the next attempt comes at a random instant in this window. So 1,000 sidecars that
-/// lose one replica arrive at the next at about 330 per second.
+/// After the loss of a stream that was in use, the next attempt follows at a random time in this window. So 1,000 sidecars that
+/// lose a replica reach the next one at about 330 per second.
 pub const LOSS_WINDOW: Duration = Duration::from_secs(3);
 
-/// The wait after the first failed attempt, without the random part, which at most doubles it.
+/// The wait after the first failed attempt. The random part at most doubles it.
 const MIN_BACKOFF: Duration = Duration::from_millis(200);
 
 /// The longest wait after a failed attempt, without the random part.
 const MAX_BACKOFF: Duration = Duration::from_secs(5);
 
-/// The address in use, and the failures that decide the next waits.
+/// The address in use, and the failures that make the next waits longer.
 pub struct AddressPlan {
     count: usize,
     current: usize,
-    /// The attempts that failed since the last stream that was in use.
+    /// How many attempts have failed since a stream was last in use.
     failed_attempts: u32,
     rng: Arc<dyn Rng>,
 }
@@ -43,23 +43,22 @@ impl AddressPlan {
         self.count > 1
     }
 
-    /// The stream at the current address ended, or could not be opened. Moves on to the next address, and returns the wait before
-    /// the attempt. `was_in_use`: the stream had confirmed the view.
+    /// Moves on to the next address, because the stream at the current one ended or could not be opened. Returns the wait before the
+    /// next attempt. `was_in_use` says that the stream had confirmed the view.
     pub fn lost(&mut self, was_in_use: bool) -> Duration {
         self.current = (self.current + 1) % self.count;
         if was_in_use {
             self.failed_attempts = 0;
-            return self.chance(LOSS_WINDOW);
+            return self.random_part(LOSS_WINDOW);
         }
-        // The wait grows when all addresses have failed once more.
+        // The wait doubles each time when all addresses have failed.
         let round = self.failed_attempts / u32::try_from(self.count).unwrap_or(u32::MAX);
         self.failed_attempts = self.failed_attempts.saturating_add(1);
         let base = MIN_BACKOFF.saturating_mul(1 << round.min(10)).min(MAX_BACKOFF);
-        base + self.chance(base)
+        base + self.random_part(base)
     }
 
-    /// A random part of a window.
-    fn chance(&self, window: Duration) -> Duration {
+    fn random_part(&self, window: Duration) -> Duration {
         let mut bytes = [0; 4];
         self.rng.fill(&mut bytes);
         let micros = window.as_micros().saturating_mul(u128::from(u32::from_be_bytes(bytes))) >> 32;

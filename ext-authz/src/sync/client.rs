@@ -1,5 +1,5 @@
-//! The client of the sync stream of one API key: connects, publishes the received views, and moves on to the next address when the
-//! stream ends.
+//! Receives the sync stream of one API key: connects, publishes the received views, and moves on to the next address when the stream
+//! ends.
 
 use super::{
     addresses::AddressPlan,
@@ -18,7 +18,7 @@ use std::{future, pin::Pin, sync::Arc, time::Duration};
 use tokio::time::sleep;
 use tonic::Code;
 
-/// The view of the copy on disk, once there is no contact with the control plane. `None` if there is contact, or if no copy can be used.
+/// Waits for the control plane, and then gives the view on disk. `None` if there is contact by then, or if no copy can be used.
 pub type FutureView = Pin<Box<dyn Future<Output = Option<Arc<View>>> + Send>>;
 
 /// Receives the sync stream of one API key, and publishes views of the received data.
@@ -26,19 +26,19 @@ pub struct StreamClient {
     key: ApiKeyIndex,
     target: SyncTarget,
     addresses: AddressPlan,
-    /// The maximum staleness in the sidecar's settings. The effective limit is the smaller of the sidecar's and the
-    /// control plane's maximum staleness.
+    /// The maximum staleness in the sidecar's settings. The smaller one of this and the control plane's applies.
     max_staleness: Option<Duration>,
     views: Arc<Views>,
     metrics: Arc<Metrics>,
     readiness: Readiness,
-    /// Dropped when the first view of the service's data is confirmed.
+    /// Keeps the sidecar from being ready until the first view is confirmed.
     readiness_guard: Option<ReadinessGuard>,
     /// The address that last confirmed the view.
     view_address: Option<usize>,
     key_refusals: KeyRefusals,
-    /// The service of the current stream; `None` until the stream has delivered a view of the service's data.
+    /// The service of the current stream; `None` until the stream has delivered a view.
     connected_service: Option<ServiceId>,
+    /// How many streams this client has opened or tried to open.
     streams: i64,
 }
 
@@ -75,8 +75,8 @@ impl StreamClient {
         self.readiness_guard = Some(self.readiness.register(format!("the first view of sync.keys[{}]", self.key.0)));
     }
 
-    /// Receives the stream, and reopens it when it ends, until shutdown is requested. By then, no more requests are decided, and no
-    /// more copies are written. `copy` is `None` if no directory for copies is used.
+    /// Receives the stream, and reopens it when it ends, until shutdown is requested: the caller does this after the last check and the
+    /// last copy. `copy` is `None` if the settings name no directory for copies.
     pub async fn run(mut self, mut copy: Option<FutureView>, shutdown: Shutdown) {
         let mut stream_state = StreamState::resume(None, self.max_staleness);
         loop {
@@ -94,14 +94,15 @@ impl StreamClient {
             let is_key_replaced = credentials != self.target.authorization.load_full();
             self.report(&error, stream_state.view().map(|view| view.service()), is_key_replaced);
             let wait = self.move_on(&error, &stream_state);
-            let is_key_unknown = if error.code() == Some(Code::Unauthenticated) && !is_key_replaced {
+            let is_refused = error.code() == Some(Code::Unauthenticated) && !is_key_replaced;
+            let is_key_unknown = if is_refused {
                 self.key_refusals.refused(&credentials, stream_state.was_confirmed(), self.addresses.count())
             } else {
                 self.key_refusals.other_end();
                 false
             };
-            // The names of agents in the view or in a part of a snapshot are hashes under another key, so the next stream must
-            // begin with a new snapshot.
+            // The view, or a part of a snapshot, names agents by hashes under an old key. So the next stream must begin with a new
+            // snapshot.
             let is_rehashed = matches!(error, StreamError::InvalidMessage(MessageError::AgentHashKeyChanged));
             let is_withdrawn = is_key_unknown && self.withdraw_copy();
             stream_state = if is_withdrawn || is_rehashed {
@@ -117,7 +118,7 @@ impl StreamClient {
         }
     }
 
-    /// Publishes the view of the copy on disk. Returns the state of a stream that resumes at its revision.
+    /// Publishes the view on disk. Returns the state of a stream that resumes at its revision.
     fn start_from_copy(&mut self, view: Arc<View>) -> StreamState {
         let (service, revision) = (view.service(), view.revision());
         self.metrics.init_service(service);
@@ -136,9 +137,9 @@ impl StreamClient {
         StreamState::resume(Some(view), self.max_staleness)
     }
 
-    /// Withdraws the view of a copy, because no address of the control plane knows the API key. Returns whether there was one.
+    /// Stops using the view on disk, because no address of the control plane knows the API key. Returns whether it was in use.
     fn withdraw_copy(&mut self) -> bool {
-        let Some(view) = self.views.key_unknown(self.key) else { return false };
+        let Some(view) = self.views.mark_key_unknown(self.key) else { return false };
         let (key, service) = (self.key.0, view.service());
         tracing::error!(key, %service, "the copy of the view is not used any more: the control plane refuses the API key");
         self.metrics.copies.rejected(CopyRejection::KeyRefused);
@@ -173,8 +174,8 @@ impl StreamClient {
             return;
         }
         if code.is_some_and(is_refusal) {
-            self.views.key_refused(self.key);
-            // Whoever owns the service of a refused key must not keep the other services of a new sidecar out of the rotation.
+            self.views.mark_key_refused(self.key);
+            // If one key is refused, a new sidecar becomes ready for its other services.
             if self.views.serves_any() && self.readiness_guard.take().is_some() {
                 tracing::warn!(key, "ready without this API key, because the control plane refuses it");
             }
@@ -233,8 +234,8 @@ impl StreamClient {
     }
 
     /// Whether the stream at the current address must not replace the view by older data: another address confirmed the view, and
-    /// the view is still used for decisions. A view that is too old is not used, so any data is better. Which address confirmed the
-    /// view of a copy is not known, so of several addresses each counts as another one.
+    /// it still decides. Once it is too old, any data is better. We do not know which address confirmed a view on disk, so each of
+    /// several addresses counts as another one.
     fn must_keep_view(&self, stream_state: &StreamState) -> bool {
         let Some(view) = stream_state.view() else { return false };
         let is_other = match self.view_address {
@@ -285,7 +286,7 @@ impl StreamClient {
     }
 }
 
-/// Waits for the view of the copy; never returns if there is none.
+/// Waits for the view on disk; never returns if there is none.
 async fn copied_view(copy: &mut Option<FutureView>) -> Arc<View> {
     if let Some(waiting) = copy {
         let view = waiting.await;

@@ -26,13 +26,13 @@ use tonic::{
 /// The largest accepted sync message in bytes, which is much larger than a page of a snapshot.
 const MAX_MESSAGE_BYTES: usize = 16 * 1024 * 1024;
 
-/// The timeout for opening a stream, in ping intervals.
+/// After so many ping intervals, an attempt to open a stream has failed.
 const OPEN_TIMEOUT_PINGS: u32 = 3;
 
-/// How long a client that leaves waits until the control plane has ended its stream.
+/// How long a client that leaves waits for the control plane to end the stream.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The value `Bearer <API key>`, marked as sensitive. The API key is replaced when its file changes, and used for the next connection.
+/// The value `Bearer <API key>`, marked as sensitive. When the file of the API key changes, it is replaced for the next connection.
 pub type Authorization = Arc<ArcSwap<MetadataValue<Ascii>>>;
 
 /// The addresses of the control plane, and what the client of one API key says of itself.
@@ -43,7 +43,7 @@ pub struct SyncTarget {
     pub authorization: Authorization,
     /// The process of the sidecar.
     pub identity: ProcessIdentity,
-    /// How far the copy on disk reaches; `None` if no directory for copies is used.
+    /// How far the copy on disk reaches; `None` if the settings name no directory for copies.
     pub copy: Option<Arc<CopyProgress>>,
     pub ping_interval: Duration,
     pub clock: Arc<dyn Clock>,
@@ -80,7 +80,7 @@ impl StreamError {
         }
     }
 
-    /// Whether the control plane at the address speaks another version of the protocol: the sidecar or the control plane said so.
+    /// Whether the control plane at the address speaks another version of the protocol. Either side may have found that out.
     pub fn is_other_version(&self) -> bool {
         matches!(self, Self::InvalidMessage(MessageError::OtherProtocolVersion(_)))
             || self.code() == Some(Code::FailedPrecondition)
@@ -91,7 +91,7 @@ impl StreamError {
         matches!(self, Self::InvalidMessage(MessageError::OlderThanView | MessageError::OtherDeployment))
     }
 
-    /// The gRPC code with which the control plane ended the stream.
+    /// The gRPC code with which the control plane ended the stream; `None` if it sent none.
     pub fn code(&self) -> Option<Code> {
         if let Self::Status(status) = self { Some(status.code()) } else { None }
     }
@@ -110,8 +110,8 @@ pub struct SyncConnection {
 }
 
 impl SyncConnection {
-    /// Opens a stream with the Hello of its state, on a new connection, so that DNS is resolved again and a dead connection is not
-    /// reused.
+    /// Opens a stream and says Hello. It uses a new connection, so that DNS is resolved again and a dead connection is not reused.
+    /// `number` counts the streams of this process.
     pub async fn open(
         target: &SyncTarget,
         address: usize,
@@ -129,13 +129,13 @@ impl SyncConnection {
         Ok(Self { requests, responses, ping_timer, clock: Arc::clone(&target.clock) })
     }
 
-    /// The client decides with the view of the stream from now on, so its data is reported.
+    /// Reports the revision of the view to the control plane. The caller has published the view, so the sidecar decides with it.
     pub fn published(&mut self, state: &StreamState) {
         self.requests.published(state.data_revision());
     }
 
-    /// Tells the control plane that the client decides no more. A client that leaves a copy on disk cannot tell that, because a
-    /// process that starts from the copy decides again.
+    /// Tells the control plane that this sidecar no longer decides. It does not if there is a copy on disk, because a process that
+    /// starts from the copy would decide again.
     pub async fn leave(self) {
         let Self { requests, mut responses, ping_timer: _, clock: _ } = self;
         if requests.on_disk().is_some() {

@@ -1,7 +1,7 @@
-//! How far the copy on disk of one API key reaches, which limits what the client of the sync stream reports.
+//! Connects the sync client of an API key and the writer of its copy: the client must not report a revision that is not on disk yet.
 //!
-//! The client states the revision that it has to report, and the writer of copies states the revision on disk. Invariant: a
-//! process that starts from the copy decides with no older data than `on_disk` says.
+//! The client says which revision it has to report, and the writer says which revision is on disk. Invariant: a process that starts
+//! from the copy decides with no older data than `on_disk` says.
 
 use countersign_identity::Revision;
 use tokio::sync::watch;
@@ -12,11 +12,11 @@ pub struct CopyProgress(watch::Sender<Progress>);
 
 #[derive(Debug, Clone, Copy)]
 struct Progress {
-    /// The newest revision that the client has to report.
+    /// The newest revision that the client has to report, so it must get on disk.
     wanted: Revision,
     /// The revision of the copy on disk, or a lower one; `None` if there is certainly no copy.
     on_disk: Option<Revision>,
-    /// How often the data of the stream was replaced by older data.
+    /// How often the stream has replaced its data by older data.
     restarts: u64,
 }
 
@@ -27,13 +27,13 @@ pub struct BegunWrite {
 }
 
 impl CopyProgress {
-    /// The progress at the start. `has_file` is false if there is certainly no copy. The revision of an earlier copy is not known.
+    /// The progress at the start. `has_file` is false if there is certainly no copy. An earlier copy may have any revision.
     pub fn new(has_file: bool) -> Self {
         let on_disk = has_file.then_some(Revision::default());
         Self(watch::Sender::new(Progress { wanted: Revision::default(), on_disk, restarts: 0 }))
     }
 
-    /// The client has to report a revision.
+    /// Asks the writer for a copy with this revision, because the client has to report it.
     pub fn want(&self, revision: Revision) {
         self.0.send_if_modified(|progress| {
             let is_newer = revision > progress.wanted;
@@ -42,12 +42,13 @@ impl CopyProgress {
         });
     }
 
-    /// The client decides with the copy on disk, which has this revision.
+    /// Records that the client decides with the copy on disk, which has this revision.
     pub fn opened(&self, revision: Revision) {
         self.0.send_modify(|progress| progress.on_disk = Some(revision));
     }
 
-    /// The client has published older data than before: the copy on disk is not an earlier state of it, whatever its revision.
+    /// Records that the client has published older data than before. So the copy on disk is not an earlier state of it, whatever its
+    /// revision.
     pub fn restart(&self) {
         self.0.send_modify(|progress| {
             progress.wanted = Revision::default();
@@ -56,7 +57,7 @@ impl CopyProgress {
         });
     }
 
-    /// The writer will write a copy. It reads the view after this call, so that the copy has everything that the client reported
+    /// Announces a write. The writer must read the view after this call: then the copy contains everything that the client reported
     /// while there was no copy.
     pub fn begin_write(&self) -> BegunWrite {
         self.0.send_modify(|progress| {
@@ -65,7 +66,7 @@ impl CopyProgress {
         BegunWrite { restarts: self.0.borrow().restarts }
     }
 
-    /// The write is complete: the only copy on disk has this revision.
+    /// Ends a write: the only copy on disk has this revision.
     pub fn written(&self, write: BegunWrite, revision: Revision) {
         self.0.send_modify(|progress| {
             let is_same_data = write.restarts == progress.restarts;
@@ -73,14 +74,14 @@ impl CopyProgress {
         });
     }
 
-    /// The write failed, and left an earlier copy if there is a file.
+    /// Ends a write that failed. `has_file`: an earlier copy may still be there.
     pub fn write_failed(&self, has_file: bool) {
         if !has_file {
             self.removed();
         }
     }
 
-    /// There is certainly no copy on disk.
+    /// Records that there is certainly no copy on disk.
     pub fn removed(&self) {
         self.0.send_modify(|progress| progress.on_disk = None);
     }
@@ -90,20 +91,19 @@ impl CopyProgress {
         self.0.borrow().on_disk
     }
 
-    /// Whether the client waits for a newer copy.
+    /// Whether the client waits for a newer copy, to report its revision.
     pub fn is_behind(&self) -> bool {
         self.0.borrow().is_behind()
     }
 
-    /// Waits until the client waits for a newer copy.
-    pub async fn behind(&self) {
+    /// Returns when the client waits for a newer copy.
+    pub async fn wait_until_behind(&self) {
         let mut changes = self.changes();
         while !self.is_behind() {
             changes.next().await;
         }
     }
 
-    /// Announces the changes of the progress.
     pub fn changes(&self) -> CopyChanges {
         CopyChanges(self.0.subscribe())
     }
@@ -115,14 +115,14 @@ impl Progress {
     }
 }
 
-/// The changes of a progress since the last announced one.
+/// Waits for changes of a [`CopyProgress`].
 #[derive(Debug)]
 pub struct CopyChanges(watch::Receiver<Progress>);
 
 impl CopyChanges {
     /// Waits for the next change. Nothing is lost if the future is dropped.
     pub async fn next(&mut self) {
-        // The channel does not close while one of its users has the progress.
+        // The caller has the sender, too, so the channel does not close.
         if self.0.changed().await.is_err() {
             std::future::pending::<()>().await;
         }

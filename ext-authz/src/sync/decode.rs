@@ -31,15 +31,15 @@ pub enum MessageError {
         older = if *.0 < PROTOCOL_VERSION { "control plane" } else { "sidecar" }
     )]
     OtherProtocolVersion(u32),
-    /// The control plane hashes agent ids under another key than that of the view, so a delta cannot be applied.
+    /// The control plane hashes agent ids under a new key, so the changes do not fit the agents in the view.
     #[error("the agent hash key is not that of the view; a snapshot is needed")]
     AgentHashKeyChanged,
-    /// Another address of the control plane than that of the view offers older data.
+    /// This address offers older data than the view, which another address sent.
     #[error(
         "the data at this address is older than the view, which another address sent: both must be replicas of one deployment"
     )]
     OlderThanView,
-    /// Another address of the control plane than that of the view offers the data of another deployment.
+    /// This address belongs to another deployment than the address that sent the view.
     #[error("this address belongs to another deployment than the view: the issuer or the agent hash key differs")]
     OtherDeployment,
 }
@@ -54,17 +54,16 @@ fn invalid(part: &'static str, value: &impl ToString, error: &(impl ToString + ?
 pub struct ParsedPage {
     /// The revision of the snapshot, which is the same on every page.
     pub revision: Revision,
-    /// The revision floor when the page was read: changes up to the floor may be missing.
+    /// The floor when the control plane read the page: changes up to the floor may be missing.
     pub floor: Revision,
-    /// The pages up to this one contain all changes up to this revision.
+    /// This page and those before it contain all changes up to this revision.
     pub cursor: Revision,
-    /// The parts that only the first page of a stream contains.
+    /// `None` on all pages but the first.
     pub header: Option<PageHeader>,
     /// The changes of agents that have a revision above `floor`.
     pub agents: Vec<(AgentHash, AgentChanges)>,
     /// The revocations that have a revision above `floor`.
     pub revocations: Vec<Revocation>,
-    /// Whether this is the last page of the snapshot.
     pub last: bool,
 }
 
@@ -72,7 +71,7 @@ pub struct ParsedPage {
 #[derive(Debug)]
 pub enum PageHeader {
     New(SnapshotHeader),
-    /// The snapshot continues that an earlier stream began.
+    /// The stream continues a snapshot that an earlier stream began.
     Continued(ServiceSettings),
 }
 
@@ -160,8 +159,7 @@ fn parse_key_set(message: v1::Keys) -> Result<KeySet> {
     KeySet::from_points(points).map_err(|error| invalid("keys", &format!("{count} points"), &error))
 }
 
-/// Parses the roles of a service. Refuses duplicate ids and names, because each id and each name must refer to one
-/// role.
+/// Parses the roles of a service. Each id and each name must refer to one role, so duplicates are refused.
 fn parse_role_table(message: v1::Roles) -> Result<RoleTable> {
     let v1::Roles { roles } = message;
     let roles: Vec<RoleDefinition> = roles.into_iter().map(parse_role).collect::<Result<_>>()?;

@@ -1,4 +1,4 @@
-//! What a Hello says of the process of the sidecar, so that the control plane recognizes its streams.
+//! How the sidecar names its process in Hello, so that the control plane recognizes its streams.
 
 use crate::view::ApiKeyIndex;
 use countersign_identity::Revision;
@@ -8,8 +8,8 @@ use std::fmt;
 
 pub const INSTANCE_LEN: usize = 16;
 
-/// Identifies a process of the sidecar and one of its API keys: random bytes, which the process draws once, and the place of the API key
-/// in the settings. A key that replaces another one has its place.
+/// Identifies a process of the sidecar and one of its API keys: random bytes, which the process draws once, and the key's place in
+/// `sync.keys`. A key that replaces another one takes its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Instance([u8; INSTANCE_LEN]);
 
@@ -48,12 +48,12 @@ impl fmt::Display for Instance {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProcessIdentity {
     pub instance: Instance,
-    /// An earlier process that has certainly ended, and whose copy on disk this process owns.
+    /// The earlier process whose copy on disk this process owns now. It has certainly ended.
     pub previous: Option<Instance>,
 }
 
 impl ProcessIdentity {
-    /// The first message of a stream. `number` is that of the stream in this process, `revision` that of the view.
+    /// The first message of a stream. `number` counts the streams of this process, and `revision` is the view's, or 0 without a view.
     pub fn hello(self, number: i64, revision: Revision, partial_snapshot: Option<v1::SnapshotProgress>) -> v1::Hello {
         let Self { instance, previous } = self;
         v1::Hello {

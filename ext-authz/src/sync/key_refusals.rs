@@ -1,7 +1,7 @@
-//! Whether the control plane does not know the API key, or only some of its addresses.
+//! Finds out whether all addresses of the control plane do not know the API key, or only some.
 //!
-//! An address that has another database, or is configured wrongly, does not know a key that the other addresses know. Invariant:
-//! the key counts as unknown only if the last attempt at every address ended with this answer, and no stream was in use since.
+//! An address with another database, or a wrong configuration, may not know a key that the others know. Invariant: the key counts as
+//! unknown only if every address refused it at its last attempt, and no stream was in use since.
 
 use std::sync::Arc;
 use tonic::metadata::{Ascii, MetadataValue};
@@ -9,7 +9,7 @@ use tonic::metadata::{Ascii, MetadataValue};
 /// The credentials of an attempt.
 pub type Credentials = Arc<MetadataValue<Ascii>>;
 
-/// Counts the attempts in a row whose address does not know the API key. The addresses are tried in a fixed order.
+/// Counts refusals of the API key in a row. The addresses are tried in a fixed order, so the last ones are of different addresses.
 #[derive(Debug, Default)]
 pub struct KeyRefusals {
     /// The credentials that were refused last.
@@ -18,8 +18,8 @@ pub struct KeyRefusals {
 }
 
 impl KeyRefusals {
-    /// Records that an attempt ended because its address does not know these credentials, which are still in use. `was_in_use`: the
-    /// stream had confirmed the view before. Returns whether each of `addresses` addresses does not know the API key.
+    /// Records that an address does not know these credentials, which are still in use. Returns whether all `addresses` addresses have
+    /// refused them in a row. `was_in_use` says that the stream had confirmed the view before.
     pub fn refused(&mut self, credentials: &Credentials, was_in_use: bool, addresses: usize) -> bool {
         let earlier = self.refused.replace(Arc::clone(credentials));
         let continues = !was_in_use && earlier.is_some_and(|earlier| earlier == *credentials);
@@ -27,8 +27,8 @@ impl KeyRefusals {
         self.in_a_row >= addresses
     }
 
-    /// Records that an attempt ended for another reason, or that its credentials were replaced meanwhile: their refusal says nothing
-    /// about the new ones.
+    /// Records that an attempt ended for another reason, or that the credentials were replaced meanwhile: a refusal of the old ones says
+    /// nothing about the new ones.
     pub fn other_end(&mut self) {
         *self = Self::default();
     }

@@ -1,10 +1,10 @@
 //! Receives the sync streams of the control plane. There is one stream for each API key in the settings.
 //!
 //! [`client`] reconnects and publishes views. [`addresses`] decides which address is tried when, and [`key_refusals`] whether
-//! any address knows the API key. [`connection`] is a stream at one address, and [`requests`] are its outgoing messages.
-//! [`decode`] parses messages, and [`stream`] applies them to views (the local data of services). [`pages`] encodes a view for
-//! its copy on disk, and [`copy_progress`] tells how far that copy reaches. Invariant: a sync message with an invalid part does
-//! not change the local data and ends its stream. The next stream resumes at the last applied revision.
+//! any address knows the API key. [`connection`] is a stream at one address, and [`requests`] sends its messages. [`decode`]
+//! parses received messages, and [`stream`] applies them to views. [`pages`] encodes a view for its copy on disk, and
+//! [`copy_progress`] keeps reports from getting ahead of that copy. Invariant: a message with an invalid part changes nothing and
+//! ends its stream. The next stream resumes at the last applied revision.
 
 mod addresses;
 mod client;

@@ -1,5 +1,5 @@
-//! Encodes a view as the pages of a snapshot, and builds a view from such pages. The pages of a copy on disk are those of the
-//! sync protocol, and [`StreamState`] reads both.
+//! Encodes a view as the pages of a snapshot, and builds a view from such pages. A copy on disk has the same pages as the sync
+//! protocol, so [`StreamState`] reads both.
 
 use super::{decode::MessageError, stream::StreamState};
 use crate::view::{Revocation, RevokedSubject, ServiceSettings, View};
@@ -10,10 +10,10 @@ use countersign_proto::{
 };
 use std::{sync::Arc, time::Duration};
 
-/// The number of agents, or of revocations, on a page.
+/// The most agents, or revocations, on a page: small enough that encoding one needs little memory.
 const PAGE_LEN: usize = 1000;
 
-/// The pages of a view, one after the other, so that a large view is never encoded as a whole.
+/// Encodes the pages of a view one after the other, so that a large view is never in memory twice.
 pub fn pages_of(view: &View) -> impl Iterator<Item = v1::SnapshotPage> + '_ {
     let (revision, floor) = (view.revision().number(), view.floor().number());
     let page = move || v1::SnapshotPage { revision, floor, ..v1::SnapshotPage::default() };
@@ -31,7 +31,7 @@ pub fn pages_of(view: &View) -> impl Iterator<Item = v1::SnapshotPage> + '_ {
         .chain(std::iter::once(v1::SnapshotPage { last: true, ..page() }))
 }
 
-/// Builds the view of pages. `staleness_limit` is the maximum staleness in the sidecar's settings.
+/// Builds a view from its pages. `staleness_limit` is the maximum staleness in the sidecar's settings.
 pub fn view_of_pages<E: From<MessageError>>(
     pages: impl Iterator<Item = Result<v1::SnapshotPage, E>>,
     staleness_limit: Option<Duration>,

@@ -1,7 +1,7 @@
-//! The outgoing messages of one stream, and what the client has to report with them.
+//! Sends the messages of one stream, and decides when a revision may be reported (`Applied`).
 //!
-//! Invariants: the client reports a revision (`Applied`) only after its data was published and no older copy is on disk, and each
-//! reported revision is that of a message of the stream. Reports leave room in the queue for pings.
+//! Invariants: a revision is reported only when its data is published and no older copy is on disk. Each reported revision was in a
+//! message of the stream. Reports leave room in the queue for pings.
 
 use super::{
     connection::StreamError,
@@ -15,10 +15,10 @@ use tokio::sync::mpsc;
 /// The capacity of the queue of outgoing messages: the Hello (the first message of a stream), pings and reports.
 const QUEUE_LEN: usize = 16;
 
-/// The places that a report leaves to pings, and takes itself. Pings do not wait, so a full queue ends the stream.
+/// A report waits for so many free places. It takes one, and leaves the others to pings, which do not wait: a full queue ends the stream.
 const FREE_BEFORE_REPORT: usize = QUEUE_LEN / 2;
 
-/// The number of published revisions that wait for their report. The newest of more revisions replaces the one before.
+/// How many published revisions can wait for their report. If there are more, the newest replaces the one before.
 const MAX_UNREPORTED: usize = 64;
 
 /// Sends the outgoing messages of one stream.
@@ -32,7 +32,7 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// The requests of a stream, and the queue from which they are sent. `copy` is `None` if no directory for copies is used.
+    /// Also returns the queue from which tonic sends. `copy` is `None` if the settings name no directory for copies.
     pub fn new(copy: Option<Arc<CopyProgress>>) -> (Self, mpsc::Receiver<FollowRequest>) {
         let (queue, receiver) = mpsc::channel(QUEUE_LEN);
         let copy = copy.map(|progress| {
@@ -42,12 +42,12 @@ impl Requests {
         (Self { queue, reported: Revision::default(), unreported: VecDeque::new(), copy }, receiver)
     }
 
-    /// Sends Hello or a ping, which do not wait.
+    /// Sends Hello or a ping at once. Fails if the queue is full.
     pub fn send_now(&self, request: FollowRequest) -> Result<(), StreamError> {
         self.queue.try_send(request).map_err(|_| StreamError::Closed)
     }
 
-    /// The data of a message was published: its revision is to be reported.
+    /// Records that the data of a message was published, so its revision must be reported.
     pub fn published(&mut self, revision: Revision) {
         if revision <= self.unreported.back().copied().unwrap_or(self.reported) {
             return;
@@ -61,7 +61,7 @@ impl Requests {
         }
     }
 
-    /// Sends the next report, when it is due and there is room. Nothing is lost if the future is dropped.
+    /// Sends the next report when it is due and the queue has room. Nothing is lost if the future is dropped.
     pub async fn report(&mut self) {
         loop {
             if self.due().is_some() {
@@ -97,7 +97,7 @@ impl Requests {
         self.copy.as_ref().and_then(|(copy, _)| copy.on_disk())
     }
 
-    /// Tells the control plane that the client decides no more, and ends the requests.
+    /// Tells the control plane that this sidecar no longer decides, and ends the requests.
     pub async fn leave(self) {
         let leaving = FollowRequest { message: Some(Message::Leaving(v1::Leaving {})) };
         // If the queue is closed, the control plane cannot be told.

@@ -1,5 +1,4 @@
-//! The state of one sync stream: the view (the local data of the service), to which messages are applied, and the
-//! unanswered pings.
+//! The state of one sync stream: its view, to which it applies messages, and its unanswered pings.
 //!
 //! Invariant: this module does no I/O and does not read the clock. Messages and times are arguments.
 
@@ -12,20 +11,18 @@ use countersign_identity::{Revision, ServiceId, Timestamp};
 use countersign_proto::v1::{self, follow_response::Message};
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
-/// The maximum number of unanswered pings since the last message: if that number of pings is unanswered when the next ping
-/// is due, the stream has failed. The server answers pings only after it has sent all changes, so while changes arrive, the
-/// stream has not failed, however many there are.
+/// If so many pings were sent since the last message when the next ping is due, the stream has failed. Any message counts, because
+/// the server answers a ping only after it has sent all changes, however many there are.
 const MAX_UNANSWERED_PINGS: usize = 3;
 
-/// The same limit before the first pong and while a snapshot is incomplete, because the server may wait for its database before
-/// each page of a snapshot and of missed changes. Another stream would wait again from the start. HTTP/2 pings show earlier that
-/// there is no server.
+/// The same limit before the first pong and while a snapshot is incomplete. Then the server may wait for its database before each
+/// page, and another stream would wait again from the start. HTTP/2 pings show earlier that there is no server.
 const MAX_UNANSWERED_PINGS_OF_PAGES: usize = 30;
 
-/// The maximum number of unanswered pings, also if other messages arrive meanwhile.
+/// The most unanswered pings, even if other messages arrive meanwhile.
 const MAX_STORED_PINGS: usize = 1024;
 
-/// The longest round trip of a ping whose pong sets the clock of the control plane.
+/// A pong that takes longer tells the time of the control plane too imprecisely.
 const MAX_CLOCK_ROUND_TRIP: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -44,19 +41,19 @@ pub struct StreamState {
     partial_snapshot: Option<PartialSnapshot>,
     /// The incomplete snapshot of an earlier stream, until this stream continues it or receives other data.
     earlier_snapshot: Option<PartialSnapshot>,
-    /// The number of each unanswered ping, and the time since boot at which the ping was sent.
+    /// The number of each unanswered ping, and when it was sent, since boot.
     unanswered_pings: VecDeque<(u64, Duration)>,
     last_ping: u64,
     /// The number of pings since the last message.
     pings_since_message: usize,
-    /// The number of the last answered ping; 0 until the first pong, before which the server sends what the sidecar misses.
+    /// The number of the last answered ping; 0 until the first pong. Before it, the server sends what the sidecar has missed.
     last_answered_ping: u64,
-    /// Whether the next ping must not wait for its time.
+    /// Whether the next ping must be sent at once.
     wants_ping: bool,
-    /// Whether a pong came too late to know the time of the control plane precisely, and no clock is known.
+    /// Whether a pong was ignored because it told the time too imprecisely. This happens once, while no time is known.
     had_late_pong: bool,
     confirmed: bool,
-    /// Whether another address than that of the stream sent the view.
+    /// Whether another address sent the view.
     is_view_of_other_address: bool,
 }
 
@@ -68,15 +65,13 @@ struct PartialSnapshot {
     cursor: Revision,
 }
 
-/// The effect of a sync message on the view of the service's data.
+/// The effect of a message on the view.
 #[derive(Debug)]
 pub enum ViewUpdate {
-    /// The message results in a new view of the service's data, and does not confirm that the data is current.
+    /// The view has new data. The message does not confirm that it is current.
     View(Arc<View>),
-    /// A pong confirmed that the view of the service's data is current; the `Duration` is the time since boot at which
-    /// the pong's ping was sent.
+    /// A pong confirmed that the view was current when its ping was sent, at this time since boot.
     Confirmed(Arc<View>, Duration),
-    /// The message did not change the view of the service's data.
     NoChange,
 }
 
@@ -109,8 +104,7 @@ impl StreamState {
         }
     }
 
-    /// The stream is at another address than the one that sent the view: older data, and the data of another deployment, must not
-    /// replace the view.
+    /// From now on, refuses older data and the data of another deployment, because another address sent the view.
     pub const fn keep_view_of_other_address(&mut self) {
         self.is_view_of_other_address = true;
     }
@@ -122,8 +116,8 @@ impl StreamState {
         Self { earlier_snapshot: partial_snapshot.or(earlier_snapshot), ..Self::resume(view, max_staleness) }
     }
 
-    /// Creates the first message of the stream, with the revision of the local data (the view), or 0 if there is no
-    /// local data, and with the received part of an incomplete snapshot.
+    /// Creates the first message of the stream, with the revision of the view, or 0 without a view, and with the cursor of an
+    /// incomplete snapshot.
     pub fn hello(&self, identity: ProcessIdentity, number: i64) -> v1::FollowRequest {
         let partial_snapshot = self.earlier_snapshot.as_ref().map(|snapshot| v1::SnapshotProgress {
             revision: snapshot.view.revision().number(),
@@ -162,14 +156,12 @@ impl StreamState {
         self.data_revision
     }
 
-    /// Whether a pong on this stream confirmed that the view of the service's data is current. The reconnect backoff is
-    /// reset only after a stream on which a pong confirmed the view.
+    /// Whether a pong on this stream confirmed the view. Only after such a stream does the back-off start anew.
     pub const fn was_confirmed(&self) -> bool {
         self.confirmed
     }
 
-    /// Applies a message that arrived at `now`, the time since boot. Returns an error and changes nothing if the message is
-    /// invalid.
+    /// Applies a message that arrived at `now`, the time since boot. An invalid message changes nothing.
     pub fn apply(&mut self, message: v1::FollowResponse, now: Duration) -> Result<ViewUpdate, MessageError> {
         let v1::FollowResponse { message } = message;
         let message = message.ok_or(MessageError::Missing("message"))?;
@@ -197,7 +189,7 @@ impl StreamState {
         snapshot.cursor = cursor.max(snapshot.cursor);
         if last {
             let view = snapshot.view.complete(self.view.as_deref());
-            // A ping within a snapshot is answered late, and confirms the time of the control plane imprecisely.
+            // The pong to a ping within a snapshot comes late, and tells the time imprecisely. So another ping is sent now.
             self.wants_ping = true;
             self.received = revision;
             self.data_revision = revision;
@@ -270,15 +262,15 @@ impl StreamState {
         Ok(ViewUpdate::View(self.set_view(next)))
     }
 
-    /// Applies a pong, which confirms that the view is current. If there is no view, or a snapshot is incomplete, the
-    /// pong only shows that the server is alive.
+    /// Applies a pong, which confirms that the view is current. Without a view, or while a snapshot is incomplete, it only
+    /// shows that the server is alive.
     fn apply_pong(&mut self, pong: v1::Pong, now: Duration) -> Result<ViewUpdate, MessageError> {
         let v1::Pong { number, revision, floor, time_micros } = pong;
         let position = self.unanswered_pings.iter().position(|(sent_number, _)| *sent_number == number);
         let position = position.ok_or(MessageError::OutOfOrder("a pong answers a ping that was not sent"))?;
         let ping_sent_at = self.unanswered_pings.drain(..=position).next_back().map(|(_, at)| at);
         self.last_answered_ping = number;
-        // Before a stream continues an earlier snapshot or sends other data, it has not sent the changes since the view.
+        // Until this stream continues the earlier snapshot or sends other data, it has not sent the changes since the view.
         let is_incomplete = self.partial_snapshot.is_some() || self.earlier_snapshot.is_some();
         let (Some(ping_sent_at), Some(view), false) = (ping_sent_at, &self.view, is_incomplete) else {
             return Ok(ViewUpdate::NoChange);
@@ -288,12 +280,12 @@ impl StreamState {
         let is_late = now.saturating_sub(ping_sent_at) > MAX_CLOCK_ROUND_TRIP;
         let clock = view.server_clock();
         if time_micros > 0 && is_late && clock.is_none() && !self.had_late_pong {
-            // The next pong is usually precise. If it is late as well, its time is better than none.
+            // The next pong is usually in time. If not, its time is better than none.
             (self.had_late_pong, self.wants_ping) = (true, true);
             return Ok(ViewUpdate::NoChange);
         }
         let offered = ServerClock::new(Timestamp::from_micros(time_micros), ping_sent_at);
-        // After a long round trip, the clock that the sidecar has already is more precise, if it is possible.
+        // After a long round trip, the clock that we have is more precise, unless the pong proves it wrong.
         let keeps_clock = is_late && clock.is_some_and(|clock| clock.is_between(offered, now));
         let server_clock = (time_micros > 0 && !keeps_clock).then_some(offered);
         let next = view.confirm(Confirmation { revision, floor, ping_sent_at, server_clock });
@@ -308,8 +300,8 @@ impl StreamState {
         next
     }
 
-    /// Checks that data is about the service of the API key. If it comes from another address than the view, also checks its revision and
-    /// its deployment.
+    /// Requires that data is about the service of the API key. If another address sent the view, the data must also be of the same
+    /// deployment, and not older.
     fn check_settings(&self, revision: Revision, settings: &ServiceSettings) -> Result<(), MessageError> {
         self.service.map_or(Ok(()), |service| check_service(service, settings.service))?;
         let Some(view) = self.view.as_ref().filter(|_| self.is_view_of_other_address) else { return Ok(()) };

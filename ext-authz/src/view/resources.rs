@@ -12,7 +12,7 @@ pub struct Resource {
     is_https: bool,
     /// Host and port, without the default port.
     authority: Box<str>,
-    /// The path without a slash at its end, so that of the host itself is empty.
+    /// The path without a slash at its end; empty for the host itself.
     path: Box<str>,
     /// The URL of the metadata, on the host of the resource.
     pub metadata_url: Box<str>,
@@ -43,7 +43,7 @@ impl Resource {
         })
     }
 
-    /// Whether the authority of a request is that of the resource. A proxy may have removed the port.
+    /// Whether a request was sent to the authority of the resource. A proxy may have removed the port.
     fn has_authority(&self, requested: &str) -> bool {
         let default_port = if self.is_https { ":443" } else { ":80" };
         let requested = requested.strip_suffix(default_port).unwrap_or(requested);
@@ -51,7 +51,7 @@ impl Resource {
         requested.eq_ignore_ascii_case(&self.authority) || requested.eq_ignore_ascii_case(without_port())
     }
 
-    /// Whether a path is that of the resource or below it.
+    /// Whether a path is the path of the resource, or below it.
     fn contains_path(&self, path: &str) -> bool {
         let rest = path.strip_prefix(&*self.path);
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '?']))
@@ -68,7 +68,8 @@ impl Resources {
         self.0.iter().map(|resource| &*resource.uri)
     }
 
-    /// The resource that a request is for: of those that contain its path, the one with the longest path.
+    /// The resource that a request is for. If several contain its path, the one with the longest path wins, then one that names the same
+    /// port.
     pub fn of_request(&self, authority: &str, path: &str) -> Option<&Resource> {
         let containing = self.0.iter().filter(|it| it.has_authority(authority) && it.contains_path(path));
         containing.max_by_key(|resource| (resource.path.len(), resource.authority.eq_ignore_ascii_case(authority)))

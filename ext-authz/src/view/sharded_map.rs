@@ -1,7 +1,7 @@
-//! A copy-on-write map that is cheap to clone and to change.
+//! A copy-on-write map that is cheap to clone and to change, even with a hundred thousand entries.
 //!
-//! Every change creates a new view while other threads still read the old view. The map is split into shards, and a
-//! change copies only the shards that it modifies. A map can have a hundred thousand entries.
+//! Every change creates a new view while other threads still read the old one. So the map is split into shards, and a change copies only
+//! the shards that it modifies.
 
 use countersign_identity::{AgentHash, SessionId, TokenId};
 use std::{
@@ -10,7 +10,7 @@ use std::{
     sync::Arc,
 };
 
-/// The number of shards, a power of two. A copy of the shard list increments one reference count per shard.
+/// The number of shards, a power of two. More would make shards smaller, but each copy of the list counts a reference to every shard.
 const SHARD_COUNT: usize = 256;
 
 /// A key of a [`ShardedMap`]. The bits of the key select the shard.
@@ -59,8 +59,7 @@ impl<K: ShardKey, V: Clone> ShardedMap<K, V> {
         Arc::make_mut(&mut shards[shard_index(key)]).entry(key)
     }
 
-    /// Calls `prune` for the values for which `is_old` returns true, and removes the values for which `prune` returns
-    /// true.
+    /// Calls `prune` for each old value, and removes the value if `prune` returns true.
     pub fn prune(&mut self, is_old: impl Fn(&V) -> bool, prune: impl Fn(&mut V) -> bool) {
         for shard in Arc::make_mut(&mut self.0) {
             if shard.values().any(&is_old) {

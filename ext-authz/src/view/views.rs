@@ -1,4 +1,4 @@
-//! The latest view of the data that each API key receives. Threads that read a view need no lock.
+//! The latest view that each API key has received. Checks read it without a lock.
 
 use super::View;
 use arc_swap::ArcSwap;
@@ -9,16 +9,14 @@ use std::{
     time::Duration,
 };
 
-/// A view of a service's data is current if its confirmation is at most this duration older than the latest
-/// confirmation of the same service.
+/// A view is current if its confirmation is at most so much older than the latest confirmation of its service.
 const MAX_CONFIRMATION_LAG: Duration = Duration::from_secs(10);
 
-/// The index of an API key in the setting `sync.keys`. The sidecar stores a complete view for each API key, even if two
-/// keys belong to one service.
+/// The index of an API key in the setting `sync.keys`. Each API key has a view of its own, even if two belong to one service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ApiKeyIndex(pub usize);
 
-/// The views of each service's data. A service has several views, one per API key, while its API keys are rotated.
+/// The views of each service: several while its API keys are rotated.
 type ViewsByService = HashMap<ServiceId, Vec<(ApiKeyIndex, Arc<View>)>>;
 
 /// The latest view of each API key.
@@ -27,13 +25,13 @@ pub struct Views {
     key_count: usize,
     default_service: Option<ServiceId>,
     by_service: ArcSwap<ViewsByService>,
-    /// The API keys that the control plane refused when they were last used.
+    /// The API keys that an address of the control plane refused when they were last used.
     refused_keys: Mutex<BTreeSet<ApiKeyIndex>>,
-    /// The API keys that were unknown to the control plane when they were last used.
+    /// The API keys that no address of the control plane knew when they were last used.
     unknown_keys: Mutex<BTreeSet<ApiKeyIndex>>,
 }
 
-/// The confirmation of the view with which checks for a service are decided.
+/// When the view that decides for a service was confirmed, and whether it can be again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ViewConfirmation {
     pub service: ServiceId,
@@ -47,8 +45,7 @@ pub struct ViewConfirmation {
 }
 
 impl Views {
-    /// Creates an empty collection for `key_count` API keys. `default_service` is the service for routes that name no
-    /// service.
+    /// No views yet. `default_service` is the service of routes that name none.
     pub fn new(key_count: usize, default_service: Option<ServiceId>) -> Self {
         Self {
             key_count,
@@ -71,9 +68,8 @@ impl Views {
         self.unknown_keys().remove(&key);
     }
 
-    /// Records that no address of the control plane knows an API key. Withdraws and returns the view of the key if it comes from a
-    /// copy.
-    pub fn key_unknown(&self, key: ApiKeyIndex) -> Option<Arc<View>> {
+    /// Records that no address of the control plane knows an API key. If its view comes from a copy on disk, withdraws and returns it.
+    pub fn mark_key_unknown(&self, key: ApiKeyIndex) -> Option<Arc<View>> {
         self.unknown_keys().insert(key);
         let restored = self.of_key(key).filter(|view| view.is_restored())?;
         self.by_service.rcu(|by_service| {
@@ -103,7 +99,7 @@ impl Views {
     }
 
     /// Records that the control plane refuses an API key.
-    pub fn key_refused(&self, key: ApiKeyIndex) {
+    pub fn mark_key_refused(&self, key: ApiKeyIndex) {
         self.refused_keys().insert(key);
     }
 
@@ -123,7 +119,7 @@ impl Views {
         confirmations
     }
 
-    /// Whether the view of a service is confirmed and its API key is not refused.
+    /// Whether some service has a confirmed view, and an API key that is not refused.
     pub fn serves_any(&self) -> bool {
         self.confirmations().iter().any(|it| it.confirmed_at.is_some() && !it.is_refused)
     }
@@ -136,11 +132,10 @@ impl Views {
         self.refused_keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the view of the service that the route names. If the route names no service, returns the view of the
-    /// default service or, without a default service, of the only service.
+    /// The view of the service that a route names, or else of the default service, or else of the only service.
     ///
-    /// If the service has no view, the error is `ViewMissing` until all API keys have a view, because a key without a
-    /// view may belong to the service. As soon as all API keys have a view, the error is `ServiceUnknown`.
+    /// Without such a view, the error is `ViewMissing` until all API keys have views, because the missing ones may be of this service.
+    /// Then it is `ServiceUnknown`.
     pub fn resolve(&self, requested: Option<ServiceId>) -> Result<Arc<View>, Reason> {
         let by_service = self.by_service.load();
         let all_keys_have_views = by_service.values().map(Vec::len).sum::<usize>() >= self.key_count;
@@ -157,9 +152,8 @@ impl Views {
     }
 }
 
-/// Returns the view with the highest revision among the current views of a service. If a service has several API keys,
-/// the view that was confirmed slightly earlier can include more changes. A view whose sync stream was lost is not
-/// current.
+/// The current view with the highest revision. While a service has several API keys, the view that was confirmed slightly earlier may be
+/// newer. But the view of a lost stream must not win, so it stops being current soon.
 fn newest_current_view(views: &[(ApiKeyIndex, Arc<View>)]) -> Option<Arc<View>> {
     let latest_confirmation = views.iter().filter_map(|(_, view)| view.confirmed_at()).max();
     let is_current = |view: &View| view.confirmed_at().map(|at| at + MAX_CONFIRMATION_LAG) >= latest_confirmation;
@@ -202,13 +196,13 @@ mod tests {
         views.publish(ApiKeyIndex(2), &view(other, 10, 3));
         views.publish(ApiKeyIndex(1), &view(SERVICE_ID, 10, 5));
         views.publish(ApiKeyIndex(0), &view(SERVICE_ID, 10, 20));
-        views.key_refused(ApiKeyIndex(1));
+        views.mark_key_refused(ApiKeyIndex(1));
         let confirmations = || -> Vec<_> {
             let all = views.confirmations().into_iter();
             all.map(|it| (it.service, it.confirmed_at.map(|at| at.as_secs()), it.is_refused)).collect()
         };
         assert_eq!(confirmations(), [(SERVICE_ID, Some(20), false), (other, Some(3), false)]);
-        views.key_refused(ApiKeyIndex(0));
+        views.mark_key_refused(ApiKeyIndex(0));
         assert_eq!(confirmations(), [(SERVICE_ID, Some(20), true), (other, Some(3), false)]);
         views.publish(ApiKeyIndex(1), &view(SERVICE_ID, 10, 21));
         assert_eq!(confirmations()[0], (SERVICE_ID, Some(21), false));

@@ -1,8 +1,7 @@
 //! Property tests: a changed or reassembled token is refused.
 //!
-//! The only changed token that is accepted has a changed signature: ECDSA is malleable, so anyone can turn the
-//! signature (r, s) into (r, −s). The token with the signature (r, −s) gains an attacker nothing, because it has the
-//! same claims, and revocation is by `jti`.
+//! One changed token is accepted: ECDSA is malleable, so anyone can turn the signature (r, s) into (r, −s). That gains an attacker
+//! nothing, because the token has the same claims, and revocation is by `jti`.
 
 use super::*;
 use crate::{AgentId, P256PublicKey, Scope, TokenId};

@@ -1,7 +1,7 @@
-//! A stream that writes responses together if they are ready together.
+//! A stream that writes HTTP/2 responses together if they are ready together.
 //!
-//! Each response of HTTP/2 has a task, which wakes the task of its connection. Tokio runs this one next, so it would write each response
-//! alone. Before its first write, it lets the tasks run that are ready; then its buffer has their responses too.
+//! Each response has a task, which wakes the task of the connection. Tokio runs the woken task next, so it would write each response alone.
+//! Instead, before its first write, the connection lets all other ready tasks run, and then writes all their responses.
 
 use std::{
     io,
@@ -28,7 +28,8 @@ impl<S: AsyncRead> AsyncRead for BatchedWrites<S> {
     }
 }
 
-/// Writes are not vectored: h2 would write each response of more than 256 bytes alone, instead of copying up to 1,024 bytes to its buffer.
+/// This stream offers no vectored writes, because h2 would then write each response of more than 256 bytes alone. Otherwise, it copies up
+/// to 1,024 bytes of each into one buffer.
 impl<S: AsyncWrite> AsyncWrite for BatchedWrites<S> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
         if !std::mem::replace(&mut self.others_have_run, true) {

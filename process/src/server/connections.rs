@@ -1,8 +1,13 @@
 //! The open connections of a port, and which of them closes when there are too many.
 //!
-//! Invariant: a connection is never closed for another one while this server works on a request of it. The oldest connection that has
-//! not sent a request yet is closed first, of the client of the new one if it has one, then the one that has waited for its client for
-//! longest. If there is none, the new connection is closed.
+//! If there is no place for a new connection, the first of these closes. If only its client has too many, the others are left alone.
+//!
+//! 1. the oldest connection of the same client that has not sent a request yet, so that a flood closes its own;
+//! 2. the oldest connection of any client that has not sent a request yet;
+//! 3. the connection that has waited for its client for the longest time;
+//! 4. the new connection itself.
+//!
+//! Invariant: while this server works on a request, its connection is not closed for another one.
 
 use super::{PortSettings, metrics::ConnectionMetrics, network::Network, rare_line::RareLine};
 use crate::{Clock, SystemClock};
@@ -50,33 +55,32 @@ crate::label_values! {
 /// The open connections of a port.
 pub struct Connections {
     port: &'static str,
-    /// The setting with the number of connections; `None` if the number is fixed.
+    /// The setting with the number of connections, for the log; `None` if no setting changes it.
     setting: Option<&'static str>,
     caps: ConnectionCaps,
     metrics: ConnectionMetrics,
     table: Mutex<Table>,
 }
 
-/// The connections by their number: older ones have smaller numbers.
+/// The connections by their number. Older ones have smaller numbers.
 #[derive(Default)]
 struct Table {
     next_number: u64,
-    /// Those that have not sent a request yet.
+    /// The connections that have not sent a request yet.
     pending: BTreeMap<u64, Arc<Connection>>,
     established: BTreeMap<u64, Arc<Connection>>,
     by_client: HashMap<Network, usize>,
     full_line: RareLine,
 }
 
-/// A connection.
 #[derive(Default)]
 struct Connection {
     /// `None` for a trusted proxy and for a Unix socket, whose connections are counted only in total.
     client: Option<Network>,
     has_requested: AtomicBool,
-    /// The requests that have begun and are not answered.
+    /// How many requests have begun and are not answered.
     requests: AtomicUsize,
-    /// Those of them on which this server works.
+    /// On how many of these requests this server works.
     under_way: AtomicUsize,
     /// When the last request began or ended, in milliseconds since boot.
     used_at: AtomicU64,
@@ -91,7 +95,7 @@ pub struct OpenConnection {
 }
 
 impl Connections {
-    /// No connections of a port with these settings.
+    /// Starts without connections.
     pub fn new(settings: &PortSettings) -> Self {
         let PortSettings { name, connections_setting, caps, metrics, .. } = settings;
         metrics.set_max(caps.total);
@@ -99,8 +103,7 @@ impl Connections {
         Self { port: name, setting: *connections_setting, caps: *caps, metrics, table }
     }
 
-    /// Gives a new connection a place. If there is none, closes another connection for it. Returns `None` if no other
-    /// connection may be closed for this one.
+    /// Adds a new connection, and closes another one for it if there are too many. `None` if none may be closed, so the new one must be.
     pub fn admit(self: &Arc<Self>, address: Option<IpAddr>) -> Option<OpenConnection> {
         let client = address.map(Network::of_client);
         let mut table = self.table();
@@ -185,14 +188,13 @@ impl Table {
         Some(connection)
     }
 
-    /// Closes a connection of a client. Returns `None` if this server works for all of them.
+    /// Closes a connection of a client. `None` if this server works on requests of all of them.
     fn close_one_of(&mut self, client: Option<Network>) -> Option<()> {
         let number = self.oldest_pending(client).or_else(|| self.longest_idle(|other| other == client))?;
         self.close(number)
     }
 
-    /// Closes a connection for a new one of a client: one of the same client that has not sent a request, so that a flood closes its
-    /// own, or else one of all. Returns `None` if this server works for all of them.
+    /// Closes a connection for a new one of a client. `None` if this server works on requests of all connections.
     fn close_one_for(&mut self, client: Option<Network>) -> Option<()> {
         let oldest = || self.pending.first_key_value().map(|(number, _)| *number);
         let number = self.oldest_pending(client).or_else(oldest).or_else(|| self.longest_idle(|_| true))?;
@@ -217,7 +219,7 @@ impl Table {
 }
 
 impl Connection {
-    /// Whether this server works on no request: the connection waits for its client.
+    /// Whether this server works on no request of the connection.
     fn waits_for_client(&self) -> bool {
         self.under_way.load(Acquire) == 0
     }
@@ -237,12 +239,12 @@ impl OpenConnection {
         }
     }
 
-    /// Records that a request has arrived completely, and that this server begins to work on it.
+    /// Records that a request has arrived completely, so this server begins to work on it.
     pub fn begin_work(&self) {
         self.connection.under_way.fetch_add(1, Relaxed);
     }
 
-    /// Records the end of a request, on which this server has worked if it has arrived.
+    /// Records the end of a request. `has_arrived` says that [`Self::begin_work`] was called for it.
     pub fn end_request(&self, has_arrived: bool) {
         self.touch();
         self.connection.under_way.fetch_sub(usize::from(has_arrived), Release);
@@ -260,7 +262,7 @@ impl OpenConnection {
             let used_at = Duration::from_millis(self.connection.used_at.load(Relaxed));
             SystemClock.since_boot().saturating_sub(used_at)
         };
-        // What is read after this is not older than the end of the last request.
+        // Acquire: `used_at`, which is read after this, is not older than the end of the last request.
         (self.connection.requests.load(Acquire) == 0).then(waited)
     }
 

@@ -2,8 +2,8 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// File descriptors that are kept for everything except connections of limited ports: the admin port, files, listeners,
-/// and connections to other servers.
+/// File descriptors for everything except the connections that [`fit_to_descriptors`] limits: the admin port, files, listeners, and
+/// connections to other servers.
 pub const RESERVED_DESCRIPTORS: usize = 512;
 
 /// Raises the soft limit of open files of the process to its hard limit, and returns the limit.
@@ -16,8 +16,8 @@ pub fn raise_descriptor_limit() -> usize {
     getrlimit(Resource::Nofile).current.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX)
 }
 
-/// Reduces the wanted numbers of connections in proportion, so that their sum and the reserved descriptors fit into `limit`.
-/// Each port gets at least one connection.
+/// Reduces the wanted numbers of connections of the ports in proportion, so that their sum and the reserved descriptors fit into
+/// `limit`. If the limit is small, connections still get half of it, and each port at least one.
 pub fn fit_to_descriptors<const N: usize>(wanted: [usize; N], reserved: usize, limit: usize) -> [usize; N] {
     let available = limit.saturating_sub(reserved).max(limit / 2);
     let total: usize = wanted.iter().sum();

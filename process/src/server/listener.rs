@@ -1,4 +1,4 @@
-//! Accepts connections, also when the process lacks file descriptors for a time.
+//! Accepts connections, even while the process lacks file descriptors.
 
 use super::{connections::Connections, rare_line::RareLine};
 use std::{fs::File, io, net::SocketAddr, time::Duration};
@@ -24,7 +24,7 @@ impl Listener for TcpListener {
 
     async fn accept(&self) -> io::Result<(TcpStream, Option<SocketAddr>)> {
         let (stream, peer) = Self::accept(self).await?;
-        // A failure means that the connection has already ended.
+        // This fails only if the connection has already ended.
         let _ended = stream.set_nodelay(true);
         Ok((stream, Some(peer)))
     }
@@ -38,11 +38,11 @@ impl Listener for UnixListener {
     }
 }
 
-/// Accepts the connections of one port, also while the process lacks file descriptors.
+/// Accepts the connections of one port.
 pub(super) struct Acceptor<L> {
     listener: L,
     port: &'static str,
-    /// A descriptor that is given up for the next connection when the process has no other one.
+    /// An open descriptor that the acceptor closes when the process has no other one left, so that the next connection can have it.
     spare: Option<File>,
     failure_line: RareLine,
 }
@@ -52,8 +52,8 @@ impl<L: Listener> Acceptor<L> {
         Self { listener, port, spare: open_spare(), failure_line: RareLine::default() }
     }
 
-    /// Accepts the next connection. If that fails because the process lacks file descriptors or memory, gives up the spare descriptor,
-    /// closes a connection that waits for its client, and tries again after a pause.
+    /// Accepts the next connection. If the process lacks file descriptors or memory, gives up the spare descriptor, closes a connection
+    /// that waits for its client, and tries again after a pause.
     pub(super) async fn accept(&mut self, connections: &Connections) -> (L::Stream, Option<SocketAddr>) {
         loop {
             match self.listener.accept().await {

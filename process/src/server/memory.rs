@@ -1,4 +1,4 @@
-//! Memory that the clients of a port share, in places of a kilobyte.
+//! Memory that the clients of a port share. It only counts bytes, in places of a kilobyte, and allocates nothing.
 
 use super::network::Network;
 use crate::{Place, Places};
@@ -6,10 +6,10 @@ use axum::http::{HeaderMap, Uri};
 use prometheus::IntCounter;
 use std::net::IpAddr;
 
-/// The bytes of a place.
+/// The size of a place in bytes.
 const PLACE_SIZE: usize = 1024;
 
-/// What a field of a request head needs besides its text, in bytes.
+/// About how many bytes a field of a request head needs besides its text.
 const FIELD_COST: usize = 32;
 
 /// The memory that a request head needs, in bytes.
@@ -19,14 +19,14 @@ pub fn head_size(uri: &Uri, headers: &HeaderMap) -> usize {
     fields.sum::<usize>() + target
 }
 
-/// Memory that clients share. All clients of a Unix socket are one.
+/// Memory that clients share. All clients of a Unix socket count as one.
 pub struct SharedMemory {
     places: Places<Option<Network>>,
-    /// Counts the requests that get no memory.
+    /// Counts how often a request got no memory.
     refused: IntCounter,
 }
 
-/// Memory of one request. Dropping it frees the memory.
+/// Memory that one request may use. Dropping this frees it.
 pub struct ReservedMemory {
     place: Place<Option<Network>>,
     bytes: usize,
@@ -34,12 +34,12 @@ pub struct ReservedMemory {
 }
 
 impl SharedMemory {
-    /// Memory of `capacity` bytes, of which each client may have `per_client`. `refused` counts the requests that get no memory.
+    /// `capacity` bytes, of which each client may have `per_client`. `refused` counts how often a request gets no memory.
     pub fn new(capacity: usize, per_client: usize, refused: IntCounter) -> Self {
         Self { places: Places::new(capacity / PLACE_SIZE, per_client / PLACE_SIZE), refused }
     }
 
-    /// Reserves memory for a request of a client. `None` if there is none for the client.
+    /// Reserves memory for a request. `None` if there is not enough, or if its client would have too much.
     pub fn reserve(&self, client: Option<IpAddr>, bytes: usize) -> Option<ReservedMemory> {
         let Ok(place) = self.places.try_enter_many(client.map(Network::of_client), places_for(bytes)) else {
             self.refused.inc();
@@ -55,7 +55,8 @@ impl ReservedMemory {
         self.bytes
     }
 
-    /// Reserves more bytes for the request. Returns whether there are as many for its client.
+    /// Reserves more bytes for the request. Returns false, and reserves nothing, if there is not enough, or if its client would have too
+    /// much.
     #[must_use]
     pub fn grow(&mut self, bytes: usize) -> bool {
         let grown = self.bytes + bytes;

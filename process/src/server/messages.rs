@@ -1,8 +1,9 @@
 //! The memory for gRPC requests that have not arrived completely, on ports where a request is one message.
 //!
-//! Invariants: nothing waits for memory; a request that arrives at once reserves nothing; and a request is over when its message
-//! has arrived, whether the client ends the HTTP/2 stream or not. So only unfinished messages keep memory, and all of them have
-//! reserved it: as much as they announce, because the decoder of tonic allocates this much at once.
+//! A message that arrives at once reserves nothing. An unfinished one reserves as much memory as it announces, because the decoder of
+//! tonic allocates this much at once. If there is not enough memory, the request is refused: nothing waits for memory. Invariant: a
+//! request is over when its message has arrived, whether the client ends the HTTP/2 stream or not. So only unfinished messages keep
+//! memory, and all of them have reserved it.
 
 use super::memory::{ReservedMemory, SharedMemory, head_size};
 use axum::{
@@ -13,11 +14,10 @@ use axum::{
 use http_body::Frame;
 use std::{net::IpAddr, sync::Arc, task::Poll};
 
-/// The length of what precedes a message: a flag and the length of the message.
+/// A message begins with so many bytes: a flag, and the length of the rest.
 const PREFIX: usize = 5;
 
-/// What an unfinished request needs besides its head and its message, in bytes: about the memory of its task, and of the buffer
-/// that the decoder has from the beginning.
+/// About how many bytes an unfinished request needs besides its head and its message: for its task, and the decoder's first buffer.
 const BASE_COST: usize = 16 << 10;
 
 /// The limits of the messages of a port.
@@ -30,15 +30,15 @@ pub struct MessageLimits {
     pub refusal: fn() -> BoxError,
 }
 
-/// The message of a request.
+/// The message of a request, while it arrives.
 pub(super) struct IncomingMessage {
     limits: Arc<MessageLimits>,
     /// `None` for a Unix socket.
     client: Option<IpAddr>,
-    /// The size of the request head.
+    /// The bytes that the request head needs.
     head: usize,
     prefix: [u8; PREFIX],
-    /// The bytes that have arrived, with the prefix.
+    /// How many bytes have arrived, with the prefix.
     arrived: usize,
     reserved: Option<ReservedMemory>,
 }
@@ -53,47 +53,46 @@ impl IncomingMessage {
         Self { limits: Arc::clone(limits), client, head, prefix: [0; PREFIX], arrived: 0, reserved: None }
     }
 
-    /// What the routes see of a polled frame. `is_last`: the client has ended the stream.
-    pub(super) fn receive(&mut self, frame: PolledFrame, is_last: bool) -> PolledFrame {
-        match frame {
-            Poll::Pending | Poll::Ready(Some(Ok(_))) if self.is_complete() => Poll::Ready(None),
-            Poll::Pending if self.reserve() => Poll::Pending,
-            Poll::Ready(Some(Ok(frame))) if is_last || self.fits(&frame) => Poll::Ready(Some(Ok(frame))),
-            Poll::Pending | Poll::Ready(Some(Ok(_))) => Poll::Ready(Some(Err((self.limits.refusal)()))),
-            ended @ Poll::Ready(_) => ended,
+    /// Decides what the routes see of a poll of the body: the same, or the end after a complete message, or the refusal if an unfinished
+    /// message gets no memory. `is_last` says that the client has ended the stream with this frame.
+    pub(super) fn receive(&mut self, polled: PolledFrame, is_last: bool) -> PolledFrame {
+        match &polled {
+            Poll::Ready(None | Some(Err(_))) => return polled,
+            Poll::Pending | Poll::Ready(Some(Ok(_))) if self.is_complete() => return Poll::Ready(None),
+            Poll::Ready(Some(Ok(_))) if is_last => return polled,
+            Poll::Ready(Some(Ok(frame))) => self.count(frame),
+            Poll::Pending => {}
         }
+        if self.is_complete() || self.reserve() { polled } else { Poll::Ready(Some(Err((self.limits.refusal)()))) }
     }
 
-    /// Counts the bytes of a frame. Returns whether there is memory for the rest of the message.
-    fn fits(&mut self, frame: &Frame<Bytes>) -> bool {
-        let Some(data) = frame.data_ref() else { return true };
+    fn count(&mut self, frame: &Frame<Bytes>) {
+        let Some(data) = frame.data_ref() else { return };
         let rest_of_prefix = self.prefix.iter_mut().skip(self.arrived);
         rest_of_prefix.zip(data).for_each(|(byte, arrived)| *byte = *arrived);
         self.arrived += data.len();
-        self.is_complete() || self.reserve()
     }
 
-    /// The announced length of the message, if the prefix has arrived.
-    fn length(&self) -> Option<usize> {
+    fn is_complete(&self) -> bool {
+        self.announced_length().is_some_and(|length| self.arrived - PREFIX >= length)
+    }
+
+    /// The length of the message without its prefix; `None` until the prefix has arrived.
+    fn announced_length(&self) -> Option<usize> {
         let [_flag, length @ ..] = self.prefix;
         (self.arrived >= PREFIX).then(|| usize::try_from(u32::from_be_bytes(length)).unwrap_or(usize::MAX))
     }
 
-    fn is_complete(&self) -> bool {
-        self.length().is_some_and(|length| self.arrived - PREFIX >= length)
-    }
-
-    /// Reserves what the message needs, if it has not been reserved before.
+    /// Reserves the memory of the whole request, as far as it is not reserved yet. Returns false if there is not enough.
     fn reserve(&mut self) -> bool {
-        let message = self.length().filter(|length| *length <= self.limits.max_message);
+        // A message that is too large is refused by the routes, and never kept.
+        let message = self.announced_length().filter(|length| *length <= self.limits.max_message);
         let needed = BASE_COST + self.head + message.unwrap_or_default();
-        match &mut self.reserved {
-            Some(reserved) => needed <= reserved.bytes() || reserved.grow(needed - reserved.bytes()),
-            reserved => {
-                *reserved = self.limits.memory.reserve(self.client, needed);
-                reserved.is_some()
-            }
+        if let Some(reserved) = &mut self.reserved {
+            return needed <= reserved.bytes() || reserved.grow(needed - reserved.bytes());
         }
+        self.reserved = self.limits.memory.reserve(self.client, needed);
+        self.reserved.is_some()
     }
 }
 

@@ -1,8 +1,8 @@
-//! The network of a client, by which connections and requests are limited.
+//! The network of a client, which counts as one client when connections and requests are limited.
 
 use std::net::{IpAddr, Ipv6Addr};
 
-/// A network of client addresses, as its first address.
+/// A network of client addresses, represented by its first address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Network(IpAddr);
 

@@ -1,4 +1,4 @@
-//! Lines about something that goes on, which an operator need not read again and again.
+//! Keeps a problem that lasts from filling the log with the same line.
 
 use crate::{Clock, SystemClock};
 use std::time::Duration;

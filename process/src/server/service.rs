@@ -1,4 +1,4 @@
-//! The routes of a port for the requests of one connection, which record when this server works on them.
+//! Passes the requests of one connection to the routes of its port, and records when this server works on them.
 
 use super::{
     STALL_TIMEOUT,
@@ -30,8 +30,8 @@ use std::{
 use tokio::time::{Sleep, sleep};
 use tower_service::Service as _;
 
-/// The largest number of fields of a request head: hyper's limit in HTTP/1.1. In HTTP/2, a field can have one byte, and fields in
-/// memory are many times larger.
+/// The most fields of a request head. This is hyper's limit in HTTP/1.1. HTTP/2 needs it, too: a field can have one byte, and needs many
+/// times more memory.
 const MAX_FIELDS: usize = 100;
 
 /// The routes of a port for one connection.
@@ -83,8 +83,8 @@ impl ConnectionService {
     }
 }
 
-/// The work of this server on a request, from the end of the request until this is dropped. A client that does not send the rest of its
-/// request keeps no place that another client needs.
+/// The work of this server on a request, which protects the connection from being closed for another one. It begins when the request has
+/// arrived completely, so that a client cannot keep a place by an unfinished request. It ends when this is dropped.
 struct Work {
     connection: Arc<OpenConnection>,
     has_begun: AtomicBool,
@@ -110,7 +110,7 @@ struct RequestBody {
     work: Arc<Work>,
     /// `None` if the messages of the port have no limits.
     message: Option<IncomingMessage>,
-    /// Whether the client may take any time for it.
+    /// Whether the next part may take any time.
     may_stall: bool,
     /// Runs while the server waits for the next part.
     stall: Option<Pin<Box<Sleep>>>,
@@ -195,7 +195,7 @@ fn too_many_fields() -> Response<Body> {
     response
 }
 
-/// The body of a response, on which this server may still work.
+/// The body of a response. While it exists, this server works on its request if `_work` is set.
 pub(super) struct ResponseBody {
     body: Body,
     _work: Option<Arc<Work>>,

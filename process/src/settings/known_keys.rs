@@ -1,7 +1,7 @@
 //! The valid keys, which the default file defines.
 //!
-//! In the default file, a table named `*` is a wildcard: the operator can add any number of named tables that have its
-//! keys and default values.
+//! In the default file, a table named `*` is a wildcard: in its place, the operator can add any number of tables with names. Each has the
+//! keys and default values of the wildcard.
 
 use config::{Config, Value, ValueKind};
 use std::collections::BTreeMap;
@@ -38,14 +38,14 @@ impl KnownKeys {
         siblings.map(|(pattern, value)| (fill_wildcards(pattern, key), value.clone())).collect()
     }
 
-    /// What the operator may have meant by an unknown key: the most similar key, or else the keys of its table. Empty if its table does
-    /// not exist either.
+    /// Suggests what the operator may have meant by an unknown key: the most similar key, or else all keys of its table. Empty if there is
+    /// no such table either.
     pub(super) fn hint(&self, key: &str) -> String {
         let (table, name) = split(key);
         let mut candidates: Vec<_> = self.0.keys().map(|pattern| fill_wildcards(pattern, key)).collect();
         let has_table = candidates.iter().any(|candidate| split(candidate).0 == table);
         if has_table {
-            // A key of an existing table is not taken for one of another table.
+            // The operator has named a table that exists, so keys of other tables are not suggested.
             candidates.retain(|candidate| split(candidate).0 == table);
         }
         let has_same_start = |candidate: &str| {
@@ -54,7 +54,7 @@ impl KnownKeys {
         };
         let distance = |candidate: &str| strsim::osa_distance(candidate, key);
         let nearest = candidates.iter().min_by_key(|candidate| (!has_same_start(candidate), distance(candidate)));
-        // Of the part that can differ, at least three quarters of the characters must be the same.
+        // At least three quarters of the characters must be the same. The name of an existing table does not count: it is always the same.
         let shared = if has_table { key.len() - name.len() } else { 0 };
         let is_similar = |candidate: &&String| {
             has_same_start(candidate) || distance(candidate) * 4 <= candidate.len().max(key.len()) - shared
@@ -69,7 +69,7 @@ impl KnownKeys {
         format!(": the settings of `{table}` are {}", names.join(", "))
     }
 
-    /// Converts one text in the file to a list, if the default is a list.
+    /// Splits a text in the file into a list, if the default is a list.
     pub(super) fn split_text(&self, key: &str, value: Value) -> Value {
         match (&value.kind, self.find(key).map(|default| &default.kind)) {
             (ValueKind::String(text), Some(ValueKind::Array(_))) => self.parse(key, text.clone()).into(),
@@ -107,8 +107,7 @@ fn matches(pattern: &str, key: &str) -> bool {
     }
 }
 
-/// Returns whether a named table can have this name. A table name may contain only characters that the names of
-/// environment variables can express.
+/// Returns whether a table in place of a wildcard can have this name: environment variables must be able to express it.
 fn is_table_name(name: &str) -> bool {
     let is_allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_' || byte == b'-';
     !name.is_empty() && name.bytes().all(is_allowed)

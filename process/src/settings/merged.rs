@@ -127,7 +127,7 @@ impl MergedSettings {
         self.settings.iter().filter_map(|(key, setting)| self.type_error::<T>(key, setting)).collect()
     }
 
-    /// Returns the type error of a setting. Deserializes the value together with the default values of all other keys.
+    /// The type error of a setting, if it has one. To find it, we deserialize the setting together with the defaults of all other keys.
     fn type_error<T: DeserializeOwned>(&self, key: &str, setting: &Setting) -> Option<SettingsError> {
         if setting.source == Source::Default {
             return None;
@@ -141,7 +141,7 @@ impl MergedSettings {
         } else {
             deserialize::<T>(&settings).err()?.to_string()
         };
-        // The key comes first. It may be that of an item: `sync.urls[1]`.
+        // The message begins with the key. The library may name an item of it, such as `sync.urls[1]`.
         let named = error.strip_suffix('`').and_then(|error| error.rsplit_once(" for key `"));
         let (error, key) = named.filter(|(_, name)| name.starts_with(key)).unwrap_or((&error, key));
         Some(SettingsError::Invalid(format!("`{key}` in {}: {error}", setting.source)))
@@ -170,7 +170,7 @@ impl MergedSettings {
     }
 }
 
-/// Whether the value is `true` or `false`, or a text such as `yes`, which the crate `config` would convert to the number 1 or 0.
+/// Whether the value is `true` or `false`, or a text such as `yes`. The crate `config` would convert it to the number 1 or 0.
 fn is_boolean(value: &Value) -> bool {
     match &value.kind {
         ValueKind::Boolean(_) => true,
@@ -213,7 +213,7 @@ fn insert(table: &mut Map<String, Value>, key: &str, value: Value) {
     }
 }
 
-/// Converts the value to the type of the default. Values from the environment and from flags are text.
+/// Converts the value to the type of the default, because values from the environment and from flags are text.
 fn with_type_of(value: &Value, default: &Value) -> Value {
     let converted = match default.kind {
         ValueKind::I64(_) => value.clone().into_int().ok().map(Value::from),

@@ -5,11 +5,10 @@ use crate::process::eventually;
 use futures_util::future::join_all;
 use std::sync::Arc;
 
-/// Number of masters. Nodes `0..MASTERS` are masters with a third of the slots each; node `MASTERS + n` replicates
-/// node `n`.
+/// The number of masters. Nodes `0..MASTERS` are masters with a third of the slots each, and node `MASTERS + n` replicates node `n`.
 const MASTERS: usize = 3;
 
-/// Configuration with which all nodes fail over quickly, even to a replica that lost its master long ago.
+/// Makes all nodes fail over quickly, even to a replica that lost its master long ago.
 const FAST_FAILOVER: [&str; 3] =
     ["cluster-enabled yes", "cluster-node-timeout 1500", "cluster-replica-validity-factor 0"];
 
@@ -103,8 +102,7 @@ impl RedisCluster {
         self.nodes.iter().position(|node| node.port == port)
     }
 
-    /// Begins to migrate the slot of a key. During the migration, the source node responds ASK to requests for keys
-    /// that it does not have.
+    /// Begins to migrate the slot of a key. Meanwhile, the source node responds ASK to requests for keys that it does not have.
     pub async fn begin_slot_migration(&self, key: &str, from: usize, to: usize) {
         let slot = self.slot(key).await;
         let (source, target) = (&self.nodes[from], &self.nodes[to]);

@@ -42,8 +42,7 @@ impl Sentinel {
         let hostname_settings = ["sentinel resolve-hostnames yes", "sentinel announce-hostnames yes"];
         let monitor_lines = [
             format!("sentinel monitor limits {} {} {quorum}", master.host(), master.port),
-            // With a shorter `down-after-milliseconds`, a Sentinel on a busy machine marks the new master as down
-            // before its handshake with the new master completes.
+            // With less than 1000, a Sentinel on a busy machine would mark the new master as down before their handshake completes.
             "sentinel down-after-milliseconds limits 1000".to_owned(),
             "sentinel failover-timeout limits 3000".to_owned(),
         ];

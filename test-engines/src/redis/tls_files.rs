@@ -46,7 +46,7 @@ impl TlsFiles {
             .map(|(name, file)| format!("{name}={}", self.file(file).display()))
     }
 
-    /// Configuration lines of a server that uses only TLS, also for replication and the cluster bus.
+    /// Configuration lines of a server that uses only TLS, even for replication and the cluster bus.
     pub(super) fn server_lines(&self, port: u16) -> Vec<String> {
         let file = |name: &str| self.file(name).display().to_string();
         vec![

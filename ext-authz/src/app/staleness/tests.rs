@@ -132,11 +132,11 @@ fn refused_key_counts_only_if_no_other_service_is_served() {
     sidecar.confirm(0, SERVICE_ID);
     sidecar.confirm(1, OTHER);
     sidecar.assert_ready(0);
-    sidecar.views.key_refused(ApiKeyIndex(0));
+    sidecar.views.mark_key_refused(ApiKeyIndex(0));
     sidecar.assert_ready(50);
     sidecar.confirm(1, OTHER);
     sidecar.assert_ready(50);
-    // The other service is not served any more either, so both count.
+    // Now the other service is not served either, so both count.
     let pending = sidecar.pending_after(10);
     assert!(
         pending.len() == 2 && pending.iter().any(|text| text.contains("(sync.keys[0], which the control")),

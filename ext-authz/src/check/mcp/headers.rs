@@ -1,5 +1,7 @@
-//! The headers in which clients repeat the method and the name of a message, and those that say how the message is encoded. A service or
-//! another proxy may rely on them, so a header with which it could read another message refuses the request.
+//! Checks the headers that repeat the method and the name of an MCP message, and the headers that say how it is encoded.
+//!
+//! A service or another proxy may rely on them. So a request is refused if its headers could make them read another message than the
+//! sidecar.
 
 use crate::{
     check::request::{HttpRequest, first_two},
@@ -17,11 +19,11 @@ const METHOD_HEADER: &str = "mcp-method";
 /// The header with the name of a tool or prompt, or with the URI of a resource.
 const NAME_HEADER: &str = "mcp-name";
 
-/// The marks of a value in Base64, which stands for a name that a header cannot contain.
+/// What surrounds a name in Base64. Clients encode names that a header cannot contain.
 const ENCODED: (&[u8], &[u8]) = (b"=?base64?", b"?=");
 
-/// Requires JSON in UTF-8 without a content coding, which is how Envoy reads every message. With another charset, such as UTF-7, the same
-/// bytes are another message for a service that decodes it.
+/// Requires JSON in UTF-8 without a content coding, because Envoy reads every message like this. A service that decodes the same bytes
+/// with another charset, such as UTF-7, would read another message.
 pub fn check_encoding(http: &HttpRequest) -> Result<(), &'static str> {
     let [Some(content_type), None] = first_two(http.all_headers(), "content-type") else {
         return Err("the header `Content-Type` must occur once");
@@ -40,8 +42,8 @@ pub fn check_encoding(http: &HttpRequest) -> Result<(), &'static str> {
     }
 }
 
-/// Compares the headers with the request. The error says which header disagrees. A name without something to compare is refused: so is
-/// the `Mcp-Name` of the tasks extension, which Envoy does not report.
+/// Compares the headers with the request. The error says which header disagrees. `Mcp-Name` is refused if Envoy reports no name to compare
+/// it with, as for the tasks extension.
 pub fn check_agreement(http: &HttpRequest, request: McpRequest<'_>) -> Result<(), &'static str> {
     let (method, name) = match request {
         McpRequest::Session => (None, None),
@@ -60,8 +62,7 @@ pub fn check_agreement(http: &HttpRequest, request: McpRequest<'_>) -> Result<()
     }
 }
 
-/// Whether a request has no header with this name, or one with the right value. Envoy joins repeated headers with a comma, unless it
-/// sends raw headers.
+/// Whether a request has no header with this name, or exactly one, with the right value.
 fn agrees(http: &HttpRequest, name: &str, is_right: impl FnOnce(&[u8]) -> bool) -> bool {
     match first_two(http.all_headers(), name) {
         [None, _] => true,
@@ -70,6 +71,7 @@ fn agrees(http: &HttpRequest, name: &str, is_right: impl FnOnce(&[u8]) -> bool) 
     }
 }
 
+/// Whether the value of a header is the name, as it is or in Base64.
 fn is_encoding_of(name: &[u8], value: &[u8]) -> bool {
     let (prefix, suffix) = ENCODED;
     match value.strip_prefix(prefix).and_then(|value| value.strip_suffix(suffix)) {

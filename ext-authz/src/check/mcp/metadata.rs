@@ -1,8 +1,7 @@
 //! What Envoy's MCP filter says about the message in the body of a request.
 //!
-//! The metadata is a `google.protobuf.Struct`. The messages here have its field numbers, and decode two levels of it: `method`, for
-//! example, and `params.name`. What is deeper, such as `params._meta` of the client, is skipped. So the depth of a message cannot exhaust
-//! anything.
+//! The metadata is a `google.protobuf.Struct`. The messages here have the same field numbers, and decode two levels: `method`, for
+//! example, and `params.name`. What is deeper, such as `params._meta`, is skipped, so a deeply nested message costs nothing.
 
 use crate::rules::{McpMessage, NamingMethod};
 use bytes::Bytes;
@@ -19,7 +18,7 @@ const JSONRPC: &str = "jsonrpc";
 const JSONRPC_VERSION: &str = "2.0";
 const METHOD: &str = "method";
 const PARAMS: &str = "params";
-/// Fields of a message that the filter has not parsed completely. Its status can be `mcp_ok` nevertheless.
+/// The filter sets these fields if it has not parsed the whole message. Its status can be `mcp_ok` nevertheless.
 const SIGNS_OF_INCOMPLETE_PARSING: [&str; 2] = ["passthrough_reason", "is_exceeding_limit"];
 
 /// The metadata. Of fields with the same name, only the last one counts.
@@ -99,7 +98,7 @@ enum ParamKind {
 struct Skipped {}
 
 impl McpMetadata {
-    /// Decodes the parts of the metadata, and merges them, as protobuf requires of a message that occurs several times.
+    /// Decodes the parts of the metadata, and merges them: protobuf requires this if a message occurs several times.
     pub fn decode_parts(parts: &[Bytes]) -> Result<Self, &'static str> {
         let mut metadata = Self::default();
         let merged = parts.iter().try_for_each(|part| metadata.merge(part.clone()));
@@ -151,7 +150,7 @@ impl McpMetadata {
     }
 }
 
-/// The metadata that the filter writes about a message, for commands that ask about one.
+/// The metadata that the filter would write about a message, for commands that ask how it would be decided.
 pub fn metadata_of(McpMessage { method, name }: McpMessage<'_>) -> Struct {
     let value = |kind| EnvoyValue { kind: Some(kind) };
     let text = |text: &str| value(EnvoyKind::StringValue(text.to_owned()));

@@ -8,10 +8,10 @@ use bytes::Bytes;
 use countersign_proto::envoy::config::core::v3::Metadata;
 use std::{path::Path, process::Command};
 
-/// The instructions of a repeated check from the bytes of the request to those of the response, in a build for tests.
+/// The instructions of a repeated check, from the bytes of the request to the bytes of the response, in a build for tests.
 ///
-/// If a change makes a check cheaper, replace the number by what the failed test prints. A higher number needs a reason. The last one:
-/// each check builds its response, and prost encodes it.
+/// If a change makes a check cheaper, replace the number by what the failed test prints. A higher number needs a reason. It was last
+/// raised because each check builds its response, and prost encodes it.
 const INSTRUCTIONS: u64 = 586_400;
 
 /// The allocations of a response: the names and the values of its headers and of its metadata.

@@ -100,8 +100,8 @@ fn has_no_bearer_token(value: &[u8]) -> bool {
     value.iter().all(is_allowed) && !value.split(|byte| *byte == b',').any(starts_with_bearer)
 }
 
-/// True if the rule is valid and the agent of [`VALID_TOKEN`] meets the rule. The agent of [`VALID_TOKEN`] has the role
-/// `reader`, the permission `read` and a trust score of 50.
+/// True if the rule is valid and the agent of [`VALID_TOKEN`] meets it: the agent has the role `reader`, the permission `read` and a
+/// trust score of 50.
 fn is_valid_and_met_rule(name: &str, value: &str) -> bool {
     let all_items_in = |items: &[&str]| value.split(',').all(|item| items.contains(&item.trim()));
     match name {
@@ -145,8 +145,7 @@ fn check_verdict(request: &CheckRequest) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Checks that either all seven identity headers are set or none (for anonymous requests), and that each identity
-/// header overwrites the client's header of the same name.
+/// Checks that a response sets all seven identity headers, or none for anonymous requests, and that each overwrites the client's header.
 fn check_identity_headers(headers: &[HeaderValueOption]) -> Result<(), TestCaseError> {
     for option in headers {
         #[expect(deprecated, reason = "both fields must be set")]
@@ -287,8 +286,8 @@ fn valid_request() -> CheckRequest {
     request(&[("authorization", &bearer), ("x_agent_id", "root")], &[("require_roles", "reader")])
 }
 
-/// The sidecar decodes a request as Envoy's definition does. But prost reads entries of a map whatever their wire type is, and the sidecar
-/// refuses a wrong one.
+/// The sidecar decodes a request like Envoy's definition, with one exception: for entries of a map, prost accepts any wire type, and the
+/// sidecar refuses a wrong one.
 pub(super) fn check_decoded(
     authorizer: &Authorizer,
     encoded: &[u8],

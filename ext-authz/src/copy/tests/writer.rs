@@ -1,4 +1,4 @@
-//! Tests of when the writer writes, and of what it states about the disk.
+//! Tests of when the writer writes, and of the progress that it records.
 
 use super::*;
 use crate::{
@@ -134,7 +134,7 @@ async fn failed_write_leaves_the_earlier_copy_and_removed_copy_is_none() {
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(writer.progress.on_disk(), Some(Revision::new(30)), "the earlier file may be there");
     fs::remove_dir(&fixture.path).unwrap();
-    writer.views.key_unknown(INDEX);
+    writer.views.mark_key_unknown(INDEX);
     let removed = async {
         while writer.progress.on_disk().is_some() {
             changes.next().await;

@@ -1,4 +1,4 @@
-//! Property test: with a cache that has seen earlier checks, each decision is the one without a cache.
+//! Property test: a cache with tokens of earlier checks changes no decision.
 
 use super::*;
 use countersign_identity::{RoleDefinition, RoleId};
@@ -8,9 +8,9 @@ use proptest::{collection::vec, prelude::*, sample::select};
 /// Something that happens between two checks.
 #[derive(Debug, Clone)]
 enum Step {
-    /// The time becomes this number of seconds after the issue of the tokens. It can also go back.
+    /// The time becomes so many seconds after the tokens were issued. It can also go back.
     Time(i64),
-    /// The status of the agent changes, and with it the lowest accepted `rev`, relative to that of the tokens.
+    /// The status of the agent changes, and with it the cutoff, relative to the `rev` of the tokens.
     Status(AgentStatus, i64),
     /// The agent has these roles, some with an end.
     Roles(Vec<(RoleId, Option<i64>)>),
@@ -19,13 +19,13 @@ enum Step {
     RevokeToken,
     /// The definitions of the roles change.
     Definitions(Vec<RoleDefinition>),
-    /// The keys are removed, or there again.
+    /// The signing keys are removed, or added again.
     Keys(bool),
     /// Whether the service accepts unbound tokens.
     AcceptsUnbound(bool),
-    /// A pong, with a floor relative to the revision of the tokens.
+    /// A pong arrives, with a floor relative to the `rev` of the tokens.
     Confirm(i64),
-    /// A new snapshot, without any change.
+    /// A snapshot arrives, without any change.
     Snapshot,
 }
 
@@ -110,7 +110,7 @@ fn after(view: &View, step: &Step, revision: Revision) -> View {
     view.apply(delta)
 }
 
-/// Tokens with and without roles, with ends, of a later revision than that of the first view, and unbound.
+/// Tokens with and without roles, with roles that end, newer than the first view, and unbound.
 fn tokens() -> Vec<String> {
     vec![
         token_with_claims(|_| ()),

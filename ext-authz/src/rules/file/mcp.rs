@@ -14,7 +14,7 @@ const MAX_ENTRY_NAME: usize = 256;
 
 pub struct PlacedEntry {
     pub entry: McpEntry,
-    /// The place of its name.
+    /// Where its name is in the file.
     pub span: Range<usize>,
 }
 
@@ -60,7 +60,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Refuses permissions of entries if the rule allows anonymous requests, which have none.
+    /// Refuses entries that require permissions, if the rule allows anonymous requests: these have no permissions.
     pub fn check_mcp_contradiction(&mut self, entries: &[PlacedEntry]) {
         for PlacedEntry { entry: McpEntry { table, name, permissions }, span } in entries {
             if !permissions.is_empty() {
@@ -88,8 +88,7 @@ fn parse_entry(table: McpTable, name: &str, permissions: &DeValue<'_>) -> Result
     Ok(McpEntry { table, name: name.to_owned(), permissions: permissions.map_err(|_| invalid())? })
 }
 
-/// Refuses methods that have tables of their own, and the name for all others: a new method of the protocol is refused until a rule
-/// names it.
+/// Refuses `*`, so that a new method of the protocol is denied until a rule names it, and methods with a table of their own.
 fn check_method(method: &str) -> Result<(), String> {
     if method == ANY_NAME {
         return Err("methods have no entry for all others: name each method".to_owned());

@@ -1,6 +1,5 @@
-//! Property tests of streams with messages and pings in any order: no message causes a panic, a refused message changes
-//! nothing, and the view of the service's data contains only received data. [`StreamModel`] computes the expected
-//! state.
+//! Property tests of streams with messages and pings in any order. No message causes a panic, a refused message changes nothing,
+//! and the view contains only received data. [`StreamModel`] computes the expected state.
 
 mod generators;
 
@@ -74,8 +73,8 @@ fn state_snapshot(stream: &StreamState) -> StateSnapshot {
 struct StreamModel {
     /// The numbers of the unanswered pings of this stream, and when they were sent, in seconds since boot.
     unanswered: Vec<(u64, u64)>,
-    /// When the latest ping that confirmed the view was sent, in seconds since boot. A snapshot with a lower revision
-    /// than the view resets `confirmed_at` to `None`.
+    /// When the latest ping that confirmed the view was sent, in seconds since boot. A snapshot that is older than the view resets
+    /// it to `None`.
     confirmed_at: Option<u64>,
 }
 

@@ -16,7 +16,7 @@ fn data_of_a_stream_has_the_revision_of_a_message_and_not_of_a_pong() {
     assert_eq!(data(&StreamState::resume(None, None)), 0);
 }
 
-/// A copy that cannot be written in time does not keep a sidecar from another address.
+/// Even if its copy is not written in time, a sidecar moves on to another address.
 #[test]
 fn another_address_continues_the_view_whatever_copy_there_is() {
     let mut stream = stream_with_view(5);
