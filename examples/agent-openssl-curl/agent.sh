@@ -50,7 +50,7 @@ register() {
 login() {
     local service="$1" service_field="" id challenge signature
     id=$(read_saved id "agent.sh register")
-    # The service is the audience of the token. The default is the service of the agent's oldest role.
+    # The service is the audience of the token. Without a service, the control plane chooses the default service of the agent.
     [ -z "$service" ] || service_field=",\"serviceId\":$(json_string "$service")"
 
     send_json /auth/challenge "{\"agentId\":\"$id\"$service_field}"

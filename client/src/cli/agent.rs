@@ -126,8 +126,8 @@ pub enum AgentCommand {
     /// Delete an agent: revoke it everywhere and erase its data; this cannot be undone
     #[command(
         after_help = "The control plane erases the owner, e-mail address, name, metadata and public key of the agent. Its id \
-        remains in the feedback of services and in the audit log. The key can be registered again, as another agent. With \
-        --wait, the result is a receipt of the sidecars of one service.\n\n\
+        remains in the audit log, and for about 30 days in the feedback of services. The key can be registered again, as \
+        another agent. With --wait, the result is a receipt of the sidecars of one service.\n\n\
         Examples:\n  $ countersign agent delete AGENT\n  $ countersign agent delete AGENT --yes\n\n\
         Next: countersign agent list"
     )]

@@ -102,8 +102,8 @@ pub struct AgentDeleted {
 /// Delete an agent
 ///
 /// Revokes the agent at all services within a second, and erases its owner, e-mail address, name, metadata and public key. Its
-/// id remains in feedback and in the audit log. A deletion cannot be undone; the same key can be registered again as another
-/// agent.
+/// id remains in the audit log, and for about 30 days in feedback. A deletion cannot be undone; the same key can be
+/// registered again as another agent.
 #[utoipa::path(
     delete, path = "/agents/{agent}", operation_id = "deleteAgent", tag = "Agents",
     params(AgentPathParam), security(("humanToken" = [])),
