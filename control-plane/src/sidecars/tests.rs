@@ -425,7 +425,7 @@ async fn sidecar_whose_first_confirmation_is_under_way_counts() {
 
 /// Writes the streams that are to be written, as a transaction with this outcome: written, failed, or unknown.
 fn write(streams: &mut Streams, name: &Arc<str>, outcome: Option<bool>) -> usize {
-    let unwritten = streams.take_unwritten(name, Selection { with_changes: true, with_progress: false });
+    let unwritten = streams.take_unwritten(name, Selection { with_ends: true, with_progress: false });
     let count = unwritten.len();
     for stream in unwritten {
         match outcome {
