@@ -40,7 +40,7 @@ pub enum OperationError {
     Conflict(String),
     #[error("exceeded quota: {0:?}")]
     QuotaExceeded(ExceededQuota),
-    /// The owner of the agent has left the service, which therefore may assign no role to the agent.
+    /// The owner of the agent has left the service, so the service cannot assign roles to the agent.
     #[error("the agent has left the service")]
     AgentLeft,
     /// The idempotency key was used for a different request.
@@ -66,7 +66,7 @@ impl StoreFailure for OperationError {
 
 impl From<StoreError> for OperationError {
     fn from(error: StoreError) -> Self {
-        // The service was deleted after the caller was authorized.
+        // Somebody has deleted the service since we authorized the caller.
         if error.is_sealed_audit_chain() { Self::NotFound(NotFound::Service) } else { Self::Store(error) }
     }
 }

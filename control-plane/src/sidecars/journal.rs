@@ -262,7 +262,7 @@ impl Journal {
     }
 }
 
-/// The row of a stream. If the stream has ended, the row says that it ended at `now`, which is a little late but never too early.
+/// The row of a stream. `now`: a stream that has ended had ended by this time.
 fn record_of<'a>(unwritten: &'a Unwritten, control_plane: &'a str, now: Timestamp) -> StreamRecord<'a> {
     let Unwritten { stream, progress, phase, .. } = unwritten;
     StreamRecord {

@@ -11,8 +11,8 @@ use std::{
     sync::Arc,
 };
 
-/// How many ended processes of a service we keep in memory. For the others, only the row says until when they may decide, and it says
-/// a little too late.
+/// How many processes of a service with an ended row are in memory. Of the others, the row alone tells until when they may decide,
+/// which is a little later.
 const MAX_ENDED: usize = 5000;
 
 /// The sidecars of this control plane, until they refuse all requests by themselves.

@@ -1,8 +1,7 @@
 //! Emits the event `agent.authentication_failed` for failed logins, and suppresses bursts of the event.
 //!
-//! An attacker must not cause a database write with each failed login. The first failures of a burst become one event each.
-//! Further failures of a burst are counted, first in the memory of each process and then in the database, and become one
-//! summary event.
+//! An attacker must not cause a database write with each failed login. So only the first failures of a burst become one event each.
+//! We count the others, first in the memory of each process and then in the database, and emit one summary event for them.
 
 use crate::{
     domain::webhook::{
@@ -17,7 +16,7 @@ use countersign_identity::{EventId, Timestamp};
 use std::{net::IpAddr, sync::Arc, time::Duration};
 use tracing::Instrument as _;
 
-/// Time between the end of a burst and its summary, in which all processes store their counts.
+/// How long after the end of a burst we emit its summary, so that all processes can store their counts.
 const FLUSH_GRACE: Duration = Duration::from_secs(3);
 
 /// Maximum number of bursts whose counts one transaction stores.
@@ -58,12 +57,11 @@ pub(in crate::operations) async fn emit_failed_login(
             tracing::warn!(%error, "cannot emit a webhook event for a failed login");
         }
     };
-    // In a task of its own, because a client that always leaves during the commit must not prevent that its burst is suppressed.
+    // In a task of its own: otherwise, a client that always leaves during the commit would never reach the maximum number of events.
     let _panicked = tokio::spawn(emission.in_current_span()).await;
 }
 
-/// Emits an event, unless its burst has had the maximum number of events. From then on, this process only counts the failures of the
-/// burst.
+/// Emits an event. If its burst has had the maximum number of events, this process only counts further failures of the burst.
 async fn emit_or_suppress(
     context: &Context,
     key: BurstKey,
@@ -98,8 +96,8 @@ async fn emit_or_suppress(
     Ok(())
 }
 
-/// Removes the service from the key if the agent is not known to it. So a client can neither fill the webhooks of a service
-/// that its agent has nothing to do with, nor create bursts with the ids of services that do not exist.
+/// Removes the service from the key if the agent is not known to it. Otherwise, a client could fill the webhooks of a service that
+/// its agent has nothing to do with, or create bursts with the ids of services that do not exist.
 async fn burst_key_of_known_service(
     conn: &mut Conn,
     (agent, service): BurstKey,
@@ -115,7 +113,7 @@ pub async fn flush_suppressed_bursts(context: &Context) -> Result<(), OperationE
         let work = async |mut tx: WriteTransaction| {
             let now = tx.now();
             for (key, count) in counts {
-                // Pending counts of failures belong to the burst in the database, even if that burst has ended.
+                // Pending counts belong to the burst in the database, even if it has ended.
                 let mut burst = outbox::lock_burst(tx.conn(), key.0, key.1, now).await?;
                 burst.suppressed += count;
                 outbox::update_burst(tx.conn(), key.0, key.1, &burst).await?;

@@ -43,7 +43,7 @@ const KEPT_REVOKED_KEYS: i64 = 100;
 /// Maximum number of older revoked API keys that one revocation deletes. If there are more, the next revocations delete the others.
 const MAX_DELETED_PER_REVOCATION: i64 = 10;
 
-/// Creates a service that is owned by `owner`. Of several requests with the same name and the same `managed_by`, one creates it.
+/// Creates a service that `owner` owns. Of several requests with the same name and the same `managed_by`, only one succeeds.
 pub async fn create_service(
     context: &Context,
     initiator: &Initiator,
@@ -153,7 +153,7 @@ pub async fn revoke_service_key(
             let (kept, limit) = (KEPT_REVOKED_KEYS, MAX_DELETED_PER_REVOCATION);
             services::delete_oldest_revoked_keys(tx.conn(), service, kept, limit).await?;
             tx.audit(initiator, entry).await?;
-            // Streams check their API key when the settings of their service change.
+            // When the settings of a service change, its streams check their API keys.
             tx.record_change(Change::ServiceSettings(service));
         } else if !services::has_key(tx.conn(), service, key).await? {
             // The API key does not exist, or belongs to another service.
