@@ -160,8 +160,7 @@ impl fmt::Display for AuditChain {
     }
 }
 
-/// The object of an action. `AuditedObject` has no variants for services and agents, because an audit entry has separate
-/// fields for services and agents.
+/// The object of an action. Services and agents are not among the variants, because an audit entry has fields for them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AuditedObject {
     /// A role.
@@ -186,8 +185,7 @@ impl AuditedObject {
     }
 }
 
-/// Additional fields of an entry, by name. The additional fields of an audit entry must not contain secrets, or free-form
-/// values that could contain secrets.
+/// Additional fields of an entry, by name. They must not contain secrets, or free-form values that could contain secrets.
 pub type AuditDetails = BTreeMap<&'static str, Value>;
 
 /// An entry before it is appended to its chain.

@@ -30,8 +30,8 @@ pub struct Challenge {
     pub expires_at: Timestamp,
     /// Random identifier.
     pub random_id: u128,
-    /// Cutoff revision of the last database restore when the challenge was issued; 0 if there was no restore. A challenge
-    /// issued before a restore is refused, because the challenge may already have been used between the backup and the restore.
+    /// Cutoff revision of the last database restore when the challenge was issued; 0 if there was no restore. We refuse a challenge
+    /// from before a restore: somebody may have used it between the backup and the restore.
     pub restore_revision: Revision,
 }
 
@@ -109,7 +109,7 @@ fn encode_state(challenge: &Challenge) -> Vec<u8> {
     let has_restore_revision = *restore_revision != Revision::default();
     let mut body = vec![if has_restore_revision { VERSION_2 } else { VERSION_1 }];
     body.extend(agent.bits().to_be_bytes());
-    // A challenge for no service is encoded with the service id zero, which no service has, because service ids are UUIDv7.
+    // The service id zero stands for no service. No service has it, because service ids are UUIDv7.
     body.extend(service.map_or(0, ServiceId::bits).to_be_bytes());
     body.extend(expires_at.micros().to_be_bytes());
     body.extend(random_id.to_be_bytes());

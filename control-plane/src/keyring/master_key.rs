@@ -102,7 +102,7 @@ impl MasterKey {
         AuditKeys::derive(self.0.as_ref())
     }
 
-    /// Encrypts `plain`. Decryption needs the same `label`, which is authenticated and not encrypted.
+    /// Encrypts `plain`. To decrypt, [`Self::open`] needs the same `label`, which the result does not contain.
     pub fn seal(&self, label: &str, plain: &[u8], rng: &dyn Rng) -> Option<Vec<u8>> {
         let mut nonce_bytes = [0; NONCE_LEN];
         rng.fill(&mut nonce_bytes);

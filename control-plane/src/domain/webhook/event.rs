@@ -260,7 +260,7 @@ impl EventData {
         }
     }
 
-    /// What the event belongs to; `None` for a test event, which has one target.
+    /// Which targets receive the event. `None` for a test event, which has a single target.
     pub const fn scope(&self) -> Option<WebhookScope> {
         match self {
             Self::Authenticated(AuthenticatedEvent { service_id, .. })
