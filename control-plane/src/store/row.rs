@@ -14,7 +14,7 @@ pub fn total_count(row: &AnyRow) -> Result<i64, StoreError> {
     get(row, "total")
 }
 
-/// The value of the parameter of a statement that counts the items of a list: one more than a list counts.
+/// How many rows a statement counts for a list: one more than [`MAX_COUNTED_ROWS`], to know whether there are more.
 pub const ROWS_TO_COUNT: i64 = MAX_COUNTED_ROWS + 1;
 
 /// Reads the column `total` of a statement that counts up to [`ROWS_TO_COUNT`] items of a list.

@@ -1,7 +1,7 @@
 //! The sync streams of sidecars that may decide, and the control planes that serve them.
 //!
-//! Each process of a sidecar has one row per API key in its settings, which states its newest stream: [`write`] never replaces the row of
-//! a later stream.
+//! Each process of a sidecar has one row per API key in its settings. The row has the newest stream: [`write`] never replaces a later
+//! one.
 
 use super::{Conn, StoreError, retention, row, statements::statements};
 use crate::domain::{
@@ -12,7 +12,7 @@ use countersign_identity::{ApiKeyId, Revision, ServiceId, Timestamp};
 use sqlx::any::AnyRow;
 use std::time::Duration;
 
-/// How long a sidecar is kept after it refuses all requests: receipts state that the last changes were in force only then.
+/// How long we keep a sidecar after it refuses all requests. Receipts need it: some changes were in force there only from then on.
 pub const KEPT_AFTER_EXPIRY: Duration = Duration::from_hours(1);
 
 macro_rules! select_sidecars {
@@ -74,14 +74,14 @@ statements! { STATEMENTS:
          ORDER BY service_id, instance LIMIT $4 + 0 OFFSET $5"
     );
     NEXT_SERVICE = "SELECT MIN(service_id) AS service_id FROM sidecars WHERE service_id > $1";
-    /// The transaction may be run again.
+    /// If the transaction runs again, the row exists.
     REGISTER = "INSERT INTO control_planes (id, seen_at, distributed_revision) VALUES ($1, $2, $3) ON CONFLICT (id) DO UPDATE \
          SET seen_at = excluded.seen_at, distributed_revision = excluded.distributed_revision";
     RENEW = "UPDATE control_planes SET seen_at = $2, distributed_revision = $3 WHERE id = $1";
     IS_REGISTERED = "SELECT 1 AS found FROM control_planes WHERE id = $1";
     DELETE_CONTROL_PLANE = "DELETE FROM control_planes WHERE id = $1";
     LIST_CONTROL_PLANES = "SELECT id, seen_at FROM control_planes WHERE id <> $1 ORDER BY id";
-    /// Waits for transactions of the control plane that are not complete.
+    /// Waits until open transactions of the control plane have ended.
     DELETE_KILLED = "DELETE FROM control_planes WHERE id = $1 AND seen_at = $2";
     END_STREAMS_OF_KILLED = "UPDATE sidecars SET ended_at = $1, expires_at = $1 + max_staleness \
          WHERE control_plane_id = $2 AND ended_at IS NULL";
@@ -155,8 +155,8 @@ pub struct RecordedSidecar {
     pub distributed: Option<Revision>,
 }
 
-/// Writes the state of a stream, in place of an earlier stream of the process. Returns false, and changes nothing, if the row has a later
-/// stream of the process.
+/// Writes the state of a stream, and replaces an earlier stream of the process. Returns false, and changes nothing, if the row has a
+/// later stream of the process.
 pub async fn write(conn: &mut Conn, record: &StreamRecord<'_>) -> Result<bool, StoreError> {
     let StreamRecord { identity, control_plane, stream, connected_at, progress, confirmed_at, ended_at, max_staleness } =
         record;
@@ -171,7 +171,7 @@ pub async fn write(conn: &mut Conn, record: &StreamRecord<'_>) -> Result<bool, S
     Ok(query.bind(micros(*max_staleness)).execute(conn).await?.rows_affected() > 0)
 }
 
-/// Deletes a stream of a sidecar that decides no more. Does nothing if the sidecar has another stream.
+/// Deletes the row of a sidecar that decides no more. Does nothing if the row has another stream.
 pub async fn delete(conn: &mut Conn, record: &StreamRecord<'_>) -> Result<(), StoreError> {
     let SidecarIdentity { service, instance, .. } = record.identity;
     let query = sqlx::query(DELETE_STREAM).bind(service.to_string()).bind(instance.to_string());
@@ -179,8 +179,7 @@ pub async fn delete(conn: &mut Conn, record: &StreamRecord<'_>) -> Result<(), St
     Ok(())
 }
 
-/// Deletes a process of which another process says that it has ended, if its stream has ended. Returns whether it is not recorded any
-/// more.
+/// Deletes the row of a process, if its stream has ended. Another process says that this one is gone. Returns whether the row is gone.
 pub async fn forget(conn: &mut Conn, service: ServiceId, instance: SidecarInstance) -> Result<bool, StoreError> {
     let (service, instance) = (service.to_string(), instance.to_string());
     sqlx::query(FORGET_ENDED).bind(&service).bind(&instance).execute(&mut *conn).await?;
@@ -188,8 +187,8 @@ pub async fn forget(conn: &mut Conn, service: ServiceId, instance: SidecarInstan
     Ok(recorded.is_none())
 }
 
-/// Records for each service that there may be sidecars that the database does not know: all of them were confirmed at `now` at the
-/// latest, and refuse all requests when this is `max_staleness` ago, or the longest maximum staleness that the database contains.
+/// Records for each service that it may have sidecars which the database does not know. Their last confirmation is not later than
+/// `now`. They refuse all requests `max_staleness` later, or after the longest maximum staleness in the database if that is longer.
 pub async fn record_unknown(conn: &mut Conn, now: Timestamp, max_staleness: Duration) -> Result<(), StoreError> {
     let longest: i64 = row::get(&sqlx::query(LONGEST_STALENESS).fetch_one(&mut *conn).await?, "longest")?;
     let max_staleness = micros(max_staleness).max(longest);
@@ -199,7 +198,7 @@ pub async fn record_unknown(conn: &mut Conn, now: Timestamp, max_staleness: Dura
     Ok(())
 }
 
-/// A page of the recorded sidecars of a service, without those that have refused all requests since before a time.
+/// A page of the recorded sidecars of a service, without sidecars that already refused all requests at `since`.
 pub async fn list(
     conn: &mut Conn,
     service: ServiceId,
@@ -214,7 +213,7 @@ pub async fn list(
     Ok(ListPage::new(&page, items, total, |sidecar: &RecordedSidecar| sidecar.identity.instance, None))
 }
 
-/// Up to `limit` recorded sidecars of a service after a position, without those that have refused all requests since before a time.
+/// Up to `limit` recorded sidecars of a service after a position, without sidecars that already refused all requests at `since`.
 pub async fn recorded_after(
     conn: &mut Conn,
     service: ServiceId,
@@ -238,7 +237,7 @@ pub async fn register(conn: &mut Conn, control_plane: ControlPlane<'_>) -> Resul
     write_control_plane(conn, REGISTER, control_plane).await
 }
 
-/// Writes that a control plane runs. Returns false, and changes nothing, if another control plane took it for killed.
+/// Writes that a control plane runs. Returns false, and writes nothing, if another control plane took it for killed.
 pub async fn renew(conn: &mut Conn, control_plane: ControlPlane<'_>) -> Result<bool, StoreError> {
     write_control_plane(conn, RENEW, control_plane).await
 }
@@ -269,7 +268,7 @@ pub async fn peers(conn: &mut Conn, id: &str) -> Result<Vec<Peer>, StoreError> {
     sqlx::query(LIST_CONTROL_PLANES).bind(id).fetch_all(conn).await?.iter().map(peer).collect()
 }
 
-/// Ends the streams of a control plane that has written nothing since it was read. From then on, it confirms nothing under its name.
+/// Ends the streams of a control plane, unless it has written since we read its row. From then on, it confirms nothing under its name.
 pub async fn end_killed(conn: &mut Conn, Peer { id, seen_at }: &Peer, now: Timestamp) -> Result<(), StoreError> {
     let deleted = sqlx::query(DELETE_KILLED).bind(id).bind(seen_at.micros()).execute(&mut *conn).await?;
     if deleted.rows_affected() > 0 {
