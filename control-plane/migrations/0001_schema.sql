@@ -234,7 +234,7 @@ CREATE INDEX service_keys_by_service ON service_keys (service_id);
 CREATE INDEX service_keys_by_age ON service_keys (service_id, id);
 -- The API keys that count for a quota.
 CREATE INDEX live_service_keys ON service_keys (service_id) WHERE revoked_at IS NULL;
--- The revoked API keys, of which only the newest are kept.
+-- The revoked API keys. Only the newest remain.
 CREATE INDEX revoked_service_keys ON service_keys (service_id, revoked_at, id) WHERE revoked_at IS NOT NULL;
 
 -- A service that its owner offers to another person, at most one offer for each service.
@@ -365,7 +365,7 @@ CREATE TABLE trust_feedback (
     created_at BIGINT NOT NULL
 );
 CREATE INDEX trust_feedback_by_agent ON trust_feedback (agent_id, created_at, id);
--- The feedback of a service about an agent, of which only the newest is kept; ids sort by creation time.
+-- The feedback of a service about an agent. Only the newest remains; ids sort by creation time.
 CREATE INDEX trust_feedback_by_service ON trust_feedback (agent_id, service_id, id);
 
 -- The rating that results from all feedback of a service about an agent.
@@ -591,7 +591,7 @@ CREATE INDEX dead_webhook_deliveries ON webhook_deliveries (target_id, event_id)
 -- The oldest delivery of all webhooks.
 CREATE INDEX webhook_deliveries_by_event ON webhook_deliveries (event_id);
 
--- Failed logins of an agent at a service ('' for none) within a minute, of which only the first ones emit events.
+-- Failed logins of an agent at a service ('' for none) within a minute. Only the first ones emit an event each.
 CREATE TABLE suppressed_bursts (
     agent_id TEXT NOT NULL,
     service_id TEXT NOT NULL,

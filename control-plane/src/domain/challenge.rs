@@ -1,8 +1,8 @@
 //! Stateless challenges: the challenge id contains the state of the challenge under a MAC, and the nonce is derived from
 //! the same state.
 //!
-//! The server stores nothing for a challenge, so a flood of challenge requests does not grow the database, and every replica
-//! can verify the challenges that other replicas issued.
+//! The server stores nothing for a challenge. So a flood of challenge requests does not grow the database, and every replica can
+//! verify the challenges of the others.
 
 use aws_lc_rs::hmac;
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};

@@ -229,7 +229,7 @@ fn check_times(claims: &Claims, now: Timestamp) -> Result<(Timestamp, Timestamp)
     }
     let earliest_start = expires_at.saturating_sub(MAX_LIFETIME);
     let start = started_at.map_or(earliest_start, |at| at.max(earliest_start));
-    // The clock of the agent may differ from that of this server.
+    // The agent's clock may differ from ours.
     Ok((expires_at, start.saturating_sub(LEEWAY)))
 }
 

@@ -4,7 +4,7 @@ use super::netstrings::encode;
 use sha2::{Digest, Sha256};
 use std::time::Duration;
 
-/// How long a response is stored and replayed.
+/// How long we store a response and return it to repeated requests.
 pub const RESPONSE_RETENTION: Duration = Duration::from_hours(24);
 
 /// Maximum length of a key, in bytes.

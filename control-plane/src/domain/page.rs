@@ -52,7 +52,7 @@ impl<P> Page<P> {
     /// Maximum value of `limit`. A larger `limit` in a request is reduced to the maximum.
     pub const MAX_LIMIT: i64 = 200;
 
-    /// Maximum value of `offset`. Pages after more items are read by their position.
+    /// Maximum value of `offset`. To read further, a client uses the position of the next page.
     pub const MAX_OFFSET: i64 = MAX_COUNTED_ROWS;
 
     /// Number of items to read: one more than the page has, to know whether there is a next page.
@@ -67,7 +67,7 @@ impl<P> Page<P> {
 }
 
 impl<T, P> ListPage<T, P> {
-    /// Makes a page of the items that were read for it. If the items were searched only up to the position `searched_until`, the
+    /// Makes a page of the items that the caller has read. `searched_until`: the caller has searched only up to this position, so the
     /// next page continues there.
     pub fn new(
         page: &Page<P>,

@@ -11,7 +11,7 @@ use std::time::Duration;
 /// margin is at most the maximum staleness itself, because an operator who sets a short staleness relies on fast transactions.
 const PUBLICATION_MARGIN: Duration = Duration::from_secs(5);
 
-/// How long a key is kept after the last token that it signed has expired, to allow for clock skew.
+/// How long we keep a key after the last token that it signed has expired, to allow for clock skew.
 const REMOVAL_DELAY: Duration = Duration::from_mins(5);
 
 /// Upper bound of `max-age` in the response with the published keys.
@@ -143,7 +143,7 @@ impl FromIterator<SigningKey> for SigningKeyRing {
 }
 
 impl SigningKeyRing {
-    /// All keys, including keys that were removed after the key ring was read.
+    /// All keys, including keys that were removed since we read the ring.
     pub fn keys(&self) -> &[SigningKey] {
         &self.0
     }
@@ -171,8 +171,8 @@ impl SigningKeyRing {
         started.max_by_key(|key| key.signs_from).or_else(first)
     }
 
-    /// Adds the signing key and the next key if they are missing, records the token lifetime, removes keys whose tokens
-    /// have expired, and rotates if the signing key is old enough. Returns the rotation, if any.
+    /// Adds the signing key and the next key if they are missing, and records the token lifetime. Removes keys whose tokens have expired.
+    /// Rotates if the signing key is old enough, and returns this rotation.
     pub fn maintain(
         &mut self,
         policy: &RotationPolicy,

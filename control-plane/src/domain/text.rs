@@ -53,7 +53,7 @@ text_types! {
     /// The token subject of another human user, as a user types it.
     SubjectText up to 255; |text| (1..=SubjectText::MAX_LEN).contains(&text.chars().count()) && is_printable(text),
         "must be 1 to 255 printable characters without spaces at the ends";
-    /// The name of the files in which something is declared. The format is that of a Kubernetes label.
+    /// The name of the files that declare something. It has the format of a Kubernetes label.
     ManagedBy up to MAX_LABEL_LEN; is_label, LABEL_REQUIREMENT;
     /// E-mail address of a registrant.
     EmailAddress up to 254; is_email, "must be an e-mail address of at most 254 characters";

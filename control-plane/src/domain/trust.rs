@@ -3,7 +3,8 @@
 //! The computation follows A. Jøsang and R. Ismail, *The Beta Reputation System* (2002). Old feedback loses weight, and an
 //! agent with little feedback stays near the initial score. One new feedback has the weight 1, and one service at most 8.
 //!
-//! Anyone can create services, so three limits keep strangers from moving the score of an agent:
+//! Anyone can create services, so three limits keep strangers from moving the score of an agent.
+//!
 //! - All services that do not know the agent weigh at most 1 together.
 //! - All services of one owner weigh at most as much as the initial score and the services of all other owners together.
 //! - The services of the agent's own owner weigh nothing.

@@ -1,8 +1,8 @@
 //! The sidecars that follow this deployment: which there are, and which revision is in force at each.
 //!
-//! [`Sidecars`] has the streams of this control plane in memory, and [`Journal`] records them in the database, so that every control
-//! plane knows the streams of all, and a restart forgets none. `sync` reports what its streams do, and `operations` asks for receipts.
-//! This module depends on `domain` and `store`.
+//! [`Sidecars`] has the streams of this control plane in memory. [`Journal`] records them in the database, so that every control plane
+//! knows the streams of all others, and none is lost in a restart. `sync` reports what its streams do, and `operations` asks for
+//! receipts. This module depends on `domain` and `store`.
 //!
 //! Receipts rely on this invariant: each process of a sidecar that may decide has a row. We confirm a process only while its row is
 //! open and names us; if others have ended our streams, we read so before we confirm. A row remains after its end until the sidecar
@@ -37,10 +37,10 @@ use std::sync::{
 };
 use tokio::sync::Notify;
 
-/// How many rows are read at once.
+/// How many rows we read at once.
 const ROWS_PER_READ: i64 = 1000;
 
-/// How many receipts are read at the same time, at most one of them for each owner of services.
+/// How many receipts we read at the same time. Each owner of services gets only one at a time.
 const MAX_RECEIPTS: usize = 2;
 
 /// The sidecars of all control planes.
@@ -94,7 +94,7 @@ impl Sidecars {
         u32::try_from(self.streams().of_service(service).count()).unwrap_or(u32::MAX)
     }
 
-    /// Whether a revision is in force at all sidecars of a service with an open stream at this control plane.
+    /// Whether a revision is in force at all sidecars of a service that have an open stream at this control plane.
     pub fn is_in_force_here(&self, service: ServiceId, revision: Revision) -> bool {
         // We read the revision first: the streams that we read after it know all changes up to it.
         let distributed = self.distributed();

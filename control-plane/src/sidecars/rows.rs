@@ -89,7 +89,7 @@ impl Streams {
     /// The stream that a row describes, if the row is of this control plane under its current `name`.
     pub(super) fn of_row(&self, row: &RecordedSidecar, name: &str) -> Option<Arc<StreamStatus>> {
         let stream = &self.0.get(&row.identity.service)?.get(&row.identity.instance)?.stream;
-        // While the row is open, the process may have a later stream here, which is still to be written.
+        // While the row is open, the process may have a later stream here that we have not written yet.
         let is_of_row = row.control_plane == name && (row.ended_at.is_none() || row.stream == stream.number);
         is_of_row.then(|| Arc::clone(stream))
     }

@@ -75,7 +75,7 @@ statements! { STATEMENTS:
     );
     FIND_AGENT = concat!("SELECT ", columns!(), " FROM agents WHERE id = $1 AND deleted_at IS NULL");
     FIND_STATE = "SELECT id, trust, status, cutoff FROM agents WHERE id = $1";
-    /// The conditions are those of the unique index `agents_by_registration`.
+    /// Has the same conditions as the unique index `agents_by_registration`.
     FIND_AGENT_BY_REGISTRATION = concat!(
         "SELECT ", columns!(), " FROM agents WHERE public_key_hash = $1 AND name = $2 \
          AND COALESCE(owner_issuer, '') = $3 AND COALESCE(owner_subject, '') = $4 \

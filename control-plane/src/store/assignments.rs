@@ -131,7 +131,7 @@ pub async fn take_unreported_expiries(
     conn.list_rows(TAKE_UNREPORTED_EXPIRIES, params![now, limit], expired_from_row).await
 }
 
-/// How long the row of an assignment is kept after the expiry, for sidecars whose clocks are behind.
+/// How long we keep the row of an assignment after its expiry, for sidecars whose clocks are behind.
 pub const KEPT_AFTER_EXPIRY: Duration = Duration::from_hours(24);
 
 /// When the oldest expired assignment whose expiry was reported to webhooks can be deleted, at or after `from`.
@@ -160,7 +160,7 @@ pub async fn list_active_grants(
 pub struct ManagedGrant {
     /// The role, and until when the agent holds it.
     pub grant: RoleGrant,
-    /// The name of the files in which the assignment is declared, if any.
+    /// The name of the files that declare the assignment (`managedBy`), if any.
     pub managed_by: Option<ManagedBy>,
 }
 

@@ -217,7 +217,7 @@ async fn read_entries(
     Ok(entries.into_iter().map(|(_, data)| data).collect())
 }
 
-/// Parses an entry, and its position among those of its revision.
+/// Parses an entry, and its position among the entries of its revision.
 fn parse_entry(mut fields: Split<'_, char>) -> Result<(i64, ChangedData), StoreError> {
     let mut next = |column: &'static str| fields.next().ok_or(StoreError::Corrupt(column));
     let revision = Revision::new(parse("revision", next("revision")?)?);

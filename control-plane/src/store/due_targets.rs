@@ -68,7 +68,7 @@ pub struct TargetPage<T> {
     pub next: Option<WebhookId>,
 }
 
-/// Reads a page of `limit` targets with pending deliveries after the target `after`. Lists those that are active and have due
+/// Reads a page of `limit` targets with pending deliveries after the target `after`. Lists the ones that are active and have due
 /// deliveries.
 pub async fn list_with_due_deliveries(
     conn: &mut Conn,
@@ -91,8 +91,8 @@ pub async fn list_with_due_deliveries(
     Ok(page)
 }
 
-/// Finds the earliest due time of the deliveries to targets that are active and not failing, in a page of `limit` targets with
-/// pending deliveries after the target `after`.
+/// Finds the earliest due time in a page of `limit` targets with pending deliveries after the target `after`. Only targets that are
+/// active and not failing count.
 pub async fn oldest_due_time(
     conn: &mut Conn,
     after: Option<WebhookId>,

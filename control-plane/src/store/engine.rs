@@ -81,7 +81,7 @@ pub enum OpenMode {
 pub struct StoreOptions {
     /// Clock for the time of transactions.
     pub clock: Arc<dyn Clock>,
-    /// MAC keys of the audit log. A database whose current master key has no keys in the ring is refused before migrations run.
+    /// MAC keys of the audit log. If the ring has no keys for the current master key of the database, opening fails before migrations.
     pub audit_keys: Arc<AuditKeyRing>,
     /// Metrics of transactions.
     pub metrics: StoreMetrics,

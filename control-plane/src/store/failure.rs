@@ -57,7 +57,7 @@ pub enum StoreError {
     /// change feed, so the reverse order could cause a deadlock.
     #[error("an audit entry must be appended before the revision is taken")]
     AuditAfterRevision,
-    /// The service of the audit chain is deleted, so nothing can be done there that would be audited.
+    /// The service of the audit chain is deleted, so its chain accepts no further entry.
     #[error("the audit chain of a deleted service is sealed")]
     AuditChainSealed,
 }
@@ -79,7 +79,7 @@ const INSUFFICIENT_PRIVILEGE: &str = "42501";
 const GRANT_ADVICE: &str = ". The user in the URL must own the tables of Countersign, or must be allowed to create them: \
                             GRANT CREATE ON SCHEMA public TO <user>, or ALTER DATABASE <database> OWNER TO <user>";
 
-/// Advice to the operator on a database whose applied migrations are not those of this program.
+/// Advice to the operator on a database that has other migrations than this program.
 const OTHER_SCHEMA_ADVICE: &str = ". A program that was never released made this database, and no release can use it: set \
                                    database.url, or data_dir for SQLite, to a new database";
 
@@ -87,8 +87,8 @@ const OTHER_SCHEMA_ADVICE: &str = ". A program that was never released made this
 /// locks several tables.
 const LOCK_CODES: [&str; 2] = ["55P03", "40P01"];
 
-/// Error codes of a database that cannot be written to. PostgreSQL: read-only, disk full, insufficient resources. SQLite:
-/// read-only, I/O error, disk full.
+/// Error codes of a database that accepts no writes: read-only, disk full, insufficient resources (PostgreSQL); read-only, I/O error,
+/// disk full (SQLite).
 const UNWRITABLE_CODES: [&str; 6] = [READ_ONLY, "53100", "53000", "8", "10", "13"];
 
 /// Length of a PostgreSQL error code (SQLSTATE).

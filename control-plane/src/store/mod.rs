@@ -98,7 +98,7 @@ mod tests {
         std::fs::read_dir(folder).unwrap().map(read).collect()
     }
 
-    /// Statements that do not affect a replica of the version before, which still runs during a rolling upgrade.
+    /// The first words of statements that may be in a migration: a replica of the version before still runs during a rolling upgrade.
     const ALLOWED_STATEMENTS: [&str; 6] =
         ["CREATE TABLE", "CREATE INDEX", "CREATE UNIQUE INDEX", "ALTER TABLE", "INSERT INTO", "UPDATE"];
 

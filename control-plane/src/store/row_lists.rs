@@ -34,7 +34,7 @@ macro_rules! row_list_statements {
 pub(super) use row_list_statements;
 
 impl RowListStatement {
-    /// Runs the statement with all rows, and returns the number of affected rows. `fixed` are the parameters before those of the rows.
+    /// Runs the statement with all rows, and returns the number of affected rows. `fixed` are the parameters before the rows.
     pub async fn execute<const COLUMNS: usize>(
         self,
         conn: &mut Conn,

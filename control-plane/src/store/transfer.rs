@@ -4,8 +4,8 @@
 //! stays empty. The tables and columns are read from the catalog of the source, so the copy is complete by construction.
 //! `tables` reads the catalog, `batch` copies rows, `digest` compares rows.
 //!
-//! **At most one of the two databases can be served**, even if this process is killed at any time, because the source is
-//! quarantined *before* the target commits, and a quarantined database is never served:
+//! **At most one of the two databases can be served**, even if this process is killed at any time. We quarantine the source *before*
+//! the target commits, and no control plane serves a quarantined database:
 //!
 //! | Process is killed | Source | Target |
 //! |---|---|---|

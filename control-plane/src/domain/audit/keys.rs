@@ -131,7 +131,7 @@ impl AuditKeys {
 }
 
 impl AuditKeyRing {
-    /// A ring of keys, each with the fingerprint of its master key, that of the configured key first.
+    /// A ring of keys, each with the fingerprint of its master key. The first one belongs to the configured master key.
     pub const fn new(keys: Vec<(String, AuditKeys)>) -> Self {
         Self(keys)
     }

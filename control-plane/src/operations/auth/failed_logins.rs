@@ -40,8 +40,8 @@ pub(in crate::operations) const fn login_failure_reason(error: &OperationError) 
     }
 }
 
-/// Counts a failed login, and emits an event for it unless its burst is suppressed. Errors are only logged, because the caller refuses
-/// the login in any case.
+/// Counts a failed login, and emits an event for it unless its burst is suppressed. Only logs errors, because the caller refuses the
+/// login in any case.
 pub(in crate::operations) async fn emit_failed_login(
     context: &Arc<Context>,
     key: BurstKey,
@@ -109,6 +109,11 @@ async fn burst_key_of_known_service(
 
 /// Stores the counts of this process, and emits a summary for each burst that has ended.
 pub async fn flush_suppressed_bursts(context: &Context) -> Result<(), OperationError> {
+    store_counts(context).await?;
+    emit_summaries(context).await
+}
+
+async fn store_counts(context: &Context) -> Result<(), OperationError> {
     for counts in context.suppressed_bursts.pending_counts().chunks(COUNTS_PER_TRANSACTION) {
         let work = async |mut tx: WriteTransaction| {
             let now = tx.now();
@@ -124,6 +129,10 @@ pub async fn flush_suppressed_bursts(context: &Context) -> Result<(), OperationE
         context.suppressed_bursts.subtract(counts);
     }
     context.suppressed_bursts.remove_ended(context.now());
+    Ok(())
+}
+
+async fn emit_summaries(context: &Context) -> Result<(), OperationError> {
     let horizon = context.now().saturating_sub(BURST_WINDOW + FLUSH_GRACE);
     while outbox::has_bursts_until(context.store.read().await?.conn(), horizon).await? {
         let batch = async |mut tx: WriteTransaction, limit| {

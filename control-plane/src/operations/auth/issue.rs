@@ -23,8 +23,8 @@ use std::sync::Arc;
 
 /// Locks an agent until the transaction ends, and reads what a login or refresh depends on.
 ///
-/// Every change of the agent locks the agent first, too. So if the change comes after us, it finds the audience of our token, and if
-/// it comes before us, our token has its revision or a later one.
+/// Every change of the agent locks the agent first, too. If the change comes after us, it finds the audience of our token. If it
+/// comes before us, our token has its revision or a later one.
 pub(super) async fn lock_and_read(tx: &mut WriteTransaction, query: &LoginQuery) -> Result<LoginBasis, StoreError> {
     let now = tx.now();
     agents::lock(tx.conn(), query.agent).await?;

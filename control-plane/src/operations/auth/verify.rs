@@ -65,6 +65,7 @@ pub async fn verify_token(
     Ok(Verified { verification, is_from_memory: false })
 }
 
+/// Verifies a token with what the database contains now.
 async fn read_verification(context: &Context, service: ServiceId, token: &str) -> Result<Verification, OperationError> {
     let unverified = UnverifiedToken::parse(token)?;
     let history = context.recent_changes.history();
@@ -91,17 +92,14 @@ async fn read_verification(context: &Context, service: ServiceId, token: &str) -
     let identity = VerifiedIdentity::evaluate(claims, &evaluation, now)?;
     // The signature is valid but the agent is unknown: another database issued the token.
     changes.ok_or(Reason::TokenClaimsInvalid)?;
-    let (mut contact_due, mut audience) = (identity.valid_until, None);
-    if let Some(Audience::Service(bound)) = claims.audience() {
-        let contact = known_agents::find_contact(read.conn(), claims.sub, bound).await?;
-        drop(read);
-        audience = Some(bound);
-        let next_contact = |contacted_at: Timestamp| contacted_at.saturating_add(known_agents::CONTACT_PRECISION);
-        contact_due = match contact.map(next_contact).filter(|due| now < *due) {
-            Some(due) => due,
-            None => record_contact(context, claims.sub, bound).await.map_or(now, next_contact),
-        };
-    }
+    let (audience, contact_due) = match claims.audience() {
+        Some(Audience::Service(bound)) => {
+            let contact = known_agents::find_contact(read.conn(), claims.sub, bound).await?;
+            drop(read);
+            (Some(bound), renew_contact(context, claims.sub, bound, contact, now).await)
+        }
+        Some(Audience::Unbound) | None => (None, identity.valid_until),
+    };
     let basis = Basis {
         read_at: ReadAt { history, revision: position.revision },
         verified_at: now,
@@ -111,6 +109,21 @@ async fn read_verification(context: &Context, service: ServiceId, token: &str) -
     };
     let (issued_at, expires_at) = (Timestamp::from_seconds(claims.iat), claims.expires_at());
     Ok(Verification { identity, audience, issued_at, expires_at, basis, response: OnceLock::new() })
+}
+
+/// Records a contact between the agent and the service, unless the last one is still recent. Returns when the next one is due.
+async fn renew_contact(
+    context: &Context,
+    agent: AgentId,
+    service: ServiceId,
+    last: Option<Timestamp>,
+    now: Timestamp,
+) -> Timestamp {
+    let next_contact = |contacted_at: Timestamp| contacted_at.saturating_add(known_agents::CONTACT_PRECISION);
+    match last.map(next_contact).filter(|due| now < *due) {
+        Some(due) => due,
+        None => record_contact(context, agent, service).await.map_or(now, next_contact),
+    }
 }
 
 /// Records that the agent has just used its token at the service, and returns when. `None`: not recorded; the token is valid all

@@ -1,5 +1,5 @@
-//! Removes the rows that depend on deleted services, agents and roles, in batches, so that other writers do not wait, and emits
-//! `agent.role_revoked` for the assignments that end with them, or that expire.
+//! Removes the rows that depend on deleted services, agents and roles. It works in batches, so that other writers do not wait. Emits
+//! `agent.role_revoked` for assignments that end with such a deletion, or that expire.
 
 use super::housekeeping::MAX_TRANSACTION_TIME;
 use crate::{
@@ -114,7 +114,7 @@ pub async fn emit_role_revoked_events(context: &Context) -> Result<(), Operation
     Ok(())
 }
 
-/// When and why an assignment with this expiry ended: with the deletion of the role or of the service, if that came first.
+/// When and why an assignment ended: at its expiry, or earlier with the deletion of its role or service.
 fn end_of_assignment(fate: &RoleFate, expires_at: Timestamp) -> (Timestamp, RevocationReason) {
     let deletions =
         [(fate.deleted_at, RevocationReason::RoleDeleted), (fate.service_deleted_at, RevocationReason::ServiceDeleted)];

@@ -16,8 +16,8 @@ use std::{
 /// Maximum number of API keys in memory.
 const CACHED_KEYS: u64 = 1 << 12;
 
-/// How long an API key stays in memory. If the database loses commits, a new API key may be lost with them, and the change feed does
-/// not tell us, because creating a key is no change for sidecars.
+/// How long an API key stays in memory. If the database loses commits, a new API key may be lost with them. The change feed does not
+/// tell us, because creating a key is no change for sidecars.
 const KEY_LIFETIME: Duration = Duration::from_mins(1);
 
 /// Maximum number of verified tokens in memory.

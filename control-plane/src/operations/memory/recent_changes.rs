@@ -51,7 +51,7 @@ pub struct CurrentState {
 }
 
 impl CurrentState {
-    /// The revision floor: tokens with a lower `rev` are refused.
+    /// The revision floor. Tokens with a lower `rev` are invalid.
     pub const fn floor(&self) -> Revision {
         self.position.floor
     }

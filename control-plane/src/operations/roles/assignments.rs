@@ -29,7 +29,7 @@ pub struct AssignmentRequest {
     pub role: RoleId,
     /// Time of expiry; `None` for no expiry.
     pub expires_at: Option<Timestamp>,
-    /// The name of the files in which the assignment is declared; `None` keeps the name of an existing assignment.
+    /// The name of the files that declare the assignment (`managedBy`); `None` keeps the name of an existing assignment.
     pub managed_by: Option<ManagedBy>,
 }
 

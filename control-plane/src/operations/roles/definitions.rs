@@ -26,7 +26,7 @@ pub struct RoleRequest {
     pub description: Description,
     /// Permissions that the role grants.
     pub permissions: Vec<Permission>,
-    /// The name of the files in which the role is declared, if any.
+    /// The name of the files that declare the role (`managedBy`), if any.
     pub managed_by: Option<ManagedBy>,
 }
 

@@ -24,7 +24,7 @@ pub struct NewService {
     pub name: DisplayName,
     /// Whether the service accepts tokens that are not bound to a service.
     pub accepts_unbound: bool,
-    /// The name of the files in which the service is declared, if any.
+    /// The name of the files that declare the service (`managedBy`), if any.
     pub managed_by: Option<ManagedBy>,
 }
 
@@ -33,11 +33,11 @@ pub struct NewService {
 pub struct NewServiceKey {
     pub name: DisplayName,
     pub scope: KeyScope,
-    /// The name of the files in which the API key is declared, if any.
+    /// The name of the files that declare the API key (`managedBy`), if any.
     pub managed_by: Option<ManagedBy>,
 }
 
-/// Number of revoked API keys of a service that are kept. The audit log records all of them.
+/// How many revoked API keys of a service we keep. The audit log has all of them.
 const KEPT_REVOKED_KEYS: i64 = 100;
 
 /// Maximum number of older revoked API keys that one revocation deletes. If there are more, the next revocations delete the others.

@@ -49,7 +49,7 @@ pub async fn offer_service(
     context.store.write("offer_service", work).await
 }
 
-/// Reads the offer of a service. Only the owner of the service, the receiver of the offer and administrators may read it.
+/// Reads the offer of a service. Only its owner, the receiver of the offer and administrators may read it.
 pub async fn read_service_offer(
     context: &Context,
     human: &Human,

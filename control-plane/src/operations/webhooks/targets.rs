@@ -28,7 +28,7 @@ pub struct NewWebhook {
     pub events: EventFilter,
     /// Description of the webhook, as free text.
     pub description: Description,
-    /// The name of the files in which the webhook is declared, if any.
+    /// The name of the files that declare the webhook (`managedBy`), if any.
     pub managed_by: Option<ManagedBy>,
 }
 
