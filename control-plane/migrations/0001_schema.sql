@@ -8,13 +8,13 @@
 CREATE TABLE deployment (
     id BIGINT PRIMARY KEY,
     created_at BIGINT NOT NULL,
-    -- Set if `--dev` created the database, which is then refused without `--dev`.
+    -- Set if `--dev` created the database. Without `--dev`, a control plane then refuses it.
     dev_since BIGINT,
     -- The current master key, which encrypts private keys and secrets of webhooks. A control plane with another one is refused.
     master_key_fingerprint TEXT NOT NULL,
     -- The first master key, which names the deployment in Redis. NULL before the first rotation.
     first_master_key_fingerprint TEXT,
-    -- The keys of agent hashes are derived from it: 32 bytes in hex.
+    -- 32 bytes in hex. The keys of agent hashes are derived from it.
     agent_hash_secret TEXT,
     -- Set in a database that must not be served as it is, and why: `backup`, `migrating` or `migrated` (to PostgreSQL).
     quarantined_at BIGINT,
@@ -57,7 +57,8 @@ CREATE TABLE totals (
     total BIGINT NOT NULL
 );
 
--- Whoever creates something for a person first locks the person's row here, so that concurrent requests cannot exceed a quota.
+-- A transaction that creates something for a person first locks the person's row here, so that concurrent requests cannot exceed a
+-- quota.
 CREATE TABLE quota_locks (
     owner_issuer TEXT NOT NULL,
     owner_subject TEXT NOT NULL,
@@ -85,8 +86,8 @@ CREATE TABLE feed (
     revision BIGINT NOT NULL,
     -- No change above this revision was deleted.
     floor BIGINT NOT NULL,
-    -- Sessions that began below this revision, and challenges from before this time, are refused: what became of them after the backup
-    -- is not known. NULL if the database was never restored.
+    -- We refuse sessions that began below this revision, and challenges from before this time, because we do not know what became of
+    -- them after the backup. NULL if the database was never restored.
     restored_at BIGINT,
     restored_revision BIGINT
 );
@@ -105,8 +106,8 @@ CREATE TABLE changes (
     recorded_at BIGINT NOT NULL,
     PRIMARY KEY (revision, position)
 );
--- The changes of one recipient in the order of the change feed. The addition of 0 keeps the planners from reading the entries of all
--- recipients by the primary key and discarding most of them: with outdated statistics, they would prefer that.
+-- The changes of one recipient in the order of the change feed. With outdated statistics, the planners would read the entries of all
+-- recipients by the primary key, and discard most of them. The addition of 0 prevents that.
 CREATE INDEX changes_of_recipient ON changes ((COALESCE(recipient, '*')), (revision + 0), position);
 -- The newest change until a time, so that the time to raise the floor does not depend on the number of changes.
 CREATE INDEX changes_by_time ON changes (recorded_at, revision);
@@ -200,7 +201,7 @@ CREATE TABLE services (
 );
 -- The services of a person; ids sort by creation time.
 CREATE INDEX services_by_owner ON services (owner_issuer, owner_subject, id);
--- Those that are not deleted, so that deleted services make no list and no count slower.
+-- The services of a person that are not deleted, so that deleted services make no list and no count slower.
 CREATE INDEX live_services_by_owner ON services (owner_issuer, owner_subject, id) WHERE deleted_at IS NULL;
 -- The deleted services of a person, which count for the quota until some time after their deletion.
 CREATE INDEX deleted_services_by_owner ON services (owner_issuer, owner_subject, deleted_at) WHERE deleted_at IS NOT NULL;
@@ -233,7 +234,7 @@ CREATE INDEX service_keys_by_service ON service_keys (service_id);
 CREATE INDEX service_keys_by_age ON service_keys (service_id, id);
 -- The API keys that count for a quota.
 CREATE INDEX live_service_keys ON service_keys (service_id) WHERE revoked_at IS NULL;
--- The revoked API keys, of which only the newest are kept.
+-- The revoked API keys. Only the newest remain.
 CREATE INDEX revoked_service_keys ON service_keys (service_id, revoked_at, id) WHERE revoked_at IS NOT NULL;
 
 -- A service that its owner offers to another person, at most one offer for each service.
@@ -330,14 +331,14 @@ CREATE TABLE sessions (
     -- The end of a session is also its expiry.
     expires_at BIGINT NOT NULL,
     ended_at BIGINT,
-    -- The services that it has had tokens for, separated by commas. An empty one stands for unbound tokens.
+    -- The services for which the session has had tokens, separated by commas. An empty one stands for unbound tokens.
     audiences TEXT NOT NULL,
-    -- The hash of what all refresh tokens of the session have in common, and that of the current one.
+    -- The hash of what all refresh tokens of the session have in common, and the hash of the current one.
     refresh_common_hash TEXT NOT NULL,
     refresh_hash TEXT NOT NULL
 );
--- The sessions of an agent. Those that have not ended are next to each other, so that ended sessions make no login slower. The index
--- has all columns that a login reads.
+-- The sessions of an agent. The ones that have not ended are next to each other, so that ended sessions make no login slower. The
+-- index has all columns that a login reads.
 CREATE INDEX sessions_of_agent ON sessions (agent_id, ended_at, started_at, id, expires_at);
 CREATE INDEX sessions_by_expiry ON sessions (expires_at);
 
@@ -364,7 +365,7 @@ CREATE TABLE trust_feedback (
     created_at BIGINT NOT NULL
 );
 CREATE INDEX trust_feedback_by_agent ON trust_feedback (agent_id, created_at, id);
--- The feedback of a service about an agent, of which only the newest is kept; ids sort by creation time.
+-- The feedback of a service about an agent. Only the newest remains; ids sort by creation time.
 CREATE INDEX trust_feedback_by_service ON trust_feedback (agent_id, service_id, id);
 
 -- The rating that results from all feedback of a service about an agent.
@@ -386,8 +387,8 @@ CREATE TABLE changed_trust_scores (
 
 -- Sidecars
 
--- The running control planes. A row is deleted when the process stops, or when another process takes it for killed. Without its row, a
--- control plane confirms nothing.
+-- The running control planes. A control plane deletes its row when it stops. Others delete the row if they take it for killed. Without
+-- its row, a control plane confirms nothing.
 CREATE TABLE control_planes (
     id TEXT NOT NULL PRIMARY KEY,
     -- When the process last wrote this row.
@@ -421,7 +422,7 @@ CREATE TABLE sidecars (
     ended_at BIGINT,
     -- When the sidecar of an ended stream refuses all requests.
     expires_at BIGINT,
-    -- The longest that the process was ever told, in microseconds.
+    -- The longest maximum staleness that any control plane has told the process, in microseconds.
     max_staleness BIGINT NOT NULL,
     PRIMARY KEY (service_id, instance)
 );
@@ -442,10 +443,10 @@ CREATE TABLE audit_entries (
     actor_kind TEXT NOT NULL,
     actor_issuer TEXT,
     actor_id TEXT,
-    -- From where, and by which request.
+    -- The client address, and the id of the request.
     address TEXT,
     request_id TEXT,
-    -- To whom, and with what.
+    -- The agent, and the object of the action.
     agent_id TEXT,
     object_kind TEXT,
     object_id TEXT,
@@ -508,7 +509,7 @@ CREATE TABLE unconfirmed_changes (
 
 CREATE TABLE webhook_targets (
     id TEXT PRIMARY KEY,
-    -- Whose events it receives; '' for those of all services.
+    -- The service whose events it receives; '' for the events of all services.
     service_id TEXT NOT NULL,
     url TEXT NOT NULL,
     -- The kinds of events that it receives, with a comma before and after each; '' for all kinds.
@@ -530,7 +531,7 @@ CREATE TABLE webhook_targets (
     -- Since when all attempts failed, and the last attempt.
     failing_since BIGINT,
     failed_at BIGINT,
-    -- Since when its deliveries are being removed, and then it.
+    -- When it was deleted. Housekeeping then removes its deliveries, and at last this row.
     deleted_at BIGINT
 );
 CREATE INDEX webhook_targets_by_service ON webhook_targets (service_id);
@@ -590,12 +591,12 @@ CREATE INDEX dead_webhook_deliveries ON webhook_deliveries (target_id, event_id)
 -- The oldest delivery of all webhooks.
 CREATE INDEX webhook_deliveries_by_event ON webhook_deliveries (event_id);
 
--- Failed logins of an agent at a service ('' for none) within a minute, of which only the first ones emit events.
+-- Failed logins of an agent at a service ('' for none) within a minute. Only the first ones emit an event each.
 CREATE TABLE suppressed_bursts (
     agent_id TEXT NOT NULL,
     service_id TEXT NOT NULL,
     began_at BIGINT NOT NULL,
-    -- Number of failed logins that emitted an event, and of those that did not.
+    -- Number of failed logins that emitted an event, and number of the others.
     emitted BIGINT NOT NULL,
     suppressed BIGINT NOT NULL,
     PRIMARY KEY (agent_id, service_id)

@@ -18,7 +18,7 @@ pub struct Owner {
     pub subject: String,
 }
 
-/// Names an owner within this process, in little memory. Two owners may have the same hash; they then share their turns.
+/// Names an owner within this process, in little memory. If two owners have the same hash, they share their turns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct OwnerHash(u64);
 
@@ -71,7 +71,7 @@ pub struct Agent {
     pub updated_at: Timestamp,
     /// Time of the last login or refresh.
     pub last_seen_at: Option<Timestamp>,
-    /// Service of the last login that was for a service; the service may be deleted meanwhile.
+    /// The service of the agent's last login for a service. It may be deleted meanwhile.
     pub last_service: Option<ServiceId>,
 }
 
@@ -80,10 +80,10 @@ pub struct Agent {
 pub struct ServiceOfAgent {
     /// The service.
     pub service: ServiceId,
-    /// Name of the service; `None` if the agent held no role when its owner left the service. Otherwise, the owner of any agent
-    /// could read the name of a service by leaving it.
+    /// Name of the service; `None` if the agent held no role when its owner left the service. Otherwise, anybody with an agent could
+    /// leave a service to read its name.
     pub name: Option<DisplayName>,
-    /// When the owner of the agent left the service; `None` if the service may assign roles.
+    /// When the owner of the agent left the service. `None`: the service may assign roles.
     pub left_at: Option<Timestamp>,
     /// The roles that the agent holds at the service, sorted, and when they expire.
     pub roles: Vec<(RoleName, Option<Timestamp>)>,

@@ -158,8 +158,7 @@ impl AuditedObject {
     }
 }
 
-/// Additional fields of an entry, by name. The additional fields of an audit entry must not contain secrets, or free-form
-/// values that could contain secrets.
+/// Additional fields of an entry, by name. They must not contain secrets, or free-form values that could contain secrets.
 pub type AuditDetails = BTreeMap<&'static str, Value>;
 
 /// An entry before it is appended to its chain.

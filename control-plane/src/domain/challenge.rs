@@ -1,8 +1,8 @@
 //! Stateless challenges: the challenge id contains the state of the challenge under a MAC, and the nonce is derived from
 //! the same state.
 //!
-//! The server stores nothing for a challenge, so a flood of challenge requests does not grow the database, and every replica
-//! can verify the challenges that other replicas issued.
+//! The server stores nothing for a challenge. So a flood of challenge requests does not grow the database, and every replica can
+//! verify the challenges of the others.
 
 use super::derived_keys::{DerivedKeys, derive_key};
 use aws_lc_rs::hmac;
@@ -29,8 +29,8 @@ pub struct Challenge {
     pub expires_at: Timestamp,
     /// Random identifier.
     pub random_id: u128,
-    /// Cutoff revision of the last database restore when the challenge was issued; 0 if there was no restore. A challenge
-    /// issued before a restore is refused, because the challenge may already have been used between the backup and the restore.
+    /// Cutoff revision of the last database restore when the challenge was issued; 0 if there was no restore. We refuse a challenge
+    /// from before a restore: somebody may have used it between the backup and the restore.
     pub restore_revision: Revision,
 }
 

@@ -1,9 +1,9 @@
-//! Changes that are sent to sidecars. A change identifies the data that changed and does not contain the new value.
+//! Changes for sidecars. A change says which data has changed, and does not contain the new value.
 
 use countersign_identity::{AgentId, Revision, ServiceId, SessionId, TokenId};
 
-/// A change that sidecars must receive. The change feed stores a change under the revision of the transaction that made it,
-/// once for each of its recipients.
+/// A change that sidecars must receive. The change feed has an entry of it for each recipient, under the revision of the transaction
+/// that made the change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Change {
     /// The roles of an agent at a service. The recipient is the service.
@@ -33,7 +33,7 @@ pub enum Recipients {
     Service(ServiceId),
     /// The services that accept unbound tokens.
     UnboundTokens,
-    /// No service, because no live token can be affected. The entry shows that the change feed had the revision.
+    /// No service, because the change affects no live token. The entry only shows that the change feed had the revision.
     NoService,
 }
 
@@ -48,9 +48,9 @@ pub struct FeedEntry {
     pub recipients: Recipients,
 }
 
-/// The result of an operation that sidecars must learn, and the revision from which on a sidecar knows the result: the revision
-/// of the transaction. If the transaction changed nothing that sidecars know, it is the newest revision, so an earlier change with
-/// the same result has this revision or a lower one.
+/// The result of an operation that sidecars must learn, and the revision from which on they know it. This is the revision of the
+/// transaction. If the transaction changed nothing, it is the newest revision: whichever earlier change led to this result has this
+/// revision or a lower one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Changed<T> {
     /// The result.
@@ -73,11 +73,10 @@ pub struct RevisionRange {
 pub struct FeedPosition {
     /// The revision of the newest change.
     pub revision: Revision,
-    /// The revision floor: changes up to this revision were deleted from the change feed. All changes after the revision
-    /// floor are still in the change feed.
+    /// The revision floor: the change feed has all changes above it. Housekeeping deletes the others.
     pub floor: Revision,
-    /// The revision of the last restore from a backup; 0 if there was no restore. Revocations and uses of challenges between
-    /// the backup and the restore are lost. Sessions that started below the revision of the last restore are invalid, and
-    /// challenges whose `restore_revision` is not the revision of the last restore are refused.
+    /// The revision of the last restore from a backup; 0 if there was no restore. The restore has lost revocations and uses of
+    /// challenges after the backup. So sessions that started below this revision are invalid, and we refuse challenges with another
+    /// `restore_revision`.
     pub cutoff: Revision,
 }

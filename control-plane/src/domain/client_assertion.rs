@@ -1,7 +1,7 @@
 //! Client assertions (RFC 7523, section 2.2): JWTs with which an agent proves that it holds its key.
 //!
-//! Invariant: a [`ClientAssertion`] has been checked in all that its text alone shows. Only its signature proves who wrote it, and only the
-//! database knows whether it was used before.
+//! Invariant: a [`ClientAssertion`] has passed every check that needs only its text. The signature, which proves who wrote it, and
+//! an earlier use, which only the database knows, are still unchecked.
 
 use aws_lc_rs::digest::{SHA256, digest};
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
@@ -13,7 +13,7 @@ use std::{borrow::Cow, time::Duration};
 /// The value of `client_assertion_type` (RFC 7523, section 2.2).
 pub const ASSERTION_TYPE: &str = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer";
 
-/// The longest time between now and the claim `exp`. Common clients write exactly this time, with their own clock: [`LEEWAY`] is added.
+/// The longest time between now and the claim `exp`. Common clients write exactly this time by their own clock, so we add [`LEEWAY`].
 pub const MAX_LIFETIME: Duration = Duration::from_mins(5);
 
 /// The maximum length of an assertion, in bytes.
@@ -60,7 +60,7 @@ pub struct ClientAssertion {
     signature: Vec<u8>,
 }
 
-/// The members of the header that matter. Others are ignored (RFC 7515, section 4).
+/// The members of the header that we check. RFC 7515, section 4 says that others are ignored.
 #[derive(Deserialize)]
 struct Header {
     alg: String,
@@ -69,7 +69,7 @@ struct Header {
     b64: Option<serde::de::IgnoredAny>,
 }
 
-/// The claims of any type. A claim that occurs twice is an error.
+/// The claims before we check their types. A claim that occurs twice is an error.
 #[derive(Deserialize)]
 struct UntypedClaims {
     iss: Option<Value>,
@@ -128,7 +128,7 @@ fn number(name: &str, claim: Value) -> Result<Number, InvalidAssertion> {
 }
 
 impl ClientAssertion {
-    /// Parses an assertion and checks its claims. Each value of `aud` must be one of `audiences`, the first of which is the issuer.
+    /// Parses an assertion and checks its claims. Each value of `aud` must be one of `audiences`. The first of them is the issuer.
     pub fn parse(text: &str, audiences: &[String; 3], now: Timestamp) -> Result<Self, InvalidAssertion> {
         const FORMAT: InvalidAssertion = InvalidAssertion::new("client_assertion must be a JWT");
         if text.len() > MAX_BYTES {
@@ -155,14 +155,14 @@ impl ClientAssertion {
         &self.signature
     }
 
-    /// Identifies the assertion among those of all agents. It has another length than the id of a challenge.
+    /// Identifies the assertion among the assertions of all agents. It is longer than the id of a challenge, so they cannot be equal.
     pub fn single_use_id(&self) -> String {
-        // The id of an agent contains no line break.
+        // The id of an agent contains no line break, so two pairs never give the same text.
         hex::encode(digest(&SHA256, format!("{}\n{}", self.agent, self.id).as_bytes()))
     }
 }
 
-/// The agent that an assertion names. Nothing is verified, so the result must only be used to count requests.
+/// The agent that an assertion names. We verify nothing here, so use the result only to count requests.
 pub fn claimed_agent(assertion: &str) -> Option<AgentId> {
     #[derive(Deserialize)]
     struct Subject {
@@ -211,7 +211,7 @@ fn check_names(claims: &Claims, audiences: &[String; 3]) -> Result<AgentId, Inva
     Ok(agent)
 }
 
-/// Checks the times. Returns when the assertion ends, and the earliest time at which it can have been made.
+/// Checks the times. Returns when the assertion ends, and before which time it was certainly not made.
 fn check_times(claims: &Claims, now: Timestamp) -> Result<(Timestamp, Timestamp), InvalidAssertion> {
     let latest_start = now.saturating_add(LEEWAY);
     let expires_at = seconds(&claims.exp)?;
@@ -229,7 +229,7 @@ fn check_times(claims: &Claims, now: Timestamp) -> Result<(Timestamp, Timestamp)
     }
     let earliest_start = expires_at.saturating_sub(MAX_LIFETIME);
     let start = started_at.map_or(earliest_start, |at| at.max(earliest_start));
-    // The clock of the agent may differ from that of this server.
+    // The agent's clock may differ from ours.
     Ok((expires_at, start.saturating_sub(LEEWAY)))
 }
 

@@ -15,7 +15,7 @@ pub const SECRET_LEN: usize = 32;
 /// Number of characters of an identifier after its prefix.
 const ID_LEN: usize = 26;
 
-/// An identifier that a credential contains in plain text, so that the server can find the stored hash of the credential.
+/// An identifier that a credential contains in plain text. With it, the server finds the stored hash of the credential.
 pub trait CredentialId: Copy + fmt::Display + std::str::FromStr {
     /// Prefix of the credential.
     const CREDENTIAL_PREFIX: &'static str;
@@ -28,7 +28,7 @@ impl CredentialId for ApiKeyId {
     const ID_PREFIX: &'static str = Self::PREFIX;
 }
 
-/// The identifier of a refresh token is that of its session.
+/// A refresh token has the identifier of its session.
 impl CredentialId for SessionId {
     const CREDENTIAL_PREFIX: &'static str = "rf_";
     const ID_PREFIX: &'static str = Self::PREFIX;

@@ -18,7 +18,7 @@ string_enum! {
         TokenAudiences = "token_audiences";
         /// Sidecars without a stream that refuse all requests by themselves.
         Sidecars = "sidecars";
-        /// Offers of services that can no longer be accepted.
+        /// Offers to transfer a service that nobody can accept any more.
         ServiceTransfers = "service_transfers";
         /// Assignments of roles that have expired.
         Assignments = "assignments";
@@ -34,7 +34,7 @@ string_enum! {
         TrustFeedback = "trust_feedback";
         /// Agents of public registrations that never logged in.
         UnusedAgents = "unused_agents";
-        /// Counts of deleted agents that no longer count for a quota.
+        /// Counts of deleted agents that do not matter for a quota any more.
         AgentDeletions = "agent_deletions";
         /// Rows of deleted agents, with the feedback about them.
         AgentRows = "agent_rows";
@@ -57,7 +57,7 @@ impl ExpiredData {
 /// For how long rows may wait for their deletion before [`HousekeepingHealth::Overdue`].
 pub const MAX_OVERDUE: Duration = Duration::from_hours(1);
 
-/// Maximum time between two complete passes of housekeeping. A pass takes long while it deletes a backlog.
+/// Maximum time between two complete passes of housekeeping. It is long, because a pass may have a backlog to delete.
 pub const MAX_PASS_AGE: Duration = Duration::from_hours(2);
 
 /// Whether housekeeping keeps up.
@@ -72,7 +72,7 @@ pub enum HousekeepingHealth {
 }
 
 impl HousekeepingHealth {
-    /// Derives the health from the time since the last complete pass, and the kind of rows that has waited longest.
+    /// Derives the health from the time since the last complete pass, and from the kind of rows that has waited longest.
     pub fn from_ages(last_pass: Duration, longest_wait: Option<(ExpiredData, Duration)>) -> Self {
         match longest_wait {
             Some((data, wait)) if wait > MAX_OVERDUE => Self::Overdue(data),

@@ -4,7 +4,7 @@ use super::netstrings::encode;
 use sha2::{Digest, Sha256};
 use std::time::Duration;
 
-/// How long a response is stored and replayed.
+/// How long we store a response and return it to repeated requests.
 pub const RESPONSE_RETENTION: Duration = Duration::from_hours(24);
 
 /// Maximum length of a key, in bytes.
@@ -44,8 +44,8 @@ pub enum StoredResponse {
 }
 
 impl IdempotencyKey {
-    /// Parses the header value: a quoted string (RFC 8941, section 3.3.3) or the same text without quotes. An unquoted value
-    /// must not contain a comma, because an intermediary joins repeated headers with a comma.
+    /// Parses the header value: a quoted string (RFC 8941, section 3.3.3) or the same text without quotes. An unquoted value must not
+    /// contain a comma: it may be two headers that a proxy has joined with a comma.
     pub fn parse(text: &str) -> Option<Self> {
         let key = match text.strip_prefix('"') {
             Some(rest) => unescape(rest.strip_suffix('"')?)?,
@@ -76,7 +76,7 @@ impl IdempotentRequest {
         hex::encode(Sha256::digest(body))
     }
 
-    /// The fingerprint within a scope (caller and operation). Requests with equal keys in different scopes are different.
+    /// The fingerprint within a scope, which is the caller and the operation. Equal keys in different scopes are different requests.
     pub fn fingerprint(&self, scope: &[Option<&str>]) -> RequestFingerprint {
         let text = [encode(&[Some(&self.key.0)]), encode(scope)].concat();
         RequestFingerprint { id: hex::encode(Sha256::digest(text)), body_digest: self.body_digest.clone() }

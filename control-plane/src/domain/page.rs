@@ -1,6 +1,6 @@
 //! Pagination of lists. A page begins after a number of items, or after the position at which the previous page ended.
 //!
-//! No request reads a number of rows that grows with the stored data: see [`MAX_COUNTED_ROWS`] and [`MAX_SEARCHED_ROWS`].
+//! However much is stored, a request reads a limited number of rows: see [`MAX_COUNTED_ROWS`] and [`MAX_SEARCHED_ROWS`].
 
 use std::{
     fmt::{self, Display},
@@ -10,8 +10,8 @@ use std::{
 /// Maximum number of rows that a list counts or skips. SQLite counts as many entries of an index in about a millisecond.
 pub const MAX_COUNTED_ROWS: i64 = 10_000;
 
-/// Maximum number of rows that a list searches for items of a page, or counts, if an index alone does not show whether they match.
-/// SQLite needs about 2 microseconds for each.
+/// Maximum number of rows that a list searches or counts if it must read each row to know whether it matches. SQLite needs about
+/// 2 microseconds for each.
 pub const MAX_SEARCHED_ROWS: i64 = 5_000;
 
 /// The requested page of a list with positions `P`.
@@ -39,7 +39,7 @@ pub struct ListPage<T, P> {
 /// The number of items of a list, which is not counted beyond [`MAX_COUNTED_ROWS`] rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ItemCount {
-    /// The number of items, or of those among the counted rows.
+    /// The number of items in the rows that were counted.
     pub count: i64,
     /// Whether there can be more items.
     pub is_lower_bound: bool,
@@ -52,12 +52,12 @@ impl<P> Page<P> {
     /// Maximum value of `limit`. A larger `limit` in a request is reduced to the maximum.
     pub const MAX_LIMIT: i64 = 200;
 
-    /// Maximum value of `offset`. Pages after more items are read by their position.
+    /// Maximum value of `offset`. To read further, a client uses the position of the next page.
     pub const MAX_OFFSET: i64 = MAX_COUNTED_ROWS;
 }
 
 impl<T, P> ListPage<T, P> {
-    /// Makes a page of the items that were read for it. If the items were searched only up to the position `searched_until`, the
+    /// Makes a page of the items that the caller has read. `searched_until`: the caller has searched only up to this position, so the
     /// next page continues there.
     pub fn new(
         page: &Page<P>,
@@ -78,12 +78,12 @@ impl<T, P> ListPage<T, P> {
 }
 
 impl ItemCount {
-    /// The number of items of a list of which all were counted.
+    /// The number of items if all of them were counted.
     pub const fn exact(count: i64) -> Self {
         Self { count, is_lower_bound: false }
     }
 
-    /// The number of items of a list of which at most one more than [`MAX_COUNTED_ROWS`] were counted.
+    /// The number of items if counting stopped after one more than [`MAX_COUNTED_ROWS`].
     pub const fn of_counted(counted: i64) -> Self {
         if counted > MAX_COUNTED_ROWS {
             Self { count: MAX_COUNTED_ROWS, is_lower_bound: true }

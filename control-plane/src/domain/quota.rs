@@ -2,34 +2,35 @@
 
 use std::time::Duration;
 
-/// Time for which a deleted service counts towards the quota of its owner. The feedback of a deleted service remains, so without
-/// this limit a person who creates and deletes services could give feedback as any number of services.
+/// How long a deleted service counts for the quota of its owner. The feedback of a deleted service remains. So without this, a person
+/// who creates and deletes services could give feedback as any number of services.
 pub const DELETED_SERVICE_COUNTS_FOR: Duration = Duration::from_hours(30 * 24);
 
-/// Time for which a deleted agent counts towards the quota of its owner. What remains of a deleted agent is kept for as long, so
-/// without this limit a person who registers and deletes agents could fill the database.
+/// How long a deleted agent counts for the quota of its owner. We keep some rows of a deleted agent. So without this, a person who
+/// registers and deletes agents could fill the database.
 pub const DELETED_AGENT_COUNTS_FOR: Duration = Duration::from_hours(30 * 24);
 
-/// Maximum number of webhooks of a service, and of the whole Countersign deployment: each event may have a delivery to each of them.
+/// Maximum number of webhooks of a service, and of the whole Countersign deployment. It is small, because each event may have a
+/// delivery to each of them.
 pub const WEBHOOKS_PER_SERVICE: u32 = 10;
 
-/// Maximum number of services for which an agent has access tokens that have not expired, or have expired within an hour. A change of the
-/// agent is sent to all of them.
+/// Maximum number of services for which an agent has access tokens that are live, or have expired within the last hour. All these
+/// services receive each change of the agent.
 pub const AUDIENCES_PER_AGENT: u32 = 100;
 
-/// Maximum number of services for which a session has had access tokens. The end of the session is sent to all of them.
+/// Maximum number of services for which a session has had access tokens. All of them receive the end of the session.
 pub const AUDIENCES_PER_SESSION: usize = 16;
 
 const SECONDS_PER_DAY: u64 = 24 * 60 * 60;
 
-/// The quotas that the settings of a deployment set.
+/// The quotas that an operator can set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quotas {
     /// Maximum number of services that a person owns, or has deleted within [`DELETED_SERVICE_COUNTS_FOR`].
     pub services_per_person: u32,
     /// Maximum number of agents that a person has registered, or has deleted within [`DELETED_AGENT_COUNTS_FOR`].
     pub agents_per_person: u32,
-    /// Maximum number of agents that were registered without the token of a human user. 0: a registration needs a token.
+    /// Maximum number of agents that were registered without the token of a human user. With 0, every registration needs a token.
     pub public_agents: u32,
     /// Maximum number of API keys of a service that are not revoked.
     pub keys_per_service: u32,
@@ -57,7 +58,7 @@ pub enum ExceededQuota {
 }
 
 impl ExceededQuota {
-    /// The setting that raises the quota if there is one, the maximum, and a message with the next step.
+    /// Returns the setting that raises the quota, if there is one, then the maximum, and a message that says what to do.
     pub fn describe(self) -> (Option<&'static str>, u32, String) {
         let reached = |limit: u32, what: &str, next: &str| format!("The maximum of {limit} {what} is reached: {next}");
         match self {

@@ -23,10 +23,10 @@ impl ResourceUri {
     /// The maximum length, in bytes.
     pub const MAX_BYTES: usize = 512;
 
-    /// The maximum number of a service.
+    /// How many resource URIs a service has at most.
     pub const MAX_PER_SERVICE: usize = 8;
 
-    /// Parses a URL, and brings it into its normal form.
+    /// Parses a URL, and converts it to its normal form.
     pub fn parse(text: &str) -> Result<Self, InvalidResourceUri> {
         let has_only_url_characters = text.bytes().all(|byte| byte.is_ascii_graphic() && !b"\"\\".contains(&byte));
         if text.len() > Self::MAX_BYTES || !has_only_url_characters || text.contains(['?', '#']) {
@@ -51,8 +51,8 @@ impl ResourceUri {
         &self.text
     }
 
-    /// The host, without port and without a dot at the end. Whoever has one URI of a host controls the others: proxies may remove the
-    /// port from requests, and clients may try several schemes.
+    /// The host, without port and without a dot at the end. We compare hosts and not whole URIs to find out who controls a URI: proxies
+    /// may remove the port from requests, and clients may try several schemes.
     pub fn host(&self) -> &str {
         &self.host
     }

@@ -10,8 +10,8 @@ pub const MAX_ROLES: usize = 256;
 /// Maximum length of all distinct permission names of a service, joined by commas, in bytes.
 pub const MAX_PERMISSION_BYTES: usize = 4096;
 
-/// Maximum length of the permission names of all roles of a service, joined by commas, in bytes. A name counts for each role that has
-/// it, because every sync stream of the service receives all definitions when one changes.
+/// Maximum length of the permission names of all roles of a service, joined by commas, in bytes. A name counts once for each role
+/// that has it: when one definition changes, every sync stream of the service receives all of them.
 pub const MAX_DEFINITION_BYTES: usize = 131_072;
 
 /// Maximum length of all role names of an agent at one service, joined by commas, in bytes.
@@ -26,7 +26,7 @@ pub struct Role {
     pub service: ServiceId,
     /// Description for human readers.
     pub description: Description,
-    /// The name of the files in which the role is declared, if any.
+    /// The name of the files that declare the role (`managedBy`), if any.
     pub managed_by: Option<ManagedBy>,
     /// Time of creation.
     pub created_at: Timestamp,
@@ -45,7 +45,7 @@ pub struct Assignment {
     pub assigned_at: Timestamp,
     /// Time from which the agent no longer holds the role, in whole seconds; `None` if the assignment does not expire.
     pub expires_at: Option<Timestamp>,
-    /// The name of the files in which the assignment is declared; `None` keeps that of the existing assignment.
+    /// The name of the files that declare the assignment (`managedBy`); `None` keeps the name of an existing assignment.
     pub managed_by: Option<ManagedBy>,
 }
 
@@ -93,8 +93,7 @@ pub fn check_agent_limits<'a>(roles: impl Iterator<Item = &'a RoleName>) -> Resu
     }
 }
 
-/// The name that the row of a deleted role gets, because another role may have its name at once. `unique` is an id that no row
-/// has.
+/// A new name for the row of a deleted role, so that another role can have the old name at once. `unique` is an id that no row has.
 pub fn name_of_deleted(unique: RoleId) -> String {
     format!("deleted-{unique}")
 }

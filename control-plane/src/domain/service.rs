@@ -23,7 +23,7 @@ pub struct Service {
     pub accepts_unbound: bool,
     /// The URLs under which clients reach the service.
     pub resource_uris: ResourceUris,
-    /// The name of the files in which the service is declared, if any.
+    /// The name of the files that declare the service (`managedBy`), if any.
     pub managed_by: Option<ManagedBy>,
     /// Time of creation.
     pub created_at: Timestamp,
@@ -127,7 +127,7 @@ pub struct ServiceKey {
     pub name: DisplayName,
     /// Allowed operations.
     pub scope: KeyScope,
-    /// The name of the files in which the API key is declared, if any.
+    /// The name of the files that declare the API key (`managedBy`), if any.
     pub managed_by: Option<ManagedBy>,
     /// Hash of the secret.
     pub secret: SecretHash,

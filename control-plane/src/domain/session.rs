@@ -1,8 +1,8 @@
 //! Sessions and their refresh tokens. A session begins with a login; each refresh replaces the refresh token of the session.
 //!
-//! All refresh tokens of a session have the first half of their secrets in common. The database has the hash of this half, and the hash of
-//! the whole secret of the current refresh token. So a used refresh token is recognized without a row for each of them, and nobody
-//! without a refresh token of the session can make one that looks used.
+//! All refresh tokens of a session have the first half of their secrets in common. The database has the hash of this half, and the
+//! hash of the whole secret of the current token. So we recognize a used refresh token without a row for each of them. And nobody can
+//! make a token that looks used without having had one of the session.
 
 use super::credential::{Credential, SECRET_LEN, SecretHash};
 use countersign_identity::{AgentId, Reason, Revision, Scope, ServiceId, SessionId, Timestamp};
@@ -14,8 +14,8 @@ use zeroize::Zeroizing;
 /// Length of the part of a secret that all refresh tokens of a session have in common, in bytes.
 const COMMON_LEN: usize = SECRET_LEN / 2;
 
-/// Length of a secret without its checksum, in bytes. The checksum is the beginning of the SHA-256 of the rest. With it, a token that was
-/// mistyped or cut is not taken for a used one, which would end the session.
+/// Length of a secret without its checksum, in bytes. The checksum is the beginning of the SHA-256 of the rest. It shows that a token
+/// was mistyped or cut. Otherwise, we would take it for a used one and end the session.
 const CHECKED_LEN: usize = SECRET_LEN - 4;
 
 /// A refresh token.
@@ -40,7 +40,7 @@ pub struct Session {
     pub expires_at: Timestamp,
     /// Time at which the session was ended; `None` if it was not ended.
     pub ended_at: Option<Timestamp>,
-    /// The services that it has had tokens for; `None` stands for unbound tokens. They receive the end of the session.
+    /// The services that receive the end of the session, because it has had tokens for them. `None` stands for unbound tokens.
     pub audiences: BTreeSet<Option<ServiceId>>,
     /// The hashes of its refresh tokens.
     pub refresh: RefreshHashes,
@@ -49,9 +49,9 @@ pub struct Session {
 /// What the database knows of the refresh tokens of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RefreshHashes {
-    /// The hash of what all of them have in common.
+    /// The hash of the half that all of them have in common.
     pub common: SecretHash,
-    /// The hash of the secret of the current one.
+    /// The hash of the whole secret of the current one.
     pub current: SecretHash,
 }
 

@@ -1,8 +1,8 @@
-//! Sidecars, as far as the control planes know them, and the receipt of a revision: at which sidecars it is in force.
+//! What the control planes know of sidecars, and the receipt of a revision: at which sidecars it is in force.
 //!
-//! Invariant: a receipt never claims more than the sidecars do. A confirmation follows all changes up to a revision that is read after
-//! the ping. So the last confirmation of a sidecar without a revision is older than the commit of this revision, and the sidecar
-//! refuses all requests by itself when its view is as old as its maximum staleness.
+//! Invariant: if a receipt says that a revision is in force, it is. A control plane that confirms a view first reads the newest
+//! revision after the ping, and sends all changes up to it. So if a sidecar lacks a revision, its last confirmation is older than the
+//! commit of this revision. The sidecar refuses all requests by itself when this confirmation is older than its maximum staleness.
 
 use countersign_identity::{ApiKeyId, Revision, ServiceId, Timestamp};
 use std::{
@@ -11,18 +11,18 @@ use std::{
     time::Duration,
 };
 
-/// How far the clocks of two control planes, and the revision of a change and the time of its commit, may differ.
+/// How far apart the clocks of two control planes may be, and also the revision of a change and the time of its commit.
 pub const CLOCK_MARGIN: Duration = Duration::from_mins(5);
 
 /// How many silent sidecars a receipt names.
 pub const MAX_NAMED_SIDECARS: usize = 100;
 
-/// Identifies a process of a sidecar and one of the API keys in its settings: 16 random bytes, which the process draws.
+/// Identifies a process of a sidecar and one of the API keys in its settings, by 16 random bytes that the process draws.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SidecarInstance([u8; 16]);
 
 impl SidecarInstance {
-    /// Stands for the sidecars that connected after the backup of a restored database. No process has this instance.
+    /// Stands for the sidecars that a restored database does not know, because they connected after the backup. No process has it.
     pub const UNKNOWN: Self = Self([0; 16]);
 
     /// The instance with these bytes.
@@ -62,7 +62,7 @@ pub struct SidecarIdentity {
     pub release: String,
 }
 
-/// How far the data reaches with which a sidecar decides.
+/// Up to which revision a sidecar has the data, and how far it must have them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SidecarProgress {
     /// The sidecar has reported that it decides with all changes up to this revision.
@@ -74,7 +74,7 @@ pub struct SidecarProgress {
 }
 
 impl SidecarProgress {
-    /// The value of `required` while it is not known which changes the sidecar misses.
+    /// The value of `required` while we do not know which changes the sidecar lacks.
     pub const NOT_KNOWN: Revision = Revision::new(i64::MAX);
 
     /// Whether the sidecar has applied all changes that concern it.
@@ -82,13 +82,13 @@ impl SidecarProgress {
         self.applied >= self.required
     }
 
-    /// Whether another progress says the same: beyond the newest change that concerns the sidecar, `applied` does not matter.
+    /// Whether both say the same. If the sidecar has applied all changes that concern it, it does not matter how far `applied` is above.
     pub fn is_equivalent(self, other: Self) -> bool {
         self == other || (self.has_all() && other.has_all() && self.required == other.required)
     }
 
-    /// The revision in force at the sidecar. `distributed`: `required` contains all changes up to this revision. A sidecar that has
-    /// applied all changes that concern it decides as one that has all changes.
+    /// The revision in force at the sidecar. `distributed`: `required` accounts for all changes up to this revision. If the sidecar has
+    /// applied all changes that concern it, it decides as if it had all changes up to `distributed`.
     pub fn in_force(self, distributed: Revision) -> Revision {
         if self.has_all() { self.applied.max(distributed) } else { self.applied }
     }
@@ -101,17 +101,17 @@ pub struct Sidecar {
     pub identity: SidecarIdentity,
     /// When it connected.
     pub connected_at: Timestamp,
-    /// Whether its stream is open, as far as is known.
+    /// Whether its stream is open, as far as we know.
     pub is_connected: bool,
     /// The revision in force.
     pub in_force: Revision,
     /// When it reported the data with which it decides.
     pub applied_at: Option<Timestamp>,
-    /// The last confirmation that is known. There can be later ones.
+    /// The last confirmation that we know. There may be later ones.
     pub last_known_confirmation: Option<Timestamp>,
-    /// The latest time at which it refuses all requests by itself if it is not confirmed again. `None` if it was never confirmed.
+    /// If nobody confirms it again, it refuses all requests by itself from this time on, or earlier. `None`: it was never confirmed.
     pub refuses_by: Option<Timestamp>,
-    /// The age of the confirmation at which it refuses all requests.
+    /// When its last confirmation is this old, it refuses all requests.
     pub max_staleness: Duration,
 }
 
@@ -124,11 +124,11 @@ pub struct Enforcement {
     pub sidecars: usize,
     /// How many of these decide with the revision.
     pub enforced: usize,
-    /// The number of sidecars that have not reported the revision, and refuse all requests by themselves.
+    /// The number of sidecars that have not reported the revision, but refuse all requests by themselves.
     pub expired: usize,
-    /// Those that have not reported the revision, at most [`MAX_NAMED_SIDECARS`].
+    /// Sidecars that may decide and have not reported the revision, at most [`MAX_NAMED_SIDECARS`].
     pub unconfirmed: Vec<Sidecar>,
-    /// The latest time at which all others refuse all requests by themselves.
+    /// From this time on, all sidecars without the revision refuse all requests by themselves. `None` if there are none.
     pub refuses_by: Option<Timestamp>,
     /// When the last sidecar reported its data, or began to refuse all requests by itself.
     enforced_at: Option<Timestamp>,
@@ -159,7 +159,7 @@ impl Enforcement {
         let Some(decides_until) = sidecar.refuses_by else { return };
         self.max_staleness = self.max_staleness.max(sidecar.max_staleness);
         if sidecar.in_force >= self.revision {
-            // It may decide again with the same data, after a restart from its copy.
+            // We count it until its confirmation expires, even if its stream has ended: it may decide with its copy after a restart.
             if self.now < decides_until {
                 self.sidecars += 1;
                 self.enforced += 1;
@@ -167,11 +167,11 @@ impl Enforcement {
             }
             return;
         }
-        // A confirmation after the commit of the change would have followed the change in the stream.
+        // The sidecar lacks the change, so its last confirmation is older than the commit. See the invariant above.
         let last_confirmation_without = self.changed_at().saturating_add(CLOCK_MARGIN);
         let refuses_by = decides_until.min(last_confirmation_without.saturating_add(sidecar.max_staleness));
         if refuses_by <= self.now {
-            // A sidecar that has refused all requests since before the change is not concerned.
+            // If it has refused all requests since before the change, the change does not concern it.
             if refuses_by > self.changed_at() {
                 self.expired += 1;
                 self.enforced_at = self.enforced_at.max(Some(refuses_by));
@@ -186,12 +186,13 @@ impl Enforcement {
         }
     }
 
-    /// The time of the change. A revision is the time of its transaction, or later.
+    /// The time of the change: a revision is the time of its transaction in microseconds, or a later time.
     const fn changed_at(&self) -> Timestamp {
         Timestamp::from_micros(self.revision.number())
     }
 
-    /// Since when a sidecar that is not concerned has refused all requests. A revision can be ahead of all clocks.
+    /// If a sidecar has refused all requests since before this time, the change does not concern it. A revision can be ahead of all
+    /// clocks, so we take the current time if this is earlier.
     pub fn concerned_since(&self) -> Timestamp {
         self.changed_at().min(self.now).saturating_sub(CLOCK_MARGIN)
     }
@@ -201,9 +202,9 @@ impl Enforcement {
         self.enforced == self.sidecars
     }
 
-    /// The time from the revision until it was in force at the last sidecar, or a longer one if a sidecar has reported later revisions
-    /// since. `None` if it is not in force at all sidecars, if there are none, or if it is not known any more: without a report, it is in
-    /// force when the revision is as old as the maximum staleness and the margin of clocks.
+    /// The time from the revision until it was in force at the last sidecar. It is too long if this sidecar has reported a later revision
+    /// since. `None` if the revision is not in force at all sidecars, or if there are none. Also `None` if we do not know it any more:
+    /// after the maximum staleness and [`CLOCK_MARGIN`], every revision is in force, even without a report.
     pub fn elapsed(&self) -> Option<Duration> {
         self.elapsed_since(self.changed_at())
     }

@@ -1,18 +1,17 @@
 //! The lifecycle of signing keys, and the choice of the key that signs at a given time.
 //!
-//! Every transition of a signing key is stored in the database before it takes effect, so that all processes that issue
-//! tokens switch keys at the same time without a notification, and agree on the signing key after a restart.
+//! We store every transition of a signing key before it takes effect. So all processes that issue tokens switch keys at the same time
+//! without a notification, and agree on the signing key after a restart.
 
 use super::string_enum::string_enum;
 use countersign_identity::{KeySet, Kid, P256PublicKey, Timestamp, key_set::JsonWebKey};
 use std::time::Duration;
 
-/// Added to the maximum staleness (the longest time for which a sidecar accepts tokens without contact to the control plane)
-/// before a new key signs, to allow for slow commits and clock skew. The margin is at most the maximum staleness itself,
-/// because an operator who sets a short staleness relies on fast transactions.
+/// A new key signs when its publication is older than the maximum staleness and this margin for slow commits and clock skew. The
+/// margin is at most the maximum staleness itself, because an operator who sets a short staleness relies on fast transactions.
 const PUBLICATION_MARGIN: Duration = Duration::from_secs(5);
 
-/// How long a key is kept after the last token that it signed has expired, to allow for clock skew.
+/// How long we keep a key after the last token that it signed has expired, to allow for clock skew.
 const REMOVAL_DELAY: Duration = Duration::from_mins(5);
 
 /// Upper bound of `max-age` in the response with the published keys.
@@ -21,10 +20,9 @@ const JWKS_MAX_AGE_LIMIT: Duration = Duration::from_mins(5);
 /// The rules for the rotation of signing keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RotationPolicy {
-    /// How long a key is published before it signs. Once a key has been published for `publication_lead`, every sidecar that
-    /// still accepts tokens has the key.
+    /// How long a key is published before it signs. After this time, every sidecar that still accepts tokens has the key.
     pub publication_lead: Duration,
-    /// How long clients may cache the published keys, which is shorter than `publication_lead`.
+    /// How long clients may cache the published keys. It is shorter than `publication_lead`, so they get a new key before it signs.
     pub jwks_max_age: Duration,
     /// The age at which a signing key is replaced; `None` disables replacement by age.
     pub rotation_age: Option<Duration>,
@@ -56,7 +54,7 @@ pub struct SigningKey {
     pub published_at: Timestamp,
     /// When the key starts to sign; `None` until a rotation is scheduled.
     pub signs_from: Option<Timestamp>,
-    /// When the key stops signing; `None` until a rotation is scheduled.
+    /// When the key stops signing; `None` until the next rotation is scheduled.
     pub retires_at: Option<Timestamp>,
     /// The longest lifetime of a token that the key signed.
     pub token_lifetime: Duration,
@@ -113,12 +111,6 @@ impl SigningKey {
         }
     }
 
-    /// Orders keys by start: the greatest key signs. Of two keys with the same start, a key without a retirement time is
-    /// greater.
-    const fn signing_order(&self) -> (Option<Timestamp>, bool) {
-        (self.signs_from, self.retires_at.is_none())
-    }
-
     const fn is_live(&self) -> bool {
         self.removed_at.is_none()
     }
@@ -140,8 +132,7 @@ pub struct Rotation {
 
 /// The keys whose tokens are accepted: the signing key, the next key, a scheduled key if any, and retired keys.
 ///
-/// The key ring is read and written as a whole. A removed key stays in the key ring in memory, marked as removed, until the key
-/// ring is written.
+/// We read and write the key ring as a whole. A removed key stays in memory, marked as removed, until we write the ring.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SigningKeyRing(Vec<SigningKey>);
 
@@ -152,7 +143,7 @@ impl FromIterator<SigningKey> for SigningKeyRing {
 }
 
 impl SigningKeyRing {
-    /// All keys, including keys that were removed after the key ring was read.
+    /// All keys, including keys that were removed since we read the ring.
     pub fn keys(&self) -> &[SigningKey] {
         &self.0
     }
@@ -172,16 +163,16 @@ impl SigningKeyRing {
         self.live_keys().map(|key| JsonWebKey::from_key(key.public)).collect()
     }
 
-    /// The key that signs at `now`: the key with the latest start that has passed. If the clock is behind, so that no key
-    /// has started to sign, the key with the earliest start signs.
+    /// The key that signs at `now`: of the keys that have started to sign, the last one. If our clock is behind and no key has started,
+    /// the key with the earliest start signs.
     pub fn signing_key(&self, now: Timestamp) -> Option<&SigningKey> {
         let started = self.live_keys().filter(|key| key.signs_from.is_some_and(|start| start <= now));
         let first = || self.live_keys().filter(|key| key.signs_from.is_some()).min_by_key(|key| key.signs_from);
-        started.max_by_key(|key| key.signing_order()).or_else(first)
+        started.max_by_key(|key| key.signs_from).or_else(first)
     }
 
-    /// Adds the signing key and the next key if they are missing, records the token lifetime, removes keys whose tokens
-    /// have expired, and rotates if the signing key is old enough. Returns the rotation, if any.
+    /// Adds the signing key and the next key if they are missing, and records the token lifetime. Removes keys whose tokens have expired.
+    /// Rotates if the signing key is old enough, and returns this rotation.
     pub fn maintain(
         &mut self,
         policy: &RotationPolicy,
@@ -214,17 +205,17 @@ impl SigningKeyRing {
         mut new_keys: impl Iterator<Item = P256PublicKey>,
     ) -> Option<Rotation> {
         if self.scheduled_key(now).is_none() {
+            // First make sure that there is a next key. After it is scheduled, publish its successor.
             self.publish_next_key(policy, now, &mut new_keys);
             self.schedule_next_key(policy, now);
             self.publish_next_key(policy, now, &mut new_keys);
         }
-        let newest = self.live_keys().max_by_key(|key| key.signing_order())?;
+        let newest = self.live_keys().max_by_key(|key| key.signs_from)?;
         Some(Rotation { kid: newest.kid.clone(), signs_from: newest.signs_from? })
     }
 
-    /// Revokes a live key. If the revoked key was signing, the scheduled key or else the next key signs immediately. If the
-    /// revoked key was scheduled to sign, the next key is scheduled instead. Returns false if the ring has no live key with
-    /// the id `kid`.
+    /// Revokes a live key. If it was signing, the scheduled key signs at once, or else the next key. If it was scheduled, the next key is
+    /// scheduled instead. Returns false if the ring has no live key with the id `kid`.
     pub fn revoke(
         &mut self,
         kid: &Kid,
@@ -242,7 +233,7 @@ impl SigningKeyRing {
         }
         self.publish_next_key(policy, now, &mut new_keys);
         if was_signing {
-            let successor = self.scheduled_key(now).or_else(|| self.next_key()).map(|key| key.kid.clone());
+            let successor = self.scheduled_key(now).or_else(|| self.unscheduled_key()).map(|key| key.kid.clone());
             if let Some(successor) = self.find_live_mut(successor.as_ref()) {
                 successor.signs_from = Some(now);
             }
@@ -253,8 +244,8 @@ impl SigningKeyRing {
         true
     }
 
-    /// The published key that is not scheduled to sign.
-    fn next_key(&self) -> Option<&SigningKey> {
+    /// The next key: it is published, and not scheduled to sign.
+    fn unscheduled_key(&self) -> Option<&SigningKey> {
         self.live_keys().find(|key| key.signs_from.is_none())
     }
 
@@ -267,22 +258,22 @@ impl SigningKeyRing {
         self.0.iter_mut().find(|key| key.is_live() && Some(&key.kid) == kid)
     }
 
-    /// Publishes a new key as the next key, unless there is a next key.
+    /// Publishes a new key, unless there is an unscheduled one.
     fn publish_next_key(
         &mut self,
         policy: &RotationPolicy,
         now: Timestamp,
         new_keys: &mut impl Iterator<Item = P256PublicKey>,
     ) {
-        if self.next_key().is_none() {
+        if self.unscheduled_key().is_none() {
             self.0.extend(new_keys.next().map(|public| SigningKey::new_published(public, now, policy.token_lifetime)));
         }
     }
 
-    /// Schedules the next key to replace the signing key.
+    /// Schedules the unscheduled key to replace the signing key.
     fn schedule_next_key(&mut self, policy: &RotationPolicy, now: Timestamp) {
         let signing = self.signing_key(now).map(|key| key.kid.clone());
-        let next = self.next_key().map(|key| key.kid.clone());
+        let next = self.unscheduled_key().map(|key| key.kid.clone());
         let Some(next) = self.find_live_mut(next.as_ref()) else { return };
         let start = next.published_at.saturating_add(policy.publication_lead).max(now);
         next.signs_from = Some(start);

@@ -47,13 +47,13 @@ text_types! {
     /// Display name of an agent, a service or an API key.
     DisplayName up to 128; |text| (1..=DisplayName::MAX_LEN).contains(&text.chars().count()) && is_printable(text),
         "must be 1 to 128 printable characters without spaces at the ends";
-    /// Issuer of the tokens of a human user, as another user names it.
+    /// The token issuer of another human user, as a user types it.
     IssuerText up to 512; |text| (1..=IssuerText::MAX_LEN).contains(&text.chars().count()) && is_printable(text),
         "must be 1 to 512 printable characters without spaces at the ends";
-    /// Subject of the tokens of a human user, as another user names it.
+    /// The token subject of another human user, as a user types it.
     SubjectText up to 255; |text| (1..=SubjectText::MAX_LEN).contains(&text.chars().count()) && is_printable(text),
         "must be 1 to 255 printable characters without spaces at the ends";
-    /// The name of the files in which something is declared. The format is that of a Kubernetes label.
+    /// The name of the files that declare something. It has the format of a Kubernetes label.
     ManagedBy up to MAX_LABEL_LEN; is_label, LABEL_REQUIREMENT;
     /// E-mail address of a registrant.
     EmailAddress up to 254; is_email, "must be an e-mail address of at most 254 characters";

@@ -1,9 +1,9 @@
-//! What is counted for the whole Countersign deployment.
+//! The numbers of agents and services in the whole Countersign deployment, which we keep instead of counting rows.
 
 use super::string_enum::string_enum;
 
 string_enum! {
-    /// What a total counts. The name is that in the database.
+    /// What a total counts. The database has it under this name.
     Total {
         /// Agents with the status `active`.
         ActiveAgents = "active_agents";

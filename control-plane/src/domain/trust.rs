@@ -1,12 +1,13 @@
 //! Trust scores: a Bayesian average of the feedback of services, with exponential forgetting.
 //!
 //! The computation follows A. Jøsang and R. Ismail, *The Beta Reputation System* (2002). Old feedback loses weight, and an
-//! agent with little feedback stays near the initial score. The unit of weight is one new feedback; one service has a weight of
-//! at most eight.
+//! agent with little feedback stays near the initial score. One new feedback has the weight 1, and one service at most 8.
 //!
-//! Anyone can create services, so three limits keep strangers from moving the score of an agent. The services that the agent is
-//! not known to weigh together at most as much as one new feedback. The services of one owner weigh together at most as much as
-//! the initial score and the services of all other owners. The services of the agent's own owner weigh nothing.
+//! Anyone can create services, so three limits keep strangers from moving the score of an agent.
+//!
+//! - All services that do not know the agent weigh at most 1 together.
+//! - All services of one owner weigh at most as much as the initial score and the services of all other owners together.
+//! - The services of the agent's own owner weigh nothing.
 
 use super::{
     agent::Owner,
@@ -24,13 +25,13 @@ const MAX_WEIGHT: f64 = 8.0;
 /// Time after which feedback has half of its weight, in days.
 const HALF_LIFE_DAYS: f64 = 90.0;
 
-/// Maximum weight of all services together that the agent is not known to.
+/// Maximum weight of all services together that do not know the agent.
 const MAX_UNKNOWN_WEIGHT: f64 = 1.0;
 
-/// Maximum number of ratings of an agent that are kept of services that the agent is not known to.
+/// How many ratings by services that do not know the agent we keep for an agent.
 const MAX_UNKNOWN_RATINGS: usize = 1000;
 
-/// Maximum number of ratings that one feedback removes, so that a feedback is fast however many there are.
+/// Maximum number of ratings that one feedback removes, so that it is fast however many there are.
 const MAX_REMOVED_RATINGS: usize = 10;
 
 const SECONDS_PER_DAY: f64 = 86_400.0;
@@ -63,7 +64,7 @@ pub struct Feedback {
     pub created_at: Timestamp,
 }
 
-/// The weighted mean of all feedback of one service about an agent.
+/// What one service thinks of an agent: the weighted mean of all its feedback.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rating {
     /// The service that gave the feedback.
@@ -76,7 +77,7 @@ pub struct Rating {
     pub rated_at: Timestamp,
 }
 
-/// A rating, and what limits its weight in the trust score.
+/// A rating, and what we need to limit its weight in the trust score.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RatingBySource {
     /// The rating.
@@ -137,9 +138,9 @@ impl Rating {
     }
 }
 
-/// Removes ratings by services that the agent is not known to, if there are too many. Returns their services. Anyone can create
-/// services, and each feedback reads all ratings of its agent. The oldest rating of the owner with the most is removed first, so
-/// nobody removes the ratings of others by rating with many services.
+/// Removes ratings by services that do not know the agent, if there are too many. Returns these services. Without a limit, anyone
+/// could create many services, and make each feedback slow, because it reads all ratings of its agent. We remove the oldest rating
+/// of the owner with the most ratings first. So nobody can push out the ratings of others with many services.
 pub fn remove_excess_ratings(ratings: &mut Vec<RatingBySource>) -> Vec<ServiceId> {
     let mut by_owner = BTreeMap::<&Owner, Vec<(Reverse<Timestamp>, ServiceId)>>::new();
     for RatingBySource { rating, owner, .. } in ratings.iter().filter(|source| !source.is_known) {
@@ -191,8 +192,8 @@ impl OwnerRatings {
     }
 }
 
-/// Adds up the ratings of each owner and applies the limits of the weights. The order of the owners is fixed, so that the
-/// rounding of the sums does not depend on the order of the feedback.
+/// Adds up the ratings of each owner and limits the weights. We go through the owners in a fixed order, so that rounding does not
+/// depend on the order of the feedback.
 fn limited_weights(ratings: &[RatingBySource], agent_owner: Option<&Owner>) -> Vec<OwnerRatings> {
     let counted = || ratings.iter().filter(|source| agent_owner != Some(&source.owner));
     let unknown_weight: f64 = counted().filter(|source| !source.is_known).map(|source| source.rating.weight).sum();

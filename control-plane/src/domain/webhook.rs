@@ -45,7 +45,7 @@ pub struct WebhookTarget {
     pub events: EventFilter,
     /// Description by the manager; may be empty.
     pub description: Description,
-    /// The name of the files in which the target is declared, if any.
+    /// The name of the files that declare the target (`managedBy`), if any.
     pub managed_by: Option<ManagedBy>,
     /// Creation time.
     pub created_at: Timestamp,

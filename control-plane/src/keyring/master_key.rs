@@ -94,7 +94,7 @@ impl MasterKey {
         derive(self.0.as_ref())
     }
 
-    /// Encrypts `plain`. Decryption needs the same `label`, which is authenticated and not encrypted.
+    /// Encrypts `plain`. To decrypt, [`Self::open`] needs the same `label`, which the result does not contain.
     pub fn seal(&self, label: &str, plain: &[u8], rng: &dyn Rng) -> Option<Vec<u8>> {
         let mut nonce_bytes = [0; NONCE_LEN];
         rng.fill(&mut nonce_bytes);

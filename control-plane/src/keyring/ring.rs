@@ -1,4 +1,4 @@
-//! The configured master keys: the one of `secrets.master_key`, and the previous ones.
+//! The configured master keys: `secrets.master_key`, and `secrets.previous_master_keys`.
 //!
 //! The database decides which of them is current ([`crate::store::master_keys`]). So replicas whose settings differ during a
 //! rolling restart encrypt with the same key.
@@ -22,8 +22,8 @@ pub struct MasterKeyRing {
     previous: Vec<MasterKey>,
 }
 
-/// A secret that is encrypted with each configured master key, because only the transaction that stores the secret knows which
-/// master key is current.
+/// A secret, encrypted with each configured master key. We encrypt before the transaction that stores the secret, and only this
+/// transaction knows which master key is current.
 pub struct SealedSecret(Vec<(String, String)>);
 
 /// How a stored secret relates to a master key.
@@ -38,7 +38,7 @@ pub enum Resealed {
 }
 
 impl MasterKeyRing {
-    /// A ring with the key of `secrets.master_key` and those of `secrets.previous_master_keys`.
+    /// A ring with the keys of `secrets.master_key` and `secrets.previous_master_keys`.
     pub fn new(configured: MasterKey, previous: Vec<MasterKey>) -> Self {
         Self { configured, previous }
     }
@@ -78,7 +78,7 @@ impl MasterKeyRing {
         self.keys().map(seal).collect::<Option<_>>().map(SealedSecret)
     }
 
-    /// Decrypts a secret, hex, that any of the master keys has encrypted.
+    /// Decrypts a secret in hex with whichever master key has encrypted it.
     pub(super) fn open(&self, label: &str, sealed: &str) -> Option<Zeroizing<Vec<u8>>> {
         let sealed = hex::decode(sealed).ok()?;
         self.keys().find_map(|key| key.open(label, &sealed))
@@ -102,8 +102,8 @@ impl MasterKeyRing {
 }
 
 impl SealedSecret {
-    /// The secret, encrypted with the current master key, as hex. Locks the row of the deployment until the transaction ends:
-    /// a rotation of the master key that begins later finds the stored secret.
+    /// The secret, encrypted with the current master key, as hex. Locks the row of the deployment until the transaction ends, so that
+    /// a rotation of the master key begins after it, and finds the stored secret.
     pub async fn for_current_master_key(&self, conn: &mut Conn) -> Result<&str, StoreError> {
         deployment::lock(conn).await?;
         let current = master_keys::find(conn).await?.current;

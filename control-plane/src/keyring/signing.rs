@@ -27,8 +27,7 @@ use std::sync::{
 };
 use zeroize::Zeroizing;
 
-/// Maximum number of new keys in one transaction: the first transaction of a new Countersign deployment needs a signing key and
-/// a next key.
+/// How many new keys one transaction needs at most. The first one of a new deployment needs a signing key and a next key.
 const KEYS_PER_TRANSACTION: usize = 2;
 
 /// Maximum number of attempts to load the signing key. An attempt fails if the key is revoked between two reads.
@@ -60,8 +59,8 @@ impl StoreFailure for KeyringError {
     }
 }
 
-/// Generates and decrypts signing keys. The current key is read from the database for each token, so that all replicas sign
-/// with the same key.
+/// Generates and decrypts signing keys. For each token, we ask the database which key is current, so that all replicas sign with the
+/// same key.
 pub struct Keyring {
     master: MasterKeyRing,
     /// The most recently used key, so that it is not decrypted for each token.
@@ -69,7 +68,7 @@ pub struct Keyring {
     lacks_current_master_key: AtomicBool,
 }
 
-/// A decrypted signing key. It is kept in its parsed form, because parsing and checking a key takes as long as a signature.
+/// A decrypted signing key. We keep it parsed, because parsing and checking a key takes as long as a signature.
 pub struct TokenSigner {
     kid: Kid,
     /// The encoded header of each token, with the dot after it (RFC 7515, section 7.1).
@@ -77,7 +76,7 @@ pub struct TokenSigner {
     private: EcdsaKeyPair,
 }
 
-/// New signing keys, generated before a transaction that uses as many of them as it needs.
+/// New signing keys. We generate them before a transaction, which uses as many as it needs.
 pub struct GeneratedKeys(Vec<GeneratedKey>);
 
 struct GeneratedKey {
@@ -103,7 +102,7 @@ impl Keyring {
         is_configured
     }
 
-    /// Whether the current master key of the database was not among the configured ones at the last check.
+    /// Whether the last check found that the current master key of the database is not configured.
     pub fn lacks_current_master_key(&self) -> bool {
         self.lacks_current_master_key.load(Ordering::Relaxed)
     }
@@ -117,7 +116,7 @@ impl Keyring {
         self.master.reseal(&label, &stored.sealed, rng).ok_or(KeyringError::Crypto)
     }
 
-    /// The key that signs at `now` according to a key ring, if it was used before.
+    /// The key that signs at `now` according to a key ring. `None`: it is not the key in memory, so [`Self::current_signer`] must load it.
     pub fn cached_signer(&self, ring: &SigningKeyRing, now: Timestamp) -> Option<Arc<TokenSigner>> {
         let key = ring.signing_key(now)?;
         self.lock_cache().as_ref().filter(|cached| cached.kid == key.kid).cloned()
@@ -131,8 +130,8 @@ impl Keyring {
                 return Ok(cached);
             }
             let key = ring.signing_key(now).ok_or(KeyringError::NoKey)?;
-            // The row of the signing key is missing if the key was revoked after the key ring was read: at READ COMMITTED,
-            // PostgreSQL shows a concurrent commit within the running transaction.
+            // If somebody revokes the key after we read the key ring, its private key is missing: at READ COMMITTED, PostgreSQL shows
+            // a concurrent commit within the running transaction. Then we read the ring again.
             if let Some(sealed) = signing_keys::find_sealed_private(conn, &key.kid).await? {
                 let signer = Arc::new(self.open(key, &sealed)?);
                 *self.lock_cache() = Some(signer.clone());
@@ -185,7 +184,7 @@ impl Keyring {
     }
 
     fn lock_cache(&self) -> MutexGuard<'_, Option<Arc<TokenSigner>>> {
-        // The cached key is replaced as a whole, so it is valid even if a thread panicked while holding the lock.
+        // We replace the cached key as a whole, so it is valid even if a thread panicked while it held the lock.
         self.cached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

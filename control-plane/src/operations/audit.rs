@@ -14,8 +14,8 @@ use countersign_identity::{Reason, ServiceId};
 
 pub use crate::store::audit::{AuditFilter, AuditPosition};
 
-/// Lists audit entries, newest first. The owner of a service may read the chain of the service, and administrators may read
-/// all chains, also those of deleted services.
+/// Lists audit entries, newest first. The owner of a service may read the chain of the service. Administrators may read all chains,
+/// even of deleted services.
 pub async fn list_audit_entries(
     context: &Context,
     human: &Human,

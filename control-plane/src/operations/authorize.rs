@@ -18,8 +18,8 @@ use countersign_identity::{ApiKeyId, Reason, ServiceId};
 use countersign_process::server::Network;
 use std::{net::IpAddr, sync::Arc};
 
-/// Authenticates a caller by a service API key. The error is the same for unknown, wrong and revoked keys. Also returns a state of the
-/// database in which the key was valid, or in which it was not created yet.
+/// Authenticates a caller by a service API key. The error is the same for unknown, wrong and revoked keys. Also returns a state of
+/// the database that was read after this call began, and in which the key was not revoked.
 pub async fn authenticate_service(
     context: &Context,
     client: IpAddr,
@@ -36,7 +36,7 @@ pub async fn authenticate_service(
     Ok((key, current))
 }
 
-/// Reads an API key, in one of the places of the client: whoever sends invalid keys waits for the reads of its own ones.
+/// Reads an API key. Each client has a limited number of reads at a time, so whoever sends invalid keys only delays itself.
 async fn read_service_key(
     context: &Context,
     client: IpAddr,
@@ -78,8 +78,8 @@ pub async fn require_owner(context: &Context, human: &Human, service: ServiceId)
     Ok(service)
 }
 
-/// Locks a service until the transaction ends, and requires again that the initiator may manage it. The initiator was authorized
-/// before the transaction; since then, another transaction can have transferred or deleted the service, or revoked the API key.
+/// Locks a service until the transaction ends, and requires again that the initiator may manage it. We authorized the initiator
+/// before the transaction. Since then, somebody may have transferred or deleted the service, or revoked the API key.
 pub(in crate::operations) async fn lock_managed_service(
     tx: &mut WriteTransaction,
     initiator: &Initiator,
@@ -90,7 +90,7 @@ pub(in crate::operations) async fn lock_managed_service(
     Ok(current)
 }
 
-/// Checks in a transaction that has locked a service whether the actor may manage it.
+/// Checks whether the actor may manage a service. The transaction must have locked the service.
 pub(in crate::operations) async fn recheck_manager(
     conn: &mut Conn,
     actor: &Actor,
@@ -103,7 +103,7 @@ pub(in crate::operations) async fn recheck_manager(
             None => Err(Reason::ServiceKeyInvalid),
         },
         Actor::Public => Err(Reason::NotYours),
-        // The control plane creates the first service and its API key in development.
+        // With `--dev`, the control plane itself creates the first service and its API key.
         Actor::System => Ok(()),
     })
 }

@@ -6,14 +6,14 @@ use crate::{
 };
 use std::time::Duration;
 
-/// Maximum number of rows that one transaction removes. On SQLite, a request may wait for one transaction.
+/// Maximum number of rows that one transaction removes. It is small, because on SQLite a request may wait for this transaction.
 const MAX_ROWS: i64 = 200;
 
 /// The pause after a transaction.
 pub const PAUSE: Duration = Duration::from_millis(10);
 
-/// Runs one transaction of a job, when no other job of this process does, and pauses. `work` gets the maximum number of rows to
-/// remove, and returns the number of rows that it has removed. Returns 0 if another replica is doing the same work.
+/// Runs one transaction of a job, then pauses. Only one job of this process runs a transaction at a time. `work` gets the maximum
+/// number of rows to remove, and returns how many it has removed. Returns 0 if another replica is doing the same job.
 pub async fn run_batch<F>(
     context: &Context,
     job: &'static str,

@@ -36,11 +36,11 @@ pub struct OperationConfig {
     pub key_rotation: RotationPolicy,
     /// Whether only administrators may create services.
     pub only_admins_create_services: bool,
-    /// How much persons, services and agents may have.
+    /// How many things persons, services and agents may have.
     pub quotas: Quotas,
 }
 
-/// The parts of a [`Context`] that operations share with servers and background tasks.
+/// The parts of a [`Context`] that the servers and background tasks use, too.
 #[derive(Clone)]
 pub struct ContextParts {
     pub store: Store,
@@ -53,7 +53,7 @@ pub struct ContextParts {
     pub dispatcher_wakeup: Arc<Notify>,
     /// The sidecars that follow this deployment.
     pub sidecars: Sidecars,
-    /// Places of clients for reads of API keys.
+    /// Limits how many API keys are read at a time for each client.
     pub key_lookups: Places<Network>,
 }
 
@@ -75,16 +75,16 @@ pub struct Context {
     pub(super) queue_health: QueueHealthProbe,
     /// Counts of failed logins for which no events are emitted.
     pub(super) suppressed_bursts: SuppressedBursts,
-    /// Held by the background job whose transaction runs.
+    /// The background job whose transaction runs holds this lock.
     pub(super) background_turn: Mutex<()>,
-    /// The turn of the audit chains with changes that are not confirmed.
+    /// How far the confirmation of changes is.
     pub(super) confirmation_turn: Mutex<ConfirmationTurn>,
     pub(super) housekeeping: HousekeepingStatus,
     /// The reads of health checks, which anybody may request without limit.
     pub(super) database_probe: SharedRead<()>,
     /// The reads of the published keys, which anybody may request without limit.
     pub(super) published_keys: SharedRead<SigningKeyRing>,
-    /// Finds whether the database has changed since `service_keys` and `verifications` were read from it.
+    /// Says whether `service_keys` and `verifications` are still what the database contains.
     pub(super) recent_changes: RecentChanges,
     pub(super) service_keys: Cache<ApiKeyId, Arc<CachedKey>>,
     pub(super) verifications: TokenCache<Verification>,

@@ -40,7 +40,7 @@ pub enum OperationError {
     Conflict(String),
     #[error("exceeded quota: {0:?}")]
     QuotaExceeded(ExceededQuota),
-    /// The owner of the agent has left the service, which therefore may assign no role to the agent.
+    /// The owner of the agent has left the service, so the service cannot assign roles to the agent.
     #[error("the agent has left the service")]
     AgentLeft,
     /// The idempotency key was used for a different request.

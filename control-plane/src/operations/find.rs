@@ -1,4 +1,4 @@
-//! Finds what a request names, or fails with what does not exist.
+//! Finds the service or agent that a request names, or returns the error that there is none.
 
 use super::{NotFound, OperationError};
 use crate::{

@@ -1,5 +1,5 @@
-//! Idempotent requests: the response is stored in the transaction that does the work, and replayed when the request is sent
-//! again.
+//! Idempotent requests: the transaction that does the work also stores the response. If the client sends the request again, it gets
+//! this response.
 
 use super::OperationError;
 use crate::{
@@ -11,12 +11,12 @@ use crate::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 
-/// The conversion of the result of an operation to a response, and the idempotency key of the request, if any.
+/// How an operation makes its response, and whether it stores the response for a repeated request.
 #[derive(Debug)]
-pub struct IdempotentReply<T, R> {
-    /// Idempotency key and body digest; `None` if the request has no idempotency key.
+pub struct ResponseFormat<T, R> {
+    /// The idempotency key and the digest of the body. `None`: the request has no key, so nothing is stored.
     pub request: Option<IdempotentRequest>,
-    /// Converts the result to the response body.
+    /// Makes the response body of the result.
     pub present: fn(&T) -> R,
 }
 
@@ -26,8 +26,9 @@ pub(in crate::operations) struct IdempotencyGuard<T, R> {
     present: fn(&T) -> R,
 }
 
-impl<T, R: Serialize + DeserializeOwned> IdempotentReply<T, R> {
-    /// Creates the guard for a caller and an operation. `operation` is the name of the operation with the ids of its objects.
+impl<T, R: Serialize + DeserializeOwned> ResponseFormat<T, R> {
+    /// Creates the guard for a caller and an operation. `operation` is the name of the operation, and the ids of its objects unless the
+    /// body names them.
     pub(in crate::operations) fn guard(&self, initiator: &Initiator, operation: &[&str]) -> IdempotencyGuard<T, R> {
         let (kind, issuer, id) = initiator.actor.kind_issuer_and_id();
         let caller = [Some(kind), issuer, id.as_deref()];
@@ -40,8 +41,8 @@ impl<T, R: Serialize + DeserializeOwned> IdempotentReply<T, R> {
 }
 
 impl<T, R: Serialize + DeserializeOwned> IdempotencyGuard<T, R> {
-    /// Returns the stored response if the request was completed before. Must be the first query of the transaction, so that a
-    /// concurrent request with the same fingerprint waits until the transaction ends.
+    /// Returns the stored response if the request was completed before. Call this first in the transaction, so that a concurrent
+    /// request with the same fingerprint waits until the transaction ends.
     pub(in crate::operations) async fn stored_response(
         &self,
         tx: &mut WriteTransaction,
@@ -58,7 +59,7 @@ impl<T, R: Serialize + DeserializeOwned> IdempotencyGuard<T, R> {
         }
     }
 
-    /// Converts the result to the response body and stores the body.
+    /// Makes the response body of the result, and stores it if the request has a key.
     pub(in crate::operations) async fn store_response(
         &self,
         tx: &mut WriteTransaction,
@@ -66,6 +67,7 @@ impl<T, R: Serialize + DeserializeOwned> IdempotencyGuard<T, R> {
     ) -> Result<R, OperationError> {
         let response = (self.present)(result);
         if let Some(fingerprint) = &self.fingerprint {
+            // Our response bodies can always be serialized, so this error does not occur.
             let text = serde_json::to_string(&response).map_err(|_| StoreError::Corrupt("response"))?;
             idempotency::set_response(tx.conn(), fingerprint, &text).await?;
         }

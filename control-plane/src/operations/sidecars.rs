@@ -1,4 +1,4 @@
-//! The sidecars of a service, and the receipts of changes: at which sidecars a revision is in force.
+//! Lists the sidecars of a service, and reads receipts: at which sidecars a revision is in force.
 
 use crate::{
     domain::{
@@ -13,14 +13,13 @@ use countersign_identity::{Revision, ServiceId};
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// The shortest interval at which the sidecars of this control plane are looked at while a request waits for them.
+/// While a request waits, we look at the sidecars of this control plane in this interval, or a longer one.
 const LOCAL_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// The interval is longer by this time for each sidecar, so that waiting requests need little CPU time, however many sidecars a
-/// service has.
+/// Each sidecar makes the interval longer by this time, so that waiting requests need little CPU time even with many sidecars.
 const POLL_INTERVAL_PER_SIDECAR: Duration = Duration::from_micros(10);
 
-/// The interval at which the sidecars of other control planes are read while a request waits for them.
+/// While a request waits, we read the sidecars of other control planes in this interval.
 const DATABASE_POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The longest time for which a request waits for sidecars.
@@ -39,8 +38,8 @@ pub async fn list_sidecars(
     Ok(context.sidecars.list(service, page).await?)
 }
 
-/// The receipt of a revision, or of the newest one, at the sidecars of a service. Waits until the revision is in force at all
-/// of them, at most for `wait`.
+/// The receipt of a revision at the sidecars of a service; without a revision, of the newest one. Waits until the revision is in
+/// force at all of them, at most for `wait`.
 pub async fn read_enforcement(
     context: &Context,
     service: ServiceId,

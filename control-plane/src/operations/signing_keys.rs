@@ -1,5 +1,4 @@
-//! Signing keys: lists, rotates and revokes them. A change of the key ring reads the whole ring, and writes the differences, under one
-//! lock.
+//! Lists, rotates and revokes signing keys. Every change reads the whole key ring and writes the differences under one lock.
 
 use super::{Context, NotFound, OperationError};
 use crate::{
@@ -24,16 +23,14 @@ pub async fn list_signing_keys(
     Ok(signing_keys::list(context.store.read().await?.conn(), page).await?)
 }
 
-/// Returns the signing keys that verify tokens now, which are published as a JWK set.
+/// Returns the signing keys that verify tokens now. They are published as a JWK set.
 pub async fn published_keys(context: &Context) -> Result<SigningKeyRing, OperationError> {
     let read = async |conn: &mut Conn| signing_keys::load_ring(conn).await;
     Ok(context.published_keys.run(context.store.read_one_for(SHARED_READ_TIMEOUT, read)).await?)
 }
 
-/// Schedules the next key as the signing key. The next key signs at once if it was published at least `max_staleness` ago,
-/// because every sidecar that accepts tokens then has the key; otherwise the next key signs as soon as `max_staleness` has
-/// passed. If a rotation is already scheduled, returns that rotation. The second returned value is whether the new key signs
-/// already.
+/// Schedules the next key to sign as soon as its publication is `max_staleness` ago, which may be now: then every sidecar that
+/// accepts tokens has the key. If a rotation is already scheduled, returns this one. Also returns whether the new key signs already.
 pub async fn rotate_signing_key(
     context: &Context,
     initiator: &Initiator,
@@ -48,8 +45,8 @@ pub async fn rotate_signing_key(
     Ok(Changed { value: (rotation, signs_now), revision })
 }
 
-/// Revokes a signing key. All tokens that the revoked key signed become invalid. If the revoked key was the current key, the
-/// next key signs at once. Returns false if the key was already removed or revoked.
+/// Revokes a signing key. All tokens that it signed become invalid. If it was the current key, the next key signs at once. Returns
+/// false if the key was already removed or revoked.
 pub async fn revoke_signing_key(
     context: &Context,
     initiator: &Initiator,
@@ -66,8 +63,8 @@ pub async fn revoke_signing_key(
     .await
 }
 
-/// Creates missing keys, removes keys whose last token has expired, rotates by age, and checks that the private key of the
-/// current signing key can be decrypted. Returns the key ring (all signing keys whose tokens are accepted).
+/// Creates missing keys, removes keys whose last token has expired, rotates an old signing key, and checks that we can decrypt the
+/// private key of the current one. Returns the key ring, which has all keys whose tokens are accepted.
 pub async fn rotate_signing_keys_if_due(context: &Context) -> Result<SigningKeyRing, OperationError> {
     let policy = &context.config.key_rotation;
     let current = signing_keys::load_ring(context.store.read().await?.conn()).await?;
@@ -85,8 +82,8 @@ pub async fn rotate_signing_keys_if_due(context: &Context) -> Result<SigningKeyR
     Ok(signing_keys::load_ring(read.conn()).await?)
 }
 
-/// Applies `change` to the key ring in a transaction, with the current time and newly generated keys. If the ring changed,
-/// writes the audit entry that `change` returned. If the set of trusted keys changed, notifies sidecars.
+/// Applies `change` to the key ring in a transaction, with the current time and new keys to choose from. If the ring has changed,
+/// writes the audit entry that `change` returns. If the set of accepted keys has changed, sidecars receive it.
 async fn change_ring<T>(
     context: &Context,
     name: &'static str,

@@ -1,7 +1,7 @@
 //! Feedback of services about agents, and the trust scores that result from it.
 
 use super::{
-    Context, IdempotentReply, OperationError,
+    Context, OperationError, ResponseFormat,
     find::{find_agent, find_service, lock_agent},
 };
 use crate::{
@@ -31,15 +31,16 @@ pub struct FeedbackRequest {
     pub metadata: Metadata,
 }
 
-/// Stores feedback and returns the new trust score of the agent. Locks the row of the agent first, which serializes feedback
-/// about the same agent.
+/// Stores feedback and returns the new trust score of the agent. Locks the row of the agent first, so that feedbacks about the same
+/// agent do not overwrite each other's score.
 pub async fn submit_feedback<R: Serialize + DeserializeOwned>(
     context: &Context,
     initiator: &Initiator,
     request: &FeedbackRequest,
-    reply: &IdempotentReply<TrustScore, R>,
+    format: &ResponseFormat<TrustScore, R>,
 ) -> Result<R, OperationError> {
-    let idempotency = &reply.guard(initiator, &["submit_feedback"]);
+    // The body names the agent.
+    let idempotency = &format.guard(initiator, &["submit_feedback"]);
     let (id, event) = (context.new_id(FeedbackId::from_bits), context.new_id(EventId::from_bits));
     let FeedbackRequest { service, agent, score, ref reason, ref metadata } = *request;
     let work = async |mut tx: WriteTransaction| {
@@ -48,7 +49,7 @@ pub async fn submit_feedback<R: Serialize + DeserializeOwned>(
         }
         let now = tx.now();
         let registered = lock_agent(&mut tx, agent).await?;
-        // The service may have been deleted after its API key was checked.
+        // Somebody may have deleted the service since we checked its API key.
         find_service(tx.conn(), service).await?;
         let before = trust::find_rating(tx.conn(), agent, service).await?;
         let rating = before.unwrap_or_else(|| Rating::new(service, now)).with_feedback(score, now);
@@ -62,7 +63,7 @@ pub async fn submit_feedback<R: Serialize + DeserializeOwned>(
         let feedback = Feedback { id, agent, service, score, reason, metadata, created_at: now };
         trust::insert_feedback(tx.conn(), &feedback).await?;
         trust::delete_excess_feedback(tx.conn(), agent, service).await?;
-        // A service whose feedback moves nothing must not cause changes for the sidecars of others.
+        // If the score stays, the sidecars of other services need no change.
         if new_score != registered.trust {
             agents::set_trust(tx.conn(), agent, new_score, now).await?;
             trust::mark_changed(tx.conn(), agent).await?;
@@ -94,12 +95,12 @@ pub async fn list_trust_history(
     Ok(trust::list_feedback(read.conn(), agent, page).await?)
 }
 
-/// Maximum number of agents of one transaction. Each agent causes one row for each audience of its live tokens.
+/// Maximum number of agents in one transaction. It is small, because we insert one row for each audience of an agent's live tokens.
 const BATCH_SIZE: i64 = 20;
 
-/// Publishes changed trust scores to sidecars, in batches, because feedback can be frequent: appends a change to the change feed
-/// for every agent whose score changed since the last call of this function. The order of ids ends the run, also if feedback about
-/// the first agents never stops.
+/// Appends a change to the change feed for every agent whose trust score has changed since the last run. It works in batches,
+/// because feedback can be frequent. We take agents in ascending id and never go back, so a run ends even while new feedback keeps
+/// arriving. Agents marked behind us are sent in the next run.
 pub async fn publish_trust_changes(context: &Context) -> Result<(), OperationError> {
     if !trust::has_changed_agents(context.store.read().await?.conn()).await? {
         return Ok(());

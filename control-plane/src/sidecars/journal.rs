@@ -1,10 +1,11 @@
 //! Records the streams of this control plane in the database.
 //!
-//! A new stream is recorded at once, many in one transaction, because its sidecar waits. Ends of streams follow within
-//! [`INTERVAL`]. The progress of open streams is written only while other control planes run, which read it from there. A row states
-//! all of a stream, so a transaction that failed, or whose outcome is not known, is repeated. Invariant: the row of this control plane
-//! states a distributed revision only together with the progress of all its streams at this revision, so that the database never shows
-//! a stream without a change that is in its queue.
+//! We record a new stream at once, because its sidecar waits, and many of them in one transaction. Ends of streams follow within
+//! [`INTERVAL`]. We write the progress of open streams only while other control planes run, because only they read it. A row holds the
+//! whole state of a stream. So we can write it again after a failure, or when we do not know whether the commit happened.
+//!
+//! Invariant: we write a distributed revision only together with the progress of all our streams at it. Otherwise, other control planes
+//! would think that a sidecar has a change which is still in its queue.
 
 use super::{
     Sidecars,
@@ -27,17 +28,22 @@ use std::{
 };
 use tokio::time::{sleep, timeout};
 
-/// The interval at which the ends and the progress of streams are written.
+/// The interval at which we write ends and progress.
 const INTERVAL: Duration = Duration::from_millis(250);
 
-/// After it has written ends and progress, the journal pauses this number of times as long as that took, so that it leaves most of the
-/// database to requests.
+/// We pause four times as long as the last write of ends and progress took, so that requests get most of the database.
 const PAUSE_FACTOR: u32 = 4;
 
-/// The interval at which the control plane writes that it runs, if nothing else is to be written.
+/// The shortest pause: new streams wake us far more often. It is below [`INTERVAL`], so that we skip no interval after a fast write.
+const MIN_PAUSE: Duration = Duration::from_millis(125);
+
+/// The interval at which a control plane that stops looks whether all its streams have ended.
+const STOP_INTERVAL: Duration = Duration::from_millis(25);
+
+/// The interval at which we write that we run, if there is nothing else to write.
 const SEEN_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The same interval if the distributed revision has grown, for which other control planes may wait.
+/// The same interval if the distributed revision has grown: other control planes may wait for it.
 const NEWS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The largest number of streams in one transaction.
@@ -49,7 +55,7 @@ const LAST_WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 /// The task that writes to the database.
 pub struct Journal {
     sidecars: Sidecars,
-    /// When the process last wrote that it runs, since boot. `None` if its name is not in the database.
+    /// When we last wrote that we run, since boot. `None`: the database has no row under our name.
     seen_at: Option<Duration>,
     /// The distributed revision in the database.
     published: Revision,
@@ -60,16 +66,16 @@ pub struct Journal {
 /// What one transaction writes.
 struct Batch {
     streams: Vec<Unwritten>,
-    /// Streams whose sidecars say that an earlier process has ended.
-    forgetting: Vec<Arc<StreamStatus>>,
+    /// Streams whose sidecar has told us that its previous process is gone; we delete that process's row.
+    replacements: Vec<Arc<StreamStatus>>,
     distributed: Revision,
 }
 
 /// What a transaction has written.
 struct Written {
-    /// Whether the row of each stream has no later one of the process.
+    /// For each stream: false if the database already has a later stream of this sidecar process.
     are_newest: Vec<bool>,
-    /// Whether the earlier process was forgotten for each stream.
+    /// For each of the `replacements`: whether the row of the previous process is gone.
     have_forgotten: Vec<bool>,
     peers: Vec<Peer>,
 }
@@ -77,7 +83,7 @@ struct Written {
 /// A transaction that failed.
 struct Failure {
     error: StoreError,
-    /// Whether it may have been committed nevertheless.
+    /// Whether the database may have committed it nevertheless.
     is_unknown: bool,
 }
 
@@ -87,22 +93,22 @@ impl Journal {
         Self { sidecars, seen_at: None, published: Revision::default(), peers: Peers::default(), has_failed: false }
     }
 
-    /// Writes until shutdown is requested and all streams have ended, and states then that the control plane has stopped.
+    /// Writes until shutdown is requested and all streams have ended, and then deletes the row of this control plane.
     pub async fn run(mut self, shutdown: Shutdown) {
-        let mut changes_due = Duration::ZERO;
+        let mut next_full_write = Duration::ZERO;
         loop {
             tokio::select! {
                 () = shutdown.requested() => break,
-                // After a failure, streams that want to be recorded must not make the journal try again and again.
+                // After a failure, new streams must not make us try again without a pause.
                 () = self.sidecars.0.wakeup.notified(), if !self.has_failed => {}
                 () = sleep(INTERVAL) => {}
             }
             let began_at = self.since_boot();
-            let with_changes = began_at >= changes_due;
-            self.write(with_changes).await;
-            if with_changes {
+            let with_ends_and_progress = began_at >= next_full_write;
+            self.write(with_ends_and_progress).await;
+            if with_ends_and_progress {
                 let ended_at = self.since_boot();
-                changes_due = ended_at + (ended_at.saturating_sub(began_at) * PAUSE_FACTOR).max(INTERVAL / 2);
+                next_full_write = ended_at + (ended_at.saturating_sub(began_at) * PAUSE_FACTOR).max(MIN_PAUSE);
             }
         }
         if timeout(LAST_WRITE_TIMEOUT, self.stop()).await.is_err() {
@@ -114,7 +120,7 @@ impl Journal {
     pub(super) async fn stop(&mut self) {
         while !self.sidecars.streams().have_ended() {
             self.write(true).await;
-            sleep(INTERVAL / 10).await;
+            sleep(STOP_INTERVAL).await;
         }
         let name = self.sidecars.name();
         let work = async |mut tx: WriteTransaction| {
@@ -130,38 +136,38 @@ impl Journal {
         self.sidecars.0.clock.since_boot()
     }
 
-    /// Writes everything that waits, a batch per transaction. Ends and progress are written only `with_changes`.
-    pub(super) async fn write(&mut self, with_changes: bool) {
-        let with_progress = with_changes && self.sidecars.has_peers();
-        // The revision is read first: all changes up to it are contained in the progress that is read after it.
+    /// Writes new streams, and the others only `with_ends_and_progress`, in transactions of at most [`MAX_BATCH`] streams.
+    pub(super) async fn write(&mut self, with_ends_and_progress: bool) {
+        let with_progress = with_ends_and_progress && self.sidecars.has_peers();
+        // We read the revision first: the progress that we read after it accounts for all changes up to it.
         let distributed = if with_progress { self.sidecars.distributed() } else { self.published };
         let name = self.sidecars.name();
-        let selection = Selection { with_changes, with_progress };
+        let selection = Selection { with_ends: with_ends_and_progress, with_progress };
         let mut streams = self.sidecars.streams().take_unwritten(&name, selection);
-        let mut forgetting = if with_changes { self.sidecars.streams().forgetting(MAX_BATCH) } else { Vec::new() };
+        let max_replacements = if with_ends_and_progress { MAX_BATCH } else { 0 };
+        let mut replacements = self.sidecars.streams().replacements(max_replacements);
         loop {
             let rest = streams.split_off(streams.len().min(MAX_BATCH));
+            // Only the last batch may publish the revision: the database lacks the progress of streams before.
             let distributed = if rest.is_empty() { distributed } else { self.published };
-            let batch = Batch { streams, forgetting, distributed };
-            let is_empty = batch.streams.is_empty() && batch.forgetting.is_empty();
+            let batch = Batch { streams, replacements, distributed };
+            let is_empty = batch.streams.is_empty() && batch.replacements.is_empty();
             if is_empty && !self.is_due(batch.distributed > self.published) {
                 return;
             }
             let is_written = self.write_batch(batch, &name).await;
-            (streams, forgetting) = (rest, Vec::new());
             if !is_written {
-                for stream in streams {
-                    self.sidecars.streams().not_written(stream);
-                }
+                rest.into_iter().for_each(|stream| self.sidecars.streams().not_written(stream));
                 return;
             }
-            if streams.is_empty() {
+            if rest.is_empty() {
                 return;
             }
+            (streams, replacements) = (rest, Vec::new());
         }
     }
 
-    /// Whether the row of this control plane must be written again.
+    /// Whether to write although no stream has changed: the interval is over, or a killed control plane left streams that we must end.
     fn is_due(&self, has_news: bool) -> bool {
         let interval = if has_news { NEWS_INTERVAL } else { SEEN_INTERVAL };
         let now = self.since_boot();
@@ -180,7 +186,8 @@ impl Journal {
                 for (stream, is_newest) in batch.streams.iter().zip(are_newest) {
                     streams.written(stream, name, is_newest);
                 }
-                let forgotten = batch.forgetting.iter().zip(have_forgotten).filter(|(_, has_forgotten)| *has_forgotten);
+                let forgotten =
+                    batch.replacements.iter().zip(have_forgotten).filter(|(_, has_forgotten)| *has_forgotten);
                 for (stream, _) in forgotten {
                     stream.has_forgotten();
                 }
@@ -208,8 +215,8 @@ impl Journal {
         }
     }
 
-    /// Writes a batch, and the time at which this control plane last ran, in one transaction. Returns `None`, and writes nothing, if
-    /// others took this control plane for killed.
+    /// Writes a batch, and that we run, in one transaction. Also ends the streams of killed control planes. Returns `None`, and writes
+    /// nothing, if another control plane took us for killed.
     async fn commit(&self, batch: &Batch, name: &Arc<str>) -> Result<Option<Written>, Failure> {
         let killed: Vec<_> = self.peers.killed(self.since_boot()).collect();
         let begins_commit = AtomicBool::new(false);
@@ -233,7 +240,7 @@ impl Journal {
                 }
             }
             let mut have_forgotten = Vec::new();
-            for stream in &batch.forgetting {
+            for stream in &batch.replacements {
                 let previous = stream.process_to_forget();
                 have_forgotten.push(match previous {
                     Some(previous) => sidecars::forget(conn, stream.identity.service, previous).await?,

@@ -1,13 +1,13 @@
 //! The sidecars that follow this deployment: which there are, and which revision is in force at each.
 //!
-//! [`Sidecars`] has the streams of this control plane in memory, and [`Journal`] records them in the database, so that every control
-//! plane knows the streams of all, and a restart forgets none. `sync` reports what its streams do, and `operations` asks for receipts.
-//! This module depends on `domain` and `store`.
+//! [`Sidecars`] has the streams of this control plane in memory. [`Journal`] records them in the database, so that every control plane
+//! knows the streams of all others, and none is lost in a restart. `sync` reports what its streams do, and `operations` asks for
+//! receipts. This module depends on `domain` and `store`.
 //!
-//! Invariants, on which receipts rely: each process of a sidecar that may decide has a row. It gets confirmations only while this row
-//! is open, and names this control plane: a control plane whose streams others have ended reads so before it confirms. A row ends
-//! only after that, and remains until the sidecar refuses all requests by itself, or until nobody decides with its data any more.
-//! So the rows alone tell how long sidecars may decide, and the streams in memory only add with which data they do.
+//! Receipts rely on this invariant: each process of a sidecar that may decide has a row. We confirm a process only while its row is
+//! open and names us; if others have ended our streams, we read so before we confirm. A row remains after its end until the sidecar
+//! refuses all requests by itself, or until nobody decides with its data any more. So the rows alone tell how long sidecars may
+//! decide. The streams in memory add with which data.
 
 mod journal;
 mod peers;
@@ -37,10 +37,10 @@ use std::sync::{
 };
 use tokio::sync::Notify;
 
-/// How many rows are read at once.
+/// How many rows we read at once.
 const ROWS_PER_READ: i64 = 1000;
 
-/// How many receipts are read at the same time, at most one of them for each owner of services.
+/// How many receipts we read at the same time. Each owner of services gets only one at a time.
 const MAX_RECEIPTS: usize = 2;
 
 /// The sidecars of all control planes.
@@ -51,7 +51,7 @@ struct Inner {
     store: Store,
     clock: Arc<dyn Clock>,
     rng: Arc<dyn Rng>,
-    /// Names this process of the control plane in the database, until others take it for killed.
+    /// Our name in the database, until others take us for killed.
     name: Mutex<Arc<str>>,
     streams: Mutex<Streams>,
     /// All changes up to this revision are in the queues of the streams that they concern.
@@ -64,7 +64,7 @@ struct Inner {
 }
 
 impl Sidecars {
-    /// No streams are open.
+    /// Begins without streams.
     pub fn new(store: Store, clock: Arc<dyn Clock>, rng: Arc<dyn Rng>) -> Self {
         let name = Mutex::new(random_name(&*rng));
         Self(Arc::new(Inner {
@@ -80,7 +80,7 @@ impl Sidecars {
         }))
     }
 
-    /// States that all changes up to a revision are in the queues of the streams that they concern.
+    /// Call when all changes up to a revision are in the queues of the streams that they concern.
     pub fn set_distributed(&self, revision: Revision) {
         self.0.distributed.store(revision.number(), Ordering::SeqCst);
     }
@@ -94,16 +94,16 @@ impl Sidecars {
         u32::try_from(self.streams().of_service(service).count()).unwrap_or(u32::MAX)
     }
 
-    /// Whether a revision is in force at all sidecars of a service with an open stream at this control plane.
+    /// Whether a revision is in force at all sidecars of a service that have an open stream at this control plane.
     pub fn is_in_force_here(&self, service: ServiceId, revision: Revision) -> bool {
-        // The revision is read first: all changes up to it are required by the streams that are read after it.
+        // We read the revision first: the streams that we read after it know all changes up to it.
         let distributed = self.distributed();
         distributed >= revision
             && !self.streams().of_service(service).any(|stream| stream.may_lack(revision, distributed))
     }
 
-    /// The receipt of a revision at all sidecars of a service. Without a service, at the sidecars of one service after the other, until
-    /// one of them has not confirmed the revision. It is read for `owner`, or for the control plane itself.
+    /// The receipt of a revision at the sidecars of a service. Without a service, goes through all services, and stops at the first
+    /// with a sidecar that has not confirmed the revision. Each `owner` waits for its own reads; `None` is the control plane itself.
     pub async fn enforcement(
         &self,
         owner: Option<OwnerHash>,
@@ -117,7 +117,7 @@ impl Sidecars {
             None => sidecars::next_service(self.0.store.read().await?.conn(), None).await?,
         };
         while let Some(current) = next {
-            // An earlier process is forgotten in favor of another one of the same service, so one instant tells all.
+            // One transaction per service is enough: a process that takes the place of another one is of the same service.
             let mut read = self.0.store.read().await?;
             self.add_sidecars(&mut read, current, &mut receipt).await?;
             next = if service.is_none() && receipt.is_complete() {
@@ -150,9 +150,9 @@ impl Sidecars {
         }
     }
 
-    /// A recorded sidecar, with what its stream of this control plane knows of it.
+    /// The sidecar of a row. If its stream is ours, the stream knows more than the row.
     fn describe(&self, row: RecordedSidecar) -> Sidecar {
-        // The revision is read first: all changes up to it are required by the stream that is read after it.
+        // We read the revision first: the stream that we read after it knows all changes up to it.
         let distributed = self.distributed();
         let stream = self.streams().of_row(&row, &self.name());
         let RecordedSidecar { identity, connected_at, progress, confirmed_at, ended_at, max_staleness, .. } = row;
@@ -174,7 +174,7 @@ impl Sidecars {
             (None, None) => {
                 sidecar.is_connected = row.distributed.is_some();
                 sidecar.in_force = progress.in_force(row.distributed.unwrap_or_default());
-                // It may be confirmed again and again.
+                // Another control plane may confirm it at any time.
                 sidecar.refuses_by = Some(self.0.clock.now().saturating_add(max_staleness));
             }
         }
@@ -199,7 +199,7 @@ impl Sidecars {
         sidecars::count_silent(self.0.store.read().await?.conn(), since, limit).await
     }
 
-    /// Whether the database has the name of this control plane, and nobody took it for killed. Sidecars must not be confirmed otherwise.
+    /// Whether the database has our name, so nobody took us for killed. Otherwise, the caller must not confirm sidecars.
     pub async fn is_registered(&self, read: &mut ReadTransaction) -> Result<bool, StoreError> {
         let is_registered = sidecars::is_registered(read.conn(), &self.name()).await?;
         if !is_registered {
@@ -208,13 +208,12 @@ impl Sidecars {
         Ok(is_registered)
     }
 
-    /// The name of this process of the control plane in the database.
     fn name(&self) -> Arc<str> {
         Arc::clone(&self.0.name.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Others end the rows under the name of this control plane. So it takes another name, under which all streams are recorded again
-    /// before their sidecars are confirmed.
+    /// Call when others took us for killed and end the rows under our name. We record all streams again under a new name before we
+    /// confirm their sidecars.
     fn take_new_name(&self) {
         *self.0.name.lock().unwrap_or_else(PoisonError::into_inner) = random_name(&*self.0.rng);
     }

@@ -3,7 +3,7 @@
 use crate::store::sidecars::Peer;
 use std::{collections::HashMap, time::Duration};
 
-/// A control plane that has not written its row for this time, by the clock of the one that reads it, is taken for killed.
+/// If the row of another control plane has not changed for this time, by our clock, we take it for killed.
 const CONTROL_PLANE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The other control planes, by name.
@@ -13,12 +13,12 @@ pub(super) struct Peers(HashMap<String, ReadPeer>);
 /// A row of another control plane.
 struct ReadPeer {
     peer: Peer,
-    /// Since when the row is as it is, by the time since boot of this process.
+    /// When we first read the row as it is, since boot.
     unchanged_since: Duration,
 }
 
 impl Peers {
-    /// The rows were read.
+    /// Takes the rows that were read at `now`.
     pub(super) fn read(&mut self, peers: Vec<Peer>, now: Duration) {
         let mut earlier = std::mem::take(&mut self.0);
         for peer in peers {
@@ -28,7 +28,7 @@ impl Peers {
         }
     }
 
-    /// Those that were killed: they have written nothing for too long.
+    /// Control planes that have written nothing for too long.
     pub(super) fn killed(&self, now: Duration) -> impl Iterator<Item = &Peer> {
         let is_killed = move |read: &&ReadPeer| now.saturating_sub(read.unchanged_since) >= CONTROL_PLANE_TIMEOUT;
         self.0.values().filter(is_killed).map(|read| &read.peer)

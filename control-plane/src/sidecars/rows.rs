@@ -21,12 +21,12 @@ struct Process {
     row: Row,
 }
 
-/// The row of a process in the database.
+/// What we know of the row of a process in the database.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Row {
-    /// There is none of this control plane.
+    /// This control plane has written none.
     Missing,
-    /// It is not known, because a transaction is writing it, or has failed.
+    /// We do not know, because a transaction is writing the row, or has failed.
     Unknown,
     /// It is open.
     Open {
@@ -34,35 +34,34 @@ pub(super) enum Row {
         control_plane: Arc<str>,
         /// The number of the stream in the row.
         stream: i64,
-        /// How far the data of the sidecar reaches, by the row.
+        /// The progress in the row.
         progress: SidecarProgress,
     },
-    /// It has ended. The memory of the stream tells more exactly until when the sidecar decides.
+    /// It has ended. The stream in memory says more exactly than the row until when the sidecar may decide.
     Ended,
 }
 
 /// A stream that must be written.
 pub(super) struct Unwritten {
     pub(super) stream: Arc<StreamStatus>,
-    /// Its progress.
     pub(super) progress: SidecarProgress,
-    /// What the sidecar does with it.
+    /// Whether the sidecar still uses the stream.
     pub(super) phase: Phase,
-    /// The row before.
+    /// What we knew of the row before this write, for [`Streams::not_written`].
     row: Row,
 }
 
-/// Which streams are to be written.
+/// Which streams to write besides the new ones.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Selection {
-    /// Those that have ended too, and not only those that wait for their first confirmation.
-    pub(super) with_changes: bool,
-    /// Those whose progress has changed too.
+    /// Streams that have ended.
+    pub(super) with_ends: bool,
+    /// Open streams whose progress has changed.
     pub(super) with_progress: bool,
 }
 
 impl Unwritten {
-    /// Whether the stream has ended and its sidecar refuses all requests: it has left, or was never confirmed.
+    /// Whether the sidecar refuses all requests now that the stream has ended: it has left, or was never confirmed.
     pub(super) fn decides_no_more(&self) -> bool {
         match self.phase {
             Phase::InUse => false,
@@ -83,16 +82,16 @@ impl Streams {
         self.0.get(&service).into_iter().flat_map(BTreeMap::values).map(|process| &process.stream)
     }
 
-    /// The stream of a row under this name of this control plane.
+    /// The stream that a row describes, if the row is of this control plane under its current `name`.
     pub(super) fn of_row(&self, row: &RecordedSidecar, name: &str) -> Option<Arc<StreamStatus>> {
         let stream = &self.0.get(&row.identity.service)?.get(&row.identity.instance)?.stream;
-        // While the row is open, the process may have a later stream here, which is still to be written.
+        // While the row is open, the process may have a later stream here that we have not written yet.
         let is_of_row = row.control_plane == name && (row.ended_at.is_none() || row.stream == stream.number);
         is_of_row.then(|| Arc::clone(stream))
     }
 
-    /// Adds a stream, in place of an earlier one of its process. An earlier one that comes late is not added, so it gets no
-    /// confirmation.
+    /// Adds a stream, which replaces an earlier one of its process. If the process already has a later stream, does nothing, so the
+    /// late one gets no confirmation.
     pub(super) fn insert(&mut self, stream: Arc<StreamStatus>) {
         let of_service = self.0.entry(stream.identity.service).or_default();
         match of_service.entry(stream.identity.instance) {
@@ -114,7 +113,7 @@ impl Streams {
         }
     }
 
-    /// Whether the sidecar of a stream may get a confirmation: its row is open under this name of the control plane.
+    /// Whether we may confirm the sidecar of a stream: its row is open under our `name`.
     pub(super) fn may_be_confirmed(&self, stream: &Arc<StreamStatus>, name: &Arc<str>) -> bool {
         let process = self.0.get(&stream.identity.service).and_then(|it| it.get(&stream.identity.instance));
         process.is_some_and(|Process { stream: newest, row }| {
@@ -122,8 +121,7 @@ impl Streams {
         })
     }
 
-    /// Takes the streams whose rows must be written under this name of the control plane. Forgets those that have ended without a row,
-    /// and those whose row has expired.
+    /// Takes the streams whose rows we must write under our `name`. Removes streams that ended without a row, or whose row has expired.
     pub(super) fn take_unwritten(&mut self, name: &Arc<str>, selection: Selection) -> Vec<Unwritten> {
         let mut unwritten = Vec::new();
         for of_service in self.0.values_mut() {
@@ -135,9 +133,9 @@ impl Streams {
                     Row::Ended => return !process.stream.has_expired(),
                     Row::Missing | Row::Unknown | Row::Open { .. } => {}
                 }
-                if has_ended && selection.with_changes
-                    || !has_ended && process.must_be_written(name, progress, selection)
-                {
+                let must_write =
+                    if has_ended { selection.with_ends } else { process.must_be_written(name, progress, selection) };
+                if must_write {
                     let row = process.row.clone();
                     if has_ended || row == Row::Missing {
                         process.row = Row::Unknown;
@@ -151,13 +149,13 @@ impl Streams {
         unwritten
     }
 
-    /// Up to `limit` streams whose sidecars say that an earlier process has ended, which the database may still have.
-    pub(super) fn forgetting(&self, limit: usize) -> Vec<Arc<StreamStatus>> {
+    /// Up to `limit` streams whose sidecar says that its previous process is gone, which the database may still have.
+    pub(super) fn replacements(&self, limit: usize) -> Vec<Arc<StreamStatus>> {
         let streams = self.0.values().flat_map(BTreeMap::values).map(|process| &process.stream);
         streams.filter(|stream| stream.process_to_forget().is_some()).take(limit).map(Arc::clone).collect()
     }
 
-    /// A stream was written under this name of the control plane. `is_newest`: the row has no later stream of the process.
+    /// Call after a commit has written a stream under `name`. `is_newest`: false if the database has a later stream of the process.
     pub(super) fn written(&mut self, unwritten: &Unwritten, name: &Arc<str>, is_newest: bool) {
         let Unwritten { stream, progress, phase, row: _ } = unwritten;
         let Some(of_service) = self.0.get_mut(&stream.identity.service) else { return };
@@ -176,7 +174,7 @@ impl Streams {
         }
     }
 
-    /// A stream was certainly not written.
+    /// Call when a stream was certainly not written. What we knew of its row is true again.
     pub(super) fn not_written(&mut self, Unwritten { stream, row, .. }: Unwritten) {
         let of_service = self.0.get_mut(&stream.identity.service);
         let process = of_service.and_then(|of_service| of_service.get_mut(&stream.identity.instance));
@@ -187,8 +185,8 @@ impl Streams {
 }
 
 impl Process {
-    /// Whether the newest stream is that with this number, or the next one: then the process had no stream elsewhere meanwhile, so no
-    /// other control plane has written its row.
+    /// Whether the newest stream has this number, or the next one. Then the process had no stream elsewhere in between, so no other
+    /// control plane has written its row.
     fn continues(&self, number: i64) -> bool {
         self.stream.number <= number.saturating_add(1)
     }

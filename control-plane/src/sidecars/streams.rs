@@ -1,4 +1,4 @@
-//! The state of a sync stream, and how far the data reaches with which its sidecar decides.
+//! The state of a sync stream, and up to which revision its sidecar has the data.
 
 use super::Sidecars;
 use crate::domain::sidecar::{CLOCK_MARGIN, Sidecar, SidecarIdentity, SidecarInstance, SidecarProgress};
@@ -10,11 +10,11 @@ use std::{
 };
 use tokio::sync::Notify;
 
-/// The longest release that is kept, in bytes.
+/// We cut the release that a sidecar states to this number of bytes.
 const MAX_RELEASE: usize = 64;
 
-/// For how long it is tried to forget an earlier process, whose stream a control plane may just be ending: one that was killed is found
-/// after 30 seconds.
+/// For how long we try to delete the row of a previous process. It can be deleted when its stream has ended, and a killed control plane,
+/// whose streams others must end, is noticed only after 30 seconds.
 const FORGET_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// What a sidecar says when it opens a stream.
@@ -25,9 +25,9 @@ pub struct NewStream {
     pub number: i64,
     /// Whether the sidecar has a view.
     pub has_view: bool,
-    /// An earlier process of which the sidecar says that it has ended, and whose copy the sidecar owns.
+    /// The process that had the sidecar's copy before. The sidecar says that this process has ended.
     pub previous: Option<SidecarInstance>,
-    /// The age of the last confirmation at which the sidecar refuses all requests.
+    /// When its last confirmation is this old, the sidecar refuses all requests.
     pub max_staleness: Duration,
 }
 
@@ -39,13 +39,12 @@ pub struct OpenStream {
 
 /// A stream.
 pub struct StreamStatus {
-    /// What the sidecar says of itself.
     pub(super) identity: SidecarIdentity,
     /// The number of the stream in the process of the sidecar.
     pub(super) number: i64,
     pub(super) connected_at: Timestamp,
     pub(super) max_staleness: Duration,
-    /// Wakes the stream when the database has it.
+    /// Notified when the database has the stream.
     pub(super) recorded: Notify,
     clock: Arc<dyn Clock>,
     state: Mutex<State>,
@@ -57,41 +56,41 @@ struct State {
     /// The newest revision that the sidecar has reported.
     reported: Revision,
     reported_at: Option<Timestamp>,
-    /// The newest revision of a message that was sent. When the sidecar has reported it, it has applied everything that was sent.
+    /// The newest revision of a message that we sent. When the sidecar reports it, it has applied everything that we sent.
     sent: Revision,
-    /// All changes up to this revision are in messages that were sent.
+    /// All changes up to this revision are in messages that we sent.
     covered: Revision,
     /// The newest revision of the changes in the queue of the stream.
     queued: Revision,
     /// Whether the stream may lack changes that are not in its queue.
     is_behind: bool,
-    /// How many more reports the sidecar may send: one for each message that it was sent.
+    /// How many more reports the sidecar may send: one for each message that we sent.
     reports_left: u32,
-    /// The sidecar was confirmed at this time at the latest, since boot.
+    /// The sidecar's last confirmation is not later than this, since boot. `None`: it has none.
     confirmed_by: Option<Duration>,
-    /// The earlier process.
+    /// See [`NewStream::previous`].
     previous: Option<SidecarInstance>,
-    /// Until when it is tried to forget the earlier process, since boot. `None` before the sidecar has reported data.
+    /// Until when we try to delete the row of the previous process, since boot. `None` before the sidecar has reported data.
     forgets_until: Option<Duration>,
 }
 
-/// What the sidecar does with the stream.
+/// Whether the sidecar still uses the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// It decides with the data of this stream.
+    /// The stream is open.
     InUse,
-    /// The stream has ended.
+    /// The stream has ended. The sidecar may decide with its data for a while.
     Ended,
-    /// It decides no more.
+    /// The sidecar has said that it decides no more.
     Left,
 }
 
-/// The sidecar reports data that it was not sent, or reports more often than it was sent data.
+/// The sidecar reports data that we did not send, or reports more often than we sent data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NotSent;
 
 impl Sidecars {
-    /// A stream was opened.
+    /// Makes the state of a stream that a sidecar has opened.
     pub fn open(&self, new: NewStream) -> OpenStream {
         let status = Arc::new(StreamStatus::new(new, Arc::clone(&self.0.clock)));
         OpenStream { sidecars: self.clone(), status }
@@ -104,7 +103,7 @@ impl OpenStream {
         Arc::clone(&self.status)
     }
 
-    /// Waits until the database has the stream. The sidecar must get no confirmation before.
+    /// Waits until the database has the stream. The caller must not confirm the sidecar before.
     pub async fn record(&self) {
         self.sidecars.streams().insert(self.status());
         while !self.may_be_confirmed() {
@@ -184,53 +183,53 @@ impl StreamStatus {
         }
     }
 
-    /// The sidecar decides no more.
+    /// Call when the sidecar says that it decides no more.
     pub fn leave(&self) {
         self.end(Phase::Left);
     }
 
-    /// The sidecar resumes at the revision of its view. What it decides with is known when it reports.
+    /// Call when the sidecar resumes at the revision of its view. We know what it decides with only when it reports.
     pub fn resumes_at(&self, revision: Revision) {
         let mut state = self.state();
         (state.sent, state.covered) = (revision, revision);
     }
 
-    /// Later changes do not come into the queue of the stream, until it catches up.
+    /// Call when later changes do not get into the queue of the stream any more, until it catches up.
     pub fn falls_behind(&self) {
         self.state().is_behind = true;
     }
 
-    /// All later changes come into the queue of the stream.
+    /// Call when all later changes get into the queue of the stream.
     pub fn catches_up(&self) {
         self.state().is_behind = false;
     }
 
-    /// Changes up to a revision come into the queue of the stream.
+    /// Call before changes up to a revision get into the queue of the stream.
     pub fn queues(&self, revision: Revision) {
         let mut state = self.state();
         state.queued = state.queued.max(revision);
     }
 
-    /// A message with changes up to a revision is being sent.
+    /// Call before a message with changes up to a revision is sent.
     pub fn sends(&self, revision: Revision) {
         let mut state = self.state();
         state.sent = state.sent.max(revision);
         state.reports_left = state.reports_left.saturating_add(1);
     }
 
-    /// All changes up to a revision are in messages that were sent.
+    /// Call when we have sent all changes up to a revision.
     pub fn covers(&self, revision: Revision) {
         let mut state = self.state();
         state.covered = state.covered.max(revision);
     }
 
-    /// A ping has arrived. Its answer confirms the view as of the time when it was sent, so not later than now.
+    /// Call when a ping arrives. Our answer confirms the view as of the time when the ping was sent, so not later than now.
     pub fn expects_confirmation(&self) {
         let now = self.clock.since_boot();
         self.state().confirmed_by = Some(now);
     }
 
-    /// The sidecar reports that it decides with all changes up to a revision, and that nobody will decide with older data.
+    /// Call when the sidecar reports that it decides with all changes up to a revision. It will not go back to older data.
     pub fn report(&self, revision: Revision) -> Result<(), NotSent> {
         let mut state = self.state();
         state.reports_left = state.reports_left.checked_sub(1).ok_or(NotSent)?;
@@ -243,25 +242,25 @@ impl StreamStatus {
         Ok(())
     }
 
-    /// The earlier process that must be forgotten.
+    /// The previous process, if we must still delete its row.
     pub(super) fn process_to_forget(&self) -> Option<SidecarInstance> {
         let state = self.state();
         state.previous.filter(|_| state.forgets_until.is_some_and(|until| self.clock.since_boot() < until))
     }
 
-    /// The earlier process was forgotten.
+    /// Call when the row of the previous process is gone.
     pub(super) fn has_forgotten(&self) {
         self.state().previous = None;
     }
 
-    /// Whether the row of the stream, which has ended, does not count any more by any clock.
+    /// Whether the sidecar of this ended stream refuses all requests by now, whichever clock measures it.
     pub(super) fn has_expired(&self) -> bool {
         let confirmed_by = self.state().confirmed_by.unwrap_or_default();
         let age = self.clock.since_boot().saturating_sub(confirmed_by);
         age >= self.max_staleness + CLOCK_MARGIN * 2
     }
 
-    /// The last confirmation that is possible, by the wall clock. `None` if there was none.
+    /// The latest possible time of the sidecar's last confirmation, by the wall clock. `None`: it has none.
     pub(super) fn confirmed_by(&self) -> Option<Timestamp> {
         let confirmed_by = self.state().confirmed_by?;
         Some(self.clock.now().saturating_sub(self.clock.since_boot().saturating_sub(confirmed_by)))
@@ -282,7 +281,7 @@ impl StreamStatus {
         self.phase() == Phase::InUse && self.in_force(distributed) < revision
     }
 
-    /// Adds what the stream knows of the sidecar, whose row is that of the stream.
+    /// Replaces what the row says of the sidecar by what the stream knows.
     pub(super) fn describe(&self, sidecar: &mut Sidecar, distributed: Revision) {
         let confirmed_by = self.confirmed_by();
         // The row may still have an earlier stream.

@@ -209,7 +209,7 @@ async fn stream_that_was_given_up_before_it_was_recorded_leaves_no_row() {
     assert!(control_plane.sidecars.streams().have_ended());
 }
 
-/// Its sidecars were confirmed until it was killed, although it could not write that.
+/// It confirmed its sidecars until it was killed, although it could not write that.
 #[tokio::test(flavor = "multi_thread")]
 async fn sidecar_counts_since_its_control_plane_was_found_killed() {
     let deployment = Deployment::new().await;
@@ -239,7 +239,7 @@ async fn sidecar_counts_since_its_control_plane_was_found_killed() {
     assert_eq!((receipt.expired, receipt.is_complete()), (1, true), "{receipt:?}");
 }
 
-/// The sidecar is recorded by the next control plane as soon as it reconnects, whatever the row of the killed one says.
+/// The next control plane records the sidecar as soon as it reconnects, whatever the row of the killed one says.
 #[tokio::test(flavor = "multi_thread")]
 async fn receipt_is_complete_when_the_sidecar_of_a_killed_control_plane_reconnects() {
     let deployment = Deployment::new().await;
@@ -255,7 +255,7 @@ async fn receipt_is_complete_when_the_sidecar_of_a_killed_control_plane_reconnec
     assert_eq!((receipt.sidecars, receipt.is_complete()), (1, true), "{receipt:?}");
 }
 
-/// The heir of a copy names the process before it, which an unresponsive control plane may still have to end.
+/// A process that takes over a copy names the process before it, whose stream an unresponsive control plane may still have to end.
 #[tokio::test(flavor = "multi_thread")]
 async fn earlier_process_is_forgotten_when_its_stream_has_ended() {
     let deployment = Deployment::new().await;
@@ -274,7 +274,7 @@ async fn earlier_process_is_forgotten_when_its_stream_has_ended() {
     assert_eq!(control_plane.list().await.len(), 1);
 }
 
-/// The stream of a suspended control plane is ended by another one, and is recorded again before it is confirmed.
+/// Another control plane ends the stream of a suspended one, which must record it again before it confirms the sidecar.
 #[tokio::test(flavor = "multi_thread")]
 async fn suspended_control_plane_confirms_nothing_until_it_has_recorded_its_streams_again() {
     let deployment = Deployment::new().await;
@@ -343,7 +343,7 @@ async fn jump_of_the_wall_clock_does_not_make_a_connected_sidecar_refuse() {
     assert_eq!((receipt.expired, receipt.is_complete()), (1, true), "{receipt:?}");
 }
 
-/// A sidecar with an earlier stream of this control plane may continue during an outage, and a restart forgets it not too early.
+/// A sidecar that had a stream here before may continue during an outage. After a restart, its row still counts for long enough.
 #[tokio::test(flavor = "multi_thread")]
 async fn sidecar_that_reconnects_in_an_outage_continues_and_is_recorded_later() {
     let deployment = Deployment::new().await;
@@ -423,9 +423,9 @@ async fn sidecar_whose_first_confirmation_is_under_way_counts() {
     assert_is_awaited(&control_plane.receipt(revision(1)).await);
 }
 
-/// Writes the streams that are to be written, as a transaction with this outcome: written, failed, or unknown.
+/// Writes what must be written, in a transaction with this outcome: `Some(true)` succeeded, `Some(false)` failed, `None` unknown.
 fn write(streams: &mut Streams, name: &Arc<str>, outcome: Option<bool>) -> usize {
-    let unwritten = streams.take_unwritten(name, Selection { with_changes: true, with_progress: false });
+    let unwritten = streams.take_unwritten(name, Selection { with_ends: true, with_progress: false });
     let count = unwritten.len();
     for stream in unwritten {
         match outcome {

@@ -23,9 +23,9 @@ macro_rules! columns {
 }
 
 /// The agents in a range of ids (after `$3`, before `$2`) that hold a role at a time (`$4`) and have a status (`$5`), or any status
-/// if it is empty. `$1` is the value of the column, which is `service_id` or `role_id`; the role must not be deleted.
+/// if it is empty. The column is `service_id` or `role_id`, and `$1` is its value. Deleted roles do not count.
 ///
-/// The state of an agent is read by a subquery, because for a join the planner could choose to read all agents.
+/// A subquery reads the state of an agent: for a join, the planner could choose to read all agents.
 macro_rules! holders {
     ($column:literal) => {
         concat!(
@@ -57,7 +57,7 @@ macro_rules! list_holders {
     };
 }
 
-/// The agent of the assignment after the first `$3` assignments before an agent (`$2`), in descending order.
+/// Of the assignments before an agent (`$2`), in descending order, skips `$3`, and returns the agent of the next one.
 macro_rules! end_of_holders {
     ($column:literal) => {
         concat!(
@@ -75,7 +75,7 @@ statements! { STATEMENTS:
     );
     FIND_AGENT = concat!("SELECT ", columns!(), " FROM agents WHERE id = $1 AND deleted_at IS NULL");
     FIND_STATE = "SELECT id, trust, status, cutoff FROM agents WHERE id = $1";
-    /// The conditions are those of the unique index `agents_by_registration`.
+    /// Has the same conditions as the unique index `agents_by_registration`.
     FIND_AGENT_BY_REGISTRATION = concat!(
         "SELECT ", columns!(), " FROM agents WHERE public_key_hash = $1 AND name = $2 \
          AND COALESCE(owner_issuer, '') = $3 AND COALESCE(owner_subject, '') = $4 \
@@ -144,8 +144,8 @@ pub async fn find(conn: &mut Conn, id: AgentId) -> Result<Option<Agent>, StoreEr
     conn.find_row(FIND_AGENT, params![id], agent_from_row).await
 }
 
-/// Finds the agent that the same owner registered with the same key and name. For public registrations, the e-mail address
-/// is compared instead of the owner.
+/// Finds the agent that the same owner registered with the same key and name. A public registration has no owner, so we compare the
+/// e-mail address instead.
 pub async fn find_by_registration(conn: &mut Conn, registration: &Registration) -> Result<Option<Agent>, StoreError> {
     let Registration { owner, email, name, key: _, key_hash, metadata: _ } = registration;
     let parameters = match owner {
@@ -164,7 +164,7 @@ pub struct RoleHolderFilter {
     pub role: Option<RoleId>,
     /// If set, only agents with the status.
     pub status: Option<AgentStatus>,
-    /// The time at which the role of an agent must not have expired.
+    /// Agents whose role has expired at this time do not count.
     pub now: Timestamp,
 }
 
@@ -198,7 +198,7 @@ pub async fn list_role_holders(
     Ok(ListPage { next: list.next.or(end), ..list })
 }
 
-/// The agent above which a page that begins before another agent is searched; `None` if all can be searched.
+/// A page that begins before `before` may search the agents above the returned one. `None`: it may search all.
 async fn end_of_holders(
     conn: &mut Conn,
     sql: &'static str,

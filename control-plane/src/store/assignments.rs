@@ -17,8 +17,7 @@ macro_rules! is_of_live_role {
 }
 
 statements! { STATEMENTS:
-    /// If the existing assignment of a role has expired, `assigned_at` is set to the time of the new assignment, and `managed_by` is that
-    /// of the new one.
+    /// If the existing assignment of a role has expired, `assigned_at` and `managed_by` come from the new assignment.
     UPSERT_ASSIGNMENT = "INSERT INTO assignments (agent_id, role_id, service_id, assigned_at, expires_at, managed_by) \
          VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (agent_id, role_id) DO UPDATE SET \
          expires_at = excluded.expires_at, expiry_reported_at = NULL, assigned_at = \
@@ -112,13 +111,13 @@ pub async fn mark_expiry_reported(
     conn.find_row(MARK_EXPIRY_REPORTED, params![now, agent, role], |row| row::timestamp(row, "expires_at")).await
 }
 
-/// Whether any assignment has expired whose expiry was not reported to webhooks.
+/// Whether there is an expired assignment that was not reported to webhooks.
 pub async fn has_unreported_expiries(conn: &mut Conn, now: Timestamp) -> Result<bool, StoreError> {
     conn.has_row(ANY_UNREPORTED_EXPIRY, params![now]).await
 }
 
 /// Marks up to `limit` expired assignments as reported to webhooks and returns them. Concurrent transactions get different
-/// assignments. The rows of expired assignments are kept, because sidecars apply the expiry by their own clocks.
+/// assignments. We keep the rows for a while, because sidecars apply the expiry by their own clocks.
 pub async fn take_unreported_expiries(
     conn: &mut Conn,
     now: Timestamp,
@@ -135,7 +134,7 @@ pub async fn take_unreported_expiries(
     conn.list_rows(TAKE_UNREPORTED_EXPIRIES, params![now, limit], expired_from_row).await
 }
 
-/// How long the row of an assignment is kept after the expiry, for sidecars whose clocks are behind.
+/// How long we keep the row of an assignment after its expiry, for sidecars whose clocks are behind.
 pub const KEPT_AFTER_EXPIRY: Duration = Duration::from_hours(24);
 
 /// Expired assignments whose expiry was reported to webhooks.
@@ -152,12 +151,12 @@ pub async fn list_active_grants(
     conn.list_rows(LIST_ACTIVE_GRANTS, params![agent, service, now], grant_from_row).await
 }
 
-/// A role that an agent holds, and the name of the files in which that is declared.
+/// A role that an agent holds, and the name of the files that declare it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ManagedGrant {
     /// The role, and until when the agent holds it.
     pub grant: RoleGrant,
-    /// The name of the files in which the assignment is declared, if any.
+    /// The name of the files that declare the assignment (`managedBy`), if any.
     pub managed_by: Option<ManagedBy>,
 }
 

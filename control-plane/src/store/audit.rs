@@ -66,8 +66,7 @@ statements! { STATEMENTS:
 /// Number of audit entries that are read at once to verify an audit chain.
 const BATCH_SIZE: i64 = 500;
 
-/// MAC of the head of an audit chain that was rebuilt from the entries. The MAC `lost` is never valid, so the verification of a
-/// chain with this MAC fails.
+/// The MAC of a head that we rebuilt from the entries. It is never valid, so the verification of the chain fails.
 const INVALID_MAC: &str = "lost";
 
 /// Appends an entry to its audit chain, and returns its position. Locks the head of the audit chain until the transaction ends, which
@@ -84,7 +83,7 @@ pub async fn append(
     if is_sealed {
         return Err(StoreError::AuditChainSealed);
     }
-    // The keys are read after the chain is locked: a rotation of the master key locks the chain after it has replaced the key.
+    // We read the keys after we have locked the chain: a rotation of the master key replaces the key first, and then locks the chain.
     let keys = accepted_keys(conn, keys).await?;
     let mut valid = head.filter(|head| head.length >= last.length);
     if let Some(head) = &valid
@@ -102,7 +101,7 @@ pub async fn append(
     Ok(head.length)
 }
 
-/// The keys of the current master key, and of those that the database still needs.
+/// The keys of the current master key, and of previous master keys that the database still needs.
 async fn accepted_keys<'a>(conn: &mut Conn, ring: &'a AuditKeyRing) -> Result<AcceptedAuditKeys<'a>, StoreError> {
     let MasterKeysInUse { current, previous } = master_keys::find(conn).await?;
     let find = |fingerprint: String| ring.find(&fingerprint).ok_or(StoreError::MissingMasterKey(fingerprint));
@@ -112,8 +111,7 @@ async fn accepted_keys<'a>(conn: &mut Conn, ring: &'a AuditKeyRing) -> Result<Ac
     })
 }
 
-/// Whether the MAC of a head is valid. A MAC of a previous master key is valid until the chain has a checkpoint of the current
-/// one.
+/// Whether the MAC of a head is valid. A MAC of a previous master key is valid until the chain has a checkpoint of the current key.
 async fn is_valid_head(
     conn: &mut Conn,
     keys: &AcceptedAuditKeys<'_>,
@@ -131,8 +129,7 @@ async fn update_head(conn: &mut Conn, chain: &str, head: &ChainMark) -> Result<(
     conn.must_change_row(UPDATE_HEAD, "append_audit", params![head.length, head.hash, head.mac, chain]).await
 }
 
-/// Locks the head of an audit chain and returns the head. Creates the head if there is none. Returns `None` if the row of the
-/// head is unreadable.
+/// Locks the head of an audit chain and returns it. Creates it if there is none. Returns `None` if its row is unreadable.
 async fn lock_head(conn: &mut Conn, chain: &str) -> Result<Option<ChainMark>, StoreError> {
     conn.read_row(LOCK_HEAD, params![chain], |row| Ok(mark_from_row(row).ok())).await
 }
@@ -170,9 +167,8 @@ async fn insert_entry(conn: &mut Conn, entry: &AuditEntry) -> Result<(), StoreEr
     conn.apply(INSERT_ENTRY, parameters).await
 }
 
-/// Locks the head of the audit chain of the whole Countersign deployment, so that two replicas cannot both start the audit log,
-/// and returns whether the audit log was started. An entry in any audit chain proves that the audit log was started: if only
-/// the chain of the Countersign deployment is missing, that chain was removed.
+/// Returns whether the audit log was started. Locks the head of the audit chain of the deployment, so that two replicas cannot both
+/// start it. An entry in any chain proves that it was started. If only the chain of the deployment is missing, somebody removed it.
 pub async fn lock_and_check_started(conn: &mut Conn) -> Result<bool, StoreError> {
     let head = lock_head(conn, DEPLOYMENT_CHAIN).await?;
     let started = conn.has_row(ANY_CHAIN, params![]).await?;

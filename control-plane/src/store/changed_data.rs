@@ -1,10 +1,9 @@
 //! Reads entries of the change feed together with the content of the changed data.
 //!
-//! One statement reads the entries with the state of agents, and returns them as one text. The database driver converts each column
-//! of each row separately, which takes several times as long as the query itself: a million entries as a million rows would not be
-//! read within the time in which a sidecar must get its view. For the same reason, an entry contains the state of its agent.
-//! `changed_roles` then reads the roles, once for each role holder however often these changed. Entries whose roles would be too many
-//! are left to the next read.
+//! One statement reads the entries with the state of agents, and returns them as one text. As rows, the database driver would convert
+//! each column of each row, which takes several times as long as the query. With a million entries, a sidecar would get its view too
+//! late. For the same reason, an entry contains the state of its agent. `changed_roles` then reads the roles, once for each role
+//! holder however often they have changed. If there are too many roles, the remaining entries belong to the next read.
 //!
 //! Invariant: the content of an entry is never older than the revision of the entry.
 
@@ -29,11 +28,11 @@ use std::{
     sync::Arc,
 };
 
-/// The number of roles after which a read stops before the next [`changed_roles::MAX_HOLDERS`] role holders, so that the time and
-/// the memory of a read are bounded.
+/// When a read has this many roles, it does not begin the next [`changed_roles::MAX_HOLDERS`] role holders. This bounds the time and
+/// the memory of a read.
 const MAX_GRANTS: usize = 16_384;
 
-/// The columns of an entry that a selection of entries must have.
+/// The columns that a selection of entries must have.
 macro_rules! entry_columns {
     () => {
         "revision, position, facet, subject, recipient, agent_state"
@@ -77,14 +76,14 @@ statements! { STATEMENTS:
     );
 }
 
-/// Limits the entries that one read returns.
+/// How many entries one read returns at most.
 #[derive(Debug, Clone, Copy)]
 pub struct ReadLimit(i64);
 
 impl ReadLimit {
-    /// At most this number of entries, except that all entries of one revision are always read together.
+    /// At most this number of entries. But a read never splits a revision, so it can return more.
     pub const fn entries(count: u32) -> Self {
-        // An entry of the change feed is always read, so that each read makes progress.
+        // We read at least one entry, so that each read makes progress.
         Self(if count == 0 { 1 } else { count as i64 })
     }
 
@@ -96,11 +95,10 @@ impl ReadLimit {
 pub struct ChangedData {
     /// The entry.
     pub entry: FeedEntry,
-    /// The state of the agent as of the revision of the entry or a later one, if its trust score or status changed and the agent
-    /// exists.
+    /// If the trust score or status of an agent changed, and the agent exists: its state at the revision of the entry or later.
     pub agent: Option<AgentState>,
-    /// The roles of the agent at the service, if these changed; the same in all entries of a read. Expired roles are included,
-    /// because the sidecar compares the expiry with its own clock.
+    /// If the roles of an agent at a service changed: the roles. They are the same in all entries of a read. Expired roles are among
+    /// them, because the sidecar compares the expiry with its own clock.
     pub grants: Arc<[RoleGrant]>,
 }
 
@@ -113,7 +111,7 @@ pub struct ChangedRange {
     pub until: Revision,
 }
 
-/// Reads the first changes within a range of revisions, in commit order: those of all recipients, or of some.
+/// Reads the first changes within a range of revisions, in commit order. Without a filter, reads the changes of all recipients.
 pub async fn read(
     conn: &mut Conn,
     range: RevisionRange,
@@ -135,7 +133,7 @@ async fn read_without_roles(
         Some(last) if i64::try_from(changes.len()).is_ok_and(|count| count >= limit.0) => last.entry.revision,
         _ => return Ok(ChangedRange { changes, until: range.until }),
     };
-    // The limit may have cut the entries of the last revision, so these belong to the next read.
+    // The limit may have cut the entries of the last revision, so we leave all of them to the next read.
     changes.retain(|data| data.entry.revision < until);
     if let Some(last) = changes.last() {
         return Ok(ChangedRange { until: last.entry.revision, changes });
@@ -144,13 +142,13 @@ async fn read_without_roles(
     Ok(ChangedRange { changes, until })
 }
 
-/// Reads the roles of the role holders among the changes, and drops the changes from the first one whose roles are not read.
+/// Reads the roles of the role holders among the changes. Drops the first change whose roles we do not read, and all later ones.
 async fn add_roles(conn: &mut Conn, changed: ChangedRange) -> Result<ChangedRange, StoreError> {
     let ChangedRange { mut changes, mut until } = changed;
     let HoldersInOrder { holders, of_first_revision } = HoldersInOrder::of(&changes);
     let (mut roles, mut count) = (HashMap::new(), 0);
     for next in holders.chunks(changed_roles::MAX_HOLDERS) {
-        // The first revision is always read, so that each read makes progress.
+        // We always read the first revision, so that each read makes progress.
         if roles.len() >= of_first_revision && count >= MAX_GRANTS {
             break;
         }
@@ -178,7 +176,7 @@ async fn add_roles(conn: &mut Conn, changed: ChangedRange) -> Result<ChangedRang
 /// The distinct role holders whose roles changed, in the order of their first change.
 struct HoldersInOrder {
     holders: Vec<RoleHolder>,
-    /// The number of those that changed at the first revision.
+    /// How many of them changed at the first revision.
     of_first_revision: usize,
 }
 
@@ -219,7 +217,7 @@ async fn read_entries(
     Ok(entries.into_iter().map(|(_, data)| data).collect())
 }
 
-/// Parses an entry, and its position among those of its revision.
+/// Parses an entry, and its position among the entries of its revision.
 fn parse_entry(mut fields: Split<'_, char>) -> Result<(i64, ChangedData), StoreError> {
     let mut next = |column: &'static str| fields.next().ok_or(StoreError::Corrupt(column));
     let revision = Revision::new(parse("revision", next("revision")?)?);

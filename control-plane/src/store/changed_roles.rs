@@ -1,10 +1,10 @@
-//! Reads the roles of changed agents at services: those of many agents with one statement and as one text, for the same reason
-//! as in `changed_data`.
+//! Reads the roles of changed agents at services. One statement reads the roles of many agents as one text, for the same reason as in
+//! `changed_data`.
 
 use super::{Conn, StoreError, changed_data::parse, query::params, row, row_lists::row_list_statements};
 use countersign_identity::{AgentId, RoleGrant, ServiceId, Timestamp};
 
-/// The number of role holders that are read at once at most, with one statement.
+/// How many role holders one statement reads at most.
 pub(super) const MAX_HOLDERS: usize = 256;
 
 row_list_statements! { ROW_LISTS:

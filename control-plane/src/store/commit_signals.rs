@@ -21,7 +21,7 @@ pub struct CommitSignals {
     pub writable: Arc<AtomicBool>,
 }
 
-/// What is announced after the commit of one transaction, or of several. [`Announcement::send`] or [`Announcement::fail`] follows.
+/// What to announce after the commit of one transaction, or of several. Then call [`Announcement::send`] or [`Announcement::fail`].
 #[derive(Debug, Default)]
 pub struct Announcement {
     revision: Option<(Revision, watch::Sender<Revision>)>,
@@ -31,8 +31,8 @@ pub struct Announcement {
 }
 
 impl CommitSignals {
-    /// The announcement of a transaction with its revision, if it needed one. Only if the transaction `is_write`, its commit shows that
-    /// the database accepts writes: the commit of a transaction that has written nothing succeeds on a full disk, too.
+    /// The announcement of a transaction with its revision, if it needed one. `is_write`: the transaction has written something, so its
+    /// commit shows that the database accepts writes. An empty commit succeeds even on a full disk.
     pub fn announcement(self, revision: Option<Revision>, has_events: bool, is_write: bool) -> Announcement {
         let Self { committed_revision, events_committed, writable } = self;
         Announcement {
@@ -59,7 +59,7 @@ impl Announcement {
         self.is_write |= is_write;
     }
 
-    /// Announces the commit. Called only after the commit has succeeded.
+    /// Announces the commit. Call this only after the commit has succeeded.
     pub fn send(&mut self) {
         let Self { revision, events, writable, is_write } = mem::take(self);
         if let Some(writable) = writable.filter(|_| is_write) {

@@ -208,8 +208,8 @@ impl StoreFixture {
                 tx.record_change(Change::Status(agent));
                 tx.commit(()).await
             };
-            // Both stores write to the same SQLite file. On a slow machine, a store may time out waiting for the file lock, or
-            // the transaction may exceed its time limit.
+            // Both stores write to the same SQLite file. On a slow machine, a store may wait too long for the file lock, or the
+            // transaction may exceed its time limit.
             while let Err(error) = store.write("change", work).await {
                 assert!(error.is_transient() || error.to_string().contains("did not respond in time"), "{error}");
             }

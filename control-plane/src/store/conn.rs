@@ -1,7 +1,7 @@
 //! A connection for one transaction with a deadline.
 //!
-//! Every statement fails at the deadline of its transaction, because a database may stop responding. A connection in an unknown
-//! state is closed, not reused, because an unfinished statement would block the next user of the connection.
+//! Every statement fails at the deadline of its transaction, because a database may stop responding. We never reuse a connection in
+//! an unknown state, because an unfinished statement would block its next user.
 
 use super::{
     commit_signals::Announcement,
@@ -22,7 +22,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 statements! { STATEMENTS:
     COMMIT = "COMMIT";
     ROLLBACK = "ROLLBACK";
-    /// Returns when the previous statement of the connection has ended.
+    /// Does nothing. Its result comes when the previous statement of the connection has ended.
     NOTHING = "SELECT 1 AS one";
 }
 
@@ -42,7 +42,7 @@ pub struct Conn {
     access: Option<Access>,
     deadline: Instant,
     state: ConnState,
-    /// Whether a transaction was begun. Otherwise, each statement is a transaction of its own.
+    /// False if each statement is a transaction of its own.
     has_transaction: bool,
 }
 
@@ -71,8 +71,7 @@ enum ConnState {
     Open,
     /// A statement is running, or was cancelled while running.
     Busy,
-    /// A statement failed, so the transaction is incomplete. On `COMMIT` after a failed statement, PostgreSQL would roll back
-    /// without an error.
+    /// A statement failed, so the transaction is incomplete. We must not commit: PostgreSQL would roll back without an error.
     Failed,
     /// The connection must not be used again.
     Broken,
@@ -125,8 +124,8 @@ impl Conn {
         Ok(conn)
     }
 
-    /// Waits for the turn of a write transaction on SQLite, and begins it. Also returns the commit of others that the transaction
-    /// depends on, because it reads what they have written.
+    /// Waits for the turn of a write transaction on SQLite, and begins it. It reads what earlier transactions of its group have written.
+    /// So it also returns their commit, if there are any: if that fails, so must this transaction.
     pub async fn join(
         queue: &GroupCommit,
         sharing: Sharing,
@@ -214,7 +213,7 @@ impl Conn {
         let result = timeout_at(*deadline, statement(access.connection())).await;
         let has_timed_out = result.is_err();
         let result = result.unwrap_or_else(|_| Err(timeout_error()));
-        // After a timeout, a group waits a little for the statement, so that one slow transaction does not roll back the others.
+        // After a timeout, [`end`] waits a little for the statement of a group, so that one slow transaction does not roll back the others.
         *state = if has_timed_out && is_shared { ConnState::Busy } else { ConnState::after_statement(&result) };
         result
     }
@@ -240,7 +239,7 @@ impl Drop for Conn {
     }
 }
 
-/// Ends a transaction, or a statement that was cancelled. Runs in a separate task, so that the code that drops the transaction does not
+/// Ends a transaction, or a statement that was cancelled. Runs in a task of its own, so that whoever drops the transaction does not
 /// wait.
 async fn end(access: Access, has_transaction: bool) {
     match access {
@@ -250,7 +249,7 @@ async fn end(access: Access, has_transaction: bool) {
 }
 
 async fn end_own(mut connection: PooledConnection, has_transaction: bool) {
-    // If a cancelled statement failed, its error may be returned for this one. After any error, the state of the connection is unknown.
+    // We may get the error of a cancelled statement here. After any error, we do not know the state of the connection.
     let end =
         async { if has_transaction { connection.execute(ROLLBACK).await } else { connection.execute(NOTHING).await } };
     if !matches!(timeout(ROLLBACK_TIMEOUT, end).await, Ok(Ok(_))) {

@@ -1,8 +1,8 @@
 //! A pool that keeps its connections, and counts the failures to get one.
 //!
-//! The pool of sqlx sends a message to the database before and after each use of a connection, and a login would wait for as many
-//! such messages as for its statements. So it only opens and closes connections here. It also counts those that it is opening
-//! as used, so that it cannot tell a pool in use from a database that does not respond.
+//! sqlx has a pool too, but it sends a message to the database before and after each use of a connection. A login would wait as long
+//! for these messages as for its statements. So here, the pool of sqlx only opens and closes connections. It also counts connections
+//! that it is still opening as used. So from its counts we could not tell a busy pool from a database that does not respond.
 
 use super::conn::{deadline_after, has_passed, timeout_error};
 use crate::metrics::{PoolStatus, TransactionKind};
@@ -20,7 +20,7 @@ use tokio::{
     time::{Instant, timeout, timeout_at},
 };
 
-/// A connection that nobody has used for so long is tested before it is used: the database may have been restarted.
+/// If nobody has used a connection for so long, we test it before we use it: the database may have been restarted.
 const TEST_AFTER: Duration = Duration::from_secs(1);
 
 /// Maximum duration of a test. A connection that does not answer is closed.
@@ -30,14 +30,14 @@ const TEST_TIMEOUT: Duration = Duration::from_millis(500);
 #[derive(Debug, Clone)]
 pub struct ConnectionPool {
     pool: AnyPool,
-    /// One permit for each connection. Whoever waits longest gets the next one.
+    /// One permit for each connection. The caller who has waited longest gets the next one.
     permits: Arc<Semaphore>,
     state: Arc<PoolState>,
 }
 
 #[derive(Debug, Default)]
 struct PoolState {
-    /// The connections that nobody uses, each with the time at which it must be tested. The last one was used last.
+    /// The connections that nobody uses, each with the time from which on we must test it. The most recently used one is at the end.
     idle: Mutex<Vec<(PoolConnection<Any>, Instant)>>,
     in_use: AtomicU32,
     failures: AtomicU64,
@@ -45,8 +45,8 @@ struct PoolState {
     is_failing: AtomicBool,
 }
 
-/// A connection that is closed unless it is taken: the pool of sqlx would wait for an answer of the database before it gets the connection
-/// back.
+/// Closes the connection when it is dropped, unless somebody has taken it. Otherwise, it would return to the pool of sqlx, which waits
+/// for an answer of the database first.
 struct ClosedOnDrop(Option<PoolConnection<Any>>);
 
 impl Drop for ClosedOnDrop {
@@ -85,12 +85,11 @@ pub struct PooledConnection {
     connection: Option<PoolConnection<Any>>,
     is_reusable: bool,
     state: Arc<PoolState>,
-    /// Returned after the connection.
+    /// Dropped after the connection has returned to the pool.
     _permit: OwnedSemaphorePermit,
 }
 
 impl ConnectionPool {
-    /// The pool without connections in use.
     pub fn new(pool: AnyPool) -> Self {
         let permits = Semaphore::new(max_connections(&pool) as usize);
         Self { pool, permits: Arc::new(permits), state: Arc::default() }
@@ -115,7 +114,7 @@ impl ConnectionPool {
         Ok(PooledConnection { connection, is_reusable: true, state, _permit: permit })
     }
 
-    /// Takes the connection that was used last. If it fails a test, all that nobody uses are closed: they have been idle for longer.
+    /// Takes the most recently used connection. If it fails its test, closes all idle ones: they have been idle for even longer.
     async fn find_idle(&self) -> Option<PoolConnection<Any>> {
         let (connection, test_from) = self.state.idle().pop()?;
         if !has_passed(test_from) {

@@ -1,7 +1,7 @@
 //! What remains of deleted agents: the counts for the quotas of their owners, and their rows in the table of agents.
 //!
-//! The row of a deleted agent is removed when no session and no token of the agent can be valid, and nothing else refers to it. The
-//! feedback about the agent, which nobody can read any more, is removed with it. The audit log has the id as a text.
+//! We remove the row of a deleted agent when no session and no token of the agent can be valid, and nothing else refers to it. With
+//! it, we remove the feedback about the agent, which nobody can read any more. The audit log has the id as a text.
 
 use super::{Conn, StoreError, query::params, retention::ExpiringRows, row, statements::statements};
 use crate::domain::agent::Owner;
@@ -19,7 +19,7 @@ statements! { STATEMENTS:
          AND COALESCE(referenced_at, deleted_at) >= $1 ORDER BY COALESCE(referenced_at, deleted_at) LIMIT 1";
     LIST_ROWS = "SELECT id FROM agents WHERE deleted_at IS NOT NULL AND COALESCE(referenced_at, deleted_at) >= $1 \
          AND COALESCE(referenced_at, deleted_at) <= $2 ORDER BY COALESCE(referenced_at, deleted_at) LIMIT $3 + 0";
-    /// Finds the first row of each table, because PostgreSQL reads it by an index even if it has no statistics.
+    /// Looks for the first row of each table: for this, PostgreSQL uses an index even if it has no statistics.
     POSTPONE = "UPDATE agents SET referenced_at = $1 WHERE id = $2 AND (purge_at IS NOT NULL \
          OR (SELECT id FROM sessions WHERE agent_id = $2 ORDER BY ended_at LIMIT 1) IS NOT NULL \
          OR (SELECT MIN(service_id) FROM token_audiences WHERE agent_id = $2) IS NOT NULL \
@@ -58,8 +58,8 @@ pub async fn list_rows(
     conn.list_rows(LIST_ROWS, params![from, until, limit], |row| row::parse(row, "id")).await
 }
 
-/// Deletes up to `limit` rows of feedback and ratings about a deleted agent, and at last the row of the agent. Returns the number
-/// of changed rows. If other rows still refer to the agent, only records the time.
+/// Deletes up to `limit` rows of feedback and ratings about a deleted agent, and at last the row of the agent. If other rows still
+/// refer to the agent, only records the time, so that we try again later. Returns the number of changed rows.
 pub async fn remove(conn: &mut Conn, agent: AgentId, now: Timestamp, limit: i64) -> Result<u64, StoreError> {
     let postponed = conn.count_changes(POSTPONE, params![now, agent]).await?;
     if postponed > 0 {

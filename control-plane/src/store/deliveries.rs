@@ -98,7 +98,7 @@ statements! { STATEMENTS:
     LIST_DEAD = list!("AND d.dead_since IS NOT NULL");
     END_OF_DELIVERED = end_of_page!(finished_page!("AND d.delivered_at IS NOT NULL"));
     END_OF_DEAD = end_of_page!(finished_page!("AND d.dead_since IS NOT NULL"));
-    /// Two pages instead of a condition for both states, so that no pending deliveries are read.
+    /// Reads two pages, one for each state. With one condition for both states, a database would read pending deliveries too.
     END_OF_FINISHED = end_of_page!(concat!(
         "SELECT event_id FROM (SELECT event_id FROM (", finished_page!("AND d.delivered_at IS NOT NULL"), ") delivered \
          UNION ALL SELECT event_id FROM (", finished_page!("AND d.dead_since IS NOT NULL"), ") dead) finished \
@@ -165,7 +165,7 @@ pub async fn lease(
         DueDeliveryKind::Test => LEASE_TEST,
     };
     let leased_from_row = |row: &AnyRow| {
-        // If the event of a delivery has no body, housekeeping has just deleted the event and will delete the delivery next.
+        // Without a body, housekeeping has just deleted the event, and will delete the delivery next.
         let Some(body) = row::get(row, "body")? else { return Ok(None) };
         let (event, attempts) = (row::parse(row, "event_id")?, row::number(row, "attempts")?);
         let is_test = row::optional_timestamp(row, "test_requested_at")?.is_some();
@@ -249,8 +249,8 @@ pub struct ReplayedBatch {
 }
 
 /// Replays the finished deliveries among the next `limit` deliveries of a status, of events with an id above `after` that happened
-/// at `since` or later. The batches of a replay go through the events in the order of their ids, so their work does not grow with
-/// the number of other deliveries, and no delivery that is finished again meanwhile is replayed twice.
+/// at `since` or later. We go through the events in the order of their ids. So the work does not grow with the number of other
+/// deliveries, and if a delivery finishes again meanwhile, we do not replay it twice.
 pub async fn replay_batch(
     conn: &mut Conn,
     target: WebhookId,
@@ -262,7 +262,7 @@ pub async fn replay_batch(
 ) -> Result<ReplayedBatch, StoreError> {
     let (sql, replays): (_, &[&'static str]) = match status {
         None => (END_OF_FINISHED, &[REPLAY_DELIVERED, REPLAY_DEAD]),
-        // A pending delivery is not finished.
+        // Only finished deliveries can be replayed.
         Some(DeliveryStatus::Pending) => return Ok(ReplayedBatch { replayed: 0, next: None }),
         Some(DeliveryStatus::Delivered) => (END_OF_DELIVERED, &[REPLAY_DELIVERED]),
         Some(DeliveryStatus::Dead) => (END_OF_DEAD, &[REPLAY_DEAD]),

@@ -1,4 +1,5 @@
-//! The table of departures (the services that the owner of an agent has left), and the services that an agent has to do with.
+//! The table of departures, which are the services that the owner of an agent has left. Also lists the services where an agent holds
+//! roles.
 
 use super::{
     Conn, StoreError,
@@ -34,7 +35,7 @@ macro_rules! services_of_agent {
     };
 }
 
-/// The service of the row after the first `$3` rows of an agent (`$1`) before a service (`$2`), in descending order.
+/// Of the rows of an agent (`$1`) before a service (`$2`), in descending order, skips `$3`, and returns the service of the next one.
 macro_rules! end_of_search {
     ($table:literal) => {
         concat!(
@@ -74,7 +75,7 @@ pub async fn insert(
     conn.changes_row(INSERT_DEPARTURE, params![agent, service, now, held_role]).await
 }
 
-/// Allows the service to assign roles again. Returns false if it was allowed.
+/// Allows the service to assign roles again. Returns false if it was already allowed.
 pub async fn delete(conn: &mut Conn, agent: AgentId, service: ServiceId) -> Result<bool, StoreError> {
     conn.changes_row(DELETE_DEPARTURE, params![agent, service]).await
 }
@@ -84,8 +85,8 @@ pub async fn contains(conn: &mut Conn, agent: AgentId, service: ServiceId) -> Re
     conn.has_row(FIND_DEPARTURE, params![agent, service]).await
 }
 
-/// Lists the services at which an agent holds a role, and those that its owner has left, newest first. Anyone can assign roles to
-/// an agent, so a page searches a limited number of assignments.
+/// Lists the services at which an agent holds a role, and the services that its owner has left, newest first. Anyone can assign
+/// roles to an agent, so a page searches a limited number of assignments.
 pub async fn list_services(
     conn: &mut Conn,
     agent: AgentId,
@@ -109,7 +110,7 @@ pub async fn list_services(
     Ok(ListPage { next: list.next.or(end), ..list })
 }
 
-/// The service above which a page that begins before another service is searched; `None` if all can be searched.
+/// A page that begins before `before` may search the services above the returned one. `None`: it may search all.
 async fn end_of_search(conn: &mut Conn, agent: AgentId, before: ServiceId) -> Result<Option<ServiceId>, StoreError> {
     let mut end = None;
     for sql in [END_OF_ASSIGNMENTS, END_OF_DEPARTURES] {
@@ -119,7 +120,7 @@ async fn end_of_search(conn: &mut Conn, agent: AgentId, before: ServiceId) -> Re
     Ok(end)
 }
 
-/// Adds the roles of an agent to services, which are all its services in a range of ids in descending order.
+/// Adds the roles of an agent to its services. `items` must be all its services in a range of ids, in descending order.
 async fn add_roles(
     conn: &mut Conn,
     agent: AgentId,

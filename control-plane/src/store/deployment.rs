@@ -15,10 +15,10 @@ statements! { STATEMENTS:
         "UPDATE deployment SET quarantined_at = NULL, quarantine_reason = NULL, instance_fingerprint = NULL WHERE id = 1";
     FIND_INSTANCE_FINGERPRINT = "SELECT instance_fingerprint FROM deployment WHERE id = 1";
     SET_INSTANCE_FINGERPRINT = "UPDATE deployment SET instance_fingerprint = $1 WHERE id = 1";
-    /// The secret never changes, because views of sidecars contain hashes under keys that are derived from it.
+    /// Sets the secret only once: views of sidecars contain hashes under keys that are derived from it.
     SET_AGENT_HASH_SECRET = "UPDATE deployment SET agent_hash_secret = COALESCE(agent_hash_secret, $1) WHERE id = 1 \
          RETURNING agent_hash_secret";
-    /// Writes a new value, because the databases can skip a change that changes nothing.
+    /// Writes another value each time, because the databases can skip a change that changes nothing.
     RECORD_WRITE_CHECK = "UPDATE deployment SET write_checked_at = $1 WHERE id = 1";
     LOCK_DEPLOYMENT = "UPDATE deployment SET created_at = created_at WHERE id = 1";
 }
@@ -47,7 +47,7 @@ pub async fn find_or_create(store: &Store, new: &Deployment) -> Result<Deploymen
         if insert(tx.conn(), new, now).await? {
             feed::create_position(tx.conn(), now).await?;
         }
-        // Another replica may have inserted the row since this transaction searched for it.
+        // Another replica may have inserted the row since we searched for it.
         let found = find(tx.conn()).await?.ok_or(StoreError::UnexpectedRowCount("deployment"))?;
         tx.commit(found).await
     };
@@ -57,7 +57,7 @@ pub async fn find_or_create(store: &Store, new: &Deployment) -> Result<Deploymen
 string_enum! {
     /// Why a database must not be served.
     QuarantineReason {
-        /// The database is a backup, so later changes are missing.
+        /// The database is a backup, so it lacks later changes.
         Backup = "backup";
         /// A migration to PostgreSQL was started, and its outcome is not recorded.
         Migrating = "migrating";
@@ -88,7 +88,7 @@ pub async fn find(conn: &mut Conn) -> Result<Option<Deployment>, StoreError> {
 
 /// Finds the fingerprint of the master key, before the migrations run; `None` in a new database.
 pub(super) async fn find_master_key_fingerprint(conn: &mut AnyConnection) -> Option<String> {
-    // A new database does not have the table `deployment`. An error about a missing table means that there is no fingerprint.
+    // A new database does not have the table `deployment`, so an error means that there is no fingerprint.
     let row = sqlx::query(FIND_MASTER_KEY_FINGERPRINT).fetch_optional(conn).await.ok().flatten()?;
     row::get(&row, "master_key_fingerprint").ok()
 }
@@ -109,8 +109,7 @@ pub async fn find_quarantine(conn: &mut Conn) -> Result<Option<Quarantine>, Stor
     conn.find_row(FIND_QUARANTINE, params![], quarantine_from_row).await
 }
 
-/// Removes the quarantine mark and the fingerprint of the PostgreSQL instance, so that the current instance can serve the
-/// database.
+/// Removes the quarantine mark and the fingerprint of the PostgreSQL instance. Then the current instance can serve the database.
 pub async fn lift_quarantine(conn: &mut Conn) -> Result<(), StoreError> {
     conn.apply(LIFT_QUARANTINE, params![]).await
 }

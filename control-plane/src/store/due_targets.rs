@@ -1,7 +1,7 @@
 //! The webhook targets with due deliveries, read in pages.
 //!
-//! A page goes from one target with pending deliveries to the next one by an index, so its work depends neither on the number of
-//! other targets nor on the number of deliveries.
+//! A page goes from one target with pending deliveries to the next one by an index. So other targets and the number of deliveries do
+//! not make it slower.
 
 use super::{
     Conn, StoreError,
@@ -18,9 +18,9 @@ use crate::domain::{
 use countersign_identity::{Timestamp, WebhookId};
 use sqlx::any::AnyRow;
 
-/// The next `$3` targets with pending deliveries after the target `$2`, each with the time since when its oldest delivery is due,
-/// if one is due at `$1`. Deliveries of tests do not count. The second limit keeps PostgreSQL from moving the search for the oldest
-/// delivery into the condition of the join, and then reading all targets.
+/// The next `$3` targets with pending deliveries after the target `$2`. If a delivery is due at `$1`, with the time since when the
+/// oldest one is due. Deliveries of tests do not count. Without the second limit, PostgreSQL would make the search for the oldest
+/// delivery a condition of the join, and read all targets.
 macro_rules! pending_targets {
     ($select:expr, $conditions:expr) => {
         concat!(
@@ -71,7 +71,7 @@ pub struct TargetPage<T> {
     pub next: Option<WebhookId>,
 }
 
-/// Reads a page of `limit` targets with pending deliveries after the target `after`. Lists those that are active and have due
+/// Reads a page of `limit` targets with pending deliveries after the target `after`. Lists the ones that are active and have due
 /// deliveries.
 pub async fn list_with_due_deliveries(
     conn: &mut Conn,
@@ -94,8 +94,8 @@ pub async fn list_with_due_deliveries(
     Ok(page)
 }
 
-/// Finds the earliest due time of the deliveries to targets that are active and not failing, in a page of `limit` targets with
-/// pending deliveries after the target `after`.
+/// Finds the earliest due time in a page of `limit` targets with pending deliveries after the target `after`. Only targets that are
+/// active and not failing count.
 pub async fn oldest_due_time(
     conn: &mut Conn,
     after: Option<WebhookId>,

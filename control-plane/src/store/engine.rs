@@ -61,7 +61,7 @@ enum Engine {
 /// The purpose for which a database is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OpenMode {
-    /// To serve the database. `Serve` creates a missing database and runs the migrations.
+    /// To serve the database. Creates a missing database and runs the migrations.
     Serve,
     /// To read the database, possibly while a server uses it.
     Inspect,
@@ -71,7 +71,7 @@ pub enum OpenMode {
 pub struct StoreOptions {
     /// Clock for the time of transactions.
     pub clock: Arc<dyn Clock>,
-    /// MAC keys of the audit log. A database whose current master key has no keys in the ring is refused before migrations run.
+    /// MAC keys of the audit log. If the ring has no keys for the current master key of the database, opening fails before migrations.
     pub audit_keys: Arc<AuditKeyRing>,
     /// Metrics of transactions.
     pub metrics: StoreMetrics,
@@ -145,7 +145,7 @@ impl Store {
         let reader = ConnectionPool::new(reader.connect_with(connect_options.clone()).await?);
         let writer = match mode {
             OpenMode::Serve => ConnectionPool::new(writer.connect_with(connect_options).await?),
-            // A store in the mode `Inspect` does not write, and a read-only file cannot be opened for writing.
+            // A store in the mode `Inspect` does not write. A read-only file could not even be opened for writing.
             OpenMode::Inspect => reader.clone(),
         };
         let store = Self {
@@ -184,7 +184,7 @@ impl Store {
         self.read_one_for(self.transaction_timeout, statement).await
     }
 
-    /// Runs one statement, which sees one snapshot by itself: it needs a third of the messages of a read transaction.
+    /// Runs one statement, which sees one snapshot by itself. This needs a third of the messages of a read transaction.
     pub async fn read_one_for<T>(
         &self,
         timeout: Duration,
@@ -225,7 +225,8 @@ impl Store {
         deadline_after(self.transaction_timeout)
     }
 
-    /// Runs `work` as [`Self::write`] does, but no other transaction waits for its commit. For background work, which may take long.
+    /// Runs `work` as [`Self::write`] does, but shares its commit with no other transaction. For background work: it may take long, and
+    /// others must not wait for it.
     pub async fn write_alone<T, E, W, F>(&self, name: &'static str, work: W) -> Result<T, E>
     where
         W: Fn(WriteTransaction) -> F,
@@ -247,7 +248,7 @@ impl Store {
             let (tx, pending) = self.begin_write(sharing, deadline, &timer).await?;
             timer.set_outcome(TransactionOutcome::RolledBack);
             let mut result = work(tx).await;
-            // An error may be due to what others have written in the same group, so it counts only if the group is committed.
+            // What others have written in the same group may be the cause. So the error counts only if their commit succeeds.
             if let (Err(error), Some(pending)) = (&result, pending)
                 && !error.is_unwritable()
                 && let Err(error) = pending.wait(deadline).await
@@ -279,14 +280,13 @@ impl Store {
         }
     }
 
-    /// Whether other transactions can write at the same time. If not, a transaction needs no lock, and messages cost little.
+    /// Whether other transactions can write at the same time. False on SQLite, where locks are not needed and statements cost little.
     pub const fn has_concurrent_writers(&self) -> bool {
         matches!(self.engine, Engine::Postgres)
     }
 
-    /// Runs one statement that has an effect only if what it depends on is unchanged, and that returns whether it had. A conflict with
-    /// another transaction counts as a change. The statement is a transaction of its own, and announces nothing to sidecars or webhook
-    /// targets.
+    /// Runs one statement that writes only if what it depends on is unchanged. Returns whether it has written. A conflict with another
+    /// transaction counts as a change. The statement is a transaction of its own, so it emits no changes and no events.
     pub async fn write_if_unchanged(
         &self,
         statement: impl AsyncFnOnce(&mut Conn) -> Result<bool, StoreError>,
@@ -333,7 +333,7 @@ impl Store {
         ConnectionFailures { count: reader.count + writer.count, is_failing: reader.is_failing || writer.is_failing }
     }
 
-    /// Opens and closes a connection as the pools do. The pools retry after some errors until a timeout, and do not return them.
+    /// Opens and closes a connection as the pools do, and returns the error. The pools themselves retry until a timeout after some errors.
     pub async fn try_connection(&self) -> Result<(), StoreError> {
         pools::try_connection(&self.reader.connect_options(), matches!(self.engine, Engine::Postgres)).await
     }
@@ -384,14 +384,14 @@ impl Store {
         }
     }
 
-    /// Waits for the result of a transaction that another task runs. It drops the sender if it has too little time.
+    /// Waits for the result of a transaction that another task runs. If that task has too little time, it drops the sender.
     pub async fn receive<T>(result: oneshot::Receiver<T>, deadline: Instant) -> Result<T, StoreError> {
         let result = timeout_at(deadline, result).await;
         result.ok().and_then(Result::ok).ok_or_else(|| timeout_error().into())
     }
 
-    /// Waits until all transactions have ended that appended an entry to the audit log and have not committed. On SQLite, entries are
-    /// appended and committed in the same order, so there is nothing to wait for.
+    /// Waits for all open transactions that have appended an entry to the audit log. On SQLite, a later transaction sees them all anyway,
+    /// because transactions commit in the order in which they append.
     pub async fn wait_for_audit_appends(&self) -> Result<(), StoreError> {
         let work = async |mut tx: WriteTransaction| {
             postgres::lock_audit_heads(tx.conn()).await?;
@@ -420,7 +420,7 @@ impl Store {
         }
     }
 
-    /// Also returns the commit that the transaction depends on, if it shares one with earlier transactions.
+    /// Begins a write transaction. If it shares its commit with earlier transactions, also returns their commit.
     async fn begin_write(
         &self,
         sharing: Sharing,

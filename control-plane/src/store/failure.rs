@@ -54,15 +54,16 @@ pub enum StoreError {
     /// change feed, so the reverse order could cause a deadlock.
     #[error("an audit entry must be appended before the revision is taken")]
     AuditAfterRevision,
-    /// The service of the audit chain is deleted, so nothing can be done there that would be audited.
+    /// The service of the audit chain is deleted, so its chain accepts no further entry.
     #[error("the audit chain of a deleted service is sealed")]
     AuditChainSealed,
 }
 
-/// Error codes of a conflict with another transaction. PostgreSQL: serialization failure, deadlock. SQLite: busy.
+/// Error codes of a conflict with another transaction: serialization failure and deadlock (PostgreSQL), busy (SQLite).
 const TRANSIENT_CODES: [&str; 3] = ["40001", "40P01", "5"];
 
-/// Classes of PostgreSQL error codes after which the outcome of a commit is not known: lost connections, and operators who intervene.
+/// Classes of PostgreSQL error codes after which we do not know the outcome of a commit: the connection was lost, or an operator
+/// intervened.
 const CONNECTION_CLASSES: [&str; 2] = ["08", "57"];
 
 /// PostgreSQL error code of a write in a read-only transaction. A server that returns this code may have become a standby.
@@ -75,16 +76,16 @@ const INSUFFICIENT_PRIVILEGE: &str = "42501";
 const GRANT_ADVICE: &str = ". The user in the URL must own the tables of Countersign, or must be allowed to create them: \
                             GRANT CREATE ON SCHEMA public TO <user>, or ALTER DATABASE <database> OWNER TO <user>";
 
-/// Advice to the operator on a database whose applied migrations are not those of this program.
+/// Advice to the operator on a database that has other migrations than this program.
 const OTHER_SCHEMA_ADVICE: &str = ". A program that was never released made this database, and no release can use it: set \
                                    database.url, or data_dir for SQLite, to a new database";
 
-/// PostgreSQL error codes of a migration that other transactions keep from a lock: it is not available in time, or there is a deadlock,
-/// because the migration locks several tables.
+/// PostgreSQL error codes of a migration that does not get a lock: it waits too long, or there is a deadlock, because the migration
+/// locks several tables.
 const LOCK_CODES: [&str; 2] = ["55P03", "40P01"];
 
-/// Error codes of a database that cannot be written to. PostgreSQL: read-only, disk full, insufficient resources. SQLite:
-/// read-only, I/O error, disk full.
+/// Error codes of a database that accepts no writes: read-only, disk full, insufficient resources (PostgreSQL); read-only, I/O error,
+/// disk full (SQLite).
 const UNWRITABLE_CODES: [&str; 6] = [READ_ONLY, "53100", "53000", "8", "10", "13"];
 
 /// Length of a PostgreSQL error code (SQLSTATE).
@@ -120,8 +121,7 @@ impl StoreError {
         error.is_some_and(|error| LOCK_CODES.iter().any(|code| has_code(error, code)))
     }
 
-    /// Whether a commit that failed with this error may have been made nevertheless: the database did not answer, or closed the
-    /// connection.
+    /// Whether the database may have committed in spite of this error: it did not answer, or closed the connection.
     pub fn leaves_outcome_unknown(&self) -> bool {
         let Some(error) = self.database_error() else {
             return !matches!(self, Self::GroupRolledBack);
@@ -131,7 +131,7 @@ impl StoreError {
         error.code().is_some_and(|code| is_of_connection(&code))
     }
 
-    /// Whether the transaction was rolled back with others, so that it may succeed alone.
+    /// Whether the transaction was rolled back only with its group, so that it may succeed alone.
     pub(super) fn may_succeed_alone(&self) -> bool {
         match self {
             Self::GroupRolledBack => true,

@@ -37,15 +37,15 @@ statements! { STATEMENTS:
     RAISE_FLOOR_AFTER_RESTORE = "UPDATE feed SET floor = revision, restored_revision = revision WHERE id = 1";
     NEXT_REVISION = "UPDATE feed SET revision = CASE WHEN revision >= $1 THEN revision + 1 ELSE $1 END WHERE id = 1 \
          RETURNING revision";
-    /// The audiences of the agent's live tokens are the recipients. The transaction has its revision already, so the state contains
-    /// everything that transactions with lower revisions changed.
+    /// The recipients are the audiences of the agent's live tokens. The transaction already has its revision, so the state contains
+    /// everything that transactions with lower revisions have changed.
     INSERT_AGENT_CHANGES = concat!(
         "INSERT INTO changes (revision, position, facet, subject, recipient, recorded_at, agent_state) \
          SELECT CAST($1 AS BIGINT), CAST($2 AS BIGINT) + ROW_NUMBER() OVER (ORDER BY service_id) - 1, CAST($3 AS TEXT), \
          CAST($4 AS TEXT), service_id, CAST($5 AS BIGINT), ", agent_state!("$4"),
         " FROM token_audiences WHERE agent_id = $4 AND expires_at > $6"
     );
-    /// The audiences of the session's live tokens are the recipients.
+    /// The recipients are the audiences of the session's live tokens.
     INSERT_SESSION_CHANGES = "INSERT INTO changes (revision, position, facet, subject, recipient, recorded_at) \
          SELECT CAST($1 AS BIGINT), CAST($2 AS BIGINT) + ROW_NUMBER() OVER (ORDER BY t.service_id) - 1, CAST($3 AS TEXT), \
          CAST($4 AS TEXT), t.service_id, CAST($5 AS BIGINT) FROM sessions s JOIN token_audiences t ON t.agent_id = s.agent_id \
@@ -55,14 +55,14 @@ statements! { STATEMENTS:
     TOKEN_IS_REVOKED = "SELECT 1 AS revoked FROM changes WHERE facet = 'token' AND subject = $1 LIMIT 1";
     ROLES_CHANGED = "SELECT 1 AS changed FROM changes WHERE facet = 'roles' AND subject = $1 AND recipient = $2 \
          AND revision > $3 LIMIT 1";
-    /// Reads one entry of an index, however many changes there are. The result may be below the revision floor: after a restore,
-    /// while the changes below the floor are not deleted, and after a commit while the clock was far ahead.
+    /// Reads one entry of an index, however many changes there are. The result may be below the revision floor: after a restore until
+    /// the changes below the floor are deleted, or after a commit while the clock was far ahead.
     FIND_NEWEST_CHANGE_UNTIL = "SELECT revision FROM changes WHERE recorded_at <= $1 \
          ORDER BY recorded_at DESC, revision DESC LIMIT 1";
     NEWEST_CHANGE_TIME = "SELECT MAX(recorded_at) AS at FROM changes";
     RAISE_FLOOR = "UPDATE feed SET floor = $1 WHERE id = 1 AND floor < $1";
-    /// Transactions may be numbered in another order than they began, so the newest changes may be above the floor for as long as
-    /// no later change is old enough. These cannot be deleted.
+    /// Revisions may be in another order than the times of transactions. So a change that is old enough may still be above the floor,
+    /// and cannot be deleted until the floor rises.
     OLDEST_CHANGE = "SELECT MIN(recorded_at) AS oldest FROM changes WHERE recorded_at >= $1 AND recorded_at <= $2 \
          AND revision <= (SELECT floor FROM feed WHERE id = 1)";
     DELETE_BELOW_FLOOR = "DELETE FROM changes WHERE (revision, position) IN (SELECT revision, position FROM changes \
@@ -90,8 +90,7 @@ pub async fn create_position(conn: &mut Conn, now: Timestamp) -> Result<(), Stor
     conn.apply(INSERT_POSITION, params![now]).await
 }
 
-/// Returns the current position of the change feed. A transaction that issues a token must read the position of the change feed
-/// first.
+/// Returns the current position of the change feed. A transaction that issues a token must read it before anything else.
 pub async fn position(conn: &mut Conn) -> Result<FeedPosition, StoreError> {
     find_feed_position(conn).await?.ok_or(StoreError::UnexpectedRowCount("feed"))
 }
@@ -110,9 +109,8 @@ pub(super) fn position_from_row(row: &AnyRow) -> Result<FeedPosition, StoreError
 /// Raises the revision, the revision floor and the cutoff of the change feed after a restore, above every revision that a
 /// sidecar or a token can have.
 pub async fn advance_after_restore(conn: &mut Conn, now: Timestamp) -> Result<(), StoreError> {
-    // The clock of the machine before the restore may have been ahead of the clock of this machine. Even if the clock before
-    // the restore was far ahead, two restores must get different revisions, because the revision determines which challenges
-    // were issued before the restore.
+    // The machine before the restore may have had a clock ahead of ours. Even then, two restores must get different revisions: the
+    // revision tells which challenges were issued before the restore.
     let step = 1 + now.micros().rem_euclid(MICROS_PER_SECOND);
     let min_revision = now.saturating_add(MAX_CLOCK_SKEW).micros();
     conn.apply(ADVANCE_AFTER_RESTORE, params![min_revision, step, now]).await?;
@@ -124,15 +122,15 @@ pub async fn newest_change_time(conn: &mut Conn) -> Result<Option<Timestamp>, St
     conn.read_row(NEWEST_CHANGE_TIME, params![], |row| row::optional_timestamp(row, "at")).await
 }
 
-/// Advances the change feed to the next revision and returns the revision, which is greater than the last revision and not
-/// behind the clock, so that a restored database does not reuse revisions.
+/// Advances the change feed to the next revision and returns it. It is above the last revision. It is also not behind the clock, so
+/// that a restored database does not reuse revisions.
 pub async fn next_revision(conn: &mut Conn, now: Timestamp) -> Result<Revision, StoreError> {
     conn.read_row(NEXT_REVISION, params![now], |row| row::revision(row, "revision")).await
 }
 
-/// Appends changes under one revision, each once for each of its recipients. For a change of the status or cutoff of an agent,
-/// or of a session, the caller must hold the lock on the agent. For a change of the trust score, the transaction that changed the
-/// score must have held this lock, and must have committed.
+/// Appends changes under one revision, each once for each of its recipients. For a change of a session, or of the status or cutoff
+/// of an agent, the caller must hold the lock on the agent. A change of the trust score must already be committed, by a transaction
+/// that held this lock.
 pub async fn append_changes(
     conn: &mut Conn,
     revision: Revision,
@@ -165,7 +163,7 @@ struct RowWriter {
     revision: Revision,
     next_position: i64,
     now: Timestamp,
-    /// Rows with known recipients, which are inserted together.
+    /// Rows with known recipients. We insert them together.
     waiting: Vec<[Parameter; 4]>,
 }
 
@@ -225,8 +223,7 @@ pub async fn settings_changed_since(
     conn.has_row(SETTINGS_CHANGED, params![service, revision]).await
 }
 
-/// Whether an access token was revoked. The change that records the revocation of a token is deleted only after the token has
-/// expired.
+/// Whether an access token was revoked. We delete the change that records it only after the token has expired.
 pub async fn token_is_revoked(conn: &mut Conn, token: TokenId) -> Result<bool, StoreError> {
     conn.has_row(TOKEN_IS_REVOKED, params![token]).await
 }
@@ -241,9 +238,8 @@ pub async fn roles_changed_since(
     conn.has_row(ROLES_CHANGED, params![agent, service, revision]).await
 }
 
-/// Raises the revision floor past all changes written at or before `horizon`, which can then be deleted. The deletion of a
-/// change depends on the time of writing and not on the revision, because a commit while the clock was far ahead must not stop
-/// the deletion.
+/// Raises the revision floor past all changes that were written at or before `horizon`, so that they can be deleted. We go by the
+/// time of writing and not by the revision: otherwise, a commit while the clock was far ahead would stop the deletion.
 pub async fn raise_floor(conn: &mut Conn, horizon: Timestamp) -> Result<(), StoreError> {
     let revision = |row: &AnyRow| row::revision(row, "revision");
     if let Some(newest) = conn.find_row(FIND_NEWEST_CHANGE_UNTIL, params![horizon], revision).await? {

@@ -1,9 +1,9 @@
 //! Group commit on SQLite: write transactions that wait for each other share one commit, and with it one flush to the disk.
 //!
-//! Write transactions run one after the other on the only connection for writing. The first one of a group begins the
-//! transaction of the engine, and each later one is a savepoint in it. If none waits when the first one is complete, it is committed
-//! at once. Otherwise, a task queues behind those that wait, and then commits the group. No transaction of a group succeeds before
-//! this commit, and if it fails, they all fail and run again alone. PostgreSQL shares flushes by itself.
+//! Write transactions run one after the other on the only connection for writing. The first one of a group begins the transaction of
+//! the engine, and each later one is a savepoint in it. If nobody waits when the first one is complete, we commit it at once.
+//! Otherwise, a task queues behind the waiting transactions, and then commits the group. No transaction of a group succeeds before
+//! this commit. If the commit fails, they all fail and run again alone. PostgreSQL shares flushes by itself.
 
 use super::{
     StoreError,
@@ -27,7 +27,7 @@ use tokio::{
 };
 
 statements! { SQLITE_STATEMENTS:
-    /// Takes the write lock at once, so that no later statement can fail because of a conflict.
+    /// Takes the write lock at once, so that no later statement fails because of a conflict.
     BEGIN_GROUP = "BEGIN IMMEDIATE";
     BEGIN_MEMBER = "SAVEPOINT member";
     COMPLETE_MEMBER = "RELEASE member";
@@ -39,10 +39,10 @@ statements! { SQLITE_STATEMENTS:
 /// Maximum number of transactions that one commit makes durable.
 pub(super) const MAX_MEMBERS: usize = 32;
 
-/// How long the first transaction of a group waits for others. The commit follows the transaction that is running then.
+/// How long the first transaction of a group waits for others. The group commits after the transaction that is running then.
 const MAX_WAIT: Duration = Duration::from_millis(50);
 
-/// The time before the deadline of a complete transaction in which its group does not wait for others any more.
+/// When a complete transaction has only this much time left, its group stops waiting for others.
 const TIME_TO_COMMIT: Duration = Duration::from_millis(500);
 
 /// The connection for writing to SQLite, with the queue of write transactions.
@@ -58,13 +58,13 @@ pub struct GroupCommit {
     pub(super) rollback_timeout: Duration,
 }
 
-/// Transactions that are committed together. Dropping a group closes its connection, unless the group has ended.
+/// Transactions that we commit together. Dropping a group closes its connection, unless the group has ended.
 #[derive(Debug)]
 struct Group {
     connection: PooledConnection,
     rollback_timeout: Duration,
     complete_members: usize,
-    /// From this time on, no transaction is added; `None` before the first one is complete.
+    /// From this time on, the group takes no further transaction. `None` before the first one is complete.
     closes_at: Option<Instant>,
     announcement: Announcement,
     /// Closed without a result if the group was rolled back.
@@ -74,7 +74,7 @@ struct Group {
 
 type CommitResult = Result<(), Arc<sqlx::Error>>;
 
-/// A transaction of a group. The next one waits until it is dropped.
+/// The running transaction of a group. The next one waits until this is dropped.
 #[derive(Debug)]
 pub struct GroupMember {
     group: Group,
@@ -92,7 +92,7 @@ pub struct PendingCommit(watch::Receiver<Option<CommitResult>>);
 pub enum Sharing {
     /// The transaction shares its commit.
     Group,
-    /// The transaction may be long, so that no complete transaction waits for it.
+    /// The transaction may be long, so no complete transaction must wait for it.
     Alone,
 }
 
@@ -115,7 +115,7 @@ impl GroupCommit {
         if sharing == Sharing::Alone
             && let Some(group) = turn.take()
         {
-            // In a task, because the commit must not end with the caller.
+            // In a task, so that the commit goes on if the caller is dropped.
             let committed = tokio::spawn(async move { (group.commit().await, turn).1 });
             let committed = timeout_at(deadline, committed).await.ok().and_then(Result::ok);
             turn = committed.ok_or_else(|| self.pool.record_failure(timeout_error()))?;
@@ -130,12 +130,12 @@ impl GroupCommit {
 
     async fn take_turn(&self, deadline: Instant) -> Result<OwnedMutexGuard<Option<Group>>, sqlx::Error> {
         let turn = timeout_at(deadline, Arc::clone(&self.open).lock_owned()).await;
-        // A transaction without time left would only delay others.
+        // A transaction that has no time left would only delay others.
         let turn = turn.ok().filter(|_| !has_passed(deadline));
         turn.ok_or_else(|| self.pool.record_failure(timeout_error()))
     }
 
-    /// Commits a group after the transactions that wait already, unless it has been committed before.
+    /// Queues behind the transactions that already wait, and commits the group unless somebody has committed it meanwhile.
     async fn commit_in_turn(self, group: PendingCommit) {
         let mut turn = self.open.lock().await;
         if let Some(open) = turn.take_if(|open| open.result.subscribe().same_channel(&group.0)) {
@@ -173,7 +173,7 @@ impl Group {
         }
     }
 
-    /// Commits all members. Has no timeout: the members stop waiting at their deadlines, and a late commit is announced, too.
+    /// Commits all members. There is no timeout: the members stop waiting at their deadlines, and we also announce a late commit.
     async fn commit(mut self) {
         let result = match self.connection.execute(COMMIT_GROUP).await {
             Ok(_) => {
@@ -198,12 +198,12 @@ impl Group {
         self.closes_at = Some(deadline.checked_sub(TIME_TO_COMMIT).map_or(closes_at, |latest| closes_at.min(latest)));
     }
 
-    /// Whether the group waits for no other transaction.
+    /// Whether the group must commit before it takes another transaction.
     fn is_full(&self) -> bool {
         self.complete_members >= MAX_MEMBERS || self.closes_at.is_some_and(has_passed)
     }
 
-    /// Runs a statement that ends a transaction. Returns false if the state of the connection is not known afterwards.
+    /// Runs a statement that ends a transaction. Returns false if we do not know the state of the connection afterwards.
     async fn run(&mut self, sql: &'static str) -> bool {
         matches!(timeout(self.rollback_timeout, self.connection.execute(sql)).await, Ok(Ok(_)))
     }
@@ -223,7 +223,7 @@ impl GroupMember {
         if self.is_first { BEGIN_GROUP } else { BEGIN_MEMBER }
     }
 
-    /// The commit of what others have written before in this group; `None` if there is nothing.
+    /// The commit that earlier transactions of this group wait for; `None` for the first transaction.
     pub fn pending_commit(&self) -> Option<PendingCommit> {
         (!self.is_first).then(|| self.pending())
     }
@@ -248,7 +248,7 @@ impl GroupMember {
     }
 
     async fn complete(mut self, announcement: Announcement, deadline: Instant) {
-        // If this fails, dropping the group rolls all of its transactions back.
+        // If this fails, we drop the group, which rolls back all of its transactions.
         if !self.is_first && !self.group.run(COMPLETE_MEMBER).await {
             return;
         }
@@ -265,7 +265,7 @@ impl GroupMember {
         self.go_on().await;
     }
 
-    /// Commits the group if it waits for no other transaction. Otherwise, lets the next transaction run.
+    /// Commits the group if it is full. Otherwise, lets the next transaction run.
     async fn go_on(self) {
         let Self { group, mut turn, .. } = self;
         if group.is_full() {

@@ -19,8 +19,8 @@ statements! { STATEMENTS:
          AND +completed_at <= $2";
 }
 
-/// Claims an idempotency key, or finds the response of the request that claimed the key. Must be the first query of the
-/// transaction: the query locks the key until the transaction ends, so that a concurrent request with the same key waits.
+/// Claims an idempotency key, or finds the response of the request that claimed the key before. Call this first in the transaction:
+/// it locks the key until the transaction ends, so that a concurrent request with the same key waits.
 pub async fn claim_key(
     conn: &mut Conn,
     fingerprint: &RequestFingerprint,

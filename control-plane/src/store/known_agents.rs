@@ -1,10 +1,10 @@
-//! The table of the relation "the agent is known to the service".
+//! Which agents are known to which services.
 //!
-//! An agent becomes known to a service if it names the service in a login or a refresh, or if a valid token for the service is
-//! presented at the service's verification endpoint. A login or refresh for the service without naming it, because it is the
-//! default service, only extends the relation. Only the agent's own actions make the relation: a service that assigns a role
-//! becomes the default service of an agent, but not known to it. An unbound token makes no relation, because each service that
-//! receives it can present it at other services.
+//! An agent becomes known to a service if it names the service in a login or a refresh. It also does if somebody presents a valid
+//! token for the service at the service's verification endpoint. Only what the agent itself does counts. A service that assigns a
+//! role may become the agent's default service, but this does not make the agent known. A login for the default service, which the
+//! agent does not name, only renews the contact. An unbound token does not count, because each service that receives it can present
+//! it at other services.
 
 use super::{Conn, StoreError, query::params, retention::ExpiringRows, row, statements::statements};
 use countersign_identity::{AgentId, ServiceId, Timestamp};
@@ -13,11 +13,11 @@ use std::time::Duration;
 /// Time for which an agent stays known to a service after the latest contact.
 pub const KNOWN_FOR: Duration = Duration::from_hours(90 * 24);
 
-/// A contact is recorded only if the recorded one is older, so that most logins and verifications write nothing.
+/// We record a contact only if the recorded one is older than this, so that most logins and verifications write nothing.
 pub const CONTACT_PRECISION: Duration = Duration::from_hours(24);
 
 statements! { STATEMENTS:
-    /// The time of a contact never goes back, because the clocks of replicas differ.
+    /// The clocks of replicas differ, but the time of a contact must never go back.
     UPSERT_CONTACT = "INSERT INTO known_agents (agent_id, service_id, contacted_at) VALUES ($1, $2, $3) \
          ON CONFLICT (agent_id, service_id) DO UPDATE SET contacted_at = excluded.contacted_at \
          WHERE known_agents.contacted_at < excluded.contacted_at";

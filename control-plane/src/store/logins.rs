@@ -29,9 +29,9 @@ macro_rules! is_live {
     };
 }
 
-/// Begins a statement that writes a session if the state of its agent (`$4` to `$7`) is the one that was read. It locks the row of the
-/// agent, so that other transactions see the audience of the token, see [`token_audiences`]. The agent is written even if the session is
-/// not.
+/// Begins a statement that writes a session if its agent still has the state that we read (`$4` to `$7`). It locks the row of the
+/// agent, so that other transactions see the audience of the token, see [`token_audiences`]. It writes the agent even if it does not
+/// write the session.
 macro_rules! with_unchanged_agent {
     ($write:expr) => {
         concat!(
@@ -43,16 +43,16 @@ macro_rules! with_unchanged_agent {
 }
 
 statements! { STATEMENTS:
-    /// The service of the last login if the agent holds a role there, else the only service at which it holds a role. Two rows show that
-    /// no service is the only one.
+    /// The service of the last login if the agent holds a role there. Otherwise, the only service at which it holds a role: it reads up
+    /// to two rows, and two show that there is more than one.
     FIND_DEFAULT_SERVICE = concat!(
         "SELECT COALESCE((SELECT service_id FROM assignments WHERE agent_id = $1 \
          AND service_id = (SELECT last_service_id FROM agents WHERE id = $2) AND ", is_live!(), " LIMIT 1), \
          (SELECT CASE WHEN COUNT(*) = 1 THEN MIN(service_id) END FROM (SELECT DISTINCT service_id FROM assignments \
          WHERE agent_id = $1 AND ", is_live!(), " LIMIT 2) services)) AS service_id"
     );
-    /// Deleted agents and services do not count. There is a row for each role that the agent holds at the service, at least one. Each
-    /// table that is read costs time, even if it is small.
+    /// Deleted agents and services do not count. Returns a row for each role that the agent holds at the service, and one if it holds
+    /// none. Each further table costs time, even a small one.
     READ_FOR_LOGIN = concat!(
         "SELECT f.revision, f.floor, COALESCE(f.restored_revision, 0) AS cutoff, f.restored_at, \
          g.name AS agent_name, g.public_key, g.owner_issuer, g.status, g.cutoff AS agent_cutoff, g.trust, g.last_seen_at, g.last_service_id, \
@@ -90,10 +90,10 @@ pub struct LoginQuery {
     pub challenge: Option<String>,
 }
 
-/// What logins and refreshes depend on. All of it was read at the same revision, except which service is the default.
+/// What logins and refreshes depend on. All of it is of the same revision, except which service is the default.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LoginBasis {
-    /// The time for which it was read.
+    /// The time of the login: roles and tokens that have expired at this time do not count.
     pub at: Timestamp,
     /// The position of the change feed.
     pub position: FeedPosition,
@@ -101,13 +101,13 @@ pub struct LoginBasis {
     pub restored_at: Option<Timestamp>,
     /// The agent; `None` if it does not exist or is deleted.
     pub agent: Option<LoginAgent>,
-    /// The service that tokens are for: that of the query, or else the default service of the agent. `None` for unbound tokens.
+    /// The service that tokens are for: the service of the query, or else the default service of the agent. `None` for unbound tokens.
     pub audience: Option<ServiceId>,
     /// Whether this service exists and is not deleted.
     pub has_service: bool,
     /// Whether a session was created with the challenge or assertion.
     pub challenge_is_used: bool,
-    /// Until when the audience is recorded as one of live tokens.
+    /// Until when the audience is recorded for changes of the agent.
     pub audience_recorded_until: Option<Timestamp>,
     /// The time of the latest recorded contact between the agent and the audience.
     pub contacted_at: Option<Timestamp>,
@@ -140,8 +140,8 @@ pub struct LoginAgent {
     pub last_service: Option<ServiceId>,
 }
 
-/// Reads what a login or refresh depends on. A transaction that issues tokens must hold the lock on the agent; without it, the agent must
-/// be unchanged when the session is written.
+/// Reads what a login or refresh depends on. Whoever issues a token must hold the lock on the agent, or must write the session only if
+/// the agent is unchanged.
 pub async fn read(conn: &mut Conn, query: &LoginQuery, at: Timestamp) -> Result<LoginBasis, StoreError> {
     let LoginQuery { agent, service, challenge } = query;
     let audience = match *service {
@@ -175,7 +175,7 @@ async fn find_default_service(conn: &mut Conn, agent: AgentId, at: Timestamp) ->
     conn.read_row(FIND_DEFAULT_SERVICE, params![agent, agent, at], service).await
 }
 
-/// The agent of a row. Its columns are NULL if there is none.
+/// The agent of a row. `None` if its columns are NULL, because there is no agent.
 fn login_agent(row: &AnyRow, id: AgentId) -> Result<Option<LoginAgent>, StoreError> {
     let Some(cutoff) = row::get::<Option<i64>>(row, "agent_cutoff")? else { return Ok(None) };
     Ok(Some(LoginAgent {
@@ -200,14 +200,14 @@ pub struct IssueRecord {
     pub last_service: Option<ServiceId>,
     /// The audience of the token.
     pub audience: Option<ServiceId>,
-    /// Until when the audience is recorded as one of live tokens; `None` if it is recorded for long enough.
+    /// Until when to record the audience for changes of the agent; `None` if it is already recorded for long enough.
     pub recorded_until: Option<Timestamp>,
-    /// The service that the agent becomes known to, or stays known to for longer.
+    /// The service with which the agent has a new contact to record.
     pub contact: Option<ServiceId>,
 }
 
 impl IssueRecord {
-    /// Whether it changes only the row of the agent.
+    /// Whether the record needs no other row than the agent's.
     pub const fn changes_only_the_agent(&self) -> bool {
         self.recorded_until.is_none() && self.contact.is_none()
     }
@@ -225,8 +225,8 @@ pub async fn record_issue(conn: &mut Conn, agent: AgentId, record: &IssueRecord)
     agents::set_last_seen(conn, agent, last_service, issued_at).await
 }
 
-/// Inserts the session of a login, and records its token in the row of the agent only. Inserts none and returns false if the agent has
-/// changed since it was read, or if another session has begun with the challenge or assertion.
+/// Inserts the session of a login, and records its token in the row of the agent only. Returns false and inserts nothing if the agent
+/// has changed since it was read, or if another session has begun with the challenge or assertion.
 pub async fn begin_if_unchanged(
     conn: &mut Conn,
     agent: &LoginAgent,
@@ -238,8 +238,8 @@ pub async fn begin_if_unchanged(
     conn.changes_row(BEGIN_IF_UNCHANGED, parameters).await
 }
 
-/// Replaces the current refresh token of a live session and the audiences of its tokens, and records the new access token in the row of the
-/// agent only. Returns false if the agent or the session has changed since they were read.
+/// Replaces the current refresh token of a live session and the audiences of its tokens, and records the new access token in the row
+/// of the agent only. Returns false if the agent or the session has changed since it was read.
 pub async fn refresh_if_unchanged(
     conn: &mut Conn,
     agent: &LoginAgent,
@@ -258,7 +258,7 @@ fn unchanged_agent(agent: &LoginAgent, record: &IssueRecord) -> [Parameter; 7] {
     params![record.issued_at, record.last_service, id, status_text(*status), cutoff, trust, last_service]
 }
 
-/// The role of a row. It is NULL if the agent holds none, or if the role is deleted.
+/// The role of a row. `None` if its columns are NULL, because the agent holds none or the role is deleted.
 fn held_role(row: &AnyRow) -> Result<Option<HeldRole>, StoreError> {
     let id: Option<String> = row::get(row, "id")?;
     id.map(|_| roles::held_from_row(row)).transpose()

@@ -1,7 +1,7 @@
 //! Which master key is current, and which previous master keys are still needed.
 //!
-//! The database decides which of the configured master keys encrypts and authenticates new rows, so that all replicas use the
-//! same key while their settings differ.
+//! The database decides which of the configured master keys encrypts and authenticates new rows. So all replicas use the same key even
+//! while their settings differ.
 
 use super::{Conn, StoreError, query::params, row, statements::statements};
 use countersign_identity::Timestamp;
@@ -23,7 +23,7 @@ statements! { STATEMENTS:
 pub struct MasterKeysInUse {
     /// The master key of new rows.
     pub current: String,
-    /// Master keys of which rows may be left.
+    /// Master keys that may still be needed to read older rows.
     pub previous: Vec<String>,
 }
 

@@ -1,12 +1,10 @@
-//! Access to the database. The same SQL runs on SQLite and PostgreSQL. Each subject of the store, such as agents, has its own
-//! file.
+//! Access to the database. The same SQL runs on SQLite and PostgreSQL. Each subject, such as agents, has its own file.
 //!
 //! `operations` and `webhooks` use the store through [`Store::read`] and [`Store::write`], `sync` reads the change feed. The
 //! store depends on `domain` and `metrics`.
 //!
-//! Invariants: every statement is a constant in the list of its file, and the conformance tests prepare it on both engines. A
-//! write is a named transaction. A write appends the changes for sidecars to the table `changes`, under a revision that is
-//! assigned late in the transaction.
+//! Invariants: every statement is a constant in the list of its file, and the conformance tests prepare it on both engines. A write is
+//! a named transaction. It appends the changes for sidecars to the table `changes`, under a revision that it takes late.
 
 pub mod agents;
 pub mod assignments;
@@ -102,7 +100,7 @@ mod tests {
         std::fs::read_dir(folder).unwrap().map(read).collect()
     }
 
-    /// Statements that do not affect a replica of the version before, which still runs during a rolling upgrade.
+    /// The first words of statements that may be in a migration: a replica of the version before still runs during a rolling upgrade.
     const ALLOWED_STATEMENTS: [&str; 6] =
         ["CREATE TABLE", "CREATE INDEX", "CREATE UNIQUE INDEX", "ALTER TABLE", "INSERT INTO", "UPDATE"];
 

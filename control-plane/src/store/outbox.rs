@@ -1,7 +1,7 @@
-//! The outbox of events that wait for their fan-out to webhook targets (one delivery per target), the bodies of events, and the
+//! The outbox of events that wait for their fan-out, which makes one delivery per webhook target. Also the bodies of events, and the
 //! counters of suppressed bursts of failed logins.
 //!
-//! An event is inserted in the same transaction as the change that it reports, so both are committed or neither.
+//! The transaction of a change also inserts the event that reports it, so both are committed or neither.
 
 use super::{
     Conn, StoreError,
@@ -21,8 +21,8 @@ use crate::domain::{
 use countersign_identity::{AgentId, EventId, ServiceId, Timestamp, WebhookId};
 use sqlx::any::AnyRow;
 
-/// The condition for targets that receive an event of a kind and of a service, which is empty for an event of no service. Targets of
-/// the whole Countersign deployment have an empty `service_id` and receive all events of the kind.
+/// The condition for targets that receive an event of a kind and of a service. An event of no service has an empty text instead.
+/// Targets of the whole Countersign deployment have an empty `service_id`, and receive all events of the kind.
 macro_rules! receives_event {
     ($kind:literal, $service:literal) => {
         concat!(
@@ -71,7 +71,7 @@ statements! { STATEMENTS:
 }
 
 row_list_statements! { ROW_LISTS:
-    /// PostgreSQL would make a join of EXISTS, and read all targets.
+    /// Has no EXISTS, because PostgreSQL would make a join of it and read all targets.
     ENQUEUE = concat!(
         "INSERT INTO webhook_outbox (id, kind, body, occurred_at, service_id) \
          SELECT column1, column2, column3, column4, column5 FROM (VALUES \
@@ -85,7 +85,7 @@ pub async fn has_recipients(conn: &mut Conn, kind: EventKind, scope: ServiceOrDe
     conn.has_row(HAS_RECIPIENTS, params![kind, scope]).await
 }
 
-/// Inserts those events into the outbox that a target receives. Returns whether there are such events.
+/// Inserts events into the outbox, unless no target receives them. Returns whether it has inserted any.
 pub async fn enqueue(conn: &mut Conn, events: &[Event]) -> Result<bool, StoreError> {
     let row = |event: &Event| Some(params![event.id, event.data.kind(), event.body(), event.at, event.data.scope()?]);
     Ok(ENQUEUE.execute(conn, &[], events.iter().filter_map(row)).await? > 0)

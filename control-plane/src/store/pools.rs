@@ -16,14 +16,14 @@ statements! { SQLITE_STATEMENTS:
     SET_BUSY_TIMEOUT = "PRAGMA busy_timeout = 3000";
     SET_JOURNAL_MODE = "PRAGMA journal_mode = WAL";
     SET_SYNCHRONOUS = "PRAGMA synchronous = FULL";
-    /// Copies the write-ahead log into the file after every 125 pages (500 KiB), an eighth of SQLite's default. The commit that copies
-    /// the log takes longer, and requests wait for it.
+    /// Copies the write-ahead log into the file after every 125 pages (500 KiB), an eighth of SQLite's default. Requests wait for the
+    /// commit that copies the log, so it must not copy much.
     SET_WAL_AUTOCHECKPOINT = "PRAGMA wal_autocheckpoint = 125";
-    /// Keeps 32 MiB of pages in memory, which are the inner pages of the indexes of many gigabytes. They stay valid, because only this
-    /// connection writes. With SQLite's default of 2 MB, each write reads them from the file again.
+    /// Keeps 32 MiB of pages in memory. This is enough for the inner pages of the indexes of many gigabytes. They stay valid, because
+    /// only this connection writes. With SQLite's default of 2 MB, each write would read them from the file again.
     SET_CACHE_SIZE = "PRAGMA cache_size = -32768";
-    /// Keeps in memory what a rollback to a savepoint restores. With SQLite's default, a large transaction writes it to a temporary
-    /// file, for which a container may have no folder.
+    /// Keeps in memory what a rollback to a savepoint restores. With SQLite's default, a large transaction would write it to a
+    /// temporary file, and a container may have no folder for it.
     SET_TEMP_STORE = "PRAGMA temp_store = MEMORY";
     SET_FOREIGN_KEYS = "PRAGMA foreign_keys = ON";
     /// Overwrites deleted content with zeros, so that the file does not contain what the deletion of an agent erases.
@@ -35,19 +35,20 @@ statements! { POSTGRES_STATEMENTS:
     IS_STANDBY = "SELECT CASE WHEN pg_is_in_recovery() THEN 1 ELSE 0 END AS standby";
     /// Maximum time that a migration waits for the lock of a table.
     SET_LOCK_TIMEOUT = "SET lock_timeout = '1s'";
-    /// PostgreSQL plans each statement once per connection, without the values of the parameters. Otherwise, it would plan some
-    /// statements at each execution, which takes longer than the execution. It would also read the first entry of indexes for it, and
-    /// pass the entries of all rows that were deleted since the last vacuum. Without values, it cannot estimate numbers of rows, so
-    /// it may only use indexes and nested loops, which all statements can use: a plan that was made while a table was small would read
-    /// the whole table at each request, however much it has grown. Such a plan would have such high costs that PostgreSQL would
-    /// compile it.
+    /// Makes PostgreSQL plan each statement once per connection, without the values of the parameters. Otherwise, it would plan some
+    /// statements at each execution. This takes longer than the execution, and reads the start of indexes, where the entries of
+    /// deleted rows remain until the next vacuum.
+    ///
+    /// Without values, PostgreSQL cannot estimate numbers of rows. A plan from a time when a table was small would read the whole
+    /// table at each request, however large it is now. So only indexes and nested loops are allowed, which all statements can use.
+    /// PostgreSQL thinks that such plans are expensive and would compile them, so we also switch that off.
     SET_PLANNER = "SELECT set_config('plan_cache_mode', 'force_generic_plan', false), set_config('enable_seqscan', 'off', false), \
          set_config('enable_hashjoin', 'off', false), set_config('enable_mergejoin', 'off', false), set_config('jit', 'off', false)";
     /// Suppresses PostgreSQL's notices that a table or an index already exists.
     SET_CLIENT_MIN_MESSAGES = "SET client_min_messages = warning";
 }
 
-/// Number of connections for reading from SQLite, in addition to the single connection for writing.
+/// Number of connections for reading from SQLite, besides the single connection for writing.
 const SQLITE_READERS: u32 = 8;
 
 /// Timeout of opening a connection outside of a pool, and of closing it.
@@ -59,8 +60,8 @@ const IDLE_IN_TRANSACTION_TIMEOUT: Duration = Duration::from_secs(10);
 /// `application_name` of all connections to PostgreSQL.
 pub const APPLICATION_NAME: &str = "countersign-control-plane";
 
-/// The pool with the only connection for writing to SQLite, which allows one writer at a time. Waiting in the queue of the pool
-/// is fairer and cheaper than polling the lock of the file.
+/// The pool with the only connection for writing to SQLite, which allows one writer at a time. Waiting in the queue of the pool is
+/// fairer and cheaper than polling the lock of the file.
 pub fn sqlite_writer_pool() -> AnyPoolOptions {
     const SETTINGS: &[&str] = &[
         SET_BUSY_TIMEOUT,
@@ -75,8 +76,8 @@ pub fn sqlite_writer_pool() -> AnyPoolOptions {
     sqlite_pool(1, SETTINGS)
 }
 
-/// The pool of connections for reading from SQLite. The connections do not set the journal mode, because setting the journal
-/// mode writes to the file and fails if a restored file is opened read-only.
+/// The pool of connections for reading from SQLite. They do not set the journal mode: this would write to the file, and fail if a
+/// restored file is read-only.
 pub fn sqlite_reader_pool() -> AnyPoolOptions {
     sqlite_pool(SQLITE_READERS, &[SET_BUSY_TIMEOUT, SET_QUERY_ONLY])
 }
@@ -92,10 +93,9 @@ fn sqlite_pool(connections: u32, settings: &'static [&'static str]) -> AnyPoolOp
     })
 }
 
-/// A pool that keeps its connections until they fail. Without an idle timeout and a maximum lifetime, sqlx starts no
-/// maintenance task. That task can loop for ever when it reads the number of idle connections while a connection is returned
-/// (sqlx issue 3645, fixed after 0.9.0); it then occupies a worker thread, and the process does not exit. [`ConnectionPool`] tests the
-/// connections.
+/// A pool that keeps its connections until they fail; [`ConnectionPool`] tests them. It has no idle timeout and no maximum lifetime,
+/// so that sqlx starts no maintenance task. That task can loop for ever if somebody returns a connection while it reads the number
+/// of idle ones (sqlx issue 3645, fixed after 0.9.0). It then occupies a worker thread, and the process does not exit.
 ///
 /// [`ConnectionPool`]: super::connection_pool::ConnectionPool
 #[expect(clippy::disallowed_methods, reason = "the only place that creates a pool")]
@@ -108,7 +108,7 @@ fn pool(connections: u32) -> AnyPoolOptions {
 pub fn postgres_pool(connections: u32, mode: OpenMode) -> AnyPoolOptions {
     pool(connections).after_connect(move |connection, _| {
         Box::pin(async move {
-            // A PostgreSQL server becomes a standby only by a restart, so one check per connection is sufficient.
+            // A PostgreSQL server becomes a standby only by a restart, which ends connections. So one check per connection is enough.
             if is_standby(connection).await? {
                 return Err(sqlx::Error::Configuration("the server is a standby".into()));
             }
@@ -117,8 +117,8 @@ pub fn postgres_pool(connections: u32, mode: OpenMode) -> AnyPoolOptions {
     })
 }
 
-/// The settings of pooled connections. Connections in the mode [`OpenMode::Inspect`] have no time limits, because the reader of
-/// an export determines its duration.
+/// The settings of pooled connections. Connections in the mode [`OpenMode::Inspect`] have no time limits: an export takes as long as
+/// whoever reads it needs.
 fn pool_settings(mode: OpenMode) -> Vec<String> {
     let (statement, idle) = (TRANSACTION_TIMEOUT.as_millis(), IDLE_IN_TRANSACTION_TIMEOUT.as_millis());
     let mut settings = vec![set_application_name(), SET_PLANNER.to_owned()];
@@ -159,8 +159,8 @@ async fn configure(connection: &mut AnyConnection, settings: &[String]) -> Resul
     connection.execute(AssertSqlSafe(settings.join("; "))).await.map(drop)
 }
 
-/// How the pools connect. sqlx prepares and PostgreSQL plans a statement again when it has left the cache of its connection, so that all
-/// statements must have room there.
+/// How the pools connect. The cache of a connection must have room for all statements. If a statement leaves it, sqlx prepares and
+/// PostgreSQL plans the statement again.
 pub fn connect_options(url: &str, is_postgres: bool) -> Result<AnyConnectOptions, StoreError> {
     const STATEMENT_CACHE: &str = "statement-cache-capacity";
     let mut options: AnyConnectOptions = url.parse().map_err(StoreError::Unreachable)?;
@@ -171,8 +171,7 @@ pub fn connect_options(url: &str, is_postgres: bool) -> Result<AnyConnectOptions
     Ok(options)
 }
 
-/// Opens the first connection to a database. Unlike a pool, `connect` does not retry until the timeout, and returns the cause
-/// of an error.
+/// Opens the first connection to a database. Unlike a pool, it does not retry until a timeout, but returns the error.
 pub async fn connect(url: &str) -> Result<AnyConnection, StoreError> {
     sqlx::any::install_default_drivers();
     connect_with(&url.parse().map_err(StoreError::Unreachable)?).await

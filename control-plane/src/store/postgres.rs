@@ -5,22 +5,21 @@ use secrecy::{ExposeSecret, SecretString};
 use sqlx::{Connection as _, Executor as _};
 
 statements! { POSTGRES_STATEMENTS:
-    /// The fingerprint consists of the identifier of the cluster, the OIDs of some tables, and the id of the transaction that
-    /// wrote the row of the first migration, which is never updated. A database restored from a dump has another fingerprint
-    /// than the original database.
+    /// The fingerprint has the identifier of the cluster, the OIDs of some tables, and the id of the transaction that wrote the row of
+    /// the first migration, which nobody updates. In a database that was restored from a dump, some of these differ.
     INSTANCE_FINGERPRINT = "SELECT CAST(system_identifier AS TEXT) || ' ' || \
          CAST(CAST('deployment' AS regclass)::oid AS TEXT) || ' ' || \
          CAST(CAST('feed' AS regclass)::oid AS TEXT) || ' ' || \
          CAST(CAST('sessions' AS regclass)::oid AS TEXT) || ' ' || \
          (SELECT CAST(xmin AS TEXT) FROM _sqlx_migrations WHERE version = 1) AS numbers \
          FROM pg_control_system()";
-    /// A connection without a name may be that of a control plane behind a pooler.
+    /// A connection without a name may belong to a control plane behind a pooler, so it counts.
     COUNT_CONTROL_PLANES = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM pg_stat_activity \
          WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend' \
          AND application_name IN ($1, '')";
     HAS_DEPLOYMENT_TABLE = "SELECT CASE WHEN to_regclass('deployment') IS NULL THEN 0 ELSE 1 END AS is_there";
     HAS_DEPLOYMENT = "SELECT 1 AS found FROM deployment WHERE id = 1";
-    /// Advisory locks with two keys are apart from those with one key, which migrations take.
+    /// Has two keys, because migrations take advisory locks with one key. The two kinds never conflict.
     TRY_LOCK_JOB = "SELECT CASE WHEN pg_try_advisory_xact_lock(1668248179, hashtext($1)) THEN 1 ELSE 0 END AS locked";
     LOCK_AUDIT_HEADS = "LOCK TABLE audit_heads IN SHARE MODE";
 }
@@ -44,7 +43,7 @@ pub async fn database_usage(url: &SecretString) -> Result<DatabaseUsage, StoreEr
     Ok(DatabaseUsage { has_deployment, control_planes: row::total_count(&count)? })
 }
 
-/// Waits for the transactions that have changed a head of an audit chain, and excludes others until the transaction ends.
+/// Waits for the transactions that have changed a head of an audit chain. Others wait until this transaction ends.
 pub(super) async fn lock_audit_heads(conn: &mut Conn) -> Result<(), StoreError> {
     conn.apply(LOCK_AUDIT_HEADS, params![]).await
 }

@@ -2,8 +2,8 @@
 //!
 //! A service, an agent or a role can have any number of assignments, so the transaction that deletes it only marks it. Background
 //! work removes what depends on it in batches, see [`crate::operations`]. Feedback remains, and so do the API keys with which
-//! sidecars learn of the deletion. The contacts of a deleted service remain until they are forgotten, because the weight of its
-//! feedback depends on them.
+//! sidecars learn of the deletion. The weight of the feedback of a deleted service depends on its contacts with agents, so they
+//! remain until they expire.
 
 use super::{
     Conn, StoreError,
@@ -29,7 +29,7 @@ macro_rules! take_assignments {
     };
 }
 
-/// What is to be removed at `$1`, what was deleted first.
+/// What to remove at `$1`, in the order of deletion.
 macro_rules! list_due {
     ($table:literal, $due:literal) => {
         concat!(
@@ -55,7 +55,7 @@ statements! { STATEMENTS:
     LIST_ROLES_TO_PURGE = list_due!("roles", "deleted_at");
     FINISH_SERVICE = "UPDATE services SET purge_at = CASE WHEN deleted_at <= $1 THEN NULL ELSE deleted_at + $2 END WHERE id = $3";
     FINISH_AGENT = "UPDATE agents SET purge_at = CASE WHEN deleted_at <= $1 THEN NULL ELSE deleted_at + $2 END WHERE id = $3";
-    /// Fails if the role has assignments, because they refer to the role.
+    /// Fails if the role still has assignments, because they refer to it.
     DELETE_ROLE = "DELETE FROM roles WHERE id = $1 AND deleted_at IS NOT NULL";
     TAKE_ASSIGNMENTS_OF_SERVICE = take_assignments!("service_id");
     TAKE_ASSIGNMENTS_OF_AGENT = take_assignments!("agent_id");
@@ -66,8 +66,8 @@ statements! { STATEMENTS:
          (SELECT service_id FROM agent_departures WHERE agent_id = $1 LIMIT $2 + 0)";
     DELETE_CONTACTS_OF_AGENT = "DELETE FROM known_agents WHERE agent_id = $1 AND service_id IN \
          (SELECT service_id FROM known_agents WHERE agent_id = $1 LIMIT $2 + 0)";
-    /// The API keys that were valid until the deletion remain: sidecars that were not connected learn of it with them. Their
-    /// number is limited by a quota.
+    /// API keys that were valid until the deletion remain: with them, sidecars that were not connected learn of the deletion. A quota
+    /// limits their number.
     DELETE_KEYS_OF_SERVICE = "DELETE FROM service_keys WHERE id IN (SELECT id FROM service_keys WHERE service_id = $1 \
          AND (revoked_at IS NULL OR revoked_at <> (SELECT deleted_at FROM services WHERE services.id = $1)) LIMIT $2 + 0)";
     DELETE_ROLES_OF_SERVICE = "DELETE FROM roles WHERE id IN (SELECT id FROM roles WHERE service_id = $1 LIMIT $2 + 0)";
@@ -126,7 +126,7 @@ impl ToParameter for Deleted {
     }
 }
 
-/// The earliest time since which rows of something deleted are to be removed; `None` if there is nothing to remove.
+/// Since when the first rows wait for their removal; `None` if there is nothing to remove.
 pub async fn oldest_due(conn: &mut Conn, kind: DeletedKind) -> Result<Option<Timestamp>, StoreError> {
     let sql = match kind {
         DeletedKind::Services => OLDEST_SERVICE,
@@ -136,7 +136,7 @@ pub async fn oldest_due(conn: &mut Conn, kind: DeletedKind) -> Result<Option<Tim
     conn.find_oldest(sql, params![]).await
 }
 
-/// Lists up to `limit` deleted services, agents or roles of which rows are to be removed at `now`, the earliest first.
+/// Lists up to `limit` deleted services, agents or roles whose rows must be removed at `now`, the earliest first.
 pub async fn list_due(
     conn: &mut Conn,
     kind: DeletedKind,
@@ -170,7 +170,7 @@ pub async fn take_assignments(
     conn.list_rows(sql, params![deleted, limit], assignment_from_row).await
 }
 
-/// Removes up to `limit` rows of the other tables. Returns the number of removed rows. The assignments must be removed before,
+/// Removes up to `limit` rows of the other tables. Returns the number of removed rows. The caller must remove the assignments before,
 /// because they refer to the roles.
 pub async fn delete_dependants(conn: &mut Conn, deleted: Deleted, limit: i64) -> Result<u64, StoreError> {
     let statements: &[&'static str] = match deleted {
@@ -185,9 +185,9 @@ pub async fn delete_dependants(conn: &mut Conn, deleted: Deleted, limit: i64) ->
     Ok(removed)
 }
 
-/// Records that all rows are removed. If the deletion is younger than `margin`, a transaction that began before it may still
-/// insert rows, so the rows of a service or an agent are removed once more when the margin has passed. The row of a role is
-/// deleted.
+/// Records that all rows of a service or an agent are removed, or deletes the row of a role. If the deletion is younger than
+/// `margin`, a transaction that began before it may still insert rows. Then we remove the rows of a service or an agent once more
+/// when the margin has passed.
 pub async fn finish(conn: &mut Conn, deleted: Deleted, now: Timestamp, margin: Duration) -> Result<(), StoreError> {
     let sql = match deleted {
         Deleted::Service(_) => FINISH_SERVICE,

@@ -37,7 +37,7 @@ impl Parameter {
         Self::Text(Some(text.into()))
     }
 
-    /// An empty text or the number 0, where a row of parameters is not needed.
+    /// An empty text or the number 0, to fill rows of parameters that a statement must ignore.
     pub const fn empty(&self) -> Self {
         match self {
             Self::Text(_) => Self::Text(Some(String::new())),
@@ -135,7 +135,7 @@ pub(super) trait Parameters: IntoIterator<Item = Parameter> {}
 
 impl<T: IntoIterator<Item = Parameter>> Parameters for T {}
 
-/// The text of a value, or an empty text, which is before all ids, and no id.
+/// The text of an id, or an empty text, which sorts before all ids.
 pub(super) fn text_or_empty(value: Option<impl Display>) -> String {
     value.map_or_else(String::new, |value| value.to_string())
 }
@@ -225,8 +225,8 @@ impl Conn {
         self.rows(sql, parameters).await?.iter().map(from_row).collect()
     }
 
-    /// Runs a statement that reads the earliest time in a column as `oldest`. If it has the parameter `$1`, times before this do
-    /// not count: on PostgreSQL, the entries of deleted rows remain at the start of an index until the next vacuum.
+    /// Runs a statement that reads the earliest time in a column as `oldest`. If it has the parameter `$1`, it begins at this time. So it
+    /// skips the entries of deleted rows, which PostgreSQL keeps at the start of an index until the next vacuum.
     pub(super) async fn find_oldest(
         &mut self,
         sql: &'static str,
@@ -235,7 +235,7 @@ impl Conn {
         Ok(self.find_row(sql, parameters, |row| row::optional_timestamp(row, "oldest")).await?.flatten())
     }
 
-    /// Counts the items of a list. The statement has the limit as its last parameter, and the number in the column `total`.
+    /// Counts the items of a list. The statement has the limit as its last parameter, and returns the number as `total`.
     pub(super) async fn count_items(
         &mut self,
         sql: &'static str,
@@ -245,8 +245,7 @@ impl Conn {
         self.read_row(sql, parameters, row::total_count).await.map(ItemCount::of_counted)
     }
 
-    /// Reads a page of a list with this number of items. The statement has the numbers of rows to read and to skip as its last
-    /// parameters.
+    /// Reads a page of a list that has `total` items. The last two parameters of the statement are the numbers of rows to read and skip.
     pub(super) async fn list_page<T, P>(
         &mut self,
         sql: &'static str,

@@ -1,4 +1,4 @@
-//! Counts for quotas. A count stops at the quota, so its cost does not grow with what a person has.
+//! Counts for quotas. A count stops at the quota, so it is fast however much a person has.
 
 use super::{
     Conn, StoreError,
@@ -27,12 +27,12 @@ statements! { STATEMENTS:
          WHERE service_id = $1 AND revoked_at IS NULL LIMIT $2 + 0) counted";
 }
 
-/// Locks what a person may have until the transaction ends, so that concurrent requests cannot exceed a quota.
+/// Locks the quotas of a person until the transaction ends, so that concurrent requests cannot exceed them.
 pub async fn lock_owner(conn: &mut Conn, owner: &Owner, now: Timestamp) -> Result<(), StoreError> {
     conn.apply(LOCK_OWNER, params![owner.issuer, owner.subject, now]).await
 }
 
-/// Whether a person has registered `limit` agents or more, with the agents that count although they are deleted.
+/// Whether a person has registered `limit` agents or more. Deleted agents count for a while.
 pub async fn agent_quota_is_reached(
     conn: &mut Conn,
     owner: &Owner,
@@ -43,7 +43,7 @@ pub async fn agent_quota_is_reached(
     is_reached(conn, COUNT_AGENTS, params![owner.issuer, owner.subject, deleted_since], limit).await
 }
 
-/// Whether a person owns `limit` services or more, with the services that count although they are deleted.
+/// Whether a person owns `limit` services or more. Deleted services count for a while.
 pub async fn service_quota_is_reached(
     conn: &mut Conn,
     owner: &Owner,
@@ -54,7 +54,7 @@ pub async fn service_quota_is_reached(
     is_reached(conn, COUNT_SERVICES, params![owner.issuer, owner.subject, deleted_since], limit).await
 }
 
-/// Whether a service has `limit` API keys or more that are not revoked.
+/// Whether a service has at least `limit` API keys that are not revoked.
 pub async fn key_quota_is_reached(conn: &mut Conn, service: ServiceId, limit: u32) -> Result<bool, StoreError> {
     is_reached(conn, COUNT_KEYS, params![service], limit).await
 }

@@ -10,12 +10,12 @@ use std::collections::HashSet;
 const MAX_UNPUBLISHED: usize = 64;
 
 statements! { STATEMENTS:
-    /// The agents whose new trust score the change feed does not contain yet: one more than are returned, if there are more.
+    /// Reads one agent more than [`MAX_UNPUBLISHED`], to know whether there are more.
     FIND_STATE = concat!(
         "SELECT ", feed::position_columns!(), ", (SELECT COALESCE(string_agg(agent_id, ','), '') \
          FROM (SELECT agent_id FROM changed_trust_scores LIMIT $1 + 0) marked) AS unpublished FROM feed WHERE id = 1"
     );
-    /// Once for each change, however many services receive it: only these facets have a service that is not a mere recipient.
+    /// Returns each change once, however many services receive it. Only for these facets, the service is part of the change itself.
     LIST_CHANGES = "SELECT DISTINCT revision, facet, subject, CASE WHEN facet IN ('roles', 'definitions', 'settings', 'token') \
          THEN COALESCE(recipient, '*') ELSE '*' END AS recipient FROM changes \
          WHERE revision > $1 AND revision <= $2 ORDER BY revision LIMIT $3 + 0";
@@ -50,7 +50,7 @@ pub async fn find_state(conn: &mut Conn) -> Result<(FeedPosition, UnpublishedSco
         text.split(',').filter(|agent| !agent.is_empty()).map(str::parse::<AgentId>).collect();
     let unpublished = match agents {
         Ok(agents) if agents.len() <= MAX_UNPUBLISHED => UnpublishedScores::Of(agents),
-        // One wrong row must not stop all requests.
+        // Something is wrong with a row, which must not stop all requests.
         Ok(_) | Err(_) => UnpublishedScores::Many,
     };
     Ok((position, unpublished))

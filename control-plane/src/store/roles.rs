@@ -36,7 +36,7 @@ statements! { STATEMENTS:
     FIND_FATE = "SELECT COALESCE(r.deleted_name, r.name) AS name, r.deleted_at, s.deleted_at AS service_deleted_at \
          FROM roles r JOIN services s ON s.id = r.service_id WHERE r.id = $1";
     UPDATE_ROLE = "UPDATE roles SET permissions = $1, description = $2, managed_by = $4 WHERE id = $3";
-    /// The row gets another name, so that a new role can have the name at once.
+    /// Renames the row, so that a new role can have the name at once.
     MARK_DELETED = "UPDATE roles SET deleted_at = $1, deleted_name = name, name = $2, permissions = '[]' \
          WHERE id = $3 AND service_id = $4 AND deleted_at IS NULL";
 }
@@ -69,7 +69,7 @@ pub struct HeldRole {
     pub until: Option<Timestamp>,
 }
 
-/// Reads the columns of a role and of the expiry of its assignment.
+/// Reads the columns of a role, and when its assignment expires.
 pub(super) fn held_from_row(row: &AnyRow) -> Result<HeldRole, StoreError> {
     Ok(HeldRole { definition: definition_from_row(row)?, until: row::optional_timestamp(row, "expires_at")? })
 }
@@ -97,7 +97,7 @@ pub async fn mark_deleted(
     conn.changes_row(MARK_DELETED, params![now, free_name, id, service]).await
 }
 
-/// The name of a role, and when the role or its service was deleted.
+/// The name of a role, and whether and when the role or its service was deleted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RoleFate {
     /// The name, which another role may have after the deletion.

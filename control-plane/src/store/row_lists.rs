@@ -1,7 +1,7 @@
 //! Statements with a list of rows of parameters, such as `VALUES ($1, $2), ($3, $4)`.
 //!
-//! A file declares the statement with one row, in braces. There is a text of it for each of a few numbers of rows, so that the
-//! databases prepare few statements. Rows that are not needed contain empty texts and zeros, and the statement must ignore them.
+//! A file declares the statement with one row, in braces. We make a text of it for only a few numbers of rows, so that the databases
+//! prepare few statements. Superfluous rows contain empty texts and zeros, and the statement must ignore them.
 
 use super::{
     Conn, StoreError,
@@ -34,7 +34,7 @@ macro_rules! row_list_statements {
 pub(super) use row_list_statements;
 
 impl RowListStatement {
-    /// Runs the statement with all rows, and returns the number of affected rows. `fixed` are the parameters before those of the rows.
+    /// Runs the statement with all rows, and returns the number of affected rows. `fixed` are the parameters before the rows.
     pub async fn execute<const COLUMNS: usize>(
         self,
         conn: &mut Conn,

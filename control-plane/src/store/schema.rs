@@ -9,12 +9,12 @@ use sqlx::{
 };
 use std::{path::Path, sync::LazyLock, time::Duration};
 
-/// All migrations in order, each with its name and text: the version of the first one is 1. The macro of sqlx would embed them, too, but
-/// needs a second build of sqlx and of both database drivers.
+/// All migrations in order, each with its name and text. The first one has version 1. sqlx has a macro to embed them, but it needs a
+/// second build of sqlx and of both database drivers.
 const FILES: [(&str, &str); 1] = [("0001_schema", include_str!("../../migrations/0001_schema.sql"))];
 
-/// The migrations of this version. Unknown migrations in the database are accepted, because a replica may restart during a rolling
-/// upgrade to a version with another migration, and no migration removes what the version before it needs.
+/// The migrations of this version. We accept unknown migrations in the database: a replica may restart during a rolling upgrade to a
+/// version with another migration, and no migration removes what the version before it needs.
 pub(super) static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
     let migration = |(version, (name, sql)): (i64, (&'static str, &'static str))| {
         let description = name.split_once('_').map_or(name, |(_, description)| description).replace('_', " ");
@@ -62,8 +62,8 @@ pub async fn migrate_postgres(url: &SecretString) -> Result<AppliedMigrations, S
     migrate(url, pools::postgres_migration_pool()).await
 }
 
-/// Runs the missing migrations. A migration waits for the lock of a table, which a dump may hold, only for a second, then fails
-/// and is retried, because all later transactions on the table wait for the migration.
+/// Runs the missing migrations. A dump may hold the lock of a table. A migration waits for it only for a second, then fails, and we
+/// retry it. If it waited longer, all later transactions on the table would wait behind it.
 pub(super) async fn migrate(url: &str, pool: AnyPoolOptions) -> Result<AppliedMigrations, StoreError> {
     sqlx::any::install_default_drivers();
     let pool = pool.connect(url).await.map_err(StoreError::Unreachable)?;

@@ -29,7 +29,7 @@ statements! { STATEMENTS:
          VALUES ($1, $2, $3, $4, $5) ON CONFLICT (service_id) DO UPDATE SET new_owner_issuer = excluded.new_owner_issuer, \
          new_owner_subject = excluded.new_owner_subject, offered_at = excluded.offered_at, expires_at = excluded.expires_at";
     FIND_OFFER = concat!("SELECT ", columns!(), " WHERE t.service_id = $1 AND t.expires_at > $2");
-    /// Housekeeping deletes expired offers, so an index without the expiry is enough.
+    /// An index without the expiry is enough, because housekeeping deletes expired offers.
     COUNT_OFFERS = concat!(
         "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM (SELECT 1 AS one FROM service_transfers t WHERE ", concerns_person!(),
         " LIMIT $4 + 0) counted"

@@ -39,7 +39,7 @@ statements! { STATEMENTS:
          CASE WHEN $2 = 1 THEN NULL ELSE COALESCE(refuses_unbound_since, $3) END, managed_by = $5, resource_uris = $6 WHERE id = $4";
     MANAGED_SERVICE = "SELECT 1 AS known FROM services WHERE owner_issuer = $1 AND owner_subject = $2 AND deleted_at IS NULL \
          AND name = $3 AND managed_by = $4 AND id <> $5 LIMIT 1";
-    /// The files of the previous owner state nothing about the service of another.
+    /// The previous owner's files do not declare the service any more.
     SET_OWNER = "UPDATE services SET owner_issuer = $1, owner_subject = $2, managed_by = NULL WHERE id = $3";
     RELEASE_ROLES = "UPDATE roles SET managed_by = NULL WHERE service_id = $1 AND managed_by IS NOT NULL";
     RELEASE_WEBHOOKS = "UPDATE webhook_targets SET managed_by = NULL WHERE service_id = $1 AND managed_by IS NOT NULL";
@@ -69,7 +69,7 @@ statements! { STATEMENTS:
         "SELECT ", key_columns_from!(), " WHERE k.id = $1 AND k.revoked_at IS NULL AND s.deleted_at IS NULL"
     );
 
-    /// The deletion of a service revokes its API keys at the time of the deletion.
+    /// Deleting a service revokes its API keys, with the time of the deletion.
     FIND_KEY_OF_DELETED_SERVICE = concat!(
         "SELECT ", key_columns_from!(), " WHERE k.id = $1 AND k.revoked_at = s.deleted_at"
     );
@@ -80,14 +80,14 @@ statements! { STATEMENTS:
     );
     REVOKE_KEY = "UPDATE service_keys SET revoked_at = $1 WHERE id = $2 AND service_id = $3 AND revoked_at IS NULL";
     REVOKE_ALL_KEYS = "UPDATE service_keys SET revoked_at = $1 WHERE service_id = $2 AND revoked_at IS NULL";
-    /// The revoked API keys of a service beyond the `$2` that were revoked last.
+    /// Keeps the `$2` API keys that were revoked last.
     DELETE_OLDEST_REVOKED_KEYS = "DELETE FROM service_keys WHERE id IN (SELECT id FROM service_keys WHERE service_id = $1 \
          AND revoked_at IS NOT NULL ORDER BY revoked_at DESC, id DESC LIMIT $3 + 0 OFFSET $2) AND revoked_at IS NOT NULL";
     HAS_KEY = "SELECT 1 AS known FROM service_keys WHERE id = $1 AND service_id = $2";
 }
 
 row_list_statements! { ROW_LISTS:
-    /// The keys with these ids that are valid.
+    /// Of these keys, the valid ones.
     FIND_VALID_KEYS = "SELECT k.id FROM service_keys k JOIN services s ON s.id = k.service_id \
          WHERE k.revoked_at IS NULL AND s.deleted_at IS NULL AND k.id IN ({$1})";
 }
@@ -122,7 +122,7 @@ pub async fn update(conn: &mut Conn, service: &Service, now: Timestamp) -> Resul
     conn.apply(UPDATE_SERVICE, params![name, accepts_unbound, now, id, managed_by, resource_uris_text(service)]).await
 }
 
-/// Sets the owner of a service. No files manage it and its roles, webhooks and API keys from then on.
+/// Sets the owner of a service. From then on, no files declare the service, its roles, webhooks and API keys.
 pub async fn set_owner(conn: &mut Conn, id: ServiceId, owner: &Owner) -> Result<(), StoreError> {
     conn.must_change_row(SET_OWNER, "set_owner", params![owner.issuer, owner.subject, id]).await?;
     conn.apply(RELEASE_ROLES, params![id]).await?;
@@ -146,7 +146,7 @@ pub async fn find(conn: &mut Conn, id: ServiceId) -> Result<Option<Service>, Sto
     conn.find_row(FIND_SERVICE, params![id], service_from_row).await
 }
 
-/// Lists all services that are not deleted, or those of an owner, newest first (ids sort by creation time).
+/// Lists the services that are not deleted, of one owner or of all, newest first. Ids sort by creation time.
 pub async fn list(
     conn: &mut Conn,
     owner: Option<&Owner>,
@@ -209,8 +209,7 @@ pub async fn find_key_by_credential(
     Ok(find_key(conn, credential.id()).await?.filter(|key| key.secret.matches(credential)))
 }
 
-/// Finds the API key of a credential that was valid until its service was deleted. It allows nothing except to learn of the
-/// deletion.
+/// Finds the API key of a credential that was valid until its service was deleted. With it, a client may only learn of the deletion.
 pub async fn find_key_of_deleted_service(
     conn: &mut Conn,
     credential: &Credential<ApiKeyId>,

@@ -30,8 +30,8 @@ statements! { STATEMENTS:
          ON CONFLICT (challenge_id) DO NOTHING"
     );
     FIND_SESSION = concat!("SELECT ", columns!(), " FROM sessions WHERE id = $1");
-    /// The sessions of an agent that can still be refreshed, newest first, after the first `$3`. Their `ended_at` is NULL. The order
-    /// contains it so that it is the order of the index, and nothing is sorted.
+    /// The sessions of an agent that can still be refreshed, newest first, after the first `$3`. Their `ended_at` is NULL. It is in the
+    /// order only because the index has this order, so that the databases need not sort.
     LIST_OLDEST_LIVE = "SELECT id FROM sessions WHERE agent_id = $1 AND ended_at IS NULL AND expires_at > $2 \
          ORDER BY ended_at DESC, started_at DESC, id DESC LIMIT $4 + 0 OFFSET $3";
     REPLACE_REFRESH_TOKEN = "UPDATE sessions SET refresh_hash = $1, audiences = $2 WHERE id = $3 AND refresh_hash = $4 \
@@ -97,15 +97,15 @@ pub async fn list_live_beyond(
     conn.list_rows(LIST_OLDEST_LIVE, params![agent, now, kept, limit], |row| row::parse(row, "id")).await
 }
 
-/// Marks sessions as ended. The end of a session is also its expiry, so that it is deleted like a session that expired then. Returns
-/// those that had not ended before.
+/// Marks sessions as ended. Also sets their expiry, so that housekeeping deletes them like expired ones. Returns the sessions that had
+/// not ended before.
 pub async fn mark_ended(conn: &mut Conn, ids: &[SessionId], now: Timestamp) -> Result<Vec<SessionId>, StoreError> {
     let ids = ids.iter().map(|id| params![id]);
     MARK_ENDED.list_rows(conn, &params![now], ids, |row| row::parse(row, "id")).await
 }
 
-/// Replaces the current refresh token of a live session, and the audiences of its tokens. Returns false if `used` is not its current
-/// refresh token.
+/// Replaces the current refresh token of a live session, and the audiences of its tokens. Returns false if its current token is
+/// another one than `used`.
 pub async fn replace_refresh_token(
     conn: &mut Conn,
     used: &RefreshToken,

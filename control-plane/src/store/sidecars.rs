@@ -1,7 +1,7 @@
 //! The sync streams of sidecars that may decide, and the control planes that serve them.
 //!
-//! Each process of a sidecar has one row per API key in its settings, which states its newest stream: [`write`] never replaces the row of
-//! a later stream.
+//! Each process of a sidecar has one row per API key in its settings. The row has the newest stream: [`write`] never replaces a later
+//! one.
 
 use super::{
     Conn, StoreError,
@@ -18,7 +18,7 @@ use countersign_identity::{ApiKeyId, Revision, ServiceId, Timestamp};
 use sqlx::any::AnyRow;
 use std::time::Duration;
 
-/// How long a sidecar is kept after it refuses all requests: receipts state that the last changes were in force only then.
+/// How long we keep a sidecar after it refuses all requests. Receipts need it: some changes were in force there only from then on.
 pub const KEPT_AFTER_EXPIRY: Duration = Duration::from_hours(1);
 
 macro_rules! select_sidecars {
@@ -80,14 +80,14 @@ statements! { STATEMENTS:
          ORDER BY service_id, instance LIMIT $4 + 0 OFFSET $5"
     );
     NEXT_SERVICE = "SELECT MIN(service_id) AS service_id FROM sidecars WHERE service_id > $1";
-    /// The transaction may be run again.
+    /// If the transaction runs again, the row exists.
     REGISTER = "INSERT INTO control_planes (id, seen_at, distributed_revision) VALUES ($1, $2, $3) ON CONFLICT (id) DO UPDATE \
          SET seen_at = excluded.seen_at, distributed_revision = excluded.distributed_revision";
     RENEW = "UPDATE control_planes SET seen_at = $2, distributed_revision = $3 WHERE id = $1";
     IS_REGISTERED = "SELECT 1 AS found FROM control_planes WHERE id = $1";
     DELETE_CONTROL_PLANE = "DELETE FROM control_planes WHERE id = $1";
     LIST_CONTROL_PLANES = "SELECT id, seen_at FROM control_planes WHERE id <> $1 ORDER BY id";
-    /// Waits for transactions of the control plane that are not complete.
+    /// Waits until open transactions of the control plane have ended.
     DELETE_KILLED = "DELETE FROM control_planes WHERE id = $1 AND seen_at = $2";
     END_STREAMS_OF_KILLED = "UPDATE sidecars SET ended_at = $1, expires_at = $1 + max_staleness \
          WHERE control_plane_id = $2 AND ended_at IS NULL";
@@ -183,15 +183,14 @@ pub async fn delete(conn: &mut Conn, sidecar: &RecordedSidecar) -> Result<(), St
     conn.apply(DELETE_STREAM, params![service, instance, control_plane, stream]).await
 }
 
-/// Deletes a process of which another process says that it has ended, if its stream has ended. Returns whether it is not recorded any
-/// more.
+/// Deletes the row of a process, if its stream has ended. Another process says that this one is gone. Returns whether the row is gone.
 pub async fn forget(conn: &mut Conn, service: ServiceId, instance: SidecarInstance) -> Result<bool, StoreError> {
     conn.apply(FORGET_ENDED, params![service, instance]).await?;
     Ok(!conn.has_row(FIND_PROCESS, params![service, instance]).await?)
 }
 
-/// Records for each service that there may be sidecars that the database does not know: all of them were confirmed at `now` at the
-/// latest, and refuse all requests when this is `max_staleness` ago, or the longest maximum staleness that the database contains.
+/// Records for each service that it may have sidecars which the database does not know. Their last confirmation is not later than
+/// `now`. They refuse all requests `max_staleness` later, or after the longest maximum staleness in the database if that is longer.
 pub async fn record_unknown(conn: &mut Conn, now: Timestamp, max_staleness: Duration) -> Result<(), StoreError> {
     let longest = conn.read_row(LONGEST_STALENESS, params![], |row| row::duration(row, "longest")).await?;
     let max_staleness = max_staleness.max(longest);
@@ -200,7 +199,7 @@ pub async fn record_unknown(conn: &mut Conn, now: Timestamp, max_staleness: Dura
     conn.apply(WRITE_UNKNOWN, parameters).await
 }
 
-/// A page of the recorded sidecars of a service, without those that have refused all requests since before a time.
+/// A page of the recorded sidecars of a service, without sidecars that already refused all requests at `since`.
 pub async fn list(
     conn: &mut Conn,
     service: ServiceId,
@@ -212,7 +211,7 @@ pub async fn list(
     conn.list_page(LIST_OF_SERVICE, parameters, &page, total, from_row, |sidecar| sidecar.identity.instance).await
 }
 
-/// Up to `limit` recorded sidecars of a service after a position, without those that have refused all requests since before a time.
+/// Up to `limit` recorded sidecars of a service after a position, without sidecars that already refused all requests at `since`.
 pub async fn recorded_after(
     conn: &mut Conn,
     service: ServiceId,
@@ -235,7 +234,7 @@ pub async fn register(conn: &mut Conn, control_plane: ControlPlane<'_>) -> Resul
     conn.changes_row(REGISTER, params![id, seen_at, distributed]).await
 }
 
-/// Writes that a control plane runs. Returns false, and changes nothing, if another control plane took it for killed.
+/// Writes that a control plane runs. Returns false, and writes nothing, if another control plane took it for killed.
 pub async fn renew(conn: &mut Conn, control_plane: ControlPlane<'_>) -> Result<bool, StoreError> {
     let ControlPlane { id, seen_at, distributed } = control_plane;
     conn.changes_row(RENEW, params![id, seen_at, distributed]).await
@@ -257,7 +256,7 @@ pub async fn peers(conn: &mut Conn, id: &str) -> Result<Vec<Peer>, StoreError> {
     conn.list_rows(LIST_CONTROL_PLANES, params![id], peer).await
 }
 
-/// Ends the streams of a control plane that has written nothing since it was read. From then on, it confirms nothing under its name.
+/// Ends the streams of a control plane, unless it has written since we read its row. From then on, it confirms nothing under its name.
 pub async fn end_killed(conn: &mut Conn, Peer { id, seen_at }: &Peer, now: Timestamp) -> Result<(), StoreError> {
     if conn.changes_row(DELETE_KILLED, params![id, seen_at]).await? {
         conn.apply(END_STREAMS_OF_KILLED, params![now, id]).await?;

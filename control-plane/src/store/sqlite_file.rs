@@ -1,6 +1,6 @@
 //! Operations on the file of an SQLite database: copy, validation and quarantine.
 //!
-//! The operations of `sqlite_file` use separate connections without the timeouts of the pools.
+//! They use connections of their own, without the timeouts of the pools.
 
 use super::{
     deployment::{Deployment, Quarantine, QuarantineReason},
@@ -123,7 +123,7 @@ pub async fn validate(file: &Path) -> Result<SqliteFileInfo, SqliteFileError> {
         conn.close().await?;
         Ok(info)
     };
-    // No other process has the file open, so an error of the engine means that the file is damaged.
+    // Nobody else has the file open, so an error of the engine means that the file is damaged.
     result.await.map_err(|error| match error {
         SqliteFileError::Engine(sqlx::Error::Database(error)) => SqliteFileError::Damaged(error.message().to_owned()),
         error => error,
@@ -210,7 +210,7 @@ pub(super) async fn connect_exclusive(file: &Path) -> Result<SqliteConnection, S
 }
 
 fn options(file: &Path) -> SqliteConnectOptions {
-    // Warnings about slow statements would not be useful, because the statements of `sqlite_file` read whole databases.
+    // We want no warnings about slow statements, because these statements read whole databases.
     SqliteConnectOptions::new().filename(file).disable_statement_logging()
 }
 

@@ -3,9 +3,9 @@
 //! Each file of the store declares its statements in one list per engine. The conformance tests prepare every statement on
 //! its engine or engines, and refuse SQL outside of the lists.
 //!
-//! The plan of SQLite may depend on the value of a parameter in `LIKE $1`, and in `LIMIT $1` of a subquery. SQLite then prepares the
-//! statement again at each execution, which can take longer than the execution. It ignores the value in `LIKE '%' || $1` and in
-//! `LIMIT $1 + 0`, so the statements use these forms.
+//! SQLite's plan may depend on the value of a parameter in `LIKE $1`, and in `LIMIT $1` of a subquery. SQLite then prepares the
+//! statement again at each execution, which can take longer than the execution. So our statements say `LIKE '%' || $1` and
+//! `LIMIT $1 + 0`, where it ignores the value.
 
 /// Declares SQL statements as constants, and a list of them for the conformance tests. Syntax: `LIST: NAME = "SQL"; …`.
 macro_rules! statements {

@@ -1,9 +1,9 @@
 //! The table of the audiences of live tokens: the services whose sidecars must learn that an agent's status or trust changed.
 //!
-//! Every transaction that issues a token locks the row of the agent, and the audience is recorded before its commit. Either it reads after the
-//! lock, or it takes the lock on condition that the agent is as it was read. Every transaction that changes the status, cutoff or trust
-//! of the agent locks the same row. So either the change finds the audience of the token, or the token is issued after the change and
-//! its revision is not below that of the change.
+//! Every transaction that issues a token locks the row of the agent, and records the audience before its commit. It reads the agent
+//! after the lock, or takes the lock only if the agent is unchanged since it was read. Every transaction that changes the status,
+//! cutoff or trust of the agent locks the same row. So if the change comes second, it finds the audience of the token. If it comes
+//! first, the revision of the token is not below the revision of the change.
 
 use super::{
     Conn, StoreError,
@@ -14,10 +14,10 @@ use super::{
 use countersign_identity::{AgentId, ServiceId, Timestamp};
 use std::time::Duration;
 
-/// Time for which an audience is kept after its last token expires, because the clocks of sidecars may be behind.
+/// How long we keep an audience after its last token expires, because the clocks of sidecars may be behind.
 pub const MAX_SIDECAR_LAG: Duration = Duration::from_mins(30);
 
-/// An audience is recorded for longer than its token is valid, so that the next tokens of the agent need no write.
+/// We record an audience for longer than its token is valid, so that the agent's next tokens need no write.
 pub const RECORDED_BEYOND_EXPIRY: Duration = Duration::from_hours(1);
 
 statements! { STATEMENTS:
@@ -48,8 +48,8 @@ pub async fn record(
     conn.apply(UPSERT_AUDIENCE, params![agent, audience_text(audience), expires_at]).await
 }
 
-/// Whether an agent has live tokens for at least `count` audiences. Deleted services count, because changes are also written for them:
-/// otherwise, one could multiply the audiences of an agent.
+/// Whether an agent has live tokens for at least `count` audiences. Deleted services count, too, because we write changes for them.
+/// Otherwise, somebody could get around the quota by deleting services.
 pub async fn has_as_many(conn: &mut Conn, agent: AgentId, count: u32, now: Timestamp) -> Result<bool, StoreError> {
     conn.has_row(HAS_AS_MANY, params![agent, now, count.saturating_sub(1)]).await
 }

@@ -1,7 +1,7 @@
-//! Totals that are read often, and are therefore kept instead of counted.
+//! Totals that are read often, so we keep them instead of counting rows.
 //!
-//! A total is changed in the transaction that changes what it counts. Each start counts anew, see [`find_differences`], so that a total
-//! is right again after somebody has changed rows by hand.
+//! The transaction that changes what a total counts also changes the total. Somebody may change rows by hand, so we count again at
+//! each start, see [`find_differences`].
 
 use super::{Conn, StoreError, query::params, row, statements::statements};
 use crate::domain::{agent::status_text, total::Total};
@@ -12,7 +12,7 @@ statements! { STATEMENTS:
     ADD_TO_TOTAL = "INSERT INTO totals (name, total) VALUES ($1, $2) \
          ON CONFLICT (name) DO UPDATE SET total = totals.total + excluded.total";
     FIND_TOTAL = "SELECT total FROM totals WHERE name = $1";
-    /// Of the agents after the id `$1`, in the order of ids, counts the first `$2`.
+    /// Counts the next `$2` agents after the id `$1`, in the order of ids.
     COUNT_PAGE_OF_AGENTS = "SELECT MAX(id) AS last, \
          CAST(COALESCE(SUM(CASE WHEN status = $3 THEN 1 ELSE 0 END), 0) AS BIGINT) AS active, \
          CAST(COALESCE(SUM(CASE WHEN owner_issuer IS NULL AND deleted_at IS NULL THEN 1 ELSE 0 END), 0) AS BIGINT) AS public \
@@ -20,7 +20,7 @@ statements! { STATEMENTS:
     COUNT_PAGE_OF_SERVICES = "SELECT MAX(id) AS last, \
          CAST(COALESCE(SUM(CASE WHEN deleted_at IS NULL THEN 1 ELSE 0 END), 0) AS BIGINT) AS live \
          FROM (SELECT id, deleted_at FROM services WHERE id > $1 ORDER BY id LIMIT $2 + 0) page";
-    /// Counts a correction if there were `$2` before.
+    /// Adds 1 to the number of corrections, if it is still `$2`.
     COUNT_CORRECTION = "INSERT INTO totals (name, total) VALUES ($1, CAST($2 AS BIGINT) + 1) \
          ON CONFLICT (name) DO UPDATE SET total = totals.total + 1 WHERE totals.total = $2";
 }
@@ -45,8 +45,8 @@ const CORRECTIONS: &str = "corrections";
 /// Maximum number of rows that one statement counts.
 const PAGE_SIZE: i64 = 5000;
 
-/// The differences between the counted and the kept totals in one snapshot. Because every transaction changes a total together
-/// with what it counts, a difference stays the same until it is corrected.
+/// The differences between the counted and the kept totals in one snapshot. Every transaction changes a total together with what it
+/// counts, so a difference stays the same until we correct it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TotalDifferences {
     /// What to add to each total.

@@ -27,7 +27,7 @@ pub struct WriteTransaction {
     now: Timestamp,
     audit_keys: Arc<AuditKeyRing>,
     changes: Vec<Change>,
-    /// The entries of audit chains that this transaction has appended: one item for each chain.
+    /// The audit entries of this transaction, one item for each chain.
     audited: Vec<UnconfirmedChanges>,
     events: Vec<Event>,
     revision: Option<Revision>,
@@ -35,8 +35,7 @@ pub struct WriteTransaction {
     is_write_check: bool,
 }
 
-/// The result of a committed transaction. Only [`WriteTransaction::commit`] creates a `CommittedTransaction`, so this type
-/// proves the commit.
+/// The result of a committed transaction. Only [`WriteTransaction::commit`] makes one, so this type proves the commit.
 pub struct CommittedTransaction<T> {
     /// The value that the transaction returns.
     pub(super) value: T,
@@ -84,8 +83,8 @@ impl WriteTransaction {
         self.now
     }
 
-    /// Appends an entry to the audit log. This function locks the audit chain until the transaction ends, so the call should
-    /// come late in the transaction, but before [`Self::revision`].
+    /// Appends an entry to the audit log. This locks the audit chain until the transaction ends, so call it late in the transaction, but
+    /// before [`Self::revision`].
     pub async fn audit(&mut self, initiator: &Initiator, entry: &NewAuditEntry) -> Result<(), StoreError> {
         if self.revision.is_some() {
             return Err(StoreError::AuditAfterRevision);
@@ -116,8 +115,8 @@ impl WriteTransaction {
         self.events.push(event);
     }
 
-    /// Returns the revision of the transaction, and assigns a revision if there is none. This function locks the change feed
-    /// until the transaction ends, so the call should come late in the transaction.
+    /// Returns the revision of the transaction, and assigns one if there is none. This locks the change feed until the transaction ends,
+    /// so call it late in the transaction.
     pub async fn revision(&mut self) -> Result<Revision, StoreError> {
         if let Some(revision) = self.revision {
             return Ok(revision);
@@ -132,8 +131,8 @@ impl WriteTransaction {
         self.finish(value, has_events).await
     }
 
-    /// Commits like [`Self::commit`], and returns the revision with the value. The transaction must have locked what it reads, so
-    /// that the newest revision is not below the change that led to an unchanged value.
+    /// Commits like [`Self::commit`], and returns the revision with the value. If nothing has changed, this is the newest revision. The
+    /// transaction must have locked what it reads. Otherwise, the change that led to the current value might have a later revision.
     pub async fn commit_change<T>(mut self, value: T) -> Result<CommittedTransaction<Changed<T>>, StoreError> {
         let has_events = self.write_events_and_changes().await?;
         let revision = match self.revision {

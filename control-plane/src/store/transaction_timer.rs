@@ -4,7 +4,7 @@ use crate::metrics::{StoreMetrics, TransactionKind, TransactionOutcome};
 use countersign_process::Clock;
 use std::{sync::Arc, time::Duration};
 
-/// Records a transaction in the metrics when dropped. The initial outcome of a transaction is [`TransactionOutcome::Failed`].
+/// Records a transaction in the metrics when dropped. Until [`Self::set_outcome`], its outcome is [`TransactionOutcome::Failed`].
 pub struct TransactionTimer {
     backend: &'static str,
     kind: TransactionKind,
@@ -15,8 +15,7 @@ pub struct TransactionTimer {
 }
 
 impl TransactionTimer {
-    /// Starts the timer. Must be called before a connection is acquired, so that the measured duration includes the wait for
-    /// the connection.
+    /// Starts the timer. Call this before you acquire a connection, so that the duration includes the wait for it.
     pub fn start(backend: &'static str, kind: TransactionKind, clock: &Arc<dyn Clock>, metrics: &StoreMetrics) -> Self {
         let (started, clock, metrics) = (clock.since_boot(), Arc::clone(clock), metrics.clone());
         Self { backend, kind, outcome: TransactionOutcome::Failed, started, clock, metrics }

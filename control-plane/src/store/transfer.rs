@@ -4,8 +4,8 @@
 //! stays empty. The tables and columns are read from the catalog of the source, so the copy is complete by construction.
 //! `tables` reads the catalog, `batch` copies rows, `digest` compares rows.
 //!
-//! **At most one of the two databases can be served**, even if this process is killed at any time, because the source is
-//! quarantined *before* the target commits, and a quarantined database is never served:
+//! **At most one of the two databases can be served**, even if this process is killed at any time. We quarantine the source *before*
+//! the target commits, and no control plane serves a quarantined database:
 //!
 //! | Process is killed | Source | Target |
 //! |---|---|---|
@@ -16,11 +16,10 @@
 //! | after the target refuses the commit, before the mark is restored | `migrating` | empty |
 //! | after the source is marked `migrated` | `migrated` | complete |
 //!
-//! After a failed commit, the previous quarantine mark of the source is restored only if the target reports that its
-//! transaction was aborted. Removing the quarantine mark instead of restoring the previous mark would be wrong, because an
-//! earlier, interrupted migration may have completed another target. The source is locked exclusively from the first
-//! transaction on, so the source does not change between the copy and the quarantine mark. A migration of a source with the
-//! mark `migrating` resumes: it copies into an empty target, or verifies a complete target.
+//! After a failed commit, we restore the previous quarantine mark of the source, but only if the target reports that its transaction
+//! was aborted. Just removing the mark would be wrong, because an earlier, interrupted migration may have completed another target.
+//! We lock the source exclusively from the first transaction on, so that it does not change between the copy and the mark. If the
+//! source has the mark `migrating`, the migration resumes: it copies into an empty target, or verifies a complete one.
 
 mod batch;
 mod digest;
@@ -165,8 +164,7 @@ pub async fn transfer(
     let mut from = sqlite_file::connect_exclusive(source).await?;
     from.execute(BEGIN).await.map_err(SqliteFileError::from)?;
     let resumed = previous_mark.is_some();
-    // The rows are copied without the quarantine mark. The source keeps its quarantine mark unless the transaction on the
-    // source commits.
+    // We copy the rows without the quarantine mark. The source keeps its mark until the transaction on the source commits.
     sqlite_file::set_quarantine(&mut from, None).await?;
     let tables = tables::read_source_tables(&mut from).await?;
     let mut connection = connect(target).await?;
@@ -192,8 +190,8 @@ pub async fn transfer(
     Ok(TransferResult { tables: transferred, already_copied: non_empty_table.is_some(), resumed })
 }
 
-/// Whether the server reports a transaction as aborted. An error of the commit does not prove an abort, because a proxy may
-/// return an error although the commit succeeded.
+/// Whether the server reports a transaction as aborted. An error of the commit does not prove it: a proxy may return an error
+/// although the commit succeeded.
 async fn was_aborted(connection: &mut PgConnection, transaction: &str) -> bool {
     let query = sqlx::query_scalar(TRANSACTION_STATUS).bind(transaction);
     let status: Result<Option<String>, _> = query.fetch_one(connection).await;

@@ -21,7 +21,7 @@ use std::collections::BTreeSet;
 statements! { STATEMENTS:
     INSERT_FEEDBACK = "INSERT INTO trust_feedback (id, agent_id, service_id, score, reason, metadata, created_at) \
          VALUES ($1, $2, $3, $4, $5, $6, $7)";
-    /// Ids sort by creation time. The innermost SELECT finds the newest feedback that is not kept.
+    /// Ids sort by creation time. The innermost SELECT finds the newest feedback to delete.
     DELETE_EXCESS_FEEDBACK = "DELETE FROM trust_feedback WHERE id IN (SELECT id FROM trust_feedback \
          WHERE agent_id = $1 AND service_id = $2 AND id <= (SELECT id FROM trust_feedback \
          WHERE agent_id = $1 AND service_id = $2 ORDER BY id DESC LIMIT 1 OFFSET $3) ORDER BY id LIMIT $4 + 0)";
@@ -58,13 +58,13 @@ pub async fn insert_feedback(conn: &mut Conn, feedback: &Feedback) -> Result<(),
     conn.apply(INSERT_FEEDBACK, parameters).await
 }
 
-/// Maximum number of feedbacks of a service about an agent that are kept. Their effect on the trust score is in the rating.
+/// How many feedbacks of a service about an agent we keep. The rating has the effect of all of them on the trust score.
 pub const MAX_KEPT_FEEDBACK: i64 = 1000;
 
-/// Number of feedbacks that one new feedback deletes at most, if more than [`MAX_KEPT_FEEDBACK`] are stored.
+/// How many feedbacks one new feedback deletes at most, so that it is fast.
 const MAX_DELETED_FEEDBACK: i64 = 10;
 
-/// Deletes the oldest feedback of a service about an agent, a few rows at most, if more than [`MAX_KEPT_FEEDBACK`] are stored.
+/// If there are more than [`MAX_KEPT_FEEDBACK`] feedbacks of a service about an agent, deletes a few of the oldest.
 pub async fn delete_excess_feedback(conn: &mut Conn, agent: AgentId, service: ServiceId) -> Result<(), StoreError> {
     conn.apply(DELETE_EXCESS_FEEDBACK, params![agent, service, MAX_KEPT_FEEDBACK, MAX_DELETED_FEEDBACK]).await
 }
@@ -109,8 +109,8 @@ pub async fn delete_rating(conn: &mut Conn, agent: AgentId, service: ServiceId) 
     conn.apply(DELETE_RATING, params![agent, service]).await
 }
 
-/// Marks an agent whose trust score must be sent to sidecars. Locks the row of the mark even if the row exists, so that a
-/// concurrent [`take_changed_agents`] waits for the transaction that marks the agent, and the new score is sent.
+/// Marks an agent whose trust score must be sent to sidecars. Locks the mark even if it exists. So a concurrent
+/// [`take_changed_agents`] waits for this transaction, and sends the new score.
 pub async fn mark_changed(conn: &mut Conn, agent: AgentId) -> Result<(), StoreError> {
     conn.apply(MARK_CHANGED_AGENT, params![agent]).await
 }

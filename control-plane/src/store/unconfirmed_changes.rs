@@ -1,5 +1,5 @@
-//! Audited changes that sidecars must learn, and that are not confirmed to be in force at all of them. Each audit chain has at most
-//! two rows, however many changes they stand for: one for changes whose revision is awaited, and one for those since.
+//! Audited changes that sidecars must learn, until an audit entry confirms that they are in force at all sidecars. Each audit chain
+//! has at most two rows, for any number of changes: one for the changes that we are waiting for, and one for later changes.
 
 use super::{Conn, StoreError, query::params, row, statements::statements};
 use countersign_identity::{Revision, Timestamp};
@@ -12,7 +12,7 @@ statements! { STATEMENTS:
     LIST = "SELECT chain, first_sequence, last_sequence, first_changed_at, changed_at, revision FROM unconfirmed_changes WHERE chain > $1 \
          AND (is_awaited = 1 OR NOT EXISTS (SELECT 1 FROM unconfirmed_changes awaited \
          WHERE awaited.chain = unconfirmed_changes.chain AND awaited.is_awaited = 1)) ORDER BY chain LIMIT $2 + 0";
-    /// Locks the row, so that no later change is added.
+    /// Locks the row, so that nobody adds a later change to it.
     AWAIT = "UPDATE unconfirmed_changes SET is_awaited = 1 WHERE chain = $1 AND is_awaited = 0 \
          AND NOT EXISTS (SELECT 1 FROM unconfirmed_changes awaited WHERE awaited.chain = $1 AND awaited.is_awaited = 1)";
     SET_REVISION = "UPDATE unconfirmed_changes SET revision = (SELECT revision FROM feed WHERE id = 1) \
@@ -31,11 +31,11 @@ pub struct UnconfirmedChanges {
     pub first_sequence: i64,
     /// The position of the last entry.
     pub last_sequence: i64,
-    /// When the first change was made, or earlier: if some of the changes were confirmed already, the time of the last confirmed one.
+    /// When the first change was made. If the first changes are already confirmed, the time of the last confirmed one.
     pub first_changed_at: Timestamp,
     /// When the last change was made.
     pub changed_at: Timestamp,
-    /// The revision that is awaited, which contains all the changes; `None` while later changes are added.
+    /// The revision that we wait for, which contains all the changes. `None`: later changes are still added.
     pub awaited: Option<Revision>,
 }
 
@@ -60,13 +60,13 @@ pub async fn list(conn: &mut Conn, after: &str, limit: i64) -> Result<Vec<Unconf
     conn.list_rows(LIST, params![after, limit], changes).await
 }
 
-/// Awaits the newest revision, which contains all changes of a chain so far. Later ones are added to another row.
+/// Begins to wait for the newest revision, which contains all changes of a chain so far. Later changes get another row.
 pub async fn await_newest_revision(conn: &mut Conn, chain: &str) -> Result<(), StoreError> {
     conn.apply(AWAIT, params![chain]).await?;
     conn.apply(SET_REVISION, params![chain]).await
 }
 
-/// Whether the first of these changes is not confirmed.
+/// Whether the first of these changes is still unconfirmed.
 pub async fn is_first(conn: &mut Conn, changes: &UnconfirmedChanges) -> Result<bool, StoreError> {
     conn.has_row(IS_FIRST, params![changes.chain, changes.first_sequence]).await
 }

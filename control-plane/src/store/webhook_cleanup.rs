@@ -5,7 +5,7 @@ use countersign_identity::{EventId, Timestamp, WebhookId};
 use sqlx::any::AnyRow;
 
 statements! { STATEMENTS:
-    /// The first deleted target with deliveries. Of those without, only the ones that were deleted at or before `$1` count.
+    /// The first deleted target with deliveries, or without deliveries if it was deleted at or before `$1`.
     FIND_DELETED_TARGET = "SELECT t.id, t.deleted_at, t.oldest FROM (SELECT w.id, w.deleted_at, (SELECT MIN(d.event_id) \
          FROM webhook_deliveries d WHERE d.target_id = w.id) AS oldest FROM webhook_targets w WHERE w.deleted_at IS NOT NULL) t \
          WHERE t.oldest IS NOT NULL OR t.deleted_at <= $1 ORDER BY t.deleted_at, t.id LIMIT 1";
@@ -32,9 +32,9 @@ pub struct TargetCleanup {
     pub oldest: Option<EventId>,
 }
 
-/// Finds a target with deliveries to delete: the one with the oldest delivery of an event with a lower id than `horizon`, or the
-/// one that was deleted first, whichever has the older delivery. A deleted target without deliveries is found if its row can be
-/// deleted, see [`delete_row`].
+/// Finds a target with deliveries to delete. This is the target that was deleted first, or the target with the oldest delivery if
+/// the event of this delivery has a lower id than `horizon`. Of the two, returns the one with the older delivery. Also finds a
+/// deleted target without deliveries if its row can be deleted, see [`delete_row`].
 pub async fn find_cleanup(
     conn: &mut Conn,
     horizon: EventId,
@@ -53,8 +53,8 @@ fn cleanup_from_row(row: &AnyRow) -> Result<TargetCleanup, StoreError> {
     })
 }
 
-/// Deletes the row of a target that was marked as deleted at or before `before`. No transaction that began before the time
-/// `before` may still run, because such a transaction could insert deliveries to the target. Returns the number of rows.
+/// Deletes the row of a target that was marked as deleted at or before `before`. No transaction from before this time may still run,
+/// because it could insert deliveries to the target. Returns the number of rows.
 pub async fn delete_row(conn: &mut Conn, target: WebhookId, before: Timestamp) -> Result<u64, StoreError> {
     conn.count_changes(DELETE_TARGET_ROW, params![target, before]).await
 }

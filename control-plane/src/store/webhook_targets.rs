@@ -72,7 +72,7 @@ pub async fn insert(conn: &mut Conn, target: &WebhookTarget, sealed: &str) -> Re
     conn.apply(INSERT_TARGET, parameters).await
 }
 
-/// Stores the fields of a target that a change can affect. `resumed` is whether the change makes the target active.
+/// Stores the fields of a target that a change can affect. `resumed`: the change makes the target active.
 pub async fn update(conn: &mut Conn, target: &WebhookTarget, resumed: bool) -> Result<(), StoreError> {
     let parameters = params![
         target.url,
@@ -146,9 +146,8 @@ pub async fn mark_healthy(conn: &mut Conn, target: WebhookId) -> Result<(), Stor
     conn.apply(MARK_HEALTHY, params![target]).await
 }
 
-/// Records a failed delivery to the URL `url`, unless the URL of the target has changed. If the previous failure is older than
-/// `horizon`, a new failing period (time in which every attempt failed) begins, because failures with a long time between them
-/// do not prove a permanent failure.
+/// Records a failed delivery to the URL `url`, unless the target now has another URL. If the previous failure is older than
+/// `horizon`, a new failing period begins: failures with a long time between them do not prove that the target always fails.
 pub async fn mark_failing(
     conn: &mut Conn,
     target: WebhookId,
@@ -159,8 +158,8 @@ pub async fn mark_failing(
     conn.apply(MARK_FAILING, params![horizon, at, target, url]).await
 }
 
-/// Disables a target, unless its URL has changed. If the reason is [`DisabledReason::Failing`], disables the target only if it
-/// has been failing since `horizon` or earlier. Returns the scope if this call disabled the target.
+/// Disables a target, unless it now has another URL. For [`DisabledReason::Failing`], it must have been failing since `horizon` or
+/// earlier. Returns the scope if this call disabled the target.
 pub async fn disable(
     conn: &mut Conn,
     target: WebhookId,
@@ -172,10 +171,9 @@ pub async fn disable(
     conn.find_row(DISABLE_TARGET, params![now, reason, target, horizon, url], scope_from_row).await
 }
 
-/// Marks a target as deleted. Housekeeping (see [`super::webhook_cleanup`]) later deletes the deliveries of the target in batches, and then the row of the
-/// target.
+/// Marks a target as deleted. Later, housekeeping deletes its deliveries in batches, and then its row, see [`super::webhook_cleanup`].
 pub async fn mark_deleted(conn: &mut Conn, target: WebhookId, now: Timestamp) -> Result<(), StoreError> {
-    // The secrets of a deleted target are erased at once, because they are no longer needed for signatures.
+    // This also erases the secrets, because nobody needs them for signatures any more.
     conn.apply(MARK_DELETED, params![now, target]).await
 }
 

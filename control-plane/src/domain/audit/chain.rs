@@ -1,17 +1,16 @@
 //! The hash chain of the audit log: each entry contains the hash of the previous entry. Verification detects entries that
 //! were changed, reordered or removed.
 //!
-//! The hash of an entry is plain SHA-256, which anyone with the entries can verify. A MAC of the hash, under a key derived
-//! from the master key, detects a chain that was rehashed by an attacker who can write to the database but does not have the
-//! master key. A rotation of the master key leaves a checkpoint (`keys`): up to the checkpoint, only the hashes of entries are
-//! verified. The head of a chain stores the length of the chain under a second MAC, which detects that entries at the end
-//! are missing.
+//! The hash of an entry is plain SHA-256, so anyone with the entries can verify it. An attacker who can write to the database could
+//! hash a changed chain again. So each hash also has a MAC, under a key derived from the master key. The head of a chain has the
+//! length of the chain under another MAC, which shows if entries at the end are missing.
 //!
-//! The first entries of a chain may be archived and deleted. Then the chain has a floor (`keys`), and verification begins there. As
-//! long as some of these entries are not deleted yet, the hash of the floor authenticates them.
+//! A rotation of the master key leaves a checkpoint (`keys`). For entries up to the checkpoint, we verify only the hashes. The first
+//! entries of a chain may be archived and deleted. Then the chain has a floor (`keys`), and verification begins there. If some of
+//! these entries are not deleted yet, the hash of the floor authenticates them.
 //!
-//! Verification does not detect a chain that was rolled back together with its head. To detect such a rollback, compare the
-//! chain with a later hash that was saved outside the database.
+//! Verification cannot notice that somebody has rolled back a chain together with its head. To find out, compare the chain with a
+//! later hash that you have saved outside the database.
 
 use super::{
     AuditAction, Initiator, NewAuditEntry,
@@ -22,7 +21,7 @@ use countersign_identity::Timestamp;
 use sha2::{Digest, Sha256};
 use std::fmt;
 
-/// A stored entry. The fields of a stored entry are not validated, because the row may have been changed in the database.
+/// A stored entry. Its fields are not validated, because somebody may have changed the row in the database.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditEntry {
     /// Service id, or `deployment`.
@@ -62,8 +61,8 @@ pub struct AuditEntry {
 impl AuditKeys {
     /// Builds the entry that follows the head `before`, and the new head.
     ///
-    /// If the MAC of `before` is invalid, the entry is appended nevertheless, because tampering with old entries must not
-    /// block new actions. The new head keeps an invalid MAC of `before`, so that verification continues to fail.
+    /// If the MAC of `before` is invalid, we append the entry nevertheless, because tampering with old entries must not block new
+    /// actions. The new head then keeps the invalid MAC, so that verification continues to fail.
     pub fn build_entry(
         &self,
         before: &ChainMark,
@@ -140,11 +139,11 @@ pub enum ChainFault {
     Unreadable,
     /// The checkpoint of the chain has an invalid MAC.
     InvalidCheckpoint,
-    /// The entry is not the one that the checkpoint of the chain contains.
+    /// The entry at the checkpoint of the chain is another one than the checkpoint says.
     CheckpointMismatch,
     /// The floor of the chain has an invalid MAC.
     InvalidFloor,
-    /// The entry is not the last one that was archived.
+    /// The entry at the floor of the chain is another one than the floor says.
     FloorMismatch,
     /// The first entry has an action that cannot start a chain.
     InvalidFirstAction,
@@ -228,8 +227,8 @@ impl<'a> ChainVerifier<'a> {
         self.floor.as_ref().map(|floor| self.keys.current.floors.mark(self.chain, floor.length, &floor.hash))
     }
 
-    /// The sequence number of the last entry before those that are to be verified next. The first entries to verify include
-    /// entries with an invalid sequence number, and archived ones.
+    /// The caller must verify entries above this sequence number next. At first it is the lowest number, so that we also see entries
+    /// with an invalid sequence number, and archived ones.
     pub const fn last_read(&self) -> i64 {
         if self.has_begun { self.length } else { i64::MIN }
     }
@@ -252,7 +251,7 @@ impl<'a> ChainVerifier<'a> {
     /// Verifies the next entry.
     pub fn verify_next(&mut self, entry: &AuditEntry) -> Result<(), BrokenChain> {
         if !self.has_begun && entry.sequence > 0 && self.is_archived(entry) {
-            // The last archived entries are not deleted yet.
+            // The first archived entries are deleted, and this is the first one that is not.
             self.length = entry.sequence - 1;
             self.hash.clone_from(&entry.previous_hash);
         }
@@ -296,9 +295,9 @@ impl<'a> ChainVerifier<'a> {
         (!is_valid).then_some(ChainFault::InvalidMac)
     }
 
-    /// The checkpoint of the current key for a broken chain, so that the entries before the break can be verified without the
-    /// previous keys, and the break stays where it is: the entries verified so far, the earlier checkpoint or the floor, whichever
-    /// is the latest. `None` if no entry is authenticated.
+    /// The checkpoint of the current key for a broken chain. With it, we can verify the entries before the break without the previous
+    /// keys, and the break stays where it is. It is at the last verified entry, the earlier checkpoint or the floor, whichever is the
+    /// latest. `None` if no entry is authenticated.
     pub fn checkpoint_before_break(&self) -> Option<ChainMark> {
         let checkpoint = self.checkpoint.as_ref().map(|checkpoint| (checkpoint.length, &checkpoint.hash));
         let floor = self.floor.as_ref().map(|floor| (floor.length, &floor.hash));

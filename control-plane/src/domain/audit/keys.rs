@@ -1,12 +1,12 @@
 //! The MAC keys of the audit log, and the checkpoints that a rotation of the master key leaves.
 //!
 //! The MAC keys are derived from the master key. A rotation of the master key verifies each chain with the keys of both master
-//! keys, and then stores a checkpoint: the length of the chain and the hash of its last entry, under a MAC of the new key. The
-//! hashes authenticate the entries up to the checkpoint, and entries after the checkpoint need a MAC of the new key. So the old
-//! master key is needed neither to verify old entries nor sufficient to forge new ones.
+//! keys, and then stores a checkpoint: the length of the chain and the hash of its last entry, under a MAC of the new key. Up to the
+//! checkpoint, the hashes authenticate the entries; later entries need a MAC of the new key. So nobody needs the old master key to
+//! verify old entries, and nobody can forge new entries with it.
 //!
-//! The floor of a chain says that its first entries are in archives: their number and the hash of the last one, under a MAC. A
-//! rotation of the master key authenticates the floor with the new key.
+//! The floor of a chain says that its first entries are in archives. It has their number and the hash of the last one, under a MAC.
+//! A rotation of the master key authenticates the floor with the new key.
 
 use crate::domain::{
     derived_keys::{DerivedKeys, derive_key},
@@ -37,8 +37,8 @@ pub struct AuditKeys {
     pub floors: MarkKey,
 }
 
-/// The first entries of a chain, under a MAC. The head of a chain marks all of its entries, the checkpoint those that existed when
-/// the master key was rotated, and the floor those that were archived. Each has a MAC key of its own, so that none stands for another.
+/// Authenticates the first entries of a chain. The head marks all entries, the checkpoint the entries that existed when the master
+/// key was rotated, and the floor the archived entries. Each kind has a MAC key of its own, so that none can pass for another.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ChainMark {
     /// Number of entries.
@@ -74,7 +74,7 @@ impl MarkKey {
 /// The MAC keys of all configured master keys.
 pub type AuditKeyRing = DerivedKeys<AuditKeys>;
 
-/// The MAC keys that the state of the database allows.
+/// The MAC keys that we accept, according to the database.
 #[derive(Clone)]
 pub struct AcceptedAuditKeys<'a> {
     /// The keys of the current master key, which authenticate new entries.

@@ -140,7 +140,7 @@ fn rotation_waits_for_the_publication_lead_and_is_idempotent() {
     let mut model = Model::new(None);
     let publication_lead = model.policy.publication_lead;
     assert_eq!(publication_lead, STALENESS + PUBLICATION_MARGIN);
-    let next = model.ring.next_key().unwrap().clone();
+    let next = model.ring.unscheduled_key().unwrap().clone();
     model.run(&Operation::AdvanceClock(7));
     let rotation = model.ring.rotate(&model.policy, model.now, new_keys(&mut model.key_count)).unwrap();
     assert_eq!(

@@ -1,8 +1,8 @@
 //! The IP addresses that events may be sent to: public addresses, and networks that the operator allows.
 //!
-//! The restriction of webhook addresses prevents server-side request forgery: a caller who can create a webhook target must
-//! not reach hosts that only the control plane can reach. The ranges of addresses that are not public come from IANA's
-//! special-purpose address registries (RFC 6890 and its updates).
+//! This prevents server-side request forgery: whoever can create a webhook target must not reach hosts that only the control plane
+//! can reach. The ranges of addresses that are not public come from IANA's special-purpose address registries (RFC 6890 and its
+//! updates).
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
@@ -50,7 +50,7 @@ const fn v6_net(segments: [u16; 2], length: u8) -> Ipv6Net {
 pub enum HostRejection {
     /// The host name does not resolve.
     Unresolved,
-    /// The name was not looked up, because too many lookups are in progress.
+    /// We did not look up the name, because too many lookups are in progress.
     TooManyLookups,
     /// All addresses of the host are outside the public Internet and the allowed networks.
     NotPublic,
@@ -85,8 +85,7 @@ pub fn is_public(address: IpAddr) -> bool {
     }
 }
 
-/// The networks of `webhooks.allowed_networks`. Events may be sent to the allowed networks although they are not public, and
-/// also without encryption.
+/// The networks of `webhooks.allowed_networks`. We may send events there although they are not public, and even without encryption.
 #[derive(Debug, Clone, Default)]
 pub struct AllowedNetworks(Vec<IpNet>);
 
@@ -102,8 +101,7 @@ impl AllowedNetworks {
         is_listed || (!plaintext && is_public(address))
     }
 
-    /// Returns the addresses of a host that events may be sent to. An error means that events may not be sent to any address
-    /// of the host.
+    /// Returns the addresses of a host to which we may send events. Fails if there is none.
     pub fn filter(&self, addresses: &[IpAddr], plaintext: bool) -> Result<Vec<IpAddr>, HostRejection> {
         let allowed = |plaintext| addresses.iter().copied().filter(move |address| self.allows(*address, plaintext));
         let filtered: Vec<_> = allowed(plaintext).collect();

@@ -7,13 +7,13 @@ use std::time::Duration;
 /// Maximum number of bytes of a response body that are stored.
 pub const EXCERPT_BYTES: usize = 1024;
 
-/// Upper bound of the `Retry-After` that applies to the delivery whose response contained it.
+/// If a response asks for a longer `Retry-After`, we retry this delivery after this time.
 const MAX_RETRY_AFTER: Duration = Duration::from_hours(24);
 
 /// Upper bound of the backoff of a target after repeated failures.
 const MAX_TARGET_BACKOFF: Duration = Duration::from_mins(1);
 
-/// Upper bound of the `Retry-After` that applies to other deliveries to the same target.
+/// If a response asks for a longer `Retry-After`, other deliveries to the target wait only for this time.
 const MAX_TARGET_RETRY_AFTER: Duration = Duration::from_mins(5);
 
 /// Number of failures in a row after which a target backs off.
@@ -131,9 +131,9 @@ impl RetrySchedule {
         Self(delays)
     }
 
-    /// The time of the next attempt after `attempts` failures; `None` if there are no more attempts. `jitter` is a random
-    /// number that changes the delay by up to a fifth, so that deliveries which failed together are not retried together.
-    /// The next attempt is not before `retry_after`, up to [`MAX_RETRY_AFTER`].
+    /// The time of the next attempt after `attempts` failures; `None` if there are no more attempts. `jitter` is a random number that
+    /// changes the delay by up to a fifth, so that deliveries which failed together are not retried together. The delay is at least
+    /// `retry_after`, but we wait at most [`MAX_RETRY_AFTER`] for it.
     pub fn next_attempt(
         &self,
         attempts: u32,
@@ -147,7 +147,7 @@ impl RetrySchedule {
     }
 }
 
-/// How long deliveries to a target are suspended after a number of consecutive failures.
+/// How long we pause deliveries to a target after a number of failures in a row.
 pub fn target_backoff(failures: u32, retry_after: Option<Duration>, jitter: u32) -> Duration {
     let retry_after = retry_after.unwrap_or_default().min(MAX_TARGET_RETRY_AFTER);
     if failures < FAILURES_BEFORE_BACKOFF {

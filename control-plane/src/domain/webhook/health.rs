@@ -19,8 +19,7 @@ pub enum QueueHealth {
     Down,
 }
 
-/// Function that returns the current health. The health function is injected, so that its callers do not depend on the
-/// webhook dispatcher.
+/// Returns the current health. It is a function, so that its callers do not depend on the webhook dispatcher.
 pub type QueueHealthProbe = Arc<dyn Fn() -> QueueHealth + Send + Sync>;
 
 impl QueueHealth {

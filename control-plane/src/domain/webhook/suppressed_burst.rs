@@ -1,5 +1,4 @@
-//! Bursts of failed logins. The first failures of a burst become one event each; all further failures of the burst are
-//! counted in one summary event.
+//! Bursts of failed logins. The first failures of a burst become one event each. One summary event counts the others.
 
 use countersign_identity::Timestamp;
 use std::time::Duration;
@@ -7,7 +6,7 @@ use std::time::Duration;
 /// How long a burst lasts from its first failure.
 pub const BURST_WINDOW: Duration = Duration::from_mins(1);
 
-/// Maximum number of failures in one burst that become an event of their own.
+/// How many failures of a burst become an event of their own.
 const MAX_EMITTED: u32 = 10;
 
 /// The failed logins of one agent at one service within [`BURST_WINDOW`].

@@ -4,8 +4,7 @@ use countersign_identity::names::is_printable;
 use std::fmt;
 use url::{Host, Url};
 
-/// The only privileged port that HTTPS URLs may have. Privileged ports (below 1024) except 443 belong to system services
-/// such as SSH and SMTP, which must not receive requests from the control plane.
+/// Of the ports below 1024, only 443, and 80 for http, are allowed: the others belong to services such as SSH.
 const HTTPS_PORT: u16 = 443;
 
 /// The lowest port that unprivileged processes can listen on.
@@ -24,7 +23,8 @@ impl TargetUrl {
     /// Maximum number of characters.
     pub const MAX_LENGTH: usize = 2048;
 
-    /// Parses a URL. `AddressGuard` checks the addresses of the host when a target is saved and for every connection.
+    /// Parses a URL. Accepts http too: `AddressGuard` allows it only for networks that the operator has listed. It checks the addresses
+    /// of the host when a target is saved, and for every connection.
     pub fn parse(text: &str) -> Result<Self, InvalidUrl> {
         let malformed = InvalidUrl("must be an https:// URL of at most 2048 characters");
         if text.chars().count() > Self::MAX_LENGTH || text.contains(' ') || !is_printable(text) {
@@ -42,7 +42,7 @@ impl TargetUrl {
         if url.fragment().is_some() {
             return Err(InvalidUrl("must not have a fragment (#…), because fragments are not sent"));
         }
-        // The URL is stored and sent in normalized form, which punycode and percent-encoding make longer.
+        // We store the URL in its normalized form, which is longer with punycode and percent-encoding.
         if url.as_str().len() > Self::MAX_LENGTH {
             return Err(malformed);
         }

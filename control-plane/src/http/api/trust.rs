@@ -91,8 +91,8 @@ pub async fn submit(
     let (reason, metadata) = (reason.unwrap_or_default(), metadata.unwrap_or_default());
     let request = FeedbackRequest { service: key.service, agent: agent.parse()?, score, reason, metadata };
     let present = |trust: &TrustScore| FeedbackResponse { recorded: true, new_trust_score: *trust };
-    let reply = IdempotentReply { request: idempotency?.0, present };
-    let body = operations::submit_feedback(call.context(), &call.initiator_for_key(&key), &request, &reply).await?;
+    let format = ResponseFormat { request: idempotency?.0, present };
+    let body = operations::submit_feedback(call.context(), &call.initiator_for_key(&key), &request, &format).await?;
     Ok(Json(body))
 }
 

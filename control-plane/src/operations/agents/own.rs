@@ -1,4 +1,4 @@
-//! What the owner of an agent decides: which of the services that gave the agent roles may do so again.
+//! The owner of an agent leaves services, and readmits them.
 
 use super::read::require_owner_of_agent;
 use crate::{
@@ -18,7 +18,7 @@ use crate::{
 use countersign_identity::{AgentId, ServiceId};
 use serde_json::json;
 
-/// Leaves a service: ends all role assignments of the agent there, and lets the service assign no role to it until
+/// Leaves a service: ends all role assignments of the agent there. The service cannot assign roles to the agent again until
 /// [`readmit_service`]. Returns the number of roles that ended.
 pub async fn leave_service(
     context: &Context,
@@ -61,7 +61,7 @@ pub async fn leave_service(
     context.store.write("leave_service", work).await
 }
 
-/// Allows a service that was left to assign roles to the agent again.
+/// Lets a service assign roles to the agent again after [`leave_service`].
 pub async fn readmit_service(
     context: &Context,
     initiator: &Initiator,
@@ -84,7 +84,7 @@ fn audit_entry(action: AuditAction, agent: AgentId, service: ServiceId) -> NewAu
     NewAuditEntry::for_deployment(action).agent(agent).with_detail("serviceId", service.to_string())
 }
 
-/// Requires the owner of the agent, and locks the service: an assignment of a role locks it too, so no role is assigned after
+/// Requires the owner of the agent, and locks the service. Whoever assigns a role locks the service too, so nobody assigns one after
 /// the agent has left.
 async fn lock_service_for_owner(
     tx: &mut WriteTransaction,

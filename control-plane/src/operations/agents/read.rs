@@ -17,9 +17,8 @@ use crate::{
 use countersign_identity::{AgentId, AgentStatus, Reason, RoleId, RoleTable, ServiceId};
 use std::collections::BTreeMap;
 
-/// Reads an agent. A caller who reads an agent must have an API key of the service with scope `full`, own the service, own
-/// the agent, or be an administrator. A caller who may not read the agent gets the same error whether or not the agent
-/// exists.
+/// Reads an agent. The caller must have an API key of the service with scope `full`, own the service, own the agent, or be an
+/// administrator. Other callers get the same error whether or not the agent exists.
 pub async fn read_agent(
     context: &Context,
     caller: &Caller,

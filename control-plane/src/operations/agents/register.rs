@@ -9,7 +9,7 @@ use crate::{
         text::{DisplayName, EmailAddress, Metadata},
         total::Total,
     },
-    operations::{Context, IdempotentReply, OperationError},
+    operations::{Context, OperationError, ResponseFormat},
     store::{StoreError, WriteTransaction, agents, quotas, totals, unused_agents},
 };
 use countersign_identity::{AgentId, AgentStatus, P256PublicKey, Reason, Revision, TrustScore};
@@ -26,15 +26,15 @@ pub struct RegistrationRequest {
     pub metadata: Metadata,
 }
 
-/// Registers an agent. If the same registrant has already registered the same key and name, returns the existing agent. A
-/// registration by another registrant or with another name creates an agent even if another agent has the same key, so that
-/// an attacker cannot block a key by registering it first. `agent_of` returns the agent that a response describes.
+/// Registers an agent. If the same registrant has already registered the same key and name, returns the existing agent. Another
+/// registrant or another name gets a new agent with the same key. Otherwise, an attacker could block a key by registering it first.
+/// `agent_of` returns the agent that a response describes.
 pub async fn register_agent<R: Serialize + DeserializeOwned>(
     context: &Context,
     initiator: &Initiator,
     human: Option<Human>,
     request: RegistrationRequest,
-    reply: &IdempotentReply<Agent, R>,
+    format: &ResponseFormat<Agent, R>,
     agent_of: fn(&R) -> AgentId,
 ) -> Result<R, OperationError> {
     if human.is_none() && context.config.quotas.public_agents == 0 {
@@ -44,15 +44,15 @@ pub async fn register_agent<R: Serialize + DeserializeOwned>(
     let key_hash = key
         .fingerprint()
         .map_err(|_| OperationError::Invalid { field: "publicKey", message: "must be a P-256 key" })?;
-    // Only the e-mail address distinguishes the registrants of public registrations.
+    // Registrants without a token have the same initiator. Only their e-mail addresses differ.
     let registrant = if human.is_none() { email.as_str() } else { "" };
-    let idempotency = &reply.guard(initiator, &["register_agent", registrant]);
+    let idempotency = &format.guard(initiator, &["register_agent", registrant]);
     let owner = human.map(|human| human.identity);
     let registration = &Registration { owner, email, name, key, key_hash, metadata };
     let id = context.new_id(AgentId::from_bits);
     let work = async |mut tx: WriteTransaction| {
         if let Some(response) = idempotency.stored_response(&mut tx).await? {
-            // If the agent of the response was deleted since, the request registers the key again.
+            // If somebody has deleted the agent of the response, the request registers the key again.
             if agents::find(tx.conn(), agent_of(&response)).await?.is_some() {
                 return Ok(tx.commit(response).await?);
             }
@@ -102,8 +102,8 @@ async fn find_or_insert(
     Ok(agent)
 }
 
-/// Requires that one more agent does not exceed the quota of its owner, or of public registrations. The total of public agents
-/// is read without a lock, so concurrent registrations can exceed the quota by a few agents.
+/// Requires that the quota of the owner, or of public registrations, leaves room for one more agent. We read the total of public
+/// agents without a lock, so concurrent registrations can exceed the quota by a few agents.
 async fn require_quota(tx: &mut WriteTransaction, limits: Quotas, owner: Option<&Owner>) -> Result<(), OperationError> {
     let now = tx.now();
     let Some(owner) = owner else {

@@ -1,8 +1,7 @@
 //! Emits the event `agent.authentication_failed` for failed logins, and suppresses bursts of the event.
 //!
-//! An attacker must not cause a database write with each failed login. The first failures of a burst become one event each.
-//! Further failures of a burst are counted, first in the memory of each process and then in the database, and become one
-//! summary event.
+//! An attacker must not cause a database write with each failed login. So only the first failures of a burst become one event each.
+//! We count the others, first in the memory of each process and then in the database, and emit one summary event for them.
 
 use crate::{
     domain::{
@@ -19,7 +18,7 @@ use countersign_identity::{EventId, Timestamp};
 use std::{net::IpAddr, sync::Arc, time::Duration};
 use tracing::Instrument as _;
 
-/// Time between the end of a burst and its summary, in which all processes store their counts.
+/// How long after the end of a burst we emit its summary, so that all processes can store their counts.
 const FLUSH_GRACE: Duration = Duration::from_secs(3);
 
 /// Maximum number of bursts whose counts one transaction stores.
@@ -43,8 +42,8 @@ pub(in crate::operations) const fn login_failure_reason(error: &OperationError) 
     }
 }
 
-/// Counts a failed login, and emits an event for it unless its burst is suppressed. Errors are only logged, because the caller refuses
-/// the login in any case.
+/// Counts a failed login, and emits an event for it unless its burst is suppressed. Only logs errors, because the caller refuses the
+/// login in any case.
 pub(in crate::operations) async fn emit_failed_login(
     context: &Arc<Context>,
     key: BurstKey,
@@ -60,12 +59,11 @@ pub(in crate::operations) async fn emit_failed_login(
             tracing::warn!(%error, "cannot emit a webhook event for a failed login");
         }
     };
-    // In a task of its own, because a client that always leaves during the commit must not prevent that its burst is suppressed.
+    // In a task of its own: otherwise, a client that always leaves during the commit would never reach the maximum number of events.
     let _panicked = tokio::spawn(emission.in_current_span()).await;
 }
 
-/// Emits an event, unless its burst has had the maximum number of events. From then on, this process only counts the failures of the
-/// burst.
+/// Emits an event. If its burst has had the maximum number of events, this process only counts further failures of the burst.
 async fn emit_or_suppress(
     context: &Context,
     key: BurstKey,
@@ -100,8 +98,8 @@ async fn emit_or_suppress(
     Ok(())
 }
 
-/// Removes the service from the key if the agent is not known to it. So a client can neither fill the webhooks of a service
-/// that its agent has nothing to do with, nor create bursts with the ids of services that do not exist.
+/// Removes the service from the key if the agent is not known to it. Otherwise, a client could fill the webhooks of a service that
+/// its agent has nothing to do with, or create bursts with the ids of services that do not exist.
 async fn burst_key_of_known_service(
     conn: &mut Conn,
     (agent, service): BurstKey,
@@ -113,11 +111,16 @@ async fn burst_key_of_known_service(
 
 /// Stores the counts of this process, and emits a summary for each burst that has ended.
 pub async fn flush_suppressed_bursts(context: &Context) -> Result<(), OperationError> {
+    store_counts(context).await?;
+    emit_summaries(context).await
+}
+
+async fn store_counts(context: &Context) -> Result<(), OperationError> {
     for counts in context.suppressed_bursts.pending_counts().chunks(COUNTS_PER_TRANSACTION) {
         let work = async |mut tx: WriteTransaction| {
             let now = tx.now();
             for (key, count) in counts {
-                // Pending counts of failures belong to the burst in the database, even if that burst has ended.
+                // Pending counts belong to the burst in the database, even if it has ended.
                 let mut burst = outbox::lock_burst(tx.conn(), key.0, key.1, now).await?;
                 burst.suppressed += count;
                 outbox::update_burst(tx.conn(), key.0, key.1, &burst).await?;
@@ -128,6 +131,10 @@ pub async fn flush_suppressed_bursts(context: &Context) -> Result<(), OperationE
         context.suppressed_bursts.subtract(counts);
     }
     context.suppressed_bursts.remove_ended(context.now());
+    Ok(())
+}
+
+async fn emit_summaries(context: &Context) -> Result<(), OperationError> {
     let horizon = context.now().saturating_sub(BURST_WINDOW + FLUSH_GRACE);
     while outbox::has_bursts_until(context.store.read().await?.conn(), horizon).await? {
         let batch = async |mut tx: WriteTransaction, limit| {

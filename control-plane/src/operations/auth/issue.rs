@@ -1,4 +1,4 @@
-//! What logins and refreshes have in common: they read, and issue an access token, with or without a lock on the agent.
+//! What logins and refreshes have in common: both read the agent and its roles, and issue an access token.
 
 use super::tokens::TokenAudience;
 use crate::{
@@ -23,8 +23,8 @@ use std::sync::Arc;
 
 /// Locks an agent until the transaction ends, and reads what a login or refresh depends on.
 ///
-/// The lock comes before the revision, and nothing that is read is older than the revision. So a change of the agent either sees the
-/// audience of the new token, or has a revision that is not above that of the token, because both transactions lock the agent first.
+/// Every change of the agent locks the agent first, too. If the change comes after us, it finds the audience of our token. If it
+/// comes before us, our token has its revision or a later one.
 pub(super) async fn lock_and_read(tx: &mut WriteTransaction, query: &LoginQuery) -> Result<LoginBasis, StoreError> {
     let now = tx.now();
     agents::lock(tx.conn(), query.agent).await?;
@@ -37,7 +37,7 @@ pub(super) async fn read_basis(context: &Context, query: &LoginQuery) -> Result<
     context.store.read_one(async |conn: &mut Conn| logins::read(conn, query, now).await).await
 }
 
-/// Checks the quota of audiences of an agent whose lock the transaction holds. A token for an audience of live tokens adds none.
+/// Checks the quota of audiences of an agent whose lock the transaction holds. An audience with live tokens is always allowed.
 pub(super) async fn check_audiences(
     tx: &mut WriteTransaction,
     agent: AgentId,
@@ -51,7 +51,7 @@ pub(super) async fn check_audiences(
     Ok(())
 }
 
-/// Finds the key that signs now. It is read after this call, so it is none that was revoked before.
+/// Finds the key that signs now. We read the keys after the call begins, so we never sign with a key that was revoked before it.
 pub(super) async fn find_signer(context: &Context) -> Result<Arc<TokenSigner>, OperationError> {
     if let Some(signer) = context.keyring.cached_signer(&published_keys(context).await?, context.now()) {
         return Ok(signer);
@@ -65,26 +65,26 @@ pub(super) async fn find_signer(context: &Context) -> Result<Arc<TokenSigner>, O
 
 /// An access token that an agent may have.
 pub(super) struct Grant<'a> {
-    /// The agent as it was read.
+    /// The agent of `basis`.
     pub agent: &'a LoginAgent,
     /// The session of the token.
     pub session: &'a Session,
     /// The service of the token, and who chose it.
     pub audience: TokenAudience,
-    /// If set, the token grants no other permissions, whatever the roles of the agent grant. It is the scope of the session, or a narrower
-    /// one that a refresh asks for, which does not change the session.
+    /// If set, the token grants only these permissions of the agent's roles. It is the scope of the session, or a narrower one for which
+    /// a refresh asks. The refresh does not change the scope of the session.
     pub scope: Option<&'a Scope>,
     /// Whether the token has the claim `scope` even if no scope limits it.
     pub states_scope: bool,
-    /// What was read.
+    /// What the login or refresh has read.
     pub basis: &'a LoginBasis,
     /// The service of the agent's last login, this one included.
     pub last_service: Option<ServiceId>,
 }
 
 impl Grant<'_> {
-    /// The claims of the token, and what the database must record about it, so that the sidecars of its service receive later changes of
-    /// the agent.
+    /// Returns the claims of the token, and what the caller must write to the database about it. With this record, the sidecars of the
+    /// service receive later changes of the agent.
     pub(super) fn issue(&self, context: &Context, id: TokenId) -> (Claims, IssueRecord) {
         let (issued_at, audience) = (self.basis.at, self.audience.service());
         let expires_at = issued_at.saturating_add(context.config.access_token_lifetime);
@@ -95,8 +95,8 @@ impl Grant<'_> {
         (self.claims(context, id, expires_at), record)
     }
 
-    /// Whether the token makes the agent known to the service for longer. A service that the agent did not name gets to know no agent by
-    /// it: a stranger's role may have made it the default service.
+    /// Whether we record a contact between the agent and the service. If the agent did not name the service, we only renew a contact:
+    /// a stranger may have made its service the default one, by giving the agent a role.
     fn is_new_contact(&self) -> bool {
         let (last, now) = (self.basis.contacted_at, self.basis.at);
         let is_known = last.is_some_and(|at| at > known_agents::forgotten_until(now));
@@ -108,7 +108,7 @@ impl Grant<'_> {
         counts && last.is_none_or(|at| at.saturating_add(CONTACT_PRECISION) <= now)
     }
 
-    /// The claims of the token: the roles that the agent holds at the service, and those of their permissions that are in the scope.
+    /// The claims of the token, with the agent's roles at the service, and the permissions of these roles as far as the scope has them.
     fn claims(&self, context: &Context, id: TokenId, expires_at: Timestamp) -> Claims {
         let Self { agent, session, audience, scope, states_scope, basis, .. } = *self;
         let expires_before_token = |role: &HeldRole| -> Option<(RoleName, i64)> {

@@ -27,7 +27,7 @@ use countersign_identity::{
 };
 use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
-/// Maximum number of sessions over the quota that one login ends. If there are more, the next logins end them.
+/// How many sessions over the quota one login ends at most. The next logins end the others.
 const MAX_ENDED_PER_LOGIN: u32 = 100;
 
 /// A login request.
@@ -43,13 +43,13 @@ pub struct LoginRequest {
     pub client_address: Option<IpAddr>,
 }
 
-/// A login with a valid signature of the agent.
+/// A login whose signature is valid.
 #[derive(Debug)]
 pub struct VerifiedLogin {
     agent: AgentId,
     signed: SignedText,
     requested: RequestedToken,
-    /// What was read to verify the signature, and for which service.
+    /// What we read to verify the signature, and for which service.
     basis: Box<LoginBasis>,
     basis_service: Option<ServiceId>,
     client_address: Option<IpAddr>,
@@ -100,7 +100,7 @@ pub async fn verify_login(context: &Arc<Context>, login: &LoginRequest) -> Resul
 pub fn parse_assertion(context: &Context, assertion: &str) -> Result<ClientAssertion, OperationError> {
     let assertion = ClientAssertion::parse(assertion, &context.assertion_audiences(), context.now())
         .map_err(OperationError::InvalidAssertion)?;
-    // The session remembers the assertion, so it must outlive it.
+    // The session records that the assertion was used, so the session must outlive the assertion.
     if assertion.expires_at > context.now().saturating_add(context.config.session_lifetime) {
         let error = InvalidAssertion::new("`exp` must not be after the end of the session");
         return Err(OperationError::InvalidAssertion(error));
@@ -108,8 +108,8 @@ pub fn parse_assertion(context: &Context, assertion: &str) -> Result<ClientAsser
     Ok(assertion)
 }
 
-/// Verifies a client assertion. A failed attempt does not use it up. `named` is the service that the request names by its id, which may
-/// be that of no service; the event about a failure contains it if it exists.
+/// Verifies a client assertion. A failed attempt does not use it up. `named` is the service id in the request. If this service
+/// exists, the event about a failure contains it.
 pub async fn verify_assertion(
     context: &Arc<Context>,
     assertion: &ClientAssertion,
@@ -124,7 +124,7 @@ pub async fn verify_assertion(
             let (requested, basis) = (RequestedToken::default(), Box::new(basis));
             Ok(VerifiedLogin { agent, signed, requested, basis, basis_service: named, client_address })
         }
-        // Nobody knows the agent, so there is nobody to tell. Otherwise, a stranger who invents agents would cause an event for each.
+        // We emit no event for an unknown agent. Otherwise, a stranger who invents agents would cause an event for each of them.
         Err(error @ OperationError::InvalidAssertion(_)) => Err(error),
         Err(error) => {
             let service = named.filter(|_| basis.has_service);
@@ -142,8 +142,8 @@ fn check_assertion(assertion: &ClientAssertion, basis: &LoginBasis) -> Result<Si
     if !agent.key.verifies(&[assertion.signed_text()], &signature) {
         return Err(OperationError::InvalidSignature);
     }
-    // Between the backup and the restore, it may have been used for a session that the database has lost. The clocks of the agent and of
-    // the replicas may differ.
+    // The database has lost the sessions between the backup and the restore, so we do not know whether the assertion was used then. We
+    // add [`LEEWAY`], because the clocks of the agent and of the replicas may differ.
     let last_lost = basis.restored_at.map(|restored_at| restored_at.saturating_add(LEEWAY));
     if last_lost.is_some_and(|last_lost| assertion.made_after <= last_lost) {
         return Err(Reason::AssertionExpired.into());
@@ -196,8 +196,8 @@ impl NewSession {
         LoginQuery { agent: *agent, service: requested.service, challenge: Some(signed.single_use_id()) }
     }
 
-    /// Begins the session with one statement if nobody waits for the event, and nothing else is to be done. Returns `None` if it cannot, or
-    /// if the session may not begin, which [`Self::begin`] finds out again.
+    /// Begins the session with one statement, if no webhook receives the event and there is nothing else to write. Returns `None` if
+    /// that is not possible, or if the login is refused. The caller then runs [`Self::begin`], which also finds out why.
     async fn begin_if_unchanged(&self, context: &Context) -> Result<Option<Claims>, OperationError> {
         if !context.store.has_concurrent_writers() {
             return Ok(None);
@@ -220,7 +220,7 @@ impl NewSession {
         Ok(context.store.write_if_unchanged(write).await?.then_some(claims))
     }
 
-    /// Begins the session, or finds out why it cannot begin.
+    /// Begins the session in a transaction, or returns why the login is refused.
     async fn begin(&self, context: &Context) -> Result<Claims, OperationError> {
         let work = async |mut tx: WriteTransaction| {
             let basis = lock_and_read(&mut tx, &self.query()).await?;
@@ -245,8 +245,8 @@ impl NewSession {
         context.store.write("begin_session", work).await
     }
 
-    /// Whether this login ends the sessions over the quota. To count them, it reads all of them, so only one login in many does it:
-    /// there can be about a twentieth more, unless the quota is below 40. It ends more than begin between two counts.
+    /// Whether this login ends the sessions over the quota. For that it reads all sessions of the agent. So with a quota of 40 or more,
+    /// only one login in many does it, and the agent may have about a twentieth too many. It ends more than begin in between.
     fn counts_sessions(&self, context: &Context) -> bool {
         let one_in = (context.config.quotas.sessions_per_agent / 20).clamp(1, MAX_ENDED_PER_LOGIN / 2);
         self.refresh.session().bits().is_multiple_of(u128::from(one_in))
@@ -257,7 +257,7 @@ impl NewSession {
         EventData::Authenticated(AuthenticatedEvent { agent_id, service_id, ip_address })
     }
 
-    /// The session with its first token, if it may begin.
+    /// Checks the login. Returns the agent, the new session, the claims of its first token, and what to record about the token.
     fn issue<'a>(
         &self,
         context: &Context,
@@ -292,7 +292,7 @@ impl NewSession {
     }
 }
 
-/// Whether this is the first login of an agent without an owner, which would be deleted otherwise.
+/// Whether this is the first login of an agent without an owner. Housekeeping deletes such an agent if it never logs in.
 const fn is_first_of_public(agent: &LoginAgent) -> bool {
     !agent.has_owner && agent.last_seen_at.is_none()
 }
@@ -315,7 +315,7 @@ fn check_login<'a>(
     if basis.challenge_is_used { Err(reasons.used.into()) } else { Ok(agent) }
 }
 
-/// Emits an event for a failed login, unless the failure is not that of the agent.
+/// Emits an event for a failed login, unless the agent is not to blame for the failure.
 async fn report_failure(
     context: &Arc<Context>,
     subject: (AgentId, Option<ServiceId>),
@@ -327,8 +327,7 @@ async fn report_failure(
     }
 }
 
-/// The service that the challenge or the login request contains. If the challenge and the login request both contain a service,
-/// it must be the same service.
+/// The service in the challenge or in the login request. If both name a service, it must be the same one.
 fn requested_service(challenge: &Challenge, login: Option<ServiceId>) -> Result<Option<ServiceId>, OperationError> {
     match (challenge.service, login) {
         (Some(challenge), Some(login)) if challenge != login => Err(OperationError::Invalid {
@@ -339,8 +338,8 @@ fn requested_service(challenge: &Challenge, login: Option<ServiceId>) -> Result<
     }
 }
 
-/// Verifies the signature before the transaction of the login, so that a request with a wrong signature does not occupy the only
-/// writer of SQLite.
+/// Verifies the signature. We do this before the transaction of the login, so that requests with a wrong signature do not occupy
+/// SQLite's only writer.
 async fn verify_signature(
     context: &Context,
     challenge: &Challenge,
@@ -353,15 +352,14 @@ async fn verify_signature(
     if basis.challenge_is_used {
         return Err(Reason::ChallengeUsed.into());
     }
-    // If the agent in a challenge is unknown, the challenge was issued before the database was restored from a backup.
+    // We issue challenges only to existing agents. So this one was deleted, or the database was restored from an older backup.
     let agent = basis.agent.as_ref().ok_or(Reason::ChallengeInvalid)?;
-    // The service is checked before the signature, so that no event contains a service that does not exist.
+    // We check the service before the signature, so that no event contains a service that does not exist.
     if service.is_some() && !basis.has_service {
         return Err(OperationError::NotFound(NotFound::Service));
     }
     let signature = EcdsaSignature::from_hex(signature).map_err(|_| OperationError::InvalidSignature)?;
-    // The agent signs the UTF-8 bytes of the hex nonce. A signature over the 32 decoded bytes of the nonce is accepted as
-    // well.
+    // The agent signs the nonce as hex text. We also accept a signature over the 32 bytes that the text encodes.
     if !agent.key.verifies(&[hex::encode(nonce).as_bytes(), nonce], &signature) {
         return Err(OperationError::InvalidSignature);
     }

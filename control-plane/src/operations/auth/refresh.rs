@@ -30,13 +30,13 @@ pub struct VerifiedRefresh {
     token: RefreshToken,
     session: Session,
     client_address: Option<IpAddr>,
-    /// Why the refresh token was not usable when its session was read.
+    /// Why the refresh token was refused when we read its session. `None`: it was usable.
     refusal: Option<Reason>,
 }
 
 impl VerifiedRefresh {
-    /// The agent of the session, if the refresh token was usable when it was read. A used token, or that of an ended session,
-    /// may have been copied, so it proves nothing about its sender.
+    /// The agent of the session, if the refresh token was usable when we read the session. A used token, or a token of an ended session,
+    /// may be a copy, so it proves nothing about its sender.
     pub fn proven_agent(&self) -> Option<AgentId> {
         self.refusal.is_none().then_some(self.session.agent)
     }
@@ -56,9 +56,9 @@ pub async fn verify_refresh(
     Ok(VerifiedRefresh { token, session, client_address, refusal })
 }
 
-/// Refreshes a session. The reuse of a used refresh token ends the session: it was copied, and the server cannot distinguish the thief
-/// from the agent. If the client leaves before anything is written, nothing happens, so that it can use its token again; but a client that
-/// presents a used token cannot prevent the end of the session, nor the event about it, by leaving.
+/// Refreshes a session. A refresh token that was used before ends the session: somebody has a copy, and we cannot tell the thief from
+/// the agent. A client that leaves before we write can use its token again. But a client that presents a used token cannot prevent
+/// the end of the session, or the event about it, by leaving.
 pub async fn refresh_session(
     context: &Arc<Context>,
     refresh: VerifiedRefresh,
@@ -120,7 +120,7 @@ async fn replace_tokens(
 struct Replacement {
     used: RefreshToken,
     next: RefreshToken,
-    /// The session as it was read. Its agent and its service never change, but everything else may have changed since.
+    /// The session as we read it. Its agent and its service never change; everything else may have changed since.
     session: Session,
     requested: RequestedToken,
     token: TokenId,
@@ -132,8 +132,8 @@ impl Replacement {
         LoginQuery { agent: self.session.agent, service, challenge: None }
     }
 
-    /// Refreshes the session with one statement that writes if nothing else is to be done. Returns `None` if it cannot, or if the session
-    /// may not be refreshed, which [`Self::refresh`] finds out again.
+    /// Refreshes the session with one statement, if there is nothing else to write. Returns `None` if that is not possible, or if the
+    /// refresh is refused. The caller then runs [`Self::refresh`], which also finds out why.
     async fn refresh_if_unchanged(&self, context: &Context) -> Result<Option<Claims>, OperationError> {
         if !context.store.has_concurrent_writers() {
             return Ok(None);
@@ -150,7 +150,7 @@ impl Replacement {
         Ok(context.store.write_if_unchanged(write).await?.then_some(claims))
     }
 
-    /// Refreshes the session, or finds out why it cannot be refreshed. Ends it if the refresh token was used before.
+    /// Refreshes the session in a transaction, or returns why that is refused. Ends the session if the refresh token was used before.
     async fn refresh(&self, context: &Context) -> Result<Claims, OperationError> {
         let work = async |mut tx: WriteTransaction| {
             let basis = lock_and_read(&mut tx, &self.query()).await?;
@@ -172,7 +172,7 @@ impl Replacement {
         context.store.write("refresh_session", work).await?
     }
 
-    /// The session with its next token, if it may have one.
+    /// Checks the refresh. Returns the agent, the changed session, the claims of the next token, and what to record about the token.
     fn issue<'a>(
         &self,
         context: &Context,

@@ -7,9 +7,9 @@ use crate::{
 };
 use countersign_identity::{Audience, Claims, Revision, SessionId, UnverifiedToken};
 
-/// Revokes a token. The revocation of a refresh token ends its session, which invalidates all tokens of the session. The
-/// revocation of an access token affects only that token. Unknown and expired tokens cause no change and no error. Returns the
-/// revision from which on sidecars refuse the token.
+/// Revokes a token. Revoking a refresh token ends its session, which invalidates all tokens of the session. Revoking an access token
+/// affects only this token. Unknown and expired tokens cause no change and no error. Returns the revision from which on sidecars
+/// refuse the token.
 pub async fn revoke_token(context: &Context, token: &str) -> Result<Revision, OperationError> {
     if let Some(refresh) = RefreshToken::parse(token) {
         return revoke_session(context, &refresh).await;
@@ -24,8 +24,7 @@ pub async fn revoke_token(context: &Context, token: &str) -> Result<Revision, Op
     }
 }
 
-/// Ends the session of a refresh token. A used refresh token can also end its session, because possession of any refresh
-/// token of a session authorizes the end of the session.
+/// Ends the session of a refresh token. A used one works too: whoever has any refresh token of a session may end the session.
 async fn revoke_session(context: &Context, token: &RefreshToken) -> Result<Revision, OperationError> {
     let session = context.store.read_one(async |conn: &mut Conn| sessions::find(conn, token.session()).await).await?;
     let live = session.filter(|session| session.issued(token) && session.ended_at.is_none());
@@ -38,7 +37,7 @@ async fn revoke_session(context: &Context, token: &RefreshToken) -> Result<Revis
     Ok(context.store.write("revoke_session", work).await?.revision)
 }
 
-/// The newest revision: a token that was revoked before, or that never was valid, is refused from an earlier revision on.
+/// The newest revision, for tokens that sidecars already refuse: they were revoked before, or never valid.
 async fn newest_revision(context: &Context) -> Result<Revision, OperationError> {
     Ok(feed::position(context.store.read().await?.conn()).await?.revision)
 }
@@ -48,8 +47,7 @@ async fn revoke_access_token(context: &Context, claims: &Claims) -> Result<Revis
         return newest_revision(context).await;
     }
     let work = async |mut tx: WriteTransaction| {
-        // The lock on the agent serializes concurrent revocations, so that the second transaction sees the change of the
-        // first.
+        // The lock on the agent serializes concurrent revocations, so the second one sees the change of the first.
         agents::lock(tx.conn(), claims.sub).await?;
         if !is_revoked(tx.conn(), claims).await? {
             let audience = match claims.audience() {
@@ -63,8 +61,8 @@ async fn revoke_access_token(context: &Context, claims: &Claims) -> Result<Revis
     Ok(context.store.write("revoke_token", work).await?.revision)
 }
 
-/// Ends sessions. Does nothing to a session that has already ended. The caller must hold the locks on the agents, so that no
-/// concurrent refresh issues a token for another service.
+/// Ends sessions that have not ended yet. The caller must hold the locks on the agents. Otherwise, a concurrent refresh could issue
+/// a token for another service, whose sidecars would not learn of the end.
 pub(in crate::operations) async fn end_sessions(
     tx: &mut WriteTransaction,
     sessions: &[SessionId],
@@ -76,11 +74,11 @@ pub(in crate::operations) async fn end_sessions(
     Ok(())
 }
 
-/// Whether an access token or its session was revoked. A session is deleted only when all its tokens have expired, so a token
-/// whose session does not exist counts as revoked: the clock of a replica may have been behind when the session ended. The
-/// revocation of an access token is recorded only as a change in the change feed. When the revision floor (the oldest revision
-/// from which a sidecar can resume) passes the change that records a revocation, the revision of the revoked token is below the
-/// floor, and the token is refused because of its revision.
+/// Whether an access token or its session was revoked.
+///
+/// We delete a session only when all its tokens have expired. If a token without a session seems to be valid, some clock was wrong,
+/// so it counts as revoked. Only the change feed records the revocation of an access token. When the floor of the feed passes this
+/// record, the revision of the token is below the floor too, and the token is refused for this reason.
 pub(in crate::operations) async fn is_revoked(conn: &mut Conn, claims: &Claims) -> Result<bool, OperationError> {
     let session = sessions::find(conn, claims.sid).await?;
     Ok(session.is_none_or(|session| session.ended_at.is_some()) || feed::token_is_revoked(conn, claims.jti).await?)

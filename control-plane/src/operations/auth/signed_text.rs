@@ -17,18 +17,18 @@ pub enum SignedText {
     },
 }
 
-/// Why a signed text is refused.
+/// The reasons with which a text of this kind is refused.
 pub struct RefusalReasons {
-    /// Its agent is unknown.
+    /// If its agent is unknown.
     pub invalid: Reason,
-    /// It is from before a restore of the database.
+    /// If it is from before a restore of the database.
     pub expired: Reason,
-    /// It was used before.
+    /// If it was used before.
     pub used: Reason,
 }
 
 impl SignedText {
-    /// Identifies the text. No two sessions have the same.
+    /// Identifies the text. At most one session begins with it.
     pub fn single_use_id(&self) -> String {
         match self {
             Self::Challenge(challenge) => challenge.random_id_hex(),

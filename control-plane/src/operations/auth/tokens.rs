@@ -1,4 +1,4 @@
-//! Tokens: what a request asks of its access token, the audience, the signature, and the agent of a refresh token.
+//! Access tokens: what a request may ask for, which service the token is for, and its signature.
 
 use crate::{
     domain::session::RefreshToken,
@@ -34,7 +34,8 @@ pub struct RequestedToken {
 }
 
 impl TokenPair {
-    /// Signs an access token, and returns it with the refresh token. Must be called after the transaction has committed.
+    /// Signs an access token, and returns it with the refresh token. Call this after the commit, so that no token exists without its
+    /// record in the database.
     pub(super) fn sign(
         context: &Context,
         signer: &TokenSigner,
@@ -62,8 +63,8 @@ pub(super) enum TokenAudience {
 }
 
 impl TokenAudience {
-    /// The audience that was read. `is_named`: this request names the service. A refresh that names none gets a token for the service of
-    /// its session, which may have been the default service of the login; so it counts as a default here.
+    /// The audience in `basis`. `is_named`: this request names the service. A refresh that names none gets a token for the service of
+    /// its session. This may be the default service of the login, so it counts as a default here.
     pub(super) fn of(basis: &LoginBasis, is_named: bool) -> Self {
         match basis.audience {
             Some(service) if is_named => Self::Named(service),
@@ -80,8 +81,8 @@ impl TokenAudience {
         }
     }
 
-    /// The service that becomes the service of the agent's last login. A default service that only a role made replaces no
-    /// service of an earlier login: otherwise, a stranger would keep the logins of an agent whose role lapsed for a moment.
+    /// The service to store as the one of the agent's last login. A default service does not replace it: if the agent loses its role
+    /// there for a moment, a stranger's service may become the default one, and must not stay it.
     pub(super) fn last_service(self, before: Option<ServiceId>) -> Option<ServiceId> {
         match self {
             Self::Named(service) => Some(service),
@@ -91,8 +92,7 @@ impl TokenAudience {
     }
 }
 
-/// Finds the agent of the session that a refresh token names. Does not verify the secret, so the result must only be used to count
-/// requests.
+/// Finds the agent of the session that a refresh token names. Does not verify the secret, so use the result only to count requests.
 pub async fn find_refresh_token_agent(context: &Context, token: &str) -> Result<Option<AgentId>, OperationError> {
     let Some(token) = RefreshToken::parse(token) else { return Ok(None) };
     let session = context.store.read_one(async |conn| sessions::find(conn, token.session()).await).await?;

@@ -22,13 +22,13 @@ use std::sync::{Arc, OnceLock};
 
 /// The result of a successful verification.
 pub struct Verified {
-    /// The verification, now or earlier.
     pub verification: Arc<Verification>,
-    /// Whether an earlier verification still applies.
+    /// True if it is an earlier verification of the same token, which still applies.
     pub is_from_memory: bool,
 }
 
-/// Everything that a verification of this token at this service reads and that can change, except for contacts.
+/// What a verification of this token at this service reads: if one of these changes, its result may change. Contacts are not among
+/// them, because they do not affect the result.
 const fn subjects_of(service: ServiceId, claims: &Claims, audience: Option<ServiceId>) -> [Change; 8] {
     [
         Change::Keys,
@@ -42,8 +42,8 @@ const fn subjects_of(service: ServiceId, claims: &Claims, audience: Option<Servi
     ]
 }
 
-/// Verifies an access token. Returns the identity of the agent, or the reason for the refusal. `current` is a state that was read
-/// after the request arrived.
+/// Verifies an access token. Returns the identity of the agent, or the reason for the refusal. The caller must read `current` after
+/// the request arrived.
 pub async fn verify_token(
     context: &Context,
     current: &CurrentState,
@@ -58,13 +58,14 @@ pub async fn verify_token(
         memory.remove(service, token);
     }
     let verification = Arc::new(read_verification(context, service, token).await?);
-    // A token that is newer than the database was issued in a history that the database has lost.
+    // A token with a later revision is from a time that the database has lost, so we do not remember that it is valid.
     if verification.basis.token_revision <= verification.basis.read_at.revision {
         memory.insert(service, token, Arc::clone(&verification));
     }
     Ok(Verified { verification, is_from_memory: false })
 }
 
+/// Verifies a token with what the database contains now.
 async fn read_verification(context: &Context, service: ServiceId, token: &str) -> Result<Verification, OperationError> {
     let unverified = UnverifiedToken::parse(token)?;
     let history = context.recent_changes.history();
@@ -85,23 +86,20 @@ async fn read_verification(context: &Context, service: ServiceId, token: &str) -
         floor: position.floor,
         roles: &table,
         agent: changes.as_ref(),
-        // The token of an unknown agent is refused below for that reason: its session is unknown as well.
+        // The session of an unknown agent is unknown too. But then we refuse the token below, with a better reason.
         revoked: changes.is_some() && is_revoked(read.conn(), claims).await?,
     };
     let identity = VerifiedIdentity::evaluate(claims, &evaluation, now)?;
     // The signature is valid but the agent is unknown: another database issued the token.
     changes.ok_or(Reason::TokenClaimsInvalid)?;
-    let (mut contact_due, mut audience) = (identity.valid_until, None);
-    if let Some(Audience::Service(bound)) = claims.audience() {
-        let contact = known_agents::find_contact(read.conn(), claims.sub, bound).await?;
-        drop(read);
-        audience = Some(bound);
-        let next_contact = |contacted_at: Timestamp| contacted_at.saturating_add(known_agents::CONTACT_PRECISION);
-        contact_due = match contact.map(next_contact).filter(|due| now < *due) {
-            Some(due) => due,
-            None => record_contact(context, claims.sub, bound).await.map_or(now, next_contact),
-        };
-    }
+    let (audience, contact_due) = match claims.audience() {
+        Some(Audience::Service(bound)) => {
+            let contact = known_agents::find_contact(read.conn(), claims.sub, bound).await?;
+            drop(read);
+            (Some(bound), renew_contact(context, claims.sub, bound, contact, now).await)
+        }
+        Some(Audience::Unbound) | None => (None, identity.valid_until),
+    };
     let basis = Basis {
         read_at: ReadAt { history, revision: position.revision },
         verified_at: now,
@@ -113,8 +111,23 @@ async fn read_verification(context: &Context, service: ServiceId, token: &str) -
     Ok(Verification { identity, audience, issued_at, expires_at, basis, response: OnceLock::new() })
 }
 
-/// Records that the agent is known to the service, and returns the time. If the write fails, the token is valid nevertheless, and
-/// the next verification tries again.
+/// Records a contact between the agent and the service, unless the last one is still recent. Returns when the next one is due.
+async fn renew_contact(
+    context: &Context,
+    agent: AgentId,
+    service: ServiceId,
+    last: Option<Timestamp>,
+    now: Timestamp,
+) -> Timestamp {
+    let next_contact = |contacted_at: Timestamp| contacted_at.saturating_add(known_agents::CONTACT_PRECISION);
+    match last.map(next_contact).filter(|due| now < *due) {
+        Some(due) => due,
+        None => record_contact(context, agent, service).await.map_or(now, next_contact),
+    }
+}
+
+/// Records that the agent has just used its token at the service, and returns when. `None`: not recorded; the token is valid all
+/// the same.
 async fn record_contact(context: &Context, agent: AgentId, service: ServiceId) -> Option<Timestamp> {
     if !context.store.is_writable() {
         return None;
@@ -128,8 +141,7 @@ async fn record_contact(context: &Context, agent: AgentId, service: ServiceId) -
     recorded.inspect_err(|error| tracing::warn!(%error, "cannot record that an agent is known to a service")).ok()
 }
 
-/// The current state of the agent, equal to the state in an up-to-date view of a sidecar (its copy of the data); `None` if the
-/// agent is not registered.
+/// The current state of the agent, as an up-to-date view of a sidecar has it. `None` if the agent is not registered.
 async fn agent_state(
     conn: &mut Conn,
     service: ServiceId,
@@ -140,7 +152,7 @@ async fn agent_state(
     let Some(AgentState { agent, trust, status }) = agents::find_state(conn, claims.sub).await? else {
         return Ok(None);
     };
-    // An unbound token states no roles. Like a sidecar, the API adds the roles only if they changed after the token was issued.
+    // An unbound token contains no roles. Like a sidecar, we add the roles only if they changed after the token was issued.
     let has_roles = claims.audience() != Some(Audience::Unbound)
         || feed::roles_changed_since(conn, agent, service, claims.rev).await?;
     let roles = if has_roles {

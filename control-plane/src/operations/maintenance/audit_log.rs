@@ -1,7 +1,7 @@
-//! Starts the audit log of a database that has none, and shortens it after its first entries were written to an archive.
+//! Starts the audit log of a database that has none, and deletes its first entries after an administrator has archived them.
 //!
-//! One transaction records what was archived, and only then the entries are deleted. A rotation of the master key verifies the same
-//! entries in several transactions, so nothing is deleted until the rotation is complete.
+//! One transaction records what was archived, and only then we delete the entries. A rotation of the master key verifies the same
+//! entries in several transactions, so we delete nothing until the rotation is complete.
 
 use crate::{
     domain::audit::{AuditAction, Initiator, NewAuditEntry, keys::ChainMark},
@@ -19,12 +19,11 @@ const ENTRIES_PER_TRANSACTION: i64 = 500;
 /// Pause after a transaction, so that other writers get their turn.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Number of chains that are read at once.
+/// Number of chains that we read at once.
 const CHAINS_PER_READ: i64 = 1000;
 
-/// Starts the audit chain of the Countersign deployment, and the audit chains of services that are older than the audit log.
-/// Does nothing if the audit log was started before: if a chain is missing from a started audit log, `audit verify` reports
-/// an error.
+/// Starts the audit chain of the Countersign deployment, and the audit chains of services that are older than the audit log. Does
+/// nothing if the audit log was started before. Then a missing chain was removed, and `audit verify` must report it.
 pub async fn ensure_audit_started(store: &Store) -> Result<(), OperationError> {
     let work = async |mut tx: WriteTransaction| {
         if !audit::lock_and_check_started(tx.conn()).await? {
@@ -81,7 +80,7 @@ pub async fn record_audit_archive(store: &Store, archive: &AuditArchive) -> Resu
     store.write("record_audit_archive", work).await
 }
 
-/// Deletes all archived entries, also those that an interrupted run left. Returns their number.
+/// Deletes all archived entries, even if an interrupted run has left them. Returns their number.
 pub async fn delete_archived_entries(store: &Store) -> Result<u64, OperationError> {
     let (mut after, mut total) = (String::new(), 0);
     loop {
@@ -112,7 +111,8 @@ async fn delete_batch(store: &Store, chain: &str, length: i64) -> Result<u64, Op
     store.write_alone("delete_archived_entries", work).await
 }
 
-/// Excludes rotations of the master key until the transaction ends. Returns its fingerprint. Fails if a rotation is not complete.
+/// Prevents rotations of the master key until the transaction ends. Returns the fingerprint of the key. Fails if a rotation is not
+/// complete.
 async fn lock_master_key(tx: &mut WriteTransaction) -> Result<String, OperationError> {
     deployment::lock(tx.conn()).await?;
     let MasterKeysInUse { current, previous } = master_keys::find(tx.conn()).await?;

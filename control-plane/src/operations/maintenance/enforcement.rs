@@ -1,9 +1,9 @@
 //! Records in the audit log when audited changes are in force at all sidecars.
 //!
-//! The entry follows the entries of the changes in the same chain, and names their positions. Many changes of a chain get one entry.
-//! While sidecars are awaited, later changes of the chain wait for the next entry, so a silent sidecar delays each entry only until it
-//! refuses all requests by itself. A chain of a service covers the sidecars of this service, the chain of the deployment those of all
-//! services. There is no entry if there are no sidecars.
+//! One entry confirms many changes of a chain. It follows their entries in the same chain, and names their positions. While we wait
+//! for sidecars, later changes of the chain wait for the next entry. So a silent sidecar delays each entry only until the sidecar
+//! refuses all requests by itself. For the chain of a service, we wait for the sidecars of this service, and for the chain of the
+//! deployment, for all sidecars. We write no entry if there are no sidecars.
 
 use crate::{
     domain::{
@@ -21,38 +21,38 @@ use countersign_identity::{Revision, Timestamp};
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// How many chains are looked at in one run.
+/// How many chains we look at in one run.
 const MAX_CHAINS: i64 = 200;
 
-/// The job pauses this number of times as long as it took.
+/// The job pauses twenty times as long as it took, because it reads the sidecars again and again.
 const PAUSE_FACTOR: u32 = 20;
 
-/// The longest pause, also after a run in which the database did not respond.
+/// The longest pause, even after a run in which the database did not respond.
 const MAX_PAUSE: Duration = Duration::from_mins(2);
 
 /// The name of the job.
 const JOB: &str = "confirm_changes";
 
-/// How many silent sidecars are counted.
+/// We count no more silent sidecars than this.
 const MAX_SILENT: i64 = 10_000;
 
-/// A change that is not in force for this long is logged, and again in this interval.
+/// If a change is not in force for this long, we log it, and again after each further interval.
 const LOG_INTERVAL: Duration = Duration::from_mins(1);
 
-/// The changes that are not in force, and the sidecars for which they may wait.
+/// The oldest change that is not in force everywhere, and the sidecars for which it may wait.
 #[derive(Debug, Clone, Copy)]
 pub struct EnforcementStatus {
     /// When the oldest change was made that is not in force at all sidecars.
     pub oldest_change: Option<Timestamp>,
-    /// The number of sidecars without a stream that may still decide, up to a limit.
+    /// The number of sidecars without a stream that may still decide, at most [`MAX_SILENT`].
     pub silent_sidecars: i64,
 }
 
-/// Looks at the next chains with changes that are not confirmed. Returns the status after the last chain.
+/// Looks at the next chains with changes that are not confirmed. Returns the status when it has reached the last chain, and `None`
+/// before.
 pub async fn confirm_changes(context: &Context) -> Result<Option<EnforcementStatus>, OperationError> {
     let began_at = context.since_boot();
     let result = confirm_next_changes(context).await;
-    // Silent sidecars are read from the database again and again, until they refuse all requests by themselves.
     sleep((context.since_boot().saturating_sub(began_at) * PAUSE_FACTOR).min(MAX_PAUSE)).await;
     result
 }
@@ -61,7 +61,7 @@ async fn confirm_next_changes(context: &Context) -> Result<Option<EnforcementSta
     let mut turn = context.confirmation_turn.lock().await;
     let (chains, newest) = {
         let mut read = context.store.read().await?;
-        // The revision is read after the rows, so it is not below that of any of their changes.
+        // We read the revision after the rows, so it covers all their changes.
         let chains = unconfirmed_changes::list(read.conn(), &turn.after, MAX_CHAINS).await?;
         (chains, feed::position(read.conn()).await?.revision)
     };
@@ -69,7 +69,7 @@ async fn confirm_next_changes(context: &Context) -> Result<Option<EnforcementSta
     let last = chains.last().filter(|_| is_page).map(|changes| changes.chain.clone());
     let mut result = Ok(());
     for changes in chains {
-        // The sidecars of one chain must not keep the others from their entries.
+        // If one chain fails, the others must still get their entries.
         let is_confirmed = confirm(context, &changes, newest).await.unwrap_or_else(|error| {
             result = Err(error);
             false
@@ -90,7 +90,7 @@ async fn confirm_next_changes(context: &Context) -> Result<Option<EnforcementSta
     Ok(Some(EnforcementStatus { oldest_change: oldest.map(|(time, _)| time), silent_sidecars }))
 }
 
-/// Logs where the oldest change is not in force, because the metric does not tell the service.
+/// Logs the chain of the oldest change that is not in force, because the metric does not tell the service.
 fn log_oldest(context: &Context, turn: &mut ConfirmationTurn) {
     let (now, since_boot) = (context.now(), context.since_boot());
     let is_due = turn.logged_at.is_none_or(|at| since_boot.saturating_sub(at) >= LOG_INTERVAL);
@@ -102,7 +102,7 @@ fn log_oldest(context: &Context, turn: &mut ConfirmationTurn) {
     }
 }
 
-/// Returns whether the changes are in force at all sidecars, and that was recorded.
+/// Records that the changes are in force, if they are at all sidecars. Returns false if they are not.
 async fn confirm(context: &Context, changes: &UnconfirmedChanges, newest: Revision) -> Result<bool, OperationError> {
     let Some(scope) = ServiceOrDeployment::of_audit_chain(&changes.chain) else { return Ok(true) };
     let revision = changes.awaited.unwrap_or(newest);

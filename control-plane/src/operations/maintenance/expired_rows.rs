@@ -1,4 +1,4 @@
-//! Since when rows of each kind can be deleted, and their deletion.
+//! Finds out since when rows of each kind can be deleted, and deletes them.
 
 use super::{
     housekeeping::{CLOCK_SKEW_MARGIN, MAX_TRANSACTION_TIME},
@@ -26,26 +26,26 @@ use crate::{
 use countersign_identity::{EventId, FeedbackId, Timestamp, evaluation::LEEWAY};
 use std::time::Duration;
 
-/// Time for which events are kept, whether they are delivered or not. Events for paused webhooks expire as well.
+/// How long we keep events, delivered or not. Events for paused webhooks expire, too.
 const EVENT_RETENTION: Duration = days(30);
 
-/// Time for which each feedback is in the history of an agent. The trust score keeps its effect.
+/// How long we keep each feedback in the history of an agent. Its effect on the trust score stays.
 const FEEDBACK_RETENTION: Duration = days(365);
 
-/// Time after which an agent that was registered without the token of a human user is deleted if it has never logged in.
+/// After this time, we delete an agent that was registered without the token of a human user and has never logged in.
 const UNUSED_AGENT_RETENTION: Duration = days(7);
 
 const fn days(number: u64) -> Duration {
     Duration::from_hours(24 * number)
 }
 
-/// Time for which changes are kept after they were written: as long as tokens may live.
+/// How long we keep changes after they were written: as long as tokens may live.
 fn token_retention(context: &Context) -> Duration {
     context.config.access_token_lifetime + CLOCK_SKEW_MARGIN
 }
 
-/// Time for which sessions are kept after they have expired or ended: as long as their tokens may live. The session also records
-/// that its challenge or assertion was used, so it is kept until these have expired.
+/// How long we keep sessions after they have expired or ended: as long as their tokens may live. A session also records that its
+/// challenge or assertion was used, so we keep it until these have expired.
 fn session_retention(context: &Context) -> Duration {
     retention_of_sessions(context.config.access_token_lifetime)
 }
@@ -55,22 +55,22 @@ fn retention_of_sessions(access_token_lifetime: Duration) -> Duration {
     access_token_lifetime.max(proof_lifetime) + CLOCK_SKEW_MARGIN
 }
 
-/// Time for which the row of a deleted agent is kept, so that housekeeping has deleted the sessions of the agent before. The count
-/// for the quota is kept for as long at most, so the number of rows has a bound.
+/// How long we keep the row of a deleted agent: until housekeeping has deleted the sessions of the agent, and at least as long as
+/// the agent counts for the quota of its owner.
 fn agent_row_retention(context: &Context) -> Duration {
     let sessions = context.config.session_lifetime + session_retention(context) + MAX_OVERDUE;
     sessions.max(DELETED_AGENT_COUNTS_FOR)
 }
 
-/// The time until which written changes are no longer needed.
+/// Nobody needs changes that were written before this time.
 pub(super) fn token_horizon(context: &Context) -> Timestamp {
     context.now().saturating_sub(token_retention(context))
 }
 
-/// How long rows are kept after the time in their index.
+/// How long we keep rows after the time in their index.
 struct Retention {
     time: Duration,
-    /// A row is deleted if its time is before the end of the retention, not at the end: the resolution of these times.
+    /// The resolution of these times. We delete a row one step later, because we compare with "before", not with "at or before".
     resolution: Duration,
 }
 
@@ -87,7 +87,7 @@ impl Retention {
             ExpiredData::UnusedAgents => exact(UNUSED_AGENT_RETENTION),
             ExpiredData::AgentDeletions => exact(DELETED_AGENT_COUNTS_FOR),
             ExpiredData::AgentRows => exact(agent_row_retention(context)),
-            // Their index contains the time from which on they can be deleted.
+            // Their index contains the time itself from which on we may delete them.
             ExpiredData::IdempotencyKeys
             | ExpiredData::KnownAgents
             | ExpiredData::TokenAudiences
@@ -103,8 +103,8 @@ impl Retention {
     }
 }
 
-/// Since when the oldest row of a kind can be deleted; `None` if no row can be deleted now. Reads entries of indexes only. Rows
-/// that could be deleted before `from` may be skipped.
+/// Since when the oldest row of a kind can be deleted; `None` if no row can be deleted now. Reads only indexes. May skip rows that
+/// could be deleted before `from`.
 pub(super) async fn oldest_due(
     context: &Context,
     data: ExpiredData,
@@ -217,7 +217,7 @@ async fn find_cleanup(context: &Context, conn: &mut Conn) -> Result<Option<Targe
     webhook_cleanup::find_cleanup(conn, event_horizon(context), deleted_before).await
 }
 
-/// Since when the oldest delivery of a target, or its row, can be deleted.
+/// Since when the oldest delivery of a target can be deleted, or the row of the target if it has no deliveries.
 fn delivery_due(context: &Context, cleanup: TargetCleanup) -> Timestamp {
     match cleanup {
         TargetCleanup { deleted_at: Some(deleted_at), oldest: Some(_), .. } => deleted_at,
@@ -243,15 +243,15 @@ async fn delete_deliveries(context: &Context, conn: &mut Conn, limit: i64) -> Re
     webhook_cleanup::delete_row(conn, target, context.now().saturating_sub(MAX_TRANSACTION_TIME)).await
 }
 
-/// A transaction that may change some number of rows takes this part of it in agents: of each agent, several rows change.
+/// Several rows of each agent change, so we count an agent as ten rows. A transaction with 200 rows then has 20 agents.
 const ROWS_PER_AGENT: i64 = 10;
 
 const fn max_agents(limit: i64) -> i64 {
     if limit < ROWS_PER_AGENT { 1 } else { limit / ROWS_PER_AGENT }
 }
 
-/// Deletes agents that were registered between two times without the token of a human user, and have not logged in. Returns their
-/// number, with those that have logged in since they were listed.
+/// Deletes agents that were registered between two times without the token of a human user, and have not logged in. Returns how
+/// many were on the list, even if some of them have logged in meanwhile.
 async fn delete_unused_agents(
     tx: &mut WriteTransaction,
     from: Timestamp,
@@ -272,7 +272,7 @@ async fn delete_unused_agents(
     Ok(listed.len() as u64)
 }
 
-/// The list of unused agents may be outdated, so the agent itself decides.
+/// Whether an agent is really unused. The list of unused agents may be outdated.
 fn is_unused(agent: &Agent) -> bool {
     agent.registration.owner.is_none() && agent.last_seen_at.is_none()
 }

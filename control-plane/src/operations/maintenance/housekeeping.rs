@@ -12,22 +12,22 @@ use std::time::Duration;
 /// Added to the lifetime of tokens, to allow for clock skew between replicas.
 pub(super) const CLOCK_SKEW_MARGIN: Duration = Duration::from_mins(5);
 
-/// Upper bound of the duration of a transaction. One minute after the deletion of a webhook target, no transaction can still
-/// insert deliveries to the target. The same holds for rows of a deleted service or agent.
+/// No transaction takes longer than this. So one minute after the deletion of a webhook target, no transaction can still insert
+/// deliveries to the target. The same is true for rows of a deleted service or agent.
 pub(super) const MAX_TRANSACTION_TIME: Duration = Duration::from_mins(1);
 
-/// Time after which a round begins anew with all kinds of rows, and the revision floor is raised again, although rows are left.
+/// After this time, we raise the revision floor again and begin a new round, even if rows are left.
 const MAX_ROUND_TIME: Duration = Duration::from_secs(30);
 
-/// Whether a kind of rows is left to delete.
+/// Whether rows are left to delete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Progress {
     Complete,
     RowsRemain,
 }
 
-/// Raises the revision floor (the oldest revision from which a sidecar can resume) past changes that are older than every live
-/// token, and deletes everything that has expired. A failure with one kind of rows does not stop the others.
+/// Raises the revision floor, which is the oldest revision from which a sidecar can resume, past changes that are older than every
+/// live token. Then deletes everything that has expired. If one kind of rows fails, the others go on.
 pub async fn run_housekeeping(context: &Context) -> Result<(), OperationError> {
     loop {
         let raised = raise_floor(context).await;
@@ -40,14 +40,14 @@ pub async fn run_housekeeping(context: &Context) -> Result<(), OperationError> {
     }
 }
 
-/// Removes what depends on deleted services, agents and roles. A run that is interrupted is continued by the next run.
+/// Removes what depends on deleted services, agents and roles. The next run continues an interrupted one.
 pub async fn purge_deleted(context: &Context) -> Result<(), OperationError> {
     while sweep(context, ExpiredData::is_dependent).await? == Progress::RowsRemain {}
     Ok(())
 }
 
-/// Raises the revision floor in a transaction of its own, which neither waits for the deletion of rows nor depends on their
-/// number: until the floor is raised, sidecars get all changes of longer than necessary.
+/// Raises the revision floor in a transaction of its own, so that it does not wait while many rows are deleted. Until then, sidecars
+/// that resume get more changes than necessary.
 async fn raise_floor(context: &Context) -> Result<(), OperationError> {
     let horizon = expired_rows::token_horizon(context);
     let work = async |mut tx: WriteTransaction| {
@@ -57,10 +57,10 @@ async fn raise_floor(context: &Context) -> Result<(), OperationError> {
     context.store.write("raise_floor", work).await
 }
 
-/// Deletes rows of each included kind in turn, one batch each, until no rows are left that could be deleted at the begin, or
-/// [`MAX_ROUND_TIME`] is over. The rows of a kind that fails wait for the next run.
+/// Deletes a batch of each included kind in turn, until nothing is left of what could be deleted at the start, or until
+/// [`MAX_ROUND_TIME`] is over. If a kind fails, its rows wait for the next run.
 async fn sweep(context: &Context, includes: fn(ExpiredData) -> bool) -> Result<Progress, OperationError> {
-    // Rows that expire meanwhile belong to the next round: with many, there is never a moment without any.
+    // Rows that expire meanwhile belong to the next round. Otherwise, the round might never end.
     let (began_at, until) = (context.since_boot(), context.now());
     let start = Timestamp::from_micros(0);
     let mut pending: Vec<_> =
@@ -89,8 +89,8 @@ async fn sweep(context: &Context, includes: fn(ExpiredData) -> bool) -> Result<P
     failure.map_or(Ok(Progress::Complete), Err)
 }
 
-/// Deletes some rows of a kind, if any can be deleted since a time between `from` and `until`. Returns since when the oldest of
-/// them could be deleted; `None` if there is nothing left to do.
+/// Deletes a batch of a kind, of rows that can be deleted since a time between `from` and `until`. Returns since when the oldest of
+/// them could be deleted; `None` if nothing is left to do.
 async fn delete_batch(
     context: &Context,
     data: ExpiredData,
@@ -105,7 +105,7 @@ async fn delete_batch(
         Ok((tx, deleted))
     };
     match run_batch(context, data.as_str(), batch).await? {
-        // Another replica deletes the rows, or a row cannot be deleted yet. The next run looks again.
+        // Another replica deletes the rows, or we cannot delete a row yet. The next run looks again.
         0 => Ok(None),
         rows => {
             context.housekeeping.add_deleted(data, rows);

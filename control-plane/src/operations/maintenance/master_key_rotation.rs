@@ -1,9 +1,9 @@
 //! Rotates the master key while control planes serve.
 //!
-//! The first transaction makes the new master key current: from then on, all control planes encrypt and authenticate with it.
-//! Small transactions then encrypt the stored secrets again, and write a checkpoint for each audit chain. A killed rotation is
-//! resumed by running it again: what is done already is recognized by opening it with the new key. Only after everything was
-//! found to be under the new key does the last transaction record that the previous keys are not needed.
+//! The first transaction makes the new master key current. From then on, all control planes encrypt and authenticate with it. Small
+//! transactions then encrypt the stored secrets again, and write a checkpoint for each audit chain. To resume a killed rotation, run
+//! it again: it skips whatever the new key already opens. When the new key opens everything, the last transaction records that the
+//! previous keys are not needed any more.
 
 use crate::{
     domain::audit::{AuditAction, Initiator, NewAuditEntry, chain::BrokenChain},
@@ -19,10 +19,10 @@ use crate::{
 };
 use countersign_process::Rng;
 
-/// Number of webhook targets whose secrets are encrypted again in one transaction.
+/// Number of webhook targets whose secrets we encrypt again in one transaction.
 const SECRETS_PER_TRANSACTION: i64 = 100;
 
-/// Number of audit chains that are listed at once.
+/// Number of audit chains that we list at once.
 const CHAINS_PER_READ: i64 = 500;
 
 #[derive(Debug, Default)]
@@ -33,13 +33,13 @@ pub struct MasterKeyRotation {
     pub resealed: u64,
     /// Number of secrets that were encrypted with the new key before.
     pub unchanged: u64,
-    /// Secrets that no configured master key decrypts.
+    /// Secrets that no configured master key can decrypt.
     pub unreadable: Vec<SecretOwner>,
     /// Number of audit chains that this run verified, and for which it wrote a checkpoint of the new key.
     pub chains: u64,
     /// Number of audit chains that had a checkpoint of the new key before. This run did not verify them.
     pub unchanged_chains: u64,
-    /// Audit chains that are broken, and stay broken.
+    /// Audit chains that were broken before. The rotation does not repair them.
     pub broken_chains: Vec<(String, BrokenChain)>,
 }
 
@@ -83,8 +83,8 @@ impl Run<'_> {
             if current == *to {
                 return Ok(tx.commit(previous).await?);
             }
-            // Some chains have checkpoints of both keys, and entries of the other key after them. Only a completed rotation leaves
-            // chains that one key authenticates.
+            // This would rotate back to a key that an incomplete rotation replaces. Some chains already have checkpoints and entries
+            // of the other key, so neither key authenticates all of a chain. The other rotation must be completed first.
             if previous.iter().any(|fingerprint| fingerprint == to) {
                 return Err(OperationError::Conflict(format!(
                     "the rotation from the master key with the fingerprint {to} to the one with the fingerprint {current} is not \
@@ -126,8 +126,8 @@ impl Run<'_> {
         }
     }
 
-    /// Encrypts secrets with the master key `to`. Returns false if a secret has changed since it was read: the caller must read the
-    /// secrets again, because the rotation of a webhook secret moves a secret to another column.
+    /// Encrypts secrets with the master key `to`. Returns false if a secret has changed since it was read. Then the caller must read the
+    /// secrets again: whoever rotates the secret of a webhook moves the old one to another column.
     async fn reseal(&mut self, stored: Vec<StoredSecret>) -> Result<bool, OperationError> {
         let (mut changed, mut unchanged, mut unreadable) = (Vec::new(), 0, Vec::new());
         for secret in stored {
@@ -177,8 +177,8 @@ impl Run<'_> {
         }
     }
 
-    /// Verifies a chain and writes its checkpoint, unless the chain has a checkpoint of the new key already; returns whether it did.
-    /// Reads most entries before the transaction that locks the chain.
+    /// Verifies a chain and writes its checkpoint. Returns false if the chain already has a checkpoint of the new key. Reads most entries
+    /// before the transaction that locks the chain.
     async fn write_checkpoint(&self, chain: &str) -> Result<Result<bool, BrokenChain>, OperationError> {
         let keys = self.store.audit_keys();
         let mut verifier = {
@@ -199,7 +199,7 @@ impl Run<'_> {
         let verifier = &verifier;
         let work = async |mut tx: WriteTransaction| {
             let written = audit::write_checkpoint(tx.conn(), verifier.clone()).await?;
-            // The lock of the chain excludes appends; a concurrent rotation to a third key must not be overwritten.
+            // We hold the lock of the chain, so nobody appends. But we must not overwrite a checkpoint of a rotation to a third key.
             self.require_current(&mut tx).await?;
             Ok::<_, OperationError>(tx.commit(written.map(|()| true)).await?)
         };
@@ -217,7 +217,7 @@ impl Run<'_> {
         self.store.write("remove_previous_master_keys", work).await
     }
 
-    /// Excludes transactions that store secrets, and rotations, until the transaction ends.
+    /// Until the transaction ends, nobody else stores a secret or begins a rotation.
     async fn lock_current(&self, tx: &mut WriteTransaction) -> Result<(), OperationError> {
         deployment::lock(tx.conn()).await?;
         self.require_current(tx).await

@@ -22,8 +22,7 @@ pub fn probe_housekeeping(context: &Context) -> HousekeepingHealth {
     context.housekeeping.health(context.now(), context.since_boot())
 }
 
-/// Writes to the database, so that a database that accepts no writes is noticed without other writes, and so that its recovery
-/// is.
+/// Writes to the database. So we notice that it accepts no writes, or accepts them again, even if nobody else writes.
 pub async fn check_database_write(context: &Context) -> Result<(), OperationError> {
     let work = async |mut tx: WriteTransaction| {
         tx.check_write().await?;
@@ -61,11 +60,11 @@ pub async fn count_services_and_active_agents(context: &Context) -> Result<(i64,
     Ok((totals::find(read.conn(), Total::Services).await?, totals::find(read.conn(), Total::ActiveAgents).await?))
 }
 
-/// Time that counting may take, without a lock.
+/// The longest time for counting. Nobody waits for it, because it holds no lock.
 const MAX_COUNT_TIME: Duration = Duration::from_mins(30);
 
-/// Counts all agents and services, and corrects the totals: a version of Countersign that did not keep them may have used the
-/// database. Blocks no other transaction while it counts.
+/// Counts all agents and services, and corrects the totals. They can be wrong if somebody has changed rows by hand. Blocks no other
+/// transaction while it counts.
 pub async fn correct_totals(context: &Context) -> Result<(), OperationError> {
     let found = &totals::find_differences(context.store.read_for(MAX_COUNT_TIME).await?.conn()).await?;
     if found.is_empty() {
@@ -76,7 +75,7 @@ pub async fn correct_totals(context: &Context) -> Result<(), OperationError> {
         let corrected = totals::correct(tx.conn(), found).await?;
         Ok::<_, OperationError>(tx.commit(corrected).await?)
     };
-    // If another replica corrects the totals at the same time, its correction is as good.
+    // If another replica corrects the totals first, this changes nothing: its correction is as good.
     context.store.write("correct_totals", work).await?;
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! Removes the rows that depend on deleted services, agents and roles, in batches, so that other writers do not wait, and emits
-//! `agent.role_revoked` for the assignments that end with them, or that expire.
+//! Removes the rows that depend on deleted services, agents and roles. It works in batches, so that other writers do not wait. Emits
+//! `agent.role_revoked` for assignments that end with such a deletion, or that expire.
 
 use super::housekeeping::MAX_TRANSACTION_TIME;
 use crate::{
@@ -16,19 +16,18 @@ use crate::{
 use countersign_identity::Timestamp;
 pub(super) use purge::oldest_due;
 
-/// Of this number of services, agents or roles that were deleted first, any can be next: one that has very many rows does not stop the
-/// others.
+/// We choose at random among this number of services, agents or roles, the ones that were deleted first. So one of them with very
+/// many rows does not stop the others.
 const MAX_CANDIDATES: i64 = 100;
 
-/// Number of waiting events above which no further events of expired roles are emitted, so that the events of requests do not wait
-/// for them.
+/// If more events than this wait, we emit no further events of expired roles, so that the events of requests do not wait for them.
 const MAX_WAITING_BEFORE_EXPIRY: i64 = 10_000;
 
-/// Number of waiting events above which nothing is removed. It is lower, so that deletions do not hold back the events of expired roles.
+/// If more events than this wait, we remove nothing. It is lower, so that deletions do not hold back the events of expired roles.
 const MAX_WAITING_BEFORE_PURGE: i64 = MAX_WAITING_BEFORE_EXPIRY / 2;
 
-/// Removes up to `limit` rows that depend on one deleted service, agent or role: assignments, and roles, revoked API keys,
-/// departures and contacts. Returns their number; if none are left, completes the deletion and returns 1. Does nothing while too
+/// Removes up to `limit` rows that depend on one deleted service, agent or role: first assignments, then roles, revoked API keys,
+/// departures and contacts. Returns their number. If none are left, completes the deletion and returns 1. Does nothing while too
 /// many events wait for their fan-out.
 pub(super) async fn purge(
     context: &Context,
@@ -58,7 +57,7 @@ pub(super) async fn purge(
     Ok(removed)
 }
 
-/// Chooses one of these at random.
+/// Chooses one of them at random. `None` without candidates.
 fn choose(context: &Context, candidates: &[Deleted]) -> Option<Deleted> {
     let mut random = [0; 2];
     context.rng.fill(&mut random);
@@ -115,7 +114,7 @@ pub async fn emit_role_revoked_events(context: &Context) -> Result<(), Operation
     Ok(())
 }
 
-/// When and why an assignment with this expiry ended: with the deletion of the role or of the service, if that came first.
+/// When and why an assignment ended: at its expiry, or earlier with the deletion of its role or service.
 fn end_of_assignment(fate: &RoleFate, expires_at: Timestamp) -> (Timestamp, RevocationReason) {
     let deletions =
         [(fate.deleted_at, RevocationReason::RoleDeleted), (fate.service_deleted_at, RevocationReason::ServiceDeleted)];

@@ -16,7 +16,7 @@ use crate::{
 use countersign_identity::Timestamp;
 use std::time::Duration;
 
-/// More changes than can happen while the revision is ahead of the clock after a restore.
+/// No deployment makes this many changes in the minutes after a restore during which the revision is ahead of the clock.
 const REVISIONS_AFTER_RESTORE: i64 = 1_000_000;
 
 #[derive(Debug)]
@@ -29,9 +29,9 @@ pub struct RestoreReport {
     pub newest_change_at: Timestamp,
 }
 
-/// Prepares a restored database. While a restored database is prepared, no process may serve the database. Uses and revocations
-/// of credentials after the backup are lost, so all sessions, tokens and challenges become invalid, and sidecars load a new
-/// snapshot. `max_staleness`: the age of its view at which a sidecar refuses all requests.
+/// Prepares a restored database. No process may serve the database meanwhile. Uses and revocations of credentials after the backup
+/// are lost, so all sessions, tokens and challenges become invalid, and sidecars load a new snapshot. `max_staleness`: the age of
+/// its view at which a sidecar refuses all requests.
 pub async fn invalidate_credentials_after_restore(
     store: &Store,
     max_staleness: Duration,
@@ -43,7 +43,7 @@ pub async fn invalidate_credentials_after_restore(
         let entry = NewAuditEntry::for_deployment(AuditAction::DatabaseRestored)
             .with_detail("newestChangeAt", format_rfc3339(newest_change_at));
         unused_agents::restart_waiting(tx.conn(), at).await?;
-        // The backup does not contain the sidecars that connected after it. No control plane confirms them meanwhile.
+        // The backup lacks sidecars that connected after it. They may still decide, but no control plane confirms them meanwhile.
         sidecars::record_unknown(tx.conn(), at, max_staleness).await?;
         tx.audit(&Initiator::SYSTEM, &entry).await?;
         feed::advance_after_restore(tx.conn(), at).await?;
@@ -53,13 +53,13 @@ pub async fn invalidate_credentials_after_restore(
     store.write("invalidate_credentials_after_restore", work).await
 }
 
-/// The time of the last change in the database: in the audit log, in the change feed, or by the revision.
+/// The time of the last change in the database: the latest of the audit log, the change feed and the revision.
 async fn newest_change_time(tx: &mut WriteTransaction) -> Result<Timestamp, OperationError> {
     let at = tx.now();
     let known = [audit::newest_entry_time(tx.conn()).await?, feed::newest_change_time(tx.conn()).await?];
     let FeedPosition { revision, cutoff, floor: _ } = feed::position(tx.conn()).await?;
-    // The revision of a transaction is its time in microseconds, or more if the previous revision was ahead of the clock, as it is
-    // for some minutes after a restore: then revisions only count up.
+    // The revision of a transaction is its time in microseconds. But if the previous revision is ahead of the clock, as for some minutes
+    // after a restore, the revision is the previous one plus 1, and tells no time.
     let counts_up = revision.number().saturating_sub(cutoff.number()) < REVISIONS_AFTER_RESTORE;
     let by_revision = Timestamp::from_micros(revision.number()).min(at);
     let by_revision = (!counts_up).then_some(by_revision);

@@ -1,4 +1,4 @@
-//! What requests found in the database: API keys of services, without their secrets, and successful verifications of tokens.
+//! What we remember of earlier requests: API keys of services, without their secrets, and successful verifications of tokens.
 
 use super::{CurrentState, ReadAt, RecentChanges};
 use crate::domain::{change::Change, service::ServiceKey};
@@ -16,17 +16,17 @@ use std::{
 /// Maximum number of API keys in memory.
 const CACHED_KEYS: u64 = 1 << 12;
 
-/// How long an API key is in memory. Its creation is no change in the change feed, so that its loss, when a database loses commits, is
-/// not found.
+/// How long an API key stays in memory. If the database loses commits, a new API key may be lost with them. The change feed does not
+/// tell us, because creating a key is no change for sidecars.
 const KEY_LIFETIME: Duration = Duration::from_mins(1);
 
 /// Maximum number of verified tokens in memory.
 const CACHED_TOKENS: usize = 1 << 14;
 
-/// What a verification needs in memory besides names, in bytes.
+/// The memory of a verification without its names, in bytes.
 const BASE_COST: usize = 768;
 
-/// How many bytes a byte of a name has in a verification: in the identity, and in the response.
+/// A verification contains each name twice: in the identity, and in the response.
 const COPIES_OF_NAMES: usize = 2;
 
 /// An API key as read from the database.
@@ -40,8 +40,8 @@ pub(in crate::operations) fn cache_of_keys() -> Cache<ApiKeyId, Arc<CachedKey>> 
 }
 
 impl CachedKey {
-    /// Whether the database contains the same. The revocation of an API key, and a new owner, count as a change of the settings of
-    /// the service.
+    /// Whether the database still contains the same key. Revoking an API key, or a new owner of the service, counts as a change of the
+    /// settings of the service.
     pub(in crate::operations) fn applies(&self, recent: &RecentChanges, current: &CurrentState) -> bool {
         recent.are_unchanged(current, self.read_at, &[Change::ServiceSettings(self.key.service)])
     }
@@ -68,7 +68,7 @@ pub(in crate::operations) struct Basis {
     pub contact_due: Timestamp,
     /// The `rev` claim of the token.
     pub token_revision: Revision,
-    /// After a change of one of these, the result may be another one.
+    /// If one of these changes, the result may change.
     pub subjects: [Change; 8],
 }
 
@@ -77,13 +77,13 @@ pub(in crate::operations) fn cache_of_verifications() -> TokenCache<Verification
 }
 
 impl Verification {
-    /// The response that `encode` makes of the identity. It must always be the same function.
+    /// The response that `encode` makes of the identity. We encode it only once, so `encode` must always be the same function.
     pub fn response(&self, encode: impl FnOnce(&VerifiedIdentity) -> Bytes) -> Bytes {
         self.response.get_or_init(|| encode(&self.identity)).clone()
     }
 
-    /// Whether a verification now has the same result and records nothing. Until `valid_until`, no role of the identity ends. At a time
-    /// before `verified_at`, a role that had ended by then may still apply.
+    /// Whether a verification now would have the same result and record nothing. No role of the identity ends before `valid_until`. If
+    /// the clock has gone back to before `verified_at`, a role that had ended then may apply again.
     pub(in crate::operations) fn applies(
         &self,
         recent: &RecentChanges,

@@ -10,11 +10,11 @@ use std::{
 /// Where the next run of the confirmation of changes continues.
 #[derive(Default)]
 pub(in crate::operations) struct ConfirmationTurn {
-    /// The last audit chain that was looked at.
+    /// The last audit chain that we looked at.
     pub after: String,
-    /// When the oldest change was made that is not confirmed, and its chain, among the chains since the first.
+    /// The oldest change that is not confirmed, in the chains up to `after`: when it was made, and its chain.
     pub oldest: Option<(Timestamp, String)>,
-    /// When such a change was last logged, since boot.
+    /// When we last logged such a change, since boot.
     pub logged_at: Option<Duration>,
 }
 

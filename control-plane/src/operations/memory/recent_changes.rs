@@ -1,8 +1,8 @@
 //! Tells whether data that was read from the database is still the content of the database.
 //!
-//! Every request that uses data in memory calls [`RecentChanges::current`] first: a read of the database that began after the request
-//! arrived, and that concurrent requests share. It finds the changes that any process has committed meanwhile. So data in memory is
-//! never older than the request, on any number of replicas, and without a database nothing is known to be current.
+//! Every request that uses data in memory calls [`RecentChanges::current`] first. This reads from the database, after the request
+//! arrived, what any process has changed; concurrent requests share the read. So a request never uses data that was changed before
+//! it arrived, on any number of replicas. Without the database, no data in memory is used.
 
 use crate::{
     domain::change::{Change, FeedPosition, RevisionRange},
@@ -18,14 +18,14 @@ use std::{
     sync::{Arc, PoisonError, RwLock},
 };
 
-/// Maximum number of changes that one read finds. If there are more, everything in memory counts as changed.
+/// Maximum number of changes in one read. If there are more, everything in memory counts as changed.
 const MAX_CHANGES: i64 = 4096;
 
 /// Maximum number of changed objects in a generation of [`ChangeIndex`].
 const MAX_CHANGED: usize = 1 << 15;
 
-/// Numbers the histories of the database that the process has seen. A new one begins when not all changes since the last read are
-/// known. Data that was read in an earlier history never applies again.
+/// Numbers the histories of the database that this process has seen. A new history begins when we do not know all changes since the
+/// last read. Data that we read in an earlier history never applies again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct HistoryNumber(u64);
 
@@ -50,7 +50,7 @@ pub struct CurrentState {
 }
 
 impl CurrentState {
-    /// The revision floor: tokens with a lower `rev` are refused.
+    /// The revision floor. Tokens with a lower `rev` are invalid.
     pub const fn floor(&self) -> Revision {
         self.position.floor
     }
@@ -67,20 +67,20 @@ impl RecentChanges {
         self.read.run(self.read_state(store)).await
     }
 
-    /// The history that data belongs to which is read from now on. Must be called before the read.
+    /// The history of data that the caller reads after this call.
     pub fn history(&self) -> HistoryNumber {
         self.index.read().unwrap_or_else(PoisonError::into_inner).history
     }
 
-    /// Whether `subjects` are the same in the state `current` as when they were read.
+    /// Whether `subjects` are the same in the state `current` as at `read_at`.
     pub fn are_unchanged(&self, current: &CurrentState, read_at: ReadAt, subjects: &[Change]) -> bool {
         let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
-        // The index was current at the revision of `current`, and may be newer by now. If a later read found that the database lost
-        // commits, it is older.
+        // The index was current at the revision of `current`, and is usually newer by now. It is older only if a later read found that the
+        // database has lost commits.
         index.reached >= current.position.revision && index.are_unchanged(read_at, subjects)
     }
 
-    /// Runs one at a time.
+    /// Reads the state, and adds the new changes to the index. The shared read runs it one at a time.
     async fn read_state(&self, store: &Store) -> Result<Arc<CurrentState>, StoreError> {
         let reached = self.index.read().unwrap_or_else(PoisonError::into_inner).reached;
         let (position, unpublished) = store.read_one_for(SHARED_READ_TIMEOUT, recent_changes::find_state).await?;
@@ -89,7 +89,7 @@ impl RecentChanges {
         }
         let mut read = store.read_for(SHARED_READ_TIMEOUT).await?;
         let (position, unpublished) = recent_changes::find_state(read.conn()).await?;
-        // A database that was restored, or that lost commits, has other revisions. Below the floor, changes are deleted.
+        // Our revision is above the newest one if the database has lost commits, and below the floor if its changes are deleted.
         let continues = (position.floor..=position.revision).contains(&reached)
             && feed::can_resume_at(read.conn(), position, reached).await?;
         let changes = if continues {
@@ -103,22 +103,22 @@ impl RecentChanges {
     }
 }
 
-/// The revisions of the last changes, in two generations: when the newer one is full, the older one is forgotten.
+/// The revisions of the last changes, in two generations. When the newer one is full, we drop the older one.
 #[derive(Debug, Default)]
 struct ChangeIndex {
     history: HistoryNumber,
     newer: HashMap<Change, Revision>,
     older: HashMap<Change, Revision>,
-    /// All changes above this revision are known.
+    /// We know all changes above this revision.
     complete_from: Revision,
     /// The generation `newer` contains the changes above this revision.
     newer_from: Revision,
-    /// All changes up to this revision are known.
+    /// We know all changes up to this revision.
     reached: Revision,
 }
 
 impl ChangeIndex {
-    /// Adds all changes from `reached` up to `revision`; `None` if they are not known.
+    /// Adds all changes from `reached` up to `revision`. `None`: we do not know all of them, so a new history begins.
     fn advance(&mut self, revision: Revision, changes: Option<Vec<(Change, Revision)>>) {
         let Some(changes) = changes else {
             let history = HistoryNumber(self.history.0 + 1);

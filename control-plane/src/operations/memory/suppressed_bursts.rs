@@ -9,7 +9,7 @@ use std::{
 /// Failures with the same agent and service belong to the same burst.
 pub(in crate::operations) type BurstKey = (AgentId, Option<ServiceId>);
 
-/// Failures counted by this process, for bursts of which all further failures are suppressed.
+/// How many failures this process has counted in each suppressed burst.
 #[derive(Default)]
 pub struct SuppressedBursts(Mutex<HashMap<BurstKey, PendingCount>>);
 
@@ -32,7 +32,7 @@ impl SuppressedBursts {
         self.lock().entry(key).or_insert(PendingCount { burst_ends_at, count: 0 }).burst_ends_at = burst_ends_at;
     }
 
-    /// All counts above zero, sorted, because all processes lock the rows of bursts in sorted order.
+    /// All counts above zero. They are sorted, because all processes must lock the rows of bursts in the same order.
     pub(in crate::operations) fn pending_counts(&self) -> Vec<(BurstKey, u64)> {
         let bursts = self.lock();
         let pending = bursts.iter().filter(|(_, pending)| pending.count > 0);

@@ -29,12 +29,11 @@ pub struct AssignmentRequest {
     pub role: RoleId,
     /// Time of expiry; `None` for no expiry.
     pub expires_at: Option<Timestamp>,
-    /// The name of the files in which the assignment is declared; `None` keeps that of the existing assignment.
+    /// The name of the files that declare the assignment (`managedBy`); `None` keeps the name of an existing assignment.
     pub managed_by: Option<ManagedBy>,
 }
 
-/// Assigns a role, or replaces the expiry of the existing assignment. The expiry is truncated to whole seconds, the resolution
-/// of times in tokens.
+/// Assigns a role, or replaces the expiry of the existing assignment. We cut the expiry to whole seconds, as times in tokens are.
 pub async fn assign_role(
     context: &Context,
     initiator: &Initiator,
@@ -101,7 +100,7 @@ pub async fn revoke_role(
         };
         let RemovedAssignment { expires_at, expiry_reported } = removed;
         let now = tx.now();
-        // An expired assignment counts as absent, so its removal revokes nothing.
+        // An expired assignment counts as absent, so removing it revokes nothing.
         let ended = expires_at.filter(|end| *end <= now);
         let reason = if ended.is_some() { RevocationReason::Expired } else { RevocationReason::Revoked };
         let data = RoleRevokedEvent { agent_id: agent, service_id: service, role_id: role, role_name, reason };
@@ -117,7 +116,7 @@ pub async fn revoke_role(
     context.store.write("revoke_role", work).await
 }
 
-/// An event id that is lower than `id`. Events are delivered in the order of their ids.
+/// An event id that is lower than `id`, for an event that must be delivered before: the order of ids is the order of delivery.
 const fn id_before(id: EventId) -> EventId {
     EventId::from_bits(id.bits() - 1)
 }
@@ -128,8 +127,8 @@ fn role_assigned_event(id: EventId, assignment: &Assignment, role_name: RoleName
     Event { id, at: assigned_at, data: EventData::RoleAssigned(data) }
 }
 
-/// The audit entry for an assignment. `None` if the agent held the role with the same expiry, and the name of the files that state it
-/// stays.
+/// The audit entry for an assignment. `None` if nothing changes: the agent holds the role with the same expiry, declared by the same
+/// files.
 fn role_assigned_entry(
     assignment: &Assignment,
     name: &RoleName,
@@ -153,7 +152,7 @@ fn role_assigned_entry(
     Some(if takes_name { entry.managed_by_if_changed(managed_by_before, managed_by.as_ref()) } else { entry })
 }
 
-/// The audit entry for the end of an assignment, which ends what the entry `role.assigned` began.
+/// The audit entry for the end of an assignment, the counterpart of `role.assigned`.
 pub(in crate::operations) fn role_revoked_entry(ended: &RoleRevokedEvent) -> NewAuditEntry {
     NewAuditEntry::for_service(ended.service_id, AuditAction::RoleRevoked)
         .agent(ended.agent_id)

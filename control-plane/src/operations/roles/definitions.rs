@@ -8,7 +8,7 @@ use crate::{
         text::{Description, ManagedBy},
     },
     operations::{
-        Context, IdempotentReply, NotFound, OperationError,
+        Context, NotFound, OperationError, ResponseFormat,
         authorize::lock_managed_service,
         find::{find_role, find_service},
     },
@@ -26,20 +26,20 @@ pub struct RoleRequest {
     pub description: Description,
     /// Permissions that the role grants.
     pub permissions: Vec<Permission>,
-    /// The name of the files in which the role is declared, if any.
+    /// The name of the files that declare the role (`managedBy`), if any.
     pub managed_by: Option<ManagedBy>,
 }
 
-/// Creates a role. The name of a role is unique at its service and never changes. The revision is that of the creation, or the
-/// newest one for a stored response.
+/// Creates a role. The name of a role is unique at its service and never changes. Returns the revision of the creation, or the newest
+/// revision if it returns a stored response.
 pub async fn create_role<R: Serialize + DeserializeOwned>(
     context: &Context,
     initiator: &Initiator,
     service: ServiceId,
     request: &RoleRequest,
-    reply: &IdempotentReply<Role, R>,
+    format: &ResponseFormat<Role, R>,
 ) -> Result<Changed<R>, OperationError> {
-    let idempotency = &reply.guard(initiator, &["create_role", &service.to_string()]);
+    let idempotency = &format.guard(initiator, &["create_role", &service.to_string()]);
     let id = context.new_id(RoleId::from_bits);
     let RoleRequest { name, description, permissions, managed_by } = request;
     let entry = &NewAuditEntry::for_service(service, AuditAction::RoleCreated)
@@ -86,8 +86,7 @@ pub struct RoleChange {
     pub managed_by: Option<ManagedBy>,
 }
 
-/// Changes a role. New permissions apply to all agents with the role at once, because sidecars compute the permissions of
-/// agents from role definitions.
+/// Changes a role. New permissions apply to all agents with the role at once, because sidecars look them up in the role definition.
 pub async fn change_role(
     context: &Context,
     initiator: &Initiator,
@@ -129,18 +128,17 @@ fn role_changed_entry(before: &Role, after: &Role) -> NewAuditEntry {
         .managed_by_if_changed(before.managed_by.as_ref(), after.managed_by.as_ref())
 }
 
-/// Deletes a role. Takes effect at once: its assignments count nowhere, and a new role can have its name. When a role is deleted,
-/// sidecars receive a single change, the removal of the role definition. A role without a definition grants nothing, and a later
-/// role with the same name is a different role.
+/// Deletes a role. This takes effect at once: its assignments count nowhere, and a new role can have its name. Sidecars receive a
+/// single change, which removes the role definition. A role without a definition grants nothing.
 ///
-/// A role can have any number of assignments, so background work removes them, and emits the event of each.
+/// A role can have any number of assignments, so background work removes them later, and emits an event for each.
 pub async fn delete_role(
     context: &Context,
     initiator: &Initiator,
     service: ServiceId,
     role: RoleId,
 ) -> Result<Changed<()>, OperationError> {
-    // Managers of the service cannot predict the name, so they cannot create a role with it before.
+    // Managers of the service cannot predict this name, so they cannot take it with a role of their own.
     let free_name = &name_of_deleted(context.new_id(RoleId::from_bits));
     let work = async |mut tx: WriteTransaction| {
         lock_managed_service(&mut tx, initiator, service).await?;

@@ -38,7 +38,7 @@ pub async fn change_service(
 ) -> Result<Changed<Service>, OperationError> {
     let work = async |mut tx: WriteTransaction| {
         let now = tx.now();
-        // The owner is locked before the service, as by a transfer.
+        // We lock the owner before the service, in the same order as a transfer.
         let owner = if change.name.is_some() || change.managed_by.is_some() {
             let owner = find_service(tx.conn(), service).await?.owner;
             quotas::lock_owner(tx.conn(), &owner, now).await?;
@@ -81,15 +81,15 @@ pub async fn change_service(
     context.store.write("change_service", work).await
 }
 
-/// Makes the resource URIs those of the service. A host belongs to the services of one owner, because agents that name a resource
-/// there ask for tokens of the service that has it. Administrators can share a host.
+/// Stores the resource URIs of the service. A host belongs to one owner: an agent that names a resource of the host gets a token for
+/// the service that has it, and this must not be a stranger's service. Only administrators can share a host.
 async fn claim_resource_uris(
     tx: &mut WriteTransaction,
     initiator: &Initiator,
     service: &Service,
 ) -> Result<(), OperationError> {
     let is_admin = matches!(&initiator.actor, Actor::Human(human) if human.is_admin);
-    // Otherwise, two owners could claim the same host at the same time.
+    // Without this lock, two owners could claim the same host at the same time.
     deployment::lock(tx.conn()).await?;
     for uri in service.resource_uris.iter() {
         if resource_uris::find_service(tx.conn(), uri).await?.is_some_and(|other| other != service.id) {
@@ -105,12 +105,11 @@ async fn claim_resource_uris(
     Ok(resource_uris::replace(tx.conn(), service).await?)
 }
 
-/// Deletes a service. Takes effect at once: API keys, webhooks, roles and tokens of the service are refused everywhere, and the
-/// audit chain of the service is sealed with a last entry. The number of API keys and webhooks is limited by quotas;
-/// housekeeping removes what is not limited.
+/// Deletes a service. This takes effect at once: API keys, webhooks, roles and tokens of the service are refused everywhere, and a
+/// last entry seals its audit chain. Quotas limit the number of API keys and webhooks. Housekeeping removes the rest later.
 ///
-/// Feedback of the service remains in the trust scores of agents with the weight that it has: otherwise the owner of a service
-/// could move trust scores, and erase the history of what was said, by deleting the service.
+/// Feedback of the service keeps its weight in the trust scores of agents. Otherwise, an owner could move trust scores, and erase
+/// the history of what was said, by deleting the service.
 pub async fn delete_service(
     context: &Context,
     initiator: &Initiator,

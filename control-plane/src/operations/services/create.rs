@@ -24,7 +24,7 @@ pub struct NewService {
     pub name: DisplayName,
     /// Whether the service accepts tokens that are not bound to a service.
     pub accepts_unbound: bool,
-    /// The name of the files in which the service is declared, if any.
+    /// The name of the files that declare the service (`managedBy`), if any.
     pub managed_by: Option<ManagedBy>,
 }
 
@@ -33,17 +33,17 @@ pub struct NewService {
 pub struct NewServiceKey {
     pub name: DisplayName,
     pub scope: KeyScope,
-    /// The name of the files in which the API key is declared, if any.
+    /// The name of the files that declare the API key (`managedBy`), if any.
     pub managed_by: Option<ManagedBy>,
 }
 
-/// Number of revoked API keys of a service that are kept. The audit log records all of them.
+/// How many revoked API keys of a service we keep. The audit log has all of them.
 const KEPT_REVOKED_KEYS: i64 = 100;
 
 /// Maximum number of older revoked API keys that one revocation deletes. If there are more, the next revocations delete the others.
 const MAX_DELETED_PER_REVOCATION: i64 = 10;
 
-/// Creates a service that is owned by `owner`. Of several requests with the same name and the same `managed_by`, one creates it.
+/// Creates a service that `owner` owns. Of several requests with the same name and the same `managed_by`, only one succeeds.
 pub async fn create_service(
     context: &Context,
     initiator: &Initiator,
@@ -153,7 +153,7 @@ pub async fn revoke_service_key(
             let (kept, limit) = (KEPT_REVOKED_KEYS, MAX_DELETED_PER_REVOCATION);
             services::delete_oldest_revoked_keys(tx.conn(), service, kept, limit).await?;
             tx.audit(initiator, entry).await?;
-            // Streams check their API key when the settings of their service change.
+            // When the settings of a service change, its streams check their API keys.
             tx.record_change(Change::ServiceSettings(service));
         } else if !services::has_key(tx.conn(), service, key).await? {
             // The API key does not exist, or belongs to another service.

@@ -31,7 +31,7 @@ pub async fn list_service_keys(
     Ok(services::list_keys(context.store.read().await?.conn(), service, page).await?)
 }
 
-/// Finds the service that a client names: by its id, which may be that of no service, or by one of its resource URIs.
+/// Finds the service that a client names by its id or by one of its resource URIs. Does not check whether a service has the id.
 pub async fn find_service_of_resource(context: &Context, text: &str) -> Result<Option<ServiceId>, OperationError> {
     if let Ok(id) = text.parse() {
         return Ok(Some(id));

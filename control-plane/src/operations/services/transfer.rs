@@ -20,8 +20,8 @@ use crate::{
 use countersign_identity::{Reason, ServiceId, Timestamp};
 use serde_json::{Value, json};
 
-/// Offers a service to another person, who has [`TRANSFER_LIFETIME`] to accept. Replaces an earlier offer. Does not check
-/// whether the person exists: the control plane knows only people who have sent a token.
+/// Offers a service to another person, who has [`TRANSFER_LIFETIME`] to accept. Replaces an earlier offer. We cannot check whether
+/// the person exists, because we know only people who have sent a token.
 pub async fn offer_service(
     context: &Context,
     initiator: &Initiator,
@@ -49,7 +49,7 @@ pub async fn offer_service(
     context.store.write("offer_service", work).await
 }
 
-/// Reads the offer of a service. Only the owner of the service, the receiver of the offer and administrators may read it.
+/// Reads the offer of a service. Only its owner, the receiver of the offer and administrators may read it.
 pub async fn read_service_offer(
     context: &Context,
     human: &Human,
@@ -89,9 +89,8 @@ pub async fn withdraw_service_offer(
     context.store.write("withdraw_service_offer", work).await
 }
 
-/// Accepts the offer of a service. Only its receiver may accept, so that nobody gets a service without consent. API keys,
-/// webhooks and roles continue to work. The feedback of the service counts as feedback of the new owner in every trust score
-/// that is computed from now on.
+/// Accepts the offer of a service. Only its receiver may accept, so that nobody gets a service without consent. API keys, webhooks
+/// and roles continue to work. Whenever we compute a trust score from now on, the feedback of the service counts as the new owner's.
 pub async fn accept_service(
     context: &Context,
     initiator: &Initiator,
@@ -116,14 +115,14 @@ pub async fn accept_service(
             .with_detail("from", owner_detail(&current.owner))
             .with_detail("to", owner_detail(new_owner));
         tx.audit(initiator, &entry).await?;
-        // The API keys in the memory of all control planes contain the owner.
+        // All control planes then read the API keys again: they remember the owner with each key.
         tx.record_change(Change::ServiceSettings(service));
         Ok(tx.commit(Service { owner: new_owner.clone(), managed_by: None, ..current }).await?)
     };
     context.store.write("accept_service", work).await
 }
 
-/// Finds the offer of a service for a caller. A stranger does not learn whether there is an offer.
+/// Finds the offer of a service for its owner, its receiver or an administrator. Others do not learn whether there is one.
 async fn find_offer(
     conn: &mut Conn,
     human: &Human,
@@ -137,7 +136,7 @@ async fn find_offer(
     Ok(offer.ok_or(NotFound::Transfer)?)
 }
 
-/// A person as in the actor of an audit entry.
+/// A person, in the same format as the actor of an audit entry.
 fn owner_detail(owner: &Owner) -> Value {
     json!({ "issuer": owner.issuer, "id": owner.subject })
 }

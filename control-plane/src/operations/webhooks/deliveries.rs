@@ -26,19 +26,18 @@ use std::time::Duration;
 pub enum ReplaySelection {
     /// The delivery of one event.
     One(EventId),
-    /// All finished deliveries of events since a time (inclusive), optionally only deliveries with a given status.
+    /// All finished deliveries of events since a time (inclusive). With a status, only deliveries with this status.
     Since(Timestamp, Option<DeliveryStatus>),
 }
 
 /// Maximum number of deliveries in one transaction.
 const BATCH_SIZE: i64 = 1000;
 
-/// Maximum time by which the creation time in the id of an event can precede the time of the event.
+/// An operation makes the id of an event first and sets the time of the event later, but not later than this.
 const MAX_ID_AGE: Duration = Duration::from_mins(1);
 
-/// Makes deliveries due again with a new series of attempts, and returns the number of deliveries. Uses a transaction per
-/// batch, to keep transactions short, and pauses after each one, so that other requests get at least half of the time of SQLite's
-/// only writer.
+/// Makes deliveries due again with a new series of attempts, and returns their number. Works in batches with a short transaction
+/// each, and pauses after each one, so that other requests get at least half of the time of SQLite's only writer.
 pub async fn replay_deliveries(
     context: &Context,
     initiator: &Initiator,

@@ -29,7 +29,7 @@ pub struct NewWebhook {
     pub events: EventFilter,
     /// Description of the webhook, as free text.
     pub description: Description,
-    /// The name of the files in which the webhook is declared, if any.
+    /// The name of the files that declare the webhook (`managedBy`), if any.
     pub managed_by: Option<ManagedBy>,
 }
 
@@ -64,7 +64,7 @@ pub async fn create_webhook(
         .with_detail("events", target.events.names())
         .managed_by_if_changed(None, target.managed_by.as_ref());
     let work = async |mut tx: WriteTransaction| {
-        // The locks also serialize the creation of webhooks in one scope, so that concurrent requests cannot exceed the quota.
+        // Only one request at a time creates webhooks in a scope, so that concurrent requests cannot exceed the quota.
         lock_scope(&mut tx, initiator, scope).await?;
         if scope == ServiceOrDeployment::Deployment {
             deployment::lock(tx.conn()).await?;
@@ -157,7 +157,7 @@ pub async fn change_webhook(
     Ok(target)
 }
 
-/// Returns the changed webhook. Resuming a webhook also ends its failing period (the time in which every attempt failed).
+/// Returns the changed webhook. If it resumes, its failing period, in which every attempt failed, is over.
 fn apply_change(before: &WebhookTarget, change: WebhookChange, now: Timestamp) -> WebhookTarget {
     let WebhookChange { url, events, description, managed_by, paused } = change;
     let before = before.clone();
@@ -183,8 +183,8 @@ fn apply_change(before: &WebhookTarget, change: WebhookChange, now: Timestamp) -
     }
 }
 
-/// Replaces the secret of a webhook. Returns the new secret, and the time until which the replaced secret also signs. A secret
-/// older than the replaced secret stops signing at once.
+/// Replaces the secret of a webhook. Returns the new secret, and until when the replaced secret signs, too. An even older secret
+/// stops signing at once.
 pub async fn rotate_webhook_secret(
     context: &Context,
     initiator: &Initiator,
@@ -194,7 +194,7 @@ pub async fn rotate_webhook_secret(
     let secret = WebhookSecret::new(context.new_secret());
     let sealed = &context.keyring.seal_webhook_secret(webhook, &secret, context.rng.as_ref())?;
     let work = async |mut tx: WriteTransaction| {
-        // Like a rotation of the master key, locks the deployment before the webhook.
+        // We lock the deployment before the webhook, in the same order as a rotation of the master key.
         lock_scope(&mut tx, initiator, scope).await?;
         let sealed = sealed.for_current_master_key(tx.conn()).await?;
         lock_webhook_row(&mut tx, scope, webhook).await?;

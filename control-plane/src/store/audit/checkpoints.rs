@@ -20,7 +20,7 @@ statements! { STATEMENTS:
     LIST_HEADS = "SELECT chain FROM audit_heads WHERE chain > $1 ORDER BY chain LIMIT $2 + 0";
 }
 
-/// Lists up to `limit` names after `after` of audit chains with a head, in their order.
+/// Lists up to `limit` audit chains with a head, in the order of their names, and after the name `after`.
 pub async fn list_chains_with_head(conn: &mut Conn, after: &str, limit: i64) -> Result<Vec<String>, StoreError> {
     conn.list_rows(LIST_HEADS, params![after, limit], |row| row::get(row, "chain")).await
 }
@@ -49,9 +49,9 @@ pub async fn begin_checkpoint<'a>(
     Ok(verifier.map_or_else(ChainCheckpoint::Broken, ChainCheckpoint::Missing))
 }
 
-/// Verifies the remaining entries and the head of an audit chain, and writes its checkpoint. Locks the chain until the
-/// transaction ends. The checkpoint of a broken chain contains the entries before the break; its head remains, and is invalid
-/// under the current key.
+/// Verifies the remaining entries and the head of an audit chain, and writes its checkpoint. Locks the chain until the transaction
+/// ends. For a broken chain, the checkpoint contains the entries before the break. Its head stays, and is not valid under the
+/// current key.
 pub async fn write_checkpoint(
     conn: &mut Conn,
     mut verifier: ChainVerifier<'_>,
@@ -94,7 +94,7 @@ async fn upsert_checkpoint(conn: &mut Conn, chain: &str, checkpoint: ChainMark) 
     conn.apply(UPSERT_CHECKPOINT, params![chain, length, hash, mac]).await
 }
 
-/// Finds the checkpoint of a chain. A checkpoint with an invalid column is returned with an empty MAC, which is never valid.
+/// Finds the checkpoint of a chain. If a column is invalid, returns it with an empty MAC, which is never valid.
 pub(super) async fn find_checkpoint(conn: &mut Conn, chain: &str) -> Result<Option<ChainMark>, StoreError> {
     conn.find_row(FIND_CHECKPOINT, params![chain], |row| Ok(mark_from_row(row).unwrap_or_default())).await
 }

@@ -20,12 +20,12 @@ statements! { STATEMENTS:
          (SELECT sequence FROM audit_entries WHERE chain = $1 AND sequence <= $2 ORDER BY sequence LIMIT $3 + 0)";
 }
 
-/// Finds the floor of a chain. A floor with an invalid column is returned with an empty MAC, which is never valid.
+/// Finds the floor of a chain. If a column is invalid, returns it with an empty MAC, which is never valid.
 pub async fn find_floor(conn: &mut Conn, chain: &str) -> Result<Option<ChainMark>, StoreError> {
     conn.find_row(FIND_FLOOR, params![chain], |row| Ok(mark_from_row(row).unwrap_or_default())).await
 }
 
-/// Lists up to `limit` chains after `after` with archived entries that are not deleted yet, and the number of their archived entries.
+/// Lists up to `limit` chains after `after` that still have archived entries, and how many of their entries are archived in all.
 pub async fn list_chains_to_shorten(
     conn: &mut Conn,
     after: &str,
@@ -51,8 +51,8 @@ pub(super) async fn upsert_floor(conn: &mut Conn, chain: &str, floor: &ChainMark
     conn.apply(UPSERT_FLOOR, params![chain, length, hash, mac]).await
 }
 
-/// Deletes up to `limit` of the first `length` entries of a chain, the oldest first: the hash of the floor authenticates those that
-/// remain. Returns their number.
+/// Deletes up to `limit` of the first `length` entries of a chain. Begins with the oldest, so that the hash of the floor authenticates
+/// the remaining ones. Returns the number of deleted entries.
 pub async fn delete_archived(conn: &mut Conn, chain: &str, length: i64, limit: i64) -> Result<u64, StoreError> {
     conn.count_changes(DELETE_ARCHIVED, params![chain, length, limit]).await
 }

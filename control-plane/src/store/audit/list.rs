@@ -1,11 +1,11 @@
 //! Lists audit entries, newest first.
 //!
-//! The audit log grows without a limit, and no index serves every filter. So entries are selected by one indexed column (the chain,
-//! else the agent, else none) and by time. If the filter has further conditions, a page searches a limited number of these entries,
+//! The audit log grows without a limit, and no index serves every filter. So we select entries by time and by one indexed column: the
+//! chain, or else the agent, or else none. If the filter has further conditions, a page searches a limited number of these entries,
 //! and the next page continues there.
 //!
-//! The position at which a search ends can be that of an entry that does not match. So the chain comes first: the owner of a
-//! service must not learn of entries about an agent in other chains.
+//! A search may end at an entry that does not match, and the client sees its position. So we select by chain before agent: the owner
+//! of a service must not learn of entries about an agent in other chains.
 
 use super::entry_from_row;
 use crate::{
@@ -99,8 +99,8 @@ macro_rules! list_matching {
     };
 }
 
-// The addition of 0 keeps the planner of PostgreSQL from reading the entries of one chain by the index of all entries, which it may
-// think is as good.
+// PostgreSQL might read the entries of one chain by the index of all entries, which it thinks is as good. The addition of 0 prevents
+// that.
 statements! { STATEMENTS:
     COUNT_ALL = count_entries!("(at + 0)", "$1 = ''");
     COUNT_OF_CHAIN = count_entries!("at", "chain = $1");
@@ -211,7 +211,7 @@ impl Selection {
             None => (i64::MAX, "", 0),
             Some(NumberThen { number, then }) => (*number, then.then.as_str(), then.number),
         };
-        // The time of the position also bounds the range of times, because a planner may use an index only for that.
+        // The range of times ends at the time of the position, too. Otherwise, a planner may read the index from its start.
         params![self.of, self.times.0, self.times.1.min(at), at, chain, sequence]
     }
 

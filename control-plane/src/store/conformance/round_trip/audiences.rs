@@ -44,7 +44,7 @@ impl StoreFixture {
             (Change::Status(agent().id), &unbound_and_service[..]),
             (Change::Trust(agent().id), &unbound_and_service),
             (Change::Trust(OTHER_AGENT), &other),
-            // The tokens of the session were for the two services, one of which has no live token.
+            // The session had tokens for the two services. One of them has no live token any more.
             (Change::Session(session().id), &unbound_and_service[1..]),
         ] {
             assert_eq!(self.recipients_of(change).await, expected, "{change:?}");

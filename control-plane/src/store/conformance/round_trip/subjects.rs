@@ -221,7 +221,7 @@ impl StoreFixture {
 
     /// Must run when the service has one live API key, and one that was revoked at time 21.
     pub async fn oldest_revoked_keys_are_deleted(&self) {
-        // In the order of the revocation, which is not that of the ids.
+        // In the order of the revocation, which differs from the order of the ids.
         let keys = [12, 11, 13].map(ApiKeyId::from_bits);
         self.commit(async |tx| {
             for (key, at) in keys.into_iter().zip(22..) {
@@ -306,7 +306,7 @@ impl StoreFixture {
             let held: Vec<_> =
                 expected.map(|grant| HeldRole { definition: role, until: grant.until }).into_iter().collect();
             let (other_agent, other_service) = (AgentId::from_bits(98), ServiceId::from_bits(98));
-            // The service that is named, that of the last login, and that of the new token.
+            // The service that is named, the service of the last login, and the service of the new token.
             for (agent, named, last, audience) in [
                 (agent, Some(service), None, Some(service)),
                 (agent, None, Some(service), expected.map(|_| service)),
