@@ -37,8 +37,8 @@ pub enum ConfigError {
     /// The settings cannot be parsed.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// Settings contradict each other, are out of range or are missing. Each text, on a line of its own, names the setting and
-    /// the possible corrections.
+    /// Settings contradict each other, are out of range or are missing. Each text is a line that names the setting and how to
+    /// correct it.
     #[error("{}", .0.join("\n"))]
     Rejected(Vec<String>),
 }
@@ -46,7 +46,7 @@ pub enum ConfigError {
 /// The settings of the control plane.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Config {
-    /// The `iss` of every token. The value may be empty with --dev: the `iss` is then derived from the port.
+    /// The `iss` of every token. With --dev it may be empty: the `iss` then follows from the port.
     pub public_url: String,
     /// The directory of the embedded database and of generated keys.
     pub data_dir: PathBuf,
@@ -247,7 +247,7 @@ impl Config {
     }
 }
 
-/// The texts of the cases that are wrong.
+/// Each case is whether something is wrong, and the text about it. Returns the texts of the wrong ones.
 fn texts_of_wrong<const N: usize>(cases: [(bool, &'static str); N]) -> impl Iterator<Item = &'static str> {
     cases.into_iter().filter(|(is_wrong, _)| *is_wrong).map(|(_, text)| text)
 }

@@ -178,8 +178,8 @@ impl ApiError {
         Self::new(ErrorCode::UnsupportedMediaType, message)
     }
 
-    /// The response to a gRPC client, such as a sidecar whose `sync.urls` has that of the API. tonic, which the sidecar uses,
-    /// reads the error from the header.
+    /// The response to a gRPC client at the API port, such as a sidecar whose `sync.urls` names the API by mistake. Its gRPC
+    /// library reads the error from the header.
     pub fn grpc_on_the_api_port() -> Response {
         const MESSAGE: &str = "this is the API; sidecars connect to the sync port (listen.sync)";
         let mut response = Self::new(ErrorCode::UnsupportedMediaType, MESSAGE).into_response();
@@ -211,7 +211,7 @@ impl ApiError {
         ])
     }
 
-    /// The same refusal of a credential, with a message that says more. Other errors keep their message.
+    /// Replaces the message if a credential is refused. Other errors keep their message.
     #[must_use]
     pub fn explained(mut self, message: &str) -> Self {
         if matches!(self.code, ErrorCode::AuthenticationFailed | ErrorCode::InsufficientPermissions) {
@@ -245,7 +245,7 @@ impl ApiError {
         self.reason
     }
 
-    /// An internal error. A retry of the request may fail with the same error.
+    /// An internal error. Trying again may not help.
     pub fn internal() -> Self {
         Self::new(ErrorCode::Internal, "The request failed: the server's log has the cause under this request id")
     }

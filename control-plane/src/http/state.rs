@@ -7,7 +7,6 @@ use std::{sync::Arc, time::Duration};
 /// The state that all handlers and middleware share.
 pub type AppState = Arc<ApiState>;
 
-/// What the state contains.
 pub struct ApiState {
     /// The context of all operations.
     pub context: Arc<Context>,

@@ -24,8 +24,8 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Minimum time between a failed fetch and the next one while cached keys can be used.
 const REFRESH_RETRY_INTERVAL: Duration = Duration::from_secs(15);
 
-/// Time after a failed fetch in which requests whose key is cached do not wait for the next fetch, because an unresponsive
-/// issuer would delay the requests repeatedly.
+/// For this time after a failed fetch, a request whose key is cached does not wait for the next fetch. Otherwise an issuer that does
+/// not respond would delay request after request.
 const BACKGROUND_REFRESH_PERIOD: Duration = Duration::from_mins(1);
 
 pub trait KeySource: Send + Sync + 'static {
@@ -42,12 +42,11 @@ pub struct CacheLifetimes {
 }
 
 impl CacheLifetimes {
-    /// Those of keys that are fetched from the server of an issuer. A key that the issuer has withdrawn is accepted for at most 15
-    /// minutes. An issuer that cannot be reached for an hour has no keys any more: requests with its tokens get 503.
+    /// For keys that we fetch from the server of an issuer. We accept a key for at most 15 minutes after the issuer has withdrawn it. If
+    /// the issuer cannot be reached for an hour, requests with its tokens get 503.
     pub const FETCHED: Self = Self { refresh_after: Duration::from_mins(15), max_age: Duration::from_hours(1) };
 
-    /// Those of keys from a file: they are never read again by age and never too old, because a changed file is loaded, and a file
-    /// that cannot be used keeps the previous keys.
+    /// For keys from a file. They never become too old: we load a file when it changes, and keep the old keys if we cannot use it.
     pub const FILE: Self = Self { refresh_after: Duration::MAX, max_age: Duration::MAX };
 }
 
@@ -61,7 +60,7 @@ struct Inner<S> {
     clock: Arc<dyn Clock>,
     metrics: JwksFetchMetrics,
     state: Mutex<CacheState>,
-    /// Locked during a fetch.
+    /// Held during a fetch, so that other requests wait for it instead of fetching too.
     fetch_lock: Arc<tokio::sync::Mutex<()>>,
 }
 
@@ -198,11 +197,11 @@ impl CacheState {
     fn look_up(&self, lifetimes: CacheLifetimes, now: Duration, request: KeyRequest) -> Lookup {
         let KeyRequest { kid, algorithm, arrived_at } = request;
         let is_within = |span: Duration, at: Option<Duration>| at.is_some_and(|at| now.saturating_sub(at) < span);
-        // Keys whose fetch began after the arrival of the request are current enough for it, even after a long fetch.
+        // If the fetch began after the request arrived, its keys are current enough for the request, however long it took.
         let is_younger = |age: Duration, began: Duration| began >= arrived_at || now.saturating_sub(began) < age;
         let usable = self.keys.as_ref().filter(|(_, began)| is_younger(lifetimes.max_age, *began));
         let Some((keys, began)) = usable else {
-            // If a fetch failed after the arrival of the request, the request does not start another one.
+            // A request that has seen a fetch fail does not start another one.
             let failed = self.failed_at.is_some_and(|at| at >= arrived_at) || is_within(RETRY_INTERVAL, self.failed_at);
             return if failed {
                 Lookup::Rejected(Reason::HumanIssuerUnavailable)
@@ -221,7 +220,7 @@ impl CacheState {
             KeyMatch::Unusable => Lookup::Rejected(Reason::HumanTokenInvalid),
             KeyMatch::Unknown if *began >= arrived_at => Lookup::Rejected(Reason::HumanTokenInvalid),
             KeyMatch::Unknown if is_within(UNKNOWN_KID_INTERVAL, self.fetched_for_unknown_kid_at) => {
-                // If the last fetch for an unknown `kid` failed, the issuer may have the requested key.
+                // If that fetch failed, the issuer may have the key nevertheless.
                 let fetch_failed = self.failed_at >= self.fetched_for_unknown_kid_at;
                 Lookup::Rejected(if fetch_failed { Reason::HumanIssuerUnavailable } else { Reason::HumanTokenInvalid })
             }

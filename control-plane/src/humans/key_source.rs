@@ -84,7 +84,7 @@ impl KeyLocation {
         keys.map_err(|error| format!("{location}: {error}"))
     }
 
-    /// How long keys from here may be used.
+    /// How long keys from this location may be used.
     pub(super) const fn lifetimes(&self) -> CacheLifetimes {
         match self {
             Self::Discovery { .. } | Self::Url { .. } => CacheLifetimes::FETCHED,
@@ -187,7 +187,7 @@ fn too_large(location: &dyn Display) -> String {
     format!("{location}: larger than {MAX_DOCUMENT_SIZE} bytes")
 }
 
-/// The innermost cause of an error. The outer errors repeat the URL.
+/// The innermost cause of an error, for the log. The outer errors only repeat the URL.
 fn root_cause(error: &reqwest::Error) -> String {
     let mut cause: &dyn std::error::Error = error;
     while let Some(inner) = cause.source() {

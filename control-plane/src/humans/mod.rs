@@ -84,8 +84,8 @@ impl Issuer {
         Ok(())
     }
 
-    /// Uses new content of the file of the issuer: its keys, or the certificate authorities with which they are fetched. Returns what it
-    /// is, for the log.
+    /// Uses new content of the issuer's file, which has its keys or the certificate authorities for fetching them. Returns a description
+    /// for the log.
     pub fn load_file(&self, content: &[u8]) -> Result<String, String> {
         let iss = self.iss();
         if let Some(client) = self.keys.source().client() {

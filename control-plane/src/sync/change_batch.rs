@@ -1,4 +1,4 @@
-//! Reads the state of everything that changed in a range of revisions, by recipient. The roles, the trust score and the status of an
+//! Reads what changed in a range of revisions, by recipient, with its current state. The roles, the trust score and the status of an
 //! agent each appear once per recipient, with the revision of their last change.
 
 use crate::{
@@ -53,7 +53,7 @@ impl Definitions {
         &self.0.roles
     }
 
-    /// The encoding by `encode`, which must always be the same function.
+    /// Encodes the roles with `encode` at the first call, and remembers the result. So `encode` must always be the same function.
     pub fn encoded(&self, encode: impl FnOnce(&[RoleDefinition]) -> Bytes) -> Bytes {
         self.0.encoded.get_or_init(|| encode(&self.0.roles)).clone()
     }
@@ -84,8 +84,8 @@ impl Changes {
         !has_entries && definitions.is_none() && settings.is_none() && keys.is_none() && !is_deleted
     }
 
-    /// The changes for the sidecars of a deleted service. The sync protocol has no field for a deletion, but without keys, no token
-    /// is valid. Contains nothing about agents.
+    /// The changes for the sidecars of a deleted service. The sync protocol has no field for a deletion, so we take all signing keys away,
+    /// and no token is valid any more.
     pub fn of_deleted_service() -> Self {
         Self {
             is_deleted: true,
@@ -96,8 +96,8 @@ impl Changes {
         }
     }
 
-    /// Adds a change. The changes must be of one read and in commit order: the last of several changes of the same data determines
-    /// its revision and its content. A change whose agent does not exist is skipped: one wrong row must not stop the feed.
+    /// Adds a change. Add the changes of one read in commit order: if the same data changed several times, the last change determines
+    /// revision and content. A change whose agent does not exist is skipped, because one wrong row must not stop the feed.
     pub(super) async fn add(&mut self, data: ChangedData, conn: &mut Conn) -> Result<(), StoreError> {
         let ChangedData { entry: FeedEntry { revision, change, recipients: _ }, agent, grants } = data;
         match change {
@@ -201,8 +201,8 @@ impl ChangeBatch {
     }
 }
 
-/// Reads the first changes above a revision for all services. If changes above the revision were deleted, `since` of the batch
-/// is higher than the revision. If there are more changes, the revision of the batch is lower than the newest revision.
+/// Reads the first changes above a revision, for all services. If some were deleted, `since` of the batch is higher than `revision`. If
+/// more changes follow, the revision of the batch is lower than the newest one.
 pub async fn read_all(store: &Store, revision: Revision) -> Result<ChangeBatch, StoreError> {
     let mut read = store.read().await?;
     let conn = read.conn();

@@ -1,9 +1,8 @@
-//! Reads of the database that many streams request, one at a time: the position of the change feed for each ping, and whether the API
-//! keys of open streams are still valid.
+//! Combines reads of the database that many streams need: the position of the change feed for each ping, and whether the API keys of
+//! open streams are still valid.
 //!
-//! Requests that arrive while a read runs share the next read, so the number of reads and of connections to the database does not
-//! grow with the number of streams, also when the settings of a service with many streams change. Each response is read after its
-//! request.
+//! Only one read runs at a time, and all requests that arrive meanwhile share the next one. So reads and connections do not grow with
+//! the number of streams. Invariant: a response is read after its request, so it is never older.
 
 use super::context::{database_unavailable, shutting_down};
 use crate::{
@@ -37,13 +36,13 @@ type Waiting<S> = (<S as Source>::Request, oneshot::Sender<Result<<S as Source>:
 pub(super) struct CoalescedReads<S: Source>(mpsc::Sender<Waiting<S>>);
 
 impl<S: Source> CoalescedReads<S> {
-    /// Also returns the task that reads until shutdown is requested.
+    /// Also returns the task that does the reading, until shutdown is requested. The caller must run it.
     pub(super) fn new(source: S, shutdown: Shutdown) -> (Self, impl Future<Output = ()> + Send + 'static) {
         let (sender, requests) = mpsc::channel(MAX_WAITING);
         (Self(sender), serve(source, requests, shutdown))
     }
 
-    /// Returns what is read after this call.
+    /// Waits for a read that begins after this call, and returns its response.
     pub(super) async fn read(&self, request: S::Request) -> Result<S::Response, Status> {
         let (reply, response) = oneshot::channel();
         self.0.send((request, reply)).await.map_err(|_| shutting_down())?;
@@ -59,7 +58,7 @@ async fn serve<S: Source>(source: S, mut requests: mpsc::Receiver<Waiting<S>>, s
             count = requests.recv_many(&mut waiting, MAX_WAITING) => if count == 0 { return },
         }
         let (requests, replies): (Vec<_>, Vec<_>) = waiting.into_iter().unzip();
-        // Sending fails if the stream has ended, which is no problem.
+        // Sending fails if the stream has ended. Then nobody needs the response.
         match source.read(requests).await {
             Ok(responses) => {
                 for (reply, response) in replies.into_iter().zip(responses) {
@@ -76,10 +75,10 @@ async fn serve<S: Source>(source: S, mut requests: mpsc::Receiver<Waiting<S>>, s
     }
 }
 
-/// Requests reads of the position. The response is `None` if sidecars must not be confirmed.
+/// Reads the position of the change feed. The response is `None` if pings must not be answered now.
 pub(super) type PositionReader = CoalescedReads<PositionSource>;
 
-/// Reads the position, while nobody takes the control plane for killed.
+/// Reads the position, but only while other control planes see this one alive. Otherwise they no longer count its sidecars.
 pub(super) struct PositionSource {
     pub(super) store: Store,
     pub(super) sidecars: Sidecars,

@@ -1,7 +1,7 @@
 //! Reads each new change once, and distributes it to the sync streams of this process that it concerns.
 //!
-//! A stream whose service no change concerns is not woken by changes: 10,000 streams cost a change only as much as its
-//! recipients. A stream that does not keep up keeps only changes of its own service in memory, and few of them.
+//! A change wakes only the streams that it concerns, so it costs no more with 10,000 streams. A slow stream keeps only changes of its
+//! own service in memory, and few of them.
 
 use super::change_batch::{self, ChangeBatch, Changes};
 use crate::{
@@ -25,10 +25,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 /// sidecar resumes with a new stream.
 const MAX_LAG: usize = 1024;
 
-/// Maximum size in bytes of the batches that wait for a follower. A batch that is larger waits only alone.
+/// Maximum size in bytes of the batches that wait for a follower. A larger batch may wait if nothing else does.
 const MAX_WAITING_SIZE: u32 = 4 * 1024 * 1024;
 
-/// A batch is sent together with those that wait behind it as long as they have less than this size in bytes.
+/// While a batch is smaller than this size in bytes, the next batch in the queue is added to it.
 const MAX_COALESCED_SIZE: usize = 16 * 1024;
 
 /// Default interval at which the change feed is polled for changes that other processes committed.
@@ -49,7 +49,7 @@ struct FeedState {
 
 struct Subscribers {
     by_service: HashMap<ServiceId, Vec<Subscriber>>,
-    /// All batches up to this revision have been put into queues, or are being put into queues under the same lock.
+    /// All batches up to this revision are in the queues, or will be before the lock is released.
     queued: Revision,
 }
 
@@ -68,14 +68,14 @@ pub(super) struct ServiceBatch {
     /// The newest revision when the content was read.
     read_at: Revision,
     all_services: Arc<Changes>,
-    /// `None` if the service did not receive changes that concern unbound tokens when the batch was distributed.
+    /// Changes that concern unbound tokens; `None` if the service did not receive these when the batch was distributed.
     unbound_tokens: Option<Arc<Changes>>,
     own: Option<Arc<Changes>>,
-    /// The space of the batch among the waiting batches.
+    /// The share of the batch in [`MAX_WAITING_SIZE`], which is free again when the batch is dropped.
     space: OwnedSemaphorePermit,
 }
 
-/// The changes of consecutive batches. Of data that changed several times, only the last state is left.
+/// The changes of consecutive batches. If the same data changed several times, only its last state is left.
 pub(super) struct CoalescedBatches {
     /// All changes up to this revision are contained.
     pub(super) revision: Revision,
@@ -85,7 +85,7 @@ pub(super) struct CoalescedBatches {
     pub(super) read_at: Revision,
     /// The changes that the follower sends.
     pub(super) changes: Arc<Changes>,
-    /// The space of the batches among the waiting batches.
+    /// The share of the batches in [`MAX_WAITING_SIZE`].
     space: OwnedSemaphorePermit,
 }
 
@@ -106,14 +106,14 @@ impl CoalescedBatches {
         (self.revision, self.read_at) = (later.revision, later.read_at);
     }
 
-    /// Whether later batches may be added. What follows a change of the settings depends on it. The changes should fit into one message,
-    /// which the sidecar applies at once, and need little memory.
+    /// Whether later batches may be added. Not after a change of the settings, because it decides what else the sidecar receives. And not
+    /// if the changes are too large for one message, which the sidecar applies at once.
     fn may_grow(&self) -> bool {
         self.changes.settings.is_none() && !self.changes.is_deleted && self.changes.size() < MAX_COALESCED_SIZE
     }
 }
 
-/// Adds changes to those of earlier or other parts, and copies them only if both have some.
+/// Adds later changes to `changes`. Copies them only if neither is empty, because other streams share them.
 fn merge(changes: &mut Arc<Changes>, later: Arc<Changes>) {
     if changes.is_empty() {
         *changes = later;
@@ -179,7 +179,7 @@ pub(super) struct Subscription {
     /// The batches that concern the service. Closed if the follower lags too far behind, or if changes were deleted before
     /// they were read.
     pub(super) batches: mpsc::Receiver<ServiceBatch>,
-    /// All changes up to this revision that concern the service are in the queue, or were in the queue.
+    /// All changes up to this revision that concern the service were put into the queue.
     pub(super) distributed: watch::Receiver<Revision>,
     receives_unbound: Arc<AtomicBool>,
     status: Arc<StreamStatus>,
@@ -192,7 +192,7 @@ impl Subscription {
         self.receives_unbound.store(receives_unbound, Ordering::SeqCst);
     }
 
-    /// A batch that was received, together with the batches that wait behind it. They wait if the sidecar is slow.
+    /// Combines a batch from the queue with the batches that wait behind it. They wait if the sidecar is slow.
     pub(super) fn coalesce(&mut self, batch: ServiceBatch, includes_unbound: bool) -> CoalescedBatches {
         let mut coalesced = CoalescedBatches::new(batch, includes_unbound);
         // Usually nothing waits, and then the size of the changes does not matter.
@@ -205,8 +205,9 @@ impl Subscription {
         coalesced
     }
 
-    /// Everything before `start` was sent, so the stream lacks only what is in the queue, unless the subscription was lost meanwhile.
-    pub(super) fn catches_up(&self) {
+    /// Call this when everything up to `start` is sent. From now on, the stream lacks only what is in its queue. Does nothing if the
+    /// feed has already dropped this subscription.
+    pub(super) fn mark_caught_up(&self) {
         let subscribers = self.feed.subscribers();
         if subscribers.by_service.get(&self.service).is_some_and(|of_service| of_service.iter().any(|it| self.is(it))) {
             self.status.catches_up();
@@ -243,9 +244,8 @@ impl ChangeFeed {
 
     /// Receives all batches with changes above the revision `start` of the subscription that concern the service.
     ///
-    /// No change is missed and none is skipped: a batch is put into queues under the same lock under which `start` is read.
-    /// So each batch was either distributed before the subscription, and ends at or below `start`, or its changes are above
-    /// `start`, and the batch comes into the queue.
+    /// No change is missed: we read `start` under the lock under which batches are put into queues. So a batch either was distributed
+    /// before, and ends at or below `start`, or it is above `start` and comes into the queue.
     pub(super) fn subscribe(
         &self,
         service: ServiceId,

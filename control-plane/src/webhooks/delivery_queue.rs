@@ -38,8 +38,7 @@ pub(super) struct LeaseRequest {
 }
 
 enum LeaseQuota {
-    /// Maximum numbers of first attempts and retries. If fewer first attempts are due, more retries are leased, and vice
-    /// versa.
+    /// Maximum numbers of first attempts and retries. If fewer of one kind are due, more of the other are leased.
     Deliveries {
         first_attempts: i64,
         retries: i64,
@@ -156,8 +155,8 @@ impl DeliveryQueue {
         self.store.write_alone("record_and_lease_deliveries", work).await
     }
 
-    /// The secrets with which requests to a target are signed. `None` if the target is deleted, or if a secret cannot be
-    /// decrypted: such a secret must not block other targets.
+    /// The secrets with which requests to a target are signed. `None` if the target is deleted, or if a secret cannot be decrypted,
+    /// because that must not block other targets.
     async fn open_secrets(
         &self,
         tx: &mut WriteTransaction,

@@ -1,7 +1,7 @@
 //! Decides which deliveries to lease, and which to send next.
 //!
-//! Attempts have places, of which an owner has at most a part, whatever the number of its targets. When a place is free, the owner with
-//! the fewest attempts comes first, then the one whose last attempt began first, and of its targets the one whose last attempt did.
+//! Each attempt needs a place. An owner gets at most a part of the places, however many targets it has. A free place goes to the owner
+//! with the fewest attempts. If several have as few, it goes to the one that has waited longest, and so among the owner's targets.
 
 use super::{
     delivery_queue::{DueWork, LeaseRequest},
@@ -28,15 +28,15 @@ pub struct ConcurrencyLimits {
     pub per_target: usize,
 }
 
-/// An owner may have this part of all attempts, and a target this part of those of its owner. So a slow receiver does not delay the
-/// other targets of its owner.
+/// An owner may have a quarter of all attempts, and each target a quarter of the attempts of its owner. So a slow receiver does not
+/// delay the other targets of its owner.
 const PART: usize = 4;
 
 /// Attempts to one target. More would only queue at the receiver.
 const MAX_PER_TARGET: usize = 16;
 
 impl ConcurrencyLimits {
-    /// The limits for so many attempts in total.
+    /// Divides a total number of attempts.
     pub fn of_total(total: usize) -> Self {
         let per_owner = (total / PART).max(1);
         Self { total, per_owner, per_target: (per_owner / PART).clamp(1, MAX_PER_TARGET) }
@@ -227,8 +227,8 @@ impl Scheduler {
         }
     }
 
-    /// Updates the queue of a target after an attempt. Returns whether the target may have been marked as failing in the
-    /// database before, and the deliveries to release because of a backoff or a response with status 410.
+    /// Updates the queue of a target after an attempt. Returns whether the database may have marked the target as failing before, and
+    /// the deliveries to release because of a backoff or a response with status 410.
     pub(super) fn record(
         &mut self,
         delivery: &LeasedDelivery,

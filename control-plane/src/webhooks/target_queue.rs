@@ -28,8 +28,8 @@ pub struct TargetQueue {
     failed_at: Duration,
     /// Time before which no attempt starts.
     backoff_until: Duration,
-    /// Whether the last lease preferred first attempts to retries. The value alternates, because a lease may contain only one
-    /// delivery.
+    /// Whether the last lease preferred first attempts to retries. The next lease does the opposite: if each has only one delivery,
+    /// both kinds still get their turn.
     preferred_first_attempts: bool,
     /// Time of the last change of the target that the queue has processed.
     updated_at: Option<Timestamp>,
@@ -68,8 +68,8 @@ impl TargetQueue {
         }
     }
 
-    /// Resets concurrency and backoff if the target has changed since the last call, because a change may replace the URL of
-    /// the target. Returns whether the target has changed.
+    /// Resets concurrency and backoff if the target has changed since the last call, because it may have a new URL. Returns whether
+    /// it has changed.
     pub fn reset_if_updated(&mut self, updated_at: Timestamp) -> bool {
         let is_updated = self.updated_at.replace(updated_at).is_some_and(|before| before != updated_at);
         if is_updated {
@@ -88,7 +88,7 @@ impl TargetQueue {
         if now < self.backoff_until { 0 } else { (self.concurrency * LEASES_PER_SLOT).saturating_sub(self.leased()) }
     }
 
-    /// Whether the next lease prefers first attempts to retries. The preference alternates with each call.
+    /// Returns whether the next lease prefers first attempts to retries. Each call returns the opposite of the last one.
     pub const fn prefer_first_attempts(&mut self) -> bool {
         self.preferred_first_attempts = !self.preferred_first_attempts;
         self.preferred_first_attempts

@@ -84,7 +84,7 @@ impl RedisClient {
         self.connection.store(Some(Arc::new(connection)));
         self.metrics.set_up(self.endpoint.kind(), true);
         tracing::info!("redis connected: rate limits are counted together with all replicas");
-        // Messages that were sent before the subscription are lost.
+        // We have missed the messages before the subscription, so act as if there was one.
         self.messages.notify_one();
     }
 

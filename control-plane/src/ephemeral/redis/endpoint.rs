@@ -23,9 +23,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_millis(400);
 /// Timeout for the response of one node while the client looks up the slots of a cluster.
 const RESPONSE_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Retries of a request while a slot moves or the nodes elect a master, and the pauses between them in milliseconds. All retries
-/// together are shorter than the timeout of a request: a request that still receives `TRYAGAIN` then fails with that error and not
-/// with a timeout.
+/// How often a request is tried again while a slot moves or the nodes elect a master, and the pauses in milliseconds. All pauses
+/// together are shorter than the timeout of a request, so a request that still gets `TRYAGAIN` fails with this error and not with a
+/// timeout.
 const RETRIES: u32 = 8;
 const SHORTEST_RETRY_PAUSE: u64 = 10;
 const LONGEST_RETRY_PAUSE: u64 = 30;
@@ -67,9 +67,8 @@ enum UnconnectedClient {
 }
 
 impl RedisEndpoint {
-    /// For a cluster or Sentinels, `servers` may list only some servers: the others are discovered. `certificates` contains the
-    /// trusted authorities (if there are none, the authorities of the operating system are trusted) and an optional client
-    /// certificate.
+    /// `servers` may list only some nodes of a cluster or some Sentinels: the client discovers the others. Without authorities in
+    /// `certificates`, it trusts the authorities of the operating system.
     pub fn new(servers: RedisServers, certificates: Option<TlsCertificates>) -> Self {
         let certificates = ArcSwapOption::from_pointee(certificates);
         Self { servers, certificates, announced_nodes: ArcSwap::default() }
@@ -99,8 +98,8 @@ impl RedisEndpoint {
         self.client(&Arc::default()).map(drop)
     }
 
-    /// Connects, for a single server and for Sentinels to the server that is the master now. `messages` is notified of the messages in
-    /// the channels that the connection subscribes to.
+    /// Connects to the single server, to the current master of the Sentinels, or to the cluster. Later messages in the channels of the
+    /// connection notify `messages`.
     pub(super) async fn connect(&self, messages: &Arc<Notify>) -> RedisResult<RedisConnection> {
         let config = AsyncConnectionConfig::new().set_push_sender(push_sender(messages));
         let connection = match self.client(messages)? {

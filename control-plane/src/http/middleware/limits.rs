@@ -38,7 +38,7 @@ impl CategoryKey {
         Self { category, key: category.key(CallerKind::Authenticated, &parts) }
     }
 
-    /// The counters of a request with an API key: that of the service, and that of all services of its owner.
+    /// The counters of a request with an API key: one of the service, and one that all services of its owner share.
     fn for_service_key(category: Category, key: &ServiceKey) -> Vec<Self> {
         let parts: [&[u8]; 2] = [b"service", &key.service.bits().to_be_bytes()];
         let of_service = Self { category, key: category.key(CallerKind::Authenticated, &parts) };

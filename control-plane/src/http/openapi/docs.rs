@@ -71,8 +71,8 @@ pub async fn file(PathParams(file): PathParams<String>, headers: HeaderMap) -> R
     response(&file, &headers)
 }
 
-/// The content of the page and of all files, by name. All responses share it, because clients may request it without a limit and
-/// take it slowly.
+/// The content of the page and of all files, by name. All responses share these bytes, because any client may request them without a
+/// rate limit and read them slowly.
 static CONTENTS: LazyLock<HashMap<&'static str, CacheableContent>> = LazyLock::new(|| {
     let names = FILES.into_iter().chain([PAGE]);
     names.filter_map(|name| Some((name, load_file(name)?))).collect()

@@ -33,7 +33,7 @@ pub fn add(path: &str, operation: &mut Operation, components: &Components) {
     }
 }
 
-/// Sets `serviceId` to null in all objects: the webhooks of the whole Countersign deployment belong to no service.
+/// Sets `serviceId` to null in all objects, for webhooks of the whole deployment: they belong to no service.
 fn remove_service(value: &mut Value) {
     match value {
         Value::Object(fields) => {
@@ -129,7 +129,7 @@ fn example_value(schema: &RefOr<Schema>, components: &Components) -> Option<Valu
             ArrayItems::RefOrSchema(item) => Some(Value::Array(example_value(item, components).into_iter().collect())),
             ArrayItems::False => None,
         },
-        // `oneOf` is used only for nullable values: the example is that of the first alternative that has an example.
+        // Only nullable values use `oneOf`, so the first alternative with an example is the one that is not null.
         Schema::OneOf(one_of) => one_of.items.iter().find_map(|item| example_value(item, components)),
         Schema::AllOf(all_of) => {
             let parts = all_of.items.iter().filter_map(|item| example_value(item, components));

@@ -17,7 +17,7 @@ use serde_json::Value;
 
 /// An authorized caller, and the scope whose webhooks it may manage.
 pub struct WebhookManager {
-    /// The service in the path, or without one the whole Countersign deployment.
+    /// The service in the path. A path without a service means the whole deployment.
     pub scope: WebhookScope,
     /// The caller, as the initiator in audit entries.
     pub initiator: Initiator,
