@@ -62,7 +62,6 @@ pub struct Metrics {
     pub rate_limited: IntCounterVec,
     /// Requests that were refused because too many are in progress.
     pub overloaded: IntCounter,
-    /// Delivery of events.
     pub webhooks: WebhookMetrics,
     /// The Redis that replicas share.
     pub redis: RedisMetrics,

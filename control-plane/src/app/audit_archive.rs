@@ -29,7 +29,7 @@ use std::{
 /// Maximum number of chains in one archive, so that one transaction can record them.
 const MAX_CHAINS: usize = 1000;
 
-/// Time for which one chain may be read.
+/// How long reading one chain may take, which can have millions of entries.
 const MAX_READ_TIME: Duration = Duration::from_hours(24);
 
 /// Writes the entries before a time to a new file, and deletes them from the database. The last entry of each chain remains.

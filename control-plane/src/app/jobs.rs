@@ -93,7 +93,6 @@ const JOBS: [Job; 8] = [
     },
 ];
 
-/// The interval of [`spawn_flush_of_bursts`].
 const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(super) fn spawn_periodic(tasks: &mut Tasks, state: &AppState) {
@@ -138,7 +137,7 @@ impl Schedule {
                 let (began_at, mut remaining) = (context.since_boot(), pause);
                 while !remaining.is_zero() {
                     sleep(READ_ONLY_PAUSE).await;
-                    // A sleep does not include the time in which the machine is suspended.
+                    // A sleep does not count the time in which the machine is suspended, so look at the clock.
                     let elapsed = context.since_boot().saturating_sub(began_at);
                     if elapsed >= pause || !context.database_is_writable() {
                         return;

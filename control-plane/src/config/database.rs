@@ -1,6 +1,6 @@
 //! `[database]`: the location of the database and the size of the connection pool.
 
-use super::texts_of_wrong;
+use super::existing_problems;
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 use std::{
@@ -79,7 +79,7 @@ impl DatabaseSettings {
                 "database.max_connections: must be from 3 to 1000. It applies to this process; the sum over all replicas must fit into max_connections of PostgreSQL",
             ),
         ];
-        let problems = texts_of_wrong(cases).map(str::to_owned);
+        let problems = existing_problems(cases).map(str::to_owned);
         let url_problem = location.and_then(|location| location.problem());
         problems.chain(url_problem.map(|problem| format!("database.url: {problem}"))).collect()
     }

@@ -2,7 +2,7 @@
 //!
 //! One URL contains everything: the topology in its scheme, several hosts, and parameters for TLS and for Sentinels.
 
-use super::texts_of_wrong;
+use super::existing_problems;
 use redis::{ConnectionAddr, IntoConnectionInfo};
 use reqwest::Url;
 use secrecy::{ExposeSecret, SecretString};
@@ -171,7 +171,7 @@ impl RedisTarget {
             (has_private_key && !has_certificate, "redis.url: add the parameter sslcert, or leave sslkey out"),
             (has_certificate && !has_private_key, "redis.url: add the parameter sslkey, or leave sslcert out"),
         ];
-        texts_of_wrong(cases).next()
+        existing_problems(cases).next()
     }
 }
 

@@ -18,7 +18,6 @@ macro_rules! codes {
                 match self { $(Self::$name => $text,)+ }
             }
 
-            /// The HTTP status of the code.
             pub const fn status(self) -> StatusCode {
                 match self { $(Self::$name => StatusCode::$status,)+ }
             }

@@ -12,9 +12,7 @@ pub struct ApiState {
     pub context: Arc<Context>,
     /// Verifies the tokens of human users.
     pub humans: Arc<HumanTokenVerifier>,
-    /// Counters and histograms.
     pub metrics: Metrics,
-    /// The rate limits.
     pub limits: Arc<Limits>,
     /// The trusted proxies in front of this server.
     pub proxies: Arc<TrustedProxies>,

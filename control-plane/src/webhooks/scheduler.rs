@@ -43,14 +43,14 @@ impl ConcurrencyLimits {
     }
 }
 
-/// Leased deliveries of all targets, in flight or not.
+/// The leased deliveries of all targets, in flight or not.
 pub(super) struct Scheduler {
     limits: ConcurrencyLimits,
     attempts: Places<TargetOwner>,
     queues: HashMap<WebhookId, OwnedQueue>,
     /// The number of attempts that were started.
     started: u64,
-    /// Targets that had due deliveries in the pages that were read since the last complete pass over all targets.
+    /// Targets with due deliveries in the pages that we have read in this pass over all targets.
     due_in_pass: HashSet<WebhookId>,
     /// Leased test deliveries that are not sent yet.
     unsent_tests: VecDeque<LeasedDelivery>,
@@ -72,7 +72,7 @@ impl OwnedQueue {
     }
 }
 
-/// What the targets of an owner use.
+/// What all targets of an owner use together.
 #[derive(Default)]
 struct OwnerUse {
     leased: usize,
@@ -152,8 +152,8 @@ impl Scheduler {
             }
         }
         due.sort_by_key(|due| {
-            let of_target = self.queues.get(&due.id).map(|owned| (owned.queue.leased(), owned.last_started));
-            (of_target, owners.get(&due.owner).map(|owner| owner.leased))
+            let target_use = self.queues.get(&due.id).map(|owned| (owned.queue.leased(), owned.last_started));
+            (target_use, owners.get(&due.owner).map(|owner| owner.leased))
         });
         for due in due {
             let Some(OwnedQueue { queue, .. }) = self.queues.get_mut(&due.id) else { continue };
@@ -210,8 +210,8 @@ impl Scheduler {
         let owners = self.owners();
         let mut waiting: Vec<_> = self.queues.iter_mut().filter(|(_, owned)| owned.queue.has_unsent()).collect();
         waiting.sort_by_key(|(target, owned)| {
-            let of_owner = owners.get(&owned.owner).map(|owner| (owner.in_flight, owner.last_started));
-            (of_owner, owned.last_started, **target)
+            let owner_use = owners.get(&owned.owner).map(|owner| (owner.in_flight, owner.last_started));
+            (owner_use, owned.last_started, **target)
         });
         for (_, OwnedQueue { owner, queue, last_started }) in waiting {
             while queue.can_start(now)

@@ -42,7 +42,7 @@ impl CategoryKey {
     fn for_service_key(category: Category, key: &ServiceKey) -> Vec<Self> {
         let parts: [&[u8]; 2] = [b"service", &key.service.bits().to_be_bytes()];
         let of_service = Self { category, key: category.key(CallerKind::Authenticated, &parts) };
-        let of_owner = category.of_owner().map(|category| Self::for_person(category, &key.owner));
+        let of_owner = category.owner_category().map(|category| Self::for_person(category, &key.owner));
         std::iter::once(of_service).chain(of_owner).collect()
     }
 
@@ -68,7 +68,6 @@ impl CategoryKey {
 /// A limit and its remaining requests.
 #[derive(Debug, Clone, Copy)]
 pub struct LimitStatus {
-    /// The category.
     pub category: Category,
     /// Maximum number of requests per window.
     pub quota: Quota,

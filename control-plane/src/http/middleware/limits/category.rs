@@ -78,7 +78,7 @@ impl Category {
     /// The category in which requests with an API key also count for the owner of the service, because one person can own many
     /// services. Requests with the owner's own token do not count in it. Otherwise, stolen API keys could use up the limit, and the
     /// owner could not revoke them.
-    pub(super) const fn of_owner(self) -> Option<Self> {
+    pub(super) const fn owner_category(self) -> Option<Self> {
         match self {
             Self::Verification => Some(Self::VerificationOwner),
             Self::Feedback => Some(Self::FeedbackOwner),
