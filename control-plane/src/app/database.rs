@@ -43,7 +43,7 @@ async fn open(
     warn_if_unauthenticated(&location);
     match location {
         DatabaseLocation::File(path) => {
-            // SQLite creates its companion files (such as the write-ahead log) with the mode of the database file.
+            // Make the file private first: SQLite gives its mode to the companion files, such as the write-ahead log.
             if mode == OpenMode::Serve {
                 files::create_private_file(&path).map_err(AppError::file(&path))?;
             }
@@ -288,7 +288,7 @@ pub(super) async fn open_to_serve(
         }
         opened => opened?,
     };
-    // Nothing in the database is encrypted with the generated key yet.
+    // A crash before this loses the generated key, but nothing in the database is encrypted with it yet.
     if !is_loaded {
         master_keys.configured().create_file(&file)?;
     }

@@ -31,7 +31,7 @@ pub enum RedisKind {
 pub struct RedisTarget {
     /// The topology.
     pub kind: RedisKind,
-    /// The URL of each host, without parameters. User, password and database are those of Redis.
+    /// The URL of each host, without parameters. User, password and database are for Redis, not for the Sentinels.
     pub urls: Vec<SecretString>,
     /// `master`: the name of the master that the Sentinels monitor.
     pub master: String,
@@ -81,6 +81,7 @@ impl RedisSettings {
             Some(_) => return Err(FORM),
         };
         let (rest, parameters) = rest.split_once('?').unwrap_or((rest, ""));
+        // `path` begins with its `/`, and `user` ends with its `@`, so that each host gets both as they are.
         let (authority, path) =
             rest.split_once('/').map_or((rest, ""), |(authority, _)| (authority, &rest[authority.len()..]));
         let (user, hosts) =

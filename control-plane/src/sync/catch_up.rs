@@ -67,7 +67,7 @@ struct OutgoingSnapshot {
     revision: Revision,
     /// The highest floor of the pages.
     floor: Revision,
-    /// The pages up to the queued message contain all changes up to this revision.
+    /// With the message in `next`, the sidecar has all changes up to this revision.
     cursor: Revision,
     /// The next message. We hold it back until we know whether it is the last, which it says.
     next: Bytes,
@@ -90,7 +90,7 @@ impl Follower {
             while self.sent_revision < subscription.start {
                 self.send_missed_page().await?;
             }
-            // The subscription may lack changes that concern unbound tokens, if these were not included before.
+            // If the service has begun to accept unbound tokens meanwhile, the queue lacks changes that concern them: subscribe again.
             if self.includes_unbound == includes_unbound {
                 subscription.mark_caught_up();
                 return Ok(subscription);

@@ -101,6 +101,7 @@ impl Changes {
     pub(super) async fn add(&mut self, data: ChangedData, conn: &mut Conn) -> Result<(), StoreError> {
         let ChangedData { entry: FeedEntry { revision, change, recipients: _ }, agent, grants } = data;
         match change {
+            // All changes of one read have the same grants: the current ones.
             Change::Roles(agent, _) => match &mut self.agents.entry(agent).or_default().roles {
                 Some(roles) => roles.revision = revision,
                 roles => *roles = Some(Versioned { revision, value: grants.to_vec() }),
@@ -132,7 +133,7 @@ impl Changes {
         Ok(())
     }
 
-    /// The memory that the changes use, in bytes, roughly.
+    /// Estimates the memory that the changes use, in bytes.
     pub fn size(&self) -> usize {
         let Self { agents, revoked, definitions, settings: _, keys, is_deleted: _ } = self;
         let grants = agents.values().filter_map(|changes| changes.roles.as_ref()).map(|roles| roles.value.len());
@@ -146,7 +147,7 @@ impl Changes {
             + keys.iter().flatten().map(Vec::len).sum::<usize>()
     }
 
-    /// Adds changes of the same or a later range of revisions; `other` takes precedence.
+    /// Adds changes of the same or a later range of revisions. If both have the same data, `other` wins.
     pub fn merge(&mut self, other: &Self) {
         let Self { agents, revoked, definitions, settings, keys, is_deleted } = other;
         for (agent, changes) in agents {

@@ -144,9 +144,9 @@ struct SharedParts {
 
 impl SharedParts {
     /// Puts a batch into the queues of the subscribers of a service. Those whose queues are full lose their subscriptions.
-    fn enqueue(&self, own: Option<&BatchPart>, of_service: &mut Vec<Subscriber>) {
+    fn enqueue(&self, own: Option<&BatchPart>, subscribers: &mut Vec<Subscriber>) {
         let concerns_service = own.is_some() || !self.all_services.changes.is_empty();
-        of_service.retain(|subscriber| {
+        subscribers.retain(|subscriber| {
             let receives_unbound = subscriber.receives_unbound.load(Ordering::SeqCst);
             let unbound_tokens = Some(&self.unbound_tokens).filter(|_| receives_unbound);
             if !concerns_service && unbound_tokens.is_none_or(|part| part.changes.is_empty()) {
@@ -187,7 +187,7 @@ pub(super) struct Subscription {
 
 impl Subscription {
     /// Sets whether the service receives changes that concern unbound tokens. A service that begins to receive them needs a
-    /// snapshot and a new subscription.
+    /// snapshot and a new subscription, because its queue lacks the earlier ones.
     pub(super) fn set_receives_unbound(&self, receives_unbound: bool) {
         self.receives_unbound.store(receives_unbound, Ordering::SeqCst);
     }
@@ -209,11 +209,16 @@ impl Subscription {
     /// feed has already dropped this subscription.
     pub(super) fn mark_caught_up(&self) {
         let subscribers = self.feed.subscribers();
-        if subscribers.by_service.get(&self.service).is_some_and(|of_service| of_service.iter().any(|it| self.is(it))) {
+        if subscribers
+            .by_service
+            .get(&self.service)
+            .is_some_and(|list| list.iter().any(|subscriber| self.is(subscriber)))
+        {
             self.status.catches_up();
         }
     }
 
+    /// Whether a subscriber is this subscription: only these two share the flag.
     fn is(&self, subscriber: &Subscriber) -> bool {
         Arc::ptr_eq(&subscriber.receives_unbound, &self.receives_unbound)
     }
@@ -223,9 +228,9 @@ impl Drop for Subscription {
     fn drop(&mut self) {
         self.status.falls_behind();
         let mut subscribers = self.feed.subscribers();
-        if let Some(of_service) = subscribers.by_service.get_mut(&self.service) {
-            of_service.retain(|subscriber| !self.is(subscriber));
-            if of_service.is_empty() {
+        if let Some(list) = subscribers.by_service.get_mut(&self.service) {
+            list.retain(|subscriber| !self.is(subscriber));
+            if list.is_empty() {
                 subscribers.by_service.remove(&self.service);
             }
         }
@@ -242,7 +247,7 @@ impl ChangeFeed {
         self.0.subscribers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Receives all batches with changes above the revision `start` of the subscription that concern the service.
+    /// Subscribes to all batches that concern the service, above the revision `start` of the subscription.
     ///
     /// No change is missed: we read `start` under the lock under which batches are put into queues. So a batch either was distributed
     /// before, and ends at or below `start`, or it is above `start` and comes into the queue.
@@ -293,17 +298,18 @@ impl ChangeFeed {
             subscribers.by_service.clear();
         }
         let subscribers = &mut subscribers.by_service;
+        // If no change concerns all services, visit only those with changes of their own.
         if shared.all_services.changes.is_empty() && shared.unbound_tokens.changes.is_empty() {
             for (service, own) in by_service {
-                if let Some(of_service) = subscribers.get_mut(&service) {
-                    shared.enqueue(Some(&BatchPart::new(own)), of_service);
+                if let Some(list) = subscribers.get_mut(&service) {
+                    shared.enqueue(Some(&BatchPart::new(own)), list);
                 }
             }
         } else {
             let mut by_service = by_service;
-            for (service, of_service) in subscribers.iter_mut() {
+            for (service, list) in subscribers.iter_mut() {
                 let own = by_service.remove(service).map(BatchPart::new);
-                shared.enqueue(own.as_ref(), of_service);
+                shared.enqueue(own.as_ref(), list);
             }
         }
     }
@@ -316,17 +322,17 @@ pub struct FeedReader {
     committed: watch::Receiver<Revision>,
     poll_interval: Duration,
     sidecars: Sidecars,
-    /// Changes up to this revision have been distributed, or were made before the first follower subscribed.
-    sent_revision: Revision,
+    /// Changes up to this revision are distributed, or are older than this reader.
+    distributed: Revision,
 }
 
 impl FeedReader {
     /// A reader that starts at the newest revision in the database. Subscribers receive all later changes.
     pub async fn open(store: Store, poll_interval: Duration, sidecars: Sidecars) -> Result<Self, StoreError> {
         let committed = store.committed_revision();
-        let sent_revision = feed::position(store.read().await?.conn()).await?.revision;
-        sidecars.set_distributed(sent_revision);
-        Ok(Self { feed: ChangeFeed::new(sent_revision), store, committed, poll_interval, sidecars, sent_revision })
+        let distributed = feed::position(store.read().await?.conn()).await?.revision;
+        sidecars.set_distributed(distributed);
+        Ok(Self { feed: ChangeFeed::new(distributed), store, committed, poll_interval, sidecars, distributed })
     }
 
     pub fn feed(&self) -> ChangeFeed {
@@ -356,15 +362,15 @@ impl FeedReader {
 
     /// Reads and distributes one batch. Returns whether there may be more changes.
     async fn distribute_changes(&mut self, metrics: &Metrics) -> bool {
-        let result = change_batch::read_all(&self.store, self.sent_revision).await;
+        let result = change_batch::read_all(&self.store, self.distributed).await;
         if result.is_ok() {
             metrics.sync.feed_last_read.set(timestamp_value(Some(self.store.now())));
         }
         match result {
-            Ok(batch) if batch.range.revision > self.sent_revision => {
+            Ok(batch) if batch.range.revision > self.distributed => {
                 let (revision, is_complete) = (batch.range.revision, batch.range.revision == batch.read_at);
-                self.feed.distribute(batch, self.sent_revision);
-                self.sent_revision = revision;
+                self.feed.distribute(batch, self.distributed);
+                self.distributed = revision;
                 metrics.sync.feed_revision.set(revision.number());
                 // The order matters: a follower that sees this revision finds all batches up to it in its queue.
                 self.sidecars.set_distributed(revision);

@@ -68,7 +68,7 @@ pub(super) struct Follower {
     pub(super) known_revision: Revision,
     /// The floor of the change feed has reached this revision.
     pub(super) known_floor: Revision,
-    /// The pages that are being sent, while they are shared.
+    /// The pages that are being sent, as long as the cache has them.
     pub(super) run: Weak<PageRun>,
     /// Pongs that wait until all changes up to their revisions are sent.
     pending_pongs: VecDeque<v1::Pong>,
@@ -186,7 +186,7 @@ impl Follower {
                     let batch = batch.ok_or_else(too_slow)?;
                     needs_snapshot = self.forward(batch, &mut subscription).await?;
                 }
-                // Only a follower with pending pongs is woken by changes that do not concern it.
+                // Changes that do not concern the service wake the follower only if pongs wait for their revisions.
                 _ = subscription.distributed.changed(), if !self.pending_pongs.is_empty() => {}
                 _ = self.key_check.tick() => {
                     pings.check_silence()?;
@@ -209,17 +209,17 @@ impl Follower {
         let batch = subscription.coalesce(batch, self.includes_unbound);
         let changes = &batch.changes;
         self.known_revision = self.known_revision.max(batch.read_at);
-        // The revocation of an API key changes the settings of the service. The deletion of the service revokes the key as
-        // well, but its sidecars must learn of the deletion.
+        // A revoked API key counts as a change of the settings, so check ours. The deletion of the service revokes it too, but then the
+        // sidecar must learn of the deletion first.
         if changes.settings.is_some() && !changes.is_deleted {
             Box::pin(self.check_key()).await?;
         }
-        let included_unbound = self.includes_unbound;
+        let already_included_unbound = self.includes_unbound;
         if let Some(accepts_unbound) = changes.accepts_unbound() {
             self.includes_unbound = accepts_unbound;
             subscription.set_receives_unbound(self.includes_unbound);
         }
-        if self.includes_unbound && !included_unbound {
+        if self.includes_unbound && !already_included_unbound {
             self.known_revision = self.known_revision.max(batch.revision);
             return Ok(true);
         }
@@ -277,8 +277,8 @@ impl Follower {
         Err(invalid_key())
     }
 
-    /// Reads the current position of the change feed, and queues a pong for this position until all changes up to the position
-    /// are sent.
+    /// Reads the current position of the change feed, and queues a pong that confirms it. The pong is sent when all changes up to this
+    /// position are.
     async fn record_ping(&mut self, number: u64) -> Result<(), Status> {
         self.stream.status().expects_confirmation();
         // Without an answer, the sidecar sends another ping.

@@ -45,6 +45,7 @@ pub struct StreamGroup {
     pub owner: OwnerHash,
 }
 
+/// Everything that the content of pages depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ReadKey {
     /// The streams that receive the pages.
@@ -110,7 +111,7 @@ pub struct EncodedPage {
 }
 
 impl PageRun {
-    /// The first revision that the pages do not cover is above this revision.
+    /// The pages cover all revisions up to this one.
     pub fn until(&self) -> Revision {
         self.pages.last().map_or(Revision::default(), |page| page.until)
     }
@@ -120,7 +121,7 @@ impl PageRun {
         self.until() >= self.read_at
     }
 
-    /// The page that begins at a revision, if it covers any later revision.
+    /// The page that begins at a revision. `None` if there is none, or if it covers no later revision.
     pub fn page_above(&self, since: Revision) -> Option<&Page> {
         let index = self.pages.binary_search_by_key(&since, |page| page.since).ok()?;
         self.pages.get(index).filter(|page| page.until > since)

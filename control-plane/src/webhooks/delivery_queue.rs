@@ -47,7 +47,7 @@ enum LeaseQuota {
 }
 
 pub(super) struct DueWork {
-    /// Active targets with due deliveries, in a page of the targets with pending deliveries.
+    /// One page of the targets with pending deliveries: those that are active, and have due ones.
     pub targets: Vec<DueTarget>,
     /// The target after which the next page begins; `None` after the last page.
     pub next: Option<WebhookId>,
@@ -70,7 +70,7 @@ pub(super) struct AttemptRecord {
     pub attempt: Attempt,
     pub state: DeliveryState,
     pub url: TargetUrl,
-    /// Whether the target may be marked as failing in the database.
+    /// Whether the database may have marked the target as failing.
     pub was_failing: bool,
 }
 

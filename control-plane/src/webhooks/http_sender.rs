@@ -60,7 +60,7 @@ pub struct OutgoingRequest<'a> {
     /// The same time by the clock that never jumps.
     pub started_at: Duration,
     pub owner: &'a TargetOwner,
-    /// The exact body.
+    /// The body, exactly as it is signed.
     pub body: &'a str,
     /// The secrets with which the request is signed.
     pub secrets: &'a [WebhookSecret],
@@ -164,8 +164,8 @@ fn build_clients(builder: impl Fn() -> ClientBuilder) -> Result<Clients, String>
 }
 
 fn client_builder(guard: &AddressGuard, plaintext: bool, timeout: Duration) -> ClientBuilder {
-    // An HTTP/1.1 connection carries one request at a time, so a hanging response delays no other request. A proxy would
-    // resolve names itself and bypass the address guard.
+    // HTTP/1.1 only: a connection carries one request at a time, so a hanging response delays no other. And no proxy, because it
+    // would resolve names itself and bypass the address guard.
     Client::builder()
         .dns_resolver(GuardedResolver { guard: guard.clone(), plaintext })
         .http1_only()

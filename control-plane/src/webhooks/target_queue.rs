@@ -13,7 +13,7 @@ use std::{collections::VecDeque, time::Duration};
 /// Number of deliveries to lease per allowed concurrent attempt, so that a fast target does not wait for the next lease.
 pub const LEASES_PER_SLOT: usize = 2;
 
-/// The queue of one target. A [`Duration`] that is a time is measured on the boot-time clock.
+/// The queue of one target. Times are durations since boot.
 #[derive(Debug)]
 pub struct TargetQueue {
     /// Maximum number of attempts in flight.
@@ -33,7 +33,7 @@ pub struct TargetQueue {
     preferred_first_attempts: bool,
     /// Time of the last change of the target that the queue has processed.
     updated_at: Option<Timestamp>,
-    /// Whether the target may be marked as failing in the database.
+    /// Whether the database may have marked the target as failing.
     marked_failing: bool,
 }
 
@@ -110,13 +110,12 @@ impl TargetQueue {
         Some(next)
     }
 
-    /// Reverts the count of [`Self::start_next`] for a delivery that was not sent.
+    /// Undoes the counting of [`Self::start_next`], if the delivery could not be sent.
     pub const fn cancel_start(&mut self) {
         self.in_flight = self.in_flight.saturating_sub(1);
     }
 
-    /// Adapts concurrency and backoff after an attempt. Returns whether the target may have been marked as failing in the
-    /// database before.
+    /// Adapts concurrency and backoff after an attempt. Returns whether the database may have marked the target as failing before.
     pub fn record(&mut self, attempt: &AttemptSummary, max_concurrency: usize) -> bool {
         let AttemptSummary { started_at, ended_at, failure, retry_after, jitter } = *attempt;
         self.in_flight = self.in_flight.saturating_sub(1);
@@ -124,7 +123,7 @@ impl TargetQueue {
             self.failures = 0;
             self.concurrency = (self.concurrency + 1).min(max_concurrency);
         } else {
-            // Failures of concurrent attempts count as one failure.
+            // An attempt that began before the last failure ended ran beside it, so both count as one failure.
             if started_at >= self.failed_at {
                 self.failures = self.failures.saturating_add(1);
                 self.failed_at = ended_at;

@@ -59,7 +59,7 @@ const REQUEST_MEMORY: usize = 64 << 20;
 /// bounds the number of requests in progress.
 const BASE_COST: usize = 16 << 10;
 
-/// What a field of a request head needs besides its text, in bytes.
+/// What a header of a request needs besides its text, in bytes.
 const FIELD_COST: usize = 32;
 
 /// Time limit for receiving a body.
@@ -71,13 +71,14 @@ pub fn body_limit(path: &str) -> usize {
     if is_small { AUTH_BODY_LIMIT } else { BODY_LIMIT }
 }
 
-/// The memory for requests in progress, which all clients of the API share. `refused` counts the requests that get no memory.
+/// The memory for requests in progress. All clients of the API share it, and each may have a quarter. `refused` counts the requests
+/// that get no memory.
 pub fn request_memory(refused: IntCounter) -> SharedMemory {
     SharedMemory::new(REQUEST_MEMORY, REQUEST_MEMORY / 4, refused)
 }
 
 /// Reads the whole body before the request is processed, because some clients lose a response that arrives while they still send.
-/// Calls of gRPC are answered at once: their clients wait for a response before they end the body. The memory of the request stays
+/// gRPC calls are answered at once: their clients wait for a response before they end the body. The memory of the request stays
 /// reserved until its response is ready.
 pub async fn buffer_body(
     memory: &SharedMemory,

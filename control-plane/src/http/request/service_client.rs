@@ -95,10 +95,11 @@ impl ServiceClient {
 
     /// Checks the credentials of a service, if the request has any. The credentials of other clients are ignored.
     pub async fn check_if_service(self, form: FormClient) -> Result<(), OAuthError> {
+        let (form_id, form_secret) = &form;
         let id = match &self.header {
             Some(HeaderCredential::Basic(id, _)) => Some(id),
             Some(HeaderCredential::Bearer(_) | HeaderCredential::Malformed) => None,
-            None => form.0.as_ref().filter(|_| form.1.is_some()),
+            None => form_id.as_ref().filter(|_| form_secret.is_some()),
         };
         if id.is_some_and(|id| id.parse::<ServiceId>().is_ok()) {
             self.require_service(form).await?;

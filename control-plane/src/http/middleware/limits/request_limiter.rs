@@ -25,8 +25,9 @@ pub struct RequestLimiter {
     statuses: Arc<OnceLock<Vec<LimitStatus>>>,
     /// The counters for which the request has counted.
     counted: Arc<OnceLock<Vec<CategoryKey>>>,
+    /// The limits after [`Self::count_more`], which the response then shows instead of `statuses`.
     final_statuses: Arc<OnceLock<Vec<LimitStatus>>>,
-    /// The status of the limit of the agent, after it has proved its identity.
+    /// The limit of the agent, after it has proved its identity.
     agent_status: Arc<OnceLock<LimitStatus>>,
 }
 
@@ -95,8 +96,8 @@ impl RequestLimiter {
         self.count(state, |category| vec![CategoryKey::for_person(category, &human.identity)]).await
     }
 
-    /// Counts a request of an authenticated caller again, as `requests` more. If any is left, all are
-    /// allowed, so they may exceed the limit.
+    /// Counts a request of an authenticated caller again, as `requests` more. If any is left, all are allowed, so they may exceed
+    /// the limit.
     pub async fn count_more(&self, state: &AppState, requests: usize) -> Result<(), ApiError> {
         let Some(keys) = self.counted.get().filter(|_| requests > 0) else { return Ok(()) };
         let repeated: Vec<_> = std::iter::repeat_n(keys, requests).flatten().copied().collect();
