@@ -59,7 +59,7 @@ pub fn rename_without_replacing(from: &Path, to: &Path) -> io::Result<()> {
     match fs::hard_link(from, to) {
         Ok(()) => fs::remove_file(from)?,
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(error),
-        // The file system does not support hard links.
+        // The file system has no hard links. Another process could still create the new name between these two steps.
         Err(_) if fs::symlink_metadata(to).is_ok() => return Err(io::ErrorKind::AlreadyExists.into()),
         Err(_) => fs::rename(from, to)?,
     }

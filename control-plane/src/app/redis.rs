@@ -41,7 +41,7 @@ pub(super) async fn connect(
     Ok(Some((Arc::new(client), files)))
 }
 
-/// Uses the new contents of the certificate files for the next connections.
+/// Uses the new contents of the certificate files for the next connections. Returns a description for the log.
 pub(super) fn replace_certificates(
     client: &RedisClient,
     target: &RedisTarget,
@@ -80,7 +80,7 @@ fn servers(target: RedisTarget) -> RedisServers {
     }
 }
 
-/// What an error about a file names: the setting, and its parameter.
+/// How errors name a file: by its setting and parameter.
 const CA_FILE: &str = "redis.url: sslrootcert";
 const CERTIFICATE: &str = "redis.url: sslcert";
 const PRIVATE_KEY: &str = "redis.url: sslkey";
@@ -108,7 +108,7 @@ fn loaded_files(target: &RedisTarget, certificates: &TlsCertificates) -> LoadedF
     LoadedFiles::new("redis.url", &files)
 }
 
-/// Checks new contents of the files in [`loaded_files`].
+/// Checks new contents of the files in [`loaded_files`], which are in the same order.
 fn parse_contents(target: &RedisTarget, contents: &FileContents) -> Result<TlsCertificates, AppError> {
     let mut contents = contents.iter().map(|content| content.to_vec());
     let mut next_if_set = |path: &Path| if path.as_os_str().is_empty() { None } else { contents.next() };

@@ -65,8 +65,7 @@ fn contains_audience(aud: Option<&Value>, audience: &str) -> bool {
     }
 }
 
-/// Parses an optional `NumericDate` (RFC 7519, section 2), which may have a fraction. A value that is not a number is an
-/// error.
+/// Parses an optional `NumericDate` (RFC 7519, section 2), which may have a fraction. Fails if the value is not a number.
 fn numeric_date(value: Option<&Value>) -> Result<Option<Timestamp>, Refusal> {
     let Some(value) = value else { return Ok(None) };
     if let Some(seconds) = value.as_i64() {

@@ -33,7 +33,7 @@ pub trait KeySource: Send + Sync + 'static {
     fn fetch(&self) -> impl Future<Output = Result<JwkSet, impl Display + Send>> + Send;
 }
 
-/// The ages at which cached keys are fetched again and are no longer used.
+/// At which age cached keys are fetched again, and at which age they are no longer used.
 #[derive(Debug, Clone, Copy)]
 pub struct CacheLifetimes {
     pub refresh_after: Duration,
@@ -73,7 +73,7 @@ struct CacheState {
     fetched_for_unknown_kid_at: Option<Duration>,
 }
 
-/// A request for a key, with the time of its arrival since boot.
+/// A request for a key. It arrived at `arrived_at`, measured since boot.
 #[derive(Clone, Copy)]
 struct KeyRequest<'a> {
     kid: Option<&'a str>,

@@ -39,7 +39,7 @@ pub struct RedisEndpoint {
     announced_nodes: ArcSwap<BTreeSet<NodeAddress>>,
 }
 
-/// The URLs of the servers. User, password and database in a URL apply to Redis, also in the URL of a Sentinel.
+/// The URLs of the servers. User, password and database in a URL are for Redis, even in the URL of a Sentinel.
 pub enum RedisServers {
     /// A single server.
     Single(SecretString),
@@ -199,7 +199,7 @@ fn connection_infos(urls: &[SecretString]) -> RedisResult<Vec<ConnectionInfo>> {
     urls.iter().map(connection_info).collect()
 }
 
-/// The settings in a URL. With version 3 of its protocol, Redis sends messages on the connection that requests use.
+/// The settings in a URL. We use version 3 of the protocol, because it sends messages on the connection that requests use.
 fn connection_info(url: &SecretString) -> RedisResult<ConnectionInfo> {
     let info = url.expose_secret().into_connection_info()?.set_tcp_settings(tcp_settings());
     let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
