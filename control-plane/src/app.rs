@@ -108,8 +108,8 @@ impl App {
         let startup_guard = readiness.register("start");
         let mut tasks = Tasks::new(shutdown);
         servers::serve_admin(&mut tasks, admin.listen()?, readiness.clone(), metrics.clone());
-        let parts = Components::build(&config, &dependencies, metrics, addresses.api).await?;
-        let (state, context_parts) = (parts.state, &parts.context_parts);
+        let components = Components::build(&config, &dependencies, metrics, addresses.api).await?;
+        let (state, context_parts) = (components.state, &components.context_parts);
         let (context, store, metrics) = (state.context.clone(), context_parts.store.clone(), &state.metrics);
         let settings = SidecarSettings { issuer: context.issuer().to_owned(), max_staleness: config.max_staleness() };
         let agent_hash_secret = wiring::load_agent_hash_secret(context_parts).await?;
@@ -124,34 +124,34 @@ impl App {
             feed: reader.feed(),
             settings,
             agent_hash_secret,
-            connections: parts.port_limits.sync.caps.total,
+            connections: components.port_limits.sync.caps.total,
             read_limit: ReadLimit::entries(dependencies.changes_per_read),
             key_check_interval: dependencies.key_check_interval,
             metrics: metrics.clone(),
             shutdown: tasks.shutdown.clone(),
         };
         let sync_service = servers::sync_service(&mut tasks, reader, sync_parts);
-        let limits = parts.port_limits;
-        let (certificate, rng) = (&parts.served_certificate, context_parts.rng.clone());
+        let limits = components.port_limits;
+        let (certificate, rng) = (&components.served_certificate, context_parts.rng.clone());
         servers::serve_sync(&mut tasks, sync.listen()?, certificate, sync_service, limits.sync);
         servers::serve_api(&mut tasks, api.listen()?, certificate, rng, state.clone(), limits.api);
         jobs::spawn_periodic(&mut tasks, &state);
         jobs::spawn_flush_of_bursts(&mut tasks, &state);
-        jobs::spawn_file_reloads(&mut tasks, parts.file_reloaders, dependencies.file_poll_interval);
+        jobs::spawn_file_reloads(&mut tasks, components.file_reloaders, dependencies.file_poll_interval);
         jobs::spawn_outage_log(&mut tasks, store.clone());
         jobs::spawn_database_check(&mut tasks, store.clone());
         jobs::spawn_master_key_check(&mut tasks, context_parts, readiness);
-        jobs::spawn_redis_tasks(&mut tasks, parts.redis.as_ref(), &store);
-        let (sender, health) = (parts.http_sender, parts.dispatcher_health);
+        jobs::spawn_redis_tasks(&mut tasks, components.redis.as_ref(), &store);
+        let (sender, health) = (components.http_sender, components.dispatcher_health);
         let dispatcher = wiring::webhook_dispatcher(&config.webhooks, context_parts, metrics, sender, health.clone());
         jobs::spawn_webhook_delivery(&mut tasks, context_parts, metrics, dispatcher, health);
-        if let Some(development) = &parts.development {
+        if let Some(development) = &components.development {
             development::set_up(&config, &context, development, &addresses).await?;
         }
         let Addresses { api, sync, admin } = addresses;
         tracing::info!(url = context.issuer(), %api, %sync, %admin, "ready");
         drop(startup_guard);
-        Ok(Self { addresses, tasks, context, store, database_lock: parts.database_lock })
+        Ok(Self { addresses, tasks, context, store, database_lock: components.database_lock })
     }
 
     /// The addresses of the ports.
@@ -172,7 +172,7 @@ impl App {
     }
 }
 
-/// What the servers and background tasks need.
+/// What the servers and background tasks need, built from the settings and the database.
 struct Components {
     state: AppState,
     context_parts: ContextParts,

@@ -230,7 +230,7 @@ impl Config {
         (days > 0).then(|| Duration::from_hours(24 * u64::from(days)))
     }
 
-    /// The time without contact after which a sidecar rejects all tokens.
+    /// The time without contact after which a sidecar rejects all tokens. The default is the lifetime of an access token.
     pub fn max_staleness(&self) -> Duration {
         match self.sync.max_staleness_seconds {
             0 => self.access_token_lifetime(),

@@ -24,7 +24,7 @@ use zeroize::Zeroizing;
 pub struct SidecarSettings {
     /// The `iss` that tokens must have.
     pub issuer: String,
-    /// A sidecar refuses all requests if it sent the last answered ping `max_staleness` ago or earlier.
+    /// A sidecar refuses all requests if it sent its last answered ping so long ago.
     pub max_staleness: Duration,
 }
 
@@ -73,7 +73,7 @@ pub struct SyncParts {
     pub store: Store,
     /// The sidecars of all control planes.
     pub sidecars: Sidecars,
-    /// Places of clients for reads of API keys.
+    /// Limits how many API keys are read at the same time, in all and for each client.
     pub key_lookups: Places<Network>,
     /// Counts invalid API keys.
     pub failures: Arc<Failures>,

@@ -86,14 +86,14 @@ impl PingReceiver {
         Ok(None)
     }
 
-    /// Records a request, or the end of the requests. Returns the number of a ping.
+    /// Handles a request, or the end of the requests. Returns the number if it is a ping.
     fn accept(&mut self, request: Option<&FollowRequest>) -> Result<Option<u64>, Status> {
         match request {
             Some(FollowRequest { message: Some(Message::Ping(Ping { number })) }) => {
                 self.allowance -= 1;
                 return Ok(Some(*number));
             }
-            // The number of reports has a limit of its own.
+            // Reports need no allowance: `report` limits their number.
             Some(FollowRequest { message: Some(Message::Applied(Applied { revision })) }) => {
                 self.stream.report(Revision::new(*revision)).map_err(|NotSent| not_sent())?;
             }

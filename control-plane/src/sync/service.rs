@@ -112,7 +112,7 @@ async fn find_key(store: Store, credential: Credential<ApiKeyId>) -> Result<Opti
     }
 }
 
-/// The server adds the address of the peer to each request.
+/// Should not happen: the server adds the address of the peer to each request.
 fn no_peer() -> Status {
     Status::internal("the address of the client is unknown")
 }

@@ -21,10 +21,10 @@ use utoipa_swagger_ui::{Config, serve};
 /// URL of the description, relative to `/docs`.
 const DESCRIPTION_URL: &str = "openapi.json";
 
-/// The HTML file of the page. The URLs in the HTML file are relative to the folder of the file.
+/// The HTML file of the page. Its URLs are relative to its own folder, so we put `docs/` before them.
 const PAGE: &str = "index.html";
 
-/// The files of Swagger UI that the documentation page loads; the page needs no further files of Swagger UI.
+/// The files of Swagger UI that the page loads. It needs no others.
 const FILES: [&str; 7] = [
     "swagger-ui.css",
     "index.css",

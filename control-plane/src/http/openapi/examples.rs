@@ -33,7 +33,8 @@ pub fn add(path: &str, operation: &mut Operation, components: &Components) {
     }
 }
 
-/// Sets `serviceId` to null in all objects, for webhooks of the whole deployment: they belong to no service.
+/// Sets `serviceId` to null, because webhooks of the whole deployment belong to no service. The payload of an event keeps the service
+/// of the event.
 fn remove_service(value: &mut Value) {
     match value {
         Value::Object(fields) => {
