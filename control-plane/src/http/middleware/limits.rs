@@ -100,7 +100,6 @@ impl Limits {
         &self.failures
     }
 
-    /// Counts a failed authentication.
     async fn count_failure(&self, address: IpAddr) -> LimitDecision {
         self.decision([Category::Failures].into_iter(), self.failures.count(address).await)
     }

@@ -150,7 +150,6 @@ pub struct BodyFields {
 /// The fields of a body that is either JSON or a form.
 pub struct FormOrJson(pub BodyFields);
 
-/// The fields of a form.
 pub struct Form(pub BodyFields);
 
 /// The body that a middleware parsed before the handler, stored as an extension of the request.
@@ -211,7 +210,6 @@ pub fn parse_form_or_json(headers: &HeaderMap, bytes: &[u8]) -> Result<BodyField
     }
 }
 
-/// Parses a form.
 pub fn parse_form(headers: &HeaderMap, bytes: &[u8]) -> Result<BodyFields, ApiError> {
     if !single_content_type(headers).is_some_and(is_form) {
         return Err(ApiError::form_required());

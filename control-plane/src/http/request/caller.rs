@@ -31,7 +31,6 @@ const SERVICE_KEY_PREFIX: &str = "svc_";
 /// A request that needs a caller: the state of the API, and the unverified bearer credential. The methods of `Call` verify the
 /// credential and count the request.
 pub struct Call {
-    /// The state of the API.
     pub state: AppState,
     bearer: Option<SecretString>,
     origin: RequestOrigin,
@@ -85,7 +84,6 @@ impl Call {
         Self { bearer: Some(bearer), ..self }
     }
 
-    /// The context of operations.
     pub fn context(&self) -> &Context {
         &self.state.context
     }

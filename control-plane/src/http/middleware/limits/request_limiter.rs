@@ -74,13 +74,11 @@ pub async fn enforce_rate_limits(
 }
 
 impl RequestLimiter {
-    /// The limiter of a request.
     pub fn from_parts(parts: &Parts) -> Result<Self, ApiError> {
         // `enforce_rate_limits` adds a `RequestLimiter` to every request.
         parts.extensions.get().cloned().ok_or_else(ApiError::internal)
     }
 
-    /// The address of the client.
     pub const fn address(&self) -> IpAddr {
         self.address
     }
