@@ -1,4 +1,4 @@
-//! Builds the components of the control plane from the settings, in the order in which `app` needs them.
+//! Builds the components of the control plane from the settings, in the order of the start.
 
 use super::{AppError, Dependencies, development};
 use crate::{

@@ -23,7 +23,7 @@ pub struct UnverifiedToken<'a> {
     pub kid: Option<String>,
 }
 
-/// The claim `iss`. A duplicate `iss` is an error, because parsers differ in which of the two values they use.
+/// The claim `iss`. A duplicate `iss` is an error, because another parser could use the other value.
 #[derive(Deserialize)]
 struct IssuerClaim {
     iss: String,

@@ -73,7 +73,7 @@ pub struct Changes {
 }
 
 impl Changes {
-    /// Whether the service accepts unbound tokens, if its settings changed.
+    /// Whether the service accepts unbound tokens now; `None` if its settings have not changed.
     pub fn accepts_unbound(&self) -> Option<bool> {
         self.settings.as_ref().map(|settings| settings.accepts_unbound)
     }

@@ -105,7 +105,7 @@ enum PageContent {
 pub struct EncodedPage {
     /// The changes, in parts of bounded size.
     pub bodies: Vec<Bytes>,
-    /// Whether the service accepts unbound tokens, if its settings changed.
+    /// Whether the service accepts unbound tokens now; `None` if its settings have not changed.
     pub accepts_unbound: Option<bool>,
     pub is_deleted: bool,
 }

@@ -201,7 +201,7 @@ pub fn parse_json(headers: &HeaderMap, bytes: &[u8]) -> Result<BodyFields, ApiEr
     Ok(BodyFields { unread: fields, errors, ignore_unknown: false })
 }
 
-/// Parses a form if the content type is that of a form, else a JSON object.
+/// Parses a form or a JSON object, depending on the content type.
 pub fn parse_form_or_json(headers: &HeaderMap, bytes: &[u8]) -> Result<BodyFields, ApiError> {
     if single_content_type(headers).is_some_and(is_form) {
         parse_form(headers, bytes)
