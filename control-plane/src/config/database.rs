@@ -107,7 +107,7 @@ impl DatabaseLocation {
         let Ok(url) = Url::parse(url.expose_secret()) else { return true };
         let values = |names: [&'static str; 2]| url.query_pairs().filter(move |(key, _)| names.contains(&&**key));
         let hosts = values(["host", "hostaddr"]).map(|(_, host)| host);
-        let hosts: Vec<_> = url.host_str().map(Cow::from).into_iter().chain(hosts).collect();
+        let hosts: Vec<_> = url.host_str().map(Cow::Borrowed).into_iter().chain(hosts).collect();
         // `%2F…` is a Unix socket path.
         let is_socket = |host: &Cow<str>| ["/", "%2F", "%2f"].iter().any(|start| host.starts_with(start));
         let is_local = hosts.iter().any(is_socket) || hosts.last().is_none_or(|host| is_loopback(host));
