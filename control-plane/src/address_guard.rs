@@ -1,9 +1,8 @@
 //! Resolves the hosts of webhook URLs, and rejects hosts that events must not be sent to.
 //!
-//! The operations that save a webhook target check its URL with this guard. The HTTP sender, which delivers events, also
-//! resolves the host through this guard for every connection, and connects to exactly the addresses that the guard returns. A
-//! DNS answer that changes between the check and the connection (DNS rebinding) therefore cannot redirect a request to a
-//! forbidden address. `domain::webhook::address` contains the rules for allowed addresses.
+//! The operations that save a webhook target check its URL with this guard. The HTTP sender resolves the host through the guard again
+//! for every connection, and connects to exactly the addresses that the guard returns. So an attacker who changes the DNS answer after
+//! the check (DNS rebinding) cannot redirect a request. `domain::webhook::address` has the rules for allowed addresses.
 
 use crate::domain::webhook::{
     TargetOwner,
@@ -25,7 +24,7 @@ const LOOKUPS: usize = 32;
 /// Maximum number of lookups of an owner of webhooks at a time.
 const LOOKUPS_PER_OWNER: usize = 8;
 
-/// How long a lookup waits for its place. Less than each timeout of the callers, so that the failure names the cause.
+/// How long a lookup waits for its place: less than any timeout of the callers, so that the error names the cause.
 const PLACE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Resolves host names. Tests replace the resolver of the operating system.
@@ -72,8 +71,8 @@ impl AddressGuard {
         }
     }
 
-    /// Rejects a URL that contains a forbidden IP address. Accepts all host names, because every host name is resolved through
-    /// [`Self::resolve`] for each connection.
+    /// Rejects a URL that contains a forbidden IP address. Accepts all host names, because each connection resolves them through
+    /// [`Self::resolve`].
     pub fn check_literal(&self, url: &TargetUrl) -> Result<(), HostRejection> {
         let address: IpAddr = match url.host() {
             Host::Domain(_) => return Ok(()),

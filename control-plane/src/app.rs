@@ -37,7 +37,7 @@ use crate::{
     http::{ApiState, AppState, Limits, TrustedProxies},
     humans::OperatorKey,
     metrics::Metrics,
-    operations::{Context, ContextParts, flush_suppressed_bursts},
+    operations::{Context, ContextParts, ensure_audit_started, flush_suppressed_bursts, rotate_signing_keys_if_due},
     store::{Store, changed_data::ReadLimit},
     sync::{self, CHANGES_PER_READ, FeedReader, SidecarSettings, SyncParts},
     webhooks::{DispatcherHealth, HttpSender},
@@ -53,22 +53,22 @@ use secrecy::ExposeSecret;
 use servers::Tasks;
 use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
-/// The clock, the random numbers and the name resolution that a control plane uses. Tests replace the clock, the random numbers
-/// and the name resolution.
+/// What a control plane gets from its surroundings: clock, random numbers, name resolution and the pace of its tasks. Tests
+/// replace them.
 pub struct Dependencies {
-    /// The clock.
+    /// Tells the time.
     pub clock: Arc<dyn Clock>,
-    /// The random number generator.
+    /// Generates keys, ids and jitter.
     pub rng: Arc<dyn Rng>,
     /// Resolves the host names of webhooks.
     pub resolver: Arc<dyn HostResolver>,
     /// The interval at which the database is polled for changes that other control planes committed.
     pub change_poll_interval: Duration,
-    /// The interval at which the API key of a sync stream is checked again, and whether its sidecar is silent.
+    /// How often a sync stream checks that its API key is still valid and that its sidecar still answers.
     pub key_check_interval: Duration,
-    /// The changes that one read of the database for a sidecar returns.
+    /// How many changes one read of the database for a sidecar returns.
     pub changes_per_read: u32,
-    /// The interval at which files are read that are loaded again when they change.
+    /// How often we read files again to see whether they have changed.
     pub file_poll_interval: Duration,
 }
 
@@ -97,8 +97,8 @@ pub struct App {
 }
 
 impl App {
-    /// Opens the database and the keys, and begins to serve. Meanwhile, the admin port is served, and the other ports refuse
-    /// connections.
+    /// Opens the database and the keys, and begins to serve. The admin port is served from the beginning; the other ports refuse
+    /// connections until everything is ready.
     pub async fn start(config: Config, dependencies: Dependencies, shutdown: Shutdown) -> Result<Self, AppError> {
         install_crypto_provider();
         create_data_dir(&config)?;
@@ -108,11 +108,11 @@ impl App {
         let startup_guard = readiness.register("start");
         let mut tasks = Tasks::new(shutdown);
         servers::serve_admin(&mut tasks, admin.listen()?, readiness.clone(), metrics.clone());
-        let parts = Components::build(&config, &dependencies, metrics, addresses.api).await?;
-        let (state, context_parts) = (parts.state, &parts.context_parts);
+        let components = Components::build(&config, &dependencies, metrics, addresses.api).await?;
+        let (state, context_parts) = (components.state, &components.context_parts);
         let (context, store, metrics) = (state.context.clone(), context_parts.store.clone(), &state.metrics);
         let settings = SidecarSettings { issuer: context.issuer().to_owned(), max_staleness: config.max_staleness() };
-        let agent_hash_secret = wiring::agent_hash_secret(context_parts).await?;
+        let agent_hash_secret = wiring::load_agent_hash_secret(context_parts).await?;
         let poll_interval = dependencies.change_poll_interval;
         let reader = FeedReader::open(store.clone(), poll_interval, context_parts.sidecars.clone()).await?;
         let sync_parts = SyncParts {
@@ -124,34 +124,34 @@ impl App {
             feed: reader.feed(),
             settings,
             agent_hash_secret,
-            connections: parts.port_limits.sync.caps.total,
+            connections: components.port_limits.sync.caps.total,
             read_limit: ReadLimit::entries(dependencies.changes_per_read),
             key_check_interval: dependencies.key_check_interval,
             metrics: metrics.clone(),
             shutdown: tasks.shutdown.clone(),
         };
         let sync_service = servers::sync_service(&mut tasks, reader, sync_parts);
-        let limits = parts.port_limits;
-        let (certificate, rng) = (&parts.served_certificate, context_parts.rng.clone());
+        let limits = components.port_limits;
+        let (certificate, rng) = (&components.served_certificate, context_parts.rng.clone());
         servers::serve_sync(&mut tasks, sync.listen()?, certificate, sync_service, limits.sync);
         servers::serve_api(&mut tasks, api.listen()?, certificate, rng, state.clone(), limits.api);
         jobs::spawn_periodic(&mut tasks, &state);
         jobs::spawn_flush_of_bursts(&mut tasks, &state);
-        jobs::spawn_file_reloads(&mut tasks, parts.file_reloaders, dependencies.file_poll_interval);
+        jobs::spawn_file_reloads(&mut tasks, components.file_reloaders, dependencies.file_poll_interval);
         jobs::spawn_outage_log(&mut tasks, store.clone());
         jobs::spawn_database_check(&mut tasks, store.clone());
         jobs::spawn_master_key_check(&mut tasks, context_parts, readiness);
-        jobs::spawn_redis_tasks(&mut tasks, parts.redis.as_ref(), &store);
-        let (sender, health) = (parts.http_sender, parts.dispatcher_health);
+        jobs::spawn_redis_tasks(&mut tasks, components.redis.as_ref(), &store);
+        let (sender, health) = (components.http_sender, components.dispatcher_health);
         let dispatcher = wiring::webhook_dispatcher(&config.webhooks, context_parts, metrics, sender, health.clone());
         jobs::spawn_webhook_delivery(&mut tasks, context_parts, metrics, dispatcher, health);
-        if let Some(development) = &parts.development {
+        if let Some(development) = &components.development {
             development::set_up(&config, &context, development, &addresses).await?;
         }
         let Addresses { api, sync, admin } = addresses;
         tracing::info!(url = context.issuer(), %api, %sync, %admin, "ready");
         drop(startup_guard);
-        Ok(Self { addresses, tasks, context, store, database_lock: parts.database_lock })
+        Ok(Self { addresses, tasks, context, store, database_lock: components.database_lock })
     }
 
     /// The addresses of the ports.
@@ -172,7 +172,7 @@ impl App {
     }
 }
 
-/// What the servers and background tasks need.
+/// What the servers and background tasks need, built from the settings and the database.
 struct Components {
     state: AppState,
     context_parts: ContextParts,
@@ -203,10 +203,15 @@ impl Components {
         let health = dispatcher_health.clone();
         let port_limits = PortLimits::new(config, &metrics.ports);
         let queue_health = Arc::new(move || health.current());
+        let Dependencies { clock, rng, .. } = dependencies;
+        let (store, master_keys) = database::open_to_serve(config, clock, rng.as_ref(), &metrics).await?;
+        database::ensure_deployment(&store, &master_keys, config.dev.then(|| clock.now())).await?;
+        let pools = store.clone();
+        metrics.expose_connection_pools(move || pools.pool_statuses())?;
         let (context, context_parts) =
-            wiring::context(config, &public_url, dependencies, queue_health, &metrics).await?;
-        let store = context_parts.store.clone();
-        metrics.expose_connection_pools(move || store.pool_statuses())?;
+            wiring::context(config, &public_url, dependencies, store, master_keys, queue_health);
+        ensure_audit_started(&context_parts.store).await?;
+        rotate_signing_keys_if_due(&context).await?;
         wiring::expose_housekeeping(&metrics, context.clone())?;
         let mut reloaders = Reloaders::new(&context_parts.clock, &metrics);
         let (http_sender, authorities) = wiring::http_sender(&config.webhooks, &context_parts.address_guard)?;
@@ -251,8 +256,8 @@ async fn write_and_close(context: &Context, store: &Store) {
     store.close().await;
 }
 
-/// Runs the control plane until shutdown is requested. A start in progress is given up: each of its changes is a transaction or
-/// one atomic change of a file.
+/// Runs the control plane until shutdown is requested. A shutdown may interrupt the start at any point, because each change that
+/// the start makes is a transaction or an atomic change of a file.
 pub async fn run(config: Config, shutdown: Shutdown) -> Result<(), AppError> {
     let start = Box::pin(App::start(config, Dependencies::default(), shutdown.clone()));
     match shutdown.run_until_requested(start).await {
@@ -287,7 +292,6 @@ fn create_data_dir(config: &Config) -> Result<(), AppError> {
 }
 
 fn install_crypto_provider() {
-    // `install_default` fails if another server in this process has already installed the cryptography provider; the error is
-    // ignored because that provider is used.
+    // Fails if another server in this process has installed the provider already. We use that one then.
     let _installed = rustls::crypto::aws_lc_rs::default_provider().install_default();
 }

@@ -1,6 +1,7 @@
-//! The TLS certificate of the API and the sync port: read from files and replaced when they change, or generated for
-//! development.
+//! The TLS certificate of the API port and the sync port. It is read from files, and replaced when they change; with --dev, it is
+//! generated.
 
+use crate::domain::timestamp::format_rfc3339;
 use arc_swap::ArcSwap;
 use countersign_identity::Timestamp;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose, date_time_ymd};
@@ -31,10 +32,10 @@ pub enum CertificateError {
     #[error("tls.certificate, tls.private_key: {0}")]
     Unusable(#[from] rustls::Error),
     /// The certificate has expired. The start only warns, because the files may be replaced while the process runs.
-    #[error("tls.certificate: expired at {}", format_time(*.0))]
+    #[error("tls.certificate: expired at {}", format_rfc3339(*.0))]
     Expired(Timestamp),
     /// The validity of the certificate begins later. The start only warns.
-    #[error("tls.certificate: not valid before {}", format_time(*.0))]
+    #[error("tls.certificate: not valid before {}", format_rfc3339(*.0))]
     NotYetValid(Timestamp),
     #[error("generating the development certificate failed: {0}")]
     Generation(#[from] rcgen::Error),
@@ -52,8 +53,8 @@ impl Certificate {
         Ok(Self { chain: read_pem_file(chain)?, key: read_pem_file(key)?.into() })
     }
 
-    /// Generates a certificate for loopback. The development authority in `directory` signs the certificate; a missing
-    /// authority is created. Also returns the file of the authority's certificate, which clients must trust.
+    /// Generates a certificate for loopback, signed by the development authority in `directory`. A missing authority is created.
+    /// Also returns the file of the authority's certificate, which clients must trust.
     pub fn for_development(directory: &Path, year: i32) -> Result<(Self, PathBuf), CertificateError> {
         let (ca_file, ca_key_file) = (directory.join("ca.pem"), directory.join("ca.key"));
         if !ca_key_file.exists() || !ca_file.exists() {
@@ -74,7 +75,7 @@ impl Certificate {
         Ok((Self { chain, key: key.serialize_pem().into() }, ca_file))
     }
 
-    /// The pair in the contents of its two files.
+    /// Parses the contents of the two files.
     pub fn from_contents(chain: &[u8], key: &[u8]) -> Result<Self, CertificateError> {
         let text = |setting: &str, content: &[u8]| {
             let text = std::str::from_utf8(content).map_err(|_| CertificateError::Malformed(setting.into()));
@@ -100,8 +101,8 @@ impl Certificate {
         Ok(validity.not_after)
     }
 
-    /// The time in which the server's own certificate is valid, which is the first of the chain. A chain may end with expired
-    /// certificates that older clients needed: clients ignore those that they do not need.
+    /// When the server's own certificate is valid, which is the first of the chain. We ignore the others: a chain may end with an
+    /// expired certificate that only older clients needed.
     fn validity(&self) -> Result<Validity, CertificateError> {
         let malformed = || CertificateError::Malformed("tls.certificate".into());
         let chain = CertificateDer::pem_slice_iter(self.chain.as_bytes());
@@ -134,8 +135,8 @@ impl ServedCertificate {
         Ok(Arc::new(Self(ArcSwap::from_pointee(certificate.certified_key()?))))
     }
 
-    /// Serves another certificate on new connections, and returns its expiry. An invalid certificate, and one that clients
-    /// would refuse at the time `now`, replaces nothing.
+    /// Serves another certificate on new connections, and returns its expiry. Keeps the old one if the new one is invalid, or if
+    /// clients would refuse it at the time `now`.
     pub fn replace(&self, certificate: &Certificate, now: Timestamp) -> Result<Timestamp, CertificateError> {
         let key = certificate.certified_key()?;
         let expires_at = certificate.check_validity(now)?;
@@ -143,8 +144,8 @@ impl ServedCertificate {
         Ok(expires_at)
     }
 
-    /// The configuration of a port, with the protocols that it offers (ALPN). Connections resume TLS sessions that began
-    /// before the certificate was replaced: the configuration, which stores the sessions, stays the same.
+    /// The configuration of a port, with the protocols that it offers (ALPN). Replacing the certificate does not replace the
+    /// configuration, which stores the TLS sessions. So clients can still resume the sessions that they began before.
     pub fn server_config(self: &Arc<Self>, protocols: &[&[u8]]) -> Arc<ServerConfig> {
         let mut config = ServerConfig::builder().with_no_client_auth().with_cert_resolver(Arc::<Self>::clone(self));
         config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
@@ -169,12 +170,6 @@ fn validity(der: &[u8]) -> Option<Validity> {
     let validity = certificate.validity();
     let time = |time: x509_parser::time::ASN1Time| Timestamp::from_seconds(time.timestamp());
     Some(Validity { not_before: time(validity.not_before), not_after: time(validity.not_after) })
-}
-
-/// A time in RFC 3339.
-pub fn format_time(time: Timestamp) -> String {
-    let seconds = time.seconds();
-    jiff::Timestamp::from_second(seconds).map_or_else(|_| seconds.to_string(), |time| time.to_string())
 }
 
 fn ca_certificate_params(year: i32) -> CertificateParams {
@@ -237,9 +232,9 @@ mod tests {
         assert_eq!(served_chain(&served), before);
         let expired_last = format!("{}{}", old.chain, certificate((2020, 2021)).chain);
         let expired_last = Certificate { chain: expired_last, key: old.key.clone() };
-        assert_eq!(format_time(served.replace(&expired_last, NOW).unwrap()), "2040-01-01T00:00:00Z");
+        assert_eq!(format_rfc3339(served.replace(&expired_last, NOW).unwrap()), "2040-01-01T00:00:00Z");
         assert_eq!(served_chain(&served), before, "the same certificate");
-        assert_eq!(format_time(served.replace(&new, NOW).unwrap()), "2030-01-01T00:00:00Z");
+        assert_eq!(format_rfc3339(served.replace(&new, NOW).unwrap()), "2030-01-01T00:00:00Z");
         assert_ne!(served_chain(&served), before);
     }
 }

@@ -37,8 +37,8 @@ pub enum ConfigError {
     /// The settings cannot be parsed.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// Settings contradict each other, are out of range or are missing. Each text, on a line of its own, names the setting and
-    /// the possible corrections.
+    /// Settings contradict each other, are out of range or are missing. Each text is a line that names the setting and how to
+    /// correct it.
     #[error("{}", .0.join("\n"))]
     Rejected(Vec<String>),
 }
@@ -46,11 +46,10 @@ pub enum ConfigError {
 /// The settings of the control plane.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Config {
-    /// The `iss` of every token. The value may be empty with --dev: the `iss` is then derived from the port.
+    /// The `iss` of every token. With --dev it may be empty: the `iss` then follows from the port.
     pub public_url: String,
     /// The directory of the embedded database and of generated keys.
     pub data_dir: PathBuf,
-    /// Listening addresses.
     pub listen: ListenSettings,
     /// TLS of the API and the sync port.
     pub tls: TlsSettings,
@@ -58,19 +57,14 @@ pub struct Config {
     pub proxies: ProxySettings,
     /// Limits of network connections.
     pub connections: ConnectionSettings,
-    /// Rate limits.
     pub limits: LimitSettings,
     /// How much persons, services and agents may have.
     pub quotas: QuotaSettings,
-    /// The database.
     pub database: DatabaseSettings,
     /// Shared rate limits and notifications between replicas.
     pub redis: RedisSettings,
-    /// Secrets.
     pub secrets: SecretSettings,
-    /// Lifetimes of tokens.
     pub tokens: TokenSettings,
-    /// Rotation of signing keys.
     pub signing_keys: SigningKeySettings,
     /// Who may register agents.
     pub registration: RegistrationSettings,
@@ -81,9 +75,7 @@ pub struct Config {
     pub humans: HumanSettings,
     /// Rules for sidecars.
     pub sync: SyncSettings,
-    /// Delivery of events.
     pub webhooks: WebhookSettings,
-    /// The log.
     pub log: LogSettings,
     /// Whether --dev was given.
     #[serde(skip)]
@@ -196,7 +188,7 @@ impl Config {
                 "tls.mode = terminated: set proxies.trusted to the networks of the proxies that terminate TLS, or tls.mode to serve",
             ),
         ];
-        let problems = texts_of_wrong(cases).map(str::to_owned);
+        let problems = existing_problems(cases).map(str::to_owned);
         let humans = self.humans.problems(&self.public_url, self.dev);
         let others = self.webhooks.problems().into_iter().chain(self.redis.problem());
         let has_master_key = !self.secrets.master_key.expose_secret().is_empty();
@@ -238,7 +230,7 @@ impl Config {
         (days > 0).then(|| Duration::from_hours(24 * u64::from(days)))
     }
 
-    /// The time without contact after which a sidecar rejects all tokens.
+    /// The time without contact after which a sidecar rejects all tokens. The default is the lifetime of an access token.
     pub fn max_staleness(&self) -> Duration {
         match self.sync.max_staleness_seconds {
             0 => self.access_token_lifetime(),
@@ -247,9 +239,9 @@ impl Config {
     }
 }
 
-/// The texts of the cases that are wrong.
-fn texts_of_wrong<const N: usize>(cases: [(bool, &'static str); N]) -> impl Iterator<Item = &'static str> {
-    cases.into_iter().filter(|(is_wrong, _)| *is_wrong).map(|(_, text)| text)
+/// Each case is a problem: whether the settings have it, and its description. Returns the descriptions of those that they have.
+fn existing_problems<const N: usize>(cases: [(bool, &'static str); N]) -> impl Iterator<Item = &'static str> {
+    cases.into_iter().filter(|(exists, _)| *exists).map(|(_, text)| text)
 }
 
 fn layers(
@@ -263,11 +255,8 @@ fn layers(
     Layers { defaults: DEFAULTS, file, environment, flags, presets }
 }
 
-/// Every rate limit with --dev: the highest accepted value, which manual use does not reach.
+/// With --dev, rate limits and quotas of persons are the highest accepted value, which nobody reaches by hand.
 pub const DEVELOPMENT_LIMIT: &str = "1000000";
-
-/// The quotas of persons with --dev: the highest accepted value.
-const DEVELOPMENT_QUOTA: &str = "1000000";
 
 /// Defaults with --dev; the file, the environment and flags override these defaults.
 const DEVELOPMENT_PRESETS: [(&str, &str); 14] = [
@@ -280,9 +269,9 @@ const DEVELOPMENT_PRESETS: [(&str, &str); 14] = [
     ("limits.verification_per_minute", DEVELOPMENT_LIMIT),
     ("limits.management_per_minute", DEVELOPMENT_LIMIT),
     ("limits.feedback_per_minute", DEVELOPMENT_LIMIT),
-    ("quotas.services_per_person", DEVELOPMENT_QUOTA),
-    ("quotas.agents_per_person", DEVELOPMENT_QUOTA),
-    ("registration.public_agents", DEVELOPMENT_QUOTA),
+    ("quotas.services_per_person", DEVELOPMENT_LIMIT),
+    ("quotas.agents_per_person", DEVELOPMENT_LIMIT),
+    ("registration.public_agents", DEVELOPMENT_LIMIT),
     ("log.format", "text"),
     ("log.level", "info"),
 ];

@@ -59,7 +59,7 @@ pub fn rename_without_replacing(from: &Path, to: &Path) -> io::Result<()> {
     match fs::hard_link(from, to) {
         Ok(()) => fs::remove_file(from)?,
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(error),
-        // The file system does not support hard links.
+        // The file system has no hard links. Another process could still create the new name between these two steps.
         Err(_) if fs::symlink_metadata(to).is_ok() => return Err(io::ErrorKind::AlreadyExists.into()),
         Err(_) => fs::rename(from, to)?,
     }
@@ -85,9 +85,8 @@ pub fn link_or_copy(path: &Path, link: &Path) -> io::Result<()> {
     sync(link)
 }
 
-/// Removes the other hard links to a file in its directory whose names start with the file's name and `infix`. A companion file
-/// of a removed link (the name of the link and one of `suffixes`) belongs to the file, and is renamed to the file's name and
-/// that suffix, unless the file already has such a companion file.
+/// Removes other hard links to a file: the names in its directory that start with the file's name and `infix`. A removed link may have
+/// companion files, whose names end with one of `suffixes`. They belong to the file, so they get its name, unless it has its own.
 pub fn remove_other_links(path: &Path, infix: &str, suffixes: &[&str]) -> io::Result<()> {
     let metadata = match fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -125,8 +124,8 @@ fn ignore_not_found(error: io::Error) -> io::Result<()> {
     if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
 }
 
-/// Changes the owner of a file to the owner of its directory, if permitted. Without this change of the owner, a command that
-/// root runs in the data directory would leave files that the server's user cannot open.
+/// Gives a file to the owner of its directory, if permitted. Otherwise a command that root runs in the data directory would leave files
+/// that the server's user cannot open.
 pub fn chown_to_directory_owner(path: &Path) -> io::Result<()> {
     let (directory, file) = (fs::metadata(parent_directory(path))?, fs::metadata(path)?);
     if (directory.uid(), directory.gid()) == (file.uid(), file.gid()) {
@@ -182,8 +181,7 @@ impl FileLock {
 }
 
 fn open_lock_file(path: &Path) -> io::Result<fs::File> {
-    // An exclusive lock on NFS needs write access. Elsewhere, read access suffices, so a process without write access can use the
-    // existing file.
+    // An exclusive lock on NFS needs write access. Elsewhere read access suffices, so without write access we open the existing file.
     match OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(path) {
         Err(error) if matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem) => {
             fs::File::open(path)

@@ -279,7 +279,7 @@ fn print_ignoring_closed_pipe(text: impl Display) -> Result<(), AppError> {
     }
 }
 
-/// Prints errors that are each on a line of their own.
+/// Prints each line of `errors` as an error.
 fn fail_with_each_line(code: u8, errors: &dyn Display) -> ExitCode {
     errors.to_string().lines().fold(code.into(), |_, error| fail(code, &error))
 }

@@ -59,7 +59,6 @@ pub struct Metrics {
     pub rate_limited: IntCounterVec,
     /// Requests that were refused because too many are in progress.
     pub overloaded: IntCounter,
-    /// Delivery of events.
     pub webhooks: WebhookMetrics,
     /// The Redis that replicas share.
     pub redis: RedisMetrics,
@@ -184,8 +183,8 @@ impl Metrics {
     }
 }
 
-/// Whether the control plane can reject a request for the given reason. Some reasons occur only in the sidecar, which
-/// evaluates route rules and works on a copy of the data.
+/// Whether the control plane can refuse a request for this reason. Some reasons occur only in the sidecar, which has rules for routes and
+/// a copy of the data.
 const fn occurs_in_control_plane(reason: Reason) -> bool {
     !matches!(
         reason,

@@ -20,8 +20,8 @@ use std::{
 
 use archives::Archives;
 
-/// Verifies the audit chain of a service, or all audit chains, and writes one line with the result of each chain. If there are
-/// archives, they must be all archives, in their order, and contain all archived entries of each chain.
+/// Verifies the audit chain of a service, or all audit chains, and writes one line with the result of each. If archives are given,
+/// they must be complete and in order: together they must contain all archived entries of each chain.
 pub async fn verify_audit(
     config: &Config,
     service: Option<&str>,
@@ -42,8 +42,8 @@ pub async fn verify_audit(
                     write_problem(&mut out, chain, text)?;
                     continue;
                 }
-                let of_them = floor.map_or(String::new(), |floor| format!(", {} of them archived", floor.length));
-                writeln!(out, "{chain}: ok, {} entries{of_them}, head {}", head.length, head.hash)
+                let archived = floor.map_or(String::new(), |floor| format!(", {} of them archived", floor.length));
+                writeln!(out, "{chain}: ok, {} entries{archived}, head {}", head.length, head.hash)
                     .map_err(AppError::Output)?;
             }
             Err(error) => {
@@ -52,7 +52,7 @@ pub async fn verify_audit(
             }
         }
     }
-    // A chain that was removed with its service is found by its archive only.
+    // If a chain is missing in the database, we know it only from its archive.
     let expected = archives.as_ref().filter(|_| service.is_none()).map(Archives::chains).unwrap_or_default();
     for chain in expected.into_iter().filter(|expected| log.chains.iter().all(|chain| chain != expected)) {
         broken += 1;

@@ -1,7 +1,7 @@
 //! `audit archive`: writes old entries of the audit log to a file, and deletes them from the database, while control planes serve.
 //!
-//! The file is complete on disk before one transaction records what it contains, and only then the entries are deleted. A run that
-//! is interrupted before the record leaves a file that is not needed; after the record, the next run completes the deletion.
+//! First the file is completed on disk, then one transaction records what it contains, and only then the entries are deleted. If a
+//! run is interrupted before the record, nothing needs its file. If it is interrupted later, the next run completes the deletion.
 
 use super::{
     AppError, CommandReport,
@@ -26,10 +26,10 @@ use std::{
     time::Duration,
 };
 
-/// Maximum number of chains that one archive contains entries of, so that one transaction can record them.
+/// Maximum number of chains in one archive, so that one transaction can record them.
 const MAX_CHAINS: usize = 1000;
 
-/// Time for which one chain may be read.
+/// How long reading one chain may take, which can have millions of entries.
 const MAX_READ_TIME: Duration = Duration::from_hours(24);
 
 /// Writes the entries before a time to a new file, and deletes them from the database. The last entry of each chain remains.
@@ -121,8 +121,8 @@ async fn write_chains(
     Ok(archived)
 }
 
-/// The first entries of a chain that are not archived yet, up to the first one that is not older. The last entry of the chain
-/// does not belong to them: the next entry is appended to it.
+/// The entries of a chain to archive: from the first that is not archived yet to the last that is old enough. The last entry of a
+/// chain is never archived, because the next one is appended to it.
 struct Prefix {
     before: Timestamp,
     /// Sequence number of the last entry that was archived before.

@@ -1,5 +1,4 @@
-//! Opens the configured database, checks that the database belongs to this Countersign deployment, and locks the file of an
-//! embedded database.
+//! Opens the configured database, checks that it belongs to this deployment, and locks its file if it is embedded.
 
 use super::AppError;
 use crate::{
@@ -44,7 +43,7 @@ async fn open(
     warn_if_unauthenticated(&location);
     match location {
         DatabaseLocation::File(path) => {
-            // SQLite creates its companion files (such as the write-ahead log) with the mode of the database file.
+            // Make the file private first: SQLite gives its mode to the companion files, such as the write-ahead log.
             if mode == OpenMode::Serve {
                 files::create_private_file(&path).map_err(AppError::file(&path))?;
             }
@@ -65,8 +64,8 @@ pub(super) fn warn_if_unauthenticated(location: &DatabaseLocation) {
     }
 }
 
-/// Creates the row of the Countersign deployment in a new database. Fails if an existing database belongs to another master
-/// key, is quarantined, or was created with --dev and is used without --dev (or created without --dev and used with --dev).
+/// Creates the row of the deployment in a new database. Fails if an existing database belongs to another master key or is
+/// quarantined, or if only one of the first start and this one has --dev.
 pub(super) async fn ensure_deployment(
     store: &Store,
     master: &MasterKeyRing,
@@ -83,7 +82,7 @@ pub(super) async fn ensure_deployment(
     refuse_quarantined(store).await
 }
 
-/// Fails if the database needs a master key that is not configured, because a rotation of the master key is not complete.
+/// Fails if the database still needs a master key that is not configured, because its rotation is not complete.
 pub(super) async fn refuse_missing_master_keys(store: &Store, master: &MasterKeyRing) -> Result<(), AppError> {
     let MasterKeysInUse { current, previous } = master_keys::find(store.read().await?.conn()).await?;
     let missing = std::iter::once(&current).chain(&previous).find(|fingerprint| !master.contains(fingerprint));
@@ -114,8 +113,7 @@ fn check_deployment(stored: &Deployment, master: &MasterKeyRing, dev_since: Opti
     }
 }
 
-/// For an offline command: checks the row of the Countersign deployment as [`ensure_deployment`] does, but never creates the
-/// row.
+/// Checks the row of the deployment for an offline command, as [`ensure_deployment`] does, but never creates it.
 pub(super) fn check_existing_deployment(
     config: &Config,
     master: &MasterKeyRing,
@@ -124,8 +122,7 @@ pub(super) fn check_existing_deployment(
     check_deployment(stored, master, config.dev.then(|| SystemClock.now()))
 }
 
-/// Opens the database of an existing deployment for a command that changes it while control planes serve. Never creates a
-/// database.
+/// Opens an existing database for a command that changes it while control planes serve. Never creates one.
 pub(super) async fn open_existing(config: &Config, master: &MasterKeyRing) -> Result<Store, AppError> {
     let location = location(config)?;
     let inspected = open_for_command(location.clone(), config, OpenMode::Inspect, master).await?;
@@ -167,8 +164,8 @@ pub(super) const fn why_quarantined(reason: QuarantineReason) -> &'static str {
     }
 }
 
-/// Fails for a PostgreSQL database that `pg_restore` created, until `restore` is run: the instance fingerprint of such a
-/// database differs from the stored fingerprint.
+/// Fails for a PostgreSQL database that `pg_restore` created, until `restore` is run. We recognize it because the fingerprint of its
+/// instance differs from the stored one.
 async fn refuse_restored_dump(store: &Store, mut read: ReadTransaction) -> Result<(), AppError> {
     let Some(fingerprint) = store.instance_fingerprint(&mut read).await? else { return Ok(()) };
     match deployment::find_instance_fingerprint(read.conn()).await? {
@@ -201,8 +198,8 @@ pub(super) fn location(config: &Config) -> Result<DatabaseLocation, AppError> {
     }
 }
 
-/// `restore` renames a replaced database: `.before-` and the time are appended to the name. A killed `restore` may leave a name
-/// with `.before-` as a hard link to the current database; [`lock_shared`] and [`lock_exclusive`] remove this link.
+/// `restore` keeps the replaced database under a new name, with `.before-` and the time appended. If it is killed, such a name may
+/// be a hard link to the current database; [`lock_shared`] and [`lock_exclusive`] remove this link.
 pub(super) const REPLACED_INFIX: &str = ".before-";
 
 /// Suffixes of the companion files that SQLite creates in the directory of a database.
@@ -212,8 +209,8 @@ fn lock_path(database: &Path) -> PathBuf {
     files::with_suffix(database, ".lock")
 }
 
-/// The file that the only server of an embedded database locks. Commands that work beside a server do not lock it. Links to the
-/// database lead to the same lock.
+/// The server of an embedded database locks this file, so that there is only one. Commands that work beside a server do not lock
+/// it. All links to a database lead to the same file.
 fn server_lock_path(database: &Path) -> PathBuf {
     files::with_suffix(&database.canonicalize().unwrap_or_else(|_| database.to_owned()), ".server-lock")
 }
@@ -271,8 +268,8 @@ pub(super) fn master_keys(config: &Config) -> Result<MasterKeyRing, AppError> {
     ring(config, configured_master_key(config)?.ok_or_else(missing)?)
 }
 
-/// Loads the master keys, and opens the database to serve it. Generates the master key if it is in a file, the file is missing
-/// and the database is new: another key would be useless for an existing database, and could be mistaken for its key.
+/// Loads the master keys, and opens the database to serve it. If the file of the master key is missing, generates a key, but only
+/// for a new database: an existing one could not be decrypted with it, and the new file could be mistaken for its key.
 pub(super) async fn open_to_serve(
     config: &Config,
     clock: &Arc<dyn Clock>,
@@ -291,7 +288,7 @@ pub(super) async fn open_to_serve(
         }
         opened => opened?,
     };
-    // Nothing in the database is encrypted with the generated key yet.
+    // A crash before this loses the generated key, but nothing in the database is encrypted with it yet.
     if !is_loaded {
         master_keys.configured().create_file(&file)?;
     }
@@ -306,8 +303,8 @@ fn configured_master_key(config: &Config) -> Result<Option<MasterKey>, AppError>
     })
 }
 
-/// Warns if other users of the machine can use a secret file of the data directory. Their group may need access: in
-/// Kubernetes, `fsGroup` gives it.
+/// Warns if any user of the machine can use a secret file of the data directory. Access for the group is fine: in Kubernetes,
+/// `fsGroup` gives it.
 pub(super) fn warn_if_others_have_access(secret: &str, file: &Path) {
     let Some(mode) = files::mode(file).filter(|mode| mode & 0o007 != 0) else { return };
     let (file, mode) = (file.display(), format!("{mode:04o}"));

@@ -1,7 +1,7 @@
 //! Logs why transactions get no connection to the database, and when they get one again.
 //!
-//! The errors of transactions do not have the cause, because the pools retry to connect until a timeout. So this task opens a
-//! connection of its own when transactions have failed.
+//! The pools try to connect until a timeout, so the errors of transactions do not say what is wrong. When transactions have failed,
+//! this task opens a connection of its own to learn the cause.
 
 use crate::store::{ConnectionFailures, Store};
 use countersign_process::{Clock, SystemClock};
@@ -14,7 +14,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Minimum time between two log lines with a cause.
 const MIN_LINE_INTERVAL: Duration = Duration::from_mins(1);
 
-/// How long no transaction may have failed until an outage is over: longer than a transaction waits for a connection.
+/// An outage is over if no transaction has failed for this time, which is longer than a transaction waits for a connection.
 const RECOVERY_TIME: Duration = Duration::from_secs(6);
 
 /// Logs outages until the task is dropped. The background jobs begin transactions without requests too, so that the end of an

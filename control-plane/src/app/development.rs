@@ -30,7 +30,7 @@ pub(super) struct Development {
     pub(super) authority: Option<PathBuf>,
 }
 
-/// Writes `dev.env` and logs how --dev differs from production. The ports listen already: the file tells clients that they can
+/// Writes `dev.env` and logs how --dev differs from production. Call this when the ports listen: the file tells clients that they can
 /// connect.
 pub(super) async fn set_up(
     config: &Config,
@@ -75,8 +75,7 @@ async fn write_dev_env(
     Ok(file)
 }
 
-/// The API key that an earlier start wrote to `dev.env`, if the key is still valid. The database contains only the hash of an
-/// API key.
+/// The API key that an earlier start wrote to `dev.env`, if it is still valid. The database has only its hash.
 async fn previous_key(context: &Context, file: &Path) -> Option<(ServiceId, SecretString)> {
     let text = SecretString::from(std::fs::read_to_string(file).ok()?);
     let key = text.expose_secret().lines().find_map(|line| line.strip_prefix("COUNTERSIGN_SERVICE_KEY="))?;

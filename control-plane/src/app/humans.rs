@@ -16,9 +16,9 @@ pub(super) struct ConfiguredIssuer {
     pub(super) file: Option<LoadedFiles>,
 }
 
-/// Checks that the settings allow the operator key. Everyone with access to the data directory can sign tokens with the
-/// operator key, so the key is disabled when an issuer is configured. With --dev the operator key stays enabled: `dev.env`
-/// contains a token signed by the operator key, and a developer who configures an issuer needs a first administrator.
+/// Checks that the settings allow the operator key. Everyone with access to the data directory can sign tokens with it, so a
+/// configured issuer disables it. With --dev it stays enabled, because `dev.env` contains a token of it, and a developer who
+/// configures an issuer needs a first administrator.
 pub(super) fn check_operator_key_enabled(config: &Config) -> Result<(), OperatorKeyError> {
     if !config.dev && !config.humans.issuers.is_empty() {
         return Err(OperatorKeyError::Disabled(

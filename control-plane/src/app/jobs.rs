@@ -39,11 +39,10 @@ type JobFuture<'a> = Pin<Box<dyn Future<Output = Result<(), OperationError>> + S
 #[derive(Clone, Copy)]
 enum Schedule {
     Every(Duration),
-    /// After a pause, or after [`READ_ONLY_PAUSE`] while the database rejects writes, so that the job soon detects when the database
-    /// accepts writes again.
+    /// After a pause. While the database rejects writes, after [`READ_ONLY_PAUSE`], so that the job soon detects when they work again.
     SoonerIfReadOnly(Duration),
-    /// After [`TRUST_PAUSE`], as soon as this process has changed a trust score; at the latest after twice the pause, because
-    /// changes by other replicas are detected only by polling.
+    /// After [`TRUST_PAUSE`], as soon as this process has changed a trust score. At the latest after twice the pause, because we only
+    /// notice changes by other replicas if we look.
     OnTrustChange,
 }
 
@@ -94,7 +93,6 @@ const JOBS: [Job; 8] = [
     },
 ];
 
-/// The interval of [`spawn_flush_of_bursts`].
 const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(super) fn spawn_periodic(tasks: &mut Tasks, state: &AppState) {
@@ -112,8 +110,8 @@ pub(super) fn spawn_periodic(tasks: &mut Tasks, state: &AppState) {
     }
 }
 
-/// Starts the job that stores the counts of suppressed bursts of failed logins. The shutdown waits for a run in progress. If it
-/// ended the run between the commit and the removal of the counts from memory, the last run would store the counts again.
+/// Starts the job that stores the counts of suppressed bursts of failed logins. The shutdown waits for a run in progress: if it ended
+/// the run just after the commit, the counts would still be in memory, and the last run would store them again.
 pub(super) fn spawn_flush_of_bursts(tasks: &mut Tasks, state: &AppState) {
     let (context, shutdown) = (state.context.clone(), tasks.shutdown.clone());
     tasks.spawn(async move {
@@ -139,7 +137,7 @@ impl Schedule {
                 let (began_at, mut remaining) = (context.since_boot(), pause);
                 while !remaining.is_zero() {
                     sleep(READ_ONLY_PAUSE).await;
-                    // A sleep does not include the time in which the machine is suspended.
+                    // A sleep does not count the time in which the machine is suspended, so look at the clock.
                     let elapsed = context.since_boot().saturating_sub(began_at);
                     if elapsed >= pause || !context.database_is_writable() {
                         return;
@@ -196,8 +194,8 @@ pub(super) fn spawn_database_check(tasks: &mut Tasks, store: Store) {
     let check = async move {
         loop {
             sleep(DATABASE_CHECK_INTERVAL).await;
-            // Only a database that must not be used stops the server: an unavailable database is reported by `database_outage`,
-            // and by the requests that it affects.
+            // We stop only for a database that must not be used. `database_outage` and the affected requests report one that is
+            // unavailable.
             if let Err(AppError::DatabaseRejected(reason)) = database::refuse_quarantined(&store).await {
                 return reason;
             }
@@ -211,8 +209,7 @@ pub(super) fn spawn_database_check(tasks: &mut Tasks, store: Store) {
     });
 }
 
-/// Keeps the process from being ready while the current master key of the database is not configured: another process has begun
-/// a rotation to a master key that this one does not have.
+/// Makes the process unready while another process has rotated the database to a master key that this one does not have.
 pub(super) fn spawn_master_key_check(tasks: &mut Tasks, parts: &ContextParts, readiness: Readiness) {
     let (store, keyring) = (parts.store.clone(), parts.keyring.clone());
     tasks.spawn_until_shutdown(async move {

@@ -9,7 +9,7 @@ use countersign_process::server::{
 use std::{net::SocketAddr, time::Duration};
 use tokio::net::{TcpListener, TcpSocket};
 
-/// Number of connections that wait for the server to accept them.
+/// How many connections the operating system keeps until the server accepts them.
 const BACKLOG: u32 = 1024;
 
 /// How long a client may take to send its first request, TLS handshake included.
@@ -18,14 +18,14 @@ const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of connections of a port that have not sent a request yet.
 const MAX_PENDING: usize = 512;
 
-/// One client may have this part of the connections of a port, but at least [`MIN_PER_CLIENT`].
+/// A client may have an eighth of the connections of a port, but at least [`MIN_PER_CLIENT`].
 const CLIENT_PART: usize = 8;
 
-/// Connections to a port that each client may have: many agents or sidecars can have one address.
+/// Each client may have this many connections to a port, because many agents or sidecars can share an address.
 const MIN_PER_CLIENT: usize = 1024;
 
-/// Maximum size of a request head in bytes. The maximum exceeds the length of the longest allowed token, so that a token that
-/// is too long still reaches the API, which reports the error.
+/// Maximum size of a request head in bytes: more than the longest allowed token, so that the API can report a token that is too
+/// long.
 const MAX_HEAD_SIZE: u32 = 64 * 1024;
 
 /// Maximum number of concurrent requests of one connection to the API.
@@ -40,8 +40,8 @@ const API_RECEIVE_WINDOW: u32 = 256 * 1024;
 /// HTTP/2 flow-control window of a connection of a sidecar, which sends only small messages: the initial window of HTTP/2.
 const SYNC_RECEIVE_WINDOW: u32 = 65_535;
 
-/// A socket with an address that refuses connections, so that no client waits for the end of the start. Another process can listen
-/// on the address before [`BoundPort::listen`], which then fails.
+/// A socket that has an address, but still refuses connections, so that no client waits for the end of the start. If another process
+/// listens on the address first, [`BoundPort::listen`] fails.
 pub(super) struct BoundPort {
     setting: &'static str,
     socket: TcpSocket,
@@ -79,7 +79,7 @@ impl BoundPort {
     fn bind(setting: &'static str, address: SocketAddr) -> Result<Self, AppError> {
         let bind = || {
             let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-            // A restarted server gets the port while connections of its predecessor end.
+            // So a restarted server gets the port although connections of its predecessor are still ending.
             socket.set_reuseaddr(true)?;
             socket.bind(address)?;
             let address = socket.local_addr()?;

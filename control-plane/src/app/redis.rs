@@ -1,7 +1,7 @@
 //! Builds the Redis client and the rate limiter from the settings.
 //!
-//! The certificate files for TLS are read and checked at start-up and when they change, so that an error names the setting: at a
-//! connection, invalid certificates would look like an unavailable Redis.
+//! We check the certificate files at start-up and when they change, so that an error names the setting. If we only noticed invalid
+//! certificates while connecting, Redis would seem to be unavailable.
 
 use super::{AppError, install_crypto_provider};
 use crate::{
@@ -22,8 +22,8 @@ use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
 use std::{path::Path, sync::Arc};
 
-/// Length of the name of the Countersign deployment in Redis keys. The name of a deployment consists of the first characters of
-/// the fingerprint of its first master key, so that a rotation of the master key does not change the name.
+/// Length of the deployment's name in Redis keys. The name is the beginning of the fingerprint of the first master key, which never
+/// changes, not even with a rotation of the master key.
 const DEPLOYMENT_NAME_LENGTH: usize = 16;
 
 /// Creates the client of the configured Redis, and connects it if Redis is available. Also returns the files of the
@@ -41,7 +41,7 @@ pub(super) async fn connect(
     Ok(Some((Arc::new(client), files)))
 }
 
-/// Uses the new contents of the certificate files for the next connections.
+/// Uses the new contents of the certificate files for the next connections. Returns a description for the log.
 pub(super) fn replace_certificates(
     client: &RedisClient,
     target: &RedisTarget,
@@ -80,7 +80,7 @@ fn servers(target: RedisTarget) -> RedisServers {
     }
 }
 
-/// What an error about a file names: the setting, and its parameter.
+/// How errors name a file: by its setting and parameter.
 const CA_FILE: &str = "redis.url: sslrootcert";
 const CERTIFICATE: &str = "redis.url: sslcert";
 const PRIVATE_KEY: &str = "redis.url: sslkey";
@@ -108,7 +108,7 @@ fn loaded_files(target: &RedisTarget, certificates: &TlsCertificates) -> LoadedF
     LoadedFiles::new("redis.url", &files)
 }
 
-/// Checks new contents of the files in [`loaded_files`].
+/// Checks new contents of the files in [`loaded_files`], which are in the same order.
 fn parse_contents(target: &RedisTarget, contents: &FileContents) -> Result<TlsCertificates, AppError> {
     let mut contents = contents.iter().map(|content| content.to_vec());
     let mut next_if_set = |path: &Path| if path.as_os_str().is_empty() { None } else { contents.next() };

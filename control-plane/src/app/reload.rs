@@ -3,8 +3,9 @@
 
 use super::{humans::ConfiguredIssuer, redis};
 use crate::{
-    certificates::{Certificate, CertificateError, ServedCertificate, format_time},
+    certificates::{Certificate, CertificateError, ServedCertificate},
     config::{Config, RedisSettings},
+    domain::timestamp::format_rfc3339,
     ephemeral::RedisClient,
     humans::{HumanTokenVerifier, OperatorKey},
     metrics::Metrics,
@@ -18,7 +19,7 @@ use prometheus::IntGauge;
 use secrecy::ExposeSecret;
 use std::sync::Arc;
 
-/// Creates the reloaders, one for the files of each setting.
+/// Creates the reloaders. There is one for each setting that names files.
 pub(super) struct Reloaders<'a> {
     clock: &'a Arc<dyn Clock>,
     metrics: &'a Metrics,
@@ -39,7 +40,7 @@ impl<'a> Reloaders<'a> {
         self.created.push(FileReloader::new(files, load, &self.metrics.file_reloads, self.clock.clone()));
     }
 
-    /// Serves a certificate. If it was read from files, new contents of the files are served too.
+    /// Returns the certificate to serve. If it was read from files, it follows their contents.
     pub(super) fn serve_certificate(
         &mut self,
         config: &Config,
@@ -60,7 +61,7 @@ impl<'a> Reloaders<'a> {
         Ok(served)
     }
 
-    /// The verifier of human users' tokens, whose issuers follow their files.
+    /// Returns the verifier of human users' tokens. Its issuers follow their files.
     pub(super) fn verify_humans(
         &mut self,
         operator_key: Option<Arc<OperatorKey>>,
@@ -78,7 +79,7 @@ impl<'a> Reloaders<'a> {
         Arc::new(HumanTokenVerifier::new(operator_key, issuers))
     }
 
-    /// Sends events, with certificate authorities that follow their file.
+    /// Returns the sender of events. Its certificate authorities follow their file.
     pub(super) fn send_events(&mut self, sender: HttpSender, file: Option<LoadedFiles>) -> Arc<HttpSender> {
         let sender = Arc::new(sender);
         if let Some(file) = file {
@@ -92,7 +93,7 @@ impl<'a> Reloaders<'a> {
         sender
     }
 
-    /// Connects to Redis with certificates that follow their files.
+    /// Lets the certificates of the Redis client follow their files.
     pub(super) fn connect_redis(
         &mut self,
         client: &Arc<RedisClient>,
@@ -113,6 +114,6 @@ fn load_certificate(served: Arc<ServedCertificate>, expiry_gauge: IntGauge, cloc
         let certificate = Certificate::from_contents(chain, key).map_err(reason)?;
         let expiry = served.replace(&certificate, clock.now()).map_err(reason)?;
         expiry_gauge.set(expiry.seconds());
-        Ok(format!("a certificate that expires at {}", format_time(expiry)))
+        Ok(format!("a certificate that expires at {}", format_rfc3339(expiry)))
     })
 }

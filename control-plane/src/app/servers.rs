@@ -63,7 +63,7 @@ impl Tasks {
         self.shutdown.trigger();
         let remaining = async { while self.running.join_next().await.is_some() {} };
         let _drained = tokio::time::timeout(DRAIN_TIMEOUT, remaining).await;
-        // Aborts the tasks that take longer, and waits until they have ended: the caller writes what they have left.
+        // Aborts the tasks that take longer, and waits for their end, because the caller then writes what they leave in memory.
         let _ended = self.shutdown.run_until_deadline(self.running.shutdown()).await;
         result.map_err(AppError::Server)
     }
@@ -75,8 +75,8 @@ pub(super) fn serve_admin(tasks: &mut Tasks, listener: TcpListener, readiness: R
     tasks.spawn(admin::serve(listener, routes, readiness, metrics.registry, connections, shutdown));
 }
 
-/// Builds the gRPC service to which sidecars connect, and starts the tasks that read the change feed for the sidecars, and that
-/// record their streams.
+/// Builds the gRPC service to which sidecars connect. Starts the tasks that read the database for all streams, and that record the
+/// streams.
 pub(super) fn sync_service(tasks: &mut Tasks, reader: FeedReader, parts: SyncParts) -> SyncService {
     let journal = Journal::new(parts.sidecars.clone()).run(parts.shutdown.clone());
     let reader = reader.run(parts.metrics.clone(), parts.shutdown.clone());

@@ -1,6 +1,6 @@
-//! Builds the components of the control plane from the settings.
+//! Builds the components of the control plane from the settings, in the order of the start.
 
-use super::{AppError, Dependencies, database, development};
+use super::{AppError, Dependencies, development};
 use crate::{
     address_guard::AddressGuard,
     certificates::{Certificate, CertificateError},
@@ -16,13 +16,11 @@ use crate::{
     },
     files,
     http::{LimitsPerMinute, OTHER_REASONS, rate_categories},
-    keyring::Keyring,
+    keyring::{Keyring, MasterKeyRing},
     metrics::{HousekeepingStatus, LabelValues, Metrics, timestamp_value},
-    operations::{
-        Context, ContextParts, HousekeepingSample, OperationConfig, ensure_audit_started, rotate_signing_keys_if_due,
-    },
+    operations::{Context, ContextParts, HousekeepingSample, OperationConfig},
     sidecars::Sidecars,
-    store::{WriteTransaction, deployment},
+    store::{Store, WriteTransaction, deployment},
     sync::{AgentHashSecret, STREAM_LIMITS},
     webhooks::{ConcurrencyLimits, DispatcherHealth, HttpSender, WebhookDispatcher},
 };
@@ -32,10 +30,10 @@ use std::{path::PathBuf, sync::Arc};
 use tokio::sync::Notify;
 use zeroize::Zeroizing;
 
-/// API keys that are read from the database at a time.
+/// How many API keys are read from the database at the same time.
 const KEY_LOOKUPS: usize = 8;
 
-/// API keys of one client that are read from the database at a time.
+/// How many of them one client may occupy, so that a client that guesses keys does not hold up the others.
 const KEY_LOOKUPS_PER_CLIENT: usize = 2;
 
 /// Creates the metrics, with the label values that other modules define.
@@ -52,38 +50,47 @@ pub(super) fn metrics() -> Result<Metrics, AppError> {
     Ok(metrics)
 }
 
-/// Opens the database and the keys, and builds the context of all operations. Also returns the parts of the context that
-/// servers and background tasks use.
-pub(super) async fn context(
+/// Builds the context of all operations. Also returns those parts of it that servers and background tasks use.
+pub(super) fn context(
     config: &Config,
     issuer: &str,
     dependencies: &Dependencies,
+    store: Store,
+    master_keys: MasterKeyRing,
     queue_health: QueueHealthProbe,
-    metrics: &Metrics,
-) -> Result<(Arc<Context>, ContextParts), AppError> {
+) -> (Arc<Context>, ContextParts) {
     let Dependencies { clock, rng, resolver, .. } = dependencies;
-    let (clock, rng, resolver) = (clock.clone(), rng.clone(), resolver.clone());
-    let (store, master_keys) = database::open_to_serve(config, &clock, rng.as_ref(), metrics).await?;
-    database::ensure_deployment(&store, &master_keys, config.dev.then(|| clock.now())).await?;
+    let challenge_keys = master_keys.challenge_keys();
+    let networks = AllowedNetworks::new(config.webhooks.networks(config.dev));
+    let parts = ContextParts {
+        sidecars: Sidecars::new(store.clone(), clock.clone(), rng.clone()),
+        store,
+        keyring: Arc::new(Keyring::new(master_keys)),
+        clock: clock.clone(),
+        rng: rng.clone(),
+        address_guard: AddressGuard::new(resolver.clone(), networks),
+        dispatcher_wakeup: Arc::new(Notify::new()),
+        key_lookups: Places::new(KEY_LOOKUPS, KEY_LOOKUPS_PER_CLIENT),
+    };
+    (Arc::new(Context::new(parts.clone(), challenge_keys, operation_config(config, issuer), queue_health)), parts)
+}
+
+fn operation_config(config: &Config, issuer: &str) -> OperationConfig {
     let access_token_lifetime = config.access_token_lifetime();
-    let operation_config = OperationConfig {
+    OperationConfig {
         issuer: issuer.to_owned(),
         access_token_lifetime,
         session_lifetime: config.session_lifetime(),
         key_rotation: RotationPolicy::new(config.max_staleness(), config.rotation_age(), access_token_lifetime),
         quotas: quotas(config.quotas, config.registration),
         only_admins_create_services: config.services.created_by == ServiceCreators::Admin,
-    };
-    let (challenge_keys, keyring) = (master_keys.challenge_keys(), Arc::new(Keyring::new(master_keys)));
-    let networks = AllowedNetworks::new(config.webhooks.networks(config.dev));
-    let (address_guard, dispatcher_wakeup) = (AddressGuard::new(resolver, networks), Arc::new(Notify::new()));
-    let sidecars = Sidecars::new(store.clone(), clock.clone(), rng.clone());
-    let key_lookups = Places::new(KEY_LOOKUPS, KEY_LOOKUPS_PER_CLIENT);
-    let parts = ContextParts { store, keyring, clock, rng, address_guard, dispatcher_wakeup, sidecars, key_lookups };
-    let context = Context::new(parts.clone(), challenge_keys, operation_config, queue_health);
-    ensure_audit_started(&parts.store).await?;
-    rotate_signing_keys_if_due(&context).await?;
-    Ok((Arc::new(context), parts))
+    }
+}
+
+const fn quotas(settings: QuotaSettings, registration: RegistrationSettings) -> Quotas {
+    let QuotaSettings { services_per_person, agents_per_person, keys_per_service, sessions_per_agent } = settings;
+    let RegistrationSettings { public_agents } = registration;
+    Quotas { services_per_person, agents_per_person, public_agents, keys_per_service, sessions_per_agent }
 }
 
 pub(super) fn expose_housekeeping(metrics: &Metrics, context: Arc<Context>) -> Result<(), AppError> {
@@ -93,29 +100,6 @@ pub(super) fn expose_housekeeping(metrics: &Metrics, context: Arc<Context>) -> R
         deleted: sample.deleted,
     };
     Ok(metrics.expose_housekeeping(move || context.housekeeping_samples().into_iter().map(status).collect())?)
-}
-
-/// Loads the secret from which the keys of agent hashes are derived. The first start generates it.
-pub(super) async fn agent_hash_secret(parts: &ContextParts) -> Result<AgentHashSecret, AppError> {
-    let mut generated = Zeroizing::new([0; HASH_KEY_LEN]);
-    parts.rng.fill(generated.as_mut());
-    let generated = &generated;
-    let work = async |mut tx: WriteTransaction| {
-        let secret = deployment::set_agent_hash_secret(tx.conn(), generated).await?;
-        tx.commit(secret).await
-    };
-    Ok(AgentHashSecret::new(parts.store.write("set_agent_hash_secret", work).await?))
-}
-
-const fn quotas(settings: QuotaSettings, registration: RegistrationSettings) -> Quotas {
-    let QuotaSettings { services_per_person, agents_per_person, keys_per_service, sessions_per_agent } = settings;
-    let RegistrationSettings { public_agents } = registration;
-    Quotas { services_per_person, agents_per_person, public_agents, keys_per_service, sessions_per_agent }
-}
-
-pub(super) const fn limits_per_minute(settings: LimitSettings) -> LimitsPerMinute {
-    let LimitSettings { auth, address, verification, management, feedback } = settings;
-    LimitsPerMinute { auth, address, verification, feedback, management }
 }
 
 /// Builds the HTTP client that sends events. Also returns the file of its certificate authorities, if one is configured.
@@ -131,7 +115,40 @@ pub(super) fn http_sender(
     Ok((sender, authorities.map(|pem| LoadedFiles::new("webhooks.ca_file", &[(path, &pem)]))))
 }
 
-/// Builds Countersign's webhook dispatcher, which delivers events.
+/// Loads the configured certificate. If none is configured, which only --dev allows, generates one and also returns the file of
+/// the development certificate authority.
+pub(super) fn certificate(config: &Config, now: Timestamp) -> Result<(Certificate, Option<PathBuf>), AppError> {
+    let (chain, private_key) = (&config.tls.certificate, &config.tls.private_key);
+    if chain.as_os_str().is_empty() {
+        let (certificate, authority) = Certificate::for_development(&config.data_dir, development::year(now))?;
+        return Ok((certificate, Some(authority)));
+    }
+    let certificate = Certificate::read(chain, private_key).map_err(|error| match &error {
+        CertificateError::File { path, .. } if path == chain => AppError::setting("tls.certificate", error),
+        CertificateError::File { .. } => AppError::setting("tls.private_key", error),
+        _ => error.into(),
+    })?;
+    Ok((certificate, None))
+}
+
+pub(super) const fn limits_per_minute(settings: LimitSettings) -> LimitsPerMinute {
+    let LimitSettings { auth, address, verification, management, feedback } = settings;
+    LimitsPerMinute { auth, address, verification, management, feedback }
+}
+
+/// Loads the secret from which we derive the keys of agent hashes. The first start stores the generated one.
+pub(super) async fn load_agent_hash_secret(parts: &ContextParts) -> Result<AgentHashSecret, AppError> {
+    let mut generated = Zeroizing::new([0; HASH_KEY_LEN]);
+    parts.rng.fill(generated.as_mut());
+    let generated = &generated;
+    let work = async |mut tx: WriteTransaction| {
+        let secret = deployment::set_agent_hash_secret(tx.conn(), generated).await?;
+        tx.commit(secret).await
+    };
+    Ok(AgentHashSecret::new(parts.store.write("set_agent_hash_secret", work).await?))
+}
+
+/// Builds the dispatcher that delivers events to webhooks.
 pub(super) fn webhook_dispatcher(
     settings: &WebhookSettings,
     parts: &ContextParts,
@@ -154,18 +171,13 @@ pub(super) fn webhook_dispatcher(
     }
 }
 
-/// Loads the configured certificate. With --dev and without a configured certificate, generates a certificate and also returns
-/// the file of the development certificate authority.
-pub(super) fn certificate(config: &Config, now: Timestamp) -> Result<(Certificate, Option<PathBuf>), AppError> {
-    let (chain, private_key) = (&config.tls.certificate, &config.tls.private_key);
-    if chain.as_os_str().is_empty() {
-        let (certificate, authority) = Certificate::for_development(&config.data_dir, development::year(now))?;
-        return Ok((certificate, Some(authority)));
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn examples_of_the_api_have_the_default_limits() {
+        let config = Config::read(None, Vec::new(), Vec::new(), false).unwrap();
+        assert_eq!(limits_per_minute(config.limits), LimitsPerMinute::DEFAULT);
     }
-    let certificate = Certificate::read(chain, private_key).map_err(|error| match &error {
-        CertificateError::File { path, .. } if path == chain => AppError::setting("tls.certificate", error),
-        CertificateError::File { .. } => AppError::setting("tls.private_key", error),
-        _ => error.into(),
-    })?;
-    Ok((certificate, None))
 }

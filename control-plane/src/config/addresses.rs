@@ -1,4 +1,4 @@
-//! Where this server is: `public_url`, `[listen]`, and `[proxies]` and `tls.mode`, which state what is in front of it.
+//! Where clients find this server (`public_url`, `[listen]`) and what is in front of it (`[proxies]`, `tls.mode`).
 
 use ipnet::IpNet;
 use serde::{Deserialize, Deserializer, de::Error};
@@ -31,7 +31,7 @@ impl ListenSettings {
     }
 }
 
-/// Whether only one of the addresses can be bound. Port 0 is any free port.
+/// Whether two addresses cannot be bound at the same time. Port 0 means any free port.
 fn conflict(first: SocketAddr, second: SocketAddr) -> bool {
     // `[::]` includes all IPv4 addresses.
     let includes = |all: SocketAddr, other: SocketAddr| all.ip().is_unspecified() && (all.is_ipv6() || other.is_ipv4());
@@ -107,7 +107,7 @@ impl TryFrom<String> for Network {
     }
 }
 
-/// What is to be done about each problem of `public_url`.
+/// The end of each message about `public_url`: what to write there instead.
 const PUBLIC_URL_FIX: &str =
     "set it to the https:// URL under which agents reach the API; it is the issuer of every token";
 
@@ -133,7 +133,7 @@ pub(super) fn problem_of_public_url(text: &str, dev: bool) -> Option<String> {
 }
 
 fn describe_public_url(text: &str, reason: &str) -> String {
-    // A text that is no URL can contain a password too.
+    // We never print a password, and even a text that is no URL can contain one.
     let value = if text.contains('@') { String::new() } else { format!("`{}` ", text.escape_debug()) };
     format!("public_url: {value}{reason}: {PUBLIC_URL_FIX}")
 }

@@ -1,16 +1,17 @@
 //! `[database]`: the location of the database and the size of the connection pool.
 
-use super::texts_of_wrong;
+use super::existing_problems;
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 use std::{
-    net::Ipv4Addr,
+    borrow::Cow,
+    net::IpAddr,
     path::{Path, PathBuf},
 };
-use url::{Host, Url};
+use url::Url;
 
-/// The accepted parameters of a PostgreSQL URL. Parameters that are not in this list are rejected, because the driver would
-/// ignore a misspelt parameter and log it with its value.
+/// The accepted parameters of a PostgreSQL URL. We refuse others, because the driver would ignore a misspelt parameter and log it
+/// with its value.
 const URL_PARAMETERS: [&str; 17] = [
     "sslmode",
     "ssl-mode",
@@ -78,7 +79,7 @@ impl DatabaseSettings {
                 "database.max_connections: must be from 3 to 1000. It applies to this process; the sum over all replicas must fit into max_connections of PostgreSQL",
             ),
         ];
-        let problems = texts_of_wrong(cases).map(str::to_owned);
+        let problems = existing_problems(cases).map(str::to_owned);
         let url_problem = location.and_then(|location| location.problem());
         problems.chain(url_problem.map(|problem| format!("database.url: {problem}"))).collect()
     }
@@ -98,25 +99,27 @@ impl DatabaseLocation {
         })
     }
 
-    /// Whether the database server is authenticated: the server runs on this machine, or its certificate is verified.
+    /// Whether we know that the right database server answers: it runs on this machine, or its certificate is verified. Of several
+    /// hosts or modes, the driver uses the last one, except that no other host replaces a Unix socket.
     pub fn is_authenticated(&self) -> bool {
         let Self::Postgres(url) = self else { return true };
         // An invalid URL is reported by `problem`.
         let Ok(url) = Url::parse(url.expose_secret()) else { return true };
-        // The `url` crate parses the host of a `postgres://` URL as a domain even if the host is an IPv4 address.
-        let is_local = match url.host() {
-            Some(Host::Domain("localhost")) | None => true,
-            Some(Host::Domain(name)) => {
-                name.parse::<Ipv4Addr>().is_ok_and(|address| address.is_loopback()) || name.starts_with("%2")
-            }
-            Some(Host::Ipv4(address)) => address.is_loopback(),
-            Some(Host::Ipv6(address)) => address.is_loopback(),
-        };
-        is_local
-            || url.query_pairs().any(|(key, value)| {
-                matches!(&*key, "sslmode" | "ssl-mode") && matches!(&*value, "verify-full" | "verify-ca")
-            })
+        let values = |names: [&'static str; 2]| url.query_pairs().filter(move |(key, _)| names.contains(&&**key));
+        let hosts = values(["host", "hostaddr"]).map(|(_, host)| host);
+        let hosts: Vec<_> = url.host_str().map(Cow::Borrowed).into_iter().chain(hosts).collect();
+        // `%2F…` is a Unix socket path.
+        let is_socket = |host: &Cow<str>| ["/", "%2F", "%2f"].iter().any(|start| host.starts_with(start));
+        let is_local = hosts.iter().any(is_socket) || hosts.last().is_none_or(|host| is_loopback(host));
+        let mode = values(["sslmode", "ssl-mode"]).last();
+        is_local || mode.is_some_and(|(_, mode)| matches!(&*mode, "verify-full" | "verify-ca"))
     }
+}
+
+/// Whether a host is `localhost` or a loopback address. In URLs, IPv6 addresses are in brackets.
+fn is_loopback(host: &str) -> bool {
+    let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
+    host == "localhost" || address.is_ok_and(|address| address.is_loopback())
 }
 
 #[cfg(test)]
@@ -162,12 +165,22 @@ mod tests {
             "postgres://u@[::1]:1/d",
             "postgres://u@localhost/d",
             "postgres://u@db/d?sslmode=verify-full",
+            "postgres://u@db/d?host=localhost",
+            "postgres://u@%2Fvar%2Frun/d?host=db",
+            "postgres://u@db/d?host=/var/run&hostaddr=10.0.0.1",
+            "postgres:///d",
         ] {
             assert!(is_authenticated(authenticated), "{authenticated}");
         }
-        for unauthenticated in
-            ["postgres://u:p@db/d", "postgres://u@10.0.0.1/d?sslmode=require", "postgres://u@localhost.example/d"]
-        {
+        for unauthenticated in [
+            "postgres://u:p@db/d",
+            "postgres://u@10.0.0.1/d?sslmode=require",
+            "postgres://u@localhost.example/d",
+            "postgres://u@localhost/d?host=db.example",
+            "postgres://u@localhost/d?hostaddr=10.0.0.1",
+            "postgres://u@db/d?sslmode=verify-full&ssl-mode=prefer",
+            "postgres://u@%2E/d",
+        ] {
             assert!(!is_authenticated(unauthenticated), "{unauthenticated}");
         }
     }

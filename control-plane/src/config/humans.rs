@@ -4,7 +4,7 @@ use reqwest::Url;
 use serde::Deserialize;
 use std::{collections::BTreeMap, net::IpAddr, path::PathBuf};
 
-/// The `iss` of tokens that the operator key signs. No configured issuer may have the `iss` of the operator key.
+/// The `iss` of tokens that the operator key signs. No configured issuer may have it.
 const OPERATOR_ISSUER: &str = "urn:countersign:operator";
 
 /// `[humans]`
@@ -71,8 +71,8 @@ impl HumanSettings {
 }
 
 impl IssuerSettings {
-    /// The claim that identifies administrators, and the value that it must have or contain; without a value, it must be `true`.
-    /// `None`: the issuer has no administrators.
+    /// The claim that identifies administrators, and the value that it must have or contain; if empty, it must be `true`. `None` if the
+    /// issuer has no administrators.
     pub fn admin_claim(&self) -> Option<(&str, &str)> {
         let claim = self.admin_claim.split_once('=').unwrap_or((&self.admin_claim, ""));
         (!self.admin_claim.is_empty()).then_some(claim)

@@ -3,13 +3,13 @@
 use serde::Deserialize;
 use std::{ops::RangeInclusive, time::Duration};
 
-/// Upper bound of all these settings. The rate limiter stores the time of each call of the last minute in memory.
+/// Upper bound of all these settings: the rate limiter stores the time of each call of the last minute in memory.
 const MAX: u32 = 1_000_000;
 
 /// Bounds of the idle timeout, in seconds.
 const IDLE_SECONDS: RangeInclusive<u32> = 10..=3600;
 
-/// Describes a number that is out of range; `None` if it is not.
+/// Describes a number that is out of range; `None` if it is in range.
 fn out_of_range(key: &str, value: u32, range: &RangeInclusive<u32>) -> Option<String> {
     (!range.contains(&value)).then(|| format!("{key}: {value} must be from {} to {}", range.start(), range.end()))
 }

@@ -2,7 +2,7 @@
 //!
 //! One URL contains everything: the topology in its scheme, several hosts, and parameters for TLS and for Sentinels.
 
-use super::texts_of_wrong;
+use super::existing_problems;
 use redis::{ConnectionAddr, IntoConnectionInfo};
 use reqwest::Url;
 use secrecy::{ExposeSecret, SecretString};
@@ -31,7 +31,7 @@ pub enum RedisKind {
 pub struct RedisTarget {
     /// The topology.
     pub kind: RedisKind,
-    /// The URL of each host, without parameters. User, password and database are those of Redis.
+    /// The URL of each host, without parameters. User, password and database are for Redis, not for the Sentinels.
     pub urls: Vec<SecretString>,
     /// `master`: the name of the master that the Sentinels monitor.
     pub master: String,
@@ -81,6 +81,7 @@ impl RedisSettings {
             Some(_) => return Err(FORM),
         };
         let (rest, parameters) = rest.split_once('?').unwrap_or((rest, ""));
+        // `path` begins with its `/`, and `user` ends with its `@`, so that each host gets both as they are.
         let (authority, path) =
             rest.split_once('/').map_or((rest, ""), |(authority, _)| (authority, &rest[authority.len()..]));
         let (user, hosts) =
@@ -171,7 +172,7 @@ impl RedisTarget {
             (has_private_key && !has_certificate, "redis.url: add the parameter sslcert, or leave sslkey out"),
             (has_certificate && !has_private_key, "redis.url: add the parameter sslkey, or leave sslcert out"),
         ];
-        texts_of_wrong(cases).next()
+        existing_problems(cases).next()
     }
 }
 

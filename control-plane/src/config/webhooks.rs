@@ -1,6 +1,6 @@
 //! `[webhooks]`: the delivery of events.
 
-use super::{addresses::Network, texts_of_wrong};
+use super::{addresses::Network, existing_problems};
 use ipnet::IpNet;
 use serde::Deserialize;
 use std::{net::Ipv4Addr, net::Ipv6Addr, path::PathBuf, time::Duration};
@@ -38,7 +38,7 @@ impl WebhookSettings {
                 "webhooks.concurrency: must be from 2 to 4096 concurrent attempts",
             ),
         ];
-        texts_of_wrong(cases).collect()
+        existing_problems(cases).collect()
     }
 
     /// Networks that may receive events although they are not public. With --dev, loopback is included.

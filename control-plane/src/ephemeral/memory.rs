@@ -1,8 +1,7 @@
 //! A rate limiter in the memory of this process. For each key, it stores the times of the calls in the last window.
 //!
-//! Memory is bounded: callers of each kind have a table, and a full table forgets the windows that were not used for longest. A
-//! caller who has a window forgotten gets more calls than the quota, but has made tens of thousands of other windows for it, each
-//! with a quota of its own.
+//! Memory is bounded: each kind of callers has a table, and a full table forgets the windows that were not used for longest. An
+//! attacker can exceed a quota in this way, but only with tens of thousands of other windows, which have quotas of their own.
 
 mod call_log;
 
@@ -18,8 +17,8 @@ use std::{
     time::Duration,
 };
 
-/// How many windows of callers of one kind are counted before the oldest ones are forgotten, at least. A window takes about 200 bytes,
-/// and 8 more for each call in it.
+/// Each kind of callers has at least this number of windows before we forget the oldest. A window takes about 200 bytes, and 8 more
+/// for each call in it.
 const WINDOWS_KEPT: usize = 1 << 16;
 
 /// Counts calls in memory.
@@ -28,14 +27,14 @@ pub struct MemoryRateLimiter {
     tables: Mutex<Tables>,
 }
 
-/// The windows by the kind of caller: strangers cannot make those of authenticated callers forgotten.
+/// The windows by kind of caller, so that strangers cannot push out the windows of authenticated callers.
 struct Tables {
     authenticated: Windows,
     agents: Windows,
     unauthenticated: Windows,
 }
 
-/// Windows of the same length, in two generations. A window that is used is in the newer one.
+/// Windows of the same length, in two generations. Using a window moves it to the newer one, and forgetting drops the older one.
 struct Windows {
     kept: usize,
     newer: HashMap<RateLimitKey, CallLog>,
@@ -45,7 +44,7 @@ struct Windows {
 }
 
 impl MemoryRateLimiter {
-    /// No calls are counted.
+    /// Creates a limiter that has counted no calls.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         Self::keeping(WINDOWS_KEPT, clock)
     }
@@ -108,7 +107,7 @@ impl Windows {
     /// Counts a call. Returns the status of the limit after it.
     fn count(&mut self, limit: &RateLimit, now: u64) -> QuotaStatus {
         let window = micros(limit.quota.window);
-        // What was not used since the last generation began has expired, unless the table is full.
+        // Windows in the older generation were not used for a whole window, so they have expired, unless the table is full.
         if now.saturating_sub(self.began_at) >= window || self.newer.len() >= self.kept {
             self.older = mem::take(&mut self.newer);
             self.began_at = now;

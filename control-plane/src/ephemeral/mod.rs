@@ -1,8 +1,8 @@
 //! State that may be lost: rate-limit counters, and notifications between replicas that the database has changed.
 //!
-//! `http` and `sync` limit callers with this module; `app` connects the notifications to the store. If the state is lost, a few more
-//! calls than the limit are allowed for one minute, or a replica reads a change up to a quarter of a second later; nothing else
-//! depends on this state. Invariants: an entry expires with its window, and a call that cannot be counted is refused.
+//! `http` and `sync` limit callers with this module; `app` connects the notifications to the store. If the counters are lost, callers
+//! get a few more calls for one minute. If a notification is lost, a replica reads a change up to a quarter of a second later.
+//! Invariants: an entry expires with its window, and a call that cannot be counted is refused.
 //! [`MemoryRateLimiter`] serves one process, [`RedisRateLimiter`] several; both pass the tests in `conformance`.
 
 #[cfg(test)]

@@ -5,8 +5,8 @@ use std::{pin::Pin, time::Duration};
 
 /// Limits calls in sliding windows: any period as long as the window contains at most `max_calls` calls.
 ///
-/// Refused calls are not counted. A refused call is therefore allowed after the longest `reset_after` among the exhausted
-/// quotas, unless other calls use the quota first.
+/// Refused calls are not counted. So the caller can try again after the longest `reset_after` of the exhausted quotas, unless its
+/// other calls use them first.
 pub trait RateLimiter: Send + Sync + 'static {
     /// Decides whether every limit in `limits` allows one more call. With `count_call`, counts it against all of them if it is allowed.
     fn decide<'a>(&'a self, limits: &'a [RateLimit], count_call: bool) -> DecisionFuture<'a>;
@@ -67,13 +67,12 @@ pub struct RateLimitKey {
 /// Whether the caller behind a key is authenticated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CallerKind {
-    /// The caller is authenticated. The number of keys of authenticated callers is at most the number of services and human
-    /// users, times the number of limits for each of them.
+    /// A service or human user that is authenticated. There are few keys of this kind: one for each limit of each of them.
     Authenticated,
-    /// An agent that has proved its identity. Agents are more than services and human users, and where registration is public,
-    /// anyone can create some, so they have a table of their own.
+    /// An agent that has proved its identity. Agents have a table of their own: there are more of them, and where registration is
+    /// public, anyone can create some.
     Agent,
-    /// The caller is not authenticated. A client with many addresses has many keys.
+    /// Anybody else. A client with many addresses has many keys.
     Unauthenticated,
 }
 

@@ -1,5 +1,5 @@
-//! The closed list of error codes, each with its HTTP status: the codes of section 7 of the specification, and codes for cases
-//! that the specification does not define.
+//! The closed list of error codes, each with its HTTP status. Section 7 of the specification defines some; we add codes for other
+//! cases.
 
 use axum::http::StatusCode;
 use countersign_identity::Code;
@@ -18,7 +18,6 @@ macro_rules! codes {
                 match self { $(Self::$name => $text,)+ }
             }
 
-            /// The HTTP status of the code.
             pub const fn status(self) -> StatusCode {
                 match self { $(Self::$name => StatusCode::$status,)+ }
             }

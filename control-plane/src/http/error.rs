@@ -32,7 +32,7 @@ pub struct ApiError {
     code: ErrorCode,
     message: String,
     details: Map<String, Value>,
-    /// The reason if a credential is refused.
+    /// Why a credential is refused; `None` for other errors.
     reason: Option<Reason>,
     /// Value of `details.reason`: [`Self::reason`], or one of [`OTHER_REASONS`].
     reason_text: Option<&'static str>,
@@ -61,10 +61,9 @@ pub struct ErrorObject {
     details: Map<String, Value>,
 }
 
-/// Code and reason of an error response, for logs and metrics. `ErrorLabels` are stored in the extensions of the response.
+/// Code and reason of an error response, for logs and metrics. Each error response has them in its extensions.
 #[derive(Debug, Clone, Copy)]
 pub struct ErrorLabels {
-    /// Code of the error.
     pub code: ErrorCode,
     /// Value of `details.reason`, if the error has one.
     pub reason: Option<&'static str>,
@@ -83,14 +82,12 @@ const IDEMPOTENCY_KEY_REUSED: &str = "idempotency_key_reused";
 /// An invalid field of a request.
 #[derive(Debug, Clone)]
 pub struct FieldError {
-    /// Name of the field.
     pub field: String,
     /// Description of the problem, or of valid values.
     pub message: String,
 }
 
 impl FieldError {
-    /// An invalid field, with a description of the problem or of valid values.
     pub fn new(field: impl Into<String>, message: impl Into<String>) -> Self {
         Self { field: field.into(), message: message.into() }
     }
@@ -137,7 +134,6 @@ impl ApiError {
         FieldError::new(field, message).into()
     }
 
-    /// Adds entries to `details`.
     #[must_use]
     pub fn with_details(mut self, details: impl IntoIterator<Item = (&'static str, Value)>) -> Self {
         self.details.extend(details.into_iter().map(|(name, value)| (name.to_owned(), value)));
@@ -178,8 +174,8 @@ impl ApiError {
         Self::new(ErrorCode::UnsupportedMediaType, message)
     }
 
-    /// The response to a gRPC client, such as a sidecar whose `sync.urls` has that of the API. tonic, which the sidecar uses,
-    /// reads the error from the header.
+    /// The response to a gRPC client at the API port, such as a sidecar whose `sync.urls` names the API by mistake. Its gRPC
+    /// library reads the error from the header.
     pub fn grpc_on_the_api_port() -> Response {
         const MESSAGE: &str = "this is the API; sidecars connect to the sync port (listen.sync)";
         let mut response = Self::new(ErrorCode::UnsupportedMediaType, MESSAGE).into_response();
@@ -211,7 +207,7 @@ impl ApiError {
         ])
     }
 
-    /// The same refusal of a credential, with a message that says more. Other errors keep their message.
+    /// Replaces the message if a credential is refused. Other errors keep their message.
     #[must_use]
     pub fn explained(mut self, message: &str) -> Self {
         if matches!(self.code, ErrorCode::AuthenticationFailed | ErrorCode::InsufficientPermissions) {
@@ -240,12 +236,11 @@ impl ApiError {
         Self::new(code, message)
     }
 
-    /// The reason of a refusal.
     pub const fn reason(&self) -> Option<Reason> {
         self.reason
     }
 
-    /// An internal error. A retry of the request may fail with the same error.
+    /// An internal error. Trying again may not help.
     pub fn internal() -> Self {
         Self::new(ErrorCode::Internal, "The request failed: the server's log has the cause under this request id")
     }
@@ -274,7 +269,6 @@ impl ApiError {
         Self::internal().into_response()
     }
 
-    /// The HTTP status.
     pub const fn status(&self) -> StatusCode {
         self.code.status()
     }
@@ -284,7 +278,6 @@ impl ApiError {
         self.reason_text.unwrap_or(self.code.as_str())
     }
 
-    /// The response body.
     pub fn body(&self) -> ErrorBody {
         let error =
             ErrorObject { code: self.code.as_str(), message: self.message.clone(), details: self.details.clone() };
@@ -315,7 +308,7 @@ impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let (body, error) = (self.body(), Box::new(self.clone()));
         let mut response = self.into_response_with_body(body);
-        // The OAuth endpoints present it in another format.
+        // The middleware of the OAuth endpoints needs the error, because it presents it in another format.
         response.extensions_mut().insert(error);
         response
     }

@@ -42,7 +42,7 @@ fn routes() -> OpenApiRouter<AppState> {
         .routes(routes!(own_agents::list))
         .routes(routes!(own_agents::remove))
         .routes(routes!(own_agents::list_services))
-        .routes(routes!(own_agents::set_admission))
+        .routes(routes!(own_agents::leave_or_readmit))
         .routes(routes!(trust::submit))
         .routes(routes!(trust::history))
         .merge(webhooks::service::routes())
@@ -60,7 +60,7 @@ fn routes() -> OpenApiRouter<AppState> {
         .routes(routes!(docs::file))
 }
 
-/// The routes of both doors: that of the specification, and that of OAuth.
+/// Agents can log in at the endpoints of the specification, or at those of OAuth.
 fn authentication_routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
         .routes(routes!(auth::register))

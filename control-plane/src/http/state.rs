@@ -7,15 +7,12 @@ use std::{sync::Arc, time::Duration};
 /// The state that all handlers and middleware share.
 pub type AppState = Arc<ApiState>;
 
-/// What the state contains.
 pub struct ApiState {
     /// The context of all operations.
     pub context: Arc<Context>,
     /// Verifies the tokens of human users.
     pub humans: Arc<HumanTokenVerifier>,
-    /// Counters and histograms.
     pub metrics: Metrics,
-    /// The rate limits.
     pub limits: Arc<Limits>,
     /// The trusted proxies in front of this server.
     pub proxies: Arc<TrustedProxies>,

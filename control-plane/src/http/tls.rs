@@ -1,8 +1,7 @@
 //! The TLS handshakes of the API port and the sync port.
 //!
-//! [`HttpsAcceptor`] accepts TLS and answers plain HTTP on the same port with an error; it never redirects. Behind proxies that
-//! terminate TLS, the API port has no handshake, and `client_address` checks the protocol of each request. The server ends
-//! handshakes that take too long.
+//! [`HttpsAcceptor`] accepts TLS. It answers plain HTTP on the same port with an error, never with a redirect. Behind proxies that
+//! terminate TLS, we use neither: the API port then has no handshake, and `client_address` checks the protocol of each request.
 
 use super::code::ErrorCode;
 use countersign_process::{Rng, server::Handshake};
@@ -54,8 +53,8 @@ impl Handshake<TcpStream> for TlsOnly {
     }
 }
 
-/// Reads the head of the request and writes an error response. If the head were not read, a TCP reset could discard the
-/// response.
+/// Reads the head of the request and writes an error response. We read the head because a TCP reset could discard the response
+/// otherwise.
 async fn reject_plain_http(mut stream: TcpStream, rng: &dyn Rng) -> io::Result<()> {
     let mut request = Vec::new();
     let mut buffer = [0; 2048];

@@ -8,8 +8,8 @@ use serde_json::{Map, Value};
 /// Maximum length of `sub` in characters (OpenID Connect Core, section 2).
 const MAX_SUBJECT_LENGTH: usize = 255;
 
-/// Claims that only tokens of other types have, which issuers sign with the same keys: security events (such as logout tokens)
-/// and tokens that require proof of possession of a key.
+/// Claims of other kinds of tokens, which issuers sign with the same keys: security events (such as logout tokens), and tokens that
+/// require proof of possession of a key.
 const FORBIDDEN_CLAIMS: [&str; 2] = ["events", "cnf"];
 
 /// The rules for the tokens of one issuer.
@@ -79,8 +79,7 @@ fn contains_audience(aud: Option<&Value>, audience: &str) -> bool {
     }
 }
 
-/// Parses an optional `NumericDate` (RFC 7519, section 2), which may have a fraction. A value that is not a number is an
-/// error.
+/// Parses an optional `NumericDate` (RFC 7519, section 2), which may have a fraction. Fails if the value is not a number.
 fn numeric_date(value: Option<&Value>) -> Result<Option<Timestamp>, Refusal> {
     let Some(value) = value else { return Ok(None) };
     if let Some(seconds) = value.as_i64() {
@@ -108,8 +107,8 @@ fn is_admin(claims: &Map<String, Value>, admin: &AdminClaim) -> bool {
     }
 }
 
-/// Finds the claim with the name `name`, or else the nested claim at the path `name`. Claim names may contain dots at any level
-/// (`https://example.org/roles`), so each dot may be a separator or part of a name.
+/// Finds the claim `name`, or else the nested claim at the path `name`. Names may contain dots themselves, such as
+/// `https://example.org/roles`, so we try each dot as a separator and as a part of a name.
 fn find_claim<'a>(claims: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
     if let Some(value) = claims.get(name) {
         return Some(value);

@@ -16,7 +16,7 @@ use std::{ops::RangeInclusive, sync::Arc};
 /// verification too slow.
 const RSA_MODULUS_BITS: RangeInclusive<usize> = 2048..=8192;
 
-/// Size of an RSA exponent in bytes. Nearly all RSA keys have the exponent 65537.
+/// Size of an RSA exponent in bytes: enough for 65537, which nearly all RSA keys have.
 const RSA_EXPONENT_BYTES: RangeInclusive<usize> = 1..=4;
 
 /// The algorithms that tokens of human users may be signed with.
@@ -37,13 +37,13 @@ struct VerificationKey {
 #[derive(Debug)]
 pub enum KeyMatch {
     Unique(Arc<DecodingKey>),
-    /// The set does not contain the key. A newer set may contain the key.
+    /// The set does not contain the key. A newer set may.
     Unknown,
-    /// The algorithm of the key is not that of the token, or several keys match. Fetching the JWK set again would not help.
+    /// The key is for another algorithm than the token, or several keys match. Fetching the set again would not help.
     Unusable,
 }
 
-/// A JWK set whose keys are parsed one by one, because one that cannot be parsed must not make the others unusable.
+/// A JWK set whose keys are parsed one by one, so that an invalid key does not make the others unusable.
 #[derive(Deserialize)]
 struct RawJwkSet {
     keys: Vec<Value>,
@@ -64,7 +64,8 @@ impl JwkSet {
         Ok(Self(usable))
     }
 
-    /// Fails if no token could be verified: a program that fails to write the file is more likely than an issuer without keys.
+    /// For key sets that an operator keeps in a file. An empty set more likely comes from a failed write than from an issuer
+    /// without keys, so we refuse it and keep the old keys.
     pub fn require_usable_key(self) -> Result<Self, &'static str> {
         if self.0.is_empty() { Err("contains no usable key: the keys in use stay in use") } else { Ok(self) }
     }
@@ -125,14 +126,14 @@ impl VerificationKey {
     }
 }
 
-/// Whether the issuer allows signatures of this algorithm to be verified with a key. What it does not state is allowed.
+/// Whether the issuer intends a key for verifying signatures of this algorithm. Members that are absent restrict nothing.
 fn is_for_verification(common: &CommonParameters, algorithm: Algorithm) -> bool {
     common.public_key_use.as_ref().is_none_or(|usage| *usage == PublicKeyUse::Signature)
         && common.key_operations.as_ref().is_none_or(|operations| operations.contains(&KeyOperations::Verify))
         && common.key_algorithm.is_none_or(|stated| stated == algorithm.into())
 }
 
-/// The key, if signatures can be verified with it.
+/// Returns the key if it is well-formed and of an accepted size; else `None`.
 fn valid_key(key: DecodingKey, algorithm: Algorithm) -> Option<DecodingKey> {
     match key.kind() {
         DecodingKeyKind::RsaModulusExponent { n, e } => {
@@ -153,7 +154,7 @@ fn valid_rsa_key(n: &[u8], e: &[u8]) -> Option<DecodingKey> {
     is_valid.then(|| DecodingKey::from_rsa_raw_components(n, e))
 }
 
-/// Some issuers begin the numbers of an RSA key with zeros, which the verification of a signature would refuse.
+/// Some issuers begin the numbers of an RSA key with zeros. The cryptography library would refuse them.
 fn without_leading_zeros(number: &[u8]) -> &[u8] {
     &number[number.iter().take_while(|byte| **byte == 0).count()..]
 }

@@ -24,8 +24,8 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Minimum time between a failed fetch and the next one while cached keys can be used.
 const REFRESH_RETRY_INTERVAL: Duration = Duration::from_secs(15);
 
-/// Time after a failed fetch in which requests whose key is cached do not wait for the next fetch, because an unresponsive
-/// issuer would delay the requests repeatedly.
+/// For this time after a failed fetch, a request whose key is cached does not wait for the next fetch. Otherwise an issuer that does
+/// not respond would delay request after request.
 const BACKGROUND_REFRESH_PERIOD: Duration = Duration::from_mins(1);
 
 /// The age at which cached keys are fetched again, so that a key that the issuer has withdrawn is accepted for at most 15 minutes.
@@ -49,7 +49,7 @@ struct Inner<S> {
     clock: Arc<dyn Clock>,
     metrics: JwksFetchMetrics,
     state: Mutex<CacheState>,
-    /// Locked during a fetch.
+    /// Held during a fetch, so that other requests wait for it instead of fetching too.
     fetch_lock: Arc<tokio::sync::Mutex<()>>,
 }
 
@@ -62,7 +62,7 @@ struct CacheState {
     fetched_for_unknown_kid_at: Option<Duration>,
 }
 
-/// A request for a key, with the time of its arrival since boot.
+/// A request for a key. It arrived at `arrived_at`, measured since boot.
 #[derive(Clone, Copy)]
 struct KeyRequest<'a> {
     kid: Option<&'a str>,
@@ -169,11 +169,11 @@ impl CacheState {
     fn look_up(&self, now: Duration, request: KeyRequest) -> Lookup {
         let KeyRequest { kid, algorithm, arrived_at } = request;
         let is_within = |span: Duration, at: Option<Duration>| at.is_some_and(|at| now.saturating_sub(at) < span);
-        // Keys whose fetch began after the arrival of the request are current enough for it, even after a long fetch.
+        // If the fetch began after the request arrived, its keys are current enough for the request, however long it took.
         let is_younger = |age: Duration, began: Duration| began >= arrived_at || now.saturating_sub(began) < age;
         let usable = self.keys.as_ref().filter(|(_, began)| is_younger(MAX_AGE, *began));
         let Some((keys, began)) = usable else {
-            // If a fetch failed after the arrival of the request, the request does not start another one.
+            // A request that has seen a fetch fail does not start another one.
             let failed = self.failed_at.is_some_and(|at| at >= arrived_at) || is_within(RETRY_INTERVAL, self.failed_at);
             return if failed {
                 Lookup::Rejected(Reason::HumanIssuerUnavailable)
@@ -192,7 +192,7 @@ impl CacheState {
             KeyMatch::Unusable => Lookup::Rejected(Reason::HumanTokenInvalid),
             KeyMatch::Unknown if *began >= arrived_at => Lookup::Rejected(Reason::HumanTokenInvalid),
             KeyMatch::Unknown if is_within(UNKNOWN_KID_INTERVAL, self.fetched_for_unknown_kid_at) => {
-                // If the last fetch for an unknown `kid` failed, the issuer may have the requested key.
+                // If that fetch failed, the issuer may have the key nevertheless.
                 let fetch_failed = self.failed_at >= self.fetched_for_unknown_kid_at;
                 Lookup::Rejected(if fetch_failed { Reason::HumanIssuerUnavailable } else { Reason::HumanTokenInvalid })
             }

@@ -123,7 +123,7 @@ impl JwksClient {
     }
 }
 
-/// A client that trusts the authorities in a PEM file, or else those of the operating system.
+/// A client that trusts the authorities in a PEM file. Without a file, it trusts the authorities of the operating system.
 fn build_client(authorities: Option<&[u8]>) -> Result<Client, String> {
     let mut builder = Client::builder()
         .redirect(Policy::none())
@@ -161,7 +161,7 @@ fn too_large(location: &dyn Display) -> String {
     format!("{location}: larger than {MAX_DOCUMENT_SIZE} bytes")
 }
 
-/// The innermost cause of an error. The outer errors repeat the URL.
+/// The innermost cause of an error, for the log. The outer errors only repeat the URL.
 fn root_cause(error: &reqwest::Error) -> String {
     let mut cause: &dyn std::error::Error = error;
     while let Some(inner) = cause.source() {

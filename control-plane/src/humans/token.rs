@@ -8,8 +8,8 @@ use serde::Deserialize;
 /// Maximum length of a token in bytes.
 const MAX_TOKEN_LENGTH: usize = 16 * 1024;
 
-/// Accepted values of the header `typ`, which may be absent: ID tokens and access tokens (RFC 9068). Issuers sign tokens of
-/// other types, such as logout tokens, with the same keys for another purpose.
+/// Accepted values of the header `typ`: ID tokens and access tokens (RFC 9068). It may be absent. Issuers sign other tokens, such as
+/// logout tokens, with the same keys for other purposes.
 const ACCEPTED_TYPES: [&str; 2] = ["jwt", "at+jwt"];
 
 /// A well-formed token whose signature is not verified.
@@ -23,7 +23,7 @@ pub struct UnverifiedToken<'a> {
     pub kid: Option<String>,
 }
 
-/// The claim `iss`. A duplicate `iss` is an error, because parsers differ in which of the two values they use.
+/// The claim `iss`. A duplicate `iss` is an error, because another parser could use the other value.
 #[derive(Deserialize)]
 struct IssuerClaim {
     iss: String,
@@ -55,8 +55,8 @@ fn has_accepted_type(header: &Header) -> bool {
     ACCEPTED_TYPES.contains(&typ.strip_prefix("application/").unwrap_or(&typ))
 }
 
-/// Whether no header member changes how the payload is read. Members that name a key (`jku`, `jwk`, `x5c`, ...) are ignored:
-/// some issuers send them, and only keys from the issuer's JWK set are used.
+/// Refuses header members that change how the payload is read. Ignores members that name a key (`jku`, `jwk`, `x5c`, ...): some
+/// issuers send them, but we only use keys from the issuer's JWK set.
 fn has_plain_payload(header: &Header) -> bool {
     let encoded = header.enc.is_some() || header.zip.is_some() || header.extras.inner().contains_key("b64");
     !encoded && header.crit.is_none()

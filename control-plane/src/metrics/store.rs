@@ -21,8 +21,7 @@ pub enum TransactionOutcome {
     Committed,
     /// A write transaction was rolled back, intentionally or after another error.
     RolledBack,
-    /// A write transaction was rolled back because the database cannot be written to: the disk is full or fails, or the database
-    /// is read-only.
+    /// A write transaction was rolled back because the disk is full or fails, or the database is read-only.
     Unwritable,
     /// A write transaction conflicted with another one and is repeated.
     Rerun,

@@ -20,7 +20,7 @@ pub struct SyncMetrics {
     pub propagation: Histogram,
     /// Sidecars without a stream that may still decide, at all control planes.
     pub silent_sidecars: IntGauge,
-    /// When the oldest change was made that is not in force at all sidecars, in Unix seconds; 0 if there is none.
+    /// Of the changes that are not in force at all sidecars yet: when the oldest was made, in Unix seconds; 0 if there is none.
     pub oldest_unconfirmed_change: Gauge,
 }
 

@@ -3,7 +3,6 @@
 use super::{BUCKETS, MetricFactory, OK};
 use prometheus::{Gauge, Histogram, IntCounterVec, IntGauge};
 
-/// Delivery of events.
 #[derive(Clone)]
 pub struct WebhookMetrics {
     /// Delivery attempts by result: [`OK`] or the reason of the failure.

@@ -1,9 +1,9 @@
 //! Sends a snapshot or the missed changes to a sidecar, page by page, until its stream can continue with the live changes.
 //!
-//! Pages are consecutive ranges of the change feed, so the revision up to which a sidecar has everything only grows. A snapshot is
-//! the pages from the floor up to the revision at which its first page was read; the changes since then follow as missed
-//! changes. The stream subscribes to the live changes only when it has sent almost everything, so a long catch-up does not
-//! overflow its queue. It then sends pages up to the revision at which its queue begins, so no change is missed in between.
+//! Pages are consecutive ranges of the change feed, so the revision up to which a sidecar has everything only grows. A snapshot
+//! begins at the floor of the feed, and ends at the revision at which its first page was read. Later changes follow as missed changes.
+//! The stream subscribes to live changes only when it has sent almost everything, so a long catch-up does not overflow its queue. Then
+//! it sends pages up to the revision at which its queue begins, so no change is missed in between.
 
 use super::{
     context::{changes_deleted, database_unavailable, invalid_key},
@@ -29,7 +29,7 @@ use tonic::Status;
 /// What a sidecar has when it connects.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SidecarState {
-    /// The revision of its view; 0 if it has none.
+    /// The revision of its view; 0 if it has no view.
     pub(super) revision: Revision,
     /// The part of a snapshot that it has received.
     pub(super) partial_snapshot: Option<SnapshotProgress>,
@@ -45,7 +45,7 @@ pub(super) enum Start {
 enum ResumePlan {
     Deletion,
     NewSnapshot,
-    /// The sidecar has a part of a snapshot, and needs the rest.
+    /// The sidecar has a part of a snapshot, and gets the rest.
     RestOfSnapshot {
         revision: Revision,
         cursor: Revision,
@@ -67,14 +67,14 @@ struct OutgoingSnapshot {
     revision: Revision,
     /// The highest floor of the pages.
     floor: Revision,
-    /// The pages up to the queued message contain all changes up to this revision.
+    /// With the message in `next`, the sidecar has all changes up to this revision.
     cursor: Revision,
-    /// The next message. It waits until it is known whether it is the last.
+    /// The next message. We hold it back until we know whether it is the last, which it says.
     next: Bytes,
 }
 
 impl Follower {
-    /// Sends everything that the sidecar misses, and subscribes to the later changes.
+    /// Sends everything that the sidecar lacks, and subscribes to the later changes.
     pub(super) async fn catch_up(&mut self, start: Start) -> Result<Subscription, Status> {
         match start {
             Start::Resume(state) => self.resume(state).await?,
@@ -90,9 +90,9 @@ impl Follower {
             while self.sent_revision < subscription.start {
                 self.send_missed_page().await?;
             }
-            // The subscription may lack changes that concern unbound tokens, if these were not included before.
+            // If the service has begun to accept unbound tokens meanwhile, the queue lacks changes that concern them: subscribe again.
             if self.includes_unbound == includes_unbound {
-                subscription.catches_up();
+                subscription.mark_caught_up();
                 return Ok(subscription);
             }
         }
@@ -138,9 +138,9 @@ impl Follower {
         self.send_snapshot(OutgoingSnapshot { revision, floor, cursor: floor, next }).await
     }
 
-    /// Sends a snapshot from its cursor on. Its pages are read at different times, so changes can be deleted meanwhile. These are
-    /// below the floor of a later page, so the floor of the snapshot is the highest of its pages: a token with a `rev` below it
-    /// is refused, and needs no such change.
+    /// Sends a snapshot from its cursor on. While we read its pages, old changes can be deleted from the feed, which raises the floor. So
+    /// the snapshot gets the highest floor of its pages: the sidecar refuses tokens with a lower `rev`, and does not need the deleted
+    /// changes for others.
     async fn send_snapshot(&mut self, mut snapshot: OutgoingSnapshot) -> Result<(), Status> {
         self.stream.status().sends(snapshot.revision);
         while snapshot.cursor < snapshot.revision {
@@ -175,7 +175,7 @@ impl Follower {
     }
 
     /// Sends the changes of the next page. If the service begins to accept unbound tokens, sends a snapshot instead, because the
-    /// sidecar did not receive the earlier changes that concern such tokens.
+    /// sidecar lacks the earlier changes that concern these.
     async fn send_missed_page(&mut self) -> Result<(), Status> {
         let ReadPage { page, until, floor, read_at } = self.next_page(PageKind::Changes, self.sent_revision).await?;
         if floor > self.sent_revision {
@@ -201,8 +201,8 @@ impl Follower {
         self.send(EncodedResponse::delta(&Delta { revision: revision.number(), ..Delta::default() }, body)).await
     }
 
-    /// Returns the page above a revision. The follower does not keep the pages that it does not send, so a slow sidecar occupies
-    /// little memory. If they are no longer shared, they are read again.
+    /// Returns the page above a revision. The follower keeps no pages for later, so that a slow sidecar occupies little memory. If the
+    /// cache has dropped a page meanwhile, it is read again.
     async fn next_page(&mut self, kind: PageKind, since: Revision) -> Result<ReadPage, Status> {
         if self.key_check.tick().now_or_never().is_some() {
             self.check_key_or_send_deletion().await?;
@@ -224,7 +224,7 @@ impl Follower {
         Ok(ReadPage { page: encoded, until: page.until, floor: run.floor, read_at: run.read_at })
     }
 
-    /// Remembers pages for as long as they are shared, and begins to read the next ones.
+    /// Remembers pages for as long as the cache has them, and begins to read the next ones.
     fn use_run(&mut self, run: &Arc<PageRun>) {
         self.run = Arc::downgrade(run);
         if !run.is_complete() {
@@ -242,9 +242,9 @@ impl Follower {
     }
 }
 
-/// Reads how a sidecar gets the current data, the position of the change feed, and the settings of the service. A sidecar cannot
-/// resume at a revision if the change feed does not contain the revision, or if the service has begun to accept unbound tokens since: it
-/// did not receive the earlier changes that concern unbound tokens.
+/// Decides how a sidecar gets the current data, and reads the position of the change feed and the settings of the service. A sidecar
+/// cannot resume if its revision is no longer in the feed, or if the service has begun to accept unbound tokens since, because it lacks
+/// the earlier changes that concern these.
 async fn read_plan(
     store: &Store,
     StreamGroup { service, owner: _ }: StreamGroup,

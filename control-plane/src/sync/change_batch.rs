@@ -1,4 +1,4 @@
-//! Reads the state of everything that changed in a range of revisions, by recipient. The roles, the trust score and the status of an
+//! Reads what changed in a range of revisions, by recipient, with its current state. The roles, the trust score and the status of an
 //! agent each appear once per recipient, with the revision of their last change.
 
 use crate::{
@@ -53,7 +53,7 @@ impl Definitions {
         &self.0.roles
     }
 
-    /// The encoding by `encode`, which must always be the same function.
+    /// Encodes the roles with `encode` at the first call, and remembers the result. So `encode` must always be the same function.
     pub fn encoded(&self, encode: impl FnOnce(&[RoleDefinition]) -> Bytes) -> Bytes {
         self.0.encoded.get_or_init(|| encode(&self.0.roles)).clone()
     }
@@ -73,7 +73,7 @@ pub struct Changes {
 }
 
 impl Changes {
-    /// Whether the service accepts unbound tokens, if its settings changed.
+    /// Whether the service accepts unbound tokens now; `None` if its settings have not changed.
     pub fn accepts_unbound(&self) -> Option<bool> {
         self.settings.as_ref().map(|settings| settings.accepts_unbound)
     }
@@ -84,8 +84,8 @@ impl Changes {
         !has_entries && definitions.is_none() && settings.is_none() && keys.is_none() && !is_deleted
     }
 
-    /// The changes for the sidecars of a deleted service. The sync protocol has no field for a deletion, but without keys, no token
-    /// is valid. Contains nothing about agents.
+    /// The changes for the sidecars of a deleted service. The sync protocol has no field for a deletion, so we take all signing keys away,
+    /// and no token is valid any more.
     pub fn of_deleted_service() -> Self {
         Self {
             is_deleted: true,
@@ -96,11 +96,12 @@ impl Changes {
         }
     }
 
-    /// Adds a change. The changes must be of one read and in commit order: the last of several changes of the same data determines
-    /// its revision and its content. A change whose agent does not exist is skipped: one wrong row must not stop the feed.
+    /// Adds a change. Add the changes of one read in commit order: if the same data changed several times, the last change determines
+    /// revision and content. A change whose agent does not exist is skipped, because one wrong row must not stop the feed.
     pub(super) async fn add(&mut self, data: ChangedData, conn: &mut Conn) -> Result<(), StoreError> {
         let ChangedData { entry: FeedEntry { revision, change, recipients: _ }, agent, grants } = data;
         match change {
+            // All changes of one read have the same grants: the current ones.
             Change::Roles(agent, _) => match &mut self.agents.entry(agent).or_default().roles {
                 Some(roles) => roles.revision = revision,
                 roles => *roles = Some(Versioned { revision, value: grants.to_vec() }),
@@ -132,7 +133,7 @@ impl Changes {
         Ok(())
     }
 
-    /// The memory that the changes use, in bytes, roughly.
+    /// Estimates the memory that the changes use, in bytes.
     pub fn size(&self) -> usize {
         let Self { agents, revoked, definitions, settings: _, keys, is_deleted: _ } = self;
         let grants = agents.values().filter_map(|changes| changes.roles.as_ref()).map(|roles| roles.value.len());
@@ -146,7 +147,7 @@ impl Changes {
             + keys.iter().flatten().map(Vec::len).sum::<usize>()
     }
 
-    /// Adds changes of the same or a later range of revisions; `other` takes precedence.
+    /// Adds changes of the same or a later range of revisions. If both have the same data, `other` wins.
     pub fn merge(&mut self, other: &Self) {
         let Self { agents, revoked, definitions, settings, keys, is_deleted } = other;
         for (agent, changes) in agents {
@@ -187,8 +188,8 @@ impl ChangeBatch {
     }
 }
 
-/// Reads the first changes above a revision for all services. If changes above the revision were deleted, `since` of the batch
-/// is higher than the revision. If there are more changes, `until` of the batch is lower than the newest revision.
+/// Reads the first changes above a revision, for all services. If some were deleted, `since` of the batch is higher than `revision`. If
+/// more changes follow, the revision of the batch is lower than the newest one.
 pub async fn read_all(store: &Store, revision: Revision) -> Result<ChangeBatch, StoreError> {
     let mut read = store.read().await?;
     let conn = read.conn();

@@ -19,12 +19,12 @@ use zeroize::Zeroizing;
 pub struct SidecarSettings {
     /// The `iss` that tokens must have.
     pub issuer: String,
-    /// A sidecar refuses all requests if it sent the last answered ping `max_staleness` ago or earlier.
+    /// A sidecar refuses all requests if it sent its last answered ping so long ago.
     pub max_staleness: Duration,
 }
 
-/// Default interval at which the API key of a sidecar is checked again, and whether the sidecar is silent. The revocation of a key is a
-/// change of the settings of the service, which causes a check at once.
+/// How often a stream checks by default that its API key is valid and its sidecar not silent. The revocation of a key also counts as a
+/// change of the service's settings, which causes a check at once.
 pub const KEY_CHECK_INTERVAL: Duration = Duration::from_secs(30);
 
 /// The secret of the deployment from which the key of each service for agent hashes is derived.
@@ -41,8 +41,8 @@ impl AgentHashSecret {
     }
 }
 
-/// Maximum number of reads of the database for streams that catch up, at the same time. When many sidecars connect at once, their reads
-/// must not use all connections.
+/// How many reads for streams that catch up may run at the same time. When many sidecars connect at once, their reads must not use all
+/// connections to the database.
 const MAX_READS: usize = 2;
 
 /// The reads of the database for streams that catch up: one at a time for each owner, who may have hundreds of services.
@@ -54,7 +54,7 @@ impl OwnerReads {
         Self(Places::new(MAX_READS, 1))
     }
 
-    /// Waits until data may be read for an owner, and reads it.
+    /// Waits for the turn of the owner, and reads.
     pub(super) async fn read<T: Send + 'static>(
         &self,
         owner: OwnerHash,
@@ -68,7 +68,7 @@ pub struct SyncParts {
     pub store: Store,
     /// The sidecars of all control planes.
     pub sidecars: Sidecars,
-    /// Places of clients for reads of API keys.
+    /// Limits how many API keys are read at the same time, in all and for each client.
     pub key_lookups: Places<Network>,
     /// Counts invalid API keys.
     pub failures: Arc<Failures>,
@@ -78,9 +78,9 @@ pub struct SyncParts {
     pub settings: SidecarSettings,
     /// The secret from which the keys of agent hashes are derived.
     pub agent_hash_secret: AgentHashSecret,
-    /// The connections of the sync port, from which the number of streams follows.
+    /// How many connections the sync port accepts. It determines how many streams may be open.
     pub connections: usize,
-    /// The changes that one read of the database returns.
+    /// How many changes one read of the database returns.
     pub read_limit: ReadLimit,
     /// The interval at which the API key of a stream is checked.
     pub key_check_interval: Duration,
@@ -151,8 +151,8 @@ pub(super) fn shutting_down() -> Status {
     Status::unavailable("the server is shutting down")
 }
 
-/// The gRPC status for a stream whose changes were deleted before they were sent. The sidecar reconnects, and receives a snapshot
-/// if it cannot resume.
+/// The gRPC status for a stream that was too slow: its changes were deleted before it sent them. The sidecar reconnects, and gets a
+/// snapshot if it cannot resume.
 pub(super) fn changes_deleted() -> Status {
     Status::unavailable("changes were deleted before they were sent; reconnect to resume")
 }

@@ -20,7 +20,7 @@ pub enum PageKind {
     Changes,
 }
 
-/// What the encoding of a stream depends on.
+/// The values that the messages of a stream depend on, besides the changes.
 #[derive(Debug, Clone)]
 pub struct StreamFormat {
     pub service: ServiceId,
@@ -31,10 +31,10 @@ pub struct StreamFormat {
 }
 
 impl StreamFormat {
-    /// The size in bytes at which changes are split into several messages. A message exceeds it by at most one agent, which has
-    /// at most 256 roles, so messages are far below the size limit of gRPC. The settings and signing keys are one message, and the
-    /// role definitions are another one; neither is split, and [`crate::domain::role::MAX_DEFINITION_BYTES`] bounds the second. The
-    /// memory that a slow sidecar can occupy is proportional to these sizes.
+    /// The size in bytes at which changes are split into several messages, because a slow sidecar occupies the memory of a few messages.
+    /// A message exceeds it by at most one agent, which has at most 256 roles, so it is far below the size limit of gRPC. Two messages
+    /// are never split: the settings with the signing keys, and the role definitions, which
+    /// [`crate::domain::role::MAX_DEFINITION_BYTES`] bounds.
     pub const MAX_BODY: usize = 32 * 1024;
 
     /// The settings, role definitions and signing keys at the beginning of a snapshot: the fields of a `SnapshotPage`.

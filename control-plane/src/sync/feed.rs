@@ -1,7 +1,7 @@
 //! Reads each new change once, and distributes it to the sync streams of this process that it concerns.
 //!
-//! A stream whose service no change concerns is not woken by changes: 10,000 streams cost a change only as much as its
-//! recipients. A stream that does not keep up keeps only changes of its own service in memory, and few of them.
+//! A change wakes only the streams that it concerns, so it costs no more with 10,000 streams. A slow stream keeps only changes of its
+//! own service in memory, and few of them.
 
 use super::change_batch::{self, ChangeBatch, Changes};
 use crate::{
@@ -25,10 +25,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 /// sidecar resumes with a new stream.
 const MAX_LAG: usize = 1024;
 
-/// Maximum size in bytes of the batches that wait for a follower. A batch that is larger waits only alone.
+/// Maximum size in bytes of the batches that wait for a follower. A larger batch may wait if nothing else does.
 const MAX_WAITING_SIZE: u32 = 4 * 1024 * 1024;
 
-/// A batch is sent together with those that wait behind it as long as they have less than this size in bytes.
+/// While a batch is smaller than this size in bytes, the next batch in the queue is added to it.
 const MAX_COALESCED_SIZE: usize = 16 * 1024;
 
 /// Default interval at which the change feed is polled for changes that other processes committed.
@@ -49,7 +49,7 @@ struct FeedState {
 
 struct Subscribers {
     by_service: HashMap<ServiceId, Vec<Subscriber>>,
-    /// All batches up to this revision have been put into queues, or are being put into queues under the same lock.
+    /// All batches up to this revision are in the queues, or will be before the lock is released.
     queued: Revision,
 }
 
@@ -68,14 +68,14 @@ pub(super) struct ServiceBatch {
     /// The newest revision when the content was read.
     read_at: Revision,
     all_services: Arc<Changes>,
-    /// `None` if the service did not receive changes that concern unbound tokens when the batch was distributed.
+    /// Changes that concern unbound tokens; `None` if the service did not receive these when the batch was distributed.
     unbound_tokens: Option<Arc<Changes>>,
     own: Option<Arc<Changes>>,
-    /// The space of the batch among the waiting batches.
+    /// The share of the batch in [`MAX_WAITING_SIZE`], which is free again when the batch is dropped.
     space: OwnedSemaphorePermit,
 }
 
-/// The changes of consecutive batches. Of data that changed several times, only the last state is left.
+/// The changes of consecutive batches. If the same data changed several times, only its last state is left.
 pub(super) struct CoalescedBatches {
     /// All changes up to this revision are contained.
     pub(super) revision: Revision,
@@ -85,7 +85,7 @@ pub(super) struct CoalescedBatches {
     pub(super) read_at: Revision,
     /// The changes that the follower sends.
     pub(super) changes: Arc<Changes>,
-    /// The space of the batches among the waiting batches.
+    /// The share of the batches in [`MAX_WAITING_SIZE`].
     space: OwnedSemaphorePermit,
 }
 
@@ -106,14 +106,14 @@ impl CoalescedBatches {
         (self.revision, self.read_at) = (later.revision, later.read_at);
     }
 
-    /// Whether later batches may be added. What follows a change of the settings depends on it. The changes should fit into one message,
-    /// which the sidecar applies at once, and need little memory.
+    /// Whether later batches may be added. Not after a change of the settings, because it decides what else the sidecar receives. And not
+    /// if the changes are too large for one message, which the sidecar applies at once.
     fn may_grow(&self) -> bool {
         self.changes.settings.is_none() && !self.changes.is_deleted && self.changes.size() < MAX_COALESCED_SIZE
     }
 }
 
-/// Adds changes to those of earlier or other parts, and copies them only if both have some.
+/// Adds later changes to `changes`. Copies them only if neither is empty, because other streams share them.
 fn merge(changes: &mut Arc<Changes>, later: Arc<Changes>) {
     if changes.is_empty() {
         *changes = later;
@@ -144,9 +144,9 @@ struct SharedParts {
 
 impl SharedParts {
     /// Puts a batch into the queues of the subscribers of a service. Those whose queues are full lose their subscriptions.
-    fn enqueue(&self, own: Option<&BatchPart>, of_service: &mut Vec<Subscriber>) {
+    fn enqueue(&self, own: Option<&BatchPart>, subscribers: &mut Vec<Subscriber>) {
         let concerns_service = own.is_some() || !self.all_services.changes.is_empty();
-        of_service.retain(|subscriber| {
+        subscribers.retain(|subscriber| {
             let receives_unbound = subscriber.receives_unbound.load(Ordering::SeqCst);
             let unbound_tokens = Some(&self.unbound_tokens).filter(|_| receives_unbound);
             if !concerns_service && unbound_tokens.is_none_or(|part| part.changes.is_empty()) {
@@ -179,7 +179,7 @@ pub(super) struct Subscription {
     /// The batches that concern the service. Closed if the follower lags too far behind, or if changes were deleted before
     /// they were read.
     pub(super) batches: mpsc::Receiver<ServiceBatch>,
-    /// All changes up to this revision that concern the service are in the queue, or were in the queue.
+    /// All changes up to this revision that concern the service were put into the queue.
     pub(super) distributed: watch::Receiver<Revision>,
     receives_unbound: Arc<AtomicBool>,
     status: Arc<StreamStatus>,
@@ -187,12 +187,12 @@ pub(super) struct Subscription {
 
 impl Subscription {
     /// Sets whether the service receives changes that concern unbound tokens. A service that begins to receive them needs a
-    /// snapshot and a new subscription.
+    /// snapshot and a new subscription, because its queue lacks the earlier ones.
     pub(super) fn set_receives_unbound(&self, receives_unbound: bool) {
         self.receives_unbound.store(receives_unbound, Ordering::SeqCst);
     }
 
-    /// A batch that was received, together with the batches that wait behind it. They wait if the sidecar is slow.
+    /// Combines a batch from the queue with the batches that wait behind it. They wait if the sidecar is slow.
     pub(super) fn coalesce(&mut self, batch: ServiceBatch, includes_unbound: bool) -> CoalescedBatches {
         let mut coalesced = CoalescedBatches::new(batch, includes_unbound);
         // Usually nothing waits, and then the size of the changes does not matter.
@@ -205,14 +205,20 @@ impl Subscription {
         coalesced
     }
 
-    /// Everything before `start` was sent, so the stream lacks only what is in the queue, unless the subscription was lost meanwhile.
-    pub(super) fn catches_up(&self) {
+    /// Call this when everything up to `start` is sent. From now on, the stream lacks only what is in its queue. Does nothing if the
+    /// feed has already dropped this subscription.
+    pub(super) fn mark_caught_up(&self) {
         let subscribers = self.feed.subscribers();
-        if subscribers.by_service.get(&self.service).is_some_and(|of_service| of_service.iter().any(|it| self.is(it))) {
+        if subscribers
+            .by_service
+            .get(&self.service)
+            .is_some_and(|list| list.iter().any(|subscriber| self.is(subscriber)))
+        {
             self.status.catches_up();
         }
     }
 
+    /// Whether a subscriber is this subscription: only these two share the flag.
     fn is(&self, subscriber: &Subscriber) -> bool {
         Arc::ptr_eq(&subscriber.receives_unbound, &self.receives_unbound)
     }
@@ -222,9 +228,9 @@ impl Drop for Subscription {
     fn drop(&mut self) {
         self.status.falls_behind();
         let mut subscribers = self.feed.subscribers();
-        if let Some(of_service) = subscribers.by_service.get_mut(&self.service) {
-            of_service.retain(|subscriber| !self.is(subscriber));
-            if of_service.is_empty() {
+        if let Some(list) = subscribers.by_service.get_mut(&self.service) {
+            list.retain(|subscriber| !self.is(subscriber));
+            if list.is_empty() {
                 subscribers.by_service.remove(&self.service);
             }
         }
@@ -241,11 +247,10 @@ impl ChangeFeed {
         self.0.subscribers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Receives all batches with changes above the revision `start` of the subscription that concern the service.
+    /// Subscribes to all batches that concern the service, above the revision `start` of the subscription.
     ///
-    /// No change is missed and none is skipped: a batch is put into queues under the same lock under which `start` is read.
-    /// So each batch was either distributed before the subscription, and ends at or below `start`, or its changes are above
-    /// `start`, and the batch comes into the queue.
+    /// No change is missed: we read `start` under the lock under which batches are put into queues. So a batch either was distributed
+    /// before, and ends at or below `start`, or it is above `start` and comes into the queue.
     pub(super) fn subscribe(
         &self,
         service: ServiceId,
@@ -293,17 +298,18 @@ impl ChangeFeed {
             subscribers.by_service.clear();
         }
         let subscribers = &mut subscribers.by_service;
+        // If no change concerns all services, visit only those with changes of their own.
         if shared.all_services.changes.is_empty() && shared.unbound_tokens.changes.is_empty() {
             for (service, own) in by_service {
-                if let Some(of_service) = subscribers.get_mut(&service) {
-                    shared.enqueue(Some(&BatchPart::new(own)), of_service);
+                if let Some(list) = subscribers.get_mut(&service) {
+                    shared.enqueue(Some(&BatchPart::new(own)), list);
                 }
             }
         } else {
             let mut by_service = by_service;
-            for (service, of_service) in subscribers.iter_mut() {
+            for (service, list) in subscribers.iter_mut() {
                 let own = by_service.remove(service).map(BatchPart::new);
-                shared.enqueue(own.as_ref(), of_service);
+                shared.enqueue(own.as_ref(), list);
             }
         }
     }
@@ -316,17 +322,17 @@ pub struct FeedReader {
     committed: watch::Receiver<Revision>,
     poll_interval: Duration,
     sidecars: Sidecars,
-    /// Changes up to this revision have been distributed, or were made before the first follower subscribed.
-    sent_revision: Revision,
+    /// Changes up to this revision are distributed, or are older than this reader.
+    distributed: Revision,
 }
 
 impl FeedReader {
     /// A reader that starts at the newest revision in the database. Subscribers receive all later changes.
     pub async fn open(store: Store, poll_interval: Duration, sidecars: Sidecars) -> Result<Self, StoreError> {
         let committed = store.committed_revision();
-        let sent_revision = feed::position(store.read().await?.conn()).await?.revision;
-        sidecars.set_distributed(sent_revision);
-        Ok(Self { feed: ChangeFeed::new(sent_revision), store, committed, poll_interval, sidecars, sent_revision })
+        let distributed = feed::position(store.read().await?.conn()).await?.revision;
+        sidecars.set_distributed(distributed);
+        Ok(Self { feed: ChangeFeed::new(distributed), store, committed, poll_interval, sidecars, distributed })
     }
 
     pub fn feed(&self) -> ChangeFeed {
@@ -356,15 +362,15 @@ impl FeedReader {
 
     /// Reads and distributes one batch. Returns whether there may be more changes.
     async fn distribute_changes(&mut self, metrics: &Metrics) -> bool {
-        let result = change_batch::read_all(&self.store, self.sent_revision).await;
+        let result = change_batch::read_all(&self.store, self.distributed).await;
         if result.is_ok() {
             metrics.sync.feed_last_read.set(timestamp_value(Some(self.store.now())));
         }
         match result {
-            Ok(batch) if batch.range.until > self.sent_revision => {
+            Ok(batch) if batch.range.until > self.distributed => {
                 let (revision, is_complete) = (batch.range.until, batch.range.until == batch.read_at);
-                self.feed.distribute(batch, self.sent_revision);
-                self.sent_revision = revision;
+                self.feed.distribute(batch, self.distributed);
+                self.distributed = revision;
                 metrics.sync.feed_revision.set(revision.number());
                 // The order matters: a follower that sees this revision finds all batches up to it in its queue.
                 self.sidecars.set_distributed(revision);

@@ -1,8 +1,7 @@
 //! A follower (the stream to one sidecar) sends a snapshot or the missed changes first (`catch_up`), then every change after its
 //! commit.
 //!
-//! Invariant: a pong (the reply to a ping of the sidecar) confirms a revision, and is sent only after all changes up to that
-//! revision.
+//! Invariant: a pong (the reply to a ping of the sidecar) confirms a revision. We send it only after all changes up to this revision.
 
 use super::{
     catch_up::{SidecarState, Start},
@@ -40,7 +39,7 @@ use tokio::{
 };
 use tonic::{Status, Streaming};
 
-/// Timeout for the `Hello` message of a sidecar, until its stream is recorded, and for space in the queue of messages to a slow sidecar.
+/// How long a follower waits for the `Hello` of the sidecar, for the record of its stream, and for space in the queue to a slow sidecar.
 const FOLLOWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Maximum number of pongs that wait.
@@ -55,7 +54,7 @@ pub(super) struct Follower {
     pub(super) key: ServiceKey,
     pub(super) format: Arc<StreamFormat>,
     sender: MessageSender,
-    /// When the API key, and whether the sidecar is silent, is checked again.
+    /// Ticks when the follower must check the API key again, and whether the sidecar is silent.
     pub(super) key_check: Interval,
     /// Whether the stream contains changes that concern unbound tokens.
     pub(super) includes_unbound: bool,
@@ -69,7 +68,7 @@ pub(super) struct Follower {
     pub(super) known_revision: Revision,
     /// The floor of the change feed has reached this revision.
     pub(super) known_floor: Revision,
-    /// The pages that are being sent, while they are shared.
+    /// The pages that are being sent, as long as the cache has them.
     pub(super) run: Weak<PageRun>,
     /// Pongs that wait until all changes up to their revisions are sent.
     pending_pongs: VecDeque<v1::Pong>,
@@ -119,7 +118,7 @@ impl AcceptedStream {
             Arc::new(StreamFormat { service: key.service, settings: context.parts.settings.clone(), agent_hash_key });
         let none = Revision::default();
         let mut key_check = interval(context.parts.key_check_interval);
-        // Missed ticks say nothing about the silence of the sidecar, so they are not made up for.
+        // Do not make up for missed ticks: several checks at once would take the sidecar for silent.
         key_check.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut follower = Follower {
             context,
@@ -137,7 +136,7 @@ impl AcceptedStream {
             pending_pongs: VecDeque::new(),
             _place: place,
         };
-        // The state of a follower is large, and is not part of the state of this future.
+        // In a box, because the state of a follower is large.
         Box::pin(follower.serve(requests, state)).await
     }
 }
@@ -187,7 +186,7 @@ impl Follower {
                     let batch = batch.ok_or_else(too_slow)?;
                     needs_snapshot = self.forward(batch, &mut subscription).await?;
                 }
-                // Only a follower with pending pongs is woken by changes that do not concern it.
+                // Changes that do not concern the service wake the follower only if pongs wait for their revisions.
                 _ = subscription.distributed.changed(), if !self.pending_pongs.is_empty() => {}
                 _ = self.key_check.tick() => {
                     pings.check_silence()?;
@@ -201,9 +200,8 @@ impl Follower {
         }
     }
 
-    /// Sends the changes of a batch, and of the batches that wait behind it. Returns true if the sidecar needs a snapshot instead: if the
-    /// service begins to accept unbound tokens, because the sidecar did not receive the earlier changes that concern such
-    /// tokens.
+    /// Sends the changes of a batch, and of the batches that wait behind it. Returns true if the sidecar needs a snapshot instead, because
+    /// the service begins to accept unbound tokens: the sidecar lacks the earlier changes that concern these.
     async fn forward(&mut self, batch: ServiceBatch, subscription: &mut Subscription) -> Result<bool, Status> {
         if batch.revision <= self.sent_revision {
             return Ok(false);
@@ -211,17 +209,17 @@ impl Follower {
         let batch = subscription.coalesce(batch, self.includes_unbound);
         let changes = &batch.changes;
         self.known_revision = self.known_revision.max(batch.read_at);
-        // The revocation of an API key changes the settings of the service. The deletion of the service revokes the key as
-        // well, but its sidecars must learn of the deletion.
+        // A revoked API key counts as a change of the settings, so check ours. The deletion of the service revokes it too, but then the
+        // sidecar must learn of the deletion first.
         if changes.settings.is_some() && !changes.is_deleted {
             Box::pin(self.check_key()).await?;
         }
-        let included_unbound = self.includes_unbound;
+        let already_included_unbound = self.includes_unbound;
         if let Some(accepts_unbound) = changes.accepts_unbound() {
             self.includes_unbound = accepts_unbound;
             subscription.set_receives_unbound(self.includes_unbound);
         }
-        if self.includes_unbound && !included_unbound {
+        if self.includes_unbound && !already_included_unbound {
             self.known_revision = self.known_revision.max(batch.revision);
             return Ok(true);
         }
@@ -230,7 +228,7 @@ impl Follower {
         if changes.is_deleted { Err(invalid_key()) } else { Ok(false) }
     }
 
-    /// Sends changes. All messages except the last repeat the revision that the sidecar has.
+    /// Sends changes. Only the last message has the new revision, because the sidecar has everything only then.
     async fn send_changes(&mut self, revision: Revision, changes: &Changes) -> Result<(), Status> {
         let format = Arc::clone(&self.format);
         let mut bodies = format.bodies(PageKind::Changes, changes).peekable();
@@ -242,7 +240,7 @@ impl Follower {
         Ok(())
     }
 
-    /// All changes up to a revision have been sent.
+    /// Call this when all changes up to a revision have been sent.
     pub(super) fn set_sent_revision(&mut self, revision: Revision) {
         self.sent_revision = revision;
         self.stream.status().covers(revision);
@@ -260,8 +258,7 @@ impl Follower {
         if self.context.is_valid_key(self.key.id).await? { Ok(()) } else { Err(invalid_key()) }
     }
 
-    /// Checks the API key as [`Self::check_key`] does. The deletion of the service revokes its keys, and its sidecars must learn
-    /// of the deletion before the stream ends.
+    /// Like [`Self::check_key`], but tells the sidecar first if its service is deleted, which revokes the keys too.
     pub(super) async fn check_key_or_send_deletion(&mut self) -> Result<(), Status> {
         let result = self.check_key().await;
         if result.is_err() && self.is_deleted().await? {
@@ -270,7 +267,7 @@ impl Follower {
         result
     }
 
-    /// Tells a sidecar with the data of a revision that its service is deleted, and ends the stream. A sidecar without data
+    /// Tells the sidecar that its service is deleted, and ends the stream. `revision` is the revision of its data. A sidecar without data
     /// needs no message, because it refuses all requests.
     pub(super) async fn send_deletion(&mut self, revision: Revision) -> Result<(), Status> {
         if revision > Revision::default() {
@@ -280,14 +277,14 @@ impl Follower {
         Err(invalid_key())
     }
 
-    /// Reads the current position of the change feed, and queues a pong for this position until all changes up to the position
-    /// are sent.
+    /// Reads the current position of the change feed, and queues a pong that confirms it. The pong is sent when all changes up to this
+    /// position are.
     async fn record_ping(&mut self, number: u64) -> Result<(), Status> {
         self.stream.status().expects_confirmation();
         // Without an answer, the sidecar sends another ping.
         let Some(position) = Box::pin(self.context.position()).await? else { return Ok(()) };
         if self.pending_pongs.len() >= MAX_PENDING_PONGS {
-            // The answer to this ping also answers the earlier ones.
+            // A pong also answers all earlier pings, so this one replaces the last that waits.
             self.pending_pongs.pop_back();
         }
         self.pending_pongs.push_back(v1::Pong {
@@ -299,8 +296,7 @@ impl Follower {
         Ok(())
     }
 
-    /// Sends the pongs for revisions up to which all changes that concern the service were sent. Returns true if the sidecar needs
-    /// a snapshot.
+    /// Sends the waiting pongs whose changes have all been sent. Returns true if the sidecar needs a snapshot.
     async fn send_pongs(&mut self, subscription: &mut Subscription) -> Result<bool, Status> {
         if self.pending_pongs.is_empty() || !self.stream.may_be_confirmed() {
             return Ok(false);
@@ -314,9 +310,10 @@ impl Follower {
         Ok(false)
     }
 
-    /// Sends the batches in the queue: all changes up to the distributed revision. Returns true if the sidecar needs a snapshot.
+    /// Sends the batches in the queue, so that all changes up to the distributed revision are sent. Returns true if the sidecar needs a
+    /// snapshot.
     async fn forward_queued(&mut self, subscription: &mut Subscription) -> Result<bool, Status> {
-        // All batches up to this revision that concern the service are in the queue, because the revision is read first.
+        // Read this first: all batches up to this revision that concern the service are in the queue then.
         let distributed = *subscription.distributed.borrow_and_update();
         loop {
             match subscription.batches.try_recv() {
@@ -346,7 +343,7 @@ async fn receive_hello(requests: &mut Streaming<FollowRequest>) -> Result<Hello,
     }
 }
 
-/// What a Hello says of the sidecar and its data.
+/// Reads from a Hello who the sidecar is and which data it has.
 fn parse_hello(
     hello: Hello,
     key: &ServiceKey,

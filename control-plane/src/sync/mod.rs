@@ -1,9 +1,9 @@
 //! The sync service: streams every change to the sidecars, in commit order.
 //!
-//! [`FeedReader`] reads new changes from the store once for all streams and distributes each to the streams that it concerns,
-//! `page_reader` reads snapshots and missed changes in pages, `page_cache` shares them among the streams of a service, `encode`
-//! converts changes to messages, and [`SyncService`] runs one `Follower` per stream. This module depends on `store`. Invariant: a
-//! revision is read before the state that is sent with it, so the state is never older than its revision.
+//! [`SyncService`] runs one `Follower` per stream. [`FeedReader`] reads new changes from the store once, and distributes each to the
+//! streams that it concerns. `page_reader` reads snapshots and missed changes in pages, `page_cache` shares them among the streams of a
+//! service, and `encode` converts changes to messages. This module depends on `store`. Invariant: we read a revision before the state
+//! that is sent with it, so the state is never older than its revision.
 
 mod catch_up;
 mod change_batch;

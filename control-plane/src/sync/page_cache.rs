@@ -1,7 +1,7 @@
 //! Encoded pages that the streams of a service share. Concurrent requests for the same pages cause one read.
 //!
-//! A page may be sent for some seconds after it was read: it contains all changes up to its end, and the stream then reads the
-//! later ones.
+//! Streams may send a page for some seconds after it was read. It contains all changes up to its end, and the stream reads later ones
+//! afterwards.
 
 use super::{
     context::{AgentHashSecret, OwnerReads, SidecarSettings, changes_deleted},
@@ -21,8 +21,8 @@ const MAX_SIZE: u64 = 64 * 1024 * 1024;
 /// Maximum size of all encoded beginnings of snapshots in bytes.
 const MAX_HEADERS_SIZE: u64 = 16 * 1024 * 1024;
 
-/// How often shared data is read again because it is too old. The shared data can be too old, and then a read that another
-/// stream began too early; a third read begins late enough.
+/// How often we try to get data that is new enough. The shared data can be too old, and so can a read that another stream has begun. A
+/// third read begins late enough.
 const MAX_READS: usize = 3;
 
 /// How long streams can share pages. Sidecars that restart together request their pages within this time.
@@ -57,7 +57,7 @@ impl PageCache {
         Self { runs, headers, source }
     }
 
-    /// Returns the beginning of a snapshot at these revisions of the change feed and of its floor, or later ones.
+    /// Returns the beginning of a snapshot. Its position and floor of the change feed are these or later.
     pub(super) async fn header(
         &self,
         group: StreamGroup,
@@ -74,7 +74,7 @@ impl PageCache {
         Err(changes_deleted())
     }
 
-    /// Returns shared pages, with at least one change or a later revision. There must be a later revision.
+    /// Returns shared pages. They contain a change, or at least lead to a later revision. Call this only if there is a later revision.
     pub(super) async fn get(&self, key: ReadKey) -> Result<Arc<PageRun>, Status> {
         for _ in 0..MAX_READS {
             let run = shared(self.runs.try_get_with(key, self.source.load(key)).await)?;
@@ -90,7 +90,7 @@ impl PageCache {
     pub(super) fn prefetch(&self, key: ReadKey) {
         let cache = self.clone();
         tokio::spawn(async move {
-            // The stream reads the pages again if this read fails, and then reports the error.
+            // If this fails, the stream reads the pages itself and reports the error.
             let _ignored = cache.runs.try_get_with(key, cache.source.load(key)).await;
         });
     }

@@ -1,10 +1,9 @@
-//! Reads pages for the streams of one service: the state of everything that changed for the service in a range of revisions. Snapshots
-//! and missed changes consist of such pages.
+//! Reads pages for the streams of one service. A page has everything that changed for the service in a range of revisions, with its
+//! current state. Snapshots and missed changes consist of pages.
 //!
 //! A page depends on its [`ReadKey`] only, never on the stream that requested it, so all streams of a service can share it.
-//! Invariants: a page contains all changes of its range that were above the floor of its [`PageRun`]; the content of a page is
-//! never older than the revisions in the page. A page contains the content of all data that changed in its range, also if the data
-//! changed again in the range of a later page: a sidecar may use its view, or resume, after any page.
+//! Invariants: a page contains all changes of its range that were above the floor of its [`PageRun`], and its content is never older
+//! than its revisions. Data that changes again later is in both pages, because a sidecar may use its view, or resume, after any page.
 
 use super::{
     change_batch::{self, Changes},
@@ -35,8 +34,8 @@ const AGENT_SIZE: usize = 64;
 /// Estimated encoded size of a role of an agent, in bytes.
 const GRANT_SIZE: usize = 48;
 
-/// The estimated encoded size of the pages of a read at which no further page is added. An agent with many roles can be in each
-/// page of a read.
+/// A read adds no further page when its pages have this estimated encoded size. They can be large, because an agent with many roles can
+/// be in each of them.
 const MAX_RUN_SIZE: usize = 2 * 1024 * 1024;
 
 /// Streams that receive the same data.
@@ -46,6 +45,7 @@ pub struct StreamGroup {
     pub owner: OwnerHash,
 }
 
+/// Everything that the content of pages depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ReadKey {
     /// The streams that receive the pages.
@@ -76,13 +76,13 @@ pub struct PageRun {
     pub read_at: Revision,
     /// The revision floor when the pages were read: changes up to this revision may be missing.
     pub floor: Revision,
-    /// Which pages these are.
+    /// The key of the read.
     pub key: ReadKey,
     /// The pages. The first begins where the read began, and each other begins where the previous one ends.
     pages: Vec<Page>,
 }
 
-/// The changes of a range of revisions. They are encoded when the first stream sends them, so that the next pages are read meanwhile.
+/// The changes of a range of revisions. The first stream that sends them encodes them, while the next pages are read.
 #[derive(Debug)]
 pub struct Page {
     /// Exclusive lower bound of the range.
@@ -105,13 +105,13 @@ enum PageContent {
 pub struct EncodedPage {
     /// The changes, in parts of bounded size.
     pub bodies: Vec<Bytes>,
-    /// Whether the service accepts unbound tokens, if its settings changed.
+    /// Whether the service accepts unbound tokens now; `None` if its settings have not changed.
     pub accepts_unbound: Option<bool>,
     pub is_deleted: bool,
 }
 
 impl PageRun {
-    /// The first revision that the pages do not cover is above this revision.
+    /// The pages cover all revisions up to this one.
     pub fn until(&self) -> Revision {
         self.pages.last().map_or(Revision::default(), |page| page.until)
     }
@@ -121,7 +121,7 @@ impl PageRun {
         self.until() >= self.read_at
     }
 
-    /// The page that begins at a revision, if it covers any later revision.
+    /// The page that begins at a revision. `None` if there is none, or if it covers no later revision.
     pub fn page_above(&self, since: Revision) -> Option<&Page> {
         let index = self.pages.binary_search_by_key(&since, |page| page.since).ok()?;
         self.pages.get(index).filter(|page| page.until > since)
@@ -140,8 +140,8 @@ impl Page {
         Self { since, until, size, content: Mutex::new(PageContent::Read(changes)) }
     }
 
-    /// The encoded changes. The format must be that of the streams for which the page was read. Other streams wait while one encodes
-    /// the page, which has a bounded size.
+    /// The encoded changes. Pass the format of the streams for which the page was read. While one stream encodes the page, the others
+    /// wait, but not for long, because its size is bounded.
     pub fn encoded(&self, kind: PageKind, format: &StreamFormat) -> EncodedPage {
         let mut content = self.content.lock().unwrap_or_else(PoisonError::into_inner);
         let page = match &*content {
@@ -196,7 +196,7 @@ async fn read_content(conn: &mut Conn, entries: Vec<ChangedData>, kind: PageKind
     let mut changes = Changes::default();
     for data in entries {
         match (kind, data.entry.change) {
-            // A snapshot contains these as of its revision. Later changes are sent after the snapshot.
+            // The beginning of a snapshot contains these already. Later changes follow after the snapshot.
             (PageKind::Snapshot, Change::Definitions(_) | Change::ServiceSettings(_) | Change::Keys) => {}
             _ => changes.add(data, conn).await?,
         }
@@ -204,8 +204,8 @@ async fn read_content(conn: &mut Conn, entries: Vec<ChangedData>, kind: PageKind
     Ok(changes)
 }
 
-/// Splits changes into pages of bounded size. All changes of a revision belong to the same page. Changes of the same data count once
-/// per page, because the page contains the content once.
+/// Splits changes into pages of bounded size. All changes of a revision stay in one page. Data that changed several times counts once per
+/// page, because the page contains it once.
 fn split(range: RevisionRange, changed: ChangedRange) -> Vec<(RevisionRange, Vec<ChangedData>)> {
     let (mut pages, mut page, mut data_of_page, mut size) = (Vec::new(), Vec::new(), HashSet::new(), 0);
     let (mut since, mut run_size) = (range.since, 0);

@@ -7,15 +7,15 @@ use std::{future, sync::Arc, time::Duration};
 use tokio::time::{Interval, MissedTickBehavior, interval};
 use tonic::{Status, Streaming};
 
-/// Pings that a sidecar can send at once.
+/// How many pings a sidecar may send at once.
 const MAX_BURST: u32 = 20;
 
-/// After a burst, one ping per interval is read. The other pings of the sidecar wait, first in its own memory. A sidecar pings at
-/// most once per second.
+/// After a burst, we read one ping per interval, and the others wait, in the memory of the sidecar first. Our sidecars ping at most once
+/// per second.
 const PING_INTERVAL: Duration = Duration::from_millis(500);
 
-/// A stream ends when its sidecar has sent nothing between this number of checks and the next one. A sidecar pings at least once per minute
-/// (`sync.ping_seconds`), and a check comes every 30 seconds.
+/// A sidecar is silent if it has sent nothing for more than this number of checks, which are 30 seconds apart. It should ping at least
+/// once per minute (`sync.ping_seconds`).
 const MAX_SILENT_CHECKS: u32 = 6;
 
 /// The requests of a sidecar after its Hello.
@@ -26,7 +26,7 @@ pub(super) struct PingReceiver {
     /// How many pings may be read at once.
     allowance: u32,
     refill: Interval,
-    /// The last ping that was received while changes were read, and has no answer.
+    /// The last ping that arrived while changes were read. It has no answer yet.
     unanswered: Option<u64>,
     has_ended: bool,
     /// The checks since the last request.
@@ -40,11 +40,11 @@ impl PingReceiver {
         Self { requests, stream, allowance: MAX_BURST, refill, unanswered: None, has_ended: false, silent_checks: 0 }
     }
 
-    /// Fails if the sidecar has sent nothing for too long. Is called at every check of the API key while live changes are sent, so it needs
-    /// no timer of its own.
+    /// Fails if the sidecar has sent nothing for too long. The follower calls this whenever it checks the API key, so it needs no timer of
+    /// its own.
     pub(super) fn check_silence(&mut self) -> Result<(), Status> {
         self.silent_checks = self.silent_checks.saturating_add(1);
-        // A request may have arrived just before the first of these checks.
+        // More than, because a request may have arrived just before the first of these checks.
         if self.silent_checks > MAX_SILENT_CHECKS {
             return Err(Status::unavailable("the client has sent no ping for too long; reconnect to resume"));
         }
@@ -59,8 +59,8 @@ impl PingReceiver {
         }
     }
 
-    /// Receives pings while changes are read, until the requests fail. The answer to the last ping also answers the earlier
-    /// ones, so only the last ping is kept.
+    /// Receives pings while changes are read, until the requests fail. Keeps only the last ping, because its answer also answers the
+    /// earlier ones.
     pub(super) async fn collect(&mut self) -> Status {
         loop {
             match self.receive().await {
@@ -86,14 +86,14 @@ impl PingReceiver {
         Ok(None)
     }
 
-    /// Records a request, or the end of the requests. Returns the number of a ping.
+    /// Handles a request, or the end of the requests. Returns the number if it is a ping.
     fn accept(&mut self, request: Option<&FollowRequest>) -> Result<Option<u64>, Status> {
         match request {
             Some(FollowRequest { message: Some(Message::Ping(Ping { number })) }) => {
                 self.allowance -= 1;
                 return Ok(Some(*number));
             }
-            // The number of reports has a limit of its own.
+            // Reports need no allowance: `report` limits their number.
             Some(FollowRequest { message: Some(Message::Applied(Applied { revision })) }) => {
                 self.stream.report(Revision::new(*revision)).map_err(|NotSent| not_sent())?;
             }

@@ -22,14 +22,14 @@ use tokio::{sync::mpsc, time::timeout};
 use tokio_stream::{Stream, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status, Streaming};
 
-/// How long the check of an API key may take: it waits behind the checks of others at the same address.
+/// How long the check of an API key may take. It may have to wait for other checks from the same address.
 const KEY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Maximum number of queued messages to a slow sidecar. A message has about 32 KiB.
 const MAX_QUEUED_MESSAGES: usize = 3;
 
-/// Changes that one read of the database for a snapshot or for missed changes returns. With more, a read is longer, and with fewer, a
-/// snapshot is.
+/// How many changes one read of the database returns, for a snapshot or for missed changes. With more, each read takes longer; with
+/// fewer, the whole snapshot does.
 pub const CHANGES_PER_READ: u32 = 4000;
 
 /// The gRPC service `countersign.sync.v1.Sync`.
@@ -69,8 +69,8 @@ impl Sync for SyncService {
     }
 }
 
-/// Authenticates a request by the API key in its metadata. API keys of all scopes are accepted. The keys of a deleted service
-/// are accepted as well: the stream tells the sidecar to refuse all tokens, and ends.
+/// Authenticates a request by the API key in its metadata, which may have any scope. Also accepts the keys of a deleted service, because
+/// the stream must tell its sidecars to refuse all tokens.
 async fn authenticate<T: Send>(
     context: &SyncContext,
     request: &Request<T>,
@@ -104,7 +104,7 @@ async fn find_key(store: Store, credential: Credential<ApiKeyId>) -> Result<Opti
     }
 }
 
-/// The server adds the address of the peer to each request.
+/// Should not happen: the server adds the address of the peer to each request.
 fn no_peer() -> Status {
     Status::internal("the address of the client is unknown")
 }

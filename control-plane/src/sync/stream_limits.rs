@@ -1,4 +1,4 @@
-//! Limits the streams of the sidecars of an owner, separately for each process: how many are open, and how many are opened in a minute.
+//! Limits how many streams the sidecars of an owner may have open, and how many they may open in a minute. Each process counts its own.
 
 use crate::{
     domain::{agent::OwnerHash, service::ServiceKey},
@@ -9,13 +9,13 @@ use prometheus::IntCounterVec;
 use std::{sync::Arc, time::Duration};
 use tonic::Status;
 
-/// Streams of a process, as a multiple of the connections of the sync port: a connection has one for each service of its sidecar.
+/// A process may have this many streams per connection of the sync port: a sidecar has one stream for each of its services.
 const STREAMS_PER_CONNECTION: usize = 2;
 
-/// An owner may have this part of the streams, which is half of the connections.
+/// An owner may have a quarter of the streams, so that others can connect too.
 const OWNER_PART: usize = 4;
 
-/// Streams that an owner may open in a minute, as a multiple of those that it may have open.
+/// An owner may open this many times as many streams in a minute as it may have open.
 const OPENED_PER_MINUTE: u32 = 2;
 
 /// An open stream of an owner.

@@ -39,8 +39,7 @@ pub(super) struct LeaseRequest {
 }
 
 enum LeaseQuota {
-    /// Maximum numbers of first attempts and retries. If fewer first attempts are due, more retries are leased, and vice
-    /// versa.
+    /// Maximum numbers of first attempts and retries. If fewer of one kind are due, more of the other are leased.
     Deliveries {
         first_attempts: i64,
         retries: i64,
@@ -49,7 +48,7 @@ enum LeaseQuota {
 }
 
 pub(super) struct DueWork {
-    /// Active targets with due deliveries, in a page of the targets with pending deliveries.
+    /// One page of the targets with pending deliveries: those that are active, and have due ones.
     pub targets: Vec<DueTarget>,
     /// The target after which the next page begins; `None` after the last page.
     pub next: Option<WebhookId>,
@@ -72,7 +71,7 @@ pub(super) struct AttemptRecord {
     pub attempt: Attempt,
     pub state: DeliveryState,
     pub url: TargetUrl,
-    /// Whether the target may be marked as failing in the database.
+    /// Whether the database may have marked the target as failing.
     pub was_failing: bool,
 }
 
@@ -157,8 +156,8 @@ impl DeliveryQueue {
         self.store.write_alone("record_and_lease_deliveries", work).await
     }
 
-    /// The secrets with which requests to a target are signed. `None` if the target is deleted, or if a secret cannot be
-    /// decrypted: such a secret must not block other targets.
+    /// The secrets with which requests to a target are signed. `None` if the target is deleted, or if a secret cannot be decrypted,
+    /// because that must not block other targets.
     async fn open_secrets(
         &self,
         tx: &mut WriteTransaction,

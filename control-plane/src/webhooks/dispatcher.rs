@@ -41,7 +41,7 @@ const PAGE_PAUSE: Duration = Duration::from_millis(20);
 /// Pause after a database error.
 const ERROR_PAUSE: Duration = Duration::from_secs(1);
 
-/// Difference between the duration of a lease and the timeout of an attempt.
+/// A lease lasts this much longer than the timeout of an attempt: the delivery may wait for a place, and its outcome is stored.
 const LEASE_MARGIN: Duration = Duration::from_secs(20);
 
 /// Minimum time between the timeout of an attempt and the end of its lease, for storing the outcome.
@@ -206,8 +206,8 @@ impl DispatchLoop {
         u32::from_ne_bytes(bytes)
     }
 
-    /// Time until the next poll, unless the dispatcher is woken before. The end of a backoff does not wake the dispatcher, so
-    /// the end of the next backoff limits the time until the poll.
+    /// How long to wait for the next poll, unless something wakes the dispatcher before. The end of a backoff wakes nothing, so we
+    /// poll at the end of the next backoff at the latest.
     fn poll_delay(&self) -> Duration {
         let since_boot = self.parts.clock.since_boot();
         self.scheduler
@@ -222,7 +222,7 @@ impl DispatchLoop {
                 self.process_result(result);
             }
         };
-        // After the timeout, the attempts are aborted, and the deliveries of these attempts are sent again.
+        // After the timeout, we abort the attempts. Their deliveries are sent again later.
         let _elapsed = tokio::time::timeout(DRAIN_TIMEOUT, drain).await;
         self.released.extend(self.scheduler.drain_unsent());
         let now = self.parts.clock.now();
@@ -233,8 +233,8 @@ impl DispatchLoop {
     }
 }
 
-/// Starts an attempt in a place of the owner, in a task of its own. Returns the delivery if its lease may end before the attempt, because
-/// another process could then send the delivery too.
+/// Starts an attempt in a task of its own, in one of the places of the owner. Returns the delivery without sending it if its lease may
+/// end before the attempt does, because another process could then send it too.
 fn start_attempt(
     parts: &WebhookDispatcher,
     endpoint: Option<Arc<Endpoint>>,

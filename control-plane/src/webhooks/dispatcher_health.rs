@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-/// The health of the dispatcher. The dispatcher and [`Self::measure_backlog`] update the health; `/health` reports the health.
+/// The health of the dispatcher. The dispatcher and [`Self::measure_backlog`] update it; `/health` reports it.
 pub struct DispatcherHealth {
     clock: Arc<dyn Clock>,
     state: Mutex<State>,

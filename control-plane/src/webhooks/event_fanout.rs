@@ -1,7 +1,7 @@
 //! The fan-out of events to webhook targets: creates one delivery per subscribed target from each event of the outbox.
 //!
-//! The fan-out of an event runs after the transaction that emitted the event, so that a login, for example, does not wait until
-//! the deliveries to all targets are stored.
+//! It runs after the transaction that emitted the event, so that a login, for example, does not wait until the deliveries to all
+//! targets are stored.
 
 use crate::store::{Store, StoreError, WriteTransaction, outbox};
 use countersign_process::Shutdown;
@@ -33,7 +33,7 @@ pub async fn fan_out_events(store: Store, dispatcher_wakeup: Arc<Notify>, shutdo
     }
 }
 
-/// Fans out events until none waits, or shutdown is requested: the next start continues.
+/// Fans out events until none waits. A shutdown ends this early, and the next start continues.
 async fn drain_outbox(store: &Store, dispatcher_wakeup: &Notify, shutdown: &Shutdown) -> Result<(), StoreError> {
     while !shutdown.is_requested() && outbox::has_events(store.read().await?.conn()).await? {
         let work = async |mut tx: WriteTransaction| {

@@ -31,8 +31,8 @@ const MAX_BODY_READ: usize = 16 * 1024;
 const BODY_TIMEOUT: Duration = Duration::from_secs(2);
 
 tokio::task_local! {
-    /// The owner of the target of the attempt that this task makes, for the lookup of its host: the HTTP client calls the
-    /// resolver with the name only.
+    /// The owner of the target to which this task sends. The lookup of the host needs it, but the HTTP client passes only the name
+    /// to the resolver.
     static LOOKUP_OWNER: TargetOwner;
 }
 
@@ -60,7 +60,7 @@ pub struct OutgoingRequest<'a> {
     /// The same time by the clock that never jumps.
     pub started_at: Duration,
     pub owner: &'a TargetOwner,
-    /// The exact body.
+    /// The body, exactly as it is signed.
     pub body: &'a str,
     /// The secrets with which the request is signed.
     pub secrets: &'a [WebhookSecret],
@@ -87,7 +87,7 @@ impl HttpSender {
     /// ends within `timeout`.
     pub fn new(guard: AddressGuard, authorities: Option<&[u8]>, timeout: Duration) -> Result<Self, String> {
         let https = ArcSwap::from_pointee(https_clients(&guard, authorities, timeout)?);
-        // They never use TLS, so they need not read the authorities of the operating system.
+        // These clients never use TLS, so they need not read the authorities of the operating system.
         let plaintext = build_clients(|| client_builder(&guard, true, timeout).tls_certs_only([]))?;
         Ok(Self { https, plaintext, pooled_hosts: PooledHosts::new(), guard, timeout })
     }
@@ -164,8 +164,8 @@ fn build_clients(builder: impl Fn() -> ClientBuilder) -> Result<Clients, String>
 }
 
 fn client_builder(guard: &AddressGuard, plaintext: bool, timeout: Duration) -> ClientBuilder {
-    // An HTTP/1.1 connection carries one request at a time, so a hanging response delays no other request. A proxy would
-    // resolve names itself and bypass the address guard.
+    // HTTP/1.1 only: a connection carries one request at a time, so a hanging response delays no other. And no proxy, because it
+    // would resolve names itself and bypass the address guard.
     Client::builder()
         .dns_resolver(GuardedResolver { guard: guard.clone(), plaintext })
         .http1_only()

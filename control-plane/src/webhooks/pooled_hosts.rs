@@ -26,8 +26,8 @@ pub const MAX_IDLE_CONNECTIONS: usize = MAX_HOSTS * MAX_IDLE_PER_HOST;
 /// How long an idle connection stays open.
 pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// How long after the end of the last attempt a host may have idle connections: the pool looks for idle connections to close at
-/// intervals of [`IDLE_TIMEOUT`].
+/// A host may have idle connections for this time after its last attempt: they become idle for [`IDLE_TIMEOUT`], and the pool looks
+/// for connections to close at the same interval. One second more is a margin.
 const HOST_TIMEOUT: Duration = Duration::from_secs(2 * IDLE_TIMEOUT.as_secs() + 1);
 
 pub(super) struct PooledHosts {
@@ -46,8 +46,8 @@ impl PooledHosts {
         Self { places: Places::new(MAX_HOSTS, HOSTS_PER_OWNER), hosts: Mutex::default() }
     }
 
-    /// Whether the connection of an attempt that ends before `attempt_end` may stay open. `origin` is the scheme, the host and
-    /// the port, as the pool distinguishes connections.
+    /// Returns whether the connection of an attempt may stay open after it. The attempt ends before `attempt_end`. `origin` is scheme,
+    /// host and port, by which the pool distinguishes connections.
     pub(super) fn admit(&self, origin: String, owner: &TargetOwner, now: Duration, attempt_end: Duration) -> bool {
         let mut hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
         let until = attempt_end + HOST_TIMEOUT;

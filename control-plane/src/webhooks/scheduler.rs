@@ -1,7 +1,7 @@
 //! Decides which deliveries to lease, and which to send next.
 //!
-//! Attempts have places, of which an owner has at most a part, whatever the number of its targets. When a place is free, the owner with
-//! the fewest attempts comes first, then the one whose last attempt began first, and of its targets the one whose last attempt did.
+//! Each attempt needs a place. An owner gets at most a part of the places, however many targets it has. A free place goes to the owner
+//! with the fewest attempts. If several have as few, it goes to the one that has waited longest, and so among the owner's targets.
 
 use super::{
     delivery_queue::{DueWork, LeaseRequest},
@@ -28,29 +28,29 @@ pub struct ConcurrencyLimits {
     pub per_target: usize,
 }
 
-/// An owner may have this part of all attempts, and a target this part of those of its owner. So a slow receiver does not delay the
-/// other targets of its owner.
+/// An owner may have a quarter of all attempts, and each target a quarter of the attempts of its owner. So a slow receiver does not
+/// delay the other targets of its owner.
 const PART: usize = 4;
 
 /// Attempts to one target. More would only queue at the receiver.
 const MAX_PER_TARGET: usize = 16;
 
 impl ConcurrencyLimits {
-    /// The limits for so many attempts in total.
+    /// Divides a total number of attempts.
     pub fn of_total(total: usize) -> Self {
         let per_owner = (total / PART).max(1);
         Self { total, per_owner, per_target: (per_owner / PART).clamp(1, MAX_PER_TARGET) }
     }
 }
 
-/// Leased deliveries of all targets, in flight or not.
+/// The leased deliveries of all targets, in flight or not.
 pub(super) struct Scheduler {
     limits: ConcurrencyLimits,
     attempts: Places<TargetOwner>,
     queues: HashMap<WebhookId, OwnedQueue>,
     /// The number of attempts that were started.
     started: u64,
-    /// Targets that had due deliveries in the pages that were read since the last complete pass over all targets.
+    /// Targets with due deliveries in the pages that we have read in this pass over all targets.
     due_in_pass: HashSet<WebhookId>,
     /// Leased test deliveries that are not sent yet.
     unsent_tests: VecDeque<LeasedDelivery>,
@@ -72,7 +72,7 @@ impl OwnedQueue {
     }
 }
 
-/// What the targets of an owner use.
+/// What all targets of an owner use together.
 #[derive(Default)]
 struct OwnerUse {
     leased: usize,
@@ -152,8 +152,8 @@ impl Scheduler {
             }
         }
         due.sort_by_key(|due| {
-            let of_target = self.queues.get(&due.id).map(|owned| (owned.queue.leased(), owned.last_started));
-            (of_target, owners.get(&due.owner).map(|owner| owner.leased))
+            let target_use = self.queues.get(&due.id).map(|owned| (owned.queue.leased(), owned.last_started));
+            (target_use, owners.get(&due.owner).map(|owner| owner.leased))
         });
         for due in due {
             let Some(OwnedQueue { queue, .. }) = self.queues.get_mut(&due.id) else { continue };
@@ -210,8 +210,8 @@ impl Scheduler {
         let owners = self.owners();
         let mut waiting: Vec<_> = self.queues.iter_mut().filter(|(_, owned)| owned.queue.has_unsent()).collect();
         waiting.sort_by_key(|(target, owned)| {
-            let of_owner = owners.get(&owned.owner).map(|owner| (owner.in_flight, owner.last_started));
-            (of_owner, owned.last_started, **target)
+            let owner_use = owners.get(&owned.owner).map(|owner| (owner.in_flight, owner.last_started));
+            (owner_use, owned.last_started, **target)
         });
         for (_, OwnedQueue { owner, queue, last_started }) in waiting {
             while queue.can_start(now)
@@ -227,8 +227,8 @@ impl Scheduler {
         }
     }
 
-    /// Updates the queue of a target after an attempt. Returns whether the target may have been marked as failing in the
-    /// database before, and the deliveries to release because of a backoff or a response with status 410.
+    /// Updates the queue of a target after an attempt. Returns whether the database may have marked the target as failing before, and
+    /// the deliveries to release because of a backoff or a response with status 410.
     pub(super) fn record(
         &mut self,
         delivery: &LeasedDelivery,

@@ -13,7 +13,7 @@ use std::{collections::VecDeque, time::Duration};
 /// Number of deliveries to lease per allowed concurrent attempt, so that a fast target does not wait for the next lease.
 pub const LEASES_PER_SLOT: usize = 2;
 
-/// The queue of one target. A [`Duration`] that is a time is measured on the boot-time clock.
+/// The queue of one target. Times are durations since boot.
 #[derive(Debug)]
 pub struct TargetQueue {
     /// Maximum number of attempts in flight.
@@ -28,12 +28,12 @@ pub struct TargetQueue {
     failed_at: Duration,
     /// Time before which no attempt starts.
     backoff_until: Duration,
-    /// Whether the last lease preferred first attempts to retries. The value alternates, because a lease may contain only one
-    /// delivery.
+    /// Whether the last lease preferred first attempts to retries. The next lease does the opposite: if each has only one delivery,
+    /// both kinds still get their turn.
     preferred_first_attempts: bool,
     /// Time of the last change of the target that the queue has processed.
     updated_at: Option<Timestamp>,
-    /// Whether the target may be marked as failing in the database.
+    /// Whether the database may have marked the target as failing.
     marked_failing: bool,
 }
 
@@ -68,8 +68,8 @@ impl TargetQueue {
         }
     }
 
-    /// Resets concurrency and backoff if the target has changed since the last call, because a change may replace the URL of
-    /// the target. Returns whether the target has changed.
+    /// Resets concurrency and backoff if the target has changed since the last call, because it may have a new URL. Returns whether
+    /// it has changed.
     pub fn reset_if_updated(&mut self, updated_at: Timestamp) -> bool {
         let is_updated = self.updated_at.replace(updated_at).is_some_and(|before| before != updated_at);
         if is_updated {
@@ -88,7 +88,7 @@ impl TargetQueue {
         if now < self.backoff_until { 0 } else { (self.concurrency * LEASES_PER_SLOT).saturating_sub(self.leased()) }
     }
 
-    /// Whether the next lease prefers first attempts to retries. The preference alternates with each call.
+    /// Returns whether the next lease prefers first attempts to retries. Each call returns the opposite of the last one.
     pub const fn prefer_first_attempts(&mut self) -> bool {
         self.preferred_first_attempts = !self.preferred_first_attempts;
         self.preferred_first_attempts
@@ -110,13 +110,12 @@ impl TargetQueue {
         Some(next)
     }
 
-    /// Reverts the count of [`Self::start_next`] for a delivery that was not sent.
+    /// Undoes the counting of [`Self::start_next`], if the delivery could not be sent.
     pub const fn cancel_start(&mut self) {
         self.in_flight = self.in_flight.saturating_sub(1);
     }
 
-    /// Adapts concurrency and backoff after an attempt. Returns whether the target may have been marked as failing in the
-    /// database before.
+    /// Adapts concurrency and backoff after an attempt. Returns whether the database may have marked the target as failing before.
     pub fn record(&mut self, attempt: &AttemptSummary, max_concurrency: usize) -> bool {
         let AttemptSummary { started_at, ended_at, failure, retry_after, jitter } = *attempt;
         self.in_flight = self.in_flight.saturating_sub(1);
@@ -124,7 +123,7 @@ impl TargetQueue {
             self.failures = 0;
             self.concurrency = (self.concurrency + 1).min(max_concurrency);
         } else {
-            // Failures of concurrent attempts count as one failure.
+            // An attempt that began before the last failure ended ran beside it, so both count as one failure.
             if started_at >= self.failed_at {
                 self.failures = self.failures.saturating_add(1);
                 self.failed_at = ended_at;

@@ -20,7 +20,7 @@ use std::{
 /// The last entry of each chain in the archives: its sequence number and its hash.
 pub struct Archives(HashMap<String, (i64, String)>);
 
-/// A line of an archive. It is an entry as `GET /audit` presents it.
+/// A line of an archive: an entry in the form of `GET /audit`.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct ArchivedEntry {

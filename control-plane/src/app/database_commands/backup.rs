@@ -1,5 +1,5 @@
-//! `backup`: copies the embedded database into one file, while a server runs. With `--directory`, backups are named after their time,
-//! and the oldest are deleted: only files with such a name, and only after a new backup was validated.
+//! `backup`: copies the embedded database into one file, while a server runs. With `--directory`, each backup is named after its time.
+//! With `--keep`, the oldest backups are deleted after the new one was validated; files with other names stay.
 
 use super::{AppError, CommandReport};
 use crate::{
@@ -49,7 +49,7 @@ pub async fn backup(config: &Config, file: &Path) -> Result<CommandReport, AppEr
     quarantined.map_err(AppError::invalid_database(&partial.path))?;
     let info = sqlite_file::validate(&partial.path).await.map_err(AppError::invalid_database(&database))?;
     if let Some(existing) = info.quarantine.filter(|existing| *existing != mark) {
-        // A backup of an old copy would be taken for a backup of the database in use.
+        // Somebody could take the backup of an abandoned database for one of the database in use.
         return AppError::refused(format!("{}: {}", database.display(), why_quarantined(existing.reason)));
     }
     let bytes = fs::metadata(&partial.path).map_err(AppError::file(&partial.path))?.len();

@@ -119,8 +119,7 @@ async fn restore_file(
     Ok(report([restored_line].into_iter().chain(old_line), &result))
 }
 
-/// Gives the old database a second name. Renaming the old database instead would leave its path without a database for a
-/// moment.
+/// Gives the old database a second name. We do not rename it, because its path would have no database for a moment.
 async fn link_old_database(database: &Path) -> Result<PathBuf, AppError> {
     let timestamp: String = format_rfc3339(SystemClock.now()).chars().filter(char::is_ascii_alphanumeric).collect();
     let old = files::with_suffix(database, &format!("{REPLACED_INFIX}{timestamp}"));
@@ -132,8 +131,8 @@ async fn link_old_database(database: &Path) -> Result<PathBuf, AppError> {
                 database.display()
             ));
         }
-        // The old database is damaged, which may be the reason for the restore: copy SQLite's companion files (such as the
-        // write-ahead log) unchanged.
+        // The old database is damaged, which may be the reason for the restore. So we keep SQLite's companion files, such as the
+        // write-ahead log, as they are.
         Err(_) => {
             for suffix in SQLITE_SUFFIXES {
                 let (from, to) = (files::with_suffix(database, suffix), files::with_suffix(&old, suffix));

@@ -24,8 +24,8 @@ pub struct RedisClient {
 }
 
 impl RedisClient {
-    /// A client for the Countersign deployment with the name `deployment`. The client is not connected until
-    /// [`Self::connect_at_startup`] or [`Self::maintain_connection`] runs.
+    /// A client whose keys contain the name of the deployment. It is not connected until [`Self::connect_at_startup`] or
+    /// [`Self::maintain_connection`] runs.
     pub fn new(endpoint: RedisEndpoint, deployment: &str, metrics: RedisMetrics) -> Self {
         // A hash tag (in braces) puts all keys on one node of a cluster, because a script may use only keys of one node.
         let tag = format!("{{countersign:{deployment}}}");
@@ -84,7 +84,7 @@ impl RedisClient {
         self.connection.store(Some(Arc::new(connection)));
         self.metrics.set_up(self.endpoint.kind(), true);
         tracing::info!("redis connected: rate limits are counted together with all replicas");
-        // Messages that were sent before the subscription are lost.
+        // We may have missed messages before we subscribed, so act as if there was one.
         self.messages.notify_one();
     }
 

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 /// Host and port of a node.
 pub(super) type NodeAddress = (String, u16);
 
-/// Keeps the nodes that a cluster announces now: the configured ones may be gone when the client connects again.
+/// Remembers the nodes that a cluster announces now, because the configured ones may be gone when the client connects again.
 pub(super) async fn keep_announced_nodes(endpoint: &RedisEndpoint, connection: &mut RedisConnection) {
     let RedisConnection::Cluster(cluster) = connection else { return };
     let any_node = RoutingInfo::SingleNode(SingleNodeRoutingInfo::Random);
@@ -22,9 +22,9 @@ pub(super) async fn keep_announced_nodes(endpoint: &RedisEndpoint, connection: &
     }
 }
 
-/// Why a cluster cannot be used: the client library skips nodes that cannot be reached, without an error. Returns the first configured
-/// node that cannot be reached, or a node that the cluster announces and that cannot be reached. With TLS, the certificate of a node must
-/// be valid for the announced name. `None` if there is neither, and for other topologies.
+/// Finds a node of a cluster that we cannot reach, configured or announced, because the client library skips such nodes without an
+/// error. With TLS, the certificate of a node must be valid for the announced name. `None` if we can reach all nodes, and for other
+/// topologies.
 pub(super) async fn find_unreachable_node(endpoint: &RedisEndpoint) -> Option<RedisError> {
     let mut unreachable = None;
     for configured in endpoint.cluster_nodes().ok()? {

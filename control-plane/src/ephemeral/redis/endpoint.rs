@@ -23,9 +23,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_millis(400);
 /// Timeout for the response of one node while the client looks up the slots of a cluster.
 const RESPONSE_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Retries of a request while a slot moves or the nodes elect a master, and the pauses between them in milliseconds. All retries
-/// together are shorter than the timeout of a request: a request that still receives `TRYAGAIN` then fails with that error and not
-/// with a timeout.
+/// How often a request is tried again while a slot moves or the nodes elect a master, and the pauses in milliseconds. All pauses
+/// together are shorter than the timeout of a request, so a request that still gets `TRYAGAIN` fails with this error and not with a
+/// timeout.
 const RETRIES: u32 = 8;
 const SHORTEST_RETRY_PAUSE: u64 = 10;
 const LONGEST_RETRY_PAUSE: u64 = 30;
@@ -39,7 +39,7 @@ pub struct RedisEndpoint {
     announced_nodes: ArcSwap<BTreeSet<NodeAddress>>,
 }
 
-/// The URLs of the servers. User, password and database in a URL apply to Redis, also in the URL of a Sentinel.
+/// The URLs of the servers. User, password and database in a URL are for Redis, even in the URL of a Sentinel.
 pub enum RedisServers {
     /// A single server.
     Single(SecretString),
@@ -67,9 +67,8 @@ enum UnconnectedClient {
 }
 
 impl RedisEndpoint {
-    /// For a cluster or Sentinels, `servers` may list only some servers: the others are discovered. `certificates` contains the
-    /// trusted authorities (if there are none, the authorities of the operating system are trusted) and an optional client
-    /// certificate.
+    /// `servers` may list only some nodes of a cluster or some Sentinels: the client discovers the others. Without authorities in
+    /// `certificates`, it trusts the authorities of the operating system.
     pub fn new(servers: RedisServers, certificates: Option<TlsCertificates>) -> Self {
         let certificates = ArcSwapOption::from_pointee(certificates);
         Self { servers, certificates, announced_nodes: ArcSwap::default() }
@@ -99,8 +98,8 @@ impl RedisEndpoint {
         self.client(&Arc::default()).map(drop)
     }
 
-    /// Connects, for a single server and for Sentinels to the server that is the master now. `messages` is notified of the messages in
-    /// the channels that the connection subscribes to.
+    /// Connects to the single server, to the current master of the Sentinels, or to the cluster. Later messages in the channels of the
+    /// connection notify `messages`.
     pub(super) async fn connect(&self, messages: &Arc<Notify>) -> RedisResult<RedisConnection> {
         let config = AsyncConnectionConfig::new().set_push_sender(push_sender(messages));
         let connection = match self.client(messages)? {
@@ -200,7 +199,7 @@ fn connection_infos(urls: &[SecretString]) -> RedisResult<Vec<ConnectionInfo>> {
     urls.iter().map(connection_info).collect()
 }
 
-/// The settings in a URL. With version 3 of its protocol, Redis sends messages on the connection that requests use.
+/// The settings in a URL. We use version 3 of the protocol, because it sends messages on the connection that requests use.
 fn connection_info(url: &SecretString) -> RedisResult<ConnectionInfo> {
     let info = url.expose_secret().into_connection_info()?.set_tcp_settings(tcp_settings());
     let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);

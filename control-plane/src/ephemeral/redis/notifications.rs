@@ -14,8 +14,8 @@ impl RedisClient {
         let mut published = *newest.borrow_and_update();
         while newest.changed().await.is_ok() {
             let current = *newest.borrow_and_update();
-            // A notification from another replica also wakes this task, but does not increase the value of `newest`. Publishing
-            // a notification that came from another replica would make two replicas wake each other forever.
+            // A notification from another replica also wakes this task, but does not increase `newest`. If we published it again,
+            // two replicas would wake each other forever.
             if current > published {
                 published = current;
                 let mut command = redis::cmd("PUBLISH");

@@ -32,7 +32,7 @@ impl RedisClient {
     pub async fn maintain_connection(&self) -> Infallible {
         loop {
             if let Some(mut connection) = self.connection() {
-                // If it fails, the nodes that are known already are kept.
+                // If this fails, we keep the nodes that we know already.
                 let _ignored = timeout(REQUEST_TIMEOUT, keep_announced_nodes(&self.endpoint, &mut connection)).await;
             }
             sleep(PROBE_INTERVAL).await;
@@ -56,8 +56,8 @@ impl RedisClient {
         Ok(())
     }
 
-    /// Runs the rate limit script, which fails where calls cannot be counted, for example on a read-only replica. Then subscribes, so
-    /// that the subscription follows a channel that is at another node of a cluster now.
+    /// Runs the rate limit script, which fails where calls cannot be counted, for example on a read-only replica. Then subscribes
+    /// again, because another node of the cluster may have the channel now.
     async fn probe(&self, connection: &mut RedisConnection) -> RedisResult<()> {
         // The window of the limit is so short that each probe first removes the call of the previous probe, which frees memory in a
         // full Redis.
@@ -68,7 +68,7 @@ impl RedisClient {
     }
 }
 
-/// Fails if `future` takes longer than this.
+/// Fails if `future` takes longer than `limit`.
 async fn within<T>(limit: Duration, future: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
     timeout(limit, future).await.unwrap_or_else(|_| Err((ErrorKind::Io, "timed out").into()))
 }

@@ -27,7 +27,7 @@ impl RateLimitScript {
         count_call: bool,
     ) -> RedisResult<RateLimitDecision> {
         match self.run_for_all(connection, limits, count_call).await {
-            // While their slot moves, some keys are at its new node and the others at its previous node.
+            // While their slot moves to another node, some keys are still at the old one. So we count each key by itself.
             Err(error) if limits.len() > 1 && error.kind() == ErrorKind::Server(ServerErrorKind::TryAgain) => {
                 let decision = self.run_for_each(connection, limits, false).await?;
                 if decision.allowed && count_call {

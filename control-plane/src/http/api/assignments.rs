@@ -10,7 +10,8 @@ use countersign_identity::{AgentId, Revision, RoleId, ServiceId, Timestamp};
 /// Maximum number of changes in a request.
 const MAX_CHANGES: usize = 32;
 
-/// The changes that count as one request for the rate limit. Each change writes an entry of the audit log and an event.
+/// How many changes count as one request for the rate limit. Each change writes an audit entry and an event, so not all of them
+/// together may count as one.
 const CHANGES_PER_COUNTED_REQUEST: usize = 8;
 
 body! {
@@ -96,7 +97,7 @@ pub async fn change(
     Ok(Json(AssignmentResults { results }))
 }
 
-/// A change with its ids.
+/// A change whose ids are parsed.
 struct ParsedChange {
     agent: AgentId,
     role: RoleId,
@@ -105,8 +106,8 @@ struct ParsedChange {
     managed_by: Option<ManagedBy>,
 }
 
-/// Parses the ids of a change, by its position. In a list, an id that does not parse is an invalid field and not something that does not
-/// exist.
+/// Parses the ids of the change at a position. In a list, an id that does not parse is reported as an invalid field, because a 404
+/// would not say which change it concerns.
 fn parse(position: usize, change: AssignmentChange) -> Result<ParsedChange, ApiError> {
     let AssignmentChange { agent, role, revoked, expires_at, managed_by } = change;
     let invalid = |problem: &str| ApiError::invalid_field("changes", format!("item {position}: {problem}"));

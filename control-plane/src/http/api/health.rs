@@ -100,7 +100,7 @@ struct HealthBackends {
     redis: &'static str,
 }
 
-/// The reason why housekeeping is not `up`; `None` if it is.
+/// Says why housekeeping is not `up`; `None` if it is.
 fn housekeeping_reason(health: HousekeepingHealth) -> Option<HealthReason> {
     let (code, data, message) = match health {
         HousekeepingHealth::Up => return None,
@@ -117,7 +117,7 @@ fn housekeeping_reason(health: HousekeepingHealth) -> Option<HealthReason> {
     Some(HealthReason { check: "housekeeping", code, data, message })
 }
 
-/// The reason while the database uses a master key that is not configured.
+/// Says that the database uses a master key that is not configured; `None` otherwise.
 fn master_key_reason(is_missing: bool) -> Option<HealthReason> {
     let message = "the database uses a new master key that this control plane does not have; see the log".to_owned();
     is_missing.then_some(HealthReason { check: "master_key", code: HealthCode::MasterKeyMissing, data: None, message })

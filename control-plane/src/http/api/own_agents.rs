@@ -11,6 +11,7 @@ use crate::{
 use countersign_identity::{AgentId, Revision, RoleName, ServiceId};
 
 body! {
+    // In the API, leaving and readmitting a service are changes of its admission.
     /// Whether a service may assign roles to an agent.
     ServiceAdmission {
         /// False leaves the service: all roles of the agent there end. True allows the service to assign roles again.
@@ -36,6 +37,7 @@ pub struct OwnAgentRecord {
 pub struct AgentServiceRecord {
     #[schema(value_type = schema::ServiceIdSchema)]
     service_id: ServiceId,
+    // Otherwise, the owner of any agent could read the name of a service by leaving it.
     /// Name of the service; null if the agent held no role there when its owner left the service.
     #[schema(required)]
     name: Option<DisplayName>,
@@ -152,7 +154,7 @@ pub async fn list_services(
         Errors<(OwnerAuth, InvalidBody, AgentNotFound, ServiceNotFound)>,
     )
 )]
-pub async fn set_admission(
+pub async fn leave_or_readmit(
     call: Call,
     PathParams((agent, service)): PathParams<(String, String)>,
     body: BodyFields,

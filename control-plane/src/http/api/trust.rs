@@ -83,8 +83,8 @@ pub async fn submit(
 ) -> Result<Json<FeedbackResponse>, ApiError> {
     let key = call.require_full_key().await?;
     let (min, max) = Score::RANGE;
-    // All validation errors of the feedback endpoint contain the range of valid scores: the specification requires the range in
-    // the error for a score outside the range.
+    // The specification requires the range of scores in the error for a score outside the range. We add it to all validation
+    // errors of this endpoint.
     let range = [("minimum", json!(min)), ("maximum", json!(max))];
     let FeedbackSubmission { agent, score, reason, metadata } =
         body.and_then(BodyFields::read).map_err(|error| error.with_validation_details(range))?;

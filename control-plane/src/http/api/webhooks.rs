@@ -1,7 +1,7 @@
 //! The endpoints under `/services/:serviceId/webhooks` and `/webhooks`.
 //!
-//! The two scopes (the webhooks of one service, and the webhooks of the whole Countersign deployment) have the same endpoints
-//! and differ in who is authorized. The macro `endpoints` declares every endpoint once for each scope.
+//! A scope is one service, or the whole Countersign deployment. Both scopes have the same endpoints and differ in who is
+//! authorized. The macro `endpoints` declares each endpoint for both.
 
 mod records;
 mod requests;
@@ -24,10 +24,17 @@ type ApiResult<T> = Result<T, ApiError>;
 /// A response with a status other than 200.
 type WithStatus<T> = (StatusCode, Json<T>);
 
-/// Declares the webhook endpoints of one scope. The macro parameters are the name of the module, the path prefix, the infix of
-/// operation ids, the authorization errors, the path parameters and the security schemes.
+/// Declares the webhook endpoints of one scope in a module. Operation ids contain `operation_infix`, and `scope_errors` are the
+/// errors before the endpoint looks at webhooks: the caller is not authorized, or the scope does not exist.
 macro_rules! endpoints {
-    ($module:ident, $base:literal, $infix:literal, ($($error:ident),+), ($($parameter:ident)?), $security:tt) => {
+    (
+        module: $module:ident,
+        prefix: $base:literal,
+        operation_infix: $infix:literal,
+        scope_errors: ($($error:ident),+),
+        path_parameters: ($($parameter:ident)?),
+        security: $security:tt $(,)?
+    ) => {
         pub mod $module {
             #![doc = concat!("The endpoints under `", $base, "/webhooks`.")]
 
@@ -296,8 +303,19 @@ async fn replay_deliveries(
 }
 
 endpoints! {
-    service, "/services/{service}", "Service", (ManagerAuth, ServiceNotFound), (ServicePathParam),
-    (("serviceKey" = []), ("humanToken" = []))
+    module: service,
+    prefix: "/services/{service}",
+    operation_infix: "Service",
+    scope_errors: (ManagerAuth, ServiceNotFound),
+    path_parameters: (ServicePathParam),
+    security: (("serviceKey" = []), ("humanToken" = [])),
 }
 
-endpoints! { deployment, "", "Deployment", (AdminAuth), (), (("humanToken" = [])) }
+endpoints! {
+    module: deployment,
+    prefix: "",
+    operation_infix: "Deployment",
+    scope_errors: (AdminAuth),
+    path_parameters: (),
+    security: (("humanToken" = [])),
+}

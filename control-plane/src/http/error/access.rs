@@ -1,4 +1,5 @@
-//! Refusals of callers whose valid credential does not suffice. They contain what is required and what the caller has.
+//! Errors for callers whose credential is valid, but does not allow the request. They say what is required and what the caller
+//! has.
 
 use super::ApiError;
 use crate::domain::{agent::Owner, service::KeyScope};

@@ -1,6 +1,6 @@
 //! The errors of the OAuth endpoints, in the format of RFC 6749, section 5.2.
 //!
-//! Handlers return them. [`into_oauth_format`] converts the errors of everything that surrounds the handlers.
+//! Handlers return them. [`into_oauth_format`] converts the errors of the middleware around the handlers.
 
 use super::ApiError;
 use crate::http::code::ErrorCode;
@@ -103,7 +103,7 @@ impl OAuthError {
         Self { status: StatusCode::BAD_REQUEST, code, error, scheme: None }
     }
 
-    /// The authentication of a client failed, or is not known to be right.
+    /// We refuse to authenticate a client, or cannot tell whether its credentials are right.
     pub fn of_client(error: ApiError, scheme: Option<Scheme>) -> Self {
         let is_refusal = error.status() == StatusCode::UNAUTHORIZED || error.status() == StatusCode::FORBIDDEN;
         let other = Self::from(error);
@@ -157,7 +157,7 @@ fn set_oauth_head(response: &mut Response, status: StatusCode, scheme: Option<Sc
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    // Some clients hide the error behind this header, so it is only sent to clients that have used HTTP authentication.
+    // Some clients show this header instead of the error, so we only send it to clients that have used HTTP authentication.
     headers.remove(header::WWW_AUTHENTICATE);
     let challenge = scheme.map(|scheme| match scheme {
         Scheme::Basic => r#"Basic realm="countersign""#,

@@ -1,7 +1,7 @@
 //! The order in which the parts of the middleware handle a request.
 //!
-//! Each part is a function that calls the next one, and the router has one layer for all of them. If each part were a layer, the
-//! router would clone all later layers at each layer, for each request.
+//! Each part is a function that calls the next one, and all of them are one layer of the router. If each part were a layer, every
+//! layer would clone all later ones for each request.
 
 use super::{
     deadline::enforce_deadline, limits::enforce_rate_limits, request_lines::RequestLines, telemetry::record_request,
@@ -38,7 +38,7 @@ impl Middleware {
     }
 }
 
-/// Handles a request: logs and counts it, refuses it, or passes it on. A panic is a response, too.
+/// Handles a request: logs and counts it, and refuses it or passes it on. A panic becomes a response.
 pub async fn handle_request(State(middleware): State<Arc<Middleware>>, mut request: Request, next: Next) -> Response {
     let Middleware { state, lines, memory } = &*middleware;
     resolve_client_address(state, &mut request);
@@ -59,7 +59,8 @@ pub async fn handle_request(State(middleware): State<Arc<Middleware>>, mut reque
     .await
 }
 
-/// The response, or 500 if it panics. The state of the request is dropped, and shared state has locks that survive a panic.
+/// Returns the response, or 500 after a panic. Continuing is safe: the panic drops the state of its request, and the locks of
+/// shared state survive panics.
 async fn convert_panic(response: impl Future<Output = Response>) -> Response {
     AssertUnwindSafe(response).catch_unwind().await.unwrap_or_else(|_| ApiError::panic_response())
 }

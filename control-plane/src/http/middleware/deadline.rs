@@ -4,12 +4,12 @@ use crate::http::error::ApiError;
 use axum::response::{IntoResponse, Response};
 use std::time::Duration;
 
-/// Maximum time from the complete request to the response. Each transaction and each outgoing call has a shorter timeout; the
-/// response timeout applies to requests with several transactions and calls.
+/// Maximum time from the complete request to the response. Each transaction and each outgoing call has a shorter timeout, but a
+/// request can make several of them.
 const RESPONSE_TIMEOUT: Duration = Duration::from_millis(4500);
 
-/// Responds with 503 when the time limit is exceeded. At the time limit, an open transaction is rolled back, unless its commit, or the
-/// only statement that writes, was already sent.
+/// Responds with 503 when the time is over. An open transaction is then rolled back, unless its commit (or the one statement that it
+/// consists of) was already sent.
 pub async fn enforce_deadline(response: impl Future<Output = Response>) -> Response {
     let response = tokio::time::timeout(RESPONSE_TIMEOUT, response).await;
     response.unwrap_or_else(|_| {

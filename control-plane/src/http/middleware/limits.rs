@@ -38,11 +38,11 @@ impl CategoryKey {
         Self { category, key: category.key(CallerKind::Authenticated, &parts) }
     }
 
-    /// The counters of a request with an API key: that of the service, and that of all services of its owner.
+    /// The counters of a request with an API key: one of the service, and one that all services of its owner share.
     fn for_service_key(category: Category, key: &ServiceKey) -> Vec<Self> {
         let parts: [&[u8]; 2] = [b"service", &key.service.bits().to_be_bytes()];
         let of_service = Self { category, key: category.key(CallerKind::Authenticated, &parts) };
-        let of_owner = category.of_owner().map(|category| Self::for_person(category, &key.owner));
+        let of_owner = category.owner_category().map(|category| Self::for_person(category, &key.owner));
         std::iter::once(of_service).chain(of_owner).collect()
     }
 
@@ -68,7 +68,6 @@ impl CategoryKey {
 /// A limit and its remaining requests.
 #[derive(Debug, Clone, Copy)]
 pub struct LimitStatus {
-    /// The category.
     pub category: Category,
     /// Maximum number of requests per window.
     pub quota: Quota,
@@ -101,7 +100,6 @@ impl Limits {
         &self.failures
     }
 
-    /// Counts a failed authentication.
     async fn count_failure(&self, address: IpAddr) -> LimitDecision {
         self.decision([Category::Failures].into_iter(), self.failures.count(address).await)
     }

@@ -7,8 +7,8 @@ use crate::{
 use prometheus::IntCounterVec;
 use serde_json::Value;
 
-/// Stored in the extensions of a response of the token endpoint that has refreshed a session, or refused to: the operation is not the one
-/// that [`operation_counter`] returns.
+/// Marks a response of the token endpoint as a refresh, in its extensions. The route alone does not tell a refresh from a login, for
+/// which [`operation_counter`] takes it.
 #[derive(Debug, Clone, Copy)]
 pub struct RefreshOperation;
 
@@ -39,8 +39,8 @@ const COMMON_CODES: [ErrorCode; 6] = [
     ErrorCode::Internal,
 ];
 
-/// Creates the series of every documented error at 0, for each counted route. Other errors, which should not occur, get
-/// a series when they occur.
+/// Creates the series of every documented error at 0, for each counted route. Other errors should not occur. If one does, its series
+/// begins then.
 pub fn initialize_operation_metrics(operations: &OperationMetrics) {
     let description: Value = serde_json::from_str(api_description()).unwrap_or_default();
     let paths = description["paths"].as_object().into_iter().flatten();

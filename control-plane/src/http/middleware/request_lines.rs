@@ -1,4 +1,5 @@
-//! Bounds the log lines of requests that no rate limit has counted and accepted, because anybody can send any number of them.
+//! Bounds the number of log lines about requests. A rate limit bounds the requests that it accepts; anybody can send any number of
+//! the others, so we do not log all of those.
 
 use crate::domain::string_enum::string_enum;
 use axum::http::StatusCode;
@@ -10,11 +11,11 @@ use std::{
 /// Maximum number of lines of a class within one [`WINDOW`].
 const MAX_LINES: u32 = 10;
 
-/// After this time, a class may have further lines, and the number of lines that were left out is logged.
+/// After this time, a class may have further lines, and we log how many were left out.
 const WINDOW: Duration = Duration::from_secs(1);
 
 string_enum! {
-    /// A class of requests whose log lines are bounded together.
+    /// Requests whose log lines are bounded together.
     BoundedClass {
         /// No route has the path.
         UnknownPath = "unknown_path";
@@ -38,7 +39,7 @@ struct ClassLines {
 pub struct RequestLines(Mutex<[ClassLines; 3]>);
 
 impl BoundedClass {
-    /// The class of a request; `None` if a rate limit has counted and accepted it, so that its lines are bounded by that limit.
+    /// The class of a request; `None` if a rate limit has accepted the request and so bounds its log lines.
     /// `route_is_limited` is `None` if no route has the path.
     pub fn of(route_is_limited: Option<bool>, is_counted: bool, status: u16) -> Option<Self> {
         match route_is_limited {
@@ -50,8 +51,7 @@ impl BoundedClass {
 }
 
 impl RequestLines {
-    /// Whether the line of a request is written. If it is the first one that is left out, logs the number of those that are left
-    /// out when the window ends.
+    /// Returns whether to write the line of a request. When the window ends, logs how many lines were left out.
     pub fn admit(self: &Arc<Self>, class: BoundedClass, now: Duration) -> bool {
         let (is_written, is_first_left_out) = self.count(class, now);
         if is_first_left_out {
@@ -65,7 +65,7 @@ impl RequestLines {
         is_written
     }
 
-    /// Counts a line. Returns whether it is written, and whether it is the first one that is left out since the number was logged.
+    /// Counts a line. Returns whether to write it, and whether it is the first one left out since their number was last logged.
     fn count(&self, class: BoundedClass, now: Duration) -> (bool, bool) {
         let mut classes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let lines = &mut classes[class as usize];

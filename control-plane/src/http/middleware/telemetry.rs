@@ -27,11 +27,10 @@ const UNMATCHED_ROUTE: &str = "unmatched";
 #[derive(Debug, Clone)]
 pub struct RequestId(pub String);
 
-/// The status with which requests are counted whose client has left before the response. nginx uses the same status.
+/// If the client leaves before the response, we count its request with this status, as nginx does.
 const CLIENT_LEFT: u16 = 499;
 
-/// Runs the request in a span with its id, then logs and counts it. Every request is counted, but not every request is logged, see
-/// [`RequestLines`].
+/// Runs the request in a span with its id, then counts and logs it. [`RequestLines`] decides which requests are not logged.
 pub async fn record_request(
     state: &AppState,
     lines: &Arc<RequestLines>,
@@ -59,7 +58,7 @@ pub async fn record_request(
     response
 }
 
-/// A request that is counted and logged when its response is known, or when this is dropped because its client has left.
+/// A request in progress. It is counted and logged when its response is known, or when it is dropped because its client has left.
 struct RequestRecord<'a> {
     state: &'a AppState,
     lines: &'a Arc<RequestLines>,
@@ -94,8 +93,8 @@ impl RequestRecord<'_> {
         self.record(response.status().as_u16(), is_counted, reason.unwrap_or_default(), "request completed");
     }
 
-    /// Counts the request in the metrics, and logs it unless its class has too many lines. `is_counted` says whether a rate limit has
-    /// counted it.
+    /// Counts the request in the metrics, and logs it unless there are too many lines like it. `is_counted` says whether a rate limit
+    /// has counted it.
     fn record(&self, status: u16, is_counted: bool, reason: &str, message: &str) {
         let Self { state, lines, method, route, route_is_limited, client, span, .. } = self;
         let method = method_label(method);

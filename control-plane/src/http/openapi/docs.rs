@@ -21,10 +21,10 @@ use utoipa_swagger_ui::{Config, serve};
 /// URL of the description, relative to `/docs`.
 const DESCRIPTION_URL: &str = "openapi.json";
 
-/// The HTML file of the page. The URLs in the HTML file are relative to the folder of the file.
+/// The HTML file of the page. Its URLs are relative to its own folder, so we put `docs/` before them.
 const PAGE: &str = "index.html";
 
-/// The files of Swagger UI that the documentation page loads; the page needs no further files of Swagger UI.
+/// The files of Swagger UI that the page loads. It needs no others.
 const FILES: [&str; 7] = [
     "swagger-ui.css",
     "index.css",
@@ -71,8 +71,8 @@ pub async fn file(PathParams(file): PathParams<String>, headers: HeaderMap) -> R
     response(&file, &headers)
 }
 
-/// The content of the page and of all files, by name. All responses share it, because clients may request it without a limit and
-/// take it slowly.
+/// The content of the page and of all files, by name. All responses share these bytes, because any client may request them without a
+/// rate limit and read them slowly.
 static CONTENTS: LazyLock<HashMap<&'static str, CacheableContent>> = LazyLock::new(|| {
     let names = FILES.into_iter().chain([PAGE]);
     names.filter_map(|name| Some((name, load_file(name)?))).collect()

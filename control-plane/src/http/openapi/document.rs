@@ -169,7 +169,7 @@ fn operations(path: &mut utoipa::openapi::PathItem) -> impl Iterator<Item = &mut
 pub struct PublishedDocument(CacheableContent);
 
 impl PublishedDocument {
-    /// `description` is that of [`finish`] as JSON text, and `url` the public URL of the server.
+    /// `description` is the document from [`finish`] as JSON text, and `url` the public URL of the server.
     pub fn new(description: &str, url: &str) -> Self {
         let server = |url: &str| format!("\"url\": {}", Value::from(url));
         let json = description.replacen(&server(PLACEHOLDER_URL), &server(url), 1);

@@ -90,9 +90,8 @@ fn response(status: StatusCode, examples: Vec<ErrorExample>) -> Response {
 
 const JSON: &str = "application/json";
 
-/// Adds an error to the examples of a response. The name of the example is the reason or code of the error. If the response already has
-/// an example with the same name and different invalid fields, an invalid field is appended to the name. A second example of the same
-/// error replaces the first.
+/// Adds an error to the examples of a response. The example is named after the reason or code of the error. If there is one of this
+/// name for other invalid fields already, we append the name of a field. Otherwise the new example replaces the old one.
 pub fn add_example(response: &mut Response, example: impl Into<ErrorExample>) {
     let ErrorExample { error, is_token_error } = example.into();
     let Some(RefOr::T(content)) = response.content.get_mut(JSON) else { return };
@@ -246,7 +245,7 @@ error_cases! {
     };
     /// `limit`, `offset` or `cursor` is invalid.
     InvalidPaging = invalid_field("limit", "must be a whole number, 1 or more");
-    /// The revision is above that of the newest change.
+    /// The revision is above the newest one.
     UnknownRevision = conflict(UNKNOWN_REVISION);
     /// `revision` or `wait` is invalid.
     InvalidRevision = invalid_field("revision", "must be a whole number, 1 or more");

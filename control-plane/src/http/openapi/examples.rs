@@ -33,7 +33,8 @@ pub fn add(path: &str, operation: &mut Operation, components: &Components) {
     }
 }
 
-/// Sets `serviceId` to null in all objects: the webhooks of the whole Countersign deployment belong to no service.
+/// Sets `serviceId` to null, because webhooks of the whole deployment belong to no service. The payload of an event keeps the service
+/// of the event.
 fn remove_service(value: &mut Value) {
     match value {
         Value::Object(fields) => {
@@ -129,7 +130,7 @@ fn example_value(schema: &RefOr<Schema>, components: &Components) -> Option<Valu
             ArrayItems::RefOrSchema(item) => Some(Value::Array(example_value(item, components).into_iter().collect())),
             ArrayItems::False => None,
         },
-        // `oneOf` is used only for nullable values: the example is that of the first alternative that has an example.
+        // Only nullable values use `oneOf`, so the first alternative with an example is the one that is not null.
         Schema::OneOf(one_of) => one_of.items.iter().find_map(|item| example_value(item, components)),
         Schema::AllOf(all_of) => {
             let parts = all_of.items.iter().filter_map(|item| example_value(item, components));

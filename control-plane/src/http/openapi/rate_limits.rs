@@ -11,10 +11,10 @@ use crate::{
 use std::time::Duration;
 use utoipa::openapi::{RefOr, path::Operation};
 
-/// The response to all errors of an endpoint whose errors have a format of their own.
+/// OAuth endpoints describe all their errors as one response, `default`; we add no 429 to them.
 const ALL_ERRORS: &str = "default";
 
-/// Adds the response 429, unless the endpoint describes its errors together, and the rate limit headers to all responses.
+/// Adds the response 429, and the rate limit headers to all responses.
 pub fn add(route: &str, operation: &mut Operation) {
     let Some(category) = category(route) else { return };
     let responses = &mut operation.responses.responses;
@@ -30,12 +30,8 @@ pub fn add(route: &str, operation: &mut Operation) {
     }
 }
 
-/// The default limits. An operator can configure others.
-const DEFAULT_LIMITS: LimitsPerMinute =
-    LimitsPerMinute { auth: 10, address: 300, verification: 1000, feedback: 50, management: 100 };
-
-/// An exhausted limit.
+/// An exhausted limit, with the default quota.
 fn example(category: Category) -> LimitStatus {
     let quota_status = QuotaStatus { remaining: 0, reset_after: Duration::from_secs(7) };
-    LimitStatus { category, quota: DEFAULT_LIMITS.quota(category), quota_status }
+    LimitStatus { category, quota: LimitsPerMinute::DEFAULT.quota(category), quota_status }
 }

@@ -25,40 +25,38 @@ use tokio_stream::StreamExt;
 /// Maximum size of a body under `/auth` and at [`TOKEN_PATH`], in bytes.
 const AUTH_BODY_LIMIT: usize = 16 * 1024;
 
-/// The route under `/auth` with the limit [`BODY_LIMIT`]: its body contains an access token, which can be larger than
-/// [`AUTH_BODY_LIMIT`].
+/// This route under `/auth` has the limit [`BODY_LIMIT`], because its body contains an access token.
 const REVOKE_PATH: &str = "/auth/revoke";
 
 /// The token endpoint. Other endpoints under `/oauth` have the limit [`BODY_LIMIT`], because their bodies contain access tokens.
 const TOKEN_PATH: &str = "/oauth/token";
 
-/// Maximum size of a body outside `/auth` and at `/auth/revoke`, in bytes.
+/// Maximum size of all other bodies, in bytes.
 pub const BODY_LIMIT: usize = 64 * 1024;
 
-/// Maximum number of bytes of a too large body that are read and discarded. Discarding is needed because many clients read
-/// the response only after they have sent the whole body.
+/// How many bytes of a too large body we read and discard. Many clients read the response only after they have sent the whole body.
 const MAX_DISCARDED: usize = 2 * 1024 * 1024;
 
 /// Media type of a form, which OAuth clients send.
 const FORM_MEDIA_TYPE: &str = "application/x-www-form-urlencoded";
 
-/// The begin of the media types of gRPC.
+/// The media types of gRPC begin with this.
 const GRPC_MEDIA_TYPE: &[u8] = b"application/grpc";
 
-/// Maximum number of wrong fields that an error names, so that its response is not much larger than the request.
+/// How many wrong fields an error names at most, so that the response is not much larger than the request.
 const MAX_REPORTED_ERRORS: usize = 20;
 
 /// Maximum number of characters of client input that an error message repeats.
 const MAX_ECHO_CHARS: usize = 160;
 
-/// The path of the health check, which is answered whatever other clients do.
+/// The health check needs no memory from [`REQUEST_MEMORY`], so that it is answered whatever other clients do.
 const HEALTH_PATH: &str = "/health";
 
 /// The memory for all requests in progress, in bytes.
 const REQUEST_MEMORY: usize = 64 << 20;
 
-/// What a request needs besides its head and its body, in bytes: about the memory of its task and of its parsed fields. With
-/// [`REQUEST_MEMORY`], this bounds the number of requests in progress.
+/// What a request needs besides its head and its body, in bytes: roughly the memory of its task and of its parsed fields. This also
+/// bounds the number of requests in progress.
 const BASE_COST: usize = 16 << 10;
 
 /// Time limit for receiving a body.
@@ -70,14 +68,15 @@ pub fn body_limit(path: &str) -> usize {
     if is_small { AUTH_BODY_LIMIT } else { BODY_LIMIT }
 }
 
-/// The memory for requests in progress, which all clients of the API share. `refused` counts the requests that get no memory.
+/// The memory for requests in progress. All clients of the API share it, and each may have a quarter. `refused` counts the requests
+/// that get no memory.
 pub fn request_memory(refused: IntCounter) -> SharedMemory {
     SharedMemory::new(REQUEST_MEMORY, REQUEST_MEMORY / 4, refused)
 }
 
-/// Reads the whole body before the request is processed. Some clients lose a response that arrives while they are still
-/// sending the body. A gRPC client waits for the response before it ends its body, so gRPC calls are answered at once. The memory
-/// of the request stays reserved until its response is ready.
+/// Reads the whole body before the request is processed, because some clients lose a response that arrives while they still send.
+/// gRPC calls are answered at once: their clients wait for a response before they end the body. The memory of the request stays
+/// reserved until its response is ready.
 pub async fn buffer_body(
     memory: &SharedMemory,
     request: Request,
@@ -143,7 +142,6 @@ pub struct BodyFields {
 /// The fields of a body that is either JSON or a form.
 pub struct FormOrJson(pub BodyFields);
 
-/// The fields of a form.
 pub struct Form(pub BodyFields);
 
 /// The body that a middleware parsed before the handler, stored as an extension of the request.
@@ -195,7 +193,7 @@ pub fn parse_json(headers: &HeaderMap, bytes: &[u8]) -> Result<BodyFields, ApiEr
     Ok(BodyFields { unread: fields, errors, ignore_unknown: false })
 }
 
-/// Parses a form if the content type is that of a form, else a JSON object.
+/// Parses a form or a JSON object, depending on the content type.
 pub fn parse_form_or_json(headers: &HeaderMap, bytes: &[u8]) -> Result<BodyFields, ApiError> {
     if single_content_type(headers).is_some_and(is_form) {
         parse_form(headers, bytes)
@@ -204,7 +202,6 @@ pub fn parse_form_or_json(headers: &HeaderMap, bytes: &[u8]) -> Result<BodyField
     }
 }
 
-/// Parses a form.
 pub fn parse_form(headers: &HeaderMap, bytes: &[u8]) -> Result<BodyFields, ApiError> {
     if !single_content_type(headers).is_some_and(is_form) {
         return Err(ApiError::form_required());
@@ -219,9 +216,8 @@ pub fn parse_form(headers: &HeaderMap, bytes: &[u8]) -> Result<BodyFields, ApiEr
     Ok(BodyFields { unread, errors, ignore_unknown: true })
 }
 
-/// Requires the content type JSON; a missing content type counts as JSON. Also refuses bodies that another reader of the same
-/// bytes, such as a filter in front of this server, could interpret differently: bodies with two content types, a charset
-/// other than UTF-8, or a content coding.
+/// Requires the content type JSON; a missing content type counts as JSON. Also refuses two content types, a charset other than
+/// UTF-8, and a content coding. Otherwise a filter in front of this server could read the same bytes differently.
 fn require_json(headers: &HeaderMap) -> Result<(), ApiError> {
     let has_no_content_type = !headers.contains_key(header::CONTENT_TYPE);
     let is_json =
@@ -282,7 +278,7 @@ impl BodyFields {
         }
     }
 
-    /// The text of a field, which still counts as unread afterwards.
+    /// The text of a field. The field still counts as unread afterwards.
     pub fn peek(&self, name: &str) -> Option<&str> {
         self.unread.get(name).and_then(Value::as_str)
     }
@@ -295,7 +291,7 @@ impl BodyFields {
         }
     }
 
-    /// Reads an optional field; `null` counts as absent. The outer option is `None` if the value is invalid.
+    /// Reads an optional field; `null` counts as absent. `None` means that the value is invalid, `Some(None)` that it is absent.
     #[expect(clippy::option_option, reason = "invalid, absent and present are three different results")]
     pub fn optional<T: FromField>(&mut self, name: &'static str) -> Option<Option<T>> {
         match self.unread.remove(name) {

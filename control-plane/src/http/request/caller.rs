@@ -31,7 +31,6 @@ const SERVICE_KEY_PREFIX: &str = "svc_";
 /// A request that needs a caller: the state of the API, and the unverified bearer credential. The methods of `Call` verify the
 /// credential and count the request.
 pub struct Call {
-    /// The state of the API.
     pub state: AppState,
     bearer: Option<SecretString>,
     origin: RequestOrigin,
@@ -56,8 +55,8 @@ fn audit_origin(parts: &Parts) -> RequestOrigin {
     RequestOrigin { address, request_id: parts.extensions.get::<RequestId>().map(|id| id.0.clone()) }
 }
 
-/// The bearer credential in `Authorization`; `None` if the header is absent. It is malformed if the header is repeated, or does not
-/// contain exactly one bearer credential.
+/// The bearer credential in `Authorization`; `None` if the header is absent. Fails if the header is repeated, or contains anything
+/// but one bearer credential.
 fn bearer_credential(headers: &HeaderMap) -> Result<Option<SecretString>, Reason> {
     let mut values = headers.get_all(header::AUTHORIZATION).into_iter();
     let Some(value) = values.next() else { return Ok(None) };
@@ -85,17 +84,16 @@ impl Call {
         Self { bearer: Some(bearer), ..self }
     }
 
-    /// The context of operations.
     pub fn context(&self) -> &Context {
         &self.state.context
     }
 
-    /// Counts a failed authentication, and returns its error, or that of an exceeded limit.
+    /// Counts a failed authentication. Returns its error, or the error of the rate limit if there were too many.
     pub async fn count_failure(&self, error: impl Into<ApiError>) -> ApiError {
         self.limiter.count_failure(&self.state, error.into()).await
     }
 
-    /// Requires an API key of the service `service`, of any scope. Returns a state of the database that was read after the request arrived.
+    /// Requires an API key of the service `service`, of any scope. Also returns the state of the database after the request arrived.
     pub async fn require_service_key(&self, service: ServiceId) -> Result<Arc<CurrentState>, ApiError> {
         let (key, current) = self.service_key().await?;
         let caller = Caller::Service(key);
@@ -103,8 +101,7 @@ impl Call {
         Ok(current)
     }
 
-    /// Requires an API key of any service, of any scope. Returns the service, and a state of the database that was read after the request
-    /// arrived.
+    /// Requires an API key of any service, of any scope. Returns the service, and the state of the database after the request arrived.
     pub async fn require_any_service_key(&self) -> Result<(ServiceId, Arc<CurrentState>), ApiError> {
         let (key, current) = self.service_key().await?;
         Ok((key.service, current))
@@ -147,7 +144,7 @@ impl Call {
         }
     }
 
-    /// The initiator in the audit log for a human user; `None` means an unauthenticated caller.
+    /// The initiator in the audit log for a human user. Pass `None` for an unauthenticated caller.
     pub fn initiator_for_human(&self, human: Option<&Human>) -> Initiator {
         self.initiator(human.map_or(Actor::Public, |human| Actor::Human(human.clone())))
     }
@@ -204,7 +201,7 @@ impl Call {
         }
     }
 
-    /// Authenticates a service. Also returns a state of the database that was read after the request arrived.
+    /// Authenticates a service. Also returns the state of the database after the request arrived.
     async fn service_key(&self) -> Result<(Arc<ServiceKey>, Arc<CurrentState>), ApiError> {
         let Some(credential) = &self.bearer else {
             return Err(self.count_failure(Reason::ServiceKeyMissing).await);
@@ -236,7 +233,7 @@ pub fn owner_access_error(error: impl Into<ApiError>, human: &Human) -> ApiError
     human_access_error(error, human, ApiError::owner_required)
 }
 
-/// Replaces a refusal with the reason `not_yours` by `refusal`, which contains what is required.
+/// If the reason is `not_yours`, returns `refusal` instead, which says what is required.
 pub fn human_access_error(error: impl Into<ApiError>, human: &Human, refusal: fn(&Owner) -> ApiError) -> ApiError {
     let error = error.into();
     if error.reason() == Some(Reason::NotYours) { refusal(&human.identity) } else { error }

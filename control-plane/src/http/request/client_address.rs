@@ -1,4 +1,4 @@
-//! Determines the address of the client, also behind proxies, and whether the request used HTTPS.
+//! Finds out the address of the client, even behind proxies, and whether the request used HTTPS.
 //!
 //! `limits` counts requests by the client address, and `caller` records the client address in the audit log. Invariant:
 //! forwarding headers are trusted only if the peer of the TCP connection is a configured proxy.
@@ -22,7 +22,7 @@ const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto")
 pub struct TrustedProxies {
     /// The networks of the proxies.
     pub trusted: Vec<IpNet>,
-    /// Whether the proxies terminate TLS. If the proxies terminate TLS, the API serves plain HTTP, to trusted proxies only.
+    /// Whether the proxies terminate TLS. If they do, the API serves plain HTTP, to trusted proxies only.
     pub terminate_tls: bool,
 }
 
@@ -48,9 +48,9 @@ impl TrustedProxies {
         self.trusted.iter().any(|network| network.contains(&address))
     }
 
-    /// The rightmost address in `X-Forwarded-For` that is not a trusted proxy, because the client may have written all
-    /// addresses to the left of it. If all addresses in the header are trusted proxies, the leftmost address. `None` if the
-    /// headers cannot be parsed.
+    /// Each proxy appends the address of its peer, so the client is the rightmost address in `X-Forwarded-For` that is no trusted
+    /// proxy: the client may have invented everything to the left of it. If all are trusted proxies, the client is the leftmost one.
+    /// `None` if the headers cannot be parsed.
     fn forwarded_client(&self, headers: &HeaderMap) -> Option<IpAddr> {
         let mut leftmost = None;
         for value in headers.get_all(FORWARDED_FOR).iter().rev() {

@@ -34,7 +34,7 @@ impl BodyDigest {
     }
 }
 
-/// Key and body hash of a request; `None` if it has no idempotency key.
+/// The idempotency key of a request, with the hash of its body; `None` if it has no key.
 pub struct IdempotencyHeader(pub Option<IdempotentRequest>);
 
 impl<S: Sync> FromRequestParts<S> for IdempotencyHeader {

@@ -1,5 +1,5 @@
-//! Ids in paths and bodies. An id that does not parse causes the same response as an id that does not exist: the 404 error of
-//! its resource.
+//! Ids in paths and bodies. An id that does not parse gets the same response as an id that does not exist: the 404 error of its
+//! resource.
 
 use crate::{
     http::{error::ApiError, openapi::schema},

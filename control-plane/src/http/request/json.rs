@@ -1,5 +1,5 @@
-//! JSON objects with detection of duplicate names. Two parsers of the same bytes could use different values of a duplicate
-//! name, so requests with duplicate names are refused.
+//! Parses JSON objects and finds duplicate names. We refuse these, because another parser of the same bytes could use the other
+//! value.
 
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
@@ -10,7 +10,7 @@ use std::{collections::BTreeMap, fmt};
 pub struct JsonObject {
     /// The fields. A duplicate name has its last value.
     pub fields: Map<String, Value>,
-    /// The fields that occur twice or contain an object with a duplicate name, each with an error message.
+    /// An error message for each field that occurs twice, or contains an object with a duplicate name.
     pub duplicates: BTreeMap<String, &'static str>,
 }
 

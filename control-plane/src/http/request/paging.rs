@@ -93,7 +93,7 @@ impl<S: Sync, P: FromStr> FromRequestParts<S> for Page<P> {
     }
 }
 
-/// Reads where a page begins: the number of items before it, and the position if the query contains a cursor.
+/// Reads where a page begins: the number of items before it, and if the query has a cursor, the position of the last one.
 fn parse_start<P: FromStr>(query: &QueryParams) -> Result<(i64, Option<P>), FieldError> {
     let max = Page::<P>::MAX_OFFSET;
     match (query.integer("offset", 0)?, query.text("cursor")?) {
@@ -112,13 +112,13 @@ fn parse_start<P: FromStr>(query: &QueryParams) -> Result<(i64, Option<P>), Fiel
     }
 }
 
-/// The cursor of a page with a number of items before it that begins after a position.
+/// Makes the cursor of the page that begins after a position, with `offset` items before it.
 fn encode_cursor(offset: i64, position: &impl Display) -> String {
     BASE64_URL_SAFE_NO_PAD.encode(format!("{offset}.{position}"))
 }
 
-/// The number of items and the position in a cursor. The position selects entries only within the list of the request, so a
-/// client may also invent it.
+/// Reads a cursor: the number of items before the page, and the position after which it begins. Clients may invent cursors without
+/// harm, because a position only selects entries of the list that they may read.
 fn decode_cursor<P: FromStr>(cursor: &str) -> Option<(i64, P)> {
     let text = String::from_utf8(BASE64_URL_SAFE_NO_PAD.decode(cursor).ok()?).ok()?;
     // PostgreSQL refuses a NUL in a text.
@@ -160,7 +160,7 @@ pub fn page_response<T, P: Display, U>(
     convert: impl FnMut(T) -> U,
 ) -> PageResponse<U> {
     let ListPage { items, total, next } = list_page;
-    // No item of an empty page shows that there are as many items before it as the request says.
+    // An empty page at an offset does not prove that there are so many items before it.
     let is_past_end = items.is_empty() && page.after.is_none();
     let before = if is_past_end { page.offset.min(total.count) } else { page.offset };
     let end = before.saturating_add(i64::try_from(items.len()).unwrap_or(i64::MAX));

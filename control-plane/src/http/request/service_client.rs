@@ -1,5 +1,5 @@
-//! The authentication of a service at an OAuth endpoint: its id is the client id, and one of its API keys is the client secret (RFC 6749,
-//! section 2.3.1). Or the API key is a bearer credential, as at the other endpoints (RFC 7662, section 2.1).
+//! Authenticates a service at an OAuth endpoint. Its client id is the id of the service, and its client secret is an API key (RFC 6749,
+//! section 2.3.1). It may also send the API key as a bearer credential, as at other endpoints (RFC 7662, section 2.1).
 
 use super::caller::Call;
 use crate::{
@@ -37,7 +37,7 @@ enum HeaderCredential {
     Malformed,
 }
 
-/// Why the credentials of a request name no service and API key.
+/// Why the credentials of a request cannot be used.
 #[derive(Debug, Clone, Copy, thiserror::Error)]
 enum CredentialsError {
     #[error("the header `Authorization` must be Basic, or Bearer with an API key")]
@@ -63,7 +63,7 @@ impl FromRequestParts<AppState> for ServiceClient {
 }
 
 impl ServiceClient {
-    /// Requires the credentials of a service. Returns a state of the database that was read after the request arrived.
+    /// Requires the credentials of a service. Also returns the state of the database after the request arrived.
     pub async fn require_service(self, form: FormClient) -> Result<(ServiceId, Arc<CurrentState>), OAuthError> {
         let Self { call, header } = self;
         let scheme = match &header {
@@ -79,7 +79,7 @@ impl ServiceClient {
             Ok((None, key)) => call.with_bearer(key).require_any_service_key().await,
             Err(problem) => {
                 let error = call.count_failure(Reason::ServiceKeyMissing).await;
-                // The only problem of the request itself (RFC 6749, section 5.2).
+                // RFC 6749, section 5.2: two ways to authenticate are an invalid request, and not an invalid client.
                 if matches!(problem, CredentialsError::TwoWays) && error.is_unauthenticated() {
                     return Err(OAuthError::new("invalid_request", &problem.to_string()));
                 }
@@ -95,10 +95,11 @@ impl ServiceClient {
 
     /// Checks the credentials of a service, if the request has any. The credentials of other clients are ignored.
     pub async fn check_if_service(self, form: FormClient) -> Result<(), OAuthError> {
+        let (form_id, form_secret) = &form;
         let id = match &self.header {
             Some(HeaderCredential::Basic(id, _)) => Some(id),
             Some(HeaderCredential::Bearer(_) | HeaderCredential::Malformed) => None,
-            None => form.0.as_ref().filter(|_| form.1.is_some()),
+            None => form_id.as_ref().filter(|_| form_secret.is_some()),
         };
         if id.is_some_and(|id| id.parse::<ServiceId>().is_ok()) {
             self.require_service(form).await?;
@@ -107,7 +108,7 @@ impl ServiceClient {
     }
 }
 
-/// The service, if it is named, and the API key.
+/// Finds the API key in the request, and the service if the request names one.
 fn service_and_key(
     header: Option<HeaderCredential>,
     (form_id, form_secret): FormClient,
@@ -128,8 +129,8 @@ fn service_and_key(
     Ok((service.map_err(|_| CredentialsError::InvalidClientId)?, key))
 }
 
-/// The credential of HTTP Basic or Bearer; `None` if there is no header `Authorization`. In Basic, id and secret are encoded like a form,
-/// but clients that do not encode them write the same: our ids and keys contain no `%` and no `+`.
+/// The credential in `Authorization`; `None` if there is no such header. With HTTP Basic, clients should encode id and secret like a
+/// form. Clients that forget it send the same, because our ids and keys contain nothing to encode.
 fn header_credential(headers: &HeaderMap) -> Option<HeaderCredential> {
     let mut values = headers.get_all(header::AUTHORIZATION).into_iter();
     let (value, is_single) = (values.next()?, values.next().is_none());

@@ -114,7 +114,7 @@ pub async fn introspect(
     client: ServiceClient,
     body: Result<Form, ApiError>,
 ) -> Result<Response, OAuthError> {
-    // The service authenticates first: strangers are counted, whatever their form is.
+    // Authenticate before we report errors in the form, so that every stranger counts as a failed authentication.
     let credentials = body.as_ref().map_or((None, None), |Form(body)| credentials_of(body));
     let (service, current) = client.require_service(credentials).await?;
     let Form(body) = body?;
@@ -155,7 +155,7 @@ fn active(state: &AppState, verified: &Verified) -> IntrospectionResponse {
     }))
 }
 
-/// The response for a token that the service must refuse. If it is not known whether it must, the result is an error.
+/// The response for a token that the service must refuse. Other errors stay errors, because they say nothing about the token.
 fn inactive(error: ApiError) -> Result<Response, ApiError> {
     match error.reason().map(countersign_identity::Reason::code) {
         Some(Code::AuthenticationFailed | Code::InsufficientPermissions) => {

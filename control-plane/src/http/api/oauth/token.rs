@@ -112,7 +112,7 @@ pub async fn token(
     }
 }
 
-/// Refuses a client that authenticates with a secret. To ignore the secret would tell the client that it is right.
+/// Refuses a client that authenticates with a secret. If we ignored the secret, the client would believe that it is right.
 fn require_no_secret(headers: &HeaderMap) -> Result<(), OAuthError> {
     let is_basic =
         |value: &HeaderValue| value.as_bytes().get(..6).is_some_and(|scheme| scheme.eq_ignore_ascii_case(b"basic "));
@@ -174,7 +174,7 @@ async fn refresh(
         limiter.count_agent(state, agent).await?;
         requested = requested_token(state, request).await?;
     }
-    // A token that proves nothing is refused whatever the request asks for. If it was used before, its session ends.
+    // A used or invalid refresh token is refused whatever else the request asks for, and a used one ends its session.
     Ok(operations::refresh_session(&state.context, verified, requested).await.map_err(ApiError::from)?)
 }
 
@@ -188,7 +188,7 @@ fn assertion_error(error: OperationError) -> ApiError {
     }
 }
 
-/// What a request asks of its access token. Finds the service that it names.
+/// Reads for which service and with which permissions the client wants the tokens.
 async fn requested_token(state: &AppState, request: OAuthTokenRequest) -> Result<RequestedToken, OAuthError> {
     let mut service = None;
     for (parameter, text) in [("resource", &request.resource), ("audience", &request.audience)] {

@@ -6,7 +6,7 @@ use crate::{
 };
 use std::time::Duration;
 
-/// Length of the sliding window. The specification states its limits per minute.
+/// Length of the sliding window: the specification states its limits per minute.
 pub(super) const WINDOW: Duration = Duration::from_mins(1);
 
 string_enum! {
@@ -75,10 +75,10 @@ impl Category {
         }
     }
 
-    /// The category in which requests of an API key also count for the owner of the service, because one person can own many
-    /// services. Requests with the token of the owner do not count in it, so that API keys cannot keep the owner from revoking
-    /// them.
-    pub(super) const fn of_owner(self) -> Option<Self> {
+    /// The category in which requests with an API key also count for the owner of the service, because one person can own many
+    /// services. Requests with the owner's own token do not count in it. Otherwise, stolen API keys could use up the limit, and the
+    /// owner could not revoke them.
+    pub(super) const fn owner_category(self) -> Option<Self> {
         match self {
             Self::Verification => Some(Self::VerificationOwner),
             Self::Feedback => Some(Self::FeedbackOwner),
@@ -98,35 +98,33 @@ impl Category {
     }
 }
 
-/// The limit of an agent as a multiple of `auth`, which counts per address: logins and refreshes from some addresses at once.
+/// An agent may log in and refresh this many times as often as `auth` allows from one address, because it may have several.
 const AGENT_FACTOR: u32 = 12;
 
-/// The limit of all services of an owner as a multiple of the limit of one. Each request to an honest service may need a
-/// verification, and verifications write nothing.
+/// The services of an owner may verify this many times as often as one service. The factor is high, because each request to an
+/// honest service may need a verification, and verifications write nothing.
 const VERIFICATION_OWNER_FACTOR: u32 = 20;
 
 /// As [`VERIFICATION_OWNER_FACTOR`], for feedback and management.
 const OWNER_FACTOR: u32 = 5;
 
-/// Upper bound of the derived limits: that of the settings.
+/// Upper bound of the derived limits, the same as in the settings: the rate limiter stores the time of each call.
 const MAX_PER_MINUTE: u32 = 1_000_000;
 
-/// Maximum number of requests per minute. The limits of the other categories are multiples.
-#[derive(Debug, Clone, Copy)]
+/// The settings `[limits]`, in requests per minute. The limits of all categories are these, or multiples.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LimitsPerMinute {
-    /// Requests under `/auth`, per client address and agent.
     pub auth: u32,
-    /// Requests under `/auth` and `/oauth`, and separately missing and invalid credentials, per client address.
     pub address: u32,
-    /// Verifications, per service.
     pub verification: u32,
-    /// Feedback, per service.
-    pub feedback: u32,
-    /// Authenticated requests that no other category contains, per service or human user.
     pub management: u32,
+    pub feedback: u32,
 }
 
 impl LimitsPerMinute {
+    /// The defaults, for examples. A test compares them with `config.default.toml`, which this module cannot read.
+    pub const DEFAULT: Self = Self { auth: 10, address: 300, verification: 1000, management: 100, feedback: 50 };
+
     pub const fn quota(&self, category: Category) -> Quota {
         let max_calls = match category {
             Category::Auth => self.auth,
@@ -155,7 +153,7 @@ mod tests {
     #[test]
     fn limits_of_agents_and_owners_are_multiples_up_to_the_bound() {
         let limits = |auth, verification, management, feedback| {
-            let limits = LimitsPerMinute { auth, address: 300, verification, feedback, management };
+            let limits = LimitsPerMinute { auth, address: 300, verification, management, feedback };
             let quota = |category| limits.quota(category).max_calls;
             let of_address = [Category::AuthAddress, Category::Failures].map(quota);
             let derived =

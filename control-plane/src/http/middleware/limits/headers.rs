@@ -30,7 +30,7 @@ pub fn add_headers(statuses: &[LimitStatus], headers: &mut HeaderMap) {
     }
 }
 
-/// Whether the response is that of a request which was counted for a limit, or refused by one.
+/// Whether a limit has counted or refused the request of this response.
 pub fn is_counted(headers: &HeaderMap) -> bool {
     headers.contains_key(RATELIMIT)
 }

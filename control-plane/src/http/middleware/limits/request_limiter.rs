@@ -23,10 +23,11 @@ pub struct RequestLimiter {
     category: Option<Category>,
     address: IpAddr,
     statuses: Arc<OnceLock<Vec<LimitStatus>>>,
-    /// The counters of the request, and their status if it counted as several requests.
+    /// The counters for which the request has counted.
     counted: Arc<OnceLock<Vec<CategoryKey>>>,
+    /// The limits after [`Self::count_more`], which the response then shows instead of `statuses`.
     final_statuses: Arc<OnceLock<Vec<LimitStatus>>>,
-    /// The status of the limit of the agent, after it has proved its identity.
+    /// The limit of the agent, after it has proved its identity.
     agent_status: Arc<OnceLock<LimitStatus>>,
 }
 
@@ -73,19 +74,17 @@ pub async fn enforce_rate_limits(
 }
 
 impl RequestLimiter {
-    /// The limiter of a request.
     pub fn from_parts(parts: &Parts) -> Result<Self, ApiError> {
         // `enforce_rate_limits` adds a `RequestLimiter` to every request.
         parts.extensions.get().cloned().ok_or_else(ApiError::internal)
     }
 
-    /// The address of the client.
     pub const fn address(&self) -> IpAddr {
         self.address
     }
 
-    /// Counts a request of an authenticated service. Other clients at the same address do not affect the limits of an
-    /// authenticated caller.
+    /// Counts a request of an authenticated service. The address does not matter, so other clients at the same address cannot use
+    /// up the limit.
     pub async fn count_service(&self, state: &AppState, key: &ServiceKey) -> Result<(), ApiError> {
         self.count(state, |category| CategoryKey::for_service_key(category, key)).await
     }
@@ -95,7 +94,8 @@ impl RequestLimiter {
         self.count(state, |category| vec![CategoryKey::for_person(category, &human.identity)]).await
     }
 
-    /// Counts a request of an authenticated caller as `requests` more, all or none. They can exceed the limit by all but one of them.
+    /// Counts a request of an authenticated caller again, as `requests` more. If any is left, all are allowed, so they may exceed
+    /// the limit.
     pub async fn count_more(&self, state: &AppState, requests: usize) -> Result<(), ApiError> {
         let Some(keys) = self.counted.get().filter(|_| requests > 0) else { return Ok(()) };
         let repeated: Vec<_> = std::iter::repeat_n(keys, requests).flatten().copied().collect();
@@ -154,7 +154,7 @@ impl RequestLimiter {
             }
         }
         let (limits, context, address) = (state.limits.clone(), state.context.clone(), self.address);
-        // A task of its own: a client that leaves during the lookup is counted, too.
+        // A task of its own, so that a client is counted even if it leaves during the lookup.
         let counted = tokio::spawn(async move {
             let subject = subject.resolve(&context).await;
             limits.acquire(&[CategoryKey::for_auth_subject(address, &subject), address_key]).await

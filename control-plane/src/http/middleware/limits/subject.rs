@@ -1,7 +1,7 @@
 //! The subject of a request under `/auth` or `/oauth`: the agent if it can be determined, else the value of the identifying field.
 //!
-//! The subject of a request is not authenticated: it only decides which requests are counted together, and a client that
-//! varies the subject is still limited by its address.
+//! Nobody has authenticated the subject: it only decides which requests are counted together. A client that varies the subject is
+//! still limited by its address.
 
 use crate::{
     domain::client_assertion::claimed_agent,
@@ -80,8 +80,7 @@ impl RateLimitSubject {
         match self {
             Self::Token(token) => match find_refresh_token_agent(context, &token).await {
                 Ok(Some(agent)) => Self::Agent(agent),
-                // An error of the database does not refuse the request: the handler reads the database too, and reports the
-                // error.
+                // Ignore errors of the database: the handler reads it too, and reports them.
                 Ok(None) | Err(_) => Self::Text(token),
             },
             Self::Agent(_) | Self::Text(_) | Self::None => self,

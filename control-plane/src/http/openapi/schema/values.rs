@@ -169,7 +169,7 @@ schemas! {
     /// `active`: events are delivered. `paused`: events are kept and delivered later.
     WebhookStatusSchema = text().enum_values(Some(["active", "paused"])).examples(["paused"]);
     /// `pending` (attempts continue), `delivered`, or `dead` (all attempts failed).
-    DeliveryStatusSchema = text().enum_values(Some(DeliveryStatus::ALL.iter().map(|standing| standing.as_str()))).examples(["delivered"]);
+    DeliveryStatusSchema = text().enum_values(Some(DeliveryStatus::ALL.iter().map(|status| status.as_str()))).examples(["delivered"]);
     /// Final status of a delivery: `delivered` or `dead`.
     FinalDeliveryStatusSchema = text().enum_values(Some(["delivered", "dead"])).examples(["dead"]);
     /// A kind of event.

@@ -31,8 +31,8 @@ impl BodyFields {
     }
 }
 
-/// The text of an id. The id is parsed after the rest of the body, because an id that does not parse is a 404 error and not
-/// an invalid field.
+/// The text of an id, which we parse after the rest of the body: an id that does not parse is a 404 error, and errors in fields come
+/// first.
 pub struct UnparsedId<T>(String, PhantomData<T>);
 
 impl<T: ResourceId> UnparsedId<T> {
@@ -149,8 +149,8 @@ pub fn collect_schemas<S: ToSchema>(schemas: &mut Vec<(String, RefOr<Schema>)>) 
     S::schemas(schemas);
 }
 
-/// Declares bodies in JSON, or after the keyword `form` bodies in the encoding of a form. A field consists of `required` or `optional`, its
-/// name in the body, its name in Rust and its type.
+/// Declares bodies in JSON, or as forms after the keyword `form`. A field consists of `required` or `optional`, its name in the body,
+/// its name in Rust and its type.
 macro_rules! body {
     (form $($bodies:tt)+) => { $crate::http::request::body::typed::body!(@declare form $($bodies)+); };
     (@declare $encoding:ident $($(#[doc = $doc:literal])+ $name:ident {
