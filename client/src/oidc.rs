@@ -102,7 +102,7 @@ impl OidcClient {
         let http = http_client(authority, |http| if is_plain { http.no_proxy() } else { http });
         let http = http.map_err(|error| {
             IssuerError::Authority(match error {
-                ApiError::Authority(problem) => problem,
+                ApiError::CaCertificates(problem) => problem,
                 error => error.to_string(),
             })
         })?;

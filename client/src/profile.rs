@@ -94,10 +94,9 @@ pub struct Profiles {
     directory: PathBuf,
 }
 
-/// The control plane, the agent and the limits of stored tokens. Stored tokens are used only if all of them are the
-/// requested ones.
+/// Which stored tokens this profile may use: of this control plane and agent, requested with the same audience and scope.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TokenSubject {
+pub struct StoredTokenKey {
     /// The URL of the control plane.
     pub url: String,
     /// The id of the agent.
@@ -110,14 +109,14 @@ pub struct TokenSubject {
 }
 
 impl Profile {
-    /// The subject of the tokens that are stored for an agent with the settings of this profile.
-    pub fn token_subject(&self, url: String, agent: String) -> TokenSubject {
-        TokenSubject { url, agent, audience: self.audience.clone(), oauth: self.oauth.clone() }
+    /// The key of the tokens that are stored for an agent with the settings of this profile.
+    pub fn token_key(&self, url: String, agent: String) -> StoredTokenKey {
+        StoredTokenKey { url, agent, audience: self.audience.clone(), oauth: self.oauth.clone() }
     }
 }
 
-impl TokenSubject {
-    /// Whether both subjects are the same. Treats URLs that differ only in the case of the host, a default port or a
+impl StoredTokenKey {
+    /// Whether both keys are the same. Treats URLs that differ only in the case of the host, a default port or a
     /// trailing slash as equal.
     pub fn matches(&self, other: &Self) -> bool {
         let Self { url, agent, audience, oauth } = other;
@@ -128,7 +127,8 @@ impl TokenSubject {
 
 #[derive(Deserialize)]
 struct StoredTokens {
-    subject: TokenSubject,
+    #[serde(rename = "subject")]
+    key: StoredTokenKey,
     access_token: SecretString,
     refresh_token: SecretString,
     refresh_at: i64,
@@ -178,14 +178,14 @@ impl Profiles {
         self.write(&path, &text)
     }
 
-    /// Reads the stored tokens of this subject. Returns `None` also if the file of tokens is malformed, because a login
+    /// Reads the stored tokens with this key. Returns `None` also if the file of tokens is malformed, because a login
     /// replaces the file.
-    pub fn tokens(&self, name: &str, subject: &TokenSubject) -> Result<Option<SessionTokens>, ProfileError> {
+    pub fn tokens(&self, name: &str, key: &StoredTokenKey) -> Result<Option<SessionTokens>, ProfileError> {
         let Some(text) = read_if_exists(&self.path(name, "tokens.json")?)?.map(SecretString::from) else {
             return Ok(None);
         };
         let stored: Option<StoredTokens> = serde_json::from_str(text.expose_secret()).ok();
-        Ok(stored.filter(|stored| stored.subject.matches(subject)).map(|stored| SessionTokens {
+        Ok(stored.filter(|stored| stored.key.matches(key)).map(|stored| SessionTokens {
             access_token: stored.access_token,
             refresh_token: stored.refresh_token,
             refresh_at: Timestamp::from_micros(stored.refresh_at),
@@ -194,10 +194,10 @@ impl Profiles {
         }))
     }
 
-    /// Stores the tokens of a subject.
-    pub fn save_tokens(&self, name: &str, subject: &TokenSubject, tokens: &SessionTokens) -> Result<(), ProfileError> {
+    /// Stores tokens with the key that [`Self::tokens`] needs.
+    pub fn save_tokens(&self, name: &str, key: &StoredTokenKey, tokens: &SessionTokens) -> Result<(), ProfileError> {
         let stored = json!({
-            "subject": subject,
+            "subject": key,
             "access_token": tokens.access_token.expose_secret(),
             "refresh_token": tokens.refresh_token.expose_secret(),
             "refresh_at": tokens.refresh_at.micros(),

@@ -54,9 +54,9 @@ pub enum ApiError {
     /// The URL of the control plane is not an https URL.
     #[error("`{}` is not an https URL", redacted_url(.0))]
     Url(String),
-    /// The trusted CA certificates cannot be loaded.
+    /// The trusted CA certificates cannot be loaded: those of the PEM file, or without one those of the system.
     #[error("the trusted CA certificates cannot be loaded: {0}")]
-    Authority(String),
+    CaCertificates(String),
     /// The agent's key cannot be read or cannot sign.
     #[error(transparent)]
     Key(#[from] KeyError),
@@ -123,7 +123,7 @@ impl ApiError {
         match self {
             Self::Unreachable { .. } | Self::Unreadable(_) => true,
             Self::Refused { status, .. } => *status >= 500 || *status == TOO_MANY_REQUESTS,
-            Self::WiderScope(_) | Self::Url(_) | Self::Authority(_) | Self::Key(_) => false,
+            Self::WiderScope(_) | Self::Url(_) | Self::CaCertificates(_) | Self::Key(_) => false,
         }
     }
 }

@@ -9,7 +9,7 @@ use super::{
 };
 use clap::{Args, Subcommand};
 use clap_complete::ArgValueCandidates;
-use countersign_client::api::{AgentFilter, AuditEntry, AuditFilter, Listing, PageStart, ServiceApi, up_to};
+use countersign_client::api::{AgentFilter, AuditEntry, AuditFilter, Listing, PageStart, ServiceApi, items_up_to};
 use jiff::Timestamp;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -62,7 +62,7 @@ pub async fn run(context: &Context, command: AuditCommand) -> Result<CommandOutp
     let api = owned.human.api(context).await?;
     let limit = if all { usize::MAX } else { limit };
     let fetch = async |limit, start| api.list_audit_entries(&filter, limit, &start).await;
-    let Listing { items: entries, has_more } = up_to(limit, PageStart::FIRST, fetch).await?;
+    let Listing { items: entries, has_more } = items_up_to(limit, PageStart::FIRST, fetch).await?;
     let names = match (context.format(), &filter.service) {
         (OutputFormat::Text, Some(service)) => agent_names(&api.service(service), &entries).await,
         _ => agent_names_in(&entries),

@@ -178,7 +178,7 @@ pub fn read_file(source: impl Into<String>, path: &Path) -> Result<Vec<u8>, CliE
 /// Adds `source`, the option that contains the path, to an error about certificate authorities.
 pub fn authority_error(error: ApiError, source: impl Into<String>, path: &Path) -> CliError {
     match error {
-        ApiError::Authority(problem) => CliError::file(source, path, problem),
+        ApiError::CaCertificates(problem) => CliError::file(source, path, problem),
         error => error.into(),
     }
 }

@@ -96,7 +96,7 @@ fn hint_for_cause(cause: &Cause) -> Option<&'static str> {
         Cause::Profile(ProfileError::File { .. }) | Cause::NotSaved(_) => {
             Some("set XDG_CONFIG_HOME to a folder that you can write")
         }
-        Cause::Api(ApiError::Authority(_) | ApiError::Refused { .. })
+        Cause::Api(ApiError::CaCertificates(_) | ApiError::Refused { .. })
         | Cause::Profile(_)
         | Cause::Usage(_)
         | Cause::Failed(_)

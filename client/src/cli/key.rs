@@ -4,8 +4,8 @@ use super::{
     apply::KeyScope,
     ids::api_key_id,
     prelude::{
-        CliError, CommandOutput, ConfirmArgs, Context, OwnedServiceArgs, REFUSES, Receipt, Rows, SecretFile, WaitArgs,
-        or_dash,
+        CliError, CommandOutput, ConfirmArgs, Context, OwnedServiceArgs, REFUSES_WITHOUT_SIDECAR, Receipt, Rows,
+        SecretFile, WaitArgs, or_dash,
     },
 };
 use clap::{Args, Subcommand, ValueHint};
@@ -120,6 +120,6 @@ async fn revoke(context: &Context, args: RevokeArgs) -> Result<CommandOutput, Cl
     let receipt = Receipt::of(context, wait.of(&service), revision).await;
     let result = if revoked { "true" } else { "it was already" };
     let json = json!({ "revoked": revoked, "keyId": key_id, "serviceId": service.id });
-    let text = receipt.details([("key", key_id), ("revoked", result.into())], REFUSES);
-    Ok(receipt.output(text, json, "Next: countersign key list"))
+    let text = receipt.details([("key", key_id), ("revoked", result.into())], REFUSES_WITHOUT_SIDECAR);
+    Ok(receipt.output(text, json, Some("Next: countersign key list")))
 }

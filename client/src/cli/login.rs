@@ -12,7 +12,7 @@ use clap::{Args, ValueHint};
 use clap_complete::ArgValueCandidates;
 use countersign_client::{
     ApiError, LoginMethod, Profile, ProfileError, Scope, Session, SessionTokens, Signer, SignerCommand, TokenRequest,
-    clock, profile::TokenSubject,
+    clock, profile::StoredTokenKey,
 };
 use std::path::PathBuf;
 
@@ -208,10 +208,10 @@ pub async fn login(
     };
     let audience = target.audience.clone();
     let oauth = target.oauth.clone();
-    let subject = TokenSubject { url: context.url(&args.server)?, agent: agent.clone(), audience, oauth };
+    let key = StoredTokenKey { url: context.url(&args.server)?, agent: agent.clone(), audience, oauth };
 
     let lock = context.profiles.lock(&context.name);
-    let stored = context.profiles.tokens(&context.name, &subject)?;
+    let stored = context.profiles.tokens(&context.name, &key)?;
     let is_current = |tokens: &&SessionTokens| policy == TokenPolicy::Valid && clock::now() < tokens.refresh_at;
     if let Some(tokens) = stored.as_ref().filter(is_current) {
         return Ok(LoginResult { tokens: tokens.clone(), saved: save_target() });
@@ -224,7 +224,7 @@ pub async fn login(
         Err(error) => (session.login().await.map_err(with_hint)?, Err(error)),
         Ok(_lock) => {
             let tokens = request_tokens(&session.resume(stored), policy).await.map_err(with_hint)?;
-            let saved = context.profiles.save_tokens(&context.name, &subject, &tokens);
+            let saved = context.profiles.save_tokens(&context.name, &key, &tokens);
             (tokens, saved.and_then(|()| save_target()))
         }
     };

@@ -13,20 +13,17 @@ use std::io::{self, IsTerminal, Write};
 
 const NEXT: &str = "Next: ";
 
-/// The commands without a verb that hints mention.
-const COMMANDS: [&str; 5] = ["login", "logout", "whoami", "apply", "export"];
+/// The first word of each command in a hint.
+const PROGRAM: &str = "countersign ";
 
-/// The commands with a verb that hints mention.
-const NOUNS: [&str; 9] = ["agent", "service", "key", "role", "sidecar", "webhook", "token", "audit", "signing-key"];
-
-/// Texts after which a hint names a command for another person, who has other profiles.
-const OTHER_PERSONS: [&str; 2] = ["as the new owner, ", "can run: "];
+/// Texts after which [`PROGRAM`] begins no command of this user: commands of other people, who have other profiles, and quoted names.
+const BEFORE_OTHERS: [&str; 4] = ["as the new owner, ", "can run: ", "for a role: ", "'"];
 
 #[derive(Debug, Clone)]
 pub struct Messages {
     /// The format of messages and data.
     pub format: OutputFormat,
-    /// Whether only errors are written.
+    /// Write only errors and instructions.
     pub quiet: bool,
     /// The profile that commands in hints have to name; `None` if the default or the environment selects it.
     profile: Option<String>,
@@ -81,18 +78,16 @@ impl Messages {
         }
     }
 
-    /// A hint with the known ids in place of placeholders, and with `--profile` in its commands, except in commands for
-    /// another person.
+    /// Makes the commands of a hint ready to copy: fills in the known ids, and adds `--profile`, because the user would otherwise
+    /// run them with the default profile.
     pub fn hint(&self, text: &str) -> String {
         let text = self.placeholders.fill(text);
         let Some(profile) = &self.profile else { return text };
-        let noun_parts = NOUNS.into_iter().map(|noun| format!("{noun} "));
-        let parts = noun_parts.chain(COMMANDS.into_iter().map(str::to_owned));
-        let is_own = |before: &str, _: &str| !OTHER_PERSONS.iter().any(|words| before.ends_with(words));
-        parts.fold(text, |text, part| {
-            let with_profile = format!("countersign --profile {} {part}", quoted(profile));
-            replace_if(&text, &format!("countersign {part}"), &with_profile, is_own)
-        })
+        let needs_profile = |before: &str, after: &str| {
+            let arguments = after.split(['`', ',', ';', '\n']).next().unwrap_or_default();
+            !BEFORE_OTHERS.iter().any(|words| before.ends_with(words)) && !arguments.contains("--profile ")
+        };
+        replace_if(&text, PROGRAM, &format!("{PROGRAM}--profile {} ", quoted(profile)), needs_profile)
     }
 }
 
@@ -111,6 +106,25 @@ pub fn write_json(value: &Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::{error::CliError, hints::next_step};
+    use countersign_identity::Reason;
+
+    #[test]
+    fn own_commands_in_hints_name_one_profile_and_those_of_other_people_none() {
+        let messages = Messages::new(OutputFormat::Text, false, Some("x".to_owned()));
+        let of_others = ["agent_suspended", "agent_left", "no_role", "role_missing", "permission_missing"];
+        for reason in Reason::ALL.iter().map(|reason| reason.as_str()) {
+            let hint = messages.hint(&next_step(&CliError::denied("", reason)).unwrap_or_default());
+            let expected = usize::from(!of_others.contains(&reason));
+            let mut commands = hint.split(PROGRAM).skip(1);
+            assert!(commands.all(|command| command.matches("--profile ").count() == expected), "{hint}");
+        }
+        assert_eq!(messages.hint("countersign doctor"), "countersign --profile x doctor");
+        assert_eq!(
+            messages.hint("countersign role show 'countersign x'"),
+            "countersign --profile x role show 'countersign x'"
+        );
+    }
 
     #[test]
     fn hints_name_a_profile_that_is_not_the_default() {

@@ -6,15 +6,15 @@ use super::{
     ids::service_id,
     placeholders,
     prelude::{
-        Cause, CliError, CommandOutput, Context, HumanTokenArg, REFUSES, Receipt, ReceiptArgs, ServerArgs, details,
-        value_text,
+        Cause, CliError, CommandOutput, Context, HumanTokenArg, REFUSES_WITHOUT_SIDECAR, Receipt, ReceiptArgs,
+        ServerArgs, details, value_text,
     },
     time::rfc3339,
 };
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use clap::{Args, Subcommand};
 use clap_complete::ArgValueCandidates;
-use countersign_client::{Api, ProfileError, SessionTokens, clock, profile::TokenSubject};
+use countersign_client::{Api, ProfileError, SessionTokens, clock, profile::StoredTokenKey};
 use countersign_identity::{Claims, KeySet, Reason, Refusal, Timestamp, UnverifiedToken};
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};
@@ -119,8 +119,8 @@ async fn revoke(context: &Context, args: RevokeArgs) -> Result<CommandOutput, Cl
         "session" => "The session is revoked: its refresh token and all its access tokens.",
         _ => "The access token is revoked.",
     };
-    let text = format!("{text}\n{}", receipt.details([], REFUSES));
-    let output = receipt.output(text, json!({ "revoked": true, "kind": kind }), "");
+    let text = format!("{text}\n{}", receipt.details([], REFUSES_WITHOUT_SIDECAR));
+    let output = receipt.output(text, json!({ "revoked": true, "kind": kind }), None);
     if output.error.is_none() {
         return Ok(output.with_profile_result(saved));
     }
@@ -163,10 +163,10 @@ async fn revoke_and_forget(
     let is_revoked = |stored: &SecretString| stored.expose_secret() == token.expose_secret();
     let saved = match stored {
         Some((_, tokens)) if is_revoked(&tokens.refresh_token) => context.profiles.delete_tokens(&context.name),
-        Some((subject, tokens)) if is_revoked(&tokens.access_token) => {
+        Some((key, tokens)) if is_revoked(&tokens.access_token) => {
             let now = clock::now();
             let tokens = SessionTokens { refresh_at: now, expires_at: now, ..tokens };
-            context.profiles.save_tokens(&context.name, &subject, &tokens)
+            context.profiles.save_tokens(&context.name, &key, &tokens)
         }
         Some(_) | None => Ok(()),
     };
@@ -249,12 +249,12 @@ fn explicit_token(token: Option<SecretString>) -> Result<Option<SecretString>, C
 }
 
 /// The tokens of the profile, if the control plane with this URL issued them.
-fn stored_tokens(context: &Context, url: Option<String>) -> Result<Option<(TokenSubject, SessionTokens)>, CliError> {
+fn stored_tokens(context: &Context, url: Option<String>) -> Result<Option<(StoredTokenKey, SessionTokens)>, CliError> {
     let profile = &context.profile;
     let (Some(url), Some(agent)) = (url, profile.agent.clone()) else { return Ok(None) };
-    let subject = profile.token_subject(url, agent);
-    let tokens = context.profiles.tokens(&context.name, &subject)?;
-    Ok(tokens.map(|tokens| (subject, tokens)))
+    let key = profile.token_key(url, agent);
+    let tokens = context.profiles.tokens(&context.name, &key)?;
+    Ok(tokens.map(|tokens| (key, tokens)))
 }
 
 fn no_token() -> CliError {

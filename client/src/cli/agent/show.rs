@@ -86,7 +86,7 @@ fn profile_fields(context: &Context, agent: &str) -> Result<Fields, CliError> {
             ("scope", json!(request.scope)),
         ]);
     }
-    let subject = profile.token_subject(profile.url.clone().unwrap_or_default(), agent.to_owned());
+    let subject = profile.token_key(profile.url.clone().unwrap_or_default(), agent.to_owned());
     let tokens = context.profiles.tokens(&context.name, &subject)?;
     fields.push(("token", json!(token_state(tokens.as_ref()))));
     fields.push(("tokenExpiresAt", json!(tokens.as_ref().map(|tokens| rfc3339(tokens.expires_at)))));

@@ -1,4 +1,4 @@
-//! The format of the files, and its checks.
+//! The YAML documents of `countersign apply`: their types, and what parsing refuses.
 //!
 //! Invariant: a [`Document`] that [`parse`] returns names nothing twice, and each assignment has an agent or a pattern.
 

@@ -12,7 +12,7 @@ use crate::cli::{
 use clap::{Args, ValueEnum};
 use countersign_client::{
     ApiError,
-    api::{Listing, PageStart, WebhookApi, WebhookDelivery, up_to},
+    api::{Listing, PageStart, WebhookApi, WebhookDelivery, items_up_to},
 };
 use jiff::Timestamp;
 use serde_json::json;
@@ -128,7 +128,7 @@ pub async fn deliveries(context: &Context, args: DeliveriesArgs) -> Result<Comma
     let status = status.map(value_name);
     let limit = if all { usize::MAX } else { limit };
     let fetch = async |limit, start| webhooks.list_deliveries(&id, status.as_deref(), limit, &start).await;
-    let Listing { items, has_more } = up_to(limit, PageStart::Offset(offset), fetch).await?;
+    let Listing { items, has_more } = items_up_to(limit, PageStart::Offset(offset), fetch).await?;
     let note = if has_more { "Next: --all or --limit shows more" } else { "" };
     Ok(display::deliveries(&items).with_note(note))
 }

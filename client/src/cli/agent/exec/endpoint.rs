@@ -256,7 +256,7 @@ mod tests {
             (refused(400, "invalid_scope"), 400),
             (refused(403, "AGENT_SUSPENDED"), 400),
             (refused(401, "invalid_client"), 400),
-            (ApiError::Authority("x".to_owned()), 500),
+            (ApiError::CaCertificates("x".to_owned()), 500),
         ] {
             let response = upstream_error_response(&error);
             assert_eq!(response.status(), status, "{error}");
