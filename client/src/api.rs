@@ -140,8 +140,7 @@ pub fn http_client(
     authority: Option<&[u8]>,
     configure: impl FnOnce(reqwest::ClientBuilder) -> reqwest::ClientBuilder,
 ) -> Result<reqwest::Client> {
-    // The cryptographic provider of rustls can be installed once per process. Later attempts to install the provider
-    // fail, which is harmless.
+    // The cryptographic provider of rustls can be installed once per process. Later attempts fail, which is harmless.
     let _already_installed = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let mut http = reqwest::Client::builder()
         // If the client followed a redirect, it would send signatures and tokens to the host in the redirect.
@@ -150,8 +149,7 @@ pub fn http_client(
         let no_certificate =
             || ApiError::CaCertificates("the file contains no PEM certificate (`-----BEGIN CERTIFICATE-----`)".into());
         let certificates = reqwest::Certificate::from_pem_bundle(pem).map_err(|_| no_certificate())?;
-        // With an empty list of certificates, the client would refuse every server, and the error would not mention the
-        // list.
+        // With an empty list, the client would refuse every server, and its error would not say why.
         if certificates.is_empty() {
             return Err(no_certificate());
         }

@@ -75,7 +75,7 @@ impl Api {
         let challenge_request = json!({ "agentId": agent, "serviceId": service });
         let challenge: Challenge =
             self.call(Method::POST, &["auth", "challenge"], None, Some(&challenge_request)).await?;
-        // Another text than a nonce could be the signing input of a client assertion for another server.
+        // We sign nothing but a nonce: a hostile server could send the signing input of a client assertion for another server.
         if !challenge.nonce.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return Err(ApiError::Unreadable(redacted_url(self.url.as_str())));
         }

@@ -29,7 +29,7 @@ pub enum ApiError {
         /// The error of the HTTP client.
         error: reqwest::Error,
     },
-    /// The control plane returned an error response: that of the API, or of the OAuth token endpoint (RFC 6749, section 5.2).
+    /// The control plane returned an error response, in the form of the API or of the OAuth token endpoint (RFC 6749, section 5.2).
     #[error("{status} {code}: {message}{}", requirement(&details.fields))]
     Refused {
         /// The HTTP status.
@@ -73,7 +73,7 @@ impl ApiError {
         Some(Self::from_body(status, &read_json(response).await?, request_id, retry_after))
     }
 
-    /// The error in the body of a response, or in a part of it.
+    /// Parses an error from the body of a response, or from one item of a batch.
     pub(super) fn from_body(
         status: u16,
         body: &Value,
@@ -155,7 +155,7 @@ pub fn requirement(details: &Map<String, Value>) -> String {
 fn describe(value: &Value) -> String {
     let list = |items: &[Value], separator: &str| items.iter().map(describe).collect::<Vec<_>>().join(separator);
     let member = |(name, value): (&String, &Value)| match value {
-        // Each kind of access suffices; of other lists, all items are meant.
+        // Any one kind of access suffices. Every other list means all its items.
         Value::Array(kinds) if name == "access" => format!("{name} {}", list(kinds, " or ")),
         value => format!("{name} {}", describe(value)),
     };
@@ -169,8 +169,7 @@ fn describe(value: &Value) -> String {
     }
 }
 
-/// Whether a character is neither a control character, nor a line separator, nor a mark that changes the direction of
-/// the text.
+/// Whether a character is safe on a terminal: no control character, no line separator and no mark that changes the direction of text.
 pub fn is_printable(character: char) -> bool {
     !character.is_control()
         && !matches!(character, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')

@@ -295,7 +295,7 @@ async fn set_status(context: &Context, args: StatusArgs, status: &str) -> Result
     Ok(receipt.output(text, record, Some(next)))
 }
 
-/// Adds the reason to a conflict: a change of an agent's status is a conflict only if the agent is revoked.
+/// Adds the reason to a conflict, which means that the agent is revoked: no other change of its status conflicts.
 fn with_conflict_reason(mut error: ApiError) -> ApiError {
     if let ApiError::Refused { status: 409, reason, .. } = &mut error {
         *reason = Some("agent_revoked".to_owned());

@@ -24,7 +24,7 @@ use std::time::Duration;
 pub use text::sidecars;
 use text::{enforcement_text, next, not_enforced, unknown, unknown_because};
 
-/// A revision that is in force already. [`ReceiptArgs::wait`] asks for it to find out whether the credential may read receipts.
+/// A revision that every control plane has. [`ReceiptArgs::wait`] asks for it to find out whether the credential may read receipts.
 const FIRST_REVISION: u64 = 1;
 
 const LONGEST_WAIT: Duration = Duration::from_hours(1);

@@ -65,7 +65,7 @@ fn hint_for_setting(setting: &str) -> Option<String> {
     Some(format!("{next}; or ask the operator to raise {setting}"))
 }
 
-/// The hint for an API key of another service than the requested one. `None` if the credential is no API key.
+/// The hint for an API key that belongs to another service than the requested one. `None` if the credential is no API key.
 fn hint_for_other_service(details: &Map<String, Value>) -> Option<String> {
     let service = |name| details.get(name)?.get("serviceId")?.as_str()?.parse::<ServiceId>().ok();
     let required = service("required")?;

@@ -27,7 +27,7 @@ pub struct Messages {
     pub quiet: bool,
     /// The profile that commands in hints have to name; `None` if the default or the environment selects it.
     profile: Option<String>,
-    /// The ids that hints contain.
+    /// The ids that replace placeholders in hints.
     pub placeholders: Placeholders,
 }
 
@@ -40,7 +40,7 @@ impl Messages {
         Self { format, quiet, profile, placeholders: Placeholders::default() }
     }
 
-    /// Whether the command can prompt: the output is text, and standard input and standard error are terminals.
+    /// Whether the command can ask the user: the output is text, and standard input and standard error are terminals.
     pub fn can_prompt(&self) -> bool {
         self.format == OutputFormat::Text && io::stdin().is_terminal() && io::stderr().is_terminal()
     }
@@ -62,7 +62,7 @@ impl Messages {
         }
     }
 
-    /// Writes what the user must do before the command can continue, also with `--quiet`.
+    /// Writes what the user must do before the command can continue, even with `--quiet`.
     pub fn instruction(&self, text: &str, json: &Value) {
         match self.format {
             OutputFormat::Text => write_line(text),

@@ -13,7 +13,7 @@ const NARROWEST: u16 = 12;
 /// The number of spaces between columns.
 const GAP: u16 = 2;
 
-/// How a column may change to fit the terminal.
+/// How the cells of a column may be shortened to fit the terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fit {
     Fixed,

@@ -134,7 +134,7 @@ struct Revoked {
     /// `session` or `token`.
     kind: &'static str,
     revision: u64,
-    /// Whether the profile no longer contains the token.
+    /// Whether the token could be removed from the profile.
     saved: Result<(), ProfileError>,
 }
 
@@ -145,10 +145,10 @@ async fn revoke_and_forget(
     server: &ServerArgs,
     token: Option<SecretString>,
 ) -> Result<Revoked, CliError> {
-    // The lock of the profile's tokens keeps other processes from using a token that is about to be revoked. Without
-    // the lock, for example on a read-only file system, the token is revoked nevertheless.
+    // The lock keeps other processes from using a token that is about to be revoked. If it fails, for example on a read-only file
+    // system, we revoke the token nevertheless.
     let _lock = context.profile.agent.is_some().then(|| context.profiles.lock(&context.name).ok());
-    // A token that the profile stores for another control plane is not sent to the control plane of this command.
+    // Only tokens of this command's control plane: it must not receive those of another one.
     let stored = stored_tokens(context, Some(context.url(server)?))?;
     let token = match explicit_token(token)? {
         Some(token) => token,
@@ -174,7 +174,7 @@ async fn revoke_and_forget(
     Ok(Revoked { kind, revision, saved })
 }
 
-/// Whether the text has the form of a token. The API reports success for a request to revoke text that is not a token.
+/// Whether the text has the form of a token. We check it, because the API reports success even for text that is no token.
 fn looks_like_token(text: &str) -> bool {
     text.starts_with(REFRESH_TOKEN_PREFIX) || text.split('.').filter(|part| !part.is_empty()).count() == 3
 }
@@ -248,7 +248,7 @@ fn explicit_token(token: Option<SecretString>) -> Result<Option<SecretString>, C
     }
 }
 
-/// The tokens of the profile, if the control plane with this URL issued them.
+/// The tokens of the profile with their key, if the control plane with this URL issued them.
 fn stored_tokens(context: &Context, url: Option<String>) -> Result<Option<(StoredTokenKey, SessionTokens)>, CliError> {
     let profile = &context.profile;
     let (Some(url), Some(agent)) = (url, profile.agent.clone()) else { return Ok(None) };

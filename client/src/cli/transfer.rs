@@ -133,7 +133,7 @@ async fn accept_offer(service: &ServiceApi) -> Result<CommandOutput, CliError> {
     Ok(CommandOutput::new(text, json!(accepted)).with_note(note))
 }
 
-/// Adds the next step to an error of a request about an offer that does not exist, or is an offer to somebody else.
+/// Adds the next step to the error for an offer that does not exist, or that is for somebody else.
 fn with_offer_hint(error: ApiError) -> CliError {
     let next = "`countersign service transfer` lists the services that are offered to you";
     match error {
@@ -146,7 +146,7 @@ fn with_offer_hint(error: ApiError) -> CliError {
     }
 }
 
-/// The output for an offer, and for the user whose offer it replaces.
+/// The output for an offer. `replaced` is the user who had the offer before.
 fn output(offer: &ServiceTransfer, replaced: Option<HumanUser>) -> CommandOutput {
     let ServiceTransfer { service_id, name, offered_by: _, new_owner, offered_at: _, expires_at } = offer;
     let mut rows = vec![

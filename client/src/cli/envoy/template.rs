@@ -82,7 +82,7 @@ fn envoy_values(settings: &Settings) -> Values {
     ]
 }
 
-/// The longest duration of the streams of the example route `/stream`, if that of all streams is not shorter.
+/// The longest duration of streams on the example route `/stream`. A shorter `--max-stream` applies there too.
 const EXAMPLE_MAX_STREAM: Duration = Duration::from_mins(15);
 
 fn cluster_type(address: &HostPort) -> &'static str {
@@ -161,7 +161,7 @@ fn nginx_values(settings: &Settings) -> Result<Values, CliError> {
         let next = "move the file to a path of letters, digits and the characters . _ - /";
         usage("the path of --ca (COUNTERSIGN_CA) contains a character that has a meaning for nginx", next)
     })?;
-    // For nginx, `_` is a name that no request has, so the server is the default for all hosts.
+    // No request has the host `_`. In nginx, a server with this name becomes the default for all hosts.
     let host = settings.host.as_deref().filter(|host| *host != "*").unwrap_or("_");
     Ok(vec![
         ("upstream", settings.upstream.to_string()),
