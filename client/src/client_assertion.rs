@@ -13,8 +13,8 @@ use std::time::Duration;
 /// The value of the parameter `client_assertion_type`.
 pub const ASSERTION_TYPE: &str = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer";
 
-/// How long an assertion is valid. An external signer may wait two minutes for a touch or a PIN, and the clocks may differ by a minute. The
-/// control plane accepts at most five minutes.
+/// How long an assertion is valid. An external signer may wait two minutes for a touch or a PIN, and the clocks may differ by a minute.
+/// The control plane accepts at most five minutes.
 const LIFETIME: Duration = Duration::from_mins(4);
 
 /// Signs an assertion of an agent for the server with this issuer. The server accepts it once, until four minutes after `now`.

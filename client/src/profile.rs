@@ -1,7 +1,7 @@
 //! Profiles: the settings and the tokens of an agent and of a human user, stored between processes.
 //!
-//! A profile consists of the files `NAME.toml`, `NAME.tokens.json`, `NAME.human.json` and `NAME.key` (mode 0600) in a directory of the user
-//! (mode 0700). `human` reads and writes `NAME.human.json`. Invariants: profiles contain no API keys of services, and tokens are sent
+//! A profile consists of the files `NAME.toml`, `NAME.tokens.json`, `NAME.human.json` and `NAME.key` (mode 0600) in a directory of the
+//! user (mode 0700). `human` reads and writes `NAME.human.json`. Invariants: profiles contain no API keys of services, and tokens are sent
 //! only to the control plane that issued them.
 
 mod human;

@@ -83,9 +83,9 @@ struct State {
 }
 
 impl<S: Sign> Session<S> {
-    /// Creates a session that logs in with a challenge. `service` is the audience of the tokens. If it is `None`, the control plane chooses
-    /// the audience: the service of the agent's last login if the agent holds a role there, else the only service at which the agent
-    /// holds a role, else none.
+    /// Creates a session that logs in with a challenge. `service` is the audience of the tokens. If it is `None`, the control plane
+    /// chooses the audience: the service of the agent's last login if the agent holds a role there, else the only service at which the
+    /// agent holds a role, else none.
     pub fn new(api: Api, signer: S, agent: String, service: Option<String>) -> Self {
         Self::with_method(api, signer, agent, LoginMethod::Challenge { service })
     }

@@ -1,8 +1,8 @@
 //! Signers of challenges and client assertions: a private key from a file, or an external command.
 //!
 //! An external command connects to a TPM, an HSM or a key agent. It reads a text from standard input: the nonce of a challenge, or the
-//! first two parts of a JWT. It writes the signature (ECDSA P-256 with SHA-256) to standard output, as hex or as bytes, in the form r‖s or DER.
-//! It inherits standard error, so that it can prompt the user.
+//! first two parts of a JWT. It writes the signature (ECDSA P-256 with SHA-256) to standard output, as hex or as bytes, in the form
+//! r‖s or DER. It inherits standard error, so that it can prompt the user.
 
 use crate::{KeyError, PrivateKey};
 use countersign_identity::{P256PublicKey, public_key::EcdsaSignature};

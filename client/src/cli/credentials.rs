@@ -1,4 +1,4 @@
-//! Finds the credential of a command: from an option or a variable, or else from the stored login of the human user. Opens the API with it.
+//! Finds the credential of a command: in an option or a variable, or else in the stored login of the human user. Opens the API with it.
 
 use super::{
     args::{HUMAN_TOKEN, HumanArgs, HumanTokenArg, ManagerArgs, OwnedServiceArgs, ServerArgs, ServiceKeyArg},

@@ -16,8 +16,8 @@ const NEXT: &str = "Next: ";
 /// The first word of each command in a hint.
 const PROGRAM: &str = "countersign ";
 
-/// Texts after which [`PROGRAM`] begins no command of this user: commands of other people, who have other profiles, and quoted names.
-const BEFORE_OTHERS: [&str; 4] = ["as the new owner, ", "can run: ", "for a role: ", "'"];
+/// Texts before a command that another person runs, who has other profiles.
+const BEFORE_COMMAND_OF_OTHERS: [&str; 3] = ["as the new owner, ", "can run: ", "for a role: "];
 
 #[derive(Debug, Clone)]
 pub struct Messages {
@@ -84,8 +84,10 @@ impl Messages {
         let text = self.placeholders.fill(text);
         let Some(profile) = &self.profile else { return text };
         let needs_profile = |before: &str, after: &str| {
+            let is_command = before.is_empty() || before.ends_with([' ', '`', '(']);
+            let is_own = !BEFORE_COMMAND_OF_OTHERS.iter().any(|words| before.ends_with(words));
             let arguments = after.split(['`', ',', ';', '\n']).next().unwrap_or_default();
-            !BEFORE_OTHERS.iter().any(|words| before.ends_with(words)) && !arguments.contains("--profile ")
+            is_command && is_own && !arguments.contains("--profile ")
         };
         replace_if(&text, PROGRAM, &format!("{PROGRAM}--profile {} ", quoted(profile)), needs_profile)
     }

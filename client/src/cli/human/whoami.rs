@@ -88,7 +88,7 @@ impl Report<'_> {
         Ok(true)
     }
 
-    /// The token of the stored login, and the login that has the claims of this token. The token is `None` if no control plane is set, if the
+    /// The token of the stored login, and the login with the claims of this token. The token is `None` if no control plane is set, if the
     /// login is for another one, or if it cannot be refreshed.
     async fn login_token(&mut self, login: HumanLogin) -> Result<(Option<SecretString>, Option<HumanLogin>), CliError> {
         if self.context.url(&self.args.server).is_err() {

@@ -1,5 +1,5 @@
-//! Checks that a request to the token endpoint comes from the program that `countersign agent exec` started: it must have the client id and
-//! the client secret (RFC 6749, section 2.3.1), in the header `Authorization` or in the body.
+//! Checks that a request to the token endpoint comes from the program that `countersign agent exec` started: it must have the client id
+//! and the client secret (RFC 6749, section 2.3.1), in the header `Authorization` or in the body.
 //!
 //! Invariant: secrets are compared in constant time, and `Debug` prints none.
 

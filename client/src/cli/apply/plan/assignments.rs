@@ -57,7 +57,7 @@ impl<'a> ServicePlanner<'a> {
         Ok(())
     }
 
-    /// Plans an assignment for one of its agents. `name` is empty if it is not known; `held` is `None` if the agent does not hold the role.
+    /// Plans an assignment for one of its agents. `name` is empty if it is unknown; `held` is `None` if the agent does not hold the role.
     fn plan_assignment(
         &mut self,
         assignment: &DeclaredAssignment,
