@@ -45,7 +45,7 @@ mod tests {
 
     const AGENT: &str = "agent_01jyd3rqawfd15ypgw5mz4yjkb";
 
-    /// A signer whose signatures are DER, as those of many HSMs.
+    /// A signer that returns DER, as many HSMs do.
     struct DerSigner(PrivateKey);
 
     impl Sign for DerSigner {

@@ -25,7 +25,7 @@ pub struct SessionTokens {
     pub refresh_at: Timestamp,
     /// The time at which the access token expires.
     pub expires_at: Timestamp,
-    /// The permissions that the tokens are limited to; `None` if the control plane did not state them.
+    /// The permissions that the tokens are limited to; `None` if the control plane did not return them.
     pub scope: Option<Scope>,
 }
 

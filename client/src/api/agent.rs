@@ -18,8 +18,7 @@ pub struct Tokens {
     pub refresh_token: SecretString,
     /// The lifetime of the access token, in seconds.
     pub expires_in: u64,
-    /// The permissions that the tokens are limited to, from the token endpoint. `None` if the control plane did not state
-    /// them, as after a login with a challenge.
+    /// The permissions that the tokens are limited to. Only the token endpoint returns them: after a login with a challenge, this is `None`.
     #[serde(skip)]
     pub scope: Option<Scope>,
 }

@@ -54,7 +54,7 @@ pub enum ApiError {
     /// The URL of the control plane is not an https URL.
     #[error("`{}` is not an https URL", redacted_url(.0))]
     Url(String),
-    /// The trusted CA certificates cannot be loaded: those of the PEM file, or without one those of the system.
+    /// The trusted CA certificates cannot be loaded, from the PEM file or, without one, from the system.
     #[error("the trusted CA certificates cannot be loaded: {0}")]
     CaCertificates(String),
     /// The agent's key cannot be read or cannot sign.
@@ -80,7 +80,7 @@ impl ApiError {
         request_id: Option<String>,
         retry_after: Option<Duration>,
     ) -> Self {
-        // The errors of the API are objects, and those of the token endpoint are flat.
+        // The API nests its errors in an object, and the token endpoint returns flat members.
         let text_at = |pointer, flat| {
             let text = body.pointer(pointer).or_else(|| body.get(flat)).and_then(Value::as_str);
             text.map(without_control_characters)

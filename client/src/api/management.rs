@@ -238,7 +238,7 @@ pub struct Revocation {
     pub revision: u64,
 }
 
-/// A response to a change, of which we need the revision only.
+/// The part of a response to a change that we need: its revision.
 #[derive(Deserialize)]
 pub(super) struct Changed {
     pub(super) revision: u64,

@@ -80,7 +80,7 @@ pub struct Receipt {
 enum WaitResult {
     /// The last answer of the control plane, and how long the command waited.
     Known(Box<Enforcement>, Duration),
-    /// The control plane did not state whether the change is in force.
+    /// The control plane did not say whether the change is in force.
     Unknown(CliError),
 }
 

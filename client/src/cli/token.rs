@@ -148,7 +148,7 @@ async fn revoke_and_forget(
     // The lock keeps other processes from using a token that is about to be revoked. If it fails, for example on a read-only file
     // system, we revoke the token nevertheless.
     let _lock = context.profile.agent.is_some().then(|| context.profiles.lock(&context.name).ok());
-    // Only tokens of this command's control plane: it must not receive those of another one.
+    // Only tokens of this command's control plane, because it must not receive tokens of another one.
     let stored = stored_tokens(context, Some(context.url(server)?))?;
     let token = match explicit_token(token)? {
         Some(token) => token,

@@ -182,6 +182,7 @@ impl<'a> Target<'a> {
                     Err(error) => possible.iter().map(|_| Err(CliError::failed(error.to_string()))).collect(),
                 }
             };
+            // A change without a request keeps its own error. The others get the results of the response, in order.
             let mut made = made.into_iter();
             results.extend(wanted.into_iter().map(|wanted| wanted.and_then(|_| made.next().unwrap_or(Ok(())))));
         }

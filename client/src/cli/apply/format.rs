@@ -39,7 +39,7 @@ pub struct Document {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct DeclaredService {
-    /// The display name. Without `id`, it identifies the service among those of the human user.
+    /// The display name. Without `id`, it selects one of the human user's services.
     pub name: String,
     /// The id of an existing service.
     #[serde(default, skip_serializing_if = "Option::is_none")]

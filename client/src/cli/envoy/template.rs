@@ -89,7 +89,7 @@ fn cluster_type(address: &HostPort) -> &'static str {
     if address.is_ip() { "STATIC" } else { "STRICT_DNS" }
 }
 
-/// The service of all routes of a virtual host. Envoy adds the context extensions of a route to those of its virtual host.
+/// Names the service for all routes of a virtual host. A route can add context extensions: Envoy merges both.
 fn envoy_service_rule(service: &str) -> String {
     format!(
         "                      # The service of these routes. A sidecar of one service needs no service_id.\n\
