@@ -147,7 +147,7 @@ pub async fn register(context: &Context, args: RegisterArgs) -> Result<CommandOu
     Ok(CommandOutput::new(agent.agent_id.clone(), json!(agent)).with_note(note).with_profile_result(saved))
 }
 
-/// Refuses a suspended or revoked agent. Who registers the same key, e-mail address and name again gets the existing agent, whatever its
+/// Refuses a suspended or revoked agent: registering the same key, e-mail address and name again returns the existing agent, whatever its
 /// status is.
 fn refuse_unless_active(agent: &RegisteredAgent) -> Result<(), CliError> {
     let RegisteredAgent { agent_id, status, .. } = agent;

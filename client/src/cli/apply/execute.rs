@@ -1,4 +1,4 @@
-//! Makes the changes of a plan.
+//! Makes the changes of a plan at the control plane.
 //!
 //! Invariant: after an interruption, the user can run the command again. Either the interrupted request can be repeated, or the next plan
 //! sees what it did.

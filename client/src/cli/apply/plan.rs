@@ -1,4 +1,4 @@
-//! Compares files with what exists, and plans the changes. Sends no request.
+//! Compares the YAML files with what exists at the control plane, and plans the changes. Sends no request.
 //!
 //! Invariant: if everything is as the files declare it, the plan is empty.
 

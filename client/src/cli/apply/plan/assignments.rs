@@ -1,4 +1,4 @@
-//! Plans the assignments of a service.
+//! Plans which agents get and lose which roles of a service.
 //!
 //! Invariants: assignments that other files manage stay. A pattern gives roles only to agents of the human user who applies the files.
 

@@ -1,4 +1,4 @@
-//! Plans webhooks and API keys, whose secrets are in files.
+//! Plans the changes of webhooks and API keys, whose secrets are in files.
 
 use super::{Change, ServicePlanner, sorted};
 use crate::cli::{
