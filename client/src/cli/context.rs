@@ -182,7 +182,7 @@ pub fn authority_error(error: ApiError, source: impl Into<String>, path: &Path) 
     }
 }
 
-/// Makes a path absolute, because commands that run in other folders read it from the profile.
+/// Makes a path absolute, for the profile: later commands may run in other folders.
 pub fn absolute_path(path: PathBuf) -> PathBuf {
     std::path::absolute(&path).unwrap_or(path)
 }

@@ -1,7 +1,6 @@
 //! `countersign doctor`: checks the profile, the connection and the credentials, with a next step for each problem.
 //!
-//! Invariant: without `--login`, the command changes and creates nothing, neither on this machine nor at the control
-//! plane.
+//! Invariant: without `--login`, `doctor` changes nothing, neither on this machine nor at the control plane.
 
 use super::{
     agent::{UNKNOWN_AGENT_AT_LOGIN, public_key_hash},
@@ -31,7 +30,7 @@ Examples:
 
 Next: follow the lines that begin with `Next`";
 
-/// The clock difference, in seconds, above which tokens appear expired or not valid yet.
+/// The clock difference, in seconds, that verifiers of tokens tolerate. Above it, tokens appear expired or not valid yet.
 const LEEWAY: i64 = 30;
 
 #[derive(Args)]

@@ -193,7 +193,7 @@ pub fn parse_wait(text: &str) -> Result<Duration, String> {
 /// Waits until the change is in force everywhere, or the time is over. Returns the last answer of the control plane.
 async fn wait_for_enforcement(context: &Context, wait: &Wait, revision: u64) -> Result<Enforcement, CliError> {
     let mut last = None;
-    // A control plane that accepts connections and never answers must not extend the wait.
+    // The control plane may accept connections and never answer, so the wait itself has a timeout.
     let time_over = tokio::time::timeout(wait.at_most + GRACE, ask(context, wait, revision, &mut last)).await;
     match last {
         Some(Ok(enforcement)) => Ok(enforcement),

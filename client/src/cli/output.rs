@@ -22,9 +22,9 @@ pub enum OutputFormat {
 /// Data for standard output, and a note and an error for standard error.
 #[derive(Debug, Default)]
 pub struct CommandOutput {
-    /// Data as text, which is printed unchanged.
+    /// Data as text. It is printed unchanged.
     text: Vec<u8>,
-    /// A table that is fitted to the width of the terminal, instead of the text.
+    /// A table in place of the text. It is fitted to the width of the terminal.
     table: Option<Table>,
     json: Option<Value>,
     /// The note, which may end with lines that begin with `Next: `.
