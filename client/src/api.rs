@@ -31,7 +31,7 @@ pub use management::{
 };
 pub use oauth::{ServerMetadata, TokenRequest};
 pub use own_agent::{Admission, HeldRole, ListedAgent, ServiceOfAgent};
-pub use page::{Listing, Page, PageStart, all_pages, up_to};
+pub use page::{Listing, Page, PageStart, all_pages, items_up_to};
 pub use redact::{begins_like_secret, is_loopback, redacted_url, url_with_port};
 pub use sidecar::{Enforcement, LONGEST_ENFORCEMENT_WAIT, Sidecar};
 pub use signing_key::{Rotation, SigningKey};
@@ -134,32 +134,29 @@ impl Api {
     }
 }
 
-/// Builds an HTTP client with the settings that all clients of this crate share. If `authority` is set, the client
-/// trusts only the CA certificates in this PEM bundle, otherwise those of the system.
+/// Builds an HTTP client with the settings that all clients of this crate share. If `authority` is set, the client trusts only the CA
+/// certificates in this PEM bundle, otherwise the CA certificates of the system. The client has no timeout: its caller sets one.
 pub fn http_client(
     authority: Option<&[u8]>,
     configure: impl FnOnce(reqwest::ClientBuilder) -> reqwest::ClientBuilder,
 ) -> Result<reqwest::Client> {
-    // The cryptographic provider of rustls can be installed once per process. Later attempts to install the provider
-    // fail, which is harmless.
+    // The cryptographic provider of rustls can be installed once per process. Later attempts fail, which is harmless.
     let _already_installed = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let mut http = reqwest::Client::builder()
         // If the client followed a redirect, it would send signatures and tokens to the host in the redirect.
-        .redirect(reqwest::redirect::Policy::none())
-        .timeout(REQUEST_TIMEOUT);
+        .redirect(reqwest::redirect::Policy::none());
     if let Some(pem) = authority {
         let no_certificate =
-            || ApiError::Authority("the file contains no PEM certificate (`-----BEGIN CERTIFICATE-----`)".into());
+            || ApiError::CaCertificates("the file contains no PEM certificate (`-----BEGIN CERTIFICATE-----`)".into());
         let certificates = reqwest::Certificate::from_pem_bundle(pem).map_err(|_| no_certificate())?;
-        // With an empty list of certificates, the client would refuse every server, and the error would not mention the
-        // list.
+        // With an empty list, the client would refuse every server, and its error would not say why.
         if certificates.is_empty() {
             return Err(no_certificate());
         }
         http = http.tls_certs_only(certificates);
     }
     configure(http).build().map_err(|error| {
-        ApiError::Authority(match authority {
+        ApiError::CaCertificates(match authority {
             Some(_) => "a certificate in the file cannot be parsed".into(),
             None => innermost(&error),
         })

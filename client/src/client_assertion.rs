@@ -13,14 +13,13 @@ use std::time::Duration;
 /// The value of the parameter `client_assertion_type`.
 pub const ASSERTION_TYPE: &str = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer";
 
-/// The time from now to the claim `exp`. The control plane accepts at most five minutes. An external signer may wait two
-/// minutes for a touch or a PIN, and the clocks of both machines may differ by a minute.
+/// How long an assertion is valid. An external signer may wait two minutes for a touch or a PIN, and the clocks may differ by a minute.
+/// The control plane accepts at most five minutes.
 const LIFETIME: Duration = Duration::from_mins(4);
 
-/// Signs an assertion of an agent for the server with this issuer. The assertion can be used once, and is valid for four
-/// minutes from `now`.
+/// Signs an assertion of an agent for the server with this issuer. The server accepts it once, until four minutes after `now`.
 pub async fn sign(signer: &impl Sign, agent: &str, issuer: &str, now: Timestamp) -> Result<SecretString, KeyError> {
-    // The type tells the assertion apart from JWTs for other purposes.
+    // The type keeps the assertion from being accepted as a JWT for another purpose.
     let header = json!({ "alg": "ES256", "typ": "client-authentication+jwt" });
     let claims = json!({
         "iss": agent,
@@ -46,7 +45,7 @@ mod tests {
 
     const AGENT: &str = "agent_01jyd3rqawfd15ypgw5mz4yjkb";
 
-    /// A signer whose signatures are DER, as those of many HSMs.
+    /// A signer that returns DER, as many HSMs do.
     struct DerSigner(PrivateKey);
 
     impl Sign for DerSigner {

@@ -54,8 +54,7 @@ impl PrivateKey {
 
     /// Generates a random value in the format of a nonce.
     pub fn random_nonce() -> String {
-        // A nonce needs 32 random bytes, which a newly generated private key provides. The generated key is used only
-        // as a nonce.
+        // A nonce needs 32 random bytes. A new private key has as many, and is used for nothing else.
         hex::encode(SecretKey::generate().to_bytes())
     }
 
@@ -85,7 +84,7 @@ impl PrivateKey {
     }
 }
 
-/// Returns the mode of a file if users other than the owner have any permission on it.
+/// The mode of a file if users other than its owner have any permission on it, else `None`.
 pub fn insecure_mode(path: &Path) -> Option<u32> {
     let mode = std::fs::metadata(path).ok()?.permissions().mode() & 0o777;
     Some(mode).filter(|mode| mode & 0o077 != 0)

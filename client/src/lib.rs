@@ -4,9 +4,9 @@
 //! Invariant: a private key never leaves [`key::PrivateKey`] or the external [`signer::SignerCommand`], and `Debug`
 //! prints no secret.
 //!
-//! [`key`] and [`signer`] sign challenges and client assertions. [`api`] has one method per request. [`session`] refreshes
-//! tokens, over the login with a challenge or over the OAuth token endpoint; [`scope`] limits their permissions.
-//! [`oidc`] obtains tokens of human users from their OIDC issuer. [`profile`] stores settings and tokens between processes. [`webhook`] verifies webhook requests at a service.
+//! [`key`] and [`signer`] sign challenges and client assertions. [`api`] has one method per request. [`session`] logs in and refreshes
+//! tokens, with challenges or over the OAuth token endpoint; [`scope`] limits their permissions. [`oidc`] obtains tokens of human users
+//! from their OIDC issuer. [`profile`] stores settings and tokens between processes. [`webhook`] verifies webhook requests at a service.
 
 pub mod api;
 mod client_assertion;

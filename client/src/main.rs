@@ -6,7 +6,7 @@ use cli::{Arguments, CommandOutput, Messages, OutputFormat, report};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    // The completion is called before a second thread exists, because it changes environment variables.
+    // Completion changes environment variables, so it runs before there is a second thread.
     cli::complete_from_environment();
     match cli::parse() {
         Ok(arguments) => run(arguments),

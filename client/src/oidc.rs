@@ -1,8 +1,8 @@
 //! Client of an OIDC issuer: the tokens of human users, by the OAuth 2.0 Device Authorization Grant (RFC 8628).
 //!
 //! [`OidcClient`] discovers the endpoints of the issuer. `device` starts the grant and polls, `tokens` reads tokens,
-//! `refresh` refreshes and revokes them. Invariants: every request goes to an `https` URL, or to a loopback address if
-//! the issuer itself has one; redirects are not followed; a response has a maximum size; and text of the issuer is made
+//! `refresh` refreshes and revokes them. Invariants: requests go to `https` URLs only, or to a loopback address if the
+//! issuer itself has one. Redirects are not followed, the size of a response is limited, and text of the issuer is made
 //! printable.
 
 mod device;
@@ -30,7 +30,7 @@ const MAX_RESPONSE_SIZE: usize = 256 * 1024;
 /// Path of the discovery document below the issuer's URL.
 const DISCOVERY_PATH: &str = "/.well-known/openid-configuration";
 
-/// The registration of the command line at an issuer, and which token the control plane receives.
+/// How the command line logs in at an issuer, and which token the control plane receives.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LoginSettings {
@@ -46,7 +46,7 @@ pub struct LoginSettings {
     pub audience: Option<String>,
     /// The token that the control plane receives.
     pub token: TokenKind,
-    /// A PEM file with the CA certificates that are trusted for the issuer. If `None`, those of the system are trusted.
+    /// A PEM file with the CA certificates that are trusted for the issuer. If `None`, the CA certificates of the system are trusted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ca: Option<PathBuf>,
 }
@@ -84,9 +84,8 @@ pub struct OidcClient {
 }
 
 impl OidcClient {
-    /// Creates a client. If `authority` is set, the client trusts only the CA certificates in this PEM bundle, otherwise
-    /// the CA certificates of the system. `timeout` is that of each request, after which `observer` is called with its
-    /// method, URL and result.
+    /// Creates a client. If `authority` is set, the client trusts only the CA certificates in this PEM bundle, otherwise the CA
+    /// certificates of the system. `timeout` limits each request. After each request, the client calls `observer`.
     pub fn new(
         settings: LoginSettings,
         authority: Option<&[u8]>,
@@ -97,12 +96,12 @@ impl OidcClient {
         let has_credentials = |url: &Url| !url.username().is_empty() || url.password().is_some();
         let parsed = Url::parse(&settings.issuer).ok().filter(|url| is_valid(url) && !has_credentials(url));
         let parsed = parsed.ok_or_else(|| IssuerError::Url(redacted_url(&settings.issuer)))?;
-        // A proxy could read plain requests to a loopback address.
+        // A proxy could read requests over plain HTTP, which are only for this machine.
         let is_plain = parsed.scheme() == "http";
         let http = http_client(authority, |http| if is_plain { http.no_proxy() } else { http });
         let http = http.map_err(|error| {
             IssuerError::Authority(match error {
-                ApiError::Authority(problem) => problem,
+                ApiError::CaCertificates(problem) => problem,
                 error => error.to_string(),
             })
         })?;
@@ -168,8 +167,8 @@ impl OidcClient {
 }
 
 impl Endpoints {
-    /// The scopes of a login without configured scopes: `openid`, and those of the user's name, e-mail address and
-    /// refresh token that the issuer supports.
+    /// The scopes of a login without configured scopes: `openid`, and if the issuer supports them, the scopes for the user's name, the
+    /// e-mail address and a refresh token.
     fn default_scope(&self) -> String {
         let is_supported = |scope: &&str| self.scopes.iter().any(|supported| supported == scope);
         let optional = ["profile", "email", "offline_access"].into_iter().filter(is_supported);

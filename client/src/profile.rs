@@ -1,8 +1,8 @@
 //! Profiles: the settings and the tokens of an agent and of a human user, stored between processes.
 //!
-//! A profile consists of the files `NAME.toml`, `NAME.tokens.json`, `NAME.human.json` and `NAME.key` (mode 0600) in a
-//! directory of the user (mode 0700). `human` has the login of a human user. Invariants: API keys of services are never
-//! stored, and stored tokens are used only at the control plane for which they were obtained.
+//! A profile consists of the files `NAME.toml`, `NAME.tokens.json`, `NAME.human.json` and `NAME.key` (mode 0600) in a directory of the
+//! user (mode 0700). `human` reads and writes `NAME.human.json`. Invariants: profiles contain no API keys of services, and tokens are sent
+//! only to the control plane that issued them.
 
 mod human;
 
@@ -23,7 +23,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The permissions of the group and of others to write.
+/// The bits of a file's mode that let the group and others write.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 
 /// Why a profile cannot be read or written.
@@ -81,8 +81,8 @@ pub struct Profile {
     pub audience: Option<String>,
     /// The id of the service that management commands apply to.
     pub service: Option<String>,
-    /// The request of a login over the OAuth token endpoint: the scope and the resource (a URI) that limit the agent's tokens. `None`
-    /// for a login with a challenge. In both cases, `audience` limits the tokens to a service by its id.
+    /// What a login over the OAuth token endpoint requests: the scope and the resource (a URI) of the agent's tokens. `None` if the agent
+    /// logs in with a challenge. After either login, `audience` limits the tokens to a service.
     pub oauth: Option<TokenRequest>,
     /// How the human user logged in last. The next login uses the same values by default.
     pub login: Option<LoginSettings>,
@@ -94,10 +94,9 @@ pub struct Profiles {
     directory: PathBuf,
 }
 
-/// The control plane, the agent and the limits of stored tokens. Stored tokens are used only if all of them are the
-/// requested ones.
+/// Which stored tokens this profile may use: of this control plane and agent, requested with the same audience and scope.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TokenSubject {
+pub struct StoredTokenKey {
     /// The URL of the control plane.
     pub url: String,
     /// The id of the agent.
@@ -110,14 +109,14 @@ pub struct TokenSubject {
 }
 
 impl Profile {
-    /// The subject of the tokens that are stored for an agent with the settings of this profile.
-    pub fn token_subject(&self, url: String, agent: String) -> TokenSubject {
-        TokenSubject { url, agent, audience: self.audience.clone(), oauth: self.oauth.clone() }
+    /// The key of the tokens that are stored for an agent with the settings of this profile.
+    pub fn token_key(&self, url: String, agent: String) -> StoredTokenKey {
+        StoredTokenKey { url, agent, audience: self.audience.clone(), oauth: self.oauth.clone() }
     }
 }
 
-impl TokenSubject {
-    /// Whether both subjects are the same. Treats URLs that differ only in the case of the host, a default port or a
+impl StoredTokenKey {
+    /// Whether both keys are the same. Treats URLs that differ only in the case of the host, a default port or a
     /// trailing slash as equal.
     pub fn matches(&self, other: &Self) -> bool {
         let Self { url, agent, audience, oauth } = other;
@@ -128,7 +127,8 @@ impl TokenSubject {
 
 #[derive(Deserialize)]
 struct StoredTokens {
-    subject: TokenSubject,
+    #[serde(rename = "subject")]
+    key: StoredTokenKey,
     access_token: SecretString,
     refresh_token: SecretString,
     refresh_at: i64,
@@ -156,8 +156,8 @@ impl Profiles {
         }
     }
 
-    /// Reads a profile. Returns an empty profile if the profile does not exist. Refuses a profile with a signer if
-    /// other users can change the profile.
+    /// Reads a profile. If it does not exist, returns an empty one. Refuses a profile with a signer that other users can change: they
+    /// could run any command as this user.
     pub fn load(&self, name: &str) -> Result<Profile, ProfileError> {
         let path = self.path(name, "toml")?;
         let Some(text) = read_if_exists(&path)? else { return Ok(Profile::default()) };
@@ -178,14 +178,14 @@ impl Profiles {
         self.write(&path, &text)
     }
 
-    /// Reads the stored tokens of this subject. Returns `None` also if the file of tokens is malformed, because a login
-    /// replaces the file.
-    pub fn tokens(&self, name: &str, subject: &TokenSubject) -> Result<Option<SessionTokens>, ProfileError> {
+    /// Reads the stored tokens with this key. A malformed file counts as none, because the next
+    /// login replaces it.
+    pub fn tokens(&self, name: &str, key: &StoredTokenKey) -> Result<Option<SessionTokens>, ProfileError> {
         let Some(text) = read_if_exists(&self.path(name, "tokens.json")?)?.map(SecretString::from) else {
             return Ok(None);
         };
         let stored: Option<StoredTokens> = serde_json::from_str(text.expose_secret()).ok();
-        Ok(stored.filter(|stored| stored.subject.matches(subject)).map(|stored| SessionTokens {
+        Ok(stored.filter(|stored| stored.key.matches(key)).map(|stored| SessionTokens {
             access_token: stored.access_token,
             refresh_token: stored.refresh_token,
             refresh_at: Timestamp::from_micros(stored.refresh_at),
@@ -194,10 +194,10 @@ impl Profiles {
         }))
     }
 
-    /// Stores the tokens of a subject.
-    pub fn save_tokens(&self, name: &str, subject: &TokenSubject, tokens: &SessionTokens) -> Result<(), ProfileError> {
+    /// Stores tokens with the key that [`Self::tokens`] needs.
+    pub fn save_tokens(&self, name: &str, key: &StoredTokenKey, tokens: &SessionTokens) -> Result<(), ProfileError> {
         let stored = json!({
-            "subject": subject,
+            "subject": key,
             "access_token": tokens.access_token.expose_secret(),
             "refresh_token": tokens.refresh_token.expose_secret(),
             "refresh_at": tokens.refresh_at.micros(),
@@ -212,8 +212,8 @@ impl Profiles {
         remove_if_exists(&self.path(name, "tokens.json")?).map(drop)
     }
 
-    /// Locks the tokens of a profile until the returned file is dropped. Without the lock, two processes could use the
-    /// same refresh token, which ends the session.
+    /// Locks the tokens of a profile until the returned file is dropped. Without the lock, two processes could use the same refresh
+    /// token, and the control plane would end the session.
     pub fn lock(&self, name: &str) -> Result<File, ProfileError> {
         self.lock_file(&self.path(name, "lock")?)
     }
@@ -234,15 +234,15 @@ impl Profiles {
         }
     }
 
-    /// Checks that a profile can be saved: writes a temporary file and deletes it. Commands call this function before
-    /// an action whose result must be saved.
+    /// Checks that a profile can be saved: writes a temporary file and deletes it. Commands call it before an action whose result must be
+    /// saved.
     pub fn check_writable(&self, name: &str) -> Result<(), ProfileError> {
         let path = self.path(name, "toml")?;
         let temporary_path = self.write_temporary(&path, "write test\n")?;
         fs::remove_file(&temporary_path).map_err(file_error(&temporary_path))
     }
 
-    /// Returns whether the file permissions allow to save a profile. Creates and writes nothing.
+    /// Whether the file permissions let this user save a profile. Writes nothing.
     pub fn is_writable(&self, name: &str) -> Result<bool, ProfileError> {
         let path = self.path(name, "toml")?;
         // Saving replaces the file by a rename, so only the permissions of its directory matter.
@@ -272,11 +272,10 @@ impl Profiles {
         let mut temporary_path = path.as_os_str().to_owned();
         temporary_path.push(format!(".{}", std::process::id()));
         let temporary_path = PathBuf::from(temporary_path);
-        // A file with the temporary name is left over from a process that was killed, or was put there by someone else.
+        // A file with this name is left over from a killed process, or someone else put it there.
         let _missing = fs::remove_file(&temporary_path);
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary_path);
         file.and_then(|mut file| file.write_all(text.as_bytes())).map_err(|error| {
-            // Remove the incomplete file.
             let _ignored = fs::remove_file(&temporary_path);
             file_error(path)(error)
         })?;

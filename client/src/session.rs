@@ -1,7 +1,7 @@
 //! The session of an agent: refreshes tokens before they expire, and logs in again if the session has ended.
 //!
-//! Depends on [`crate::api`]. [`crate::profile`] stores the [`SessionTokens`] between processes. Invariant: every request of a
-//! session, also a refresh and a later login, is limited to the resource and the scope with which the session was created.
+//! Depends on [`crate::api`]. [`crate::profile`] stores the [`SessionTokens`] between processes. Invariant: a session has one resource and
+//! one scope from its creation on. Every login and every refresh is limited to them.
 
 use crate::{Api, ApiError, Scope, Sign, TokenRequest, Tokens, clock};
 use countersign_identity::{Reason, Timestamp};
@@ -25,7 +25,7 @@ pub struct SessionTokens {
     pub refresh_at: Timestamp,
     /// The time at which the access token expires.
     pub expires_at: Timestamp,
-    /// The permissions that the tokens are limited to; `None` if the control plane did not state them.
+    /// The permissions that the tokens are limited to; `None` if the control plane did not return them.
     pub scope: Option<Scope>,
 }
 
@@ -52,8 +52,7 @@ impl LoginMethod {
 }
 
 impl SessionTokens {
-    /// Computes the refresh and expiry times from the time of the request, because the token was issued after the time
-    /// of the request.
+    /// Computes the refresh and expiry times from the time of the request. The token was issued after it, so the times are never too late.
     fn from_response(requested_at: Timestamp, tokens: Tokens) -> Self {
         let lifetime = Duration::from_secs(tokens.expires_in);
         Self {
@@ -79,14 +78,14 @@ pub struct Session<S> {
 #[derive(Debug, Default)]
 struct State {
     tokens: Option<SessionTokens>,
-    /// The service that the login session of the tokens was requested for after a refusal.
+    /// The service for which [`Session::tokens_after_refusal`] requested the tokens; `None` for other tokens.
     requested_service: Option<String>,
 }
 
 impl<S: Sign> Session<S> {
-    /// Creates a session that logs in with a challenge. `service` is the audience of the tokens. If `service` is `None`, the control plane chooses the
-    /// audience: the service of the agent's last login if the agent holds a role there, else the only service at which
-    /// the agent holds a role, else none.
+    /// Creates a session that logs in with a challenge. `service` is the audience of the tokens. If it is `None`, the control plane
+    /// chooses the audience: the service of the agent's last login if the agent holds a role there, else the only service at which the
+    /// agent holds a role, else none.
     pub fn new(api: Api, signer: S, agent: String, service: Option<String>) -> Self {
         Self::with_method(api, signer, agent, LoginMethod::Challenge { service })
     }
@@ -105,8 +104,8 @@ impl<S: Sign> Session<S> {
 
     /// Returns valid tokens: the current tokens, or refreshed tokens, or the tokens of a new login.
     ///
-    /// If a refresh fails because of an outage or a rate limit, returns the current tokens until they expire. If the
-    /// response has a `Retry-After`, the next refresh waits for the time in `Retry-After`.
+    /// If a refresh fails because of an outage or a rate limit, returns the current tokens until they expire. The next refresh then waits
+    /// as long as the header `Retry-After` asks.
     pub async fn tokens(&self) -> Result<SessionTokens, ApiError> {
         let mut state = self.state.lock().await;
         let now = clock::now();
@@ -146,18 +145,17 @@ impl<S: Sign> Session<S> {
         self.api.revoke_token(&tokens.refresh_token).await.map(drop)
     }
 
-    /// After a service has refused a request because of the audience of its token, returns tokens with which the request can
-    /// be sent again; or `None` if no other tokens would help. Logs in for the service by name if the session still has the
-    /// refused token.
+    /// Callers use this method after `service` has refused a request because of the audience of its token. It returns tokens with which
+    /// they can send the request again, or `None` if no other tokens would help. If the session still has the refused token, it logs in
+    /// for the service.
     ///
-    /// A session without a service lets the control plane choose the audience, which can be another service than the one
-    /// that the agent calls. `refusal` is the JSON body of the refusal; its reason is `token_audience_mismatch` or
-    /// `token_unbound`, and it names the service in `details.required.serviceId`. `service` is the service that the request
-    /// was sent to. A refusal that names another service is ignored: otherwise, a hostile service could have the agent
-    /// request a token for another service, receive it, and use it there.
+    /// A session without a service lets the control plane choose the audience, which can be another service than the agent calls.
+    /// `refusal` is the JSON body of the refusal: its reason is `token_audience_mismatch` or `token_unbound`, and
+    /// `details.required.serviceId` names the service. A refusal that names another service is ignored. Otherwise, a hostile service
+    /// could make the agent request a token for another service, and use it there.
     ///
-    /// The service is requested once: if it also refuses the tokens that were requested for it, the result is `None`. An
-    /// agent that calls several services needs a session for each of them, because a session has tokens for one.
+    /// The session requests tokens for the service once. If the service refuses these too, the result is `None`. An agent that calls
+    /// several services needs a session for each of them.
     pub async fn tokens_after_refusal(
         &self,
         refused_token: &SecretString,
@@ -190,7 +188,7 @@ impl<S: Sign> Session<S> {
         };
         match refreshed {
             Ok(tokens) => Ok(state.tokens.insert(SessionTokens::from_response(requested_at, tokens)).clone()),
-            // The session has the signer of the agent, so a new login needs no action of the user.
+            // The session has the agent's signer, so it can log in without the user.
             Err(error) if error.ends_session() || is_scope_refused(&error) => self.log_in(state, None).await,
             Err(error) => Err(error),
         }
@@ -200,8 +198,8 @@ impl<S: Sign> Session<S> {
     async fn log_in(&self, state: &mut State, service: Option<&str>) -> Result<SessionTokens, ApiError> {
         let requested_at = clock::now();
         let tokens = match &self.method {
-            LoginMethod::Challenge { service: of_session } => {
-                let audience = service.or(of_session.as_deref());
+            LoginMethod::Challenge { service: default } => {
+                let audience = service.or(default.as_deref());
                 self.api.login(&self.signer, &self.agent, audience).await?
             }
             LoginMethod::OAuth(request) => {
@@ -213,14 +211,14 @@ impl<S: Sign> Session<S> {
     }
 }
 
-/// The same request for another service, if one is named.
+/// The request for this service, or the unchanged request if `service` is `None`.
 fn for_service(request: &TokenRequest, service: Option<&str>) -> TokenRequest {
     let resource = service.map(str::to_owned).or_else(|| request.resource.clone());
     TokenRequest { resource, scope: request.scope.clone() }
 }
 
-/// Whether a refresh was refused because its scope is not within the granted one (RFC 6749, section 6). The granted scope is
-/// narrower than the requested one if the agent had fewer permissions at the login.
+/// Whether a refresh was refused because it requests more than the login granted (RFC 6749, section 6). A login grants less than requested
+/// if the agent has fewer permissions at that time.
 fn is_scope_refused(error: &ApiError) -> bool {
     matches!(error, ApiError::Refused { code, .. } if code == "invalid_scope")
 }

@@ -1,8 +1,8 @@
 //! Signers of challenges and client assertions: a private key from a file, or an external command.
 //!
-//! An external command connects to a TPM, an HSM or a key agent. The external command reads a text from standard input (the
-//! nonce of a challenge, or the first two parts of a JWT) and writes the signature (ECDSA P-256 with SHA-256) to standard output, as hex or as bytes, in the form r‖s or
-//! DER. The external command inherits standard error, so that it can prompt the user.
+//! An external command connects to a TPM, an HSM or a key agent. It reads a text from standard input: the nonce of a challenge, or the
+//! first two parts of a JWT. It writes the signature (ECDSA P-256 with SHA-256) to standard output, as hex or as bytes, in the form
+//! r‖s or DER. It inherits standard error, so that it can prompt the user.
 
 use crate::{KeyError, PrivateKey};
 use countersign_identity::{P256PublicKey, public_key::EcdsaSignature};
@@ -66,7 +66,7 @@ impl SignerCommand {
         self.0.split_whitespace().next().unwrap_or_default()
     }
 
-    /// Returns whether the command signs with the private key of this public key. Runs the command with a random nonce.
+    /// Whether the command signs with the private key of this public key. Lets it sign a random nonce to find out.
     pub async fn holds(&self, public_key: P256PublicKey) -> Result<bool, KeyError> {
         let nonce = PrivateKey::random_nonce();
         Ok(verifies(public_key, &nonce, &self.sign_text(&nonce).await?))
@@ -100,8 +100,7 @@ impl Sign for SignerCommand {
     }
 }
 
-/// Returns whether the signature is over the text of the nonce, or over the bytes that this text encodes in hex. The
-/// control plane accepts signatures over the text of a nonce and over the bytes that the text encodes.
+/// Whether the signature is over the text of the nonce, or over the bytes that this text encodes in hex. The control plane accepts both.
 fn verifies(public_key: P256PublicKey, nonce: &str, signature: &str) -> bool {
     let bytes = hex::decode(nonce).unwrap_or_default();
     EcdsaSignature::from_hex(signature).is_ok_and(|parsed| public_key.verifies(&[nonce.as_bytes(), &bytes], &parsed))

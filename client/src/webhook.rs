@@ -168,8 +168,7 @@ impl Verifier {
         Self { secrets: vec![secret] }
     }
 
-    /// Accepts `secret` in addition to the secrets that the verifier already accepts, for example during a rotation of
-    /// the secret.
+    /// Accepts `secret` too, for example while a secret is rotated.
     #[must_use]
     pub fn or(mut self, secret: WebhookSecret) -> Self {
         self.secrets.push(secret);
@@ -186,16 +185,14 @@ impl Verifier {
         let id = single_value(headers, ID)?;
         let timestamp = single_value(headers, TIMESTAMP)?;
         let signatures = single_value(headers, SIGNATURE)?;
-        // If event ids could contain dots, an attacker could split the signed bytes of a request into an id and a
-        // timestamp that the sender did not send.
+        // A dot separates the signed parts. With a dot in the id, an attacker could split a signed request into another id and timestamp.
         if id.is_empty() || id.contains('.') {
             return Err(WebhookError::Unreadable(ID));
         }
         let seconds = timestamp.parse().map_err(|_| WebhookError::Unreadable(TIMESTAMP))?;
         self.check_signature(signatures, &[id.as_bytes(), b".", timestamp.as_bytes(), b".", body])?;
         let sent_at = Timestamp::from_seconds(seconds);
-        // The header `webhook-timestamp` contains whole seconds, so the current time is truncated to a second before
-        // the comparison.
+        // `webhook-timestamp` contains whole seconds, so we compare whole seconds.
         if now.truncated_to_second().duration_since(sent_at) > TOLERANCE {
             return Err(WebhookError::TooOld);
         }
@@ -205,7 +202,7 @@ impl Verifier {
         Ok(SignedRequest { id, sent_at, body })
     }
 
-    /// Checks that at least one of the signatures is a signature of the concatenated `parts` with one of the secrets.
+    /// Checks that one of the signatures was made over the concatenated `parts` with one of the secrets.
     fn check_signature(&self, signatures: &str, parts: &[&[u8]]) -> Result<(), WebhookError> {
         let supported_signatures: Vec<_> =
             signatures.split(' ').filter_map(|signature| signature.strip_prefix(SIGNATURE_PREFIX)).collect();

@@ -18,8 +18,7 @@ pub struct Tokens {
     pub refresh_token: SecretString,
     /// The lifetime of the access token, in seconds.
     pub expires_in: u64,
-    /// The permissions that the tokens are limited to, from the token endpoint. `None` if the control plane did not state
-    /// them, as after a login with a challenge.
+    /// The permissions that the tokens are limited to. Only the token endpoint returns them: after a login with a challenge, this is `None`.
     #[serde(skip)]
     pub scope: Option<Scope>,
 }
@@ -75,7 +74,7 @@ impl Api {
         let challenge_request = json!({ "agentId": agent, "serviceId": service });
         let challenge: Challenge =
             self.call(Method::POST, &["auth", "challenge"], None, Some(&challenge_request)).await?;
-        // Another text than a nonce could be the signing input of a client assertion for another server.
+        // We sign nothing but a nonce: a hostile server could send the signing input of a client assertion for another server.
         if !challenge.nonce.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return Err(ApiError::Unreadable(redacted_url(self.url.as_str())));
         }

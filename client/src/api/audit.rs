@@ -70,7 +70,7 @@ pub struct AuditFilter {
 }
 
 impl HumanApi {
-    /// Lists audit entries, newest first, and at most `limit`.
+    /// Lists at most `limit` audit entries, newest first.
     pub async fn list_audit_entries(
         &self,
         filter: &AuditFilter,

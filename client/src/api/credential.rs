@@ -22,8 +22,7 @@ pub struct ServiceApi {
     pub api: Api,
     /// The id of the service.
     pub id: String,
-    /// The token of the service's owner or an administrator, or an API key of scope `full` where one suffices: for roles, agents and
-    /// sidecars.
+    /// The token of the service's owner or of an administrator. For roles, agents and sidecars, an API key of scope `full` suffices.
     pub credential: SecretString,
 }
 

@@ -29,7 +29,7 @@ pub enum ApiError {
         /// The error of the HTTP client.
         error: reqwest::Error,
     },
-    /// The control plane returned an error response: that of the API, or of the OAuth token endpoint (RFC 6749, section 5.2).
+    /// The control plane returned an error response, in the form of the API or of the OAuth token endpoint (RFC 6749, section 5.2).
     #[error("{status} {code}: {message}{}", requirement(&details.fields))]
     Refused {
         /// The HTTP status.
@@ -54,9 +54,9 @@ pub enum ApiError {
     /// The URL of the control plane is not an https URL.
     #[error("`{}` is not an https URL", redacted_url(.0))]
     Url(String),
-    /// The trusted CA certificates cannot be loaded.
+    /// The trusted CA certificates cannot be loaded, from the PEM file or, without one, from the system.
     #[error("the trusted CA certificates cannot be loaded: {0}")]
-    Authority(String),
+    CaCertificates(String),
     /// The agent's key cannot be read or cannot sign.
     #[error(transparent)]
     Key(#[from] KeyError),
@@ -73,14 +73,14 @@ impl ApiError {
         Some(Self::from_body(status, &read_json(response).await?, request_id, retry_after))
     }
 
-    /// The error in the body of a response, or in a part of it.
+    /// Parses an error from the body of a response, or from one item of a batch.
     pub(super) fn from_body(
         status: u16,
         body: &Value,
         request_id: Option<String>,
         retry_after: Option<Duration>,
     ) -> Self {
-        // The errors of the API are objects, and those of the token endpoint are flat.
+        // The API nests its errors in an object, and the token endpoint returns flat members.
         let text_at = |pointer, flat| {
             let text = body.pointer(pointer).or_else(|| body.get(flat)).and_then(Value::as_str);
             text.map(without_control_characters)
@@ -123,7 +123,7 @@ impl ApiError {
         match self {
             Self::Unreachable { .. } | Self::Unreadable(_) => true,
             Self::Refused { status, .. } => *status >= 500 || *status == TOO_MANY_REQUESTS,
-            Self::WiderScope(_) | Self::Url(_) | Self::Authority(_) | Self::Key(_) => false,
+            Self::WiderScope(_) | Self::Url(_) | Self::CaCertificates(_) | Self::Key(_) => false,
         }
     }
 }
@@ -155,7 +155,7 @@ pub fn requirement(details: &Map<String, Value>) -> String {
 fn describe(value: &Value) -> String {
     let list = |items: &[Value], separator: &str| items.iter().map(describe).collect::<Vec<_>>().join(separator);
     let member = |(name, value): (&String, &Value)| match value {
-        // Each kind of access suffices; of other lists, all items are meant.
+        // Any one kind of access suffices. Every other list means all its items.
         Value::Array(kinds) if name == "access" => format!("{name} {}", list(kinds, " or ")),
         value => format!("{name} {}", describe(value)),
     };
@@ -169,8 +169,7 @@ fn describe(value: &Value) -> String {
     }
 }
 
-/// Whether a character is neither a control character, nor a line separator, nor a mark that changes the direction of
-/// the text.
+/// Whether a character is safe on a terminal: no control character, no line separator and no mark that changes the direction of text.
 pub fn is_printable(character: char) -> bool {
     !character.is_control()
         && !matches!(character, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')

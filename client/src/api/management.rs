@@ -25,7 +25,7 @@ pub struct Service {
     /// The URLs under which clients reach the service.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub resource_uris: Vec<String>,
-    /// The name of the files in which it is declared, if any.
+    /// The `managedBy` of the files that declare it; `None` if no named file does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub managed_by: Option<String>,
     /// When the service was created (RFC 3339).
@@ -69,7 +69,7 @@ pub struct ListedKey {
     pub name: String,
     /// The scope: `full` or `sync`.
     pub scope: String,
-    /// The name of the files in which it is declared, if any.
+    /// The `managedBy` of the files that declare it; `None` if no named file does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub managed_by: Option<String>,
     /// When the API key was created (RFC 3339).
@@ -92,7 +92,7 @@ pub struct Role {
     pub description: String,
     /// The permissions that the role grants.
     pub permissions: Vec<String>,
-    /// The name of the files in which it is declared, if any.
+    /// The `managedBy` of the files that declare it; `None` if no named file does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub managed_by: Option<String>,
     /// When the role was created (RFC 3339).
@@ -125,12 +125,12 @@ pub struct AssignedRole {
     pub name: String,
     /// When the assignment ends (RFC 3339); `None` for a permanent assignment.
     pub expires_at: Option<String>,
-    /// The name of the files in which it is declared, if any.
+    /// The `managedBy` of the files that declare it; `None` if no named file does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub managed_by: Option<String>,
 }
 
-/// The properties of a new service, or a change of them. `None` leaves a property unchanged, or takes its default.
+/// The properties of a new service, where `None` means the default; or a change of a service, where `None` changes nothing.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ServiceChange<'a> {
@@ -143,12 +143,12 @@ pub struct ServiceChange<'a> {
     /// The URLs under which clients reach the service, in place of all others. A new service has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resource_uris: Option<&'a [String]>,
-    /// The name of the files in which the service is declared.
+    /// The `managedBy` of the files that declare the service.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub managed_by: Option<&'a str>,
 }
 
-/// The properties of a new role, or a change of them. `None` leaves a property unchanged, or takes its default.
+/// The properties of a new role, where `None` means the default; or a change of a role, where `None` changes nothing.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RoleChange<'a> {
@@ -161,7 +161,7 @@ pub struct RoleChange<'a> {
     /// The permissions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub permissions: Option<&'a [String]>,
-    /// The name of the files in which the role is declared.
+    /// The `managedBy` of the files that declare the role.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub managed_by: Option<&'a str>,
 }
@@ -174,7 +174,7 @@ pub struct NewKeyProperties<'a> {
     pub name: &'a str,
     /// The scope: `full` or `sync`.
     pub scope: &'a str,
-    /// The name of the files in which the key is declared.
+    /// The `managedBy` of the files that declare the key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub managed_by: Option<&'a str>,
 }
@@ -193,7 +193,7 @@ pub struct AssignmentChange {
     /// When the assignment ends (RFC 3339); `None` for a permanent assignment.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<String>,
-    /// The name of the files in which the assignment is declared; `None` keeps the current one.
+    /// The `managedBy` of the files that declare the assignment; `None` keeps the current one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub managed_by: Option<String>,
 }
@@ -238,7 +238,7 @@ pub struct Revocation {
     pub revision: u64,
 }
 
-/// The revision of a response about a change.
+/// The part of a response to a change that we need: its revision.
 #[derive(Deserialize)]
 pub(super) struct Changed {
     pub(super) revision: u64,
@@ -329,8 +329,8 @@ impl ServiceApi {
         self.call(Method::POST, &path, Some(&body)).await.map(|Changed { revision }| revision)
     }
 
-    /// Makes up to [`AssignmentChange::MAX`] changes of assignments. Returns the result of each in their order; a change that fails does
-    /// not affect the others.
+    /// Makes up to [`AssignmentChange::MAX`] changes of assignments. Returns a result for each change, in the same order. A change that
+    /// fails does not affect the others.
     pub async fn change_assignments(&self, changes: &[AssignmentChange]) -> Result<Vec<Result<()>>> {
         let path = ["assignments"];
         let body = json!({ "changes": changes });

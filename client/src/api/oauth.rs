@@ -13,8 +13,8 @@ use reqwest::{Method, header};
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 
-/// What an agent requests tokens for. The default requests tokens as a login with a challenge does: with all permissions
-/// of the agent, at the service that the control plane chooses.
+/// What an agent requests tokens for. The default requests the same tokens as a login with a challenge: with all permissions of the agent,
+/// at the service that the control plane chooses.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TokenRequest {
@@ -34,7 +34,7 @@ pub struct ServerMetadata {
     /// The issuer of the access tokens, which is also the audience of client assertions.
     #[serde(deserialize_with = "line")]
     pub issuer: String,
-    /// The URL of the token endpoint. Metadata without one are those of another server.
+    /// The URL of the token endpoint. It is required here, because metadata without it come from a server of another kind.
     #[serde(deserialize_with = "line")]
     pub token_endpoint: String,
 }
@@ -87,8 +87,8 @@ impl Api {
         self.request_tokens(&grant, request).await
     }
 
-    /// Sends a grant to the token endpoint. The endpoint is that below the URL of this client, because the URL in the
-    /// metadata may be reachable from other networks only, and because a credential is sent to no other server.
+    /// Sends a grant to the token endpoint below the URL of this client. We do not use the URL in the metadata: it may be unreachable from
+    /// this network, and it could send the credential to another server.
     async fn request_tokens(&self, grant: &[(&str, &str)], request: &TokenRequest) -> Result<Tokens> {
         let TokenRequest { resource, scope } = request;
         let scope_text = scope.as_ref().map(ToString::to_string);

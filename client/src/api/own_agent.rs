@@ -1,4 +1,4 @@
-//! Calls of human users about the agents that they have registered.
+//! Requests of human users about the agents that they have registered.
 
 use super::{HumanApi, Page, PageStart, Result, management::Changed, response::id};
 use countersign_identity::{AgentId, ServiceId};
@@ -80,7 +80,7 @@ impl HumanApi {
         self.call(Method::DELETE, &path, None).await.map(|Changed { revision }| revision)
     }
 
-    /// Lists a page of the services at which an agent holds a role, and of those that its owner has left.
+    /// Lists a page of the services at which an agent holds a role, or which its owner has left.
     pub async fn list_services_of_agent(&self, agent: &str, start: &PageStart) -> Result<Page<ServiceOfAgent>> {
         self.page(&["agents", agent, "services"], start).await
     }

@@ -24,9 +24,9 @@ struct Pagination {
 /// Where a page of a listing begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PageStart {
-    /// After a number of items.
+    /// After this number of items.
     Offset(usize),
-    /// Where another page ended.
+    /// Where the previous page ended.
     Cursor(String),
 }
 
@@ -53,18 +53,19 @@ pub struct Listing<T> {
 
 /// The items of all pages.
 pub async fn all_pages<T>(fetch: impl AsyncFn(PageStart) -> Result<Page<T>>) -> Result<Vec<T>> {
-    up_to(usize::MAX, PageStart::FIRST, async |_, start| fetch(start).await).await.map(|listing| listing.items)
+    items_up_to(usize::MAX, PageStart::FIRST, async |_, start| fetch(start).await).await.map(|listing| listing.items)
 }
 
-/// Up to `limit` items from a start on. `fetch` fetches a page of at most a number of items.
-pub async fn up_to<T>(
+/// The first items from `start` on, at most `limit`. `fetch` gets the maximum size of a page and its start.
+pub async fn items_up_to<T>(
     limit: usize,
     start: PageStart,
     fetch: impl AsyncFn(usize, PageStart) -> Result<Page<T>>,
 ) -> Result<Listing<T>> {
     let mut items = Vec::new();
     let mut next = Some(start);
-    while let Some(start) = next.take_if(|_| items.len() < limit) {
+    while items.len() < limit {
+        let Some(start) = next else { break };
         let page = fetch(MAX_PAGE_SIZE.min(limit - items.len()), start).await?;
         next = page.next();
         items.extend(page.data);

@@ -1,4 +1,4 @@
-//! What URLs contain: removes the parts that may contain a secret, for messages and traces.
+//! Removes the parts of a URL that may contain a secret, for messages and traces.
 
 use reqwest::Url;
 use std::net::IpAddr;
@@ -6,7 +6,7 @@ use std::net::IpAddr;
 /// The prefixes of API keys, secrets of webhooks, refresh tokens and JWTs.
 const SECRET_PREFIXES: [&str; 4] = ["svc_sk_", "whsec_", "rf_", "eyJ"];
 
-/// Whether text begins like a secret, also if it was passed as an option.
+/// Whether text begins like a secret. Ignores hyphens before it, because a secret may be in the place of an option.
 pub fn begins_like_secret(text: &str) -> bool {
     let text = text.trim_start_matches('-');
     SECRET_PREFIXES.iter().any(|prefix| text.starts_with(prefix))

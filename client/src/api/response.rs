@@ -1,8 +1,7 @@
 //! Reads responses of the control plane and of OIDC issuers.
 //!
-//! Because the server may be malicious, or the profile may name the wrong server, this module limits the size of
-//! a response, replaces characters that control the terminal, and checks the form of ids, which commands print, save,
-//! and suggest to a shell.
+//! The server may be malicious, or the profile may name the wrong one. So this module limits the size of a response, replaces characters
+//! that control the terminal, and checks the form of ids, because commands print and save them and suggest them to a shell.
 
 use super::error::is_printable;
 use reqwest::Response;

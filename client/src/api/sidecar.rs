@@ -19,16 +19,16 @@ const INSTANCE_LENGTH: usize = 32;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Sidecar {
-    /// Identifies the process of the sidecar: 32 hex digits.
+    /// The id of the sidecar's process: 32 hex digits.
     #[serde(deserialize_with = "id::<_, InstanceId>")]
     pub instance: String,
-    /// The id of the API key of its stream.
+    /// The id of the API key with which it opened its stream.
     #[serde(deserialize_with = "id::<_, ApiKeyId>")]
     pub key_id: String,
     /// The address and port of its stream.
     #[serde(deserialize_with = "line")]
     pub address: String,
-    /// The release of its program; `None` if unknown.
+    /// The release of the sidecar; `None` if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "optional_line")]
     pub release: Option<String>,
     /// The status: `connected`, or `silent` if its stream has ended or its control plane is gone. A silent sidecar may
@@ -50,8 +50,8 @@ pub struct Sidecar {
 }
 
 impl Sidecar {
-    /// Whether this stands for sidecars that the control plane does not know: they connected after the backup that was restored. The
-    /// instance is 0 then.
+    /// Whether this item, whose instance is 0, stands for unknown sidecars: the control plane was restored from a backup, and sidecars may
+    /// have connected after that backup.
     pub fn is_several(&self) -> bool {
         self.instance.bytes().all(|digit| digit == b'0')
     }
@@ -67,12 +67,12 @@ pub struct Enforcement {
     pub enforced: bool,
     /// The number of sidecars of the service that may decide.
     pub sidecars: u64,
-    /// The number of those that decide with the change.
+    /// How many of `sidecars` decide with the change.
     pub enforced_sidecars: u64,
-    /// The number of sidecars that had not confirmed the change, and have refused all requests by themselves since.
+    /// The number of sidecars that never confirmed the change, and now refuse all requests by themselves.
     pub expired_sidecars: u64,
-    /// The time from the change until the last sidecar decided with it or refused all requests by itself, in milliseconds, rounded up.
-    /// `None` if the change is not enforced, if there are no sidecars, or if the time is not known any more.
+    /// The time in milliseconds, rounded up, from the change until the last sidecar decided with it or refused all requests by itself.
+    /// `None` if the change is not enforced yet, if there are no sidecars, or if the control plane has forgotten the time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub milliseconds: Option<u64>,
     /// Sidecars that have not confirmed the change, at most 100.
@@ -101,14 +101,14 @@ impl ServiceApi {
         self.page(&["sidecars"], start, &[]).await
     }
 
-    /// Reads whether all changes up to a revision are in force at the sidecars of the service. The control plane answers as soon as they
-    /// are, or after `wait`: whole seconds, at most [`LONGEST_ENFORCEMENT_WAIT`].
+    /// Asks whether all changes up to a revision are in force at the sidecars of the service. The control plane answers as soon as they
+    /// are, or after `wait`, which counts in whole seconds and is at most [`LONGEST_ENFORCEMENT_WAIT`].
     pub async fn enforcement(&self, revision: u64, wait: Duration) -> Result<Enforcement> {
         let mut url = self.api.endpoint(&self.path(&["enforcement"]))?;
         let seconds = wait.min(LONGEST_ENFORCEMENT_WAIT).as_secs();
         let parameters = [("revision", revision), ("wait", seconds)];
         url.query_pairs_mut().extend_pairs(parameters.map(|(name, value)| (name, value.to_string())));
-        // The wait of the control plane is not part of the time that the caller allows for a request.
+        // The caller's timeout is for the request alone, so we add the time that the control plane waits.
         let patient = self.api.clone().with_timeout(self.api.timeout.saturating_add(wait));
         patient.send(self.api.http.get(url).bearer_auth(self.credential.expose_secret())).await
     }

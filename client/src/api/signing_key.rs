@@ -51,8 +51,7 @@ impl HumanApi {
         self.page(&["signing-keys"], start).await
     }
 
-    /// Rotates the signing key. The next key starts to sign when every sidecar whose data is not stale has loaded the
-    /// key.
+    /// Rotates the signing key. The next key starts to sign when every sidecar has loaded it, except sidecars whose data is stale.
     pub async fn rotate_signing_key(&self) -> Result<Rotation> {
         self.call(Method::POST, &["signing-keys", "rotate"], None).await
     }

@@ -1,4 +1,4 @@
-//! Calls of human users that transfer and delete services.
+//! Requests of human users that transfer and delete services.
 
 use super::{HumanApi, HumanUser, Page, PageStart, Result, Service, ServiceApi, management::Changed, response::id};
 use countersign_identity::ServiceId;

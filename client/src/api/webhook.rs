@@ -25,7 +25,7 @@ pub enum WebhookScope {
 pub struct WebhookApi {
     /// The control plane.
     pub api: Api,
-    /// The webhooks.
+    /// Which webhooks the requests are about.
     pub scope: WebhookScope,
     /// An API key of scope `full`, or the token of the service's owner or an administrator.
     pub credential: SecretString,
@@ -46,7 +46,7 @@ pub struct Webhook {
     pub events: Vec<String>,
     /// The description of the webhook.
     pub description: Option<String>,
-    /// The name of the files in which it is declared, if any.
+    /// The `managedBy` of the files that declare it; `None` if no named file does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub managed_by: Option<String>,
     /// The status: `active`, `paused` or `disabled`.
@@ -84,7 +84,7 @@ pub struct NewSecret {
     pub previous_secret_expires_at: String,
 }
 
-/// The properties of a new webhook, or a change of its properties. `None` leaves a property unchanged.
+/// The properties of a new webhook, or a change of a webhook. `None` leaves a property unchanged.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WebhookChange {
@@ -97,7 +97,7 @@ pub struct WebhookChange {
     /// The description of the webhook.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// The name of the files in which the webhook is declared.
+    /// The `managedBy` of the files that declare the webhook.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub managed_by: Option<String>,
     /// The new status: `active` or `paused`.

@@ -12,8 +12,8 @@ use super::{
     login::{LoginArgs, LoginResult, TokenPolicy, login},
     oauth::{LoginChoice, OAuthArgs},
     prelude::{
-        ALLOWS, CliError, CommandOutput, ConfirmArgs, Context, HumanArgs, REFUSES, Receipt, ReceiptArgs,
-        RequiredAgentArg, SecretFile, quoted, value_text,
+        ALLOWS_WITHOUT_SIDECAR, CliError, CommandOutput, ConfirmArgs, Context, HumanArgs, REFUSES_WITHOUT_SIDECAR,
+        Receipt, ReceiptArgs, RequiredAgentArg, SecretFile, value_text,
     },
     time::rfc3339,
 };
@@ -263,16 +263,12 @@ async fn delete(context: &Context, args: RevokeArgs) -> Result<CommandOutput, Cl
     let agent = context.agent(&agent)?;
     let api = human.api(context).await?;
     let wait = receipt.wait(context, &api.api, &human.server, &human.token).await?;
-    if !confirm.is_given() {
-        let name = own::name_of_agent(&api, &agent).await?;
-        let name = name.map(|name| format!(" ({})", quoted(&name))).unwrap_or_default();
-        let consequence = "It can never log in again, and its data is erased. This cannot be undone.";
-        confirm.confirm(&context.messages, &format!("Delete the agent {agent}{name}"), consequence)?;
-    }
+    let consequence = "It can never log in again, and its data is erased. This cannot be undone.";
+    confirm.confirm(&context.messages, &format!("Delete the agent {agent}"), consequence)?;
     let revision = api.delete_agent(&agent).await?;
     let receipt = Receipt::of(context, wait, revision).await;
-    let text = receipt.details([("agentId", agent.clone()), ("deleted", "true".into())], REFUSES);
-    Ok(receipt.output(text, json!({ "deleted": true, "agentId": agent }), ""))
+    let text = receipt.details([("agentId", agent.clone()), ("deleted", "true".into())], REFUSES_WITHOUT_SIDECAR);
+    Ok(receipt.output(text, json!({ "deleted": true, "agentId": agent }), None))
 }
 
 async fn set_status(context: &Context, args: StatusArgs, status: &str) -> Result<CommandOutput, CliError> {
@@ -291,15 +287,15 @@ async fn set_status(context: &Context, args: StatusArgs, status: &str) -> Result
     }
     let rows = ["agentId", "name", "status"].map(|name| (name, value_text(&record[name])));
     let (without_sidecars, next) = match status {
-        "suspended" => (REFUSES, "Next: countersign agent reactivate AGENT"),
-        "revoked" => (REFUSES, "Next: for a new agent, countersign agent keygen --profile NAME"),
-        _ => (ALLOWS, "Next: as the agent, countersign agent login"),
+        "suspended" => (REFUSES_WITHOUT_SIDECAR, "Next: countersign agent reactivate AGENT"),
+        "revoked" => (REFUSES_WITHOUT_SIDECAR, "Next: for a new agent, countersign agent keygen --profile NAME"),
+        _ => (ALLOWS_WITHOUT_SIDECAR, "Next: as the agent, countersign agent login"),
     };
     let text = receipt.details(rows, without_sidecars);
-    Ok(receipt.output(text, record, next))
+    Ok(receipt.output(text, record, Some(next)))
 }
 
-/// Adds the reason to a conflict: a change of an agent's status is a conflict only if the agent is revoked.
+/// Adds the reason to a conflict, which means that the agent is revoked: no other change of its status conflicts.
 fn with_conflict_reason(mut error: ApiError) -> ApiError {
     if let ApiError::Refused { status: 409, reason, .. } = &mut error {
         *reason = Some("agent_revoked".to_owned());

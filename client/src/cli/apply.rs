@@ -1,4 +1,4 @@
-//! `countersign apply` and `countersign export`: services as files describe them.
+//! `countersign apply` changes services to what YAML files declare, and `countersign export` writes such files.
 //!
 //! `format` parses the files, `existing` reads what exists, `plan` compares both, and `execute` makes the changes.
 
@@ -70,7 +70,7 @@ pub async fn run(context: &Context, args: ApplyArgs) -> Result<CommandOutput, Cl
     if plan.is_empty() {
         return Ok(output);
     }
-    // Who interrupts the command knows what it was doing.
+    // The plan is printed first, so that users who interrupt the command know what it was doing.
     if context.format() == OutputFormat::Text {
         output.print(OutputFormat::Text)?;
     }

@@ -136,8 +136,8 @@ pub struct RequiredAgentArg {
 }
 
 impl HumanTokenArg {
-    /// The token of the human user, if the flag or the variable sets it. An API key in place of a human user's token is
-    /// refused before it is sent: the error of the control plane would be about human users, and hide the mistake.
+    /// The token of the human user, if the flag or the variable sets it. Refuses an API key here, before it is sent: the control plane
+    /// would return an error about human users, which hides the mistake.
     pub fn explicit(&self) -> Result<Option<&SecretString>, CliError> {
         let Some(token) = self.human_token.as_ref().or(self.human_token_file.as_ref()) else { return Ok(None) };
         let problem = if token.expose_secret().starts_with(API_KEY_PREFIX) {
@@ -152,8 +152,8 @@ impl HumanTokenArg {
 }
 
 impl ServiceKeyArg {
-    /// The API key, if it is set. Text without the prefix of API keys is refused before it is sent: the control plane
-    /// would parse it as the token of a human user.
+    /// The API key, if it is set. Refuses other text here, before it is sent: the control plane would take it for the token of a human
+    /// user.
     pub fn optional(&self) -> Result<Option<&SecretString>, CliError> {
         let Some(key) = self.service_key.as_ref().or(self.service_key_file.as_ref()) else { return Ok(None) };
         if key.expose_secret().starts_with(API_KEY_PREFIX) && is_one_word(key) {
@@ -175,8 +175,7 @@ fn read_credential(path: &str) -> Result<SecretString, String> {
     }
 }
 
-/// Whether a credential can be sent in an HTTP header. With a credential that is not one word, the HTTP client would
-/// fail with an error about the connection.
+/// Whether a credential can be sent in an HTTP header. With any other, the HTTP client would report an error of the connection.
 fn is_one_word(credential: &SecretString) -> bool {
     credential.expose_secret().bytes().all(|byte| byte.is_ascii_graphic())
 }

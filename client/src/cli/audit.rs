@@ -9,7 +9,7 @@ use super::{
 };
 use clap::{Args, Subcommand};
 use clap_complete::ArgValueCandidates;
-use countersign_client::api::{AgentFilter, AuditEntry, AuditFilter, Listing, PageStart, ServiceApi, up_to};
+use countersign_client::api::{AgentFilter, AuditEntry, AuditFilter, Listing, PageStart, ServiceApi, items_up_to};
 use jiff::Timestamp;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -62,7 +62,7 @@ pub async fn run(context: &Context, command: AuditCommand) -> Result<CommandOutp
     let api = owned.human.api(context).await?;
     let limit = if all { usize::MAX } else { limit };
     let fetch = async |limit, start| api.list_audit_entries(&filter, limit, &start).await;
-    let Listing { items: entries, has_more } = up_to(limit, PageStart::FIRST, fetch).await?;
+    let Listing { items: entries, has_more } = items_up_to(limit, PageStart::FIRST, fetch).await?;
     let names = match (context.format(), &filter.service) {
         (OutputFormat::Text, Some(service)) => agent_names(&api.service(service), &entries).await,
         _ => agent_names_in(&entries),
@@ -82,7 +82,7 @@ pub async fn run(context: &Context, command: AuditCommand) -> Result<CommandOutp
     Ok(CommandOutput::list(rows).with_note(note))
 }
 
-/// The text of the note: the filter of audit entries and the number of listed entries.
+/// The note below the entries: the filter, and how many entries are listed.
 fn summary(filter: &AuditFilter, count: usize, more: bool) -> String {
     let AuditFilter { service, agent, action, since, until } = filter;
     let filters = [("agent", agent), ("action", action), ("since", since), ("until", until)];
@@ -99,8 +99,7 @@ fn summary(filter: &AuditFilter, count: usize, more: bool) -> String {
 async fn agent_names(service: &ServiceApi, entries: &[AuditEntry]) -> BTreeMap<String, String> {
     let mut names = agent_names_in(entries);
     let is_unknown = |entry: &AuditEntry| entry.agent_id.as_ref().is_some_and(|agent| !names.contains_key(agent));
-    // One page of agents is enough for most services. The table of entries is usable without the names of agents, so an
-    // error of the request for the agents is ignored.
+    // One page of agents is enough for most services. The table is usable without names, so errors of this request are ignored.
     if entries.iter().any(is_unknown)
         && let Ok(page) = service.list_agents(&AgentFilter::default(), &PageStart::FIRST).await
     {
@@ -123,8 +122,8 @@ fn shown_object(entry: &AuditEntry) -> Option<String> {
     object.or_else(|| object_in_details(entry))
 }
 
-/// The object of an entry that has no object: the user to whom a service is offered, the service that an agent left, or the
-/// entries whose changes are in force.
+/// What the details show in place of an object: the user to whom a service is offered, the service that an agent left, or the entries
+/// whose changes are in force.
 fn object_in_details(entry: &AuditEntry) -> Option<String> {
     let text = |pointer| entry.details.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
     let number = |pointer| entry.details.pointer(pointer).and_then(Value::as_u64);

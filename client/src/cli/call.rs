@@ -24,10 +24,10 @@ use std::{
     path::PathBuf,
 };
 
-/// The length of the longest usual HTTP methods.
+/// The length of the longest usual HTTP methods. Anything longer may be a secret, so errors do not repeat it.
 const LONGEST_METHOD: usize = 16;
 
-/// Reasons for refusing a token that a new login may resolve.
+/// Reasons of a refusal after which a new login may help.
 const RESOLVED_BY_LOGIN: [&str; 4] = ["token_expired", "token_superseded", "token_revoked", "token_key_unknown"];
 
 #[derive(Args)]
@@ -99,8 +99,7 @@ fn output(response: Response) -> CommandOutput {
     CommandOutput::raw(body).with_json(json).with_error(error)
 }
 
-/// Adds a line end to a body that other text follows: the prompt of the shell on a terminal, or an error in the same
-/// file or pipe. A body that no text follows is unchanged.
+/// Adds a line end to a body that other text follows: the prompt of the shell on a terminal, or an error in the same file or pipe.
 fn ensure_trailing_newline(mut body: Vec<u8>, error_follows: bool) -> Vec<u8> {
     let is_followed = std::io::stdout().is_terminal() || (error_follows && is_one_stream());
     if is_followed && body.last().is_some_and(|last| *last != b'\n') {
@@ -192,7 +191,7 @@ impl Request {
         })?;
         let timeout = |http: reqwest::ClientBuilder| {
             let http = http.timeout(context.timeout);
-            // An HTTP proxy would receive the token in plain text, although the service runs on this machine.
+            // The service runs on this machine, and a proxy would get the token in plain text.
             if is_loopback(&url) { http.no_proxy() } else { http }
         };
         let http = match args.service_ca.as_deref() {
@@ -209,8 +208,7 @@ impl Request {
     async fn send(&self, token: &SecretString) -> Result<Response, CliError> {
         let mut request = self.http.request(self.method.clone(), self.url.clone()).headers(self.headers.clone());
         request = if self.headers.contains_key(AUTHORIZATION) {
-            // The user set the header `Authorization` to another credential, so the agent's token is sent in
-            // `X-Agent-Token`.
+            // The user's own `Authorization` header stays, and the agent's token goes into `X-Agent-Token`.
             request.header("x-agent-token", format!("Bearer {}", token.expose_secret()))
         } else {
             request.bearer_auth(token.expose_secret())

@@ -91,7 +91,7 @@ pub fn service_ids() -> Vec<CompletionCandidate> {
     from_profiles(|profile| profile.service.or(profile.audience))
 }
 
-/// The event kinds, as candidates for the last item of a list that is separated by commas.
+/// The event kinds, as candidates for the last item of a comma-separated list.
 pub fn event_kinds(typed: &OsStr) -> Vec<CompletionCandidate> {
     let typed = typed.to_string_lossy();
     let (complete, last) = typed.rsplit_once(',').map_or(("", &*typed), |(complete, last)| (complete, last));
@@ -104,7 +104,7 @@ pub fn audit_actions() -> Vec<CompletionCandidate> {
     AUDIT_ACTIONS.into_iter().map(CompletionCandidate::new).collect()
 }
 
-/// The values of a field in all profiles, as candidates that are described by the names of the profiles.
+/// The values of a field in all profiles as candidates. The name of the profile describes each value.
 fn from_profiles(value: impl Fn(Profile) -> Option<String>) -> Vec<CompletionCandidate> {
     let Ok(profiles) = Profiles::of_user() else { return Vec::new() };
     let candidate = |name: String| {

@@ -13,11 +13,6 @@ pub struct ConfirmArgs {
 }
 
 impl ConfirmArgs {
-    /// Whether the user has confirmed on the command line.
-    pub const fn is_given(&self) -> bool {
-        self.yes
-    }
-
     /// Asks for confirmation of `action`, unless `--yes` is set. Without a terminal and without `--yes`, returns an
     /// error.
     ///

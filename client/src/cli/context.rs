@@ -29,11 +29,11 @@ pub struct Context {
     pub timeout: Duration,
     /// Reports each request, if `--verbose` is set.
     pub observer: Option<Observer>,
-    /// The file of authorities that a client uses.
+    /// The file of authorities that a client has loaded, for the hint about an unknown authority.
     loaded_authority: OnceLock<PathBuf>,
-    /// The service that a command uses, if it is that of the profile.
+    /// The service that the command took from the profile, for the hint about an unknown service.
     service_of_profile: OnceLock<String>,
-    /// The file of a private key that a warning was about. A command that reads a file twice warns once.
+    /// The private key file that we warned about: a command that reads it twice warns once.
     insecure_key: OnceLock<PathBuf>,
 }
 
@@ -72,8 +72,8 @@ impl Context {
         server.ca.clone().or_else(|| self.profile.ca.clone())
     }
 
-    /// Replaces the hint of an error that a setting of the user causes: an unknown authority if the user has set a file of
-    /// authorities, and an unknown service if it is that of the profile.
+    /// Replaces the hint of an error that a setting of the user causes: an authority that is not in the user's file, or a service of the
+    /// profile that does not exist.
     pub fn with_context_hint(&self, error: CliError) -> CliError {
         let unknown_authority = matches!(&error.cause, Cause::Api(error) if is_unknown_authority(error));
         if unknown_authority && let Some(path) = self.loaded_authority.get() {
@@ -109,7 +109,7 @@ impl Context {
         Ok(self.observer.into_iter().fold(api, Api::with_observer))
     }
 
-    /// The id of the service, from the flag or the environment, otherwise from the profile.
+    /// The id of the service: from the flag, else from the environment, else from the profile.
     pub fn service(&self, service: &ServiceArg) -> Result<String, CliError> {
         let from_profile = || self.profile.service.clone().inspect(|id| drop(self.service_of_profile.set(id.clone())));
         let id = service.service.clone().or_else(from_profile).ok_or_else(|| {
@@ -134,15 +134,14 @@ impl Context {
         self.checked_agent(id.ok_or_else(|| CliError::missing("the agent", next))?)
     }
 
-    /// Checks the id of an agent, and sets it for hints.
+    /// Checks the id of an agent, and lets hints name it.
     fn checked_agent(&self, id: String) -> Result<String, CliError> {
         let id = agent_id(id)?;
         self.messages.placeholders.set(placeholders::AGENT, &id);
         Ok(id)
     }
 
-    /// Checks that the profile can be saved. Commands call this function before they create something that the profile
-    /// has to store.
+    /// Checks that the profile can be saved. Commands call it before they create something that the profile has to store.
     pub fn check_writable(&self) -> Result<(), ProfileError> {
         self.profiles.check_writable(&self.name)
     }
@@ -178,12 +177,12 @@ pub fn read_file(source: impl Into<String>, path: &Path) -> Result<Vec<u8>, CliE
 /// Adds `source`, the option that contains the path, to an error about certificate authorities.
 pub fn authority_error(error: ApiError, source: impl Into<String>, path: &Path) -> CliError {
     match error {
-        ApiError::Authority(problem) => CliError::file(source, path, problem),
+        ApiError::CaCertificates(problem) => CliError::file(source, path, problem),
         error => error.into(),
     }
 }
 
-/// Makes a path absolute, because commands that run in other folders read it from the profile.
+/// Makes a path absolute, for the profile: later commands may run in other folders.
 pub fn absolute_path(path: PathBuf) -> PathBuf {
     std::path::absolute(&path).unwrap_or(path)
 }

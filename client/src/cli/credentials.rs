@@ -1,4 +1,4 @@
-//! The credential of a command, and the API that it is for: an option or a variable, or else the stored login of the human user.
+//! Finds the credential of a command: in an option or a variable, or else in the stored login of the human user. Opens the API with it.
 
 use super::{
     args::{HUMAN_TOKEN, HumanArgs, HumanTokenArg, ManagerArgs, OwnedServiceArgs, ServerArgs, ServiceKeyArg},
@@ -28,13 +28,13 @@ impl OwnedServiceArgs {
 }
 
 impl HumanTokenArg {
-    /// The token that is set, or else that of the stored login; an error if there is neither.
+    /// The token that an option or variable sets, or else the token of the stored login; an error if there is neither.
     pub async fn credential(&self, context: &Context, server: &ServerArgs) -> Result<SecretString, CliError> {
         let token = self.available(context, server).await?;
         token.ok_or_else(|| CliError::missing("the token of a human user", HUMAN_TOKEN))
     }
 
-    /// The token that is set, or else that of the stored login, if there is one.
+    /// As [`Self::credential`], but `None` if there is neither.
     pub async fn available(&self, context: &Context, server: &ServerArgs) -> Result<Option<SecretString>, CliError> {
         match self.explicit()? {
             Some(token) => Ok(Some(token.clone())),

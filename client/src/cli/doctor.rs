@@ -1,7 +1,6 @@
 //! `countersign doctor`: checks the profile, the connection and the credentials, with a next step for each problem.
 //!
-//! Invariant: without `--login`, the command changes and creates nothing, neither on this machine nor at the control
-//! plane.
+//! Invariant: without `--login`, `doctor` changes nothing, neither on this machine nor at the control plane.
 
 use super::{
     agent::{UNKNOWN_AGENT_AT_LOGIN, public_key_hash},
@@ -31,7 +30,7 @@ Examples:
 
 Next: follow the lines that begin with `Next`";
 
-/// The clock difference, in seconds, above which tokens appear expired or not valid yet.
+/// The clock difference, in seconds, that verifiers of tokens tolerate. Above it, tokens appear expired or not valid yet.
 const LEEWAY: i64 = 30;
 
 #[derive(Args)]
@@ -45,7 +44,7 @@ pub struct DoctorArgs {
 
 enum CheckResult {
     Ok(String),
-    /// The checked item works, but needs attention: the problem and the next step.
+    /// It works, but needs attention: the problem and the next step.
     Warning(String, String),
     /// There is nothing to check, or the check is impossible.
     Skipped(&'static str),
@@ -74,11 +73,11 @@ struct Check {
     result: CheckResult,
 }
 
-/// The checks that need a connection to the control plane, and follow the check of the connection itself.
+/// The checks that need a connection, in their order after the check of the connection itself.
 const CHECKS_WITH_CONNECTION: [&str; 5] = ["clock", "signing keys", "agent", "service key", "human token"];
 const NOT_CHECKED: &str = "not checked, because the check of the control plane failed";
 
-/// Runs all checks. Without a connection, the checks that need a connection are reported as not checked.
+/// Runs all checks. Without a connection, reports the checks that need one as not checked.
 pub async fn run(context: &Context, args: DoctorArgs) -> Result<CommandOutput, CliError> {
     let mut checks = vec![Check { name: "profile", result: check_profile(context) }];
     match connect(context, &args.manager.server).await {
@@ -158,7 +157,7 @@ async fn check_signing_keys(api: &Api) -> CheckResult {
     }
 }
 
-/// Checks the key of the profile's agent, its status if a credential may read it, and with `--login` the login.
+/// Checks the agent of the profile. With `--login`, logs in; otherwise checks its key, and its status if a credential may read it.
 async fn check_agent(context: &Context, api: &Api, args: &DoctorArgs) -> CheckResult {
     let profile = &context.profile;
     let Some(agent) = &profile.agent else {
@@ -276,7 +275,7 @@ fn report(messages: &Messages, checks: Vec<Check>) -> CommandOutput {
             CheckResult::Failed(error) => ("failed", error.to_string(), next_step(error).map(String::from)),
         };
         let next = next.map(|next| messages.hint(&next));
-        // The first failure becomes the error of the command, which is printed with its next step.
+        // The first failure becomes the error of the command, which prints its own next step.
         if failure.is_some() || !matches!(result, CheckResult::Failed(_)) {
             note.extend(next.as_ref().map(|next| format!("Next: for the {check}, {next}")));
         }

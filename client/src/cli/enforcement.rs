@@ -24,24 +24,24 @@ use std::time::Duration;
 pub use text::sidecars;
 use text::{enforcement_text, next, not_enforced, unknown, unknown_because};
 
-/// A revision that is not above the newest one.
+/// A revision that every control plane has. [`ReceiptArgs::wait`] asks for it to find out whether the credential may read receipts.
 const FIRST_REVISION: u64 = 1;
 
 const LONGEST_WAIT: Duration = Duration::from_hours(1);
 
-/// The time after the end of a wait in which the last answer of the control plane may arrive.
+/// How long after the end of a wait the last answer of the control plane may arrive.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// The shortest pause before the next request after an outage of the control plane.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
-/// What happens without a sidecar after a change that ends access.
-pub const REFUSES: &str = "the API refuses at once";
+/// What a receipt says if no sidecar is connected, after a change that ends access.
+pub const REFUSES_WITHOUT_SIDECAR: &str = "the API refuses at once";
 
-/// What happens without a sidecar after a change that gives access.
-pub const ALLOWS: &str = "the API allows at once";
+/// What a receipt says if no sidecar is connected, after a change that gives access.
+pub const ALLOWS_WITHOUT_SIDECAR: &str = "the API allows at once";
 
-/// Whether and how long a command waits for the sidecars of its service.
+/// How long a command waits for the sidecars of its service, if at all.
 #[derive(Args)]
 pub struct WaitArgs {
     /// Wait until every sidecar of the service decides with the change, at most this long: 1s to 1h, 30s without a
@@ -51,7 +51,7 @@ pub struct WaitArgs {
     wait: Option<Duration>,
 }
 
-/// A wait of a command whose change can concern several services.
+/// The wait of a command whose change can concern several services.
 #[derive(Args)]
 pub struct ReceiptArgs {
     #[command(flatten)]
@@ -78,9 +78,9 @@ pub struct Receipt {
 }
 
 enum WaitResult {
-    /// The last answer of the control plane.
+    /// The last answer of the control plane, and how long the command waited.
     Known(Box<Enforcement>, Duration),
-    /// The control plane did not state whether the change is in force.
+    /// The control plane did not say whether the change is in force.
     Unknown(CliError),
 }
 
@@ -91,8 +91,8 @@ impl WaitArgs {
 }
 
 impl ReceiptArgs {
-    /// The wait. Commands call this function before their change: without a service and a credential that may read its
-    /// sidecars, nothing is changed.
+    /// Finds the service and a credential that may read its sidecars. Commands call this function before their change, so that an
+    /// error here changes nothing. `None` without `--wait`.
     pub async fn wait(
         &self,
         context: &Context,
@@ -107,14 +107,14 @@ impl ReceiptArgs {
         let id = context.service(&ServiceArg { service: service.clone() })?;
         let service = api.service(&id, &key.or_human(context, server, human).await?);
         match service.enforcement(FIRST_REVISION, Duration::ZERO).await {
-            // Nothing else may be a reason not to try the change.
+            // Other errors, such as an outage, do not prevent the change.
             Err(error) if is_no_access(&error) => Err(context.with_context_hint(error.into())),
             Ok(_) | Err(_) => Ok(wait.of(&service)),
         }
     }
 }
 
-/// Whether a credential may not read the receipts of a service.
+/// Whether the control plane refuses to show the receipts of a service to a credential.
 fn is_no_access(error: &ApiError) -> bool {
     match error {
         ApiError::Refused { status, code, .. } => matches!(status, 401 | 403) || code == "SERVICE_NOT_FOUND",
@@ -123,6 +123,11 @@ fn is_no_access(error: &ApiError) -> bool {
 }
 
 impl Receipt {
+    /// The receipt of a command that cannot wait.
+    pub const fn without_wait(revision: u64) -> Self {
+        Self { revision, result: None }
+    }
+
     /// Waits for a change that is done, if the user requests a wait.
     pub async fn of(context: &Context, wait: Option<Wait>, revision: u64) -> Self {
         let result = match wait {
@@ -135,8 +140,8 @@ impl Receipt {
         Self { revision, result }
     }
 
-    /// The text of the command: its rows, the revision, and where it is in force after a wait. `without_sidecars` states what happens
-    /// without a sidecar: [`REFUSES`] or [`ALLOWS`].
+    /// The text of the command: its rows, the revision, and after a wait where the change is in force. `without_sidecars` says what
+    /// happens if no sidecar is connected: [`REFUSES_WITHOUT_SIDECAR`] or [`ALLOWS_WITHOUT_SIDECAR`].
     pub fn details(&self, rows: impl IntoIterator<Item = (&'static str, String)>, without_sidecars: &str) -> String {
         let enforced = self.result.as_ref().map(|result| match result {
             WaitResult::Known(enforcement, _) => enforcement_text(enforcement, without_sidecars),
@@ -146,16 +151,16 @@ impl Receipt {
         details(rows.into_iter().chain([revision]).chain(enforced.map(|text| ("enforced", text))))
     }
 
-    /// The output of the command: its text and JSON with the revision and the result of the wait, and `note`, or else
-    /// the error of the wait.
-    pub fn output(self, text: impl Into<String>, mut json: Value, note: impl Into<String>) -> CommandOutput {
+    /// The output of the command: its text, and its JSON with the revision and the result of the wait. After a failed wait, the output
+    /// has the error of the wait instead of `note`.
+    pub fn output(self, text: impl Into<String>, mut json: Value, note: Option<&str>) -> CommandOutput {
         let Self { revision, result } = self;
         if let Some(fields) = json.as_object_mut() {
             fields.insert("revision".to_owned(), json!(revision));
             fields.extend(result.as_ref().map(|result| ("enforcement".to_owned(), result.json())));
         }
         let error = result.and_then(WaitResult::error);
-        let note = if error.is_none() { note.into() } else { String::new() };
+        let note = note.filter(|_| error.is_none()).unwrap_or_default();
         CommandOutput::new(text, json).with_note(note).with_error(error)
     }
 }
@@ -177,7 +182,7 @@ impl WaitResult {
     }
 }
 
-/// How long a command waits, in whole seconds.
+/// Parses the value of `--wait`, and rounds it up to whole seconds.
 pub fn parse_wait(text: &str) -> Result<Duration, String> {
     let is_allowed = |wait: &Duration| *wait >= Duration::from_secs(1) && *wait <= LONGEST_WAIT;
     let wait = positive_duration(text).ok().filter(is_allowed);
@@ -188,7 +193,7 @@ pub fn parse_wait(text: &str) -> Result<Duration, String> {
 /// Waits until the change is in force everywhere, or the time is over. Returns the last answer of the control plane.
 async fn wait_for_enforcement(context: &Context, wait: &Wait, revision: u64) -> Result<Enforcement, CliError> {
     let mut last = None;
-    // A control plane that accepts connections and never answers must not extend the wait.
+    // The control plane may accept connections and never answer, so the wait itself has a timeout.
     let time_over = tokio::time::timeout(wait.at_most + GRACE, ask(context, wait, revision, &mut last)).await;
     match last {
         Some(Ok(enforcement)) => Ok(enforcement),
@@ -198,14 +203,14 @@ async fn wait_for_enforcement(context: &Context, wait: &Wait, revision: u64) -> 
     }
 }
 
-/// Asks the control plane until it answers that the change is in force, refuses to answer, or the time is over. `last` is
-/// the last answer; an error because of an outage replaces no answer.
+/// Asks the control plane until it answers that the change is in force, refuses to answer, or the time is over. Keeps the last answer
+/// in `last`, even if an outage follows.
 async fn ask(context: &Context, wait: &Wait, revision: u64, last: &mut Option<Result<Enforcement, ApiError>>) {
     let Wait { service, at_most } = wait;
     let mut remaining = *at_most;
     while !remaining.is_zero() {
         let step = remaining.min(LONGEST_ENFORCEMENT_WAIT);
-        // If the control plane answers early although the change is not in force, the next request waits nevertheless.
+        // The control plane may answer early although the change is not in force. The next request then waits for the rest.
         let end_of_step = tokio::time::sleep(step);
         match service.enforcement(revision, step).await {
             Ok(answer) => {
@@ -263,7 +268,7 @@ mod tests {
 
     fn receipt(result: Option<WaitResult>) -> CommandOutput {
         let receipt = Receipt { revision: 7, result };
-        receipt.output("revoked", json!({ "revoked": true }), "Next: x")
+        receipt.output("revoked", json!({ "revoked": true }), Some("Next: x"))
     }
 
     fn answer(enforced: bool, unconfirmed: Vec<Sidecar>) -> WaitResult {

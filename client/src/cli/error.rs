@@ -25,7 +25,7 @@ pub enum Cause {
         /// The reason why access is denied, such as `agent_suspended`; may be empty.
         reason: String,
     },
-    /// An object does not exist, as the command found out without an error of the API.
+    /// The command found out by itself that an object does not exist: the API returned no error.
     #[error("{message}")]
     NotFound {
         /// The error code that the API has for an object that does not exist.
@@ -54,7 +54,7 @@ pub enum Cause {
     Key(#[from] KeyError),
     #[error(transparent)]
     Profile(#[from] ProfileError),
-    /// The change is done, but it is not in force at every sidecar, or that is unknown.
+    /// The change is done, but not in force at every sidecar, or the control plane did not say whether it is.
     #[error("{message}")]
     NotEnforced {
         /// The error code: `NOT_ENFORCED` or `ENFORCEMENT_UNKNOWN`.
@@ -105,7 +105,7 @@ impl CliError {
         Self { next: Some(next.into()), ..self }
     }
 
-    /// Sets the next step if the API refused the request with this code, unless another one is set.
+    /// Sets the next step if the API refused the request with this code. It replaces no step that is set already.
     pub fn with_next_for(self, code: &str, next: impl FnOnce() -> String) -> Self {
         match &self.cause {
             Cause::Api(ApiError::Refused { code: actual, .. }) if actual == code && self.next.is_none() => {

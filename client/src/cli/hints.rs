@@ -65,7 +65,7 @@ fn hint_for_setting(setting: &str) -> Option<String> {
     Some(format!("{next}; or ask the operator to raise {setting}"))
 }
 
-/// The hint for an API key of another service than the requested one. `None` if the credential is no API key.
+/// The hint for an API key that belongs to another service than the requested one. `None` if the credential is no API key.
 fn hint_for_other_service(details: &Map<String, Value>) -> Option<String> {
     let service = |name| details.get(name)?.get("serviceId")?.as_str()?.parse::<ServiceId>().ok();
     let required = service("required")?;
@@ -96,7 +96,7 @@ fn hint_for_cause(cause: &Cause) -> Option<&'static str> {
         Cause::Profile(ProfileError::File { .. }) | Cause::NotSaved(_) => {
             Some("set XDG_CONFIG_HOME to a folder that you can write")
         }
-        Cause::Api(ApiError::Authority(_) | ApiError::Refused { .. })
+        Cause::Api(ApiError::CaCertificates(_) | ApiError::Refused { .. })
         | Cause::Profile(_)
         | Cause::Usage(_)
         | Cause::Failed(_)

@@ -4,8 +4,8 @@ use super::{
     apply::KeyScope,
     ids::api_key_id,
     prelude::{
-        CliError, CommandOutput, ConfirmArgs, Context, OwnedServiceArgs, REFUSES, Receipt, Rows, SecretFile, WaitArgs,
-        or_dash,
+        CliError, CommandOutput, ConfirmArgs, Context, OwnedServiceArgs, REFUSES_WITHOUT_SIDECAR, Receipt, Rows,
+        SecretFile, WaitArgs, or_dash,
     },
 };
 use clap::{Args, Subcommand, ValueHint};
@@ -83,7 +83,7 @@ async fn create(context: &Context, args: CreateArgs) -> Result<CommandOutput, Cl
     let mut json = json!({
         "keyId": id, "serviceId": service.id, "name": key.name, "scope": key.scope, "createdAt": key.created_at,
     });
-    // If the API key cannot be written to its file, the API key is printed, because the API returns it only once.
+    // If the file cannot be written, the key is printed, because the API returns it only once.
     let written = file.map(|file| file.write(&key.api_key)).transpose();
     if let Ok(Some(path)) = written {
         json["file"] = json!(path);
@@ -111,7 +111,7 @@ async fn list(context: &Context, owned: OwnedServiceArgs) -> Result<CommandOutpu
 
 async fn revoke(context: &Context, args: RevokeArgs) -> Result<CommandOutput, CliError> {
     let RevokeArgs { owned, confirm, wait, key_id } = args;
-    // The id is checked before any request, because an API key in place of its id must not become part of a URL.
+    // Users may pass the key instead of its id. We check the id first, so that a key never becomes part of a URL.
     let key_id = api_key_id(key_id)?;
     let service = owned.service_api(context).await?;
     let consequence = "Requests with this key are refused at once. This cannot be undone.";
@@ -120,6 +120,6 @@ async fn revoke(context: &Context, args: RevokeArgs) -> Result<CommandOutput, Cl
     let receipt = Receipt::of(context, wait.of(&service), revision).await;
     let result = if revoked { "true" } else { "it was already" };
     let json = json!({ "revoked": revoked, "keyId": key_id, "serviceId": service.id });
-    let text = receipt.details([("key", key_id), ("revoked", result.into())], REFUSES);
-    Ok(receipt.output(text, json, "Next: countersign key list"))
+    let text = receipt.details([("key", key_id), ("revoked", result.into())], REFUSES_WITHOUT_SIDECAR);
+    Ok(receipt.output(text, json, Some("Next: countersign key list")))
 }

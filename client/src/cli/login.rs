@@ -12,12 +12,11 @@ use clap::{Args, ValueHint};
 use clap_complete::ArgValueCandidates;
 use countersign_client::{
     ApiError, LoginMethod, Profile, ProfileError, Scope, Session, SessionTokens, Signer, SignerCommand, TokenRequest,
-    clock, profile::TokenSubject,
+    clock, profile::StoredTokenKey,
 };
 use std::path::PathBuf;
 
-/// The agent that logs in. The defaults of the options are the values that `countersign agent register` saved in the
-/// profile.
+/// The agent that logs in. The options default to what `countersign agent register` saved in the profile.
 #[derive(Args)]
 pub struct LoginArgs {
     #[command(flatten)]
@@ -56,9 +55,9 @@ fn parse_nonblank(text: &str) -> Result<String, &'static str> {
 pub enum TokenPolicy {
     /// Use the stored tokens while they are valid, else refresh them or log in.
     Valid,
-    /// Refresh the tokens, also if they are valid.
+    /// Refresh the tokens, even if they are valid.
     Refresh,
-    /// Log in, also if the stored tokens are valid.
+    /// Log in, even if the stored tokens are valid.
     NewLogin,
 }
 
@@ -96,11 +95,11 @@ impl LoginResult {
 
 /// What the tokens of a command are for. Options override the profile.
 pub struct TokenTarget {
-    /// The id of the service. A resource replaces it.
+    /// The id of the service; `None` if `oauth` names a resource, or if the control plane chooses the service.
     audience: Option<String>,
     /// The request to the OAuth token endpoint; `None` for a login with a challenge.
     pub oauth: Option<TokenRequest>,
-    /// Whether the service or the resource is that of the profile.
+    /// Whether the service or the resource comes from the profile, for the hint if it does not exist.
     is_saved: bool,
 }
 
@@ -124,7 +123,7 @@ impl TokenTarget {
         }
     }
 
-    /// Warns of tokens without a permission that was requested.
+    /// Warns if the tokens lack a permission that was requested.
     pub fn warn_for_granted(&self, context: &Context, granted: Option<&Scope>) {
         if let (Some(requested), Some(granted)) = (self.scope(), granted)
             && !requested.is_within(granted)
@@ -135,7 +134,7 @@ impl TokenTarget {
         }
     }
 
-    /// Warns of a profile whose later tokens have a wider scope than those before.
+    /// Warns if this login removes or widens the scope that the profile saves.
     fn warn_for_saved(&self, context: &Context) {
         if let Some(TokenRequest { scope: Some(before), .. }) = &context.profile.oauth
             && !self.scope().is_some_and(|scope| scope.is_within(before))
@@ -179,8 +178,7 @@ fn is_profile_agent(context: &Context, agent: &str) -> bool {
     context.profile.agent.as_deref() == Some(agent)
 }
 
-/// Obtains tokens, and stores them if the agent is the profile's agent. Warns if they have fewer permissions than
-/// requested.
+/// Obtains tokens, and stores them if the agent is the profile's agent. Warns if they have fewer permissions than requested.
 pub async fn login(
     context: &Context,
     args: &LoginArgs,
@@ -208,23 +206,23 @@ pub async fn login(
     };
     let audience = target.audience.clone();
     let oauth = target.oauth.clone();
-    let subject = TokenSubject { url: context.url(&args.server)?, agent: agent.clone(), audience, oauth };
+    let key = StoredTokenKey { url: context.url(&args.server)?, agent: agent.clone(), audience, oauth };
 
     let lock = context.profiles.lock(&context.name);
-    let stored = context.profiles.tokens(&context.name, &subject)?;
+    let stored = context.profiles.tokens(&context.name, &key)?;
     let is_current = |tokens: &&SessionTokens| policy == TokenPolicy::Valid && clock::now() < tokens.refresh_at;
     if let Some(tokens) = stored.as_ref().filter(is_current) {
         return Ok(LoginResult { tokens: tokens.clone(), saved: save_target() });
     }
     let session = session()?;
     let with_hint = |error| with_hint_for_saved_target(context, &target, error);
-    // A refresh token can be used once, so it is not used if its successor cannot be stored.
+    // A refresh token works once. If its successor cannot be stored, we log in instead of using it.
     let (tokens, saved) = match lock.and_then(|lock| context.check_writable().map(|()| lock)) {
         Err(error) if policy == TokenPolicy::Refresh => return Err(error.into()),
         Err(error) => (session.login().await.map_err(with_hint)?, Err(error)),
         Ok(_lock) => {
             let tokens = request_tokens(&session.resume(stored), policy).await.map_err(with_hint)?;
-            let saved = context.profiles.save_tokens(&context.name, &subject, &tokens);
+            let saved = context.profiles.save_tokens(&context.name, &key, &tokens);
             (tokens, saved.and_then(|()| save_target()))
         }
     };
@@ -232,7 +230,7 @@ pub async fn login(
     Ok(LoginResult { tokens, saved })
 }
 
-/// Adds a hint to the error for an unknown service, if the service is that of the profile.
+/// Adds a hint to the error for an unknown service or resource, if it comes from the profile.
 fn with_hint_for_saved_target(context: &Context, target: &TokenTarget, error: ApiError) -> CliError {
     let Some(resource) = target.resource().filter(|_| target.is_saved) else { return error.into() };
     let code = if target.oauth.is_some() { "invalid_target" } else { "SERVICE_NOT_FOUND" };

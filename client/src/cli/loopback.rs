@@ -23,13 +23,12 @@ use tokio::{
     time::timeout,
 };
 
-/// The largest head, in bytes.
+/// The largest head of a request, in bytes.
 const MAX_HEAD: usize = 32 * 1024;
 
 const MAX_CONNECTIONS: usize = 256;
 
-/// The timeout for a head, and for a body. It is short, because all clients are on this machine, and others of its users can hold
-/// connections.
+/// The timeout for a head, and for a body. It is short: all clients are on this machine, and another user could hold connections open.
 const READ_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The pause after a connection could not be accepted.
@@ -114,7 +113,7 @@ where
             async move { Ok::<_, Infallible>(response.await) }
         });
         let mut http = http1::Builder::new();
-        // A connection has one request: the response fits into the buffers of the system, so a client that reads nothing holds nothing.
+        // Each connection has one request. Its response fits into the buffers of the system, so a client that reads nothing holds nothing.
         http.keep_alive(false);
         http.timer(TokioTimer::new()).header_read_timeout(READ_TIMEOUT).max_buf_size(MAX_HEAD);
         let connection = connections.watch(http.serve_connection(TokioIo::new(stream), service));
@@ -165,7 +164,7 @@ pub fn text_response(status: StatusCode, text: &str) -> Response<Full<Bytes>> {
     response
 }
 
-/// A response to a request whose method is not the allowed one.
+/// A response to a request with another method than the `allowed` one.
 pub fn method_not_allowed(allowed: &'static str, text: &str) -> Response<Full<Bytes>> {
     let mut response = text_response(StatusCode::METHOD_NOT_ALLOWED, text);
     response.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));

@@ -13,24 +13,21 @@ use std::io::{self, IsTerminal, Write};
 
 const NEXT: &str = "Next: ";
 
-/// The commands without a verb that hints mention.
-const COMMANDS: [&str; 5] = ["login", "logout", "whoami", "apply", "export"];
+/// The first word of each command in a hint.
+const PROGRAM: &str = "countersign ";
 
-/// The commands with a verb that hints mention.
-const NOUNS: [&str; 9] = ["agent", "service", "key", "role", "sidecar", "webhook", "token", "audit", "signing-key"];
-
-/// Texts after which a hint names a command for another person, who has other profiles.
-const OTHER_PERSONS: [&str; 2] = ["as the new owner, ", "can run: "];
+/// Texts before a command that another person runs, who has other profiles.
+const BEFORE_COMMAND_OF_OTHERS: [&str; 3] = ["as the new owner, ", "can run: ", "for a role: "];
 
 #[derive(Debug, Clone)]
 pub struct Messages {
     /// The format of messages and data.
     pub format: OutputFormat,
-    /// Whether only errors are written.
+    /// Write only errors and instructions.
     pub quiet: bool,
     /// The profile that commands in hints have to name; `None` if the default or the environment selects it.
     profile: Option<String>,
-    /// The ids that hints contain.
+    /// The ids that replace placeholders in hints.
     pub placeholders: Placeholders,
 }
 
@@ -43,7 +40,7 @@ impl Messages {
         Self { format, quiet, profile, placeholders: Placeholders::default() }
     }
 
-    /// Whether the command can prompt: the output is text, and standard input and standard error are terminals.
+    /// Whether the command can ask the user: the output is text, and standard input and standard error are terminals.
     pub fn can_prompt(&self) -> bool {
         self.format == OutputFormat::Text && io::stdin().is_terminal() && io::stderr().is_terminal()
     }
@@ -65,7 +62,7 @@ impl Messages {
         }
     }
 
-    /// Writes what the user must do before the command can continue, also with `--quiet`.
+    /// Writes what the user must do before the command can continue, even with `--quiet`.
     pub fn instruction(&self, text: &str, json: &Value) {
         match self.format {
             OutputFormat::Text => write_line(text),
@@ -81,18 +78,18 @@ impl Messages {
         }
     }
 
-    /// A hint with the known ids in place of placeholders, and with `--profile` in its commands, except in commands for
-    /// another person.
+    /// Makes the commands of a hint ready to copy: fills in the known ids, and adds `--profile`, because the user would otherwise
+    /// run them with the default profile.
     pub fn hint(&self, text: &str) -> String {
         let text = self.placeholders.fill(text);
         let Some(profile) = &self.profile else { return text };
-        let noun_parts = NOUNS.into_iter().map(|noun| format!("{noun} "));
-        let parts = noun_parts.chain(COMMANDS.into_iter().map(str::to_owned));
-        let is_own = |before: &str, _: &str| !OTHER_PERSONS.iter().any(|words| before.ends_with(words));
-        parts.fold(text, |text, part| {
-            let with_profile = format!("countersign --profile {} {part}", quoted(profile));
-            replace_if(&text, &format!("countersign {part}"), &with_profile, is_own)
-        })
+        let needs_profile = |before: &str, after: &str| {
+            let is_command = before.is_empty() || before.ends_with([' ', '`', '(']);
+            let is_own = !BEFORE_COMMAND_OF_OTHERS.iter().any(|words| before.ends_with(words));
+            let arguments = after.split(['`', ',', ';', '\n']).next().unwrap_or_default();
+            is_command && is_own && !arguments.contains("--profile ")
+        };
+        replace_if(&text, PROGRAM, &format!("{PROGRAM}--profile {} ", quoted(profile)), needs_profile)
     }
 }
 
@@ -111,6 +108,25 @@ pub fn write_json(value: &Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::{error::CliError, hints::next_step};
+    use countersign_identity::Reason;
+
+    #[test]
+    fn own_commands_in_hints_name_one_profile_and_those_of_other_people_none() {
+        let messages = Messages::new(OutputFormat::Text, false, Some("x".to_owned()));
+        let of_others = ["agent_suspended", "agent_left", "no_role", "role_missing", "permission_missing"];
+        for reason in Reason::ALL.iter().map(|reason| reason.as_str()) {
+            let hint = messages.hint(&next_step(&CliError::denied("", reason)).unwrap_or_default());
+            let expected = usize::from(!of_others.contains(&reason));
+            let mut commands = hint.split(PROGRAM).skip(1);
+            assert!(commands.all(|command| command.matches("--profile ").count() == expected), "{hint}");
+        }
+        assert_eq!(messages.hint("countersign doctor"), "countersign --profile x doctor");
+        assert_eq!(
+            messages.hint("countersign role show 'countersign x'"),
+            "countersign --profile x role show 'countersign x'"
+        );
+    }
 
     #[test]
     fn hints_name_a_profile_that_is_not_the_default() {

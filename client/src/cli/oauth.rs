@@ -1,4 +1,4 @@
-//! Options of logins over the OAuth token endpoint: which login, and what its tokens are limited to.
+//! Options that select a login with a challenge or over the OAuth token endpoint, and limit its tokens.
 
 use super::error::CliError;
 use clap::{Args, ValueHint};
@@ -32,13 +32,13 @@ pub struct OAuthArgs {
 /// Which login a command uses, and what limits its tokens.
 #[derive(Clone, Copy)]
 pub enum LoginChoice<'a> {
-    /// The login that the profile saves, with its limits.
+    /// The login and the limits that the profile saves.
     OfProfile,
     /// The login with a challenge.
     Challenge,
-    /// The OAuth token endpoint, with the scope of these limits and no other.
+    /// The OAuth token endpoint with the scope of these limits. The profile's scope does not count.
     OAuth(&'a LimitArgs),
-    /// The login that the profile saves. These limits override those of the profile.
+    /// The login that the profile saves, except that these limits override its limits.
     Limited(&'a LimitArgs),
 }
 
@@ -50,7 +50,7 @@ impl LimitArgs {
 }
 
 impl OAuthArgs {
-    /// The login that the options name. Without options, it is that of the profile.
+    /// The login that the options name. Without options, the login of the profile.
     pub fn choice(&self) -> Result<LoginChoice<'_>, CliError> {
         let Self { oauth, no_oauth, limits } = self;
         match (oauth, no_oauth) {
@@ -67,7 +67,7 @@ impl OAuthArgs {
 }
 
 fn parse_scope(text: &str) -> Result<Scope, String> {
-    // A secret in place of a permission is not repeated, because the error is printed.
+    // The errors below repeat the text, so a misplaced secret must not get there.
     if text.split(' ').any(begins_like_secret) {
         return Err("it begins like a secret".to_owned());
     }

@@ -22,13 +22,14 @@ pub enum OutputFormat {
 /// Data for standard output, and a note and an error for standard error.
 #[derive(Debug, Default)]
 pub struct CommandOutput {
-    /// Data as text, which is printed unchanged.
+    /// Data as text. It is printed unchanged.
     text: Vec<u8>,
-    /// A table that is fitted to the width of the terminal, instead of the text.
+    /// A table in place of the text. It is fitted to the width of the terminal.
     table: Option<Table>,
     json: Option<Value>,
     /// The note, which may end with lines that begin with `Next: `.
     pub note: String,
+    /// The next step if a secret in the data cannot be printed; empty if the data contains none.
     hint_if_lost: String,
     /// The error of a command that also returns data.
     pub error: Option<CliError>,
@@ -67,7 +68,7 @@ impl CommandOutput {
         Self { note: note.into(), ..self }
     }
 
-    /// Sets the hint for a secret that cannot be printed. If the hint is set, a closed standard output is an error.
+    /// Marks the data as a secret: if it cannot be printed, even because of a closed pipe, the command fails with this hint.
     pub fn with_hint_if_lost(self, hint: String) -> Self {
         Self { hint_if_lost: hint, ..self }
     }
@@ -76,7 +77,7 @@ impl CommandOutput {
         Self { error, ..self }
     }
 
-    /// The result of a command that ran a program: the exit code of the program.
+    /// The result of a command that ran a program, whose exit code it returns.
     pub fn of_program(exit_code: u8) -> Self {
         Self { program_exit_code: exit_code, ..Self::default() }
     }
@@ -98,7 +99,6 @@ impl CommandOutput {
         printed.map_err(|error| self.not_printed(&error))
     }
 
-    /// The error for data that could not be written to standard output.
     pub fn not_printed(&self, error: &io::Error) -> CliError {
         let error = CliError::failed(format!("standard output: {error}"));
         if self.hint_if_lost.is_empty() { error } else { error.with_next(self.hint_if_lost.as_str()) }

@@ -14,13 +14,12 @@ use clap::{Command, FromArgMatches, builder::Resettable, error::ErrorKind};
 use clap_complete::CompleteEnv;
 use std::process::ExitCode;
 
-/// Prints candidates and ends the process if a completion script started the process; otherwise returns.
+/// If a completion script started this process, prints candidates and ends it.
 pub fn complete_from_environment() {
     CompleteEnv::with_factory(help::command).var(VARIABLE).complete();
 }
 
-/// Parses the arguments of this process. If the parser returns help, the version or an error instead of arguments,
-/// prints what it returned and returns the exit code.
+/// Parses the arguments of this process. If the result is help, the version or an error, prints it and returns the exit code.
 pub fn parse() -> Result<Arguments, ExitCode> {
     let matches = without_empty_variables(help::command()).try_get_matches();
     matches.and_then(|matches| Arguments::from_arg_matches(&matches)).map_err(print_instead)
@@ -58,7 +57,7 @@ fn print_instead(error: clap::Error) -> ExitCode {
     report(&usage::error(error), &messages)
 }
 
-/// The output format that the arguments request, also if they cannot be parsed.
+/// The output format that the arguments request, even if they cannot be parsed.
 fn requested_format(arguments: &[String]) -> OutputFormat {
     let arguments: Vec<_> = arguments.iter().take_while(|argument| *argument != "--").collect();
     let separate = arguments.windows(2).any(|pair| {

@@ -11,13 +11,13 @@ pub const WEBHOOK: &str = "WEBHOOK";
 pub struct Placeholders(Arc<Mutex<Vec<(&'static str, String)>>>);
 
 impl Placeholders {
-    /// Sets the id for a placeholder. It replaces an earlier one. An id with another character than letters, digits and `_`
-    /// is ignored, because hints are commands for a shell.
+    /// Sets the id for a placeholder, in place of an earlier one. Users paste hints into a shell, so it ignores ids with other characters
+    /// than letters, digits and `_`.
     pub fn set(&self, placeholder: &'static str, id: &str) {
         self.set_with_option(placeholder, "", id);
     }
 
-    /// Sets the id and the option that a command needs before the id, such as `--deployment`.
+    /// Sets the id together with an option that the command needs before it, such as `--deployment`.
     pub fn set_with_option(&self, placeholder: &'static str, option: &'static str, id: &str) {
         if !id.chars().all(|character| character.is_ascii_alphanumeric() || character == '_') {
             return;
@@ -40,7 +40,7 @@ fn replace_word(text: &str, word: &str, replacement: &str) -> String {
     replace_if(text, word, replacement, |before, after| !before.ends_with(is_part) && !after.starts_with(is_part))
 }
 
-/// Replaces a part of a text, if its surroundings allow it: the text before it since the last occurrence, and all text after it.
+/// Replaces the occurrences of `part` for which `is_replaced` returns true. It gets the text since the last one, and all text after.
 pub fn replace_if(text: &str, part: &str, replacement: &str, is_replaced: impl Fn(&str, &str) -> bool) -> String {
     let mut result = String::new();
     let mut rest = text;

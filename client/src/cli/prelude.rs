@@ -7,7 +7,7 @@ pub use super::{
     },
     confirm::ConfirmArgs,
     context::Context,
-    enforcement::{ALLOWS, REFUSES, Receipt, ReceiptArgs, WaitArgs},
+    enforcement::{ALLOWS_WITHOUT_SIDECAR, REFUSES_WITHOUT_SIDECAR, Receipt, ReceiptArgs, WaitArgs},
     error::{Cause, CliError},
     output::{CommandOutput, OutputFormat, quoted, value_name, value_text},
     secret_file::SecretFile,

@@ -40,7 +40,7 @@ pub fn report(error: &CliError, messages: &Messages) -> ExitCode {
     code.into()
 }
 
-/// The next step. For values that the API refused, it names the arguments that set the fields in `error.details`.
+/// The next step. If the API refused values, it names the arguments that set them.
 fn next_step(error: &CliError) -> Option<Cow<'_, str>> {
     let hint = hints::next_step(error);
     let Cause::Api(ApiError::Refused { code, details, .. }) = &error.cause else { return hint };
@@ -69,7 +69,7 @@ fn exit_code(cause: &Cause) -> u8 {
         Cause::Unreachable(_)
         | Cause::Issuer(IssuerError::Unreachable { .. })
         | Cause::Api(ApiError::Unreachable { .. }) => UNREACHABLE,
-        // A request with an invalid value is wrong usage: the values come from the arguments.
+        // Values come from the arguments, so an invalid value is wrong usage.
         Cause::Api(ApiError::Refused { status, code, .. }) => match (status, code.as_str()) {
             (400, "VALIDATION_ERROR") => USAGE,
             (
@@ -116,7 +116,7 @@ fn json(error: &CliError, next: Option<&str>, usage: Option<&str>) -> Value {
     json!({ "error": json })
 }
 
-/// The error code of the API, or a code of the command line for its own errors.
+/// The error code of the API. For errors of the command line itself, a code of its own.
 fn code(cause: &Cause) -> &str {
     match cause {
         Cause::Api(ApiError::Refused { code, .. }) if !code.is_empty() => code,

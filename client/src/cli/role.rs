@@ -6,8 +6,8 @@ use super::{
     enforcement::Wait,
     ids::no_secret,
     prelude::{
-        ALLOWS, CliError, CommandOutput, ConfirmArgs, Context, ManagerArgs, OutputFormat, REFUSES, Receipt,
-        RequiredAgentArg, Rows, WaitArgs, id_with_name, or_dash, quoted, value_name,
+        ALLOWS_WITHOUT_SIDECAR, CliError, CommandOutput, ConfirmArgs, Context, ManagerArgs, OutputFormat,
+        REFUSES_WITHOUT_SIDECAR, Receipt, RequiredAgentArg, Rows, WaitArgs, id_with_name, or_dash, quoted, value_name,
     },
     time::parse_future_time,
 };
@@ -198,9 +198,9 @@ async fn delete(context: &Context, args: DeleteArgs) -> Result<CommandOutput, Cl
     confirm.confirm(&context.messages, &format!("Delete the role {shown} of {}", service.id), consequence)?;
     let revision = service.delete_role(&id).await?;
     let receipt = Receipt::of(context, wait.of(&service), revision).await;
-    let text = receipt.details([("role", shown), ("deleted", "true".into())], REFUSES);
+    let text = receipt.details([("role", shown), ("deleted", "true".into())], REFUSES_WITHOUT_SIDECAR);
     let json = json!({ "deleted": true, "roleId": id, "serviceId": service.id });
-    Ok(receipt.output(text, json, "Next: countersign role list"))
+    Ok(receipt.output(text, json, Some("Next: countersign role list")))
 }
 
 async fn assign(context: &Context, args: AssignArgs) -> Result<CommandOutput, CliError> {
@@ -216,11 +216,11 @@ async fn assign(context: &Context, args: AssignArgs) -> Result<CommandOutput, Cl
         ("agent", id_with_name(&agent, name.as_deref())),
         ("expires", end),
     ];
-    let text = receipt.details(rows, ALLOWS);
+    let text = receipt.details(rows, ALLOWS_WITHOUT_SIDECAR);
     let json = json!({
         "assigned": true, "roleId": role.id, "agentId": agent, "serviceId": service.id, "expiresAt": expires,
     });
-    Ok(receipt.output(text, json, "Next: as the agent, countersign agent call URL"))
+    Ok(receipt.output(text, json, Some("Next: as the agent, countersign agent call URL")))
 }
 
 async fn revoke(context: &Context, args: AssignmentArgs) -> Result<CommandOutput, CliError> {
@@ -234,9 +234,9 @@ async fn revoke(context: &Context, args: AssignmentArgs) -> Result<CommandOutput
         ("agent", id_with_name(&agent, name.as_deref())),
         ("revoked", result.into()),
     ];
-    let text = receipt.details(rows, REFUSES);
+    let text = receipt.details(rows, REFUSES_WITHOUT_SIDECAR);
     let json = json!({ "revoked": revoked, "roleId": role.id, "agentId": agent, "serviceId": service.id });
-    Ok(receipt.output(text, json, "Next: countersign role list"))
+    Ok(receipt.output(text, json, Some("Next: countersign role list")))
 }
 
 /// The role and the agent of an assignment.

@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A file that is created before the request that generates the secret, and is deleted if the secret is not written.
+/// A file for a secret. It is created before the request, so that no secret is generated without a file, and deleted if none is written.
 pub struct SecretFile {
     path: PathBuf,
     file: File,

@@ -4,8 +4,8 @@ use super::{
     complete,
     environment::variable,
     prelude::{
-        ALLOWS, CliError, CommandOutput, Context, HumanArgs, OwnedServiceArgs, REFUSES, Receipt, Rows, WaitArgs,
-        details,
+        ALLOWS_WITHOUT_SIDECAR, CliError, CommandOutput, Context, HumanArgs, OwnedServiceArgs, REFUSES_WITHOUT_SIDECAR,
+        Receipt, Rows, WaitArgs, details,
     },
     transfer::{self, DeleteArgs, TransferArgs, find_offer},
 };
@@ -193,8 +193,11 @@ async fn change(context: &Context, args: ChangeArgs) -> Result<CommandOutput, Cl
     let change = ServiceChange { name, accepts_unbound_tokens, resource_uris, ..ServiceChange::default() };
     let ChangedRecord { record: changed, revision } = service.change(change).await?;
     let receipt = Receipt::of(context, wait.of(&service), revision).await;
-    let text = receipt.details(rows(&changed), if changed.accepts_unbound_tokens { ALLOWS } else { REFUSES });
-    Ok(receipt.output(text, json!(changed), "Next: countersign service show"))
+    let text = receipt.details(
+        rows(&changed),
+        if changed.accepts_unbound_tokens { ALLOWS_WITHOUT_SIDECAR } else { REFUSES_WITHOUT_SIDECAR },
+    );
+    Ok(receipt.output(text, json!(changed), Some("Next: countersign service show")))
 }
 
 fn rows(service: &Service) -> Vec<(&'static str, String)> {

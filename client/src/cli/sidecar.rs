@@ -62,7 +62,7 @@ async fn wait(context: &Context, args: WaitForSidecarsArgs) -> Result<CommandOut
     let wait = Wait { service, at_most };
     let receipt = Receipt::of(context, Some(wait), revision).await;
     let text = receipt.details([], "the API decides with the change");
-    Ok(receipt.output(text, json!({}), ""))
+    Ok(receipt.output(text, json!({}), None))
 }
 
 async fn list(context: &Context, manager: ManagerArgs) -> Result<CommandOutput, CliError> {

@@ -2,7 +2,10 @@
 
 use super::{
     ids,
-    prelude::{ALLOWS, CliError, CommandOutput, ConfirmArgs, Context, HumanArgs, REFUSES, Receipt, Rows, or_dash},
+    prelude::{
+        ALLOWS_WITHOUT_SIDECAR, CliError, CommandOutput, ConfirmArgs, Context, HumanArgs, REFUSES_WITHOUT_SIDECAR,
+        Receipt, Rows, or_dash,
+    },
     time::relative,
 };
 use clap::{Args, Subcommand};
@@ -70,9 +73,9 @@ async fn rotate(context: &Context, human: HumanArgs) -> Result<CommandOutput, Cl
     let api = human.api(context).await?;
     let rotation = api.rotate_signing_key().await?;
     let Rotation { kid, status, signs_from, revision } = &rotation;
-    let receipt = Receipt::of(context, None, *revision).await;
+    let receipt = Receipt::without_wait(*revision);
     let rows = [("key", kid.clone()), ("status", status.clone()), ("signs from", signs_from.clone())];
-    let text = receipt.details(rows, ALLOWS);
+    let text = receipt.details(rows, ALLOWS_WITHOUT_SIDECAR);
     let note = if status == "signing" {
         "The new key signs now. The old key stays valid until its last token has expired.".to_owned()
     } else {
@@ -83,7 +86,7 @@ async fn rotate(context: &Context, human: HumanArgs) -> Result<CommandOutput, Cl
         )
     };
     let note = format!("{note}\nNext: countersign signing-key list");
-    Ok(receipt.output(text, json!(rotation), note))
+    Ok(receipt.output(text, json!(rotation), Some(&note)))
 }
 
 async fn revoke(context: &Context, args: RevokeArgs) -> Result<CommandOutput, CliError> {
@@ -93,10 +96,10 @@ async fn revoke(context: &Context, args: RevokeArgs) -> Result<CommandOutput, Cl
     let consequence = "Every token that this key signed becomes invalid at once. This cannot be undone.";
     confirm.confirm(&context.messages, &format!("Revoke the signing key {kid}"), consequence)?;
     let Revocation { revoked, revision } = api.revoke_signing_key(&kid).await?;
-    let receipt = Receipt::of(context, None, revision).await;
+    let receipt = Receipt::without_wait(revision);
     let result = if revoked { "true" } else { "it was already" };
-    let text = receipt.details([("key", kid.clone()), ("revoked", result.into())], REFUSES);
+    let text = receipt.details([("key", kid.clone()), ("revoked", result.into())], REFUSES_WITHOUT_SIDECAR);
     let note =
         "Tokens that this key signed are refused everywhere within a second.\nNext: countersign signing-key list";
-    Ok(receipt.output(text, json!({ "revoked": revoked, "kid": kid }), note))
+    Ok(receipt.output(text, json!({ "revoked": revoked, "kid": kid }), Some(note)))
 }

@@ -1,4 +1,4 @@
-//! The stored login of a human user: its token for other commands, which is refreshed before it expires.
+//! Reads the stored login of a human user for other commands, and refreshes its token before it expires.
 
 use super::{
     context::read_file,
@@ -25,7 +25,7 @@ pub fn oidc_client(context: &Context, settings: LoginSettings) -> Result<OidcCli
     })
 }
 
-/// The login of the profile. An error if it belongs to another control plane than the requested one.
+/// The login of the profile; `None` if there is none. An error if it is for another control plane than the requested one.
 pub fn stored_login(context: &Context, server: &ServerArgs) -> Result<Option<HumanLogin>, CliError> {
     let Some(login) = context.profiles.human_login(&context.name)? else { return Ok(None) };
     let url = context.url(server)?;
@@ -52,10 +52,10 @@ pub async fn stored_token(context: &Context, server: &ServerArgs) -> Result<Opti
     }
 }
 
-/// Refreshes the login, unless another process has refreshed it in the meantime. If the refresh fails, returns the
-/// current token until it expires.
+/// Refreshes the login, unless another process has refreshed it in the meantime. If the refresh fails, returns the current token as long
+/// as it is valid.
 async fn refreshed_token(context: &Context, server: &ServerArgs) -> Result<Option<SecretString>, CliError> {
-    // Issuers accept a refresh token once, so it is not used if its successor cannot be stored.
+    // Issuers accept a refresh token once. If its successor cannot be stored, we do not use it.
     let locked = context.profiles.lock_human_login(&context.name);
     let locked = locked.and_then(|lock| context.check_writable().map(|()| lock));
     let Some(login) = stored_login(context, server)? else { return Ok(None) };

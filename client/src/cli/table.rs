@@ -7,13 +7,13 @@ use comfy_table::{ColumnConstraint, ContentArrangement, Row, Width, presets::NOT
 use countersign_client::api::without_control_characters;
 use std::io::IsTerminal;
 
-/// The minimum width of a text column.
+/// The width to which a text column may shrink.
 const NARROWEST: u16 = 12;
 
 /// The number of spaces between columns.
 const GAP: u16 = 2;
 
-/// How a column may change to fit the terminal.
+/// How the cells of a column may be shortened to fit the terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fit {
     Fixed,
@@ -72,7 +72,7 @@ impl Table {
         Self { shows_header: false, ..self }
     }
 
-    /// The table for standard output. On a terminal the table is fitted to the width, otherwise the table is complete.
+    /// The table for standard output: fitted to the width of a terminal, or complete in a pipe or file.
     pub fn for_terminal(&self) -> String {
         let out = std::io::stdout();
         if !out.is_terminal() {
@@ -82,7 +82,7 @@ impl Table {
         self.fitted(width.filter(|width| *width > 0).unwrap_or(80))
     }
 
-    /// Fits the table to a width: with relative times first, then with shorter texts, then with one line per cell.
+    /// Fits the table to a width: makes times relative, then shortens texts. If that is not enough, prints one line per cell.
     fn fitted(&self, width: u16) -> String {
         let mut lines = self.lines();
         for (cell, (_, fit)) in lines.iter_mut().flat_map(|line| line.iter_mut().zip(&self.header)) {

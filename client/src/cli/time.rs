@@ -39,7 +39,7 @@ pub fn relative(text: &str) -> String {
     if seconds > 0 { format!("in {span}") } else { format!("{span} ago") }
 }
 
-/// Formats a duration in the largest unit of which the duration contains at least two, as `kubectl` shows ages.
+/// Formats a duration in the largest unit that it contains at least twice, as `kubectl` shows ages: 119m, then 2h.
 fn rounded_duration(seconds: u64) -> String {
     match seconds {
         0..120 => format!("{seconds}s"),
@@ -56,7 +56,7 @@ fn parse_time(
     if let Ok(time) = text.parse() {
         return Some(time);
     }
-    // The parser of dates accepts a date with a time and ignores the time, so the length of the text is checked.
+    // The parser of dates would accept a time after the date and ignore it, so we check the length.
     if text.len() == "2030-01-31".len()
         && let Ok(date) = text.parse::<Date>()
     {

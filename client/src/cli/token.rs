@@ -6,15 +6,15 @@ use super::{
     ids::service_id,
     placeholders,
     prelude::{
-        Cause, CliError, CommandOutput, Context, HumanTokenArg, REFUSES, Receipt, ReceiptArgs, ServerArgs, details,
-        value_text,
+        Cause, CliError, CommandOutput, Context, HumanTokenArg, REFUSES_WITHOUT_SIDECAR, Receipt, ReceiptArgs,
+        ServerArgs, details, value_text,
     },
     time::rfc3339,
 };
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use clap::{Args, Subcommand};
 use clap_complete::ArgValueCandidates;
-use countersign_client::{Api, ProfileError, SessionTokens, clock, profile::TokenSubject};
+use countersign_client::{Api, ProfileError, SessionTokens, clock, profile::StoredTokenKey};
 use countersign_identity::{Claims, KeySet, Reason, Refusal, Timestamp, UnverifiedToken};
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};
@@ -119,8 +119,8 @@ async fn revoke(context: &Context, args: RevokeArgs) -> Result<CommandOutput, Cl
         "session" => "The session is revoked: its refresh token and all its access tokens.",
         _ => "The access token is revoked.",
     };
-    let text = format!("{text}\n{}", receipt.details([], REFUSES));
-    let output = receipt.output(text, json!({ "revoked": true, "kind": kind }), "");
+    let text = format!("{text}\n{}", receipt.details([], REFUSES_WITHOUT_SIDECAR));
+    let output = receipt.output(text, json!({ "revoked": true, "kind": kind }), None);
     if output.error.is_none() {
         return Ok(output.with_profile_result(saved));
     }
@@ -134,7 +134,7 @@ struct Revoked {
     /// `session` or `token`.
     kind: &'static str,
     revision: u64,
-    /// Whether the profile no longer contains the token.
+    /// Whether the token could be removed from the profile.
     saved: Result<(), ProfileError>,
 }
 
@@ -145,10 +145,10 @@ async fn revoke_and_forget(
     server: &ServerArgs,
     token: Option<SecretString>,
 ) -> Result<Revoked, CliError> {
-    // The lock of the profile's tokens keeps other processes from using a token that is about to be revoked. Without
-    // the lock, for example on a read-only file system, the token is revoked nevertheless.
+    // The lock keeps other processes from using a token that is about to be revoked. If it fails, for example on a read-only file
+    // system, we revoke the token nevertheless.
     let _lock = context.profile.agent.is_some().then(|| context.profiles.lock(&context.name).ok());
-    // A token that the profile stores for another control plane is not sent to the control plane of this command.
+    // Only tokens of this command's control plane, because it must not receive tokens of another one.
     let stored = stored_tokens(context, Some(context.url(server)?))?;
     let token = match explicit_token(token)? {
         Some(token) => token,
@@ -163,10 +163,10 @@ async fn revoke_and_forget(
     let is_revoked = |stored: &SecretString| stored.expose_secret() == token.expose_secret();
     let saved = match stored {
         Some((_, tokens)) if is_revoked(&tokens.refresh_token) => context.profiles.delete_tokens(&context.name),
-        Some((subject, tokens)) if is_revoked(&tokens.access_token) => {
+        Some((key, tokens)) if is_revoked(&tokens.access_token) => {
             let now = clock::now();
             let tokens = SessionTokens { refresh_at: now, expires_at: now, ..tokens };
-            context.profiles.save_tokens(&context.name, &subject, &tokens)
+            context.profiles.save_tokens(&context.name, &key, &tokens)
         }
         Some(_) | None => Ok(()),
     };
@@ -174,7 +174,7 @@ async fn revoke_and_forget(
     Ok(Revoked { kind, revision, saved })
 }
 
-/// Whether the text has the form of a token. The API reports success for a request to revoke text that is not a token.
+/// Whether the text has the form of a token. We check it, because the API reports success even for text that is no token.
 fn looks_like_token(text: &str) -> bool {
     text.starts_with(REFRESH_TOKEN_PREFIX) || text.split('.').filter(|part| !part.is_empty()).count() == 3
 }
@@ -248,13 +248,13 @@ fn explicit_token(token: Option<SecretString>) -> Result<Option<SecretString>, C
     }
 }
 
-/// The tokens of the profile, if the control plane with this URL issued them.
-fn stored_tokens(context: &Context, url: Option<String>) -> Result<Option<(TokenSubject, SessionTokens)>, CliError> {
+/// The tokens of the profile with their key, if the control plane with this URL issued them.
+fn stored_tokens(context: &Context, url: Option<String>) -> Result<Option<(StoredTokenKey, SessionTokens)>, CliError> {
     let profile = &context.profile;
     let (Some(url), Some(agent)) = (url, profile.agent.clone()) else { return Ok(None) };
-    let subject = profile.token_subject(url, agent);
-    let tokens = context.profiles.tokens(&context.name, &subject)?;
-    Ok(tokens.map(|tokens| (subject, tokens)))
+    let key = profile.token_key(url, agent);
+    let tokens = context.profiles.tokens(&context.name, &key)?;
+    Ok(tokens.map(|tokens| (key, tokens)))
 }
 
 fn no_token() -> CliError {

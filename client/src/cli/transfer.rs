@@ -4,7 +4,10 @@ use super::{
     complete,
     ids::{no_secret, service_id},
     placeholders,
-    prelude::{CliError, CommandOutput, ConfirmArgs, Context, HumanArgs, REFUSES, Receipt, Rows, details, quoted},
+    prelude::{
+        CliError, CommandOutput, ConfirmArgs, Context, HumanArgs, REFUSES_WITHOUT_SIDECAR, Receipt, Rows, details,
+        quoted,
+    },
 };
 use clap::Args;
 use clap_complete::ArgValueCandidates;
@@ -55,14 +58,15 @@ pub async fn delete(context: &Context, args: DeleteArgs) -> Result<CommandOutput
     let consequence = "Its API keys, webhooks, roles and all tokens for it end at once. This cannot be undone.";
     confirm.confirm(&context.messages, &format!("Delete the service {service} ({})", quoted(&name)), consequence)?;
     let revision = api.delete().await?;
-    let receipt = Receipt::of(context, None, revision).await;
+    let receipt = Receipt::without_wait(revision);
     let saved = context.update_profile(|profile| {
         let is_other = |id: &String| *id != service;
         profile.service = profile.service.take().filter(is_other);
         profile.audience = profile.audience.take().filter(is_other);
     });
-    let text = receipt.details([("service", service.clone()), ("name", name), ("deleted", "true".into())], REFUSES);
-    Ok(receipt.output(text, json!({ "deleted": true, "serviceId": service }), "").with_profile_result(saved))
+    let text = receipt
+        .details([("service", service.clone()), ("name", name), ("deleted", "true".into())], REFUSES_WITHOUT_SIDECAR);
+    Ok(receipt.output(text, json!({ "deleted": true, "serviceId": service }), None).with_profile_result(saved))
 }
 
 /// Offers, accepts, withdraws or shows the transfer of a service, or lists the services that are offered to the user.
@@ -129,7 +133,7 @@ async fn accept_offer(service: &ServiceApi) -> Result<CommandOutput, CliError> {
     Ok(CommandOutput::new(text, json!(accepted)).with_note(note))
 }
 
-/// Adds the next step to an error of a request about an offer that does not exist, or is an offer to somebody else.
+/// Adds the next step to the error for an offer that does not exist, or that is for somebody else.
 fn with_offer_hint(error: ApiError) -> CliError {
     let next = "`countersign service transfer` lists the services that are offered to you";
     match error {
@@ -142,7 +146,7 @@ fn with_offer_hint(error: ApiError) -> CliError {
     }
 }
 
-/// The output for an offer, and for the user whose offer it replaces.
+/// The output for an offer. `replaced` is the user who had the offer before.
 fn output(offer: &ServiceTransfer, replaced: Option<HumanUser>) -> CommandOutput {
     let ServiceTransfer { service_id, name, offered_by: _, new_owner, offered_at: _, expires_at } = offer;
     let mut rows = vec![

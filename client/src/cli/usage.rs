@@ -16,13 +16,13 @@ use clap::{
 };
 use countersign_client::Profiles;
 
-/// The length that no name of a command or a flag exceeds. Tokens and keys are longer than this length.
+/// The length of the longest names of commands and flags. Anything longer may be a token or a key, so errors do not repeat it.
 const LONGEST_NAME: usize = 24;
 
 /// Names that no error suggests: a mistyped command must not become one that cannot be undone.
 const NEVER_SUGGESTED: [&str; 5] = ["delete", "revoke", "rotate", "rotate-secret", "--yes"];
 
-/// Fields of the API whose argument has another name. Every other field has the same name as its argument.
+/// Fields of the API whose argument has another name. All other arguments are named like their field.
 const ARGUMENTS_BY_FIELD: [(&str, &str); 7] = [
     ("agentId", "agent"),
     ("expiresAt", "expires"),
@@ -57,8 +57,7 @@ pub fn error(mut error: clap::Error) -> CliError {
 
 /// The command that the arguments before the first invalid argument select.
 ///
-/// The usage line of a clap error is not used: it lists arguments that the environment sets as if they were required,
-/// and some errors have no usage line.
+/// We do not use the usage line of a clap error: some errors have none, and it lists arguments that the environment sets as required.
 fn invoked_command(arguments: &[String]) -> Command {
     let mut command = help::command();
     command.build();
@@ -143,15 +142,14 @@ fn unknown_argument(error: &clap::Error) -> Option<&str> {
     text(error, ContextKind::InvalidArg).filter(|_| error.kind() == ErrorKind::UnknownArgument)
 }
 
-/// The duration after `--wait`, which needs the character `=`, because its value is optional.
+/// A duration that the user wrote after `--wait` without the necessary `=`.
 fn duration_after_wait<'a>(error: &clap::Error, arguments: &'a [String]) -> Option<&'a str> {
     let typed = unknown_argument(error)?;
     let follows_wait = |pair: &&[String]| pair[0] == "--wait" && pair[1] == typed && positive_duration(typed).is_ok();
     arguments.windows(2).find(follows_wait).map(|pair| pair[1].as_str())
 }
 
-/// Returns an unknown option that the user placed before the verb: an option with the same name exists in the selected
-/// command or one of its subcommands.
+/// An unknown option that the user probably placed before the verb, because a subcommand has an option of this name.
 fn misplaced_option<'a>(error: &'a clap::Error, command: &Command) -> Option<&'a str> {
     let typed = unknown_argument(error)?;
     let option = typed.split('=').next()?;
@@ -163,7 +161,7 @@ fn misplaced_option<'a>(error: &'a clap::Error, command: &Command) -> Option<&'a
     std::iter::once(command).chain(subcommands).any(has_option).then_some(option)
 }
 
-/// The next step if a command on roles has no argument AGENT: the id of the profile's agent, for the user to decide.
+/// The next step if a command on roles lacks the argument AGENT. It shows the profile's agent, and lets the user decide.
 fn next_for_missing_agent(error: &clap::Error, name: &str, arguments: &[String]) -> Option<String> {
     let Some(ContextValue::Strings(missing)) = error.get(ContextKind::InvalidArg) else { return None };
     if error.kind() != ErrorKind::MissingRequiredArgument
@@ -207,8 +205,7 @@ fn suggestion(error: &clap::Error) -> Option<String> {
     candidates.iter().find(allowed).cloned()
 }
 
-/// Whether at most a third of the characters differs. The threshold of similarity in clap is lower: clap suggests `zsh`
-/// for `tcsh`.
+/// Whether at most a third of the characters differs. Clap is less strict, and suggests `zsh` for `tcsh`.
 fn is_similar(typed: &str, candidate: &str) -> bool {
     let longest = typed.chars().count().max(candidate.chars().count());
     strsim::osa_distance(typed, candidate) * 3 <= longest

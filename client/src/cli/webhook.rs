@@ -1,7 +1,6 @@
 //! `countersign webhook`: the URLs that events are delivered to, and the deliveries.
 //!
-//! `change` creates and changes webhooks, `delivery` tests, lists and replays deliveries, `listen` receives events on this
-//! machine.
+//! `change` creates and changes webhooks. `delivery` tests, lists and replays deliveries. `listen` receives events on this machine.
 
 mod change;
 mod delivery;

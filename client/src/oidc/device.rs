@@ -25,7 +25,7 @@ const DEFAULT_INTERVAL: u64 = 5;
 /// How much `slow_down` increases the interval (RFC 8628, section 3.5).
 const SLOW_DOWN: Duration = Duration::from_secs(5);
 
-/// Maximum length of an interval. A longer one is treated as this one.
+/// The maximum interval. The issuer can ask for no longer one.
 const MAX_INTERVAL: Duration = Duration::from_mins(5);
 
 /// The response to a device authorization request.
@@ -58,7 +58,7 @@ impl OidcClient {
         let response = self.post(url, &fields).await?;
         let response = success(url, response, &SecretString::default()).await?;
         let device: DeviceAuthorization = read_json(url, response).await?;
-        // The user opens these pages, so they must be pages of the web.
+        // The user opens these pages in a browser, so other kinds of URLs are refused.
         let allow_loopback = url.scheme() == "http";
         let is_page = |page: &String| Url::parse(page).is_ok_and(|page| is_secure(&page, allow_loopback));
         if !is_page(&device.verification_uri) {
@@ -109,7 +109,7 @@ fn next_interval(interval: Duration, error: &IssuerError) -> Option<Duration> {
     Some(next.min(MAX_INTERVAL))
 }
 
-/// Returns the response if its status is 2xx, otherwise its OAuth error. `secret` is removed from the error.
+/// Returns the response if its status is 2xx, otherwise its OAuth error, without the `secret` that the issuer may repeat.
 pub(super) async fn success(url: &Url, response: Response, secret: &SecretString) -> Result<Response, IssuerError> {
     let status = response.status();
     if status.is_success() {

@@ -4,7 +4,7 @@ use crate::api::{innermost, without_control_characters};
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 
-/// Maximum length of the text of an issuer in an error, in characters.
+/// How many characters of an issuer's text an error shows.
 const MAX_TEXT_LENGTH: usize = 300;
 
 /// Why an issuer returned no tokens.
@@ -84,7 +84,7 @@ pub(super) struct ErrorBody {
 }
 
 impl IssuerError {
-    /// The error for an OAuth error response. Replaces a secret of the request, which the issuer may repeat.
+    /// The error for an OAuth error response. The issuer may repeat the secret of the request, so it is removed from the text.
     pub(super) fn refused(body: ErrorBody, secret: &SecretString) -> Self {
         let shown = |text: &str| {
             let text = match secret.expose_secret() {

@@ -3,8 +3,8 @@
 use super::{Endpoints, IssuedTokens, IssuerError, OidcClient, device::success, read_json, tokens::TokenResponse};
 use secrecy::{ExposeSecret, SecretString};
 
-/// The result of a refresh. The refresh token is separate, because it must be saved also if the issuer returned no
-/// valid token.
+/// The result of a refresh. The refresh token is separate, because the caller must save it even if the issuer returned no valid token:
+/// the old refresh token may be used up.
 #[derive(Debug)]
 pub struct Refreshed {
     /// The refresh token for the next refresh: a new one if the issuer rotates refresh tokens, otherwise the used one.

@@ -1,7 +1,7 @@
 //! Tokens of an issuer, and their claims.
 //!
-//! The claims are not verified by signature, because the tokens come from the issuer's token endpoint over TLS (OpenID
-//! Connect Core, section 3.1.3.7). The control plane verifies the signature of every token that it receives.
+//! We do not check the signature of a token: it comes from the issuer's token endpoint over TLS (OpenID Connect Core,
+//! section 3.1.3.7), and the control plane checks the signature of every token that it receives.
 
 use super::{IssuerError, LoginSettings};
 use crate::{
@@ -35,7 +35,7 @@ pub(super) struct TokenResponse {
     pub refresh_token: Option<SecretString>,
 }
 
-/// The token that the control plane receives, and the refresh token with which the next one is obtained.
+/// The token that the control plane receives, and the refresh token that obtains the next one.
 #[derive(Debug, Clone)]
 pub struct IssuedTokens {
     /// The ID token or the access token.
@@ -109,8 +109,8 @@ impl TokenKind {
 }
 
 impl TokenResponse {
-    /// Selects the token of the requested kind and checks its claims: its issuer, for an ID token its audience, and
-    /// that it is not expired. `subject` is the user of an earlier token of the same login.
+    /// Selects the token of the requested kind. Checks its issuer and expiry, and the audience of an ID token. `subject` is the user of an
+    /// earlier token of the same login, who must not change.
     pub fn into_tokens(self, settings: &LoginSettings, subject: Option<&str>) -> Result<IssuedTokens, IssuerError> {
         let Self { access_token, id_token, refresh_token } = self;
         let token = match settings.token {

@@ -64,7 +64,7 @@ async fn irreversible_commands_on_a_terminal_ask() {
     assert!(!shell.stdout(&["role", "list"]).contains("reader"));
     let agent = shell.register_agent();
     let (_, shown) = on_terminal(&shell, 200, &["agent", "delete", &agent], "n\n");
-    assert!(shown.contains(&format!("Delete the agent {agent} (Typed)?")), "{shown}");
+    assert!(shown.contains(&format!("Delete the agent {agent}?")), "{shown}");
 }
 
 #[tokio::test]

@@ -1,9 +1,9 @@
 //! `countersign agent exec`: runs a program that gets access tokens of the agent from a token endpoint on this machine.
 //!
-//! `endpoint` answers the requests of the program, `client_authentication` checks its secret, `token_request` checks what it
-//! requests, and `token_source` obtains tokens from the control plane. `child` runs the program. Invariants: the program
-//! gets access tokens that are at most as wide as the options of the command, and neither the private key nor a refresh
-//! token; and the client secret is in the environment of the program only, in no argument list.
+//! `child` runs the program. `endpoint` answers its requests: `client_authentication` checks its secret, `token_request` checks what it
+//! requests, and `token_source` obtains tokens from the control plane. Invariants: no access token of the program exceeds `--scope` and
+//! `--resource`. The program gets neither the private key nor a refresh token. The client secret is in its environment only, in no
+//! argument list.
 
 mod child;
 mod client_authentication;
@@ -104,7 +104,7 @@ pub async fn exec(context: &Context, args: ExecArgs) -> Result<CommandOutput, Cl
     let credentials = ClientCredentials::generate(agent);
     let mut command = Command::new(program);
     command.args(arguments).env("COUNTERSIGN_TOKEN", token.expose_secret());
-    // The program gets the tokens of the agent, and nothing that its user could use besides.
+    // The program acts as the agent, so it gets no other credential of its user.
     for name in OTHER_CREDENTIALS {
         command.env_remove(name);
     }
@@ -132,7 +132,7 @@ fn set_endpoint(command: &mut Command, urls: &EndpointUrls, credentials: &Client
     for (name, value) in
         [("OAUTH_SCOPE", scope.as_ref().map(ToString::to_string)), ("OAUTH_RESOURCE", resource.clone())]
     {
-        // An inherited variable could name another limit than that of the endpoint.
+        // Without a limit, we remove the variable: the program could inherit a wrong value.
         match value {
             Some(value) => command.env(name, value),
             None => command.env_remove(name),

@@ -3,11 +3,13 @@
 use crate::cli::{
     complete,
     ids::service_id,
-    prelude::{CliError, CommandOutput, Context, HumanArgs, REFUSES, Receipt, RequiredAgentArg, Rows, or_dash},
+    prelude::{
+        CliError, CommandOutput, Context, HumanArgs, REFUSES_WITHOUT_SIDECAR, Receipt, RequiredAgentArg, Rows, or_dash,
+    },
 };
 use clap::Args;
 use clap_complete::ArgValueCandidates;
-use countersign_client::api::{Admission, HeldRole, HumanApi, all_pages};
+use countersign_client::api::{Admission, HeldRole, all_pages};
 use serde_json::json;
 
 #[derive(Args)]
@@ -41,12 +43,6 @@ pub async fn list(context: &Context, human: HumanArgs) -> Result<CommandOutput, 
     Ok(CommandOutput::list(rows))
 }
 
-/// The name of an agent of the human user; `None` for an agent of somebody else.
-pub async fn name_of_agent(api: &HumanApi, agent: &str) -> Result<Option<String>, CliError> {
-    let agents = all_pages(async |start| api.list_own_agents(&start).await).await?;
-    Ok(agents.into_iter().find(|listed| listed.agent_id == agent).map(|listed| listed.name))
-}
-
 pub async fn services(context: &Context, args: ServicesArgs) -> Result<CommandOutput, CliError> {
     let ServicesArgs { human, agent } = args;
     let agent = context.agent(&agent)?;
@@ -76,7 +72,7 @@ pub async fn set_admission(
     let next = || "`countersign agent services AGENT` shows the services of the agent".to_owned();
     let Admission { revoked_roles: ended, revision } =
         result.map_err(|error| CliError::from(error).with_next_for("SERVICE_NOT_FOUND", next))?;
-    let receipt = Receipt::of(context, None, revision).await;
+    let receipt = Receipt::without_wait(revision);
     let text = if may_assign_roles {
         format!("The service {service} may assign roles to the agent {agent}.")
     } else {
@@ -85,6 +81,6 @@ pub async fn set_admission(
     let json = json!({
         "agentId": agent, "serviceId": service, "mayAssignRoles": may_assign_roles, "revokedRoles": ended,
     });
-    let text = format!("{text}\n{}", receipt.details([], REFUSES));
-    Ok(receipt.output(text, json, ""))
+    let text = format!("{text}\n{}", receipt.details([], REFUSES_WITHOUT_SIDECAR));
+    Ok(receipt.output(text, json, None))
 }

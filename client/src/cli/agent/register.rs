@@ -79,7 +79,7 @@ pub fn keygen(context: &Context, file: Option<PathBuf>) -> Result<CommandOutput,
     Ok(CommandOutput::new(public_key, json).with_note(note).with_profile_result(saved))
 }
 
-/// The key of a registration: its public key, and the file or command with its private key.
+/// The public key to register, and the file or the signer command that has its private key.
 struct RegistrationKey {
     public_key: P256PublicKey,
     file: Option<PathBuf>,
@@ -87,8 +87,7 @@ struct RegistrationKey {
 }
 
 impl RegistrationKey {
-    /// Finds the key that the arguments name, or else the key of the profile. Checks that an external signer signs with
-    /// the key.
+    /// Finds the key that the arguments name, or else the key of the profile. Checks that an external signer has its private key.
     async fn find(context: &Context, signer: &SignerArgs, public_key: Option<&Path>) -> Result<Self, CliError> {
         let Some(command) = &signer.signer else {
             let file = signer.path(context)?;
@@ -148,8 +147,8 @@ pub async fn register(context: &Context, args: RegisterArgs) -> Result<CommandOu
     Ok(CommandOutput::new(agent.agent_id.clone(), json!(agent)).with_note(note).with_profile_result(saved))
 }
 
-/// Returns an error for a suspended or revoked agent. Registering the same key, e-mail address and name again returns the
-/// existing agent, with any status.
+/// Refuses a suspended or revoked agent: registering the same key, e-mail address and name again returns the existing agent, whatever its
+/// status is.
 fn refuse_unless_active(agent: &RegisteredAgent) -> Result<(), CliError> {
     let RegisteredAgent { agent_id, status, .. } = agent;
     if !["suspended", "revoked"].contains(&status.as_str()) {
@@ -159,7 +158,7 @@ fn refuse_unless_active(agent: &RegisteredAgent) -> Result<(), CliError> {
     Err(CliError::denied(text, format!("agent_{status}")))
 }
 
-/// Reads and parses a public key, so that a private key in the file is never sent.
+/// Reads a public key. Parses it here, because the file may contain a private key, which must never be sent.
 fn read_public_key(file: &Path) -> Result<P256PublicKey, CliError> {
     let text = read_file("--public-key", file)?;
     let file = file.display().to_string();

@@ -25,7 +25,7 @@ pub struct ShowArgs {
 
 type Fields = Vec<(&'static str, Value)>;
 
-/// Shows an agent. If the request fails for the profile's agent, the fields of the profile are shown nevertheless.
+/// Shows an agent. For the profile's agent, it shows the fields of the profile even if the request fails.
 pub async fn show(context: &Context, args: ShowArgs) -> Result<CommandOutput, CliError> {
     let agent = context.agent_or_default(&args.agent)?;
     let mut fields = vec![("agentId", json!(agent))];
@@ -40,7 +40,7 @@ pub async fn show(context: &Context, args: ShowArgs) -> Result<CommandOutput, Cl
             fields.retain(|(name, _)| newer.iter().all(|(other, _)| name != other));
             fields.extend(newer);
         }
-        // Without the control plane, nothing is known about the agent, not even whether it exists.
+        // The profile knows nothing about other agents.
         Ok(None) if !is_profile_agent => {
             let next = "set COUNTERSIGN_SERVICE_ID and COUNTERSIGN_SERVICE_KEY, with which a service reads every agent; \
                         `countersign agent list` shows your agents";
@@ -55,7 +55,7 @@ pub async fn show(context: &Context, args: ShowArgs) -> Result<CommandOutput, Cl
     Ok(CommandOutput::new(text, json.into()).with_error(error))
 }
 
-/// The fields from the control plane; `None` without a service and its API key.
+/// The fields from the control plane; `None` if no service or no API key is set.
 async fn service_fields(context: &Context, args: &ShowArgs, agent: &str) -> Result<Option<Fields>, CliError> {
     if args.service.service.is_none() && context.profile.service.is_none() {
         return Ok(None);
@@ -86,8 +86,8 @@ fn profile_fields(context: &Context, agent: &str) -> Result<Fields, CliError> {
             ("scope", json!(request.scope)),
         ]);
     }
-    let subject = profile.token_subject(profile.url.clone().unwrap_or_default(), agent.to_owned());
-    let tokens = context.profiles.tokens(&context.name, &subject)?;
+    let key = profile.token_key(profile.url.clone().unwrap_or_default(), agent.to_owned());
+    let tokens = context.profiles.tokens(&context.name, &key)?;
     fields.push(("token", json!(token_state(tokens.as_ref()))));
     fields.push(("tokenExpiresAt", json!(tokens.as_ref().map(|tokens| rfc3339(tokens.expires_at)))));
     if let Some(scope) = tokens.and_then(|tokens| tokens.scope) {

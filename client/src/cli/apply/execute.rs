@@ -1,6 +1,7 @@
-//! Makes the changes of a plan.
+//! Makes the changes of a plan at the control plane.
 //!
-//! Invariant: each request can be repeated, or the plan of the next run sees what it did.
+//! Invariant: after an interruption, the user can run the command again. Either the interrupted request can be repeated, or the next plan
+//! sees what it did.
 
 use super::{
     existing::Access,
@@ -28,8 +29,8 @@ const RATE_LIMIT_PAUSE: Duration = Duration::from_secs(1);
 /// The result of a change; the error names the change.
 type ChangeResult = Result<(), String>;
 
-/// Makes all changes. After a failure, what does not depend on it continues, but nothing is deleted: what was to replace it may be missing.
-/// The results are in the order of the plan.
+/// Makes all changes. After a failure, changes that do not depend on it continue, but nothing is deleted: the objects that replace the
+/// deleted ones may be missing. The results are in the order of the plan.
 pub async fn execute(context: &Context, access: &Access, plan: &Plan) -> Vec<ChangeResult> {
     let mut results = Vec::new();
     let mut targets = Vec::new();
@@ -75,7 +76,7 @@ struct Target<'a> {
 }
 
 impl<'a> Target<'a> {
-    /// The service of a plan, which is created if it does not exist.
+    /// Opens the service of a plan. Creates it if it does not exist.
     async fn open(context: &'a Context, access: &Access, plan: &'a ServicePlan) -> Result<Self, CliError> {
         let id = match &plan.id {
             Some(id) => id.clone(),
@@ -85,7 +86,7 @@ impl<'a> Target<'a> {
         Ok(Self { context, plan, api, role_ids: plan.role_ids.clone() })
     }
 
-    /// Makes changes, and those of assignments that follow each other together.
+    /// Makes changes in order. Consecutive changes of assignments share requests.
     async fn make_all(&mut self, changes: &[Change]) -> Vec<ChangeResult> {
         let is_of_assignment = |change: &Change| matches!(change, Change::Assign { .. } | Change::Revoke { .. });
         let mut results = Vec::new();
@@ -102,7 +103,7 @@ impl<'a> Target<'a> {
     async fn make(&mut self, change: &Change) -> Result<(), CliError> {
         let api = &self.api;
         match change {
-            // Made before all others.
+            // `open` has created the service already.
             Change::CreateService { .. } => Ok(()),
             Change::RenameService { from: _, to } => {
                 self.change_service(ServiceChange { name: Some(to), ..ServiceChange::default() }).await
@@ -150,7 +151,7 @@ impl<'a> Target<'a> {
         self.complete(async || self.api.change(change).await).await
     }
 
-    /// Creates a role. If another run has created it meanwhile, its permissions are set.
+    /// Creates a role. If another run has created it meanwhile, changes that role instead.
     async fn create_role(&mut self, role: &DeclaredRole) -> Result<(), CliError> {
         let properties = self.role_properties(role);
         let created = match self.repeated(async || self.api.create_role(properties).await).await {
@@ -167,7 +168,7 @@ impl<'a> Target<'a> {
         Ok(())
     }
 
-    /// Makes and ends assignments, several in one request. The results are in the order of the changes.
+    /// Assigns and revokes roles, many in one request. The results are in the order of the changes.
     async fn assign_all(&self, changes: &[Change]) -> Vec<Result<(), CliError>> {
         let mut results = Vec::new();
         for batch in changes.chunks(AssignmentChange::MAX) {
@@ -181,13 +182,14 @@ impl<'a> Target<'a> {
                     Err(error) => possible.iter().map(|_| Err(CliError::failed(error.to_string()))).collect(),
                 }
             };
+            // A change without a request keeps its own error. The others get the results of the response, in order.
             let mut made = made.into_iter();
             results.extend(wanted.into_iter().map(|wanted| wanted.and_then(|_| made.next().unwrap_or(Ok(())))));
         }
         results
     }
 
-    /// The request for a change of an assignment, whose role may be new.
+    /// The request for a change of an assignment. Fails if the role was to be created by this plan, but was not.
     fn assignment_change(&self, change: &Change) -> Result<AssignmentChange, CliError> {
         match change {
             Change::Revoke { role_id, agent, .. } => Ok(AssignmentChange {
@@ -211,11 +213,11 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// Creates a key, after the end of the key that it replaces.
+    /// Creates a key. First revokes the key that it replaces.
     async fn create_key(&self, key: &DeclaredKey, replaces: Option<&str>) -> Result<(), CliError> {
         let managed_by = self.plan.managed_by.as_deref();
         let new = NewKeyProperties { name: &key.name, scope: key.scope.as_str(), managed_by };
-        // Another run may be making the secret, so no key ends before this run has locked the file of the secret.
+        // Another run may be making this secret, so we revoke no key before `request_secret` has locked its file.
         let request = async || {
             if let Some(lost) = replaces {
                 self.api.revoke_key(lost).await?;
@@ -225,8 +227,8 @@ impl<'a> Target<'a> {
         self.request_secret(key.secret_file.as_deref(), request, |new| &new.api_key).await
     }
 
-    /// Requests something with a secret, and writes the secret to its file. Without a file, the secret is lost: the next run does not
-    /// miss it, and `countersign key create` or `webhook rotate-secret` makes another.
+    /// Sends a request that returns a secret, and writes the secret to its file. Without a file, the secret is dropped: the user can make
+    /// another one with `countersign key create` or `webhook rotate-secret`.
     async fn request_secret<T>(
         &self,
         file: Option<&Path>,
@@ -238,7 +240,7 @@ impl<'a> Target<'a> {
             (Ok(made), Some(target)) => target.write(secret(&made)),
             (Ok(_), None) => Ok(()),
             (Err(error), target) => {
-                // The control plane may have made the secret although its answer did not arrive.
+                // Without an answer, the control plane may have made the secret. Then `PATH.pending` stays, so the next run replaces it.
                 let is_refused = matches!(error.cause, Cause::Api(ApiError::Refused { .. }));
                 target.filter(|_| is_refused).into_iter().for_each(SecretTarget::discard);
                 Err(error)
@@ -276,7 +278,7 @@ impl<'a> Target<'a> {
     }
 }
 
-/// Creates the service of a plan. Returns its id, or that of the same service if another run has created it meanwhile.
+/// Creates the service of a plan and returns its id. If another run has created the same service meanwhile, returns the id of that one.
 async fn create_service(context: &Context, access: &Access, plan: &ServicePlan) -> Result<String, CliError> {
     let Access { api, credential, .. } = access;
     let ServicePlan { name, managed_by, changes, .. } = plan;
@@ -298,7 +300,7 @@ async fn create_service(context: &Context, access: &Access, plan: &ServicePlan) 
     }
 }
 
-/// Sends a request, and again after a rate limit, when the control plane accepts requests again.
+/// Sends a request. If the control plane limits the rate, waits as long as it asks and sends the request again.
 async fn repeated<T>(context: &Context, request: impl AsyncFn() -> Result<T, ApiError>) -> Result<T, ApiError> {
     loop {
         match request().await {

@@ -1,4 +1,4 @@
-//! Reads what exists at the control plane.
+//! Reads the services, with all that belongs to them, that `countersign apply` and `export` compare or write.
 
 use super::format::DeclaredService;
 use crate::cli::{args::ManagerArgs, context::Context, error::CliError};
@@ -11,16 +11,16 @@ use countersign_client::{
 use countersign_identity::Timestamp;
 use secrecy::SecretString;
 
-/// What exists at the control plane.
+/// What exists at the control plane, as far as a plan needs it.
 pub struct Existing {
     /// The services of the human user, or the service of the API key.
     pub services: Vec<ExistingService>,
-    /// The agents that the human user has registered. Patterns match these only: the owner of an agent chooses its name, so the name of
-    /// another owner's agent says nothing.
+    /// The agents that the human user has registered. Patterns match only these: owners choose the names of their agents, so anybody could
+    /// give an agent a name that matches.
     pub agents: Vec<ListedAgent>,
-    /// The services of the human user that no file states.
+    /// The services of the human user that no file declares.
     pub services_in_no_file: Vec<Service>,
-    /// Whether an API key is used, which allows one service only.
+    /// Whether the credential is an API key, which gives access to one service only.
     pub is_read_by_key: bool,
     pub read_at: Timestamp,
 }
@@ -28,7 +28,7 @@ pub struct Existing {
 /// A service with what belongs to it.
 pub struct ExistingService {
     pub service: Service,
-    /// Whether the human user owns it. An administrator also reads the services of others.
+    /// Whether the human user owns it. An administrator can also read the services of other owners.
     pub is_own: bool,
     pub roles: Vec<Role>,
     /// The agents that hold a role.
@@ -42,15 +42,15 @@ pub struct Access {
     pub api: Api,
     /// The token of a human user, or the API key of the service.
     pub credential: SecretString,
-    /// The service of the API key. A human user can have several services.
+    /// The service of the API key; `None` with the token of a human user, who can have several services.
     service_of_key: Option<String>,
-    /// The human user, who finds only the services that they own by name. An administrator can read the services of all owners, and
-    /// anybody can give a service any name.
+    /// The human user; `None` with an API key. By name, we find only services of this user: an administrator can read the services of all
+    /// owners, and other owners can use the same names.
     human: Option<HumanUser>,
 }
 
 impl Access {
-    /// Uses the token of the human user, or else the API key, which allows a part of one service only.
+    /// Uses the token of the human user, or else the API key. Refuses files that an API key cannot apply.
     pub async fn open(context: &Context, args: &ManagerArgs, declared: &[DeclaredService]) -> Result<Self, CliError> {
         let api = context.api(&args.server)?;
         if let Some(credential) = args.human.available(context, &args.server).await? {
@@ -72,13 +72,14 @@ impl Access {
         Ok(Self { api, credential, service_of_key: Some(service), human: None })
     }
 
-    /// Reads the services that the files describe, and the agents of the human user. With `prunes`, also what could be deleted.
+    /// Reads the services that the files declare, and the agents of the human user if a pattern needs them. With `prunes`, reads all keys
+    /// too, because some could be deleted.
     pub async fn read(&self, declared: &[DeclaredService], prunes: bool) -> Result<Existing, CliError> {
         let Self { api, credential, service_of_key, human: _ } = self;
         let has_patterns = declared.iter().flat_map(|it| &it.assignments).any(|it| it.pattern.is_some());
         if let Some(id) = service_of_key {
             let name = declared.first().map(|it| it.name.clone()).unwrap_or_default();
-            // An API key cannot read its service, and nothing else of it is needed.
+            // An API key cannot read its service, so this takes name and `managedBy` from the file. A plan needs no other field.
             let service = Service {
                 service_id: id.clone(),
                 name,
@@ -107,7 +108,7 @@ impl Access {
             if let Some(declared) = declared.iter().find(|it| is_meant(it)) {
                 services.push(self.read_service(service, prunes || !declared.keys.is_empty()).await?);
             } else if self.is_of_human(&service) {
-                // An administrator reads the services of all owners, and their labels may be the same.
+                // An administrator reads the services of all owners, who may use the same `managedBy`. Theirs must not be deleted.
                 services_in_no_file.push(service);
             }
         }

@@ -1,4 +1,4 @@
-//! `countersign export`: writes what exists in the format of `apply`.
+//! `countersign export`: writes the existing services as YAML that `countersign apply` reads.
 
 use super::{
     existing::{Access, ExistingService},
@@ -16,7 +16,7 @@ pub const HELP: &str = "Without --service and COUNTERSIGN_SERVICE_ID, the file c
     Examples:\n  $ countersign export > services.yaml\n  $ countersign export --service SERVICE > shop.yaml\n\n\
     Next: countersign apply -f services.yaml --dry-run";
 
-/// Runs `export`: of the service that an option or the environment names, or else of all services of the human user.
+/// Exports the service that an option or the environment names, or else all services of the human user.
 pub async fn export(context: &Context, args: ManagerArgs) -> Result<CommandOutput, CliError> {
     let access = Access::open(context, &args, &[]).await?;
     let api = &access.api;
@@ -62,7 +62,7 @@ fn declared(existing: ExistingService) -> DeclaredService {
     }
 }
 
-/// The first of the items with the same name: a file names nothing twice.
+/// Keeps the first item of each name, because a file may not name anything twice.
 fn unique<T>(items: impl Iterator<Item = T>, name: impl Fn(&T) -> String) -> Vec<T> {
     let mut seen = HashSet::new();
     items.filter(|item| seen.insert(name(item))).collect()
@@ -81,7 +81,7 @@ fn declared_webhook(webhook: Webhook) -> DeclaredWebhook {
     DeclaredWebhook { url, events, description, secret_file: None }
 }
 
-/// A key that is not revoked. The scopes are those that the control plane has.
+/// The declaration of a key; `None` if it is revoked or has a scope that this version does not know.
 fn declared_key(key: ListedKey) -> Option<DeclaredKey> {
     let scope = [KeyScope::Full, KeyScope::Sync].into_iter().find(|scope| scope.as_str() == key.scope)?;
     key.revoked_at.is_none().then_some(DeclaredKey { name: key.name, scope, secret_file: None })

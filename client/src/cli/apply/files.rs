@@ -1,4 +1,4 @@
-//! Reads the files of `apply`.
+//! Reads the YAML files that the user passes to `countersign apply`.
 
 use super::format::{self, DeclaredService};
 use crate::cli::error::CliError;
@@ -16,7 +16,7 @@ pub struct Files {
     pub managed_by: Vec<String>,
 }
 
-/// Reads the files. With `prunes`, each document must have `managedBy`.
+/// Reads the files. With `prunes`, each document must have `managedBy`, because the command deletes what has that name.
 pub fn read(paths: &[PathBuf], prunes: bool) -> Result<Files, CliError> {
     let mut services = Vec::new();
     let mut managed_by = BTreeSet::new();
@@ -37,7 +37,7 @@ pub fn read(paths: &[PathBuf], prunes: bool) -> Result<Files, CliError> {
             }
             has_documents |= !documents.is_empty();
             for mut document in documents {
-                // Paths begin at the directory of the file, wherever the command runs.
+                // Paths of secret files are relative to the YAML file, and not to where the command runs.
                 let directory = path.parent().unwrap_or_else(|| Path::new(""));
                 document.secret_files().for_each(|file| *file = directory.join(&file));
                 managed_by.extend(document.managed_by);

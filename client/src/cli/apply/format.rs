@@ -1,4 +1,4 @@
-//! The format of the files, and its checks.
+//! The YAML documents of `countersign apply`: their types, and what parsing refuses.
 //!
 //! Invariant: a [`Document`] that [`parse`] returns names nothing twice, and each assignment has an agent or a pattern.
 
@@ -29,17 +29,17 @@ pub enum Version {
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Document {
     pub api_version: Version,
-    /// The name that everything in the document gets. With `--prune`, what has the name and is in no document is deleted.
+    /// The `managedBy` that all objects of the document get. `--prune` deletes objects that have it and are in no document.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub managed_by: Option<String>,
     pub services: Vec<DeclaredService>,
 }
 
-/// A service. What is not stated is not changed.
+/// A service. Absent fields change nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct DeclaredService {
-    /// The display name. Without `id`, it identifies the service among those of the human user.
+    /// The display name. Without `id`, it selects one of the human user's services.
     pub name: String,
     /// The id of an existing service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -47,7 +47,7 @@ pub struct DeclaredService {
     /// Whether the service accepts tokens that were issued for no service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accepts_unbound_tokens: Option<bool>,
-    /// The URLs under which clients reach the service, in place of all others.
+    /// The URLs under which clients reach the service. They replace all other URLs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resource_uris: Option<Vec<String>>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -61,7 +61,7 @@ pub struct DeclaredService {
     /// The API keys, each identified by its name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub keys: Vec<DeclaredKey>,
-    /// The name that the service and all that belongs to it get, which [`parse`] takes from the document.
+    /// The `managedBy` of the document, which [`parse`] copies here.
     #[serde(skip)]
     pub managed_by: Option<String>,
 }
@@ -92,7 +92,7 @@ pub struct DeclaredAssignment {
     pub expires_at: Option<String>,
 }
 
-/// A pattern of agents. If both are stated, both must match.
+/// A pattern of agents. If both fields are set, both must match.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Match {
@@ -191,7 +191,7 @@ pub fn parse(file: &str, text: &str) -> Result<Vec<Document>, CliError> {
         require(is_label, &format!("managedBy: {LABEL_REQUIREMENT}")).map_err(error)?;
         for service in &mut document.services {
             service.managed_by.clone_from(&document.managed_by);
-            // The control plane stores URLs in this form.
+            // The control plane normalizes URLs, so we compare the normal form.
             for webhook in &mut service.webhooks {
                 let url = Url::parse(&webhook.url);
                 let is_no_url =
@@ -217,7 +217,7 @@ impl Document {
     }
 }
 
-/// Checks that no service is described twice, and that no two secrets have the same file, in all files.
+/// Checks across all files that no service is described twice, and that no two secrets have the same file.
 pub fn check_services(services: &[DeclaredService]) -> Result<(), String> {
     let mut seen = HashSet::new();
     let mut secret_files = HashSet::new();
@@ -242,7 +242,7 @@ const MAX_RESOURCE_URI_BYTES: usize = 512;
 /// The maximum number of resource URIs of a service.
 const MAX_RESOURCE_URIS: usize = 8;
 
-/// A resource URI in the form in which the control plane stores it; `None` if it is no URL of a service.
+/// A resource URI in the form that the control plane stores; `None` if it would refuse the URI.
 pub fn normal_uri(text: &str) -> Option<String> {
     let url: Url = text.parse().ok()?;
     let is_plain = url.query().is_none() && url.fragment().is_none() && url.username().is_empty();

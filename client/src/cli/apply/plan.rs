@@ -1,6 +1,6 @@
-//! Compares files with what exists, and plans the changes. Sends no request.
+//! Compares the YAML files with what exists at the control plane, and plans the changes. Sends no request.
 //!
-//! Invariant: the plan of a state that fulfils the files is empty.
+//! Invariant: if everything is as the files declare it, the plan is empty.
 
 mod assignments;
 mod change;
@@ -46,7 +46,6 @@ impl PlanArgs {
 #[derive(Debug, Default)]
 pub struct Plan {
     pub services: Vec<ServicePlan>,
-    /// What the user should know.
     pub warnings: Vec<String>,
 }
 
@@ -56,21 +55,19 @@ pub struct ServicePlan {
     pub name: String,
     /// The id; `None` for a service that does not exist yet.
     pub id: Option<String>,
-    /// The name of the files in which it is declared, for all that is created or changed.
+    /// The `managedBy` of its file. All that is created or changed gets it.
     pub managed_by: Option<String>,
-    /// The ids of the roles that exist, by name.
+    /// The ids of the existing roles, by name.
     pub role_ids: HashMap<String, String>,
-    /// The changes: first all others, then deletions.
+    /// The changes. Deletions come last.
     pub changes: Vec<Change>,
 }
 
 impl ServicePlan {
-    /// The changes that delete nothing.
     pub fn without_deletions(&self) -> &[Change] {
         &self.changes[..self.first_deletion()]
     }
 
-    /// The deletions.
     pub fn deletions(&self) -> &[Change] {
         &self.changes[self.first_deletion()..]
     }
@@ -90,7 +87,8 @@ impl Plan {
     }
 }
 
-/// Plans the changes. `managed_by` has the values of `managedBy` in the files.
+/// Plans the changes. `managed_by` has all values of `managedBy` in the files: `--prune-services` deletes services that have one of
+/// them and are in no file.
 pub fn plan(
     declared: &[DeclaredService],
     managed_by: &[String],
@@ -98,10 +96,10 @@ pub fn plan(
     args: &PlanArgs,
 ) -> Result<Plan, CliError> {
     let mut plan = Plan::default();
-    let mut stated = HashSet::new();
+    let mut seen = HashSet::new();
     for declared in declared {
         let found = find(declared, &existing.services)?;
-        if found.is_some_and(|found| !stated.insert(&found.service.service_id)) {
+        if found.is_some_and(|found| !seen.insert(&found.service.service_id)) {
             let problem = format!("the service {} is described by its name and by its id", declared.name);
             return Err(CliError::failed(problem).with_next("put all of it in one place"));
         }
@@ -191,7 +189,7 @@ impl<'a> ServicePlanner<'a> {
         Ok(())
     }
 
-    /// Refuses what would go wrong at a service of another owner, or at a service that was not meant.
+    /// Refuses files that would revoke too much at a service of another owner, or change the wrong service.
     fn check_access(&self) -> Result<(), CliError> {
         let DeclaredService { name, id, assignments, .. } = self.declared;
         let has_patterns = || assignments.iter().any(|it| it.pattern.is_some());
@@ -220,8 +218,6 @@ impl<'a> ServicePlanner<'a> {
             self.changes.extend(change_of_uris(&[]));
             return Ok(());
         };
-        let what = format!("the service {name}");
-        self.check_owner(&what, service.managed_by.as_ref())?;
         if let Some(to) = managed_by.clone().filter(|_| service.managed_by != *managed_by) {
             self.changes.push(Change::ManageService { from: service.managed_by.clone(), to });
         }
@@ -232,7 +228,7 @@ impl<'a> ServicePlanner<'a> {
             self.changes.push(Change::ChangeService { accepts_unbound });
         }
         self.changes.extend(change_of_uris(&service.resource_uris));
-        if self.changes.is_empty() { Ok(()) } else { self.check_change(&what, service.managed_by.as_ref()) }
+        self.require_ownership(&format!("the service {name}"), service.managed_by.as_ref(), !self.changes.is_empty())
     }
 
     fn plan_role(&mut self, declared: &DeclaredRole) -> Result<(), CliError> {
@@ -241,22 +237,22 @@ impl<'a> ServicePlanner<'a> {
             return Ok(());
         };
         let what = format!("service {}: the role {}", self.declared.name, role.name);
-        self.check_owner(&what, role.managed_by.as_ref())?;
         let from = DeclaredRole {
             name: role.name.clone(),
             description: declared.description.as_ref().map(|_| role.description.clone()),
             permissions: sorted(&role.permissions),
         };
         let to = DeclaredRole { permissions: sorted(&declared.permissions), ..declared.clone() };
-        if from != to || self.gets_name(role.managed_by.as_ref()) {
-            self.check_change(&what, role.managed_by.as_ref())?;
+        let will_change = from != to || self.changes_managed_by(role.managed_by.as_ref());
+        self.require_ownership(&what, role.managed_by.as_ref(), will_change)?;
+        if will_change {
             let managed_by = role.managed_by.clone();
             self.changes.push(Change::ChangeRole { id: role.role_id.clone(), managed_by, from, to });
         }
         Ok(())
     }
 
-    /// Deletes the roles, webhooks and keys that have the `managedBy` of the file and are not in it.
+    /// Deletes the roles, webhooks and keys that have the `managedBy` of the file, but are not in it.
     fn plan_deletions(&mut self) {
         let Some(found) = self.found else { return };
         let DeclaredService { webhooks, keys, .. } = self.declared;
@@ -264,51 +260,46 @@ impl<'a> ServicePlanner<'a> {
             found.holders.iter().filter(|holder| holder.roles.iter().any(|held| held.role_id == role.role_id)).count()
         };
         let roles: Vec<_> = self
-            .lost_roles()
+            .roles_to_prune()
             .map(|it| Change::DeleteRole { id: it.role_id.clone(), name: it.name.clone(), holders: holders(it) })
             .collect();
-        let is_lost =
+        let to_prune =
             |it: &&Webhook| self.prunes(it.managed_by.as_ref()) && !webhooks.iter().any(|of| of.url == it.url);
         let webhooks: Vec<_> = found
             .webhooks
             .iter()
-            .filter(is_lost)
+            .filter(to_prune)
             .map(|it| Change::DeleteWebhook { id: it.webhook_id.clone(), url: it.url.clone() })
             .collect();
-        let is_lost = |it: &&ListedKey| {
+        let to_prune = |it: &&ListedKey| {
             it.revoked_at.is_none() && self.prunes(it.managed_by.as_ref()) && !keys.iter().any(|of| of.name == it.name)
         };
         let keys: Vec<_> = found
             .keys
             .iter()
-            .filter(is_lost)
+            .filter(to_prune)
             .map(|it| Change::RevokeKey { id: it.key_id.clone(), name: it.name.clone() })
             .collect();
         self.changes.extend(roles.into_iter().chain(webhooks).chain(keys));
     }
 
-    /// The roles that are deleted, because they have the `managedBy` of the file and are not in it.
-    fn lost_roles(&self) -> impl Iterator<Item = &'a Role> {
-        let is_stated = move |role: &Role| self.declared.roles.iter().any(|stated| stated.name == role.name);
+    /// The roles that have the `managedBy` of the file, but are not in it.
+    fn roles_to_prune(&self) -> impl Iterator<Item = &'a Role> {
+        let is_declared = move |role: &Role| self.declared.roles.iter().any(|declared| declared.name == role.name);
         let roles = self.found.into_iter().flat_map(|found| &found.roles);
-        roles.filter(move |role| self.prunes(role.managed_by.as_ref()) && !is_stated(role))
+        roles.filter(move |role| self.prunes(role.managed_by.as_ref()) && !is_declared(role))
     }
 
-    /// Refuses what other files state.
-    fn check_owner(&self, what: &str, existing: Option<&String>) -> Result<(), CliError> {
+    /// An object belongs to the files named in its `managedBy`. Files with another name may not declare it. Files without a name may
+    /// declare it, but not change it.
+    fn require_ownership(&self, what: &str, existing: Option<&String>, will_change: bool) -> Result<(), CliError> {
         match (existing, &self.declared.managed_by) {
-            (Some(existing), Some(wanted)) if existing != wanted && !self.args.take_ownership => {
+            _ if self.args.take_ownership => Ok(()),
+            (Some(existing), Some(wanted)) if existing != wanted => {
                 let problem = format!("{what} has managedBy {existing}, and the file has managedBy {wanted}");
                 Err(CliError::failed(problem).with_next("delete it from these files, or pass --take-ownership"))
             }
-            _ => Ok(()),
-        }
-    }
-
-    /// Refuses to change what other files state from a file without `managedBy`, which takes no ownership.
-    fn check_change(&self, what: &str, existing: Option<&String>) -> Result<(), CliError> {
-        match (existing, &self.declared.managed_by) {
-            (Some(existing), None) if !self.args.take_ownership => {
+            (Some(existing), None) if will_change => {
                 let problem = format!("{what} has managedBy {existing}, and the file has none");
                 Err(CliError::failed(problem).with_next("set `managedBy` in the file, or pass --take-ownership"))
             }
@@ -316,13 +307,13 @@ impl<'a> ServicePlanner<'a> {
         }
     }
 
-    /// Whether something with this `managedBy` is deleted if it is not in the file.
+    /// Whether an object with this `managedBy` is deleted if the file does not declare it.
     fn prunes(&self, managed_by: Option<&String>) -> bool {
         self.args.prunes() && managed_by.is_some() && managed_by == self.declared.managed_by.as_ref()
     }
 
-    /// Whether something with this `managedBy` gets another one, that of the file.
-    fn gets_name(&self, managed_by: Option<&String>) -> bool {
+    /// Whether the file gives an object with this `managedBy` another one.
+    fn changes_managed_by(&self, managed_by: Option<&String>) -> bool {
         self.declared.managed_by.is_some() && managed_by != self.declared.managed_by.as_ref()
     }
 }

@@ -1,7 +1,7 @@
 //! The file of a secret that the control plane makes and shows only once.
 //!
-//! Invariant: a secret that was requested is in its file, or the file `PATH.pending` tells that it was lost. One run at a time makes the
-//! secret of a file, because it locks `PATH.pending`.
+//! Invariant: every requested secret is in its file, or a file `PATH.pending` shows that it was lost. A run locks `PATH.pending`, so two
+//! runs never make the secret of one file at the same time.
 
 use crate::cli::error::CliError;
 use secrecy::{ExposeSecret, SecretString};
@@ -13,13 +13,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Whether the file of a secret exists.
+/// What we find at the path of a secret.
 pub enum SecretState {
+    /// The file exists.
     Kept,
     /// A run was interrupted after it began to make the secret.
     Interrupted,
     Missing,
-    /// There can be no file: the path is that of a directory, or its directory does not exist.
+    /// No file can be made: the path is a directory, or its parent does not exist.
     Impossible,
 }
 
@@ -34,7 +35,7 @@ pub fn state(path: &Path) -> SecretState {
     }
 }
 
-/// The file of a secret that is about to be requested.
+/// The file for a secret that we are about to request.
 pub struct SecretTarget {
     path: PathBuf,
     file: File,
@@ -56,20 +57,20 @@ impl SecretTarget {
         Ok(target)
     }
 
-    /// Writes the secret and gives the file its name.
+    /// Writes the secret to `PATH.pending`, and renames this file to its final path.
     pub fn write(mut self, secret: &SecretString) -> Result<(), CliError> {
         let written = writeln!(self.file, "{}", secret.expose_secret()).and_then(|()| self.file.sync_all());
         let renamed = written.and_then(|()| fs::rename(pending(&self.path), &self.path));
         renamed.map_err(|error| CliError::file("secretFile", &self.path, error.to_string()))
     }
 
-    /// Removes the trace, because no secret was made.
+    /// Removes `PATH.pending`. Callers use it if the control plane made no secret.
     pub fn discard(self) {
         let _ignored: io::Result<()> = fs::remove_file(pending(&self.path));
     }
 }
 
-/// Opens the file of a secret that is being made; `None` if another run has locked it. The lock ends with the run.
+/// Opens and locks `PATH.pending`; `None` if another run has locked it. The lock ends with the run.
 fn lock_pending(path: &Path) -> io::Result<Option<File>> {
     loop {
         let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)?;
@@ -78,7 +79,7 @@ fn lock_pending(path: &Path) -> io::Result<Option<File>> {
             Err(TryLockError::WouldBlock) => return Ok(None),
             Err(TryLockError::Error(error)) => return Err(error),
         }
-        // Another run may have given the file its name, or removed it, before this run locked it.
+        // Between our open and our lock, another run may have renamed or removed the file. Then we lock a new one.
         let locked = file.metadata()?;
         let named = fs::metadata(path);
         if named.is_ok_and(|named| (named.dev(), named.ino()) == (locked.dev(), locked.ino())) {

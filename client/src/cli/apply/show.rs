@@ -3,7 +3,7 @@
 use super::plan::{Change, Plan, ServicePlan};
 use serde_json::{Value, json};
 
-/// A change as a line: its sign, its kind, its name, and what changes.
+/// A change as a line: what is done to which object. Each field has its name, its value so far (`None` for a new one), and its new value.
 struct Line {
     action: &'static str,
     kind: &'static str,
@@ -48,7 +48,7 @@ fn line_text(line: &Line) -> String {
     format!("  {sign} {label}{separator}{}\n", fields.join("; "))
 }
 
-/// The kind and the name of what a change concerns.
+/// The kind and the name of the object that a change is about.
 pub fn subject(change: &Change) -> String {
     let Line { kind, name, .. } = line(change, None);
     label(kind, &name)
@@ -97,7 +97,7 @@ fn new(kind: &'static str, name: &str, fields: Vec<(&'static str, String)>) -> L
     Line { action: "create", kind, name: name.to_owned(), fields }
 }
 
-/// A change of fields, of which those are left out that stay the same.
+/// A change of fields, without the fields that stay the same.
 fn changed(kind: &'static str, name: &str, fields: Vec<(&'static str, String, String)>) -> Line {
     let fields = fields.into_iter().filter(|(_, from, to)| from != to);
     let fields = fields.map(|(field, from, to)| (field, Some(from), to)).collect();
@@ -108,12 +108,12 @@ fn deleted(kind: &'static str, name: &str) -> Line {
     Line { action: "delete", kind, name: name.to_owned(), fields: Vec::new() }
 }
 
-/// A secret that was lost, in place of which another is made.
+/// Another secret in place of a lost one.
 fn replaced_secret(kind: &'static str, name: &str) -> Line {
     changed(kind, name, vec![("secret", "lost".to_owned(), "another".to_owned())])
 }
 
-/// A change at a service with this `managedBy` in its file.
+/// The line of a change. `to_name` is the `managedBy` of the service's file.
 fn line(change: &Change, to_name: Option<&str>) -> Line {
     match change {
         Change::CreateService { accepts_unbound } => {

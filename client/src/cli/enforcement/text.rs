@@ -1,4 +1,4 @@
-//! The texts of receipts: where a change is in force, and the errors if it is not in force everywhere or not known.
+//! The texts of receipts: where a change is in force, and the errors if it is not in force everywhere, or if nobody knows.
 
 use crate::cli::{
     context::Context,
@@ -11,7 +11,7 @@ use countersign_client::{
 };
 use std::time::Duration;
 
-/// The number of unconfirmed sidecars that an error names.
+/// How many unconfirmed sidecars an error names. It counts the others.
 const NAMED_SIDECARS: usize = 10;
 
 /// The next step if it is not known whether a change is in force everywhere.
@@ -19,7 +19,7 @@ pub fn next(revision: u64) -> String {
     format!("countersign sidecar wait {revision}")
 }
 
-/// Where the change is in force. `without_sidecars` states what happens without a sidecar.
+/// Where the change is in force. `without_sidecars` is the text if no sidecar is connected.
 pub fn enforcement_text(enforcement: &Enforcement, without_sidecars: &str) -> String {
     let Enforcement { enforced, sidecars, enforced_sidecars, expired_sidecars, milliseconds, .. } = enforcement;
     let of_all = self::sidecars(*sidecars);
@@ -75,15 +75,15 @@ fn sidecar_text(sidecar: &Sidecar) -> String {
     name + &end.unwrap_or_default()
 }
 
-/// The error for a change of which the control plane does not state whether it is in force.
+/// The error if the control plane did not say whether the change is in force.
 pub fn unknown(problem: &str, next: &str) -> CliError {
     let text = format!("the change is done and committed, but it is unknown whether it is in force: {problem}");
     CliError::from(Cause::NotEnforced { code: "ENFORCEMENT_UNKNOWN", message: text }).with_next(next)
 }
 
-/// The error for a change after which a request for its enforcement failed.
+/// The error if the request about the enforcement failed. `otherwise` is the next step if the error has none.
 pub fn unknown_because(context: &Context, error: ApiError, otherwise: &str) -> CliError {
-    // The next step after an outage would be the same command again, but the change needs no repetition.
+    // After an outage, the hint says to try the command again. But the change is done and must not be repeated.
     let is_outage = error.is_outage();
     let error = context.with_context_hint(error.into());
     let next = next_step(&error).filter(|_| !is_outage);
@@ -93,7 +93,7 @@ pub fn unknown_because(context: &Context, error: ApiError, otherwise: &str) -> C
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::enforcement::{ALLOWS, REFUSES};
+    use crate::cli::enforcement::{ALLOWS_WITHOUT_SIDECAR, REFUSES_WITHOUT_SIDECAR};
     use serde_json::json;
 
     fn enforcement(sidecars: u64, enforced_sidecars: u64) -> Enforcement {
@@ -121,11 +121,11 @@ mod tests {
     #[test]
     fn receipt_states_where_the_change_is_in_force() {
         for (answer, without_sidecars, expected) in [
-            (enforcement(214, 214), REFUSES, "at 214 of 214 sidecars within 38 ms"),
-            (Enforcement { milliseconds: None, ..enforcement(2, 2) }, REFUSES, "at 2 of 2 sidecars"),
-            (enforcement(0, 0), REFUSES, "no sidecar is connected; the API refuses at once"),
-            (enforcement(0, 0), ALLOWS, "no sidecar is connected; the API allows at once"),
-            (enforcement(214, 213), REFUSES, "not yet: at 213 of 214 sidecars"),
+            (enforcement(214, 214), REFUSES_WITHOUT_SIDECAR, "at 214 of 214 sidecars within 38 ms"),
+            (Enforcement { milliseconds: None, ..enforcement(2, 2) }, REFUSES_WITHOUT_SIDECAR, "at 2 of 2 sidecars"),
+            (enforcement(0, 0), REFUSES_WITHOUT_SIDECAR, "no sidecar is connected; the API refuses at once"),
+            (enforcement(0, 0), ALLOWS_WITHOUT_SIDECAR, "no sidecar is connected; the API allows at once"),
+            (enforcement(214, 213), REFUSES_WITHOUT_SIDECAR, "not yet: at 213 of 214 sidecars"),
         ] {
             assert_eq!(enforcement_text(&answer, without_sidecars), expected);
         }

@@ -1,4 +1,4 @@
-//! The proxies that configurations are for.
+//! The proxies for which `countersign envoy config` prints a configuration.
 
 use clap::ValueEnum;
 

@@ -82,14 +82,14 @@ fn envoy_values(settings: &Settings) -> Values {
     ]
 }
 
-/// The longest duration of the streams of the example route `/stream`, if that of all streams is not shorter.
+/// The longest duration of streams on the example route `/stream`. A shorter `--max-stream` applies there too.
 const EXAMPLE_MAX_STREAM: Duration = Duration::from_mins(15);
 
 fn cluster_type(address: &HostPort) -> &'static str {
     if address.is_ip() { "STATIC" } else { "STRICT_DNS" }
 }
 
-/// The service of all routes of a virtual host. Envoy adds the context extensions of a route to those of its virtual host.
+/// Names the service for all routes of a virtual host. A route can add context extensions: Envoy merges both.
 fn envoy_service_rule(service: &str) -> String {
     format!(
         "                      # The service of these routes. A sidecar of one service needs no service_id.\n\
@@ -161,7 +161,7 @@ fn nginx_values(settings: &Settings) -> Result<Values, CliError> {
         let next = "move the file to a path of letters, digits and the characters . _ - /";
         usage("the path of --ca (COUNTERSIGN_CA) contains a character that has a meaning for nginx", next)
     })?;
-    // For nginx, `_` is a name that no request has, so the server is the default for all hosts.
+    // No request has the host `_`. In nginx, a server with this name becomes the default for all hosts.
     let host = settings.host.as_deref().filter(|host| *host != "*").unwrap_or("_");
     Ok(vec![
         ("upstream", settings.upstream.to_string()),

@@ -4,7 +4,7 @@ use countersign_client::{ApiError, api::innermost};
 
 const CERTIFICATE_ERROR: &str = "invalid peer certificate: ";
 
-/// Whether the certificate of the control plane is signed by an authority that is not trusted.
+/// Whether an untrusted authority signed the certificate of the control plane.
 pub fn is_unknown_authority(error: &ApiError) -> bool {
     let ApiError::Unreachable { error, .. } = error else { return false };
     innermost(error).strip_prefix(CERTIFICATE_ERROR).is_some_and(is_unknown_issuer)
@@ -12,7 +12,7 @@ pub fn is_unknown_authority(error: &ApiError) -> bool {
 
 /// The hint for an error of TLS. `trust` is the hint for an unknown authority.
 pub fn hint_for_tls_error(cause: &str, trust: &'static str) -> Option<&'static str> {
-    // The first bytes of the response are no TLS record, as if a server answers in plain HTTP.
+    // The response does not begin with a TLS record, so the server probably speaks plain HTTP.
     if cause.contains("InvalidContentType") {
         return Some("the server does not speak TLS on this port: is the port in the URL right?");
     }

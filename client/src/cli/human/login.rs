@@ -137,10 +137,10 @@ fn instruct(context: &Context, device: &DeviceAuthorization) {
     context.messages.instruction(&text, &json);
 }
 
-/// The error for a token that the control plane refuses. Nothing is stored, so the refresh token is revoked.
+/// The error for a token that the control plane refuses. The login is not stored, so this revokes its refresh token.
 async fn refused(error: ApiError, client: &OidcClient, endpoints: &Endpoints, tokens: &IssuedTokens) -> CliError {
     if let Some(refresh_token) = &tokens.refresh_token {
-        // The login has failed already, and this error is the one that the user has to solve.
+        // If this fails too, the user still has to solve the first error.
         let _ignored = client.revoke(endpoints, refresh_token).await;
     }
     let issuer = &client.settings().issuer;

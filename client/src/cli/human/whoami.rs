@@ -21,7 +21,7 @@ Examples:
 
 Next: countersign service list";
 
-/// Rows of the text, fields of the JSON, and the first error.
+/// Collects the rows of the text, the fields of the JSON, and the first error.
 struct Report<'a> {
     context: &'a Context,
     args: &'a ManagerArgs,
@@ -88,8 +88,8 @@ impl Report<'_> {
         Ok(true)
     }
 
-    /// The token of the stored login, and the login with the claims of this token. There is no token if the login belongs to
-    /// another control plane, or cannot be refreshed.
+    /// The token of the stored login, and the login with the claims of this token. The token is `None` if no control plane is set, if the
+    /// login is for another one, or if it cannot be refreshed.
     async fn login_token(&mut self, login: HumanLogin) -> Result<(Option<SecretString>, Option<HumanLogin>), CliError> {
         if self.context.url(&self.args.server).is_err() {
             return Ok((None, Some(login)));
@@ -149,7 +149,7 @@ impl Report<'_> {
         Ok(true)
     }
 
-    /// Asks the control plane about an API key. The service is the requested one, or the one that a refusal names.
+    /// Asks the control plane about an API key. If it belongs to another service than the requested one, the refusal names that service.
     async fn find_key(&self, key: &SecretString, service: String) -> Result<FoundKey, CliError> {
         match self.context.api(&self.args.server)?.service(&service, key).list_roles().await {
             Ok(_) => Ok(FoundKey { text: format!("of {service}"), service: Some(service), scope: Some("full") }),
@@ -185,7 +185,7 @@ pub async fn whoami(context: &Context, args: ManagerArgs) -> Result<CommandOutpu
     Ok(CommandOutput::new(details(rows), json.into()).with_error(error))
 }
 
-/// The service and the scope of an API key, as far as the control plane states them.
+/// What the control plane told us about an API key. `None` for what it did not tell.
 struct FoundKey {
     text: String,
     service: Option<String>,

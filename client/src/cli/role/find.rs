@@ -13,7 +13,7 @@ pub struct RoleRef {
     pub name: Option<String>,
 }
 
-/// Finds a role by name. If `role` is an id, sends no request.
+/// Finds a role by its name or id. Only a name needs a request.
 pub async fn find_role(service: &ServiceApi, role: &str) -> Result<RoleRef, CliError> {
     if role.parse::<RoleId>().is_ok() {
         return Ok(RoleRef { id: role.to_owned(), name: None });

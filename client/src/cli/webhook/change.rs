@@ -85,7 +85,7 @@ pub async fn create(context: &Context, args: CreateArgs) -> Result<CommandOutput
     Ok(secret_output(&id, &secret, json!(webhook), file, hint_if_lost, &note))
 }
 
-/// Adds a hint to a conflict: the service, or the deployment, has the maximum number of webhooks.
+/// Adds a hint to a conflict, which means that the service or the deployment has the maximum number of webhooks.
 pub fn with_limit_hint(error: ApiError, scope: &WebhookScope) -> CliError {
     CliError::from(error).with_next_for("CONFLICT", || {
         let list = match scope {
@@ -113,8 +113,7 @@ pub async fn rotate(context: &Context, args: RotateArgs) -> Result<CommandOutput
     Ok(secret_output(&id, &secret, json, file, hint_if_lost, &note))
 }
 
-/// Prints a secret, or writes it to the file. If writing the file fails, the secret is printed, because the API returns
-/// the secret only once.
+/// Writes a secret to the file, or prints it. It is also printed if writing fails, because the API returns it only once.
 fn secret_output(
     id: &str,
     secret: &SecretString,

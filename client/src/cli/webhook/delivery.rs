@@ -12,13 +12,13 @@ use crate::cli::{
 use clap::{Args, ValueEnum};
 use countersign_client::{
     ApiError,
-    api::{Listing, PageStart, WebhookApi, WebhookDelivery, up_to},
+    api::{Listing, PageStart, WebhookApi, WebhookDelivery, items_up_to},
 };
 use jiff::Timestamp;
 use serde_json::json;
 use std::time::Duration;
 
-/// How long `countersign webhook test` waits for the delivery: longer than the timeout of an attempt.
+/// How long `countersign webhook test` waits for the delivery. An attempt of the control plane times out earlier.
 const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The first pause between polls of `countersign webhook test`. The pauses grow, because polls count against the rate limit.
@@ -128,7 +128,7 @@ pub async fn deliveries(context: &Context, args: DeliveriesArgs) -> Result<Comma
     let status = status.map(value_name);
     let limit = if all { usize::MAX } else { limit };
     let fetch = async |limit, start| webhooks.list_deliveries(&id, status.as_deref(), limit, &start).await;
-    let Listing { items, has_more } = up_to(limit, PageStart::Offset(offset), fetch).await?;
+    let Listing { items, has_more } = items_up_to(limit, PageStart::Offset(offset), fetch).await?;
     let note = if has_more { "Next: --all or --limit shows more" } else { "" };
     Ok(display::deliveries(&items).with_note(note))
 }
@@ -153,7 +153,7 @@ pub async fn replay(context: &Context, args: ReplayArgs) -> Result<CommandOutput
     Ok(CommandOutput::new(text, json).with_note(note))
 }
 
-/// Adds a hint to the error for a delivery that does not exist, or whose retention has ended.
+/// Adds a hint to the error for a delivery that does not exist or is no longer kept.
 fn with_deliveries_hint(error: ApiError, webhooks: &WebhookApi, id: &str) -> CliError {
     CliError::from(error).with_next_for("NOT_FOUND", || {
         format!("`countersign webhook deliveries{} {id}` shows the deliveries", option(&webhooks.scope))

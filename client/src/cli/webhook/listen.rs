@@ -81,7 +81,7 @@ fn url(server: &BoundServer) -> String {
     format!("http://127.0.0.1:{}/", server.port())
 }
 
-/// A verifier with the secrets from the file, or else from the environment; `None` if neither is set.
+/// A verifier with the secrets in the file, or else in the environment; `None` if neither is set.
 fn verifier(file: Option<PathBuf>) -> Result<Option<Verifier>, CliError> {
     let (source, text) = match file {
         Some(path) => {
@@ -106,7 +106,7 @@ fn verifier(file: Option<PathBuf>) -> Result<Option<Verifier>, CliError> {
     words.try_fold(verifier, |verifier, word| Ok(verifier.or(parse(word)?))).map(Some)
 }
 
-/// Creates a webhook for this machine, and deletes it at the end, also after an error.
+/// Creates a webhook that delivers to this machine. Deletes it at the end, even after an error.
 async fn with_temporary_webhook(
     context: &Context,
     webhooks: &WebhookApi,
@@ -141,7 +141,7 @@ async fn with_temporary_webhook(
     Ok(CommandOutput::default().with_error(not_deleted.or(result.err())))
 }
 
-/// Adds a hint to the error for a URL on this machine, or for too many webhooks.
+/// Adds a hint if the control plane does not deliver to this machine, or if there are too many webhooks.
 fn with_loopback_hint(error: ApiError, scope: &WebhookScope) -> CliError {
     let hint = "a control plane on this machine delivers to it with --dev. For another, run countersign webhook create \
         with a public URL that leads to this machine, then listen with its secret";
@@ -153,7 +153,7 @@ fn with_loopback_hint(error: ApiError, scope: &WebhookScope) -> CliError {
     }
 }
 
-/// Announces the URL. The port of the URL is already bound, so requests to the URL are accepted.
+/// Announces the URL. Its port is bound already, so a reader of the line can send requests at once.
 fn announce(context: &Context, url: &str, webhook: Option<&str>) -> Result<(), CliError> {
     match context.format() {
         OutputFormat::Json => print_line(&json!({ "listening": url, "webhookId": webhook }).to_string()).map(drop),
@@ -214,7 +214,7 @@ fn request_line(request: &ReceivedRequest, format: OutputFormat) -> String {
     let kind = field("event");
     let kind = kind.as_str().unwrap_or("-");
     let id = request.id.as_deref().unwrap_or("-");
-    // The text output, like the JSON output, does not show the data of an event without a valid signature.
+    // The data of an event without a valid signature is not shown here either.
     let rest = problem.unwrap_or_else(|| data_text(&field("data")));
     without_control_characters(&format!("{signature:4}  {kind:27}  {id:30}  {rest}"))
 }
@@ -233,7 +233,7 @@ fn field_text(value: &Value) -> String {
     }
 }
 
-/// Prints a line at once. `false` means that the reader of standard output closed the pipe, which is not an error.
+/// Prints a line without delay. Returns `false` if the reader of standard output has closed the pipe, which is not an error.
 fn print_line(line: &str) -> Result<bool, CliError> {
     let mut out = io::stdout();
     match writeln!(out, "{line}").and_then(|()| out.flush()) {
@@ -244,7 +244,7 @@ fn print_line(line: &str) -> Result<bool, CliError> {
 }
 
 impl StopSignals {
-    /// Registers handlers for the signals, so that they do not kill the process.
+    /// Handles the signals, so that the command can delete its webhook before it ends.
     fn new() -> Result<Self, CliError> {
         let handle = |kind| signal(kind).map_err(|error| CliError::failed(format!("signals: {error}")));
         let [interrupt, terminate, hangup] =

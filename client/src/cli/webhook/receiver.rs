@@ -1,7 +1,7 @@
 //! Receives webhooks on loopback and verifies their signatures.
 //!
-//! Depends on [`loopback`](crate::cli::loopback). A request is answered after its consumer acknowledged it, so that an event
-//! that was not printed is sent again.
+//! Depends on [`loopback`](crate::cli::loopback). A request is answered only after its consumer has acknowledged it. So the control plane
+//! sends an event again if it was not printed.
 
 use crate::cli::loopback::{BoundServer, RunningServer, method_not_allowed, read_body, text_response};
 use countersign_client::{Verifier, WebhookError, clock, webhook::ID};
@@ -40,7 +40,7 @@ struct State {
 }
 
 impl ReceivedRequest {
-    /// Whether the signature is valid, also if the body is not an event.
+    /// Whether the signature is valid. The body may be no event nevertheless.
     pub const fn is_signed(&self) -> bool {
         match self.problem {
             None | Some(WebhookError::NotAnEvent) => true,
@@ -58,7 +58,7 @@ impl ReceivedRequest {
 
     /// Allows the response to be sent.
     pub fn acknowledge(self) {
-        // The connection that waits for the acknowledgement may have ended.
+        // Nobody receives it if the connection has ended meanwhile.
         let _ignored = self.acknowledged.send(());
     }
 }
@@ -83,7 +83,7 @@ impl Receiver {
     /// Stops, after the responses to acknowledged requests were sent.
     pub async fn close(self) {
         let Self { requests, server } = self;
-        // Requests that wait for an acknowledgement are answered with 503.
+        // This answers requests that wait for an acknowledgement with 503.
         drop(requests);
         server.close().await;
     }

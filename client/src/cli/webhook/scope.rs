@@ -48,7 +48,7 @@ impl WebhookArgs {
     }
 }
 
-/// The option that selects this scope in the commands of hints, after a space.
+/// The option that selects this scope, with a space before it, for commands in hints.
 pub const fn option(scope: &WebhookScope) -> &'static str {
     match scope {
         WebhookScope::Service(_) => "",

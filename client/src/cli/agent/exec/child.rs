@@ -1,6 +1,6 @@
 //! Runs a program as a child process that behaves as if it had replaced this process.
 //!
-//! Invariant: this process ends after the program, with the exit code of the program.
+//! Invariant: this process ends after the program, with the program's exit code.
 
 use rustix::{
     process::{Pid, Signal, getpgrp, kill_process},
@@ -12,13 +12,13 @@ use tokio::{
     signal::unix::{self, SignalKind, signal},
 };
 
-/// The base of the exit code of a program that a signal ended, as in shells.
+/// If a signal ends the program, the exit code is this plus the number of the signal, as in shells.
 const SIGNAL_EXIT_CODE: i32 = 128;
 
-/// Signals that a terminal sends to all processes in its foreground, so that the program receives them without this process.
+/// Signals that a terminal sends to all processes in its foreground. The program receives these from the terminal itself.
 const SIGNALS_OF_TERMINAL: [Signal; 3] = [Signal::INT, Signal::QUIT, Signal::HUP];
 
-/// Signals that are passed on to the program.
+/// Signals that we pass on to the program.
 const FORWARDED: [(Signal, fn() -> SignalKind); 6] = [
     (Signal::HUP, SignalKind::hangup),
     (Signal::INT, SignalKind::interrupt),
@@ -31,14 +31,14 @@ const FORWARDED: [(Signal, fn() -> SignalKind); 6] = [
 /// The names of the variables with a proxy for HTTP.
 const PROXY_VARIABLES: [&str; 4] = ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"];
 
-/// The names of the variables with hosts that no proxy is used for. Programs read one of them or both.
+/// The names of the variables with hosts that are reached without a proxy. Programs read one of them or both.
 const NO_PROXY_VARIABLES: [&str; 2] = ["no_proxy", "NO_PROXY"];
 
 /// Signals that this process handles, instead of ending.
 struct HandledSignals(Vec<(Signal, unix::Signal)>);
 
-/// Runs the program to its end, and returns its exit code. The program has the terminal, the streams and the process group of
-/// this process. An error means that the program was not started.
+/// Runs the program to its end, and returns its exit code. The program shares the terminal, the streams and the process group of this
+/// process. An error means that the program was not started.
 pub async fn run(mut command: Command) -> io::Result<u8> {
     let mut signals = HandledSignals::new()?;
     let mut child = command.spawn()?;
@@ -57,7 +57,7 @@ pub async fn run(mut command: Command) -> io::Result<u8> {
     Ok(exit_code(status))
 }
 
-/// Excludes loopback from the proxy that the environment sets, so that the secret and the tokens stay on this machine.
+/// Keeps the program from sending its secret and tokens through a proxy that the environment sets: excludes loopback from it.
 pub fn exclude_loopback_from_proxy(command: &mut Command) {
     if PROXY_VARIABLES.iter().all(|name| std::env::var_os(name).is_none_or(|value| value.is_empty())) {
         return;
@@ -79,7 +79,7 @@ fn with_loopback(excluded: &str) -> String {
 }
 
 impl HandledSignals {
-    /// Handles signals, except those that this process ignores: the program inherits that they are ignored, as with `nohup`.
+    /// Handles all signals that this process does not ignore. If `nohup` made it ignore a signal, the program must ignore it too.
     fn new() -> io::Result<Self> {
         let ignored = ignored_signals(&fs::read_to_string("/proc/self/status").unwrap_or_default());
         let is_ignored = |signal: Signal| ignored & (1 << (signal.as_raw() - 1)) != 0;
@@ -103,8 +103,8 @@ fn ignored_signals(status: &str) -> u64 {
     line.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).unwrap_or_default()
 }
 
-/// Whether the terminal has sent a signal to the program, too: if this process is in the foreground of its terminal. A second
-/// Ctrl-C would make some programs end without cleaning up.
+/// Whether the terminal has sent the signal to the program too, because both are in its foreground. We must not pass it on then: a second
+/// Ctrl-C makes some programs end without cleaning up.
 fn is_sent_by_terminal(signal: Signal) -> bool {
     let is_in_foreground = || {
         let terminal = fs::File::open("/dev/tty").ok()?;

@@ -1,5 +1,5 @@
-//! Authentication of the program at the token endpoint (RFC 6749, section 2.3.1): client id and client secret, in the header
-//! `Authorization` or in the body.
+//! Checks that a request to the token endpoint comes from the program that `countersign agent exec` started: it must have the client id
+//! and the client secret (RFC 6749, section 2.3.1), in the header `Authorization` or in the body.
 //!
 //! Invariant: secrets are compared in constant time, and `Debug` prints none.
 
@@ -28,7 +28,7 @@ impl ClientCredentials {
         Self { id, secret: PrivateKey::random_nonce().into() }
     }
 
-    /// Authenticates a request. A request must use one method, and have one header `Authorization` at most.
+    /// Authenticates a request, which must present the secret in one place only.
     pub fn authenticate(&self, headers: &HeaderMap, form: &Form) -> Result<(), RequestError> {
         let failed = || RequestError::new("invalid_client", "the client id or the client secret is wrong");
         let mut authorization = headers.get_all(AUTHORIZATION).iter();
@@ -58,8 +58,8 @@ impl ClientCredentials {
     }
 }
 
-/// The credentials in a header `Authorization` with the scheme `Basic`: as they are, and form-decoded. RFC 6749 requires the
-/// encoding, but many programs do not encode.
+/// Both readings of a `Basic` header: its credentials unchanged, and form-decoded. RFC 6749 requires that programs encode them, but many
+/// do not.
 fn from_basic(header: &[u8]) -> Option<Vec<Presented>> {
     let (scheme, encoded) = std::str::from_utf8(header).ok()?.split_once(' ')?;
     if !scheme.eq_ignore_ascii_case("basic") {
@@ -73,7 +73,7 @@ fn from_basic(header: &[u8]) -> Option<Vec<Presented>> {
 }
 
 fn form_decode(text: &str) -> String {
-    // The text is the value of a parameter, so that `=` and `&` in it are part of the text.
+    // We parse the text as the value of one parameter, so `=` and `&` in it stay part of the text.
     let escaped = text.replace('&', "%26");
     form_urlencoded::parse(format!("v={escaped}").as_bytes()).map(|(_, value)| value.into_owned()).collect()
 }

@@ -1,7 +1,7 @@
-//! The token endpoint on loopback (RFC 6749, section 3.2), and metadata that name it (RFC 8414).
+//! The token endpoint on loopback (RFC 6749, section 3.2) from which the program gets tokens, and metadata that name it (RFC 8414).
 //!
-//! Other users and the browsers of this machine can connect. Invariants: a response with a token needs the client secret, no
-//! request of a web page is answered, and no response contains a refresh token.
+//! Other users of this machine can connect too, and so can web pages in their browsers. Invariants: only a request with the client secret
+//! gets a token, requests of web pages are refused, and no response contains a refresh token.
 
 use super::{
     client_authentication::ClientCredentials,
@@ -54,8 +54,8 @@ impl EndpointUrls {
         format!("{}{TOKEN_PATH}", self.issuer())
     }
 
-    /// Whether a header `Host` names this endpoint. Another name means that a web page has changed the address of its own
-    /// name to loopback.
+    /// Whether a header `Host` names this endpoint. Otherwise, the request may come from a web page whose own host name now resolves
+    /// to loopback (DNS rebinding).
     fn is_host(&self, host: &str) -> bool {
         ["127.0.0.1", "localhost"].iter().any(|name| host.eq_ignore_ascii_case(&format!("{name}:{}", self.0)))
     }
@@ -79,7 +79,7 @@ impl Endpoint {
         }
     }
 
-    /// Browsers send `Origin` with every POST of a web page.
+    /// Refuses a request that has `Origin`, which browsers send with every POST of a web page, or a wrong `Host`.
     fn refuse_web_pages(&self, headers: &HeaderMap) -> Option<Response<Full<Bytes>>> {
         if headers.contains_key(ORIGIN) {
             return Some(text_response(StatusCode::FORBIDDEN, "requests of web pages are refused"));
@@ -135,8 +135,8 @@ impl Endpoint {
         })
     }
 
-    /// Obtains tokens in a task of its own: the task continues if the program closes the connection, so that a refresh token
-    /// that was used is replaced.
+    /// Obtains tokens in a task of its own, which continues if the program closes the connection. Otherwise, the session could lose the
+    /// successor of a used refresh token.
     async fn tokens(&self, scope: Option<Scope>) -> Result<SessionTokens, NoTokens> {
         let source = self.source.clone();
         let task = tokio::spawn(async move { source.tokens(scope).await });
@@ -157,7 +157,6 @@ fn token_body(tokens: &SessionTokens, requested: Option<&Scope>) -> Value {
     body
 }
 
-/// The response if the control plane returned no tokens.
 fn upstream_error_response(error: &ApiError) -> Response<Full<Bytes>> {
     let (status, code) = match error {
         error if error.is_outage() => (StatusCode::SERVICE_UNAVAILABLE, "temporarily_unavailable"),
@@ -173,7 +172,7 @@ fn upstream_error_response(error: &ApiError) -> Response<Full<Bytes>> {
     response
 }
 
-/// A response with an error (RFC 6749, section 5.2). Failed authentication has a status of its own.
+/// A response with an error (RFC 6749, section 5.2). After a failed authentication, the status is always 401.
 fn error_response(status: StatusCode, error: &RequestError) -> Response<Full<Bytes>> {
     let is_unauthenticated = error.code == "invalid_client";
     let status = if is_unauthenticated { StatusCode::UNAUTHORIZED } else { status };
@@ -256,7 +255,7 @@ mod tests {
             (refused(400, "invalid_scope"), 400),
             (refused(403, "AGENT_SUSPENDED"), 400),
             (refused(401, "invalid_client"), 400),
-            (ApiError::Authority("x".to_owned()), 500),
+            (ApiError::CaCertificates("x".to_owned()), 500),
         ] {
             let response = upstream_error_response(&error);
             assert_eq!(response.status(), status, "{error}");

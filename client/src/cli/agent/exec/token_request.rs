@@ -1,6 +1,5 @@
-//! What the program requests at the token endpoint: the parameters of RFC 6749, section 4.4 and of RFC 8707.
-//!
-//! Invariant: a request can narrow the scope of the command, and names no other resource.
+//! `countersign agent exec` starts a program and gives it a local OAuth token endpoint. This module parses the program's requests
+//! (RFC 6749, section 4.4, and RFC 8707) and refuses what exceeds the command's `--scope` and `--resource`.
 
 use countersign_client::{Scope, TokenRequest, profile::is_same_url};
 use std::borrow::Cow;
@@ -30,7 +29,7 @@ impl Form {
         let mut parameters: Vec<(String, String)> = Vec::new();
         for (name, value) in form_urlencoded::parse(body).filter(|(_, value)| !value.is_empty()) {
             if parameters.iter().any(|(existing, _)| *existing == name) {
-                // Several resources are allowed in general, but a token of this endpoint is for one.
+                // RFC 8707 allows several resources, but a token of this endpoint is for one.
                 let code = if name == "resource" { "invalid_target" } else { "invalid_request" };
                 return Err(RequestError::new(code, "a parameter is repeated"));
             }
@@ -44,8 +43,8 @@ impl Form {
     }
 }
 
-/// Checks a request against the limits of the command. Returns the requested scope; `None` for the scope of the command.
-pub fn narrow(limits: &TokenRequest, form: &Form) -> Result<Option<Scope>, RequestError> {
+/// Checks a request of the program. Returns the scope that it requests; `None` if it gets the `allowed` one.
+pub fn narrow(allowed: &TokenRequest, form: &Form) -> Result<Option<Scope>, RequestError> {
     match form.get("grant_type") {
         None => return Err(RequestError::new("invalid_request", "grant_type is missing")),
         Some(GRANT_TYPE) => {}
@@ -55,7 +54,7 @@ pub fn narrow(limits: &TokenRequest, form: &Form) -> Result<Option<Scope>, Reque
     }
     // Some programs send `audience`, the name of the parameter before RFC 8707.
     for resource in ["resource", "audience"].into_iter().filter_map(|name| form.get(name)) {
-        if !limits.resource.as_deref().is_some_and(|allowed| is_same_url(allowed, resource)) {
+        if !allowed.resource.as_deref().is_some_and(|allowed| is_same_url(allowed, resource)) {
             let problem = "tokens are only for the --resource or --service of countersign agent exec";
             return Err(RequestError::new("invalid_target", problem));
         }
@@ -64,7 +63,7 @@ pub fn narrow(limits: &TokenRequest, form: &Form) -> Result<Option<Scope>, Reque
     let scope: Scope = text
         .parse()
         .map_err(|_| RequestError::new("invalid_scope", "scope must consist of permissions, separated by spaces"))?;
-    match &limits.scope {
+    match &allowed.scope {
         Some(allowed) if scope == *allowed => Ok(None),
         Some(allowed) if !scope.is_within(allowed) => {
             let missing = scope.without(allowed);
@@ -79,8 +78,8 @@ pub fn narrow(limits: &TokenRequest, form: &Form) -> Result<Option<Scope>, Reque
 mod tests {
     use super::*;
 
-    fn narrow(limits: &TokenRequest, body: &str) -> Result<Option<String>, &'static str> {
-        let narrowed = Form::parse(body.as_bytes()).and_then(|form| super::narrow(limits, &form));
+    fn narrow(allowed: &TokenRequest, body: &str) -> Result<Option<String>, &'static str> {
+        let narrowed = Form::parse(body.as_bytes()).and_then(|form| super::narrow(allowed, &form));
         narrowed.map(|scope| scope.map(|scope| scope.to_string())).map_err(|error| error.code)
     }
 

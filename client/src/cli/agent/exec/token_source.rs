@@ -1,7 +1,7 @@
-//! The tokens of the endpoint: a session of the agent for each scope that the program requests.
+//! Obtains the tokens that the local token endpoint returns: one session of the agent for each scope that the program requests.
 //!
-//! The sessions are not the stored session of the profile: its refresh token can be used once, and other commands use it
-//! while the program runs. Invariants: the number of sessions is limited, and they end with the program.
+//! We do not use the session that the profile stores: other commands may use its refresh token while the program runs, and it works only
+//! once. Invariants: the number of sessions is limited, and they end with the program.
 
 use crate::cli::login::TokenTarget;
 use countersign_client::{Api, ApiError, LoginMethod, Scope, Session, SessionTokens, Signer, TokenRequest};
@@ -11,7 +11,7 @@ use tokio::{sync::Mutex, time::timeout};
 /// The maximum number of sessions. A program requests few different scopes.
 const MAX_SESSIONS: usize = 16;
 
-/// How long the end of the sessions may take.
+/// How long the command tries to end its sessions.
 const REVOCATION_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Debug, thiserror::Error)]
@@ -20,7 +20,7 @@ pub enum NoTokens {
         "a program can request at most {MAX_SESSIONS} different scopes: request those that belong together at once"
     )]
     TooManyScopes,
-    /// The control plane returned none.
+    /// The control plane returned no tokens.
     #[error(transparent)]
     Api(#[from] ApiError),
 }
@@ -29,21 +29,21 @@ pub struct TokenSource {
     api: Api,
     signer: Arc<Signer>,
     agent: String,
-    /// The login without a narrower scope.
+    /// How a session logs in if the program requests no narrower scope.
     method: LoginMethod,
     /// What all tokens are limited to.
     pub limits: TokenRequest,
     sessions: Mutex<Vec<ScopedSession>>,
 }
 
-/// A session with a narrower scope than that of the command, or with the scope of the command (`None`).
+/// A session of the agent. Its scope is what the program requested; `None` for the scope of the command.
 struct ScopedSession {
     scope: Option<Scope>,
     session: Arc<Session<Arc<Signer>>>,
 }
 
 impl TokenSource {
-    /// Creates a source of tokens that are at most for this target.
+    /// Creates a source of tokens for this target.
     pub fn new(api: Api, signer: Signer, agent: String, target: &TokenTarget) -> Self {
         let limits = TokenRequest { resource: target.resource().map(str::to_owned), scope: target.scope().cloned() };
         let method = target.method();
@@ -51,13 +51,13 @@ impl TokenSource {
         Self { api, signer, agent, method, limits, sessions: Mutex::default() }
     }
 
-    /// Returns tokens that are not about to expire, with a narrower scope if one is given.
+    /// Returns tokens that do not expire soon, with this scope, or with the scope of the command if it is `None`.
     pub async fn tokens(&self, scope: Option<Scope>) -> Result<SessionTokens, NoTokens> {
         let session = self.session(scope).await.ok_or(NoTokens::TooManyScopes)?;
         Ok(session.tokens().await?)
     }
 
-    /// Ends all sessions. Those that cannot be ended in time expire.
+    /// Ends all sessions. Sessions that it cannot end in time expire later.
     pub async fn revoke_all(&self) {
         let sessions = std::mem::take(&mut *self.sessions.lock().await);
         let revoke = async {
@@ -68,7 +68,7 @@ impl TokenSource {
         let _ignored = timeout(REVOCATION_TIMEOUT, revoke).await;
     }
 
-    /// The session for a scope; `None` if it would be one too many.
+    /// Finds or creates the session for a scope; `None` if it would be one too many.
     async fn session(&self, scope: Option<Scope>) -> Option<Arc<Session<Arc<Signer>>>> {
         let mut sessions = self.sessions.lock().await;
         if let Some(existing) = sessions.iter().find(|existing| existing.scope == scope) {

@@ -1,6 +1,6 @@
-//! Plans the assignments of a service.
+//! Plans which agents get and lose which roles of a service.
 //!
-//! Invariants: an assignment of other files stays, and a pattern gives roles only to agents of the human user who applies the files.
+//! Invariants: assignments that other files manage stay. A pattern gives roles only to agents of the human user who applies the files.
 
 use super::{AssignmentState, Change, ServicePlanner};
 use crate::cli::{
@@ -11,16 +11,16 @@ use countersign_client::api::{AgentWithRoles, AssignedRole, ListedAgent};
 use std::collections::HashMap;
 
 impl<'a> ServicePlanner<'a> {
-    /// Plans the assignments that are missing or end at another time, and those that the files do not state any more. A stated agent
-    /// takes precedence over a pattern, and of two patterns the first.
+    /// Plans to make missing assignments, to change the end of others, and to revoke those that the files no longer declare. An agent
+    /// that is declared by its id takes precedence over a pattern. Of two patterns, the first one counts.
     pub(super) fn plan_assignments(&mut self) -> Result<(), CliError> {
         let name = &self.declared.name;
         let holders: HashMap<_, _> = self.holders().map(|holder| (holder.agent.agent_id.as_str(), holder)).collect();
         let agents = self.existing.agents.iter().chain(self.holders().map(|holder| &holder.agent));
         let names: HashMap<_, _> = agents.map(|agent| (agent.agent_id.as_str(), agent.name.as_str())).collect();
         let mut seen = HashMap::new();
-        let (stated, patterns): (Vec<_>, Vec<_>) = self.declared.assignments.iter().partition(|it| it.agent.is_some());
-        for assignment in stated.into_iter().chain(patterns) {
+        let (by_id, patterns): (Vec<_>, Vec<_>) = self.declared.assignments.iter().partition(|it| it.agent.is_some());
+        for assignment in by_id.into_iter().chain(patterns) {
             let DeclaredAssignment { role, agent: _, pattern, expires_at } = assignment;
             self.check_role(role)?;
             let agents = self.agents_of(assignment);
@@ -57,7 +57,7 @@ impl<'a> ServicePlanner<'a> {
         Ok(())
     }
 
-    /// Plans an assignment for one of its agents, which holds the role or not. The name is empty if it is not known.
+    /// Plans an assignment for one of its agents. `name` is empty if it is unknown; `held` is `None` if the agent does not hold the role.
     fn plan_assignment(
         &mut self,
         assignment: &DeclaredAssignment,
@@ -68,12 +68,12 @@ impl<'a> ServicePlanner<'a> {
         let DeclaredAssignment { role, agent: _, pattern: _, expires_at } = assignment;
         let what = format!("service {}: the assignment {role} of {agent}", self.declared.name);
         let managed_by = held.and_then(|held| held.managed_by.as_ref());
-        self.check_owner(&what, managed_by)?;
         let is_same_end = |held: &AssignedRole| is_same_end(held.expires_at.as_deref(), expires_at.as_deref());
-        if held.is_some_and(is_same_end) && !self.gets_name(managed_by) {
+        let will_change = !held.is_some_and(is_same_end) || self.changes_managed_by(managed_by);
+        self.require_ownership(&what, managed_by, will_change)?;
+        if !will_change {
             return Ok(());
         }
-        self.check_change(&what, managed_by)?;
         let state = |held: &AssignedRole| AssignmentState {
             expires_at: held.expires_at.clone(),
             managed_by: held.managed_by.clone(),
@@ -88,15 +88,15 @@ impl<'a> ServicePlanner<'a> {
         Ok(())
     }
 
-    /// Plans the end of assignments that the files do not state any more. Those of a role that is deleted end with it.
-    fn plan_revocations(&mut self, stated: &HashMap<(&str, &str), &DeclaredAssignment>) {
-        let lost_roles: Vec<_> = self.lost_roles().map(|role| role.role_id.as_str()).collect();
+    /// Revokes the assignments that the files no longer declare, except of roles that are deleted: these assignments end with the role.
+    fn plan_revocations(&mut self, seen: &HashMap<(&str, &str), &DeclaredAssignment>) {
+        let roles_to_prune: Vec<_> = self.roles_to_prune().map(|role| role.role_id.as_str()).collect();
         for AgentWithRoles { agent: ListedAgent { agent_id: agent, name, .. }, roles } in self.holders() {
             for AssignedRole { role_id, name: role, managed_by, .. } in roles {
-                let is_lost = self.prunes(managed_by.as_ref())
-                    && !stated.contains_key(&(agent.as_str(), role.as_str()))
-                    && !lost_roles.contains(&role_id.as_str());
-                if is_lost {
+                let to_prune = self.prunes(managed_by.as_ref())
+                    && !seen.contains_key(&(agent.as_str(), role.as_str()))
+                    && !roles_to_prune.contains(&role_id.as_str());
+                if to_prune {
                     self.changes.push(Change::Revoke {
                         role_id: role_id.clone(),
                         role: role.clone(),
@@ -119,7 +119,6 @@ impl<'a> ServicePlanner<'a> {
         Err(CliError::failed(problem).with_next("add the role to `roles`, or correct its name"))
     }
 
-    /// The agents of an assignment.
     fn agents_of(&self, assignment: &'a DeclaredAssignment) -> Vec<&'a str> {
         let DeclaredAssignment { agent, pattern, .. } = assignment;
         let matches = |own: &&ListedAgent| {
@@ -136,7 +135,7 @@ impl<'a> ServicePlanner<'a> {
     }
 }
 
-/// Whether two ends are the same in the precision of the control plane.
+/// Whether two ends are the same microsecond: the control plane stores no fractions of it.
 fn is_same_end(first: Option<&str>, second: Option<&str>) -> bool {
     first.map(micros) == second.map(micros)
 }

@@ -8,11 +8,11 @@ use std::path::PathBuf;
 pub struct AssignmentState {
     /// When it ends (RFC 3339); `None` for never.
     pub expires_at: Option<String>,
-    /// The name of the files in which it is declared.
+    /// The `managedBy` of the files that declare it.
     pub managed_by: Option<String>,
 }
 
-/// A change: what exists so far (`from`), and what is in the file. What is created or changed gets the `managed_by` of its
+/// A change from what exists (`from`) to what the file declares. All that is created or changed gets the `managed_by` of its
 /// [`ServicePlan`](super::ServicePlan).
 #[derive(Debug)]
 #[expect(clippy::enum_variant_names, reason = "some changes create or delete, and some change what exists")]
@@ -42,9 +42,9 @@ pub enum Change {
     CreateRole(DeclaredRole),
     ChangeRole {
         id: String,
-        /// The name so far of the files in which it is declared.
+        /// The `managedBy` so far.
         managed_by: Option<String>,
-        /// The role so far, as far as the file describes it.
+        /// The role so far, limited to the fields that the file declares.
         from: DeclaredRole,
         to: DeclaredRole,
     },
@@ -81,13 +81,13 @@ pub enum Change {
     CreateWebhook(DeclaredWebhook),
     ChangeWebhook {
         id: String,
-        /// The name so far of the files in which it is declared.
+        /// The `managedBy` so far.
         managed_by: Option<String>,
-        /// The webhook so far, as far as the file describes it.
+        /// The webhook so far, limited to the fields that the file declares.
         from: DeclaredWebhook,
         to: DeclaredWebhook,
     },
-    /// Make another secret of a webhook, whose first one was lost.
+    /// Make another secret for a webhook whose secret was lost.
     ReplaceWebhookSecret {
         id: String,
         url: String,
@@ -95,7 +95,7 @@ pub enum Change {
     },
     CreateKey {
         key: DeclaredKey,
-        /// The id of a key whose secret was lost, and which ends.
+        /// The id of a key whose secret was lost. It is revoked before the new key is made.
         replaces: Option<String>,
     },
 }

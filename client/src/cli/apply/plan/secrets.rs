@@ -1,4 +1,4 @@
-//! Plans webhooks and API keys, whose secrets are in files.
+//! Plans the changes of webhooks and API keys, whose secrets are in files.
 
 use super::{Change, ServicePlanner, sorted};
 use crate::cli::{
@@ -16,7 +16,7 @@ impl ServicePlanner<'_> {
         let file = declared.secret_file.as_deref();
         let managed_by = self.declared.managed_by.as_ref();
         let with_url = self.found.into_iter().flat_map(|found| &found.webhooks).filter(|it| it.url == declared.url);
-        // Of several webhooks with the URL, that of the files.
+        // If several webhooks have the URL, prefer the one that the files manage.
         let Some(webhook) = with_url.max_by_key(|webhook| webhook.managed_by.as_ref() == managed_by) else {
             Self::check_new_secret(&what, file)?;
             if file.is_none() {
@@ -28,7 +28,6 @@ impl ServicePlanner<'_> {
             return Ok(());
         };
         let id = &webhook.webhook_id;
-        self.check_owner(&what, webhook.managed_by.as_ref())?;
         let from = DeclaredWebhook {
             url: webhook.url.clone(),
             events: sorted(&webhook.events),
@@ -36,8 +35,9 @@ impl ServicePlanner<'_> {
             secret_file: None,
         };
         let to = DeclaredWebhook { events: sorted(&declared.events), secret_file: None, ..declared.clone() };
-        if from != to || self.gets_name(webhook.managed_by.as_ref()) {
-            self.check_change(&what, webhook.managed_by.as_ref())?;
+        let will_change = from != to || self.changes_managed_by(webhook.managed_by.as_ref());
+        self.require_ownership(&what, webhook.managed_by.as_ref(), will_change)?;
+        if will_change {
             let managed_by = webhook.managed_by.clone();
             self.changes.push(Change::ChangeWebhook { id: id.clone(), managed_by, from, to });
         }
@@ -54,7 +54,7 @@ impl ServicePlanner<'_> {
         let managed_by = self.declared.managed_by.as_ref();
         let keys = self.found.into_iter().flat_map(|found| &found.keys);
         let with_name = keys.filter(|key| key.name == declared.name && key.revoked_at.is_none());
-        // Of several keys with the name, that of the files.
+        // If several keys have the name, prefer the one that the files manage.
         let Some(key) = with_name.max_by_key(|key| key.managed_by.as_ref() == managed_by) else {
             if file.is_none() {
                 let problem = format!("{what} does not exist yet, and no secretFile is set, so nobody would get it");
@@ -65,8 +65,8 @@ impl ServicePlanner<'_> {
             self.changes.push(Change::CreateKey { key: declared.clone(), replaces: None });
             return Ok(());
         };
-        if let (Some(existing), true) = (&key.managed_by, self.gets_name(key.managed_by.as_ref())) {
-            // The service has the `managedBy` of the files, or the plan ended before.
+        if let (Some(existing), true) = (&key.managed_by, self.changes_managed_by(key.managed_by.as_ref())) {
+            // The service has or gets the `managedBy` of the files: otherwise, `plan_service` has refused them.
             let next = "--prune does not end it, because a key keeps the name with which it was created";
             self.warnings.push(format!("{what} has managedBy {existing}: {next}"));
         }
@@ -97,7 +97,7 @@ impl ServicePlanner<'_> {
         }
     }
 
-    /// The file of the secret of something that exists, if another secret must be made.
+    /// The file that needs a new secret although the webhook or key exists; `None` if its secret is kept.
     fn secret_to_replace<'f>(&self, what: &str, file: Option<&'f Path>) -> Result<Option<&'f Path>, CliError> {
         let Some(file) = file else { return Ok(None) };
         match state(file) {
