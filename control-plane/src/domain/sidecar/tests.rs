@@ -130,6 +130,6 @@ fn instances_are_read_back() {
     let instance = SidecarInstance::from_bytes([0xab; 16]);
     assert_eq!(instance.to_string().parse(), Ok(instance));
     for text in ["", "ab", &format!("{instance}.0")] {
-        assert_eq!(text.parse::<SidecarInstance>(), Err(InvalidInstance), "{text}");
+        assert!(text.parse::<SidecarInstance>().is_err(), "{text}");
     }
 }

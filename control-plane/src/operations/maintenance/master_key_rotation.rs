@@ -49,7 +49,7 @@ pub async fn rotate_master_key(
     keyring: &Keyring,
     rng: &dyn Rng,
 ) -> Result<MasterKeyRotation, OperationError> {
-    let to = keyring.master_keys().configured_fingerprint();
+    let to = keyring.master_keys().configured().fingerprint();
     let mut run = Run { store, keyring, rng, to, rotation: MasterKeyRotation::default() };
     let previous = run.replace_current().await?;
     // A transaction that began before may still append to an audit chain with the replaced key.
