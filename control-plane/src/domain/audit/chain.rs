@@ -61,8 +61,8 @@ pub struct AuditEntry {
 impl AuditKeys {
     /// Builds the entry that follows the head `before`, and the new head.
     ///
-    /// If the MAC of `before` is invalid, we append the entry nevertheless, because tampering with old entries must not block new
-    /// actions. The new head then keeps the invalid MAC, so that verification continues to fail.
+    /// `is_valid`: whether the MAC of `before` is valid. If not, we append the entry nevertheless, because tampering with old entries
+    /// must not block new actions. But the new head keeps the invalid MAC, so that verification continues to fail.
     pub fn build_entry(
         &self,
         before: &ChainMark,
