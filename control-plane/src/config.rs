@@ -50,6 +50,7 @@ pub struct Config {
     pub public_url: String,
     /// The directory of the embedded database and of generated keys.
     pub data_dir: PathBuf,
+    /// The addresses of the ports.
     pub listen: ListenSettings,
     /// TLS of the API and the sync port.
     pub tls: TlsSettings,
@@ -57,14 +58,19 @@ pub struct Config {
     pub proxies: ProxySettings,
     /// Limits of network connections.
     pub connections: ConnectionSettings,
+    /// Rate limits.
     pub limits: LimitSettings,
     /// How much persons, services and agents may have.
     pub quotas: QuotaSettings,
+    /// Where the database is.
     pub database: DatabaseSettings,
     /// Shared rate limits and notifications between replicas.
     pub redis: RedisSettings,
+    /// The master keys.
     pub secrets: SecretSettings,
+    /// Lifetimes of tokens.
     pub tokens: TokenSettings,
+    /// When signing keys are rotated.
     pub signing_keys: SigningKeySettings,
     /// Who may register agents.
     pub registration: RegistrationSettings,
@@ -75,7 +81,9 @@ pub struct Config {
     pub humans: HumanSettings,
     /// Rules for sidecars.
     pub sync: SyncSettings,
+    /// How events are delivered.
     pub webhooks: WebhookSettings,
+    /// What is logged, and how.
     pub log: LogSettings,
     /// Whether --dev was given.
     #[serde(skip)]

@@ -78,13 +78,10 @@ pub struct Metrics {
 /// Calls of the API, each by result: [`OK`] or the error code.
 #[derive(Clone)]
 pub struct OperationMetrics {
-    /// Registrations of agents.
     pub registrations: IntCounterVec,
-    /// Requests for a challenge.
     pub challenges: IntCounterVec,
     /// Logins.
     pub authentications: IntCounterVec,
-    /// Refreshes of a session.
     pub refreshes: IntCounterVec,
     /// Revocations of tokens by their holders.
     pub revocations: IntCounterVec,
@@ -92,7 +89,6 @@ pub struct OperationMetrics {
     pub verifications: IntCounterVec,
     /// Roles created, changed, deleted, assigned or revoked.
     pub role_changes: IntCounterVec,
-    /// Feedback about agents.
     pub feedback: IntCounterVec,
 }
 
@@ -112,9 +108,7 @@ pub struct LabelValues<'a> {
 /// Fetches of one issuer's keys.
 #[derive(Clone)]
 pub struct JwksFetchMetrics {
-    /// Fetches that succeeded.
     pub succeeded: IntCounter,
-    /// Fetches that failed.
     pub failed: IntCounter,
 }
 

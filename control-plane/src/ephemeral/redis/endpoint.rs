@@ -51,7 +51,6 @@ pub enum RedisServers {
 
 /// The name of the master that the Sentinels monitor, and the credentials for the Sentinels themselves.
 pub struct SentinelTarget {
-    /// The name of the master.
     pub master: String,
     /// The user for the Sentinels. Empty: the Sentinels require no user.
     pub user: String,
