@@ -42,8 +42,8 @@ pub async fn verify_audit(
                     write_problem(&mut out, chain, text)?;
                     continue;
                 }
-                let archived = floor.map_or(String::new(), |floor| format!(", {} of them archived", floor.length));
-                writeln!(out, "{chain}: ok, {} entries{archived}, head {}", head.length, head.hash)
+                let of_archives = floor.map_or(String::new(), |floor| format!(", {} of them archived", floor.length));
+                writeln!(out, "{chain}: ok, {} entries{of_archives}, head {}", head.length, head.hash)
                     .map_err(AppError::Output)?;
             }
             Err(error) => {

@@ -6,8 +6,8 @@
 /// Encodes all fields in order.
 pub fn encode(values: &[Option<&str>]) -> Vec<u8> {
     let field =
-        |value: &Option<&str>| value.map_or_else(|| "-,".to_owned(), |value| format!("{}:{value},", value.len()));
-    values.iter().map(field).collect::<String>().into_bytes()
+        |value: Option<&str>| value.map_or_else(|| "-,".to_owned(), |value| format!("{}:{value},", value.len()));
+    values.iter().copied().map(field).collect::<String>().into_bytes()
 }
 
 #[cfg(test)]

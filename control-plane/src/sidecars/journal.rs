@@ -157,7 +157,9 @@ impl Journal {
             }
             let is_written = self.write_batch(batch, &name).await;
             if !is_written {
-                rest.into_iter().for_each(|stream| self.sidecars.streams().not_written(stream));
+                for stream in rest {
+                    self.sidecars.streams().not_written(stream);
+                }
                 return;
             }
             if rest.is_empty() {

@@ -111,7 +111,8 @@ impl SyncContext {
             let position = feed::position(read.conn()).await?;
             Ok(is_registered.then_some(position))
         };
-        self.until_shutdown(self.positions.run(shared_with_failure(read))).await
+        // In a box, so that streams do not keep its memory between pings.
+        Box::pin(self.until_shutdown(self.positions.run(shared_with_failure(read)))).await
     }
 
     /// Whether an API key is valid, read after this call.
@@ -120,7 +121,8 @@ impl SyncContext {
             let mut read = self.parts.store.read().await?;
             services::find_valid_keys(read.conn(), keys.into_iter().collect::<HashSet<_>>()).await.map(Arc::new)
         };
-        let valid = self.until_shutdown(self.key_checks.ask(key, |keys| shared_with_failure(read(keys)))).await?;
+        let answer = self.key_checks.ask(key, |keys| shared_with_failure(read(keys)));
+        let valid = Box::pin(self.until_shutdown(answer)).await?;
         Ok(valid.contains(&key))
     }
 

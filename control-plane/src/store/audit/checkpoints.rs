@@ -58,8 +58,8 @@ pub async fn write_checkpoint(
 ) -> Result<Result<(), BrokenChain>, StoreError> {
     let (chain, keys) = (verifier.chain(), verifier.current_keys());
     let head = lock_head(conn, chain).await?;
-    let verified = verify_rest(conn, &mut verifier, &mut |_| ()).await?;
-    if let Err(broken) = verified.and_then(|()| verifier.finish(head.as_ref())) {
+    let rest = verify_rest(conn, &mut verifier, &mut |_| ()).await?;
+    if let Err(broken) = rest.and_then(|()| verifier.finish(head.as_ref())) {
         return write_checkpoint_before_break(conn, &verifier, broken).await;
     }
     let ChainMark { length, hash, .. } = head.unwrap_or_default();
