@@ -19,11 +19,12 @@ pub use operator_key::{OperatorKey, OperatorKeyError};
 
 use crate::{domain::caller::Human, metrics::JwksFetchMetrics};
 use arc_swap::ArcSwap;
-use claims::verify_token;
-use countersign_identity::{Reason, Refusal, Timestamp};
+use claims::verify_claims;
+use countersign_identity::{Reason, Refusal, Timestamp, token::signature_only_validation};
 use countersign_process::Clock;
 use jwk_set::JwkSet;
 use key_cache::KeyCache;
+use serde_json::{Map, Value};
 use std::{collections::HashMap, sync::Arc};
 use token::UnverifiedToken;
 
@@ -120,6 +121,8 @@ impl Issuer {
             IssuerKeys::Fetched(keys) => keys.find(kid.as_deref(), *algorithm).await?,
             IssuerKeys::OfFile(keys) => keys.load().find_final(kid.as_deref(), *algorithm)?,
         };
-        verify_token(text, *algorithm, &key, &self.rules, now)
+        let token = jsonwebtoken::decode::<Map<String, Value>>(text, &key, &signature_only_validation(*algorithm))
+            .map_err(|_| Reason::HumanTokenInvalid)?;
+        verify_claims(&token.claims, &self.rules, now)
     }
 }

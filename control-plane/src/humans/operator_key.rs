@@ -1,16 +1,18 @@
 //! The operator key, which signs tokens of human users until an issuer is configured.
 
-use super::claims::{AdminClaim, IssuerRules, verify_token};
-use crate::{domain::caller::Human, files};
-use countersign_identity::{Refusal, Timestamp};
+use crate::{
+    domain::{agent::Owner, caller::Human},
+    files,
+};
+use countersign_identity::{Reason, Refusal, Timestamp, evaluation::LEEWAY};
 use countersign_process::{Rng, generate_p256_key};
-use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header};
+use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation};
 use p256::{
     SecretKey,
     pkcs8::{DecodePrivateKey, EncodePrivateKey, LineEnding},
 };
 use secrecy::SecretString;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::{io, path::Path, time::Duration};
 use zeroize::Zeroizing;
 
@@ -45,10 +47,9 @@ pub enum OperatorKeyError {
 pub struct OperatorKey {
     private: EncodingKey,
     public: DecodingKey,
-    rules: IssuerRules,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 struct OperatorClaims {
     iss: String,
     aud: String,
@@ -85,11 +86,6 @@ impl OperatorKey {
         Ok(Self {
             private: EncodingKey::from_ec_der(private.as_bytes()),
             public: DecodingKey::from_ec_der(&secret.public_key().to_sec1_bytes()),
-            rules: IssuerRules {
-                issuer: ISSUER.into(),
-                audience: AUDIENCE.into(),
-                admin: Some(AdminClaim { name: "admin".into(), value: String::new() }),
-            },
         })
     }
 
@@ -114,6 +110,22 @@ impl OperatorKey {
 
     /// Verifies a token. Returns the human user that the token identifies.
     pub fn verify(&self, token: &str, now: Timestamp) -> Result<Human, Refusal> {
-        verify_token(token, Algorithm::ES256, &self.public, &self.rules, now)
+        let mut validation = Validation::new(Algorithm::ES256);
+        validation.validate_exp = false; // checked below, with the injected clock
+        validation.leeway = 0;
+        validation.set_audience(&[AUDIENCE]);
+        validation.set_issuer(&[ISSUER]);
+        validation.set_required_spec_claims(&["iss", "aud", "sub", "exp"]);
+        let token = jsonwebtoken::decode::<OperatorClaims>(token, &self.public, &validation)
+            .map_err(|_| Reason::HumanTokenInvalid)?;
+        let OperatorClaims { iss, aud: _, sub, iat, exp, admin } = token.claims;
+        let (issued_at, expires_at) = (Timestamp::from_seconds(iat), Timestamp::from_seconds(exp));
+        if issued_at > now.saturating_add(LEEWAY) || token.header.crit.is_some() || sub.is_empty() {
+            return Err(Reason::HumanTokenInvalid.into());
+        }
+        if now >= expires_at {
+            return Err(Refusal { reason: Reason::HumanTokenExpired, expired_at: Some(expires_at) });
+        }
+        Ok(Human { identity: Owner { issuer: iss, subject: sub }, is_admin: admin })
     }
 }
