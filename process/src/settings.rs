@@ -216,6 +216,14 @@ mod tests {
     }
 
     #[test]
+    fn two_variables_of_one_setting_are_refused() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let of_file = ("COUNTERSIGN_NAME_FILE", file.path().to_str().unwrap());
+        let error = read(&[("COUNTERSIGN_NAME", "a"), of_file], &[]).unwrap_err().to_string();
+        assert_eq!(error, "COUNTERSIGN_NAME and COUNTERSIGN_NAME_FILE both set `name`: unset one of them");
+    }
+
+    #[test]
     fn error_about_an_item_of_a_list_names_the_item() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "[tokens]\nkeys = [\"a\", { b = 1 }]\n").unwrap();

@@ -77,6 +77,10 @@ impl Layers {
         for variable in parse_environment(&self.environment, &known_keys) {
             match variable {
                 Ok((name, key, text)) => {
+                    if let Some(Setting { source: Source::Environment(other), .. }) = merged.settings.get(&key) {
+                        let error = format!("{other} and {name} both set `{key}`: unset one of them");
+                        merged.problems.push(SettingsError::Invalid(error));
+                    }
                     merged.set(&known_keys, &key, known_keys.parse(&key, text).into(), Source::Environment(name));
                 }
                 Err(error) => merged.problems.push(error),
