@@ -1,6 +1,7 @@
 //! Metrics of Redis, whose series exist only if a Redis is configured.
 
-use super::{FAILED, MetricFactory, OK};
+use super::MetricFactory;
+use countersign_process::label_values;
 use prometheus::{IntCounterVec, IntGaugeVec};
 
 /// Availability of Redis and requests to it.
@@ -10,30 +11,17 @@ pub struct RedisMetrics {
     operations: IntCounterVec,
 }
 
-/// The result of a request to Redis.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RedisOutcome {
-    /// Redis returned a reply.
-    Succeeded,
-    /// Redis returned no reply in time.
-    TimedOut,
-    /// Redis returned an error, or the connection broke.
-    Failed,
-    /// The request was not sent, because there is no connection.
-    NotSent,
-}
-
-impl RedisOutcome {
-    const ALL: [Self; 4] = [Self::Succeeded, Self::TimedOut, Self::Failed, Self::NotSent];
-
-    /// The label `result`.
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::Succeeded => OK,
-            Self::TimedOut => "late",
-            Self::Failed => FAILED,
-            Self::NotSent => "not_asked",
-        }
+label_values! {
+    /// The result of a request to Redis.
+    pub enum RedisOutcome {
+        /// Redis returned a reply.
+        Succeeded = "ok",
+        /// Redis returned no reply in time.
+        TimedOut = "late",
+        /// Redis returned an error, or the connection broke.
+        Failed = "failed",
+        /// The request was not sent, because there is no connection.
+        NotSent = "not_asked",
     }
 }
 

@@ -1,6 +1,7 @@
 //! Metrics of transactions and of the wait for a database connection.
 
 use super::{BUCKETS, MetricFactory};
+use countersign_process::label_values;
 use prometheus::{HistogramVec, IntCounterVec};
 
 /// Transactions by backend and kind, and the wait for connections.
@@ -12,60 +13,40 @@ pub struct StoreMetrics {
     connection_wait: HistogramVec,
 }
 
-/// The result of a transaction.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TransactionOutcome {
-    /// A read transaction succeeded.
-    Read,
-    /// A write transaction was committed.
-    Committed,
-    /// A write transaction was rolled back, intentionally or after another error.
-    RolledBack,
-    /// A write transaction was rolled back because the disk is full or fails, or the database is read-only.
-    Unwritable,
-    /// A write transaction conflicted with another one and is repeated.
-    Rerun,
-    /// The transaction could not begin.
-    Failed,
+label_values! {
+    /// The result of a transaction.
+    pub enum TransactionOutcome {
+        /// A read transaction succeeded.
+        Read = "read",
+        /// A write transaction was committed.
+        Committed = "committed",
+        /// A write transaction was rolled back, intentionally or after another error.
+        RolledBack = "rolled_back",
+        /// A write transaction was rolled back because the disk is full or fails, or the database is read-only.
+        Unwritable = "unwritable",
+        /// A write transaction conflicted with another one and is repeated.
+        Rerun = "rerun",
+        /// The transaction could not begin.
+        Failed = "failed",
+    }
+}
+
+label_values! {
+    /// Whether a transaction reads or writes. Read and write transactions have separate pools, so this is also the label `pool`.
+    pub enum TransactionKind {
+        /// A read transaction.
+        Read = "read",
+        /// A write transaction.
+        Write = "write",
+    }
 }
 
 impl TransactionOutcome {
-    /// The label `result`.
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::Read => "read",
-            Self::Committed => "committed",
-            Self::RolledBack => "rolled_back",
-            Self::Unwritable => "unwritable",
-            Self::Rerun => "rerun",
-            Self::Failed => "failed",
-        }
-    }
-
     /// The possible outcomes of a kind of transaction.
     const fn possible_for(kind: TransactionKind) -> &'static [Self] {
         match kind {
             TransactionKind::Read => &[Self::Read, Self::Failed],
             TransactionKind::Write => &[Self::Committed, Self::RolledBack, Self::Unwritable, Self::Rerun, Self::Failed],
-        }
-    }
-}
-
-/// Whether a transaction reads or writes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TransactionKind {
-    /// A read transaction.
-    Read,
-    /// A write transaction.
-    Write,
-}
-
-impl TransactionKind {
-    /// The labels `kind` and `pool`: read and write transactions have separate pools.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Read => "read",
-            Self::Write => "write",
         }
     }
 }
@@ -99,7 +80,7 @@ impl StoreMetrics {
 
     /// Creates the series of a backend.
     pub fn initialize(&self, backend: &str) {
-        for kind in [TransactionKind::Read, TransactionKind::Write] {
+        for kind in TransactionKind::ALL.iter().copied() {
             for outcome in TransactionOutcome::possible_for(kind) {
                 self.transactions.with_label_values(&[backend, kind.as_str(), outcome.as_str()]);
             }
