@@ -1,11 +1,13 @@
 //! Counts the instructions and allocations of a server with Callgrind, a tool of Valgrind. The counts hardly depend on the machine.
 
 use crate::tools;
+use countersign_process::{Clock as _, SystemClock};
 use std::{
     collections::HashMap,
     path::{Path, PathBuf},
     process::Command,
 };
+use tokio::time::sleep;
 
 /// The counts of a process that was started with [`Callgrind::wrapper`].
 pub struct Callgrind {
@@ -25,16 +27,30 @@ impl Callgrind {
         vec![program, "--tool=callgrind".to_owned(), "--instr-atstart=no".to_owned(), counts]
     }
 
-    /// The instructions and allocations of the process per request, if this number of equal requests is sent, one after the other.
+    /// The instructions and allocations of the process per request, if this number of equal requests is sent, one after the other. What
+    /// the process does at intervals does not count: on a busy machine, the requests take longer.
     pub async fn counts_per_request(&self, process: u32, requests: u64, mut send: impl AsyncFnMut()) -> Counts {
-        monitor(process, "instrumentation on");
-        for _ in 0..requests {
-            send().await;
+        let begun = SystemClock.since_boot();
+        let busy = async {
+            for _ in 0..requests {
+                send().await;
+            }
+        };
+        let busy = self.counts_during(process, 1, busy).await;
+        let idle = self.counts_during(process, 2, sleep(SystemClock.since_boot().saturating_sub(begun))).await;
+        Counts {
+            instructions: busy.instructions.saturating_sub(idle.instructions) / requests,
+            allocations: busy.allocations.saturating_sub(idle.allocations) / requests,
         }
+    }
+
+    /// What the process does until a future ends. `dump` is the number of the file that Callgrind writes; it begins at zero after each.
+    async fn counts_during(&self, process: u32, dump: u32, work: impl Future<Output = ()>) -> Counts {
+        monitor(process, "instrumentation on");
+        work.await;
         monitor(process, "instrumentation off");
         monitor(process, "dump");
-        let Counts { instructions, allocations } = Counts::read(&self.counts.with_extension("1"));
-        Counts { instructions: instructions / requests, allocations: allocations / requests }
+        Counts::read(&self.counts.with_extension(dump.to_string()))
     }
 }
 

@@ -16,7 +16,7 @@ const INSTRUCTIONS: u64 = 1_388_000;
 /// The allocations of a repeated check.
 const ALLOCATIONS: u64 = 73;
 
-/// By how much the numbers may differ, in percent: what the sidecar does at intervals counts, too.
+/// By how much the numbers may differ, in percent: what the sidecar does at intervals is subtracted, but never exactly.
 const TOLERANCE_PERCENT: u64 = 5;
 
 /// Number of counted checks.
