@@ -49,6 +49,15 @@ pub const SIGNATURE: &str = "webhook-signature";
 /// The maximum difference between the time of an attempt and the current time, in both directions.
 pub const TOLERANCE: Duration = Duration::from_mins(5);
 
+/// The kinds of events that a webhook can select.
+pub const EVENT_KINDS: [&str; 5] = [
+    "agent.authenticated",
+    "agent.authentication_failed",
+    "agent.role_assigned",
+    "agent.role_revoked",
+    "trust.feedback_received",
+];
+
 /// The prefix of webhook secrets.
 const SECRET_PREFIX: &str = "whsec_";
 

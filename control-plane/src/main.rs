@@ -82,7 +82,7 @@ enum DatabaseCommand {
         #[arg(long, value_name = "DIR")]
         directory: Option<PathBuf>,
         /// Then keep only the newest backups in the directory, this many, and delete older ones
-        #[arg(long, value_name = "NUMBER", requires = "directory", value_parser = clap::value_parser!(u32).range(1..))]
+        #[arg(long, value_name = "NUMBER", requires = "directory", conflicts_with = "file", value_parser = clap::value_parser!(u32).range(1..))]
         keep: Option<u32>,
     },
     /// Replace the embedded database with a backup, and revoke all credentials that may have changed since; stop the server
@@ -153,7 +153,7 @@ enum HumanToken {
         #[arg(long)]
         admin: bool,
         /// Lifetime of the token in hours
-        #[arg(long, default_value_t = 8)]
+        #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
         hours: u32,
         /// Write the token to this new file of mode 0600, and print nothing
         #[arg(long, value_name = "FILE")]

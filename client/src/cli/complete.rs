@@ -8,7 +8,7 @@ use clap_complete::{
     CompletionCandidate, Shell,
     env::{EnvCompleter, Shells},
 };
-use countersign_client::{Profile, Profiles};
+use countersign_client::{Profile, Profiles, webhook::EVENT_KINDS};
 use std::ffi::OsStr;
 
 pub const HELP: &str = "\
@@ -23,14 +23,6 @@ Next: start a new shell, and press Tab after `countersign `";
 
 /// The environment variable that completion scripts set when they request candidates.
 pub const VARIABLE: &str = "_COUNTERSIGN_COMPLETE";
-
-const EVENT_KINDS: [&str; 5] = [
-    "agent.authenticated",
-    "agent.authentication_failed",
-    "agent.role_assigned",
-    "agent.role_revoked",
-    "trust.feedback_received",
-];
 
 const AUDIT_ACTIONS: [&str; 31] = [
     "agent.deleted",

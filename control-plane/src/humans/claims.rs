@@ -33,24 +33,37 @@ pub struct AdminClaim {
 
 /// Checks the claims of a token that a key of the issuer signed.
 pub fn verify_claims(claims: &Map<String, Value>, rules: &IssuerRules, now: Timestamp) -> Result<Human, Refusal> {
+    let IssuerRules { issuer, audience, admin } = rules;
     let string_claim = |name| claims.get(name).and_then(Value::as_str);
-    let subject = string_claim("sub").filter(|subject| is_valid_subject(subject)).ok_or(Reason::HumanTokenInvalid)?;
-    let matches_rules =
-        string_claim("iss") == Some(&rules.issuer) && contains_audience(claims.get("aud"), &rules.audience);
-    if !matches_rules || FORBIDDEN_CLAIMS.iter().any(|name| claims.contains_key(*name)) {
-        return Err(Reason::HumanTokenInvalid.into());
+    // The operator who configures the issuer needs the problem. Only who has a token of the issuer can cause this line.
+    let invalid = |problem: &str| {
+        tracing::info!(%issuer, "a token of a human user is refused: {problem}");
+        Refusal::from(Reason::HumanTokenInvalid)
+    };
+    let time = |name| numeric_date(claims.get(name)).map_err(|()| invalid(&format!("its `{name}` is not a number")));
+    let subject = string_claim("sub").filter(|subject| is_valid_subject(subject));
+    let subject =
+        subject.ok_or_else(|| invalid("its `sub` must be 1 to 255 characters, without control characters"))?;
+    if string_claim("iss") != Some(issuer) {
+        return Err(invalid("its `iss` is not the issuer"));
     }
-    let expires_at = numeric_date(claims.get("exp"))?.ok_or(Reason::HumanTokenInvalid)?;
+    if !contains_audience(claims.get("aud"), audience) {
+        return Err(invalid(&format!("its `aud` does not contain `{audience}`, the configured audience")));
+    }
+    if let Some(name) = FORBIDDEN_CLAIMS.iter().find(|name| claims.contains_key(**name)) {
+        return Err(invalid(&format!("it has the claim `{name}`, so it is for another purpose")));
+    }
+    let expires_at = time("exp")?.ok_or_else(|| invalid("it has no `exp`"))?;
     for name in ["nbf", "iat"] {
-        if numeric_date(claims.get(name))?.is_some_and(|at| at > now.saturating_add(LEEWAY)) {
-            return Err(Reason::HumanTokenInvalid.into());
+        if time(name)?.is_some_and(|at| at > now.saturating_add(LEEWAY)) {
+            return Err(invalid(&format!("its `{name}` is in the future")));
         }
     }
     if now >= expires_at {
         return Err(Refusal { reason: Reason::HumanTokenExpired, expired_at: Some(expires_at) });
     }
-    let admin = rules.admin.as_ref().is_some_and(|admin| is_admin(claims, admin));
-    Ok(Human { identity: Owner { issuer: rules.issuer.clone(), subject: subject.to_owned() }, is_admin: admin })
+    let is_admin = admin.as_ref().is_some_and(|admin| is_admin(claims, admin));
+    Ok(Human { identity: Owner { issuer: issuer.clone(), subject: subject.to_owned() }, is_admin })
 }
 
 fn is_valid_subject(text: &str) -> bool {
@@ -66,12 +79,12 @@ fn contains_audience(aud: Option<&Value>, audience: &str) -> bool {
 }
 
 /// Parses an optional `NumericDate` (RFC 7519, section 2), which may have a fraction. Fails if the value is not a number.
-fn numeric_date(value: Option<&Value>) -> Result<Option<Timestamp>, Refusal> {
+fn numeric_date(value: Option<&Value>) -> Result<Option<Timestamp>, ()> {
     let Some(value) = value else { return Ok(None) };
     if let Some(seconds) = value.as_i64() {
         return Ok(Some(Timestamp::from_seconds(seconds)));
     }
-    let seconds = value.as_f64().ok_or(Reason::HumanTokenInvalid)?;
+    let seconds = value.as_f64().ok_or(())?;
     #[expect(
         clippy::cast_possible_truncation,
         reason = "the cast saturates, and fractions of a microsecond are irrelevant"

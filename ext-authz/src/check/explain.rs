@@ -59,10 +59,12 @@ enum Question {
     Roles,
     Permissions,
     Trust,
+    /// Asked last, so that nobody without a token finds out which tools the rule names.
+    Mcp,
 }
 
 impl Question {
-    const ALL: [(Self, &str); 16] = [
+    const ALL: [(Self, &str); 17] = [
         (Self::Rule, "rule"),
         (Self::View, "view"),
         (Self::Token, "token"),
@@ -79,6 +81,7 @@ impl Question {
         (Self::Roles, "roles"),
         (Self::Permissions, "permissions"),
         (Self::Trust, "trust"),
+        (Self::Mcp, "mcp"),
     ];
 
     /// The question at which a request is refused for a reason. `None` for reasons that only the API of the control plane has.
@@ -88,7 +91,6 @@ impl Question {
             | Reason::PathAmbiguous
             | Reason::HostInvalid
             | Reason::McpRequestInvalid
-            | Reason::McpNotAllowed
             | Reason::RequestInvalid => Self::Rule,
             Reason::ServiceUnknown | Reason::ViewMissing | Reason::ViewStale => Self::View,
             Reason::TokenMissing | Reason::TokenRepeated => Self::Token,
@@ -105,6 +107,7 @@ impl Question {
             Reason::NoRole | Reason::RoleMissing => Self::Roles,
             Reason::PermissionMissing | Reason::TokenScopeInsufficient => Self::Permissions,
             Reason::TrustTooLow => Self::Trust,
+            Reason::McpNotAllowed => Self::Mcp,
             _ => return None,
         })
     }
@@ -176,9 +179,11 @@ impl Facts<'_> {
     fn answers(&self, refused: Option<Reason>) -> Vec<ExplainedQuestion> {
         let last = match refused {
             Some(reason) => Question::of(reason, self.is_cut_off()),
-            None if matches!(self.outcome.decision, Decision::Anonymous) => Some(Question::Token),
+            None if self.mcp.is_some() => Some(Question::Mcp),
             None => Some(Question::Trust),
         };
+        let is_anonymous = self.token_header.is_none();
+        let is_about_token = |question| (Question::Form..=Question::Trust).contains(&question);
         let identity = self.identity();
         let answer = |(question, name): (Question, &str)| {
             let (answer, detail) = match (last, refused) {
@@ -187,7 +192,9 @@ impl Facts<'_> {
                     let separator = if detail.is_empty() { "" } else { ": " };
                     ("refused", format!("{}{separator}{detail}", reason.message()))
                 }
-                (Some(last), _) if question <= last => ("ok", self.detail(question, identity.as_ref())),
+                (Some(last), _) if question <= last && !(is_anonymous && is_about_token(question)) => {
+                    ("ok", self.detail(question, identity.as_ref()))
+                }
                 _ => ("not asked", String::new()),
             };
             ExplainedQuestion { question: name.to_owned(), answer: answer.to_owned(), detail }
@@ -226,6 +233,7 @@ impl Facts<'_> {
                 self.token.as_ref().map_or_else(String::new, |token| token.token.kid().as_str().to_owned())
             }
             Question::Form | Question::Signature => String::new(),
+            Question::Mcp => self.mcp.clone().unwrap_or_default(),
             Question::Roles | Question::Permissions | Question::Trust => {
                 identity.map_or_else(String::new, |identity| self.requirement_detail(question, identity))
             }
@@ -244,7 +252,7 @@ impl Facts<'_> {
         let Some(policy) = &self.outcome.policy else { return error.unwrap_or_default().to_owned() };
         let words = list_words(policy.words().into_iter());
         let dry_run = if self.outcome.rule.is_some_and(|rule| rule.dry_run) { "; dry run" } else { "" };
-        let mcp = self.mcp.as_deref().or(error).map(|mcp| format!("; MCP: {mcp}")).unwrap_or_default();
+        let mcp = error.map(|error| format!("; MCP: {error}")).unwrap_or_default();
         format!("{source}{words}{dry_run}{mcp}")
     }
 

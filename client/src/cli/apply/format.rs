@@ -4,6 +4,7 @@
 
 use crate::cli::error::CliError;
 use clap::ValueEnum;
+use countersign_client::webhook::EVENT_KINDS;
 use countersign_identity::{
     AgentId, ServiceId,
     names::{InvalidName, LABEL_REQUIREMENT, Permission, RoleName, is_label},
@@ -278,6 +279,9 @@ fn check_service(service: &DeclaredService) -> Result<(), String> {
             .try_for_each(|permission| check(Permission::try_from(permission.as_str()).map(drop)))?;
     }
     unique("webhooks", "url", webhooks.iter().map(|webhook| webhook.url.as_str()))?;
+    for (number, webhook) in webhooks.iter().enumerate() {
+        check_events(&webhook.events).map_err(|problem| format!("webhooks[{number}].events: {problem}"))?;
+    }
     unique("keys", "name", keys.iter().map(|key| key.name.as_str()))?;
     for (number, assignment) in assignments.iter().enumerate() {
         check_assignment(assignment).map_err(|problem| format!("assignments[{number}].{problem}"))?;
@@ -286,6 +290,21 @@ fn check_service(service: &DeclaredService) -> Result<(), String> {
     let mut seen = HashSet::new();
     for (role, agent) in agents {
         require(seen.insert((role, agent)), &format!("assignments: {agent} gets the role {role} twice: delete one"))?;
+    }
+    Ok(())
+}
+
+fn check_events(events: &[String]) -> Result<(), String> {
+    if events == ["*"] {
+        return Ok(());
+    }
+    let all = EVENT_KINDS.join(", ");
+    require(!events.is_empty(), &format!("must be [\"*\"], or some of {all}"))?;
+    let mut seen = HashSet::new();
+    for event in events {
+        let is_kind = EVENT_KINDS.contains(&event.as_str());
+        require(is_kind, &format!("{event} is no kind of event: must be [\"*\"], or some of {all}"))?;
+        require(seen.insert(event), &format!("{event} is listed twice: delete one"))?;
     }
     Ok(())
 }

@@ -72,6 +72,8 @@ async fn registered_claims_are_validated() {
         let expected = expected_error.unwrap_or((200, "", ""));
         assert_eq!(response.error(), expected, "{name} = {value}: {}", response.body);
     }
+    let problem = "its `aud` does not contain `countersign`, the configured audience";
+    assert!(control.log().contains(problem), "{}", control.log());
     let expired = list_services(&control, &key.token(&with(issuer.claims("ann"), "exp", json!(1_000_000_000)))).await;
     assert_eq!(expired.text("/error/details/expiredAt"), "2001-09-09T01:46:40Z");
 }

@@ -115,7 +115,7 @@ async fn text_names_every_question_and_revocations_are_explained() {
     ] {
         assert!(output.contains(&line), "{line}{output}");
     }
-    assert_eq!(output.lines().count(), 17, "{output}");
+    assert_eq!(output.lines().count(), 18, "{output}");
     fixture.control.set_status(&agent.id, "suspended").await.expect(200);
     let suspended = async || Some(case.check(&fixture).await).filter(|result| result.reason == "agent_suspended");
     countersign_tests::eventually("the sidecar receives the status", suspended, || fixture.sidecar.log()).await;

@@ -42,6 +42,8 @@ fn error_names_the_file_and_the_place() {
         ("name: Shop", "name: Shop\n    rolez: []", "line 5 column 5: unknown field `rolez`"),
         ("countersign/v1", "countersign/v2", "countersign/v2"),
         ("permissions: [read]", "permissions: read", "line 6"),
+        ("/hook", "/hook\n        events: [agent.role_asigned]", "webhooks[0].events: agent.role_asigned is no kind"),
+        ("/hook", "/hook\n        events: []", "webhooks[0].events: must be"),
         ("scope: sync", "scope: all", "unknown variant `all`"),
         ("services:", "managedBy: -team\nservices:", "managedBy: must be 1 to 63"),
         ("match: { name: 'build-*' }", "match: {}", "assignments[1].match: must have `name` or `email`"),

@@ -132,7 +132,7 @@ schemas! {
         .minimum(Some(0.0))
         .default(Some(json!(0)));
     /// Id of a challenge, which agents must treat as opaque text.
-    ChallengeIdSchema = text().examples(["chal_AQGXmjxdHntCn2AcLT5PWmsBl5o8XR57Qp9gHC0-T1prAAZpl980eIBLQ7Cu41YkzZW5EBibPcIxNIpin1zu0DLD6HBuxH2b-vsA-0JQsBjdllQ1ylDLg24"]);
+    ChallengeIdSchema = text().examples(["chal_AZeaPF0ee0KfYBwtPk9aawGXmjxdHntCn2AcLT5PWmsABmmX3zR4gEtDsK7jViTNlbkQGJs9wjE0imKfXO7QMsPocG7EfZv6-wD7QlCwGN2WVDXKUMuDbg"]);
     /// 256 random bits as 64 lower-case hex digits. The agent signs the 64 digits as UTF-8 text.
     NonceSchema = text()
         .pattern(Some("^[0-9a-f]{64}$"))
