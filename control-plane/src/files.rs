@@ -1,7 +1,6 @@
 //! File operations for secrets and databases: private modes, atomic replacement, locks.
 //!
-//! This module depends on no other module. Invariant: a file that this module creates with a secret is readable by its owner
-//! only.
+//! This module depends on no other module. Invariant: only its owner can read a file that this module creates with a secret.
 
 use std::{
     fs::{self, OpenOptions, TryLockError},
@@ -20,7 +19,8 @@ pub fn write_secret(path: &Path, content: &[u8]) -> io::Result<()> {
     write_atomically(path, content, 0o600)
 }
 
-/// Writes a temporary file and renames it, so that a reader sees either the old or the new content.
+/// Writes a temporary file and renames it, so that a reader sees either the old or the new content. Files whose paths differ only
+/// in the extension share the temporary file.
 pub fn write_atomically(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     let temporary = path.with_extension("new");
     write_temporary(&temporary, content, mode)?;
@@ -29,10 +29,14 @@ pub fn write_atomically(path: &Path, content: &[u8], mode: u32) -> io::Result<()
     fs::File::open(parent_directory(path))?.sync_all()
 }
 
-/// Creates a file with mode 0600, atomically; fails if it exists. No other process may use the name of the temporary file.
+/// Creates a file with mode 0600 and all of its content; fails if it exists. No other process may use the temporary name.
 pub fn create_secret(path: &Path, temporary: &Path, content: &[u8]) -> io::Result<()> {
     write_temporary(temporary, content, 0o600)?;
-    rename_without_replacing(temporary, path).or_else(|error| remove_if_exists(temporary).and(Err(error)))
+    let renamed = rename_without_replacing(temporary, path);
+    if renamed.is_err() {
+        remove_if_exists(temporary)?;
+    }
+    renamed
 }
 
 fn write_temporary(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
@@ -59,7 +63,7 @@ pub fn rename_without_replacing(from: &Path, to: &Path) -> io::Result<()> {
     match fs::hard_link(from, to) {
         Ok(()) => fs::remove_file(from)?,
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(error),
-        // The file system has no hard links. Another process could still create the new name between these two steps.
+        // The file system has no hard links. Another process could still create the new name between our check and the rename.
         Err(_) if fs::symlink_metadata(to).is_ok() => return Err(io::ErrorKind::AlreadyExists.into()),
         Err(_) => fs::rename(from, to)?,
     }
@@ -85,9 +89,10 @@ pub fn link_or_copy(path: &Path, link: &Path) -> io::Result<()> {
     sync(link)
 }
 
-/// Removes other hard links to a file: the names in its directory that start with the file's name and `infix`. A removed link may have
-/// companion files, whose names end with one of `suffixes`. They belong to the file, so they get its name, unless it has its own.
-pub fn remove_other_links(path: &Path, infix: &str, suffixes: &[&str]) -> io::Result<()> {
+/// Cleans up after a `restore` that was killed. Before `restore` replaces a file, it gives the file a second name: the file's name,
+/// `infix` and a time. It also copies the companion files, whose names end with one of `suffixes`, to the second name.
+/// If the first name still leads to the same file, we remove the second one, and move back each companion that is missing.
+pub fn remove_second_names(path: &Path, infix: &str, suffixes: &[&str]) -> io::Result<()> {
     let metadata = match fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         metadata => metadata?,
@@ -103,7 +108,7 @@ pub fn remove_other_links(path: &Path, infix: &str, suffixes: &[&str]) -> io::Re
         let Ok(other) = fs::symlink_metadata(entry.path()) else { continue };
         if has_prefix && (other.dev(), other.ino()) == (metadata.dev(), metadata.ino()) {
             for suffix in suffixes {
-                move_unless_exists(&with_suffix(&entry.path(), suffix), &with_suffix(path, suffix))?;
+                move_or_remove(&with_suffix(&entry.path(), suffix), &with_suffix(path, suffix))?;
             }
             remove_if_exists(&entry.path())?;
         }
@@ -111,7 +116,8 @@ pub fn remove_other_links(path: &Path, infix: &str, suffixes: &[&str]) -> io::Re
     fs::File::open(parent_directory(path))?.sync_all()
 }
 
-fn move_unless_exists(from: &Path, to: &Path) -> io::Result<()> {
+/// Renames a file, or removes it if the new name exists.
+fn move_or_remove(from: &Path, to: &Path) -> io::Result<()> {
     if to.exists() { remove_if_exists(from) } else { fs::rename(from, to).or_else(ignore_not_found) }
 }
 
@@ -124,8 +130,8 @@ fn ignore_not_found(error: io::Error) -> io::Result<()> {
     if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
 }
 
-/// Gives a file to the owner of its directory, if permitted. Otherwise a command that root runs in the data directory would leave files
-/// that the server's user cannot open.
+/// Gives a file to the owner of its directory, if permitted. Without this, a command that root runs would leave files in the data
+/// directory that the server's user cannot open.
 pub fn chown_to_directory_owner(path: &Path) -> io::Result<()> {
     let (directory, file) = (fs::metadata(parent_directory(path))?, fs::metadata(path)?);
     if (directory.uid(), directory.gid()) == (file.uid(), file.gid()) {
@@ -203,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn remove_other_links_removes_only_links_to_the_same_file() {
+    fn remove_second_names_removes_only_links_to_the_same_file() {
         let directory = std::env::temp_dir().join(format!("countersign-names-{}", std::process::id()));
         create_private_directory(&directory).unwrap();
         fs::write(directory.join("a"), "a").unwrap();
@@ -212,7 +218,7 @@ mod tests {
             fs::hard_link(directory.join("a"), directory.join(linked)).unwrap();
         }
         fs::write(directory.join("a.copy-1-log"), "log").unwrap();
-        remove_other_links(&directory.join(".").join("a"), ".copy-", &["-log"]).unwrap();
+        remove_second_names(&directory.join(".").join("a"), ".copy-", &["-log"]).unwrap();
         let mut remaining: Vec<_> = fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         remaining.sort();
         assert_eq!(remaining, ["a", "a-log", "a.copy-other", "ab.copy-3"]);

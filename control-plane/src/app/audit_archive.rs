@@ -1,7 +1,7 @@
 //! `audit archive`: writes old entries of the audit log to a file, and deletes them from the database, while control planes serve.
 //!
 //! First the file is completed on disk, then one transaction records what it contains, and only then the entries are deleted. If a
-//! run is interrupted before the record, nothing needs its file. If it is interrupted later, the next run completes the deletion.
+//! run is interrupted before this transaction, its file can be deleted. After it, the next run completes the deletion.
 
 use super::{
     AppError, CommandReport,
@@ -29,7 +29,7 @@ use std::{
 /// Maximum number of chains in one archive, so that one transaction can record them.
 const MAX_CHAINS: usize = 1000;
 
-/// How long reading one chain may take, which can have millions of entries.
+/// How long we may read one chain: it can have millions of entries.
 const MAX_READ_TIME: Duration = Duration::from_hours(24);
 
 /// Writes the entries before a time to a new file, and deletes them from the database. The last entry of each chain remains.
@@ -47,43 +47,44 @@ pub async fn archive_audit(config: &Config, before: &str, output: &Path) -> Resu
     let store = open_existing(config, &master).await?;
     let archive = write_archive(&store, before, output).await?;
     let mut report = CommandReport::default();
-    if archive.entries > 0 {
-        accept(record_audit_archive(&store, &archive).await)?;
-        let AuditArchive { chains, entries, sha256 } = &archive;
+    if let Some(archive) = &archive {
+        refuse_on_conflict(record_audit_archive(&store, archive).await)?;
+        let AuditArchive { chains, entries, sha256 } = archive;
         report.line(format!("Archived: {entries} entries of {} chains, in {}.", chains.len(), output.display()));
         report.line(format!(
             "SHA-256 of the file: {sha256}. Keep the file: `audit verify --archive` needs all archives."
         ));
     } else {
-        report.line("No further entries are older; no file is written.");
+        report.line("No entries before this time are left to archive, so no file was written.");
     }
-    let deleted = accept(delete_archived_entries(&store).await)?;
+    let deleted = refuse_on_conflict(delete_archived_entries(&store).await)?;
     report.line(format!("Deleted from the database: {deleted} archived entries."));
-    if archive.chains.len() == MAX_CHAINS {
+    if archive.is_some_and(|archive| archive.chains.len() == MAX_CHAINS) {
         report.line("There may be older entries of more chains: run this command again with another file.");
     }
     store.close().await;
     Ok(report)
 }
 
-fn accept<T>(result: Result<T, OperationError>) -> Result<T, AppError> {
+fn refuse_on_conflict<T>(result: Result<T, OperationError>) -> Result<T, AppError> {
     result.map_err(|error| match error {
         OperationError::Conflict(reason) => AppError::Refused(reason),
         error => error.into(),
     })
 }
 
-async fn write_archive(store: &Store, before: Timestamp, output: &Path) -> Result<AuditArchive, AppError> {
+/// Writes the file of the archive. `None`, without a file, if there are no entries to archive.
+async fn write_archive(store: &Store, before: Timestamp, output: &Path) -> Result<Option<AuditArchive>, AppError> {
     if output.try_exists().map_err(AppError::file(output))? {
         return Err(AppError::file(output)(io::ErrorKind::AlreadyExists.into()));
     }
     let mut writer = ArchiveWriter::create(output).map_err(AppError::file(output))?;
     let archive = match write_chains(store, before, &mut writer).await {
-        Ok(chains) if writer.entries > 0 => writer.finish(output, chains).map_err(AppError::file(output)),
-        Ok(chains) => Ok(AuditArchive { chains, entries: 0, sha256: String::new() }),
+        Ok(chains) if chains.is_empty() => Ok(None),
+        Ok(chains) => writer.finish(output, chains).map(Some).map_err(AppError::file(output)),
         Err(error) => Err(error),
     };
-    if !matches!(&archive, Ok(archive) if archive.entries > 0) {
+    if !matches!(archive, Ok(Some(_))) {
         files::remove_if_exists(&temporary(output)).map_err(AppError::file(output))?;
     }
     archive
@@ -100,13 +101,14 @@ async fn write_chains(
     drop(read);
     for chain in chains {
         let mut read = store.read_for(MAX_READ_TIME).await?;
+        // The floor of a chain says how many of its first entries are in earlier archives.
         let floor = audit::find_floor(read.conn(), &chain).await?;
-        let may_archive = archived.len() < MAX_CHAINS;
-        let mut prefix = Prefix {
+        let mut prefix = PrefixArchiver {
             before,
-            after: floor.as_ref().map_or(0, |floor| floor.length),
+            archived_already: floor.as_ref().map_or(0, |floor| floor.length),
             pending: None,
-            is_over: !may_archive,
+            // When the archive is full, further chains are only verified.
+            is_over: archived.len() >= MAX_CHAINS,
             last: None,
         };
         let verified =
@@ -121,22 +123,23 @@ async fn write_chains(
     Ok(archived)
 }
 
-/// The entries of a chain to archive: from the first that is not archived yet to the last that is old enough. The last entry of a
-/// chain is never archived, because the next one is appended to it.
-struct Prefix {
+/// Visits the entries of a chain, and writes those to archive: from the first that is not archived yet to the last that is old
+/// enough. The last entry of a chain is never archived, because the next one is appended to it.
+struct PrefixArchiver {
+    /// The time before which entries are archived.
     before: Timestamp,
-    /// Sequence number of the last entry that was archived before.
-    after: i64,
+    /// Sequence number of the last entry in earlier archives.
+    archived_already: i64,
     /// An entry that is archived if another one follows.
     pending: Option<AuditEntry>,
     is_over: bool,
-    /// Sequence number and hash of the last entry of the prefix.
+    /// Sequence number and hash of the last entry that was written.
     last: Option<(i64, String)>,
 }
 
-impl Prefix {
+impl PrefixArchiver {
     fn visit(&mut self, entry: &AuditEntry, writer: &mut ArchiveWriter) {
-        if self.is_over || entry.sequence <= self.after {
+        if self.is_over || entry.sequence <= self.archived_already {
             return;
         }
         if let Some(pending) = self.pending.take() {
@@ -156,6 +159,7 @@ struct ArchiveWriter {
     file: BufWriter<File>,
     hash: Sha256,
     entries: u64,
+    /// The first error of a write, which [`Self::finish`] returns.
     failure: Option<io::Error>,
 }
 

@@ -238,7 +238,7 @@ pub(super) fn lock_shared(config: &Config) -> Result<Option<FileLock>, AppError>
     let path = lock_path(&database);
     match FileLock::shared(&path) {
         Ok(Some(lock)) => {
-            files::remove_other_links(&database, REPLACED_INFIX, &SQLITE_SUFFIXES)
+            files::remove_second_names(&database, REPLACED_INFIX, &SQLITE_SUFFIXES)
                 .map_err(AppError::file(&database))?;
             Ok(Some(lock))
         }
@@ -258,7 +258,7 @@ pub(super) fn lock_exclusive(database: &Path) -> Result<FileLock, AppError> {
     let lock = lock.ok_or(AppError::DatabaseRejected(
         "a control plane uses this database, or it is being restored or migrated: stop that process first",
     ))?;
-    files::remove_other_links(database, REPLACED_INFIX, &SQLITE_SUFFIXES).map_err(AppError::file(database))?;
+    files::remove_second_names(database, REPLACED_INFIX, &SQLITE_SUFFIXES).map_err(AppError::file(database))?;
     Ok(lock)
 }
 

@@ -43,9 +43,10 @@ fn report(fingerprint: &str, rotation: &MasterKeyRotation, has_previous: bool) -
         rotation;
     let mut report = CommandReport::default();
     report.line(format!("The current master key is secrets.master_key (fingerprint {fingerprint})."));
-    report.line(format!("Secrets encrypted with it now: {resealed}; before: {unchanged}."));
+    report.line(format!("Secrets: {resealed} were encrypted again with this key, {unchanged} already used it."));
     report.line(format!(
-        "Audit chains verified, and authenticated with it now: {chains}; before, and not verified again: {unchanged_chains}."
+        "Audit chains: {chains} were verified and authenticated with this key, {unchanged_chains} already used it and \
+         were not verified."
     ));
     for (chain, broken) in broken_chains {
         report.line(format!("Audit chain {}: {broken}. It stays broken.", chain.escape_debug()));

@@ -110,9 +110,11 @@ async fn rotation_while_a_server_serves() {
     tokio::task::block_in_place(|| succeed(&control, &archive));
     let report = tokio::task::block_in_place(|| succeed(&control, &["secrets", "rotate"]));
     // The secrets are two signing keys, and the current and the previous secret of the target.
-    assert!(report.contains("Secrets encrypted with it now: 4; before: 0."), "{report}");
+    assert!(report.contains("Secrets: 4 were encrypted again with this key, 0 already used it."), "{report}");
     assert!(
-        report.contains("Audit chains verified, and authenticated with it now: 2; before, and not verified again: 0."),
+        report.contains(
+            "Audit chains: 2 were verified and authenticated with this key, 0 already used it and were not verified."
+        ),
         "{report}"
     );
     authenticate(&control, &open_login).await;
@@ -125,8 +127,9 @@ async fn rotation_while_a_server_serves() {
     assert!(again.status.success() && !String::from_utf8_lossy(&again.stderr).contains("takes effect"), "{again:?}");
     let again = String::from_utf8(again.stdout).unwrap();
     assert!(again.contains("remove secrets.previous_master_keys from the settings"), "{again}");
-    assert!(again.contains("\nSecrets encrypted with it now: 0; before: 6."), "{again}");
-    let chains = "Audit chains verified, and authenticated with it now: 0; before, and not verified again: 2.";
+    assert!(again.contains("\nSecrets: 0 were encrypted again with this key, 6 already used it."), "{again}");
+    let chains =
+        "Audit chains: 0 were verified and authenticated with this key, 2 already used it and were not verified.";
     assert!(again.contains(chains), "{again}");
 
     let open_login = login(&control, &agent).await;
@@ -192,7 +195,7 @@ async fn incomplete_rotation_needs_the_previous_key() {
         assert_refused(&control.command(&without), &expected);
     }
     let report = succeed(&control, &["secrets", "rotate"]);
-    assert!(report.contains("\nSecrets encrypted with it now: 1; before: 2."), "{report}");
+    assert!(report.contains("\nSecrets: 1 were encrypted again with this key, 2 already used it."), "{report}");
     assert!(report.contains(&fingerprint), "{report}");
     control.restart_with(&previous("")).await;
     assert_signed(&target, &receiver).await;
@@ -237,7 +240,7 @@ async fn killed_rotation_is_resumed() {
         assert_signed(target, &receiver).await;
     }
     let report = succeed(&control, &["secrets", "rotate"]);
-    assert!(report.contains("\nSecrets encrypted with it now: 0; before: 252."), "{report}");
+    assert!(report.contains("\nSecrets: 0 were encrypted again with this key, 252 already used it."), "{report}");
     succeed(&control, &["audit", "verify"]);
 }
 
@@ -397,7 +400,7 @@ async fn rotation_with_two_replicas() {
     let stop = Arc::new(AtomicBool::new(false));
     let traffic = spawn_traffic(&first, &agent, &stop);
     let report = tokio::task::block_in_place(|| succeed(&first, &["secrets", "rotate"]));
-    assert!(report.contains("Secrets encrypted with it now: 4;"), "{report}");
+    assert!(report.contains("Secrets: 4 were encrypted again with this key,"), "{report}");
     stop.store(true, Ordering::SeqCst);
     assert!(traffic.await.unwrap() > 0);
     login_across(&first, &second).await;

@@ -1,5 +1,5 @@
-//! `backup`: copies the embedded database into one file, while a server runs. With `--directory`, each backup is named after its time.
-//! With `--keep`, the oldest backups are deleted after the new one was validated; files with other names stay.
+//! `backup`: copies the embedded database into one file, while a server runs. With `--directory`, each backup is named after its
+//! time. With `--keep`, the oldest backups are deleted after the new one was validated; files with other names stay.
 
 use super::{AppError, CommandReport};
 use crate::{
@@ -20,7 +20,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The beginning and the end of a name, as in `countersign-20261126T031700Z.db`.
+/// The beginning and the end of the name of a backup, as in `countersign-20261126T031700Z.db`.
 const PREFIX: &str = "countersign-";
 const SUFFIX: &str = ".db";
 
@@ -44,12 +44,15 @@ pub async fn backup(config: &Config, file: &Path) -> Result<CommandReport, AppEr
     let mut partial = PartialFile::create(file)?;
     let at = SystemClock.now();
     sqlite_file::copy(&database, &partial.path).await.map_err(AppError::invalid_database(&database))?;
+    // With this mark, a control plane refuses to serve the backup until `restore` has revoked what may have changed since then.
     let mark = Quarantine { reason: QuarantineReason::Backup, at };
     let quarantined = sqlite_file::set_file_quarantine(&partial.path, mark).await;
     quarantined.map_err(AppError::invalid_database(&partial.path))?;
+    // The copy has the content of the database, so an invalid copy means that the database is invalid.
     let info = sqlite_file::validate(&partial.path).await.map_err(AppError::invalid_database(&database))?;
     if let Some(existing) = info.quarantine.filter(|existing| *existing != mark) {
-        // Somebody could take the backup of an abandoned database for one of the database in use.
+        // `set_file_quarantine` keeps a mark that the database already had. Such a database is not in use, and its backup could be
+        // mistaken for one of the database in use.
         return AppError::refused(format!("{}: {}", database.display(), why_quarantined(existing.reason)));
     }
     let bytes = fs::metadata(&partial.path).map_err(AppError::file(&partial.path))?.len();
@@ -65,7 +68,7 @@ pub async fn backup_to_directory(
 ) -> Result<CommandReport, AppError> {
     let mut report = backup(config, &directory.join(file_name(SystemClock.now()))).await?;
     if let Some(keep) = keep {
-        for path in older_backups(directory, keep).map_err(AppError::file(directory))? {
+        for path in backups_to_delete(directory, keep).map_err(AppError::file(directory))? {
             fs::remove_file(&path).map_err(AppError::file(&path))?;
             report.line(format!("{}: deleted, because {keep} newer backups are kept.", path.display()));
         }
@@ -78,8 +81,8 @@ fn file_name(at: Timestamp) -> String {
     format!("{PREFIX}{}{SUFFIX}", at.strftime(TIME_FORMAT))
 }
 
-/// The backups without the newest `keep`, the oldest first.
-fn older_backups(directory: &Path, keep: u32) -> io::Result<Vec<PathBuf>> {
+/// All backups except for the newest `keep`, the oldest first.
+fn backups_to_delete(directory: &Path, keep: u32) -> io::Result<Vec<PathBuf>> {
     let paths =
         fs::read_dir(directory)?.map(|entry| entry.map(|entry| entry.path())).collect::<io::Result<Vec<_>>>()?;
     let mut backups: Vec<_> = paths.into_iter().filter(|path| is_backup(path)).collect();
@@ -172,7 +175,7 @@ mod tests {
         for name in others.into_iter().chain([newer.as_str(), older.as_str()]) {
             fs::write(directory.path().join(name), "").unwrap();
         }
-        assert_eq!(older_backups(directory.path(), 2).unwrap(), Vec::<PathBuf>::new());
-        assert_eq!(older_backups(directory.path(), 1).unwrap(), [directory.path().join(older)]);
+        assert_eq!(backups_to_delete(directory.path(), 2).unwrap(), Vec::<PathBuf>::new());
+        assert_eq!(backups_to_delete(directory.path(), 1).unwrap(), [directory.path().join(older)]);
     }
 }
