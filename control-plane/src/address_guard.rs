@@ -15,16 +15,16 @@ use tokio::time::timeout;
 use url::Host;
 
 /// How long name resolution may take when a webhook target is saved.
-const RESOLVE_TIMEOUT: Duration = Duration::from_secs(3);
+const CHECK_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Maximum number of lookups at a time. Each occupies a thread until the resolver of the operating system gives up, which can take a
-/// minute, and these threads also resolve the names of the database, Redis and issuers.
-const LOOKUPS: usize = 32;
+/// Maximum number of lookups at a time. A lookup occupies a thread until the resolver of the operating system gives up, which can
+/// take a minute. The same threads resolve the names of the database, Redis and issuers.
+const MAX_LOOKUPS: usize = 32;
 
-/// Maximum number of lookups of an owner of webhooks at a time.
-const LOOKUPS_PER_OWNER: usize = 8;
+/// Maximum number of lookups that run at the same time for one owner of webhooks.
+const MAX_LOOKUPS_PER_OWNER: usize = 8;
 
-/// How long a lookup waits for its place: less than any timeout of the callers, so that the error names the cause.
+/// How long a lookup waits until it may run: less than any timeout of the callers, so that the error names the cause.
 const PLACE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Resolves host names. Tests replace the resolver of the operating system.
@@ -57,14 +57,14 @@ pub struct AddressGuard {
 impl AddressGuard {
     /// A guard that allows public addresses and the networks in `allowed`.
     pub fn new(resolver: Arc<dyn HostResolver>, allowed: AllowedNetworks) -> Self {
-        Self { resolver, lookups: Places::new(LOOKUPS, LOOKUPS_PER_OWNER), allowed: Arc::new(allowed) }
+        Self { resolver, lookups: Places::new(MAX_LOOKUPS, MAX_LOOKUPS_PER_OWNER), allowed: Arc::new(allowed) }
     }
 
     /// Resolves the host of a URL, and rejects the URL unless at least one address is allowed.
     pub async fn check(&self, url: &TargetUrl, owner: &TargetOwner) -> Result<(), HostRejection> {
         match url.host() {
             Host::Domain(name) => {
-                let resolved = timeout(RESOLVE_TIMEOUT, self.resolve(name, owner, url.is_plaintext())).await;
+                let resolved = timeout(CHECK_TIMEOUT, self.resolve(name, owner, url.is_plaintext())).await;
                 resolved.map_err(|_| HostRejection::Unresolved)?.map(drop)
             }
             Host::Ipv4(_) | Host::Ipv6(_) => self.check_literal(url),
@@ -82,7 +82,7 @@ impl AddressGuard {
         self.allowed.filter(&[address], url.is_plaintext()).map(drop)
     }
 
-    /// Resolves a host to its allowed addresses. Fails if no address is allowed.
+    /// Resolves a host to the addresses to which we may connect, over plain HTTP (`plaintext`) or HTTPS. Fails if there is none.
     pub async fn resolve(
         &self,
         host: &str,
@@ -92,6 +92,7 @@ impl AddressGuard {
         let place = timeout(PLACE_TIMEOUT, self.lookups.enter(owner.clone())).await;
         let place = place.map_err(|_| HostRejection::TooManyLookups)?;
         let (resolver, host) = (Arc::clone(&self.resolver), host.to_owned());
+        // Even if the caller gives up, the lookup keeps its place until it ends, because its thread is still busy.
         let addresses = place.run(async move { resolver.resolve(&host).await }).await;
         let addresses = addresses.map_err(|_| HostRejection::Unresolved)?;
         self.allowed.filter(&addresses, plaintext)

@@ -1,7 +1,7 @@
 //! Assembles the control plane from its settings, runs its servers and jobs, and stops them gracefully.
 //!
 //! This module is the only one that depends on all others. [`wiring`] builds the components, [`servers`] serves the three
-//! ports, [`jobs`] runs the background tasks; the other modules implement the commands that work on the database.
+//! ports, [`jobs`] runs the background tasks. The other modules support these three, or implement commands.
 
 mod audit;
 mod audit_archive;
@@ -211,22 +211,23 @@ impl Components {
         let (context, context_parts) =
             wiring::context(config, &public_url, dependencies, store, master_keys, queue_health);
         ensure_audit_started(&context_parts.store).await?;
+        // Creates the signing keys of a new deployment, too.
         rotate_signing_keys_if_due(&context).await?;
         wiring::expose_housekeeping(&metrics, context.clone())?;
         let mut reloaders = Reloaders::new(&context_parts.clock, &metrics);
         let (http_sender, authorities) = wiring::http_sender(&config.webhooks, &context_parts.address_guard)?;
-        let http_sender = reloaders.send_events(http_sender, authorities);
+        let http_sender = reloaders.event_sender(http_sender, authorities);
         let operator_key = humans::load_operator_key(config, context_parts.rng.as_ref())?.map(Arc::new);
         let (certificate, authority) = wiring::certificate(config, context.now())?;
-        let served_certificate = reloaders.serve_certificate(config, &certificate)?;
+        let served_certificate = reloaders.served_certificate(config, &certificate)?;
         let development =
             operator_key.clone().filter(|_| config.dev).map(|operator_key| Development { operator_key, authority });
         let started_at = context.since_boot();
-        let humans = reloaders.verify_humans(operator_key, issuers);
+        let humans = reloaders.human_verifier(operator_key, issuers);
         let terminate_tls = config.tls.mode == TlsMode::Terminated;
         let proxies = Arc::new(TrustedProxies { trusted: config.proxies.networks(), terminate_tls });
         let redis = redis::connect(config, &context_parts.store, &metrics).await?.map(|(client, files)| {
-            reloaders.connect_redis(&client, &config.redis, files);
+            reloaders.add_redis_certificates(&client, &config.redis, files);
             client
         });
         let file_reloaders = reloaders.created;

@@ -101,8 +101,8 @@ impl Certificate {
         Ok(validity.not_after)
     }
 
-    /// When the server's own certificate is valid, which is the first of the chain. We ignore the others: a chain may end with an
-    /// expired certificate that only older clients needed.
+    /// The validity of the server's own certificate, the first of the chain. We ignore when the others are valid: a chain may end
+    /// with an expired certificate that only older clients needed.
     fn validity(&self) -> Result<Validity, CertificateError> {
         let malformed = || CertificateError::Malformed("tls.certificate".into());
         let chain = CertificateDer::pem_slice_iter(self.chain.as_bytes());

@@ -46,7 +46,7 @@ pub enum ConfigError {
 /// The settings of the control plane.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Config {
-    /// The `iss` of every token. With --dev it may be empty: the `iss` then follows from the port.
+    /// The `iss` of every token. With --dev it may be empty: the `iss` is then `https://localhost` with the API port.
     pub public_url: String,
     /// The directory of the embedded database and of generated keys.
     pub data_dir: PathBuf,
@@ -199,8 +199,8 @@ impl Config {
         let problems = existing_problems(cases).map(str::to_owned);
         let humans = self.humans.problems(&self.public_url, self.dev);
         let others = self.webhooks.problems().into_iter().chain(self.redis.problem());
-        let has_master_key = !self.secrets.master_key.expose_secret().is_empty();
-        let database = self.database.problems(self.dev || has_master_key);
+        let allows_postgres = self.dev || !self.secrets.master_key.expose_secret().is_empty();
+        let database = self.database.problems(allows_postgres);
         problems
             .chain(addresses::problem_of_public_url(&self.public_url, self.dev))
             .chain(self.listen.problems())
@@ -247,7 +247,7 @@ impl Config {
     }
 }
 
-/// Each case is a problem: whether the settings have it, and its description. Returns the descriptions of those that they have.
+/// Returns the descriptions of the problems that exist. Each case is whether a problem exists, and its description.
 fn existing_problems<const N: usize>(cases: [(bool, &'static str); N]) -> impl Iterator<Item = &'static str> {
     cases.into_iter().filter(|(exists, _)| *exists).map(|(_, text)| text)
 }

@@ -81,7 +81,7 @@ enum DatabaseCommand {
         /// Instead of a file: a directory, in which the file is named after the time (countersign-20261126T031700Z.db)
         #[arg(long, value_name = "DIR")]
         directory: Option<PathBuf>,
-        /// Then keep only the newest backups in the directory, this many, and delete older ones
+        /// Then delete the oldest backups in the directory, so that this many remain
         #[arg(long, value_name = "NUMBER", requires = "directory", conflicts_with = "file", value_parser = clap::value_parser!(u32).range(1..))]
         keep: Option<u32>,
     },
@@ -98,8 +98,8 @@ enum DatabaseCommand {
 
 #[derive(Subcommand)]
 enum SecretsCommand {
-    /// Make the configured master key the current one and encrypt all secrets in the database with it, while servers run; all
-    /// servers need it and the previous master keys before. If this is interrupted, run it again
+    /// Make the configured master key the current one and encrypt all secrets in the database with it, while servers run. First
+    /// set this key and the previous master keys at all servers. If this is interrupted, run it again
     Rotate,
 }
 
@@ -177,6 +177,7 @@ async fn execute(arguments: Arguments) -> ExitCode {
     }
     let config = match Config::read(config, environment(), set, dev) {
         Ok(config) => config,
+        // A later start may succeed, for example when a secret is mounted, so the settings are not invalid.
         Err(ConfigError::Settings(error)) if error.is_unreadable_value() => return fail_with_each_line(1, &error),
         Err(error) => return fail_with_each_line(USAGE_EXIT_CODE, &error),
     };
@@ -244,6 +245,7 @@ async fn rotate(config: &Config) -> Result<(), AppError> {
     rotate_secrets(config).await?.write_to(io::stdout())
 }
 
+/// Runs `config check` or `config print`, and reports each problem in the settings.
 async fn inspect(command: &ConfigCommand, inspection: Result<ConfigInspection, ConfigError>) -> ExitCode {
     let inspection = match inspection {
         Ok(inspection) => inspection,

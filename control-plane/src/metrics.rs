@@ -177,8 +177,8 @@ impl Metrics {
     }
 }
 
-/// Whether the control plane can refuse a request for this reason. Some reasons occur only in the sidecar, which has rules for routes and
-/// a copy of the data.
+/// Whether the control plane can refuse a request for this reason. Some reasons occur only in the sidecar, which has rules for
+/// routes and a copy of the data.
 const fn occurs_in_control_plane(reason: Reason) -> bool {
     !matches!(
         reason,

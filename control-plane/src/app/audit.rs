@@ -35,6 +35,7 @@ pub async fn verify_audit(
         let mut read = log.store.read().await?;
         match store::audit::verify_chain(read.conn(), log.store.audit_keys(), chain, |_| ()).await? {
             Ok(head) => {
+                // The floor has the number of archived entries, and the hash of the last one.
                 let floor = store::audit::find_floor(read.conn(), chain).await?;
                 if archives.as_ref().is_some_and(|archives| !archives.end_at(chain, floor.as_ref())) {
                     broken += 1;
@@ -42,8 +43,8 @@ pub async fn verify_audit(
                     write_problem(&mut out, chain, text)?;
                     continue;
                 }
-                let of_archives = floor.map_or(String::new(), |floor| format!(", {} of them archived", floor.length));
-                writeln!(out, "{chain}: ok, {} entries{of_archives}, head {}", head.length, head.hash)
+                let archived_part = floor.map_or(String::new(), |floor| format!(", {} of them archived", floor.length));
+                writeln!(out, "{chain}: ok, {} entries{archived_part}, head {}", head.length, head.hash)
                     .map_err(AppError::Output)?;
             }
             Err(error) => {

@@ -40,7 +40,7 @@ async fn open(
     metrics: &Metrics,
 ) -> Result<Store, AppError> {
     let options = StoreOptions { clock, audit_keys: Arc::new(master.audit_keys()), metrics: metrics.store.clone() };
-    warn_if_unauthenticated(&location);
+    warn_if_server_unauthenticated(&location);
     match location {
         DatabaseLocation::File(path) => {
             // Make the file private first: SQLite gives its mode to the companion files, such as the write-ahead log.
@@ -56,7 +56,7 @@ async fn open(
 }
 
 /// Warns if the connection does not authenticate the database server.
-pub(super) fn warn_if_unauthenticated(location: &DatabaseLocation) {
+pub(super) fn warn_if_server_unauthenticated(location: &DatabaseLocation) {
     if !location.is_authenticated() {
         tracing::warn!(
             "database.url: the connection does not authenticate the server: add sslmode=verify-full, and sslrootcert=<PEM file> for a private CA"
@@ -64,8 +64,8 @@ pub(super) fn warn_if_unauthenticated(location: &DatabaseLocation) {
     }
 }
 
-/// Creates the row of the deployment in a new database. Fails if an existing database belongs to another master key or is
-/// quarantined, or if only one of the first start and this one has --dev.
+/// Creates the row that describes the deployment in a new database. Fails if an existing database belongs to another master key or
+/// must not be served ([`refuse_quarantined`]), or if only one of the first start and this one has --dev.
 pub(super) async fn ensure_deployment(
     store: &Store,
     master: &MasterKeyRing,
@@ -82,7 +82,7 @@ pub(super) async fn ensure_deployment(
     refuse_quarantined(store).await
 }
 
-/// Fails if the database still needs a master key that is not configured, because its rotation is not complete.
+/// Fails if the database needs a master key that is not configured: the current key, or a previous key during a rotation.
 pub(super) async fn refuse_missing_master_keys(store: &Store, master: &MasterKeyRing) -> Result<(), AppError> {
     let MasterKeysInUse { current, previous } = master_keys::find(store.read().await?.conn()).await?;
     let missing = std::iter::once(&current).chain(&previous).find(|fingerprint| !master.contains(fingerprint));
@@ -129,6 +129,7 @@ pub(super) async fn open_existing(config: &Config, master: &MasterKeyRing) -> Re
     let stored = deployment::find(inspected.read().await?.conn()).await?;
     let stored = stored.ok_or(AppError::DatabaseRejected("this database is empty"))?;
     inspected.close().await;
+    // Check before the database is opened to serve it: that migrates the schema.
     check_existing_deployment(config, master, &stored)?;
     let store = open_for_command(location, config, OpenMode::Serve, master).await?;
     refuse_missing_master_keys(&store, master).await?;
@@ -145,7 +146,7 @@ pub(super) async fn refuse_quarantined(store: &Store) -> Result<(), AppError> {
     }
 }
 
-/// Why a database is not used, and what to do.
+/// Why a database with a quarantine mark is not served, and what to do.
 pub(super) const fn why_quarantined(reason: QuarantineReason) -> &'static str {
     match reason {
         QuarantineReason::Backup => {
@@ -164,8 +165,8 @@ pub(super) const fn why_quarantined(reason: QuarantineReason) -> &'static str {
     }
 }
 
-/// Fails for a PostgreSQL database that `pg_restore` created, until `restore` is run. We recognize it because the fingerprint of its
-/// instance differs from the stored one.
+/// Fails for a PostgreSQL database that `pg_restore` created, until `restore` is run. We recognize the database because the
+/// fingerprint of its instance differs from the stored one.
 async fn refuse_restored_dump(store: &Store, mut read: ReadTransaction) -> Result<(), AppError> {
     let Some(fingerprint) = store.instance_fingerprint(&mut read).await? else { return Ok(()) };
     match deployment::find_instance_fingerprint(read.conn()).await? {
@@ -177,6 +178,7 @@ async fn refuse_restored_dump(store: &Store, mut read: ReadTransaction) -> Resul
                  that may have changed",
             ));
         }
+        // The first start stores the fingerprint.
         None => {}
     }
     drop(read);
@@ -209,8 +211,8 @@ fn lock_path(database: &Path) -> PathBuf {
     files::with_suffix(database, ".lock")
 }
 
-/// The server of an embedded database locks this file, so that there is only one. Commands that work beside a server do not lock
-/// it. All links to a database lead to the same file.
+/// The server of an embedded database locks this file, so that no second server uses the database. Commands that work beside a
+/// server do not lock it. All symbolic links to a database lead to the same file.
 fn server_lock_path(database: &Path) -> PathBuf {
     files::with_suffix(&database.canonicalize().unwrap_or_else(|_| database.to_owned()), ".server-lock")
 }

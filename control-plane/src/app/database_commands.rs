@@ -1,5 +1,4 @@
-//! The commands `migrate`, `backup` and `restore`, which work on a whole database. Each command returns a report for the
-//! operator.
+//! The commands `migrate`, `backup` and `restore`, which work on a whole database. Each command returns a report for the operator.
 
 mod backup;
 mod migrate_to_postgres;

@@ -17,8 +17,8 @@ const MIN_LINE_INTERVAL: Duration = Duration::from_mins(1);
 /// An outage is over if no transaction has failed for this time, which is longer than a transaction waits for a connection.
 const RECOVERY_TIME: Duration = Duration::from_secs(6);
 
-/// Logs outages until the task is dropped. The background jobs begin transactions without requests too, so that the end of an
-/// outage is noticed.
+/// Logs outages until the task is dropped. We notice the end of an outage even without requests, because background jobs begin
+/// transactions.
 pub(super) async fn log_outages(store: Store) -> Infallible {
     let mut known = store.connection_failures().count;
     let (mut failed_at, mut logged_at, mut is_reported) = (None, None, false);
@@ -26,16 +26,16 @@ pub(super) async fn log_outages(store: Store) -> Infallible {
         sleep(CHECK_INTERVAL).await;
         let ConnectionFailures { count, is_failing } = store.connection_failures();
         let now = SystemClock.since_boot();
-        let is_over = |since: Option<Duration>, time| since.is_none_or(|since| now.saturating_sub(since) >= time);
+        let has_passed = |time, since: Option<Duration>| since.is_none_or(|since| now.saturating_sub(since) >= time);
         if count > known || is_failing {
             (known, failed_at) = (count, Some(now));
         }
-        if is_over(failed_at, RECOVERY_TIME) {
+        if has_passed(RECOVERY_TIME, failed_at) {
             failed_at = None;
             if std::mem::take(&mut is_reported) {
                 tracing::info!("transactions get connections to the database again");
             }
-        } else if is_over(logged_at, MIN_LINE_INTERVAL) {
+        } else if has_passed(MIN_LINE_INTERVAL, logged_at) {
             (logged_at, is_reported) = (Some(now), true);
             log_cause(&store).await;
         }
@@ -48,7 +48,7 @@ async fn log_cause(store: &Store) {
     } else {
         tracing::warn!(
             "transactions wait too long for a connection to the database, although it accepts connections: either all connections \
-             of a pool are in use (countersign_store_connections), or the database was away for a short time"
+             of a pool are in use (countersign_store_connections), or the database was unavailable for a short time"
         );
     }
 }

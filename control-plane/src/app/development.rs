@@ -23,15 +23,15 @@ const DEVELOPER_SUBJECT: &str = "developer";
 
 const TOKEN_LIFETIME: Duration = Duration::from_hours(30 * 24);
 
-/// What `--dev` writes to `dev.env`, beside the addresses.
+/// What is needed to write `dev.env`, beside the addresses.
 pub(super) struct Development {
     pub(super) operator_key: Arc<OperatorKey>,
     /// The file of the development certificate authority.
     pub(super) authority: Option<PathBuf>,
 }
 
-/// Writes `dev.env` and logs how --dev differs from production. Call this when the ports listen: the file tells clients that they can
-/// connect.
+/// Writes `dev.env` and logs how --dev differs from production. Call this when the ports listen: the file tells clients that they
+/// can connect.
 pub(super) async fn set_up(
     config: &Config,
     context: &Context,
@@ -75,7 +75,7 @@ async fn write_dev_env(
     Ok(file)
 }
 
-/// The API key that an earlier start wrote to `dev.env`, if it is still valid. The database has only its hash.
+/// The API key that an earlier start wrote to `dev.env`, if it is still valid. The database has only the hash of the key.
 async fn previous_key(context: &Context, file: &Path) -> Option<(ServiceId, SecretString)> {
     let text = SecretString::from(std::fs::read_to_string(file).ok()?);
     let key = text.expose_secret().lines().find_map(|line| line.strip_prefix("COUNTERSIGN_SERVICE_KEY="))?;
@@ -88,6 +88,7 @@ async fn create_first_service(
     operator_key: &OperatorKey,
     human_token: &SecretString,
 ) -> Result<(ServiceId, SecretString), AppError> {
+    // These errors are impossible: the name is valid, and the key has just signed the token.
     let name = || DisplayName::try_from("development".to_owned());
     let (Ok(service_name), Ok(key_name)) = (name(), name()) else { return Err(OperatorKeyError::Crypto.into()) };
     let owner =

@@ -45,7 +45,7 @@ pub enum AppError {
     /// The database returned an error.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// An operation that runs at start-up failed.
+    /// An operation of the start or of a command failed.
     #[error(transparent)]
     Operation(#[from] OperationError),
     /// The master key cannot be loaded.
@@ -66,7 +66,7 @@ pub enum AppError {
     /// The signals that end the process cannot be received.
     #[error(transparent)]
     Signals(io::Error),
-    /// A precondition of a command is not met, and nothing was changed; or the command found something wrong.
+    /// A precondition of a command is not met, or the command found something wrong.
     #[error("{0}")]
     Refused(String),
     /// A file is not a valid database.

@@ -10,15 +10,15 @@ use crate::{
 use countersign_process::{Clock, Rng, file_reload::LoadedFiles};
 use std::{path::PathBuf, sync::Arc};
 
-/// An issuer, and the file from which its keys or its certificate authorities were loaded.
+/// An issuer, and the file from which its keys or its certificate authorities were loaded, if any.
 pub(super) struct ConfiguredIssuer {
     pub(super) issuer: Issuer,
     pub(super) file: Option<LoadedFiles>,
 }
 
 /// Checks that the settings allow the operator key. Everyone with access to the data directory can sign tokens with it, so a
-/// configured issuer disables it. With --dev it stays enabled, because `dev.env` contains a token of it, and a developer who
-/// configures an issuer needs a first administrator.
+/// configured issuer disables it. With --dev it stays enabled, because `dev.env` contains a token that it signed, and a developer
+/// who configures an issuer needs a first administrator.
 pub(super) fn check_operator_key_enabled(config: &Config) -> Result<(), OperatorKeyError> {
     if !config.dev && !config.humans.issuers.is_empty() {
         return Err(OperatorKeyError::Disabled(
@@ -80,7 +80,7 @@ pub(super) async fn build_issuer(
     metrics: &Metrics,
 ) -> Result<ConfiguredIssuer, AppError> {
     let IssuerSettings { iss, audience, jwks, ca_file, .. } = settings;
-    let key = |key: &str| format!("humans.issuers.{name}.{key}");
+    let setting = |key: &str| format!("humans.issuers.{name}.{key}");
     let admin = |(name, value): (&str, &str)| AdminClaim { name: name.to_owned(), value: value.to_owned() };
     let rules =
         IssuerRules { issuer: iss.clone(), audience: audience.clone(), admin: settings.admin_claim().map(admin) };
@@ -88,22 +88,22 @@ pub(super) async fn build_issuer(
     let fetches = metrics.jwks_fetches(name);
     let client = || -> Result<_, AppError> {
         let authorities =
-            files::read_if_set(ca_file).map_err(|error| AppError::setting_file(key("ca_file"), ca_file, error))?;
-        let file = authorities.as_deref().map(|pem| LoadedFiles::new(key("ca_file"), &[(ca_file, pem)]));
+            files::read_if_set(ca_file).map_err(|error| AppError::setting_file(setting("ca_file"), ca_file, error))?;
+        let file = authorities.as_deref().map(|pem| LoadedFiles::new(setting("ca_file"), &[(ca_file, pem)]));
         let client = JwksClient::new(authorities.as_deref(), config.dev)
-            .map_err(|error| AppError::setting(key("ca_file"), error))?;
+            .map_err(|error| AppError::setting(setting("ca_file"), error))?;
         Ok((client, file))
     };
     let (location, file) = match jwks {
         KeySource::File(path) => {
-            let json = read_key_file(path).await.map_err(|error| AppError::setting(key("jwks"), error))?;
+            let json = read_key_file(path).await.map_err(|error| AppError::setting(setting("jwks"), error))?;
             let issuer = Issuer::with_key_file(rules, &json)
-                .map_err(|error| AppError::setting_file(key("jwks"), path, error))?;
-            return Ok(ConfiguredIssuer { issuer, file: Some(LoadedFiles::new(key("jwks"), &[(path, &json)])) });
+                .map_err(|error| AppError::setting_file(setting("jwks"), path, error))?;
+            return Ok(ConfiguredIssuer { issuer, file: Some(LoadedFiles::new(setting("jwks"), &[(path, &json)])) });
         }
         KeySource::Url(url) => {
             let (client, file) = client()?;
-            let url = url.parse().map_err(|_| AppError::setting(key("jwks"), "not a URL"))?;
+            let url = url.parse().map_err(|_| AppError::setting(setting("jwks"), "not a URL"))?;
             (KeyLocation::Url { url, client }, file)
         }
         KeySource::Discovery => {

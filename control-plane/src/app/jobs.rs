@@ -39,10 +39,10 @@ type JobFuture<'a> = Pin<Box<dyn Future<Output = Result<(), OperationError>> + S
 #[derive(Clone, Copy)]
 enum Schedule {
     Every(Duration),
-    /// After a pause. While the database rejects writes, after [`READ_ONLY_PAUSE`], so that the job soon detects when they work again.
+    /// After a pause. While the database rejects writes, after [`READ_ONLY_PAUSE`], so that the job soon finds that writes work again.
     SoonerIfReadOnly(Duration),
-    /// After [`TRUST_PAUSE`], as soon as this process has changed a trust score. At the latest after twice the pause, because we only
-    /// notice changes by other replicas if we look.
+    /// After [`TRUST_PAUSE`], as soon as this process has changed a trust score. At the latest after twice the pause, because
+    /// nobody tells us about changes by other replicas.
     OnTrustChange,
 }
 
@@ -95,7 +95,9 @@ const JOBS: [Job; 8] = [
 
 const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
 
+/// Starts the periodic [`JOBS`].
 pub(super) fn spawn_periodic(tasks: &mut Tasks, state: &AppState) {
+    // Creates the series of the metric.
     for status in LIVE_STATUSES {
         state.metrics.signing_keys.with_label_values(&[status.as_str()]);
     }
@@ -110,8 +112,9 @@ pub(super) fn spawn_periodic(tasks: &mut Tasks, state: &AppState) {
     }
 }
 
-/// Starts the job that stores the counts of suppressed bursts of failed logins. The shutdown waits for a run in progress: if it ended
-/// the run just after the commit, the counts would still be in memory, and the last run would store them again.
+/// Starts the job that stores how many failed logins had no event of their own: after some events, we only count in memory. The
+/// shutdown waits for a run in progress: if it ended the run just after the commit, the counts would still be in memory, and
+/// `write_and_close` would store them again.
 pub(super) fn spawn_flush_of_bursts(tasks: &mut Tasks, state: &AppState) {
     let (context, shutdown) = (state.context.clone(), tasks.shutdown.clone());
     tasks.spawn(async move {
@@ -209,7 +212,7 @@ pub(super) fn spawn_database_check(tasks: &mut Tasks, store: Store) {
     });
 }
 
-/// Makes the process unready while another process has rotated the database to a master key that this one does not have.
+/// Makes the process unready while it lacks the current master key of the database, because another process has rotated the key.
 pub(super) fn spawn_master_key_check(tasks: &mut Tasks, parts: &ContextParts, readiness: Readiness) {
     let (store, keyring) = (parts.store.clone(), parts.keyring.clone());
     tasks.spawn_until_shutdown(async move {

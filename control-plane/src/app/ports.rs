@@ -40,8 +40,8 @@ const API_RECEIVE_WINDOW: u32 = 256 * 1024;
 /// HTTP/2 flow-control window of a connection of a sidecar, which sends only small messages: the initial window of HTTP/2.
 const SYNC_RECEIVE_WINDOW: u32 = 65_535;
 
-/// A socket that has an address, but still refuses connections, so that no client waits for the end of the start. If another process
-/// listens on the address first, [`BoundPort::listen`] fails.
+/// A socket that has an address, but still refuses connections, so that no client waits for the end of the start. If another
+/// process listens on the address first, [`BoundPort::listen`] fails.
 pub(super) struct BoundPort {
     setting: &'static str,
     socket: TcpSocket,

@@ -3,7 +3,7 @@
 //! We check the certificate files at start-up and when they change, so that an error names the setting. If we only noticed invalid
 //! certificates while connecting, Redis would seem to be unavailable.
 
-use super::{AppError, install_crypto_provider};
+use super::AppError;
 use crate::{
     config::{Config, RedisKind, RedisTarget},
     ephemeral::{
@@ -115,6 +115,7 @@ fn parse_contents(target: &RedisTarget, contents: &FileContents) -> Result<TlsCe
     let root_cert = next_if_set(&target.ca_file);
     let (certificate, private_key) = (next_if_set(&target.certificate), next_if_set(&target.private_key));
     let certificates = parse_certificates(root_cert, certificate, private_key)?;
+    // `None` cannot occur: without certificates, there are no files to load.
     certificates.ok_or_else(|| AppError::setting(CA_FILE, "contains no PEM certificate"))
 }
 
@@ -162,8 +163,6 @@ fn check_client_certificate(
     let chain = parse_chain(CERTIFICATE, certificate)?;
     let key = PrivateKeyDer::from_pem_slice(private_key)
         .map_err(|_| AppError::setting(PRIVATE_KEY, "contains no PEM private key"))?;
-    // `ClientConfig::builder` needs the cryptography provider, which `config check` has not installed.
-    install_crypto_provider();
     let checked = ClientConfig::builder().with_root_certificates(authorities).with_client_auth_cert(chain, key);
     checked.map(drop).map_err(|error| AppError::setting("redis.url: sslcert, sslkey", error))
 }

@@ -40,8 +40,8 @@ impl<'a> Reloaders<'a> {
         self.created.push(FileReloader::new(files, load, &self.metrics.file_reloads, self.clock.clone()));
     }
 
-    /// Returns the certificate to serve. If it was read from files, it follows their contents.
-    pub(super) fn serve_certificate(
+    /// Returns the certificate to serve. If it was read from files, it is replaced when they change.
+    pub(super) fn served_certificate(
         &mut self,
         config: &Config,
         certificate: &Certificate,
@@ -61,8 +61,8 @@ impl<'a> Reloaders<'a> {
         Ok(served)
     }
 
-    /// Returns the verifier of human users' tokens. Its issuers follow their files.
-    pub(super) fn verify_humans(
+    /// Returns the verifier of human users' tokens. The files of its issuers are loaded again when they change.
+    pub(super) fn human_verifier(
         &mut self,
         operator_key: Option<Arc<OperatorKey>>,
         configured: Vec<ConfiguredIssuer>,
@@ -79,8 +79,8 @@ impl<'a> Reloaders<'a> {
         Arc::new(HumanTokenVerifier::new(operator_key, issuers))
     }
 
-    /// Returns the sender of events. Its certificate authorities follow their file.
-    pub(super) fn send_events(&mut self, sender: HttpSender, file: Option<LoadedFiles>) -> Arc<HttpSender> {
+    /// Returns the sender of events. The file of its certificate authorities is loaded again when it changes.
+    pub(super) fn event_sender(&mut self, sender: HttpSender, file: Option<LoadedFiles>) -> Arc<HttpSender> {
         let sender = Arc::new(sender);
         if let Some(file) = file {
             let sender = sender.clone();
@@ -93,8 +93,8 @@ impl<'a> Reloaders<'a> {
         sender
     }
 
-    /// Lets the certificates of the Redis client follow their files.
-    pub(super) fn connect_redis(
+    /// Replaces the certificates of the Redis client when their files change.
+    pub(super) fn add_redis_certificates(
         &mut self,
         client: &Arc<RedisClient>,
         settings: &RedisSettings,

@@ -70,9 +70,9 @@ impl Tasks {
 }
 
 pub(super) fn serve_admin(tasks: &mut Tasks, listener: TcpListener, readiness: Readiness, metrics: Metrics) {
-    let (connections, shutdown) = (metrics.ports.of_port("admin"), tasks.shutdown.clone());
+    let (port_metrics, shutdown) = (metrics.ports.of_port("admin"), tasks.shutdown.clone());
     let routes = axum::Router::new();
-    tasks.spawn(admin::serve(listener, routes, readiness, metrics.registry, connections, shutdown));
+    tasks.spawn(admin::serve(listener, routes, readiness, metrics.registry, port_metrics, shutdown));
 }
 
 /// Builds the gRPC service to which sidecars connect. Starts the tasks that read the database for all streams, and that record the

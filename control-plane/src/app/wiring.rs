@@ -30,10 +30,10 @@ use std::{path::PathBuf, sync::Arc};
 use tokio::sync::Notify;
 use zeroize::Zeroizing;
 
-/// How many API keys are read from the database at the same time.
+/// Maximum number of API keys that are read from the database at the same time.
 const KEY_LOOKUPS: usize = 8;
 
-/// How many of them one client may occupy, so that a client that guesses keys does not hold up the others.
+/// Maximum number of these reads for one client, so that a client that guesses keys does not hold up the others.
 const KEY_LOOKUPS_PER_CLIENT: usize = 2;
 
 /// Creates the metrics, with the label values that other modules define.
@@ -136,7 +136,7 @@ pub(super) const fn limits_per_minute(settings: LimitSettings) -> LimitsPerMinut
     LimitsPerMinute { auth, address, verification, management, feedback }
 }
 
-/// Loads the secret from which we derive the keys of agent hashes. The first start stores the generated one.
+/// Loads the secret from which we derive the keys that hash agent ids for sidecars. The first start generates and stores it.
 pub(super) async fn load_agent_hash_secret(parts: &ContextParts) -> Result<AgentHashSecret, AppError> {
     let mut generated = Zeroizing::new([0; HASH_KEY_LEN]);
     parts.rng.fill(generated.as_mut());

@@ -63,7 +63,7 @@ impl DatabaseSettings {
     }
 
     /// Describes the problems of the `[database]` settings. The returned text never contains the database URL.
-    pub(super) fn problems(&self, has_master_key: bool) -> Vec<String> {
+    pub(super) fn problems(&self, allows_postgres: bool) -> Vec<String> {
         let location = self.location(Path::new(""));
         let cases = [
             (
@@ -71,7 +71,7 @@ impl DatabaseSettings {
                 "database.url: leave it empty, or set sqlite://<path> or postgres://<user>@<host>/<database>",
             ),
             (
-                !has_master_key && matches!(location, Some(DatabaseLocation::Postgres(_))),
+                !allows_postgres && matches!(location, Some(DatabaseLocation::Postgres(_))),
                 "secrets.master_key: PostgreSQL requires it, with the same value on all replicas: if a key in the data_dir of one machine were lost, no signing key in the database could be decrypted",
             ),
             (

@@ -71,8 +71,8 @@ impl HumanSettings {
 }
 
 impl IssuerSettings {
-    /// The claim that identifies administrators, and the value that it must have or contain; if empty, it must be `true`. `None` if the
-    /// issuer has no administrators.
+    /// The claim that identifies administrators, and the value that it must have or contain; if the value is empty, the claim must
+    /// be `true`. `None` if the issuer has no administrators.
     pub fn admin_claim(&self) -> Option<(&str, &str)> {
         let claim = self.admin_claim.split_once('=').unwrap_or((&self.admin_claim, ""));
         (!self.admin_claim.is_empty()).then_some(claim)

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use std::{ops::RangeInclusive, time::Duration};
 
-/// Upper bound of all these settings: the rate limiter stores the time of each call of the last minute in memory.
+/// Upper bound of all numbers here: the rate limiter stores the time of each call of the last minute in memory.
 const MAX: u32 = 1_000_000;
 
 /// Bounds of the idle timeout, in seconds.

@@ -54,7 +54,7 @@ const FORM: &str = "redis.url: must be redis:// or, with TLS, rediss://<user>:<p
                     one or more hosts, separated by commas";
 
 impl RedisSettings {
-    /// The Redis that replicas share; `None` if none is configured.
+    /// The Redis that replicas share; `None` if none is configured, or if the URL is invalid.
     pub fn target(&self) -> Option<RedisTarget> {
         self.parse().ok().flatten()
     }

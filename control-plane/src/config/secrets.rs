@@ -21,8 +21,7 @@ impl SecretSettings {
         self.previous_master_keys.expose_secret().split(is_separator).filter(|key| !key.is_empty())
     }
 
-    /// Describes the problem of the master keys; `None` if they are valid or empty. The returned text never contains a master
-    /// key.
+    /// Describes the problem of the master keys; `None` if they are valid or empty. The returned text never contains a master key.
     pub(super) fn problem(&self) -> Option<String> {
         let key = self.master_key.expose_secret();
         if !key.is_empty() && !is_valid(key.trim()) {

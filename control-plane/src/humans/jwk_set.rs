@@ -81,7 +81,7 @@ impl JwkSet {
         self.0.len()
     }
 
-    /// Finds the key for a token as [`Self::find`] does, in keys that are not fetched.
+    /// Finds the key for a token like [`Self::find`], in a set that cannot be fetched again: an unknown key makes the token invalid.
     pub fn find_final(&self, kid: Option<&str>, algorithm: Algorithm) -> Result<Arc<DecodingKey>, Reason> {
         match self.find(kid, algorithm) {
             KeyMatch::Unique(key) => Ok(key),
@@ -142,7 +142,7 @@ fn valid_key(key: DecodingKey, algorithm: Algorithm) -> Option<DecodingKey> {
         DecodingKeyKind::SecretOrDer(point) if algorithm == Algorithm::ES256 => {
             p256::PublicKey::from_sec1_bytes(point).is_ok().then_some(key)
         }
-        DecodingKeyKind::SecretOrDer(point) => (point.len() == 32).then_some(key),
+        DecodingKeyKind::SecretOrDer(point) => (point.len() == 32).then_some(key), // Ed25519
     }
 }
 

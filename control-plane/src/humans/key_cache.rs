@@ -18,17 +18,17 @@ use tokio::{sync::OwnedMutexGuard, task::JoinHandle};
 /// Minimum time between two fetches caused by an unknown `kid`.
 const UNKNOWN_KID_INTERVAL: Duration = Duration::from_mins(1);
 
-/// Minimum time between a failed fetch and the next one while no keys are cached.
+/// Minimum time between a failed fetch and the next one while no cached keys can be used.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Minimum time between a failed fetch and the next one while cached keys can be used.
 const REFRESH_RETRY_INTERVAL: Duration = Duration::from_secs(15);
 
-/// For this time after a failed fetch, a request whose key is cached does not wait for the next fetch. Otherwise an issuer that does
-/// not respond would delay request after request.
+/// For this time after a failed fetch, a request whose key is cached does not wait for the next fetch. Otherwise an issuer that
+/// does not respond would delay request after request.
 const BACKGROUND_REFRESH_PERIOD: Duration = Duration::from_mins(1);
 
-/// The age at which cached keys are fetched again, so that a key that the issuer has withdrawn is accepted for at most 15 minutes.
+/// The age at which cached keys are fetched again. While fetches succeed, a withdrawn key is accepted for at most this time.
 const REFRESH_AFTER: Duration = Duration::from_mins(15);
 
 /// The age at which keys are no longer used. An issuer that cannot be reached for this long has no keys any more: requests with its
@@ -112,6 +112,7 @@ impl<S: KeySource> KeyCache<S> {
             if unknown_kid {
                 self.0.state().fetched_for_unknown_kid_at = Some(now);
             }
+            // The result of the fetch is in the cache. The task itself fails only if it panics.
             if self.spawn_fetch(now, fetch_lock).await.is_err() {
                 return Err(Reason::HumanIssuerUnavailable.into());
             }

@@ -2,9 +2,8 @@
 //!
 //! [`HumanTokenVerifier`] selects the issuer by the `iss` of a token, and verifies the token with the keys of that issuer: the
 //! operator key, or the keys of a configured [`Issuer`], which [`key_source`] fetches and [`key_cache`] caches. `http`
-//! authenticates bearer tokens with the verifier; `app` configures the issuers. Invariant: a token is never verified with keys
-//! of another issuer. If the keys of the issuer are unavailable, the token is rejected with the reason
-//! `human_issuer_unavailable`.
+//! authenticates bearer tokens with the verifier; `app` configures the issuers. Invariant: a token is never verified with keys of
+//! another issuer. If the keys of the issuer are unavailable, the token is rejected with the reason `human_issuer_unavailable`.
 
 mod claims;
 mod jwk_set;
@@ -96,8 +95,8 @@ impl Issuer {
         &self.rules.issuer
     }
 
-    /// Uses new content of the file of the issuer: its keys, or the certificate authorities with which they are fetched. Returns what it
-    /// is, for the log.
+    /// Uses new content of the file of the issuer: its keys, or the certificate authorities with which they are fetched. Returns a
+    /// description for the log.
     pub fn load_file(&self, content: &[u8]) -> Result<String, String> {
         let iss = self.iss();
         match &self.keys {

@@ -89,6 +89,7 @@ impl OperatorKey {
         })
     }
 
+    /// Issues a token for a human user, who is an administrator if `admin` is true.
     pub fn mint(
         &self,
         subject: &str,

@@ -89,7 +89,7 @@ impl MasterKey {
         hex::encode(&digest[..16])
     }
 
-    /// Derives keys.
+    /// Passes the bytes of the key to a function that derives other keys from them.
     pub(super) fn derive<K>(&self, derive: fn(&[u8]) -> K) -> K {
         derive(self.0.as_ref())
     }

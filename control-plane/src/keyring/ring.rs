@@ -22,16 +22,16 @@ pub struct MasterKeyRing {
     previous: Vec<MasterKey>,
 }
 
-/// A secret, encrypted with each configured master key. We encrypt before the transaction that stores the secret, and only this
-/// transaction knows which master key is current.
+/// A secret, encrypted with each configured master key: pairs of the key's fingerprint and the encrypted secret, as hex. We encrypt
+/// before the transaction that stores the secret, and only this transaction knows which master key is current.
 pub struct SealedSecret(Vec<(String, String)>);
 
-/// How a stored secret relates to a master key.
+/// The result of encrypting a stored secret with the key of `secrets.master_key`.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Resealed {
-    /// The secret is encrypted with the master key.
+    /// The secret was already encrypted with this key.
     Unchanged,
-    /// The secret was encrypted with another configured master key. Contains the secret encrypted with the master key, as hex.
+    /// The secret was encrypted with a previous master key. Contains the secret encrypted with this key, as hex.
     Changed(String),
     /// No configured master key decrypts the secret.
     Unreadable,
@@ -84,7 +84,7 @@ impl MasterKeyRing {
         self.keys().find_map(|key| key.open(label, &sealed))
     }
 
-    /// Encrypts a stored secret with the key of `secrets.master_key`.
+    /// Encrypts a stored secret with the key of `secrets.master_key`; `None` if the encryption fails.
     pub(super) fn reseal(&self, label: &str, sealed: &str, rng: &dyn Rng) -> Option<Resealed> {
         let Ok(bytes) = hex::decode(sealed) else { return Some(Resealed::Unreadable) };
         if self.configured.open(label, &bytes).is_some() {
@@ -102,8 +102,8 @@ impl MasterKeyRing {
 }
 
 impl SealedSecret {
-    /// The secret, encrypted with the current master key, as hex. Locks the row of the deployment until the transaction ends, so that
-    /// a rotation of the master key begins after it, and finds the stored secret.
+    /// The secret, encrypted with the current master key, as hex. Locks the row of the deployment until the transaction ends, so
+    /// that a rotation of the master key waits for the transaction, and finds the stored secret.
     pub async fn for_current_master_key(&self, conn: &mut Conn) -> Result<&str, StoreError> {
         deployment::lock(conn).await?;
         let current = master_keys::find(conn).await?.current;

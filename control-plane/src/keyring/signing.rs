@@ -27,7 +27,7 @@ use std::sync::{
 };
 use zeroize::Zeroizing;
 
-/// How many new keys one transaction needs at most. The first one of a new deployment needs a signing key and a next key.
+/// How many new keys one transaction needs at most. The first transaction of a deployment needs a signing key and a next key.
 const KEYS_PER_TRANSACTION: usize = 2;
 
 /// Maximum number of attempts to load the signing key. An attempt fails if the key is revoked between two reads.
@@ -59,8 +59,8 @@ impl StoreFailure for KeyringError {
     }
 }
 
-/// Generates and decrypts signing keys. For each token, we ask the database which key is current, so that all replicas sign with the
-/// same key.
+/// Generates and decrypts signing keys. For each token, we ask the database which key is current, so that all replicas sign with
+/// the same key.
 pub struct Keyring {
     master: MasterKeyRing,
     /// The most recently used key, so that it is not decrypted for each token.
@@ -116,7 +116,7 @@ impl Keyring {
         self.master.reseal(&label, &stored.sealed, rng).ok_or(KeyringError::Crypto)
     }
 
-    /// The key that signs at `now` according to a key ring. `None`: it is not the key in memory, so [`Self::current_signer`] must load it.
+    /// The key that signs at `now` according to a key ring; `None` if it is not in memory, so that [`Self::current_signer`] must load it.
     pub fn cached_signer(&self, ring: &SigningKeyRing, now: Timestamp) -> Option<Arc<TokenSigner>> {
         let key = ring.signing_key(now)?;
         self.lock_cache().as_ref().filter(|cached| cached.kid == key.kid).cloned()
@@ -130,8 +130,8 @@ impl Keyring {
                 return Ok(cached);
             }
             let key = ring.signing_key(now).ok_or(KeyringError::NoKey)?;
-            // If somebody revokes the key after we read the key ring, its private key is missing: at READ COMMITTED, PostgreSQL shows
-            // a concurrent commit within the running transaction. Then we read the ring again.
+            // If somebody revokes the key after we read the key ring, its private key is missing: at READ COMMITTED, PostgreSQL
+            // shows a concurrent commit within the running transaction. Then we read the ring again.
             if let Some(sealed) = signing_keys::find_sealed_private(conn, &key.kid).await? {
                 let signer = Arc::new(self.open(key, &sealed)?);
                 *self.lock_cache() = Some(signer.clone());

@@ -13,7 +13,7 @@ use prometheus::{
 pub struct PoolStatus {
     /// The transactions that use the pool.
     pub kind: TransactionKind,
-    /// Connections that a transaction has.
+    /// Connections that transactions use.
     pub in_use: u32,
     /// Open connections not in use.
     pub idle: u32,
@@ -75,6 +75,7 @@ impl Metrics {
         let update = move || {
             for HousekeepingStatus { data, oldest, deleted } in read() {
                 oldest_rows.with_label_values(&[data]).set(oldest);
+                // A counter cannot be set, so we add the difference.
                 let counter = deleted_rows.with_label_values(&[data]);
                 counter.inc_by(deleted.saturating_sub(counter.get()));
             }

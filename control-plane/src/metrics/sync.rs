@@ -18,9 +18,9 @@ pub struct SyncMetrics {
     pub feed_last_read: Gauge,
     /// Seconds from a change until it was sent to a sidecar.
     pub propagation: Histogram,
-    /// Sidecars without a stream that may still decide, at all control planes.
+    /// Sidecars of all control planes that have no stream, and may still decide because their data is fresh enough.
     pub silent_sidecars: IntGauge,
-    /// Of the changes that are not in force at all sidecars yet: when the oldest was made, in Unix seconds; 0 if there is none.
+    /// When the oldest change was made that is not in force at all sidecars yet, in Unix seconds; 0 if there is none.
     pub oldest_unconfirmed_change: Gauge,
 }
 

@@ -9,7 +9,7 @@ pub struct WebhookMetrics {
     pub attempts: IntCounterVec,
     /// Finished deliveries by result.
     pub deliveries: IntCounterVec,
-    /// Seconds of an attempt.
+    /// Duration of an attempt, in seconds.
     pub seconds: Histogram,
     /// Deliveries that are not finished.
     pub pending: IntGauge,
@@ -21,15 +21,16 @@ impl WebhookMetrics {
     const DELIVERED: &str = "delivered";
     const DEAD: &str = "dead";
 
+    /// `failures` are the other values of the label `result` of attempts.
     pub(super) fn new(factory: &MetricFactory, failures: &[&str]) -> prometheus::Result<Self> {
-        let results = [OK].into_iter().chain(failures.iter().copied());
+        let attempt_results = [OK].into_iter().chain(failures.iter().copied());
         let attempts =
-            factory.counter_by("webhook_attempts_total", "Delivery attempts by result", "result", results)?;
+            factory.counter_by("webhook_attempts_total", "Delivery attempts by result", "result", attempt_results)?;
         let results = [Self::DELIVERED, Self::DEAD];
         let deliveries =
             factory.counter_by("webhook_deliveries_total", "Finished deliveries by result", "result", results)?;
-        let seconds = "Seconds of a delivery attempt";
-        let seconds = factory.histogram_vec("webhook_attempt_duration_seconds", seconds, &[], &BUCKETS)?;
+        let help = "Seconds of a delivery attempt";
+        let seconds = factory.histogram_vec("webhook_attempt_duration_seconds", help, &[], &BUCKETS)?;
         let oldest_due = "When the oldest due delivery became due, in Unix seconds; 0 if none is due";
         Ok(Self {
             attempts,

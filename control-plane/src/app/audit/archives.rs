@@ -69,8 +69,8 @@ impl Archives {
     }
 
     fn add(&mut self, line: &str) -> Result<(), &'static str> {
-        let line: ArchivedEntry = serde_json::from_str(line).map_err(|_| "is not an audit entry")?;
-        let entry = line.into_entry().ok_or("has an invalid time")?;
+        let archived: ArchivedEntry = serde_json::from_str(line).map_err(|_| "is not an audit entry")?;
+        let entry = archived.into_entry().ok_or("has an invalid time")?;
         let (length, hash) = self.0.entry(entry.chain.clone()).or_default();
         if entry.sequence != *length + 1 || entry.previous_hash != *hash {
             return Err(
@@ -89,7 +89,7 @@ impl Archives {
         self.0.keys().map(String::as_str).collect()
     }
 
-    /// Whether the archives contain exactly the archived entries of a chain.
+    /// Whether the archives contain exactly the archived entries of a chain. `floor` is the last archived entry in the database.
     pub fn end_at(&self, chain: &str, floor: Option<&ChainMark>) -> bool {
         let last = self.0.get(chain).map(|(length, hash)| (*length, hash));
         last == floor.map(|floor| (floor.length, &floor.hash))
@@ -97,6 +97,7 @@ impl Archives {
 }
 
 impl ArchivedEntry {
+    /// `None` if the time is invalid.
     fn into_entry(self) -> Option<AuditEntry> {
         let (object_kind, object_id) = self.object.map_or((None, None), |object| (object.kind, Some(object.id)));
         Some(AuditEntry {
@@ -115,7 +116,7 @@ impl ArchivedEntry {
             details: self.details.to_string(),
             previous_hash: self.previous_hash,
             hash: self.hash,
-            mac: String::new(),
+            mac: String::new(), // not in archives, and not part of the hash
         })
     }
 }

@@ -3,7 +3,7 @@
 use super::{AppError, CommandReport};
 use crate::{
     app::{
-        database::{check_existing_deployment, location, lock_exclusive, master_keys, warn_if_unauthenticated},
+        database::{check_existing_deployment, location, lock_exclusive, master_keys, warn_if_server_unauthenticated},
         install_crypto_provider,
     },
     config::{Config, DatabaseLocation},
@@ -35,7 +35,7 @@ pub async fn migrate_to_postgres(config: &Config, target: &SecretString) -> Resu
     if let Some(problem) = target_location.problem() {
         return AppError::refused(format!("--to: {problem}"));
     }
-    warn_if_unauthenticated(&target_location);
+    warn_if_server_unauthenticated(&target_location);
     let master = master_keys(config)?;
     if !database.exists() {
         return AppError::refused(format!("{}: there is no database to migrate", database.display()));
@@ -81,18 +81,18 @@ fn report(config: &Config, database: &Path, result: &TransferResult) -> CommandR
     report.line(format!("{} tables with {rows} rows {outcome}, and are equal in both databases.", tables.len()));
     if *resumed && !already_copied {
         report.line(
-            "A previous migration was interrupted. If it had another target database, delete that database: it may be a complete \
-             copy too.",
+            "A previous migration was interrupted. If it had another target, delete the other target: it may be a complete \
+             copy, too.",
         );
     }
     report.line(format!(
         "{}: unchanged, except for a mark that prevents a control plane from serving it.",
         database.display()
     ));
-    let master = match config.secrets.master_key.expose_secret() {
+    let and_master_key = match config.secrets.master_key.expose_secret() {
         "" => format!(", and secrets.master_key to the content of {}", config.data_dir.join("master.key").display()),
         _ => String::new(),
     };
-    report.line(format!("Next: set database.url to the new database{master}; then start the control plane."));
+    report.line(format!("Next: set database.url to the new database{and_master_key}; then start the control plane."));
     report
 }
