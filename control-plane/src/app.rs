@@ -66,7 +66,7 @@ pub struct Dependencies {
     pub change_poll_interval: Duration,
     /// How often a sync stream checks that its API key is still valid and that its sidecar still answers.
     pub key_check_interval: Duration,
-    /// How many changes one read of the database for a sidecar returns.
+    /// How many changes one read of the database for a sidecar returns at most, unless one revision has more.
     pub changes_per_read: u32,
     /// How often we read files again to see whether they have changed.
     pub file_poll_interval: Duration,
@@ -105,7 +105,7 @@ impl App {
         let Ports { api, sync, admin } = Ports::bind(&config)?;
         let addresses = Addresses { api: api.address(), sync: sync.address(), admin: admin.address() };
         let (readiness, metrics) = (Readiness::default(), wiring::metrics()?);
-        let startup_guard = readiness.register("start");
+        let startup_guard = readiness.register("start"); // the process is unready until it is dropped
         let mut tasks = Tasks::new(shutdown);
         servers::serve_admin(&mut tasks, admin.listen()?, readiness.clone(), metrics.clone());
         let components = Components::build(&config, &dependencies, metrics, addresses.api).await?;

@@ -25,10 +25,9 @@ const LOOPBACK_NAMES: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 pub enum CertificateError {
     #[error("{path}: {error}")]
     File { path: PathBuf, error: io::Error },
-    /// A file contains no PEM certificate or private key.
+    /// Contains the setting that names the file.
     #[error("{0}: contains no PEM certificate or private key")]
-    Malformed(PathBuf),
-    /// The certificate is invalid or does not match the key.
+    Malformed(&'static str),
     #[error("tls.certificate, tls.private_key: {0}")]
     Unusable(#[from] rustls::Error),
     /// The certificate has expired. The start only warns, because the files may be replaced while the process runs.
@@ -77,8 +76,8 @@ impl Certificate {
 
     /// Parses the contents of the two files.
     pub fn from_contents(chain: &[u8], key: &[u8]) -> Result<Self, CertificateError> {
-        let text = |setting: &str, content: &[u8]| {
-            let text = std::str::from_utf8(content).map_err(|_| CertificateError::Malformed(setting.into()));
+        let text = |setting: &'static str, content: &[u8]| {
+            let text = std::str::from_utf8(content).map_err(|_| CertificateError::Malformed(setting));
             text.map(str::to_owned)
         };
         Ok(Self { chain: text("tls.certificate", chain)?, key: text("tls.private_key", key)?.into() })
@@ -104,19 +103,18 @@ impl Certificate {
     /// The validity of the server's own certificate, the first of the chain. We ignore when the others are valid: a chain may end
     /// with an expired certificate that only older clients needed.
     fn validity(&self) -> Result<Validity, CertificateError> {
-        let malformed = || CertificateError::Malformed("tls.certificate".into());
         let chain = CertificateDer::pem_slice_iter(self.chain.as_bytes());
         let times: Option<Vec<_>> = chain.map(|der| validity(&der.ok()?)).collect();
-        times.and_then(|times| times.into_iter().next()).ok_or_else(malformed)
+        times.and_then(|times| times.into_iter().next()).ok_or(CertificateError::Malformed("tls.certificate"))
     }
 
     /// The parsed chain and private key. Fails if they do not belong together.
     fn certified_key(&self) -> Result<CertifiedKey, CertificateError> {
-        let malformed = |setting: &'static str| move |_| CertificateError::Malformed(setting.into());
+        let malformed = |setting: &'static str| move |_| CertificateError::Malformed(setting);
         let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(self.chain.as_bytes()).collect();
         let chain = chain.map_err(malformed("tls.certificate"))?;
         if chain.is_empty() {
-            return Err(CertificateError::Malformed("tls.certificate".into()));
+            return Err(CertificateError::Malformed("tls.certificate"));
         }
         let key = PrivateKeyDer::from_pem_slice(self.key.expose_secret().as_bytes());
         let key = key.map_err(malformed("tls.private_key"))?;

@@ -129,7 +129,6 @@ pub struct SigningKeySettings {
 /// `[services]`
 #[derive(Debug, Clone, Deserialize)]
 pub struct ServiceSettings {
-    /// Who may create services.
     pub created_by: ServiceCreators,
 }
 

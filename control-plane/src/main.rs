@@ -123,7 +123,7 @@ enum Audit {
     },
     /// Write all entries as JSON lines, up to the first invalid one
     Export(ChainFilter),
-    /// Move entries that are older than a date to a new file of JSON lines, while servers run; if this is interrupted, run it again
+    /// Move entries before a date to a new file of JSON lines, while servers run; if it is interrupted, run it with another file
     Archive {
         /// A date (UTC) or a time in the format of RFC 3339
         #[arg(long, value_name = "DATE")]

@@ -157,7 +157,6 @@ impl PortLimits {
     }
 }
 
-/// Maximum number of connections of one client to a port.
 fn per_client(connections: usize) -> usize {
     (connections / CLIENT_PART).max(MIN_PER_CLIENT)
 }

@@ -37,9 +37,7 @@ pub struct IssuerSettings {
 pub enum KeySource {
     /// At the URL that OpenID Connect Discovery returns.
     Discovery,
-    /// At a URL.
     Url(String),
-    /// In a file.
     File(PathBuf),
 }
 

@@ -28,7 +28,6 @@ impl ConnectionSettings {
         Duration::from_secs(self.idle_seconds as u64)
     }
 
-    /// A message for each invalid setting.
     pub(super) fn problems(self) -> impl Iterator<Item = String> {
         let Self { max, idle_seconds } = self;
         let max = out_of_range("connections.max", max, &(1..=MAX));

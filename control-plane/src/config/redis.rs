@@ -18,18 +18,15 @@ pub struct RedisSettings {
 /// The topology of Redis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RedisKind {
-    /// A single server.
     Single,
     /// Sentinels, which name the current master.
     Sentinel,
-    /// A Redis Cluster.
     Cluster,
 }
 
 /// The Redis that a URL names.
 #[derive(Debug, Clone)]
 pub struct RedisTarget {
-    /// The topology.
     pub kind: RedisKind,
     /// The URL of each host, without parameters. User, password and database are for Redis, not for the Sentinels.
     pub urls: Vec<SecretString>,

@@ -119,7 +119,7 @@ fn connections_must_be_positive_and_bounded() {
     }
 }
 
-/// The settings of an issuer with one more setting.
+/// Reads the settings of an issuer: those that are required, and one more.
 fn read_issuer(key: &str, value: &str) -> Result<IssuerSettings, String> {
     let key = format!("humans.issuers.corp.{key}");
     let required =

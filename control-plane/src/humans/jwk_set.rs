@@ -81,7 +81,7 @@ impl JwkSet {
         self.0.len()
     }
 
-    /// Finds the key for a token like [`Self::find`], in a set that cannot be fetched again: an unknown key makes the token invalid.
+    /// Like [`Self::find`], for a set that cannot be fetched again, so an unknown key makes the token invalid.
     pub fn find_final(&self, kid: Option<&str>, algorithm: Algorithm) -> Result<Arc<DecodingKey>, Reason> {
         match self.find(kid, algorithm) {
             KeyMatch::Unique(key) => Ok(key),

@@ -123,7 +123,6 @@ impl JwksClient {
     }
 }
 
-/// A client that trusts the authorities in a PEM file. Without a file, it trusts the authorities of the operating system.
 fn build_client(authorities: Option<&[u8]>) -> Result<Client, String> {
     let mut builder = Client::builder()
         .redirect(Policy::none())

@@ -25,14 +25,8 @@ pub enum MasterKeyError {
          set secrets.master_key (COUNTERSIGN_SECRETS__MASTER_KEY_FILE names a file that contains it)"
     )]
     Missing(String),
-    /// The file cannot be read or written.
     #[error("{path}: {error}")]
-    File {
-        /// The file.
-        path: String,
-        /// The system's error.
-        error: std::io::Error,
-    },
+    File { path: String, error: std::io::Error },
 }
 
 /// The 32 secret bytes of the master key. Dropping the key overwrites its memory.
@@ -68,7 +62,6 @@ impl MasterKey {
         }
     }
 
-    /// Generates a key.
     pub fn generate(rng: &dyn Rng) -> Self {
         let mut bytes = Zeroizing::new([0; MASTER_KEY_LENGTH]);
         rng.fill(bytes.as_mut());

@@ -36,16 +36,12 @@ const LOAD_ATTEMPTS: usize = 3;
 /// Why a signing key cannot be generated, loaded or used.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyringError {
-    /// The database returned an error.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// A stored key cannot be decrypted with the master key.
     #[error("signing key {0} cannot be decrypted with this master key")]
     Undecryptable(String),
-    /// No signing key is active.
     #[error("there is no active signing key")]
     NoKey,
-    /// The cryptographic library returned an error.
     #[error("signing failed")]
     Crypto,
 }
@@ -90,7 +86,6 @@ impl Keyring {
         Self { master, cached: Mutex::default(), lacks_current_master_key: AtomicBool::new(false) }
     }
 
-    /// The configured master keys.
     pub const fn master_keys(&self) -> &MasterKeyRing {
         &self.master
     }
@@ -155,7 +150,6 @@ impl Keyring {
             .ok_or(KeyringError::Crypto)
     }
 
-    /// Encrypts the secret of a webhook.
     pub fn seal_webhook_secret(
         &self,
         webhook: WebhookId,
@@ -203,7 +197,6 @@ impl TokenSigner {
 }
 
 impl GeneratedKeys {
-    /// The public keys.
     pub fn public_keys(&self) -> impl Iterator<Item = P256PublicKey> {
         self.0.iter().map(|key| key.public)
     }

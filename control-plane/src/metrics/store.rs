@@ -34,9 +34,7 @@ label_values! {
 label_values! {
     /// Whether a transaction reads or writes. Read and write transactions have separate pools, so this is also the label `pool`.
     pub enum TransactionKind {
-        /// A read transaction.
         Read = "read",
-        /// A write transaction.
         Write = "write",
     }
 }

@@ -39,7 +39,7 @@ pub async fn restore(config: &Config, file: Option<&Path>, replace: bool) -> Res
     match (&location, file) {
         (DatabaseLocation::Postgres(_), Some(_)) => AppError::refused(
             "PostgreSQL is restored by its own tools: stop all control planes, `pg_restore` into an empty database, then \
-             run this without a file",
+             run `restore` without a file",
         ),
         (DatabaseLocation::Postgres(url), None) => {
             let DatabaseUsage { control_planes, has_deployment } = postgres::database_usage(url).await?;
@@ -91,7 +91,7 @@ async fn restore_file(
     let exists = database.exists();
     if exists && fs::canonicalize(file).ok() == fs::canonicalize(database).ok() {
         return AppError::refused(format!(
-            "{}: is the configured database; run this without a file to complete its restore",
+            "{}: is the configured database; run `restore` without a file to complete its restore",
             file.display()
         ));
     }
@@ -216,10 +216,11 @@ fn report(first_lines: impl IntoIterator<Item = String>, result: &RestoreReport)
         }
         Some(Quarantine { reason: QuarantineReason::Migrating | QuarantineReason::Migrated, at: _ }) => {
             format!(
-                "Its newest change was at {newest}. Make sure that no control plane serves the database to which it was migrated."
+                "The newest change in the database was at {newest}. Make sure that no control plane serves the database to which \
+                 it was migrated."
             )
         }
-        None => format!("Its newest change was at {newest}."),
+        None => format!("The newest change in the database was at {newest}."),
     });
     report.line(
         "Later changes are lost. Before clients can reach the control plane, repeat the changes that withdrew access: roles that were \
