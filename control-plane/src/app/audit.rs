@@ -54,8 +54,8 @@ pub async fn verify_audit(
         }
     }
     // If a chain is missing in the database, we know it only from its archive.
-    let expected = archives.as_ref().filter(|_| service.is_none()).map(Archives::chains).unwrap_or_default();
-    for chain in expected.into_iter().filter(|expected| log.chains.iter().all(|chain| chain != expected)) {
+    let archived = archives.as_ref().filter(|_| service.is_none()).map(Archives::chains).unwrap_or_default();
+    for chain in archived.into_iter().filter(|chain| log.chains.iter().all(|known| known != chain)) {
         broken += 1;
         write_problem(&mut out, chain, "the archives have entries of this chain, and the database has none")?;
     }
@@ -113,7 +113,7 @@ impl AuditLog {
         if let Some(service) = service {
             chains.retain(|chain| chain == service);
             if chains.is_empty() {
-                return AppError::refused(format!(
+                return AppError::refuse(format!(
                     "there is no audit chain of service `{service}`: omit --service to see all chains"
                 ));
             }
@@ -124,6 +124,6 @@ impl AuditLog {
 
     fn finish(self, broken: usize) -> Result<(), AppError> {
         let total = self.chains.len();
-        if broken == 0 { Ok(()) } else { AppError::refused(format!("{broken} of {total} audit chains are broken")) }
+        if broken == 0 { Ok(()) } else { AppError::refuse(format!("{broken} of {total} audit chains are broken")) }
     }
 }

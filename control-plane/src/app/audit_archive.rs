@@ -37,7 +37,7 @@ const MAX_READ_TIME: Duration = Duration::from_hours(24);
 pub async fn archive_audit(config: &Config, before: &str, output: &Path) -> Result<CommandReport, AppError> {
     let before = timestamp::parse(before).or_else(|| timestamp::parse(&format!("{before}T00:00:00Z")));
     let Some(before) = before else {
-        return AppError::refused(
+        return AppError::refuse(
             "--before: must be a date or a time in the format of RFC 3339, such as 2026-01-31 or 2026-01-31T00:00:00Z",
         );
     };
@@ -114,7 +114,7 @@ async fn write_chains(
         let verified =
             audit::verify_chain(read.conn(), store.audit_keys(), &chain, |entry| prefix.visit(entry, writer));
         if let Err(broken) = verified.await? {
-            return AppError::refused(format!("{}: {broken}. Nothing was archived.", chain.escape_debug()));
+            return AppError::refuse(format!("{}: {broken}. Nothing was archived.", chain.escape_debug()));
         }
         if let Some((length, hash)) = prefix.last {
             archived.push(ArchivedChain { chain, before: floor, length, hash });

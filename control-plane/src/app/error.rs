@@ -113,7 +113,8 @@ impl AppError {
         |error| Self::InvalidDatabase { path: path.to_owned(), error }
     }
 
-    pub(super) fn refused<T>(reason: impl Into<String>) -> Result<T, Self> {
+    /// Fails with [`Self::Refused`].
+    pub(super) fn refuse<T>(reason: impl Into<String>) -> Result<T, Self> {
         Err(Self::Refused(reason.into()))
     }
 }

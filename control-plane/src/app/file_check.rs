@@ -11,9 +11,10 @@ use crate::{
 use countersign_process::{Clock, SystemClock};
 use std::{io, sync::Arc};
 
-/// Why the server would reject the files that the settings name. The files of the master keys are not checked here.
+/// Returns why the server would reject files that the settings name. The files of the master keys are not checked here.
 pub async fn check_files(config: &Config) -> Vec<AppError> {
     install_crypto_provider();
+    // Nobody reads these metrics: an issuer cannot be built without them.
     let metrics = match wiring::metrics() {
         Ok(metrics) => metrics,
         Err(error) => return vec![error],

@@ -55,7 +55,7 @@ fn report(fingerprint: &str, rotation: &MasterKeyRotation, has_previous: bool) -
         for owner in unreadable {
             report.line(format!("No configured master key decrypts the {owner}."));
         }
-        return AppError::refused(format!(
+        return AppError::refuse(format!(
             "{report}\nThe previous master keys must stay in secrets.previous_master_keys: add the missing key to that setting, \
              or rotate or delete these secrets; then run this command again"
         ));

@@ -17,7 +17,7 @@ fn out_of_range(key: &str, value: u32, range: &RangeInclusive<u32>) -> Option<St
 /// `[connections]`
 #[derive(Debug, Clone, Copy, Deserialize)]
 pub struct ConnectionSettings {
-    /// Open connections to the API port, and to the sync port.
+    /// Maximum number of open connections, for the API port and for the sync port each.
     pub max: u32,
     idle_seconds: u32,
 }
@@ -56,7 +56,6 @@ pub struct LimitSettings {
 }
 
 impl LimitSettings {
-    /// A message for each limit that is out of range.
     pub(super) fn problems(self) -> impl Iterator<Item = String> {
         let Self { auth, address, verification, management, feedback } = self;
         let all = [
@@ -71,7 +70,7 @@ impl LimitSettings {
     }
 }
 
-/// `[quotas]`
+/// `[quotas]`: maximum numbers.
 #[derive(Debug, Clone, Copy, Deserialize)]
 pub struct QuotaSettings {
     /// Services that a human user owns.
@@ -85,7 +84,6 @@ pub struct QuotaSettings {
 }
 
 impl QuotaSettings {
-    /// A message for each quota that is out of range.
     pub(super) fn problems(self) -> impl Iterator<Item = String> {
         let Self { services_per_person, agents_per_person, keys_per_service, sessions_per_agent } = self;
         let all = [

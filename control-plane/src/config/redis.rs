@@ -104,6 +104,7 @@ impl RedisSettings {
 
 impl RedisTarget {
     fn set_parameters(&mut self, parameters: &str) -> Result<(), &'static str> {
+        // Only the parameters of this URL matter: parsing it decodes them.
         let url = Url::parse(&format!("redis://host?{parameters}")).map_err(|_| FORM)?;
         if url.fragment().is_some() {
             return Err(FORM);

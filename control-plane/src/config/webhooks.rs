@@ -5,7 +5,7 @@ use ipnet::IpNet;
 use serde::Deserialize;
 use std::{net::Ipv4Addr, net::Ipv6Addr, path::PathBuf, time::Duration};
 
-/// Maximum number of delivery attempts.
+/// Maximum number of delivery attempts. The first one has no pause before it.
 const MAX_ATTEMPTS: usize = 100;
 
 /// Upper bound of `concurrency`.
@@ -27,7 +27,6 @@ pub struct WebhookSettings {
 }
 
 impl WebhookSettings {
-    /// Describes the problems of these settings.
     pub(super) fn problems(&self) -> Vec<&'static str> {
         let Self { allowed_networks: _, ca_file: _, retry_seconds, attempt_seconds, concurrency } = self;
         let cases = [
@@ -56,7 +55,6 @@ impl WebhookSettings {
         self.retry_seconds.iter().map(|seconds| Duration::from_secs((*seconds).into())).collect()
     }
 
-    /// The timeout of a delivery attempt.
     pub fn attempt_timeout(&self) -> Duration {
         Duration::from_secs(self.attempt_seconds.into())
     }

@@ -1,7 +1,7 @@
 //! Verification of the tokens of human users.
 //!
 //! [`HumanTokenVerifier`] selects the issuer by the `iss` of a token, and verifies the token with the keys of that issuer: the
-//! operator key, or the keys of a configured [`Issuer`], which [`key_source`] fetches and [`key_cache`] caches. `http`
+//! operator key, or the keys of a configured [`Issuer`], from a file or fetched ([`key_source`]) and cached ([`key_cache`]). `http`
 //! authenticates bearer tokens with the verifier; `app` configures the issuers. Invariant: a token is never verified with keys of
 //! another issuer. If the keys of the issuer are unavailable, the token is rejected with the reason `human_issuer_unavailable`.
 

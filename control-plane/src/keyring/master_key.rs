@@ -13,7 +13,6 @@ const MASTER_KEY_LENGTH: usize = 32;
 /// Why the master key cannot be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum MasterKeyError {
-    /// The setting or file does not contain 64 hex characters.
     #[error(
         "{0}: the master key must be 32 bytes as 64 hex characters. Copy it again from where you keep it; only a new deployment \
          can use a new one (`openssl rand -hex 32`)"
@@ -71,6 +70,7 @@ impl MasterKey {
     /// Creates a file with the key, with mode 0600. Fails if the file exists.
     pub fn create_file(&self, path: &Path) -> Result<(), MasterKeyError> {
         let text = Zeroizing::new(hex::encode(self.0.as_ref()));
+        // Another process would generate another key, so it uses another temporary file.
         let temporary = with_suffix(path, &format!("-{}", self.fingerprint()));
         let file_error = |error| MasterKeyError::File { path: path.display().to_string(), error };
         create_secret(path, &temporary, text.as_bytes()).map_err(file_error)

@@ -30,16 +30,16 @@ const TIME_FORMAT: &str = "%Y%m%dT%H%M%SZ";
 /// Copies the embedded database into a new file. The new file gets its final name only after the copy was validated.
 pub async fn backup(config: &Config, file: &Path) -> Result<CommandReport, AppError> {
     let DatabaseLocation::File(database) = location(config)? else {
-        return AppError::refused(
+        return AppError::refuse(
             "PostgreSQL is backed up by its own tools: `pg_dump --format=custom --file=FILE DATABASE`. How to restore the dump is in \
              the documentation, under backup and restore",
         );
     };
     if !database.exists() {
-        return AppError::refused(format!("{}: there is no database to back up", database.display()));
+        return AppError::refuse(format!("{}: there is no database to back up", database.display()));
     }
     if fs::symlink_metadata(file).is_ok() {
-        return AppError::refused(format!("{}: already exists, and is not overwritten", file.display()));
+        return AppError::refuse(format!("{}: already exists, and is not overwritten", file.display()));
     }
     let mut partial = PartialFile::create(file)?;
     let at = SystemClock.now();
@@ -53,7 +53,7 @@ pub async fn backup(config: &Config, file: &Path) -> Result<CommandReport, AppEr
     if let Some(existing) = info.quarantine.filter(|existing| *existing != mark) {
         // `set_file_quarantine` keeps a mark that the database already had. Such a database is not in use, and its backup could be
         // mistaken for one of the database in use.
-        return AppError::refused(format!("{}: {}", database.display(), why_quarantined(existing.reason)));
+        return AppError::refuse(format!("{}: {}", database.display(), why_quarantined(existing.reason)));
     }
     let bytes = fs::metadata(&partial.path).map_err(AppError::file(&partial.path))?.len();
     partial.finish(file)?;
@@ -137,7 +137,7 @@ impl PartialFile {
         let path = files::with_suffix(file, ".partial");
         let lock = FileLock::exclusive(&path).map_err(AppError::file(&path))?;
         let Some(lock) = lock else {
-            return AppError::refused(format!("{}: another backup writes to this file", path.display()));
+            return AppError::refuse(format!("{}: another backup writes to this file", path.display()));
         };
         // A killed `backup` may have left a part of its copy under the temporary name.
         files::truncate_private_file(&path).map_err(AppError::file(&path))?;

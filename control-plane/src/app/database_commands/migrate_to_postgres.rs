@@ -24,21 +24,21 @@ use std::path::Path;
 pub async fn migrate_to_postgres(config: &Config, target: &SecretString) -> Result<CommandReport, AppError> {
     install_crypto_provider();
     let DatabaseLocation::File(database) = location(config)? else {
-        return AppError::refused(
+        return AppError::refuse(
             "--to migrates an embedded database, but database.url is PostgreSQL: move that with pg_dump and pg_restore",
         );
     };
     if !["postgres://", "postgresql://"].iter().any(|scheme| target.expose_secret().starts_with(scheme)) {
-        return AppError::refused("--to: must be postgres://<user>@<host>/<database>");
+        return AppError::refuse("--to: must be postgres://<user>@<host>/<database>");
     }
     let target_location = DatabaseLocation::Postgres(target.clone());
     if let Some(problem) = target_location.problem() {
-        return AppError::refused(format!("--to: {problem}"));
+        return AppError::refuse(format!("--to: {problem}"));
     }
     warn_if_server_unauthenticated(&target_location);
     let master = master_keys(config)?;
     if !database.exists() {
-        return AppError::refused(format!("{}: there is no database to migrate", database.display()));
+        return AppError::refuse(format!("{}: there is no database to migrate", database.display()));
     }
     let _lock = lock_exclusive(&database)?;
     let info = sqlite_file::validate(&database).await.map_err(AppError::invalid_database(&database))?;
@@ -51,7 +51,7 @@ pub async fn migrate_to_postgres(config: &Config, target: &SecretString) -> Resu
 fn check_preconditions(info: &SqliteFileInfo) -> Result<(), AppError> {
     let SqliteFileInfo { schema, deployment: _, previous_master_keys: _, quarantine } = info;
     if *schema != schema::latest_version() {
-        return AppError::refused(format!(
+        return AppError::refuse(format!(
             "the schema version of the embedded database is {schema}, and this program needs {}: run `migrate` without --to first",
             schema::latest_version()
         ));
@@ -60,10 +60,10 @@ fn check_preconditions(info: &SqliteFileInfo) -> Result<(), AppError> {
         // An interrupted migration is resumed.
         None | Some(QuarantineReason::Migrating) => Ok(()),
         Some(QuarantineReason::Migrated) => {
-            AppError::refused("this database was already migrated: to use it again, run `restore` without a file first")
+            AppError::refuse("this database was already migrated: to use it again, run `restore` without a file first")
         }
         Some(QuarantineReason::Backup) => {
-            AppError::refused("this database is a backup: run `restore` without a file first")
+            AppError::refuse("this database is a backup: run `restore` without a file first")
         }
     }
 }

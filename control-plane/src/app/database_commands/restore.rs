@@ -37,19 +37,19 @@ pub async fn restore(config: &Config, file: Option<&Path>, replace: bool) -> Res
     let location = location(config)?;
     let master = master_keys(config)?;
     match (&location, file) {
-        (DatabaseLocation::Postgres(_), Some(_)) => AppError::refused(
+        (DatabaseLocation::Postgres(_), Some(_)) => AppError::refuse(
             "PostgreSQL is restored by its own tools: stop all control planes, `pg_restore` into an empty database, then \
              run `restore` without a file",
         ),
         (DatabaseLocation::Postgres(url), None) => {
             let DatabaseUsage { control_planes, has_deployment } = postgres::database_usage(url).await?;
             if control_planes > 0 {
-                return AppError::refused(
+                return AppError::refuse(
                     "control planes are connected to this database: stop all of them first, and start them afterwards",
                 );
             }
             if !has_deployment {
-                return AppError::refused("this database is empty: restore a dump into it first (pg_restore)");
+                return AppError::refuse("this database is empty: restore a dump into it first (pg_restore)");
             }
             let result = revoke_credentials(config, location, &master).await?;
             Ok(report(["The database of database.url: restore completed.".to_owned()], &result))
@@ -61,7 +61,7 @@ pub async fn restore(config: &Config, file: Option<&Path>, replace: bool) -> Res
         (DatabaseLocation::File(database), None) => {
             let _lock = lock_exclusive(database)?;
             if !database.exists() {
-                return AppError::refused(format!(
+                return AppError::refuse(format!(
                     "{}: there is no database; pass the backup to restore",
                     database.display()
                 ));
@@ -83,20 +83,20 @@ async fn restore_file(
 ) -> Result<CommandReport, AppError> {
     // Refuse a pipe before it is opened: opening a pipe would block until another process writes to the pipe.
     if !fs::metadata(file).map_err(AppError::file(file))?.is_file() {
-        return AppError::refused(format!(
+        return AppError::refuse(format!(
             "{}: not a regular file: pass a backup file written by `backup`",
             file.display()
         ));
     }
     let exists = database.exists();
     if exists && fs::canonicalize(file).ok() == fs::canonicalize(database).ok() {
-        return AppError::refused(format!(
+        return AppError::refuse(format!(
             "{}: is the configured database; run `restore` without a file to complete its restore",
             file.display()
         ));
     }
     if exists && !replace {
-        return AppError::refused(format!(
+        return AppError::refuse(format!(
             "{}: a database exists; --replace replaces it with the backup and keeps the old one under another name",
             database.display()
         ));
@@ -126,7 +126,7 @@ async fn link_old_database(database: &Path) -> Result<PathBuf, AppError> {
     match sqlite_file::merge_wal(database).await {
         Ok(()) => {}
         Err(error) if error.is_busy() => {
-            return AppError::refused(format!(
+            return AppError::refuse(format!(
                 "{}: another process has opened this database: stop that process first",
                 database.display()
             ));
