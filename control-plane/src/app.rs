@@ -105,7 +105,7 @@ impl App {
         let Ports { api, sync, admin } = Ports::bind(&config)?;
         let addresses = Addresses { api: api.address(), sync: sync.address(), admin: admin.address() };
         let (readiness, metrics) = (Readiness::default(), wiring::metrics()?);
-        let startup_guard = readiness.register("start"); // the process is unready until it is dropped
+        let startup_guard = readiness.register("start"); // not ready until this is dropped
         let mut tasks = Tasks::new(shutdown);
         servers::serve_admin(&mut tasks, admin.listen()?, readiness.clone(), metrics.clone());
         let components = Components::build(&config, &dependencies, metrics, addresses.api).await?;

@@ -60,7 +60,7 @@ pub async fn archive_audit(config: &Config, before: &str, output: &Path) -> Resu
     let deleted = refuse_on_conflict(delete_archived_entries(&store).await)?;
     report.line(format!("Deleted from the database: {deleted} archived entries."));
     if archive.is_some_and(|archive| archive.chains.len() == MAX_CHAINS) {
-        report.line("The archive is full, so other chains may still have older entries: run this command again with another file.");
+        report.line("The archive is full, but older entries may be left: run this command again with another file.");
     }
     store.close().await;
     Ok(report)

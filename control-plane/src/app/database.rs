@@ -129,7 +129,7 @@ pub(super) async fn open_existing(config: &Config, master: &MasterKeyRing) -> Re
     let stored = deployment::find(inspected.read().await?.conn()).await?;
     let stored = stored.ok_or(AppError::DatabaseRejected("this database is empty"))?;
     inspected.close().await;
-    // Check before the database is opened to serve it: that migrates the schema.
+    // Check first, because opening the database to serve it migrates the schema.
     check_existing_deployment(config, master, &stored)?;
     let store = open_for_command(location, config, OpenMode::Serve, master).await?;
     refuse_missing_master_keys(&store, master).await?;

@@ -80,7 +80,7 @@ pub(super) async fn build_issuer(
     metrics: &Metrics,
 ) -> Result<ConfiguredIssuer, AppError> {
     let IssuerSettings { iss, audience, jwks, ca_file, .. } = settings;
-    let setting = |key: &str| format!("humans.issuers.{name}.{key}");
+    let full_key = |key: &str| format!("humans.issuers.{name}.{key}");
     let admin = |(name, value): (&str, &str)| AdminClaim { name: name.to_owned(), value: value.to_owned() };
     let rules =
         IssuerRules { issuer: iss.clone(), audience: audience.clone(), admin: settings.admin_claim().map(admin) };
@@ -88,22 +88,22 @@ pub(super) async fn build_issuer(
     let fetches = metrics.jwks_fetches(name);
     let client = || -> Result<_, AppError> {
         let authorities =
-            files::read_if_set(ca_file).map_err(|error| AppError::setting_file(setting("ca_file"), ca_file, error))?;
-        let file = authorities.as_deref().map(|pem| LoadedFiles::new(setting("ca_file"), &[(ca_file, pem)]));
+            files::read_if_set(ca_file).map_err(|error| AppError::setting_file(full_key("ca_file"), ca_file, error))?;
+        let file = authorities.as_deref().map(|pem| LoadedFiles::new(full_key("ca_file"), &[(ca_file, pem)]));
         let client = JwksClient::new(authorities.as_deref(), config.dev)
-            .map_err(|error| AppError::setting(setting("ca_file"), error))?;
+            .map_err(|error| AppError::setting(full_key("ca_file"), error))?;
         Ok((client, file))
     };
     let (location, file) = match jwks {
         KeySource::File(path) => {
-            let json = read_key_file(path).await.map_err(|error| AppError::setting(setting("jwks"), error))?;
+            let json = read_key_file(path).await.map_err(|error| AppError::setting(full_key("jwks"), error))?;
             let issuer = Issuer::with_key_file(rules, &json)
-                .map_err(|error| AppError::setting_file(setting("jwks"), path, error))?;
-            return Ok(ConfiguredIssuer { issuer, file: Some(LoadedFiles::new(setting("jwks"), &[(path, &json)])) });
+                .map_err(|error| AppError::setting_file(full_key("jwks"), path, error))?;
+            return Ok(ConfiguredIssuer { issuer, file: Some(LoadedFiles::new(full_key("jwks"), &[(path, &json)])) });
         }
         KeySource::Url(url) => {
             let (client, file) = client()?;
-            let url = url.parse().map_err(|_| AppError::setting(setting("jwks"), "not a URL"))?;
+            let url = url.parse().map_err(|_| AppError::setting(full_key("jwks"), "not a URL"))?;
             (KeyLocation::Url { url, client }, file)
         }
         KeySource::Discovery => {

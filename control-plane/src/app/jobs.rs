@@ -39,7 +39,7 @@ type JobFuture<'a> = Pin<Box<dyn Future<Output = Result<(), OperationError>> + S
 #[derive(Clone, Copy)]
 enum Schedule {
     Every(Duration),
-    /// After a pause; after [`READ_ONLY_PAUSE`] if the database rejects writes, so that the job soon finds that they work again.
+    /// After a pause; after [`READ_ONLY_PAUSE`] if the database rejects writes, so the job soon notices when writes work again.
     SoonerIfReadOnly(Duration),
     /// After [`TRUST_PAUSE`], as soon as this process has changed a trust score. At the latest after twice the pause, because
     /// nobody tells us about changes by other replicas.

@@ -50,7 +50,7 @@ impl<'a> Reloaders<'a> {
         expiry_gauge.set(certificate.expires_at()?.seconds());
         let served = ServedCertificate::new(certificate)?;
         if let Err(error) = certificate.check_validity(self.clock.now()) {
-            tracing::warn!(%error, "clients refuse this certificate: replace the files; they are loaded while the process runs");
+            tracing::warn!(%error, "clients refuse this certificate: replace the files; no restart is needed");
         }
         let (chain, key) = (config.tls.certificate.as_path(), config.tls.private_key.as_path());
         if !chain.as_os_str().is_empty() {

@@ -18,7 +18,7 @@ pub struct SyncMetrics {
     pub feed_last_read: Gauge,
     /// Seconds from a change until it was sent to a sidecar.
     pub propagation: Histogram,
-    /// Sidecars of all control planes that have no stream, and may still decide because their data is fresh enough.
+    /// Sidecars that have no stream to any control plane, and may still decide because their data is fresh enough.
     pub silent_sidecars: IntGauge,
     /// When the oldest change was made that is not in force at all sidecars yet, in Unix seconds; 0 if there is none.
     pub oldest_unconfirmed_change: Gauge,

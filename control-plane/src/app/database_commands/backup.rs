@@ -44,7 +44,7 @@ pub async fn backup(config: &Config, file: &Path) -> Result<CommandReport, AppEr
     let mut partial = PartialFile::create(file)?;
     let at = SystemClock.now();
     sqlite_file::copy(&database, &partial.path).await.map_err(AppError::invalid_database(&database))?;
-    // With this mark, a control plane refuses to serve the backup until `restore` has revoked what may have changed since then.
+    // With this mark, no control plane serves the backup before `restore` has revoked the credentials that may have changed.
     let mark = Quarantine { reason: QuarantineReason::Backup, at };
     let quarantined = sqlite_file::set_file_quarantine(&partial.path, mark).await;
     quarantined.map_err(AppError::invalid_database(&partial.path))?;
