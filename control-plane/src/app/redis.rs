@@ -108,7 +108,7 @@ fn loaded_files(target: &RedisTarget, certificates: &TlsCertificates) -> LoadedF
     LoadedFiles::new("redis.url", &files)
 }
 
-/// Checks new contents of the files in [`loaded_files`], which are in the same order.
+/// Checks new contents of the certificate files, in the order of [`loaded_files`].
 fn parse_contents(target: &RedisTarget, contents: &FileContents) -> Result<TlsCertificates, AppError> {
     let mut contents = contents.iter().map(|content| content.to_vec());
     let mut next_if_set = |path: &Path| if path.as_os_str().is_empty() { None } else { contents.next() };

@@ -191,6 +191,7 @@ impl CacheState {
             KeyMatch::Unique(key) if is_due => Lookup::StaleHit(key),
             KeyMatch::Unique(key) => Lookup::Hit(key),
             KeyMatch::Unusable => Lookup::Rejected(Reason::HumanTokenInvalid),
+            // The keys were fetched after the request arrived, so another fetch would not help.
             KeyMatch::Unknown if *began >= arrived_at => Lookup::Rejected(Reason::HumanTokenInvalid),
             KeyMatch::Unknown if is_within(UNKNOWN_KID_INTERVAL, self.fetched_for_unknown_kid_at) => {
                 // If that fetch failed, the issuer may have the key nevertheless.
