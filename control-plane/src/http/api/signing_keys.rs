@@ -35,7 +35,7 @@ pub struct SigningKeyRecord {
     /// Time from which another key signs instead of this key; null until the rotation to the other key is scheduled.
     #[schema(required)]
     retired_at: Option<Rfc3339>,
-    /// Time from which tokens of the key are invalid; null if they are valid.
+    /// Time of the removal or revocation, from which tokens of the key are invalid; null if they are valid.
     #[schema(required)]
     removed_at: Option<Rfc3339>,
 }

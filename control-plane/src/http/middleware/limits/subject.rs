@@ -18,12 +18,11 @@ use axum::{
 };
 use countersign_identity::AgentId;
 
-/// The subject of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RateLimitSubject {
     /// An agent.
     Agent(AgentId),
-    /// A token, which may be a refresh token of an agent.
+    /// A token. If it is a refresh token, [`Self::resolve`] finds its agent.
     Token(String),
     /// The value of another field, as the client sent it.
     Text(String),
