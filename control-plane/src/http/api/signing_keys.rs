@@ -89,7 +89,7 @@ pub async fn list(
 ///
 /// The next key starts to sign immediately if it has been published long enough for every working sidecar to have it. If the
 /// next key was published too recently, the rotation is scheduled for the time at which the key has been published long enough,
-/// and happens automatically. The old key stays published until its last token has expired. If a rotation is already scheduled,
+/// and happens automatically. The earlier key stays published until its last token has expired. If a rotation is already scheduled,
 /// the response describes the scheduled rotation.
 #[utoipa::path(
     post, path = "/signing-keys/rotate", operation_id = "rotateSigningKeys", tag = "Server",

@@ -65,7 +65,7 @@ impl RequestLogLines {
         is_written
     }
 
-    /// Counts a line. Returns whether to write it, and whether it is the first one left out since their number was last logged.
+    /// Counts a line. Returns whether to write the line, and whether it is the first that was left out since the last report.
     fn count(&self, class: BoundedClass, now: Duration) -> (bool, bool) {
         let mut classes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let lines = &mut classes[class as usize];

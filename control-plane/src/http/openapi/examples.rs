@@ -77,7 +77,7 @@ fn add_error_example(operation: &mut Operation, error: ApiError) {
     }
 }
 
-/// Whether the endpoint declares an example of an error in one of the fields `fields`.
+/// Whether the endpoint declares an example of an error in one of the fields: [`add_example`] appends the field to the name.
 fn has_field_error(operation: &Operation, fields: &Object) -> bool {
     let Some(RefOr::T(response)) = operation.responses.responses.get("400") else { return false };
     let contents = response.content.values();

@@ -166,8 +166,8 @@ async fn refresh(
     let token = token.ok_or_else(|| OAuthError::new("invalid_request", "`refresh_token` is required"))?;
     let verified = operations::verify_refresh(&state.context, expose(token), Some(client)).await;
     let verified = verified.map_err(ApiError::from)?;
-    // A used or invalid refresh token proves no agent. `refresh_session` refuses it whatever else the request asks for, and a used
-    // token also ends its session.
+    // A refresh token that was used, or whose session has ended, proves no agent. `refresh_session` refuses it whatever else the
+    // request asks for, and a used token also ends its session.
     let mut requested = RequestedToken::default();
     if let Some(agent) = verified.proven_agent() {
         if request.client_id.as_ref().is_some_and(|id| id.parse() != Ok(agent)) {

@@ -12,9 +12,9 @@ pub(super) const WINDOW: Duration = Duration::from_mins(1);
 string_enum! {
     /// A class of requests with its own limit. Its name is in headers, errors and metrics.
     Category {
-        /// Requests under `/auth` and `/oauth`, per client address and subject.
+        /// Requests under `/auth`, to `/oauth/token` and to `/oauth/revoke`, per client address and subject.
         Auth = "auth";
-        /// Requests under `/auth` and `/oauth`, and for the metadata of services, per client address.
+        /// Requests of [`Self::Auth`], and requests for the metadata of services, per client address.
         AuthAddress = "auth_address";
         /// Token verifications, per service.
         Verification = "verification";

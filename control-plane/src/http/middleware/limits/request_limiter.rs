@@ -129,7 +129,7 @@ impl RequestLimiter {
         self.apply(state, decision).err().unwrap_or(error)
     }
 
-    /// Counts the request unless it was counted before. Requests under `/auth` are counted before authentication.
+    /// Counts the request unless it was counted before: a registration by a human user is counted before authentication.
     async fn count(&self, state: &AppState, keys: impl FnOnce(Category) -> Vec<CategoryKey>) -> Result<(), ApiError> {
         match self.category {
             Some(category) if self.statuses.get().is_none() => {
@@ -143,7 +143,7 @@ impl RequestLimiter {
         }
     }
 
-    /// Counts a request under `/auth` by address, and by address and subject.
+    /// Counts a request of the category [`Category::Auth`] by address, and by address and subject.
     async fn count_auth_request(&self, state: &AppState, route: &str, request: Request) -> Result<Request, ApiError> {
         let (subject, request) = RateLimitSubject::from_request(state, route, request).await?;
         let address_key = CategoryKey::for_address(Category::AuthAddress, self.address);
