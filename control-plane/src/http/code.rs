@@ -1,5 +1,4 @@
-//! The closed list of error codes, each with its HTTP status. Section 7 of the specification defines some; we add codes for other
-//! cases.
+//! The closed list of error codes, each with its HTTP status.
 
 use axum::http::StatusCode;
 use countersign_identity::Code;
@@ -36,17 +35,17 @@ codes! {
     RateLimitExceeded = "RATE_LIMIT_EXCEEDED", TOO_MANY_REQUESTS;
     /// The signature over the nonce is not valid.
     InvalidSignature = "INVALID_SIGNATURE", BAD_REQUEST;
-    /// Fields of the request are missing, invalid or unknown.
+    /// The body cannot be read, or fields of the request are missing, invalid or unknown.
     ValidationError = "VALIDATION_ERROR", BAD_REQUEST;
     /// The request came over plain HTTP.
     HttpsRequired = "HTTPS_REQUIRED", BAD_REQUEST;
-    /// The path, API key, signing key or delivery does not exist.
+    /// The path, or a resource without a code of its own (such as an API key), does not exist.
     NotFound = "NOT_FOUND", NOT_FOUND;
     /// The service does not exist.
     ServiceNotFound = "SERVICE_NOT_FOUND", NOT_FOUND;
     /// The role does not exist at this service.
     RoleNotFound = "ROLE_NOT_FOUND", NOT_FOUND;
-    /// The webhook does not exist in this scope.
+    /// The service, or the whole deployment, does not have this webhook.
     WebhookNotFound = "WEBHOOK_NOT_FOUND", NOT_FOUND;
     /// The path exists, but does not support the method.
     MethodNotAllowed = "METHOD_NOT_ALLOWED", METHOD_NOT_ALLOWED;

@@ -1,4 +1,4 @@
-//! Error responses. One exhaustive map converts every operation error to the error format of the specification.
+//! Error responses. One exhaustive map converts every operation error to the error format of the API.
 //!
 //! Invariant: internal error messages are logged and never sent to clients.
 
@@ -26,7 +26,7 @@ use serde_json::{Map, Value, json};
 use tonic::Status;
 use utoipa::ToSchema;
 
-/// An error response in the format of the specification.
+/// An error response of the API.
 #[derive(Debug, Clone)]
 pub struct ApiError {
     code: ErrorCode,
@@ -34,7 +34,7 @@ pub struct ApiError {
     details: Map<String, Value>,
     /// Why a credential is refused; `None` for other errors.
     reason: Option<Reason>,
-    /// Value of `details.reason`: [`Self::reason`], or one of [`OTHER_REASONS`].
+    /// Value of `details.reason`, if there is one: the text of `reason`, or one of [`OTHER_REASONS`].
     reason_text: Option<&'static str>,
     /// Value of `Retry-After`, in seconds.
     retry_after: Option<u64>,
@@ -109,12 +109,10 @@ impl ApiError {
         Self::new(ErrorCode::NotFound, "This path does not exist")
     }
 
-    /// The service has no resource URI.
     pub fn no_resource_uri() -> Self {
         Self::new(ErrorCode::NotFound, "This service has no resource URI: its owner can set `resourceUris`")
     }
 
-    /// The path exists, but does not support the method.
     pub fn method_not_allowed() -> Self {
         Self::new(ErrorCode::MethodNotAllowed, "This path does not support this method")
     }
@@ -129,7 +127,6 @@ impl ApiError {
         Self::new(ErrorCode::ValidationError, messages.join("; ")).with_details([("fields", fields.into())])
     }
 
-    /// One field is missing, invalid or unknown.
     pub fn invalid_field(field: &str, message: impl Into<String>) -> Self {
         FieldError::new(field, message).into()
     }
@@ -156,7 +153,6 @@ impl ApiError {
         Self::new(ErrorCode::ValidationError, message).with_details([("fields", json!({}))])
     }
 
-    /// The body is larger than `limit` bytes.
     pub fn too_large(limit: usize) -> Self {
         let message = format!("The body must not be larger than {limit} bytes");
         Self::new(ErrorCode::PayloadTooLarge, message)
@@ -191,7 +187,6 @@ impl ApiError {
         Self::new(ErrorCode::HttpsRequired, message)
     }
 
-    /// A rate limit is exceeded.
     pub fn rate_limited(status: &LimitStatus) -> Self {
         let LimitStatus { category, quota, quota_status } = status;
         let wait = ceil_seconds(quota_status.reset_after).max(1);
@@ -221,7 +216,6 @@ impl ApiError {
         self.code == ErrorCode::AuthenticationFailed
     }
 
-    /// A resource of the request does not exist.
     pub fn resource_not_found(resource: NotFound) -> Self {
         let (code, message) = match resource {
             NotFound::Agent => (ErrorCode::AgentNotFound, "The agent does not exist"),
@@ -263,7 +257,7 @@ impl ApiError {
         Self::new(ErrorCode::ServiceUnavailable, message).with_reason_text(OVERLOADED)
     }
 
-    /// The response after a handler panicked.
+    /// Logs that a handler panicked, and returns the response.
     pub fn panic_response() -> Response {
         tracing::error!("a handler panicked");
         Self::internal().into_response()
@@ -284,7 +278,6 @@ impl ApiError {
         ErrorBody { error }
     }
 
-    /// Code and reason, for logs and metrics.
     pub fn labels(&self) -> ErrorLabels {
         ErrorLabels { code: self.code, reason: self.reason_text }
     }
@@ -308,7 +301,7 @@ impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let (body, error) = (self.body(), Box::new(self.clone()));
         let mut response = self.into_response_with_body(body);
-        // The middleware of the OAuth endpoints needs the error, because it presents it in another format.
+        // At OAuth endpoints, `into_oauth_format` writes this error in another format.
         response.extensions_mut().insert(error);
         response
     }

@@ -1,7 +1,8 @@
 //! The HTTP API: handlers parse a request, run one operation and convert its result to a response.
 //!
-//! Depends on `operations`, `humans`, `ephemeral` (rate limits) and `domain`, never on `store`. Invariants: handlers contain no
-//! business rules, [`error`] builds every error response, and [`request::body`] parses every request body.
+//! Depends on `operations`, `humans`, `ephemeral` (rate limits), `domain` and `metrics`, never on `store`. Invariants: handlers
+//! contain no business rules, [`request::body`] parses every request body, and [`error`] builds every error response. Only [`tls`]
+//! builds its own, because it answers plain HTTP before the router.
 
 pub mod api;
 mod code;

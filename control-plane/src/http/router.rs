@@ -60,7 +60,7 @@ fn routes() -> OpenApiRouter<AppState> {
         .routes(routes!(docs::file))
 }
 
-/// Agents can log in at the endpoints of the specification, or at those of OAuth.
+/// Agents can log in at the endpoints under `/auth`, or with any OAuth client at the endpoints of OAuth.
 fn authentication_routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
         .routes(routes!(auth::register))
@@ -82,7 +82,6 @@ pub fn api_description() -> &'static str {
     &DESCRIPTION
 }
 
-/// Builds the router of the API.
 pub fn router(state: AppState) -> Router {
     let (routes, _) = routes().split_for_parts();
     let published = Arc::new(PublishedDocument::new(api_description(), state.context.issuer()));

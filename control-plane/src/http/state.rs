@@ -8,13 +8,11 @@ use std::{sync::Arc, time::Duration};
 pub type AppState = Arc<ApiState>;
 
 pub struct ApiState {
-    /// The context of all operations.
     pub context: Arc<Context>,
     /// Verifies the tokens of human users.
     pub humans: Arc<HumanTokenVerifier>,
     pub metrics: Metrics,
     pub limits: Arc<Limits>,
-    /// The trusted proxies in front of this server.
     pub proxies: Arc<TrustedProxies>,
     /// When this process started, on the boot-time clock.
     pub started_at: Duration,

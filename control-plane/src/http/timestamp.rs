@@ -16,8 +16,8 @@ impl Serialize for Rfc3339 {
 /// The format of a date and time in whole seconds, in which `0` means any digit.
 const DATE_TIME_FORMAT: &str = "0000-00-00T00:00:00";
 
-/// Parses RFC 3339 with `Z` or an offset, and normalises it to UTC. A time after the largest representable time becomes the
-/// largest representable time, because clients send 9999-12-31T23:59:59Z to mean "never".
+/// Parses RFC 3339 with `Z` or an offset, and normalises it to UTC. A time that is too late for jiff becomes jiff's latest time
+/// ([`latest_if_after`]), because clients send 9999-12-31T23:59:59Z to mean "never".
 pub fn parse(text: &str) -> Option<Timestamp> {
     let (date_time, rest) = text.split_at_checked(DATE_TIME_FORMAT.len())?;
     let matches = |(byte, expected): (u8, u8)| {
@@ -27,24 +27,29 @@ pub fn parse(text: &str) -> Option<Timestamp> {
     if !date_time.bytes().zip(DATE_TIME_FORMAT.bytes()).all(matches) || !is_fraction_and_offset(rest) {
         return None;
     }
-    let timestamp = text.parse().or_else(|error| {
-        let local_time = date_time.parse::<jiff::civil::DateTime>()?;
-        let max_time = jiff::tz::Offset::UTC.to_datetime(jiff::Timestamp::MAX);
-        if local_time > max_time { Ok(jiff::Timestamp::MAX) } else { Err(error) }
-    });
-    timestamp.ok().map(|timestamp: jiff::Timestamp| Timestamp::from_micros(timestamp.as_microsecond()))
+    let timestamp = text.parse::<jiff::Timestamp>().ok().or_else(|| latest_if_after(date_time))?;
+    Some(Timestamp::from_micros(timestamp.as_microsecond()))
+}
+
+/// The latest time of jiff, 9999-12-30T22:00:00Z, if `date_time` is valid and later. We ignore its UTC offset, so jiff must have
+/// refused the whole text before.
+fn latest_if_after(date_time: &str) -> Option<jiff::Timestamp> {
+    let latest = jiff::tz::Offset::UTC.to_datetime(jiff::Timestamp::MAX);
+    let is_later = date_time.parse::<jiff::civil::DateTime>().is_ok_and(|date_time| date_time > latest);
+    is_later.then_some(jiff::Timestamp::MAX)
 }
 
 fn is_fraction_and_offset(text: &str) -> bool {
-    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let is_digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let offset_start = text.find(['Z', 'z', '+', '-']).unwrap_or(text.len());
     let (fraction, offset) = text.split_at(offset_start);
-    let is_valid = |offset: &str| {
-        let parts = offset.split_once(':').filter(|(hours, minutes)| digits(hours) && digits(minutes));
+    // Hours and minutes have two digits each, so the texts compare like numbers.
+    let is_valid_offset = |offset: &str| {
+        let parts = offset.split_once(':').filter(|(hours, minutes)| is_digits(hours) && is_digits(minutes));
         parts.is_some_and(|(hours, minutes)| offset.len() == 5 && hours.len() == 2 && hours < "24" && minutes < "60")
     };
-    (fraction.is_empty() || fraction.strip_prefix('.').is_some_and(digits))
-        && (offset.eq_ignore_ascii_case("Z") || offset.strip_prefix(['+', '-']).is_some_and(is_valid))
+    (fraction.is_empty() || fraction.strip_prefix('.').is_some_and(is_digits))
+        && (offset.eq_ignore_ascii_case("Z") || offset.strip_prefix(['+', '-']).is_some_and(is_valid_offset))
 }
 
 #[cfg(test)]
@@ -65,8 +70,9 @@ mod tests {
             assert_eq!(micros(text), Some(seconds * 1_000_000), "{text}");
         }
         assert_eq!(micros("1970-01-01T00:00:00.123456Z"), Some(123_456));
-        for largest in ["9999-12-31T23:59:59Z", "9999-12-31T23:59:59.999999Z", "9999-12-31T00:00:00-23:59"] {
-            assert_eq!(parse(largest).map(Timestamp::truncated_to_second), parse("9999-12-30T22:00:00Z"), "{largest}");
+        let latest = parse("9999-12-30T22:00:00Z");
+        for later in ["9999-12-31T23:59:59Z", "9999-12-31T23:59:59.999999Z", "9999-12-31T00:00:00-23:59"] {
+            assert_eq!(parse(later).map(Timestamp::truncated_to_second), latest, "{later}");
         }
         for invalid in [
             "",

@@ -1,7 +1,7 @@
 //! The TLS handshakes of the API port and the sync port.
 //!
-//! [`HttpsAcceptor`] accepts TLS. It answers plain HTTP on the same port with an error, never with a redirect. Behind proxies that
-//! terminate TLS, we use neither: the API port then has no handshake, and `client_address` checks the protocol of each request.
+//! The sync port uses [`TlsOnly`]. The API port uses [`HttpsAcceptor`], which answers plain HTTP with an error and never with a
+//! redirect. Behind proxies that terminate TLS, the API port has no handshake, and `client_address` checks each request's protocol.
 
 use super::code::ErrorCode;
 use countersign_process::{Rng, server::Handshake};
@@ -22,7 +22,6 @@ const MAX_PLAIN_REQUEST: usize = 16 * 1024;
 /// Accepts TLS connections, and answers plain HTTP with an error.
 #[derive(Clone)]
 pub struct HttpsAcceptor {
-    /// Accepts TLS.
     pub acceptor: TlsAcceptor,
     /// Generates the request ids of rejected plain HTTP requests.
     pub rng: Arc<dyn Rng>,
@@ -53,8 +52,8 @@ impl Handshake<TcpStream> for TlsOnly {
     }
 }
 
-/// Reads the head of the request and writes an error response. We read the head because a TCP reset could discard the response
-/// otherwise.
+/// Reads the head of the request and writes an error response. If we closed a connection with unread bytes, TCP would reset it, and
+/// the client could lose the response.
 async fn reject_plain_http(mut stream: TcpStream, rng: &dyn Rng) -> io::Result<()> {
     let mut request = Vec::new();
     let mut buffer = [0; 2048];

@@ -175,6 +175,7 @@ pub(super) fn agent_record(agent: Agent) -> AgentRecord {
 
 fn service_agent_record(agent: AgentWithRoles, roles: &RoleTable) -> ServiceAgentRecord {
     let assigned = agent.roles.iter().filter_map(|ManagedGrant { grant, managed_by }| {
+        // One transaction has read grants and roles, so every role is in the table.
         let role = roles.get(grant.role)?;
         Some(AssignedRole {
             id: role.id,

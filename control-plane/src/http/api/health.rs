@@ -18,7 +18,7 @@ pub struct Health {
     /// Time of the check.
     timestamp: Rfc3339,
     checks: HealthChecks,
-    /// Why checks are not `up`, as far as there is more to say than the name of the check.
+    /// Reasons for checks that are not `up`. A check whose name says everything has no reason.
     #[schema(example = json!([]))]
     reasons: Vec<HealthReason>,
     backends: HealthBackends,
@@ -35,6 +35,7 @@ enum HealthStatus {
     Unhealthy,
 }
 
+// From good to bad, so that `max` is the worse status.
 /// Result of a check.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
@@ -161,26 +162,29 @@ pub async fn health(State(state): State<AppState>) -> (StatusCode, Json<Health>)
         RateLimitBackend::Redis => (CheckStatus::Up, "redis"),
         RateLimitBackend::MemoryFallback => (CheckStatus::Down, "redis"),
     };
-    let overdue = housekeeping_reason(probe_housekeeping(&state.context));
-    let housekeeping = if overdue.is_none() { CheckStatus::Up } else { CheckStatus::Degraded };
-    let missing_key = master_key_reason(lacks_current_master_key(&state.context));
-    let master_key = if missing_key.is_none() { CheckStatus::Up } else { CheckStatus::Down };
-    // Agents can log in without Redis and webhooks, so a failure of Redis or of webhooks makes the server degraded and not
-    // unhealthy.
-    let status = match database.max(master_key) {
-        CheckStatus::Down => HealthStatus::Unhealthy,
-        worst if worst.max(webhook_queue).max(redis).max(housekeeping) == CheckStatus::Up => HealthStatus::Healthy,
-        _ => HealthStatus::Degraded,
+    let housekeeping_problem = housekeeping_reason(probe_housekeeping(&state.context));
+    let housekeeping = if housekeeping_problem.is_none() { CheckStatus::Up } else { CheckStatus::Degraded };
+    let master_key_problem = master_key_reason(lacks_current_master_key(&state.context));
+    let master_key = if master_key_problem.is_none() { CheckStatus::Up } else { CheckStatus::Down };
+    // Agents can log in without Redis, webhooks and housekeeping, so their failure makes the server degraded and not unhealthy.
+    let status = if [database, master_key].contains(&CheckStatus::Down) {
+        HealthStatus::Unhealthy
+    } else if [database, master_key, webhook_queue, redis, housekeeping].iter().all(|check| *check == CheckStatus::Up) {
+        HealthStatus::Healthy
+    } else {
+        HealthStatus::Degraded
     };
     let code = match status {
         HealthStatus::Unhealthy => StatusCode::SERVICE_UNAVAILABLE,
         HealthStatus::Healthy | HealthStatus::Degraded => StatusCode::OK,
     };
+    // Without the database, no event is delivered.
+    let webhook_queue = webhook_queue.max(database);
     let body = Health {
         status,
         timestamp: Rfc3339(state.context.now()),
-        checks: HealthChecks { database, redis, webhook_queue: webhook_queue.max(database), housekeeping, master_key },
-        reasons: missing_key.into_iter().chain(overdue).collect(),
+        checks: HealthChecks { database, redis, webhook_queue, housekeeping, master_key },
+        reasons: master_key_problem.into_iter().chain(housekeeping_problem).collect(),
         backends: HealthBackends { database: state.context.database_engine(), redis: backend },
     };
     (code, Json(body))

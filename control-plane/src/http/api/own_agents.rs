@@ -8,7 +8,7 @@ use crate::{
     },
     http::api::prelude::*,
 };
-use countersign_identity::{AgentId, Revision, RoleName, ServiceId};
+use countersign_identity::{AgentId, Revision, RoleName, ServiceId, Timestamp};
 
 body! {
     // In the API, leaving and readmitting a service are changes of its admission.
@@ -179,7 +179,7 @@ fn own_agent_record(agent: Agent) -> OwnAgentRecord {
 
 fn service_record(service: ServiceOfAgent) -> AgentServiceRecord {
     let ServiceOfAgent { service, name, left_at, roles } = service;
-    let held = |(name, expires_at): (RoleName, _)| HeldRole { name, expires_at: Option::map(expires_at, Rfc3339) };
+    let held = |(name, until): (RoleName, Option<Timestamp>)| HeldRole { name, expires_at: until.map(Rfc3339) };
     AgentServiceRecord {
         service_id: service,
         name,

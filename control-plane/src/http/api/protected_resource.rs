@@ -16,7 +16,7 @@ use countersign_identity::protected_resource::metadata_document;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-/// Which resource of the service.
+/// The query parameter that selects a resource of the service.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct ResourceQuery {
@@ -24,7 +24,7 @@ pub struct ResourceQuery {
     resource: Option<String>,
 }
 
-// `metadata_document` builds it.
+// Only for the API description: `metadata_document` builds the JSON.
 /// Protected resource metadata (RFC 9728).
 #[derive(Serialize, ToSchema)]
 pub struct ResourceMetadata {

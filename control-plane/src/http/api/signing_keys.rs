@@ -35,7 +35,7 @@ pub struct SigningKeyRecord {
     /// Time from which another key signs instead of this key; null until the rotation to the other key is scheduled.
     #[schema(required)]
     retired_at: Option<Rfc3339>,
-    /// Time from which tokens of the key are invalid; null if they are valid.
+    /// Time of the removal or revocation, from which tokens of the key are invalid; null if they are valid.
     #[schema(required)]
     removed_at: Option<Rfc3339>,
 }
@@ -89,7 +89,7 @@ pub async fn list(
 ///
 /// The next key starts to sign immediately if it has been published long enough for every working sidecar to have it. If the
 /// next key was published too recently, the rotation is scheduled for the time at which the key has been published long enough,
-/// and happens automatically. The old key stays published until its last token has expired. If a rotation is already scheduled,
+/// and happens automatically. The earlier key stays published until its last token has expired. If a rotation is already scheduled,
 /// the response describes the scheduled rotation.
 #[utoipa::path(
     post, path = "/signing-keys/rotate", operation_id = "rotateSigningKeys", tag = "Server",

@@ -15,7 +15,6 @@ use countersign_identity::{
     identity_headers::{self, DEFAULT_PREFIX, REASON_SUFFIX, SUFFIXES},
 };
 
-/// The media type of the response.
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 /// The header with preferences of the client (RFC 7240).

@@ -1,4 +1,4 @@
-//! The endpoints under `/services/:serviceId/webhooks` and `/webhooks`.
+//! The endpoints under `/services/{service}/webhooks` and `/webhooks`.
 //!
 //! A scope is one service, or the whole Countersign deployment. Both scopes have the same endpoints and differ in who is
 //! authorized. The macro `endpoints` declares each endpoint for both.

@@ -127,7 +127,7 @@ pub async fn authorization_server(State(state): State<AppState>, headers: Header
     server_metadata(&state, &headers)
 }
 
-/// The server metadata of an issuer with a path, which clients look for here (RFC 8414, section 3.1).
+/// If the issuer is a URL with a path, clients look for the server metadata here (RFC 8414, section 3.1).
 pub async fn authorization_server_with_path(
     State(state): State<AppState>,
     Path(path): Path<String>,

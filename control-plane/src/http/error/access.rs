@@ -1,5 +1,4 @@
-//! Errors for callers whose credential is valid, but does not allow the request. They say what is required and what the caller
-//! has.
+//! Errors for callers whose credential is valid, but does not allow the request. They say what is required and what the caller has.
 
 use super::ApiError;
 use crate::domain::{agent::Owner, service::KeyScope};
@@ -7,7 +6,6 @@ use countersign_identity::{Reason, ServiceId};
 use serde_json::{Value, json};
 
 impl ApiError {
-    /// The scope of the API key does not allow the request.
     pub fn scope_insufficient(scope: KeyScope) -> Self {
         let [required, actual] = [KeyScope::Full, scope].map(|scope| json!({ "scope": scope.as_str() }));
         Self::from(Reason::ScopeInsufficient).with_requirement(required, actual)
@@ -43,7 +41,6 @@ impl ApiError {
         Self { message: message.to_owned(), ..error }
     }
 
-    /// The human user is not an administrator.
     pub fn admin_required(user: &Owner) -> Self {
         Self::access_required(Reason::AdminRequired, &["administrator"], user)
     }

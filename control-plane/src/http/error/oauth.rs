@@ -24,7 +24,7 @@ pub struct OAuthError {
     status: StatusCode,
     code: &'static str,
     error: ApiError,
-    /// The scheme of the header `Authorization` with which the client authenticated.
+    /// The scheme of `Authorization` in the request, for `WWW-Authenticate` in the response.
     scheme: Option<Scheme>,
 }
 
@@ -97,13 +97,15 @@ impl IntoResponses for OAuthErrors {
 }
 
 impl OAuthError {
-    /// A parameter is missing or wrong, with the code for the parameter.
+    /// A parameter is missing or wrong. `code` is the value of `error` in the body.
     pub fn new(code: &'static str, message: &str) -> Self {
+        // The body has only the message of this error. Logs and metrics have its code.
         let error = ApiError::malformed_body(message);
         Self { status: StatusCode::BAD_REQUEST, code, error, scheme: None }
     }
 
-    /// We refuse to authenticate a client, or cannot tell whether its credentials are right.
+    /// The authentication of a client failed. A refusal becomes `invalid_client`. Other errors keep their code, for example if the
+    /// database is unavailable.
     pub fn of_client(error: ApiError, scheme: Option<Scheme>) -> Self {
         let is_refusal = error.status() == StatusCode::UNAUTHORIZED || error.status() == StatusCode::FORBIDDEN;
         let other = Self::from(error);
@@ -114,6 +116,7 @@ impl OAuthError {
     }
 
     fn body(&self) -> OAuthErrorBody {
+        // The usual message does not name the parameter.
         let is_unknown_service = self.error.code == ErrorCode::ServiceNotFound;
         let message =
             if is_unknown_service { "`resource` names a service that does not exist" } else { &self.error.message };
@@ -127,7 +130,7 @@ impl OAuthError {
 
 impl From<ApiError> for OAuthError {
     fn from(error: ApiError) -> Self {
-        let (status, code) = code_of(&error);
+        let (status, code) = status_and_code(&error);
         Self { status, code, error, scheme: None }
     }
 }
@@ -142,7 +145,7 @@ impl IntoResponse for OAuthError {
     }
 }
 
-/// Converts an error response to the format of OAuth.
+/// Converts an error response of the middleware to the format of OAuth. Errors of the handlers have this format already.
 pub fn into_oauth_format(mut response: Response) -> Response {
     if let Some(error) = response.extensions_mut().remove::<Box<ApiError>>() {
         let error = OAuthError::from(*error);
@@ -168,15 +171,15 @@ fn set_oauth_head(response: &mut Response, status: StatusCode, scheme: Option<Sc
 
 /// Replaces the characters that RFC 6749 does not allow in `error_description`.
 fn without_special_characters(message: &str) -> String {
-    let allowed = |character: char| match character {
+    let replace = |character: char| match character {
         '"' | '\\' => '\'',
         ' '..='~' => character,
         _ => ' ',
     };
-    message.chars().map(allowed).collect()
+    message.chars().map(replace).collect()
 }
 
-fn code_of(error: &ApiError) -> (StatusCode, &'static str) {
+fn status_and_code(error: &ApiError) -> (StatusCode, &'static str) {
     match (error.reason, error.code) {
         (Some(Reason::RefreshInvalid | Reason::RefreshExpired | Reason::RefreshReused | Reason::RefreshRevoked), _) => {
             (StatusCode::BAD_REQUEST, "invalid_grant")
@@ -185,18 +188,19 @@ fn code_of(error: &ApiError) -> (StatusCode, &'static str) {
         (_, ErrorCode::AuthenticationFailed | ErrorCode::InvalidSignature) => {
             (StatusCode::UNAUTHORIZED, "invalid_client")
         }
+        // The only conflict at these endpoints: the agent has tokens for too many services.
         (_, ErrorCode::ServiceNotFound | ErrorCode::Conflict) => (StatusCode::BAD_REQUEST, "invalid_target"),
         (_, code @ (ErrorCode::RateLimitExceeded | ErrorCode::ServiceUnavailable)) => {
             (code.status(), "temporarily_unavailable")
         }
-        (_, ErrorCode::ValidationError) => (StatusCode::BAD_REQUEST, code_of_fields(error)),
+        (_, ErrorCode::ValidationError) => (StatusCode::BAD_REQUEST, code_of_parameters(error)),
         (_, code) if code.status().is_server_error() => (code.status(), "server_error"),
         (_, code) => (code.status(), "invalid_request"),
     }
 }
 
-/// The code for wrong parameters.
-fn code_of_fields(error: &ApiError) -> &'static str {
+/// The code for an error in parameters.
+fn code_of_parameters(error: &ApiError) -> &'static str {
     let is_wrong = |name: &str| error.details.get("fields").is_some_and(|fields| fields.get(name).is_some());
     if is_wrong("scope") {
         "invalid_scope"

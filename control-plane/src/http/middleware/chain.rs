@@ -1,10 +1,10 @@
 //! The order in which the parts of the middleware handle a request.
 //!
-//! Each part is a function that calls the next one, and all of them are one layer of the router. If each part were a layer, every
-//! layer would clone all later ones for each request.
+//! Most parts are functions that get the next part as a closure, and together they are one layer of the router. If each part were a
+//! layer, every layer would clone all later layers for each request.
 
 use super::{
-    deadline::enforce_deadline, limits::enforce_rate_limits, request_lines::RequestLines, telemetry::record_request,
+    deadline::enforce_deadline, limits::enforce_rate_limits, request_lines::RequestLogLines, telemetry::record_request,
 };
 use crate::http::{
     error::{ApiError, OAUTH_PATH, into_oauth_format},
@@ -26,24 +26,24 @@ use std::{panic::AssertUnwindSafe, sync::Arc};
 /// The state of the middleware.
 pub struct Middleware {
     state: AppState,
-    lines: Arc<RequestLines>,
+    log_lines: Arc<RequestLogLines>,
+    /// The memory for all requests in progress.
     memory: SharedMemory,
 }
 
 impl Middleware {
-    /// The state for one server.
     pub fn new(state: AppState) -> Self {
         let memory = request_memory(state.metrics.overloaded.clone());
-        Self { state, lines: Arc::default(), memory }
+        Self { state, log_lines: Arc::default(), memory }
     }
 }
 
 /// Handles a request: logs and counts it, and refuses it or passes it on. A panic becomes a response.
 pub async fn handle_request(State(middleware): State<Arc<Middleware>>, mut request: Request, next: Next) -> Response {
-    let Middleware { state, lines, memory } = &*middleware;
+    let Middleware { state, log_lines, memory } = &*middleware;
     resolve_client_address(state, &mut request);
     let is_for_oauth = request.uri().path().starts_with(OAUTH_PATH);
-    record_request(state, lines, request, async |request| {
+    record_request(state, log_lines, request, async |request| {
         let response = async {
             if let Err(error) = require_https(&request) {
                 return error.into_response();

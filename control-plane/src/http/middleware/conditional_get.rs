@@ -19,7 +19,6 @@ pub struct CacheableContent {
 }
 
 impl CacheableContent {
-    /// Computes the entity tag.
     pub fn new(content_type: HeaderValue, body: Bytes) -> Self {
         let etag = format!("\"{}\"", &hex::encode(Sha256::digest(&body))[..32]);
         Self { content_type, etag, body }
@@ -27,6 +26,7 @@ impl CacheableContent {
 
     /// A response that is cacheable for `max_age`. The status is 304 if the client already has the content.
     pub fn response(&self, headers: &HeaderMap, max_age: Duration) -> Response {
+        // Both values are ASCII, so the fallback is never used.
         let value = |text: &str| HeaderValue::from_str(text).unwrap_or(HeaderValue::from_static(""));
         let caching_headers = [
             (header::CACHE_CONTROL, value(&format!("public, max-age={}", max_age.as_secs()))),
@@ -39,7 +39,7 @@ impl CacheableContent {
     }
 }
 
-/// Whether `If-None-Match` contains the entity tag `etag`, by weak comparison (RFC 9110, section 13.1.2).
+/// Whether `If-None-Match` contains the entity tag `etag` or `*`, by weak comparison (RFC 9110, section 13.1.2).
 fn matches_etag(headers: &HeaderMap, etag: &str) -> bool {
     let values = headers.get_all(header::IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
     let mut tags = values.flat_map(|value| value.split(',')).map(|tag| tag.trim().trim_start_matches("W/"));

@@ -1,8 +1,7 @@
 //! Rate limits: the category of each route, the keys by which requests are counted, and the limits in response headers.
 //!
-//! Depends on `ephemeral`, which stores the counters. `caller` reports each authenticated caller and each failed authentication
-//! to the [`RequestLimiter`] of the request. Invariant: a route is in at most one category, and the limit of the category is
-//! checked before anything is written.
+//! Depends on `ephemeral`, which stores the counters. `caller` reports each authenticated caller and each failed authentication to
+//! the [`RequestLimiter`] of the request. Invariant: a request changes the database only after all its limits were checked.
 
 mod category;
 mod headers;
@@ -89,7 +88,6 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Creates the limits. `limiter` stores the counters.
     pub fn new(per_minute: LimitsPerMinute, limiter: Arc<dyn RateLimiter>) -> Self {
         let failures = Arc::new(Failures::new(limiter.clone(), per_minute.quota(Category::Failures)));
         Self { per_minute, limiter, failures }
@@ -126,6 +124,7 @@ impl Limits {
         keys.iter().map(limit).collect()
     }
 
+    /// Adds to a decision of the limiter the category and the quota of each limit.
     fn decision(&self, categories: impl Iterator<Item = Category>, decision: RateLimitDecision) -> LimitDecision {
         let RateLimitDecision { allowed, statuses } = decision;
         let statuses = categories.zip(statuses).map(|(category, quota_status)| LimitStatus {

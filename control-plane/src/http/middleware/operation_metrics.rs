@@ -7,8 +7,7 @@ use crate::{
 use prometheus::IntCounterVec;
 use serde_json::Value;
 
-/// Marks a response of the token endpoint as a refresh, in its extensions. The route alone does not tell a refresh from a login, for
-/// which [`operation_counter`] takes it.
+/// An extension of a response of the token endpoint to a refresh. By the route alone, [`operation_counter`] would count a login.
 #[derive(Debug, Clone, Copy)]
 pub struct RefreshOperation;
 
@@ -39,8 +38,8 @@ const COMMON_CODES: [ErrorCode; 6] = [
     ErrorCode::Internal,
 ];
 
-/// Creates the series of every documented error at 0, for each counted route. Other errors should not occur. If one does, its series
-/// begins then.
+/// Creates the series of every documented error at 0, for each counted route. The series of an undocumented error begins with the
+/// first such error.
 pub fn initialize_operation_metrics(operations: &OperationMetrics) {
     let description: Value = serde_json::from_str(api_description()).unwrap_or_default();
     let paths = description["paths"].as_object().into_iter().flatten();
@@ -54,7 +53,8 @@ pub fn initialize_operation_metrics(operations: &OperationMetrics) {
     }
 }
 
-/// The error codes in the examples of an operation's responses.
+/// The error codes in the examples of an operation's responses. OAuth endpoints have none, because their errors have another
+/// format, but each OAuth endpoint shares its counter with an endpoint that has error codes.
 fn error_codes(operation: &Value) -> impl Iterator<Item = &str> {
     let responses = operation["responses"].as_object().into_iter().flat_map(|responses| responses.values());
     let examples = responses.filter_map(|response| response["content"]["application/json"]["examples"].as_object());

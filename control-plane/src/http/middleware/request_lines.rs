@@ -1,5 +1,5 @@
-//! Bounds the number of log lines about requests. A rate limit bounds the requests that it accepts; anybody can send any number of
-//! the others, so we do not log all of those.
+//! Bounds the number of log lines about requests. We log every request that a rate limit has accepted. Anybody can send any number
+//! of other requests, so we log only some of them.
 
 use crate::domain::string_enum::string_enum;
 use axum::http::StatusCode;
@@ -11,7 +11,7 @@ use std::{
 /// Maximum number of lines of a class within one [`WINDOW`].
 const MAX_LINES: u32 = 10;
 
-/// After this time, a class may have further lines, and we log how many were left out.
+/// After this time, a class may have further lines.
 const WINDOW: Duration = Duration::from_secs(1);
 
 string_enum! {
@@ -21,7 +21,7 @@ string_enum! {
         UnknownPath = "unknown_path";
         /// The route has no rate limit.
         Unlimited = "unlimited";
-        /// The request was refused by a rate limit, or before it was counted for one, or its client has left.
+        /// A rate limit refused the request, or none had counted it when it ended, or the client disconnected.
         Refused = "refused";
     }
 }
@@ -36,7 +36,7 @@ struct ClassLines {
 
 /// Counts the lines of each class.
 #[derive(Default)]
-pub struct RequestLines(Mutex<[ClassLines; 3]>);
+pub struct RequestLogLines(Mutex<[ClassLines; 3]>);
 
 impl BoundedClass {
     /// The class of a request; `None` if a rate limit has accepted the request and so bounds its log lines.
@@ -50,8 +50,8 @@ impl BoundedClass {
     }
 }
 
-impl RequestLines {
-    /// Returns whether to write the line of a request. When the window ends, logs how many lines were left out.
+impl RequestLogLines {
+    /// Returns whether to write the line of a request. If not, logs within one [`WINDOW`] how many lines were left out.
     pub fn admit(self: &Arc<Self>, class: BoundedClass, now: Duration) -> bool {
         let (is_written, is_first_left_out) = self.count(class, now);
         if is_first_left_out {
@@ -65,7 +65,7 @@ impl RequestLines {
         is_written
     }
 
-    /// Counts a line. Returns whether to write it, and whether it is the first one left out since their number was last logged.
+    /// Counts a line. Returns whether to write the line, and whether it is the first that was left out since the last report.
     fn count(&self, class: BoundedClass, now: Duration) -> (bool, bool) {
         let mut classes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let lines = &mut classes[class as usize];
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn each_class_has_its_own_lines_in_each_window() {
-        let (lines, start) = (RequestLines::default(), Duration::from_secs(100));
+        let (lines, start) = (RequestLogLines::default(), Duration::from_secs(100));
         for class in BoundedClass::ALL.iter().copied() {
             for _ in 0..MAX_LINES {
                 assert_eq!(lines.count(class, start), (true, false));

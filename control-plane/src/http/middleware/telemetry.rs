@@ -3,7 +3,7 @@
 use super::{
     limits,
     operation_metrics::{RefreshOperation, operation_counter},
-    request_lines::{BoundedClass, RequestLines},
+    request_lines::{BoundedClass, RequestLogLines},
 };
 use crate::{
     http::{code::ErrorCode, error::ErrorLabels, request::client_address::ClientAddress, state::AppState},
@@ -17,7 +17,6 @@ use axum::{
 use std::{sync::Arc, time::Duration};
 use tracing::{Instrument, Span};
 
-/// The header with the request id.
 const REQUEST_ID_HEADER: &str = "x-request-id";
 
 /// The `route` label of requests whose path no route matches.
@@ -27,13 +26,13 @@ const UNMATCHED_ROUTE: &str = "unmatched";
 #[derive(Debug, Clone)]
 pub struct RequestId(pub String);
 
-/// If the client leaves before the response, we count its request with this status, as nginx does.
-const CLIENT_LEFT: u16 = 499;
+/// The status of a request in logs and metrics if its client disconnected before the response. nginx uses the same number.
+const CLIENT_DISCONNECTED: u16 = 499;
 
-/// Runs the request in a span with its id, then counts and logs it. [`RequestLines`] decides which requests are not logged.
+/// Runs the request in a span with its id, then counts and logs it. [`RequestLogLines`] decides which requests are not logged.
 pub async fn record_request(
     state: &AppState,
-    lines: &Arc<RequestLines>,
+    log_lines: &Arc<RequestLogLines>,
     mut request: Request,
     next: impl AsyncFnOnce(Request) -> Response,
 ) -> Response {
@@ -43,7 +42,7 @@ pub async fn record_request(
     let client = request.extensions().get::<ClientAddress>().map(|client| client.ip.to_string());
     let record = RequestRecord {
         state,
-        lines,
+        log_lines,
         method: request.method().clone(),
         route_is_limited: path.as_deref().map(|path| limits::category(path).is_some()),
         route: path.unwrap_or_else(|| UNMATCHED_ROUTE.to_owned()),
@@ -58,10 +57,10 @@ pub async fn record_request(
     response
 }
 
-/// A request in progress. It is counted and logged when its response is known, or when it is dropped because its client has left.
+/// A request in progress. It is counted and logged when its response is known, or when its client disconnects.
 struct RequestRecord<'a> {
     state: &'a AppState,
-    lines: &'a Arc<RequestLines>,
+    log_lines: &'a Arc<RequestLogLines>,
     method: Method,
     route: String,
     /// `None` if no route has the path.
@@ -96,11 +95,11 @@ impl RequestRecord<'_> {
     /// Counts the request in the metrics, and logs it unless there are too many lines like it. `is_counted` says whether a rate limit
     /// has counted it.
     fn record(&self, status: u16, is_counted: bool, reason: &str, message: &str) {
-        let Self { state, lines, method, route, route_is_limited, client, span, .. } = self;
+        let Self { state, log_lines, method, route, route_is_limited, client, span, .. } = self;
         let method = method_label(method);
         state.metrics.http_requests.with_label_values(&[method, route, &status.to_string()]).inc();
         let class = BoundedClass::of(*route_is_limited, is_counted, status);
-        if class.is_none_or(|class| lines.admit(class, state.context.since_boot())) {
+        if class.is_none_or(|class| log_lines.admit(class, state.context.since_boot())) {
             let seconds = self.elapsed_seconds();
             span.in_scope(|| tracing::info!(method, route, client, status, seconds, reason, "{message}"));
         }
@@ -114,7 +113,8 @@ impl RequestRecord<'_> {
 impl Drop for RequestRecord<'_> {
     fn drop(&mut self) {
         if !self.has_response {
-            self.record(CLIENT_LEFT, false, "", "client left before the response");
+            // We do not know whether a rate limit has counted the request, so the number of its log lines is bounded.
+            self.record(CLIENT_DISCONNECTED, false, "", "client disconnected before the response");
         }
     }
 }

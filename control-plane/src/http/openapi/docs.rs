@@ -71,14 +71,13 @@ pub async fn file(PathParams(file): PathParams<String>, headers: HeaderMap) -> R
     response(&file, &headers)
 }
 
-/// The content of the page and of all files, by name. All responses share these bytes, because any client may request them without a
-/// rate limit and read them slowly.
+/// The content of the page and of all files, by name. All responses share these bytes, because any client may request them without
+/// a rate limit and read them slowly. A file that cannot be loaded is missing, so requests for it get an internal error.
 static CONTENTS: LazyLock<HashMap<&'static str, CacheableContent>> = LazyLock::new(|| {
     let names = FILES.into_iter().chain([PAGE]);
     names.filter_map(|name| Some((name, load_file(name)?))).collect()
 });
 
-/// Loads a file of Swagger UI.
 fn load_file(name: &'static str) -> Option<CacheableContent> {
     // "none" disables the badge of an online validator, which would receive the address of this server.
     let config = Config::from(DESCRIPTION_URL).validator_url("none").deep_linking(true).display_request_duration(true);

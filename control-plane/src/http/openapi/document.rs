@@ -1,7 +1,7 @@
 //! The API description in OpenAPI 3.1, assembled from the declarations at the handlers.
 //!
-//! Handlers declare their own parameters, bodies and responses. The module `document` adds what applies to all endpoints;
-//! `errors` describes the error responses, `examples` adds examples, `rate_limits` the rate limits.
+//! Handlers declare their own parameters, bodies and responses. The module `document` adds what applies to all endpoints; `errors`
+//! describes the error responses, `events` the deliveries to webhooks, `examples` adds examples, `rate_limits` the rate limits.
 
 use super::{errors, events, examples, rate_limits, schema};
 use crate::http::{
@@ -160,7 +160,6 @@ pub fn add_header(response: &mut ResponseSpec, name: &str, component: &str) {
     response.headers.insert(name.to_owned(), RefOr::Ref(reference));
 }
 
-/// The operations of a path.
 fn operations(path: &mut utoipa::openapi::PathItem) -> impl Iterator<Item = &mut Operation> {
     [&mut path.get, &mut path.put, &mut path.post, &mut path.patch, &mut path.delete].into_iter().flatten()
 }

@@ -19,7 +19,14 @@ use crate::{
     operations::{NotFound, OperationError, UNKNOWN_REVISION},
 };
 use axum::http::StatusCode;
-use countersign_identity::{Reason, Refusal, ServiceId, Timestamp};
+use countersign_identity::{
+    Reason::{
+        self, AgentRevoked, AgentSuspended, ChallengeExpired, ChallengeInvalid, ChallengeUsed, CredentialsMalformed,
+        HumanIssuerUnavailable, HumanTokenInvalid, HumanTokenMissing, RefreshExpired, RefreshInvalid, RefreshReused,
+        RefreshRevoked, ServiceKeyInvalid, ServiceKeyMissing,
+    },
+    Refusal, ServiceId, Timestamp,
+};
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, marker::PhantomData};
 use utoipa::{
@@ -90,8 +97,9 @@ fn response(status: StatusCode, examples: Vec<ErrorExample>) -> Response {
 
 const JSON: &str = "application/json";
 
-/// Adds an error to the examples of a response. The example is named after the reason or code of the error. If there is one of this
-/// name for other invalid fields already, we append the name of a field. Otherwise the new example replaces the old one.
+/// Adds an error to the examples of a response. The example is named after the reason or code of the error. Errors about different
+/// fields would have the same name, so all but the first get the name of a field appended, such as `VALIDATION_ERROR.score`. All
+/// other examples replace an example of the same name.
 pub fn add_example(response: &mut Response, example: impl Into<ErrorExample>) {
     let ErrorExample { error, is_token_error } = example.into();
     let Some(RefOr::T(content)) = response.content.get_mut(JSON) else { return };
@@ -140,15 +148,10 @@ macro_rules! error_cases {
     )+};
 }
 
-/// The errors of all endpoints that read the database.
-fn public_errors() -> Vec<ApiError> {
-    vec![ApiError::unavailable()]
-}
-
 /// The errors of endpoints that require an API key.
 fn key_errors() -> Vec<ApiError> {
     let reasons = [CredentialsMalformed, ServiceKeyMissing, ServiceKeyInvalid];
-    reasons.into_iter().map(ApiError::from).chain(public_errors()).collect()
+    reasons.into_iter().map(ApiError::from).chain([ApiError::unavailable()]).collect()
 }
 
 /// The errors of invalid tokens of human users.
@@ -160,15 +163,15 @@ fn human_token_errors() -> Vec<ApiError> {
 /// The errors of endpoints that require a human user.
 fn human_errors() -> Vec<ApiError> {
     let errors = [CredentialsMalformed, HumanTokenMissing].map(ApiError::from).into_iter();
-    errors.chain(human_token_errors()).chain(public_errors()).collect()
+    errors.chain(human_token_errors()).chain([ApiError::unavailable()]).collect()
 }
 
-fn scope_insufficient() -> ApiError {
-    ApiError::scope_insufficient(KeyScope::Sync)
+fn scope_insufficient() -> Vec<ApiError> {
+    vec![ApiError::scope_insufficient(KeyScope::Sync)]
 }
 
-fn other_service() -> ApiError {
-    ApiError::other_service(ServiceId::from_bits(EXAMPLE_ID), ServiceId::from_bits(EXAMPLE_ID + 1))
+fn other_service() -> Vec<ApiError> {
+    vec![ApiError::other_service(ServiceId::from_bits(EXAMPLE_ID), ServiceId::from_bits(EXAMPLE_ID + 1))]
 }
 
 fn example_user() -> Owner {
@@ -203,18 +206,12 @@ pub const UNKNOWN_RESOURCE: &str = "must be one of the resource URIs of the serv
 /// Expiry time of expired tokens in examples.
 const EXPIRED_AT: Timestamp = Timestamp::from_micros(1_800_000_000_000_000);
 
-use Reason::{
-    AgentRevoked, AgentSuspended, ChallengeExpired, ChallengeInvalid, ChallengeUsed, CredentialsMalformed,
-    HumanIssuerUnavailable, HumanTokenInvalid, HumanTokenMissing, RefreshExpired, RefreshInvalid, RefreshReused,
-    RefreshRevoked, ServiceKeyInvalid, ServiceKeyMissing,
-};
-
 error_cases! {
     /// Internal errors only.
     InternalOnly = vec![];
-    /// No credential is required.
-    PublicAccess = public_errors();
-    /// A human user's token is optional, or required by configuration.
+    /// No credential is required. The database may be unavailable.
+    PublicAccess = vec![ApiError::unavailable()];
+    /// A human user's token is optional, or required by configuration, so the errors are the same as for [`HumanAuth`].
     OptionalHumanAuth = human_errors();
     /// Any human user.
     HumanAuth = human_errors();
@@ -229,13 +226,13 @@ error_cases! {
     /// A human user who may create services.
     ServiceCreatorAuth = [human_errors(), vec![ApiError::service_creator_required(&example_user())]].concat();
     /// An API key of the service, of any scope.
-    ServiceKeyAuth = [key_errors(), vec![other_service()]].concat();
+    ServiceKeyAuth = [key_errors(), other_service()].concat();
     /// An API key with scope `full`, of any service.
-    FullKeyAuth = [key_errors(), vec![scope_insufficient()]].concat();
+    FullKeyAuth = [key_errors(), scope_insufficient()].concat();
     /// An API key of the service with scope `full`, the owner or an administrator.
-    ManagerAuth = [key_errors(), human_token_errors(), vec![other_service(), scope_insufficient()]].concat();
-    /// The body is not a JSON object, is too large, or has a content type other than JSON. `examples` adds an error in a
-    /// field.
+    ManagerAuth = [key_errors(), human_token_errors(), other_service(), scope_insufficient()].concat();
+    /// The body is not a JSON object, is too large, or has a content type other than JSON. The module [`super::examples`] adds an
+    /// error in a field.
     InvalidBody = body_errors();
     /// Like [`InvalidBody`], for feedback: validation errors contain the range of scores.
     InvalidFeedbackBody = {

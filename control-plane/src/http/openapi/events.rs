@@ -36,14 +36,14 @@ pub fn webhooks() -> Paths {
 
 /// The schemas of the event data.
 pub fn schemas() -> impl Iterator<Item = (String, RefOr<Schema>)> {
-    EventKind::ALL.iter().map(|kind| data(*kind))
+    EventKind::ALL.iter().map(|kind| data_schema(*kind))
 }
 
 fn named_schema<T: ToSchema>() -> (String, RefOr<Schema>) {
     (T::name().into_owned(), T::schema())
 }
 
-fn data(kind: EventKind) -> (String, RefOr<Schema>) {
+fn data_schema(kind: EventKind) -> (String, RefOr<Schema>) {
     match kind {
         EventKind::Authenticated => named_schema::<AuthenticatedEvent>(),
         EventKind::AuthenticationFailed => named_schema::<AuthenticationFailedEvent>(),
@@ -55,7 +55,7 @@ fn data(kind: EventKind) -> (String, RefOr<Schema>) {
 }
 
 fn operation(kind: EventKind) -> Operation {
-    let (name, schema) = data(kind);
+    let (name, schema) = data_schema(kind);
     let description = match schema {
         RefOr::T(Schema::Object(object)) => object.description,
         RefOr::T(_) | RefOr::Ref(_) => None,

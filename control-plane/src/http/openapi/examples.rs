@@ -1,5 +1,5 @@
-//! Adds examples to the OpenAPI description: to every body that has no example, built from the examples of its parts, and to
-//! the errors that depend on the route.
+//! Adds examples to the OpenAPI description. A body without an example gets one that consists of the examples of its fields.
+//! Endpoints with a request body also get examples of the errors that depend on this body.
 
 use super::errors::add_example;
 use crate::http::{error::ApiError, request::body::body_limit};
@@ -13,47 +13,49 @@ use utoipa::openapi::{
 
 /// Adds examples to the request body and to the responses of an operation.
 pub fn add(path: &str, operation: &mut Operation, components: &Components) {
+    // A clone, because the examples of errors change `operation`.
     if let Some(RefOr::T(body)) = operation.request_body.clone() {
-        add_body_errors(path, operation, &body, components);
+        add_examples_of_body_errors(path, operation, &body, components);
     }
     if let Some(RefOr::T(body)) = &mut operation.request_body {
-        body.content.values_mut().for_each(|content| fill(content, components));
+        body.content.values_mut().for_each(|content| fill_missing_example(content, components));
     }
     for response in operation.responses.responses.values_mut() {
         if let RefOr::T(response) = response {
             for content in response.content.values_mut() {
-                fill(content, components);
+                fill_missing_example(content, components);
                 if let RefOr::T(Content { example: Some(example), .. }) = content
                     && path.starts_with("/webhooks")
                 {
-                    remove_service(example);
+                    clear_service_id(example);
                 }
             }
         }
     }
 }
 
-/// Sets `serviceId` to null, because webhooks of the whole deployment belong to no service. The payload of an event keeps the service
-/// of the event.
-fn remove_service(value: &mut Value) {
+/// Sets `serviceId` to null: webhooks of the whole deployment have the same schema as those of a service, but belong to no service.
+/// The payload of an event keeps the service of the event.
+fn clear_service_id(value: &mut Value) {
     match value {
         Value::Object(fields) => {
             for (name, field) in fields {
                 if name == "serviceId" {
                     *field = Value::Null;
                 } else if name != "payload" {
-                    remove_service(field);
+                    clear_service_id(field);
                 }
             }
         }
-        Value::Array(items) => items.iter_mut().for_each(remove_service),
+        Value::Array(items) => items.iter_mut().for_each(clear_service_id),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
 }
 
-/// Adds the body limit of the path, and an error in a field that the body has.
-fn add_body_errors(path: &str, operation: &mut Operation, body: &RequestBody, components: &Components) {
-    add_error(operation, ApiError::too_large(body_limit(path)));
+/// Adds examples of two errors: the body is larger than the limit of the path, and a field of the body is invalid. The second is
+/// left out if the endpoint declares such an example.
+fn add_examples_of_body_errors(path: &str, operation: &mut Operation, body: &RequestBody, components: &Components) {
+    add_error_example(operation, ApiError::too_large(body_limit(path)));
     let Some(fields) = body.content.get("application/json").and_then(|content| content_fields(content, components))
     else {
         return;
@@ -66,16 +68,16 @@ fn add_body_errors(path: &str, operation: &mut Operation, body: &RequestBody, co
         Some(field) => (field.as_str(), "is required"),
         None => ("unknownField", "is not a known field"),
     };
-    add_error(operation, ApiError::invalid_field(field, message));
+    add_error_example(operation, ApiError::invalid_field(field, message));
 }
 
-fn add_error(operation: &mut Operation, error: ApiError) {
+fn add_error_example(operation: &mut Operation, error: ApiError) {
     if let Some(RefOr::T(response)) = operation.responses.responses.get_mut(error.status().as_str()) {
         add_example(response, error);
     }
 }
 
-/// Whether the endpoint declares an example of an error in one of the fields `fields`.
+/// Whether the endpoint declares an example of an error in one of the fields: [`add_example`] appends the field to the name.
 fn has_field_error(operation: &Operation, fields: &Object) -> bool {
     let Some(RefOr::T(response)) = operation.responses.responses.get("400") else { return false };
     let contents = response.content.values();
@@ -103,14 +105,13 @@ fn resolve<'a>(schema: &'a RefOr<Schema>, components: &'a Components) -> Option<
     }
 }
 
-fn fill(content: &mut RefOr<Content>, components: &Components) {
+fn fill_missing_example(content: &mut RefOr<Content>, components: &Components) {
     let RefOr::T(content) = content else { return };
     if content.example.is_none() && content.examples.is_empty() {
         content.example = content.schema.as_ref().and_then(|schema| example_value(schema, components));
     }
 }
 
-/// An example value of a schema.
 fn example_value(schema: &RefOr<Schema>, components: &Components) -> Option<Value> {
     match resolve(schema, components)? {
         Schema::Object(object) => {

@@ -11,14 +11,14 @@ use crate::{
 use std::time::Duration;
 use utoipa::openapi::{RefOr, path::Operation};
 
-/// OAuth endpoints describe all their errors as one response, `default`; we add no 429 to them.
-const ALL_ERRORS: &str = "default";
+/// Only OAuth endpoints have this response. They describe their 429 by themselves, in the error format of OAuth.
+const DEFAULT_RESPONSE: &str = "default";
 
-/// Adds the response 429, and the rate limit headers to all responses.
+/// Adds the response 429 if the endpoint has none, and the rate limit headers to all responses.
 pub fn add(route: &str, operation: &mut Operation) {
     let Some(category) = category(route) else { return };
     let responses = &mut operation.responses.responses;
-    if !responses.contains_key(ALL_ERRORS) {
+    if !responses.contains_key(DEFAULT_RESPONSE) {
         let error = ApiError::rate_limited(&example(category));
         responses.insert("429".to_owned(), error_response(error).into());
     }

@@ -17,7 +17,6 @@ use utoipa::openapi::{
 
 /// Builds a schema whose description is the doc comment of its type.
 pub trait SchemaBuilder {
-    /// Builds the schema.
     fn build_with_description(self, description: String) -> Schema;
 }
 

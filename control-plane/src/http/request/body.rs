@@ -112,6 +112,7 @@ pub async fn buffer_body(
     }
 }
 
+/// Reads a body of at most `limit` bytes. Refuses a larger body after discarding up to [`MAX_DISCARDED`] bytes of it.
 async fn read_body(body: Body, limit: usize, reserved: &mut ReservedMemory) -> Result<Vec<u8>, ApiError> {
     let (mut stream, mut bytes, mut discarded) = (body.into_data_stream(), Vec::new(), 0);
     while let Some(chunk) = stream.next().await {
@@ -142,9 +143,10 @@ pub struct BodyFields {
 /// The fields of a body that is either JSON or a form.
 pub struct FormOrJson(pub BodyFields);
 
+/// The fields of a form.
 pub struct Form(pub BodyFields);
 
-/// The body that a middleware parsed before the handler, stored as an extension of the request.
+/// The body, if the rate limits have parsed it before the handler, stored as an extension of the request.
 #[derive(Clone)]
 pub struct ParsedBody(pub Result<BodyFields, ApiError>);
 
@@ -202,6 +204,7 @@ pub fn parse_form_or_json(headers: &HeaderMap, bytes: &[u8]) -> Result<BodyField
     }
 }
 
+/// Parses a form.
 pub fn parse_form(headers: &HeaderMap, bytes: &[u8]) -> Result<BodyFields, ApiError> {
     if !single_content_type(headers).is_some_and(is_form) {
         return Err(ApiError::form_required());
@@ -265,7 +268,7 @@ impl BodyFields {
         Self { unread: fields, errors: Vec::new(), ignore_unknown: false }
     }
 
-    /// Parses the body with `read`. Fields that `read` does not read are errors.
+    /// Parses the body with `read`, which returns `None` after an error. In JSON, fields that `read` does not read are errors, too.
     pub fn parse<T>(mut self, read: impl FnOnce(&mut Self) -> Option<T>) -> Result<T, ApiError> {
         let parsed = read(&mut self);
         if !self.ignore_unknown {

@@ -73,13 +73,13 @@ fn bearer_credential(headers: &HeaderMap) -> Result<Option<SecretString>, Reason
 }
 
 impl Call {
-    /// A call whose credential is not a bearer credential.
+    /// A call without a credential. [`Self::with_bearer`] adds one.
     pub fn without_bearer(parts: &Parts, state: &AppState) -> Result<Self, ApiError> {
         let limiter = RequestLimiter::from_parts(parts)?;
         Ok(Self { state: state.clone(), bearer: None, origin: audit_origin(parts), limiter })
     }
 
-    /// The call with a bearer credential.
+    /// The call with this credential.
     pub fn with_bearer(self, bearer: SecretString) -> Self {
         Self { bearer: Some(bearer), ..self }
     }
@@ -93,7 +93,7 @@ impl Call {
         self.limiter.count_failure(&self.state, error.into()).await
     }
 
-    /// Requires an API key of the service `service`, of any scope. Also returns the state of the database after the request arrived.
+    /// Requires an API key of `service`, of any scope. Returns the state of the database, read after the request arrived.
     pub async fn require_service_key(&self, service: ServiceId) -> Result<Arc<CurrentState>, ApiError> {
         let (key, current) = self.service_key().await?;
         let caller = Caller::Service(key);
@@ -101,7 +101,7 @@ impl Call {
         Ok(current)
     }
 
-    /// Requires an API key of any service, of any scope. Returns the service, and the state of the database after the request arrived.
+    /// Like [`Self::require_service_key`], for an API key of any service. Also returns the service.
     pub async fn require_any_service_key(&self) -> Result<(ServiceId, Arc<CurrentState>), ApiError> {
         let (key, current) = self.service_key().await?;
         Ok((key.service, current))
@@ -158,7 +158,6 @@ impl Call {
         Initiator { actor, origin: self.origin.clone() }
     }
 
-    /// Requires a human user.
     pub async fn require_human(&self) -> Result<Human, ApiError> {
         match self.optional_human().await? {
             Some(human) => Ok(human),
@@ -201,7 +200,7 @@ impl Call {
         }
     }
 
-    /// Authenticates a service. Also returns the state of the database after the request arrived.
+    /// Authenticates a service. Also returns the state of the database, read after the request arrived.
     async fn service_key(&self) -> Result<(Arc<ServiceKey>, Arc<CurrentState>), ApiError> {
         let Some(credential) = &self.bearer else {
             return Err(self.count_failure(Reason::ServiceKeyMissing).await);

@@ -31,7 +31,7 @@ pub struct TrustedProxies {
 pub struct ClientAddress {
     /// IP address of the client. IPv4-mapped IPv6 addresses are converted to IPv4.
     pub ip: IpAddr,
-    /// Whether the request used HTTPS, at least up to a trusted proxy.
+    /// Whether the client used HTTPS, to this server or to a trusted proxy.
     https: bool,
 }
 
@@ -49,8 +49,8 @@ impl TrustedProxies {
     }
 
     /// Each proxy appends the address of its peer, so the client is the rightmost address in `X-Forwarded-For` that is no trusted
-    /// proxy: the client may have invented everything to the left of it. If all are trusted proxies, the client is the leftmost one.
-    /// `None` if the headers cannot be parsed.
+    /// proxy: the client may have invented everything to the left of it. If all are trusted proxies, the client is the leftmost
+    /// address. `None` if there is no address, or if one up to the client cannot be parsed.
     fn forwarded_client(&self, headers: &HeaderMap) -> Option<IpAddr> {
         let mut leftmost = None;
         for value in headers.get_all(FORWARDED_FOR).iter().rev() {
@@ -82,7 +82,8 @@ fn is_https(headers: &HeaderMap) -> bool {
         })
 }
 
-/// Determines the client address of a request, and stores it as an extension of the request.
+/// Determines the client address of a request, and stores it as an extension of the request. [`require_https`] refuses requests
+/// without this extension.
 pub fn resolve_client_address(state: &AppState, request: &mut Request) {
     if let Some(ConnectInfo(peer)) = request.extensions().get::<ConnectInfo<SocketAddr>>() {
         let client = state.proxies.client_address(peer.ip(), request.headers());

@@ -17,10 +17,10 @@ use utoipa::{
     },
 };
 
-/// Name of the header with the idempotency key.
 const IDEMPOTENCY_KEY_HEADER: &str = "idempotency-key";
 
-/// Regular expression of the values that `IdempotencyKey::parse` accepts: with or without quotes.
+/// Regular expression of the values that `IdempotencyKey::parse` accepts: 1 to 255 visible ASCII characters. Without quotes around
+/// them, they contain no comma, because a proxy joins two headers with a comma. In quotes, `"` and `\` are escaped with `\`.
 const IDEMPOTENCY_KEY_PATTERN: &str = r#"^([!#-+\--~][!-+\--~]{0,254}|"([!#-\[\]-~]|\\["\\]){1,255}")$"#;
 
 /// The hash of the body of a request that has the header `Idempotency-Key`, stored as an extension of the request.
@@ -43,7 +43,9 @@ impl<S: Sync> FromRequestParts<S> for IdempotencyHeader {
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
         let mut values = parts.headers.get_all(IDEMPOTENCY_KEY_HEADER).into_iter();
         let Some(value) = values.next() else { return Ok(Self(None)) };
-        let key = value.to_str().ok().and_then(IdempotencyKey::parse).filter(|_| values.next().is_none());
+        let is_single = values.next().is_none();
+        let key = value.to_str().ok().filter(|_| is_single).and_then(IdempotencyKey::parse);
+        // `buffer_body` has stored the digest, because the request has the header.
         let digest = parts.extensions.get::<BodyDigest>().map(|digest| digest.0.clone());
         let Some((key, body_digest)) = key.zip(digest) else {
             let message = "must be one string of 1 to 255 visible ASCII characters, optionally in quotes";

@@ -49,6 +49,7 @@ resource_ids! {
     Kid: KidSchema, SigningKey;
     RoleId: RoleIdSchema, Role;
     WebhookId: WebhookIdSchema, Webhook;
+    // The path of a delivery contains the id of its event.
     EventId: EventIdSchema, Delivery;
 }
 

@@ -93,7 +93,7 @@ impl<S: Sync, P: FromStr> FromRequestParts<S> for Page<P> {
     }
 }
 
-/// Reads where a page begins: the number of items before it, and if the query has a cursor, the position of the last one.
+/// Reads where a page begins: the number of items before it, and with a cursor, the position of the last of these items.
 fn parse_start<P: FromStr>(query: &QueryParams) -> Result<(i64, Option<P>), FieldError> {
     let max = Page::<P>::MAX_OFFSET;
     match (query.integer("offset", 0)?, query.text("cursor")?) {
@@ -121,7 +121,7 @@ fn encode_cursor(offset: i64, position: &impl Display) -> String {
 /// harm, because a position only selects entries of the list that they may read.
 fn decode_cursor<P: FromStr>(cursor: &str) -> Option<(i64, P)> {
     let text = String::from_utf8(BASE64_URL_SAFE_NO_PAD.decode(cursor).ok()?).ok()?;
-    // PostgreSQL refuses a NUL in a text.
+    // No position contains control characters. PostgreSQL fails if a text contains a NUL.
     let (offset, position) = Some(text.as_str()).filter(|text| !text.contains(char::is_control))?.split_once('.')?;
     let offset = offset.parse().ok().filter(|offset| *offset >= 0)?;
     Some((offset, position.parse().ok()?))
@@ -160,9 +160,9 @@ pub fn page_response<T, P: Display, U>(
     convert: impl FnMut(T) -> U,
 ) -> PageResponse<U> {
     let ListPage { items, total, next } = list_page;
-    // An empty page at an offset does not prove that there are so many items before it.
-    let is_past_end = items.is_empty() && page.after.is_none();
-    let before = if is_past_end { page.offset.min(total.count) } else { page.offset };
+    // `offset` may be larger than the list if the page is empty, unless the page begins after a known position.
+    let may_be_past_end = items.is_empty() && page.after.is_none();
+    let before = if may_be_past_end { page.offset.min(total.count) } else { page.offset };
     let end = before.saturating_add(i64::try_from(items.len()).unwrap_or(i64::MAX));
     PageResponse {
         data: items.into_iter().map(convert).collect(),

@@ -20,7 +20,6 @@ impl<S: Sync> FromRequestParts<S> for QueryParams {
 }
 
 impl QueryParams {
-    /// The query of a request.
     pub fn of(parts: &Parts) -> Self {
         Self(parts.uri.query().unwrap_or_default().to_owned())
     }

@@ -33,7 +33,7 @@ enum HeaderCredential {
     Basic(String, SecretString),
     /// A secret.
     Bearer(SecretString),
-    /// Not exactly one credential.
+    /// The header is repeated, or its value cannot be parsed.
     Malformed,
 }
 
@@ -63,7 +63,7 @@ impl FromRequestParts<AppState> for ServiceClient {
 }
 
 impl ServiceClient {
-    /// Requires the credentials of a service. Also returns the state of the database after the request arrived.
+    /// Requires the credentials of a service. Also returns the state of the database, read after the request arrived.
     pub async fn require_service(self, form: FormClient) -> Result<(ServiceId, Arc<CurrentState>), OAuthError> {
         let Self { call, header } = self;
         let scheme = match &header {
@@ -78,6 +78,7 @@ impl ServiceClient {
             }
             Ok((None, key)) => call.with_bearer(key).require_any_service_key().await,
             Err(problem) => {
+                // The refusal, or after too many failures the error of the rate limit.
                 let error = call.count_failure(Reason::ServiceKeyMissing).await;
                 // RFC 6749, section 5.2: two ways to authenticate are an invalid request, and not an invalid client.
                 if matches!(problem, CredentialsError::TwoWays) && error.is_unauthenticated() {
@@ -93,7 +94,7 @@ impl ServiceClient {
         })
     }
 
-    /// Checks the credentials of a service, if the request has any. The credentials of other clients are ignored.
+    /// Checks the credentials if their client id is the id of a service. Other credentials are ignored, even an API key as Bearer.
     pub async fn check_if_service(self, form: FormClient) -> Result<(), OAuthError> {
         let (form_id, form_secret) = &form;
         let id = match &self.header {
@@ -135,12 +136,12 @@ fn header_credential(headers: &HeaderMap) -> Option<HeaderCredential> {
     let mut values = headers.get_all(header::AUTHORIZATION).into_iter();
     let (value, is_single) = (values.next()?, values.next().is_none());
     let parse = || {
-        let (scheme, encoded) = value.to_str().ok()?.split_once(' ')?;
+        let (scheme, encoded) = value.to_str().ok().filter(|_| is_single)?.split_once(' ')?;
         let encoded = encoded.trim_matches(' ');
-        if is_single && scheme.eq_ignore_ascii_case("bearer") {
+        if scheme.eq_ignore_ascii_case("bearer") {
             return Some(HeaderCredential::Bearer(encoded.to_owned().into()));
         }
-        let is_basic = is_single && scheme.eq_ignore_ascii_case("basic");
+        let is_basic = scheme.eq_ignore_ascii_case("basic");
         let text = STANDARD.decode(encoded).ok().filter(|_| is_basic)?;
         let (id, secret) = std::str::from_utf8(&text).ok()?.split_once(':')?;
         Some(HeaderCredential::Basic(form_decode(id)?, form_decode(secret)?.into()))
@@ -148,11 +149,12 @@ fn header_credential(headers: &HeaderMap) -> Option<HeaderCredential> {
     Some(parse().unwrap_or(HeaderCredential::Malformed))
 }
 
-/// Decodes one value of a form.
+/// Decodes one value of a form; `None` if the text is empty or has several values.
 fn form_decode(text: &str) -> Option<String> {
     if text.contains(['&', '=']) {
         return None;
     }
+    // Without `=`, the parser takes the text for a name.
     let mut pairs = form_urlencoded::parse(text.as_bytes());
     let (value, _) = pairs.next()?;
     Some(value.into_owned())

@@ -114,11 +114,12 @@ pub async fn introspect(
     client: ServiceClient,
     body: Result<Form, ApiError>,
 ) -> Result<Response, OAuthError> {
-    // Authenticate before we report errors in the form, so that every stranger counts as a failed authentication.
+    // Authenticate before we report errors in the form, so that each request of a stranger counts as a failed authentication.
     let credentials = body.as_ref().map_or((None, None), |Form(body)| credentials_of(body));
     let (service, current) = client.require_service(credentials).await?;
     let Form(body) = body?;
     let IntrospectionRequest { token, hint, client_id, client_secret } = body.read()?;
+    // Only access tokens can be active, and `require_service` has checked the credentials.
     drop((hint, client_id, client_secret));
     let mut response = match verify_token(&state, &current, service, expose(&token)).await {
         Ok(verified) => Json(active(&state, &verified)).into_response(),
@@ -159,6 +160,7 @@ fn active(state: &AppState, verified: &Verified) -> IntrospectionResponse {
 fn inactive(error: ApiError) -> Result<Response, ApiError> {
     match error.reason().map(countersign_identity::Reason::code) {
         Some(Code::AuthenticationFailed | Code::InsufficientPermissions) => {
+            // Metrics and logs count a refused token as an error, although the status is 200.
             let labels: ErrorLabels = error.labels();
             let mut response = Json(IntrospectionResponse::Inactive(InactiveToken { active: false })).into_response();
             response.extensions_mut().insert(labels);

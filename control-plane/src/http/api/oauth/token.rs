@@ -147,6 +147,7 @@ async fn log_in(
     if request.client_id.as_ref().is_some_and(|id| id.parse() != Ok(assertion.agent)) {
         return Err(OAuthError::new("invalid_client", "`client_id` must be the `sub` of the assertion, or absent"));
     }
+    // The event about a failed login contains a service only if it is named by its id. We look up resource URIs later.
     let named = [&request.resource, &request.audience].into_iter().flatten().find_map(|text| text.parse().ok());
     let verified = operations::verify_assertion(context, &assertion, named, Some(client)).await;
     let verified = verified.map_err(assertion_error)?;
@@ -165,6 +166,8 @@ async fn refresh(
     let token = token.ok_or_else(|| OAuthError::new("invalid_request", "`refresh_token` is required"))?;
     let verified = operations::verify_refresh(&state.context, expose(token), Some(client)).await;
     let verified = verified.map_err(ApiError::from)?;
+    // A refresh token that was used, or whose session has ended, proves no agent. `refresh_session` refuses it whatever else the
+    // request asks for, and a used token also ends its session.
     let mut requested = RequestedToken::default();
     if let Some(agent) = verified.proven_agent() {
         if request.client_id.as_ref().is_some_and(|id| id.parse() != Ok(agent)) {
@@ -174,7 +177,6 @@ async fn refresh(
         limiter.count_agent(state, agent).await?;
         requested = requested_token(state, request).await?;
     }
-    // A used or invalid refresh token is refused whatever else the request asks for, and a used one ends its session.
     Ok(operations::refresh_session(&state.context, verified, requested).await.map_err(ApiError::from)?)
 }
 

@@ -10,7 +10,6 @@ use crate::{
 use countersign_identity::{EventId, ServiceId, Timestamp, WebhookId};
 use serde_json::Value;
 
-/// A page of deliveries.
 pub type DeliveryPage = PageResponse<DeliveryRecord>;
 
 /// All webhooks of a service, or of the deployment.

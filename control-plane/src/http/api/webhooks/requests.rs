@@ -106,6 +106,7 @@ impl FromField for EventFilter {
     type Schema = schema::EventFilterSchema;
 
     fn from_field(value: Value) -> Result<Self, String> {
+        // A value that is no array of strings gets the same error as an empty array.
         let names = value.as_array().and_then(|names| names.iter().map(Value::as_str).collect::<Option<Vec<_>>>());
         Self::parse(names.unwrap_or_default()).map_err(|error| error.to_string())
     }
@@ -115,7 +116,7 @@ impl FromField for TargetStatus {
     type Schema = schema::WebhookStatusSchema;
 
     fn from_field(value: Value) -> Result<Self, String> {
-        // Only the dispatcher disables a webhook.
+        // Requests cannot set `disabled`: only the dispatcher disables a webhook.
         let mut allowed = [Self::Active, Self::Paused].into_iter();
         allowed.find(|status| value == status.as_str()).ok_or_else(|| "must be `active` or `paused`".to_owned())
     }

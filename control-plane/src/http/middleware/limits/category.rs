@@ -6,15 +6,15 @@ use crate::{
 };
 use std::time::Duration;
 
-/// Length of the sliding window: the specification states its limits per minute.
+/// Length of the sliding window: limits are configured per minute.
 pub(super) const WINDOW: Duration = Duration::from_mins(1);
 
 string_enum! {
     /// A class of requests with its own limit. Its name is in headers, errors and metrics.
     Category {
-        /// Requests under `/auth` and `/oauth`, per client address and subject.
+        /// Requests under `/auth`, to `/oauth/token` and to `/oauth/revoke`, per client address and subject.
         Auth = "auth";
-        /// Requests under `/auth` and `/oauth`, and for the metadata of services, per client address.
+        /// Requests of [`Self::Auth`], and requests for the metadata of services, per client address.
         AuthAddress = "auth_address";
         /// Token verifications, per service.
         Verification = "verification";
@@ -39,9 +39,8 @@ string_enum! {
 /// `Management`, so that a new route is never unlimited by omission.
 pub fn category(route: &str) -> Option<Category> {
     match route {
-        "/health" | "/openapi.json" | "/docs" => None,
+        "/health" | "/openapi.json" | "/docs" | "/oauth/authorize" => None,
         route if route.starts_with("/.well-known/") || route.starts_with("/docs/") => None,
-        "/oauth/authorize" => None,
         "/services/{service}/protected-resource-metadata" => Some(Category::AuthAddress),
         "/oauth/token" | "/oauth/revoke" => Some(Category::Auth),
         route if route.starts_with("/auth/") => Some(Category::Auth),
@@ -51,7 +50,6 @@ pub fn category(route: &str) -> Option<Category> {
     }
 }
 
-/// The names of all categories.
 pub fn rate_categories() -> Vec<&'static str> {
     Category::ALL.iter().map(|category| category.as_str()).collect()
 }
@@ -98,14 +96,14 @@ impl Category {
     }
 }
 
-/// An agent may log in and refresh this many times as often as `auth` allows from one address, because it may have several.
+/// An agent may log in and refresh this many times as often as `auth` allows from one address, because it may use many addresses.
 const AGENT_FACTOR: u32 = 12;
 
 /// The services of an owner may verify this many times as often as one service. The factor is high, because each request to an
 /// honest service may need a verification, and verifications write nothing.
 const VERIFICATION_OWNER_FACTOR: u32 = 20;
 
-/// As [`VERIFICATION_OWNER_FACTOR`], for feedback and management.
+/// Like [`VERIFICATION_OWNER_FACTOR`], for feedback and management.
 const OWNER_FACTOR: u32 = 5;
 
 /// Upper bound of the derived limits, the same as in the settings: the rate limiter stores the time of each call.

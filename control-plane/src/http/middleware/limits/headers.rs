@@ -1,5 +1,4 @@
-//! The response headers `RateLimit-Policy` and `RateLimit`: structured fields as in
-//! draft-ietf-httpapi-ratelimit-headers-10.
+//! The response headers `RateLimit-Policy` and `RateLimit`: structured fields as in draft-ietf-httpapi-ratelimit-headers-10.
 
 use super::LimitStatus;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};

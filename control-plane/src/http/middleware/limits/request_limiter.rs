@@ -1,4 +1,4 @@
-//! Applies the limits to one request: under `/auth` before the handler runs, on other routes after authentication.
+//! Applies the limits to one request: after authentication, or before the handler if the route authenticates nobody (as a login).
 
 use super::{Category, CategoryKey, LimitDecision, LimitStatus, RateLimitSubject, category, headers::add_headers};
 use crate::{
@@ -16,12 +16,12 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-/// Counts one request at most once, and stores the status of its limits for the response headers. The limiter is an extension
-/// of the request.
+/// Counts one request, and stores the status of its limits for the response headers. The limiter is an extension of the request.
 #[derive(Debug, Clone)]
 pub struct RequestLimiter {
     category: Option<Category>,
     address: IpAddr,
+    /// The limits after the request was counted or refused.
     statuses: Arc<OnceLock<Vec<LimitStatus>>>,
     /// The counters for which the request has counted.
     counted: Arc<OnceLock<Vec<CategoryKey>>>,
@@ -31,8 +31,8 @@ pub struct RequestLimiter {
     agent_status: Arc<OnceLock<LimitStatus>>,
 }
 
-/// Counts requests under `/auth`, attaches a [`RequestLimiter`] to all other requests, and adds the limits to the response
-/// headers.
+/// Attaches a [`RequestLimiter`] to a request, counts the request now if its route authenticates nobody, and adds the limits to the
+/// response headers.
 pub async fn enforce_rate_limits(
     state: &AppState,
     mut request: Request,
@@ -55,7 +55,7 @@ pub async fn enforce_rate_limits(
     request.extensions_mut().insert(limiter.clone());
     let result = match limiter.category {
         Some(Category::Auth) => limiter.count_auth_request(state, &route, request).await,
-        // Needs no credential and has no subject.
+        // The metadata of a service: the request names no agent, so only its address counts.
         Some(Category::AuthAddress) => {
             let keys = |category| vec![CategoryKey::for_address(category, limiter.address)];
             limiter.count(state, keys).await.map(|()| request)
@@ -75,7 +75,7 @@ pub async fn enforce_rate_limits(
 
 impl RequestLimiter {
     pub fn from_parts(parts: &Parts) -> Result<Self, ApiError> {
-        // `enforce_rate_limits` adds a `RequestLimiter` to every request.
+        // `enforce_rate_limits` adds a `RequestLimiter` to every request that has a route.
         parts.extensions.get().cloned().ok_or_else(ApiError::internal)
     }
 
@@ -94,12 +94,13 @@ impl RequestLimiter {
         self.count(state, |category| vec![CategoryKey::for_person(category, &human.identity)]).await
     }
 
-    /// Counts a request of an authenticated caller again, as `requests` more. If any is left, all are allowed, so they may exceed
-    /// the limit.
+    /// Counts a request of an authenticated caller again, as `requests` more. If the limit allows one more request, all of them are
+    /// allowed, even beyond the limit.
     pub async fn count_more(&self, state: &AppState, requests: usize) -> Result<(), ApiError> {
         let Some(keys) = self.counted.get().filter(|_| requests > 0) else { return Ok(()) };
         let repeated: Vec<_> = std::iter::repeat_n(keys, requests).flatten().copied().collect();
         let mut decision = state.limits.acquire(&repeated).await;
+        // The last repetition of the keys has the final status of each limit.
         decision.statuses.drain(..repeated.len() - keys.len());
         let result = refuse_exhausted(state, &decision);
         // `set` fails if this was called before.
@@ -118,8 +119,8 @@ impl RequestLimiter {
         refuse_exhausted(state, &decision)
     }
 
-    /// Counts a failed authentication by client address. Returns the error, or a rate limit error if there were too many
-    /// failures.
+    /// Counts a failed authentication by client address, unless a limit has counted the request already. Returns the error, or a
+    /// rate limit error if there were too many failures.
     pub async fn count_failure(&self, state: &AppState, error: ApiError) -> ApiError {
         if !error.is_unauthenticated() || self.category.is_none() || self.statuses.get().is_some() {
             return error;
@@ -128,7 +129,7 @@ impl RequestLimiter {
         self.apply(state, decision).err().unwrap_or(error)
     }
 
-    /// Counts the request unless it was counted before. Requests under `/auth` are counted before authentication.
+    /// Counts the request unless it was counted before: a registration by a human user is counted before authentication.
     async fn count(&self, state: &AppState, keys: impl FnOnce(Category) -> Vec<CategoryKey>) -> Result<(), ApiError> {
         match self.category {
             Some(category) if self.statuses.get().is_none() => {
@@ -142,7 +143,7 @@ impl RequestLimiter {
         }
     }
 
-    /// Counts a request under `/auth` by address, and by address and subject.
+    /// Counts a request of the category [`Category::Auth`] by address, and by address and subject.
     async fn count_auth_request(&self, state: &AppState, route: &str, request: Request) -> Result<Request, ApiError> {
         let (subject, request) = RateLimitSubject::from_request(state, route, request).await?;
         let address_key = CategoryKey::for_address(Category::AuthAddress, self.address);
@@ -154,7 +155,7 @@ impl RequestLimiter {
             }
         }
         let (limits, context, address) = (state.limits.clone(), state.context.clone(), self.address);
-        // A task of its own, so that a client is counted even if it leaves during the lookup.
+        // A task of its own, so that the request is counted even if its client disconnects during the lookup.
         let counted = tokio::spawn(async move {
             let subject = subject.resolve(&context).await;
             limits.acquire(&[CategoryKey::for_auth_subject(address, &subject), address_key]).await

@@ -1,4 +1,4 @@
-//! The subject of a request under `/auth` or `/oauth`: the agent if it can be determined, else the value of the identifying field.
+//! The subject of a request of the category `auth`: the agent if it can be determined, else the value of the identifying field.
 //!
 //! Nobody has authenticated the subject: it only decides which requests are counted together. A client that varies the subject is
 //! still limited by its address.
@@ -18,12 +18,10 @@ use axum::{
 };
 use countersign_identity::AgentId;
 
-/// The subject of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RateLimitSubject {
-    /// An agent.
     Agent(AgentId),
-    /// A token, which may be a refresh token of an agent.
+    /// A token. If it is a refresh token, [`Self::resolve`] finds its agent.
     Token(String),
     /// The value of another field, as the client sent it.
     Text(String),

@@ -31,8 +31,8 @@ impl BodyFields {
     }
 }
 
-/// The text of an id, which we parse after the rest of the body: an id that does not parse is a 404 error, and errors in fields come
-/// first.
+/// The text of an id. Handlers parse it after the rest of the body: errors in fields are reported first, and only then the 404
+/// error of an id that does not parse.
 pub struct UnparsedId<T>(String, PhantomData<T>);
 
 impl<T: ResourceId> UnparsedId<T> {
@@ -126,7 +126,6 @@ impl BodySchema {
         Self { object: self.object.property(name, nullable), ..self }
     }
 
-    /// The schema.
     pub fn build(self) -> RefOr<Schema> {
         Schema::Object(self.object.build()).into()
     }
