@@ -53,7 +53,7 @@ pub struct ContextParts {
     pub dispatcher_wakeup: Arc<Notify>,
     /// The sidecars that follow this deployment.
     pub sidecars: Sidecars,
-    /// Limits how many API keys are read at a time for each client.
+    /// Limits how many API keys are read at a time for each client network.
     pub key_lookups: Places<Network>,
 }
 
@@ -75,16 +75,16 @@ pub struct Context {
     pub(super) queue_health: QueueHealthProbe,
     /// Counts of failed logins for which no events are emitted.
     pub(super) suppressed_bursts: SuppressedBursts,
-    /// The background job whose transaction runs holds this lock.
+    /// A background job holds this lock while its transaction runs.
     pub(super) background_turn: Mutex<()>,
-    /// How far the confirmation of changes is.
+    /// Where the next run of `confirm_changes` continues.
     pub(super) confirmation_turn: Mutex<ConfirmationTurn>,
     pub(super) housekeeping: HousekeepingStatus,
-    /// The reads of health checks, which anybody may request without limit.
+    /// The read that concurrent health checks share, because anybody may request any number of them.
     pub(super) database_probe: SharedRead<()>,
-    /// The reads of the published keys, which anybody may request without limit.
-    pub(super) published_keys: SharedRead<SigningKeyRing>,
-    /// Says whether `service_keys` and `verifications` are still what the database contains.
+    /// The read of the published keys that concurrent requests share, because anybody may send any number of them.
+    pub(super) published_keys_read: SharedRead<SigningKeyRing>,
+    /// Tells whether the content of `service_keys` and `verifications` is still what the database contains.
     pub(super) recent_changes: RecentChanges,
     pub(super) service_keys: Cache<ApiKeyId, Arc<CachedKey>>,
     pub(super) verifications: TokenCache<Verification>,
@@ -119,7 +119,7 @@ impl Context {
             confirmation_turn: Mutex::default(),
             housekeeping,
             database_probe: SharedRead::default(),
-            published_keys: SharedRead::default(),
+            published_keys_read: SharedRead::default(),
             recent_changes: RecentChanges::default(),
             service_keys: cache_of_keys(),
             verifications: cache_of_verifications(),

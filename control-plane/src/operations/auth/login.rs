@@ -15,7 +15,7 @@ use crate::{
         session::{RefreshHashes, RefreshToken, Session},
         webhook::event::{AuthenticatedEvent, Event, EventData},
     },
-    operations::{Context, NotFound, OperationError, TokenPair},
+    operations::{Context, NotFound, OperationError, TokenPair, memory::BurstKey},
     store::{
         Conn, WriteTransaction,
         logins::{self, IssueRecord, LoginAgent, LoginBasis, LoginQuery},
@@ -90,7 +90,8 @@ pub async fn verify_login(context: &Arc<Context>, login: &LoginRequest) -> Resul
             client_address: login.client_address,
         }),
         Err(error) => {
-            report_failure(context, (challenge.agent, requested), &error, login.client_address).await;
+            let key = BurstKey { agent: challenge.agent, service: requested };
+            report_failure(context, key, &error, login.client_address).await;
             Err(error)
         }
     }
@@ -128,7 +129,7 @@ pub async fn verify_assertion(
         Err(error @ OperationError::InvalidAssertion(_)) => Err(error),
         Err(error) => {
             let service = named.filter(|_| basis.has_service);
-            report_failure(context, (agent, service), &error, client_address).await;
+            report_failure(context, BurstKey { agent, service }, &error, client_address).await;
             Err(error)
         }
     }
@@ -176,7 +177,7 @@ pub async fn begin_session(context: &Arc<Context>, login: VerifiedLogin) -> Resu
     match begun.await {
         Ok(pair) => Ok(pair),
         Err(error) => {
-            report_failure(context, (agent, service), &error, client_address).await;
+            report_failure(context, BurstKey { agent, service }, &error, client_address).await;
             Err(error)
         }
     }
@@ -316,14 +317,9 @@ fn check_login<'a>(
 }
 
 /// Emits an event for a failed login, unless the agent is not to blame for the failure.
-async fn report_failure(
-    context: &Arc<Context>,
-    subject: (AgentId, Option<ServiceId>),
-    error: &OperationError,
-    client_address: Option<IpAddr>,
-) {
+async fn report_failure(context: &Arc<Context>, key: BurstKey, error: &OperationError, client_address: Option<IpAddr>) {
     if let Some(failure) = login_failure_reason(error) {
-        emit_failed_login(context, subject, failure, client_address).await;
+        emit_failed_login(context, key, failure, client_address).await;
     }
 }
 

@@ -13,7 +13,7 @@ use crate::{
         session::{RefreshToken, Session},
         webhook::event::LoginFailureReason,
     },
-    operations::{Context, NotFound, OperationError, TokenPair},
+    operations::{Context, NotFound, OperationError, TokenPair, memory::BurstKey},
     store::{
         Conn, Store, StoreError, WriteTransaction,
         logins::{self, IssueRecord, LoginAgent, LoginBasis, LoginQuery},
@@ -90,7 +90,7 @@ async fn refresh_and_report_reuse(
     };
     if result.as_ref().is_err_and(is_reuse) {
         let reason = LoginFailureReason::Refused(Reason::RefreshReused);
-        emit_failed_login(context, (agent, service), reason, client_address).await;
+        emit_failed_login(context, BurstKey { agent, service }, reason, client_address).await;
     }
     result
 }
