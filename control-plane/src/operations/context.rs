@@ -32,7 +32,6 @@ pub struct OperationConfig {
     pub access_token_lifetime: Duration,
     /// Lifetime of sessions, from the login.
     pub session_lifetime: Duration,
-    /// Rules for the rotation of signing keys.
     pub key_rotation: RotationPolicy,
     /// Whether only administrators may create services.
     pub only_admins_create_services: bool,
@@ -51,7 +50,6 @@ pub struct ContextParts {
     pub address_guard: AddressGuard,
     /// Wakes the webhook dispatcher when a delivery becomes due.
     pub dispatcher_wakeup: Arc<Notify>,
-    /// The sidecars that follow this deployment.
     pub sidecars: Sidecars,
     /// Limits how many API keys are read at a time for each client network.
     pub key_lookups: Places<Network>,
@@ -66,7 +64,7 @@ pub struct Context {
     clock: Arc<dyn Clock>,
     pub(super) rng: Arc<dyn Rng>,
     pub(super) config: OperationConfig,
-    /// Notified when the trust score of an agent changes.
+    /// Notified after each feedback, which may have changed a trust score.
     pub(super) trust_changed: Notify,
     pub(super) address_guard: AddressGuard,
     pub(super) dispatcher_wakeup: Arc<Notify>,
@@ -91,7 +89,6 @@ pub struct Context {
 }
 
 impl Context {
-    /// Builds the context of all operations.
     pub fn new(
         parts: ContextParts,
         challenge_keys: ChallengeKeyRing,
@@ -136,12 +133,11 @@ impl Context {
         self.housekeeping.samples()
     }
 
-    /// Waits until this process has changed the trust score of an agent.
+    /// Waits until this process has stored feedback, which may have changed a trust score.
     pub async fn wait_for_trust_change(&self) {
         self.trust_changed.notified().await;
     }
 
-    /// The current wall-clock time.
     pub fn now(&self) -> Timestamp {
         self.clock.now()
     }

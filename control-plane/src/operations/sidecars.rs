@@ -1,4 +1,5 @@
-//! Lists the sidecars of a service, and reads receipts: at which sidecars a revision is in force.
+//! Lists the sidecars of a service, and reads receipts: at which sidecars a revision is in force. A sidecar *may decide* while its
+//! data is fresh enough. Otherwise, it refuses all requests by itself.
 
 use crate::{
     domain::{
@@ -25,7 +26,7 @@ const DATABASE_POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// The longest time for which a request waits for sidecars.
 const MAX_WAIT: Duration = Duration::from_secs(3);
 
-/// The error for a revision that no change has.
+/// The error for a revision above the newest one.
 pub const UNKNOWN_REVISION: &str =
     "`revision` is above the newest change: it must be the `revision` of the answer to a change";
 
@@ -38,8 +39,8 @@ pub async fn list_sidecars(
     Ok(context.sidecars.list(service, page).await?)
 }
 
-/// The receipt of a revision at the sidecars of a service; without a revision, of the newest one. Waits until the revision is in
-/// force at all of them, at most for `wait`.
+/// Reads the receipt of a revision, or else of the newest revision, at the sidecars of a service. Waits until the revision is in force
+/// at all of them, but at most for `wait` and [`MAX_WAIT`].
 pub async fn read_enforcement(
     context: &Context,
     service: ServiceId,
@@ -58,6 +59,7 @@ pub async fn read_enforcement(
     let deadline = context.since_boot() + wait.min(MAX_WAIT);
     let interval = LOCAL_POLL_INTERVAL + POLL_INTERVAL_PER_SIDECAR * context.sidecars.count_here(service);
     loop {
+        // First we wait for the sidecars of this control plane, which needs no database.
         while !context.sidecars.is_in_force_here(service, revision) && context.since_boot() < deadline {
             sleep(interval).await;
         }

@@ -30,9 +30,9 @@ pub async fn published_keys(context: &Context) -> Result<SigningKeyRing, Operati
     Ok(context.published_keys_read.run(context.store.read_one_for(SHARED_READ_TIMEOUT, read)).await?)
 }
 
-/// Schedules the next key to sign as soon as it has been published for `publication_lead`, or at once if it already has been. Then every
-/// sidecar that still accepts tokens has the key. If a rotation is already scheduled, returns this rotation. Also returns whether the
-/// new key signs now.
+/// Schedules the next key to sign as soon as it has been published for `publication_lead`, which may be now. By then, every sidecar
+/// that still accepts tokens has the key. If a rotation is already scheduled, returns this rotation. Also returns whether the new key
+/// signs now.
 pub async fn rotate_signing_key(
     context: &Context,
     initiator: &Initiator,

@@ -1,7 +1,8 @@
 //! Decides which deliveries to lease, and which to send next.
 //!
-//! Each attempt needs a place. An owner gets at most a part of the places, however many targets it has. A free place goes to the owner
-//! with the fewest attempts. If several have as few, it goes to the one that has waited longest, and so among the owner's targets.
+//! Each attempt needs a place, and the number of places is limited. An owner gets at most a part of the places, however many targets
+//! it has. A free place goes to the owner with the fewest attempts. If several owners have as few, it goes to the owner that has waited
+//! longest. Among the targets of the owner, it goes to the one that has waited longest.
 
 use super::{
     delivery_queue::{DueWork, LeaseRequest},
@@ -50,7 +51,7 @@ pub(super) struct Scheduler {
     queues: HashMap<WebhookId, OwnedQueue>,
     /// The number of attempts that were started.
     started: u64,
-    /// Targets with due deliveries in the pages that we have read in this pass over all targets.
+    /// Targets with due deliveries on the pages that we have read so far in this pass over all targets. Their queues are kept.
     due_in_pass: HashSet<WebhookId>,
     /// Leased test deliveries that are not sent yet.
     unsent_tests: VecDeque<LeasedDelivery>,
@@ -58,7 +59,6 @@ pub(super) struct Scheduler {
     tested_targets: HashMap<WebhookId, TargetOwner>,
 }
 
-/// The queue of a target, and the owner of the target.
 struct OwnedQueue {
     owner: TargetOwner,
     queue: TargetQueue,
@@ -105,7 +105,7 @@ impl Scheduler {
         self.queues.iter().filter(|(_, owned)| owned.queue.has_unsent()).map(|(target, _)| *target).collect()
     }
 
-    /// Whether a target has leased deliveries or is backing off.
+    /// Whether a target has a queue, or a leased test delivery.
     pub(super) fn has_target(&self, target: WebhookId) -> bool {
         self.queues.contains_key(&target) || self.tested_targets.contains_key(&target)
     }
@@ -128,7 +128,8 @@ impl Scheduler {
         LeasePlan { requests: self.plan_requests(targets, tests, now), released }
     }
 
-    /// Plans leases, so that no owner has many more deliveries leased than attempts.
+    /// Plans leases. An owner gets at most [`LEASES_PER_SLOT`] leased deliveries for each attempt that it may have. One transaction leases
+    /// for at most as many targets as attempts may run, first for the targets with the fewest leased deliveries.
     fn plan_requests(&mut self, mut due: Vec<DueTarget>, tests: Vec<DueTarget>, now: Duration) -> Vec<LeaseRequest> {
         for DueTarget { id, url: _, updated_at, failing_since, owner } in &due {
             let owned = self.queues.entry(*id).or_insert_with(|| OwnedQueue::new(owner.clone()));
@@ -190,7 +191,7 @@ impl Scheduler {
         }
     }
 
-    /// Starts as many attempts as there are places. `send` returns the delivery if it cannot be sent.
+    /// Starts as many attempts as there are places. `send` returns the delivery if it cannot be sent; its lease then ends by itself.
     pub(super) fn start_attempts(
         &mut self,
         now: Duration,

@@ -33,13 +33,12 @@ const MAX_ENDED_PER_LOGIN: u32 = 100;
 /// A login request.
 #[derive(Debug)]
 pub struct LoginRequest {
-    /// Challenge id.
+    /// The id of the challenge.
     pub challenge: String,
     /// Signature over the nonce, in hex.
     pub signature: String,
-    /// Service that the token is requested for, if any.
+    /// The service that the token is requested for, if any.
     pub service: Option<ServiceId>,
-    /// IP address of the client.
     pub client_address: Option<IpAddr>,
 }
 
@@ -49,7 +48,7 @@ pub struct VerifiedLogin {
     agent: AgentId,
     signed: SignedText,
     requested: RequestedToken,
-    /// What we read to verify the signature, and for which service.
+    /// What we read to verify the signature, with the agent's roles at `basis_service`.
     basis: Box<LoginBasis>,
     basis_service: Option<ServiceId>,
     client_address: Option<IpAddr>,
@@ -61,7 +60,7 @@ impl VerifiedLogin {
         self.agent
     }
 
-    /// The login with this request for an access token.
+    /// Sets what the login requests of its access token.
     #[must_use]
     pub fn requesting(self, requested: RequestedToken) -> Self {
         Self { requested, ..self }
@@ -72,7 +71,7 @@ impl VerifiedLogin {
 pub async fn verify_login(context: &Arc<Context>, login: &LoginRequest) -> Result<VerifiedLogin, OperationError> {
     // An invalid challenge id contains no agent, so no failed-login event is emitted.
     let (challenge, nonce) = context.challenge_keys.decode_id(&login.challenge).ok_or(Reason::ChallengeInvalid)?;
-    let requested = challenge.service.or(login.service);
+    let burst = BurstKey { agent: challenge.agent, service: challenge.service.or(login.service) };
     let verified = async {
         if context.now() >= challenge.expires_at {
             return Err(Reason::ChallengeExpired.into());
@@ -90,14 +89,13 @@ pub async fn verify_login(context: &Arc<Context>, login: &LoginRequest) -> Resul
             client_address: login.client_address,
         }),
         Err(error) => {
-            let key = BurstKey { agent: challenge.agent, service: requested };
-            report_failure(context, key, &error, login.client_address).await;
+            report_failure(context, burst, &error, login.client_address).await;
             Err(error)
         }
     }
 }
 
-/// Parses a client assertion (RFC 7523), and checks what its text alone shows.
+/// Parses a client assertion (RFC 7523), and checks whatever needs no database.
 pub fn parse_assertion(context: &Context, assertion: &str) -> Result<ClientAssertion, OperationError> {
     let assertion = ClientAssertion::parse(assertion, &context.assertion_audiences(), context.now())
         .map_err(OperationError::InvalidAssertion)?;
@@ -109,8 +107,8 @@ pub fn parse_assertion(context: &Context, assertion: &str) -> Result<ClientAsser
     Ok(assertion)
 }
 
-/// Verifies a client assertion. A failed attempt does not use it up. `named` is the service id in the request. If this service
-/// exists, the event about a failure contains it.
+/// Verifies a client assertion. A failed attempt does not use the assertion up. `named` is the service id in the request. If this
+/// service exists, the event about a failure contains its id.
 pub async fn verify_assertion(
     context: &Arc<Context>,
     assertion: &ClientAssertion,
@@ -246,8 +244,9 @@ impl NewSession {
         context.store.write("begin_session", work).await
     }
 
-    /// Whether this login ends the sessions over the quota. For that it reads all sessions of the agent. So with a quota of 40 or more,
-    /// only one login in many does it, and the agent may have about a twentieth too many. It ends more than begin in between.
+    /// Whether this login ends the sessions over the quota. It then has to read all sessions of the agent. So with a quota of 40 or more,
+    /// only one login in `one_in` does this, and the agent may have about a twentieth too many sessions meanwhile. That login may end
+    /// [`MAX_ENDED_PER_LOGIN`] sessions, which is more than begin meanwhile.
     fn counts_sessions(&self, context: &Context) -> bool {
         let one_in = (context.config.quotas.sessions_per_agent / 20).clamp(1, MAX_ENDED_PER_LOGIN / 2);
         self.refresh.session().bits().is_multiple_of(u128::from(one_in))

@@ -39,7 +39,7 @@ const fn days(number: u64) -> Duration {
     Duration::from_hours(24 * number)
 }
 
-/// How long we keep changes after they were written: as long as tokens may live.
+/// How long we keep changes in the feed: as long as tokens may live.
 fn token_retention(context: &Context) -> Duration {
     context.config.access_token_lifetime + CLOCK_SKEW_MARGIN
 }
@@ -250,8 +250,8 @@ const fn max_agents(limit: i64) -> i64 {
     if limit < ROWS_PER_AGENT { 1 } else { limit / ROWS_PER_AGENT }
 }
 
-/// Deletes agents that were registered between two times without the token of a human user, and have not logged in. Returns how
-/// many were on the list, even if some of them have logged in meanwhile.
+/// Deletes agents that were registered between two times without the token of a human user, and have not logged in. Returns how many
+/// agents were removed from the list of unused agents, even if some of them have logged in meanwhile.
 async fn delete_unused_agents(
     tx: &mut WriteTransaction,
     from: Timestamp,

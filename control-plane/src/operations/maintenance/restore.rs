@@ -30,8 +30,8 @@ pub struct RestoreReport {
 }
 
 /// Prepares a restored database. No process may serve the database meanwhile. Uses and revocations of credentials after the backup
-/// are lost, so all sessions, tokens and challenges become invalid, and sidecars load a new snapshot. `max_staleness`: the age of
-/// its view at which a sidecar refuses all requests.
+/// are lost, so all sessions, tokens and challenges become invalid, and sidecars load a new snapshot. `max_staleness` is the age of a
+/// view at which a sidecar refuses all requests.
 pub async fn invalidate_credentials_after_restore(
     store: &Store,
     max_staleness: Duration,

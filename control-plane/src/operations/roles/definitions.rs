@@ -20,13 +20,10 @@ use serde::{Serialize, de::DeserializeOwned};
 /// The role to create.
 #[derive(Debug, Clone)]
 pub struct RoleRequest {
-    /// Name, unique at the service.
     pub name: RoleName,
-    /// Description for human readers.
     pub description: Description,
-    /// Permissions that the role grants.
     pub permissions: Vec<Permission>,
-    /// The name of the files that declare the role (`managedBy`), if any.
+    /// The label of the declaration files that manage the role (`managedBy`), if any.
     pub managed_by: Option<ManagedBy>,
 }
 
@@ -77,12 +74,11 @@ pub async fn list_roles(context: &Context, service: ServiceId) -> Result<Vec<Rol
     Ok(roles::list(read.conn(), service).await?)
 }
 
-/// The changes to make. `None` leaves a field unchanged.
+/// The changes to make to a role. `None` leaves a field unchanged.
 #[derive(Debug, Clone)]
 pub struct RoleChange {
     pub permissions: Option<Vec<Permission>>,
     pub description: Option<Description>,
-    /// The new `managedBy` value.
     pub managed_by: Option<ManagedBy>,
 }
 
@@ -138,7 +134,7 @@ pub async fn delete_role(
     service: ServiceId,
     role: RoleId,
 ) -> Result<Changed<()>, OperationError> {
-    // Managers of the service cannot predict this name, so they cannot take it with a role of their own.
+    // The new name of the deleted role. Managers of the service cannot predict it, so they cannot take it with a role of their own.
     let free_name = &name_of_deleted(context.new_id(RoleId::from_bits));
     let work = async |mut tx: WriteTransaction| {
         lock_managed_service(&mut tx, initiator, service).await?;

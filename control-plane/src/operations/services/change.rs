@@ -25,7 +25,6 @@ pub struct ServiceChange {
     pub accepts_unbound: Option<bool>,
     /// The new resource URIs, in place of all others.
     pub resource_uris: Option<ResourceUris>,
-    /// The new `managedBy` value.
     pub managed_by: Option<ManagedBy>,
 }
 

@@ -76,8 +76,8 @@ pub async fn create_service(
     context.store.write("create_service", work).await
 }
 
-/// Refuses a service with a `managed_by` if its owner has another one with the same name and `managed_by`. The caller must hold the lock
-/// on the owner.
+/// Refuses a service with a `managed_by` if its owner has another one with the same name and `managed_by`. The caller must have locked
+/// the owner.
 pub(super) async fn refuse_managed_duplicate(
     tx: &mut WriteTransaction,
     service: &Service,
