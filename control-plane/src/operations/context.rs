@@ -152,7 +152,6 @@ impl Context {
         &self.config.issuer
     }
 
-    /// The URL of the token endpoint.
     pub fn token_endpoint(&self) -> String {
         format!("{}/oauth/token", self.issuer())
     }

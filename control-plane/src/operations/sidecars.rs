@@ -14,13 +14,13 @@ use countersign_identity::{Revision, ServiceId};
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// While a request waits, we look at the sidecars of this control plane in this interval, or a longer one.
+/// The shortest interval at which we look at the sidecars of this control plane while a request waits.
 const LOCAL_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Each sidecar makes the interval longer by this time, so that waiting requests need little CPU time even with many sidecars.
 const POLL_INTERVAL_PER_SIDECAR: Duration = Duration::from_micros(10);
 
-/// While a request waits, we read the sidecars of other control planes in this interval.
+/// The interval at which we read the sidecars of other control planes from the database while a request waits.
 const DATABASE_POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The longest time for which a request waits for sidecars.

@@ -20,7 +20,6 @@ use serde::{Serialize, de::DeserializeOwned};
 
 pub use crate::store::trust::FeedbackPosition;
 
-/// The feedback to submit.
 #[derive(Debug)]
 pub struct FeedbackRequest {
     pub service: ServiceId,

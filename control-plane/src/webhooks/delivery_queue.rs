@@ -27,7 +27,6 @@ pub(super) const TARGETS_PER_PAGE: i64 = 1000;
 
 pub(super) struct DeliveryQueue {
     pub store: Store,
-    /// Decrypts the secrets of targets.
     pub keyring: Arc<Keyring>,
 }
 

@@ -95,7 +95,8 @@ struct AttemptResult {
     endpoint: Arc<Endpoint>,
     /// Start of the attempt on the boot-time clock.
     started_at: Duration,
-    ended_at: Timestamp,
+    /// End of the attempt, as wall-clock time.
+    at: Timestamp,
     outcome: SendOutcome,
 }
 
@@ -173,7 +174,7 @@ impl DispatchLoop {
 
     /// Decides the next state of a delivery after an attempt. The next iteration stores it.
     fn process_result(&mut self, result: Result<AttemptResult, JoinError>) {
-        let AttemptResult { delivery, endpoint, started_at, ended_at: at, outcome } = match result {
+        let AttemptResult { delivery, endpoint, started_at, at, outcome } = match result {
             Ok(result) => result,
             Err(error) => return tracing::error!(%error, "webhook attempt panicked"),
         };
@@ -249,7 +250,7 @@ fn start_attempt(
         let outcome = sender.send(url, request).await;
         drop(place);
         seconds.observe(clock.since_boot().saturating_sub(started_at).as_secs_f64());
-        AttemptResult { delivery, endpoint, started_at, ended_at: clock.now(), outcome }
+        AttemptResult { delivery, endpoint, started_at, at: clock.now(), outcome }
     });
     Ok(())
 }

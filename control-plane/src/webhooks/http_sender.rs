@@ -61,13 +61,11 @@ pub struct OutgoingRequest<'a> {
     pub started_at: Duration,
     pub owner: &'a TargetOwner,
     pub body: &'a str,
-    /// The secrets with which the request is signed.
     pub secrets: &'a [WebhookSecret],
 }
 
 #[derive(Debug)]
 pub struct SendOutcome {
-    /// The response, if one arrived.
     pub response: Option<ResponseExcerpt>,
     /// Why the attempt failed; `None` after success.
     pub failure: Option<AttemptFailure>,

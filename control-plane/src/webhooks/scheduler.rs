@@ -1,8 +1,8 @@
 //! Decides which deliveries to lease, and which to send next.
 //!
 //! Each attempt needs a place, and the number of places is limited. An owner gets at most a part of the places, however many targets
-//! it has. A free place goes to the owner with the fewest attempts. If several owners have as few, it goes to the owner that has waited
-//! longest. Among the targets of the owner, it goes to the one that has waited longest.
+//! it has. A free place goes to the owner with the fewest attempts. If several owners have as few, it goes to the owner that has
+//! waited longest. Among the targets of this owner, it goes to the one that has waited longest.
 
 use super::{
     delivery_queue::{DueWork, LeaseRequest},
@@ -31,7 +31,7 @@ pub struct ConcurrencyLimits {
 
 /// An owner may have a quarter of all attempts, and each target a quarter of the attempts of its owner. So a slow receiver does not
 /// delay the other targets of its owner.
-const PART: usize = 4;
+const DIVISOR: usize = 4;
 
 /// Attempts to one target. More would only queue at the receiver.
 const MAX_PER_TARGET: usize = 16;
@@ -39,8 +39,8 @@ const MAX_PER_TARGET: usize = 16;
 impl ConcurrencyLimits {
     /// Divides a total number of attempts.
     pub fn of_total(total: usize) -> Self {
-        let per_owner = (total / PART).max(1);
-        Self { total, per_owner, per_target: (per_owner / PART).clamp(1, MAX_PER_TARGET) }
+        let per_owner = (total / DIVISOR).max(1);
+        Self { total, per_owner, per_target: (per_owner / DIVISOR).clamp(1, MAX_PER_TARGET) }
     }
 }
 
@@ -49,7 +49,7 @@ pub(super) struct Scheduler {
     limits: ConcurrencyLimits,
     attempts: Places<TargetOwner>,
     queues: HashMap<WebhookId, OwnedQueue>,
-    /// The number of attempts that were started.
+    /// The number of attempts that were started so far, with which we number them.
     started: u64,
     /// Targets with due deliveries on the pages that we have read so far in this pass over all targets. Their queues are kept.
     due_in_pass: HashSet<WebhookId>,
@@ -179,7 +179,6 @@ impl Scheduler {
         owners
     }
 
-    /// Adds deliveries that were leased for a target.
     pub(super) fn push(&mut self, target: WebhookId, owner: TargetOwner, leased: Vec<LeasedDelivery>) {
         let (tests, deliveries): (Vec<_>, Vec<_>) = leased.into_iter().partition(|delivery| delivery.is_test);
         if !tests.is_empty() {

@@ -42,7 +42,6 @@ pub async fn read_agent(
     }
 }
 
-/// Filter for [`list_agents`].
 #[derive(Debug, Clone, Copy, Default)]
 pub struct AgentFilter {
     /// If set, only agents that hold the role.
@@ -51,7 +50,6 @@ pub struct AgentFilter {
     pub status: Option<AgentStatus>,
 }
 
-/// An agent and its roles at a service.
 #[derive(Debug)]
 pub struct AgentWithRoles {
     pub agent: Agent,

@@ -15,7 +15,6 @@ use crate::{
 use countersign_identity::{AgentId, AgentStatus, P256PublicKey, Reason, Revision, TrustScore};
 use serde::{Serialize, de::DeserializeOwned};
 
-/// The agent to register.
 #[derive(Debug)]
 pub struct RegistrationRequest {
     /// E-mail address of the registrant.

@@ -67,7 +67,6 @@ pub(super) async fn find_signer(context: &Context) -> Result<Arc<TokenSigner>, O
 pub(super) struct Grant<'a> {
     /// The agent of `basis`.
     pub agent: &'a LoginAgent,
-    /// The session of the token.
     pub session: &'a Session,
     /// The service of the token, and who chose it.
     pub audience: TokenAudience,
@@ -76,7 +75,6 @@ pub(super) struct Grant<'a> {
     pub scope: Option<&'a Scope>,
     /// Whether the token has the claim `scope` even if no scope limits it.
     pub states_scope: bool,
-    /// What the login or refresh has read.
     pub basis: &'a LoginBasis,
     /// The service of the agent's last login, this one included.
     pub last_service: Option<ServiceId>,

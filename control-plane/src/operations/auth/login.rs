@@ -30,7 +30,6 @@ use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 /// How many sessions over the quota one login ends at most. The next logins end the others.
 const MAX_ENDED_PER_LOGIN: u32 = 100;
 
-/// A login request.
 #[derive(Debug)]
 pub struct LoginRequest {
     /// The id of the challenge.
@@ -163,7 +162,7 @@ pub async fn begin_session(context: &Arc<Context>, login: VerifiedLogin) -> Resu
         let new = NewSession {
             login,
             refresh: RefreshToken::new(context.new_id(SessionId::from_bits), context.new_secret()),
-            token: context.new_id(TokenId::from_bits),
+            token_id: context.new_id(TokenId::from_bits),
             event: context.new_id(EventId::from_bits),
         };
         let claims = match new.begin_if_unchanged(context).await? {
@@ -181,11 +180,10 @@ pub async fn begin_session(context: &Arc<Context>, login: VerifiedLogin) -> Resu
     }
 }
 
-/// A session that begins.
 struct NewSession {
     login: VerifiedLogin,
     refresh: RefreshToken,
-    token: TokenId,
+    token_id: TokenId,
     event: EventId,
 }
 
@@ -195,8 +193,8 @@ impl NewSession {
         LoginQuery { agent: *agent, service: requested.service, challenge: Some(signed.single_use_id()) }
     }
 
-    /// Begins the session with one statement, if no webhook receives the event and there is nothing else to write. Returns `None` if
-    /// that is not possible, or if the login is refused. The caller then runs [`Self::begin`], which also finds out why.
+    /// Begins the session with one statement on PostgreSQL, if no webhook receives the event and there is nothing else to write. Returns
+    /// `None` if that is not possible, or if the login is refused. The caller then runs [`Self::begin`], which also finds out why.
     async fn begin_if_unchanged(&self, context: &Context) -> Result<Option<Claims>, OperationError> {
         if !context.store.has_concurrent_writers() {
             return Ok(None);
@@ -287,7 +285,7 @@ impl NewSession {
             basis,
             last_service: audience.last_service(agent.last_service),
         };
-        let (claims, record) = grant.issue(context, self.token);
+        let (claims, record) = grant.issue(context, self.token_id);
         Ok((agent, session, claims, record))
     }
 }

@@ -110,7 +110,7 @@ async fn replace_tokens(
 ) -> Result<TokenPair, OperationError> {
     let signer = find_signer(context).await?;
     let next = used.next(context.new_secret());
-    let replacement = Replacement { used, next, session, requested, token: context.new_id(TokenId::from_bits) };
+    let replacement = Replacement { used, next, session, requested, token_id: context.new_id(TokenId::from_bits) };
     let claims = match replacement.refresh_if_unchanged(context).await? {
         Some(claims) => claims,
         None => replacement.refresh(context).await?,
@@ -118,14 +118,13 @@ async fn replace_tokens(
     TokenPair::sign(context, &signer, &claims, &replacement.next)
 }
 
-/// The replacement of the tokens of a session.
 struct Replacement {
     used: RefreshToken,
     next: RefreshToken,
     /// The session as we read it. Its agent and its service never change; everything else may have changed since.
     session: Session,
     requested: RequestedToken,
-    token: TokenId,
+    token_id: TokenId,
 }
 
 impl Replacement {
@@ -134,8 +133,8 @@ impl Replacement {
         LoginQuery { agent: self.session.agent, service, challenge: None }
     }
 
-    /// Refreshes the session with one statement, if there is nothing else to write. Returns `None` if that is not possible, or if the
-    /// refresh is refused. The caller then runs [`Self::refresh`], which also finds out why.
+    /// Refreshes the session with one statement on PostgreSQL, if there is nothing else to write. Returns `None` if that is not possible,
+    /// or if the refresh is refused. The caller then runs [`Self::refresh`], which also finds out why.
     async fn refresh_if_unchanged(&self, context: &Context) -> Result<Option<Claims>, OperationError> {
         if !context.store.has_concurrent_writers() {
             return Ok(None);
@@ -213,7 +212,7 @@ impl Replacement {
             basis,
             last_service: agent.last_service,
         };
-        let (claims, record) = grant.issue(context, self.token);
+        let (claims, record) = grant.issue(context, self.token_id);
         Ok((agent, session, claims, record))
     }
 }

@@ -8,7 +8,6 @@ use countersign_identity::{Reason, Revision};
 pub enum SignedText {
     /// The nonce of a challenge.
     Challenge(Challenge),
-    /// A client assertion.
     Assertion {
         /// See [`ClientAssertion::single_use_id`](crate::domain::client_assertion::ClientAssertion::single_use_id).
         single_use_id: String,

@@ -10,7 +10,6 @@ use countersign_identity::{AgentId, Claims, Scope, ServiceId, scope::scope_text}
 use secrecy::SecretString;
 use std::time::Duration;
 
-/// An access token and a refresh token.
 pub struct TokenPair {
     /// The access token, a signed JWT.
     pub access: SecretString,

@@ -20,7 +20,6 @@ use countersign_identity::{
 };
 use std::sync::{Arc, OnceLock};
 
-/// The result of a successful verification.
 pub struct Verified {
     pub verification: Arc<Verification>,
     /// True if it is an earlier verification of the same token, which still applies.

@@ -104,6 +104,7 @@ fn log_oldest(context: &Context, turn: &mut ConfirmationTurn) {
 
 /// Records that the changes are in force if they are in force at all sidecars. Otherwise, returns false.
 async fn confirm(context: &Context, changes: &UnconfirmedChanges, newest: Revision) -> Result<bool, OperationError> {
+    // Every chain has a scope, so this skips nothing.
     let Some(scope) = ServiceOrDeployment::of_audit_chain(&changes.chain) else { return Ok(true) };
     let revision = changes.awaited.unwrap_or(newest);
     let receipt = context.sidecars.enforcement(None, scope.service(), revision).await?;

@@ -227,6 +227,7 @@ fn delivery_due(context: &Context, cleanup: TargetCleanup) -> Timestamp {
         TargetCleanup { deleted_at: None, oldest: Some(event), .. } => {
             time_of_event(event).saturating_add(EVENT_RETENTION + ID_RESOLUTION)
         }
+        // Such a target needs no cleanup, so it is never found.
         TargetCleanup { deleted_at: None, oldest: None, .. } => context.now(),
     }
 }

@@ -31,15 +31,15 @@ pub struct MasterKeyRotation {
     pub removed: Vec<String>,
     /// Number of secrets that this run encrypted again.
     pub resealed: u64,
-    /// Number of secrets that were encrypted with the new key before.
+    /// Number of secrets that were already encrypted with the new key.
     pub unchanged: u64,
     /// Secrets that no configured master key can decrypt.
     pub unreadable: Vec<SecretOwner>,
     /// Number of audit chains that this run verified, and for which it wrote a checkpoint of the new key.
     pub chains: u64,
-    /// Number of audit chains that had a checkpoint of the new key before. This run did not verify them.
+    /// Number of audit chains that already had a checkpoint of the new key. This run did not verify them.
     pub unchanged_chains: u64,
-    /// Audit chains that were broken before. The rotation does not repair them.
+    /// Audit chains that this run found broken. The rotation does not repair them.
     pub broken_chains: Vec<(String, BrokenChain)>,
 }
 
@@ -64,7 +64,6 @@ pub async fn rotate_master_key(
     Ok(run.rotation)
 }
 
-/// A run of the rotation.
 struct Run<'a> {
     store: &'a Store,
     keyring: &'a Keyring,

@@ -54,7 +54,6 @@ pub async fn probe_database(context: &Context, timeout: Duration) -> DatabaseHea
     }
 }
 
-/// Returns the number of services and the number of active agents.
 pub async fn count_services_and_active_agents(context: &Context) -> Result<(i64, i64), OperationError> {
     let mut read = context.store.read().await?;
     Ok((totals::find(read.conn(), Total::Services).await?, totals::find(read.conn(), Total::ActiveAgents).await?))

@@ -19,7 +19,6 @@ pub(in crate::operations) struct ConfirmationTurn {
     pub logged_at: Option<Duration>,
 }
 
-/// The state of housekeeping in this process.
 pub struct HousekeepingStatus(Mutex<Housekeeping>);
 
 struct Housekeeping {

@@ -36,7 +36,7 @@ impl SuppressedBursts {
         }
     }
 
-    /// Suppresses events for further failures until the end of the burst.
+    /// Suppresses events for further failures until the end of the burst. A count that is not stored yet remains.
     pub(in crate::operations) fn suppress(&self, key: BurstKey, burst_ends_at: Timestamp) {
         self.lock().entry(key).or_insert(PendingCount { burst_ends_at, count: 0 }).burst_ends_at = burst_ends_at;
     }

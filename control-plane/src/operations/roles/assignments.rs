@@ -21,7 +21,6 @@ use crate::{
 };
 use countersign_identity::{AgentId, EventId, RoleId, RoleName, ServiceId, Timestamp};
 
-/// The role assignment to create.
 #[derive(Debug, Clone)]
 pub struct AssignmentRequest {
     pub service: ServiceId,

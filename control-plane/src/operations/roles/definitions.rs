@@ -17,7 +17,6 @@ use crate::{
 use countersign_identity::{Permission, RoleDefinition, RoleId, RoleName, ServiceId};
 use serde::{Serialize, de::DeserializeOwned};
 
-/// The role to create.
 #[derive(Debug, Clone)]
 pub struct RoleRequest {
     pub name: RoleName,

@@ -18,7 +18,6 @@ use crate::{
 use countersign_identity::{ApiKeyId, ServiceId};
 use secrecy::SecretString;
 
-/// The service to create.
 #[derive(Debug)]
 pub struct NewService {
     pub name: DisplayName,
@@ -28,7 +27,6 @@ pub struct NewService {
     pub managed_by: Option<ManagedBy>,
 }
 
-/// The API key to create.
 #[derive(Debug)]
 pub struct NewServiceKey {
     pub name: DisplayName,

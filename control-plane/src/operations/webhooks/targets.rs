@@ -20,7 +20,6 @@ use crate::{
 use countersign_identity::{Timestamp, WebhookId};
 use secrecy::SecretString;
 
-/// The settings of a new webhook.
 #[derive(Debug)]
 pub struct NewWebhook {
     pub url: TargetUrl,
