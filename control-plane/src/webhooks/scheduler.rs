@@ -22,9 +22,7 @@ use std::{
 /// Maximum numbers of concurrent attempts.
 #[derive(Debug, Clone, Copy)]
 pub struct ConcurrencyLimits {
-    /// Attempts to all targets together.
     pub total: usize,
-    /// Attempts to the targets of one owner.
     pub per_owner: usize,
     pub per_target: usize,
 }

@@ -47,7 +47,7 @@ pub struct VerifiedLogin {
     agent: AgentId,
     signed: SignedText,
     requested: RequestedToken,
-    /// What we read to verify the signature, with the agent's roles at `basis_service`.
+    /// The basis of the login: what we read to verify the signature, with the agent's roles at `basis_service`.
     basis: Box<LoginBasis>,
     basis_service: Option<ServiceId>,
     client_address: Option<IpAddr>,

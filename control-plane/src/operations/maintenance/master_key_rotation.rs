@@ -87,7 +87,7 @@ impl Run<'_> {
             // of the other key, so neither key authenticates all of a chain. The other rotation must be completed first.
             if previous.iter().any(|fingerprint| fingerprint == to) {
                 return Err(OperationError::Conflict(format!(
-                    "the rotation from the master key with the fingerprint {to} to the key with the fingerprint {current} is not complete: \
+                    "the rotation from the master key with the fingerprint {to} to the key with {current} is not complete: \
                      complete it first, with the second key as secrets.master_key and the first in secrets.previous_master_keys"
                 )));
             }

@@ -76,7 +76,7 @@ fn emit_event(tx: &mut WriteTransaction, context: &Context, deleted: Deleted, as
         Deleted::Agent(_) => RevocationReason::AgentDeleted,
         Deleted::Role(_) => RevocationReason::RoleDeleted,
     };
-    // The role may have been deleted, or the assignment may have expired, before this deletion. What came first has ended it.
+    // If the role is deleted too, this is the reason. But if the assignment had expired by the time `at`, its expiry is the reason.
     let (at, reason) = role_deleted_at.map_or((tx.now(), reason_of_deletion), |at| (at, RevocationReason::RoleDeleted));
     let (at, reason) = match expires_at {
         Some(end) if end <= at => (end, RevocationReason::Expired),

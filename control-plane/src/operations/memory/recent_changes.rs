@@ -92,8 +92,8 @@ impl RecentChanges {
         }
         let mut read = store.read_for(SHARED_READ_TIMEOUT).await?;
         let (position, unpublished) = recent_changes::find_state(read.conn()).await?;
-        // `reached` is above the newest revision if the database has lost commits. It is below the floor if changes were deleted before
-        // we read them. In both cases, a new history begins.
+        // If the database has lost commits, `reached` is above the newest revision, or is no revision of the feed any more. It is below
+        // the floor if changes were deleted before we read them. In each case, a new history begins.
         let continues = (position.floor..=position.revision).contains(&reached)
             && feed::can_resume_at(read.conn(), position, reached).await?;
         let changes = if continues {

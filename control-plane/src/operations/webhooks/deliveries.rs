@@ -21,7 +21,6 @@ use crate::{
 use countersign_identity::{EventId, Timestamp, WebhookId};
 use std::time::Duration;
 
-/// The deliveries to replay.
 #[derive(Debug, Clone, Copy)]
 pub enum ReplaySelection {
     /// The delivery of one event.
