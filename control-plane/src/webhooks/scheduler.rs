@@ -120,6 +120,7 @@ impl Scheduler {
         }
         self.due_in_pass.extend(targets.iter().map(|due| due.id));
         if next.is_none() {
+            // The pass is over. An idle target without due deliveries needs no queue.
             let due = std::mem::take(&mut self.due_in_pass);
             self.queues.retain(|target, owned| !owned.queue.is_idle(now) || due.contains(target));
         }

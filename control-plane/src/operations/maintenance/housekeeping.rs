@@ -28,7 +28,7 @@ enum Progress {
 }
 
 /// Raises the revision floor, which is the oldest revision from which a sidecar can resume, past changes that are older than every
-/// live token. Then deletes everything that has expired. If one kind of rows fails, the others go on.
+/// live token. Then deletes everything that has expired. If the floor or one kind of rows fails, the others go on.
 pub async fn run_housekeeping(context: &Context) -> Result<(), OperationError> {
     loop {
         let raised = raise_floor(context).await;
