@@ -74,8 +74,8 @@ async fn read_verification(context: &Context, service: ServiceId, token: &str) -
     let now = context.now();
     let position = feed::position(read.conn()).await?;
     let service = find_service(read.conn(), service).await?;
-    let table = roles::list(read.conn(), service.id).await?;
-    let table: RoleTable = table.into_iter().map(|role| role.definition).collect();
+    let definitions = roles::list(read.conn(), service.id).await?;
+    let table: RoleTable = definitions.into_iter().map(|role| role.definition).collect();
     let changes = agent_state(read.conn(), service.id, claims, position.revision, now).await?;
     let evaluation = EvaluationContext {
         service: service.id,

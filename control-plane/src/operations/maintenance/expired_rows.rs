@@ -8,8 +8,7 @@ use crate::{
     domain::{
         agent::Agent,
         audit::Initiator,
-        challenge,
-        client_assertion::MAX_LIFETIME,
+        challenge, client_assertion,
         housekeeping::{ExpiredData, MAX_OVERDUE},
         quota::DELETED_AGENT_COUNTS_FOR,
     },
@@ -51,8 +50,8 @@ fn session_retention(context: &Context) -> Duration {
 }
 
 fn retention_of_sessions(access_token_lifetime: Duration) -> Duration {
-    let proof_lifetime = challenge::LIFETIME.max(MAX_LIFETIME + LEEWAY);
-    access_token_lifetime.max(proof_lifetime) + CLOCK_SKEW_MARGIN
+    let signed_text_lifetime = challenge::LIFETIME.max(client_assertion::MAX_LIFETIME + LEEWAY);
+    access_token_lifetime.max(signed_text_lifetime) + CLOCK_SKEW_MARGIN
 }
 
 /// How long we keep the row of a deleted agent: until housekeeping has deleted the sessions of the agent, and at least as long as
@@ -303,9 +302,9 @@ mod tests {
 
     #[test]
     fn session_is_kept_for_its_tokens_and_for_what_began_it() {
-        let proof = retention_of_sessions(Duration::from_secs(1));
-        assert!(proof >= challenge::LIFETIME + CLOCK_SKEW_MARGIN);
-        assert!(proof >= MAX_LIFETIME + LEEWAY + CLOCK_SKEW_MARGIN);
+        let shortest = retention_of_sessions(Duration::from_secs(1));
+        assert!(shortest >= challenge::LIFETIME + CLOCK_SKEW_MARGIN);
+        assert!(shortest >= client_assertion::MAX_LIFETIME + LEEWAY + CLOCK_SKEW_MARGIN);
         assert_eq!(retention_of_sessions(Duration::from_hours(1)), Duration::from_hours(1) + CLOCK_SKEW_MARGIN);
     }
 }

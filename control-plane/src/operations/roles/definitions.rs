@@ -91,15 +91,15 @@ pub async fn change_role(
 ) -> Result<Changed<Role>, OperationError> {
     let work = async |mut tx: WriteTransaction| {
         lock_managed_service(&mut tx, initiator, service).await?;
-        let mut existing = roles::list(tx.conn(), service).await?;
-        let position = existing.iter().position(|other| other.definition.id == role);
-        let mut changed = existing.swap_remove(position.ok_or(NotFound::Role)?);
+        let mut others = roles::list(tx.conn(), service).await?;
+        let position = others.iter().position(|other| other.definition.id == role);
+        let mut changed = others.swap_remove(position.ok_or(NotFound::Role)?);
         let before = changed.clone();
         let RoleChange { permissions, description, managed_by } = change.clone();
         changed.description = description.unwrap_or(changed.description);
         changed.managed_by = managed_by.or(changed.managed_by);
         if let Some(permissions) = permissions {
-            check_service_limits(&existing, &permissions)?;
+            check_service_limits(&others, &permissions)?;
             changed.definition.permissions = permissions;
             tx.record_change(Change::Definitions(service));
         }

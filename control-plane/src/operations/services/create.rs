@@ -154,7 +154,7 @@ pub async fn revoke_service_key(
             let (kept, limit) = (KEPT_REVOKED_KEYS, MAX_DELETED_PER_REVOCATION);
             services::delete_oldest_revoked_keys(tx.conn(), service, kept, limit).await?;
             tx.audit(initiator, entry).await?;
-            // When the settings of a service change, its streams check their API keys.
+            // When the settings of a service change, each of its streams checks its API key. A stream with the revoked key ends.
             tx.record_change(Change::ServiceSettings(service));
         } else if !services::has_key(tx.conn(), service, key).await? {
             // The API key does not exist, or belongs to another service.
