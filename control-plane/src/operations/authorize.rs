@@ -36,7 +36,7 @@ pub async fn authenticate_service(
     Ok((key, current))
 }
 
-/// Reads an API key. Each client has a limited number of reads at a time, so whoever sends invalid keys only delays itself.
+/// Reads an API key. Each client network has a limited number of reads at a time, so whoever sends invalid keys delays nobody else.
 async fn read_service_key(
     context: &Context,
     client: IpAddr,
@@ -90,7 +90,7 @@ pub(in crate::operations) async fn lock_managed_service(
     Ok(current)
 }
 
-/// Checks whether the actor may manage a service. The transaction must have locked the service.
+/// Checks whether the actor may manage a service; the inner error says why not. The transaction must have locked the service.
 pub(in crate::operations) async fn recheck_manager(
     conn: &mut Conn,
     actor: &Actor,

@@ -32,7 +32,6 @@ pub struct OperationConfig {
     pub access_token_lifetime: Duration,
     /// Lifetime of sessions, from the login.
     pub session_lifetime: Duration,
-    /// Rules for the rotation of signing keys.
     pub key_rotation: RotationPolicy,
     /// Whether only administrators may create services.
     pub only_admins_create_services: bool,
@@ -51,9 +50,8 @@ pub struct ContextParts {
     pub address_guard: AddressGuard,
     /// Wakes the webhook dispatcher when a delivery becomes due.
     pub dispatcher_wakeup: Arc<Notify>,
-    /// The sidecars that follow this deployment.
     pub sidecars: Sidecars,
-    /// Limits how many API keys are read at a time for each client.
+    /// Limits how many API keys are read at a time for each client network.
     pub key_lookups: Places<Network>,
 }
 
@@ -66,7 +64,7 @@ pub struct Context {
     clock: Arc<dyn Clock>,
     pub(super) rng: Arc<dyn Rng>,
     pub(super) config: OperationConfig,
-    /// Notified when the trust score of an agent changes.
+    /// Notified after each feedback, which may have changed a trust score.
     pub(super) trust_changed: Notify,
     pub(super) address_guard: AddressGuard,
     pub(super) dispatcher_wakeup: Arc<Notify>,
@@ -75,23 +73,22 @@ pub struct Context {
     pub(super) queue_health: QueueHealthProbe,
     /// Counts of failed logins for which no events are emitted.
     pub(super) suppressed_bursts: SuppressedBursts,
-    /// The background job whose transaction runs holds this lock.
+    /// A background job holds this lock while its transaction runs.
     pub(super) background_turn: Mutex<()>,
-    /// How far the confirmation of changes is.
+    /// Where the next run of `confirm_changes` continues.
     pub(super) confirmation_turn: Mutex<ConfirmationTurn>,
     pub(super) housekeeping: HousekeepingStatus,
-    /// The reads of health checks, which anybody may request without limit.
+    /// The read that concurrent health checks share, because anybody may request any number of them.
     pub(super) database_probe: SharedRead<()>,
-    /// The reads of the published keys, which anybody may request without limit.
-    pub(super) published_keys: SharedRead<SigningKeyRing>,
-    /// Says whether `service_keys` and `verifications` are still what the database contains.
+    /// The read of the published keys that concurrent requests share, because anybody may send any number of them.
+    pub(super) published_keys_read: SharedRead<SigningKeyRing>,
+    /// Tells whether the content of `service_keys` and `verifications` is still what the database contains.
     pub(super) recent_changes: RecentChanges,
     pub(super) service_keys: Cache<ApiKeyId, Arc<CachedKey>>,
     pub(super) verifications: TokenCache<Verification>,
 }
 
 impl Context {
-    /// Builds the context of all operations.
     pub fn new(
         parts: ContextParts,
         challenge_keys: ChallengeKeyRing,
@@ -119,7 +116,7 @@ impl Context {
             confirmation_turn: Mutex::default(),
             housekeeping,
             database_probe: SharedRead::default(),
-            published_keys: SharedRead::default(),
+            published_keys_read: SharedRead::default(),
             recent_changes: RecentChanges::default(),
             service_keys: cache_of_keys(),
             verifications: cache_of_verifications(),
@@ -136,12 +133,11 @@ impl Context {
         self.housekeeping.samples()
     }
 
-    /// Waits until this process has changed the trust score of an agent.
+    /// Waits until this process has stored feedback, which may have changed a trust score.
     pub async fn wait_for_trust_change(&self) {
         self.trust_changed.notified().await;
     }
 
-    /// The current wall-clock time.
     pub fn now(&self) -> Timestamp {
         self.clock.now()
     }
@@ -156,7 +152,6 @@ impl Context {
         &self.config.issuer
     }
 
-    /// The URL of the token endpoint.
     pub fn token_endpoint(&self) -> String {
         format!("{}/oauth/token", self.issuer())
     }

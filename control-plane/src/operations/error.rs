@@ -66,7 +66,7 @@ impl StoreFailure for OperationError {
 
 impl From<StoreError> for OperationError {
     fn from(error: StoreError) -> Self {
-        // The service was deleted after the caller was authorized.
+        // Only the chain of a deleted service is sealed: somebody has deleted the service since we authorized the caller.
         if matches!(error, StoreError::AuditChainSealed) {
             Self::NotFound(NotFound::Service)
         } else {

@@ -1,4 +1,4 @@
-//! Finds the service or agent that a request names, or returns the error that there is none.
+//! Finds the agent, service or role that a request names, or returns the error that it does not exist.
 
 use super::{NotFound, OperationError};
 use crate::{

@@ -1,4 +1,5 @@
-//! Lists the sidecars of a service, and reads receipts: at which sidecars a revision is in force.
+//! Lists the sidecars of a service, and reads receipts: at which sidecars a revision is in force. A sidecar *may decide* while its
+//! data is fresh enough. Otherwise, it refuses all requests by itself.
 
 use crate::{
     domain::{
@@ -13,19 +14,19 @@ use countersign_identity::{Revision, ServiceId};
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// While a request waits, we look at the sidecars of this control plane in this interval, or a longer one.
+/// The shortest interval at which we look at the sidecars of this control plane while a request waits.
 const LOCAL_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Each sidecar makes the interval longer by this time, so that waiting requests need little CPU time even with many sidecars.
 const POLL_INTERVAL_PER_SIDECAR: Duration = Duration::from_micros(10);
 
-/// While a request waits, we read the sidecars of other control planes in this interval.
+/// The interval at which we read the sidecars of other control planes from the database while a request waits.
 const DATABASE_POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The longest time for which a request waits for sidecars.
 const MAX_WAIT: Duration = Duration::from_secs(3);
 
-/// The error for a revision that no change has.
+/// The error for a revision above the newest one.
 pub const UNKNOWN_REVISION: &str =
     "`revision` is above the newest change: it must be the `revision` of the answer to a change";
 
@@ -38,8 +39,8 @@ pub async fn list_sidecars(
     Ok(context.sidecars.list(service, page).await?)
 }
 
-/// The receipt of a revision at the sidecars of a service; without a revision, of the newest one. Waits until the revision is in
-/// force at all of them, at most for `wait`.
+/// Reads the receipt of a revision, or else of the newest revision, at the sidecars of a service. Waits until the revision is in force
+/// at all of them, but at most for `wait` and [`MAX_WAIT`].
 pub async fn read_enforcement(
     context: &Context,
     service: ServiceId,
@@ -58,6 +59,7 @@ pub async fn read_enforcement(
     let deadline = context.since_boot() + wait.min(MAX_WAIT);
     let interval = LOCAL_POLL_INTERVAL + POLL_INTERVAL_PER_SIDECAR * context.sidecars.count_here(service);
     loop {
+        // First we wait for the sidecars of this control plane, which needs no database.
         while !context.sidecars.is_in_force_here(service, revision) && context.since_boot() < deadline {
             sleep(interval).await;
         }

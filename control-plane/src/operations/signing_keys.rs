@@ -1,4 +1,5 @@
-//! Lists, rotates and revokes signing keys. Every change reads the whole key ring and writes the differences under one lock.
+//! Lists, rotates and revokes signing keys. The key ring is all keys whose tokens are accepted. Every change reads the whole ring and
+//! writes the differences under one lock.
 
 use super::{Context, NotFound, OperationError};
 use crate::{
@@ -15,7 +16,7 @@ use countersign_identity::{Kid, P256PublicKey, Timestamp};
 
 pub use crate::store::signing_keys::SigningKeyPosition;
 
-/// Lists all signing keys, including removed keys, newest first.
+/// Lists all signing keys, including removed and revoked keys, newest first.
 pub async fn list_signing_keys(
     context: &Context,
     page: &Page<SigningKeyPosition>,
@@ -23,26 +24,27 @@ pub async fn list_signing_keys(
     Ok(signing_keys::list(context.store.read().await?.conn(), page).await?)
 }
 
-/// Returns the signing keys that verify tokens now. They are published as a JWK set.
+/// Returns the signing keys that verify tokens now. They are published as a JWK set. Concurrent calls share one read.
 pub async fn published_keys(context: &Context) -> Result<SigningKeyRing, OperationError> {
     let read = async |conn: &mut Conn| signing_keys::load_ring(conn).await;
-    Ok(context.published_keys.run(context.store.read_one_for(SHARED_READ_TIMEOUT, read)).await?)
+    Ok(context.published_keys_read.run(context.store.read_one_for(SHARED_READ_TIMEOUT, read)).await?)
 }
 
-/// Schedules the next key to sign as soon as its publication is `max_staleness` ago, which may be now: then every sidecar that
-/// accepts tokens has the key. If a rotation is already scheduled, returns this one. Also returns whether the new key signs already.
+/// Schedules the next key to sign as soon as it has been published for `publication_lead`, which may be now. By then, every sidecar
+/// that still accepts tokens has the key. If a rotation is already scheduled, returns this rotation. Also returns whether the new key
+/// signs now.
 pub async fn rotate_signing_key(
     context: &Context,
     initiator: &Initiator,
 ) -> Result<Changed<(Rotation, bool)>, OperationError> {
-    let rotation = change_ring(context, "rotate_signing_key", initiator, |ring, now, new_keys| {
+    let changed = change_ring(context, "rotate_signing_key", initiator, |ring, now, new_keys| {
         let rotation = ring.rotate(&context.config.key_rotation, now, new_keys);
         let entry = rotation.as_ref().map(rotation_entry);
-        (rotation.map(|rotation| (rotation.signs_from <= now, rotation)), entry)
+        let signs_now = rotation.as_ref().is_some_and(|rotation| rotation.signs_from <= now);
+        ((rotation, signs_now), entry)
     });
-    let Changed { value, revision } = rotation.await?;
-    let (signs_now, rotation) = value.ok_or(KeyringError::NoKey)?;
-    Ok(Changed { value: (rotation, signs_now), revision })
+    let Changed { value: (rotation, signs_now), revision } = changed.await?;
+    Ok(Changed { value: (rotation.ok_or(KeyringError::NoKey)?, signs_now), revision })
 }
 
 /// Revokes a signing key. All tokens that it signed become invalid. If it was the current key, the next key signs at once. Returns
@@ -63,11 +65,12 @@ pub async fn revoke_signing_key(
     .await
 }
 
-/// Creates missing keys, removes keys whose last token has expired, rotates an old signing key, and checks that we can decrypt the
-/// private key of the current one. Returns the key ring, which has all keys whose tokens are accepted.
+/// Maintains the key ring: creates missing keys, removes keys whose last token has expired, and rotates an old signing key. Then
+/// checks that we can decrypt the private key of the key that signs now. Returns the ring.
 pub async fn rotate_signing_keys_if_due(context: &Context) -> Result<SigningKeyRing, OperationError> {
     let policy = &context.config.key_rotation;
     let current = signing_keys::load_ring(context.store.read().await?.conn()).await?;
+    // Most calls change nothing. We try it on a copy first, because then we need no transaction.
     let mut maintained = current.clone();
     maintained.maintain(policy, context.now(), context.keyring.generate_keys(context.rng.as_ref())?.public_keys());
     if maintained != current {
@@ -82,8 +85,8 @@ pub async fn rotate_signing_keys_if_due(context: &Context) -> Result<SigningKeyR
     Ok(signing_keys::load_ring(read.conn()).await?)
 }
 
-/// Applies `change` to the key ring in a transaction, with the current time and new keys to choose from. If the ring has changed,
-/// writes the audit entry that `change` returns. If the set of accepted keys has changed, sidecars receive it.
+/// Applies `change` to the key ring in a transaction. `change` gets the ring, the time, and new keys that it may add. If the ring has
+/// changed, writes the audit entry that `change` returns. If the set of accepted keys has changed, sidecars receive it.
 async fn change_ring<T>(
     context: &Context,
     name: &'static str,

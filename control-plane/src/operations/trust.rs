@@ -20,7 +20,6 @@ use serde::{Serialize, de::DeserializeOwned};
 
 pub use crate::store::trust::FeedbackPosition;
 
-/// The feedback to submit.
 #[derive(Debug)]
 pub struct FeedbackRequest {
     pub service: ServiceId,
@@ -39,7 +38,7 @@ pub async fn submit_feedback<R: Serialize + DeserializeOwned>(
     request: &FeedbackRequest,
     format: &ResponseFormat<TrustScore, R>,
 ) -> Result<R, OperationError> {
-    // The body names the agent.
+    // The API key of the initiator names the service, and the body names the agent.
     let idempotency = &format.guard(initiator, &["submit_feedback"]);
     let (id, event) = (context.new_id(FeedbackId::from_bits), context.new_id(EventId::from_bits));
     let FeedbackRequest { service, agent, score, ref reason, ref metadata } = *request;
@@ -55,15 +54,15 @@ pub async fn submit_feedback<R: Serialize + DeserializeOwned>(
         let rating = before.unwrap_or_else(|| Rating::new(service, now)).with_feedback(score, now);
         trust::upsert_rating(tx.conn(), agent, &rating).await?;
         let mut ratings = trust::list_ratings(tx.conn(), agent, now).await?;
-        for service in remove_excess_ratings(&mut ratings) {
-            trust::delete_rating(tx.conn(), agent, service).await?;
+        for rater in remove_excess_ratings(&mut ratings) {
+            trust::delete_rating(tx.conn(), agent, rater).await?;
         }
         let new_score = trust_score(&ratings, registered.registration.owner.as_ref());
         let (reason, metadata) = (reason.clone(), metadata.clone());
         let feedback = Feedback { id, agent, service, score, reason, metadata, created_at: now };
         trust::insert_feedback(tx.conn(), &feedback).await?;
         trust::delete_excess_feedback(tx.conn(), agent, service).await?;
-        // If the score stays, the sidecars of other services need no change.
+        // If the score stays the same, sidecars need no change.
         if new_score != registered.trust {
             agents::set_trust(tx.conn(), agent, new_score, now).await?;
             trust::mark_changed(tx.conn(), agent).await?;
@@ -98,9 +97,9 @@ pub async fn list_trust_history(
 /// Maximum number of agents in one transaction. It is small, because we insert one row for each audience of an agent's live tokens.
 const BATCH_SIZE: i64 = 20;
 
-/// Appends a change to the change feed for every agent whose trust score has changed since the last run. It works in batches,
-/// because feedback can be frequent. We take agents in ascending id and never go back, so a run ends even while new feedback keeps
-/// arriving. Agents marked behind us are sent in the next run.
+/// Appends a change to the change feed for every agent whose trust score has changed since the last run. It works in batches, because
+/// feedback can be frequent. We go through the agents in the order of their ids, so a run ends even while new feedback keeps arriving.
+/// If the score of an agent that we have passed changes again, the next run publishes it.
 pub async fn publish_trust_changes(context: &Context) -> Result<(), OperationError> {
     if !trust::has_changed_agents(context.store.read().await?.conn()).await? {
         return Ok(());

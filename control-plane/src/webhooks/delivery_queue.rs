@@ -1,5 +1,4 @@
-//! The transactions of the dispatcher: they find targets with due deliveries, store the results of attempts, and lease
-//! deliveries.
+//! The transactions of the dispatcher: they find targets with due deliveries, store the results of attempts, and lease deliveries.
 
 use crate::{
     domain::{
@@ -28,7 +27,6 @@ pub(super) const TARGETS_PER_PAGE: i64 = 1000;
 
 pub(super) struct DeliveryQueue {
     pub store: Store,
-    /// Decrypts the secrets of targets.
     pub keyring: Arc<Keyring>,
 }
 
@@ -40,21 +38,20 @@ pub(super) struct LeaseRequest {
 
 enum LeaseQuota {
     /// Maximum numbers of first attempts and retries. If fewer of one kind are due, more of the other are leased.
-    Deliveries {
-        first_attempts: i64,
-        retries: i64,
-    },
+    Deliveries { first_attempts: i64, retries: i64 },
+    /// The test delivery that is due.
     Test,
 }
 
+/// What the dispatcher may lease now.
 pub(super) struct DueWork {
-    /// One page of the targets with pending deliveries: those that are active, and have due ones.
+    /// The active targets with due deliveries, of one page of the targets with pending deliveries.
     pub targets: Vec<DueTarget>,
     /// The target after which the next page begins; `None` after the last page.
     pub next: Option<WebhookId>,
     /// Targets with a due test delivery.
     pub tests: Vec<DueTarget>,
-    /// For each queried target, the time of its last change; `None` if it is not active.
+    /// For each target whose deliveries wait in memory, the time of its last change; `None` if the target is not active.
     pub updated_at: Vec<(WebhookId, Option<Timestamp>)>,
 }
 
@@ -110,11 +107,11 @@ fn to_sql_limit(count: usize) -> i64 {
 }
 
 impl DeliveryQueue {
-    /// Finds due work in the page of targets after `after`, and the times at which the targets in `target_ids` were last changed.
+    /// Finds due work in the page of targets after `after`, and the times at which the targets `with_unsent` were last changed.
     pub(super) async fn find_due(
         &self,
         after: Option<WebhookId>,
-        target_ids: Vec<WebhookId>,
+        with_unsent: Vec<WebhookId>,
         now: Timestamp,
     ) -> Result<DueWork, StoreError> {
         let mut read = self.store.read().await?;
@@ -122,7 +119,7 @@ impl DeliveryQueue {
         let TargetPage { content: targets, next } = page;
         let tests = due_targets::list_with_due_tests(read.conn(), now, TARGETS_PER_PAGE).await?;
         let mut updated_at = Vec::new();
-        for target in target_ids {
+        for target in with_unsent {
             updated_at.push((target, webhook_targets::updated_at_if_active(read.conn(), target).await?));
         }
         Ok(DueWork { targets, next, tests, updated_at })
@@ -156,8 +153,8 @@ impl DeliveryQueue {
         self.store.write_alone("record_and_lease_deliveries", work).await
     }
 
-    /// The secrets with which requests to a target are signed. `None` if the target is deleted, or if a secret cannot be decrypted,
-    /// because that must not block other targets.
+    /// The secrets with which requests to a target are signed. `None` if the target is deleted. If a secret cannot be decrypted, only
+    /// logs this and returns `None`, so that other targets go on.
     async fn open_secrets(
         &self,
         tx: &mut WriteTransaction,
@@ -225,8 +222,11 @@ async fn record_attempts(
     for record in completed {
         let AttemptRecord { delivery, attempt, state, url: _, was_failing } = record;
         let recorded = deliveries::record_attempt(tx.conn(), delivery, attempt, *state).await?;
+        // A test does not count for the target, nor does a result that was not stored because its lease had ended.
+        if delivery.is_test || !recorded {
+            continue;
+        }
         match attempt.failure {
-            _ if delivery.is_test || !recorded => {}
             None if *was_failing => webhook_targets::mark_healthy(tx.conn(), delivery.target).await?,
             None => {}
             Some(failure) => disabled.extend(record_failure(tx, record, failure).await?),

@@ -1,7 +1,8 @@
 //! Leases due deliveries, sends them, and stores the results, in one loop that never waits for a receiver.
 //!
-//! Each iteration runs one transaction, which stores the results of completed attempts and leases due deliveries. If a process
-//! dies, its leases expire and another process sends the leased deliveries.
+//! Each iteration runs one transaction, which stores the results of completed attempts and leases due deliveries. A lease reserves a
+//! delivery for one process, until the process releases it or until the lease expires. If a process dies, its leases expire, and
+//! another process sends the leased deliveries.
 
 use super::{
     DispatcherHealth,
@@ -35,13 +36,14 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Minimum time between two iterations, so that the results of attempts which end together share a transaction.
 const MIN_PAUSE: Duration = Duration::from_millis(5);
 
-/// Pause before the next page of targets is read.
+/// Maximum pause before the next page of targets is read.
 const PAGE_PAUSE: Duration = Duration::from_millis(20);
 
 /// Pause after a database error.
 const ERROR_PAUSE: Duration = Duration::from_secs(1);
 
-/// A lease lasts this much longer than the timeout of an attempt: the delivery may wait for a place, and its outcome is stored.
+/// A lease lasts this much longer than the timeout of an attempt. In this time, the delivery may wait for a place, and we store its
+/// outcome.
 const LEASE_MARGIN: Duration = Duration::from_secs(20);
 
 /// Minimum time between the timeout of an attempt and the end of its lease, for storing the outcome.
@@ -52,24 +54,18 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Sends all deliveries. Each replica may run a dispatcher on the same database.
 pub struct WebhookDispatcher {
-    /// The database with the delivery queue.
     pub store: Store,
-    /// Decrypts the secrets of targets.
     pub keyring: Arc<Keyring>,
     pub sender: Arc<HttpSender>,
     pub clock: Arc<dyn Clock>,
-    /// Source of random jitter.
     pub rng: Arc<dyn Rng>,
     /// The pauses between the attempts of a delivery.
     pub schedule: RetrySchedule,
     pub attempt_timeout: Duration,
-    /// Maximum numbers of concurrent attempts.
     pub limits: ConcurrencyLimits,
     /// Notified when deliveries become due.
     pub wakeup: Arc<Notify>,
-    /// Receives the time of each poll.
     pub health: Arc<DispatcherHealth>,
-    /// Counts attempts and deliveries.
     pub metrics: WebhookMetrics,
 }
 
@@ -99,7 +95,8 @@ struct AttemptResult {
     endpoint: Arc<Endpoint>,
     /// Start of the attempt on the boot-time clock.
     started_at: Duration,
-    ended_at: Timestamp,
+    /// End of the attempt, as wall-clock time.
+    at: Timestamp,
     outcome: SendOutcome,
 }
 
@@ -141,7 +138,7 @@ impl WebhookDispatcher {
 }
 
 impl DispatchLoop {
-    /// Stores the results of attempts, leases due deliveries, and starts attempts.
+    /// Stores the results of attempts, leases due deliveries, and starts attempts. Results stay in memory until they are stored.
     async fn run_iteration(&mut self) -> Result<(), StoreError> {
         let (now, since_boot) = (self.parts.clock.now(), self.parts.clock.since_boot());
         let work = self.queue.find_due(self.after, self.scheduler.targets_with_unsent(), now).await?;
@@ -175,9 +172,9 @@ impl DispatchLoop {
         endpoints.retain(|target, _| scheduler.has_target(*target));
     }
 
-    /// Decides the next state of a delivery after an attempt.
+    /// Decides the next state of a delivery after an attempt. The next iteration stores it.
     fn process_result(&mut self, result: Result<AttemptResult, JoinError>) {
-        let AttemptResult { delivery, endpoint, started_at, ended_at: at, outcome } = match result {
+        let AttemptResult { delivery, endpoint, started_at, at, outcome } = match result {
             Ok(result) => result,
             Err(error) => return tracing::error!(%error, "webhook attempt panicked"),
         };
@@ -234,7 +231,7 @@ impl DispatchLoop {
 }
 
 /// Starts an attempt in a task of its own, in one of the places of the owner. Returns the delivery without sending it if its lease may
-/// end before the attempt does, because another process could then send it too.
+/// end before the attempt does, because another process could then send it too. Also returns it if its target is unknown.
 fn start_attempt(
     parts: &WebhookDispatcher,
     endpoint: Option<Arc<Endpoint>>,
@@ -253,7 +250,7 @@ fn start_attempt(
         let outcome = sender.send(url, request).await;
         drop(place);
         seconds.observe(clock.since_boot().saturating_sub(started_at).as_secs_f64());
-        AttemptResult { delivery, endpoint, started_at, ended_at: clock.now(), outcome }
+        AttemptResult { delivery, endpoint, started_at, at: clock.now(), outcome }
     });
     Ok(())
 }

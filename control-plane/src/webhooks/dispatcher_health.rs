@@ -1,4 +1,4 @@
-//! The health of the dispatcher: the time of its last poll, and the age of the oldest due delivery.
+//! The health of the dispatcher: the time of its last poll, and the age of the oldest due delivery or waiting event.
 
 use super::delivery_queue::TARGETS_PER_PAGE;
 use crate::{
@@ -22,7 +22,7 @@ pub struct DispatcherHealth {
 struct State {
     /// Time of the last poll, since boot.
     polled_at: Duration,
-    /// When the oldest due delivery became due.
+    /// When the oldest due delivery became due, or when the oldest event occurred that waits for its fan-out, if that is earlier.
     oldest_due: Option<Timestamp>,
 }
 

@@ -57,18 +57,15 @@ pub struct OutgoingRequest<'a> {
     pub event: EventId,
     /// Time of the attempt.
     pub now: Timestamp,
-    /// The same time by the clock that never jumps.
+    /// The same time, since boot.
     pub started_at: Duration,
     pub owner: &'a TargetOwner,
-    /// The body, exactly as it is signed.
     pub body: &'a str,
-    /// The secrets with which the request is signed.
     pub secrets: &'a [WebhookSecret],
 }
 
 #[derive(Debug)]
 pub struct SendOutcome {
-    /// The response, if one arrived.
     pub response: Option<ResponseExcerpt>,
     /// Why the attempt failed; `None` after success.
     pub failure: Option<AttemptFailure>,
@@ -88,7 +85,8 @@ impl HttpSender {
     pub fn new(guard: AddressGuard, authorities: Option<&[u8]>, timeout: Duration) -> Result<Self, String> {
         let https = ArcSwap::from_pointee(https_clients(&guard, authorities, timeout)?);
         // These clients never use TLS, so they need not read the authorities of the operating system.
-        let plaintext = build_clients(|| client_builder(&guard, true, timeout).tls_certs_only([]))?;
+        let resolver = || GuardedResolver { guard: guard.clone(), plaintext: true };
+        let plaintext = build_clients(|| client_builder(resolver(), timeout).tls_certs_only([]))?;
         Ok(Self { https, plaintext, pooled_hosts: PooledHosts::new(), guard, timeout })
     }
 
@@ -126,6 +124,7 @@ impl HttpSender {
 /// Restricts connections to the addresses that the address guard allows.
 struct GuardedResolver {
     guard: AddressGuard,
+    /// Whether requests are sent without TLS, for which the guard allows other addresses.
     plaintext: bool,
 }
 
@@ -152,7 +151,8 @@ fn https_clients(guard: &AddressGuard, authorities: Option<&[u8]>, timeout: Dura
             return Err(no_certificate());
         }
     }
-    build_clients(|| client_builder(guard, false, timeout).https_only(true).tls_certs_merge(certificates.clone()))
+    let resolver = || GuardedResolver { guard: guard.clone(), plaintext: false };
+    build_clients(|| client_builder(resolver(), timeout).https_only(true).tls_certs_merge(certificates.clone()))
 }
 
 fn build_clients(builder: impl Fn() -> ClientBuilder) -> Result<Clients, String> {
@@ -163,11 +163,11 @@ fn build_clients(builder: impl Fn() -> ClientBuilder) -> Result<Clients, String>
     Ok(Clients { pooling: build(MAX_IDLE_PER_HOST)?, closing: build(0)? })
 }
 
-fn client_builder(guard: &AddressGuard, plaintext: bool, timeout: Duration) -> ClientBuilder {
-    // HTTP/1.1 only: a connection carries one request at a time, so a hanging response delays no other. And no proxy, because it
+fn client_builder(resolver: GuardedResolver, timeout: Duration) -> ClientBuilder {
+    // HTTP/1.1 only: a connection carries one request at a time, so a hanging response delays no other request. And no proxy, because it
     // would resolve names itself and bypass the address guard.
     Client::builder()
-        .dns_resolver(GuardedResolver { guard: guard.clone(), plaintext })
+        .dns_resolver(resolver)
         .http1_only()
         .no_proxy()
         .referer(false)

@@ -1,8 +1,8 @@
 //! Delivery of events to webhooks: at least once, signed, and only to addresses that the address guard allows.
 //!
 //! Operations store events in the outbox of `store`. [`fan_out_events`] creates one delivery per target from each event, and
-//! [`WebhookDispatcher`] sends the deliveries with [`HttpSender`]. Invariants: a slow or failing target does not delay others, and
-//! neither do the targets of an owner with many. Every connection goes to an address that the guard has checked for it.
+//! [`WebhookDispatcher`] sends the deliveries with [`HttpSender`]. Invariants: A slow or failing target does not delay other targets.
+//! An owner with many targets does not delay other owners. Every connection goes to an address that the guard has checked for it.
 
 mod delivery_queue;
 mod dispatcher;

@@ -1,7 +1,7 @@
 //! The receivers whose connections stay open between attempts.
 //!
-//! The connection pool of the HTTP client bounds idle connections per host only, and an owner can have any number of hosts.
-//! Therefore only the hosts in this list are sent to through a client that keeps connections.
+//! The connection pool of the HTTP client limits idle connections for each host only, and an owner can have any number of hosts.
+//! So only connections to the hosts in this list stay open.
 
 use crate::domain::webhook::TargetOwner;
 use countersign_process::{Place, Places};
@@ -37,7 +37,7 @@ pub(super) struct PooledHosts {
 
 struct PooledHost {
     _place: Place<TargetOwner>,
-    /// When all connections to the host are closed.
+    /// By this time, all connections to the host are closed.
     until: Duration,
 }
 
@@ -46,7 +46,7 @@ impl PooledHosts {
         Self { places: Places::new(MAX_HOSTS, HOSTS_PER_OWNER), hosts: Mutex::default() }
     }
 
-    /// Returns whether the connection of an attempt may stay open after it. The attempt ends before `attempt_end`. `origin` is scheme,
+    /// Returns whether the connection of an attempt may stay open after the attempt, which ends before `attempt_end`. `origin` is scheme,
     /// host and port, by which the pool distinguishes connections.
     pub(super) fn admit(&self, origin: String, owner: &TargetOwner, now: Duration, attempt_end: Duration) -> bool {
         let mut hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);

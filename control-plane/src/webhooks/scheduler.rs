@@ -1,7 +1,8 @@
 //! Decides which deliveries to lease, and which to send next.
 //!
-//! Each attempt needs a place. An owner gets at most a part of the places, however many targets it has. A free place goes to the owner
-//! with the fewest attempts. If several have as few, it goes to the one that has waited longest, and so among the owner's targets.
+//! Each attempt needs a place, and the number of places is limited. An owner gets at most a part of the places, however many targets
+//! it has. A free place goes to the owner with the fewest attempts. If several owners have as few, it goes to the owner that has
+//! waited longest. Among the targets of this owner, it goes to the one that has waited longest.
 
 use super::{
     delivery_queue::{DueWork, LeaseRequest},
@@ -21,16 +22,14 @@ use std::{
 /// Maximum numbers of concurrent attempts.
 #[derive(Debug, Clone, Copy)]
 pub struct ConcurrencyLimits {
-    /// Attempts to all targets together.
     pub total: usize,
-    /// Attempts to the targets of one owner.
     pub per_owner: usize,
     pub per_target: usize,
 }
 
 /// An owner may have a quarter of all attempts, and each target a quarter of the attempts of its owner. So a slow receiver does not
 /// delay the other targets of its owner.
-const PART: usize = 4;
+const DIVISOR: usize = 4;
 
 /// Attempts to one target. More would only queue at the receiver.
 const MAX_PER_TARGET: usize = 16;
@@ -38,8 +37,8 @@ const MAX_PER_TARGET: usize = 16;
 impl ConcurrencyLimits {
     /// Divides a total number of attempts.
     pub fn of_total(total: usize) -> Self {
-        let per_owner = (total / PART).max(1);
-        Self { total, per_owner, per_target: (per_owner / PART).clamp(1, MAX_PER_TARGET) }
+        let per_owner = (total / DIVISOR).max(1);
+        Self { total, per_owner, per_target: (per_owner / DIVISOR).clamp(1, MAX_PER_TARGET) }
     }
 }
 
@@ -48,9 +47,9 @@ pub(super) struct Scheduler {
     limits: ConcurrencyLimits,
     attempts: Places<TargetOwner>,
     queues: HashMap<WebhookId, OwnedQueue>,
-    /// The number of attempts that were started.
+    /// The number of attempts that were started so far, with which we number them.
     started: u64,
-    /// Targets with due deliveries in the pages that we have read in this pass over all targets.
+    /// Targets with due deliveries on the pages that we have read so far in this pass over all targets. Their queues are kept.
     due_in_pass: HashSet<WebhookId>,
     /// Leased test deliveries that are not sent yet.
     unsent_tests: VecDeque<LeasedDelivery>,
@@ -58,7 +57,6 @@ pub(super) struct Scheduler {
     tested_targets: HashMap<WebhookId, TargetOwner>,
 }
 
-/// The queue of a target, and the owner of the target.
 struct OwnedQueue {
     owner: TargetOwner,
     queue: TargetQueue,
@@ -105,7 +103,7 @@ impl Scheduler {
         self.queues.iter().filter(|(_, owned)| owned.queue.has_unsent()).map(|(target, _)| *target).collect()
     }
 
-    /// Whether a target has leased deliveries or is backing off.
+    /// Whether a target has a queue, or a leased test delivery.
     pub(super) fn has_target(&self, target: WebhookId) -> bool {
         self.queues.contains_key(&target) || self.tested_targets.contains_key(&target)
     }
@@ -122,13 +120,15 @@ impl Scheduler {
         }
         self.due_in_pass.extend(targets.iter().map(|due| due.id));
         if next.is_none() {
+            // The pass is over. An idle target without due deliveries needs no queue.
             let due = std::mem::take(&mut self.due_in_pass);
             self.queues.retain(|target, owned| !owned.queue.is_idle(now) || due.contains(target));
         }
         LeasePlan { requests: self.plan_requests(targets, tests, now), released }
     }
 
-    /// Plans leases, so that no owner has many more deliveries leased than attempts.
+    /// Plans leases. An owner gets at most [`LEASES_PER_SLOT`] leased deliveries for each attempt that it may have. One transaction leases
+    /// for at most as many targets as attempts may run, first for the targets with the fewest leased deliveries.
     fn plan_requests(&mut self, mut due: Vec<DueTarget>, tests: Vec<DueTarget>, now: Duration) -> Vec<LeaseRequest> {
         for DueTarget { id, url: _, updated_at, failing_since, owner } in &due {
             let owned = self.queues.entry(*id).or_insert_with(|| OwnedQueue::new(owner.clone()));
@@ -178,7 +178,6 @@ impl Scheduler {
         owners
     }
 
-    /// Adds deliveries that were leased for a target.
     pub(super) fn push(&mut self, target: WebhookId, owner: TargetOwner, leased: Vec<LeasedDelivery>) {
         let (tests, deliveries): (Vec<_>, Vec<_>) = leased.into_iter().partition(|delivery| delivery.is_test);
         if !tests.is_empty() {
@@ -190,7 +189,7 @@ impl Scheduler {
         }
     }
 
-    /// Starts as many attempts as there are places. `send` returns the delivery if it cannot be sent.
+    /// Starts as many attempts as there are places. `send` returns the delivery if it cannot be sent; its lease then ends by itself.
     pub(super) fn start_attempts(
         &mut self,
         now: Duration,

@@ -1,7 +1,6 @@
 //! The leased deliveries of one target. Decides how many attempts may run at a time, and when to back off.
 //!
-//! The number of concurrent attempts to a target starts at one, increases by one with each success and halves with each
-//! failure.
+//! The number of concurrent attempts to a target starts at one, increases by one with each success and halves with each failure.
 
 use crate::{
     domain::webhook::delivery::{AttemptFailure, target_backoff},
@@ -10,7 +9,7 @@ use crate::{
 use countersign_identity::Timestamp;
 use std::{collections::VecDeque, time::Duration};
 
-/// Number of deliveries to lease per allowed concurrent attempt, so that a fast target does not wait for the next lease.
+/// We lease this many deliveries for each attempt that may run at the same time. So a fast target always has a next delivery at hand.
 pub const LEASES_PER_SLOT: usize = 2;
 
 /// The queue of one target. Times are durations since boot.
@@ -40,15 +39,15 @@ pub struct TargetQueue {
 /// The result of a completed attempt, as input of the queue of its target.
 #[derive(Debug, Clone, Copy)]
 pub struct AttemptSummary {
-    /// Start on the boot-time clock.
+    /// Start of the attempt, since boot.
     pub started_at: Duration,
-    /// End on the boot-time clock.
+    /// End of the attempt, since boot.
     pub ended_at: Duration,
     /// Why the attempt failed; `None` after success.
     pub failure: Option<AttemptFailure>,
     /// The `Retry-After` of the response.
     pub retry_after: Option<Duration>,
-    /// A random number for the variation of the backoff.
+    /// A random number that varies the backoff.
     pub jitter: u32,
 }
 
@@ -110,7 +109,7 @@ impl TargetQueue {
         Some(next)
     }
 
-    /// Undoes the counting of [`Self::start_next`], if the delivery could not be sent.
+    /// Takes back the count of [`Self::start_next`], because the delivery could not be sent.
     pub const fn cancel_start(&mut self) {
         self.in_flight = self.in_flight.saturating_sub(1);
     }

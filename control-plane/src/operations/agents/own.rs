@@ -37,6 +37,7 @@ pub async fn leave_service(
         }
         let definitions = roles::list(tx.conn(), service).await?;
         for grant in &held {
+            // An active grant is always of a role in `definitions`, so no role ends without its event.
             assignments::remove(tx.conn(), service, agent, grant.role).await?;
             let Some(role) = definitions.iter().find(|other| other.definition.id == grant.role) else { continue };
             let ended = RoleRevokedEvent {

@@ -30,19 +30,18 @@ pub async fn read_agent(
         Caller::Human(human) => agent.registration.owner.as_ref() == Some(&human.identity),
         Caller::Service(_) => false,
     };
-    let agent = agents::find(context.store.read().await?.conn(), agent).await?;
-    match (access, agent) {
-        (Ok(()), agent) => Ok(agent.ok_or(NotFound::Agent)?),
-        (Err(OperationError::Refused(refusal)), Some(agent))
-            if refusal.reason == Reason::NotYours && is_owner(&agent) =>
+    let found = agents::find(context.store.read().await?.conn(), agent).await?;
+    match (access, found) {
+        (Ok(()), found) => Ok(found.ok_or(NotFound::Agent)?),
+        (Err(OperationError::Refused(refusal)), Some(found))
+            if refusal.reason == Reason::NotYours && is_owner(&found) =>
         {
-            Ok(agent)
+            Ok(found)
         }
         (Err(error), _) => Err(error),
     }
 }
 
-/// Filter for [`list_agents`].
 #[derive(Debug, Clone, Copy, Default)]
 pub struct AgentFilter {
     /// If set, only agents that hold the role.
@@ -51,7 +50,6 @@ pub struct AgentFilter {
     pub status: Option<AgentStatus>,
 }
 
-/// An agent and its roles at a service.
 #[derive(Debug)]
 pub struct AgentWithRoles {
     pub agent: Agent,
@@ -59,7 +57,7 @@ pub struct AgentWithRoles {
     pub roles: Vec<ManagedGrant>,
 }
 
-/// Lists the agents that hold a role at the service, newest first, and returns the roles of the service.
+/// Lists the agents that hold a role at the service, newest first. Also returns the definitions of the service's roles.
 pub async fn list_agents(
     context: &Context,
     service: ServiceId,
@@ -71,8 +69,8 @@ pub async fn list_agents(
     if let Some(role) = filter.role {
         find_role(read.conn(), service, role).await?;
     }
-    let filter = agents::RoleHolderFilter { service, role: filter.role, status: filter.status, now };
-    let ListPage { items, total, next } = agents::list_role_holders(read.conn(), &filter, page).await?;
+    let holders = agents::RoleHolderFilter { service, role: filter.role, status: filter.status, now };
+    let ListPage { items, total, next } = agents::list_role_holders(read.conn(), &holders, page).await?;
     let ids: Vec<_> = items.iter().map(|agent| agent.id).collect();
     let mut roles_by_agent = BTreeMap::<_, Vec<_>>::new();
     for (agent, grant) in assignments::list_active_grants_of_agents(read.conn(), service, &ids, now).await? {

@@ -15,7 +15,6 @@ use crate::{
 use countersign_identity::{AgentId, AgentStatus, P256PublicKey, Reason, Revision, TrustScore};
 use serde::{Serialize, de::DeserializeOwned};
 
-/// The agent to register.
 #[derive(Debug)]
 pub struct RegistrationRequest {
     /// E-mail address of the registrant.
@@ -26,8 +25,8 @@ pub struct RegistrationRequest {
     pub metadata: Metadata,
 }
 
-/// Registers an agent. If the same registrant has already registered the same key and name, returns the existing agent. Another
-/// registrant or another name gets a new agent with the same key. Otherwise, an attacker could block a key by registering it first.
+/// Registers an agent. If the same registrant has already registered the same key and name, returns the existing agent. With another
+/// registrant or another name, registers a new agent with this key. Otherwise, an attacker could block a key by registering it first.
 /// `agent_of` returns the agent that a response describes.
 pub async fn register_agent<R: Serialize + DeserializeOwned>(
     context: &Context,

@@ -1,7 +1,8 @@
 //! Emits the event `agent.authentication_failed` for failed logins, and suppresses bursts of the event.
 //!
-//! An attacker must not cause a database write with each failed login. So only the first failures of a burst become one event each.
-//! We count the others, first in the memory of each process and then in the database, and emit one summary event for them.
+//! A burst is all failed logins of one agent at one service within one minute. An attacker must not cause a database write with each
+//! failed login. So only the first failures of a burst become one event each. We count the others, first in the memory of each process
+//! and then in the database. After the end of the burst, one summary event tells their number.
 
 use crate::{
     domain::{
@@ -24,7 +25,7 @@ const FLUSH_GRACE: Duration = Duration::from_secs(3);
 /// Maximum number of bursts whose counts one transaction stores.
 const COUNTS_PER_TRANSACTION: usize = 200;
 
-/// The reason in the event `agent.authentication_failed`; `None` if the error is not a failed login.
+/// Returns the reason for the event `agent.authentication_failed`; `None` if the error is not a failed login.
 pub(in crate::operations) const fn login_failure_reason(error: &OperationError) -> Option<LoginFailureReason> {
     match error {
         OperationError::Refused(refusal) => Some(LoginFailureReason::Refused(refusal.reason)),
@@ -42,8 +43,8 @@ pub(in crate::operations) const fn login_failure_reason(error: &OperationError) 
     }
 }
 
-/// Counts a failed login, and emits an event for it unless its burst is suppressed. Only logs errors, because the caller refuses the
-/// login in any case.
+/// Counts a failed login, and emits an event for it if it is one of the first of its burst. Only logs errors, because the caller
+/// refuses the login in any case.
 pub(in crate::operations) async fn emit_failed_login(
     context: &Arc<Context>,
     key: BurstKey,
@@ -59,11 +60,13 @@ pub(in crate::operations) async fn emit_failed_login(
             tracing::warn!(%error, "cannot emit a webhook event for a failed login");
         }
     };
-    // In a task of its own: otherwise, a client that always leaves during the commit would never reach the maximum number of events.
+    // The task goes on if the client disconnects. Otherwise, a client that always disconnects during the commit would never reach the
+    // maximum number of events, and each of its failed logins would cost a transaction.
     let _panicked = tokio::spawn(emission.in_current_span()).await;
 }
 
-/// Emits an event. If its burst has had the maximum number of events, this process only counts further failures of the burst.
+/// Emits an event, or counts the failure if its burst has had the maximum number of events. From then on, this process counts further
+/// failures of the burst in memory.
 async fn emit_or_suppress(
     context: &Context,
     key: BurstKey,
@@ -73,7 +76,7 @@ async fn emit_or_suppress(
     let now = context.now();
     let mut read = context.store.read().await?;
     let key = burst_key_of_known_service(read.conn(), key, now).await?;
-    let scope = ServiceOrDeployment::of(key.1);
+    let scope = ServiceOrDeployment::of(key.service);
     if context.suppressed_bursts.count_if_suppressed(key, now)
         || !outbox::has_recipients(read.conn(), EventKind::AuthenticationFailed, scope).await?
     {
@@ -83,12 +86,13 @@ async fn emit_or_suppress(
     let id = context.new_id(EventId::from_bits);
     let work = async |mut tx: WriteTransaction| {
         let mut burst = lock_current_burst(&mut tx, context, key).await?;
-        if burst.record_failure() {
+        let emits_event = burst.record_failure();
+        if emits_event {
             let data = event_data(key, reason, client_address, None);
             let at = tx.now();
             tx.emit(Event { id, at, data });
         }
-        outbox::update_burst(tx.conn(), key.0, key.1, &burst).await?;
+        outbox::update_burst(tx.conn(), key.agent, key.service, &burst).await?;
         Ok::<_, OperationError>(tx.commit(burst).await?)
     };
     let burst = context.store.write("emit_failed_login", work).await?;
@@ -98,15 +102,16 @@ async fn emit_or_suppress(
     Ok(())
 }
 
-/// Removes the service from the key if the agent is not known to it. Otherwise, a client could fill the webhooks of a service that
-/// its agent has nothing to do with, or create bursts with the ids of services that do not exist.
+/// Removes the service from the key if the agent is not known to the service. Otherwise, a client could fill the webhooks of a service
+/// that its agent has nothing to do with, or create bursts with the ids of services that do not exist.
 async fn burst_key_of_known_service(
     conn: &mut Conn,
-    (agent, service): BurstKey,
+    key: BurstKey,
     now: Timestamp,
 ) -> Result<BurstKey, OperationError> {
-    let Some(service) = service else { return Ok((agent, None)) };
-    Ok((agent, known_agents::is_known(conn, agent, service, now).await?.then_some(service)))
+    let Some(service) = key.service else { return Ok(key) };
+    let is_known = known_agents::is_known(conn, key.agent, service, now).await?;
+    Ok(BurstKey { service: is_known.then_some(service), ..key })
 }
 
 /// Stores the counts of this process, and emits a summary for each burst that has ended.
@@ -121,13 +126,14 @@ async fn store_counts(context: &Context) -> Result<(), OperationError> {
             let now = tx.now();
             for (key, count) in counts {
                 // Pending counts belong to the burst in the database, even if it has ended.
-                let mut burst = outbox::lock_burst(tx.conn(), key.0, key.1, now).await?;
+                let mut burst = outbox::lock_burst(tx.conn(), key.agent, key.service, now).await?;
                 burst.suppressed += count;
-                outbox::update_burst(tx.conn(), key.0, key.1, &burst).await?;
+                outbox::update_burst(tx.conn(), key.agent, key.service, &burst).await?;
             }
             Ok::<_, OperationError>(tx.commit(()).await?)
         };
         context.store.write_alone("count_failed_logins", work).await?;
+        // The counts may have grown meanwhile, so we subtract what is stored.
         context.suppressed_bursts.subtract(counts);
     }
     context.suppressed_bursts.remove_ended(context.now());
@@ -140,11 +146,12 @@ async fn emit_summaries(context: &Context) -> Result<(), OperationError> {
         let batch = async |mut tx: WriteTransaction, limit| {
             let bursts = outbox::take_bursts(tx.conn(), horizon, limit).await?;
             for (agent, service, burst) in &bursts {
-                emit_summary(&mut tx, context, (*agent, *service), burst);
+                emit_summary(&mut tx, context, BurstKey { agent: *agent, service: *service }, burst);
             }
             Ok((tx, bursts.len() as u64))
         };
         if run_batch(context, "summarize_failed_logins", batch).await? == 0 {
+            // Another replica emits them.
             break;
         }
     }
@@ -158,7 +165,7 @@ async fn lock_current_burst(
     key: BurstKey,
 ) -> Result<SuppressedBurst, OperationError> {
     let now = tx.now();
-    let burst = outbox::lock_burst(tx.conn(), key.0, key.1, now).await?;
+    let burst = outbox::lock_burst(tx.conn(), key.agent, key.service, now).await?;
     if !burst.has_ended(now) {
         return Ok(burst);
     }
@@ -174,7 +181,7 @@ fn emit_summary(tx: &mut WriteTransaction, context: &Context, key: BurstKey, bur
 }
 
 const fn event_data(
-    (agent_id, service_id): BurstKey,
+    BurstKey { agent: agent_id, service: service_id }: BurstKey,
     reason: LoginFailureReason,
     ip_address: Option<IpAddr>,
     suppressed: Option<u64>,

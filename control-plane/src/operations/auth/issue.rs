@@ -67,16 +67,14 @@ pub(super) async fn find_signer(context: &Context) -> Result<Arc<TokenSigner>, O
 pub(super) struct Grant<'a> {
     /// The agent of `basis`.
     pub agent: &'a LoginAgent,
-    /// The session of the token.
     pub session: &'a Session,
     /// The service of the token, and who chose it.
     pub audience: TokenAudience,
-    /// If set, the token grants only these permissions of the agent's roles. It is the scope of the session, or a narrower one for which
-    /// a refresh asks. The refresh does not change the scope of the session.
+    /// If set, the token grants only these permissions of the agent's roles. It is the scope of the session, or a narrower one that a
+    /// refresh requests. The refresh does not change the scope of the session.
     pub scope: Option<&'a Scope>,
     /// Whether the token has the claim `scope` even if no scope limits it.
     pub states_scope: bool,
-    /// What the login or refresh has read.
     pub basis: &'a LoginBasis,
     /// The service of the agent's last login, this one included.
     pub last_service: Option<ServiceId>,
@@ -95,8 +93,8 @@ impl Grant<'_> {
         (self.claims(context, id, expires_at), record)
     }
 
-    /// Whether we record a contact between the agent and the service. If the agent did not name the service, we only renew a contact:
-    /// a stranger may have made its service the default one, by giving the agent a role.
+    /// Whether we record a contact, which makes the agent known to the service. If the agent did not name the service, we only renew a
+    /// contact: a stranger may have made its service the default one, by giving the agent a role.
     fn is_new_contact(&self) -> bool {
         let (last, now) = (self.basis.contacted_at, self.basis.at);
         let is_known = last.is_some_and(|at| at > known_agents::forgotten_until(now));

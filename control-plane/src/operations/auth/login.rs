@@ -15,7 +15,7 @@ use crate::{
         session::{RefreshHashes, RefreshToken, Session},
         webhook::event::{AuthenticatedEvent, Event, EventData},
     },
-    operations::{Context, NotFound, OperationError, TokenPair},
+    operations::{Context, NotFound, OperationError, TokenPair, memory::BurstKey},
     store::{
         Conn, WriteTransaction,
         logins::{self, IssueRecord, LoginAgent, LoginBasis, LoginQuery},
@@ -30,16 +30,14 @@ use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 /// How many sessions over the quota one login ends at most. The next logins end the others.
 const MAX_ENDED_PER_LOGIN: u32 = 100;
 
-/// A login request.
 #[derive(Debug)]
 pub struct LoginRequest {
-    /// Challenge id.
+    /// The id of the challenge.
     pub challenge: String,
     /// Signature over the nonce, in hex.
     pub signature: String,
-    /// Service that the token is requested for, if any.
+    /// The service that the token is requested for, if any.
     pub service: Option<ServiceId>,
-    /// IP address of the client.
     pub client_address: Option<IpAddr>,
 }
 
@@ -49,7 +47,7 @@ pub struct VerifiedLogin {
     agent: AgentId,
     signed: SignedText,
     requested: RequestedToken,
-    /// What we read to verify the signature, and for which service.
+    /// The basis of the login: what we read to verify the signature, with the agent's roles at `basis_service`.
     basis: Box<LoginBasis>,
     basis_service: Option<ServiceId>,
     client_address: Option<IpAddr>,
@@ -61,7 +59,7 @@ impl VerifiedLogin {
         self.agent
     }
 
-    /// The login with this request for an access token.
+    /// Sets what the login requests of its access token.
     #[must_use]
     pub fn requesting(self, requested: RequestedToken) -> Self {
         Self { requested, ..self }
@@ -72,7 +70,7 @@ impl VerifiedLogin {
 pub async fn verify_login(context: &Arc<Context>, login: &LoginRequest) -> Result<VerifiedLogin, OperationError> {
     // An invalid challenge id contains no agent, so no failed-login event is emitted.
     let (challenge, nonce) = context.challenge_keys.decode_id(&login.challenge).ok_or(Reason::ChallengeInvalid)?;
-    let requested = challenge.service.or(login.service);
+    let burst = BurstKey { agent: challenge.agent, service: challenge.service.or(login.service) };
     let verified = async {
         if context.now() >= challenge.expires_at {
             return Err(Reason::ChallengeExpired.into());
@@ -90,13 +88,13 @@ pub async fn verify_login(context: &Arc<Context>, login: &LoginRequest) -> Resul
             client_address: login.client_address,
         }),
         Err(error) => {
-            report_failure(context, (challenge.agent, requested), &error, login.client_address).await;
+            report_failure(context, burst, &error, login.client_address).await;
             Err(error)
         }
     }
 }
 
-/// Parses a client assertion (RFC 7523), and checks what its text alone shows.
+/// Parses a client assertion (RFC 7523), and checks whatever needs no database.
 pub fn parse_assertion(context: &Context, assertion: &str) -> Result<ClientAssertion, OperationError> {
     let assertion = ClientAssertion::parse(assertion, &context.assertion_audiences(), context.now())
         .map_err(OperationError::InvalidAssertion)?;
@@ -108,8 +106,8 @@ pub fn parse_assertion(context: &Context, assertion: &str) -> Result<ClientAsser
     Ok(assertion)
 }
 
-/// Verifies a client assertion. A failed attempt does not use it up. `named` is the service id in the request. If this service
-/// exists, the event about a failure contains it.
+/// Verifies a client assertion. A failed attempt does not use the assertion up. `named` is the service id in the request. If this
+/// service exists, the event about a failure contains its id.
 pub async fn verify_assertion(
     context: &Arc<Context>,
     assertion: &ClientAssertion,
@@ -128,7 +126,7 @@ pub async fn verify_assertion(
         Err(error @ OperationError::InvalidAssertion(_)) => Err(error),
         Err(error) => {
             let service = named.filter(|_| basis.has_service);
-            report_failure(context, (agent, service), &error, client_address).await;
+            report_failure(context, BurstKey { agent, service }, &error, client_address).await;
             Err(error)
         }
     }
@@ -164,7 +162,7 @@ pub async fn begin_session(context: &Arc<Context>, login: VerifiedLogin) -> Resu
         let new = NewSession {
             login,
             refresh: RefreshToken::new(context.new_id(SessionId::from_bits), context.new_secret()),
-            token: context.new_id(TokenId::from_bits),
+            token_id: context.new_id(TokenId::from_bits),
             event: context.new_id(EventId::from_bits),
         };
         let claims = match new.begin_if_unchanged(context).await? {
@@ -176,17 +174,16 @@ pub async fn begin_session(context: &Arc<Context>, login: VerifiedLogin) -> Resu
     match begun.await {
         Ok(pair) => Ok(pair),
         Err(error) => {
-            report_failure(context, (agent, service), &error, client_address).await;
+            report_failure(context, BurstKey { agent, service }, &error, client_address).await;
             Err(error)
         }
     }
 }
 
-/// A session that begins.
 struct NewSession {
     login: VerifiedLogin,
     refresh: RefreshToken,
-    token: TokenId,
+    token_id: TokenId,
     event: EventId,
 }
 
@@ -196,8 +193,8 @@ impl NewSession {
         LoginQuery { agent: *agent, service: requested.service, challenge: Some(signed.single_use_id()) }
     }
 
-    /// Begins the session with one statement, if no webhook receives the event and there is nothing else to write. Returns `None` if
-    /// that is not possible, or if the login is refused. The caller then runs [`Self::begin`], which also finds out why.
+    /// Begins the session with one statement on PostgreSQL, if no webhook receives the event and there is nothing else to write. Returns
+    /// `None` if that is not possible, or if the login is refused. The caller then runs [`Self::begin`], which also finds out why.
     async fn begin_if_unchanged(&self, context: &Context) -> Result<Option<Claims>, OperationError> {
         if !context.store.has_concurrent_writers() {
             return Ok(None);
@@ -245,8 +242,9 @@ impl NewSession {
         context.store.write("begin_session", work).await
     }
 
-    /// Whether this login ends the sessions over the quota. For that it reads all sessions of the agent. So with a quota of 40 or more,
-    /// only one login in many does it, and the agent may have about a twentieth too many. It ends more than begin in between.
+    /// Whether this login ends the sessions over the quota. It then has to read all sessions of the agent. So with a quota of 40 or more,
+    /// only one login in `one_in` does this, and the agent may have about a twentieth too many sessions meanwhile. That login may end
+    /// [`MAX_ENDED_PER_LOGIN`] sessions, which is more than begin meanwhile.
     fn counts_sessions(&self, context: &Context) -> bool {
         let one_in = (context.config.quotas.sessions_per_agent / 20).clamp(1, MAX_ENDED_PER_LOGIN / 2);
         self.refresh.session().bits().is_multiple_of(u128::from(one_in))
@@ -287,7 +285,7 @@ impl NewSession {
             basis,
             last_service: audience.last_service(agent.last_service),
         };
-        let (claims, record) = grant.issue(context, self.token);
+        let (claims, record) = grant.issue(context, self.token_id);
         Ok((agent, session, claims, record))
     }
 }
@@ -316,14 +314,9 @@ fn check_login<'a>(
 }
 
 /// Emits an event for a failed login, unless the agent is not to blame for the failure.
-async fn report_failure(
-    context: &Arc<Context>,
-    subject: (AgentId, Option<ServiceId>),
-    error: &OperationError,
-    client_address: Option<IpAddr>,
-) {
+async fn report_failure(context: &Arc<Context>, key: BurstKey, error: &OperationError, client_address: Option<IpAddr>) {
     if let Some(failure) = login_failure_reason(error) {
-        emit_failed_login(context, subject, failure, client_address).await;
+        emit_failed_login(context, key, failure, client_address).await;
     }
 }
 

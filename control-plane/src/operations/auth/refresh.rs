@@ -13,7 +13,7 @@ use crate::{
         session::{RefreshToken, Session},
         webhook::event::LoginFailureReason,
     },
-    operations::{Context, NotFound, OperationError, TokenPair},
+    operations::{Context, NotFound, OperationError, TokenPair, memory::BurstKey},
     store::{
         Conn, Store, StoreError, WriteTransaction,
         logins::{self, IssueRecord, LoginAgent, LoginBasis, LoginQuery},
@@ -51,14 +51,14 @@ pub async fn verify_refresh(
     let token = RefreshToken::parse(token).ok_or(Reason::RefreshInvalid)?;
     let session = context.store.read_one(async |conn: &mut Conn| sessions::find(conn, token.session()).await).await?;
     let session = session.filter(|session| session.issued(&token)).ok_or(Reason::RefreshInvalid)?;
-    // Only the transaction of the refresh knows whether a later revocation of the agent has ended the session.
+    // We pass no cutoff. Only the refresh itself reads whether a suspension or revocation of the agent has ended the session.
     let refusal = session.check_refresh(&token, Revision::default(), context.now()).err();
     Ok(VerifiedRefresh { token, session, client_address, refusal })
 }
 
 /// Refreshes a session. A refresh token that was used before ends the session: somebody has a copy, and we cannot tell the thief from
-/// the agent. A client that leaves before we write can use its token again. But a client that presents a used token cannot prevent
-/// the end of the session, or the event about it, by leaving.
+/// the agent. A client that disconnects before we write can use its token again. But a client that presents a used token cannot
+/// prevent the end of the session, or the event about it, by disconnecting: we then go on in a task of our own.
 pub async fn refresh_session(
     context: &Arc<Context>,
     refresh: VerifiedRefresh,
@@ -67,10 +67,11 @@ pub async fn refresh_session(
     if refresh.refusal != Some(Reason::RefreshReused) {
         return refresh_and_report_reuse(context, refresh, requested).await;
     }
-    let (deadline, (reply, replied)) = (context.store.deadline(), oneshot::channel());
+    let deadline = context.store.deadline();
+    let (reply, replied) = oneshot::channel();
     let context = Arc::clone(context);
     let report = async move {
-        let _client_has_left = reply.send(refresh_and_report_reuse(&context, refresh, requested).await);
+        let _client_has_disconnected = reply.send(refresh_and_report_reuse(&context, refresh, requested).await);
     };
     drop(tokio::spawn(report.in_current_span()));
     Store::receive(replied, deadline).await?
@@ -86,11 +87,12 @@ async fn refresh_and_report_reuse(
     let result = match refusal {
         // There is nothing to write, so copies of old tokens cannot occupy the database's writer.
         Some(reason) if session.ended_at.is_some() || reason == Reason::RefreshExpired => Err(reason.into()),
+        // A used token of a live session is refused there, and ends the session.
         _ => replace_tokens(context, token, session, requested).await,
     };
     if result.as_ref().is_err_and(is_reuse) {
         let reason = LoginFailureReason::Refused(Reason::RefreshReused);
-        emit_failed_login(context, (agent, service), reason, client_address).await;
+        emit_failed_login(context, BurstKey { agent, service }, reason, client_address).await;
     }
     result
 }
@@ -108,7 +110,7 @@ async fn replace_tokens(
 ) -> Result<TokenPair, OperationError> {
     let signer = find_signer(context).await?;
     let next = used.next(context.new_secret());
-    let replacement = Replacement { used, next, session, requested, token: context.new_id(TokenId::from_bits) };
+    let replacement = Replacement { used, next, session, requested, token_id: context.new_id(TokenId::from_bits) };
     let claims = match replacement.refresh_if_unchanged(context).await? {
         Some(claims) => claims,
         None => replacement.refresh(context).await?,
@@ -116,14 +118,13 @@ async fn replace_tokens(
     TokenPair::sign(context, &signer, &claims, &replacement.next)
 }
 
-/// The replacement of the tokens of a session.
 struct Replacement {
     used: RefreshToken,
     next: RefreshToken,
     /// The session as we read it. Its agent and its service never change; everything else may have changed since.
     session: Session,
     requested: RequestedToken,
-    token: TokenId,
+    token_id: TokenId,
 }
 
 impl Replacement {
@@ -132,8 +133,8 @@ impl Replacement {
         LoginQuery { agent: self.session.agent, service, challenge: None }
     }
 
-    /// Refreshes the session with one statement, if there is nothing else to write. Returns `None` if that is not possible, or if the
-    /// refresh is refused. The caller then runs [`Self::refresh`], which also finds out why.
+    /// Refreshes the session with one statement on PostgreSQL, if there is nothing else to write. Returns `None` if that is not possible,
+    /// or if the refresh is refused. The caller then runs [`Self::refresh`], which also finds out why.
     async fn refresh_if_unchanged(&self, context: &Context) -> Result<Option<Claims>, OperationError> {
         if !context.store.has_concurrent_writers() {
             return Ok(None);
@@ -180,6 +181,7 @@ impl Replacement {
         basis: &'a LoginBasis,
     ) -> Result<(&'a LoginAgent, Session, Claims, IssueRecord), OperationError> {
         let agent = basis.agent.as_ref().ok_or(Reason::RefreshInvalid)?;
+        // Reuse comes first, because it ends the session. The other reasons come after the status of the agent, which may cause them.
         let checked = session.check_refresh(&self.used, agent.cutoff.max(basis.position.cutoff), basis.at);
         if checked == Err(Reason::RefreshReused) {
             return Err(Reason::RefreshReused.into());
@@ -210,7 +212,7 @@ impl Replacement {
             basis,
             last_service: agent.last_service,
         };
-        let (claims, record) = grant.issue(context, self.token);
+        let (claims, record) = grant.issue(context, self.token_id);
         Ok((agent, session, claims, record))
     }
 }

@@ -8,8 +8,8 @@ use crate::{
 use countersign_identity::{Audience, Claims, Revision, SessionId, UnverifiedToken};
 
 /// Revokes a token. Revoking a refresh token ends its session, which invalidates all tokens of the session. Revoking an access token
-/// affects only this token. Unknown and expired tokens cause no change and no error. Returns the revision from which on sidecars
-/// refuse the token.
+/// affects only this token. Unknown and expired tokens cause no change and no error. Returns a revision from which on sidecars refuse
+/// the token.
 pub async fn revoke_token(context: &Context, token: &str) -> Result<Revision, OperationError> {
     if let Some(refresh) = RefreshToken::parse(token) {
         return revoke_session(context, &refresh).await;
@@ -24,11 +24,11 @@ pub async fn revoke_token(context: &Context, token: &str) -> Result<Revision, Op
     }
 }
 
-/// Ends the session of a refresh token. A used one works too: whoever has any refresh token of a session may end the session.
+/// Ends the session of a refresh token, even of one that was used before: whoever has any refresh token of a session may end it.
 async fn revoke_session(context: &Context, token: &RefreshToken) -> Result<Revision, OperationError> {
     let session = context.store.read_one(async |conn: &mut Conn| sessions::find(conn, token.session()).await).await?;
-    let live = session.filter(|session| session.issued(token) && session.ended_at.is_none());
-    let Some(session) = live else { return newest_revision(context).await };
+    let session = session.filter(|session| session.issued(token) && session.ended_at.is_none());
+    let Some(session) = session else { return newest_revision(context).await };
     let work = async |mut tx: WriteTransaction| {
         agents::lock(tx.conn(), session.agent).await?;
         end_sessions(&mut tx, &[session.id]).await?;
@@ -62,7 +62,7 @@ async fn revoke_access_token(context: &Context, claims: &Claims) -> Result<Revis
 }
 
 /// Ends sessions that have not ended yet. The caller must hold the locks on the agents. Otherwise, a concurrent refresh could issue
-/// a token for another service, whose sidecars would not learn of the end.
+/// a token for another service, whose sidecars would not receive the end of the session.
 pub(in crate::operations) async fn end_sessions(
     tx: &mut WriteTransaction,
     sessions: &[SessionId],
@@ -77,8 +77,8 @@ pub(in crate::operations) async fn end_sessions(
 /// Whether an access token or its session was revoked.
 ///
 /// We delete a session only when all its tokens have expired. If a token without a session seems to be valid, some clock was wrong,
-/// so it counts as revoked. Only the change feed records the revocation of an access token. When the floor of the feed passes this
-/// record, the revision of the token is below the floor too, and the token is refused for this reason.
+/// so it counts as revoked. Only the change feed records the revocation of a single access token. Housekeeping deletes this record
+/// when the revision floor has reached it. The token is older than the record, and tokens below the floor are refused anyway.
 pub(in crate::operations) async fn is_revoked(conn: &mut Conn, claims: &Claims) -> Result<bool, OperationError> {
     let session = sessions::find(conn, claims.sid).await?;
     Ok(session.is_none_or(|session| session.ended_at.is_some()) || feed::token_is_revoked(conn, claims.jti).await?)

@@ -3,12 +3,11 @@
 use crate::domain::challenge::Challenge;
 use countersign_identity::{Reason, Revision};
 
-/// What an agent signs to log in. It is good for one session.
+/// What an agent signs to log in. At most one session begins with it.
 #[derive(Debug, Clone)]
 pub enum SignedText {
     /// The nonce of a challenge.
     Challenge(Challenge),
-    /// A client assertion.
     Assertion {
         /// See [`ClientAssertion::single_use_id`](crate::domain::client_assertion::ClientAssertion::single_use_id).
         single_use_id: String,
@@ -19,16 +18,16 @@ pub enum SignedText {
 
 /// The reasons with which a text of this kind is refused.
 pub struct RefusalReasons {
-    /// If its agent is unknown.
+    /// The agent of the text is unknown.
     pub invalid: Reason,
-    /// If it is from before a restore of the database.
+    /// The text is from before a restore of the database.
     pub expired: Reason,
-    /// If it was used before.
+    /// The text was used before.
     pub used: Reason,
 }
 
 impl SignedText {
-    /// Identifies the text. At most one session begins with it.
+    /// Identifies the text. The session that begins with the text records this id.
     pub fn single_use_id(&self) -> String {
         match self {
             Self::Challenge(challenge) => challenge.random_id_hex(),

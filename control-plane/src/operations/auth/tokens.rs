@@ -10,11 +10,9 @@ use countersign_identity::{AgentId, Claims, Scope, ServiceId, scope::scope_text}
 use secrecy::SecretString;
 use std::time::Duration;
 
-/// An access token and a refresh token.
 pub struct TokenPair {
     /// The access token, a signed JWT.
     pub access: SecretString,
-    /// The refresh token.
     pub refresh: SecretString,
     /// Lifetime of the access token.
     pub expires_in: Duration,
@@ -27,7 +25,7 @@ pub struct TokenPair {
 pub struct RequestedToken {
     /// The service that the token is for, if the request names one.
     pub service: Option<ServiceId>,
-    /// The permissions beyond which the token grants nothing, if the request limits them.
+    /// The only permissions that the token may grant, if the request limits them.
     pub scope: Option<Scope>,
     /// Whether the token has the claim `scope` even if no scope limits it, as OAuth libraries of services expect (RFC 9068).
     pub states_scope: bool,
@@ -63,8 +61,8 @@ pub(super) enum TokenAudience {
 }
 
 impl TokenAudience {
-    /// The audience in `basis`. `is_named`: this request names the service. A refresh that names none gets a token for the service of
-    /// its session. This may be the default service of the login, so it counts as a default here.
+    /// The audience in `basis`. `is_named`: this request names the service. A refresh that names no service gets a token for the service
+    /// of its session. That may be the default service of the login, so it counts as a default here.
     pub(super) fn of(basis: &LoginBasis, is_named: bool) -> Self {
         match basis.audience {
             Some(service) if is_named => Self::Named(service),
@@ -81,8 +79,8 @@ impl TokenAudience {
         }
     }
 
-    /// The service to store as the one of the agent's last login. A default service does not replace it: if the agent loses its role
-    /// there for a moment, a stranger's service may become the default one, and must not stay it.
+    /// The service to store as the service of the agent's last login. A default service does not replace `before`: if the agent loses its
+    /// role at `before` for a moment, a stranger's service may become the default, but must not remain it.
     pub(super) fn last_service(self, before: Option<ServiceId>) -> Option<ServiceId> {
         match self {
             Self::Named(service) => Some(service),

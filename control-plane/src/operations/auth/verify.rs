@@ -20,15 +20,14 @@ use countersign_identity::{
 };
 use std::sync::{Arc, OnceLock};
 
-/// The result of a successful verification.
 pub struct Verified {
     pub verification: Arc<Verification>,
     /// True if it is an earlier verification of the same token, which still applies.
     pub is_from_memory: bool,
 }
 
-/// What a verification of this token at this service reads: if one of these changes, its result may change. Contacts are not among
-/// them, because they do not affect the result.
+/// The subjects that a verification of this token at this service depends on: if one of them changes, the result may change. The
+/// contact that makes the agent known to the service is not among them, because it does not affect the result.
 const fn subjects_of(service: ServiceId, claims: &Claims, audience: Option<ServiceId>) -> [Change; 8] {
     [
         Change::Keys,
@@ -75,8 +74,8 @@ async fn read_verification(context: &Context, service: ServiceId, token: &str) -
     let now = context.now();
     let position = feed::position(read.conn()).await?;
     let service = find_service(read.conn(), service).await?;
-    let table = roles::list(read.conn(), service.id).await?;
-    let table: RoleTable = table.into_iter().map(|role| role.definition).collect();
+    let definitions = roles::list(read.conn(), service.id).await?;
+    let table: RoleTable = definitions.into_iter().map(|role| role.definition).collect();
     let changes = agent_state(read.conn(), service.id, claims, position.revision, now).await?;
     let evaluation = EvaluationContext {
         service: service.id,
@@ -111,7 +110,8 @@ async fn read_verification(context: &Context, service: ServiceId, token: &str) -
     Ok(Verification { identity, audience, issued_at, expires_at, basis, response: OnceLock::new() })
 }
 
-/// Records a contact between the agent and the service, unless the last one is still recent. Returns when the next one is due.
+/// Records a contact between the agent and the service, unless the last one is still recent. Returns when the next one is due. If the
+/// contact cannot be recorded, it is due at once.
 async fn renew_contact(
     context: &Context,
     agent: AgentId,
@@ -126,8 +126,8 @@ async fn renew_contact(
     }
 }
 
-/// Records that the agent has just used its token at the service, and returns when. `None`: not recorded; the token is valid all
-/// the same.
+/// Records that the agent has just used its token at the service, and returns the time. Returns `None` if that is not possible: the
+/// token is valid all the same.
 async fn record_contact(context: &Context, agent: AgentId, service: ServiceId) -> Option<Timestamp> {
     if !context.store.is_writable() {
         return None;

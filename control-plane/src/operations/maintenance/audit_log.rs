@@ -1,4 +1,4 @@
-//! Starts the audit log of a database that has none, and deletes its first entries after an administrator has archived them.
+//! Starts the audit log of a new database, and deletes the first entries of audit chains after an administrator has archived them.
 //!
 //! One transaction records what was archived, and only then we delete the entries. A rotation of the master key verifies the same
 //! entries in several transactions, so we delete nothing until the rotation is complete.
@@ -13,13 +13,13 @@ use crate::{
 };
 use std::time::Duration;
 
-/// Number of entries that one transaction deletes.
+/// Maximum number of entries that one transaction deletes.
 const ENTRIES_PER_TRANSACTION: i64 = 500;
 
 /// Pause after a transaction, so that other writers get their turn.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Number of chains that we read at once.
+/// Maximum number of chains that we list at once.
 const CHAINS_PER_READ: i64 = 1000;
 
 /// Starts the audit chain of the Countersign deployment, and the audit chains of services that are older than the audit log. Does
@@ -41,7 +41,7 @@ pub async fn ensure_audit_started(store: &Store) -> Result<(), OperationError> {
 #[derive(Debug, Clone)]
 pub struct ArchivedChain {
     pub chain: String,
-    /// The floor of the chain when its entries were verified.
+    /// The floor of the chain when its entries were verified: it marks the entries that are in earlier archives.
     pub before: Option<ChainMark>,
     /// The sequence number of the last archived entry.
     pub length: i64,
@@ -64,7 +64,7 @@ pub async fn record_audit_archive(store: &Store, archive: &AuditArchive) -> Resu
         let keys = store.audit_keys().find(&fingerprint).ok_or(StoreError::MissingMasterKey(fingerprint))?;
         for ArchivedChain { chain, before, .. } in &archive.chains {
             if audit::find_floor(tx.conn(), chain).await? != *before {
-                return Err(conflict("another process archives the audit log at the same time"));
+                return Err(conflict("another process has archived audit entries meanwhile: run this command again"));
             }
         }
         for ArchivedChain { chain, length, hash, .. } in &archive.chains {
@@ -80,7 +80,7 @@ pub async fn record_audit_archive(store: &Store, archive: &AuditArchive) -> Resu
     store.write("record_audit_archive", work).await
 }
 
-/// Deletes all archived entries, even if an interrupted run has left them. Returns their number.
+/// Deletes all archived entries, including those that an interrupted run has left. Returns their number.
 pub async fn delete_archived_entries(store: &Store) -> Result<u64, OperationError> {
     let (mut after, mut total) = (String::new(), 0);
     loop {

@@ -1,9 +1,10 @@
-//! Records in the audit log when audited changes are in force at all sidecars.
+//! Records in the audit log when audited changes are in force at all sidecars: each one decides with them, or refuses all requests.
 //!
-//! One entry confirms many changes of a chain. It follows their entries in the same chain, and names their positions. While we wait
-//! for sidecars, later changes of the chain wait for the next entry. So a silent sidecar delays each entry only until the sidecar
-//! refuses all requests by itself. For the chain of a service, we wait for the sidecars of this service, and for the chain of the
-//! deployment, for all sidecars. We write no entry if there are no sidecars.
+//! - One entry confirms many changes of a chain. It follows their entries in the same chain, and names their positions.
+//! - For the chain of a service, we wait for the sidecars of this service, and for the chain of the deployment, for all sidecars.
+//! - While we wait for sidecars, later changes of the chain wait for the next entry. A silent sidecar has no stream, and delays each
+//!   entry only until it refuses all requests by itself.
+//! - Without sidecars, we write no entry.
 
 use crate::{
     domain::{
@@ -24,13 +25,12 @@ use tokio::time::sleep;
 /// How many chains we look at in one run.
 const MAX_CHAINS: i64 = 200;
 
-/// The job pauses twenty times as long as it took, because it reads the sidecars again and again.
+/// After each run, the job pauses twenty times as long as the run took, because it reads the sidecars again and again.
 const PAUSE_FACTOR: u32 = 20;
 
 /// The longest pause, even after a run in which the database did not respond.
 const MAX_PAUSE: Duration = Duration::from_mins(2);
 
-/// The name of the job.
 const JOB: &str = "confirm_changes";
 
 /// We count no more silent sidecars than this.
@@ -65,8 +65,8 @@ async fn confirm_next_changes(context: &Context) -> Result<Option<EnforcementSta
         let chains = unconfirmed_changes::list(read.conn(), &turn.after, MAX_CHAINS).await?;
         (chains, feed::position(read.conn()).await?.revision)
     };
-    let is_page = i64::try_from(chains.len()).is_ok_and(|count| count == MAX_CHAINS);
-    let last = chains.last().filter(|_| is_page).map(|changes| changes.chain.clone());
+    let may_have_more = i64::try_from(chains.len()).is_ok_and(|count| count == MAX_CHAINS);
+    let last = chains.last().filter(|_| may_have_more).map(|changes| changes.chain.clone());
     let mut result = Ok(());
     for changes in chains {
         // If one chain fails, the others must still get their entries.
@@ -102,13 +102,15 @@ fn log_oldest(context: &Context, turn: &mut ConfirmationTurn) {
     }
 }
 
-/// Records that the changes are in force, if they are at all sidecars. Returns false if they are not.
+/// Records that the changes are in force if they are in force at all sidecars. Otherwise, returns false.
 async fn confirm(context: &Context, changes: &UnconfirmedChanges, newest: Revision) -> Result<bool, OperationError> {
+    // Every chain has a scope, so this skips nothing.
     let Some(scope) = ServiceOrDeployment::of_audit_chain(&changes.chain) else { return Ok(true) };
     let revision = changes.awaited.unwrap_or(newest);
     let receipt = context.sidecars.enforcement(None, scope.service(), revision).await?;
     if !receipt.is_complete() {
         if changes.awaited.is_none() {
+            // From now on, later changes wait for the next entry.
             let work = async |mut tx: WriteTransaction| {
                 if context.store.try_begin_job(&mut tx, JOB).await? {
                     unconfirmed_changes::await_newest_revision(tx.conn(), &changes.chain).await?;
@@ -122,8 +124,8 @@ async fn confirm(context: &Context, changes: &UnconfirmedChanges, newest: Revisi
     let entry = (receipt.sidecars + receipt.expired > 0).then(|| entry(scope, changes, &receipt));
     let work = async |mut tx: WriteTransaction| {
         // Another control plane may have confirmed the changes.
-        let is_here = context.store.try_begin_job(&mut tx, JOB).await?;
-        if !is_here || !unconfirmed_changes::is_first(tx.conn(), changes).await? {
+        let has_job = context.store.try_begin_job(&mut tx, JOB).await?;
+        if !has_job || !unconfirmed_changes::is_first(tx.conn(), changes).await? {
             return tx.commit(()).await;
         }
         if let Some(entry) = &entry {

@@ -8,8 +8,7 @@ use crate::{
     domain::{
         agent::Agent,
         audit::Initiator,
-        challenge,
-        client_assertion::MAX_LIFETIME,
+        challenge, client_assertion,
         housekeeping::{ExpiredData, MAX_OVERDUE},
         quota::DELETED_AGENT_COUNTS_FOR,
     },
@@ -39,7 +38,7 @@ const fn days(number: u64) -> Duration {
     Duration::from_hours(24 * number)
 }
 
-/// How long we keep changes after they were written: as long as tokens may live.
+/// How long we keep changes in the feed: as long as tokens may live.
 fn token_retention(context: &Context) -> Duration {
     context.config.access_token_lifetime + CLOCK_SKEW_MARGIN
 }
@@ -51,8 +50,8 @@ fn session_retention(context: &Context) -> Duration {
 }
 
 fn retention_of_sessions(access_token_lifetime: Duration) -> Duration {
-    let proof_lifetime = challenge::LIFETIME.max(MAX_LIFETIME + LEEWAY);
-    access_token_lifetime.max(proof_lifetime) + CLOCK_SKEW_MARGIN
+    let signed_text_lifetime = challenge::LIFETIME.max(client_assertion::MAX_LIFETIME + LEEWAY);
+    access_token_lifetime.max(signed_text_lifetime) + CLOCK_SKEW_MARGIN
 }
 
 /// How long we keep the row of a deleted agent: until housekeeping has deleted the sessions of the agent, and at least as long as
@@ -227,6 +226,7 @@ fn delivery_due(context: &Context, cleanup: TargetCleanup) -> Timestamp {
         TargetCleanup { deleted_at: None, oldest: Some(event), .. } => {
             time_of_event(event).saturating_add(EVENT_RETENTION + ID_RESOLUTION)
         }
+        // Such a target needs no cleanup, so it is never found.
         TargetCleanup { deleted_at: None, oldest: None, .. } => context.now(),
     }
 }
@@ -250,8 +250,8 @@ const fn max_agents(limit: i64) -> i64 {
     if limit < ROWS_PER_AGENT { 1 } else { limit / ROWS_PER_AGENT }
 }
 
-/// Deletes agents that were registered between two times without the token of a human user, and have not logged in. Returns how
-/// many were on the list, even if some of them have logged in meanwhile.
+/// Deletes agents that were registered between two times without the token of a human user, and have not logged in. Returns how many
+/// agents were removed from the list of unused agents, even if some of them have logged in meanwhile.
 async fn delete_unused_agents(
     tx: &mut WriteTransaction,
     from: Timestamp,
@@ -302,9 +302,9 @@ mod tests {
 
     #[test]
     fn session_is_kept_for_its_tokens_and_for_what_began_it() {
-        let proof = retention_of_sessions(Duration::from_secs(1));
-        assert!(proof >= challenge::LIFETIME + CLOCK_SKEW_MARGIN);
-        assert!(proof >= MAX_LIFETIME + LEEWAY + CLOCK_SKEW_MARGIN);
+        let shortest = retention_of_sessions(Duration::from_secs(1));
+        assert!(shortest >= challenge::LIFETIME + CLOCK_SKEW_MARGIN);
+        assert!(shortest >= client_assertion::MAX_LIFETIME + LEEWAY + CLOCK_SKEW_MARGIN);
         assert_eq!(retention_of_sessions(Duration::from_hours(1)), Duration::from_hours(1) + CLOCK_SKEW_MARGIN);
     }
 }

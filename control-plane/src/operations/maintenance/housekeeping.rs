@@ -16,7 +16,8 @@ pub(super) const CLOCK_SKEW_MARGIN: Duration = Duration::from_mins(5);
 /// deliveries to the target. The same is true for rows of a deleted service or agent.
 pub(super) const MAX_TRANSACTION_TIME: Duration = Duration::from_mins(1);
 
-/// After this time, we raise the revision floor again and begin a new round, even if rows are left.
+/// After this time, we raise the revision floor again and begin a new round, even if rows are left. A pass consists of such rounds,
+/// and is complete when no row is left.
 const MAX_ROUND_TIME: Duration = Duration::from_secs(30);
 
 /// Whether rows are left to delete.
@@ -27,7 +28,7 @@ enum Progress {
 }
 
 /// Raises the revision floor, which is the oldest revision from which a sidecar can resume, past changes that are older than every
-/// live token. Then deletes everything that has expired. If one kind of rows fails, the others go on.
+/// live token. Then deletes everything that has expired. If the floor or one kind of rows fails, the others go on.
 pub async fn run_housekeeping(context: &Context) -> Result<(), OperationError> {
     loop {
         let raised = raise_floor(context).await;
@@ -63,6 +64,7 @@ async fn sweep(context: &Context, includes: fn(ExpiredData) -> bool) -> Result<P
     // Rows that expire meanwhile belong to the next round. Otherwise, the round might never end.
     let (began_at, until) = (context.since_boot(), context.now());
     let start = Timestamp::from_micros(0);
+    // The kinds with rows left, each with the time since when its oldest row can be deleted. The search for the next rows begins there.
     let mut pending: Vec<_> =
         ExpiredData::ALL.iter().filter(|data| includes(**data)).map(|data| (*data, start)).collect();
     let mut failure = None;
@@ -89,8 +91,8 @@ async fn sweep(context: &Context, includes: fn(ExpiredData) -> bool) -> Result<P
     failure.map_or(Ok(Progress::Complete), Err)
 }
 
-/// Deletes a batch of a kind, of rows that can be deleted since a time between `from` and `until`. Returns since when the oldest of
-/// them could be deleted; `None` if nothing is left to do.
+/// Deletes a batch of those rows of a kind that can be deleted since a time between `from` and `until`. Returns since when the oldest
+/// of these rows could be deleted; `None` if nothing is left to do.
 async fn delete_batch(
     context: &Context,
     data: ExpiredData,

@@ -31,15 +31,15 @@ pub struct MasterKeyRotation {
     pub removed: Vec<String>,
     /// Number of secrets that this run encrypted again.
     pub resealed: u64,
-    /// Number of secrets that were encrypted with the new key before.
+    /// Number of secrets that were already encrypted with the new key.
     pub unchanged: u64,
     /// Secrets that no configured master key can decrypt.
     pub unreadable: Vec<SecretOwner>,
     /// Number of audit chains that this run verified, and for which it wrote a checkpoint of the new key.
     pub chains: u64,
-    /// Number of audit chains that had a checkpoint of the new key before. This run did not verify them.
+    /// Number of audit chains that already had a checkpoint of the new key. This run did not verify them.
     pub unchanged_chains: u64,
-    /// Audit chains that were broken before. The rotation does not repair them.
+    /// Audit chains that this run found broken. The rotation does not repair them.
     pub broken_chains: Vec<(String, BrokenChain)>,
 }
 
@@ -52,7 +52,7 @@ pub async fn rotate_master_key(
     let to = keyring.master_keys().configured().fingerprint();
     let mut run = Run { store, keyring, rng, to, rotation: MasterKeyRotation::default() };
     let previous = run.replace_current().await?;
-    // A transaction that began before may still append to an audit chain with the replaced key.
+    // A transaction that began earlier may still append to an audit chain with the replaced key. We wait for its end.
     store.wait_for_audit_appends().await?;
     run.reseal_signing_keys().await?;
     run.reseal_webhook_secrets().await?;
@@ -64,17 +64,17 @@ pub async fn rotate_master_key(
     Ok(run.rotation)
 }
 
-/// A run of the rotation.
 struct Run<'a> {
     store: &'a Store,
     keyring: &'a Keyring,
     rng: &'a dyn Rng,
+    /// Fingerprint of the new master key.
     to: String,
     rotation: MasterKeyRotation,
 }
 
 impl Run<'_> {
-    /// Makes the master key current, unless it is already. Returns the previous master keys.
+    /// Makes the new master key current, unless it is already. Returns the previous master keys.
     async fn replace_current(&self) -> Result<Vec<String>, OperationError> {
         let to = &self.to;
         let work = async |mut tx: WriteTransaction| {
@@ -87,8 +87,8 @@ impl Run<'_> {
             // of the other key, so neither key authenticates all of a chain. The other rotation must be completed first.
             if previous.iter().any(|fingerprint| fingerprint == to) {
                 return Err(OperationError::Conflict(format!(
-                    "the rotation from the master key with the fingerprint {to} to the one with the fingerprint {current} is not \
-                     complete: complete it first, with that key as secrets.master_key and this one in secrets.previous_master_keys"
+                    "the rotation from the master key with the fingerprint {to} to the key with {current} is not complete: \
+                     complete it first, with the second key as secrets.master_key and the first in secrets.previous_master_keys"
                 )));
             }
             let now = tx.now();
@@ -126,7 +126,7 @@ impl Run<'_> {
         }
     }
 
-    /// Encrypts secrets with the master key `to`. Returns false if a secret has changed since it was read. Then the caller must read the
+    /// Encrypts secrets with the new master key. Returns false if a secret has changed since it was read. Then the caller must read the
     /// secrets again: whoever rotates the secret of a webhook moves the old one to another column.
     async fn reseal(&mut self, stored: Vec<StoredSecret>) -> Result<bool, OperationError> {
         let (mut changed, mut unchanged, mut unreadable) = (Vec::new(), 0, Vec::new());

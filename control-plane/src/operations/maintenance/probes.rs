@@ -22,7 +22,7 @@ pub fn probe_housekeeping(context: &Context) -> HousekeepingHealth {
     context.housekeeping.health(context.now(), context.since_boot())
 }
 
-/// Writes to the database. So we notice that it accepts no writes, or accepts them again, even if nobody else writes.
+/// Writes to the database. So we notice when it stops accepting writes, and when it accepts them again, even if nobody else writes.
 pub async fn check_database_write(context: &Context) -> Result<(), OperationError> {
     let work = async |mut tx: WriteTransaction| {
         tx.check_write().await?;
@@ -54,13 +54,12 @@ pub async fn probe_database(context: &Context, timeout: Duration) -> DatabaseHea
     }
 }
 
-/// Returns the number of services and the number of active agents.
 pub async fn count_services_and_active_agents(context: &Context) -> Result<(i64, i64), OperationError> {
     let mut read = context.store.read().await?;
     Ok((totals::find(read.conn(), Total::Services).await?, totals::find(read.conn(), Total::ActiveAgents).await?))
 }
 
-/// The longest time for counting. Nobody waits for it, because it holds no lock.
+/// The longest time for counting. It may be long, because counting holds no lock.
 const MAX_COUNT_TIME: Duration = Duration::from_mins(30);
 
 /// Counts all agents and services, and corrects the totals. They can be wrong if somebody has changed rows by hand. Blocks no other

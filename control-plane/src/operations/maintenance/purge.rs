@@ -16,8 +16,8 @@ use crate::{
 use countersign_identity::Timestamp;
 pub(super) use purge::oldest_due;
 
-/// We choose at random among this number of services, agents or roles, the ones that were deleted first. So one of them with very
-/// many rows does not stop the others.
+/// We choose at random among the services, agents or roles that were deleted first, at most this many. So one with very many rows
+/// does not hold up the others.
 const MAX_CANDIDATES: i64 = 100;
 
 /// If more events than this wait, we emit no further events of expired roles, so that the events of requests do not wait for them.
@@ -57,7 +57,7 @@ pub(super) async fn purge(
     Ok(removed)
 }
 
-/// Chooses one of them at random. `None` without candidates.
+/// Chooses one of the candidates at random; `None` if there are none.
 fn choose(context: &Context, candidates: &[Deleted]) -> Option<Deleted> {
     let mut random = [0; 2];
     context.rng.fill(&mut random);
@@ -76,6 +76,7 @@ fn emit_event(tx: &mut WriteTransaction, context: &Context, deleted: Deleted, as
         Deleted::Agent(_) => RevocationReason::AgentDeleted,
         Deleted::Role(_) => RevocationReason::RoleDeleted,
     };
+    // If the role is deleted too, this is the reason. But if the assignment had expired by the time `at`, its expiry is the reason.
     let (at, reason) = role_deleted_at.map_or((tx.now(), reason_of_deletion), |at| (at, RevocationReason::RoleDeleted));
     let (at, reason) = match expires_at {
         Some(end) if end <= at => (end, RevocationReason::Expired),
@@ -85,7 +86,7 @@ fn emit_event(tx: &mut WriteTransaction, context: &Context, deleted: Deleted, as
     emit_role_revoked(tx, context, at, ended);
 }
 
-/// Emits an event for each assignment that ended since the last run of this job.
+/// Emits an event for each assignment that has expired without an event so far. Stops while too many events wait for their fan-out.
 pub async fn emit_role_revoked_events(context: &Context) -> Result<(), OperationError> {
     loop {
         let mut read = context.store.read().await?;
@@ -98,9 +99,10 @@ pub async fn emit_role_revoked_events(context: &Context) -> Result<(), Operation
             let now = tx.now();
             let expired = assignments::take_unreported_expiries(tx.conn(), now, limit).await?;
             let count = expired.len() as u64;
-            for ExpiredAssignment { agent, role, service, at } in expired {
+            for ExpiredAssignment { agent, role, service, at: expired_at } in expired {
+                // The row of a role stays as long as it has assignments, so this skips nothing.
                 let Some(fate) = roles::find_fate(tx.conn(), role).await? else { continue };
-                let (at, reason) = end_of_assignment(&fate, at);
+                let (at, reason) = end_of_assignment(&fate, expired_at);
                 let (agent_id, service_id, role_id, role_name) = (agent, service, role, fate.name);
                 let ended = RoleRevokedEvent { agent_id, service_id, role_id, role_name, reason };
                 emit_role_revoked(&mut tx, context, at, ended);
@@ -108,6 +110,7 @@ pub async fn emit_role_revoked_events(context: &Context) -> Result<(), Operation
             Ok((tx, count))
         };
         if run_batch(context, "emit_expired_roles", batch).await? == 0 {
+            // Another replica emits them.
             break;
         }
     }

@@ -30,8 +30,8 @@ pub struct RestoreReport {
 }
 
 /// Prepares a restored database. No process may serve the database meanwhile. Uses and revocations of credentials after the backup
-/// are lost, so all sessions, tokens and challenges become invalid, and sidecars load a new snapshot. `max_staleness`: the age of
-/// its view at which a sidecar refuses all requests.
+/// are lost, so all sessions, tokens and challenges become invalid, and sidecars load a new snapshot. `max_staleness` is the age of a
+/// view at which a sidecar refuses all requests.
 pub async fn invalidate_credentials_after_restore(
     store: &Store,
     max_staleness: Duration,
@@ -42,6 +42,7 @@ pub async fn invalidate_credentials_after_restore(
         let newest_change_at = newest_change_time(&mut tx).await?;
         let entry = NewAuditEntry::for_deployment(AuditAction::DatabaseRestored)
             .with_detail("newestChangeAt", format_rfc3339(newest_change_at));
+        // The backup lacks later logins, so agents without a login in the backup get the whole time until their deletion again.
         unused_agents::restart_waiting(tx.conn(), at).await?;
         // The backup lacks sidecars that connected after it. They may still decide, but no control plane confirms them meanwhile.
         sidecars::record_unknown(tx.conn(), at, max_staleness).await?;

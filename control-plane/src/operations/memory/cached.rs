@@ -1,4 +1,4 @@
-//! What we remember of earlier requests: API keys of services, without their secrets, and successful verifications of tokens.
+//! Data of earlier requests in memory: API keys of services, without their secrets, and successful verifications of tokens.
 
 use super::{CurrentState, ReadAt, RecentChanges};
 use crate::domain::{change::Change, service::ServiceKey};
@@ -16,8 +16,8 @@ use std::{
 /// Maximum number of API keys in memory.
 const CACHED_KEYS: u64 = 1 << 12;
 
-/// How long an API key stays in memory. If the database loses commits, a new API key may be lost with them. The change feed does not
-/// tell us, because creating a key is no change for sidecars.
+/// How long an API key stays in memory. If the database loses commits, it may lose a new API key. The change feed does not tell us,
+/// because creating a key is no change for sidecars. So we read each key again after this time.
 const KEY_LIFETIME: Duration = Duration::from_mins(1);
 
 /// Maximum number of verified tokens in memory.
@@ -59,16 +59,16 @@ pub struct Verification {
     pub(in crate::operations) response: OnceLock<Bytes>,
 }
 
-/// What the result of a verification depends on.
+/// When a verification was made, and what its result depends on.
 #[derive(Debug)]
 pub(in crate::operations) struct Basis {
     pub read_at: ReadAt,
     pub verified_at: Timestamp,
-    /// From this time on, a verification records a contact.
+    /// From this time on, a verification records again that the agent is known to the service.
     pub contact_due: Timestamp,
     /// The `rev` claim of the token.
     pub token_revision: Revision,
-    /// If one of these changes, the result may change.
+    /// If one of these subjects changes, the result may change.
     pub subjects: [Change; 8],
 }
 

@@ -1,4 +1,5 @@
-//! What background jobs remember: the state of housekeeping, for `/health` and the metrics, and how far the confirmation of changes is.
+//! What background jobs remember: the state of housekeeping, for `/health` and the metrics, and where the next run of
+//! `confirm_changes` continues. This job confirms a change when it is in force at all sidecars.
 
 use crate::domain::housekeeping::{ExpiredData, HousekeepingHealth};
 use countersign_identity::Timestamp;
@@ -7,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-/// Where the next run of the confirmation of changes continues.
+/// Where the next run of `confirm_changes` continues.
 #[derive(Default)]
 pub(in crate::operations) struct ConfirmationTurn {
     /// The last audit chain that we looked at.
@@ -18,7 +19,6 @@ pub(in crate::operations) struct ConfirmationTurn {
     pub logged_at: Option<Duration>,
 }
 
-/// The state of housekeeping in this process.
 pub struct HousekeepingStatus(Mutex<Housekeeping>);
 
 struct Housekeeping {

@@ -1,6 +1,6 @@
 //! Tells whether data that was read from the database is still the content of the database.
 //!
-//! Every request that uses data in memory calls [`RecentChanges::current`] first. This reads from the database, after the request
+//! Every request that uses data in memory calls [`RecentChanges::current`] first. This reads from the change feed, after the request
 //! arrived, what any process has changed; concurrent requests share the read. So a request never uses data that was changed before
 //! it arrived, on any number of replicas. Without the database, no data in memory is used.
 
@@ -18,21 +18,23 @@ use std::{
     sync::{Arc, PoisonError, RwLock},
 };
 
-/// Maximum number of changes in one read. If there are more, everything in memory counts as changed.
-const MAX_CHANGES: i64 = 4096;
+/// If a read finds this many changes or more, everything in memory counts as changed.
+const MAX_CHANGES_PER_READ: i64 = 4096;
 
-/// Maximum number of changed objects in a generation of [`ChangeIndex`].
-const MAX_CHANGED: usize = 1 << 15;
+/// When a generation of [`ChangeIndex`] has this many subjects or more, the next read begins a new generation.
+const MAX_SUBJECTS_PER_GENERATION: usize = 1 << 15;
 
-/// Numbers the histories of the database that this process has seen. A new history begins when we do not know all changes since the
-/// last read. Data that we read in an earlier history never applies again.
+/// The number of a history: a series of changes that this process has followed without a gap. A new history begins when we do not know
+/// all changes since the last read. Data that we read in an earlier history never applies again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct HistoryNumber(u64);
 
+/// When data in memory was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadAt {
-    /// The history before the read.
+    /// The history, as it was before the read began.
     pub history: HistoryNumber,
+    /// The revision of the database in the snapshot that was read.
     pub revision: Revision,
 }
 
@@ -42,7 +44,7 @@ pub struct RecentChanges {
     index: RwLock<ChangeIndex>,
 }
 
-/// The state of the database at a read: the position of the change feed, and what the feed lacks.
+/// The state of the database at a read: the position of the change feed, and the new trust scores that the feed does not have yet.
 #[derive(Debug)]
 pub struct CurrentState {
     position: FeedPosition,
@@ -50,7 +52,7 @@ pub struct CurrentState {
 }
 
 impl CurrentState {
-    /// The revision floor. Tokens with a lower `rev` are invalid.
+    /// The revision floor. Changes up to it may be deleted from the feed, so tokens with a lower `rev` are invalid.
     pub const fn floor(&self) -> Revision {
         self.position.floor
     }
@@ -67,7 +69,7 @@ impl RecentChanges {
         self.read.run(self.read_state(store)).await
     }
 
-    /// The history of data that the caller reads after this call.
+    /// The history to store with data that the caller reads after this call.
     pub fn history(&self) -> HistoryNumber {
         self.index.read().unwrap_or_else(PoisonError::into_inner).history
     }
@@ -75,26 +77,28 @@ impl RecentChanges {
     /// Whether `subjects` are the same in the state `current` as at `read_at`.
     pub fn are_unchanged(&self, current: &CurrentState, read_at: ReadAt, subjects: &[Change]) -> bool {
         let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
-        // The index was current at the revision of `current`, and is usually newer by now. It is older only if a later read found that the
-        // database has lost commits.
+        // The read of `current` has advanced the index to this revision at least. If the index is behind it now, a later read found that
+        // the database has lost commits, and we know nothing about the state `current`.
         index.reached >= current.position.revision && index.are_unchanged(read_at, subjects)
     }
 
     /// Reads the state, and adds the new changes to the index. The shared read runs it one at a time.
     async fn read_state(&self, store: &Store) -> Result<Arc<CurrentState>, StoreError> {
         let reached = self.index.read().unwrap_or_else(PoisonError::into_inner).reached;
+        // Most reads find no new change. They need only this one statement.
         let (position, unpublished) = store.read_one_for(SHARED_READ_TIMEOUT, recent_changes::find_state).await?;
         if position.revision == reached {
             return Ok(Arc::new(CurrentState { position, unpublished }));
         }
         let mut read = store.read_for(SHARED_READ_TIMEOUT).await?;
         let (position, unpublished) = recent_changes::find_state(read.conn()).await?;
-        // Our revision is above the newest one if the database has lost commits, and below the floor if its changes are deleted.
+        // If the database has lost commits, `reached` is above the newest revision, or is no revision of the feed any more. It is below
+        // the floor if changes were deleted before we read them. In each case, a new history begins.
         let continues = (position.floor..=position.revision).contains(&reached)
             && feed::can_resume_at(read.conn(), position, reached).await?;
         let changes = if continues {
             let range = RevisionRange { since: reached, until: position.revision };
-            recent_changes::list_changes(read.conn(), range, MAX_CHANGES).await?
+            recent_changes::list_changes(read.conn(), range, MAX_CHANGES_PER_READ).await?
         } else {
             None
         };
@@ -103,7 +107,7 @@ impl RecentChanges {
     }
 }
 
-/// The revisions of the last changes, in two generations. When the newer one is full, we drop the older one.
+/// The revision of the last change of each subject, in two generations. When the newer generation is full, we drop the older one.
 #[derive(Debug, Default)]
 struct ChangeIndex {
     history: HistoryNumber,
@@ -126,7 +130,7 @@ impl ChangeIndex {
                 Self { history, complete_from: revision, newer_from: revision, reached: revision, ..Self::default() };
             return;
         };
-        if self.newer.len() >= MAX_CHANGED {
+        if self.newer.len() >= MAX_SUBJECTS_PER_GENERATION {
             self.older = mem::take(&mut self.newer);
             (self.complete_from, self.newer_from) = (self.newer_from, self.reached);
         }
@@ -211,12 +215,12 @@ mod tests {
     #[test]
     fn old_changes_are_forgotten_with_the_revisions_that_they_follow() {
         let mut index = ChangeIndex::default();
-        let batch = i64::try_from(MAX_CHANGED).unwrap();
+        let batch = i64::try_from(MAX_SUBJECTS_PER_GENERATION).unwrap();
         for number in 0..5 {
             let first = number * batch;
             let changes = (1..=batch).map(|offset| (trust(first + offset), revision(first + offset)));
             index.advance(revision(first + batch), Some(changes.collect()));
-            assert!(index.newer.len() + index.older.len() <= 2 * MAX_CHANGED);
+            assert!(index.newer.len() + index.older.len() <= 2 * MAX_SUBJECTS_PER_GENERATION);
         }
         // The last two batches are known.
         assert!(!is_unchanged(&index, 3 * batch, &[trust(3 * batch + 1)]));

@@ -1,4 +1,4 @@
-//! Counts of failed logins for which no events are emitted.
+//! Counts the failed logins for which we emit no events of their own.
 
 use countersign_identity::{AgentId, ServiceId, Timestamp};
 use std::{
@@ -6,16 +6,20 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-/// Failures with the same agent and service belong to the same burst.
-pub(in crate::operations) type BurstKey = (AgentId, Option<ServiceId>);
+/// The agent and the service of a burst: a series of failed logins, of which only the first become events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(in crate::operations) struct BurstKey {
+    pub agent: AgentId,
+    pub service: Option<ServiceId>,
+}
 
-/// How many failures this process has counted in each suppressed burst.
+/// The bursts that have had all their events, and how many further failures this process has counted in each.
 #[derive(Default)]
 pub struct SuppressedBursts(Mutex<HashMap<BurstKey, PendingCount>>);
 
-/// Number of failures in a burst that are not stored in the database yet.
 struct PendingCount {
     burst_ends_at: Timestamp,
+    /// Number of failures that are not stored in the database yet.
     count: u64,
 }
 
@@ -23,11 +27,16 @@ impl SuppressedBursts {
     /// Counts a failure if its burst is suppressed. Returns whether the failure was counted.
     pub(in crate::operations) fn count_if_suppressed(&self, key: BurstKey, now: Timestamp) -> bool {
         let mut bursts = self.lock();
-        let pending = bursts.get_mut(&key).filter(|pending| now < pending.burst_ends_at);
-        pending.map(|pending| pending.count += 1).is_some()
+        match bursts.get_mut(&key) {
+            Some(pending) if now < pending.burst_ends_at => {
+                pending.count += 1;
+                true
+            }
+            Some(_) | None => false,
+        }
     }
 
-    /// Suppresses events for further failures until the end of the burst.
+    /// Suppresses events for further failures until the end of the burst. A count that is not stored yet remains.
     pub(in crate::operations) fn suppress(&self, key: BurstKey, burst_ends_at: Timestamp) {
         self.lock().entry(key).or_insert(PendingCount { burst_ends_at, count: 0 }).burst_ends_at = burst_ends_at;
     }
@@ -41,7 +50,7 @@ impl SuppressedBursts {
         pending
     }
 
-    /// Subtracts counts that were stored in the database.
+    /// Subtracts counts that are now stored in the database.
     pub(in crate::operations) fn subtract(&self, stored: &[(BurstKey, u64)]) {
         let mut bursts = self.lock();
         for (key, count) in stored {

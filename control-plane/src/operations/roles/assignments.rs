@@ -21,7 +21,6 @@ use crate::{
 };
 use countersign_identity::{AgentId, EventId, RoleId, RoleName, ServiceId, Timestamp};
 
-/// The role assignment to create.
 #[derive(Debug, Clone)]
 pub struct AssignmentRequest {
     pub service: ServiceId,
@@ -29,7 +28,7 @@ pub struct AssignmentRequest {
     pub role: RoleId,
     /// Time of expiry; `None` for no expiry.
     pub expires_at: Option<Timestamp>,
-    /// The name of the files that declare the assignment (`managedBy`); `None` keeps the name of an existing assignment.
+    /// The label of the declaration files that manage the assignment (`managedBy`); `None` keeps the label of an existing assignment.
     pub managed_by: Option<ManagedBy>,
 }
 
@@ -61,6 +60,7 @@ pub async fn assign_role(
         let others = others.iter().filter_map(|held| names.get(&held.grant.role));
         check_agent_limits(others.chain([name]))?;
 
+        // The role may have ended before, without an event yet. The event of its expiry must come before the one of this assignment.
         let unreported_expiry = assignments::mark_expiry_reported(tx.conn(), agent, role, now).await?;
         let managed_by = request.managed_by.clone();
         let assignment = Assignment { agent, role, service, assigned_at: now, expires_at, managed_by };
@@ -127,8 +127,8 @@ fn role_assigned_event(id: EventId, assignment: &Assignment, role_name: RoleName
     Event { id, at: assigned_at, data: EventData::RoleAssigned(data) }
 }
 
-/// The audit entry for an assignment. `None` if nothing changes: the agent holds the role with the same expiry, declared by the same
-/// files.
+/// The audit entry for an assignment. `None` if nothing changes: the agent already holds the role with this expiry, and the assignment
+/// keeps its `managedBy`.
 fn role_assigned_entry(
     assignment: &Assignment,
     name: &RoleName,
@@ -136,9 +136,9 @@ fn role_assigned_entry(
 ) -> Option<NewAuditEntry> {
     let Assignment { agent, service, role, expires_at, ref managed_by, .. } = *assignment;
     let managed_by_before = existing.and_then(|held| held.managed_by.as_ref());
-    let takes_name = managed_by.is_some() && managed_by.as_ref() != managed_by_before;
+    let gets_label = managed_by.is_some() && managed_by.as_ref() != managed_by_before;
     let until_before = existing.map(|held| held.grant.until);
-    if until_before == Some(expires_at) && !takes_name {
+    if until_before == Some(expires_at) && !gets_label {
         return None;
     }
     let mut entry = NewAuditEntry::for_service(service, AuditAction::RoleAssigned)
@@ -149,7 +149,7 @@ fn role_assigned_entry(
     if let Some(until) = until_before {
         entry = entry.with_detail("untilBefore", until.map(Timestamp::seconds));
     }
-    Some(if takes_name { entry.managed_by_if_changed(managed_by_before, managed_by.as_ref()) } else { entry })
+    Some(if gets_label { entry.managed_by_if_changed(managed_by_before, managed_by.as_ref()) } else { entry })
 }
 
 /// The audit entry for the end of an assignment, the counterpart of `role.assigned`.

@@ -17,16 +17,12 @@ use crate::{
 use countersign_identity::{Permission, RoleDefinition, RoleId, RoleName, ServiceId};
 use serde::{Serialize, de::DeserializeOwned};
 
-/// The role to create.
 #[derive(Debug, Clone)]
 pub struct RoleRequest {
-    /// Name, unique at the service.
     pub name: RoleName,
-    /// Description for human readers.
     pub description: Description,
-    /// Permissions that the role grants.
     pub permissions: Vec<Permission>,
-    /// The name of the files that declare the role (`managedBy`), if any.
+    /// The label of the declaration files that manage the role (`managedBy`), if any.
     pub managed_by: Option<ManagedBy>,
 }
 
@@ -77,12 +73,11 @@ pub async fn list_roles(context: &Context, service: ServiceId) -> Result<Vec<Rol
     Ok(roles::list(read.conn(), service).await?)
 }
 
-/// The changes to make. `None` leaves a field unchanged.
+/// The changes to make to a role. `None` leaves a field unchanged.
 #[derive(Debug, Clone)]
 pub struct RoleChange {
     pub permissions: Option<Vec<Permission>>,
     pub description: Option<Description>,
-    /// The new `managedBy` value.
     pub managed_by: Option<ManagedBy>,
 }
 
@@ -96,15 +91,15 @@ pub async fn change_role(
 ) -> Result<Changed<Role>, OperationError> {
     let work = async |mut tx: WriteTransaction| {
         lock_managed_service(&mut tx, initiator, service).await?;
-        let mut existing = roles::list(tx.conn(), service).await?;
-        let position = existing.iter().position(|other| other.definition.id == role);
-        let mut changed = existing.swap_remove(position.ok_or(NotFound::Role)?);
+        let mut others = roles::list(tx.conn(), service).await?;
+        let position = others.iter().position(|other| other.definition.id == role);
+        let mut changed = others.swap_remove(position.ok_or(NotFound::Role)?);
         let before = changed.clone();
         let RoleChange { permissions, description, managed_by } = change.clone();
         changed.description = description.unwrap_or(changed.description);
         changed.managed_by = managed_by.or(changed.managed_by);
         if let Some(permissions) = permissions {
-            check_service_limits(&existing, &permissions)?;
+            check_service_limits(&others, &permissions)?;
             changed.definition.permissions = permissions;
             tx.record_change(Change::Definitions(service));
         }
@@ -138,7 +133,7 @@ pub async fn delete_role(
     service: ServiceId,
     role: RoleId,
 ) -> Result<Changed<()>, OperationError> {
-    // Managers of the service cannot predict this name, so they cannot take it with a role of their own.
+    // The new name of the deleted role. Managers of the service cannot predict it, so they cannot take it with a role of their own.
     let free_name = &name_of_deleted(context.new_id(RoleId::from_bits));
     let work = async |mut tx: WriteTransaction| {
         lock_managed_service(&mut tx, initiator, service).await?;

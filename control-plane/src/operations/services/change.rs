@@ -1,6 +1,6 @@
 //! Changes and deletes a service.
 
-use super::create::refuse_managed_twin;
+use super::create::refuse_managed_duplicate;
 use crate::{
     domain::{
         audit::{Actor, AuditAction, Initiator, NewAuditEntry},
@@ -17,7 +17,7 @@ use crate::{
 };
 use countersign_identity::ServiceId;
 
-/// The changes to make. `None` leaves a field unchanged.
+/// The changes to make to a service. `None` leaves a field unchanged.
 #[derive(Debug, Clone)]
 pub struct ServiceChange {
     pub name: Option<DisplayName>,
@@ -25,7 +25,6 @@ pub struct ServiceChange {
     pub accepts_unbound: Option<bool>,
     /// The new resource URIs, in place of all others.
     pub resource_uris: Option<ResourceUris>,
-    /// The new `managedBy` value.
     pub managed_by: Option<ManagedBy>,
 }
 
@@ -38,7 +37,8 @@ pub async fn change_service(
 ) -> Result<Changed<Service>, OperationError> {
     let work = async |mut tx: WriteTransaction| {
         let now = tx.now();
-        // We lock the owner before the service, in the same order as a transfer.
+        // No other service of the owner must get the same name and `managedBy` meanwhile, so we lock the owner. A transfer also locks an
+        // owner before the service.
         let owner = if change.name.is_some() || change.managed_by.is_some() {
             let owner = find_service(tx.conn(), service).await?.owner;
             quotas::lock_owner(tx.conn(), &owner, now).await?;
@@ -59,7 +59,7 @@ pub async fn change_service(
             ..before.clone()
         };
         if (&after.name, &after.managed_by) != (&before.name, &before.managed_by) {
-            refuse_managed_twin(&mut tx, &after).await?;
+            refuse_managed_duplicate(&mut tx, &after).await?;
         }
         if after.resource_uris != before.resource_uris {
             claim_resource_uris(&mut tx, initiator, &after).await?;
@@ -81,8 +81,8 @@ pub async fn change_service(
     context.store.write("change_service", work).await
 }
 
-/// Stores the resource URIs of the service. A host belongs to one owner: an agent that names a resource of the host gets a token for
-/// the service that has it, and this must not be a stranger's service. Only administrators can share a host.
+/// Stores the resource URIs of the service. Only one owner may have URIs at a host: an agent that requests a token for a URI gets one
+/// for the service with this URI, which must not belong to a stranger. Only administrators can let several owners share a host.
 async fn claim_resource_uris(
     tx: &mut WriteTransaction,
     initiator: &Initiator,
@@ -106,10 +106,11 @@ async fn claim_resource_uris(
 }
 
 /// Deletes a service. This takes effect at once: API keys, webhooks, roles and tokens of the service are refused everywhere, and a
-/// last entry seals its audit chain. Quotas limit the number of API keys and webhooks. Housekeeping removes the rest later.
+/// last entry seals its audit chain. Quotas limit the number of API keys and webhooks, so one transaction can end all of them.
+/// Housekeeping removes the other rows later.
 ///
-/// Feedback of the service keeps its weight in the trust scores of agents. Otherwise, an owner could move trust scores, and erase
-/// the history of what was said, by deleting the service.
+/// Feedback of the service keeps its weight in the trust scores of agents. Otherwise, an owner could change trust scores, and erase
+/// the history of the feedback, by deleting the service.
 pub async fn delete_service(
     context: &Context,
     initiator: &Initiator,

@@ -18,22 +18,20 @@ use crate::{
 use countersign_identity::{ApiKeyId, ServiceId};
 use secrecy::SecretString;
 
-/// The service to create.
 #[derive(Debug)]
 pub struct NewService {
     pub name: DisplayName,
     /// Whether the service accepts tokens that are not bound to a service.
     pub accepts_unbound: bool,
-    /// The name of the files that declare the service (`managedBy`), if any.
+    /// The label of the set of declaration files that manages the service (`managedBy`), if any.
     pub managed_by: Option<ManagedBy>,
 }
 
-/// The API key to create.
 #[derive(Debug)]
 pub struct NewServiceKey {
     pub name: DisplayName,
     pub scope: KeyScope,
-    /// The name of the files that declare the API key (`managedBy`), if any.
+    /// The label of the set of declaration files that manages the API key (`managedBy`), if any.
     pub managed_by: Option<ManagedBy>,
 }
 
@@ -43,7 +41,7 @@ const KEPT_REVOKED_KEYS: i64 = 100;
 /// Maximum number of older revoked API keys that one revocation deletes. If there are more, the next revocations delete the others.
 const MAX_DELETED_PER_REVOCATION: i64 = 10;
 
-/// Creates a service that `owner` owns. Of several requests with the same name and the same `managed_by`, only one succeeds.
+/// Creates a service that `owner` owns. An owner can have only one service with a given name and a given `managed_by`.
 pub async fn create_service(
     context: &Context,
     initiator: &Initiator,
@@ -67,7 +65,7 @@ pub async fn create_service(
         if quotas::service_quota_is_reached(tx.conn(), &service.owner, limit, now).await? {
             return Err(ExceededQuota::ServicesPerPerson(limit).into());
         }
-        refuse_managed_twin(&mut tx, service).await?;
+        refuse_managed_duplicate(&mut tx, service).await?;
         services::insert(tx.conn(), service).await?;
         totals::add(tx.conn(), Total::Services, 1).await?;
         tx.audit(initiator, entry).await?;
@@ -76,16 +74,19 @@ pub async fn create_service(
     context.store.write("create_service", work).await
 }
 
-/// Refuses a service if its owner has another one with the same name and the same `managed_by`. The caller must hold the lock on the
-/// owner.
-pub(super) async fn refuse_managed_twin(tx: &mut WriteTransaction, service: &Service) -> Result<(), OperationError> {
+/// Refuses a service with a `managed_by` if its owner has another one with the same name and `managed_by`. The caller must have locked
+/// the owner.
+pub(super) async fn refuse_managed_duplicate(
+    tx: &mut WriteTransaction,
+    service: &Service,
+) -> Result<(), OperationError> {
     if services::has_managed_twin(tx.conn(), service).await? {
         return Err(already_managed("service", service.name.as_str(), service.managed_by.as_ref()));
     }
     Ok(())
 }
 
-/// The error for a second thing with the same name and the same `managed_by`.
+/// The error for a second service, API key or webhook (`what`) with the same name and the same `managed_by`.
 pub(in crate::operations) fn already_managed(what: &str, name: &str, managed_by: Option<&ManagedBy>) -> OperationError {
     let managed_by = managed_by.map_or("", ManagedBy::as_str);
     OperationError::Conflict(format!("another {what} `{name}` with the same `managedBy` `{managed_by}` exists"))
@@ -135,8 +136,8 @@ pub async fn create_service_key(
     Ok((context.store.write("create_service_key", work).await?, credential.reveal()))
 }
 
-/// Revokes an API key of a service, and deletes the oldest revoked ones, so that a service cannot fill the database with revoked
-/// keys. Returns false if the key was already revoked.
+/// Revokes an API key of a service. Also deletes the keys of the service that were revoked first, so that a service cannot fill the
+/// database with revoked keys. Returns false if the key was already revoked.
 pub async fn revoke_service_key(
     context: &Context,
     initiator: &Initiator,
@@ -153,7 +154,7 @@ pub async fn revoke_service_key(
             let (kept, limit) = (KEPT_REVOKED_KEYS, MAX_DELETED_PER_REVOCATION);
             services::delete_oldest_revoked_keys(tx.conn(), service, kept, limit).await?;
             tx.audit(initiator, entry).await?;
-            // When the settings of a service change, its streams check their API keys.
+            // When the settings of a service change, each of its streams checks its API key. A stream with the revoked key ends.
             tx.record_change(Change::ServiceSettings(service));
         } else if !services::has_key(tx.conn(), service, key).await? {
             // The API key does not exist, or belongs to another service.

@@ -90,7 +90,8 @@ pub async fn withdraw_service_offer(
 }
 
 /// Accepts the offer of a service. Only its receiver may accept, so that nobody gets a service without consent. API keys, webhooks
-/// and roles continue to work. Whenever we compute a trust score from now on, the feedback of the service counts as the new owner's.
+/// and roles continue to work, but no longer have a `managedBy`: the declaration files of the previous owner do not manage them any
+/// more. Whenever we compute a trust score from now on, the feedback of the service counts as the new owner's.
 pub async fn accept_service(
     context: &Context,
     initiator: &Initiator,

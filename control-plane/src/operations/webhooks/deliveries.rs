@@ -21,7 +21,6 @@ use crate::{
 use countersign_identity::{EventId, Timestamp, WebhookId};
 use std::time::Duration;
 
-/// The deliveries to replay.
 #[derive(Debug, Clone, Copy)]
 pub enum ReplaySelection {
     /// The delivery of one event.
@@ -33,11 +32,11 @@ pub enum ReplaySelection {
 /// Maximum number of deliveries in one transaction.
 const BATCH_SIZE: i64 = 1000;
 
-/// An operation makes the id of an event first and sets the time of the event later, but not later than this.
+/// The id of an event contains the time when it was made. The event itself happens later, by at most this.
 const MAX_ID_AGE: Duration = Duration::from_mins(1);
 
-/// Makes deliveries due again with a new series of attempts, and returns their number. Works in batches with a short transaction
-/// each, and pauses after each one, so that other requests get at least half of the time of SQLite's only writer.
+/// Makes deliveries due again with a new series of attempts, and returns their number. Each batch is a short transaction, and we pause
+/// after it, so that other requests get their turn at SQLite's only writer. The first batch that replays anything is audited.
 pub async fn replay_deliveries(
     context: &Context,
     initiator: &Initiator,

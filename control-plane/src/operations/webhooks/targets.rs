@@ -20,16 +20,13 @@ use crate::{
 use countersign_identity::{Timestamp, WebhookId};
 use secrecy::SecretString;
 
-/// The settings of a new webhook.
 #[derive(Debug)]
 pub struct NewWebhook {
-    /// The URL that events are sent to.
     pub url: TargetUrl,
     /// The kinds of events that the webhook receives.
     pub events: EventFilter,
-    /// Description of the webhook, as free text.
     pub description: Description,
-    /// The name of the files that declare the webhook (`managedBy`), if any.
+    /// The label of the declaration files that manage the webhook (`managedBy`), if any.
     pub managed_by: Option<ManagedBy>,
 }
 
@@ -73,7 +70,7 @@ pub async fn create_webhook(
         if existing.len() >= usize::try_from(WEBHOOKS_PER_SERVICE).unwrap_or(usize::MAX) {
             return Err(ExceededQuota::WebhooksPerService.into());
         }
-        refuse_managed_twin(&existing, target)?;
+        refuse_managed_duplicate(&existing, target)?;
         let sealed = sealed.for_current_master_key(tx.conn()).await?;
         webhook_targets::insert(tx.conn(), target, sealed).await?;
         tx.audit(initiator, entry).await?;
@@ -103,16 +100,12 @@ pub async fn read_webhook(
     Ok(target.ok_or(NotFound::Webhook)?)
 }
 
-/// The changes to make. `None` leaves a field unchanged.
+/// The changes to make to a webhook. `None` leaves a field unchanged.
 #[derive(Debug, Clone)]
 pub struct WebhookChange {
-    /// The URL that events are sent to.
     pub url: Option<TargetUrl>,
-    /// The kinds of events that the webhook receives.
     pub events: Option<EventFilter>,
-    /// Description of the webhook, as free text.
     pub description: Option<Description>,
-    /// The new `managedBy` value.
     pub managed_by: Option<ManagedBy>,
     /// True pauses the webhook. False resumes a paused or disabled webhook.
     pub paused: Option<bool>,
@@ -131,13 +124,13 @@ pub async fn change_webhook(
     }
     let work = async |mut tx: WriteTransaction| {
         if scope == ServiceOrDeployment::Deployment && (change.url.is_some() || change.managed_by.is_some()) {
-            // Locked before the webhook, as by its creation.
+            // No other webhook must get the same URL and `managedBy` meanwhile. The creation of a webhook takes this lock, too.
             deployment::lock(tx.conn()).await?;
         }
         let before = lock_webhook(&mut tx, initiator, scope, webhook).await?;
         let after = apply_change(&before, change.clone(), tx.now());
         if (&after.url, &after.managed_by) != (&before.url, &before.managed_by) {
-            refuse_managed_twin(&webhook_targets::list(tx.conn(), scope).await?, &after)?;
+            refuse_managed_duplicate(&webhook_targets::list(tx.conn(), scope).await?, &after)?;
         }
         let entry = webhook_entry(scope, AuditAction::WebhookChanged, webhook)
             .detail_if_changed("host", before.url.host().to_string(), after.url.host().to_string())
@@ -157,7 +150,7 @@ pub async fn change_webhook(
     Ok(target)
 }
 
-/// Returns the changed webhook. If it resumes, its failing period, in which every attempt failed, is over.
+/// Returns the changed webhook. If it resumes, its failing period (in which every attempt failed) is over.
 fn apply_change(before: &WebhookTarget, change: WebhookChange, now: Timestamp) -> WebhookTarget {
     let WebhookChange { url, events, description, managed_by, paused } = change;
     let before = before.clone();
@@ -194,8 +187,8 @@ pub async fn rotate_webhook_secret(
     let secret = WebhookSecret::new(context.new_secret());
     let sealed = &context.keyring.seal_webhook_secret(webhook, &secret, context.rng.as_ref())?;
     let work = async |mut tx: WriteTransaction| {
-        // We lock the deployment before the webhook, in the same order as a rotation of the master key.
         lock_scope(&mut tx, initiator, scope).await?;
+        // This locks the deployment. We do it before we lock the webhook, in the same order as a rotation of the master key.
         let sealed = sealed.for_current_master_key(tx.conn()).await?;
         lock_webhook_row(&mut tx, scope, webhook).await?;
         let until = tx.now().saturating_add(SECRET_OVERLAP);
@@ -206,7 +199,7 @@ pub async fn rotate_webhook_secret(
     Ok((secret.reveal(), context.store.write("rotate_webhook_secret", work).await?))
 }
 
-/// Deletes a webhook and its pending deliveries.
+/// Deletes a webhook. It receives nothing any more, and housekeeping deletes its deliveries later.
 pub async fn delete_webhook(
     context: &Context,
     initiator: &Initiator,
@@ -224,18 +217,17 @@ pub async fn delete_webhook(
     context.store.write("delete_webhook", work).await
 }
 
-/// An audit entry about a webhook.
 pub(super) fn webhook_entry(scope: ServiceOrDeployment, action: AuditAction, webhook: WebhookId) -> NewAuditEntry {
     NewAuditEntry::new(scope, action).object(AuditedObject::Webhook(webhook))
 }
 
-/// Refuses a webhook if its scope has another one with the same URL and the same `managed_by`. The caller must hold the lock on the
-/// scope.
-fn refuse_managed_twin(existing: &[WebhookTarget], target: &WebhookTarget) -> Result<(), OperationError> {
-    let is_twin = |other: &WebhookTarget| {
+/// Refuses a webhook with a `managed_by` if its scope has another webhook with the same URL and `managed_by`. The caller must hold the
+/// lock on the scope.
+fn refuse_managed_duplicate(existing: &[WebhookTarget], target: &WebhookTarget) -> Result<(), OperationError> {
+    let is_duplicate = |other: &WebhookTarget| {
         other.id != target.id && other.url == target.url && other.managed_by == target.managed_by
     };
-    if target.managed_by.is_some() && existing.iter().any(is_twin) {
+    if target.managed_by.is_some() && existing.iter().any(is_duplicate) {
         return Err(already_managed("webhook", &target.url.to_string(), target.managed_by.as_ref()));
     }
     Ok(())
@@ -259,7 +251,8 @@ async fn check_url(context: &Context, scope: ServiceOrDeployment, url: &TargetUr
     })
 }
 
-/// Locks the service of a scope until the transaction ends, and requires again that the initiator may manage it.
+/// Locks the service of a scope until the transaction ends, and requires again that the initiator may manage it. Does nothing for the
+/// deployment, which every administrator may manage.
 async fn lock_scope(
     tx: &mut WriteTransaction,
     initiator: &Initiator,
