@@ -164,7 +164,7 @@ pub type AuditDetails = BTreeMap<&'static str, Value>;
 /// An entry before it is appended to its chain.
 #[derive(Debug, Clone)]
 pub struct NewAuditEntry {
-    /// What the chain belongs to that it is appended to.
+    /// The service or deployment to whose chain the entry is appended.
     pub chain: ServiceOrDeployment,
     /// The action performed.
     pub action: AuditAction,
