@@ -71,7 +71,7 @@ pub struct Agent {
     pub updated_at: Timestamp,
     /// Time of the last login or refresh.
     pub last_seen_at: Option<Timestamp>,
-    /// The service of the agent's last login for a service. It may be deleted meanwhile.
+    /// The service of the last login that was for a service. It may have been deleted since.
     pub last_service: Option<ServiceId>,
 }
 

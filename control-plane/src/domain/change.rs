@@ -2,8 +2,8 @@
 
 use countersign_identity::{AgentId, Revision, ServiceId, SessionId, TokenId};
 
-/// A change that sidecars must receive. The change feed has an entry of it for each recipient, under the revision of the transaction
-/// that made the change.
+/// A change that sidecars must receive. The change feed has one entry for each recipient, with the revision of the transaction that
+/// made the change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Change {
     /// The roles of an agent at a service. The recipient is the service.
@@ -31,7 +31,7 @@ pub enum Recipients {
     AllServices,
     /// One service.
     Service(ServiceId),
-    /// The services that accept unbound tokens.
+    /// The services that accept unbound tokens, which are bound to no service.
     UnboundTokens,
     /// No service, because the change affects no live token. The entry only shows that the change feed had the revision.
     NoService,

@@ -6,7 +6,7 @@ use std::time::Duration;
 string_enum! {
     /// A kind of rows that housekeeping deletes. The name is a label of metrics.
     ExpiredData {
-        /// Changes below the revision floor.
+        /// Changes up to the revision floor. Sidecars resume from the floor or later, so they do not need these changes.
         Changes = "changes";
         /// Expired and ended sessions.
         Sessions = "sessions";

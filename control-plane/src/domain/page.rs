@@ -83,7 +83,7 @@ impl ItemCount {
         Self { count, is_lower_bound: false }
     }
 
-    /// The number of items, of which `counted` were counted. Counting stops after one more than [`MAX_COUNTED_ROWS`].
+    /// The number of items after `counted` of them were counted. Counting stops at one more than [`MAX_COUNTED_ROWS`].
     pub const fn of_counted(counted: i64) -> Self {
         if counted > MAX_COUNTED_ROWS {
             Self { count: MAX_COUNTED_ROWS, is_lower_bound: true }

@@ -55,7 +55,7 @@ pub struct MarkKey {
 }
 
 impl MarkKey {
-    /// Marks the first `length` entries of a chain.
+    /// Marks the first `length` entries of a chain. `hash` is the hash of the last of these entries.
     pub fn mark(&self, chain: &str, length: i64, hash: &str) -> ChainMark {
         let mac = hex::encode(hmac::sign(&self.key, &self.mac_input(chain, length, hash)));
         ChainMark { length, hash: hash.to_owned(), mac }
@@ -78,7 +78,7 @@ pub type AuditKeyRing = DerivedKeys<AuditKeys>;
 pub struct AcceptedAuditKeys<'a> {
     /// The keys of the current master key, which authenticate new entries.
     pub current: &'a AuditKeys,
-    /// The keys of master keys whose rotation is not complete.
+    /// The keys of previous master keys, as long as the rotation from them is not complete.
     pub previous: Vec<&'a AuditKeys>,
 }
 
