@@ -60,7 +60,7 @@ pub struct WebhookTarget {
     pub previous_secret_until: Option<Timestamp>,
 }
 
-/// On whose behalf events are delivered to a target.
+/// For whom events are delivered to a target. The slots for attempts are divided among these owners.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum TargetOwner {
     /// The deployment, for targets that receive the events of all services.
@@ -80,7 +80,7 @@ pub struct DueTarget {
     pub updated_at: Timestamp,
     /// Start of the current period in which every attempt failed; `None` if the last attempt succeeded.
     pub failing_since: Option<Timestamp>,
-    /// On whose behalf the deliveries are sent.
+    /// For whom the deliveries are sent.
     pub owner: TargetOwner,
 }
 

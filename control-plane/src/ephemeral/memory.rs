@@ -34,7 +34,7 @@ struct Tables {
 }
 
 /// The windows of one kind of caller, all of the same length, in two generations. Counting a call moves its window to the newer
-/// generation. At intervals, we drop the older generation, and begin a new one (see [`Self::count`]).
+/// generation. At intervals, the newer generation replaces the older one (see [`Self::count`]).
 struct Windows {
     kept: usize,
     newer: HashMap<RateLimitKey, CallLog>,
