@@ -18,7 +18,7 @@ pub struct Owner {
     pub subject: String,
 }
 
-/// Names an owner within this process, in little memory. If two owners have the same hash, they share their turns.
+/// Stands for an owner in this process, and needs little memory. If two owners have the same hash, they share the limits per owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct OwnerHash(u64);
 
@@ -61,17 +61,17 @@ pub struct Agent {
     pub registration: Registration,
     /// Current status.
     pub status: AgentStatus,
-    /// Cutoff revision: tokens and sessions issued below the cutoff are invalid.
+    /// Cutoff: tokens and sessions with a lower revision are invalid. Each deactivation raises it.
     pub cutoff: Revision,
     /// Current trust score.
     pub trust: TrustScore,
     /// Time of registration.
     pub created_at: Timestamp,
-    /// Time of the last change of the agent.
+    /// Time of the last change of status or trust score. A login is no change.
     pub updated_at: Timestamp,
     /// Time of the last login or refresh.
     pub last_seen_at: Option<Timestamp>,
-    /// The service of the agent's last login for a service. It may be deleted meanwhile.
+    /// The service of the last login that was for a service. It may have been deleted since.
     pub last_service: Option<ServiceId>,
 }
 

@@ -1,7 +1,7 @@
 //! The audit log: entries that record management actions and their initiators, in hash chains (see [`chain`]).
 //!
-//! An entry is written for a change to a service, key, role, role assignment, webhook or agent status. Refused requests and
-//! no-ops are not audited. Uses of tokens are not audited, and feedback on agents has a separate history.
+//! An entry is written for a change to a service, key, role, role assignment, webhook or agent status, and for work on the database
+//! such as a restore. Refused requests, no-ops and uses of tokens are not audited. Feedback on agents has a separate history.
 
 pub mod chain;
 pub mod keys;
@@ -164,7 +164,7 @@ pub type AuditDetails = BTreeMap<&'static str, Value>;
 /// An entry before it is appended to its chain.
 #[derive(Debug, Clone)]
 pub struct NewAuditEntry {
-    /// What the chain belongs to that it is appended to.
+    /// The service or deployment to whose chain the entry is appended.
     pub chain: ServiceOrDeployment,
     /// The action performed.
     pub action: AuditAction,

@@ -13,7 +13,7 @@ use std::time::Duration;
 /// Prefix of challenge ids.
 pub const PREFIX: &str = "chal_";
 
-/// Time for which an agent can sign a challenge, as in the specification.
+/// Time from the issue of a challenge until it becomes invalid.
 pub const LIFETIME: Duration = Duration::from_mins(5);
 
 const MAC_LEN: usize = 32;
@@ -56,7 +56,7 @@ impl ChallengeKeys {
         format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode([&body[..], mac.as_ref()].concat()))
     }
 
-    /// Verifies and decodes a challenge id; `None` if this Countersign deployment did not issue the challenge.
+    /// Verifies and decodes a challenge id; `None` if the id was not made with these keys.
     pub fn decode_id(&self, id: &str) -> Option<Challenge> {
         let bytes = URL_SAFE_NO_PAD.decode(id.strip_prefix(PREFIX)?).ok()?;
         let (body, mac) = bytes.split_at_checked(bytes.len().checked_sub(MAC_LEN)?)?;

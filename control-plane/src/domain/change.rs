@@ -2,8 +2,8 @@
 
 use countersign_identity::{AgentId, Revision, ServiceId, SessionId, TokenId};
 
-/// A change that sidecars must receive. The change feed has an entry of it for each recipient, under the revision of the transaction
-/// that made the change.
+/// A change that sidecars must receive. The change feed has one entry for each recipient, with the revision of the transaction that
+/// made the change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Change {
     /// The roles of an agent at a service. The recipient is the service.
@@ -31,7 +31,7 @@ pub enum Recipients {
     AllServices,
     /// One service.
     Service(ServiceId),
-    /// The services that accept unbound tokens.
+    /// The services that accept unbound tokens, which are bound to no service.
     UnboundTokens,
     /// No service, because the change affects no live token. The entry only shows that the change feed had the revision.
     NoService,
@@ -48,9 +48,8 @@ pub struct FeedEntry {
     pub recipients: Recipients,
 }
 
-/// The result of an operation that sidecars must learn, and the revision from which on they know it. This is the revision of the
-/// transaction. If the transaction changed nothing, it is the newest revision: whichever earlier change led to this result has this
-/// revision or a lower one.
+/// The result of an operation, and the revision that a sidecar must reach to know it. This is the revision of the transaction. If
+/// the transaction changed nothing, an earlier change led to the result. We do not know its revision, so we take the newest one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Changed<T> {
     /// The result.
@@ -73,7 +72,7 @@ pub struct RevisionRange {
 pub struct FeedPosition {
     /// The revision of the newest change.
     pub revision: Revision,
-    /// The revision floor: the change feed has all changes above it. Housekeeping deletes the others.
+    /// The revision floor: the change feed has all changes above it. Housekeeping deletes the changes up to it.
     pub floor: Revision,
     /// The revision of the last restore from a backup; 0 if there was no restore. The restore has lost revocations and uses of
     /// challenges after the backup. So sessions that started below this revision are invalid, and we refuse challenges with another

@@ -1,7 +1,7 @@
 //! Client assertions (RFC 7523, section 2.2): JWTs with which an agent proves that it holds its key.
 //!
-//! Invariant: a [`ClientAssertion`] has passed every check that needs only its text. The signature, which proves who wrote it, and
-//! an earlier use, which only the database knows, are still unchecked.
+//! Invariant: a [`ClientAssertion`] has passed every check that needs only its text. The caller must still verify the signature
+//! with the key of the agent, and find out from the database whether the assertion was used before.
 
 use aws_lc_rs::digest::{SHA256, digest};
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
@@ -13,7 +13,7 @@ use std::{borrow::Cow, time::Duration};
 /// The value of `client_assertion_type` (RFC 7523, section 2.2).
 pub const ASSERTION_TYPE: &str = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer";
 
-/// The longest time between now and the claim `exp`. Common clients write exactly this time by their own clock, so we add [`LEEWAY`].
+/// The longest time from now until `exp`. Common clients use exactly this time by their own clock, so we also allow [`LEEWAY`].
 pub const MAX_LIFETIME: Duration = Duration::from_mins(5);
 
 /// The maximum length of an assertion, in bytes.
@@ -128,7 +128,7 @@ fn number(name: &str, claim: Value) -> Result<Number, InvalidAssertion> {
 }
 
 impl ClientAssertion {
-    /// Parses an assertion and checks its claims. Each value of `aud` must be one of `audiences`. The first of them is the issuer.
+    /// Parses an assertion and checks its claims. Every value of `aud` must be in `audiences`, where the issuer comes first.
     pub fn parse(text: &str, audiences: &[String; 3], now: Timestamp) -> Result<Self, InvalidAssertion> {
         const FORMAT: InvalidAssertion = InvalidAssertion::new("client_assertion must be a JWT");
         if text.len() > MAX_BYTES {
@@ -140,8 +140,8 @@ impl ClientAssertion {
         let (header, claims, signature) = (decode(header)?, decode(claims)?, decode(signature)?);
         check_header(&serde_json::from_slice(&header).map_err(|_| FORMAT)?)?;
         let claims = Claims::parse(&claims)?;
-        let (agent, times) = (check_names(&claims, audiences)?, check_times(&claims, now)?);
-        let (expires_at, made_after) = times;
+        let agent = check_names(&claims, audiences)?;
+        let (expires_at, made_after) = check_times(&claims, now)?;
         Ok(Self { agent, expires_at, made_after, id: claims.jti, signed: signed.to_owned(), signature })
     }
 
@@ -155,7 +155,8 @@ impl ClientAssertion {
         &self.signature
     }
 
-    /// Identifies the assertion among the assertions of all agents. It is longer than the id of a challenge, so they cannot be equal.
+    /// Identifies the assertion among the assertions of all agents. A session stores it in place of the id of a challenge. It is
+    /// longer than such an id, so the two are never equal.
     pub fn single_use_id(&self) -> String {
         // The id of an agent contains no line break, so two pairs never give the same text.
         hex::encode(digest(&SHA256, format!("{}\n{}", self.agent, self.id).as_bytes()))
@@ -181,11 +182,9 @@ fn check_header(header: &Header) -> Result<(), InvalidAssertion> {
     if crit.is_some() || b64.is_some() {
         return Err(InvalidAssertion::new("the header of client_assertion must not have `crit` or `b64`"));
     }
-    // An access token, or a proof for another purpose, is no assertion.
-    let typ = typ.as_deref().unwrap_or("JWT");
-    let typ =
-        typ.get(..12).filter(|it| it.eq_ignore_ascii_case("application/")).map_or(typ, |prefix| &typ[prefix.len()..]);
-    if ["jwt", "client-authentication+jwt"].iter().any(|it| typ.eq_ignore_ascii_case(it)) {
+    // Refuses access tokens, and proofs for other purposes. `application/` is optional in `typ` (RFC 7515, section 4.1.9).
+    let typ = typ.as_deref().unwrap_or("JWT").to_ascii_lowercase();
+    if ["jwt", "client-authentication+jwt"].contains(&typ.strip_prefix("application/").unwrap_or(&typ)) {
         return Ok(());
     }
     Err(InvalidAssertion::new(
@@ -200,10 +199,8 @@ fn check_names(claims: &Claims, audiences: &[String; 3]) -> Result<AgentId, Inva
     }
     let ([issuer, ..], named) = (audiences, &claims.aud);
     if named.is_empty() || !named.iter().all(|audience| audiences.contains(audience)) {
-        return Err(InvalidAssertion {
-            message: format!("`aud` must be {issuer}, and nothing else").into(),
-            ..InvalidAssertion::new("")
-        });
+        let message = format!("`aud` must be {issuer}, and nothing else").into();
+        return Err(InvalidAssertion { reason: Reason::AssertionInvalid, message });
     }
     if claims.jti.is_empty() || claims.jti.len() > MAX_ID_BYTES {
         return Err(InvalidAssertion::new("`jti` must have 1 to 255 bytes"));
@@ -211,7 +208,7 @@ fn check_names(claims: &Claims, audiences: &[String; 3]) -> Result<AgentId, Inva
     Ok(agent)
 }
 
-/// Checks the times. Returns when the assertion ends, and before which time it was certainly not made.
+/// Checks the times. Returns `expires_at` and `made_after` of the [`ClientAssertion`].
 fn check_times(claims: &Claims, now: Timestamp) -> Result<(Timestamp, Timestamp), InvalidAssertion> {
     let latest_start = now.saturating_add(LEEWAY);
     let expires_at = seconds(&claims.exp)?;

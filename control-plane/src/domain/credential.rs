@@ -50,14 +50,14 @@ impl<Id: CredentialId> Credential<Id> {
         Self { id, secret }
     }
 
-    /// The inverse of [`Self::reveal`]; `None` if the text is not a credential of the kind `Id`.
+    /// The inverse of [`Self::reveal`]; `None` for any other text, such as one with upper-case hex digits.
     pub fn parse(text: &str) -> Option<Self> {
         let rest = text.strip_prefix(Id::CREDENTIAL_PREFIX)?;
         let (id, secret) = rest.split_at_checked(ID_LEN)?;
         let id = format!("{}{id}", Id::ID_PREFIX).parse().ok()?;
         let mut bytes = Zeroizing::new([0; SECRET_LEN]);
-        let lower_case = !secret.bytes().any(|byte| byte.is_ascii_uppercase());
-        hex::decode_to_slice(secret, bytes.as_mut()).ok().filter(|()| lower_case)?;
+        let is_lower_case = !secret.bytes().any(|byte| byte.is_ascii_uppercase());
+        hex::decode_to_slice(secret, bytes.as_mut()).ok().filter(|()| is_lower_case)?;
         Some(Self { id, secret: bytes })
     }
 

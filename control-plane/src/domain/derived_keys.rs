@@ -1,22 +1,22 @@
-//! Keys that are derived from the configured master keys.
+//! Keys that are derived from the master keys in `secrets.master_key` and `secrets.previous_master_keys`.
 
 use aws_lc_rs::hmac;
 
-/// What is derived from each configured master key, by the fingerprint of the master key.
+/// The keys `K` that are derived from each of these master keys, with the fingerprint of the master key.
 pub struct DerivedKeys<K>(Vec<(String, K)>);
 
 impl<K> DerivedKeys<K> {
-    /// Keys, each with the fingerprint of its master key, those of the configured key first.
+    /// Each item has a fingerprint and the derived keys. The master key in `secrets.master_key` comes first.
     pub const fn new(keys: Vec<(String, K)>) -> Self {
         Self(keys)
     }
 
-    /// The fingerprint of the configured master key; empty if there are no keys.
+    /// The fingerprint of the master key in `secrets.master_key`; empty if there are no keys.
     pub fn configured(&self) -> &str {
         self.0.first().map_or("", |(fingerprint, _)| fingerprint)
     }
 
-    /// The keys of the master key with a fingerprint; `None` if this master key is not configured.
+    /// The keys of the master key with a fingerprint; `None` if the settings do not contain this master key.
     pub fn find(&self, fingerprint: &str) -> Option<&K> {
         self.0.iter().find(|(name, _)| name == fingerprint).map(|(_, keys)| keys)
     }

@@ -1,4 +1,4 @@
-//! What housekeeping deletes, and whether it keeps up.
+//! The kinds of rows that housekeeping deletes, and whether it deletes them in time.
 
 use super::string_enum::string_enum;
 use std::time::Duration;
@@ -6,13 +6,13 @@ use std::time::Duration;
 string_enum! {
     /// A kind of rows that housekeeping deletes. The name is a label of metrics.
     ExpiredData {
-        /// Changes below the revision floor.
+        /// Changes up to the revision floor. Sidecars resume from the floor or later, so they do not need these changes.
         Changes = "changes";
         /// Expired and ended sessions.
         Sessions = "sessions";
         /// Stored responses to requests with an `Idempotency-Key`.
         IdempotencyKeys = "idempotency_keys";
-        /// Contacts between agents and services that no longer count.
+        /// Contacts between agents and services that are too old to make an agent known to a service.
         KnownAgents = "known_agents";
         /// Audiences whose tokens have expired.
         TokenAudiences = "token_audiences";
@@ -26,7 +26,7 @@ string_enum! {
         WebhookDeliveries = "webhook_deliveries";
         /// Old webhook events.
         WebhookEvents = "webhook_events";
-        /// Old webhook events that still wait for their fan-out.
+        /// Old webhook events for which no deliveries were made.
         WebhookOutbox = "webhook_outbox";
         /// Previous secrets of webhooks that no longer sign.
         WebhookSecrets = "webhook_secrets";
@@ -48,16 +48,16 @@ string_enum! {
 }
 
 impl ExpiredData {
-    /// Whether the rows depend on something that was deleted. All other rows expire with time.
+    /// Whether a job of its own deletes the rows, soon after the service, agent or role that they depend on was deleted.
     pub const fn is_dependent(self) -> bool {
         matches!(self, Self::DeletedServices | Self::DeletedAgents | Self::DeletedRoles)
     }
 }
 
-/// For how long rows may wait for their deletion before [`HousekeepingHealth::Overdue`].
+/// How long rows may wait for their deletion until the health is [`HousekeepingHealth::Overdue`].
 pub const MAX_OVERDUE: Duration = Duration::from_hours(1);
 
-/// Maximum time between two complete passes of housekeeping. It is long, because a pass may have a backlog to delete.
+/// Maximum time since the last complete pass of housekeeping. It is long, because a pass may have a backlog to delete.
 pub const MAX_PASS_AGE: Duration = Duration::from_hours(2);
 
 /// Whether housekeeping keeps up.
@@ -67,7 +67,7 @@ pub enum HousekeepingHealth {
     Up,
     /// Rows of this kind have waited for their deletion for more than [`MAX_OVERDUE`].
     Overdue(ExpiredData),
-    /// No pass was complete within [`MAX_PASS_AGE`].
+    /// The last complete pass is older than [`MAX_PASS_AGE`].
     Stalled,
 }
 

@@ -7,7 +7,7 @@ use std::{
     str::FromStr,
 };
 
-/// Maximum number of rows that a list counts or skips. SQLite counts as many entries of an index in about a millisecond.
+/// Maximum number of rows that a list counts or skips. SQLite counts this many entries of an index in about a millisecond.
 pub const MAX_COUNTED_ROWS: i64 = 10_000;
 
 /// Maximum number of rows that a list searches or counts if it must read each row to know whether it matches. SQLite needs about
@@ -21,7 +21,7 @@ pub struct Page<P> {
     pub limit: i64,
     /// Number of items before the page.
     pub offset: i64,
-    /// The position after which the page begins. If it is not set, the first `offset` items are skipped.
+    /// The position after which the page begins; `offset` is ignored then. If it is not set, the first `offset` items are skipped.
     pub after: Option<P>,
 }
 
@@ -57,8 +57,8 @@ impl<P> Page<P> {
 }
 
 impl<T, P> ListPage<T, P> {
-    /// Makes a page of the items that the caller has read. `searched_until`: the caller has searched only up to this position, so the
-    /// next page continues there.
+    /// Makes a page of the items that the caller has read: one item more than `page.limit` if there is a next page.
+    /// `searched_until`: the caller has searched only up to this position, so the next page continues there.
     pub fn new(
         page: &Page<P>,
         mut items: Vec<T>,
@@ -83,7 +83,7 @@ impl ItemCount {
         Self { count, is_lower_bound: false }
     }
 
-    /// The number of items if counting stopped after one more than [`MAX_COUNTED_ROWS`].
+    /// The number of items after `counted` of them were counted. Counting stops at one more than [`MAX_COUNTED_ROWS`].
     pub const fn of_counted(counted: i64) -> Self {
         if counted > MAX_COUNTED_ROWS {
             Self { count: MAX_COUNTED_ROWS, is_lower_bound: true }

@@ -23,7 +23,7 @@ impl ResourceUri {
     /// The maximum length, in bytes.
     pub const MAX_BYTES: usize = 512;
 
-    /// How many resource URIs a service has at most.
+    /// The maximum number of resource URIs of a service.
     pub const MAX_PER_SERVICE: usize = 8;
 
     /// Parses a URL, and converts it to its normal form.
@@ -66,14 +66,14 @@ impl TryFrom<String> for ResourceUri {
     }
 }
 
-/// The resource URIs of a service, in the order in which the service was given them.
+/// The resource URIs of a service, in the order in which its owner has listed them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ResourceUris(Arc<[ResourceUri]>);
 
 /// Why a list of resource URIs is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidResourceUris {
-    /// An item is not a resource URI.
+    /// The item with this index is not a resource URI.
     #[error("item {0} {REQUIREMENT}")]
     Item(usize),
     /// Two items have the same normal form.
@@ -106,7 +106,7 @@ impl ResourceUris {
         self.0.iter()
     }
 
-    /// Whether there are none.
+    /// Whether the service has no resource URIs.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -26,7 +26,7 @@ pub struct Role {
     pub service: ServiceId,
     /// Description for human readers.
     pub description: Description,
-    /// The name of the files that declare the role (`managedBy`), if any.
+    /// The label (`managedBy`) of the set of files that declares the role, if any.
     pub managed_by: Option<ManagedBy>,
     /// Time of creation.
     pub created_at: Timestamp,
@@ -45,7 +45,7 @@ pub struct Assignment {
     pub assigned_at: Timestamp,
     /// Time from which the agent no longer holds the role, in whole seconds; `None` if the assignment does not expire.
     pub expires_at: Option<Timestamp>,
-    /// The name of the files that declare the assignment (`managedBy`); `None` keeps the name of an existing assignment.
+    /// The label (`managedBy`) of the set of files that declares the assignment; `None` keeps the label of an existing assignment.
     pub managed_by: Option<ManagedBy>,
 }
 

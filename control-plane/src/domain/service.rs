@@ -23,7 +23,7 @@ pub struct Service {
     pub accepts_unbound: bool,
     /// The URLs under which clients reach the service.
     pub resource_uris: ResourceUris,
-    /// The name of the files that declare the service (`managedBy`), if any.
+    /// The label (`managedBy`) of the set of files that declares the service, if any.
     pub managed_by: Option<ManagedBy>,
     /// Time of creation.
     pub created_at: Timestamp,
@@ -41,7 +41,7 @@ pub struct ServiceSettings {
 }
 
 impl Service {
-    /// What the sidecars of the service receive.
+    /// The settings that the sidecars of the service receive.
     pub fn settings(&self) -> ServiceSettings {
         ServiceSettings { accepts_unbound: self.accepts_unbound, resource_uris: self.resource_uris.clone() }
     }
@@ -60,12 +60,12 @@ pub enum ServiceOrDeployment {
 pub const DEPLOYMENT_CHAIN: &str = "deployment";
 
 impl ServiceOrDeployment {
-    /// A service, or the deployment.
+    /// The service, or the deployment if there is none.
     pub fn of(service: Option<ServiceId>) -> Self {
         service.map_or(Self::Deployment, Self::Service)
     }
 
-    /// The service, unless it is the whole Countersign deployment.
+    /// The service; `None` for the whole Countersign deployment.
     pub const fn service(self) -> Option<ServiceId> {
         match self {
             Self::Service(service) => Some(service),
@@ -78,13 +78,13 @@ impl ServiceOrDeployment {
         self.service().map_or_else(|| DEPLOYMENT_CHAIN.to_owned(), |service| service.to_string())
     }
 
-    /// What the audit chain with a name belongs to.
+    /// The inverse of [`Self::audit_chain`]; `None` if no audit chain can have this name.
     pub fn of_audit_chain(name: &str) -> Option<Self> {
         if name == DEPLOYMENT_CHAIN { Some(Self::Deployment) } else { name.parse().ok().map(Self::Service) }
     }
 }
 
-/// How long the receiver of an offered service can accept it.
+/// How long the receiver of an offer can accept the service.
 pub const TRANSFER_LIFETIME: Duration = Duration::from_hours(7 * 24);
 
 /// An offer to another person to become the owner of a service.
@@ -127,7 +127,7 @@ pub struct ServiceKey {
     pub name: DisplayName,
     /// Allowed operations.
     pub scope: KeyScope,
-    /// The name of the files that declare the API key (`managedBy`), if any.
+    /// The label (`managedBy`) of the set of files that declares the API key, if any.
     pub managed_by: Option<ManagedBy>,
     /// Hash of the secret.
     pub secret: SecretHash,

@@ -1,8 +1,8 @@
 //! Sessions and their refresh tokens. A session begins with a login; each refresh replaces the refresh token of the session.
 //!
 //! All refresh tokens of a session have the first half of their secrets in common. The database has the hash of this half, and the
-//! hash of the whole secret of the current token. So we recognize a used refresh token without a row for each of them. And nobody can
-//! make a token that looks used without having had one of the session.
+//! hash of the whole secret of the current token. So we recognize a used refresh token without a row for each of them. And only
+//! someone who has had a refresh token of the session can make a token that looks like a used one.
 
 use super::credential::{Credential, SECRET_LEN, SecretHash};
 use countersign_identity::{AgentId, Reason, Revision, Scope, ServiceId, SessionId, Timestamp};
@@ -14,8 +14,8 @@ use zeroize::Zeroizing;
 /// Length of the part of a secret that all refresh tokens of a session have in common, in bytes.
 const COMMON_LEN: usize = SECRET_LEN / 2;
 
-/// Length of a secret without its checksum, in bytes. The checksum is the beginning of the SHA-256 of the rest. It shows that a token
-/// was mistyped or cut. Otherwise, we would take it for a used one and end the session.
+/// Length of a secret without its checksum, in bytes. The checksum is the beginning of the SHA-256 of the rest. It shows that a
+/// token was mistyped or cut. Without it, we would take such a token for a used one, and end the session.
 const CHECKED_LEN: usize = SECRET_LEN - 4;
 
 /// A refresh token.
@@ -34,29 +34,29 @@ pub struct Session {
     pub scope: Option<Scope>,
     /// Time of the login.
     pub started_at: Timestamp,
-    /// Feed revision at the login.
+    /// Revision of the change feed at the login.
     pub started_revision: Revision,
-    /// Time from which the session can no longer be refreshed. The end of a session is also its expiry.
+    /// Time from which the session can no longer be refreshed. Ending a session sets it to the time of the end, if this is earlier.
     pub expires_at: Timestamp,
     /// Time at which the session was ended; `None` if it was not ended.
     pub ended_at: Option<Timestamp>,
-    /// The services that receive the end of the session, because it has had tokens for them. `None` stands for unbound tokens.
+    /// The services for which the session has had tokens. They receive its end. `None` stands for unbound tokens.
     pub audiences: BTreeSet<Option<ServiceId>>,
-    /// The hashes of its refresh tokens.
+    /// The hashes of the refresh tokens.
     pub refresh: RefreshHashes,
 }
 
 /// What the database knows of the refresh tokens of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RefreshHashes {
-    /// The hash of the half that all of them have in common.
+    /// The hash of the half that all refresh tokens of the session have in common.
     pub common: SecretHash,
-    /// The hash of the whole secret of the current one.
+    /// The hash of the whole secret of the current refresh token.
     pub current: SecretHash,
 }
 
 impl RefreshHashes {
-    /// The hashes after a refresh token was issued.
+    /// The hashes to store when `token` is the current refresh token of its session.
     pub fn of(token: &RefreshToken) -> Self {
         Self { common: SecretHash::of(token.common()), current: token.hash() }
     }
@@ -121,7 +121,7 @@ impl Session {
         self.id == token.session() && self.refresh.common.is_of(token.common())
     }
 
-    /// Checks whether a refresh token may refresh the session.
+    /// Checks whether a refresh token may refresh the session. `cutoff`: sessions that started below this revision are invalid.
     pub fn check_refresh(&self, token: &RefreshToken, cutoff: Revision, now: Timestamp) -> Result<(), Reason> {
         if !self.issued(token) {
             return Err(Reason::RefreshInvalid);

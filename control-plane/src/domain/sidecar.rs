@@ -1,8 +1,10 @@
 //! What the control planes know of sidecars, and the receipt of a revision: at which sidecars it is in force.
 //!
-//! Invariant: if a receipt says that a revision is in force, it is. A control plane that confirms a view first reads the newest
-//! revision after the ping, and sends all changes up to it. So if a sidecar lacks a revision, its last confirmation is older than the
-//! commit of this revision. The sidecar refuses all requests by itself when this confirmation is older than its maximum staleness.
+//! To *confirm* a sidecar means to answer its ping. A sidecar *may decide* until its last confirmation is older than its maximum
+//! staleness. From then on, it refuses all requests by itself.
+//!
+//! Invariant: if a receipt says that a revision is in force, it is. After a ping, a control plane reads the newest revision, and
+//! sends all changes up to it before it confirms. So if a sidecar lacks a change, its last confirmation is older than the commit.
 
 use countersign_identity::{ApiKeyId, Revision, ServiceId, Timestamp};
 use std::{
@@ -11,13 +13,13 @@ use std::{
     time::Duration,
 };
 
-/// How far apart the clocks of two control planes may be, and also the revision of a change and the time of its commit.
+/// How far the clocks of two control planes may differ. The time of a commit may differ as much from the time in its revision.
 pub const CLOCK_MARGIN: Duration = Duration::from_mins(5);
 
-/// How many silent sidecars a receipt names.
+/// Maximum number of sidecars without the revision that a receipt names.
 pub const MAX_NAMED_SIDECARS: usize = 100;
 
-/// Identifies a process of a sidecar and one of the API keys in its settings, by 16 random bytes that the process draws.
+/// Identifies a process of a sidecar and one of the API keys in its settings. The process chooses 16 random bytes for each key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SidecarInstance([u8; 16]);
 
@@ -47,7 +49,7 @@ impl FromStr for SidecarInstance {
     }
 }
 
-/// What a sidecar says of itself when it connects.
+/// Who a sidecar is, as known from its connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SidecarIdentity {
     /// The process.
@@ -62,12 +64,12 @@ pub struct SidecarIdentity {
     pub release: String,
 }
 
-/// Up to which revision a sidecar has the data, and how far it must have them.
+/// Up to which revision a sidecar has applied changes, and up to which revision there are changes that it needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SidecarProgress {
     /// The sidecar has reported that it decides with all changes up to this revision.
     pub applied: Revision,
-    /// The newest change that concerns the service. [`Self::NOT_KNOWN`] while the stream is behind.
+    /// The revision of the newest change for the service. [`Self::NOT_KNOWN`] until the stream has caught up with the change feed.
     pub required: Revision,
     /// When the sidecar reported `applied`.
     pub applied_at: Option<Timestamp>,
@@ -82,13 +84,13 @@ impl SidecarProgress {
         self.applied >= self.required
     }
 
-    /// Whether both say the same. If the sidecar has applied all changes that concern it, it does not matter how far `applied` is above.
+    /// Whether both say the same. If a sidecar has applied all changes that concern it, any higher `applied` says the same.
     pub fn is_equivalent(self, other: Self) -> bool {
         self == other || (self.has_all() && other.has_all() && self.required == other.required)
     }
 
-    /// The revision in force at the sidecar. `distributed`: `required` accounts for all changes up to this revision. If the sidecar has
-    /// applied all changes that concern it, it decides as if it had all changes up to `distributed`.
+    /// The revision in force at the sidecar. `distributed`: all changes up to this revision are considered in `required`. So if the
+    /// sidecar has applied all changes that concern it, `distributed` is in force: the other changes do not matter to it.
     pub fn in_force(self, distributed: Revision) -> Revision {
         if self.has_all() { self.applied.max(distributed) } else { self.applied }
     }
@@ -97,7 +99,7 @@ impl SidecarProgress {
 /// A sidecar.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sidecar {
-    /// What it says of itself.
+    /// Who the sidecar is.
     pub identity: SidecarIdentity,
     /// When it connected.
     pub connected_at: Timestamp,
@@ -105,7 +107,7 @@ pub struct Sidecar {
     pub is_connected: bool,
     /// The revision in force.
     pub in_force: Revision,
-    /// When it reported the data with which it decides.
+    /// When it reported the revision that it has applied.
     pub applied_at: Option<Timestamp>,
     /// The last confirmation that we know. There may be later ones.
     pub last_known_confirmation: Option<Timestamp>,
@@ -122,7 +124,7 @@ pub struct Enforcement {
     pub revision: Revision,
     /// The number of sidecars that may decide.
     pub sidecars: usize,
-    /// How many of these decide with the revision.
+    /// How many of these sidecars decide with the revision.
     pub enforced: usize,
     /// The number of sidecars that have not reported the revision, but refuse all requests by themselves.
     pub expired: usize,
@@ -130,7 +132,7 @@ pub struct Enforcement {
     pub unconfirmed: Vec<Sidecar>,
     /// From this time on, all sidecars without the revision refuse all requests by themselves. `None` if there are none.
     pub refuses_by: Option<Timestamp>,
-    /// When the last sidecar reported its data, or began to refuse all requests by itself.
+    /// When the last sidecar reported its revision, or began to refuse all requests by itself.
     enforced_at: Option<Timestamp>,
     /// The longest maximum staleness of the sidecars.
     max_staleness: Duration,
@@ -139,7 +141,7 @@ pub struct Enforcement {
 }
 
 impl Enforcement {
-    /// The receipt of a revision without sidecars.
+    /// The receipt of a revision, before any sidecar is added.
     pub const fn new(revision: Revision, now: Timestamp) -> Self {
         Self {
             revision,
@@ -154,12 +156,12 @@ impl Enforcement {
         }
     }
 
-    /// Adds a sidecar.
+    /// Adds a sidecar, unless it was never confirmed: such a sidecar refuses all requests.
     pub fn add(&mut self, mut sidecar: Sidecar) {
         let Some(decides_until) = sidecar.refuses_by else { return };
         self.max_staleness = self.max_staleness.max(sidecar.max_staleness);
         if sidecar.in_force >= self.revision {
-            // We count it until its confirmation expires, even if its stream has ended: it may decide with its copy after a restart.
+            // It counts until its confirmation expires, even if its stream has ended: it may restart and decide with its copy.
             if self.now < decides_until {
                 self.sidecars += 1;
                 self.enforced += 1;
@@ -168,10 +170,10 @@ impl Enforcement {
             return;
         }
         // The sidecar lacks the change, so its last confirmation is older than the commit. See the invariant above.
-        let last_confirmation_without = self.changed_at().saturating_add(CLOCK_MARGIN);
-        let refuses_by = decides_until.min(last_confirmation_without.saturating_add(sidecar.max_staleness));
+        let latest_confirmation = self.changed_at().saturating_add(CLOCK_MARGIN);
+        let refuses_by = decides_until.min(latest_confirmation.saturating_add(sidecar.max_staleness));
         if refuses_by <= self.now {
-            // If it has refused all requests since before the change, the change does not concern it.
+            // A sidecar that already refused all requests before the change does not count: it could not decide without the change.
             if refuses_by > self.changed_at() {
                 self.expired += 1;
                 self.enforced_at = self.enforced_at.max(Some(refuses_by));
@@ -186,13 +188,13 @@ impl Enforcement {
         }
     }
 
-    /// The time of the change: a revision is the time of its transaction in microseconds, or a later time.
+    /// The time of the change: the number of a revision is the time of its transaction in microseconds, or a later time.
     const fn changed_at(&self) -> Timestamp {
         Timestamp::from_micros(self.revision.number())
     }
 
-    /// If a sidecar has refused all requests since before this time, the change does not concern it. A revision can be ahead of all
-    /// clocks, so we take the current time if this is earlier.
+    /// The receipt needs no sidecar that has refused all requests since before this time. A revision can be ahead of all clocks, so
+    /// we take the current time if it is earlier than the revision.
     pub fn concerned_since(&self) -> Timestamp {
         self.changed_at().min(self.now).saturating_sub(CLOCK_MARGIN)
     }
@@ -202,14 +204,14 @@ impl Enforcement {
         self.enforced == self.sidecars
     }
 
-    /// The time from the revision until it was in force at the last sidecar. It is too long if this sidecar has reported a later revision
-    /// since. `None` if the revision is not in force at all sidecars, or if there are none. Also `None` if we do not know it any more:
-    /// after the maximum staleness and [`CLOCK_MARGIN`], every revision is in force, even without a report.
+    /// The time from the change until it was in force at the last sidecar, or longer if this sidecar has reported a later revision
+    /// since. `None` if the revision is not in force at all sidecars, or if there are none. Also `None` for more than the maximum
+    /// staleness and [`CLOCK_MARGIN`]: after this time, every revision is in force, even without a report.
     pub fn elapsed(&self) -> Option<Duration> {
         self.elapsed_since(self.changed_at())
     }
 
-    /// The time from a change with this or a lower revision until it was in force at the last sidecar.
+    /// Like [`Self::elapsed`], for a change at `changed_at`, whose revision is this one or a lower one.
     pub fn elapsed_since(&self, changed_at: Timestamp) -> Option<Duration> {
         let enforced_at = self.enforced_at.filter(|_| self.is_complete() && self.sidecars + self.expired > 0)?;
         Some(enforced_at.duration_since(changed_at)).filter(|elapsed| *elapsed <= self.max_staleness + CLOCK_MARGIN)

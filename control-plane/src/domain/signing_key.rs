@@ -1,14 +1,14 @@
 //! The lifecycle of signing keys, and the choice of the key that signs at a given time.
 //!
-//! We store every transition of a signing key before it takes effect. So all processes that issue tokens switch keys at the same time
-//! without a notification, and agree on the signing key after a restart.
+//! A key is published first, so that all sidecars have it before it signs. We store the time of each transition in advance. So all
+//! processes that issue tokens switch keys at the same time without a notification, and agree on the signing key after a restart.
 
 use super::string_enum::string_enum;
 use countersign_identity::{KeySet, Kid, P256PublicKey, Timestamp, key_set::JsonWebKey};
 use std::time::Duration;
 
-/// A new key signs when its publication is older than the maximum staleness and this margin for slow commits and clock skew. The
-/// margin is at most the maximum staleness itself, because an operator who sets a short staleness relies on fast transactions.
+/// A new key is published for the maximum staleness and this margin before it signs. The margin allows for slow commits and clock
+/// skew. It is never longer than the maximum staleness: an operator who sets a short staleness relies on fast transactions.
 const PUBLICATION_MARGIN: Duration = Duration::from_secs(5);
 
 /// How long we keep a key after the last token that it signed has expired, to allow for clock skew.
@@ -56,9 +56,9 @@ pub struct SigningKey {
     pub signs_from: Option<Timestamp>,
     /// When the key stops signing; `None` until the next rotation is scheduled.
     pub retires_at: Option<Timestamp>,
-    /// The longest lifetime of a token that the key signed.
+    /// The longest lifetime that a token of the key can have.
     pub token_lifetime: Duration,
-    /// When the key was removed. Tokens that the key signed are rejected after the removal.
+    /// When the key was removed or revoked. From then on, tokens that the key signed are rejected.
     pub removed_at: Option<Timestamp>,
     /// When the key was revoked; `None` if it was not revoked.
     pub revoked_at: Option<Timestamp>,
@@ -67,7 +67,7 @@ pub struct SigningKey {
 string_enum! {
     /// A state in the lifecycle of a key. The name is the value in API responses and metrics.
     KeyStatus {
-        /// The key is published and does not sign yet.
+        /// The key is published and does not sign yet. Its start may be scheduled.
         Next = "next";
         /// The key signs new tokens.
         Signing = "signing";
@@ -132,6 +132,7 @@ pub struct Rotation {
 
 /// The keys whose tokens are accepted: the signing key, the next key, a scheduled key if any, and retired keys.
 ///
+/// A rotation makes the next key the scheduled key: it gets a time from which it signs, and another next key is published.
 /// We read and write the key ring as a whole. A removed key stays in memory, marked as removed, until we write the ring.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SigningKeyRing(Vec<SigningKey>);
@@ -163,16 +164,16 @@ impl SigningKeyRing {
         self.live_keys().map(|key| JsonWebKey::from_key(key.public)).collect()
     }
 
-    /// The key that signs at `now`: of the keys that have started to sign, the last one. If our clock is behind and no key has started,
-    /// the key with the earliest start signs.
+    /// The key that signs at `now`: the live key that has started to sign last. If our clock is behind and no key has started, the
+    /// key with the earliest start signs.
     pub fn signing_key(&self, now: Timestamp) -> Option<&SigningKey> {
         let started = self.live_keys().filter(|key| key.signs_from.is_some_and(|start| start <= now));
         let first = || self.live_keys().filter(|key| key.signs_from.is_some()).min_by_key(|key| key.signs_from);
         started.max_by_key(|key| key.signs_from).or_else(first)
     }
 
-    /// Adds the signing key and the next key if they are missing, and records the token lifetime. Removes keys whose tokens have expired.
-    /// Rotates if the signing key is old enough, and returns this rotation.
+    /// Adds the signing key and the next key from `new_keys` if they are missing, and records the token lifetime. Removes keys
+    /// whose tokens have expired. Rotates if the signing key is old enough, and returns this rotation.
     pub fn maintain(
         &mut self,
         policy: &RotationPolicy,
@@ -195,9 +196,8 @@ impl SigningKeyRing {
         if is_due && self.scheduled_key(now).is_none() { self.rotate(policy, now, new_keys) } else { None }
     }
 
-    /// Schedules the next key to sign as soon as it has been published for `policy.publication_lead`, which may be now. If a
-    /// rotation is already scheduled, returns that rotation. Returns `None` if the ring has no live key and `new_keys` is
-    /// empty.
+    /// Schedules the next key to sign as soon as it has been published for `policy.publication_lead`. If it was published long ago,
+    /// it signs at once. If a rotation is already scheduled, returns that rotation. `None` if there is no live key and no new key.
     pub fn rotate(
         &mut self,
         policy: &RotationPolicy,
@@ -258,7 +258,7 @@ impl SigningKeyRing {
         self.0.iter_mut().find(|key| key.is_live() && Some(&key.kid) == kid)
     }
 
-    /// Publishes a new key, unless there is an unscheduled one.
+    /// Publishes a new key, unless there is a next key already.
     fn publish_next_key(
         &mut self,
         policy: &RotationPolicy,
@@ -270,7 +270,7 @@ impl SigningKeyRing {
         }
     }
 
-    /// Schedules the unscheduled key to replace the signing key.
+    /// Schedules the next key to replace the signing key. Changes nothing if there is no next key.
     fn schedule_next_key(&mut self, policy: &RotationPolicy, now: Timestamp) {
         let signing = self.signing_key(now).map(|key| key.kid.clone());
         let next = self.unscheduled_key().map(|key| key.kid.clone());

@@ -53,7 +53,7 @@ text_types! {
     /// The token subject of another human user, as a user types it.
     SubjectText up to 255; |text| (1..=SubjectText::MAX_LEN).contains(&text.chars().count()) && is_printable(text),
         "must be 1 to 255 printable characters without spaces at the ends";
-    /// The name of the files that declare something. It has the format of a Kubernetes label.
+    /// The label of a set of files that declares services, roles and so on. It has the format of a Kubernetes label.
     ManagedBy up to MAX_LABEL_LEN; is_label, LABEL_REQUIREMENT;
     /// E-mail address of a registrant.
     EmailAddress up to 254; is_email, "must be an e-mail address of at most 254 characters";
@@ -63,7 +63,7 @@ text_types! {
         "must be at most 1024 characters without control characters";
 }
 
-/// Accepts the common subset of RFC 5321: a dot-atom, an `@` and a host name.
+/// Accepts the common forms of RFC 5321 and RFC 6531 (Unicode): words with dots in between, an `@` and a host name.
 fn is_email(text: &str) -> bool {
     let Some((local, host)) = text.rsplit_once('@') else { return false };
     let atom =

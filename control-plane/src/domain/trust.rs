@@ -3,8 +3,8 @@
 //! The computation follows A. Jøsang and R. Ismail, *The Beta Reputation System* (2002). Old feedback loses weight, and an
 //! agent with little feedback stays near the initial score. One new feedback has the weight 1, and one service at most 8.
 //!
-//! Anyone can create services, so three limits keep strangers from moving the score of an agent.
-//!
+//! Anyone can create services, so three limits keep strangers from moving the score of an agent. A service knows the agents that
+//! used it recently (see `store::known_agents`).
 //! - All services that do not know the agent weigh at most 1 together.
 //! - All services of one owner weigh at most as much as the initial score and the services of all other owners together.
 //! - The services of the agent's own owner weigh nothing.
@@ -19,7 +19,7 @@ use std::{cmp::Reverse, collections::BTreeMap};
 /// Weight of the initial score. One new feedback has the weight 1.
 const PRIOR_WEIGHT: f64 = 4.0;
 
-/// Maximum weight of one service. One new feedback has the weight 1.
+/// Maximum weight of one service.
 const MAX_WEIGHT: f64 = 8.0;
 
 /// Time after which feedback has half of its weight, in days.
@@ -28,10 +28,10 @@ const HALF_LIFE_DAYS: f64 = 90.0;
 /// Maximum weight of all services together that do not know the agent.
 const MAX_UNKNOWN_WEIGHT: f64 = 1.0;
 
-/// How many ratings by services that do not know the agent we keep for an agent.
+/// How many ratings of an agent we keep by services that do not know it.
 const MAX_UNKNOWN_RATINGS: usize = 1000;
 
-/// Maximum number of ratings that one feedback removes, so that it is fast however many there are.
+/// Maximum number of ratings that one feedback removes, so that it stays fast even if there are far too many.
 const MAX_REMOVED_RATINGS: usize = 10;
 
 const SECONDS_PER_DAY: f64 = 86_400.0;
@@ -84,7 +84,7 @@ pub struct RatingBySource {
     pub rating: Rating,
     /// Owner of the service that gave the feedback.
     pub owner: Owner,
-    /// Whether the agent is known to the service.
+    /// Whether the service knows the agent.
     pub is_known: bool,
 }
 
@@ -107,7 +107,7 @@ impl Score {
     /// Converts millionths of a point, as stored.
     pub fn from_millionths(millionths: i64) -> Result<Self, InvalidScore> {
         let max = i64::from(Self::RANGE.1) * 1_000_000;
-        Some(Self(millionths)).filter(|_| (0..=max).contains(&millionths)).ok_or(InvalidScore)
+        if (0..=max).contains(&millionths) { Ok(Self(millionths)) } else { Err(InvalidScore) }
     }
 
     /// Millionths of a point, as stored.
@@ -138,9 +138,9 @@ impl Rating {
     }
 }
 
-/// Removes ratings by services that do not know the agent, if there are too many. Returns these services. Without a limit, anyone
-/// could create many services, and make each feedback slow, because it reads all ratings of its agent. We remove the oldest rating
-/// of the owner with the most ratings first. So nobody can push out the ratings of others with many services.
+/// Removes ratings by services that do not know the agent, if there are too many. Returns these services. Each feedback reads all
+/// ratings of its agent, so without a limit, anyone could make it slow with many services. We always remove the oldest rating of
+/// the owner who has the most. So nobody can use many services to push out the ratings of others.
 pub fn remove_excess_ratings(ratings: &mut Vec<RatingBySource>) -> Vec<ServiceId> {
     let mut by_owner = BTreeMap::<&Owner, Vec<(Reverse<Timestamp>, ServiceId)>>::new();
     for RatingBySource { rating, owner, .. } in ratings.iter().filter(|source| !source.is_known) {
@@ -151,11 +151,12 @@ pub fn remove_excess_ratings(ratings: &mut Vec<RatingBySource>) -> Vec<ServiceId
     for ratings in &mut by_owner {
         ratings.sort_unstable();
     }
-    let remove_one = |_| Some(by_owner.iter_mut().max_by_key(|ratings| ratings.len())?.pop()?.1);
-    let excess = total.saturating_sub(MAX_UNKNOWN_RATINGS).min(MAX_REMOVED_RATINGS);
-    let excess: Vec<_> = (0..excess).filter_map(remove_one).collect();
-    ratings.retain(|source| !excess.contains(&source.rating.service));
-    excess
+    // They are sorted from new to old, so `pop` removes the oldest.
+    let remove_oldest = |_| by_owner.iter_mut().max_by_key(|ratings| ratings.len())?.pop();
+    let count = total.saturating_sub(MAX_UNKNOWN_RATINGS).min(MAX_REMOVED_RATINGS);
+    let removed: Vec<_> = (0..count).filter_map(remove_oldest).map(|(_, service)| service).collect();
+    ratings.retain(|source| !removed.contains(&source.rating.service));
+    removed
 }
 
 /// Computes the trust score of an agent from all its ratings. `agent_owner` is the user who registered the agent.
@@ -186,7 +187,7 @@ impl OwnerRatings {
         self.sum += weight * mean;
     }
 
-    /// The mean of the scores; the value does not matter without a weight.
+    /// The mean of the scores. It does not matter without a weight.
     fn mean(&self) -> f64 {
         if self.unlimited_weight > 0.0 { self.sum / self.unlimited_weight } else { 0.0 }
     }

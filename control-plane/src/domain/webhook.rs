@@ -36,8 +36,7 @@ pub const DISABLED_AFTER: Duration = Duration::from_hours(5 * 24);
 pub struct WebhookTarget {
     /// Identifier.
     pub id: WebhookId,
-    /// What the target belongs to. A target of a service receives the events of the service, and a target of the deployment receives
-    /// all events.
+    /// A target of a service receives the events of the service, and a target of the deployment receives all events.
     pub scope: ServiceOrDeployment,
     /// Where events are sent.
     pub url: TargetUrl,
@@ -45,7 +44,7 @@ pub struct WebhookTarget {
     pub events: EventFilter,
     /// Description by the manager; may be empty.
     pub description: Description,
-    /// The name of the files that declare the target (`managedBy`), if any.
+    /// The label (`managedBy`) of the set of files that declares the target, if any.
     pub managed_by: Option<ManagedBy>,
     /// Creation time.
     pub created_at: Timestamp,
@@ -61,7 +60,7 @@ pub struct WebhookTarget {
     pub previous_secret_until: Option<Timestamp>,
 }
 
-/// On whose behalf events are delivered to a target.
+/// For whom events are delivered to a target. The slots for attempts are divided among these owners.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum TargetOwner {
     /// The deployment, for targets that receive the events of all services.
@@ -81,7 +80,7 @@ pub struct DueTarget {
     pub updated_at: Timestamp,
     /// Start of the current period in which every attempt failed; `None` if the last attempt succeeded.
     pub failing_since: Option<Timestamp>,
-    /// On whose behalf the deliveries are sent.
+    /// For whom the deliveries are sent.
     pub owner: TargetOwner,
 }
 

@@ -67,6 +67,7 @@ impl<Sleep: AsyncFn(Duration)> RateLimiterFixture<Sleep> {
             assert!(decision.allowed && retry_after(&decision).is_zero(), "{decision:?}");
             let [QuotaStatus { remaining, reset_after }] = decision.statuses[..] else { panic!("{decision:?}") };
             assert_eq!(remaining, expected);
+            // The first call was counted `MAX_CALLS - 1 - expected` steps ago, and expires one window after that.
             assert!(
                 self.is_approximately(reset_after, step * (STEPS_PER_WINDOW + 1 + expected - MAX_CALLS)),
                 "{reset_after:?}"
@@ -80,7 +81,7 @@ impl<Sleep: AsyncFn(Duration)> RateLimiterFixture<Sleep> {
             let wait = retry_after(&refused);
             assert!(wait > Duration::ZERO && wait <= step * (STEPS_PER_WINDOW - 2), "{wait:?}");
             (self.sleep)(wait.saturating_sub(self.precision)).await;
-            assert!(self.precision >= wait || !self.is_allowed(&limit).await, "allowed too early");
+            assert!(wait <= self.precision || !self.is_allowed(&limit).await, "allowed too early");
             (self.sleep)(self.precision).await;
             assert!(self.is_allowed(&limit).await, "not allowed after {wait:?}");
         }

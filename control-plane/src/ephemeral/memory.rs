@@ -1,7 +1,7 @@
 //! A rate limiter in the memory of this process. For each key, it stores the times of the calls in the last window.
 //!
-//! Memory is bounded: each kind of callers has a table, and a full table forgets the windows that were not used for longest. An
-//! attacker can exceed a quota in this way, but only with tens of thousands of other windows, which have quotas of their own.
+//! Memory is bounded: each kind of caller has a table, and a full table forgets the windows that were not used for longest. An
+//! attacker can exceed a quota in this way, but needs tens of thousands of other windows, which have quotas of their own.
 
 mod call_log;
 
@@ -17,8 +17,7 @@ use std::{
     time::Duration,
 };
 
-/// Each kind of callers has at least this number of windows before we forget the oldest. A window takes about 200 bytes, and 8 more
-/// for each call in it.
+/// A full table keeps at least this many windows. A window takes about 200 bytes, and 8 more for each call in it.
 const WINDOWS_KEPT: usize = 1 << 16;
 
 /// Counts calls in memory.
@@ -34,7 +33,8 @@ struct Tables {
     unauthenticated: Windows,
 }
 
-/// Windows of the same length, in two generations. Using a window moves it to the newer one, and forgetting drops the older one.
+/// The windows of one kind of caller, all of the same length, in two generations. Counting a call moves its window to the newer
+/// generation. At intervals, the newer generation replaces the older one (see [`Self::count`]).
 struct Windows {
     kept: usize,
     newer: HashMap<RateLimitKey, CallLog>,
@@ -107,13 +107,13 @@ impl Windows {
     /// Counts a call. Returns the status of the limit after it.
     fn count(&mut self, limit: &RateLimit, now: u64) -> QuotaStatus {
         let window = micros(limit.quota.window);
-        // Windows in the older generation were not used for a whole window, so they have expired, unless the table is full.
+        // If the newer generation began a window ago, all windows in the older one have expired. If it is full, we forget them.
         if now.saturating_sub(self.began_at) >= window || self.newer.len() >= self.kept {
             self.older = mem::take(&mut self.newer);
             self.began_at = now;
         }
-        let used = self.older.remove(&limit.key);
-        let log = self.newer.entry(limit.key).or_insert_with(|| used.unwrap_or_default());
+        let older = self.older.remove(&limit.key);
+        let log = self.newer.entry(limit.key).or_insert_with(|| older.unwrap_or_default());
         log.count(window, now);
         log.status(limit.quota.max_calls, now)
     }

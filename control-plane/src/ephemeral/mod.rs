@@ -2,7 +2,7 @@
 //!
 //! `http` and `sync` limit callers with this module; `app` connects the notifications to the store. If the counters are lost, callers
 //! get a few more calls for one minute. If a notification is lost, a replica reads a change up to a quarter of a second later.
-//! Invariants: an entry expires with its window, and a call that cannot be counted is refused.
+//! Invariants: a counted call expires with its window, and no call is allowed without being counted.
 //! [`MemoryRateLimiter`] serves one process, [`RedisRateLimiter`] several; both pass the tests in `conformance`.
 
 #[cfg(test)]

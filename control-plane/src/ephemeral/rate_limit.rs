@@ -5,8 +5,8 @@ use std::{pin::Pin, time::Duration};
 
 /// Limits calls in sliding windows: any period as long as the window contains at most `max_calls` calls.
 ///
-/// Refused calls are not counted. So the caller can try again after the longest `reset_after` of the exhausted quotas, unless its
-/// other calls use them first.
+/// Refused calls are not counted. So the caller can try again after the longest `reset_after` of the exhausted quotas, unless other
+/// calls of the same caller are counted first.
 pub trait RateLimiter: Send + Sync + 'static {
     /// Decides whether every limit in `limits` allows one more call. With `count_call`, counts it against all of them if it is allowed.
     fn decide<'a>(&'a self, limits: &'a [RateLimit], count_call: bool) -> DecisionFuture<'a>;
@@ -64,15 +64,15 @@ pub struct RateLimitKey {
     pub(super) digest: [u8; 16],
 }
 
-/// Whether the caller behind a key is authenticated.
+/// The kind of caller behind a key. A limiter in memory has a table for each kind, and forgets the oldest windows of a full table.
+/// So a flood of keys of one kind cannot push out the windows of another kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CallerKind {
-    /// A service or human user that is authenticated. There are few keys of this kind: one for each limit of each of them.
+    /// An authenticated service or human user. There are few keys of this kind.
     Authenticated,
-    /// An agent that has proved its identity. Agents have a table of their own: there are more of them, and where registration is
-    /// public, anyone can create some.
+    /// An agent that has proved its identity. There may be many: where registration is public, anyone can create agents.
     Agent,
-    /// Anybody else. A client with many addresses has many keys.
+    /// Anybody else. There may be any number of keys: a client with many addresses has many keys.
     Unauthenticated,
 }
 
@@ -90,7 +90,7 @@ pub struct RateLimitDecision {
 pub struct QuotaStatus {
     /// Calls that are still allowed.
     pub remaining: u32,
-    /// Time until one more call becomes available.
+    /// Time until one more call than `remaining` is allowed; zero if no calls are counted.
     pub reset_after: Duration,
 }
 

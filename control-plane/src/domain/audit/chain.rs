@@ -5,12 +5,12 @@
 //! hash a changed chain again. So each hash also has a MAC, under a key derived from the master key. The head of a chain has the
 //! length of the chain under another MAC, which shows if entries at the end are missing.
 //!
-//! A rotation of the master key leaves a checkpoint (`keys`). For entries up to the checkpoint, we verify only the hashes. The first
-//! entries of a chain may be archived and deleted. Then the chain has a floor (`keys`), and verification begins there. If some of
-//! these entries are not deleted yet, the hash of the floor authenticates them.
+//! A rotation of the master key leaves a checkpoint (see `keys`). Up to it, we verify only the hashes: the checkpoint has the last
+//! of them under a MAC. The first entries of a chain may be archived and deleted. Then the chain has a floor at the last archived
+//! entry, and verification begins there. If archived entries are not deleted yet, the hash in the floor authenticates them.
 //!
-//! Verification cannot notice that somebody has rolled back a chain together with its head. To find out, compare the chain with a
-//! later hash that you have saved outside the database.
+//! Verification cannot notice that somebody has replaced a chain and its head by an older copy of both. To find out, compare the
+//! chain with a later hash that you have saved outside the database.
 
 use super::{
     AuditAction, Initiator, NewAuditEntry,
@@ -127,7 +127,7 @@ impl AuditEntry {
 /// Why an entry or a chain is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChainFault {
-    /// An entry with a lower sequence than an existing entry is missing, or the chain has no entries.
+    /// The next stored entry does not have the next sequence number, or the chain ends before its checkpoint, or has no entries.
     Missing,
     /// The previous hash in the entry is not the hash of the entry before it.
     PreviousHashMismatch,
@@ -139,11 +139,11 @@ pub enum ChainFault {
     Unreadable,
     /// The checkpoint of the chain has an invalid MAC.
     InvalidCheckpoint,
-    /// The entry at the checkpoint of the chain is another one than the checkpoint says.
+    /// The entry at the checkpoint of the chain does not have the hash that the checkpoint contains.
     CheckpointMismatch,
     /// The floor of the chain has an invalid MAC.
     InvalidFloor,
-    /// The entry at the floor of the chain is another one than the floor says.
+    /// The entry at the floor of the chain does not have the hash that the floor contains.
     FloorMismatch,
     /// The first entry has an action that cannot start a chain.
     InvalidFirstAction,
@@ -165,7 +165,7 @@ impl ChainFault {
                 "this or an earlier entry was changed: the checkpoint of the last rotation of the master key has another hash"
             }
             Self::InvalidFloor => "the record of its archived entries was changed",
-            Self::FloorMismatch => "this or an earlier archived entry was changed: the record of them has another hash",
+            Self::FloorMismatch => "this or an earlier archived entry was changed: their record has another hash",
             Self::InvalidFirstAction => "a chain cannot start with this action",
             Self::HeadMismatch => {
                 "the end of the chain does not match its head: entries were added or removed at the end, or the head was changed"
@@ -196,20 +196,21 @@ pub struct ChainVerifier<'a> {
     chain: &'a str,
     checkpoint: Option<ChainMark>,
     floor: Option<ChainMark>,
+    /// The sequence number of the last verified entry, or of the floor at the beginning. `hash` is the hash of this entry.
     length: i64,
     hash: String,
     has_begun: bool,
 }
 
 impl<'a> ChainVerifier<'a> {
-    /// Creates a verifier that has not verified any entry. Fails if the checkpoint of the chain was changed.
+    /// Creates a verifier that begins with the first entry. Fails if the checkpoint of the chain was changed.
     pub fn new(
         keys: AcceptedAuditKeys<'a>,
         chain: &'a str,
         checkpoint: Option<ChainMark>,
     ) -> Result<Self, BrokenChain> {
         let broken = BrokenChain { sequence: 1, fault: ChainFault::InvalidCheckpoint };
-        let keys = keys.with_checkpoint(chain, checkpoint.as_ref()).ok_or(broken)?;
+        let keys = keys.after_checkpoint(chain, checkpoint.as_ref()).ok_or(broken)?;
         Ok(Self { keys, chain, checkpoint, floor: None, length: 0, hash: String::new(), has_begun: false })
     }
 
@@ -222,13 +223,13 @@ impl<'a> ChainVerifier<'a> {
         Ok(Self { length: floor.length, hash: floor.hash.clone(), floor: Some(floor), ..self })
     }
 
-    /// The floor under the keys that authenticate new entries.
+    /// The floor with a MAC of the current key, for a rotation of the master key; `None` if the chain has no floor.
     pub fn renewed_floor(&self) -> Option<ChainMark> {
         self.floor.as_ref().map(|floor| self.keys.current.floors.mark(self.chain, floor.length, &floor.hash))
     }
 
-    /// The caller must verify entries above this sequence number next. At first it is the lowest number, so that we also see entries
-    /// with an invalid sequence number, and archived ones.
+    /// The next entry to verify is the first one above this sequence number. At first it is the lowest possible number, so that we
+    /// also verify entries with an invalid sequence number, and archived entries that are not deleted yet.
     pub const fn last_read(&self) -> i64 {
         if self.has_begun { self.length } else { i64::MIN }
     }
@@ -251,7 +252,7 @@ impl<'a> ChainVerifier<'a> {
     /// Verifies the next entry.
     pub fn verify_next(&mut self, entry: &AuditEntry) -> Result<(), BrokenChain> {
         if !self.has_begun && entry.sequence > 0 && self.is_archived(entry) {
-            // The first archived entries are deleted, and this is the first one that is not.
+            // This is the first archived entry that is not deleted. The floor authenticates it, together with its previous hash.
             self.length = entry.sequence - 1;
             self.hash.clone_from(&entry.previous_hash);
         }
@@ -281,7 +282,7 @@ impl<'a> ChainVerifier<'a> {
         self.floor.as_ref().is_some_and(|floor| entry.sequence <= floor.length)
     }
 
-    /// The floor and the checkpoint authenticate the entries before them, and MACs authenticate the entries after them.
+    /// The hash in the floor or in the checkpoint authenticates the entries up to it. Later entries need a valid MAC.
     fn authentication_fault(&self, entry: &AuditEntry) -> Option<ChainFault> {
         for (mark, fault) in
             [(&self.floor, ChainFault::FloorMismatch), (&self.checkpoint, ChainFault::CheckpointMismatch)]
@@ -295,9 +296,9 @@ impl<'a> ChainVerifier<'a> {
         (!is_valid).then_some(ChainFault::InvalidMac)
     }
 
-    /// The checkpoint of the current key for a broken chain. With it, we can verify the entries before the break without the previous
-    /// keys, and the break stays where it is. It is at the last verified entry, the earlier checkpoint or the floor, whichever is the
-    /// latest. `None` if no entry is authenticated.
+    /// The checkpoint that a rotation of the master key writes for a broken chain, with the current key. With it, later
+    /// verifications need no previous key, and find the chain broken at the same entry. It is at the last verified entry, the
+    /// earlier checkpoint or the floor, whichever is the latest. `None` if no entry is authenticated.
     pub fn checkpoint_before_break(&self) -> Option<ChainMark> {
         let checkpoint = self.checkpoint.as_ref().map(|checkpoint| (checkpoint.length, &checkpoint.hash));
         let floor = self.floor.as_ref().map(|floor| (floor.length, &floor.hash));
@@ -309,9 +310,9 @@ impl<'a> ChainVerifier<'a> {
     /// Verifies that the chain ends at its head.
     pub fn finish(&self, head: Option<&ChainMark>) -> Result<(), BrokenChain> {
         let matches = |head: &&ChainMark| (head.length, &head.hash) == (self.length, &self.hash);
-        let checkpoint_length = self.checkpoint.as_ref().map_or(1, |checkpoint| checkpoint.length);
+        let min_length = self.checkpoint.as_ref().map_or(1, |checkpoint| checkpoint.length);
         let is_valid = |head: &ChainMark| self.keys.all().any(|keys| keys.is_valid_head(self.chain, head));
-        if self.length < checkpoint_length {
+        if self.length < min_length {
             Err(self.broken_at_next(ChainFault::Missing))
         } else if head.filter(matches).is_some_and(is_valid) {
             Ok(())
@@ -321,8 +322,8 @@ impl<'a> ChainVerifier<'a> {
     }
 }
 
-/// Whether a chain can start with an action. The chain of a service starts with the creation of the service. The chain of the
-/// whole Countersign deployment, and the chain of a service older than the audit log, starts with the action `audit.began`.
+/// Whether a chain can start with an action. The chain of a service starts with the creation of the service. The chain of the whole
+/// Countersign deployment starts with `audit.began`, and so does the chain of a service that is older than the audit log.
 fn can_start_chain(chain: &str, action: &str) -> bool {
     action == AuditAction::AuditBegan.as_str()
         || (action == AuditAction::ServiceCreated.as_str() && chain != DEPLOYMENT_CHAIN)

@@ -1,12 +1,12 @@
-//! The MAC keys of the audit log, and the checkpoints that a rotation of the master key leaves.
+//! The MAC keys of the audit log, and the marks of a chain. A mark authenticates the first entries of a chain: it has the number of
+//! these entries and the hash of the last one, under a MAC.
+//! - The head marks all entries, so nobody can remove entries at the end.
+//! - The checkpoint marks the entries that existed when the master key was last rotated.
+//! - The floor marks the entries that are in archives. They may be deleted from the database.
 //!
 //! The MAC keys are derived from the master key. A rotation of the master key verifies each chain with the keys of both master
-//! keys, and then stores a checkpoint: the length of the chain and the hash of its last entry, under a MAC of the new key. Up to the
-//! checkpoint, the hashes authenticate the entries; later entries need a MAC of the new key. So nobody needs the old master key to
-//! verify old entries, and nobody can forge new entries with it.
-//!
-//! The floor of a chain says that its first entries are in archives. It has their number and the hash of the last one, under a MAC.
-//! A rotation of the master key authenticates the floor with the new key.
+//! keys. Then it writes the marks again with the new key. Up to the checkpoint, the hashes authenticate the entries; later entries
+//! need a MAC of the new key. So nobody needs the old master key to verify old entries, and nobody can forge new entries with it.
 
 use crate::domain::{
     derived_keys::{DerivedKeys, derive_key},
@@ -29,34 +29,33 @@ const FLOOR_DOMAIN: &str = "countersign audit floor v1";
 /// The MAC keys that are derived from one master key.
 pub struct AuditKeys {
     entries: hmac::Key,
-    /// Makes the heads of verified chains.
+    /// The key of heads.
     pub heads: MarkKey,
-    /// Makes the checkpoints of verified chains.
+    /// The key of checkpoints.
     pub checkpoints: MarkKey,
-    /// Makes the floors of chains whose first entries were verified and archived.
+    /// The key of floors.
     pub floors: MarkKey,
 }
 
-/// Authenticates the first entries of a chain. The head marks all entries, the checkpoint the entries that existed when the master
-/// key was rotated, and the floor the archived entries. Each kind has a MAC key of its own, so that none can pass for another.
+/// A head, a checkpoint or a floor. Each kind has a MAC key of its own, so that nobody can use a mark as one of another kind.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ChainMark {
     /// Number of entries.
     pub length: i64,
-    /// Hash of the last entry.
+    /// Hash of the last of these entries.
     pub hash: String,
     /// MAC of length and hash, hex.
     pub mac: String,
 }
 
-/// Authenticates one kind of marks.
+/// The MAC key of one kind of marks.
 pub struct MarkKey {
     domain: &'static str,
     key: hmac::Key,
 }
 
 impl MarkKey {
-    /// Marks the first `length` entries of a chain.
+    /// Marks the first `length` entries of a chain. `hash` is the hash of the last of these entries.
     pub fn mark(&self, chain: &str, length: i64, hash: &str) -> ChainMark {
         let mac = hex::encode(hmac::sign(&self.key, &self.mac_input(chain, length, hash)));
         ChainMark { length, hash: hash.to_owned(), mac }
@@ -74,12 +73,12 @@ impl MarkKey {
 /// The MAC keys of all configured master keys.
 pub type AuditKeyRing = DerivedKeys<AuditKeys>;
 
-/// The MAC keys that we accept, according to the database.
+/// The MAC keys that we accept. The database says to which master keys they belong.
 #[derive(Clone)]
 pub struct AcceptedAuditKeys<'a> {
     /// The keys of the current master key, which authenticate new entries.
     pub current: &'a AuditKeys,
-    /// The keys of master keys whose rotation is not complete.
+    /// The keys of previous master keys, as long as the rotation from them is not complete.
     pub previous: Vec<&'a AuditKeys>,
 }
 
@@ -95,7 +94,8 @@ impl AuditKeys {
         }
     }
 
-    /// Whether the MAC of a head is valid. The default head, which belongs to an empty chain, is valid without a MAC.
+    /// Whether a head is valid. The default head of an empty chain needs no MAC: verification refuses a chain without entries
+    /// anyway.
     pub fn is_valid_head(&self, chain: &str, head: &ChainMark) -> bool {
         *head == ChainMark::default() || self.heads.is_valid(chain, head)
     }
@@ -105,7 +105,7 @@ impl AuditKeys {
         self.checkpoints.is_valid(chain, checkpoint)
     }
 
-    /// Whether the MAC of a floor is valid. A chain has no floor without entries.
+    /// Whether a floor is valid. It must mark at least one entry: a chain without archived entries has no floor.
     pub fn is_valid_floor(&self, chain: &str, floor: &ChainMark) -> bool {
         floor.length > 0 && self.floors.is_valid(chain, floor)
     }
@@ -120,9 +120,9 @@ impl AuditKeys {
 }
 
 impl<'a> AcceptedAuditKeys<'a> {
-    /// The keys that authenticate a chain with a checkpoint; `None` if the MAC of the checkpoint is not valid. After a
-    /// checkpoint of the current master key, the keys of previous master keys authenticate nothing.
-    pub(super) fn with_checkpoint(self, chain: &str, checkpoint: Option<&ChainMark>) -> Option<Self> {
+    /// Leaves out the keys of previous master keys if the chain has a checkpoint of the current one: then they authenticate
+    /// nothing. `None` if the MAC of the checkpoint is valid under no key.
+    pub(super) fn after_checkpoint(self, chain: &str, checkpoint: Option<&ChainMark>) -> Option<Self> {
         let Some(checkpoint) = checkpoint else { return Some(self) };
         if self.current.is_valid_checkpoint(chain, checkpoint) {
             return Some(Self { current: self.current, previous: Vec::new() });
@@ -130,7 +130,7 @@ impl<'a> AcceptedAuditKeys<'a> {
         self.previous.iter().any(|keys| keys.is_valid_checkpoint(chain, checkpoint)).then_some(self)
     }
 
-    /// Whether the MAC of a head is valid under a previous key and not under the current one.
+    /// Whether a head is valid under the keys of a previous master key.
     pub fn is_head_of_previous_key(&self, chain: &str, head: &ChainMark) -> bool {
         self.previous.iter().any(|keys| keys.is_valid_head(chain, head))
     }

@@ -11,7 +11,7 @@ fn at(seconds: i64) -> Timestamp {
 /// The revision of a change that was committed at 0 s.
 const REVISION: Revision = Revision::new(COMMIT);
 
-/// A sidecar with the changes up to a time, and the last confirmation at another one.
+/// A sidecar that has the changes up to `in_force`, and was last confirmed at `confirmed`.
 fn sidecar(in_force: i64, confirmed: i64) -> Sidecar {
     Sidecar {
         identity: SidecarIdentity {
@@ -72,7 +72,7 @@ fn time_that_is_not_known_any_more_is_not_stated() {
     assert_eq!(receipt(400, [reported_later]).elapsed(), None);
 }
 
-/// The confirmation followed the change, so a sidecar that still lacks the change did not receive it.
+/// A sidecar that lacks the change was last confirmed before the commit, even if another clock gives a later time.
 #[test]
 fn confirmation_long_after_the_change_does_not_prolong_the_time() {
     let stated = at(0).saturating_add(CLOCK_MARGIN).saturating_add(STALENESS);

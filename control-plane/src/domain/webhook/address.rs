@@ -25,12 +25,10 @@ const SPECIAL_V4: [Ipv4Net; 14] = [
     v4_net([224, 0, 0, 0], 3),
 ];
 
-/// IPv6 global unicast, which does not include loopback, link-local, unique local, multicast, NAT64 and IPv4-compatible
-/// addresses.
+/// IPv6 global unicast. Loopback, link-local, unique local, multicast, NAT64 and IPv4-compatible addresses are outside of it.
 const GLOBAL_V6: Ipv6Net = v6_net([0x2000, 0], 3);
 
-/// Ranges of global unicast that are not public: protocol assignments (with Teredo), 6to4, and two ranges for
-/// documentation.
+/// Ranges of global unicast that are not public: protocol assignments (with Teredo), 6to4, and two ranges for documentation.
 const SPECIAL_V6: [Ipv6Net; 4] =
     [v6_net([0x2001, 0], 23), v6_net([0x2001, 0xdb8], 32), v6_net([0x2002, 0], 16), v6_net([0x3fff, 0], 20)];
 
@@ -95,7 +93,7 @@ impl AllowedNetworks {
         Self(networks)
     }
 
-    /// Whether events may be sent to the address.
+    /// Whether events may be sent to the address. Without encryption (`plaintext`), only addresses in these networks are allowed.
     pub fn allows(&self, address: IpAddr, plaintext: bool) -> bool {
         let is_listed = self.0.iter().any(|network| network.contains(&address.to_canonical()));
         is_listed || (!plaintext && is_public(address))
@@ -103,13 +101,15 @@ impl AllowedNetworks {
 
     /// Returns the addresses of a host to which we may send events. Fails if there is none.
     pub fn filter(&self, addresses: &[IpAddr], plaintext: bool) -> Result<Vec<IpAddr>, HostRejection> {
-        let allowed = |plaintext| addresses.iter().copied().filter(move |address| self.allows(*address, plaintext));
-        let filtered: Vec<_> = allowed(plaintext).collect();
-        match filtered.is_empty() {
-            false => Ok(filtered),
-            true if addresses.is_empty() => Err(HostRejection::Unresolved),
-            true if allowed(false).next().is_some() => Err(HostRejection::PlaintextNotAllowed),
-            true => Err(HostRejection::NotPublic),
+        let allowed: Vec<_> = addresses.iter().copied().filter(|address| self.allows(*address, plaintext)).collect();
+        if !allowed.is_empty() {
+            Ok(allowed)
+        } else if addresses.is_empty() {
+            Err(HostRejection::Unresolved)
+        } else if addresses.iter().any(|address| self.allows(*address, false)) {
+            Err(HostRejection::PlaintextNotAllowed)
+        } else {
+            Err(HostRejection::NotPublic)
         }
     }
 }

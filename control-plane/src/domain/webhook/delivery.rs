@@ -7,13 +7,13 @@ use std::time::Duration;
 /// Maximum number of bytes of a response body that are stored.
 pub const EXCERPT_BYTES: usize = 1024;
 
-/// If a response asks for a longer `Retry-After`, we retry this delivery after this time.
+/// Maximum time for which a delivery waits because its response has a `Retry-After`.
 const MAX_RETRY_AFTER: Duration = Duration::from_hours(24);
 
-/// Upper bound of the backoff of a target after repeated failures.
+/// Maximum pause of a target after repeated failures, without its `Retry-After`.
 const MAX_TARGET_BACKOFF: Duration = Duration::from_mins(1);
 
-/// If a response asks for a longer `Retry-After`, other deliveries to the target wait only for this time.
+/// Maximum time for which the other deliveries to the target wait because of a `Retry-After`.
 const MAX_TARGET_RETRY_AFTER: Duration = Duration::from_mins(5);
 
 /// Number of failures in a row after which a target backs off.
@@ -39,7 +39,7 @@ pub struct Delivery {
 /// The state of a delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeliveryState {
-    /// The next attempt is due at this time, or when the target becomes active again.
+    /// The next attempt is due at this time. If the target is paused or disabled then, the attempt waits until it is active again.
     Pending(Timestamp),
     /// The receiver accepted the event.
     Delivered,

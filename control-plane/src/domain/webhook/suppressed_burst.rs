@@ -9,7 +9,7 @@ pub const BURST_WINDOW: Duration = Duration::from_mins(1);
 /// How many failures of a burst become an event of their own.
 const MAX_EMITTED: u32 = 10;
 
-/// The failed logins of one agent at one service within [`BURST_WINDOW`].
+/// The failed logins of one agent at one service within [`BURST_WINDOW`], even if none of them is suppressed yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SuppressedBurst {
     /// Time of the first failure.

@@ -42,7 +42,7 @@ impl TargetUrl {
         if url.fragment().is_some() {
             return Err(InvalidUrl("must not have a fragment (#…), because fragments are not sent"));
         }
-        // We store the URL in its normalized form, which is longer with punycode and percent-encoding.
+        // We store the URL in its normalized form, which may be longer because of punycode and percent-encoding.
         if url.as_str().len() > Self::MAX_LENGTH {
             return Err(malformed);
         }

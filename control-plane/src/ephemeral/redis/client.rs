@@ -55,7 +55,7 @@ impl RedisClient {
         self.connection.load().as_deref().cloned()
     }
 
-    /// Sends a request; `None` if Redis is unavailable, fails or times out.
+    /// Sends a request; `None` if Redis is unavailable, fails or times out. After a failure or timeout, drops the connection.
     pub(super) async fn request<T>(&self, send: impl AsyncFnOnce(&mut RedisConnection) -> RedisResult<T>) -> Option<T> {
         let Some(connection) = self.connection.load_full() else {
             self.metrics.record(RedisOutcome::NotSent);
@@ -84,7 +84,7 @@ impl RedisClient {
         self.connection.store(Some(Arc::new(connection)));
         self.metrics.set_up(self.endpoint.kind(), true);
         tracing::info!("redis connected: rate limits are counted together with all replicas");
-        // We may have missed messages before we subscribed, so act as if there was one.
+        // We may have missed messages before we subscribed, so we act as if there was one.
         self.messages.notify_one();
     }
 

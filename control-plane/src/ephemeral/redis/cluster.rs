@@ -1,4 +1,4 @@
-//! The nodes that a cluster announces.
+//! The nodes that a cluster announces in its replies to `CLUSTER SLOTS`.
 
 use super::{connection::RedisConnection, endpoint::RedisEndpoint};
 use redis::{
@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 pub(super) type NodeAddress = (String, u16);
 
 /// Remembers the nodes that a cluster announces now, because the configured ones may be gone when the client connects again.
-pub(super) async fn keep_announced_nodes(endpoint: &RedisEndpoint, connection: &mut RedisConnection) {
+pub(super) async fn remember_cluster_nodes(endpoint: &RedisEndpoint, connection: &mut RedisConnection) {
     let RedisConnection::Cluster(cluster) = connection else { return };
     let any_node = RoutingInfo::SingleNode(SingleNodeRoutingInfo::Random);
     if let Ok(slots) = cluster.route_command(cluster_slots(), any_node).await
@@ -22,9 +22,9 @@ pub(super) async fn keep_announced_nodes(endpoint: &RedisEndpoint, connection: &
     }
 }
 
-/// Finds a node of a cluster that we cannot reach, configured or announced, because the client library skips such nodes without an
-/// error. With TLS, the certificate of a node must be valid for the announced name. `None` if we can reach all nodes, and for other
-/// topologies.
+/// Diagnoses a failure to connect to a cluster: the client library skips nodes that it cannot reach, without an error. Tries the
+/// known nodes until one answers, and then the nodes that it announces. With TLS, their certificates must be valid for the
+/// announced names. `None` if no problem was found, if the answer cannot be read, and for other topologies.
 pub(super) async fn find_unreachable_node(endpoint: &RedisEndpoint) -> Option<RedisError> {
     let mut unreachable = None;
     for configured in endpoint.cluster_nodes().ok()? {
@@ -56,8 +56,8 @@ fn cluster_slots() -> redis::Cmd {
     command
 }
 
-/// The nodes in a reply to `CLUSTER SLOTS`. Each range of slots begins with its first and its last slot. The host is empty for the node
-/// that replies, and `?` if it is unknown.
+/// The nodes in a reply to `CLUSTER SLOTS`. Each item has the first and the last slot of a range, and then its nodes. Leaves out
+/// nodes without a usable host: the host is empty for the node that replies, and `?` if it is unknown.
 fn announced_nodes(reply: Value) -> RedisResult<BTreeSet<NodeAddress>> {
     let ranges: Vec<Vec<Value>> = redis::from_redis_value(reply.extract_error()?)?;
     let nodes = ranges.into_iter().flat_map(|range| range.into_iter().skip(2));

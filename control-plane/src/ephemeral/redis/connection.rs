@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 #[derive(Clone)]
 pub(super) enum RedisConnection {
     Server(MultiplexedConnection),
-    /// Follows the cluster by itself, also to nodes that are not configured.
+    /// Connects by itself to further nodes of the cluster, even to nodes that are not configured.
     Cluster(ClusterConnection),
 }
 
@@ -34,7 +34,7 @@ impl RedisConnection {
     }
 }
 
-/// Receives what a server sends without a request, and notifies of the messages.
+/// Handles what a server sends without a request: notifies `messages` of each message in a channel, and ignores the rest.
 pub(super) fn push_sender(messages: &Arc<Notify>) -> impl AsyncPushSender + use<> {
     let messages = messages.clone();
     move |push: PushInfo| {

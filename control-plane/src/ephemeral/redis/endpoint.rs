@@ -35,11 +35,11 @@ pub struct RedisEndpoint {
     servers: RedisServers,
     /// The certificates of the next connections.
     certificates: ArcSwapOption<TlsCertificates>,
-    /// The nodes that the cluster has announced last.
+    /// The nodes that the cluster announced last. The configured ones may be gone when we connect again.
     announced_nodes: ArcSwap<BTreeSet<NodeAddress>>,
 }
 
-/// The URLs of the servers. User, password and database in a URL are for Redis, even in the URL of a Sentinel.
+/// The URLs of the servers, which differ only in host and port. User, password and database are for Redis, even with Sentinels.
 pub enum RedisServers {
     /// A single server.
     Single(SecretString),
@@ -97,8 +97,8 @@ impl RedisEndpoint {
         self.client(&Arc::default()).map(drop)
     }
 
-    /// Connects to the single server, to the current master of the Sentinels, or to the cluster. Later messages in the channels of the
-    /// connection notify `messages`.
+    /// Connects to the single server, to the master that the Sentinels report, or to the cluster. Messages in the channels to which
+    /// the connection subscribes later notify `messages`.
     pub(super) async fn connect(&self, messages: &Arc<Notify>) -> RedisResult<RedisConnection> {
         let config = AsyncConnectionConfig::new().set_push_sender(push_sender(messages));
         let connection = match self.client(messages)? {

@@ -14,7 +14,7 @@ pub struct RedisRateLimiter {
 }
 
 impl RedisRateLimiter {
-    /// A rate limiter that uses a Redis client, and another rate limiter while Redis is unavailable.
+    /// A rate limiter that uses a Redis client, and `fallback` while Redis is unavailable.
     pub const fn new(client: Arc<RedisClient>, fallback: MemoryRateLimiter) -> Self {
         Self { client, fallback }
     }
@@ -24,8 +24,8 @@ impl RateLimiter for RedisRateLimiter {
     fn decide<'a>(&'a self, limits: &'a [RateLimit], count_call: bool) -> DecisionFuture<'a> {
         let script = &self.client.script;
         Box::pin(async move {
-            let decision = self.client.request(async |connection| script.run(connection, limits, count_call).await);
-            match decision.await {
+            let request = self.client.request(async |connection| script.run(connection, limits, count_call).await);
+            match request.await {
                 Some(decision) => decision,
                 None => self.fallback.decide(limits, count_call).await,
             }

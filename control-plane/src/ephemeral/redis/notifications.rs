@@ -28,7 +28,7 @@ impl RedisClient {
         std::future::pending().await
     }
 
-    /// Calls `wake` after notifications of any replica, including this replica; never returns.
+    /// Calls `wake` after notifications from any replica, including this one; never returns.
     pub async fn receive_changes(&self, wake: impl Fn()) -> Infallible {
         loop {
             self.messages.notified().await;

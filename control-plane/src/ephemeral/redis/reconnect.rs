@@ -2,7 +2,7 @@
 
 use super::{
     client::{REQUEST_TIMEOUT, RedisClient},
-    cluster::{find_unreachable_node, keep_announced_nodes},
+    cluster::{find_unreachable_node, remember_cluster_nodes},
     connection::RedisConnection,
 };
 use crate::ephemeral::rate_limit::{CallerKind, Quota, RateLimit, RateLimitKey};
@@ -32,8 +32,8 @@ impl RedisClient {
     pub async fn maintain_connection(&self) -> Infallible {
         loop {
             if let Some(mut connection) = self.connection() {
-                // If this fails, we keep the nodes that we know already.
-                let _ignored = timeout(REQUEST_TIMEOUT, keep_announced_nodes(&self.endpoint, &mut connection)).await;
+                // The nodes of a cluster may be replaced while we run. If this fails, we keep the nodes that we know already.
+                let _ignored = timeout(REQUEST_TIMEOUT, remember_cluster_nodes(&self.endpoint, &mut connection)).await;
             }
             sleep(PROBE_INTERVAL).await;
             let probe = async |connection: &mut RedisConnection| self.probe(connection).await;
@@ -48,7 +48,7 @@ impl RedisClient {
 
     /// Connects to a server that accepts writes.
     async fn connect(&self) -> RedisResult<()> {
-        // The futures of the client library are large.
+        // On the heap, because the futures of the client library are large.
         let connecting = Box::pin(self.endpoint.connect(&self.messages));
         let mut connection = within(CONNECT_TIMEOUT, connecting).await?;
         within(REQUEST_TIMEOUT, self.probe(&mut connection)).await?;
@@ -59,8 +59,7 @@ impl RedisClient {
     /// Runs the rate limit script, which fails where calls cannot be counted, for example on a read-only replica. Then subscribes
     /// again, because another node of the cluster may have the channel now.
     async fn probe(&self, connection: &mut RedisConnection) -> RedisResult<()> {
-        // The window of the limit is so short that each probe first removes the call of the previous probe, which frees memory in a
-        // full Redis.
+        // The window is short, so each probe removes the previous call before it adds its own. Even a full Redis allows this.
         let quota = Quota { max_calls: u32::MAX, window: Duration::from_millis(1) };
         let key = RateLimitKey::new(CallerKind::Authenticated, &[b"probe"]);
         self.script.run(connection, &[RateLimit { key, quota }], true).await?;

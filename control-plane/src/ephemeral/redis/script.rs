@@ -27,7 +27,7 @@ impl RateLimitScript {
         count_call: bool,
     ) -> RedisResult<RateLimitDecision> {
         match self.run_for_all(connection, limits, count_call).await {
-            // While their slot moves to another node, some keys are still at the old one. So we count each key by itself.
+            // While the slot moves, some keys are still at the old node. So we ask for each key, and count if all limits allow it.
             Err(error) if limits.len() > 1 && error.kind() == ErrorKind::Server(ServerErrorKind::TryAgain) => {
                 let decision = self.run_for_each(connection, limits, false).await?;
                 if decision.allowed && count_call {
@@ -40,7 +40,7 @@ impl RateLimitScript {
         }
     }
 
-    /// Sends one request for each limit, and allows the call if every limit allows it.
+    /// Sends one request for each limit. The call is allowed if every limit allows it.
     async fn run_for_each(
         &self,
         connection: &mut RedisConnection,
@@ -74,6 +74,7 @@ impl RateLimitScript {
             .ok_or_else(|| RedisError::from((ErrorKind::Parse, "the rate-limit script returned an unexpected reply")))
     }
 
+    /// The command that runs the script. Each key in Redis says whether the caller has proven who it is, or only claims it.
     fn command(&self, name: &str, script: &str, limits: &[RateLimit], count_call: bool) -> Cmd {
         let mut command = redis::cmd(name);
         command.arg(script).arg(limits.len());

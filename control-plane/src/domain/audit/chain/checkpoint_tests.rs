@@ -51,7 +51,7 @@ impl Chain {
         self.head = keys.heads.mark(&chain, *length, hash);
     }
 
-    /// Changes an entry and computes all later hashes again, as an attacker without a key can.
+    /// Changes an entry and makes all later hashes and MACs again, as an attacker with an old master key can.
     fn forge_entry(&mut self, position: usize, keys: &AuditKeys) {
         self.entries[position].actor_id = Some("another actor".to_owned());
         for index in position..self.entries.len() {
@@ -73,7 +73,7 @@ impl Chain {
     }
 }
 
-/// Verifies a chain until it breaks, and writes the checkpoint of a rotation to the key `current`.
+/// Verifies a broken chain, and writes the checkpoint that a rotation to the key `current` would write.
 fn rotate_broken(chain: &mut Chain, current: &AuditKeys, previous: &AuditKeys) -> BrokenChain {
     let (keys, name) = (AcceptedAuditKeys { current, previous: vec![previous] }, CHAIN.audit_chain());
     let mut verifier = ChainVerifier::new(keys, &name, chain.checkpoint.clone()).unwrap();

@@ -66,7 +66,7 @@ fn archived_entries_that_remain_must_lead_to_the_floor() {
     forged[1].hash = forged[1].digest();
     assert_eq!(verify(&forged, &head, floor.clone()), broken(2, ChainFault::FloorMismatch));
     forged[0].sequence = 0;
-    assert_eq!(verify(&forged, &head, floor), broken(3, ChainFault::Missing), "no entry has this number");
+    assert_eq!(verify(&forged, &head, floor), broken(3, ChainFault::Missing), "no archived entry has number 0");
 }
 
 #[test]
