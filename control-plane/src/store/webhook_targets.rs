@@ -56,7 +56,7 @@ statements! { STATEMENTS:
     MARK_DELETED = "UPDATE webhook_targets SET deleted_at = $1, secret = '', previous_secret = NULL WHERE id = $2";
 }
 
-/// The current signing secrets of a target, encrypted with the master key.
+/// The secrets that sign the deliveries to a target, encrypted with the master key.
 #[derive(Clone)]
 pub struct SealedSecrets {
     /// The current secret.
@@ -186,6 +186,7 @@ impl ToParameter for ServiceOrDeployment {
     }
 }
 
+/// The column `events` of a target: the kinds, with a comma before and after each; empty for all kinds.
 impl ToParameter for EventFilter {
     const NULL: Parameter = Parameter::Text(None);
 
