@@ -212,7 +212,7 @@ impl Conn {
         let result = timeout_at(*deadline, statement(access.connection())).await;
         let has_timed_out = result.is_err();
         let result = result.unwrap_or_else(|_| Err(timeout_error()));
-        // After a timeout, [`end`] waits a little for the statement of a group, so that one slow transaction does not roll back the others.
+        // After a timeout, [`end`] waits a little for the statement of a group, so that a slow transaction rolls back no others.
         *state = if has_timed_out && is_shared { ConnState::Busy } else { ConnState::after_statement(&result) };
         result
     }

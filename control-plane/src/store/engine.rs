@@ -334,7 +334,7 @@ impl Store {
         ConnectionFailures { count: reader.count + writer.count, is_failing: reader.is_failing || writer.is_failing }
     }
 
-    /// Opens and closes a connection as the pools do, and returns the error. The pools themselves retry until a timeout after some errors.
+    /// Opens and closes a connection as the pools do, and returns the error. After some errors, the pools retry until a timeout.
     pub async fn try_connection(&self) -> Result<(), StoreError> {
         pools::try_connection(&self.reader.connect_options(), matches!(self.engine, Engine::Postgres)).await
     }
@@ -406,7 +406,7 @@ impl Store {
         }
     }
 
-    /// Locks a background job until the transaction ends. Returns false if another replica holds the lock. SQLite has no other replicas.
+    /// Locks a background job until the transaction ends. Returns false if another replica holds the lock (only on PostgreSQL).
     pub async fn try_begin_job(&self, tx: &mut WriteTransaction, job: &str) -> Result<bool, StoreError> {
         match self.engine {
             Engine::Sqlite => Ok(true),

@@ -132,7 +132,7 @@ impl WriteTransaction {
         self.finish(value, has_events).await
     }
 
-    /// Commits like [`Self::commit`], and returns the revision with the value. If nothing has changed, this is the newest revision. The
+    /// Commits like [`Self::commit`], and returns the revision with the value. If nothing has changed, it is the newest one. The
     /// transaction must have locked what it reads. Otherwise, the change that led to the current value might have a later revision.
     pub async fn commit_change<T>(mut self, value: T) -> Result<CommittedTransaction<Changed<T>>, StoreError> {
         let has_events = self.write_events_and_changes().await?;

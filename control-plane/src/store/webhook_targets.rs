@@ -171,7 +171,7 @@ pub async fn disable(
     conn.find_row(DISABLE_TARGET, params![now, reason, target, horizon, url], scope_from_row).await
 }
 
-/// Marks a target as deleted. Later, housekeeping deletes its deliveries in batches, and then its row, see [`super::webhook_cleanup`].
+/// Marks a target as deleted. Later, housekeeping deletes its deliveries and then its row, see [`super::webhook_cleanup`].
 pub async fn mark_deleted(conn: &mut Conn, target: WebhookId, now: Timestamp) -> Result<(), StoreError> {
     // This also erases the secrets, because nobody needs them for signatures any more.
     conn.apply(MARK_DELETED, params![now, target]).await
