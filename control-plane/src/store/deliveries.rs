@@ -147,8 +147,8 @@ pub enum DueDeliveryKind {
     Test,
 }
 
-/// Leases up to `limit` deliveries of a target, the longest due ones, and returns them in the order of their events. No other replica
-/// can lease them until the lease ends.
+/// Leases up to `limit` deliveries of a target, the longest due ones, and returns them in the order of their events. No other
+/// replica can lease them until the lease ends.
 pub async fn lease(
     conn: &mut Conn,
     target: WebhookId,
