@@ -96,7 +96,7 @@ statements! { STATEMENTS:
     LOCK_AGENT = "UPDATE agents SET name = name WHERE id = $1 AND deleted_at IS NULL";
     SET_LAST_SEEN = "UPDATE agents SET last_seen_at = $1, last_service_id = $2 WHERE id = $3";
     SET_TRUST = "UPDATE agents SET trust = $1, updated_at = $2 WHERE id = $3";
-    /// The same registration creates another agent, because `superseded_at` is set.
+    /// Sets `superseded_at`, so that a new registration with the same data creates another agent.
     MARK_DELETED = "UPDATE agents SET deleted_at = $1, purge_at = $1, updated_at = $1, status = $2, cutoff = $3, \
          owner_issuer = NULL, owner_subject = NULL, email = '', name = '', public_key = '', public_key_hash = '', \
          metadata = '{}', last_seen_at = NULL, last_service_id = NULL, \
@@ -134,7 +134,7 @@ pub async fn mark_deleted(conn: &mut Conn, id: AgentId, cutoff: Revision, now: T
         .await
 }
 
-/// Finds the state of an agent that decides about its tokens. A deleted agent is revoked.
+/// Finds the state of an agent on which the validity of its tokens depends. A deleted agent is revoked.
 pub async fn find_state(conn: &mut Conn, id: AgentId) -> Result<Option<AgentState>, StoreError> {
     conn.find_row(FIND_STATE, params![id], state_from_row).await
 }
@@ -176,7 +176,7 @@ pub async fn list_role_holders(
     page: Page<AgentId>,
 ) -> Result<ListPage<Agent, AgentId>, StoreError> {
     let RoleHolderFilter { service, role, status, now } = filter;
-    let (holders_of, [end, count, list]) = match role {
+    let (holders_of, [end_sql, count_sql, list_sql]) = match role {
         None => (service.to_string(), [END_OF_HOLDERS_AT_SERVICE, COUNT_HOLDERS_AT_SERVICE, LIST_HOLDERS_AT_SERVICE]),
         Some(role) => (role.to_string(), [END_OF_HOLDERS_OF_ROLE, COUNT_HOLDERS_OF_ROLE, LIST_HOLDERS_OF_ROLE]),
     };
@@ -184,21 +184,22 @@ pub async fn list_role_holders(
         params![holders_of, before, text_or_empty(end), now, status.map_or("", status_text)]
     };
     let top = AgentId::from_bits(u128::MAX);
-    let counted_until = end_of_holders(conn, end, &holders_of, top).await?;
-    let count = conn.read_row(count, of_range(top, counted_until), row::total_count).await?;
+    let counted_until = end_of_holders(conn, end_sql, &holders_of, top).await?;
+    let count = conn.read_row(count_sql, of_range(top, counted_until), row::total_count).await?;
     let total = ItemCount { count, is_lower_bound: counted_until.is_some() };
     let (before, searched_until) = match page.after {
         None => (top, counted_until),
-        Some(after) => (after, end_of_holders(conn, end, &holders_of, after).await?),
+        Some(after) => (after, end_of_holders(conn, end_sql, &holders_of, after).await?),
     };
     let parameters = of_range(before, searched_until);
-    let list = conn.list_page(list, parameters, &page, total, agent_from_row, |agent| agent.id).await?;
+    let list = conn.list_page(list_sql, parameters, &page, total, agent_from_row, |agent| agent.id).await?;
     // The next page includes the agent at which the search ended.
     let end = searched_until.map(|end| AgentId::from_bits(end.bits().saturating_add(1)));
     Ok(ListPage { next: list.next.or(end), ..list })
 }
 
-/// A page that begins before `before` may search the agents above the returned one. `None`: it may search all.
+/// Where a page that begins before `before` must end its search: it searches only the agents above the returned one. `None` if it
+/// can search all.
 async fn end_of_holders(
     conn: &mut Conn,
     sql: &'static str,
@@ -224,9 +225,7 @@ pub async fn list_by_owner(
 /// The state of an agent that sidecars need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AgentState {
-    /// The agent.
     pub agent: AgentId,
-    /// Trust score of the agent.
     pub trust: TrustScore,
     /// Status of the agent, and its cutoff revision (tokens with a lower revision are revoked).
     pub status: StatusWithCutoff,

@@ -62,7 +62,6 @@ row_list_statements! { ROW_LISTS:
 pub struct ExpiredAssignment {
     /// The agent that held the role.
     pub agent: AgentId,
-    /// The role.
     pub role: RoleId,
     /// The service of the role.
     pub service: ServiceId,
@@ -85,7 +84,7 @@ pub async fn upsert(conn: &mut Conn, assignment: &Assignment) -> Result<(), Stor
     conn.apply(UPSERT_ASSIGNMENT, params![agent, role, service, assigned_at, expires_at, managed_by]).await
 }
 
-/// Removes the assignment of a role of a service, expired or not. Returns `None` if there was none.
+/// Removes the assignment of a role of a service, expired or not. Returns `None` if there was no such assignment.
 pub async fn remove(
     conn: &mut Conn,
     service: ServiceId,
@@ -151,12 +150,12 @@ pub async fn list_active_grants(
     conn.list_rows(LIST_ACTIVE_GRANTS, params![agent, service, now], grant_from_row).await
 }
 
-/// A role that an agent holds, and the name of the files that declare it.
+/// A role that an agent holds, and the label of the files that declare it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ManagedGrant {
     /// The role, and until when the agent holds it.
     pub grant: RoleGrant,
-    /// The name of the files that declare the assignment (`managedBy`), if any.
+    /// The label of the files that declare the assignment (`managedBy`), if any.
     pub managed_by: Option<ManagedBy>,
 }
 

@@ -1,4 +1,5 @@
-//! The audit log. An audit entry is appended in the same transaction as the action that it records.
+//! The audit log. An audit entry is appended in the same transaction as the action that it records. Each service has an audit
+//! chain, and so has the deployment. The head of a chain has the number of its entries and the hash of the last one, under a MAC.
 
 /// All columns of audit entries. The modules below use this macro, so it precedes them.
 macro_rules! columns {
@@ -69,8 +70,8 @@ const BATCH_SIZE: i64 = 500;
 /// The MAC of a head that we rebuilt from the entries. It is never valid, so the verification of the chain fails.
 const INVALID_MAC: &str = "lost";
 
-/// Appends an entry to its audit chain, and returns its position. Locks the head of the audit chain until the transaction ends, which
-/// serializes the writers of one audit chain. The chain of a deleted service is sealed: no entry follows the deletion.
+/// Appends an entry to its audit chain, and returns its position. Locks the head of the audit chain until the transaction ends,
+/// which serializes the writers of one audit chain. The chain of a deleted service is sealed: no entry follows the deletion.
 pub async fn append(
     conn: &mut Conn,
     keys: &AuditKeyRing,
@@ -83,8 +84,9 @@ pub async fn append(
     if is_sealed {
         return Err(StoreError::AuditChainSealed);
     }
-    // We read the keys after we have locked the chain: a rotation of the master key replaces the key first, and then locks the chain.
+    // We read the keys after we have locked the chain, because a rotation replaces the master key before it locks the chain.
     let keys = accepted_keys(conn, keys).await?;
+    // A head that counts fewer entries than there are was changed.
     let mut valid = head.filter(|head| head.length >= last.length);
     if let Some(head) = &valid
         && !is_valid_head(conn, &keys, &chain, head).await?
@@ -105,21 +107,21 @@ pub async fn append(
 async fn accepted_keys<'a>(conn: &mut Conn, ring: &'a AuditKeyRing) -> Result<AcceptedAuditKeys<'a>, StoreError> {
     let MasterKeysInUse { current, previous } = master_keys::find(conn).await?;
     let find = |fingerprint: String| ring.find(&fingerprint).ok_or(StoreError::MissingMasterKey(fingerprint));
-    Ok(AcceptedAuditKeys {
-        current: find(current)?,
-        previous: previous.into_iter().map(find).collect::<Result<_, _>>()?,
-    })
+    let current = find(current)?;
+    Ok(AcceptedAuditKeys { current, previous: previous.into_iter().map(find).collect::<Result<_, _>>()? })
 }
 
-/// Whether the MAC of a head is valid. A MAC of a previous master key is valid until the chain has a checkpoint of the current key.
+/// Whether the MAC of a head is valid. A MAC of a previous master key is valid until the chain has a checkpoint of the current key,
+/// which a rotation of the master key writes.
 async fn is_valid_head(
     conn: &mut Conn,
     keys: &AcceptedAuditKeys<'_>,
     chain: &str,
     head: &ChainMark,
 ) -> Result<bool, StoreError> {
-    if keys.current.is_valid_head(chain, head) || !keys.is_head_of_previous_key(chain, head) {
-        return Ok(keys.current.is_valid_head(chain, head));
+    let is_of_current_key = keys.current.is_valid_head(chain, head);
+    if is_of_current_key || !keys.is_head_of_previous_key(chain, head) {
+        return Ok(is_of_current_key);
     }
     let checkpoint = find_checkpoint(conn, chain).await?;
     Ok(!checkpoint.is_some_and(|checkpoint| keys.current.is_valid_checkpoint(chain, &checkpoint)))
@@ -193,8 +195,8 @@ pub async fn list_chains(conn: &mut Conn) -> Result<Vec<String>, StoreError> {
     conn.list_rows(LIST_CHAINS, params![DEPLOYMENT_CHAIN], |row| row::get(row, "chain")).await
 }
 
-/// Verifies an audit chain from its first entry and calls `visit` with each valid entry. Returns the head of the audit chain,
-/// or the first invalid entry.
+/// Verifies all entries of an audit chain that are in the database, and calls `visit` with each valid entry. Returns the head of
+/// the chain, or where the chain is broken.
 pub async fn verify_chain(
     conn: &mut Conn,
     keys: &AuditKeyRing,
@@ -228,8 +230,8 @@ async fn verify_rest(
     }
 }
 
-/// Verifies the next entries of an audit chain, and calls `visit` with each valid one. Returns their number, which is zero at the end
-/// of the chain.
+/// Verifies the next entries of an audit chain, and calls `visit` with each valid one. Returns their number, which is zero at the
+/// end of the chain.
 pub async fn verify_batch(
     conn: &mut Conn,
     verifier: &mut ChainVerifier<'_>,

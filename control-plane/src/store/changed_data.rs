@@ -1,9 +1,9 @@
 //! Reads entries of the change feed together with the content of the changed data.
 //!
-//! One statement reads the entries with the state of agents, and returns them as one text. As rows, the database driver would convert
-//! each column of each row, which takes several times as long as the query. With a million entries, a sidecar would get its view too
-//! late. For the same reason, an entry contains the state of its agent. `changed_roles` then reads the roles, once for each role
-//! holder however often they have changed. If there are too many roles, the remaining entries belong to the next read.
+//! One statement reads the entries with the state of agents, and returns them as one text. As rows, the database driver would
+//! convert each column of each row, which takes several times as long as the query. With a million entries, a sidecar would get its
+//! view too late. For the same reason, an entry contains the state of its agent. `changed_roles` then reads the roles, once for
+//! each role holder however often they have changed. If there are too many roles, the remaining entries belong to the next read.
 //!
 //! Invariant: the content of an entry is never older than the revision of the entry.
 
@@ -28,8 +28,8 @@ use std::{
     sync::Arc,
 };
 
-/// When a read has this many roles, it does not begin the next [`changed_roles::MAX_HOLDERS`] role holders. This bounds the time and
-/// the memory of a read.
+/// When a read has this many roles, it does not begin the next [`changed_roles::MAX_HOLDERS`] role holders. This bounds the time
+/// and the memory of a read.
 const MAX_GRANTS: usize = 16_384;
 
 /// The columns that a selection of entries must have.
@@ -68,7 +68,7 @@ statements! { STATEMENTS:
     READ_ALL = as_text!(
         "SELECT ", entry_columns!(), " FROM changes WHERE revision > $1 AND revision <= $2 ORDER BY revision, position LIMIT $3 + 0"
     );
-    /// If the entries that concern unbound tokens are not read, the second recipient is NULL.
+    /// The second recipient is an empty text for unbound tokens (tokens for no service), or NULL to skip their entries.
     READ_FOR_RECIPIENTS = as_text!(
         "SELECT * FROM (",
         entries_of!("$4"), " UNION ALL ", entries_of!("$5"), " UNION ALL ", entries_of!("'*'"),
@@ -93,12 +93,11 @@ impl ReadLimit {
 /// An entry of the change feed with the content of the changed data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChangedData {
-    /// The entry.
     pub entry: FeedEntry,
     /// If the trust score or status of an agent changed, and the agent exists: its state at the revision of the entry or later.
     pub agent: Option<AgentState>,
-    /// If the roles of an agent at a service changed: the roles. They are the same in all entries of a read. Expired roles are among
-    /// them, because the sidecar compares the expiry with its own clock.
+    /// If the roles of an agent at a service changed: its roles there, at the time of the read. Expired roles are among them,
+    /// because the sidecar compares the expiry with its own clock.
     pub grants: Arc<[RoleGrant]>,
 }
 

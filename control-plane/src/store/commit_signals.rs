@@ -31,8 +31,8 @@ pub struct Announcement {
 }
 
 impl CommitSignals {
-    /// The announcement of a transaction with its revision, if it needed one. `is_write`: the transaction has written something, so its
-    /// commit shows that the database accepts writes. An empty commit succeeds even on a full disk.
+    /// The announcement of a transaction with its revision, if it needed one. `is_write`: we know that the transaction has written
+    /// something, so its commit shows that the database accepts writes. An empty commit succeeds even on a full disk.
     pub fn announcement(self, revision: Option<Revision>, has_events: bool, is_write: bool) -> Announcement {
         let Self { committed_revision, events_committed, writable } = self;
         Announcement {

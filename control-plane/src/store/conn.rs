@@ -35,7 +35,7 @@ pub const INSPECT_TIMEOUT: Duration = Duration::from_hours(24);
 /// Maximum duration of a rollback. If a rollback takes longer, the connection is closed.
 pub(super) const ROLLBACK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A connection with an open transaction. The transaction is rolled back if the `Conn` is dropped without [`Conn::commit`].
+/// A connection for one transaction or statement. A transaction is rolled back if its `Conn` is dropped without [`Conn::commit`].
 #[derive(Debug)]
 pub struct Conn {
     /// `None` only while the transaction ends.
@@ -80,7 +80,7 @@ enum ConnState {
 }
 
 impl ConnState {
-    /// Fails if the transaction does not accept statements.
+    /// Fails if the transaction does not accept statements. A connection that is busy or broken has usually reached the deadline.
     fn check(self) -> Result<(), sqlx::Error> {
         match self {
             Self::Open => Ok(()),
@@ -99,7 +99,7 @@ impl ConnState {
     }
 }
 
-/// Returns the deadline of a transaction that begins now.
+/// Returns the deadline of a transaction that begins now. `sleep` adds without an overflow.
 pub fn deadline_after(timeout: Duration) -> Instant {
     tokio::time::sleep(timeout).deadline()
 }
@@ -110,8 +110,7 @@ pub fn has_passed(time: Instant) -> bool {
 }
 
 impl Conn {
-    /// Acquires a connection and begins a transaction with the statement `begin`. `timer` records the wait for the
-    /// connection.
+    /// Acquires a connection and begins a transaction with the statement `begin`. `timer` records the wait for the connection.
     pub async fn begin(
         pool: &ConnectionPool,
         begin: &'static str,
@@ -124,8 +123,8 @@ impl Conn {
         Ok(conn)
     }
 
-    /// Waits for the turn of a write transaction on SQLite, and begins it. It reads what earlier transactions of its group have written.
-    /// So it also returns their commit, if there are any: if that fails, so must this transaction.
+    /// Waits for the turn of a write transaction on SQLite, and begins it. The transaction reads what earlier transactions of its
+    /// group have written. If there are any, also returns their commit: if it fails, so must this transaction.
     pub async fn join(
         queue: &GroupCommit,
         sharing: Sharing,
@@ -213,7 +212,7 @@ impl Conn {
         let result = timeout_at(*deadline, statement(access.connection())).await;
         let has_timed_out = result.is_err();
         let result = result.unwrap_or_else(|_| Err(timeout_error()));
-        // After a timeout, [`end`] waits a little for the statement of a group, so that one slow transaction does not roll back the others.
+        // After a timeout, [`end`] waits a little for the statement of a group, so that a slow transaction rolls back no others.
         *state = if has_timed_out && is_shared { ConnState::Busy } else { ConnState::after_statement(&result) };
         result
     }
@@ -239,8 +238,7 @@ impl Drop for Conn {
     }
 }
 
-/// Ends a transaction, or a statement that was cancelled. Runs in a task of its own, so that whoever drops the transaction does not
-/// wait.
+/// Ends a transaction, or a cancelled statement. Runs in a task of its own, so that whoever drops the transaction does not wait.
 async fn end(access: Access, has_transaction: bool) {
     match access {
         Access::Own(connection) => end_own(connection, has_transaction).await,

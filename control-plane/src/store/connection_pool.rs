@@ -20,7 +20,7 @@ use tokio::{
     time::{Instant, timeout, timeout_at},
 };
 
-/// If nobody has used a connection for so long, we test it before we use it: the database may have been restarted.
+/// If nobody has used a connection for this time, we test it before we use it: the database may have been restarted.
 const TEST_AFTER: Duration = Duration::from_secs(1);
 
 /// Maximum duration of a test. A connection that does not answer is closed.
@@ -45,8 +45,8 @@ struct PoolState {
     is_failing: AtomicBool,
 }
 
-/// Closes the connection when it is dropped, unless somebody has taken it. Otherwise, it would return to the pool of sqlx, which waits
-/// for an answer of the database first.
+/// Closes the connection when it is dropped, unless somebody has taken it. Otherwise, it would return to the pool of sqlx, which
+/// waits for an answer of the database first.
 struct ClosedOnDrop(Option<PoolConnection<Any>>);
 
 impl Drop for ClosedOnDrop {
@@ -78,7 +78,7 @@ pub struct ConnectionFailures {
     pub is_failing: bool,
 }
 
-/// A connection of a pool, which gets it back when it is dropped.
+/// A connection of a pool. It returns to the pool when it is dropped.
 #[derive(Debug)]
 pub struct PooledConnection {
     /// `None` only while it is dropped.
@@ -130,7 +130,7 @@ impl ConnectionPool {
         None
     }
 
-    /// Counts a failure to get a connection.
+    /// Counts a failure to get a connection, and returns its error.
     pub fn record_failure(&self, error: sqlx::Error) -> sqlx::Error {
         self.state.is_failing.store(true, Ordering::Relaxed);
         self.state.failures.fetch_add(1, Ordering::Relaxed);

@@ -124,9 +124,7 @@ statements! { STATEMENTS:
 /// A delivery that this process may attempt until the lease ends.
 #[derive(Debug, Clone)]
 pub struct LeasedDelivery {
-    /// The target.
     pub target: WebhookId,
-    /// The event.
     pub event: EventId,
     /// Number of attempts before the lease.
     pub attempts: u32,
@@ -149,8 +147,8 @@ pub enum DueDeliveryKind {
     Test,
 }
 
-/// Leases up to `limit` due deliveries of a target, oldest due time first. No other replica can lease the returned deliveries
-/// until the lease ends.
+/// Leases up to `limit` deliveries of a target, the longest due ones, and returns them in the order of their events. No other
+/// replica can lease them until the lease ends.
 pub async fn lease(
     conn: &mut Conn,
     target: WebhookId,
@@ -248,9 +246,9 @@ pub struct ReplayedBatch {
     pub next: Option<EventId>,
 }
 
-/// Replays the finished deliveries among the next `limit` deliveries of a status, of events with an id above `after` that happened
-/// at `since` or later. We go through the events in the order of their ids. So the work does not grow with the number of other
-/// deliveries, and if a delivery finishes again meanwhile, we do not replay it twice.
+/// Goes through the next `limit` finished deliveries of a status, of events with an id above `after`, and replays them if their
+/// events happened at `since` or later. We go through the events in the order of their ids. So the work does not grow with the
+/// number of other deliveries, and if a delivery finishes again meanwhile, we do not replay it twice.
 pub async fn replay_batch(
     conn: &mut Conn,
     target: WebhookId,

@@ -1,5 +1,5 @@
-//! The table of departures, which are the services that the owner of an agent has left. Also lists the services where an agent holds
-//! roles.
+//! The table of departures: the services that the owner of an agent has left, so that they cannot assign roles to the agent. Also
+//! lists the services where an agent holds roles.
 
 use super::{
     Conn, StoreError,
@@ -54,6 +54,7 @@ statements! { STATEMENTS:
     END_OF_ASSIGNMENTS = end_of_search!("assignments");
     END_OF_DEPARTURES = end_of_search!("agent_departures");
     COUNT_SERVICES_OF_AGENT = concat!("SELECT CAST(COUNT(*) AS BIGINT) AS total FROM ", services_of_agent!());
+    /// If the agent held no role at a service when its owner left it, the name of the service is not shown.
     LIST_SERVICES_OF_AGENT = concat!(
         "SELECT s.id, CASE WHEN d.held_role = 0 THEN NULL ELSE s.name END AS name, d.left_at FROM ", services_of_agent!(),
         " LEFT JOIN agent_departures d ON d.agent_id = $1 AND d.service_id = s.id ORDER BY s.id DESC LIMIT $5 + 0 OFFSET $6"
@@ -110,7 +111,8 @@ pub async fn list_services(
     Ok(ListPage { next: list.next.or(end), ..list })
 }
 
-/// A page that begins before `before` may search the services above the returned one. `None`: it may search all.
+/// Where a page that begins before `before` must end its search: it searches only the services above the returned one. `None` if it
+/// can search all.
 async fn end_of_search(conn: &mut Conn, agent: AgentId, before: ServiceId) -> Result<Option<ServiceId>, StoreError> {
     let mut end = None;
     for sql in [END_OF_ASSIGNMENTS, END_OF_DEPARTURES] {

@@ -69,9 +69,7 @@ string_enum! {
 /// The quarantine mark of a database that must not be served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quarantine {
-    /// Why the database must not be served.
     pub reason: QuarantineReason,
-    /// When the quarantine mark was set.
     pub at: Timestamp,
 }
 

@@ -1,7 +1,7 @@
 //! The webhook targets with due deliveries, read in pages.
 //!
-//! A page goes from one target with pending deliveries to the next one by an index. So other targets and the number of deliveries do
-//! not make it slower.
+//! A page goes from one target with pending deliveries to the next one by an index. So other targets and the number of deliveries
+//! do not make it slower.
 
 use super::{
     Conn, StoreError,
@@ -18,9 +18,9 @@ use crate::domain::{
 use countersign_identity::{Timestamp, WebhookId};
 use sqlx::any::AnyRow;
 
-/// The next `$3` targets with pending deliveries after the target `$2`. If a delivery is due at `$1`, with the time since when the
-/// oldest one is due. Deliveries of tests do not count. Without the second limit, PostgreSQL would make the search for the oldest
-/// delivery a condition of the join, and read all targets.
+/// Selects the next `$3` targets with pending deliveries after the target `$2`. `oldest` is the earliest due time of a target, if a
+/// delivery is due at `$1`. Deliveries of tests do not count for it. Without the second limit, PostgreSQL would make the search for
+/// the oldest delivery a condition of the join, and read all targets.
 macro_rules! pending_targets {
     ($select:expr, $conditions:expr) => {
         concat!(

@@ -1,4 +1,4 @@
-//! The store, which opens the database and runs transactions. `engine` handles the differences between SQLite and PostgreSQL.
+//! The store, which opens the database and runs transactions. This file chooses what differs between SQLite and PostgreSQL.
 
 use super::{
     commit_signals::CommitSignals,
@@ -71,7 +71,7 @@ pub enum OpenMode {
 pub struct StoreOptions {
     /// Clock for the time of transactions.
     pub clock: Arc<dyn Clock>,
-    /// MAC keys of the audit log. If the ring has no keys for the current master key of the database, opening fails before migrations.
+    /// MAC keys of the audit log. If they lack the current master key of the database, opening it to serve fails before migrations.
     pub audit_keys: Arc<AuditKeyRing>,
     /// Metrics of transactions.
     pub metrics: StoreMetrics,
@@ -196,7 +196,7 @@ impl Store {
         statement(&mut conn).await
     }
 
-    /// Begins a read transaction that may take longer. On PostgreSQL, the usual timeout of a statement applies.
+    /// Begins a read transaction with a timeout of its own. On PostgreSQL, each statement still has the usual timeout.
     pub async fn read_for(&self, timeout: Duration) -> Result<ReadTransaction, StoreError> {
         let mut timer = self.start_timer(TransactionKind::Read);
         let begin = match self.engine {
@@ -208,9 +208,8 @@ impl Store {
         Ok(ReadTransaction::new(conn, timer))
     }
 
-    /// Runs `work` in a write transaction, and runs it again after a conflict with another transaction. `work` must not
-    /// generate ids or secrets, because `work` may run several times. The transaction timeout applies to all runs of `work`
-    /// together.
+    /// Runs `work` in a write transaction, and runs it again after a conflict with another transaction. So `work` must not generate
+    /// ids or secrets. The transaction timeout applies to all runs of `work` together. The log names the transaction by `name`.
     pub async fn write<T, E, W, F>(&self, name: &'static str, work: W) -> Result<T, E>
     where
         W: Fn(WriteTransaction) -> F,
@@ -225,8 +224,8 @@ impl Store {
         deadline_after(self.transaction_timeout)
     }
 
-    /// Runs `work` as [`Self::write`] does, but shares its commit with no other transaction. For background work: it may take long, and
-    /// others must not wait for it.
+    /// Runs `work` as [`Self::write`] does, but shares its commit with no other transaction. For background jobs: they may take
+    /// long, and requests must not wait for them.
     pub async fn write_alone<T, E, W, F>(&self, name: &'static str, work: W) -> Result<T, E>
     where
         W: Fn(WriteTransaction) -> F,
@@ -248,7 +247,8 @@ impl Store {
             let (tx, pending) = self.begin_write(sharing, deadline, &timer).await?;
             timer.set_outcome(TransactionOutcome::RolledBack);
             let mut result = work(tx).await;
-            // What others have written in the same group may be the cause. So the error counts only if their commit succeeds.
+            // `work` may have failed because of what earlier transactions of its group have written. If their commit fails, this
+            // was never true, and its error replaces ours. If the database accepts no writes, we need not wait for their commit.
             if let (Err(error), Some(pending)) = (&result, pending)
                 && !error.is_unwritable()
                 && let Err(error) = pending.wait(deadline).await
@@ -280,13 +280,14 @@ impl Store {
         }
     }
 
-    /// Whether other transactions can write at the same time. False on SQLite, where locks are not needed and statements cost little.
+    /// Whether other transactions can write at the same time. False on SQLite: there, a transaction needs no locks, and several
+    /// statements cost little more than one.
     pub const fn has_concurrent_writers(&self) -> bool {
         matches!(self.engine, Engine::Postgres)
     }
 
-    /// Runs one statement that writes only if what it depends on is unchanged. Returns whether it has written. A conflict with another
-    /// transaction counts as a change. The statement is a transaction of its own, so it emits no changes and no events.
+    /// Runs one statement that writes only if what it depends on is unchanged. Returns whether it has written. A conflict with
+    /// another transaction counts as a change. The statement is a transaction of its own, so it emits no changes and no events.
     pub async fn write_if_unchanged(
         &self,
         statement: impl AsyncFnOnce(&mut Conn) -> Result<bool, StoreError>,
@@ -333,12 +334,13 @@ impl Store {
         ConnectionFailures { count: reader.count + writer.count, is_failing: reader.is_failing || writer.is_failing }
     }
 
-    /// Opens and closes a connection as the pools do, and returns the error. The pools themselves retry until a timeout after some errors.
+    /// Opens and closes a connection as the pools do, and returns the error. After some errors, the pools retry until a timeout.
     pub async fn try_connection(&self) -> Result<(), StoreError> {
         pools::try_connection(&self.reader.connect_options(), matches!(self.engine, Engine::Postgres)).await
     }
 
-    /// The newest revision that this process has committed. [`Self::wake_followers`] also wakes its receivers.
+    /// The newest revision that this process has committed, or found when it opened the database. [`Self::wake_followers`] also
+    /// wakes the receivers.
     pub fn committed_revision(&self) -> watch::Receiver<Revision> {
         self.signals.committed_revision.subscribe()
     }
@@ -384,14 +386,15 @@ impl Store {
         }
     }
 
-    /// Waits for the result of a transaction that another task runs. If that task has too little time, it drops the sender.
+    /// Waits for the result of a transaction that another task runs. Without a result at the deadline, or if the task drops the
+    /// sender, returns the error of a timeout.
     pub async fn receive<T>(result: oneshot::Receiver<T>, deadline: Instant) -> Result<T, StoreError> {
         let result = timeout_at(deadline, result).await;
         result.ok().and_then(Result::ok).ok_or_else(|| timeout_error().into())
     }
 
-    /// Waits for all open transactions that have appended an entry to the audit log. On SQLite, a later transaction sees them all anyway,
-    /// because transactions commit in the order in which they append.
+    /// Waits for all open transactions that have appended an entry to the audit log. On SQLite, a later transaction sees them all
+    /// anyway, because transactions commit in the order in which they append.
     pub async fn wait_for_audit_appends(&self) -> Result<(), StoreError> {
         let work = async |mut tx: WriteTransaction| {
             postgres::lock_audit_heads(tx.conn()).await?;
@@ -403,8 +406,7 @@ impl Store {
         }
     }
 
-    /// Begins a transaction of a background job, which holds the lock of the job until it ends. Returns false if another replica
-    /// holds the lock.
+    /// Locks a background job until the transaction ends. Returns false if another replica holds the lock (only on PostgreSQL).
     pub async fn try_begin_job(&self, tx: &mut WriteTransaction, job: &str) -> Result<bool, StoreError> {
         match self.engine {
             Engine::Sqlite => Ok(true),

@@ -31,7 +31,6 @@ pub enum StoreError {
     WrongMasterKey {
         /// Fingerprint of the master key of the database.
         needed: String,
-        /// Fingerprint of the configured master key.
         configured: String,
     },
     /// The database needs a master key that is not configured.
@@ -84,8 +83,8 @@ const OTHER_SCHEMA_ADVICE: &str = ". A program that was never released made this
 /// locks several tables.
 const LOCK_CODES: [&str; 2] = ["55P03", "40P01"];
 
-/// Error codes of a database that accepts no writes: read-only, disk full, insufficient resources (PostgreSQL); read-only, I/O error,
-/// disk full (SQLite).
+/// Error codes of a database that accepts no writes: read-only, disk full, insufficient resources (PostgreSQL); read-only, I/O
+/// error, disk full (SQLite).
 const UNWRITABLE_CODES: [&str; 6] = [READ_ONLY, "53100", "53000", "8", "10", "13"];
 
 /// Length of a PostgreSQL error code (SQLSTATE).
@@ -123,9 +122,8 @@ impl StoreError {
 
     /// Whether the database may have committed in spite of this error: it did not answer, or closed the connection.
     pub fn leaves_outcome_unknown(&self) -> bool {
-        let Some(error) = self.database_error() else {
-            return !matches!(self, Self::GroupRolledBack);
-        };
+        // Without an answer of the database, only a rollback is certain.
+        let Some(error) = self.database_error() else { return !matches!(self, Self::GroupRolledBack) };
         let is_of_connection =
             |code: &str| code.len() == SQLSTATE_LEN && CONNECTION_CLASSES.iter().any(|class| code.starts_with(class));
         error.code().is_some_and(|code| is_of_connection(&code))

@@ -1,5 +1,6 @@
-//! The change feed, whose changes the sync streams send to sidecars, and the current position of the feed: the newest revision,
-//! the revision floor (the oldest revision from which a sidecar can resume) and the cutoff of the last restore.
+//! The change feed, whose changes the sync streams send to sidecars. The facet of a change is the kind of data that has changed.
+//! The position of the feed is the newest revision, the revision floor (the oldest revision from which a sidecar can resume) and
+//! the cutoff of the last restore (sessions that began below it are invalid).
 
 use super::{
     Conn, StoreError,
@@ -14,7 +15,8 @@ use countersign_identity::{AgentId, Revision, ServiceId, Timestamp, TokenId};
 use sqlx::any::AnyRow;
 use std::time::Duration;
 
-/// The state of an agent as one text, which `changed_data` parses: the trust score, the status and the cutoff, joined with `|`.
+/// The state of an agent as one text, which `changed_data` parses: its trust score, status and cutoff (the revision below which its
+/// tokens are invalid), joined with `|`.
 macro_rules! agent_state {
     ($agent:literal) => {
         concat!("(SELECT trust || '|' || status || '|' || cutoff FROM agents WHERE id = ", $agent, ")")
@@ -55,14 +57,14 @@ statements! { STATEMENTS:
     TOKEN_IS_REVOKED = "SELECT 1 AS revoked FROM changes WHERE facet = 'token' AND subject = $1 LIMIT 1";
     ROLES_CHANGED = "SELECT 1 AS changed FROM changes WHERE facet = 'roles' AND subject = $1 AND recipient = $2 \
          AND revision > $3 LIMIT 1";
-    /// Reads one entry of an index, however many changes there are. The result may be below the revision floor: after a restore until
-    /// the changes below the floor are deleted, or after a commit while the clock was far ahead.
+    /// Reads one entry of an index, however many changes there are. The result may be below the revision floor: after a restore
+    /// until the changes below the floor are deleted, or after a commit while the clock was far ahead.
     FIND_NEWEST_CHANGE_UNTIL = "SELECT revision FROM changes WHERE recorded_at <= $1 \
          ORDER BY recorded_at DESC, revision DESC LIMIT 1";
     NEWEST_CHANGE_TIME = "SELECT MAX(recorded_at) AS at FROM changes";
     RAISE_FLOOR = "UPDATE feed SET floor = $1 WHERE id = 1 AND floor < $1";
-    /// Revisions may be in another order than the times of transactions. So a change that is old enough may still be above the floor,
-    /// and cannot be deleted until the floor rises.
+    /// Revisions may be in another order than the times of transactions. So a change that is old enough may still be above the
+    /// floor, and cannot be deleted until the floor rises.
     OLDEST_CHANGE = "SELECT MIN(recorded_at) AS oldest FROM changes WHERE recorded_at >= $1 AND recorded_at <= $2 \
          AND revision <= (SELECT floor FROM feed WHERE id = 1)";
     DELETE_BELOW_FLOOR = "DELETE FROM changes WHERE (revision, position) IN (SELECT revision, position FROM changes \
@@ -79,7 +81,7 @@ row_list_statements! { ROW_LISTS:
 
 const MICROS_PER_SECOND: i64 = 1_000_000;
 
-/// The recipient of an entry that no service receives, in the database.
+/// The column `recipient` of an entry that no service receives. It is empty for unbound tokens, which are for no service.
 const NO_SERVICE: &str = "-";
 
 /// Largest difference assumed between the clocks of two machines.
@@ -163,7 +165,7 @@ struct RowWriter {
     revision: Revision,
     next_position: i64,
     now: Timestamp,
-    /// Rows with known recipients. We insert them together.
+    /// Rows with known recipients, which we insert together at the end.
     waiting: Vec<[Parameter; 4]>,
 }
 
@@ -177,7 +179,7 @@ impl RowWriter {
         INSERT_CHANGES.execute(conn, &params![self.revision, self.now], self.waiting).await.map(drop)
     }
 
-    /// Inserts one row for each recipient that a statement selects.
+    /// Inserts one row for each recipient that a statement selects; without any, one row for [`NO_SERVICE`].
     async fn insert_selected(
         &mut self,
         conn: &mut Conn,
@@ -307,6 +309,7 @@ pub(super) fn parse_entry(
         "status" => Change::Status(agent()?),
         "definitions" => Change::Definitions(service()?),
         "settings" => Change::ServiceSettings(service()?),
+        // The only recipient that is no service stands for the audience of an unbound token.
         "token" => Change::Token(subject.parse().map_err(|_| corrupt_subject())?, service().ok()),
         "session" => Change::Session(subject.parse().map_err(|_| corrupt_subject())?),
         "keys" => Change::Keys,

@@ -1,7 +1,7 @@
 //! Group commit on SQLite: write transactions that wait for each other share one commit, and with it one flush to the disk.
 //!
-//! Write transactions run one after the other on the only connection for writing. The first one of a group begins the transaction of
-//! the engine, and each later one is a savepoint in it. If nobody waits when the first one is complete, we commit it at once.
+//! Write transactions run one after the other on the only connection for writing. The first one of a group begins the transaction
+//! of the engine, and each later one is a savepoint in it. If nobody waits when the first one is complete, we commit it at once.
 //! Otherwise, a task queues behind the waiting transactions, and then commits the group. No transaction of a group succeeds before
 //! this commit. If the commit fails, they all fail and run again alone. PostgreSQL shares flushes by itself.
 
@@ -69,6 +69,7 @@ struct Group {
     announcement: Announcement,
     /// Closed without a result if the group was rolled back.
     result: watch::Sender<Option<CommitResult>>,
+    /// Whether the transaction of the engine has ended, so that the connection can be used again.
     has_ended: bool,
 }
 
@@ -84,7 +85,7 @@ pub struct GroupMember {
     sharing: Sharing,
 }
 
-/// The commit of the group of a transaction, which may have read what earlier transactions of the group have written.
+/// The future commit of a group. Its transactions depend on it: each may have read what earlier ones have written.
 pub struct PendingCommit(watch::Receiver<Option<CommitResult>>);
 
 /// Whether a transaction shares its commit with others.
@@ -116,9 +117,12 @@ impl GroupCommit {
             && let Some(group) = turn.take()
         {
             // In a task, so that the commit goes on if the caller is dropped.
-            let committed = tokio::spawn(async move { (group.commit().await, turn).1 });
-            let committed = timeout_at(deadline, committed).await.ok().and_then(Result::ok);
-            turn = committed.ok_or_else(|| self.pool.record_failure(timeout_error()))?;
+            let commit = tokio::spawn(async move {
+                group.commit().await;
+                turn
+            });
+            let next_turn = timeout_at(deadline, commit).await.ok().and_then(Result::ok);
+            turn = next_turn.ok_or_else(|| self.pool.record_failure(timeout_error()))?;
         }
         drop(waiting);
         let (group, is_first) = match turn.take() {
@@ -237,7 +241,7 @@ impl GroupMember {
         if matches!(result, Err(StoreError::Engine(_)))
             && let Some(writable) = writable
         {
-            // The commit hangs.
+            // The deadline has passed, so the commit hangs.
             writable.store(false, Ordering::Relaxed);
         }
         result

@@ -1,10 +1,10 @@
 //! Which agents are known to which services.
 //!
-//! An agent becomes known to a service if it names the service in a login or a refresh. It also does if somebody presents a valid
-//! token for the service at the service's verification endpoint. Only what the agent itself does counts. A service that assigns a
-//! role may become the agent's default service, but this does not make the agent known. A login for the default service, which the
-//! agent does not name, only renews the contact. An unbound token does not count, because each service that receives it can present
-//! it at other services.
+//! An agent becomes known to a service if it names the service in a login or a refresh, or if somebody presents its valid token for
+//! the service at the service's verification endpoint. Only what the agent itself does counts. A service that assigns a role may
+//! become the agent's default service, but this does not make the agent known. A login for the default service, which the agent
+//! does not name, only renews a contact. An unbound token (a token for no service) does not count, because each service that
+//! receives it can present it at other services.
 
 use super::{Conn, StoreError, query::params, retention::ExpiringRows, row, statements::statements};
 use countersign_identity::{AgentId, ServiceId, Timestamp};

@@ -30,8 +30,8 @@ macro_rules! is_live {
 }
 
 /// Begins a statement that writes a session if its agent still has the state that we read (`$4` to `$7`). It locks the row of the
-/// agent, so that other transactions see the audience of the token, see [`token_audiences`]. It writes the agent even if it does not
-/// write the session.
+/// agent, so that other transactions see the audience of the token, see [`token_audiences`]. It writes the agent even if it does
+/// not write the session.
 macro_rules! with_unchanged_agent {
     ($write:expr) => {
         concat!(
@@ -43,16 +43,16 @@ macro_rules! with_unchanged_agent {
 }
 
 statements! { STATEMENTS:
-    /// The service of the last login if the agent holds a role there. Otherwise, the only service at which it holds a role: it reads up
-    /// to two rows, and two show that there is more than one.
+    /// The service of the last login if the agent holds a role there. Otherwise, the only service at which it holds a role: it
+    /// reads up to two rows, and two show that there is more than one.
     FIND_DEFAULT_SERVICE = concat!(
         "SELECT COALESCE((SELECT service_id FROM assignments WHERE agent_id = $1 \
          AND service_id = (SELECT last_service_id FROM agents WHERE id = $2) AND ", is_live!(), " LIMIT 1), \
          (SELECT CASE WHEN COUNT(*) = 1 THEN MIN(service_id) END FROM (SELECT DISTINCT service_id FROM assignments \
          WHERE agent_id = $1 AND ", is_live!(), " LIMIT 2) services)) AS service_id"
     );
-    /// Deleted agents and services do not count. Returns a row for each role that the agent holds at the service, and one if it holds
-    /// none. Each further table costs time, even a small one.
+    /// Deleted agents and services do not count. Returns a row for each role that the agent holds at the service, and one if it
+    /// holds none. Each further table costs time, even a small one.
     READ_FOR_LOGIN = concat!(
         "SELECT f.revision, f.floor, COALESCE(f.restored_revision, 0) AS cutoff, f.restored_at, \
          g.name AS agent_name, g.public_key, g.owner_issuer, g.status, g.cutoff AS agent_cutoff, g.trust, g.last_seen_at, g.last_service_id, \
@@ -82,7 +82,6 @@ statements! { POSTGRES_STATEMENTS:
 /// A login or refresh, or the challenge for a login.
 #[derive(Debug, Clone)]
 pub struct LoginQuery {
-    /// The agent.
     pub agent: AgentId,
     /// The service that the request names, or that the session is bound to.
     pub service: Option<ServiceId>,
@@ -95,7 +94,6 @@ pub struct LoginQuery {
 pub struct LoginBasis {
     /// The time of the login: roles and tokens that have expired at this time do not count.
     pub at: Timestamp,
-    /// The position of the change feed.
     pub position: FeedPosition,
     /// The time of the last restore. Client assertions from before it are invalid.
     pub restored_at: Option<Timestamp>,
@@ -120,19 +118,15 @@ pub struct LoginBasis {
 /// What logins and refreshes need of an agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoginAgent {
-    /// The agent.
     pub id: AgentId,
-    /// Name of the agent.
     pub name: DisplayName,
-    /// The public key.
     pub key: P256PublicKey,
-    /// Whether it belongs to a human user.
+    /// Whether the agent belongs to a human user.
     pub has_owner: bool,
     /// Whether the agent may authenticate.
     pub status: AgentStatus,
     /// Tokens and sessions below this revision are invalid.
     pub cutoff: Revision,
-    /// Trust score of the agent.
     pub trust: TrustScore,
     /// When the agent last authenticated.
     pub last_seen_at: Option<Timestamp>,
@@ -140,8 +134,8 @@ pub struct LoginAgent {
     pub last_service: Option<ServiceId>,
 }
 
-/// Reads what a login or refresh depends on. Whoever issues a token must hold the lock on the agent, or must write the session only if
-/// the agent is unchanged.
+/// Reads what a login or refresh depends on. Whoever issues a token must hold the lock on the agent, or must write the session only
+/// if the agent is unchanged.
 pub async fn read(conn: &mut Conn, query: &LoginQuery, at: Timestamp) -> Result<LoginBasis, StoreError> {
     let LoginQuery { agent, service, challenge } = query;
     let audience = match *service {
@@ -225,8 +219,8 @@ pub async fn record_issue(conn: &mut Conn, agent: AgentId, record: &IssueRecord)
     agents::set_last_seen(conn, agent, last_service, issued_at).await
 }
 
-/// Inserts the session of a login, and records its token in the row of the agent only. Returns false and inserts nothing if the agent
-/// has changed since it was read, or if another session has begun with the challenge or assertion.
+/// Inserts the session of a login, and records its token in the row of the agent only. Returns false and inserts nothing if the
+/// agent has changed since it was read, or if another session has begun with the challenge or assertion.
 pub async fn begin_if_unchanged(
     conn: &mut Conn,
     agent: &LoginAgent,
@@ -238,8 +232,8 @@ pub async fn begin_if_unchanged(
     conn.changes_row(BEGIN_IF_UNCHANGED, parameters).await
 }
 
-/// Replaces the current refresh token of a live session and the audiences of its tokens, and records the new access token in the row
-/// of the agent only. Returns false if the agent or the session has changed since it was read.
+/// Replaces the current refresh token of a live session and the audiences of its tokens, and records the new access token in the
+/// row of the agent only. Returns false if the agent or the session has changed since it was read.
 pub async fn refresh_if_unchanged(
     conn: &mut Conn,
     agent: &LoginAgent,

@@ -1,12 +1,13 @@
 //! Which master key is current, and which previous master keys are still needed.
 //!
-//! The database decides which of the configured master keys encrypts and authenticates new rows. So all replicas use the same key even
-//! while their settings differ.
+//! The database decides which of the configured master keys encrypts and authenticates new rows. So all replicas use the same key
+//! even while their settings differ.
 
 use super::{Conn, StoreError, query::params, row, statements::statements};
 use countersign_identity::Timestamp;
 
 statements! { STATEMENTS:
+    /// The current key comes first.
     LIST_MASTER_KEYS = "SELECT master_key_fingerprint AS fingerprint, 0 AS position FROM deployment WHERE id = 1 \
          UNION ALL SELECT fingerprint, 1 AS position FROM previous_master_keys ORDER BY 2, 1";
     SET_CURRENT = "UPDATE deployment SET master_key_fingerprint = $1, \

@@ -1,10 +1,10 @@
 //! Access to the database. The same SQL runs on SQLite and PostgreSQL. Each subject, such as agents, has its own file.
 //!
-//! `operations` and `webhooks` use the store through [`Store::read`] and [`Store::write`], `sync` reads the change feed. The
-//! store depends on `domain` and `metrics`.
+//! Other modules use the store through [`Store::read`] and [`Store::write`]. The store depends on `domain` and `metrics`.
 //!
-//! Invariants: every statement is a constant in the list of its file, and the conformance tests prepare it on both engines. A write is
-//! a named transaction. It appends the changes for sidecars to the table `changes`, under a revision that it takes late.
+//! Invariants: every statement is a constant in a list of its file, and the conformance tests prepare it on each engine that runs
+//! it. A write transaction appends its changes for sidecars to the table `changes` under one revision. It takes the revision as
+//! late as possible, because this locks the change feed until the commit.
 
 pub mod agents;
 pub mod assignments;
@@ -100,7 +100,8 @@ mod tests {
         std::fs::read_dir(folder).unwrap().map(read).collect()
     }
 
-    /// The first words of statements that may be in a migration: a replica of the version before still runs during a rolling upgrade.
+    /// The first words of the statements that a migration may contain. Replicas of the previous version, which still run during a
+    /// rolling upgrade, need everything that exists.
     const ALLOWED_STATEMENTS: [&str; 6] =
         ["CREATE TABLE", "CREATE INDEX", "CREATE UNIQUE INDEX", "ALTER TABLE", "INSERT INTO", "UPDATE"];
 

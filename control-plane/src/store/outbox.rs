@@ -1,7 +1,7 @@
-//! The outbox of events that wait for their fan-out, which makes one delivery per webhook target. Also the bodies of events, and the
-//! counters of suppressed bursts of failed logins.
+//! The outbox of webhook events. An event waits there for its fan-out, which inserts one delivery for each target. Also the bodies
+//! of events, and the counters of bursts of failed logins (the failures of one agent at one service within a minute).
 //!
-//! The transaction of a change also inserts the event that reports it, so both are committed or neither.
+//! The transaction of a change also inserts the event that reports the change, so both are committed or neither.
 
 use super::{
     Conn, StoreError,
@@ -21,8 +21,8 @@ use crate::domain::{
 use countersign_identity::{AgentId, EventId, ServiceId, Timestamp, WebhookId};
 use sqlx::any::AnyRow;
 
-/// The condition for targets that receive an event of a kind and of a service. An event of no service has an empty text instead.
-/// Targets of the whole Countersign deployment have an empty `service_id`, and receive all events of the kind.
+/// The condition that the target `t` receives events of a kind and of a service. For events of no service, the service is an empty
+/// text. Targets of the whole Countersign deployment have an empty `service_id`, and receive all events of the kind.
 macro_rules! receives_event {
     ($kind:literal, $service:literal) => {
         concat!(
@@ -58,6 +58,7 @@ statements! { STATEMENTS:
     OLDEST_EVENT = "SELECT MIN(id) AS id FROM webhook_events WHERE id >= $1";
     DELETE_EVENTS_BEFORE =
         "DELETE FROM webhook_events WHERE id IN (SELECT id FROM webhook_events WHERE id >= $1 AND id < $2 ORDER BY id LIMIT $3 + 0)";
+    /// If the burst exists, the UPDATE changes nothing. It only locks the row.
     LOCK_BURST = "INSERT INTO suppressed_bursts (agent_id, service_id, began_at, emitted, suppressed) VALUES ($1, $2, $3, 0, 0) \
          ON CONFLICT (agent_id, service_id) DO UPDATE SET emitted = suppressed_bursts.emitted \
          RETURNING began_at, emitted, suppressed";
@@ -65,13 +66,15 @@ statements! { STATEMENTS:
          WHERE agent_id = $4 AND service_id = $5";
     ANY_BURST_UNTIL = "SELECT 1 AS one FROM suppressed_bursts WHERE began_at <= $1 LIMIT 1";
     /// The DELETE repeats the condition of its inner SELECT, because another transaction may begin a new burst between the two.
+    /// Without the unary plus, SQLite would use the index for the condition of the DELETE.
     TAKE_BURSTS = "DELETE FROM suppressed_bursts WHERE (agent_id, service_id) IN (SELECT agent_id, service_id FROM suppressed_bursts \
          WHERE began_at <= $1 ORDER BY began_at LIMIT $2 + 0) AND +began_at <= $1 \
          RETURNING agent_id, service_id, began_at, emitted, suppressed";
 }
 
 row_list_statements! { ROW_LISTS:
-    /// Has no EXISTS, because PostgreSQL would make a join of it and read all targets.
+    /// The braces contain a row that is repeated; superfluous rows are empty. Has no EXISTS, because PostgreSQL would make a join
+    /// of it and read all targets.
     ENQUEUE = concat!(
         "INSERT INTO webhook_outbox (id, kind, body, occurred_at, service_id) \
          SELECT column1, column2, column3, column4, column5 FROM (VALUES \
@@ -85,7 +88,8 @@ pub async fn has_recipients(conn: &mut Conn, kind: EventKind, scope: ServiceOrDe
     conn.has_row(HAS_RECIPIENTS, params![kind, scope]).await
 }
 
-/// Inserts events into the outbox, unless no target receives them. Returns whether it has inserted any.
+/// Inserts the events that a target receives into the outbox. Returns whether it has inserted any. Skips test events, which have no
+/// scope: [`insert_test`] inserts them for one target.
 pub async fn enqueue(conn: &mut Conn, events: &[Event]) -> Result<bool, StoreError> {
     let row = |event: &Event| Some(params![event.id, event.data.kind(), event.body(), event.at, event.data.scope()?]);
     Ok(ENQUEUE.execute(conn, &[], events.iter().filter_map(row)).await? > 0)
@@ -101,14 +105,14 @@ pub async fn has_events(conn: &mut Conn) -> Result<bool, StoreError> {
     conn.has_row(ANY_EVENT, params![]).await
 }
 
-/// Whether more than this number of events wait for their fan-out. Background work then emits no more, so that the events of
-/// requests do not wait for its events.
+/// Whether more than this number of events wait for their fan-out. If so, background jobs emit no further events, which would delay
+/// the events of requests.
 pub async fn has_more_events_than(conn: &mut Conn, count: i64) -> Result<bool, StoreError> {
     conn.has_row(HAS_MORE_EVENTS, params![count]).await
 }
 
-/// Removes up to `limit` events from the outbox and inserts a delivery for each of their targets. Concurrent calls get different
-/// events. The kind stays a text: a control plane of a later version may have emitted the event.
+/// Removes up to `limit` events from the outbox, inserts a delivery for each of their targets, and returns the number of events.
+/// Concurrent calls get different events. The kind stays a text: a control plane of a later version may have emitted the event.
 pub async fn fan_out(conn: &mut Conn, now: Timestamp, limit: i64) -> Result<usize, StoreError> {
     let event_from_row = |row: &AnyRow| -> Result<_, StoreError> {
         let text = |column| row::get::<String>(row, column);
@@ -137,7 +141,7 @@ pub async fn find_event_body(conn: &mut Conn, event: EventId) -> Result<Option<S
 /// Events with deliveries.
 pub const EVENTS: RowsById = RowsById { oldest: OLDEST_EVENT, delete: DELETE_EVENTS_BEFORE };
 
-/// Events that wait for their fan-out. No target receives those that are deleted.
+/// Events that wait for their fan-out. Housekeeping deletes those that have waited too long, and nobody receives them.
 pub const WAITING_EVENTS: RowsById = RowsById { oldest: OLDEST_WAITING, delete: DELETE_WAITING_BEFORE };
 
 /// Returns the burst of failed logins of an agent at a service, and inserts a new burst if there is none. Locks the row of the

@@ -16,11 +16,11 @@ statements! { SQLITE_STATEMENTS:
     SET_BUSY_TIMEOUT = "PRAGMA busy_timeout = 3000";
     SET_JOURNAL_MODE = "PRAGMA journal_mode = WAL";
     SET_SYNCHRONOUS = "PRAGMA synchronous = FULL";
-    /// Copies the write-ahead log into the file after every 125 pages (500 KiB), an eighth of SQLite's default. Requests wait for the
-    /// commit that copies the log, so it must not copy much.
+    /// Copies the write-ahead log into the file after every 125 pages (500 KiB), an eighth of SQLite's default. Requests wait for
+    /// the commit that copies the log, so it must not copy much.
     SET_WAL_AUTOCHECKPOINT = "PRAGMA wal_autocheckpoint = 125";
-    /// Keeps 32 MiB of pages in memory. This is enough for the inner pages of the indexes of many gigabytes. They stay valid, because
-    /// only this connection writes. With SQLite's default of 2 MB, each write would read them from the file again.
+    /// Keeps 32 MiB of pages in memory. This is enough for the inner pages of the indexes of many gigabytes. They stay valid,
+    /// because only this connection writes. With SQLite's default of 2 MB, each write would read them from the file again.
     SET_CACHE_SIZE = "PRAGMA cache_size = -32768";
     /// Keeps in memory what a rollback to a savepoint restores. With SQLite's default, a large transaction would write it to a
     /// temporary file, and a container may have no folder for it.
@@ -35,9 +35,9 @@ statements! { POSTGRES_STATEMENTS:
     IS_STANDBY = "SELECT CASE WHEN pg_is_in_recovery() THEN 1 ELSE 0 END AS standby";
     /// Maximum time that a migration waits for the lock of a table.
     SET_LOCK_TIMEOUT = "SET lock_timeout = '1s'";
-    /// Makes PostgreSQL plan each statement once per connection, without the values of the parameters. Otherwise, it would plan some
-    /// statements at each execution. This takes longer than the execution, and reads the start of indexes, where the entries of
-    /// deleted rows remain until the next vacuum.
+    /// Makes PostgreSQL plan each statement once per connection, without the values of the parameters. Otherwise, it would plan
+    /// some statements at each execution. This takes longer than the execution, and reads the start of indexes, where the entries
+    /// of deleted rows remain until the next vacuum.
     ///
     /// Without values, PostgreSQL cannot estimate numbers of rows. A plan from a time when a table was small would read the whole
     /// table at each request, however large it is now. So only indexes and nested loops are allowed, which all statements can use.
@@ -93,9 +93,9 @@ fn sqlite_pool(connections: u32, settings: &'static [&'static str]) -> AnyPoolOp
     })
 }
 
-/// A pool that keeps its connections until they fail; [`ConnectionPool`] tests them. It has no idle timeout and no maximum lifetime,
-/// so that sqlx starts no maintenance task. That task can loop for ever if somebody returns a connection while it reads the number
-/// of idle ones (sqlx issue 3645, fixed after 0.9.0). It then occupies a worker thread, and the process does not exit.
+/// A pool that keeps its connections until they fail; [`ConnectionPool`] tests them. It has no idle timeout and no maximum
+/// lifetime, so that sqlx starts no maintenance task. That task can loop for ever if somebody returns a connection while it reads
+/// the number of idle ones (sqlx issue 3645, fixed after 0.9.0). It then occupies a worker thread, and the process does not exit.
 ///
 /// [`ConnectionPool`]: super::connection_pool::ConnectionPool
 #[expect(clippy::disallowed_methods, reason = "the only place that creates a pool")]
@@ -117,8 +117,8 @@ pub fn postgres_pool(connections: u32, mode: OpenMode) -> AnyPoolOptions {
     })
 }
 
-/// The settings of pooled connections. Connections in the mode [`OpenMode::Inspect`] have no time limits: an export takes as long as
-/// whoever reads it needs.
+/// The settings of pooled connections. Connections in the mode [`OpenMode::Inspect`] have no time limits: an export takes as long
+/// as whoever reads it needs.
 fn pool_settings(mode: OpenMode) -> Vec<String> {
     let (statement, idle) = (TRANSACTION_TIMEOUT.as_millis(), IDLE_IN_TRANSACTION_TIMEOUT.as_millis());
     let mut settings = vec![set_application_name(), SET_PLANNER.to_owned()];
@@ -159,8 +159,8 @@ async fn configure(connection: &mut AnyConnection, settings: &[String]) -> Resul
     connection.execute(AssertSqlSafe(settings.join("; "))).await.map(drop)
 }
 
-/// How the pools connect. The cache of a connection must have room for all statements. If a statement leaves it, sqlx prepares and
-/// PostgreSQL plans the statement again.
+/// How the pools connect. The cache of a connection must have room for all statements. If a statement leaves the cache, sqlx
+/// prepares it and PostgreSQL plans it again.
 pub fn connect_options(url: &str, is_postgres: bool) -> Result<AnyConnectOptions, StoreError> {
     const STATEMENT_CACHE: &str = "statement-cache-capacity";
     let mut options: AnyConnectOptions = url.parse().map_err(StoreError::Unreachable)?;

@@ -5,8 +5,8 @@ use secrecy::{ExposeSecret, SecretString};
 use sqlx::{Connection as _, Executor as _};
 
 statements! { POSTGRES_STATEMENTS:
-    /// The fingerprint has the identifier of the cluster, the OIDs of some tables, and the id of the transaction that wrote the row of
-    /// the first migration, which nobody updates. In a database that was restored from a dump, some of these differ.
+    /// The fingerprint has the identifier of the cluster, the OIDs of some tables, and the id of the transaction that wrote the row
+    /// of the first migration, which nobody updates. In a database that was restored from a dump, some of these differ.
     INSTANCE_FINGERPRINT = "SELECT CAST(system_identifier AS TEXT) || ' ' || \
          CAST(CAST('deployment' AS regclass)::oid AS TEXT) || ' ' || \
          CAST(CAST('feed' AS regclass)::oid AS TEXT) || ' ' || \

@@ -2,8 +2,8 @@
 //!
 //! A service, an agent or a role can have any number of assignments, so the transaction that deletes it only marks it. Background
 //! work removes what depends on it in batches, see [`crate::operations`]. Feedback remains, and so do the API keys with which
-//! sidecars learn of the deletion. The weight of the feedback of a deleted service depends on its contacts with agents, so they
-//! remain until they expire.
+//! sidecars learn of the deletion. The contacts of a deleted service with agents remain until they expire, because the weight of
+//! its feedback depends on them.
 
 use super::{
     Conn, StoreError,
@@ -66,8 +66,8 @@ statements! { STATEMENTS:
          (SELECT service_id FROM agent_departures WHERE agent_id = $1 LIMIT $2 + 0)";
     DELETE_CONTACTS_OF_AGENT = "DELETE FROM known_agents WHERE agent_id = $1 AND service_id IN \
          (SELECT service_id FROM known_agents WHERE agent_id = $1 LIMIT $2 + 0)";
-    /// API keys that were valid until the deletion remain: with them, sidecars that were not connected learn of the deletion. A quota
-    /// limits their number.
+    /// API keys that were valid until the deletion remain: with them, sidecars that were not connected learn of the deletion. A
+    /// quota limits their number.
     DELETE_KEYS_OF_SERVICE = "DELETE FROM service_keys WHERE id IN (SELECT id FROM service_keys WHERE service_id = $1 \
          AND (revoked_at IS NULL OR revoked_at <> (SELECT deleted_at FROM services WHERE services.id = $1)) LIMIT $2 + 0)";
     DELETE_ROLES_OF_SERVICE = "DELETE FROM roles WHERE id IN (SELECT id FROM roles WHERE service_id = $1 LIMIT $2 + 0)";
@@ -76,33 +76,25 @@ statements! { STATEMENTS:
 /// What can be deleted while any number of rows depends on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DeletedKind {
-    /// Services.
     Services,
-    /// Agents.
     Agents,
-    /// Roles.
     Roles,
 }
 
 /// A deleted service, agent or role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Deleted {
-    /// A service.
     Service(ServiceId),
-    /// An agent.
     Agent(AgentId),
-    /// A role.
     Role(RoleId),
 }
 
 /// An assignment that was removed, because its service, agent or role was deleted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TakenAssignment {
-    /// The agent.
     pub agent: AgentId,
     /// The service of the role.
     pub service: ServiceId,
-    /// The role.
     pub role: RoleId,
     /// Name of the role.
     pub name: RoleName,
@@ -170,8 +162,8 @@ pub async fn take_assignments(
     conn.list_rows(sql, params![deleted, limit], assignment_from_row).await
 }
 
-/// Removes up to `limit` rows of the other tables. Returns the number of removed rows. The caller must remove the assignments before,
-/// because they refer to the roles.
+/// Removes up to `limit` dependent rows that are not assignments. Returns the number of removed rows. The caller must remove the
+/// assignments before, because they refer to the roles.
 pub async fn delete_dependants(conn: &mut Conn, deleted: Deleted, limit: i64) -> Result<u64, StoreError> {
     let statements: &[&'static str] = match deleted {
         Deleted::Service(_) => &[DELETE_DEPARTURES_FROM_SERVICE, DELETE_KEYS_OF_SERVICE, DELETE_ROLES_OF_SERVICE],

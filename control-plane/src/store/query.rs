@@ -56,10 +56,10 @@ impl Parameter {
 
 /// A type whose values are stored in a column.
 pub(super) trait ToParameter {
-    /// What stands for an absent value.
+    /// NULL, with the type of the column.
     const NULL: Parameter;
 
-    /// The value of a parameter.
+    /// The value as a parameter.
     fn to_parameter(&self) -> Parameter;
 }
 
@@ -225,8 +225,8 @@ impl Conn {
         self.rows(sql, parameters).await?.iter().map(from_row).collect()
     }
 
-    /// Runs a statement that reads the earliest time in a column as `oldest`. If it has the parameter `$1`, it begins at this time. So it
-    /// skips the entries of deleted rows, which PostgreSQL keeps at the start of an index until the next vacuum.
+    /// Runs a statement that reads the earliest time in a column as `oldest`. If it has the parameter `$1`, it begins at this time.
+    /// So it skips the entries of deleted rows, which PostgreSQL keeps at the start of an index until the next vacuum.
     pub(super) async fn find_oldest(
         &mut self,
         sql: &'static str,
@@ -245,7 +245,8 @@ impl Conn {
         self.read_row(sql, parameters, row::total_count).await.map(ItemCount::of_counted)
     }
 
-    /// Reads a page of a list that has `total` items. The last two parameters of the statement are the numbers of rows to read and skip.
+    /// Reads a page of a list that has `total` items. The last two parameters of the statement are the numbers of rows to read and
+    /// skip. `position` returns the position of an item in the list.
     pub(super) async fn list_page<T, P>(
         &mut self,
         sql: &'static str,
@@ -255,7 +256,8 @@ impl Conn {
         from_row: impl FnMut(&AnyRow) -> Result<T, StoreError>,
         position: impl Fn(&T) -> P,
     ) -> Result<ListPage<T, P>, StoreError> {
-        // One more than the items of the page shows whether there is a next page.
+        // One more than the items of the page shows whether there is a next page. After a position, we skip no rows: the statement
+        // begins there.
         let (read, skipped) = (page.limit.saturating_add(1), if page.after.is_some() { 0 } else { page.offset });
         let parameters = parameters.into_iter().chain(params![read, skipped]);
         let items = self.list_rows(sql, parameters, from_row).await?;

@@ -15,7 +15,8 @@ statements! { STATEMENTS:
         "SELECT ", feed::position_columns!(), ", (SELECT COALESCE(string_agg(agent_id, ','), '') \
          FROM (SELECT agent_id FROM changed_trust_scores LIMIT $1 + 0) marked) AS unpublished FROM feed WHERE id = 1"
     );
-    /// Returns each change once, however many services receive it. Only for these facets, the service is part of the change itself.
+    /// Returns each change once, however many services receive it. Only for these facets (kinds of data), the service is a part of
+    /// the change itself.
     LIST_CHANGES = "SELECT DISTINCT revision, facet, subject, CASE WHEN facet IN ('roles', 'definitions', 'settings', 'token') \
          THEN COALESCE(recipient, '*') ELSE '*' END AS recipient FROM changes \
          WHERE revision > $1 AND revision <= $2 ORDER BY revision LIMIT $3 + 0";
@@ -40,7 +41,7 @@ impl UnpublishedScores {
     }
 }
 
-/// Finds the position of the change feed, and the agents whose trust score it lacks. One statement.
+/// Reads the position of the change feed, and the agents whose trust score the feed lacks, with one statement.
 pub async fn find_state(conn: &mut Conn) -> Result<(FeedPosition, UnpublishedScores), StoreError> {
     let limit = i64::try_from(MAX_UNPUBLISHED + 1).unwrap_or(i64::MAX);
     let state_from_row = |row: &AnyRow| Ok((feed::position_from_row(row)?, row::get::<String>(row, "unpublished")?));
@@ -50,7 +51,7 @@ pub async fn find_state(conn: &mut Conn) -> Result<(FeedPosition, UnpublishedSco
         text.split(',').filter(|agent| !agent.is_empty()).map(str::parse::<AgentId>).collect();
     let unpublished = match agents {
         Ok(agents) if agents.len() <= MAX_UNPUBLISHED => UnpublishedScores::Of(agents),
-        // Something is wrong with a row, which must not stop all requests.
+        // There are too many agents, or a row is invalid, which must not stop all requests.
         Ok(_) | Err(_) => UnpublishedScores::Many,
     };
     Ok((position, unpublished))

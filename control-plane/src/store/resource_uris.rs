@@ -18,7 +18,7 @@ statements! { STATEMENTS:
         "SELECT 1 AS known ", live_uris!(), " WHERE r.host = $1 AND (s.owner_issuer <> $2 OR s.owner_subject <> $3) LIMIT 1"
     );
     DELETE_OF_SERVICE = "DELETE FROM resource_uris WHERE service_id = $1";
-    /// A row of a deleted service counts as absent.
+    /// Replaces a row of a deleted service.
     INSERT = "INSERT INTO resource_uris (uri, host, service_id) VALUES ($1, $2, $3) \
          ON CONFLICT (uri) DO UPDATE SET service_id = excluded.service_id";
 }
@@ -34,8 +34,8 @@ pub async fn has_other_owner(conn: &mut Conn, uri: &ResourceUri, service: &Servi
     conn.has_row(FIND_OTHER_OWNER, params![uri.host(), issuer, subject]).await
 }
 
-/// Replaces the resource URIs of a service. The caller must hold the lock on the deployment, and must have found that no other service
-/// has one of them.
+/// Replaces the resource URIs of a service. The caller must hold the lock on the deployment, and must have found that no other
+/// service has one of them.
 pub async fn replace(conn: &mut Conn, service: &Service) -> Result<(), StoreError> {
     delete(conn, service.id).await?;
     for uri in service.resource_uris.iter() {

@@ -15,13 +15,13 @@ pub struct ExpiringRows {
 }
 
 impl ExpiringRows {
-    /// Since when the oldest row can be deleted, at or after `from`.
+    /// The earliest time, at or after `from`, at which a row became deletable.
     pub async fn oldest_deletable(&self, conn: &mut Conn, from: Timestamp) -> Result<Option<Timestamp>, StoreError> {
         let oldest = conn.find_oldest(self.oldest, params![from.saturating_sub(self.kept)]).await?;
         Ok(oldest.map(|instant| instant.saturating_add(self.kept)))
     }
 
-    /// Deletes up to `limit` rows that could be deleted since a time between `from` and `until`. Returns their number.
+    /// Deletes up to `limit` rows that became deletable between `from` and `until`. Returns their number.
     pub async fn delete(
         &self,
         conn: &mut Conn,

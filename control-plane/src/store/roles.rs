@@ -63,7 +63,6 @@ pub async fn list_names(conn: &mut Conn, service: ServiceId) -> Result<BTreeMap<
 /// A role that an agent holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeldRole {
-    /// The role.
     pub definition: RoleDefinition,
     /// When the assignment expires; `None` for no expiry.
     pub until: Option<Timestamp>,
@@ -79,7 +78,7 @@ pub async fn find(conn: &mut Conn, service: ServiceId, id: RoleId) -> Result<Opt
     conn.find_row(FIND_ROLE, params![id, service], role_from_row).await
 }
 
-/// Updates the permissions and the description. The role must exist.
+/// Updates the permissions, the description and `managed_by` of a role, which must exist.
 pub async fn update(conn: &mut Conn, role: &Role) -> Result<(), StoreError> {
     let parameters = params![permissions_to_json(role)?, role.description, role.definition.id, role.managed_by];
     conn.must_change_row(UPDATE_ROLE, "update_role", parameters).await

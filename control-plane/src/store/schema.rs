@@ -9,12 +9,12 @@ use sqlx::{
 };
 use std::{path::Path, sync::LazyLock, time::Duration};
 
-/// All migrations in order, each with its name and text. The first one has version 1. sqlx has a macro to embed them, but it needs a
-/// second build of sqlx and of both database drivers.
+/// All migrations in order, each with its name and text. The first one has version 1. sqlx has a macro to embed them, but with it,
+/// Cargo builds sqlx and both database drivers twice.
 const FILES: [(&str, &str); 1] = [("0001_schema", include_str!("../../migrations/0001_schema.sql"))];
 
-/// The migrations of this version. We accept unknown migrations in the database: a replica may restart during a rolling upgrade to a
-/// version with another migration, and no migration removes what the version before it needs.
+/// The migrations of this version. We accept unknown migrations in the database: a replica may restart during a rolling upgrade to
+/// a version with another migration, and no migration removes what the previous version needs.
 pub(super) static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
     let migration = |(version, (name, sql)): (i64, (&'static str, &'static str))| {
         let description = name.split_once('_').map_or(name, |(_, description)| description).replace('_', " ");
@@ -34,9 +34,7 @@ const RETRY_DELAY: Duration = Duration::from_secs(2);
 /// The schema versions before and after a run of the migrations. Version 0 is an empty database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AppliedMigrations {
-    /// Schema version before the migrations.
     pub from: i64,
-    /// Schema version after the migrations.
     pub to: i64,
 }
 
@@ -45,7 +43,7 @@ pub fn latest_version() -> i64 {
     MIGRATIONS.iter().map(|migration| migration.version).max().unwrap_or(0)
 }
 
-/// The checksum of the first migration, which no released version changes.
+/// The checksum of the first migration, which no released version changes. So it tells whether a database is one of Countersign.
 pub(super) fn first_checksum() -> Vec<u8> {
     MIGRATIONS.iter().next().map(|migration| migration.checksum.to_vec()).unwrap_or_default()
 }
@@ -58,6 +56,7 @@ pub async fn migrate_sqlite(file: &Path) -> Result<AppliedMigrations, StoreError
 /// Migrates the PostgreSQL database at a URL.
 pub async fn migrate_postgres(url: &SecretString) -> Result<AppliedMigrations, StoreError> {
     let url = url.expose_secret();
+    // Refuses a standby, before we wait for a lock there.
     pools::connect_to_primary(url).await?.close().await?;
     migrate(url, pools::postgres_migration_pool()).await
 }

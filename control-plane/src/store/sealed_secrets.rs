@@ -34,7 +34,6 @@ pub enum SecretOwner {
 /// An encrypted secret in the database.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredSecret {
-    /// What the secret belongs to.
     pub owner: SecretOwner,
     /// The encrypted secret, hex.
     pub sealed: String,

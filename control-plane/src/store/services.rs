@@ -34,12 +34,12 @@ macro_rules! key_columns_from {
 
 statements! { STATEMENTS:
     INSERT_SERVICE = concat!("INSERT INTO services (", columns!(), ") VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)");
-    /// The column `refuses_unbound_since` keeps the time since which the service refuses unbound tokens.
+    /// The column `refuses_unbound_since` keeps the time since which the service refuses unbound tokens (tokens for no service).
     UPDATE_SERVICE = "UPDATE services SET name = $1, refuses_unbound_since = \
          CASE WHEN $2 = 1 THEN NULL ELSE COALESCE(refuses_unbound_since, $3) END, managed_by = $5, resource_uris = $6 WHERE id = $4";
     MANAGED_SERVICE = "SELECT 1 AS known FROM services WHERE owner_issuer = $1 AND owner_subject = $2 AND deleted_at IS NULL \
          AND name = $3 AND managed_by = $4 AND id <> $5 LIMIT 1";
-    /// The previous owner's files do not declare the service any more.
+    /// The files of the previous owner do not declare the service any more, so it loses the label of these files, `managed_by`.
     SET_OWNER = "UPDATE services SET owner_issuer = $1, owner_subject = $2, managed_by = NULL WHERE id = $3";
     RELEASE_ROLES = "UPDATE roles SET managed_by = NULL WHERE service_id = $1 AND managed_by IS NOT NULL";
     RELEASE_WEBHOOKS = "UPDATE webhook_targets SET managed_by = NULL WHERE service_id = $1 AND managed_by IS NOT NULL";
@@ -68,7 +68,6 @@ statements! { STATEMENTS:
     FIND_KEY = concat!(
         "SELECT ", key_columns_from!(), " WHERE k.id = $1 AND k.revoked_at IS NULL AND s.deleted_at IS NULL"
     );
-
     /// Deleting a service revokes its API keys, with the time of the deletion.
     FIND_KEY_OF_DELETED_SERVICE = concat!(
         "SELECT ", key_columns_from!(), " WHERE k.id = $1 AND k.revoked_at = s.deleted_at"
@@ -108,8 +107,7 @@ pub async fn insert(conn: &mut Conn, service: &Service) -> Result<(), StoreError
     conn.apply(INSERT_SERVICE, parameters).await
 }
 
-/// Whether the owner of a service has another one with the same name and the same `managed_by`. The caller must hold the lock on the
-/// owner.
+/// Whether the owner of a service has another service with its name and `managed_by`. The caller must hold the lock on the owner.
 pub async fn has_managed_twin(conn: &mut Conn, service: &Service) -> Result<bool, StoreError> {
     let Some(managed_by) = &service.managed_by else { return Ok(false) };
     let Owner { issuer, subject } = &service.owner;
@@ -122,7 +120,8 @@ pub async fn update(conn: &mut Conn, service: &Service, now: Timestamp) -> Resul
     conn.apply(UPDATE_SERVICE, params![name, accepts_unbound, now, id, managed_by, resource_uris_text(service)]).await
 }
 
-/// Sets the owner of a service. From then on, no files declare the service, its roles, webhooks and API keys.
+/// Sets the owner of a service, and removes the `managed_by` of the service, its roles, webhooks and API keys: only files of the
+/// previous owner declare them.
 pub async fn set_owner(conn: &mut Conn, id: ServiceId, owner: &Owner) -> Result<(), StoreError> {
     conn.must_change_row(SET_OWNER, "set_owner", params![owner.issuer, owner.subject, id]).await?;
     conn.apply(RELEASE_ROLES, params![id]).await?;
@@ -177,7 +176,7 @@ pub async fn insert_key(conn: &mut Conn, key: &ServiceKey) -> Result<(), StoreEr
     conn.apply(INSERT_KEY, params![id, service, name, scope, secret, created_at, managed_by]).await
 }
 
-/// Whether a service has a valid API key with the same name and the same `managed_by`. The caller must hold the lock on the service.
+/// Whether a service has a valid API key with this name and `managed_by`. The caller must hold the lock on the service.
 pub async fn has_managed_key(
     conn: &mut Conn,
     service: ServiceId,

@@ -30,8 +30,8 @@ statements! { STATEMENTS:
          ON CONFLICT (challenge_id) DO NOTHING"
     );
     FIND_SESSION = concat!("SELECT ", columns!(), " FROM sessions WHERE id = $1");
-    /// The sessions of an agent that can still be refreshed, newest first, after the first `$3`. Their `ended_at` is NULL. It is in the
-    /// order only because the index has this order, so that the databases need not sort.
+    /// The sessions of an agent that can still be refreshed, newest first, after the first `$3`. Their `ended_at` is NULL. It is in
+    /// the order only because the index has this order, so that the databases need not sort.
     LIST_OLDEST_LIVE = "SELECT id FROM sessions WHERE agent_id = $1 AND ended_at IS NULL AND expires_at > $2 \
          ORDER BY ended_at DESC, started_at DESC, id DESC LIMIT $4 + 0 OFFSET $3";
     REPLACE_REFRESH_TOKEN = "UPDATE sessions SET refresh_hash = $1, audiences = $2 WHERE id = $3 AND refresh_hash = $4 \
@@ -46,7 +46,7 @@ row_list_statements! { ROW_LISTS:
          WHERE id IN ({$2}) AND ended_at IS NULL RETURNING id";
 }
 
-/// Inserts the session of a login with its challenge or assertion. Returns false if another session has begun with it.
+/// Inserts the session of a login. Returns false if another session has begun with the same challenge or assertion.
 pub async fn insert(conn: &mut Conn, session: &Session, challenge: &str) -> Result<bool, StoreError> {
     conn.changes_row(INSERT_SESSION, insertion(session, challenge)).await
 }
@@ -97,8 +97,8 @@ pub async fn list_live_beyond(
     conn.list_rows(LIST_OLDEST_LIVE, params![agent, now, kept, limit], |row| row::parse(row, "id")).await
 }
 
-/// Marks sessions as ended. Also sets their expiry, so that housekeeping deletes them like expired ones. Returns the sessions that had
-/// not ended before.
+/// Marks sessions as ended. Also sets their expiry, so that housekeeping deletes them like expired ones. Returns the sessions that
+/// had not ended before.
 pub async fn mark_ended(conn: &mut Conn, ids: &[SessionId], now: Timestamp) -> Result<Vec<SessionId>, StoreError> {
     let ids = ids.iter().map(|id| params![id]);
     MARK_ENDED.list_rows(conn, &params![now], ids, |row| row::parse(row, "id")).await
@@ -128,7 +128,7 @@ pub(super) fn replacement(
 pub const EXPIRED: ExpiringRows =
     ExpiringRows { oldest: OLDEST_EXPIRY, delete: DELETE_EXPIRED_SESSIONS, kept: Duration::ZERO };
 
-/// The audiences as one text, with which the statement that appends the end of a session to the change feed compares recipients.
+/// The audiences as one text. When the session ends, `feed` searches this text for the recipients of the change.
 fn audiences_text(audiences: &BTreeSet<Option<ServiceId>>) -> String {
     audiences.iter().copied().map(audience_text).collect::<Vec<_>>().join(",")
 }

@@ -1,4 +1,4 @@
-//! A read of the database that concurrent requests share: of requests, or of the pings of many streams.
+//! A read of the database that many callers share: concurrent requests, or the pings of many streams.
 //!
 //! Invariant: a caller gets the result of a read that began after its call, so the result is never older than the request. One
 //! read runs at a time, and all callers that wait meanwhile share the next one, so the number of reads and of connections does not
@@ -10,8 +10,8 @@ use std::{
 };
 use tokio::sync::OnceCell;
 
-/// The timeout of a shared read, for which all its requests wait. If a connection is dead, the next read has another one, within the time
-/// limit of the requests that wait.
+/// The timeout of a shared read. If its connection is dead, the next read uses another connection, still within the time limit
+/// of the requests that wait.
 pub const SHARED_READ_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Runs reads, one at a time. `Q` is what each caller asks for.
@@ -48,7 +48,7 @@ impl<T: Clone> SharedRead<T> {
 }
 
 impl<T: Clone, Q: Clone> SharedRead<T, Q> {
-    /// As [`Self::run`]. `read` gets the questions of all callers that share it, also this one.
+    /// Reads like [`Self::run`], which has no questions. `read` gets the questions of all callers that share it.
     pub async fn ask<E, F>(&self, question: Q, read: impl FnOnce(Vec<Q>) -> F) -> Result<T, E>
     where
         F: Future<Output = Result<T, E>>,
@@ -63,7 +63,7 @@ impl<T: Clone, Q: Clone> SharedRead<T, Q> {
             // Other tasks run first, so that their calls share this read: on a busy processor, a read costs as much as several requests.
             tokio::task::yield_now().await;
             {
-                // Later callers share the next read. They do so already if this batch is read again after a failure.
+                // Later callers share the next read. If this is another attempt after a failure, they do so already.
                 let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
                 if Arc::ptr_eq(&next, &batch) {
                     *next = Arc::default();

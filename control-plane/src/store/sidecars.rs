@@ -1,7 +1,9 @@
-//! The sync streams of sidecars that may decide, and the control planes that serve them.
+//! The sync streams of sidecars that may decide, and the control planes that serve them. A sidecar may decide until its maximum
+//! staleness has passed since a control plane last confirmed its data. Then it refuses all requests by itself.
 //!
-//! Each process of a sidecar has one row per API key in its settings. The row has the newest stream: [`write`] never replaces a later
-//! one.
+//! Each process of a sidecar has one row per API key in its settings. The row has the newest stream of the process: [`write`] never
+//! replaces it by an earlier one. The row of an ended stream is deleted an hour after the sidecar refuses all requests, or as soon
+//! as a sidecar says that the process decides no more.
 
 use super::{
     Conn, StoreError,
@@ -18,7 +20,8 @@ use countersign_identity::{ApiKeyId, Revision, ServiceId, Timestamp};
 use sqlx::any::AnyRow;
 use std::time::Duration;
 
-/// How long we keep a sidecar after it refuses all requests. Receipts need it: some changes were in force there only from then on.
+/// How long we keep the row of a sidecar after the sidecar has begun to refuse all requests. Receipts need the row: changes that
+/// the sidecar has not received are in force there only from this time on.
 pub const KEPT_AFTER_EXPIRY: Duration = Duration::from_hours(1);
 
 macro_rules! select_sidecars {
@@ -41,7 +44,8 @@ macro_rules! insert_sidecars {
     };
 }
 
-/// Replaces an existing row. An earlier stream may have told the process a longer maximum staleness.
+/// Replaces an existing row, unless it has a later stream. Of the two values of the maximum staleness, keeps the longer one: an
+/// earlier stream may have told it to the process.
 macro_rules! or_replace {
     () => {
         " ON CONFLICT (service_id, instance) DO UPDATE SET key_id = excluded.key_id, \
@@ -80,7 +84,7 @@ statements! { STATEMENTS:
          ORDER BY service_id, instance LIMIT $4 + 0 OFFSET $5"
     );
     NEXT_SERVICE = "SELECT MIN(service_id) AS service_id FROM sidecars WHERE service_id > $1";
-    /// If the transaction runs again, the row exists.
+    /// A retry after an unknown outcome may find the row.
     REGISTER = "INSERT INTO control_planes (id, seen_at, distributed_revision) VALUES ($1, $2, $3) ON CONFLICT (id) DO UPDATE \
          SET seen_at = excluded.seen_at, distributed_revision = excluded.distributed_revision";
     RENEW = "UPDATE control_planes SET seen_at = $2, distributed_revision = $3 WHERE id = $1";
@@ -93,6 +97,7 @@ statements! { STATEMENTS:
          WHERE control_plane_id = $2 AND ended_at IS NULL";
     COUNT_SILENT = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM (SELECT 1 AS one FROM sidecars WHERE expires_at > $1 ORDER BY expires_at LIMIT $2 + 0) silent";
     OLDEST_EXPIRY = "SELECT MIN(expires_at) AS oldest FROM sidecars WHERE expires_at >= $1";
+    /// Without the unary plus, SQLite would use the index for the condition of the DELETE.
     DELETE_EXPIRED = "DELETE FROM sidecars WHERE (service_id, instance) IN (SELECT service_id, instance \
          FROM sidecars WHERE expires_at >= $1 AND expires_at <= $2 ORDER BY expires_at LIMIT $3 + 0) AND +expires_at <= $2";
 }
@@ -128,7 +133,7 @@ pub struct RecordedSidecar {
     pub stream: i64,
     /// When it connected.
     pub connected_at: Timestamp,
-    /// How far its data reaches.
+    /// Which changes it has, and which it needs.
     pub progress: SidecarProgress,
     /// When it was last confirmed.
     pub confirmed_at: Option<Timestamp>,
@@ -136,12 +141,13 @@ pub struct RecordedSidecar {
     pub ended_at: Option<Timestamp>,
     /// The age of the confirmation at which it refuses all requests: the longest that the process was ever told.
     pub max_staleness: Duration,
-    /// What the control plane has distributed; `None` if it was killed. Not written with the sidecar.
+    /// Up to this revision, the streams of the control plane contain all changes. `None` if the control plane stopped or was
+    /// killed. Not written with the sidecar.
     pub distributed: Option<Revision>,
 }
 
-/// Writes the state of a stream, in place of an earlier stream of the process. Returns false, and changes nothing, if the row has a later
-/// stream of the process.
+/// Writes the state of a stream, in place of an earlier stream of the process. Returns false, and changes nothing, if the row has a
+/// later stream of the process.
 pub async fn write(conn: &mut Conn, sidecar: &RecordedSidecar) -> Result<bool, StoreError> {
     let RecordedSidecar {
         identity,
@@ -183,7 +189,8 @@ pub async fn delete(conn: &mut Conn, sidecar: &RecordedSidecar) -> Result<(), St
     conn.apply(DELETE_STREAM, params![service, instance, control_plane, stream]).await
 }
 
-/// Deletes the row of a process, if its stream has ended. Another process says that this one is gone. Returns whether the row is gone.
+/// Deletes the row of a process, if its stream has ended, after another process has said that it replaced this one. Returns whether
+/// the process has no row any more.
 pub async fn forget(conn: &mut Conn, service: ServiceId, instance: SidecarInstance) -> Result<bool, StoreError> {
     conn.apply(FORGET_ENDED, params![service, instance]).await?;
     Ok(!conn.has_row(FIND_PROCESS, params![service, instance]).await?)
@@ -199,7 +206,7 @@ pub async fn record_unknown(conn: &mut Conn, now: Timestamp, max_staleness: Dura
     conn.apply(WRITE_UNKNOWN, parameters).await
 }
 
-/// A page of the recorded sidecars of a service, without sidecars that already refused all requests at `since`.
+/// Lists a page of the recorded sidecars of a service, without those that already refused all requests at `since`.
 pub async fn list(
     conn: &mut Conn,
     service: ServiceId,
@@ -211,7 +218,7 @@ pub async fn list(
     conn.list_page(LIST_OF_SERVICE, parameters, &page, total, from_row, |sidecar| sidecar.identity.instance).await
 }
 
-/// Up to `limit` recorded sidecars of a service after a position, without sidecars that already refused all requests at `since`.
+/// Lists up to `limit` recorded sidecars of a service after a position, without those that already refused all requests at `since`.
 pub async fn recorded_after(
     conn: &mut Conn,
     service: ServiceId,
@@ -228,19 +235,19 @@ pub async fn next_service(conn: &mut Conn, after: Option<ServiceId>) -> Result<O
     conn.read_row(NEXT_SERVICE, params![text_or_empty(after)], service).await
 }
 
-/// Writes the row of a new control plane.
+/// Writes the row of a new control plane. Always returns true.
 pub async fn register(conn: &mut Conn, control_plane: ControlPlane<'_>) -> Result<bool, StoreError> {
     let ControlPlane { id, seen_at, distributed } = control_plane;
     conn.changes_row(REGISTER, params![id, seen_at, distributed]).await
 }
 
-/// Writes that a control plane runs. Returns false, and writes nothing, if another control plane took it for killed.
+/// Writes that a control plane runs. Returns false, and writes nothing, if another one has deleted its row with [`end_killed`].
 pub async fn renew(conn: &mut Conn, control_plane: ControlPlane<'_>) -> Result<bool, StoreError> {
     let ControlPlane { id, seen_at, distributed } = control_plane;
     conn.changes_row(RENEW, params![id, seen_at, distributed]).await
 }
 
-/// Whether a control plane is registered, and was not taken for killed.
+/// Whether a control plane has a row. Otherwise, another control plane thinks that it was killed, see [`end_killed`].
 pub async fn is_registered(conn: &mut Conn, id: &str) -> Result<bool, StoreError> {
     conn.has_row(IS_REGISTERED, params![id]).await
 }
@@ -256,7 +263,8 @@ pub async fn peers(conn: &mut Conn, id: &str) -> Result<Vec<Peer>, StoreError> {
     conn.list_rows(LIST_CONTROL_PLANES, params![id], peer).await
 }
 
-/// Ends the streams of a control plane, unless it has written since we read its row. From then on, it confirms nothing under its name.
+/// Ends the streams of a control plane that seems to be killed, unless it has written since we read its row. After this, it cannot
+/// confirm sidecars under its name: if it still runs, it must register a new name first.
 pub async fn end_killed(conn: &mut Conn, Peer { id, seen_at }: &Peer, now: Timestamp) -> Result<(), StoreError> {
     if conn.changes_row(DELETE_KILLED, params![id, seen_at]).await? {
         conn.apply(END_STREAMS_OF_KILLED, params![now, id]).await?;
@@ -264,7 +272,7 @@ pub async fn end_killed(conn: &mut Conn, Peer { id, seen_at }: &Peer, now: Times
     Ok(())
 }
 
-/// The number of sidecars of all services without a stream that may still decide, up to `limit`.
+/// Counts the sidecars of all services that have no stream and may still decide, up to `limit`.
 pub async fn count_silent(conn: &mut Conn, now: Timestamp, limit: i64) -> Result<i64, StoreError> {
     conn.read_row(COUNT_SILENT, params![now, limit], row::total_count).await
 }

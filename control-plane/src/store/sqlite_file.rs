@@ -1,4 +1,4 @@
-//! Operations on the file of an SQLite database: copy, validation and quarantine.
+//! Operations on the file of an SQLite database: copy, validation and quarantine (a mark that the database must not be served).
 //!
 //! They use connections of their own, without the timeouts of the pools.
 
@@ -85,7 +85,6 @@ const SQLITE_BUSY: &str = "5";
 /// Properties of a valid database file.
 #[derive(Debug)]
 pub struct SqliteFileInfo {
-    /// Schema version.
     pub schema: i64,
     /// The Countersign deployment that the database belongs to.
     pub deployment: Deployment,
@@ -101,7 +100,7 @@ const SQLITE_MAGIC: &[u8; 16] = b"SQLite format 3\0";
 /// Copies a consistent snapshot of a database into an empty file, without blocking writers.
 pub async fn copy(source: &Path, target: &Path) -> Result<(), SqliteFileError> {
     let target = target.to_str().ok_or(SqliteFileError::Path)?;
-    let mut conn = connect(source, true).await?;
+    let mut conn = options(source).read_only(true).connect().await?;
     sqlx::query(COPY_DATABASE).bind(target).execute(&mut conn).await?;
     Ok(conn.close().await?)
 }
@@ -118,7 +117,7 @@ pub async fn validate(file: &Path) -> Result<SqliteFileInfo, SqliteFileError> {
         return Err(SqliteFileError::NotSqlite);
     }
     let result = async {
-        let mut conn = connect(file, false).await?;
+        let mut conn = connect(file).await?;
         let info = validate_connection(&mut conn).await?;
         conn.close().await?;
         Ok(info)
@@ -169,7 +168,7 @@ async fn read_deployment(conn: &mut SqliteConnection, schema: i64) -> Result<Sql
 
 /// Sets the quarantine mark of a database that no other process has open. Does nothing if the database has a mark.
 pub async fn set_file_quarantine(file: &Path, quarantine: Quarantine) -> Result<(), SqliteFileError> {
-    let mut conn = connect(file, false).await?;
+    let mut conn = connect(file).await?;
     let query = sqlx::query(SET_FIRST_QUARANTINE).bind(quarantine.at.micros()).bind(quarantine.reason.as_str());
     query.execute(&mut conn).await?;
     Ok(conn.close().await?)
@@ -188,7 +187,7 @@ pub(super) async fn set_quarantine(
 /// Moves the content of the write-ahead log into the database file, so that the database file is complete. Fails if another
 /// process has the database open.
 pub async fn merge_wal(file: &Path) -> Result<(), SqliteFileError> {
-    let mut conn = connect(file, false).await?;
+    let mut conn = connect(file).await?;
     let mode: String = sqlx::query_scalar(DISABLE_WAL).fetch_one(&mut conn).await?;
     conn.close().await?;
     if mode == "delete" {
@@ -198,8 +197,8 @@ pub async fn merge_wal(file: &Path) -> Result<(), SqliteFileError> {
     }
 }
 
-async fn connect(file: &Path, read_only: bool) -> Result<SqliteConnection, SqliteFileError> {
-    Ok(options(file).read_only(read_only).connect().await?)
+async fn connect(file: &Path) -> Result<SqliteConnection, SqliteFileError> {
+    Ok(options(file).connect().await?)
 }
 
 /// Connects with an exclusive lock, from the first transaction until the connection is closed. The commits of the connection

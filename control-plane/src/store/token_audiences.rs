@@ -38,7 +38,8 @@ pub(super) fn audience_text(service: Option<ServiceId>) -> String {
     text_or_empty(service)
 }
 
-/// Records until when an agent may have live tokens for a service, or unbound ones. The caller must hold the lock on the agent.
+/// Records until when an agent may have live tokens for a service, or tokens for none (unbound tokens). The caller must hold the
+/// lock on the agent.
 pub async fn record(
     conn: &mut Conn,
     agent: AgentId,

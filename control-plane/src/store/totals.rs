@@ -51,6 +51,7 @@ const PAGE_SIZE: i64 = 5000;
 pub struct TotalDifferences {
     /// What to add to each total.
     pub differences: Vec<(Total, i64)>,
+    /// How often the totals had been corrected. If another process corrects them, this number grows.
     corrections: i64,
 }
 

@@ -32,10 +32,11 @@ pub struct WriteTransaction {
     events: Vec<Event>,
     revision: Option<Revision>,
     signals: CommitSignals,
+    /// Whether [`Self::check_write`] has written a row.
     is_write_check: bool,
 }
 
-/// The result of a committed transaction. Only [`WriteTransaction::commit`] makes one, so this type proves the commit.
+/// The result of a committed transaction. Only the commit of a [`WriteTransaction`] makes one, so this type proves the commit.
 pub struct CommittedTransaction<T> {
     /// The value that the transaction returns.
     pub(super) value: T,
@@ -83,8 +84,8 @@ impl WriteTransaction {
         self.now
     }
 
-    /// Appends an entry to the audit log. This locks the audit chain until the transaction ends, so call it late in the transaction, but
-    /// before [`Self::revision`].
+    /// Appends an entry to the audit log. This locks the audit chain until the transaction ends, so call it late in the
+    /// transaction, but before [`Self::revision`].
     pub async fn audit(&mut self, initiator: &Initiator, entry: &NewAuditEntry) -> Result<(), StoreError> {
         if self.revision.is_some() {
             return Err(StoreError::AuditAfterRevision);
@@ -115,8 +116,8 @@ impl WriteTransaction {
         self.events.push(event);
     }
 
-    /// Returns the revision of the transaction, and assigns one if there is none. This locks the change feed until the transaction ends,
-    /// so call it late in the transaction.
+    /// Returns the revision of the transaction, and assigns one if there is none. This locks the change feed until the transaction
+    /// ends, so call it late in the transaction.
     pub async fn revision(&mut self) -> Result<Revision, StoreError> {
         if let Some(revision) = self.revision {
             return Ok(revision);
@@ -131,7 +132,7 @@ impl WriteTransaction {
         self.finish(value, has_events).await
     }
 
-    /// Commits like [`Self::commit`], and returns the revision with the value. If nothing has changed, this is the newest revision. The
+    /// Commits like [`Self::commit`], and returns the revision with the value. If nothing has changed, it is the newest one. The
     /// transaction must have locked what it reads. Otherwise, the change that led to the current value might have a later revision.
     pub async fn commit_change<T>(mut self, value: T) -> Result<CommittedTransaction<Changed<T>>, StoreError> {
         let has_events = self.write_events_and_changes().await?;
@@ -156,6 +157,7 @@ impl WriteTransaction {
     }
 
     async fn finish<T>(self, value: T, has_events: bool) -> Result<CommittedTransaction<T>, StoreError> {
+        // Other transactions may have written something, too, but we do not know it.
         let is_write = self.revision.is_some() || has_events || self.is_write_check;
         self.conn.commit(self.signals.announcement(self.revision, has_events, is_write)).await?;
         Ok(CommittedTransaction { value })

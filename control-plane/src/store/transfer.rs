@@ -83,21 +83,14 @@ pub enum TransferError {
     Unsuitable(String),
     /// A row cannot be copied.
     #[error("table `{table}`: {error}")]
-    Row {
-        /// Table of the row.
-        table: String,
-        /// Error of the engine.
-        error: sqlx::Error,
-    },
+    Row { table: String, error: sqlx::Error },
     /// A text contains the character NUL, which PostgreSQL cannot store.
     #[error(
         "PostgreSQL cannot store the character NUL, which is in column `{column}` of table `{table}`, where {row}: remove it \
          from the embedded database and run this command again"
     )]
     Nul {
-        /// Table of the text.
         table: String,
-        /// Column of the text.
         column: String,
         /// Primary key of the row.
         row: String,
@@ -134,9 +127,7 @@ impl TransferError {
 /// A table that is equal in source and target.
 #[derive(Debug)]
 pub struct TransferredTable {
-    /// Name of the table.
     pub table: String,
-    /// Number of rows.
     pub rows: u64,
     /// Digest of the rows, hex; independent of their order.
     pub digest: String,
@@ -154,7 +145,7 @@ pub struct TransferResult {
 }
 
 /// Copies a database and compares the copy, or verifies the copy of an interrupted migration. After a successful comparison,
-/// marks the source as migrated. `previous_mark` is the quarantine mark of the source, if any.
+/// marks the source as migrated. `previous_mark` is the quarantine mark of the source, if any. The caller accepts only `migrating`.
 pub async fn transfer(
     source: &Path,
     previous_mark: Option<Quarantine>,

@@ -1,5 +1,5 @@
-//! Audited changes that sidecars must learn, until an audit entry confirms that they are in force at all sidecars. Each audit chain
-//! has at most two rows, for any number of changes: one for the changes that we are waiting for, and one for later changes.
+//! Audited changes for sidecars, until an audit entry confirms that the changes are in force at all sidecars. Each audit chain has
+//! at most two rows, for any number of changes: one for the changes whose confirmation we await, and one for later changes.
 
 use super::{Conn, StoreError, query::params, row, statements::statements};
 use countersign_identity::{Revision, Timestamp};
@@ -25,7 +25,6 @@ statements! { STATEMENTS:
 /// The entries of a chain about changes that are not confirmed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnconfirmedChanges {
-    /// The chain.
     pub chain: String,
     /// The position of the first entry.
     pub first_sequence: i64,
@@ -45,7 +44,7 @@ pub async fn add(conn: &mut Conn, changes: &UnconfirmedChanges) -> Result<(), St
     conn.apply(UPSERT, params![chain, first_sequence, last_sequence, first_changed_at, changed_at]).await
 }
 
-/// Lists up to `limit` chains after a chain, each with its first entries.
+/// Lists up to `limit` chains after a chain. For each, returns the changes that we await, or else the ones to await next.
 pub async fn list(conn: &mut Conn, after: &str, limit: i64) -> Result<Vec<UnconfirmedChanges>, StoreError> {
     let changes = |row: &AnyRow| {
         Ok(UnconfirmedChanges {
@@ -71,7 +70,7 @@ pub async fn is_first(conn: &mut Conn, changes: &UnconfirmedChanges) -> Result<b
     conn.has_row(IS_FIRST, params![changes.chain, changes.first_sequence]).await
 }
 
-/// Removes changes that are confirmed. Later ones of the chain remain.
+/// Removes changes that are confirmed. If later changes were added to their row, the row remains for those.
 pub async fn remove(conn: &mut Conn, changes: &UnconfirmedChanges) -> Result<(), StoreError> {
     let UnconfirmedChanges { chain, first_sequence, last_sequence, first_changed_at: _, changed_at, awaited: _ } =
         changes;

@@ -1,5 +1,5 @@
-//! The table of agents of public registrations that have not logged in. Housekeeping deletes them after some time, so that strangers
-//! cannot use up the quota of public registrations for ever.
+//! The table of agents of public registrations that have not logged in. Housekeeping deletes them after some time, so that
+//! strangers cannot use up the quota of public registrations for ever.
 
 use super::{Conn, StoreError, query::params, row, row_lists::row_list_statements, statements::statements};
 use countersign_identity::{AgentId, Timestamp};
@@ -26,8 +26,8 @@ pub async fn remove(conn: &mut Conn, agents: &[AgentId]) -> Result<(), StoreErro
     DELETE_UNUSED.execute(conn, &[], agents.iter().map(|agent| params![agent])).await.map(drop)
 }
 
-/// Makes all these agents count as registered at `now`. A backup lacks later logins, so after a restore each agent gets the whole time
-/// again.
+/// Makes all these agents count as registered at `now`. A backup lacks later logins, so after a restore each agent gets the whole
+/// time again.
 pub async fn restart_waiting(conn: &mut Conn, now: Timestamp) -> Result<(), StoreError> {
     conn.apply(RESTART_WAITING, params![now]).await
 }

@@ -16,6 +16,7 @@ statements! { STATEMENTS:
     DELETE_TARGET_ROW = "DELETE FROM webhook_targets WHERE id = $1 AND deleted_at <= $2";
     OLDEST_PREVIOUS_SECRET = "SELECT MIN(previous_until) AS oldest FROM webhook_targets WHERE previous_until IS NOT NULL";
     /// The UPDATE repeats the condition of its inner SELECT, because another transaction may rotate a secret between the two.
+    /// Without the unary plus, SQLite would use the index for the condition of the UPDATE.
     DELETE_EXPIRED_SECRETS = "UPDATE webhook_targets SET previous_secret = NULL, previous_until = NULL WHERE id IN \
          (SELECT id FROM webhook_targets WHERE previous_until <= $1 ORDER BY previous_until LIMIT $2 + 0) \
          AND +previous_until <= $1";
@@ -24,7 +25,6 @@ statements! { STATEMENTS:
 /// A target with deliveries to delete, or whose row can be deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TargetCleanup {
-    /// The target.
     pub target: WebhookId,
     /// When the target was deleted; `None` if it is not.
     pub deleted_at: Option<Timestamp>,
@@ -33,8 +33,8 @@ pub struct TargetCleanup {
 }
 
 /// Finds a target with deliveries to delete. This is the target that was deleted first, or the target with the oldest delivery if
-/// the event of this delivery has a lower id than `horizon`. Of the two, returns the one with the older delivery. Also finds a
-/// deleted target without deliveries if its row can be deleted, see [`delete_row`].
+/// the event of this delivery has a lower id than `horizon`. Of the two, returns the one with the older delivery. A deleted target
+/// without deliveries comes before both, if its row can be deleted, see [`delete_row`].
 pub async fn find_cleanup(
     conn: &mut Conn,
     horizon: EventId,
@@ -53,8 +53,8 @@ fn cleanup_from_row(row: &AnyRow) -> Result<TargetCleanup, StoreError> {
     })
 }
 
-/// Deletes the row of a target that was marked as deleted at or before `before`. No transaction from before this time may still run,
-/// because it could insert deliveries to the target. Returns the number of rows.
+/// Deletes the row of a target that was marked as deleted at or before `before`. No transaction from before this time may still
+/// run, because it could insert deliveries to the target. Returns the number of rows.
 pub async fn delete_row(conn: &mut Conn, target: WebhookId, before: Timestamp) -> Result<u64, StoreError> {
     conn.count_changes(DELETE_TARGET_ROW, params![target, before]).await
 }

@@ -56,7 +56,7 @@ statements! { STATEMENTS:
     MARK_DELETED = "UPDATE webhook_targets SET deleted_at = $1, secret = '', previous_secret = NULL WHERE id = $2";
 }
 
-/// The current signing secrets of a target, encrypted with the master key.
+/// The secrets that sign the deliveries to a target, encrypted with the master key.
 #[derive(Clone)]
 pub struct SealedSecrets {
     /// The current secret.
@@ -171,7 +171,7 @@ pub async fn disable(
     conn.find_row(DISABLE_TARGET, params![now, reason, target, horizon, url], scope_from_row).await
 }
 
-/// Marks a target as deleted. Later, housekeeping deletes its deliveries in batches, and then its row, see [`super::webhook_cleanup`].
+/// Marks a target as deleted. Later, housekeeping deletes its deliveries and then its row, see [`super::webhook_cleanup`].
 pub async fn mark_deleted(conn: &mut Conn, target: WebhookId, now: Timestamp) -> Result<(), StoreError> {
     // This also erases the secrets, because nobody needs them for signatures any more.
     conn.apply(MARK_DELETED, params![now, target]).await
@@ -186,6 +186,7 @@ impl ToParameter for ServiceOrDeployment {
     }
 }
 
+/// The column `events` of a target: the kinds, with a comma before and after each; empty for all kinds.
 impl ToParameter for EventFilter {
     const NULL: Parameter = Parameter::Text(None);
 

@@ -1,4 +1,5 @@
-//! The checkpoints that a rotation of the master key writes for each audit chain.
+//! The checkpoints of audit chains. A rotation of the master key verifies each chain, and writes a checkpoint that authenticates
+//! the verified entries with the new key. Then the old key is not needed any more.
 
 use super::{
     accepted_keys,
@@ -27,11 +28,11 @@ pub async fn list_chains_with_head(conn: &mut Conn, after: &str, limit: i64) -> 
 
 /// Whether an audit chain has a checkpoint of the current master key.
 pub enum ChainCheckpoint<'a> {
-    /// The chain has one.
+    /// The chain has one, and it is valid.
     Current,
     /// The chain must be verified before the checkpoint is written.
     Missing(ChainVerifier<'a>),
-    /// The checkpoint was changed.
+    /// The stored checkpoint or floor was changed.
     Broken(BrokenChain),
 }
 
@@ -50,8 +51,8 @@ pub async fn begin_checkpoint<'a>(
 }
 
 /// Verifies the remaining entries and the head of an audit chain, and writes its checkpoint. Locks the chain until the transaction
-/// ends. For a broken chain, the checkpoint contains the entries before the break. Its head stays, and is not valid under the
-/// current key.
+/// ends. For a broken chain, the checkpoint covers the entries before the break. The head of a broken chain stays as it is, and is
+/// not valid under the current key.
 pub async fn write_checkpoint(
     conn: &mut Conn,
     mut verifier: ChainVerifier<'_>,
@@ -94,7 +95,7 @@ async fn upsert_checkpoint(conn: &mut Conn, chain: &str, checkpoint: ChainMark) 
     conn.apply(UPSERT_CHECKPOINT, params![chain, length, hash, mac]).await
 }
 
-/// Finds the checkpoint of a chain. If a column is invalid, returns it with an empty MAC, which is never valid.
+/// Finds the checkpoint of a chain. If a column is invalid, returns a checkpoint with an empty MAC, which is never valid.
 pub(super) async fn find_checkpoint(conn: &mut Conn, chain: &str) -> Result<Option<ChainMark>, StoreError> {
     conn.find_row(FIND_CHECKPOINT, params![chain], |row| Ok(mark_from_row(row).unwrap_or_default())).await
 }

@@ -1,4 +1,4 @@
-//! The floors of audit chains: how many entries of each chain were archived.
+//! The floors of audit chains. A floor says how many entries of a chain were archived, and has the hash of the last of them.
 
 use super::{checkpoints::find_checkpoint, mark_from_row};
 use crate::{
@@ -20,7 +20,7 @@ statements! { STATEMENTS:
          (SELECT sequence FROM audit_entries WHERE chain = $1 AND sequence <= $2 ORDER BY sequence LIMIT $3 + 0)";
 }
 
-/// Finds the floor of a chain. If a column is invalid, returns it with an empty MAC, which is never valid.
+/// Finds the floor of a chain. If a column is invalid, returns a floor with an empty MAC, which is never valid.
 pub async fn find_floor(conn: &mut Conn, chain: &str) -> Result<Option<ChainMark>, StoreError> {
     conn.find_row(FIND_FLOOR, params![chain], |row| Ok(mark_from_row(row).unwrap_or_default())).await
 }
@@ -35,7 +35,7 @@ pub async fn list_chains_to_shorten(
     conn.list_rows(LIST_CHAINS_TO_SHORTEN, params![after, limit], chain_and_length).await
 }
 
-/// Sets the floor of a chain to verified entries that were archived.
+/// Sets the floor of a chain. The first `length` entries were verified and archived, and `hash` is the hash of the last of them.
 pub async fn set_floor(
     conn: &mut Conn,
     keys: &AuditKeys,
@@ -51,8 +51,8 @@ pub(super) async fn upsert_floor(conn: &mut Conn, chain: &str, floor: &ChainMark
     conn.apply(UPSERT_FLOOR, params![chain, length, hash, mac]).await
 }
 
-/// Deletes up to `limit` of the first `length` entries of a chain. Begins with the oldest, so that the hash of the floor authenticates
-/// the remaining ones. Returns the number of deleted entries.
+/// Deletes up to `limit` of the first `length` entries of a chain. Begins with the oldest, so that the hash of the floor
+/// authenticates the remaining ones. Returns the number of deleted entries.
 pub async fn delete_archived(conn: &mut Conn, chain: &str, length: i64, limit: i64) -> Result<u64, StoreError> {
     conn.count_changes(DELETE_ARCHIVED, params![chain, length, limit]).await
 }

@@ -1,11 +1,11 @@
 //! Lists audit entries, newest first.
 //!
-//! The audit log grows without a limit, and no index serves every filter. So we select entries by time and by one indexed column: the
-//! chain, or else the agent, or else none. If the filter has further conditions, a page searches a limited number of these entries,
-//! and the next page continues there.
+//! The audit log grows without a limit, and no index serves every filter. So we select entries by time and by one indexed column:
+//! the chain, or else the agent, or else none. If the filter has further conditions, a page searches a limited number of these
+//! entries, and the next page continues there.
 //!
-//! A search may end at an entry that does not match, and the client sees its position. So we select by chain before agent: the owner
-//! of a service must not learn of entries about an agent in other chains.
+//! A search may end at an entry that does not match, and the client sees its position. So we select by chain before agent: the
+//! owner of a service must not learn of entries about an agent in other chains.
 
 use super::entry_from_row;
 use crate::{
@@ -67,7 +67,7 @@ macro_rules! list_entries {
     };
 }
 
-/// The last entry of a search for matching entries, and the entry after it.
+/// The last entry that a search for matching entries reads, and the entry after it.
 macro_rules! end_of_search {
     ($at:literal, $condition:literal) => {
         concat!(entries_after!($at, "at, chain, sequence", $condition), " LIMIT 2 OFFSET $7")
@@ -99,8 +99,8 @@ macro_rules! list_matching {
     };
 }
 
-// PostgreSQL might read the entries of one chain by the index of all entries, which it thinks is as good. The addition of 0 prevents
-// that.
+// PostgreSQL might read the entries of one chain by the index of all entries, which it thinks is as good. The addition of 0
+// prevents that.
 statements! { STATEMENTS:
     COUNT_ALL = count_entries!("(at + 0)", "$1 = ''");
     COUNT_OF_CHAIN = count_entries!("at", "chain = $1");
@@ -177,8 +177,10 @@ struct Selection {
     of: String,
     /// The agent and the action that the entries must match in addition, or empty.
     matching: [String; 2],
-    /// Earliest and latest time, inclusive.
-    times: (i64, i64),
+    /// Earliest time, inclusive.
+    earliest: i64,
+    /// Latest time, inclusive.
+    latest: i64,
 }
 
 impl Selection {
@@ -191,8 +193,8 @@ impl Selection {
             None => (&OF_AGENT, agent, String::new()),
         };
         let latest = until.map_or(i64::MAX, |until| until.micros().saturating_sub(1));
-        let times = (since.map_or(i64::MIN, Timestamp::micros), latest);
-        Self { statements, of, matching: [agent, action], times }
+        let earliest = since.map_or(i64::MIN, Timestamp::micros);
+        Self { statements, of, matching: [agent, action], earliest, latest }
     }
 
     /// Whether the statements select exactly the entries of the filter.
@@ -202,7 +204,7 @@ impl Selection {
 
     /// The parameters of [`entries_in_range`].
     fn range(&self) -> [Parameter; 3] {
-        params![self.of, self.times.0, self.times.1]
+        params![self.of, self.earliest, self.latest]
     }
 
     /// The parameters of [`entries_after`].
@@ -212,17 +214,17 @@ impl Selection {
             Some(NumberThen { number, then }) => (*number, then.then.as_str(), then.number),
         };
         // The range of times ends at the time of the position, too. Otherwise, a planner may read the index from its start.
-        params![self.of, self.times.0, self.times.1.min(at), at, chain, sequence]
+        params![self.of, self.earliest, self.latest.min(at), at, chain, sequence]
     }
 
-    /// The parameters of the conditions that the statements for matching entries have in addition.
+    /// The further parameters of the statements that search for matching entries.
     fn searched_and_matching(&self) -> [Parameter; 3] {
         let [agent, action] = &self.matching;
         params![MAX_SEARCHED_ROWS, agent, action]
     }
 
-    /// The position after which the search for matching entries must be continued by another page; `None` if all entries after
-    /// `after` can be searched.
+    /// The position at which a page that begins after `after` stops its search for matching entries, and the next page goes on.
+    /// `None` if the page can search all entries.
     async fn end_of_search(
         &self,
         conn: &mut Conn,
@@ -230,10 +232,11 @@ impl Selection {
     ) -> Result<Option<AuditPosition>, StoreError> {
         let parameters = self.range_after(after).into_iter().chain(params![MAX_SEARCHED_ROWS - 1]);
         let ends: Vec<_> = conn.list_rows(self.statements.end, parameters, position_from_row).await?;
-        // There is a row after the last one of the search.
+        // The second row is an entry that this page does not search. Without it, the search reaches the end.
         Ok(<[_; 2]>::try_from(ends).ok().map(|[last, _]| last))
     }
 
+    /// Counts the entries of the filter. `counted_until`: where the count stops, if it cannot search all entries.
     async fn count(&self, conn: &mut Conn, counted_until: Option<&AuditPosition>) -> Result<ItemCount, StoreError> {
         if self.is_complete() {
             return conn.count_items(self.statements.count, self.range()).await;
@@ -266,6 +269,7 @@ pub async fn list(
     page: &Page<AuditPosition>,
 ) -> Result<ListPage<AuditEntry, AuditPosition>, StoreError> {
     let selection = Selection::new(filter);
+    // The total is counted from the newest entry on, and the page is searched from its own beginning.
     let (mut counted_until, mut searched_until) = (None, None);
     if !selection.is_complete() {
         counted_until = selection.end_of_search(conn, None).await?;

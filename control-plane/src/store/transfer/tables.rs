@@ -22,7 +22,6 @@ statements! { POSTGRES_STATEMENTS:
 /// A table of the schema.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Table {
-    /// Name of the table.
     pub name: String,
     /// All columns, ordered by name.
     pub columns: Vec<Column>,
@@ -33,7 +32,6 @@ pub struct Table {
 /// A column of a table. The schema uses two column types.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Column {
-    /// Name of the column.
     pub name: String,
     /// Whether the type is `BIGINT`; otherwise it is `TEXT`.
     pub is_number: bool,
