@@ -196,7 +196,7 @@ impl Journal {
                 true
             }
             Ok(None) => {
-                tracing::warn!("another control plane concluded that this one was killed; all sync streams are recorded again");
+                tracing::warn!("another control plane considered this one killed; all sync streams are recorded again");
                 (self.seen_at, self.published) = (None, Revision::default());
                 self.sidecars.take_new_name();
                 false
