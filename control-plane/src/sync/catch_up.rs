@@ -35,7 +35,6 @@ pub(super) struct SidecarState {
     pub(super) partial_snapshot: Option<SnapshotProgress>,
 }
 
-/// How a stream begins to catch up.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Start {
     Resume(SidecarState),
@@ -239,7 +238,6 @@ impl Follower {
         StreamGroup { service: self.key.service, owner: OwnerHash::of(&self.key.owner) }
     }
 
-    /// Whether the service is deleted.
     pub(super) async fn is_deleted(&self) -> Result<bool, Status> {
         let find = async { services::find_live(self.context.parts.store.read().await?.conn(), self.key.service).await };
         Ok(find.await.map_err(|error: StoreError| database_unavailable(&error))?.is_none())

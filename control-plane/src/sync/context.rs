@@ -66,7 +66,6 @@ impl OwnerReads {
 
 pub struct SyncParts {
     pub store: Store,
-    /// The sidecars of all control planes.
     pub sidecars: Sidecars,
     /// Limits how many API keys of new streams are read at the same time, in all and for each network of clients.
     pub key_lookups: Places<Network>,
@@ -74,14 +73,13 @@ pub struct SyncParts {
     pub failures: Arc<Failures>,
     pub clock: Arc<dyn Clock>,
     pub feed: ChangeFeed,
-    /// Settings of the control plane that each sidecar receives.
     pub settings: SidecarSettings,
     pub agent_hash_secret: AgentHashSecret,
     /// How many connections the sync port accepts. It determines how many streams may be open.
     pub connections: usize,
     /// How many changes one read of the database returns.
     pub read_limit: ReadLimit,
-    /// The interval at which the API key of a stream is checked.
+    /// See [`KEY_CHECK_INTERVAL`].
     pub key_check_interval: Duration,
     pub metrics: Metrics,
     /// Ends the streams.

@@ -25,7 +25,6 @@ pub enum PageKind {
 #[derive(Debug, Clone)]
 pub struct StreamFormat {
     pub service: ServiceId,
-    /// Settings of the control plane.
     pub settings: SidecarSettings,
     /// The key of the hashes that name agents.
     pub agent_hash_key: AgentHashKey,

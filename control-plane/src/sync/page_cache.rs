@@ -20,8 +20,8 @@ const MAX_SIZE: u64 = 64 * 1024 * 1024;
 /// Maximum size of all snapshot headers in bytes.
 const MAX_HEADERS_SIZE: u64 = 16 * 1024 * 1024;
 
-/// How many times we try to get data that is new enough. The first data may be old data of the cache, the second of a read that another
-/// stream began too early. The third read begins late enough.
+/// How many times we try to get data that is new enough. The cache may have old data, and then a read that another stream has begun
+/// may be too old. A third read begins late enough.
 const MAX_READS: usize = 3;
 
 /// How long streams can share pages. Sidecars that restart together request their pages within this time.

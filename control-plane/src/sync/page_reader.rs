@@ -2,8 +2,8 @@
 //! revisions. Snapshots and missed changes consist of pages.
 //!
 //! A page depends on its [`ReadKey`] only, never on the stream that requested it, so all streams of a service can share it.
-//! Invariants: a page contains all changes of its range above the floor of its [`PageRun`] (older ones may be deleted), and its content
-//! is never older than its revisions. Data that changed in the ranges of two pages is in both: a sidecar may resume after the first.
+//! Invariants: a page contains all changes of its range above the floor of its [`PageRun`] (others may be deleted). Its content is
+//! never older than its revisions. Data that changed in the ranges of two pages is in both: a sidecar may resume after the first.
 
 use super::{
     change_batch::{self, Changes},
@@ -48,7 +48,6 @@ pub struct StreamGroup {
 /// Everything that the content of pages depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ReadKey {
-    /// The streams that receive the pages.
     pub group: StreamGroup,
     /// The pages contain changes above this revision.
     pub since: Revision,
@@ -76,7 +75,6 @@ pub struct PageRun {
     pub read_at: Revision,
     /// The revision floor when the pages were read: changes up to this revision may be missing.
     pub floor: Revision,
-    /// The key of the read.
     pub key: ReadKey,
     /// The pages. The first begins where the read began, and each other begins where the previous one ends.
     pages: Vec<Page>,
