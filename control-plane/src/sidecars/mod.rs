@@ -173,7 +173,7 @@ impl Sidecars {
                 sidecar.refuses_by = Some(ended_at.saturating_add(max_staleness).saturating_add(CLOCK_MARGIN));
             }
             (None, None) => {
-                // Another control plane may confirm it at any time. `distributed` is its revision, or `None` if it was killed.
+                // Another control plane may confirm it at any time. `row.distributed` is `None` if that control plane was killed.
                 sidecar.is_connected = row.distributed.is_some();
                 sidecar.in_force = progress.in_force(row.distributed.unwrap_or_default());
                 sidecar.refuses_by = Some(self.0.clock.now().saturating_add(max_staleness));
@@ -200,8 +200,8 @@ impl Sidecars {
         sidecars::count_silent(self.0.store.read().await?.conn(), since, limit).await
     }
 
-    /// Whether the database still has our name. If not, others have concluded that we were killed, and the caller must not confirm
-    /// sidecars. Then this also wakes the journal, which records our streams under a new name.
+    /// Whether the database has our name. If not, the caller must not confirm sidecars: others have concluded that we were killed, or we
+    /// have not written the name yet. Then this wakes the journal, which records our streams, in the first case under a new name.
     pub async fn is_registered(&self, read: &mut ReadTransaction) -> Result<bool, StoreError> {
         let is_registered = sidecars::is_registered(read.conn(), &self.name()).await?;
         if !is_registered {

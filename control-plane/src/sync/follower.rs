@@ -204,6 +204,7 @@ impl Follower {
     /// Sends the changes of a batch, and of the batches that wait behind it. Returns true if the sidecar needs a snapshot instead, because
     /// the service begins to accept unbound tokens: the sidecar lacks the earlier changes that concern such tokens.
     async fn forward(&mut self, batch: ServiceBatch, subscription: &mut Subscription) -> Result<bool, Status> {
+        // Pages that were sent after the subscription can already contain the batch.
         if batch.revision <= self.sent_revision {
             return Ok(false);
         }

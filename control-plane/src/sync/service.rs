@@ -68,7 +68,7 @@ impl SyncRpc for SyncService {
     }
 }
 
-/// Authenticates a request by the API key in its metadata, which may have any scope. Also accepts the keys of a deleted service, because
+/// Authenticates a request by the API key in its metadata. The key may have any scope, and may be a key of a deleted service, because
 /// the stream must tell its sidecars to refuse all tokens.
 async fn authenticate<T: Send>(
     context: &SyncContext,
