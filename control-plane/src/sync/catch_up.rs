@@ -141,7 +141,7 @@ impl Follower {
     }
 
     /// Sends a snapshot from its cursor on. While we read its pages, the floor can rise, and pages then lack changes up to it. So the
-    /// snapshot gets the highest floor of its pages: the sidecar refuses tokens with a lower `rev`, and others need no deleted change.
+    /// snapshot gets the highest floor of its pages: the sidecar refuses tokens with a lower `rev`, and the others need no such change.
     async fn send_snapshot(&mut self, mut snapshot: OutgoingSnapshot) -> Result<(), Status> {
         self.stream.status().sends(snapshot.revision);
         while snapshot.cursor < snapshot.revision {
