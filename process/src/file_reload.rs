@@ -29,7 +29,7 @@ use zeroize::Zeroizing;
 /// The interval at which files are read.
 pub const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
-/// A read that takes so long is reported, and counts as a failure each time when so much time has passed.
+/// A read that takes this long is reported once. It counts as a failure each time this interval has passed.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The maximum size of a file in bytes. A bundle of all public certificate authorities is smaller.
@@ -105,7 +105,7 @@ pub struct FileReloader {
     read_timeout: Duration,
     /// The content at the last read.
     last_read: ContentDigest,
-    /// The last reported failure; `None` while the content in use is the content of the files.
+    /// The last reported failure, until the files can be loaded or have the content in use again.
     failure: Option<String>,
     succeeded: IntCounter,
     failed: IntCounter,

@@ -33,7 +33,7 @@ pub struct Place<K: Eq + Hash> {
     in_all: Option<OwnedSemaphorePermit>,
 }
 
-/// A place of a key, or the wait for one. When the last one of a key is dropped, it removes the key.
+/// A place of a key, or the wait for one. When the last place of a key, or the last wait, is dropped, the key leaves the map.
 struct KeyPlace<K: Eq + Hash> {
     places: Places<K>,
     key: K,
@@ -102,8 +102,8 @@ impl<K: Clone + Eq + Hash> Places<K> {
 }
 
 impl<K: Eq + Hash> Place<K> {
-    /// Does some work, and frees the place when the work ends. If the caller leaves earlier, the work keeps the place, because the database
-    /// or the operating system would go on with it. If the work panics, the caller does.
+    /// Does some work in a task, and frees the place when the work ends. If the caller is dropped earlier, the work continues and keeps
+    /// the place, because the database or the operating system would continue anyway. If the work panics, the caller panics too.
     pub async fn run<T: Send + 'static>(self, work: impl Future<Output = T> + Send + 'static) -> T
     where
         K: Send + 'static,
@@ -117,7 +117,7 @@ impl<K: Eq + Hash> Place<K> {
             Ok(result) => result,
             Err(error) => match error.try_into_panic() {
                 Ok(panic) => resume_unwind(panic),
-                // The process ends.
+                // The runtime has cancelled the task, because the process ends.
                 Err(_) => pending().await,
             },
         }
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn work_keeps_its_place_when_its_caller_leaves() {
+    async fn work_keeps_its_place_when_its_caller_is_dropped() {
         let (places, (end, ended)) = (Places::new(1, 1), oneshot::channel::<()>());
         let mut work = Box::pin(places.run(1, ended));
         assert!(work.as_mut().now_or_never().is_none());

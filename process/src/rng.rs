@@ -19,8 +19,7 @@ pub struct SystemRng;
 impl Rng for SystemRng {
     /// # Panics
     ///
-    /// Panics if the operating system provides no random bytes, because every secret generated afterwards could be
-    /// guessed.
+    /// Panics if the operating system provides no random bytes, because every secret generated afterwards could be guessed.
     #[expect(
         clippy::expect_used,
         clippy::disallowed_methods,
@@ -33,8 +32,8 @@ impl Rng for SystemRng {
 
 /// Generates a P-256 private key.
 ///
-/// About one random scalar in 2^32 is too large for the curve. Returns `None` after several of them in a row, which means that
-/// the generator is broken.
+/// About one random scalar in 2^32 is too large for the curve. Returns `None` after several of them in a row: then the random number
+/// generator is broken.
 pub fn generate_p256_key(rng: &dyn Rng) -> Option<SecretKey> {
     (0..KEY_ATTEMPTS).find_map(|_| {
         let mut scalar = Zeroizing::new([0; 32]);
@@ -48,8 +47,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// Fills the buffer with 0xFF bytes, an invalid scalar, on the first `invalid_calls` calls, and with 0x07 bytes
-    /// afterwards.
+    /// Fills the buffer with 0xFF bytes, an invalid scalar, on the first `invalid_calls` calls, and with 0x07 bytes afterwards.
     struct FixedRng {
         invalid_calls: usize,
         calls: AtomicUsize,

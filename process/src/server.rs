@@ -1,10 +1,10 @@
-//! Serves HTTP on a port. Invariants: every wait for a client has an end, and the number of connections has a bound. A client cannot
-//! make the server wait for longer:
+//! Serves HTTP on a port. Invariants: every wait for a client has an end, and the number of connections has a bound. The server waits
+//! for a client at most this long:
 //!
-//! | Wait | End |
+//! | Wait for | At most |
 //! |---|---|
-//! | TLS handshake and the first complete request head | [`PortSettings::first_request_timeout`] |
-//! | the complete head of the next request, and meanwhile the end of a response | [`PortSettings::idle_timeout`] |
+//! | the TLS handshake and the first complete request head | [`PortSettings::first_request_timeout`] |
+//! | after the work on a request: the end of its response and the complete head of the next | [`PortSettings::idle_timeout`] |
 //! | the answer to an HTTP/2 keep-alive ping | [`CLIENT_TIMEOUT`] |
 //! | the next part of a request, or space for a response | [`STALL_TIMEOUT`] |
 //!
@@ -94,11 +94,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Handshake<S> for PlainT
 pub struct PortSettings {
     /// The name of the port in logs and metrics.
     pub name: &'static str,
-    /// The setting with the largest number of connections; `None` if no setting changes it.
+    /// The name of the setting that limits the connections, for log messages; `None` if the limit is fixed.
     pub connections_setting: Option<&'static str>,
     /// How many connections the port may have.
     pub caps: ConnectionCaps,
-    /// Proxies. Many clients share one, so its connections count only for the total.
+    /// Proxies in front of this port. Many clients share one, so its connections do not count for a client.
     pub trusted_proxies: Vec<IpNet>,
     /// How long a client may take to send its first request.
     pub first_request_timeout: Duration,
@@ -123,10 +123,10 @@ pub struct ProtocolLimits {
     pub max_head_size: u32,
     /// The maximum number of concurrent HTTP/2 streams of a connection.
     pub max_streams: u32,
-    /// Whether responses are long streams. Then the server works on a request until the response ends, and otherwise until it begins.
+    /// Whether responses are long streams. If they are, the work on a request lasts until its response ends, otherwise until it begins.
     pub responses_last: bool,
-    /// The HTTP/2 flow-control window of a connection and of each stream in bytes. The server buffers so much of requests that it does not
-    /// read. Handlers may hold more, because reading opens the window again.
+    /// The HTTP/2 flow-control window of a connection and of each stream in bytes. This is how much the server buffers of requests that no
+    /// handler reads. Handlers may hold more, because reading opens the window again.
     pub receive_window: u32,
 }
 
@@ -146,7 +146,7 @@ pub async fn serve<L: Listener>(
     });
     let tasks = TaskTracker::new();
     let mut acceptor = Acceptor::new(listener, port.settings.name);
-    let serve = |(stream, peer): (L::Stream, Option<SocketAddr>)| {
+    let spawn = |(stream, peer): (L::Stream, Option<SocketAddr>)| {
         let address = peer.map(|peer| peer.ip()).filter(|address| !port.is_trusted_proxy(*address));
         if let Some(connection) = port.connections.admit(address) {
             let (port, handshake, routes) = (port.clone(), handshake.clone(), routes.clone());
@@ -154,20 +154,16 @@ pub async fn serve<L: Listener>(
         }
     };
     while let Some(accepted) = port.shutdown.run_until_requested(acceptor.accept(&port.connections)).await {
-        serve(accepted);
+        spawn(accepted);
     }
     // Clients that connected before the socket closes are served, too.
     while let Some(accepted) = acceptor.accept(&port.connections).now_or_never() {
-        serve(accepted);
+        spawn(accepted);
     }
     drop(acceptor);
     tasks.close();
     if timeout(DRAIN_TIMEOUT, tasks.wait()).await.is_err() {
-        tracing::warn!(
-            port = port.settings.name,
-            connections = tasks.len(),
-            "aborts connections that did not end in time"
-        );
+        tracing::warn!(port = port.settings.name, connections = tasks.len(), "aborts connections that take too long");
         port.abort.cancel();
         tasks.wait().await;
     }
@@ -261,6 +257,7 @@ impl Port {
             return self.connections.count_closed(CloseReason::FirstRequestTimeout);
         }
         loop {
+            // During a request, the time of a wait has not begun.
             let waited = connection.idle_for().unwrap_or_default();
             match self.settings.idle_timeout.checked_sub(waited) {
                 Some(left) if !left.is_zero() => sleep(left).await,

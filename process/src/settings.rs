@@ -97,8 +97,8 @@ impl Layers {
 /// The name of an environment variable, the key that it sets, and the value.
 type Variable = (String, String, String);
 
-/// Converts environment variables to keys: `COUNTERSIGN_TOKENS__ACCESS_SECONDS` sets `tokens.access_seconds`. A
-/// variable with the suffix `_FILE` contains the path of a file with the value.
+/// Converts environment variables to keys: `COUNTERSIGN_TOKENS__ACCESS_SECONDS` sets `tokens.access_seconds`. A variable with the
+/// suffix `_FILE` contains the path of a file with the value, unless a key has this suffix itself.
 fn parse_environment(variables: &[(String, String)], known_keys: &KnownKeys) -> Vec<Result<Variable, SettingsError>> {
     let settings = variables.iter().filter_map(|(name, value)| Some((name, name.strip_prefix(ENV_PREFIX)?, value)));
     let settings = settings.filter(|(_, rest, _)| !CLIENT_VARIABLES.contains(rest));

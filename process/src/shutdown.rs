@@ -41,8 +41,8 @@ pub struct Shutdown {
 }
 
 impl Shutdown {
-    /// Returns a handle that SIGTERM and SIGINT trigger. So does SIGHUP if the process belongs to a terminal, because the terminal was
-    /// closed. Otherwise a script sends SIGHUP to announce new certificates, which need no signal.
+    /// Returns a handle that SIGTERM and SIGINT trigger. If the process has a terminal, SIGHUP does too: the terminal was closed. Without
+    /// a terminal, SIGHUP is ignored: scripts send it after they have replaced a certificate, which needs no signal.
     pub fn on_signals() -> std::io::Result<Self> {
         let shutdown = Self::default();
         let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
@@ -74,7 +74,7 @@ impl Shutdown {
         *self.deadline.get_or_init(|| Instant::now() + STOP_TIMEOUT)
     }
 
-    /// Runs the last work of the process, or returns `None` if it has not ended [`STOP_TIMEOUT`] after the request of shutdown.
+    /// Runs the last work of the process. Returns `None` [`STOP_TIMEOUT`] after the request of shutdown, or after this call without one.
     pub async fn run_until_deadline<T>(&self, future: impl Future<Output = T>) -> Option<T> {
         timeout_at(self.deadline(), future).await.ok()
     }

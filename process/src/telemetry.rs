@@ -71,8 +71,8 @@ impl LogSettings {
         filter.map_err(|error| format!("log.level: `{}`: {error}", self.level.escape_debug()))
     }
 
-    /// The first directive that is a single word and no level. The log library takes it for a module, so a misspelt level would
-    /// disable the log. Settings with brackets, for spans, are not checked, because commas in brackets separate no directives.
+    /// The first directive that is a single word and no level. The log library takes it for the name of a module, so a misspelt level
+    /// would disable the log. Settings with brackets, for spans, are not checked, because commas in brackets separate no directives.
     fn unknown_level(&self) -> Option<&str> {
         let words = self.level.split(',').map(str::trim).filter(|word| !word.is_empty() && !word.contains('='));
         words.filter(|_| !self.level.contains('[')).find(|word| word.parse::<LevelFilter>().is_err())

@@ -1,11 +1,11 @@
 //! Records the streams of this control plane in the database.
 //!
-//! We record a new stream at once, because its sidecar waits, and many of them in one transaction. Ends of streams follow within
+//! New streams are recorded at once, many in one transaction, because their sidecars wait for it. Ends of streams follow within about
 //! [`INTERVAL`]. We write the progress of open streams only while other control planes run, because only they read it. A row holds the
 //! whole state of a stream. So we can write it again after a failure, or when we do not know whether the commit happened.
 //!
-//! Invariant: we write a distributed revision only together with the progress of all our streams at it. Otherwise, other control planes
-//! would think that a sidecar has a change which is still in its queue.
+//! All changes up to the *distributed* revision are in the queues of our streams. Invariant: we write this revision only together with
+//! the progress of all our streams at it. Otherwise, others would think that a sidecar has a change that is still in its queue.
 
 use super::{
     Sidecars,
@@ -34,7 +34,7 @@ const INTERVAL: Duration = Duration::from_millis(250);
 /// We pause four times as long as the last write of ends and progress took, so that requests get most of the database.
 const PAUSE_FACTOR: u32 = 4;
 
-/// The shortest pause: new streams wake us far more often. It is below [`INTERVAL`], so that we skip no interval after a fast write.
+/// The shortest pause: new streams wake us at any time. It is below [`INTERVAL`], so that we skip no interval after a fast write.
 const MIN_PAUSE: Duration = Duration::from_millis(125);
 
 /// The interval at which a control plane that stops looks whether all its streams have ended.
@@ -55,9 +55,9 @@ const LAST_WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 /// The task that writes to the database.
 pub struct Journal {
     sidecars: Sidecars,
-    /// When we last wrote that we run, since boot. `None`: the database has no row under our name.
+    /// The time since boot at which we last wrote our own row. `None`: the database has no row under our name.
     seen_at: Option<Duration>,
-    /// The distributed revision in the database.
+    /// The distributed revision in our own row.
     published: Revision,
     peers: Peers,
     has_failed: bool,
@@ -136,7 +136,7 @@ impl Journal {
         self.sidecars.0.clock.since_boot()
     }
 
-    /// Writes new streams, and the others only `with_ends_and_progress`, in transactions of at most [`MAX_BATCH`] streams.
+    /// Writes new streams, and if asked to, ends and progress of streams, in transactions of at most [`MAX_BATCH`] streams.
     pub(super) async fn write(&mut self, with_ends_and_progress: bool) {
         let with_progress = with_ends_and_progress && self.sidecars.has_peers();
         // We read the revision first: the progress that we read after it accounts for all changes up to it.
@@ -148,7 +148,7 @@ impl Journal {
         let mut replacements = self.sidecars.streams().replacements(max_replacements);
         loop {
             let rest = streams.split_off(streams.len().min(MAX_BATCH));
-            // Only the last batch may publish the revision: the database lacks the progress of streams before.
+            // Only the last batch may publish the revision. Until then, the database lacks the progress of some streams.
             let distributed = if rest.is_empty() { distributed } else { self.published };
             let batch = Batch { streams, replacements, distributed };
             let is_empty = batch.streams.is_empty() && batch.replacements.is_empty();
@@ -188,15 +188,15 @@ impl Journal {
                 for (stream, is_newest) in batch.streams.iter().zip(are_newest) {
                     streams.written(stream, name, is_newest);
                 }
-                let forgotten =
-                    batch.replacements.iter().zip(have_forgotten).filter(|(_, has_forgotten)| *has_forgotten);
-                for (stream, _) in forgotten {
-                    stream.has_forgotten();
+                for (stream, is_forgotten) in batch.replacements.iter().zip(have_forgotten) {
+                    if is_forgotten {
+                        stream.clear_previous();
+                    }
                 }
                 true
             }
             Ok(None) => {
-                tracing::warn!("another control plane took this one for killed; all sync streams are recorded again");
+                tracing::warn!("another control plane considered this one killed; all sync streams are recorded again");
                 (self.seen_at, self.published) = (None, Revision::default());
                 self.sidecars.take_new_name();
                 false
@@ -217,12 +217,13 @@ impl Journal {
         }
     }
 
-    /// Writes a batch, and that we run, in one transaction. Also ends the streams of killed control planes. Returns `None`, and writes
-    /// nothing, if another control plane took us for killed.
+    /// Writes a batch and our own row in one transaction, and ends the streams of killed control planes. Returns `None`, and writes
+    /// nothing, if another control plane has deleted our row because it concluded that we were killed.
     async fn commit(&self, batch: &Batch, name: &Arc<str>) -> Result<Option<Written>, Failure> {
         let killed: Vec<_> = self.peers.killed(self.since_boot()).collect();
         let begins_commit = AtomicBool::new(false);
         let work = async |mut tx: WriteTransaction| {
+            // The store may run this work again.
             begins_commit.store(false, Ordering::SeqCst);
             let (now, conn) = (self.sidecars.0.clock.now(), tx.conn());
             let control_plane = ControlPlane { id: name, seen_at: now, distributed: batch.distributed };
@@ -243,8 +244,7 @@ impl Journal {
             }
             let mut have_forgotten = Vec::new();
             for stream in &batch.replacements {
-                let previous = stream.process_to_forget();
-                have_forgotten.push(match previous {
+                have_forgotten.push(match stream.process_to_forget() {
                     Some(previous) => sidecars::forget(conn, stream.identity.service, previous).await?,
                     None => false,
                 });
@@ -264,7 +264,7 @@ impl Journal {
     }
 }
 
-/// The row of a stream. `now`: a stream that has ended had ended by this time.
+/// The row of a stream. An ended stream gets the end `now`: it ended then, or before.
 fn record_of(unwritten: &Unwritten, control_plane: &str, now: Timestamp) -> RecordedSidecar {
     let Unwritten { stream, progress, phase, .. } = unwritten;
     RecordedSidecar {

@@ -4,10 +4,12 @@
 //! knows the streams of all others, and none is lost in a restart. `sync` reports what its streams do, and `operations` asks for
 //! receipts. This module depends on `domain` and `store`.
 //!
-//! Receipts rely on this invariant: each process of a sidecar that may decide has a row. We confirm a process only while its row is
-//! open and names us; if others have ended our streams, we read so before we confirm. A row remains after its end until the sidecar
-//! refuses all requests by itself, or until nobody decides with its data any more. So the rows alone tell how long sidecars may
-//! decide. The streams in memory add with which data.
+//! We *confirm* a sidecar by answering its ping. It *may decide* until its last confirmation is `max_staleness` old. Receipts rely on
+//! these rules, so the rows alone tell how long sidecars may decide. The streams in memory also tell with which data.
+//! - Each process of a sidecar that may decide has a row in the database. The row is *open* while the process may have a stream.
+//! - We confirm a process only while its row is open under our name. If other control planes conclude that we were killed, they end
+//!   our rows and delete our name. So we read whether the name is still there before we confirm.
+//! - An ended row stays until the sidecar refuses all requests by itself, or until we know that no process decides with its data.
 
 mod journal;
 mod peers;
@@ -51,12 +53,12 @@ struct Inner {
     store: Store,
     clock: Arc<dyn Clock>,
     rng: Arc<dyn Rng>,
-    /// Our name in the database, until others take us for killed.
+    /// Our name in the database. We take another one if other control planes conclude that we were killed.
     name: Mutex<Arc<str>>,
     streams: Mutex<Streams>,
     /// All changes up to this revision are in the queues of the streams that they concern.
     distributed: AtomicI64,
-    /// Whether other control planes run, which read the progress of streams from the database.
+    /// Whether other control planes run: they read the progress of our streams from the database.
     has_peers: AtomicBool,
     /// Wakes the journal.
     wakeup: Notify,
@@ -64,7 +66,6 @@ struct Inner {
 }
 
 impl Sidecars {
-    /// Begins without streams.
     pub fn new(store: Store, clock: Arc<dyn Clock>, rng: Arc<dyn Rng>) -> Self {
         let name = Mutex::new(random_name(&*rng));
         Self(Arc::new(Inner {
@@ -89,7 +90,7 @@ impl Sidecars {
         Revision::new(self.0.distributed.load(Ordering::SeqCst))
     }
 
-    /// The number of sidecars of a service that are connected to this control plane.
+    /// The number of sidecars of a service that are connected to this control plane, or were until recently and may still decide.
     pub fn count_here(&self, service: ServiceId) -> u32 {
         u32::try_from(self.streams().of_service(service).count()).unwrap_or(u32::MAX)
     }
@@ -102,8 +103,8 @@ impl Sidecars {
             && !self.streams().of_service(service).any(|stream| stream.may_lack(revision, distributed))
     }
 
-    /// The receipt of a revision at the sidecars of a service. Without a service, goes through all services, and stops at the first
-    /// with a sidecar that has not confirmed the revision. Each `owner` waits for its own reads; `None` is the control plane itself.
+    /// The receipt of a revision at the sidecars of a service. Without a service, goes through all services, and stops at the first with a
+    /// sidecar that may decide without the revision. Each `owner` gets one receipt at a time; `None` stands for our background jobs.
     pub async fn enforcement(
         &self,
         owner: Option<OwnerHash>,
@@ -117,7 +118,7 @@ impl Sidecars {
             None => sidecars::next_service(self.0.store.read().await?.conn(), None).await?,
         };
         while let Some(current) = next {
-            // One transaction per service is enough: a process that takes the place of another one is of the same service.
+            // One transaction per service is enough: a process replaces only processes of its own service.
             let mut read = self.0.store.read().await?;
             self.add_sidecars(&mut read, current, &mut receipt).await?;
             next = if service.is_none() && receipt.is_complete() {
@@ -150,7 +151,7 @@ impl Sidecars {
         }
     }
 
-    /// The sidecar of a row. If its stream is ours, the stream knows more than the row.
+    /// The sidecar of a row: as its stream says if the stream is ours, and else as the row says.
     fn describe(&self, row: RecordedSidecar) -> Sidecar {
         // We read the revision first: the stream that we read after it knows all changes up to it.
         let distributed = self.distributed();
@@ -172,9 +173,9 @@ impl Sidecars {
                 sidecar.refuses_by = Some(ended_at.saturating_add(max_staleness).saturating_add(CLOCK_MARGIN));
             }
             (None, None) => {
+                // Another control plane may confirm it at any time. `row.distributed` is `None` if that control plane was killed.
                 sidecar.is_connected = row.distributed.is_some();
                 sidecar.in_force = progress.in_force(row.distributed.unwrap_or_default());
-                // Another control plane may confirm it at any time.
                 sidecar.refuses_by = Some(self.0.clock.now().saturating_add(max_staleness));
             }
         }
@@ -193,13 +194,14 @@ impl Sidecars {
         Ok(ListPage { items: items.into_iter().map(|row| self.describe(row)).collect(), total, next })
     }
 
-    /// The number of sidecars of all services without a stream that may still decide, up to `limit`.
+    /// Counts, up to `limit`, the sidecars of all services that have no stream and may still decide.
     pub async fn count_silent(&self, limit: i64) -> Result<i64, StoreError> {
         let since = self.0.clock.now().saturating_sub(CLOCK_MARGIN);
         sidecars::count_silent(self.0.store.read().await?.conn(), since, limit).await
     }
 
-    /// Whether the database has our name, so nobody took us for killed. Otherwise, the caller must not confirm sidecars.
+    /// Whether the database has our name. If not, the caller must not confirm sidecars: others have concluded that we were killed, or we
+    /// have not written the name yet. Then this wakes the journal, which records our streams, in the first case under a new name.
     pub async fn is_registered(&self, read: &mut ReadTransaction) -> Result<bool, StoreError> {
         let is_registered = sidecars::is_registered(read.conn(), &self.name()).await?;
         if !is_registered {
@@ -212,8 +214,7 @@ impl Sidecars {
         Arc::clone(&self.0.name.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Call when others took us for killed and end the rows under our name. We record all streams again under a new name before we
-    /// confirm their sidecars.
+    /// Call when others have deleted our name. Until our streams are recorded under the new name, we do not confirm their sidecars.
     fn take_new_name(&self) {
         *self.0.name.lock().unwrap_or_else(PoisonError::into_inner) = random_name(&*self.0.rng);
     }

@@ -3,7 +3,7 @@
 use crate::store::sidecars::Peer;
 use std::{collections::HashMap, time::Duration};
 
-/// If the row of another control plane has not changed for this time, by our clock, we take it for killed.
+/// If the row of another control plane has not changed for this time, by our clock, we conclude that it was killed.
 const CONTROL_PLANE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The other control planes, by name.
@@ -13,7 +13,7 @@ pub(super) struct Peers(HashMap<String, ReadPeer>);
 /// A row of another control plane.
 struct ReadPeer {
     peer: Peer,
-    /// When we first read the row as it is, since boot.
+    /// The time since boot at which we first read the row with its present values.
     unchanged_since: Duration,
 }
 

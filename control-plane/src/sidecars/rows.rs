@@ -1,4 +1,4 @@
-//! The newest stream of each sidecar at this control plane, and what the database has of it.
+//! The newest stream of each sidecar at this control plane, and what we know of its row in the database.
 
 use super::streams::{Phase, StreamStatus};
 use crate::{
@@ -26,7 +26,7 @@ struct Process {
 pub(super) enum Row {
     /// This control plane has written none.
     Missing,
-    /// We do not know, because a transaction is writing the row, or has failed.
+    /// We do not know: a transaction is writing the row or has failed, or another control plane may have written it.
     Unknown,
     /// It is open.
     Open {
@@ -37,7 +37,7 @@ pub(super) enum Row {
         /// The progress in the row.
         progress: SidecarProgress,
     },
-    /// It has ended. The stream in memory says more exactly than the row until when the sidecar may decide.
+    /// It has ended. The stream in memory tells more exactly than the row how long the sidecar may decide.
     Ended,
 }
 
@@ -77,7 +77,7 @@ impl Streams {
         self.0.values().flat_map(BTreeMap::values).all(|process| process.row == Row::Ended)
     }
 
-    /// The newest streams of the sidecars of a service.
+    /// The newest streams of the sidecars of a service, open or ended.
     pub(super) fn of_service(&self, service: ServiceId) -> impl Iterator<Item = &Arc<StreamStatus>> {
         self.0.get(&service).into_iter().flat_map(BTreeMap::values).map(|process| &process.stream)
     }
@@ -90,8 +90,8 @@ impl Streams {
         is_of_row.then(|| Arc::clone(stream))
     }
 
-    /// Adds a stream, which replaces an earlier one of its process. If the process already has a later stream, does nothing, so the
-    /// late one gets no confirmation.
+    /// Adds a stream, in place of an earlier one of its process. Does nothing if the process already has a later stream, so this one gets
+    /// no confirmation.
     pub(super) fn insert(&mut self, stream: Arc<StreamStatus>) {
         let of_service = self.0.entry(stream.identity.service).or_default();
         match of_service.entry(stream.identity.instance) {
@@ -103,10 +103,11 @@ impl Streams {
                 if process.stream.number > stream.number {
                     return;
                 }
-                let number = std::mem::replace(&mut process.stream, stream).number;
+                let earlier = std::mem::replace(&mut process.stream, stream).number;
+                // An ended row counts as none, so that this stream is written before it is confirmed.
                 if process.row == Row::Ended {
                     process.row = Row::Missing;
-                } else if !process.continues(number) && process.row != Row::Missing {
+                } else if !process.continues(earlier) && process.row != Row::Missing {
                     process.row = Row::Unknown;
                 }
             }
@@ -121,7 +122,7 @@ impl Streams {
         })
     }
 
-    /// Takes the streams whose rows we must write under our `name`. Removes streams that ended without a row, or whose row has expired.
+    /// Takes the streams whose rows we must write under our `name`. Removes ended streams without a row, and expired ones.
     pub(super) fn take_unwritten(&mut self, name: &Arc<str>, selection: Selection) -> Vec<Unwritten> {
         let mut unwritten = Vec::new();
         for of_service in self.0.values_mut() {
@@ -137,6 +138,7 @@ impl Streams {
                     if has_ended { selection.with_ends } else { process.must_be_written(name, progress, selection) };
                 if must_write {
                     let row = process.row.clone();
+                    // A write of progress leaves an open row open.
                     if has_ended || row == Row::Missing {
                         process.row = Row::Unknown;
                     }
@@ -149,7 +151,7 @@ impl Streams {
         unwritten
     }
 
-    /// Up to `limit` streams whose sidecar says that its previous process is gone, which the database may still have.
+    /// Up to `limit` streams that say that a previous process has ended, if the database may still have a row of this process.
     pub(super) fn replacements(&self, limit: usize) -> Vec<Arc<StreamStatus>> {
         let streams = self.0.values().flat_map(BTreeMap::values).map(|process| &process.stream);
         streams.filter(|stream| stream.process_to_forget().is_some()).take(limit).map(Arc::clone).collect()
@@ -166,10 +168,12 @@ impl Streams {
             process.row = if process.continues(number) { open } else { Row::Unknown };
             process.stream.recorded.notify_one();
         } else if !Arc::ptr_eq(&process.stream, stream) {
+            // The process has opened another stream here meanwhile.
             process.row = Row::Missing;
         } else if is_newest && !unwritten.decides_no_more() {
             process.row = Row::Ended;
         } else {
+            // The row was deleted with the end of the stream, or it belongs to a later stream at another control plane.
             of_service.remove(&stream.identity.instance);
         }
     }

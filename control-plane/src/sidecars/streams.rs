@@ -13,8 +13,8 @@ use tokio::sync::Notify;
 /// We cut the release that a sidecar states to this number of bytes.
 const MAX_RELEASE: usize = 64;
 
-/// For how long we try to delete the row of a previous process. It can be deleted when its stream has ended, and a killed control plane,
-/// whose streams others must end, is noticed only after 30 seconds.
+/// For how long we try to delete the row of a previous process. This works only after the end of its stream. If the control plane of
+/// the stream was killed, another one ends the stream, but only after 30 seconds.
 const FORGET_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// What a sidecar says when it opens a stream.
@@ -25,7 +25,7 @@ pub struct NewStream {
     pub number: i64,
     /// Whether the sidecar has a view.
     pub has_view: bool,
-    /// The process that had the sidecar's copy before. The sidecar says that this process has ended.
+    /// The process from which this one has taken over the copy on disk. The sidecar says that it has ended.
     pub previous: Option<SidecarInstance>,
     /// When its last confirmation is this old, the sidecar refuses all requests.
     pub max_staleness: Duration,
@@ -37,7 +37,7 @@ pub struct OpenStream {
     status: Arc<StreamStatus>,
 }
 
-/// A stream.
+/// The state of a stream, which its follower and the journal share.
 pub struct StreamStatus {
     pub(super) identity: SidecarIdentity,
     /// The number of the stream in the process of the sidecar.
@@ -66,7 +66,7 @@ struct State {
     is_behind: bool,
     /// How many more reports the sidecar may send: one for each message that we sent.
     reports_left: u32,
-    /// The sidecar's last confirmation is not later than this, since boot. `None`: it has none.
+    /// The latest possible time of the sidecar's last confirmation, since boot. `None`: it has none.
     confirmed_by: Option<Duration>,
     /// See [`NewStream::previous`].
     previous: Option<SidecarInstance>,
@@ -103,7 +103,7 @@ impl OpenStream {
         Arc::clone(&self.status)
     }
 
-    /// Waits until the database has the stream. The caller must not confirm the sidecar before.
+    /// Waits until the database has the stream; if the process has a later stream, forever. Do not confirm the sidecar before.
     pub async fn record(&self) {
         self.sidecars.streams().insert(self.status());
         while !self.may_be_confirmed() {
@@ -126,6 +126,7 @@ impl Drop for OpenStream {
 
 impl State {
     fn progress(&self) -> SidecarProgress {
+        // A sidecar that has applied all our messages lacks no change up to `covered`: the others do not concern it.
         let has_all = self.reported >= self.sent;
         SidecarProgress {
             applied: if has_all { self.reported.max(self.covered) } else { self.reported },
@@ -188,7 +189,7 @@ impl StreamStatus {
         self.end(Phase::Left);
     }
 
-    /// Call when the sidecar resumes at the revision of its view. We know what it decides with only when it reports.
+    /// Call when the sidecar resumes at the revision of its view. It decides with this revision for certain only when it reports it.
     pub fn resumes_at(&self, revision: Revision) {
         let mut state = self.state();
         (state.sent, state.covered) = (revision, revision);
@@ -249,11 +250,11 @@ impl StreamStatus {
     }
 
     /// Call when the row of the previous process is gone.
-    pub(super) fn has_forgotten(&self) {
+    pub(super) fn clear_previous(&self) {
         self.state().previous = None;
     }
 
-    /// Whether the sidecar of this ended stream refuses all requests by now, whichever clock measures it.
+    /// Whether the sidecar of this ended stream refuses all requests by now, even by the clock of another control plane.
     pub(super) fn has_expired(&self) -> bool {
         let confirmed_by = self.state().confirmed_by.unwrap_or_default();
         let age = self.clock.since_boot().saturating_sub(confirmed_by);
@@ -281,7 +282,7 @@ impl StreamStatus {
         self.phase() == Phase::InUse && self.in_force(distributed) < revision
     }
 
-    /// Replaces what the row says of the sidecar by what the stream knows.
+    /// Replaces the values of the row by those of the stream.
     pub(super) fn describe(&self, sidecar: &mut Sidecar, distributed: Revision) {
         let confirmed_by = self.confirmed_by();
         // The row may still have an earlier stream.

@@ -162,7 +162,7 @@ fn longest_wait() -> i64 {
     STALENESS + i64::try_from(CLOCK_MARGIN.as_secs()).unwrap()
 }
 
-/// The sidecar has the revision at 0 s and not the one at 1 s.
+/// Asserts that the receipt counts one sidecar, which may decide without the revision.
 fn assert_is_awaited(receipt: &Enforcement) {
     assert_eq!((receipt.sidecars, receipt.is_complete()), (1, false), "{receipt:?}");
 }
@@ -209,7 +209,7 @@ async fn stream_that_was_given_up_before_it_was_recorded_leaves_no_row() {
     assert!(control_plane.sidecars.streams().have_ended());
 }
 
-/// It confirmed its sidecars until it was killed, although it could not write that.
+/// A control plane confirms its sidecars until it is killed, even while it cannot write this.
 #[tokio::test(flavor = "multi_thread")]
 async fn sidecar_counts_since_its_control_plane_was_found_killed() {
     let deployment = Deployment::new().await;

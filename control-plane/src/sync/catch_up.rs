@@ -1,9 +1,9 @@
 //! Sends a snapshot or the missed changes to a sidecar, page by page, until its stream can continue with the live changes.
 //!
-//! Pages are consecutive ranges of the change feed, so the revision up to which a sidecar has everything only grows. A snapshot
-//! begins at the floor of the feed, and ends at the revision at which its first page was read. Later changes follow as missed changes.
-//! The stream subscribes to live changes only when it has sent almost everything, so a long catch-up does not overflow its queue. Then
-//! it sends pages up to the revision at which its queue begins, so no change is missed in between.
+//! Pages are consecutive ranges of the change feed, so the revision up to which a sidecar has everything only grows. A snapshot begins
+//! at the floor of the feed (changes up to it may be deleted), and ends at the revision at which its settings were read. Later changes
+//! follow as missed changes. The stream subscribes to live changes only when it has sent almost everything, so a long catch-up does
+//! not overflow its queue. Then it sends pages up to the revision at which its queue begins, so no change is missed.
 
 use super::{
     context::{changes_deleted, database_unavailable, invalid_key},
@@ -43,9 +43,10 @@ pub(super) enum Start {
 
 /// How a sidecar gets the current data.
 enum ResumePlan {
+    /// The service is deleted, and the sidecar is told so.
     Deletion,
     NewSnapshot,
-    /// The sidecar has a part of a snapshot, and gets the rest.
+    /// The sidecar has the part of the snapshot of `revision` up to `cursor`, and gets the rest.
     RestOfSnapshot {
         revision: Revision,
         cursor: Revision,
@@ -53,9 +54,10 @@ enum ResumePlan {
     MissedChanges,
 }
 
-/// A page, with the position of the change feed when it was read.
+/// A page, with the floor and the newest revision of the change feed when it was read.
 struct ReadPage {
     page: EncodedPage,
+    /// The page contains all changes up to this revision.
     until: Revision,
     floor: Revision,
     read_at: Revision,
@@ -129,18 +131,17 @@ impl Follower {
     }
 
     async fn send_new_snapshot(&mut self) -> Result<(), Status> {
-        let start = self.context.pages.header(self.group(), self.known_revision, self.known_floor).await?;
-        if start.is_deleted {
+        let header = self.context.pages.header(self.group(), self.known_revision, self.known_floor).await?;
+        if header.is_deleted {
             return self.send_deletion(self.sidecar_revision.max(self.sent_revision)).await;
         }
-        self.includes_unbound = start.includes_unbound;
-        let (revision, floor, next) = (start.position.revision, start.position.floor, start.body.clone());
+        self.includes_unbound = header.includes_unbound;
+        let (revision, floor, next) = (header.position.revision, header.position.floor, header.body.clone());
         self.send_snapshot(OutgoingSnapshot { revision, floor, cursor: floor, next }).await
     }
 
-    /// Sends a snapshot from its cursor on. While we read its pages, old changes can be deleted from the feed, which raises the floor. So
-    /// the snapshot gets the highest floor of its pages: the sidecar refuses tokens with a lower `rev`, and does not need the deleted
-    /// changes for others.
+    /// Sends a snapshot from its cursor on. While we read its pages, the floor can rise, and pages then lack changes up to it. So the
+    /// snapshot gets the highest floor of its pages: the sidecar refuses tokens with a lower `rev`, and the others need no such change.
     async fn send_snapshot(&mut self, mut snapshot: OutgoingSnapshot) -> Result<(), Status> {
         self.stream.status().sends(snapshot.revision);
         while snapshot.cursor < snapshot.revision {
@@ -174,8 +175,8 @@ impl Follower {
         self.send(EncodedResponse::snapshot(&head, next.clone())).await
     }
 
-    /// Sends the changes of the next page. If the service begins to accept unbound tokens, sends a snapshot instead, because the
-    /// sidecar lacks the earlier changes that concern these.
+    /// Sends the changes of the next page. If the service begins to accept unbound tokens, sends a snapshot instead, because the sidecar
+    /// lacks the earlier changes that concern such tokens.
     async fn send_missed_page(&mut self) -> Result<(), Status> {
         let ReadPage { page, until, floor, read_at } = self.next_page(PageKind::Changes, self.sent_revision).await?;
         if floor > self.sent_revision {
@@ -187,6 +188,7 @@ impl Follower {
         }
         let last = page.bodies.len().saturating_sub(1);
         for (index, body) in page.bodies.into_iter().enumerate() {
+            // Only the last message has the new revision, because the sidecar has everything only then.
             let revision = if index == last { until } else { self.sent_revision };
             self.send_delta(body, revision).await?;
         }
@@ -195,14 +197,14 @@ impl Follower {
         if page.is_deleted { Err(invalid_key()) } else { Ok(()) }
     }
 
-    /// Sends an encoded part of a delta.
+    /// Sends a delta with an encoded body.
     pub(super) async fn send_delta(&mut self, body: Bytes, revision: Revision) -> Result<(), Status> {
         self.stream.status().sends(revision);
         self.send(EncodedResponse::delta(&Delta { revision: revision.number(), ..Delta::default() }, body)).await
     }
 
     /// Returns the page above a revision. The follower keeps no pages for later, so that a slow sidecar occupies little memory. If the
-    /// cache has dropped a page meanwhile, it is read again.
+    /// cache has dropped the page, it is read again. Also checks the API key when this is due.
     async fn next_page(&mut self, kind: PageKind, since: Revision) -> Result<ReadPage, Status> {
         if self.key_check.tick().now_or_never().is_some() {
             self.check_key_or_send_deletion().await?;
@@ -224,7 +226,7 @@ impl Follower {
         Ok(ReadPage { page: encoded, until: page.until, floor: run.floor, read_at: run.read_at })
     }
 
-    /// Remembers pages for as long as the cache has them, and begins to read the next ones.
+    /// Remembers the pages of a read for as long as the cache has them, and begins to read the next ones.
     fn use_run(&mut self, run: &Arc<PageRun>) {
         self.run = Arc::downgrade(run);
         if !run.is_complete() {
@@ -243,8 +245,8 @@ impl Follower {
 }
 
 /// Decides how a sidecar gets the current data, and reads the position of the change feed and the settings of the service. A sidecar
-/// cannot resume if its revision is no longer in the feed, or if the service has begun to accept unbound tokens since, because it lacks
-/// the earlier changes that concern these.
+/// cannot resume if its revision is no longer in the feed. It also cannot if the service accepts unbound tokens and its settings have
+/// changed since: the service may have begun to accept them, and the sidecar lacks the earlier changes that concern such tokens.
 async fn read_plan(
     store: &Store,
     StreamGroup { service, owner: _ }: StreamGroup,

@@ -59,6 +59,7 @@ impl Definitions {
     }
 }
 
+/// What changed for some services, with its new state.
 #[derive(Debug, Default, Clone)]
 pub struct Changes {
     pub agents: BTreeMap<AgentId, AgentChanges>,
@@ -122,6 +123,7 @@ impl Changes {
             Change::ServiceSettings(service) if self.settings.is_none() => {
                 match services::find_live(conn, service).await? {
                     Some(service) => self.settings = Some(service.settings()),
+                    // Other changes do not matter any more.
                     None => *self = Self::of_deleted_service(),
                 }
             }
@@ -171,7 +173,7 @@ pub struct ChangeBatch {
     /// The newest revision when the batch was read.
     pub read_at: Revision,
     pub all_services: Changes,
-    /// Changes for the services that accept unbound tokens.
+    /// Changes for the services that accept unbound tokens (for no service).
     pub unbound_tokens: Changes,
     /// Changes for one service each.
     pub by_service: BTreeMap<ServiceId, Changes>,
@@ -188,8 +190,8 @@ impl ChangeBatch {
     }
 }
 
-/// Reads the first changes above a revision, for all services. If some were deleted, `since` of the batch is higher than `revision`. If
-/// more changes follow, the revision of the batch is lower than the newest one.
+/// Reads the first changes above a revision, for all services. If some may have been deleted, `range.since` is above `revision`. If
+/// more changes follow, `range.until` is below `read_at`.
 pub async fn read_all(store: &Store, revision: Revision) -> Result<ChangeBatch, StoreError> {
     let mut read = store.read().await?;
     let conn = read.conn();

@@ -19,15 +19,15 @@ use zeroize::Zeroizing;
 pub struct SidecarSettings {
     /// The `iss` that tokens must have.
     pub issuer: String,
-    /// A sidecar refuses all requests if it sent its last answered ping so long ago.
+    /// A sidecar refuses all requests when it sent its last answered ping this long ago.
     pub max_staleness: Duration,
 }
 
-/// How often a stream checks by default that its API key is valid and its sidecar not silent. The revocation of a key also counts as a
-/// change of the service's settings, which causes a check at once.
+/// Default interval at which a stream checks that its API key is valid and its sidecar not silent. The revocation of a key also counts
+/// as a change of the service's settings, which causes a check at once.
 pub const KEY_CHECK_INTERVAL: Duration = Duration::from_secs(30);
 
-/// The secret of the deployment from which the key of each service for agent hashes is derived.
+/// The secret of the deployment. Each service has a key for the hashes that name agents in its streams: we derive it from this secret.
 #[derive(Clone)]
 pub struct AgentHashSecret(Zeroizing<[u8; HASH_KEY_LEN]>);
 
@@ -66,23 +66,20 @@ impl OwnerReads {
 
 pub struct SyncParts {
     pub store: Store,
-    /// The sidecars of all control planes.
     pub sidecars: Sidecars,
-    /// Limits how many API keys are read at the same time, in all and for each client.
+    /// Limits how many API keys of new streams are read at the same time, in all and for each network of clients.
     pub key_lookups: Places<Network>,
-    /// Counts invalid API keys.
+    /// Counts invalid API keys of clients, together with the API port.
     pub failures: Arc<Failures>,
     pub clock: Arc<dyn Clock>,
     pub feed: ChangeFeed,
-    /// Settings of the control plane that each sidecar receives.
     pub settings: SidecarSettings,
-    /// The secret from which the keys of agent hashes are derived.
     pub agent_hash_secret: AgentHashSecret,
     /// How many connections the sync port accepts. It determines how many streams may be open.
     pub connections: usize,
     /// How many changes one read of the database returns.
     pub read_limit: ReadLimit,
-    /// The interval at which the API key of a stream is checked.
+    /// See [`KEY_CHECK_INTERVAL`].
     pub key_check_interval: Duration,
     pub metrics: Metrics,
     /// Ends the streams.
@@ -91,10 +88,10 @@ pub struct SyncParts {
 
 pub(super) struct SyncContext {
     pub(super) parts: SyncParts,
-    /// The reads of the position, for the pings of all streams.
+    /// The reads of the position of the change feed, for the pings of all streams.
     pub(super) positions: SharedRead<Result<Option<FeedPosition>, Status>>,
     /// The checks of the API keys of open streams. The result has the valid ones.
-    pub(super) key_checks: SharedRead<Result<Arc<HashSet<ApiKeyId>>, Status>, ApiKeyId>,
+    pub(super) open_stream_key_checks: SharedRead<Result<Arc<HashSet<ApiKeyId>>, Status>, ApiKeyId>,
     /// The pages of snapshots and missed changes.
     pub(super) pages: PageCache,
     pub(super) reads: OwnerReads,
@@ -102,8 +99,8 @@ pub(super) struct SyncContext {
 }
 
 impl SyncContext {
-    /// The position of the change feed, read after this call; `None` while another process takes this one for killed, so that sidecars
-    /// must not be confirmed.
+    /// The position of the change feed, read after this call. `None` if other control planes consider this one killed: then we must not
+    /// confirm sidecars.
     pub(super) async fn position(&self) -> Result<Option<FeedPosition>, Status> {
         let read = async {
             let mut read = self.parts.store.read().await?;
@@ -121,7 +118,7 @@ impl SyncContext {
             let mut read = self.parts.store.read().await?;
             services::find_valid_keys(read.conn(), keys.into_iter().collect::<HashSet<_>>()).await.map(Arc::new)
         };
-        let answer = self.key_checks.ask(key, |keys| shared_with_failure(read(keys)));
+        let answer = self.open_stream_key_checks.ask(key, |keys| shared_with_failure(read(keys)));
         let valid = Box::pin(self.until_shutdown(answer)).await?;
         Ok(valid.contains(&key))
     }
@@ -136,7 +133,7 @@ impl SyncContext {
     }
 }
 
-/// A read whose failure ends all streams that wait for it, instead of one failure for each of them in turn.
+/// Makes an error the result of a read, because a [`SharedRead`] shares no errors. So all streams that wait for the read end at once.
 async fn shared_with_failure<T>(
     read: impl Future<Output = Result<T, StoreError>>,
 ) -> Result<Result<T, Status>, Infallible> {

@@ -12,6 +12,7 @@ use countersign_identity::{
 use countersign_proto::{PROTOCOL_VERSION, v1};
 use prost::Message as _;
 
+/// The message that carries changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PageKind {
     /// A part of a snapshot, which the sidecar applies after the last page.
@@ -24,7 +25,6 @@ pub enum PageKind {
 #[derive(Debug, Clone)]
 pub struct StreamFormat {
     pub service: ServiceId,
-    /// Settings of the control plane.
     pub settings: SidecarSettings,
     /// The key of the hashes that name agents.
     pub agent_hash_key: AgentHashKey,
@@ -37,7 +37,7 @@ impl StreamFormat {
     /// [`crate::domain::role::MAX_DEFINITION_BYTES`] bounds.
     pub const MAX_BODY: usize = 32 * 1024;
 
-    /// The settings, role definitions and signing keys at the beginning of a snapshot: the fields of a `SnapshotPage`.
+    /// The header of a snapshot: the settings, role definitions and signing keys, as fields of a `SnapshotPage`.
     pub fn snapshot_header(&self, changes: &Changes) -> Bytes {
         let roles = changes.definitions.as_ref().map(|definitions| roles_message(definitions.roles()));
         Body { roles, ..self.service_body(changes) }.encode(PageKind::Snapshot)
@@ -54,6 +54,7 @@ impl StreamFormat {
         let settings = Some(self.service_body(changes)).filter(|body| *body != Body::default());
         let settings = settings.map(|body| body.encode(kind));
         let definitions = changes.definitions.as_ref().map(|definitions| match kind {
+            // A live change goes to all streams of the service, which share the encoded roles.
             PageKind::Changes => definitions.encoded(|roles| roles_body(roles).encode(PageKind::Changes)),
             PageKind::Snapshot => roles_body(definitions.roles()).encode(kind),
         });

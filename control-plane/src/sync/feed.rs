@@ -21,8 +21,7 @@ use std::{
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 
-/// Maximum number of batches by which a follower (the stream to one sidecar) may lag. A slower stream is closed, and the
-/// sidecar resumes with a new stream.
+/// Maximum number of batches that wait for a follower (the stream to one sidecar). A slower stream ends, and its sidecar reconnects.
 const MAX_LAG: usize = 1024;
 
 /// Maximum size in bytes of the batches that wait for a follower. A larger batch may wait if nothing else does.
@@ -68,8 +67,9 @@ pub(super) struct ServiceBatch {
     /// The newest revision when the content was read.
     read_at: Revision,
     all_services: Arc<Changes>,
-    /// Changes that concern unbound tokens; `None` if the service did not receive these when the batch was distributed.
+    /// Changes that concern unbound tokens; `None` if the stream did not receive these when the batch was distributed.
     unbound_tokens: Option<Arc<Changes>>,
+    /// Changes for this service alone.
     own: Option<Arc<Changes>>,
     /// The share of the batch in [`MAX_WAITING_SIZE`], which is free again when the batch is dropped.
     space: OwnedSemaphorePermit,
@@ -106,8 +106,8 @@ impl CoalescedBatches {
         (self.revision, self.read_at) = (later.revision, later.read_at);
     }
 
-    /// Whether later batches may be added. Not after a change of the settings, because it decides what else the sidecar receives. And not
-    /// if the changes are too large for one message, which the sidecar applies at once.
+    /// Whether later batches may be added. A change of the settings must be the last, because it decides what else the sidecar receives.
+    /// The size is limited so that the changes fit into one message, which the sidecar applies at once.
     fn may_grow(&self) -> bool {
         self.changes.settings.is_none() && !self.changes.is_deleted && self.changes.size() < MAX_COALESCED_SIZE
     }
@@ -143,7 +143,7 @@ struct SharedParts {
 }
 
 impl SharedParts {
-    /// Puts a batch into the queues of the subscribers of a service. Those whose queues are full lose their subscriptions.
+    /// Puts a batch into the queues of the subscribers of a service. Removes the subscribers whose queues are full.
     fn enqueue(&self, own: Option<&BatchPart>, subscribers: &mut Vec<Subscriber>) {
         let concerns_service = own.is_some() || !self.all_services.changes.is_empty();
         subscribers.retain(|subscriber| {
@@ -176,8 +176,7 @@ pub(super) struct Subscription {
     service: ServiceId,
     /// The queue contains all later changes that concern the service. The follower must read the earlier changes itself.
     pub(super) start: Revision,
-    /// The batches that concern the service. Closed if the follower lags too far behind, or if changes were deleted before
-    /// they were read.
+    /// The batches that concern the service. Closed if the follower is too slow, or if changes were deleted before they were read.
     pub(super) batches: mpsc::Receiver<ServiceBatch>,
     /// All changes up to this revision that concern the service were put into the queue.
     pub(super) distributed: watch::Receiver<Revision>,
@@ -186,8 +185,8 @@ pub(super) struct Subscription {
 }
 
 impl Subscription {
-    /// Sets whether the service receives changes that concern unbound tokens. A service that begins to receive them needs a
-    /// snapshot and a new subscription, because its queue lacks the earlier ones.
+    /// Sets whether the stream receives changes that concern unbound tokens. A stream that begins to receive them needs a snapshot and a
+    /// new subscription, because its queue lacks the earlier ones.
     pub(super) fn set_receives_unbound(&self, receives_unbound: bool) {
         self.receives_unbound.store(receives_unbound, Ordering::SeqCst);
     }
@@ -205,15 +204,12 @@ impl Subscription {
         coalesced
     }
 
-    /// Call this when everything up to `start` is sent. From now on, the stream lacks only what is in its queue. Does nothing if the
-    /// feed has already dropped this subscription.
+    /// Call this when everything up to `start` is sent. From now on, the stream lacks only what is in its queue. Does nothing if the feed
+    /// has already removed the subscriber.
     pub(super) fn mark_caught_up(&self) {
         let subscribers = self.feed.subscribers();
-        if subscribers
-            .by_service
-            .get(&self.service)
-            .is_some_and(|list| list.iter().any(|subscriber| self.is(subscriber)))
-        {
+        let mut of_service = subscribers.by_service.get(&self.service).into_iter().flatten();
+        if of_service.any(|subscriber| self.is(subscriber)) {
             self.status.catches_up();
         }
     }
@@ -281,9 +277,8 @@ impl ChangeFeed {
         }
     }
 
-    /// Puts a batch into the queues of the subscribers that it concerns. A subscriber whose queue is full loses its
-    /// subscription. If changes above `since` were deleted before they were read, all subscribers lose their subscriptions, so
-    /// that the sidecars resume from their revisions.
+    /// Puts a batch, the changes above `since`, into the queues of the subscribers that it concerns. If some of these changes were deleted
+    /// before they were read, removes all subscribers instead, so that the sidecars resume from their revisions.
     fn distribute(&self, batch: ChangeBatch, since: Revision) {
         let ChangeBatch { range, read_at, all_services, unbound_tokens, by_service } = batch;
         let (all_services, unbound_tokens) = (BatchPart::new(all_services), BatchPart::new(unbound_tokens));
@@ -347,6 +342,7 @@ impl FeedReader {
                 _ = self.committed.changed() => {}
                 () = tokio::time::sleep(self.poll_interval) => {}
             }
+            // The following reads contain all commits so far.
             self.committed.borrow_and_update();
             loop {
                 let has_more = tokio::select! {

@@ -118,7 +118,7 @@ impl AcceptedStream {
             Arc::new(StreamFormat { service: key.service, settings: context.parts.settings.clone(), agent_hash_key });
         let none = Revision::default();
         let mut key_check = interval(context.parts.key_check_interval);
-        // Do not make up for missed ticks: several checks at once would take the sidecar for silent.
+        // Do not make up for missed ticks: after several checks at once, the sidecar would seem to be silent.
         key_check.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut follower = Follower {
             context,
@@ -144,6 +144,7 @@ impl AcceptedStream {
 impl Follower {
     async fn serve(&mut self, requests: Streaming<FollowRequest>, state: SidecarState) -> Result<(), Status> {
         let shutdown = self.context.parts.shutdown.clone();
+        // We accept a revoked key only if the service is deleted.
         if self.key.revoked_at.is_some() {
             return self.send_deletion(state.revision).await;
         }
@@ -201,16 +202,17 @@ impl Follower {
     }
 
     /// Sends the changes of a batch, and of the batches that wait behind it. Returns true if the sidecar needs a snapshot instead, because
-    /// the service begins to accept unbound tokens: the sidecar lacks the earlier changes that concern these.
+    /// the service begins to accept unbound tokens: the sidecar lacks the earlier changes that concern such tokens.
     async fn forward(&mut self, batch: ServiceBatch, subscription: &mut Subscription) -> Result<bool, Status> {
+        // Pages that were sent after the subscription can already contain the batch.
         if batch.revision <= self.sent_revision {
             return Ok(false);
         }
         let batch = subscription.coalesce(batch, self.includes_unbound);
         let changes = &batch.changes;
         self.known_revision = self.known_revision.max(batch.read_at);
-        // A revoked API key counts as a change of the settings, so check ours. The deletion of the service revokes it too, but then the
-        // sidecar must learn of the deletion first.
+        // A revoked API key counts as a change of the settings, so check ours. The deletion of the service revokes the key too, but then
+        // the sidecar must learn of the deletion first.
         if changes.settings.is_some() && !changes.is_deleted {
             Box::pin(self.check_key()).await?;
         }
@@ -258,7 +260,7 @@ impl Follower {
         if self.context.is_valid_key(self.key.id).await? { Ok(()) } else { Err(invalid_key()) }
     }
 
-    /// Like [`Self::check_key`], but tells the sidecar first if its service is deleted, which revokes the keys too.
+    /// Like [`Self::check_key`], but tells the sidecar first if its key is revoked because its service is deleted.
     pub(super) async fn check_key_or_send_deletion(&mut self) -> Result<(), Status> {
         let result = self.check_key().await;
         if result.is_err() && self.is_deleted().await? {
@@ -267,8 +269,8 @@ impl Follower {
         result
     }
 
-    /// Tells the sidecar that its service is deleted, and ends the stream. `revision` is the revision of its data. A sidecar without data
-    /// needs no message, because it refuses all requests.
+    /// Tells the sidecar that its service is deleted, and ends the stream. All messages have `revision`, the one of the sidecar's data. A
+    /// sidecar without data needs no message, because it refuses all requests.
     pub(super) async fn send_deletion(&mut self, revision: Revision) -> Result<(), Status> {
         if revision > Revision::default() {
             self.sent_revision = revision;
@@ -277,11 +279,11 @@ impl Follower {
         Err(invalid_key())
     }
 
-    /// Reads the current position of the change feed, and queues a pong that confirms it. The pong is sent when all changes up to this
-    /// position are.
+    /// Reads the current position of the change feed, and queues a pong that confirms the data of this revision. [`Self::send_pongs`]
+    /// sends the pong after all changes up to the revision.
     async fn record_ping(&mut self, number: u64) -> Result<(), Status> {
         self.stream.status().expects_confirmation();
-        // Without an answer, the sidecar sends another ping.
+        // Without a position, we must not confirm. The sidecar then sends another ping.
         let Some(position) = Box::pin(self.context.position()).await? else { return Ok(()) };
         if self.pending_pongs.len() >= MAX_PENDING_PONGS {
             // A pong also answers all earlier pings, so this one replaces the last that waits.
@@ -331,8 +333,7 @@ impl Follower {
     }
 
     pub(super) async fn send(&self, message: EncodedResponse) -> Result<(), Status> {
-        let result = self.sender.send_timeout(Ok(message), FOLLOWER_TIMEOUT).await;
-        result.map_err(|_| too_slow())
+        self.sender.send_timeout(Ok(message), FOLLOWER_TIMEOUT).await.map_err(|_| too_slow())
     }
 }
 
@@ -400,9 +401,9 @@ fn not_recorded() -> Status {
 }
 
 fn disconnected() -> Status {
-    Status::cancelled("the follower has disconnected")
+    Status::cancelled("the sidecar has disconnected")
 }
 
 fn too_slow() -> Status {
-    Status::unavailable("the follower is too slow; reconnect to resume")
+    Status::unavailable("the sidecar is too slow; reconnect to resume")
 }

@@ -1,7 +1,6 @@
 //! Encoded pages that the streams of a service share. Concurrent requests for the same pages cause one read.
 //!
-//! Streams may send a page for some seconds after it was read. It contains all changes up to its end, and the stream reads later ones
-//! afterwards.
+//! Streams may send a page for some seconds after it was read: it contains all changes up to its end, and later changes follow.
 
 use super::{
     context::{AgentHashSecret, OwnerReads, SidecarSettings, changes_deleted},
@@ -18,11 +17,11 @@ use tonic::Status;
 /// Maximum size of all encoded pages in bytes.
 const MAX_SIZE: u64 = 64 * 1024 * 1024;
 
-/// Maximum size of all encoded beginnings of snapshots in bytes.
+/// Maximum size of all snapshot headers in bytes.
 const MAX_HEADERS_SIZE: u64 = 16 * 1024 * 1024;
 
-/// How often we try to get data that is new enough. The shared data can be too old, and so can a read that another stream has begun. A
-/// third read begins late enough.
+/// How many times we try to get data that is new enough. The cache may have old data, and then a read that another stream has begun
+/// may be too old. A third read begins late enough.
 const MAX_READS: usize = 3;
 
 /// How long streams can share pages. Sidecars that restart together request their pages within this time.
@@ -36,7 +35,7 @@ pub(super) struct PageCache {
     source: Arc<PageSource>,
 }
 
-/// What the reads of pages need.
+/// Reads pages from the database.
 pub(super) struct PageSource {
     pub(super) store: Store,
     pub(super) settings: SidecarSettings,
@@ -57,7 +56,7 @@ impl PageCache {
         Self { runs, headers, source }
     }
 
-    /// Returns the beginning of a snapshot. Its position and floor of the change feed are these or later.
+    /// Returns the header of a snapshot, read when the change feed had at least this revision and floor.
     pub(super) async fn header(
         &self,
         group: StreamGroup,
@@ -74,7 +73,8 @@ impl PageCache {
         Err(changes_deleted())
     }
 
-    /// Returns shared pages. They contain a change, or at least lead to a later revision. Call this only if there is a later revision.
+    /// Returns the pages above `key.since`, which lead to a later revision, even if they contain no change. Call this only if the change
+    /// feed has a later revision.
     pub(super) async fn get(&self, key: ReadKey) -> Result<Arc<PageRun>, Status> {
         for _ in 0..MAX_READS {
             let run = shared(self.runs.try_get_with(key, self.source.load(key)).await)?;
@@ -121,6 +121,7 @@ impl PageSource {
     }
 }
 
+/// The cache returns errors in an [`Arc`], because it shares them too.
 fn shared<T>(result: Result<T, Arc<Status>>) -> Result<T, Status> {
     result.map_err(|status| Status::clone(&status))
 }

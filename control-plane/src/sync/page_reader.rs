@@ -1,9 +1,9 @@
-//! Reads pages for the streams of one service. A page has everything that changed for the service in a range of revisions, with its
-//! current state. Snapshots and missed changes consist of pages.
+//! Reads pages for the streams of one service. A page has the current state of everything that changed for the service in a range of
+//! revisions. Snapshots and missed changes consist of pages.
 //!
 //! A page depends on its [`ReadKey`] only, never on the stream that requested it, so all streams of a service can share it.
-//! Invariants: a page contains all changes of its range that were above the floor of its [`PageRun`], and its content is never older
-//! than its revisions. Data that changes again later is in both pages, because a sidecar may use its view, or resume, after any page.
+//! Invariants: a page contains all changes of its range above the floor of its [`PageRun`] (others may be deleted). Its content is
+//! never older than its revisions. Data that changed in the ranges of two pages is in both: a sidecar may resume after the first.
 
 use super::{
     change_batch::{self, Changes},
@@ -34,8 +34,8 @@ const AGENT_SIZE: usize = 64;
 /// Estimated encoded size of a role of an agent, in bytes.
 const GRANT_SIZE: usize = 48;
 
-/// A read adds no further page when its pages have this estimated encoded size. They can be large, because an agent with many roles can
-/// be in each of them.
+/// A read adds no further page when its pages have this estimated encoded size. It could have many large pages, because an agent with
+/// many roles can be in each of them.
 const MAX_RUN_SIZE: usize = 2 * 1024 * 1024;
 
 /// Streams that receive the same data.
@@ -48,12 +48,11 @@ pub struct StreamGroup {
 /// Everything that the content of pages depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ReadKey {
-    /// The streams that receive the pages.
     pub group: StreamGroup,
     /// The pages contain changes above this revision.
     pub since: Revision,
     pub kind: PageKind,
-    /// Whether changes that concern unbound tokens are included.
+    /// Whether changes that concern unbound tokens (for no service) are included.
     pub includes_unbound: bool,
 }
 
@@ -76,7 +75,6 @@ pub struct PageRun {
     pub read_at: Revision,
     /// The revision floor when the pages were read: changes up to this revision may be missing.
     pub floor: Revision,
-    /// The key of the read.
     pub key: ReadKey,
     /// The pages. The first begins where the read began, and each other begins where the previous one ends.
     pages: Vec<Page>,
@@ -140,8 +138,8 @@ impl Page {
         Self { since, until, size, content: Mutex::new(PageContent::Read(changes)) }
     }
 
-    /// The encoded changes. Pass the format of the streams for which the page was read. While one stream encodes the page, the others
-    /// wait, but not for long, because its size is bounded.
+    /// The encoded changes. Pass the kind and the format of the streams for which the page was read. While one stream encodes the page,
+    /// the others wait, but not for long, because its size is bounded.
     pub fn encoded(&self, kind: PageKind, format: &StreamFormat) -> EncodedPage {
         let mut content = self.content.lock().unwrap_or_else(PoisonError::into_inner);
         let page = match &*content {
@@ -163,7 +161,7 @@ pub async fn read(store: &Store, key: ReadKey, limit: ReadLimit) -> Result<PageR
     let conn = read.conn();
     let position = feed::position(conn).await?;
     let filter = RecipientFilter { service: key.group.service, includes_unbound: key.includes_unbound };
-    // The entries at or below the floor are being deleted.
+    // The entries at or below the floor may be deleted already. The first page covers their revisions nevertheless.
     let range = RevisionRange { since: key.since.max(position.floor), until: position.revision };
     let changed = changed_data::read(conn, range, Some(filter), limit).await?;
     let mut pages = Vec::new();
@@ -192,11 +190,12 @@ pub async fn read_header(store: &Store, format: &StreamFormat) -> Result<Snapsho
     Ok(SnapshotHeader { position, includes_unbound, is_deleted: changes.is_deleted, body })
 }
 
+/// Reads the content of a page: the current state of everything that changed.
 async fn read_content(conn: &mut Conn, entries: Vec<ChangedData>, kind: PageKind) -> Result<Changes, StoreError> {
     let mut changes = Changes::default();
     for data in entries {
         match (kind, data.entry.change) {
-            // The beginning of a snapshot contains these already. Later changes follow after the snapshot.
+            // The header of the snapshot contains these already. Later changes of them follow after the snapshot.
             (PageKind::Snapshot, Change::Definitions(_) | Change::ServiceSettings(_) | Change::Keys) => {}
             _ => changes.add(data, conn).await?,
         }
@@ -204,8 +203,8 @@ async fn read_content(conn: &mut Conn, entries: Vec<ChangedData>, kind: PageKind
     Ok(changes)
 }
 
-/// Splits changes into pages of bounded size. All changes of a revision stay in one page. Data that changed several times counts once per
-/// page, because the page contains it once.
+/// Splits changes into pages of bounded size; leaves out the rest when they reach [`MAX_RUN_SIZE`]. All changes of a revision stay in
+/// one page. Data that changed several times counts once per page, because the page contains it once.
 fn split(range: RevisionRange, changed: ChangedRange) -> Vec<(RevisionRange, Vec<ChangedData>)> {
     let (mut pages, mut page, mut data_of_page, mut size) = (Vec::new(), Vec::new(), HashSet::new(), 0);
     let (mut since, mut run_size) = (range.since, 0);

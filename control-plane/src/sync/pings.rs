@@ -10,23 +10,22 @@ use tonic::{Status, Streaming};
 /// How many pings a sidecar may send at once.
 const MAX_BURST: u32 = 20;
 
-/// After a burst, we read one ping per interval, and the others wait, in the memory of the sidecar first. Our sidecars ping at most once
-/// per second.
+/// After a burst, we read one ping per interval, and the others wait. Our sidecars ping at most once per second.
 const PING_INTERVAL: Duration = Duration::from_millis(500);
 
-/// A sidecar is silent if it has sent nothing for more than this number of checks, which are 30 seconds apart. It should ping at least
-/// once per minute (`sync.ping_seconds`).
+/// A sidecar is silent if it has sent nothing for more than this number of checks, which are 30 seconds apart by default. It should
+/// ping at least once per minute (`sync.ping_seconds`).
 const MAX_SILENT_CHECKS: u32 = 6;
 
 /// The requests of a sidecar after its Hello.
 pub(super) struct PingReceiver {
     requests: Streaming<FollowRequest>,
-    /// Receives the reports of the sidecar.
+    /// Records the reports of the sidecar.
     stream: Arc<StreamStatus>,
-    /// How many pings may be read at once.
+    /// How many pings may still be read at once. Each tick of `refill` adds one.
     allowance: u32,
     refill: Interval,
-    /// The last ping that arrived while changes were read. It has no answer yet.
+    /// The last ping that arrived while the stream caught up. It has no answer yet.
     unanswered: Option<u64>,
     has_ended: bool,
     /// The checks since the last request.
@@ -44,7 +43,6 @@ impl PingReceiver {
     /// its own.
     pub(super) fn check_silence(&mut self) -> Result<(), Status> {
         self.silent_checks = self.silent_checks.saturating_add(1);
-        // More than, because a request may have arrived just before the first of these checks.
         if self.silent_checks > MAX_SILENT_CHECKS {
             return Err(Status::unavailable("the client has sent no ping for too long; reconnect to resume"));
         }
@@ -59,8 +57,8 @@ impl PingReceiver {
         }
     }
 
-    /// Receives pings while changes are read, until the requests fail. Keeps only the last ping, because its answer also answers the
-    /// earlier ones.
+    /// Receives pings while the stream catches up, and returns when a request fails. Keeps only the last ping, because its answer also
+    /// answers the earlier ones.
     pub(super) async fn collect(&mut self) -> Status {
         loop {
             match self.receive().await {
@@ -76,7 +74,7 @@ impl PingReceiver {
             tokio::select! {
                 request = self.requests.message(), if self.allowance > 0 => {
                     self.silent_checks = 0;
-                    if let Some(number) = self.accept(request?.as_ref())? {
+                    if let Some(number) = self.handle(request?.as_ref())? {
                         return Ok(Some(number));
                     }
                 }
@@ -87,7 +85,7 @@ impl PingReceiver {
     }
 
     /// Handles a request, or the end of the requests. Returns the number if it is a ping.
-    fn accept(&mut self, request: Option<&FollowRequest>) -> Result<Option<u64>, Status> {
+    fn handle(&mut self, request: Option<&FollowRequest>) -> Result<Option<u64>, Status> {
         match request {
             Some(FollowRequest { message: Some(Message::Ping(Ping { number })) }) => {
                 self.allowance -= 1;

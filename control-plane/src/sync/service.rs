@@ -14,7 +14,7 @@ use axum::extract::ConnectInfo;
 use countersign_identity::ApiKeyId;
 use countersign_process::server::Network;
 use countersign_proto::{
-    encoded::{EncodedResponse, service::Sync},
+    encoded::{EncodedResponse, service::Sync as SyncRpc},
     v1::FollowRequest,
 };
 use std::{net::SocketAddr, pin::Pin, sync::Arc, time::Duration};
@@ -22,14 +22,13 @@ use tokio::{sync::mpsc, time::timeout};
 use tokio_stream::{Stream, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status, Streaming};
 
-/// How long the check of an API key may take. It may have to wait for other checks from the same address.
+/// How long the lookup of an API key may take. It may have to wait for other lookups from the same network.
 const KEY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Maximum number of queued messages to a slow sidecar. A message has about 32 KiB.
 const MAX_QUEUED_MESSAGES: usize = 3;
 
-/// How many changes one read of the database returns, for a snapshot or for missed changes. With more, each read takes longer; with
-/// fewer, the whole snapshot does.
+/// How many changes one read of the database returns. More make each read longer, and fewer make a snapshot of many reads slower.
 pub const CHANGES_PER_READ: u32 = 4000;
 
 /// The gRPC service `countersign.sync.v1.Sync`.
@@ -49,13 +48,13 @@ impl SyncService {
             read_count: metrics.sync.page_reads.clone(),
         }));
         let limits = StreamLimits::new(parts.connections, clock.clone(), metrics.sync.streams_refused.clone());
-        let (positions, key_checks) = (SharedRead::default(), SharedRead::default());
-        Self(Arc::new(SyncContext { parts, positions, key_checks, pages, reads, limits }))
+        let (positions, open_stream_key_checks) = (SharedRead::default(), SharedRead::default());
+        Self(Arc::new(SyncContext { parts, positions, open_stream_key_checks, pages, reads, limits }))
     }
 }
 
 #[tonic::async_trait]
-impl Sync for SyncService {
+impl SyncRpc for SyncService {
     type FollowStream = Pin<Box<dyn Stream<Item = Result<EncodedResponse, Status>> + Send>>;
 
     async fn follow(&self, request: Request<Streaming<FollowRequest>>) -> Result<Response<Self::FollowStream>, Status> {
@@ -69,7 +68,7 @@ impl Sync for SyncService {
     }
 }
 
-/// Authenticates a request by the API key in its metadata, which may have any scope. Also accepts the keys of a deleted service, because
+/// Authenticates a request by the API key in its metadata. The key may have any scope, and may be a key of a deleted service, because
 /// the stream must tell its sidecars to refuse all tokens.
 async fn authenticate<T: Send>(
     context: &SyncContext,
@@ -77,20 +76,20 @@ async fn authenticate<T: Send>(
     peer: SocketAddr,
 ) -> Result<ServiceKey, Status> {
     let mut values = request.metadata().get_all("authorization").iter();
-    let header = values.next().and_then(|value| value.to_str().ok());
-    let text = header
-        .and_then(|header| header.strip_prefix("Bearer "))
-        .ok_or_else(|| Status::unauthenticated("service_key_missing"))?;
+    let bearer = values.next().and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
+    let text = bearer.ok_or_else(|| Status::unauthenticated("service_key_missing"))?;
     if values.next().is_some() {
         return Err(Status::unauthenticated("credentials_malformed"));
     }
     let credential = Credential::<ApiKeyId>::parse(text).ok_or_else(invalid_key)?;
     let client = peer.ip().to_canonical();
-    let read = find_key(context.parts.store.clone(), credential);
-    let read = timeout(KEY_TIMEOUT, context.parts.key_lookups.run(Network::of_client(client), read)).await;
+    let find = find_key(context.parts.store.clone(), credential);
+    let lookup = context.parts.key_lookups.run(Network::of_client(client), find);
     let too_late = |_| Status::unavailable("the API key could not be checked in time");
-    let key = read.map_err(too_late)?.map_err(|error| database_unavailable(&error))?;
+    let found = timeout(KEY_TIMEOUT, lookup).await.map_err(too_late)?;
+    let key = found.map_err(|error| database_unavailable(&error))?;
     if key.is_none() {
+        // After too many failures, the API port refuses the client. Here, only the number of concurrent lookups is limited.
         context.parts.failures.count(client).await;
     }
     key.ok_or_else(invalid_key)

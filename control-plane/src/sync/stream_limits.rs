@@ -1,4 +1,5 @@
-//! Limits how many streams the sidecars of an owner may have open, and how many they may open in a minute. Each process counts its own.
+//! Limits how many streams the sidecars of an owner may have open, and how many they may open in a minute. Each control plane counts
+//! only its own streams.
 
 use crate::{
     domain::{agent::OwnerHash, service::ServiceKey},
@@ -15,10 +16,10 @@ const STREAMS_PER_CONNECTION: usize = 2;
 /// An owner may have a quarter of the streams, so that others can connect too.
 const OWNER_PART: usize = 4;
 
-/// An owner may open this many times as many streams in a minute as it may have open.
+/// The number of streams that an owner may open in a minute, as a multiple of the number that it may have open.
 const OPENED_PER_MINUTE: u32 = 2;
 
-/// An open stream of an owner.
+/// The place of an open stream among those of its owner. It is free again when this is dropped.
 pub(super) type StreamPlace = Place<OwnerHash>;
 
 /// The names of the limits in metrics.

@@ -28,8 +28,8 @@ impl<S: AsyncRead> AsyncRead for BatchedWrites<S> {
     }
 }
 
-/// This stream offers no vectored writes, because h2 would then write each response of more than 256 bytes alone. Otherwise, it copies up
-/// to 1,024 bytes of each into one buffer.
+/// This stream offers no vectored writes: with them, h2 would write each response of more than 256 bytes alone. Without them, h2
+/// copies up to 1,024 bytes of each response into one buffer.
 impl<S: AsyncWrite> AsyncWrite for BatchedWrites<S> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
         if !std::mem::replace(&mut self.others_have_run, true) {

@@ -1,6 +1,6 @@
 //! The open connections of a port, and which of them closes when there are too many.
 //!
-//! If there is no place for a new connection, the first of these closes. If only its client has too many, the others are left alone.
+//! If there is no place for a new connection, the first of these closes. If only its client has too many, only this client's close.
 //!
 //! 1. the oldest connection of the same client that has not sent a request yet, so that a flood closes its own;
 //! 2. the oldest connection of any client that has not sent a request yet;
@@ -55,7 +55,7 @@ crate::label_values! {
 /// The open connections of a port.
 pub struct Connections {
     port: &'static str,
-    /// The setting with the number of connections, for the log; `None` if no setting changes it.
+    /// See [`PortSettings::connections_setting`].
     setting: Option<&'static str>,
     caps: ConnectionCaps,
     metrics: ConnectionMetrics,
@@ -80,7 +80,7 @@ struct Connection {
     has_requested: AtomicBool,
     /// How many requests have begun and are not answered.
     requests: AtomicUsize,
-    /// On how many of these requests this server works.
+    /// How many of these requests this server works on. The others have not arrived completely.
     under_way: AtomicUsize,
     /// When the last request began or ended, in milliseconds since boot.
     used_at: AtomicU64,
@@ -95,7 +95,6 @@ pub struct OpenConnection {
 }
 
 impl Connections {
-    /// Starts without connections.
     pub fn new(settings: &PortSettings) -> Self {
         let PortSettings { name, connections_setting, caps, metrics, .. } = settings;
         metrics.set_max(caps.total);
@@ -103,7 +102,8 @@ impl Connections {
         Self { port: name, setting: *connections_setting, caps: *caps, metrics, table }
     }
 
-    /// Adds a new connection, and closes another one for it if there are too many. `None` if none may be closed, so the new one must be.
+    /// Adds a new connection, and closes another one for it if there are too many. `None` if none of the others may be closed: then the
+    /// caller must close the new one.
     pub fn admit(self: &Arc<Self>, address: Option<IpAddr>) -> Option<OpenConnection> {
         let client = address.map(Network::of_client);
         let mut table = self.table();

@@ -1,9 +1,9 @@
 //! The memory for gRPC requests that have not arrived completely, on ports where a request is one message.
 //!
-//! A message that arrives at once reserves nothing. An unfinished one reserves as much memory as it announces, because the decoder of
-//! tonic allocates this much at once. If there is not enough memory, the request is refused: nothing waits for memory. Invariant: a
-//! request is over when its message has arrived, whether the client ends the HTTP/2 stream or not. So only unfinished messages keep
-//! memory, and all of them have reserved it.
+//! A message that arrives in one piece reserves nothing. An unfinished message reserves as much memory as it announces, because the
+//! decoder of tonic allocates this much at once. If there is not enough memory, the request is refused: nothing waits for memory.
+//! Invariant: a request is over when its message has arrived, whether the client ends the HTTP/2 stream or not. So only unfinished
+//! messages keep memory, and all of them have reserved it.
 
 use super::memory::{ReservedMemory, SharedMemory, head_size};
 use axum::{
@@ -14,7 +14,7 @@ use axum::{
 use http_body::Frame;
 use std::{net::IpAddr, sync::Arc, task::Poll};
 
-/// A message begins with so many bytes: a flag, and the length of the rest.
+/// The number of bytes before the content of a message: a flag, and the length of the content.
 const PREFIX: usize = 5;
 
 /// About how many bytes an unfinished request needs besides its head and its message: for its task, and the decoder's first buffer.
@@ -53,8 +53,8 @@ impl IncomingMessage {
         Self { limits: Arc::clone(limits), client, head, prefix: [0; PREFIX], arrived: 0, reserved: None }
     }
 
-    /// Decides what the routes see of a poll of the body: the same, or the end after a complete message, or the refusal if an unfinished
-    /// message gets no memory. `is_last` says that the client has ended the stream with this frame.
+    /// Decides what a poll of the body returns to the routes: what arrived, or the end after a complete message, or the refusal if an
+    /// unfinished message gets no memory. `is_last` says that the client has ended the stream with this frame.
     pub(super) fn receive(&mut self, polled: PolledFrame, is_last: bool) -> PolledFrame {
         match &polled {
             Poll::Ready(None | Some(Err(_))) => return polled,

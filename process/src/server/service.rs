@@ -83,8 +83,8 @@ impl ConnectionService {
     }
 }
 
-/// The work of this server on a request, which protects the connection from being closed for another one. It begins when the request has
-/// arrived completely, so that a client cannot keep a place by an unfinished request. It ends when this is dropped.
+/// The work of this server on a request. While it lasts, the connection is not closed for another one. It begins when the request has
+/// arrived completely, so that an unfinished one keeps no place; at once if responses are long streams. It ends when this is dropped.
 struct Work {
     connection: Arc<OpenConnection>,
     has_begun: AtomicBool,
@@ -151,7 +151,7 @@ impl HttpBody for RequestBody {
 }
 
 pin_project! {
-    /// Where the response to a request comes from.
+    /// The source of a response: the routes, or a refusal before them.
     #[project = RoutedResponseProjection]
     enum RoutedResponse {
         Routed { #[pin] response: RouteFuture<Infallible> },

@@ -69,7 +69,7 @@ impl KnownKeys {
         format!(": the settings of `{table}` are {}", names.join(", "))
     }
 
-    /// Splits a text in the file into a list, if the default is a list.
+    /// Makes a list of a text, as [`Self::parse`] does, if the default is a list. The operator's file may contain either.
     pub(super) fn split_text(&self, key: &str, value: Value) -> Value {
         match (&value.kind, self.find(key).map(|default| &default.kind)) {
             (ValueKind::String(text), Some(ValueKind::Array(_))) => self.parse(key, text.clone()).into(),

@@ -94,6 +94,7 @@ impl Layers {
 }
 
 impl MergedSettings {
+    /// Sets the value of a key. In a table that replaces a wildcard, the other keys get their defaults. An unknown key is a problem.
     fn set(&mut self, known_keys: &KnownKeys, key: &str, value: Value, source: Source) {
         if known_keys.find(key).is_none() {
             let error = format!("unknown setting `{key}` in {source}{}", known_keys.hint(key));
@@ -151,8 +152,7 @@ impl MergedSettings {
         Some(SettingsError::Invalid(format!("`{key}` in {}: {error}", setting.source)))
     }
 
-    /// Prints the settings as TOML, each with its source in a comment. Hides the values of the keys in `secrets` unless
-    /// they are empty.
+    /// Prints the settings as TOML, each with its source in a comment. Hides the values of the keys in `secrets` unless they are empty.
     pub fn to_toml(&self, secrets: &[&str]) -> String {
         let mut tables: BTreeMap<&str, String> = BTreeMap::new();
         for (key, setting) in &self.settings {

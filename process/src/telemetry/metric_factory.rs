@@ -30,7 +30,7 @@ impl MetricFactory<'_> {
         register(self.registry, IntCounterVec::new(self.opts(name, help), labels)?)
     }
 
-    /// A counter with one label, whose given values are at 0.
+    /// A counter with one label. The time series of the given values exist from the start, at 0.
     pub fn counter_by<'v>(
         &self,
         name: &str,
@@ -55,7 +55,7 @@ impl MetricFactory<'_> {
         register(self.registry, IntGaugeVec::new(self.opts(name, help), labels)?)
     }
 
-    /// A gauge of a time in Unix seconds.
+    /// A gauge of a time in Unix seconds. Appends `_timestamp_seconds` to its name.
     pub fn timestamp_gauge(&self, name: &str, help: &str) -> Result<Gauge> {
         register(self.registry, Gauge::with_opts(self.opts(&format!("{name}_timestamp_seconds"), help))?)
     }

@@ -4,7 +4,6 @@ fn revision(number: i64) -> Revision {
     Revision::new(number)
 }
 
-/// A stream of a sidecar with or without a view.
 fn stream_with(new: NewStream) -> StreamStatus {
     StreamStatus::new(new, Arc::new(countersign_process::SystemClock))
 }
@@ -93,7 +92,7 @@ fn previous_process_is_forgotten_after_the_first_report() {
     stream.sends(revision(10));
     stream.report(revision(10)).unwrap();
     assert_eq!(stream.process_to_forget(), Some(previous));
-    stream.has_forgotten();
+    stream.clear_previous();
     assert_eq!(stream.process_to_forget(), None);
 }
 
