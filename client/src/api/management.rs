@@ -229,7 +229,7 @@ pub(super) struct List<T> {
     pub(super) data: Vec<T>,
 }
 
-/// The result of a revocation.
+/// The response to a revocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub struct Revocation {
     /// Whether the request revoked something; `false` if there was nothing to revoke.
@@ -265,8 +265,7 @@ impl HumanApi {
         self.page(&["services"], start).await
     }
 
-    /// Sets the status of an agent: `active`, `suspended` or `revoked`. The status of a revoked agent cannot be
-    /// changed.
+    /// Sets the status of an agent: `active`, `suspended` or `revoked`. The status of a revoked agent cannot be changed.
     pub async fn set_agent_status(&self, agent: &str, status: &str) -> Result<ChangedRecord<Value>> {
         self.call(Method::PUT, &["agents", agent, "status"], Some(&json!({ "status": status }))).await
     }
@@ -301,6 +300,7 @@ impl ServiceApi {
     /// Creates a role.
     pub async fn create_role(&self, new: RoleChange<'_>) -> Result<Role> {
         let role = self.call(Method::POST, &["roles"], Some(&json!(new))).await?;
+        // The response has no description, so we take it from the request.
         Ok(Role { description: new.description.unwrap_or_default().to_owned(), ..role })
     }
 

@@ -25,7 +25,7 @@ pub enum WebhookScope {
 pub struct WebhookApi {
     /// The control plane.
     pub api: Api,
-    /// Which webhooks the requests are about.
+    /// The webhooks that the requests are about.
     pub scope: WebhookScope,
     /// An API key of scope `full`, or the token of the service's owner or an administrator.
     pub credential: SecretString,
@@ -84,7 +84,7 @@ pub struct NewSecret {
     pub previous_secret_expires_at: String,
 }
 
-/// The properties of a new webhook, or a change of a webhook. `None` leaves a property unchanged.
+/// The properties of a new webhook, where `None` means the default; or a change of a webhook, where `None` changes nothing.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WebhookChange {
