@@ -108,8 +108,7 @@ impl Api {
         self.send(request).await
     }
 
-    /// Sends a request and parses the body of a 2xx response. A response with another status becomes
-    /// [`ApiError::Refused`].
+    /// Sends a request and parses the body of a 2xx response. A response with another status becomes [`ApiError::Refused`].
     async fn send<T: DeserializeOwned>(&self, request: reqwest::RequestBuilder) -> Result<T> {
         let response = self.execute(request).await?;
         let url = || redacted_url(self.url.as_str());

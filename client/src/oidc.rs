@@ -1,9 +1,8 @@
 //! Client of an OIDC issuer: the tokens of human users, by the OAuth 2.0 Device Authorization Grant (RFC 8628).
 //!
-//! [`OidcClient`] discovers the endpoints of the issuer. `device` starts the grant and polls, `tokens` reads tokens,
-//! `refresh` refreshes and revokes them. Invariants: requests go to `https` URLs only, or to a loopback address if the
-//! issuer itself has one. Redirects are not followed, the size of a response is limited, and text of the issuer is made
-//! printable.
+//! [`OidcClient`] discovers the endpoints of the issuer. `device` starts the grant and polls, `tokens` reads tokens, `refresh`
+//! refreshes and revokes them. Invariants: requests go to `https` URLs only, or to a loopback address if the issuer itself has one.
+//! Redirects are not followed, the size of a response is limited, and text of the issuer is made printable.
 
 mod device;
 mod error;

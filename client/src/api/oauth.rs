@@ -60,10 +60,9 @@ impl Api {
     ///
     /// # Errors
     ///
-    /// [`ApiError::WiderScope`] if the tokens have a permission that was not requested, and [`ApiError::Refused`] with the code
-    /// of RFC 6749, section 5.2 or RFC 8707, section 2: `invalid_client` if the assertion is not valid,
-    /// `unauthorized_client` if the agent is suspended or revoked, `invalid_target` for an unknown resource, `invalid_scope`
-    /// for a scope that cannot be granted.
+    /// [`ApiError::WiderScope`] if the tokens have a permission that was not requested, and [`ApiError::Refused`] with the code of
+    /// RFC 6749, section 5.2 or RFC 8707, section 2: `invalid_client` if the assertion is not valid, `unauthorized_client` if the
+    /// agent is suspended or revoked, `invalid_target` for an unknown resource, `invalid_scope` for a scope that cannot be granted.
     pub async fn login_over_oauth(&self, signer: &impl Sign, agent: &str, request: &TokenRequest) -> Result<Tokens> {
         let issuer = self.server_metadata().await?.issuer;
         let assertion = client_assertion::sign(signer, agent, &issuer, clock::now()).await?;
@@ -80,8 +79,7 @@ impl Api {
     ///
     /// # Errors
     ///
-    /// As [`Self::login_over_oauth`]; the code `invalid_grant` means that the session has ended
-    /// ([`ApiError::ends_session`]).
+    /// As [`Self::login_over_oauth`]; the code `invalid_grant` means that the session has ended ([`ApiError::ends_session`]).
     pub async fn refresh_over_oauth(&self, refresh_token: &SecretString, request: &TokenRequest) -> Result<Tokens> {
         let grant = [("grant_type", "refresh_token"), ("refresh_token", refresh_token.expose_secret())];
         self.request_tokens(&grant, request).await

@@ -73,8 +73,7 @@ impl HumanApi {
         self.page(&["agents"], start).await
     }
 
-    /// Deletes an agent. The human user must be the owner of the agent or an administrator. Returns the revision of the
-    /// change.
+    /// Deletes an agent. The human user must be the owner of the agent or an administrator. Returns the revision of the change.
     pub async fn delete_agent(&self, agent: &str) -> Result<u64> {
         let path = ["agents", agent];
         self.call(Method::DELETE, &path, None).await.map(|Changed { revision }| revision)

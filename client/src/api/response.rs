@@ -1,7 +1,7 @@
 //! Reads responses of the control plane and of OIDC issuers.
 //!
 //! The server may be malicious, or not the one that the user means. So this module limits the size of a response, replaces
-//! characters that control the terminal, and checks the form of ids, because commands print and save them and suggest them to a shell.
+//! characters that control the terminal, and checks the form of ids: commands print and save them, and suggest them to a shell.
 
 use super::error::is_printable;
 use reqwest::Response;

@@ -32,8 +32,7 @@ pub struct Messages {
 }
 
 impl Messages {
-    /// Creates a writer. Commands in hints name `profile` unless it is the profile that the environment or the default
-    /// selects.
+    /// Creates a writer. Commands in hints name `profile` unless it is the profile that the environment or the default selects.
     pub fn new(format: OutputFormat, quiet: bool, profile: Option<String>) -> Self {
         let default_profile = variable("COUNTERSIGN_PROFILE").unwrap_or_else(|| "default".to_owned());
         let profile = profile.filter(|profile| *profile != default_profile);

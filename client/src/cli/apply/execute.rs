@@ -292,7 +292,7 @@ async fn create_service(context: &Context, access: &Access, plan: &ServicePlan) 
         Ok(service) => Ok(service.service_id),
         Err(error @ ApiError::Refused { status: 409, .. }) if managed_by.is_some() => {
             let services = all_pages(async |start| api.human(credential).list_services(&start).await).await?;
-            let is_same = |it: &Service| it.name == *name && it.managed_by == *managed_by && access.is_of_human(it);
+            let is_same = |it: &Service| it.name == *name && it.managed_by == *managed_by && access.human_owns(it);
             let created = services.into_iter().find(is_same);
             created.map(|service| service.service_id).ok_or_else(|| error.into())
         }

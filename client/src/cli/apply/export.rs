@@ -27,8 +27,9 @@ pub async fn export(context: &Context, args: ManagerArgs) -> Result<CommandOutpu
         None => all_pages(async |start| api.human(credential).list_services(&start).await).await?,
     };
     let mut document = Document { api_version: Version::V1, managed_by: None, services: Vec::new() };
+    let with_keys = true;
     for service in services {
-        document.services.push(declared(access.read_service(service, true).await?));
+        document.services.push(declared(access.read_service(service, with_keys).await?));
     }
     let yaml = serde_saphyr::to_string(&document).map_err(|error| CliError::failed(error.to_string()))?;
     Ok(CommandOutput::raw(yaml.into_bytes()))
@@ -62,7 +63,7 @@ fn declared(existing: ExistingService) -> DeclaredService {
     }
 }
 
-/// Keeps the first item of each name, because a file may not name anything twice.
+/// Keeps the first item of each name: `countersign apply` refuses a file that names an object twice.
 fn unique<T>(items: impl Iterator<Item = T>, name: impl Fn(&T) -> String) -> Vec<T> {
     let mut seen = HashSet::new();
     items.filter(|item| seen.insert(name(item))).collect()
