@@ -33,8 +33,7 @@ pub fn redacted_url(url: &str) -> String {
 /// Like [`redacted_url`], but a URL with a host always gets its port, even the default port of the scheme.
 pub fn redacted_url_with_port(url: &Url) -> String {
     let host = url.host_str().unwrap_or_default();
-    let port = url.port_or_known_default();
-    match port {
+    match url.port_or_known_default() {
         Some(port) if url.has_host() => format!("{}://{host}:{port}{}", url.scheme(), url.path()),
         _ => redacted_url(url.as_str()),
     }

@@ -1,5 +1,4 @@
-//! The sidecars of a service, and whether a change is in force at them. Each sidecar receives changes on a stream, and reports up
-//! to which revision it decides with them.
+//! The sidecars of a service, and whether a change is in force at them: whether they decide with the change.
 
 use super::{
     Page, PageStart, Result, ServiceApi,
@@ -23,7 +22,7 @@ pub struct Sidecar {
     /// The id of the sidecar's process: 32 hex digits.
     #[serde(deserialize_with = "id::<_, InstanceId>")]
     pub instance: String,
-    /// The id of the API key with which it opened its stream.
+    /// The id of the API key with which it opened its stream of changes.
     #[serde(deserialize_with = "id::<_, ApiKeyId>")]
     pub key_id: String,
     /// The address and port of its stream.

@@ -61,8 +61,7 @@ pub async fn run(context: &Context, args: ApplyArgs) -> Result<CommandOutput, Cl
     for warning in &plan.warnings {
         context.messages.warning(warning);
     }
-    let json = show::json(&plan, &[]);
-    let output = CommandOutput::new(show::text(&plan), json);
+    let output = CommandOutput::new(show::text(&plan), show::json(&plan, &[]));
     if args.dry_run {
         let differs = args.exit_code && !plan.is_empty();
         let error = differs.then(|| Cause::WouldChange { count: plan.len() }.into());

@@ -93,6 +93,7 @@ impl Arguments {
 
 pub async fn run(arguments: Arguments, messages: &Messages) -> Result<CommandOutput, CliError> {
     let Arguments { global, command } = arguments;
+    // The script needs no profile, so it can be printed even if the profile is malformed.
     if let Command::Completions { shell } = command {
         return complete::script(shell);
     }

@@ -1,4 +1,4 @@
-//! The option `--wait`: waits until the sidecars of a service decide with a change, and reports the result.
+//! The option `--wait`: waits until the sidecars of a service decide with a change. A receipt says where the change is in force.
 //!
 //! Invariant: a wait begins after its change and sends only requests that read, so the change is never repeated.
 
@@ -51,7 +51,7 @@ pub struct WaitArgs {
     wait: Option<Duration>,
 }
 
-/// The wait of a command whose change can concern several services.
+/// The options of a command that can wait, and whose change can concern several services.
 #[derive(Args)]
 pub struct ReceiptArgs {
     #[command(flatten)]
@@ -78,7 +78,7 @@ pub struct Receipt {
 }
 
 enum WaitResult {
-    /// The last answer of the control plane, and how long the command waited.
+    /// The last answer of the control plane, and the longest wait that the user allowed.
     Known(Box<Enforcement>, Duration),
     /// The control plane did not say whether the change is in force.
     Unknown(CliError),
@@ -210,7 +210,7 @@ async fn ask(context: &Context, wait: &Wait, revision: u64, last: &mut Option<Re
     let mut remaining = *at_most;
     while !remaining.is_zero() {
         let step = remaining.min(LONGEST_ENFORCEMENT_WAIT);
-        // The control plane may answer early although the change is not in force. The next request then waits for the rest.
+        // The control plane may answer early although the change is not in force. Then we wait before the next request.
         let end_of_step = tokio::time::sleep(step);
         match service.enforcement(revision, step).await {
             Ok(answer) => {

@@ -16,7 +16,7 @@ const NEXT: &str = "Next: ";
 /// The first word of each command in a hint.
 const PROGRAM: &str = "countersign ";
 
-/// Texts before a command that another person runs, who has other profiles.
+/// The ends of texts before a command that another person runs. This person has other profiles, so no `--profile` is added.
 const BEFORE_COMMAND_OF_OTHERS: [&str; 3] = ["as the new owner, ", "can run: ", "for a role: "];
 
 #[derive(Debug, Clone)]
