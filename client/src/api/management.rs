@@ -1,4 +1,4 @@
-//! Requests of services and human users for services, API keys, roles and agents.
+//! Requests for services, API keys, roles and agents. `countersign apply` gives the `managedBy` of a file to all that it declares.
 
 use super::{
     ApiError, HumanApi, Page, PageStart, Result, ServiceApi, own_agent::ListedAgent, redact::redacted_url, response::id,
@@ -25,7 +25,7 @@ pub struct Service {
     /// The URLs under which clients reach the service.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub resource_uris: Vec<String>,
-    /// The `managedBy` of the files that declare it; `None` if no named file does.
+    /// The `managedBy` of the files that declare it; `None` if no file with a `managedBy` does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub managed_by: Option<String>,
     /// When the service was created (RFC 3339).
@@ -69,7 +69,7 @@ pub struct ListedKey {
     pub name: String,
     /// The scope: `full` or `sync`.
     pub scope: String,
-    /// The `managedBy` of the files that declare it; `None` if no named file does.
+    /// The `managedBy` of the files that declare it; `None` if no file with a `managedBy` does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub managed_by: Option<String>,
     /// When the API key was created (RFC 3339).
@@ -92,7 +92,7 @@ pub struct Role {
     pub description: String,
     /// The permissions that the role grants.
     pub permissions: Vec<String>,
-    /// The `managedBy` of the files that declare it; `None` if no named file does.
+    /// The `managedBy` of the files that declare it; `None` if no file with a `managedBy` does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub managed_by: Option<String>,
     /// When the role was created (RFC 3339).
@@ -125,7 +125,7 @@ pub struct AssignedRole {
     pub name: String,
     /// When the assignment ends (RFC 3339); `None` for a permanent assignment.
     pub expires_at: Option<String>,
-    /// The `managedBy` of the files that declare it; `None` if no named file does.
+    /// The `managedBy` of the files that declare it; `None` if no file with a `managedBy` does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub managed_by: Option<String>,
 }

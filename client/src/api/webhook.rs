@@ -46,7 +46,7 @@ pub struct Webhook {
     pub events: Vec<String>,
     /// The description of the webhook.
     pub description: Option<String>,
-    /// The `managedBy` of the files that declare it; `None` if no named file does.
+    /// The `managedBy` of the files that declare it; `None` if no file with a `managedBy` does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub managed_by: Option<String>,
     /// The status: `active`, `paused` or `disabled`.

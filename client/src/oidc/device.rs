@@ -19,7 +19,7 @@ use std::time::Duration;
 /// The `grant_type` of the device authorization grant.
 const GRANT_TYPE: &str = "urn:ietf:params:oauth:grant-type:device_code";
 
-/// The time between two requests if the issuer sends no `interval` (RFC 8628, section 3.2).
+/// The seconds between two requests if the issuer sends no `interval` (RFC 8628, section 3.2).
 const DEFAULT_INTERVAL: u64 = 5;
 
 /// How much `slow_down` increases the interval (RFC 8628, section 3.5).
@@ -71,7 +71,7 @@ impl OidcClient {
 
     /// Polls the token endpoint until the user has confirmed or denied the login, or the codes expire.
     ///
-    /// If the issuer is unreachable, the interval is doubled (RFC 8628, section 3.5).
+    /// If the issuer is unreachable or cannot answer now, the interval is doubled (RFC 8628, section 3.5).
     pub async fn wait_for_tokens(
         &self,
         endpoints: &Endpoints,

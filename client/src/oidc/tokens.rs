@@ -70,7 +70,7 @@ pub struct HumanClaims {
 }
 
 impl HumanClaims {
-    /// Parses the claims of a JWT. `None` if the text is no JWT, lacks a required claim, or has a claim of the invalid form.
+    /// Parses the claims of a JWT. `None` if the text is no JWT, lacks a required claim, or has a malformed claim.
     pub fn parse(token: &SecretString) -> Option<Self> {
         let mut parts = token.expose_secret().split('.');
         let (Some(_), Some(payload), Some(_), None) = (parts.next(), parts.next(), parts.next(), parts.next()) else {

@@ -241,7 +241,7 @@ impl<'a> ServiceTarget<'a> {
             (Ok(made), Some(secret_target)) => secret_target.write(secret(&made)),
             (Ok(_), None) => Ok(()),
             (Err(error), secret_target) => {
-                // Without an answer, the control plane may have made the secret. Then `PATH.pending` tells the next run to replace it.
+                // Without an answer, the control plane may have made the secret. `PATH.pending` then makes the next run replace it.
                 let is_refused = matches!(error.cause, Cause::Api(ApiError::Refused { .. }));
                 secret_target.filter(|_| is_refused).into_iter().for_each(SecretTarget::discard);
                 Err(error)

@@ -14,7 +14,7 @@ use secrecy::SecretString;
 
 /// What exists at the control plane, as far as it is needed to plan the changes of an `apply`.
 pub struct Existing {
-    /// The services that the files declare and that exist: those of the human user, or the service of the API key.
+    /// The services that the files declare, as far as they exist.
     pub services: Vec<ExistingService>,
     /// The agents that the human user has registered. A file can assign roles by pattern (`match`), such as the name `build-*`.
     /// It matches only these agents: owners choose the names of their agents, so anybody could give an agent a name that matches.
@@ -26,7 +26,7 @@ pub struct Existing {
     pub read_at: Timestamp,
 }
 
-/// A service with what belongs to it.
+/// A service with what belongs to it. `keys` is empty if the plan needs no API keys.
 pub struct ExistingService {
     pub service: Service,
     /// Whether the human user owns it; `true` with an API key. An administrator can also read the services of other owners.

@@ -87,11 +87,11 @@ impl Plan {
     }
 }
 
-/// Plans the changes. `managed_by` has all values of `managedBy` in the files: `--prune-services` deletes services that have one of
-/// them and are in no file.
+/// Plans the changes. `all_managed_by` has every `managedBy` of the files: `--prune-services` deletes services that have one of
+/// these values and are in no file.
 pub fn plan(
     declared: &[DeclaredService],
-    managed_by: &[String],
+    all_managed_by: &[String],
     existing: &Existing,
     args: &PlanArgs,
 ) -> Result<Plan, CliError> {
@@ -118,7 +118,7 @@ pub fn plan(
             changes: planner.changes,
         });
     }
-    let is_managed = |service: &&Service| service.managed_by.as_ref().is_some_and(|name| managed_by.contains(name));
+    let is_managed = |service: &&Service| service.managed_by.as_ref().is_some_and(|it| all_managed_by.contains(it));
     for service in existing.services_in_no_file.iter().filter(|_| args.prunes()).filter(is_managed) {
         let Service { name, service_id, managed_by, .. } = service;
         if !args.prune_services {

@@ -113,12 +113,12 @@ fn replaced_secret(kind: &'static str, name: &str) -> Line {
     changed(kind, name, vec![("secret", "lost".to_owned(), "another".to_owned())])
 }
 
-/// The line of a change. `new_manager` is the `managedBy` of the service's file, and `old_manager` the current one of the object.
-fn line(change: &Change, new_manager: Option<&str>) -> Line {
+/// The line of a change. `new_managed_by` is the `managedBy` of the service's file; `old_managed_by` is the object's current one.
+fn line(change: &Change, new_managed_by: Option<&str>) -> Line {
     match change {
         Change::CreateService { accepts_unbound } => {
             let accepts = accepts_unbound.map(|it| ("acceptsUnboundTokens", it.to_string()));
-            let managed_by = new_manager.map(|name| ("managedBy", name.to_owned()));
+            let managed_by = new_managed_by.map(|name| ("managedBy", name.to_owned()));
             new("service", "", accepts.into_iter().chain(managed_by).collect())
         }
         Change::ManageService { from, to } => changed("service", "", vec![managed_by(from.as_deref(), Some(to))]),
@@ -130,10 +130,10 @@ fn line(change: &Change, new_manager: Option<&str>) -> Line {
         }
         Change::ChangeResourceUris { from, to } => changed("service", "", vec![("resourceUris", list(from), list(to))]),
         Change::CreateRole(role) => new("role", &role.name, vec![("permissions", list(&role.permissions))]),
-        Change::ChangeRole { id: _, managed_by: old_manager, from, to } => {
+        Change::ChangeRole { id: _, managed_by: old_managed_by, from, to } => {
             let permissions = ("permissions", list(&from.permissions), list(&to.permissions));
             let description = description(from.description.as_deref(), to.description.as_deref());
-            let managed_by = managed_by(old_manager.as_deref(), new_manager);
+            let managed_by = managed_by(old_managed_by.as_deref(), new_managed_by);
             changed("role", &to.name, vec![description, permissions, managed_by])
         }
         Change::Assign { role, agent, name, expires_at, from } => {
@@ -142,7 +142,7 @@ fn line(change: &Change, new_manager: Option<&str>) -> Line {
             match from {
                 None => new("assignment", &name, vec![("expires", to)]),
                 Some(from) => {
-                    let managed_by = managed_by(from.managed_by.as_deref(), new_manager);
+                    let managed_by = managed_by(from.managed_by.as_deref(), new_managed_by);
                     changed("assignment", &name, vec![("expires", end(from.expires_at.as_deref()), to), managed_by])
                 }
             }
@@ -155,10 +155,10 @@ fn line(change: &Change, new_manager: Option<&str>) -> Line {
         Change::DeleteWebhook { id: _, url } => deleted("webhook", url),
         Change::RevokeKey { id: _, name } => deleted("key", name),
         Change::CreateWebhook(webhook) => new("webhook", &webhook.url, vec![("events", list(&webhook.events))]),
-        Change::ChangeWebhook { id: _, managed_by: old_manager, from, to } => {
+        Change::ChangeWebhook { id: _, managed_by: old_managed_by, from, to } => {
             let events = ("events", list(&from.events), list(&to.events));
             let description = description(from.description.as_deref(), to.description.as_deref());
-            let managed_by = managed_by(old_manager.as_deref(), new_manager);
+            let managed_by = managed_by(old_managed_by.as_deref(), new_managed_by);
             changed("webhook", &to.url, vec![events, description, managed_by])
         }
         Change::ReplaceWebhookSecret { id: _, url, file: _ } => replaced_secret("webhook", url),
