@@ -1,4 +1,4 @@
-//! Requests for the audit log.
+//! Requests for the audit log: a chain of entries for each service, and one for the whole deployment.
 
 use super::{HumanApi, Page, PageStart, Result};
 use serde::{Deserialize, Serialize};

@@ -56,7 +56,7 @@ impl Sidecar {
     }
 }
 
-/// Whether a change is in force at the sidecars of a service.
+/// Whether a change is in force at the sidecars of a service. A sidecar may decide until its data is too old.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Enforcement {

@@ -51,7 +51,7 @@ pub struct Webhook {
     pub managed_by: Option<String>,
     /// The status: `active`, `paused` or `disabled`.
     pub status: String,
-    /// Why the webhook is disabled: `gone` or `failing`.
+    /// Why the webhook is disabled: `gone` (the receiver returned 410) or `failing` (it failed for too long).
     pub disabled_reason: Option<String>,
     /// The time since which every delivery has failed.
     pub failing_since: Option<String>,
@@ -116,7 +116,7 @@ pub struct WebhookDelivery {
     pub event: String,
     /// When the event occurred.
     pub occurred_at: String,
-    /// The status: `pending`, `delivered` or `dead`.
+    /// The status: `pending`, `delivered` or `dead` (given up after failed attempts).
     pub status: String,
     /// The number of attempts.
     pub attempts: u64,

@@ -48,7 +48,7 @@ enum Command {
     /// Deliver the events of a service to a URL
     #[command(subcommand)]
     Webhook(webhook::WebhookCommand),
-    /// Make services, roles, assignments, webhooks and API keys as files describe them
+    /// Bring services, roles, assignments, webhooks and API keys to the state that files declare
     #[command(after_help = apply::HELP)]
     Apply(Box<apply::ApplyArgs>),
     /// Write services in the format of `apply`

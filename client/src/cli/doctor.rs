@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 
 pub const HELP: &str = "\
 The command creates nothing and does not log in. With --login it tests a login of the profile's agent, and revokes its session. \
-Exit code 0 if no check failed, otherwise that of the first failure.
+The exit code is 0 if no check failed, otherwise the one of the first failure.
 
 Examples:
   $ countersign doctor

@@ -45,7 +45,7 @@ pub const ALLOWS_WITHOUT_SIDECAR: &str = "the API allows at once";
 #[derive(Args)]
 pub struct WaitArgs {
     /// Wait until every sidecar of the service decides with the change, at most this long: 1s to 1h, 30s without a
-    /// value. Exit code 1 if the time is over; the change is done nevertheless
+    /// value. If the time is over, the exit code is 1; the change is done nevertheless
     #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true, default_missing_value = "30s",
         value_parser = parse_wait)]
     wait: Option<Duration>,

@@ -43,7 +43,6 @@ impl CommandOutput {
         Self { text: text.into(), json: Some(json), ..Self::default() }
     }
 
-    /// A result with data as a table and as JSON.
     pub fn table(table: Table, json: Value) -> Self {
         Self { table: Some(table), json: Some(json), ..Self::default() }
     }

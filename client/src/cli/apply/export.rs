@@ -10,9 +10,9 @@ use crate::cli::prelude::{CliError, CommandOutput, Context, ManagerArgs};
 use countersign_client::api::{ListedKey, Role, Webhook, all_pages};
 use std::collections::HashSet;
 
-pub const HELP: &str = "Without --service and COUNTERSIGN_SERVICE_ID, the file contains all your services, even if the profile has one. \
-    It contains no secrets. It contains all roles, assignments, webhooks and API keys that are not revoked, \
-    and no `managedBy`.\n\n\
+pub const HELP: &str = "Without --service and COUNTERSIGN_SERVICE_ID, the file contains all your services, even if the profile \
+    names one. The file contains all roles, assignments and webhooks, and the API keys that are not revoked, \
+    but no secrets and no `managedBy`.\n\n\
     Examples:\n  $ countersign export > services.yaml\n  $ countersign export --service SERVICE > shop.yaml\n\n\
     Next: countersign apply -f services.yaml --dry-run";
 

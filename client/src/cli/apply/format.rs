@@ -183,7 +183,7 @@ fn matches(pattern: &str, text: &str) -> bool {
     rest.is_some_and(|rest| rest.ends_with(last))
 }
 
-/// Parses the documents of a file.
+/// Parses the documents of a file. Errors begin with the name `file`.
 pub fn parse(file: &str, text: &str) -> Result<Vec<Document>, CliError> {
     let error = |problem: String| CliError::usage(format!("{file}: {problem}"));
     let mut documents: Vec<Document> =

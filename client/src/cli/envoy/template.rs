@@ -28,6 +28,7 @@ pub struct Settings {
     pub key_file: String,
 }
 
+/// The names of placeholders, with their values.
 type Values = Vec<(&'static str, String)>;
 
 /// The address of the sidecar by default: the socket of the example systemd units, or the Service of the Helm chart.
