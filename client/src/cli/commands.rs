@@ -84,7 +84,6 @@ enum Command {
 }
 
 impl Arguments {
-    /// The writer of messages that these options configure.
     pub fn messages(&self) -> Messages {
         let GlobalArgs { profile, output, quiet, verbose: _, timeout: _ } = &self.global;
         Messages::new(*output, *quiet, Some(profile.clone()))

@@ -121,7 +121,7 @@ async fn connect(context: &Context, server: &ServerArgs) -> Result<(Api, Health)
 }
 
 fn check_health(health: &Health) -> CheckResult {
-    let impaired = health.checks.iter().filter(|(_, state)| !["up", "memory"].contains(&state.as_str()));
+    let impaired = health.checks.iter().filter(|(_, state)| state.as_str() != "up");
     let impaired: Vec<_> = impaired.map(|(component, state)| format!("{component} {state}")).collect();
     let text = without_control_characters(&[vec![health.status.clone()], impaired].concat().join(", "));
     match health.status.as_str() {

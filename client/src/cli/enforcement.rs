@@ -71,6 +71,7 @@ pub struct Wait {
     pub at_most: Duration,
 }
 
+/// What a command says about its change: the revision, and after a wait, where the change is in force.
 pub struct Receipt {
     revision: u64,
     /// The result of the wait; `None` without `--wait`.
