@@ -48,7 +48,7 @@ enum Command {
     /// Deliver the events of a service to a URL
     #[command(subcommand)]
     Webhook(webhook::WebhookCommand),
-    /// Bring services, roles, assignments, webhooks and API keys to the state that files declare
+    /// Change services, roles, assignments, webhooks and API keys to what files declare
     #[command(after_help = apply::HELP)]
     Apply(Box<apply::ApplyArgs>),
     /// Write services in the format of `apply`
