@@ -24,7 +24,7 @@ use std::time::Duration;
 pub use text::sidecars;
 use text::{enforcement_text, next, not_enforced, unknown, unknown_because};
 
-/// A revision that every control plane has. [`ReceiptArgs::wait`] asks for its receipt to learn whether the credential may read receipts.
+/// A revision that every control plane has. [`ReceiptArgs::wait`] asks for its receipt, to see whether the credential may read it.
 const FIRST_REVISION: u64 = 1;
 
 const LONGEST_WAIT: Duration = Duration::from_hours(1);
@@ -92,8 +92,8 @@ impl WaitArgs {
 }
 
 impl ReceiptArgs {
-    /// Prepares a wait: finds the service and a credential that may read its sidecars. Commands call this function before their change,
-    /// so that an error here changes nothing. `None` without `--wait`.
+    /// Prepares a wait: finds the service and a credential that may read its sidecars. Commands call it before their change, so that
+    /// an error here changes nothing. `None` without `--wait`.
     pub async fn wait(
         &self,
         context: &Context,
