@@ -32,7 +32,7 @@ pub use management::{
 pub use oauth::{ServerMetadata, TokenRequest};
 pub use own_agent::{Admission, HeldRole, ListedAgent, ServiceOfAgent};
 pub use page::{Listing, Page, PageStart, all_pages, items_up_to};
-pub use redact::{begins_like_secret, is_loopback, redacted_url, url_with_port};
+pub use redact::{begins_like_secret, is_loopback, redacted_url, redacted_url_with_port};
 pub use sidecar::{Enforcement, LONGEST_ENFORCEMENT_WAIT, Sidecar};
 pub use signing_key::{Rotation, SigningKey};
 pub use transfer::ServiceTransfer;
@@ -81,12 +81,12 @@ impl Api {
         Self { observer: Some(observer), ..self }
     }
 
-    /// Requests of a human user.
+    /// A client for the requests of a human user.
     pub fn human(&self, token: &SecretString) -> HumanApi {
         HumanApi { api: self.clone(), token: token.clone() }
     }
 
-    /// Requests about a service with a credential.
+    /// A client for requests about a service. The credential is an API key of the service, or the token of a human user.
     pub fn service(&self, id: &str, credential: &SecretString) -> ServiceApi {
         ServiceApi { api: self.clone(), id: id.to_owned(), credential: credential.clone() }
     }
@@ -108,8 +108,7 @@ impl Api {
         self.send(request).await
     }
 
-    /// Sends a request and parses the body of a 2xx response. A response with another status becomes
-    /// [`ApiError::Refused`].
+    /// Sends a request and parses the body of a 2xx response. A response with another status becomes [`ApiError::Refused`].
     async fn send<T: DeserializeOwned>(&self, request: reqwest::RequestBuilder) -> Result<T> {
         let response = self.execute(request).await?;
         let url = || redacted_url(self.url.as_str());
@@ -121,7 +120,7 @@ impl Api {
 
     /// Sends a request and returns its response, whatever its status is.
     async fn execute(&self, request: reqwest::RequestBuilder) -> Result<Response> {
-        let unreachable = |error| ApiError::Unreachable { url: url_with_port(&self.url), error };
+        let unreachable = |error| ApiError::Unreachable { url: redacted_url_with_port(&self.url), error };
         let request = request.timeout(self.timeout).build().map_err(unreachable)?;
         Exchange::execute(&self.http, request, self.observer).await.map_err(unreachable)
     }

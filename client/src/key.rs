@@ -35,7 +35,7 @@ pub enum KeyError {
         /// Why the signer failed.
         problem: String,
     },
-    /// The signer returned text that is no signature.
+    /// The signer of a client assertion returned text that is no signature.
     #[error("the signer returned no P-256 signature (hex, r‖s or DER)")]
     Signature,
     /// The key cannot be encoded as PEM.
@@ -54,7 +54,7 @@ impl PrivateKey {
 
     /// Generates a random value in the format of a nonce.
     pub fn random_nonce() -> String {
-        // A nonce needs 32 random bytes. A new private key has as many, and is used for nothing else.
+        // A nonce needs 32 random bytes, and a private key consists of 32. This one is used for nothing else.
         hex::encode(SecretKey::generate().to_bytes())
     }
 
@@ -84,7 +84,7 @@ impl PrivateKey {
     }
 }
 
-/// The mode of a file if users other than its owner have any permission on it, else `None`.
+/// The mode of a file if users other than its owner have any permission on it; otherwise, or if the mode cannot be read, `None`.
 pub fn insecure_mode(path: &Path) -> Option<u32> {
     let mode = std::fs::metadata(path).ok()?.permissions().mode() & 0o777;
     Some(mode).filter(|mode| mode & 0o077 != 0)

@@ -1,8 +1,7 @@
 //! Client library for Countersign: agent keys, login, and the API requests of services, human users and administrators.
 //!
-//! The library depends on the HTTP API of the control plane. The command `countersign` depends on this library.
-//! Invariant: a private key never leaves [`key::PrivateKey`] or the external [`signer::SignerCommand`], and `Debug`
-//! prints no secret.
+//! The library depends on the HTTP API of the control plane. The command `countersign` depends on this library. Invariant: a
+//! private key never leaves [`key::PrivateKey`] or the external [`signer::SignerCommand`], and `Debug` prints no secret.
 //!
 //! [`key`] and [`signer`] sign challenges and client assertions. [`api`] has one method per request. [`session`] logs in and refreshes
 //! tokens, with challenges or over the OAuth token endpoint; [`scope`] limits their permissions. [`oidc`] obtains tokens of human users

@@ -6,7 +6,7 @@ use cli::{Arguments, CommandOutput, Messages, OutputFormat, report};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    // Completion changes environment variables, so it runs before there is a second thread.
+    // Shell completion changes environment variables, so it runs before there is a second thread.
     cli::complete_from_environment();
     match cli::parse() {
         Ok(arguments) => run(arguments),
@@ -23,8 +23,8 @@ async fn run(arguments: Arguments) -> ExitCode {
     }
 }
 
-/// Prints the data on standard output, then the note and the errors on standard error. Returns the exit code of the
-/// program.
+/// Prints the data on standard output, then the note and the errors on standard error. Returns the exit code of the program.
+/// A command that fails in part returns data and an error. If the data cannot be printed either, both errors are reported.
 fn finish(output: &CommandOutput, messages: &Messages) -> ExitCode {
     let printed = output.print(messages.format);
     let failed = printed.is_err() || output.error.is_some();

@@ -1,9 +1,8 @@
 //! Client of an OIDC issuer: the tokens of human users, by the OAuth 2.0 Device Authorization Grant (RFC 8628).
 //!
-//! [`OidcClient`] discovers the endpoints of the issuer. `device` starts the grant and polls, `tokens` reads tokens,
-//! `refresh` refreshes and revokes them. Invariants: requests go to `https` URLs only, or to a loopback address if the
-//! issuer itself has one. Redirects are not followed, the size of a response is limited, and text of the issuer is made
-//! printable.
+//! [`OidcClient`] discovers the endpoints of the issuer. `device` starts the grant and polls, `tokens` reads tokens, `refresh`
+//! refreshes and revokes them. Invariants: requests go to `https` URLs only, or to a loopback address if the issuer itself has one.
+//! Redirects are not followed, the size of a response is limited, and text of the issuer is made printable.
 
 mod device;
 mod error;
@@ -16,9 +15,8 @@ pub use refresh::Refreshed;
 pub use tokens::{HumanClaims, IssuedTokens, TokenKind};
 
 use crate::api::{
-    ApiError, Exchange, Observer, http_client, is_loopback, redacted_url,
+    ApiError, Exchange, Observer, http_client, is_loopback, redacted_url, redacted_url_with_port,
     response::{line, optional_line, read_json_up_to},
-    url_with_port,
 };
 use reqwest::{Response, Url, header};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -121,7 +119,7 @@ impl OidcClient {
         let url = Url::parse(&location).map_err(|_| IssuerError::Url(redacted_url(issuer)))?;
         let response = self.execute(&url, self.http.get(url.clone())).await?;
         if !response.status().is_success() {
-            return Err(IssuerError::Status { url: url_with_port(&url), status: response.status().as_u16() });
+            return Err(IssuerError::Status { url: redacted_url_with_port(&url), status: response.status().as_u16() });
         }
         let document: DiscoveryDocument = read_json(&url, response).await?;
         if document.issuer != *issuer {
@@ -154,7 +152,7 @@ impl OidcClient {
     }
 
     async fn execute(&self, url: &Url, request: reqwest::RequestBuilder) -> Result<Response, IssuerError> {
-        let url = url_with_port(url);
+        let url = redacted_url_with_port(url);
         let unreachable = |error| IssuerError::Unreachable { url: url.clone(), error };
         let request = request.header(header::ACCEPT, "application/json").timeout(self.timeout);
         let request = request.build().map_err(unreachable)?;
@@ -183,7 +181,7 @@ fn is_secure(url: &Url, allow_loopback: bool) -> bool {
 
 async fn read_json<T: DeserializeOwned>(url: &Url, response: Response) -> Result<T, IssuerError> {
     let body = read_json_up_to(response, MAX_RESPONSE_SIZE).await;
-    body.ok_or_else(|| IssuerError::Unreadable(url_with_port(url)))
+    body.ok_or_else(|| IssuerError::Unreadable(redacted_url_with_port(url)))
 }
 
 #[cfg(test)]

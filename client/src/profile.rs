@@ -94,7 +94,7 @@ pub struct Profiles {
     directory: PathBuf,
 }
 
-/// Which stored tokens this profile may use: of this control plane and agent, requested with the same audience and scope.
+/// What stored tokens are for. A profile may use them only for the same control plane and agent, with the same audience and scope.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredTokenKey {
     /// The URL of the control plane.
@@ -144,8 +144,7 @@ impl Profiles {
         Ok(Self { directory: base.config_dir().join("countersign") })
     }
 
-    /// The path of a file of a profile. `extension` is `toml`, `key`, `tokens.json`, `lock`, `human.json` or
-    /// `human.lock`.
+    /// The path of a file of a profile. `extension` is `toml`, `key`, `tokens.json`, `lock`, `human.json` or `human.lock`.
     pub fn path(&self, name: &str, extension: &str) -> Result<PathBuf, ProfileError> {
         let is_allowed = |character: char| character.is_ascii_alphanumeric() || "-_.".contains(character);
         let is_valid = (1..=64).contains(&name.len()) && name.chars().all(is_allowed) && !name.starts_with('.');
@@ -178,8 +177,7 @@ impl Profiles {
         self.write(&path, &text)
     }
 
-    /// Reads the stored tokens with this key. A malformed file counts as none, because the next
-    /// login replaces it.
+    /// Reads the stored tokens if they have this key. A malformed file counts as none, because the next login replaces it.
     pub fn tokens(&self, name: &str, key: &StoredTokenKey) -> Result<Option<SessionTokens>, ProfileError> {
         let Some(text) = read_if_exists(&self.path(name, "tokens.json")?)?.map(SecretString::from) else {
             return Ok(None);
@@ -234,8 +232,7 @@ impl Profiles {
         }
     }
 
-    /// Checks that a profile can be saved: writes a temporary file and deletes it. Commands call it before an action whose result must be
-    /// saved.
+    /// Writes and deletes a temporary file, to check that a profile can be saved. Call it before an action with a result to save.
     pub fn check_writable(&self, name: &str) -> Result<(), ProfileError> {
         let path = self.path(name, "toml")?;
         let temporary_path = self.write_temporary(&path, "write test\n")?;
@@ -245,13 +242,14 @@ impl Profiles {
     /// Whether the file permissions let this user save a profile. Writes nothing.
     pub fn is_writable(&self, name: &str) -> Result<bool, ProfileError> {
         let path = self.path(name, "toml")?;
-        // Saving replaces the file by a rename, so only the permissions of its directory matter.
+        // Saving replaces the file by a rename, so only the permissions of its directory matter. If the directory does not exist,
+        // saving creates it in the nearest one that does.
         let existing_directory = path.ancestors().skip(1).find(|directory| directory.exists());
         Ok(existing_directory
             .is_some_and(|directory| rustix::fs::access(directory, Access::WRITE_OK | Access::EXEC_OK).is_ok()))
     }
 
-    /// The names of the existing profiles, sorted.
+    /// The names of the existing profiles, sorted. Files that cannot be profiles are skipped; an unreadable directory has none.
     pub fn names(&self) -> Vec<String> {
         let files = fs::read_dir(&self.directory).into_iter().flatten().flatten();
         let names = files.filter_map(|file| Some(file.file_name().to_str()?.strip_suffix(".toml")?.to_owned()));

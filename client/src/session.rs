@@ -95,7 +95,7 @@ impl<S: Sign> Session<S> {
         Self { api, signer, agent, method, state: Mutex::default() }
     }
 
-    /// Uses the tokens of an earlier process.
+    /// Uses the tokens that an earlier process has stored, if there are any.
     #[must_use]
     pub fn resume(mut self, tokens: Option<SessionTokens>) -> Self {
         self.state = Mutex::new(State { tokens, requested_service: None });
@@ -139,23 +139,22 @@ impl<S: Sign> Session<S> {
         self.log_in(&mut *self.state.lock().await, None).await
     }
 
-    /// Ends the session at the control plane, which then refuses its tokens.
+    /// Ends the session at the control plane, and forgets its tokens even after an error. The control plane then refuses them.
     pub async fn revoke(&self) -> Result<(), ApiError> {
         let Some(tokens) = self.state.lock().await.tokens.take() else { return Ok(()) };
         self.api.revoke_token(&tokens.refresh_token).await.map(drop)
     }
 
     /// Callers use this method after `service` has refused a request because of the audience of its token. It returns tokens with which
-    /// they can send the request again, or `None` if no other tokens would help. If the session still has the refused token, it logs in
-    /// for the service.
+    /// they can send the request again, or `None` if no other tokens would help.
     ///
     /// A session without a service lets the control plane choose the audience, which can be another service than the agent calls.
     /// `refusal` is the JSON body of the refusal: its reason is `token_audience_mismatch` or `token_unbound`, and
     /// `details.required.serviceId` names the service. A refusal that names another service is ignored. Otherwise, a hostile service
     /// could make the agent request a token for another service, and use it there.
     ///
-    /// The session requests tokens for the service once. If the service refuses these too, the result is `None`. An agent that calls
-    /// several services needs a session for each of them.
+    /// The session logs in for the service once. If the service refuses the tokens of that login too, the result is `None`. An
+    /// agent that calls several services needs a session for each of them.
     pub async fn tokens_after_refusal(
         &self,
         refused_token: &SecretString,
@@ -168,7 +167,7 @@ impl<S: Sign> Session<S> {
         let mut state = self.state.lock().await;
         let is_requested = state.requested_service.as_deref() == Some(service);
         match &state.tokens {
-            // Another task has logged in for the service after the request was sent.
+            // Another task has logged in for the service, after the caller sent its request.
             Some(current) if is_requested && current.access_token.expose_secret() != refused_token.expose_secret() => {
                 Ok(Some(current.clone()))
             }
@@ -225,7 +224,7 @@ fn is_scope_refused(error: &ApiError) -> bool {
 
 /// The service in a refusal because of the audience of a token; `None` for other refusals.
 fn required_service(refusal: &Value) -> Option<&str> {
-    // A service of MCP has an error of JSON-RPC.
+    // An MCP service returns the details in an error of JSON-RPC.
     let details = refusal.pointer("/error/details").or_else(|| refusal.pointer("/error/data"))?;
     let reason = details.get("reason")?.as_str()?;
     let service = details.pointer("/required/serviceId")?.as_str()?;

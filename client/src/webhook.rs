@@ -155,8 +155,7 @@ pub struct SignedRequest<'a> {
 pub struct Event {
     /// The id of the event. The receiver should ignore ids that it processed before.
     pub id: String,
-    /// The kind, such as `agent.role_assigned`. The receiver should ignore unknown kinds, because new kinds may be
-    /// added.
+    /// The kind, such as `agent.role_assigned`. The receiver should ignore unknown kinds: new kinds may be added.
     pub kind: String,
     /// When the event occurred (RFC 3339).
     pub timestamp: String,
@@ -218,6 +217,7 @@ impl Verifier {
         if supported_signatures.is_empty() {
             return Err(WebhookError::UnknownVersion);
         }
+        // A signature that is not Base64 is not valid, so it can be skipped.
         let candidates: Vec<_> =
             supported_signatures.into_iter().filter_map(|signature| STANDARD.decode(signature).ok()).collect();
         let mut expected = self.secrets.iter().map(|WebhookSecret(key)| {

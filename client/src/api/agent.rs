@@ -68,8 +68,8 @@ impl Api {
         self.call(Method::POST, &["auth", "register"], human, Some(&body)).await
     }
 
-    /// Logs an agent in: requests a challenge, signs it and sends the signature. `service` becomes the audience of the
-    /// token.
+    /// Logs an agent in: requests a challenge, signs it and sends the signature. `service` becomes the audience of the token; if it
+    /// is `None`, the control plane chooses the audience.
     pub async fn login(&self, signer: &impl Sign, agent: &str, service: Option<&str>) -> Result<Tokens> {
         let challenge_request = json!({ "agentId": agent, "serviceId": service });
         let challenge: Challenge =

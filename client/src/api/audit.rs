@@ -1,4 +1,4 @@
-//! Requests for the audit log.
+//! Requests for the audit log: a chain of entries for each service, and one for the whole deployment.
 
 use super::{HumanApi, Page, PageStart, Result};
 use serde::{Deserialize, Serialize};
@@ -16,13 +16,13 @@ pub struct AuditEntry {
     pub at: String,
     /// The action, such as `role.assigned`.
     pub action: String,
-    /// The actor of the action.
+    /// Who did it.
     pub actor: AuditActor,
     /// The IP address of the actor.
     pub address: Option<String>,
-    /// The id of the HTTP request.
+    /// The id of the HTTP request that caused the action.
     pub request_id: Option<String>,
-    /// The agent that the action is about.
+    /// The agent that the action concerns; `None` if it concerns none.
     pub agent_id: Option<String>,
     /// The object that was created, changed or removed.
     pub object: Option<AuditObject>,
@@ -37,7 +37,7 @@ pub struct AuditEntry {
 /// The actor of an audited action.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct AuditActor {
-    /// The kind of actor: `service_key`, `human`, `public` or `system`.
+    /// The kind of actor: `service_key`, `human`, `public` (a registration without a credential) or `system` (the control plane).
     pub kind: String,
     /// The issuer of a human user's token.
     pub issuer: Option<String>,

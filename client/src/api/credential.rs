@@ -1,4 +1,4 @@
-//! The credential for requests: of a human user, or for one service.
+//! Clients with a credential: [`HumanApi`] for the requests of a human user, [`ServiceApi`] for requests about one service.
 
 use super::{Api, Page, PageStart, Result, WebhookApi, WebhookScope, page::MAX_PAGE_SIZE};
 use reqwest::Method;
@@ -41,14 +41,14 @@ impl HumanApi {
         self.api.page(&self.token, path, start, MAX_PAGE_SIZE, &[]).await
     }
 
-    /// Requests about a service.
+    /// A client for requests about a service, with the token of this human user.
     pub fn service(&self, id: &str) -> ServiceApi {
         self.api.service(id, &self.token)
     }
 }
 
 impl ServiceApi {
-    /// Requests about the webhooks of the service.
+    /// A client for requests about the webhooks of the service.
     pub fn webhooks(&self) -> WebhookApi {
         let scope = WebhookScope::Service(self.id.clone());
         WebhookApi { api: self.api.clone(), scope, credential: self.credential.clone() }

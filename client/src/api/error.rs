@@ -63,7 +63,7 @@ pub enum ApiError {
 }
 
 impl ApiError {
-    /// Parses an error response; `None` if its body is not JSON.
+    /// Parses an error response; `None` if its body cannot be read as JSON.
     pub(super) async fn from_response(response: Response) -> Option<Self> {
         let status = response.status().as_u16();
         let header = |name: &str| response.headers().get(name)?.to_str().ok().map(str::to_owned);
@@ -98,7 +98,8 @@ impl ApiError {
         }
     }
 
-    /// Whether the session has ended, so that a new login is required.
+    /// Whether the session has ended, so that a new login is required. The token endpoint then returns `invalid_grant`, and
+    /// the API a reason that begins with `refresh_`.
     pub fn ends_session(&self) -> bool {
         match self {
             Self::Refused { status: 401, reason: Some(reason), .. } if reason.starts_with("refresh_") => true,
@@ -117,8 +118,8 @@ impl ApiError {
         matches!(self, Self::Refused { status: TOO_MANY_REQUESTS, .. })
     }
 
-    /// Whether the same request may succeed later: the control plane is unreachable, has an internal error or limits
-    /// the rate.
+    /// Whether the same request may succeed later: the control plane is unreachable, has an internal error or limits the rate, or
+    /// something else, such as a proxy, has answered in its place.
     pub const fn is_outage(&self) -> bool {
         match self {
             Self::Unreachable { .. } | Self::Unreadable(_) => true,
@@ -142,8 +143,7 @@ pub fn innermost(error: &reqwest::Error) -> String {
     text.split(" for url (").next().unwrap_or_default().to_owned()
 }
 
-/// Formats the members `required` and `actual` of `error.details` as `" (required: …; actual: …)"`. Returns an empty
-/// text if both members are missing.
+/// Formats the members `required` and `actual` of `error.details` as `" (required: …; actual: …)"`. A missing member is left out.
 pub fn requirement(details: &Map<String, Value>) -> String {
     let part =
         |name| details.get(name).map(|value| format!("{name}: {}", without_control_characters(&describe(value))));
@@ -181,8 +181,7 @@ pub fn without_control_characters(text: &str) -> String {
     text.chars().map(|character| if is_printable(character) { character } else { '?' }).collect()
 }
 
-/// Escapes the characters in JSON that are not printable. `serde_json` leaves unprintable characters above U+007E
-/// unescaped.
+/// Escapes the characters in JSON that are not printable. `serde_json` escapes none above U+007E.
 pub fn escape_unprintable(json: &str) -> String {
     let mut escaped = String::with_capacity(json.len());
     for character in json.chars() {

@@ -1,11 +1,11 @@
 //! The data of a request and its response for a trace. A trace contains no bodies, no headers except `X-Request-Id`,
 //! and no secrets.
 
-use super::redact::url_with_port;
+use super::redact::redacted_url_with_port;
 use reqwest::{Client, Method, Request, Response};
 use std::time::{Duration, Instant};
 
-/// A function that is called after each exchange.
+/// A function that is called after each exchange of a request and its response.
 pub type Observer = fn(&Exchange);
 
 /// A request and its result, without secrets.
@@ -32,7 +32,7 @@ impl Exchange {
         observer: Option<Observer>,
     ) -> Result<Response, reqwest::Error> {
         let method = request.method().clone();
-        let url = url_with_port(request.url());
+        let url = redacted_url_with_port(request.url());
         let start = Instant::now();
         let result = http.execute(request).await;
         if let Some(observe) = observer {

@@ -1,4 +1,4 @@
-//! Requests of services and human users for services, API keys, roles and agents.
+//! Requests for services, API keys, roles and agents. `countersign apply` gives the `managedBy` of a file to all that it declares.
 
 use super::{
     ApiError, HumanApi, Page, PageStart, Result, ServiceApi, own_agent::ListedAgent, redact::redacted_url, response::id,
@@ -25,7 +25,7 @@ pub struct Service {
     /// The URLs under which clients reach the service.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub resource_uris: Vec<String>,
-    /// The `managedBy` of the files that declare it; `None` if no named file does.
+    /// The `managedBy` of the files that declare it; `None` if no file with a `managedBy` does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub managed_by: Option<String>,
     /// When the service was created (RFC 3339).
@@ -69,7 +69,7 @@ pub struct ListedKey {
     pub name: String,
     /// The scope: `full` or `sync`.
     pub scope: String,
-    /// The `managedBy` of the files that declare it; `None` if no named file does.
+    /// The `managedBy` of the files that declare it; `None` if no file with a `managedBy` does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub managed_by: Option<String>,
     /// When the API key was created (RFC 3339).
@@ -92,7 +92,7 @@ pub struct Role {
     pub description: String,
     /// The permissions that the role grants.
     pub permissions: Vec<String>,
-    /// The `managedBy` of the files that declare it; `None` if no named file does.
+    /// The `managedBy` of the files that declare it; `None` if no file with a `managedBy` does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub managed_by: Option<String>,
     /// When the role was created (RFC 3339).
@@ -125,7 +125,7 @@ pub struct AssignedRole {
     pub name: String,
     /// When the assignment ends (RFC 3339); `None` for a permanent assignment.
     pub expires_at: Option<String>,
-    /// The `managedBy` of the files that declare it; `None` if no named file does.
+    /// The `managedBy` of the files that declare it; `None` if no file with a `managedBy` does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub managed_by: Option<String>,
 }
@@ -229,7 +229,7 @@ pub(super) struct List<T> {
     pub(super) data: Vec<T>,
 }
 
-/// The result of a revocation.
+/// The response to a revocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub struct Revocation {
     /// Whether the request revoked something; `false` if there was nothing to revoke.
@@ -265,8 +265,7 @@ impl HumanApi {
         self.page(&["services"], start).await
     }
 
-    /// Sets the status of an agent: `active`, `suspended` or `revoked`. The status of a revoked agent cannot be
-    /// changed.
+    /// Sets the status of an agent: `active`, `suspended` or `revoked`. The status of a revoked agent cannot be changed.
     pub async fn set_agent_status(&self, agent: &str, status: &str) -> Result<ChangedRecord<Value>> {
         self.call(Method::PUT, &["agents", agent, "status"], Some(&json!({ "status": status }))).await
     }
@@ -301,6 +300,7 @@ impl ServiceApi {
     /// Creates a role.
     pub async fn create_role(&self, new: RoleChange<'_>) -> Result<Role> {
         let role = self.call(Method::POST, &["roles"], Some(&json!(new))).await?;
+        // The response has no description, so we take it from the request.
         Ok(Role { description: new.description.unwrap_or_default().to_owned(), ..role })
     }
 

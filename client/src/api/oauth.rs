@@ -34,7 +34,7 @@ pub struct ServerMetadata {
     /// The issuer of the access tokens, which is also the audience of client assertions.
     #[serde(deserialize_with = "line")]
     pub issuer: String,
-    /// The URL of the token endpoint. It is required here, because metadata without it come from a server of another kind.
+    /// The URL of the token endpoint. It is required here, because a server without it is not a control plane.
     #[serde(deserialize_with = "line")]
     pub token_endpoint: String,
 }
@@ -60,10 +60,9 @@ impl Api {
     ///
     /// # Errors
     ///
-    /// [`ApiError::WiderScope`] if the tokens have a permission that was not requested, and [`ApiError::Refused`] with the code
-    /// of RFC 6749, section 5.2 or RFC 8707, section 2: `invalid_client` if the assertion proves nothing,
-    /// `unauthorized_client` if the agent is suspended or revoked, `invalid_target` for an unknown resource, `invalid_scope`
-    /// for a scope that cannot be granted.
+    /// [`ApiError::WiderScope`] if the tokens have a permission that was not requested, and [`ApiError::Refused`] with the code of
+    /// RFC 6749, section 5.2 or RFC 8707, section 2: `invalid_client` if the assertion is not valid, `unauthorized_client` if the
+    /// agent is suspended or revoked, `invalid_target` for an unknown resource, `invalid_scope` for a scope that cannot be granted.
     pub async fn login_over_oauth(&self, signer: &impl Sign, agent: &str, request: &TokenRequest) -> Result<Tokens> {
         let issuer = self.server_metadata().await?.issuer;
         let assertion = client_assertion::sign(signer, agent, &issuer, clock::now()).await?;
@@ -80,15 +79,14 @@ impl Api {
     ///
     /// # Errors
     ///
-    /// As [`Self::login_over_oauth`]; the code `invalid_grant` means that the session has ended
-    /// ([`ApiError::ends_session`]).
+    /// As [`Self::login_over_oauth`]; the code `invalid_grant` means that the session has ended ([`ApiError::ends_session`]).
     pub async fn refresh_over_oauth(&self, refresh_token: &SecretString, request: &TokenRequest) -> Result<Tokens> {
         let grant = [("grant_type", "refresh_token"), ("refresh_token", refresh_token.expose_secret())];
         self.request_tokens(&grant, request).await
     }
 
-    /// Sends a grant to the token endpoint below the URL of this client. We do not use the URL in the metadata: it may be unreachable from
-    /// this network, and it could send the credential to another server.
+    /// Sends a grant to the token endpoint below the URL of this client. We do not use the URL in the metadata: this network may
+    /// not reach it, and it may belong to another server, which would receive the credential.
     async fn request_tokens(&self, grant: &[(&str, &str)], request: &TokenRequest) -> Result<Tokens> {
         let TokenRequest { resource, scope } = request;
         let scope_text = scope.as_ref().map(ToString::to_string);

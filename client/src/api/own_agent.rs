@@ -15,7 +15,7 @@ pub struct ListedAgent {
     pub agent_id: String,
     /// The display name.
     pub name: String,
-    /// The e-mail address in the registration, for the owner of the agent.
+    /// The e-mail address in the registration; `None` if another user than the owner of the agent lists it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub email: Option<String>,
     /// The status: `active`, `suspended` or `revoked`.
@@ -30,7 +30,7 @@ pub struct ListedAgent {
     pub last_seen_at: Option<String>,
 }
 
-/// A service at which an agent holds a role, or which its owner has left.
+/// A service at which an agent holds a role, or which its owner has left: such a service can assign no roles to the agent.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ServiceOfAgent {
@@ -57,11 +57,11 @@ pub struct HeldRole {
     pub expires_at: Option<String>,
 }
 
-/// Whether a service may assign roles to an agent, after a change.
+/// The result of [`HumanApi::set_admission`].
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Admission {
-    /// The number of roles that ended.
+    /// The number of roles that the agent lost.
     pub revoked_roles: u64,
     /// A sidecar whose data contains all changes up to this revision knows the change.
     pub revision: u64,
@@ -73,8 +73,7 @@ impl HumanApi {
         self.page(&["agents"], start).await
     }
 
-    /// Deletes an agent. The human user must be the owner of the agent or an administrator. Returns the revision of the
-    /// change.
+    /// Deletes an agent. The human user must be the owner of the agent or an administrator. Returns the revision of the change.
     pub async fn delete_agent(&self, agent: &str) -> Result<u64> {
         let path = ["agents", agent];
         self.call(Method::DELETE, &path, None).await.map(|Changed { revision }| revision)

@@ -1,4 +1,4 @@
-//! Removes the parts of a URL that may contain a secret, for messages and traces.
+//! What messages and traces may show of a URL, and whether a URL is of this machine. Recognizes text that looks like a secret.
 
 use reqwest::Url;
 use std::net::IpAddr;
@@ -6,7 +6,7 @@ use std::net::IpAddr;
 /// The prefixes of API keys, secrets of webhooks, refresh tokens and JWTs.
 const SECRET_PREFIXES: [&str; 4] = ["svc_sk_", "whsec_", "rf_", "eyJ"];
 
-/// Whether text begins like a secret. Ignores hyphens before it, because a secret may be in the place of an option.
+/// Whether text begins like a secret. Ignores leading hyphens: a user may type `--svc_sk_…` by mistake.
 pub fn begins_like_secret(text: &str) -> bool {
     let text = text.trim_start_matches('-');
     SECRET_PREFIXES.iter().any(|prefix| text.starts_with(prefix))
@@ -30,11 +30,10 @@ pub fn redacted_url(url: &str) -> String {
     parsed.to_string()
 }
 
-/// Redacts a URL and adds the port, even if it is the default port of the scheme.
-pub fn url_with_port(url: &Url) -> String {
+/// Like [`redacted_url`], but a URL with a host always gets its port, even the default port of the scheme.
+pub fn redacted_url_with_port(url: &Url) -> String {
     let host = url.host_str().unwrap_or_default();
-    let port = url.port_or_known_default();
-    match port {
+    match url.port_or_known_default() {
         Some(port) if url.has_host() => format!("{}://{host}:{port}{}", url.scheme(), url.path()),
         _ => redacted_url(url.as_str()),
     }
@@ -58,6 +57,7 @@ mod tests {
             ("127.0.0.1:20000/x?s3cr3t", "127.0.0.1:20000/x"),
             ("user:s3cr3t@host/x", "user:…"),
             ("//user:s3cr3t@host/x?s3cr3t", "host/x"),
+            // No valid URL, so all text up to the last `@` is removed.
             ("https://user:s3cr3t@:8/x", ":8/x"),
             ("mailto:s3cr3t", "mailto:…"),
             ("svc_sk_s3cr3t", "…"),
@@ -68,14 +68,14 @@ mod tests {
     }
 
     #[test]
-    fn url_with_port_adds_the_default_port_and_removes_secrets() {
+    fn redacted_url_with_port_adds_the_default_port_and_removes_secrets() {
         for (url, redacted) in [
             ("https://user:s3cr3t@host/x?s3cr3t", "https://host:443/x"),
             ("https://host:8443", "https://host:8443/"),
             ("http://[::1]/", "http://[::1]:80/"),
             ("mailto:s3cr3t", "mailto:…"),
         ] {
-            assert_eq!(url_with_port(&Url::parse(url).unwrap()), redacted, "{url}");
+            assert_eq!(redacted_url_with_port(&Url::parse(url).unwrap()), redacted, "{url}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Reads responses of the control plane and of OIDC issuers.
 //!
-//! The server may be malicious, or the profile may name the wrong one. So this module limits the size of a response, replaces characters
-//! that control the terminal, and checks the form of ids, because commands print and save them and suggest them to a shell.
+//! The server may be malicious, or not the one that the user means. So this module limits the size of a response, replaces
+//! characters that control the terminal, and checks the form of ids: commands print and save them, and suggest them to a shell.
 
 use super::error::is_printable;
 use reqwest::Response;
@@ -55,13 +55,13 @@ pub(super) fn id<'de, D: Deserializer<'de>, Id: FromStr>(deserializer: D) -> Res
     if text.parse::<Id>().is_ok() { Ok(text) } else { Err(D::Error::custom("an id has the wrong form")) }
 }
 
-/// Deserializes text of one line.
+/// Deserializes text of one line, without a tab.
 pub(crate) fn line<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     let text = String::deserialize(deserializer)?;
     if text.chars().all(is_printable) { Ok(text) } else { Err(D::Error::custom("a text has more than one line")) }
 }
 
-/// Deserializes text of one line, or null.
+/// Deserializes text of one line without a tab, or null.
 pub(crate) fn optional_line<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
     let text = Option::<String>::deserialize(deserializer)?;
     let is_line = text.iter().all(|text| text.chars().all(is_printable));

@@ -1,4 +1,4 @@
-//! The sidecars of a service, and whether a change is in force at them.
+//! The sidecars of a service, and whether a change is in force at them: whether they decide with the change.
 
 use super::{
     Page, PageStart, Result, ServiceApi,
@@ -22,7 +22,7 @@ pub struct Sidecar {
     /// The id of the sidecar's process: 32 hex digits.
     #[serde(deserialize_with = "id::<_, InstanceId>")]
     pub instance: String,
-    /// The id of the API key with which it opened its stream.
+    /// The id of the API key with which it opened its stream of changes.
     #[serde(deserialize_with = "id::<_, ApiKeyId>")]
     pub key_id: String,
     /// The address and port of its stream.
@@ -31,8 +31,7 @@ pub struct Sidecar {
     /// The release of the sidecar; `None` if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "optional_line")]
     pub release: Option<String>,
-    /// The status: `connected`, or `silent` if its stream has ended or its control plane is gone. A silent sidecar may
-    /// still decide.
+    /// The status: `connected`, or `silent` if its stream or its control plane has ended. A silent sidecar may still decide.
     #[serde(deserialize_with = "line")]
     pub status: String,
     /// The sidecar decides with data that contains all changes up to this revision; `None` if it has not reported one.
@@ -57,7 +56,7 @@ impl Sidecar {
     }
 }
 
-/// Whether a change is in force at the sidecars of a service.
+/// Whether a change is in force at the sidecars of a service. A sidecar may decide until its data is too old.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Enforcement {
@@ -109,8 +108,8 @@ impl ServiceApi {
         let parameters = [("revision", revision), ("wait", seconds)];
         url.query_pairs_mut().extend_pairs(parameters.map(|(name, value)| (name, value.to_string())));
         // The caller's timeout is for the request alone, so we add the time that the control plane waits.
-        let patient = self.api.clone().with_timeout(self.api.timeout.saturating_add(wait));
-        patient.send(self.api.http.get(url).bearer_auth(self.credential.expose_secret())).await
+        let with_longer_timeout = self.api.clone().with_timeout(self.api.timeout.saturating_add(wait));
+        with_longer_timeout.send(self.api.http.get(url).bearer_auth(self.credential.expose_secret())).await
     }
 }
 

@@ -25,7 +25,7 @@ pub struct SigningKey {
     pub signs_from: Option<String>,
     /// When the next signing key replaced this key.
     pub retired_at: Option<String>,
-    /// When the key was removed from the JWK Set, which invalidated the tokens that it had signed.
+    /// When the key was removed from the JWK Set or revoked. From then on, its tokens are invalid.
     pub removed_at: Option<String>,
 }
 

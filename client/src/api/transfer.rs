@@ -47,7 +47,7 @@ impl ServiceApi {
         self.call(Method::GET, &["transfer"], None).await
     }
 
-    /// Withdraws the offer of a service as its owner, or declines it. Returns whether the user has declined it.
+    /// Withdraws the offer of a service as its owner, or declines it as the user who may accept it. Returns `true` if declined.
     pub async fn withdraw_transfer(&self) -> Result<bool> {
         let Withdrawal { declined } = self.call(Method::DELETE, &["transfer"], None).await?;
         Ok(declined)

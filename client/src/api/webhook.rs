@@ -25,7 +25,7 @@ pub enum WebhookScope {
 pub struct WebhookApi {
     /// The control plane.
     pub api: Api,
-    /// Which webhooks the requests are about.
+    /// The webhooks that the requests are about.
     pub scope: WebhookScope,
     /// An API key of scope `full`, or the token of the service's owner or an administrator.
     pub credential: SecretString,
@@ -46,12 +46,12 @@ pub struct Webhook {
     pub events: Vec<String>,
     /// The description of the webhook.
     pub description: Option<String>,
-    /// The `managedBy` of the files that declare it; `None` if no named file does.
+    /// The `managedBy` of the files that declare it; `None` if no file with a `managedBy` does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub managed_by: Option<String>,
     /// The status: `active`, `paused` or `disabled`.
     pub status: String,
-    /// Why the webhook is disabled: `gone` or `failing`.
+    /// Why the webhook is disabled: `gone` (the receiver returned 410) or `failing` (it failed for too long).
     pub disabled_reason: Option<String>,
     /// The time since which every delivery has failed.
     pub failing_since: Option<String>,
@@ -84,7 +84,7 @@ pub struct NewSecret {
     pub previous_secret_expires_at: String,
 }
 
-/// The properties of a new webhook, or a change of a webhook. `None` leaves a property unchanged.
+/// The properties of a new webhook, where `None` means the default; or a change of a webhook, where `None` changes nothing.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WebhookChange {
@@ -116,7 +116,7 @@ pub struct WebhookDelivery {
     pub event: String,
     /// When the event occurred.
     pub occurred_at: String,
-    /// The status: `pending`, `delivered` or `dead`.
+    /// The status: `pending`, `delivered` or `dead` (given up after failed attempts).
     pub status: String,
     /// The number of attempts.
     pub attempts: u64,

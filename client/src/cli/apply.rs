@@ -21,8 +21,9 @@ use files::Files;
 use plan::{PlanArgs, plan};
 use std::path::PathBuf;
 
-pub const HELP: &str = "The command reads what exists, prints what it changes, and changes it. What they do not declare stays as it is, \
-    unless --prune is set. A second run changes nothing. After an error, the other changes are made, and the exit code is not 0: run the command again.\n\n\
+pub const HELP: &str = "The command reads what exists, prints what it changes, and changes it. What the files do not declare stays \
+    as it is, unless --prune is set. A second run changes nothing. After an error, the other changes are made, nothing is \
+    deleted, and the exit code is not 0: run the command again.\n\n\
     Examples:\n  $ countersign apply -f shop.yaml --dry-run\n  $ countersign apply -f services/ --prune\n  \
     $ countersign export --service SERVICE | countersign apply -f -\n\n\
     Next: countersign export, which writes such a file";
@@ -60,8 +61,7 @@ pub async fn run(context: &Context, args: ApplyArgs) -> Result<CommandOutput, Cl
     for warning in &plan.warnings {
         context.messages.warning(warning);
     }
-    let json = show::json(&plan, &[]);
-    let output = CommandOutput::new(show::text(&plan), json);
+    let output = CommandOutput::new(show::text(&plan), show::json(&plan, &[]));
     if args.dry_run {
         let differs = args.exit_code && !plan.is_empty();
         let error = differs.then(|| Cause::WouldChange { count: plan.len() }.into());

@@ -48,7 +48,7 @@ enum Command {
     /// Deliver the events of a service to a URL
     #[command(subcommand)]
     Webhook(webhook::WebhookCommand),
-    /// Make services, roles, assignments, webhooks and API keys as files describe them
+    /// Change services, roles, assignments, webhooks and API keys to what files declare
     #[command(after_help = apply::HELP)]
     Apply(Box<apply::ApplyArgs>),
     /// Write services in the format of `apply`
@@ -84,7 +84,6 @@ enum Command {
 }
 
 impl Arguments {
-    /// The writer of messages that these options configure.
     pub fn messages(&self) -> Messages {
         let GlobalArgs { profile, output, quiet, verbose: _, timeout: _ } = &self.global;
         Messages::new(*output, *quiet, Some(profile.clone()))
@@ -93,6 +92,7 @@ impl Arguments {
 
 pub async fn run(arguments: Arguments, messages: &Messages) -> Result<CommandOutput, CliError> {
     let Arguments { global, command } = arguments;
+    // The script needs no profile, so it can be printed even if the profile is malformed.
     if let Command::Completions { shell } = command {
         return complete::script(shell);
     }

@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 
 pub const HELP: &str = "\
 The command creates nothing and does not log in. With --login it tests a login of the profile's agent, and revokes its session. \
-Exit code 0 if no check failed, otherwise that of the first failure.
+The exit code is 0 if no check failed, otherwise the one of the first failure.
 
 Examples:
   $ countersign doctor
@@ -46,7 +46,7 @@ enum CheckResult {
     Ok(String),
     /// It works, but needs attention: the problem and the next step.
     Warning(String, String),
-    /// There is nothing to check, or the check is impossible.
+    /// There is nothing to check, or the check is impossible: the reason.
     Skipped(&'static str),
     Failed(CliError),
 }
@@ -54,6 +54,7 @@ enum CheckResult {
 impl From<CliError> for CheckResult {
     fn from(error: CliError) -> Self {
         match &error.cause {
+            // Too many requests say nothing about what is checked.
             Cause::Api(api) if api.is_rate_limited() => {
                 Self::Warning(error.to_string(), next_step(&error).map(String::from).unwrap_or_default())
             }
@@ -77,7 +78,7 @@ struct Check {
 const CHECKS_WITH_CONNECTION: [&str; 5] = ["clock", "signing keys", "agent", "service key", "human token"];
 const NOT_CHECKED: &str = "not checked, because the check of the control plane failed";
 
-/// Runs all checks. Without a connection, reports the checks that need one as not checked.
+/// Runs all checks. Without a connection, reports the checks that need a connection as not checked.
 pub async fn run(context: &Context, args: DoctorArgs) -> Result<CommandOutput, CliError> {
     let mut checks = vec![Check { name: "profile", result: check_profile(context) }];
     match connect(context, &args.manager.server).await {
@@ -120,13 +121,13 @@ async fn connect(context: &Context, server: &ServerArgs) -> Result<(Api, Health)
 }
 
 fn check_health(health: &Health) -> CheckResult {
-    let impaired = health.checks.iter().filter(|(_, state)| !["up", "memory"].contains(&state.as_str()));
+    let impaired = health.checks.iter().filter(|(_, state)| state.as_str() != "up");
     let impaired: Vec<_> = impaired.map(|(component, state)| format!("{component} {state}")).collect();
     let text = without_control_characters(&[vec![health.status.clone()], impaired].concat().join(", "));
     match health.status.as_str() {
         "healthy" => CheckResult::Ok(text),
         "degraded" => CheckResult::Warning(text, "ask its operator to check its log: some functions fail".into()),
-        _ => CliError::failed(format!("it is {text}")).with_next("ask its operator to check its log").into(),
+        _ => CliError::failed(format!("the server is {text}")).with_next("ask its operator to check its log").into(),
     }
 }
 
@@ -195,7 +196,7 @@ async fn check_agent(context: &Context, api: &Api, args: &DoctorArgs) -> CheckRe
     }
 }
 
-/// The status of the agent, if the API key or the human user may read it.
+/// The status of the agent, if the API key or the human user may read it. Ignores errors: other checks report them.
 async fn agent_status(context: &Context, api: &Api, args: &DoctorArgs, agent: &str) -> Option<String> {
     let service = context.service(&args.manager.service).ok()?;
     let human = args.manager.human.explicit().ok()?.cloned().or_else(|| unexpired_token(context, &args.manager.server));
@@ -261,7 +262,7 @@ async fn check_human_token(context: &Context, api: &Api, args: &DoctorArgs) -> C
     }
 }
 
-/// Returns all results as data, the next steps as the note, and the first failure as the error.
+/// Returns all results as data, the next steps as the note, and the first failure as the error of the command.
 fn report(messages: &Messages, checks: Vec<Check>) -> CommandOutput {
     let mut rows = Vec::new();
     let mut values = Vec::new();

@@ -1,4 +1,4 @@
-//! The option `--wait`: waits until the sidecars of a service decide with a change, and reports the result.
+//! The option `--wait`: waits until the sidecars of a service decide with a change. A receipt says where the change is in force.
 //!
 //! Invariant: a wait begins after its change and sends only requests that read, so the change is never repeated.
 
@@ -24,7 +24,7 @@ use std::time::Duration;
 pub use text::sidecars;
 use text::{enforcement_text, next, not_enforced, unknown, unknown_because};
 
-/// A revision that every control plane has. [`ReceiptArgs::wait`] asks for it to find out whether the credential may read receipts.
+/// A revision that every control plane has. [`ReceiptArgs::wait`] asks for its receipt, to see whether the credential may read it.
 const FIRST_REVISION: u64 = 1;
 
 const LONGEST_WAIT: Duration = Duration::from_hours(1);
@@ -45,13 +45,13 @@ pub const ALLOWS_WITHOUT_SIDECAR: &str = "the API allows at once";
 #[derive(Args)]
 pub struct WaitArgs {
     /// Wait until every sidecar of the service decides with the change, at most this long: 1s to 1h, 30s without a
-    /// value. Exit code 1 if the time is over; the change is done nevertheless
+    /// value. If the time is over, the exit code is 1; the change is done nevertheless
     #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true, default_missing_value = "30s",
         value_parser = parse_wait)]
     wait: Option<Duration>,
 }
 
-/// The wait of a command whose change can concern several services.
+/// The options of a command that can wait, and whose change can concern several services.
 #[derive(Args)]
 pub struct ReceiptArgs {
     #[command(flatten)]
@@ -71,6 +71,7 @@ pub struct Wait {
     pub at_most: Duration,
 }
 
+/// What a command says about its change: the revision, and after a wait, where the change is in force.
 pub struct Receipt {
     revision: u64,
     /// The result of the wait; `None` without `--wait`.
@@ -78,7 +79,7 @@ pub struct Receipt {
 }
 
 enum WaitResult {
-    /// The last answer of the control plane, and how long the command waited.
+    /// The last answer of the control plane, and the longest wait that the user allowed.
     Known(Box<Enforcement>, Duration),
     /// The control plane did not say whether the change is in force.
     Unknown(CliError),
@@ -91,8 +92,8 @@ impl WaitArgs {
 }
 
 impl ReceiptArgs {
-    /// Finds the service and a credential that may read its sidecars. Commands call this function before their change, so that an
-    /// error here changes nothing. `None` without `--wait`.
+    /// Prepares a wait: finds the service and a credential that may read its sidecars. Commands call it before their change, so that
+    /// an error here changes nothing. `None` without `--wait`.
     pub async fn wait(
         &self,
         context: &Context,
@@ -210,7 +211,7 @@ async fn ask(context: &Context, wait: &Wait, revision: u64, last: &mut Option<Re
     let mut remaining = *at_most;
     while !remaining.is_zero() {
         let step = remaining.min(LONGEST_ENFORCEMENT_WAIT);
-        // The control plane may answer early although the change is not in force. The next request then waits for the rest.
+        // The control plane may answer early although the change is not in force. Then we wait before the next request.
         let end_of_step = tokio::time::sleep(step);
         match service.enforcement(revision, step).await {
             Ok(answer) => {

@@ -126,13 +126,13 @@ fn check_options(args: &ConfigArgs) -> Result<(), CliError> {
 }
 
 fn settings(context: &Context, args: ConfigArgs) -> Result<Settings, CliError> {
-    let target = args.target;
-    let is_nginx = target == Target::Nginx;
+    let is_nginx = args.target == Target::Nginx;
     let has_service = args.service.service.is_some() || context.profile.service.is_some();
+    // nginx sends the id of the service to the control plane. Envoy needs no id: a sidecar of one service knows its service.
     let service = (has_service || is_nginx).then(|| context.service(&args.service)).transpose()?;
     let control_plane = is_nginx.then(|| context.url(&args.server)).transpose()?;
     let default_timeout = Duration::from_millis(if is_nginx { 2000 } else { 250 });
-    let is_local = target.is_local();
+    let is_local = args.target.is_local();
     Ok(Settings {
         service,
         control_plane,
@@ -150,7 +150,7 @@ fn settings(context: &Context, args: ConfigArgs) -> Result<Settings, CliError> {
     })
 }
 
-/// What the user must do besides installing the configuration.
+/// The note of the command: what the user must do besides installing the configuration.
 fn note(target: Target, settings: &Settings) -> String {
     let sidecar = "Next: run the sidecar at this address: docs/run/sidecar.md, or the chart countersign-ext-authz";
     match target {

@@ -12,7 +12,6 @@ pub struct CliError {
     pub next: Option<Box<str>>,
 }
 
-/// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Cause {
     #[error("{0}")]

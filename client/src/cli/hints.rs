@@ -29,8 +29,7 @@ pub fn next_step(error: &CliError) -> Option<Cow<'_, str>> {
     {
         let seconds = wait.as_secs();
         let plural = if wait.as_secs() == 1 { "" } else { "s" };
-        let text = format!("wait {seconds} second{plural}, then run the same again; the operator sets the limits");
-        return Some(text.into());
+        return Some(format!("wait {seconds} second{plural}, then try again; the operator sets the limits").into());
     }
     let setting = details.fields.get("setting").and_then(Value::as_str);
     let of_other_service =
@@ -84,7 +83,7 @@ fn hint_for_cause(cause: &Cause) -> Option<&'static str> {
         }
         Cause::Api(ApiError::Url(_)) => Some("set --server https://HOST:PORT or COUNTERSIGN_URL"),
         Cause::Api(ApiError::Unreadable(_)) => Some(
-            "is --server (COUNTERSIGN_URL) that of a control plane? Use the port of the API (8443 by default), not the sync \
+            "is --server (COUNTERSIGN_URL) the URL of a control plane? Use the port of the API (8443 by default), not the sync \
              port (8444)",
         ),
         Cause::Api(ApiError::WiderScope(_)) => Some("the tokens were discarded; ask the operator of the control plane"),
@@ -145,7 +144,7 @@ fn hint_for_reason(reason: &str) -> Option<&'static str> {
         }
         "scope_insufficient" => "use a key that `countersign key create --scope full` created",
         "human_token_missing" | "human_token_invalid" | "human_token_expired" => {
-            "countersign login, or set COUNTERSIGN_HUMAN_TOKEN to a token of your identity provider; without one, the \
+            "countersign login, or set COUNTERSIGN_HUMAN_TOKEN to a token of your identity provider; if there is none, the \
              operator mints a token: countersign-control-plane human-token mint --subject NAME"
         }
         "human_issuer_unavailable" => "try again; is the identity provider of the control plane available?",

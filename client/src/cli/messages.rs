@@ -16,7 +16,7 @@ const NEXT: &str = "Next: ";
 /// The first word of each command in a hint.
 const PROGRAM: &str = "countersign ";
 
-/// Texts before a command that another person runs, who has other profiles.
+/// The ends of texts before a command that another person runs. This person has other profiles, so no `--profile` is added.
 const BEFORE_COMMAND_OF_OTHERS: [&str; 3] = ["as the new owner, ", "can run: ", "for a role: "];
 
 #[derive(Debug, Clone)]
@@ -32,8 +32,7 @@ pub struct Messages {
 }
 
 impl Messages {
-    /// Creates a writer. Commands in hints name `profile` unless it is the profile that the environment or the default
-    /// selects.
+    /// Creates a writer. Commands in hints name `profile` unless it is the profile that the environment or the default selects.
     pub fn new(format: OutputFormat, quiet: bool, profile: Option<String>) -> Self {
         let default_profile = variable("COUNTERSIGN_PROFILE").unwrap_or_else(|| "default".to_owned());
         let profile = profile.filter(|profile| *profile != default_profile);

@@ -10,7 +10,6 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use std::io::{self, Write};
 
-/// The format of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum OutputFormat {
     /// Tables and sentences
@@ -29,7 +28,7 @@ pub struct CommandOutput {
     json: Option<Value>,
     /// The note, which may end with lines that begin with `Next: `.
     pub note: String,
-    /// The next step if a secret in the data cannot be printed; empty if the data contains none.
+    /// The next step if a secret in the data cannot be printed; empty if the data contains no secret.
     hint_if_lost: String,
     /// The error of a command that also returns data.
     pub error: Option<CliError>,
@@ -44,7 +43,6 @@ impl CommandOutput {
         Self { text: text.into(), json: Some(json), ..Self::default() }
     }
 
-    /// A result with data as a table and as JSON.
     pub fn table(table: Table, json: Value) -> Self {
         Self { table: Some(table), json: Some(json), ..Self::default() }
     }

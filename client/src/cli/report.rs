@@ -40,7 +40,7 @@ pub fn report(error: &CliError, messages: &Messages) -> ExitCode {
     code.into()
 }
 
-/// The next step. If the API refused values, it names the arguments that set them.
+/// The next step. If the API refused values, the step names the arguments that set them. Fields without an argument are left out.
 fn next_step(error: &CliError) -> Option<Cow<'_, str>> {
     let hint = hints::next_step(error);
     let Cause::Api(ApiError::Refused { code, details, .. }) = &error.cause else { return hint };
@@ -116,7 +116,7 @@ fn json(error: &CliError, next: Option<&str>, usage: Option<&str>) -> Value {
     json!({ "error": json })
 }
 
-/// The error code of the API. For errors of the command line itself, a code of its own.
+/// The error code: the one of the API, or for errors of the command line itself, one for each exit code.
 fn code(cause: &Cause) -> &str {
     match cause {
         Cause::Api(ApiError::Refused { code, .. }) if !code.is_empty() => code,

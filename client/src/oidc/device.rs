@@ -6,8 +6,8 @@ use super::{
 };
 use crate::{
     api::{
+        redacted_url_with_port,
         response::{line, optional_line},
-        url_with_port,
     },
     clock,
 };
@@ -19,13 +19,13 @@ use std::time::Duration;
 /// The `grant_type` of the device authorization grant.
 const GRANT_TYPE: &str = "urn:ietf:params:oauth:grant-type:device_code";
 
-/// The time between two requests if the issuer sends no `interval` (RFC 8628, section 3.2).
+/// The seconds between two requests if the issuer sends no `interval` (RFC 8628, section 3.2).
 const DEFAULT_INTERVAL: u64 = 5;
 
 /// How much `slow_down` increases the interval (RFC 8628, section 3.5).
 const SLOW_DOWN: Duration = Duration::from_secs(5);
 
-/// The maximum interval. The issuer can ask for no longer one.
+/// The maximum interval, even if the issuer asks for a longer one.
 const MAX_INTERVAL: Duration = Duration::from_mins(5);
 
 /// The response to a device authorization request.
@@ -59,6 +59,7 @@ impl OidcClient {
         let response = success(url, response, &SecretString::default()).await?;
         let device: DeviceAuthorization = read_json(url, response).await?;
         // The user opens these pages in a browser, so other kinds of URLs are refused.
+        // We drop an invalid complete URL: without it, the user enters the code.
         let allow_loopback = url.scheme() == "http";
         let is_page = |page: &String| Url::parse(page).is_ok_and(|page| is_secure(&page, allow_loopback));
         if !is_page(&device.verification_uri) {
@@ -70,7 +71,7 @@ impl OidcClient {
 
     /// Polls the token endpoint until the user has confirmed or denied the login, or the codes expire.
     ///
-    /// If the issuer is unreachable, the interval is doubled (RFC 8628, section 3.5).
+    /// If the issuer is unreachable or cannot answer now, the interval is doubled (RFC 8628, section 3.5).
     pub async fn wait_for_tokens(
         &self,
         endpoints: &Endpoints,
@@ -115,7 +116,7 @@ pub(super) async fn success(url: &Url, response: Response, secret: &SecretString
     if status.is_success() {
         return Ok(response);
     }
-    let status_error = || IssuerError::Status { url: url_with_port(url), status: status.as_u16() };
+    let status_error = || IssuerError::Status { url: redacted_url_with_port(url), status: status.as_u16() };
     if status.is_server_error() {
         return Err(status_error());
     }

@@ -70,13 +70,14 @@ pub struct HumanClaims {
 }
 
 impl HumanClaims {
-    /// Parses the claims of a JWT. `None` if the text is no JWT with the required claims.
+    /// Parses the claims of a JWT. `None` if the text is no JWT, lacks a required claim, or has a malformed claim.
     pub fn parse(token: &SecretString) -> Option<Self> {
         let mut parts = token.expose_secret().split('.');
         let (Some(_), Some(payload), Some(_), None) = (parts.next(), parts.next(), parts.next(), parts.next()) else {
             return None;
         };
         let mut claims = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(payload).ok()?).ok()?;
+        // Commands show the claims in a terminal. Line breaks remain; a `name` or `email` with one is refused below.
         make_printable(&mut claims);
         serde_json::from_value(claims).ok()
     }
@@ -109,8 +110,8 @@ impl TokenKind {
 }
 
 impl TokenResponse {
-    /// Selects the token of the requested kind. Checks its issuer and expiry, and the audience of an ID token. `subject` is the user of an
-    /// earlier token of the same login, who must not change.
+    /// Selects the token of the requested kind. Checks its issuer and expiry, and the audience of an ID token. At a refresh,
+    /// `subject` is the user who logged in: the new token must be for the same user.
     pub fn into_tokens(self, settings: &LoginSettings, subject: Option<&str>) -> Result<IssuedTokens, IssuerError> {
         let Self { access_token, id_token, refresh_token } = self;
         let token = match settings.token {
@@ -120,20 +121,20 @@ impl TokenResponse {
         let token = token.ok_or(IssuerError::NoToken(settings.token.field()))?;
         let claims = HumanClaims::parse(&token).ok_or(IssuerError::Claim {
             claim: settings.token.field(),
-            problem: "it is not a JWT with the claims `iss`, `sub` and `exp`".to_owned(),
+            problem: "it is not a JWT with valid claims, or lacks `iss`, `sub` or `exp`".to_owned(),
         })?;
-        let wrong = |claim, problem: String| Err(IssuerError::Claim { claim, problem });
+        let invalid = |claim, problem: String| Err(IssuerError::Claim { claim, problem });
         if claims.issuer != settings.issuer {
-            return wrong("iss", format!("it is `{}`", claims.issuer));
+            return invalid("iss", format!("it is `{}`", claims.issuer));
         }
         if settings.token == TokenKind::IdToken && !claims.is_for(&settings.client_id) {
-            return wrong("aud", format!("it does not contain the client id `{}`", settings.client_id));
+            return invalid("aud", format!("it does not contain the client id `{}`", settings.client_id));
         }
         if subject.is_some_and(|subject| claims.subject != subject) {
-            return wrong("sub", "it is not the user who logged in".to_owned());
+            return invalid("sub", "it is not the user who logged in".to_owned());
         }
         if claims.expires_at() <= clock::now() {
-            return wrong("exp", "the token is expired already; is the clock of this machine right?".to_owned());
+            return invalid("exp", "the token is expired already; is the clock of this machine right?".to_owned());
         }
         let refresh_token = refresh_token.filter(|text| !text.expose_secret().is_empty());
         Ok(IssuedTokens { token, refresh_token, claims })

@@ -23,13 +23,13 @@ fn is_header_value(text: &str) -> bool {
 /// Returns whether the text is the canonical Base64 of 24 to 64 bytes.
 fn is_encoded_secret(text: &str) -> bool {
     let digits = text.trim_end_matches('=');
-    let Some(bits) = digits.chars().map(|digit| BASE64_DIGITS.find(digit)).collect::<Option<Vec<_>>>() else {
+    let Some(digit_values) = digits.chars().map(|digit| BASE64_DIGITS.find(digit)).collect::<Option<Vec<_>>>() else {
         return false;
     };
-    let bytes = bits.len() * 6 / 8;
+    let bytes = digit_values.len() * 6 / 8;
     let padding = text.len() - digits.len();
-    let surplus_bits = bits.len() * 6 % 8;
-    let is_canonical = bits.last().is_none_or(|last| last % (1 << surplus_bits) == 0);
+    let unused_bits = digit_values.len() * 6 % 8;
+    let is_canonical = digit_values.last().is_none_or(|last| last % (1 << unused_bits) == 0);
     text.len().is_multiple_of(4) && padding <= 2 && is_canonical && (24..=64).contains(&bytes)
 }
 

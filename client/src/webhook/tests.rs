@@ -1,5 +1,4 @@
-//! Tests of webhook verification with the published test vector of Standard Webhooks, and with every kind of invalid
-//! request.
+//! Tests of webhook verification with the published test vector of Standard Webhooks, and with every kind of invalid request.
 
 use super::*;
 use reqwest::header::{HeaderName, HeaderValue};

@@ -114,7 +114,7 @@ fn help_texts_are_wrapped_once() {
     let register = ["agent", "register", "--help"];
     for (arguments, sentence) in [
         (&register[..], "Registering the same again returns the same agent, in its current status."),
-        (&["doctor", "--help"], "Exit code 0 if no check failed, otherwise that of the first failure."),
+        (&["doctor", "--help"], "The exit code is 0 if no check failed, otherwise the one of the first failure."),
         (&["key", "create", "--help"], "next to COUNTERSIGN_SYNC__URLS (the sync port"),
         (&["--help"], "which override the profile (~/.config/countersign/NAME.toml)."),
     ] {

@@ -36,11 +36,12 @@ pub async fn execute(context: &Context, access: &Access, plan: &Plan) -> Vec<Cha
     let mut targets = Vec::new();
     for service in &plan.services {
         let changes = service.without_deletions();
-        match Target::open(context, access, service).await {
+        match ServiceTarget::open(context, access, service).await {
             Ok(mut target) => {
                 results.push(target.make_all(changes).await);
                 targets.push(Some(target));
             }
+            // Only the creation of a new service can fail here, and it is the first change.
             Err(error) => {
                 let name = &service.name;
                 let not_tried = || Err(format!("service {name}: not tried, because it does not exist"));
@@ -68,14 +69,14 @@ fn named(service: &str, change: &Change, result: Result<(), CliError>) -> Change
 }
 
 /// The service whose changes are made.
-struct Target<'a> {
+struct ServiceTarget<'a> {
     context: &'a Context,
     plan: &'a ServicePlan,
     api: ServiceApi,
     role_ids: HashMap<String, String>,
 }
 
-impl<'a> Target<'a> {
+impl<'a> ServiceTarget<'a> {
     /// Opens the service of a plan. Creates it if it does not exist.
     async fn open(context: &'a Context, access: &Access, plan: &'a ServicePlan) -> Result<Self, CliError> {
         let id = match &plan.id {
@@ -173,13 +174,13 @@ impl<'a> Target<'a> {
         let mut results = Vec::new();
         for batch in changes.chunks(AssignmentChange::MAX) {
             let wanted: Vec<_> = batch.iter().map(|change| self.assignment_change(change)).collect();
-            let possible: Vec<_> = wanted.iter().flatten().cloned().collect();
-            let made: Vec<Result<(), CliError>> = if possible.is_empty() {
+            let requests: Vec<_> = wanted.iter().flatten().cloned().collect();
+            let made: Vec<Result<(), CliError>> = if requests.is_empty() {
                 Vec::new()
             } else {
-                match self.repeated(async || self.api.change_assignments(&possible).await).await {
+                match self.repeated(async || self.api.change_assignments(&requests).await).await {
                     Ok(made) => made.into_iter().map(|result| result.map_err(Into::into)).collect(),
-                    Err(error) => possible.iter().map(|_| Err(CliError::failed(error.to_string()))).collect(),
+                    Err(error) => requests.iter().map(|_| Err(CliError::failed(error.to_string()))).collect(),
                 }
             };
             // A change without a request keeps its own error. The others get the results of the response, in order.
@@ -189,7 +190,7 @@ impl<'a> Target<'a> {
         results
     }
 
-    /// The request for a change of an assignment. Fails if the role was to be created by this plan, but was not.
+    /// The request for a change of an assignment. Fails if an earlier change was to create the role, but failed.
     fn assignment_change(&self, change: &Change) -> Result<AssignmentChange, CliError> {
         match change {
             Change::Revoke { role_id, agent, .. } => Ok(AssignmentChange {
@@ -235,14 +236,14 @@ impl<'a> Target<'a> {
         request: impl AsyncFn() -> Result<T, ApiError>,
         secret: impl FnOnce(&T) -> &SecretString,
     ) -> Result<(), CliError> {
-        let target = file.map(SecretTarget::create).transpose()?;
-        match (self.repeated(request).await, target) {
-            (Ok(made), Some(target)) => target.write(secret(&made)),
+        let secret_target = file.map(SecretTarget::create).transpose()?;
+        match (self.repeated(request).await, secret_target) {
+            (Ok(made), Some(secret_target)) => secret_target.write(secret(&made)),
             (Ok(_), None) => Ok(()),
-            (Err(error), target) => {
-                // Without an answer, the control plane may have made the secret. Then `PATH.pending` stays, so the next run replaces it.
+            (Err(error), secret_target) => {
+                // Without an answer, the control plane may have made the secret. `PATH.pending` then makes the next run replace it.
                 let is_refused = matches!(error.cause, Cause::Api(ApiError::Refused { .. }));
-                target.filter(|_| is_refused).into_iter().for_each(SecretTarget::discard);
+                secret_target.filter(|_| is_refused).into_iter().for_each(SecretTarget::discard);
                 Err(error)
             }
         }
@@ -278,7 +279,7 @@ impl<'a> Target<'a> {
     }
 }
 
-/// Creates the service of a plan and returns its id. If another run has created the same service meanwhile, returns the id of that one.
+/// Creates the service of a plan and returns its id. If another run has created it meanwhile, returns that service's id.
 async fn create_service(context: &Context, access: &Access, plan: &ServicePlan) -> Result<String, CliError> {
     let Access { api, credential, .. } = access;
     let ServicePlan { name, managed_by, changes, .. } = plan;
@@ -292,7 +293,7 @@ async fn create_service(context: &Context, access: &Access, plan: &ServicePlan) 
         Ok(service) => Ok(service.service_id),
         Err(error @ ApiError::Refused { status: 409, .. }) if managed_by.is_some() => {
             let services = all_pages(async |start| api.human(credential).list_services(&start).await).await?;
-            let is_same = |it: &Service| it.name == *name && it.managed_by == *managed_by && access.is_of_human(it);
+            let is_same = |it: &Service| it.name == *name && it.managed_by == *managed_by && access.human_owns(it);
             let created = services.into_iter().find(is_same);
             created.map(|service| service.service_id).ok_or_else(|| error.into())
         }

@@ -1,4 +1,5 @@
-//! Reads the services, with all that belongs to them, that `countersign apply` and `export` compare or write.
+//! Reads services with their roles, role holders, webhooks and keys: `countersign apply` compares them with the files, and
+//! `countersign export` writes them to a file.
 
 use super::format::DeclaredService;
 use crate::cli::{args::ManagerArgs, context::Context, error::CliError};
@@ -11,12 +12,12 @@ use countersign_client::{
 use countersign_identity::Timestamp;
 use secrecy::SecretString;
 
-/// What exists at the control plane, as far as a plan needs it.
+/// What exists at the control plane, as far as it is needed to plan the changes of an `apply`.
 pub struct Existing {
-    /// The services of the human user, or the service of the API key.
+    /// The services that the files declare, as far as they exist.
     pub services: Vec<ExistingService>,
-    /// The agents that the human user has registered. Patterns match only these: owners choose the names of their agents, so anybody could
-    /// give an agent a name that matches.
+    /// The agents that the human user has registered. A file can assign roles by pattern (`match`), such as the name `build-*`.
+    /// It matches only these agents: owners choose the names of their agents, so anybody could give an agent a name that matches.
     pub agents: Vec<ListedAgent>,
     /// The services of the human user that no file declares.
     pub services_in_no_file: Vec<Service>,
@@ -25,10 +26,10 @@ pub struct Existing {
     pub read_at: Timestamp,
 }
 
-/// A service with what belongs to it.
+/// A service with what belongs to it. `keys` is empty if the plan needs no API keys.
 pub struct ExistingService {
     pub service: Service,
-    /// Whether the human user owns it. An administrator can also read the services of other owners.
+    /// Whether the human user owns it; `true` with an API key. An administrator can also read the services of other owners.
     pub is_own: bool,
     pub roles: Vec<Role>,
     /// The agents that hold a role.
@@ -44,8 +45,8 @@ pub struct Access {
     pub credential: SecretString,
     /// The service of the API key; `None` with the token of a human user, who can have several services.
     service_of_key: Option<String>,
-    /// The human user; `None` with an API key. By name, we find only services of this user: an administrator can read the services of all
-    /// owners, and other owners can use the same names.
+    /// The human user; `None` with an API key, or if the token has no readable claims: then we find services only by id. A name
+    /// stands only for a service of this user: an administrator can read the services of all owners, who can use the same names.
     human: Option<HumanUser>,
 }
 
@@ -79,7 +80,7 @@ impl Access {
         let has_patterns = declared.iter().flat_map(|it| &it.assignments).any(|it| it.pattern.is_some());
         if let Some(id) = service_of_key {
             let name = declared.first().map(|it| it.name.clone()).unwrap_or_default();
-            // An API key cannot read its service, so this takes name and `managedBy` from the file. A plan needs no other field.
+            // An API key cannot read its service, so we take name and `managedBy` from the file. A plan needs no other field.
             let service = Service {
                 service_id: id.clone(),
                 name,
@@ -89,9 +90,10 @@ impl Access {
                 managed_by: declared.first().and_then(|it| it.managed_by.clone()),
                 created_at: String::new(),
             };
-            let services = vec![self.read_service(service, false).await?];
+            // An API key cannot list API keys.
+            let with_keys = false;
             return Ok(Existing {
-                services,
+                services: vec![self.read_service(service, with_keys).await?],
                 agents: Vec::new(),
                 services_in_no_file: Vec::new(),
                 is_read_by_key: true,
@@ -101,14 +103,15 @@ impl Access {
         let mut services = Vec::new();
         let mut services_in_no_file = Vec::new();
         for service in all_pages(async |start| api.human(credential).list_services(&start).await).await? {
-            let is_meant = |it: &DeclaredService| match &it.id {
+            let declares = |it: &DeclaredService| match &it.id {
                 Some(id) => *id == service.service_id,
-                None => it.name == service.name && self.is_of_human(&service),
+                None => it.name == service.name && self.human_owns(&service),
             };
-            if let Some(declared) = declared.iter().find(|it| is_meant(it)) {
-                services.push(self.read_service(service, prunes || !declared.keys.is_empty()).await?);
-            } else if self.is_of_human(&service) {
-                // An administrator reads the services of all owners, who may use the same `managedBy`. Theirs must not be deleted.
+            if let Some(declared) = declared.iter().find(|it| declares(it)) {
+                let with_keys = prunes || !declared.keys.is_empty();
+                services.push(self.read_service(service, with_keys).await?);
+            } else if self.human_owns(&service) {
+                // An administrator also reads services of other owners with the same `managedBy`, which must not be deleted.
                 services_in_no_file.push(service);
             }
         }
@@ -120,7 +123,7 @@ impl Access {
         Ok(Existing { services, agents, services_in_no_file, is_read_by_key: false, read_at: clock::now() })
     }
 
-    pub fn is_of_human(&self, service: &Service) -> bool {
+    pub fn human_owns(&self, service: &Service) -> bool {
         self.human.as_ref() == Some(&service.owner)
     }
 
@@ -129,7 +132,7 @@ impl Access {
         let filter = AgentFilter::default();
         let keys = if with_keys { all_pages(async |start| api.list_keys(&start).await).await? } else { Vec::new() };
         Ok(ExistingService {
-            is_own: self.service_of_key.is_some() || self.is_of_human(&service),
+            is_own: self.service_of_key.is_some() || self.human_owns(&service),
             roles: api.list_roles().await?,
             holders: all_pages(async |start| api.list_agents(&filter, &start).await).await?,
             webhooks: api.webhooks().list().await?,

@@ -10,9 +10,9 @@ use crate::cli::prelude::{CliError, CommandOutput, Context, ManagerArgs};
 use countersign_client::api::{ListedKey, Role, Webhook, all_pages};
 use std::collections::HashSet;
 
-pub const HELP: &str = "Without --service and COUNTERSIGN_SERVICE_ID, the file contains all your services, even if the profile has one. \
-    It contains no secrets. It contains all roles, assignments, webhooks and API keys that are not revoked, \
-    and no `managedBy`.\n\n\
+pub const HELP: &str = "Without --service and COUNTERSIGN_SERVICE_ID, the file contains all your services, even if the profile \
+    names one. The file contains all roles, assignments and webhooks, and the API keys that are not revoked, \
+    but no secrets and no `managedBy`.\n\n\
     Examples:\n  $ countersign export > services.yaml\n  $ countersign export --service SERVICE > shop.yaml\n\n\
     Next: countersign apply -f services.yaml --dry-run";
 
@@ -27,8 +27,9 @@ pub async fn export(context: &Context, args: ManagerArgs) -> Result<CommandOutpu
         None => all_pages(async |start| api.human(credential).list_services(&start).await).await?,
     };
     let mut document = Document { api_version: Version::V1, managed_by: None, services: Vec::new() };
+    let with_keys = true;
     for service in services {
-        document.services.push(declared(access.read_service(service, true).await?));
+        document.services.push(declared(access.read_service(service, with_keys).await?));
     }
     let yaml = serde_saphyr::to_string(&document).map_err(|error| CliError::failed(error.to_string()))?;
     Ok(CommandOutput::raw(yaml.into_bytes()))
@@ -62,7 +63,7 @@ fn declared(existing: ExistingService) -> DeclaredService {
     }
 }
 
-/// Keeps the first item of each name, because a file may not name anything twice.
+/// Keeps the first item of each name: `countersign apply` refuses a file that names an object twice.
 fn unique<T>(items: impl Iterator<Item = T>, name: impl Fn(&T) -> String) -> Vec<T> {
     let mut seen = HashSet::new();
     items.filter(|item| seen.insert(name(item))).collect()

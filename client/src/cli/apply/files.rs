@@ -16,13 +16,13 @@ pub struct Files {
     pub managed_by: Vec<String>,
 }
 
-/// Reads the files. With `prunes`, each document must have `managedBy`, because the command deletes what has that name.
+/// Reads the files. With `prunes`, each document must have `managedBy`: the command deletes only objects with this value.
 pub fn read(paths: &[PathBuf], prunes: bool) -> Result<Files, CliError> {
     let mut services = Vec::new();
     let mut managed_by = BTreeSet::new();
     let mut has_documents = false;
-    for path in paths {
-        for path in expand(path)? {
+    for argument in paths {
+        for path in expand(argument)? {
             let name = if path.as_os_str() == "-" { "standard input".to_owned() } else { path.display().to_string() };
             let text = read_text(&path)?;
             let documents = format::parse(&name, &text)?;
@@ -32,12 +32,12 @@ pub fn read(paths: &[PathBuf], prunes: bool) -> Result<Files, CliError> {
                 return Err(CliError::usage(text).with_next(next));
             }
             if prunes && documents.iter().any(|document| document.managed_by.is_none()) {
-                let next = "set `managedBy` in each document: only what has this name is deleted";
+                let next = "set `managedBy` in each document: --prune deletes only objects that have it";
                 return Err(CliError::usage(format!("{name}: --prune needs `managedBy`")).with_next(next));
             }
             has_documents |= !documents.is_empty();
             for mut document in documents {
-                // Paths of secret files are relative to the YAML file, and not to where the command runs.
+                // Paths of secret files are relative to the YAML file; those in standard input to where the command runs.
                 let directory = path.parent().unwrap_or_else(|| Path::new(""));
                 document.secret_files().for_each(|file| *file = directory.join(&file));
                 managed_by.extend(document.managed_by);
@@ -52,7 +52,7 @@ pub fn read(paths: &[PathBuf], prunes: bool) -> Result<Files, CliError> {
     Ok(Files { services, managed_by: managed_by.into_iter().collect() })
 }
 
-/// The files of a directory, in the order of their names; any other path itself.
+/// The YAML files of a directory, in the order of their names. Any other path stands for itself.
 fn expand(path: &Path) -> Result<Vec<PathBuf>, CliError> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);

@@ -1,6 +1,7 @@
 //! The YAML documents of `countersign apply`: their types, and what parsing refuses.
 //!
-//! Invariant: a [`Document`] that [`parse`] returns names nothing twice, and each assignment has an agent or a pattern.
+//! Invariants: no service that [`parse`] returns contains anything twice, and each assignment has an agent or a pattern.
+//! [`check_services`] compares the services with each other.
 
 use crate::cli::error::CliError;
 use clap::ValueEnum;
@@ -13,7 +14,7 @@ use reqwest::Url;
 use serde::{Deserialize, Serialize};
 use std::{collections::HashSet, fmt, path::PathBuf};
 
-/// The largest file that is read.
+/// The maximum size of a file.
 pub const MAX_FILE_BYTES: u64 = 16 * 1024 * 1024;
 
 /// The JSON schema of a document.
@@ -85,7 +86,7 @@ pub struct DeclaredAssignment {
     pub role: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
-    /// A pattern of agents, instead of an id.
+    /// A pattern for agents, instead of the id of one agent.
     #[serde(rename = "match", default, skip_serializing_if = "Option::is_none")]
     pub pattern: Option<Match>,
     /// When the assignment ends (RFC 3339).
@@ -93,7 +94,7 @@ pub struct DeclaredAssignment {
     pub expires_at: Option<String>,
 }
 
-/// A pattern of agents. If both fields are set, both must match.
+/// A pattern for agents. If both fields are set, both must match.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Match {
@@ -171,7 +172,8 @@ impl fmt::Display for Match {
     }
 }
 
-/// Whether a text matches a pattern in which `*` stands for any text.
+/// Whether a text matches a pattern in which `*` stands for any text: it begins with the first part of the pattern, contains the
+/// middle parts in order, and ends with the last part.
 fn matches(pattern: &str, text: &str) -> bool {
     let mut parts = pattern.split('*');
     let Some(rest) = text.strip_prefix(parts.next().unwrap_or_default()) else { return false };
@@ -181,23 +183,22 @@ fn matches(pattern: &str, text: &str) -> bool {
     rest.is_some_and(|rest| rest.ends_with(last))
 }
 
-/// Parses the documents of a file.
+/// Parses the documents of a file. Errors begin with the name `file`.
 pub fn parse(file: &str, text: &str) -> Result<Vec<Document>, CliError> {
     let error = |problem: String| CliError::usage(format!("{file}: {problem}"));
     let mut documents: Vec<Document> =
         serde_saphyr::from_multiple_with_options(text, serde_saphyr::options! { strict_booleans: true })
             .map_err(|problem| error(problem.to_string()))?;
     for document in &mut documents {
-        let is_label = document.managed_by.as_deref().is_none_or(is_label);
-        require(is_label, &format!("managedBy: {LABEL_REQUIREMENT}")).map_err(error)?;
+        let is_valid = document.managed_by.as_deref().is_none_or(is_label);
+        require(is_valid, &format!("managedBy: {LABEL_REQUIREMENT}")).map_err(error)?;
         for service in &mut document.services {
             service.managed_by.clone_from(&document.managed_by);
             // The control plane normalizes URLs, so we compare the normal form.
             for webhook in &mut service.webhooks {
                 let url = Url::parse(&webhook.url);
-                let is_no_url =
-                    |problem| error(format!("service {}: webhook {}: {problem}", service.name, webhook.url));
-                webhook.url = url.map_err(is_no_url)?.into();
+                let invalid = |problem| error(format!("service {}: webhook {}: {problem}", service.name, webhook.url));
+                webhook.url = url.map_err(invalid)?.into();
             }
         }
     }
@@ -317,10 +318,10 @@ fn check_assignment(assignment: &DeclaredAssignment) -> Result<(), String> {
             require(agent.parse::<AgentId>().is_ok(), "agent: is not the id of an agent, which begins with agent_")?;
         }
         (None, Some(Match { name, email })) => {
-            let is_set = |text: &Option<String>| text.as_ref().is_none_or(|text| !text.is_empty());
+            let is_not_empty = |text: &Option<String>| text.as_ref().is_none_or(|text| !text.is_empty());
             require(name.is_some() || email.is_some(), "match: must have `name` or `email`")?;
-            require(is_set(name), "match.name: must not be empty; `*` matches all")?;
-            require(is_set(email), "match.email: must not be empty; `*` matches all")?;
+            require(is_not_empty(name), "match.name: must not be empty; `*` matches all")?;
+            require(is_not_empty(email), "match.email: must not be empty; `*` matches all")?;
         }
         (None, None) => return Err("agent: is missing: set `agent` or `match`".to_owned()),
         (Some(_), Some(_)) => return Err("match: is set besides `agent`: delete one".to_owned()),

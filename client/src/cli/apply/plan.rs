@@ -17,7 +17,7 @@ use clap::Args;
 use countersign_client::api::{ListedKey, Role, Service, Webhook};
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-/// What a plan may contain.
+/// The options that decide what a plan may contain.
 #[derive(Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 pub struct PlanArgs {
@@ -27,22 +27,22 @@ pub struct PlanArgs {
     /// Like --prune, and delete services too, with all that belongs to them
     #[arg(long)]
     prune_services: bool,
-    /// Change what has another `managedBy`, and give it that of the files
+    /// Change objects that have another `managedBy`, and give them the `managedBy` of the files
     #[arg(long)]
     take_ownership: bool,
-    /// Make other secrets of API keys and webhooks in place of those whose files do not exist
+    /// Make new secrets for the API keys and webhooks whose secret files do not exist
     #[arg(long)]
     replace_missing_secrets: bool,
 }
 
 impl PlanArgs {
-    /// Whether something is deleted that is in no file.
+    /// Whether objects are deleted that are in no file.
     pub const fn prunes(&self) -> bool {
         self.prune || self.prune_services
     }
 }
 
-/// The changes of all services, in the order in which they are made.
+/// The changes of all services. `execute` makes them in this order, but the deletions of all services last.
 #[derive(Debug, Default)]
 pub struct Plan {
     pub services: Vec<ServicePlan>,
@@ -87,11 +87,11 @@ impl Plan {
     }
 }
 
-/// Plans the changes. `managed_by` has all values of `managedBy` in the files: `--prune-services` deletes services that have one of
-/// them and are in no file.
+/// Plans the changes. `all_managed_by` has every `managedBy` of the files: `--prune-services` deletes services that have one of
+/// these values and are in no file.
 pub fn plan(
     declared: &[DeclaredService],
-    managed_by: &[String],
+    all_managed_by: &[String],
     existing: &Existing,
     args: &PlanArgs,
 ) -> Result<Plan, CliError> {
@@ -118,7 +118,7 @@ pub fn plan(
             changes: planner.changes,
         });
     }
-    let is_managed = |service: &&Service| service.managed_by.as_ref().is_some_and(|name| managed_by.contains(name));
+    let is_managed = |service: &&Service| service.managed_by.as_ref().is_some_and(|it| all_managed_by.contains(it));
     for service in existing.services_in_no_file.iter().filter(|_| args.prunes()).filter(is_managed) {
         let Service { name, service_id, managed_by, .. } = service;
         if !args.prune_services {
@@ -138,7 +138,7 @@ pub fn plan(
     Ok(plan)
 }
 
-/// The existing service that a file describes.
+/// The existing service that a file describes; `None` if the file has no `id`, and no service has the name.
 fn find<'a>(
     declared: &DeclaredService,
     services: &'a [ExistingService],
@@ -207,6 +207,7 @@ impl<'a> ServicePlanner<'a> {
 
     fn plan_service(&mut self) -> Result<(), CliError> {
         let DeclaredService { name, accepts_unbound_tokens, resource_uris, managed_by, .. } = self.declared;
+        // `format::parse` has refused URIs without a normal form, so this drops none.
         let wanted_uris: Option<Vec<_>> =
             resource_uris.as_ref().map(|uris| uris.iter().filter_map(|uri| normal_uri(uri)).collect());
         let change_of_uris = |from: &[String]| {
@@ -290,8 +291,8 @@ impl<'a> ServicePlanner<'a> {
         roles.filter(move |role| self.prunes(role.managed_by.as_ref()) && !is_declared(role))
     }
 
-    /// An object belongs to the files named in its `managedBy`. Files with another name may not declare it. Files without a name may
-    /// declare it, but not change it.
+    /// An object belongs to the files that have its `managedBy`. Files with another `managedBy` may not declare it. Files without
+    /// `managedBy` may declare it, but not change it.
     fn require_ownership(&self, what: &str, existing: Option<&String>, will_change: bool) -> Result<(), CliError> {
         match (existing, &self.declared.managed_by) {
             _ if self.args.take_ownership => Ok(()),

@@ -3,7 +3,7 @@
 use super::plan::{Change, Plan, ServicePlan};
 use serde_json::{Value, json};
 
-/// A change as a line: what is done to which object. Each field has its name, its value so far (`None` for a new one), and its new value.
+/// A change as a line: what is done to which object. A field has a name, a current value (`None` if it is new) and a new value.
 struct Line {
     action: &'static str,
     kind: &'static str,
@@ -12,14 +12,14 @@ struct Line {
 }
 
 pub fn text(plan: &Plan) -> String {
-    let changed = plan.services.iter().filter(|service| !service.changes.is_empty());
-    let services: String = changed.map(service_text).collect();
+    let services = plan.services.iter().filter(|service| !service.changes.is_empty());
+    let services: String = services.map(service_text).collect();
     let count = |action: &str| lines(plan).filter(|(_, line)| line.action == action).count();
     let created = count("create");
     let changed = count("change");
     let deleted = count("delete");
-    let deleted = if deleted > 0 { format!(", {deleted} to delete") } else { String::new() };
-    format!("{services}Plan: {created} to create, {changed} to change{deleted}.")
+    let deletions = if deleted > 0 { format!(", {deleted} to delete") } else { String::new() };
+    format!("{services}Plan: {created} to create, {changed} to change{deletions}.")
 }
 
 fn service_text(service: &ServicePlan) -> String {
@@ -113,12 +113,12 @@ fn replaced_secret(kind: &'static str, name: &str) -> Line {
     changed(kind, name, vec![("secret", "lost".to_owned(), "another".to_owned())])
 }
 
-/// The line of a change. `to_name` is the `managedBy` of the service's file.
-fn line(change: &Change, to_name: Option<&str>) -> Line {
+/// The line of a change. `new_managed_by` is the `managedBy` of the service's file; `old_managed_by` is the object's current one.
+fn line(change: &Change, new_managed_by: Option<&str>) -> Line {
     match change {
         Change::CreateService { accepts_unbound } => {
             let accepts = accepts_unbound.map(|it| ("acceptsUnboundTokens", it.to_string()));
-            let managed_by = to_name.map(|name| ("managedBy", name.to_owned()));
+            let managed_by = new_managed_by.map(|name| ("managedBy", name.to_owned()));
             new("service", "", accepts.into_iter().chain(managed_by).collect())
         }
         Change::ManageService { from, to } => changed("service", "", vec![managed_by(from.as_deref(), Some(to))]),
@@ -130,10 +130,10 @@ fn line(change: &Change, to_name: Option<&str>) -> Line {
         }
         Change::ChangeResourceUris { from, to } => changed("service", "", vec![("resourceUris", list(from), list(to))]),
         Change::CreateRole(role) => new("role", &role.name, vec![("permissions", list(&role.permissions))]),
-        Change::ChangeRole { id: _, managed_by: from_name, from, to } => {
+        Change::ChangeRole { id: _, managed_by: old_managed_by, from, to } => {
             let permissions = ("permissions", list(&from.permissions), list(&to.permissions));
             let description = description(from.description.as_deref(), to.description.as_deref());
-            let managed_by = managed_by(from_name.as_deref(), to_name);
+            let managed_by = managed_by(old_managed_by.as_deref(), new_managed_by);
             changed("role", &to.name, vec![description, permissions, managed_by])
         }
         Change::Assign { role, agent, name, expires_at, from } => {
@@ -142,7 +142,7 @@ fn line(change: &Change, to_name: Option<&str>) -> Line {
             match from {
                 None => new("assignment", &name, vec![("expires", to)]),
                 Some(from) => {
-                    let managed_by = managed_by(from.managed_by.as_deref(), to_name);
+                    let managed_by = managed_by(from.managed_by.as_deref(), new_managed_by);
                     changed("assignment", &name, vec![("expires", end(from.expires_at.as_deref()), to), managed_by])
                 }
             }
@@ -155,10 +155,10 @@ fn line(change: &Change, to_name: Option<&str>) -> Line {
         Change::DeleteWebhook { id: _, url } => deleted("webhook", url),
         Change::RevokeKey { id: _, name } => deleted("key", name),
         Change::CreateWebhook(webhook) => new("webhook", &webhook.url, vec![("events", list(&webhook.events))]),
-        Change::ChangeWebhook { id: _, managed_by: from_name, from, to } => {
+        Change::ChangeWebhook { id: _, managed_by: old_managed_by, from, to } => {
             let events = ("events", list(&from.events), list(&to.events));
             let description = description(from.description.as_deref(), to.description.as_deref());
-            let managed_by = managed_by(from_name.as_deref(), to_name);
+            let managed_by = managed_by(old_managed_by.as_deref(), new_managed_by);
             changed("webhook", &to.url, vec![events, description, managed_by])
         }
         Change::ReplaceWebhookSecret { id: _, url, file: _ } => replaced_secret("webhook", url),
@@ -169,7 +169,7 @@ fn line(change: &Change, to_name: Option<&str>) -> Line {
     }
 }
 
-/// The role and the agent of an assignment.
+/// The role and the agent of an assignment, as text. `name` is the agent's; it is empty if unknown.
 fn assignment(role: &str, agent: &str, name: &str) -> String {
     if name.is_empty() { format!("{role} of {agent}") } else { format!("{role} of {agent} ({name})") }
 }

@@ -11,10 +11,10 @@ use countersign_client::{
 };
 use std::time::Duration;
 
-/// How many unconfirmed sidecars an error names. It counts the others.
+/// How many unconfirmed sidecars an error names. It only counts the others.
 const NAMED_SIDECARS: usize = 10;
 
-/// The next step if it is not known whether a change is in force everywhere.
+/// The next step after a wait that did not end with "in force everywhere".
 pub fn next(revision: u64) -> String {
     format!("countersign sidecar wait {revision}")
 }
@@ -38,7 +38,7 @@ pub fn enforcement_text(enforcement: &Enforcement, without_sidecars: &str) -> St
     }
 }
 
-/// A number of sidecars.
+/// A number of sidecars, as text.
 pub fn sidecars(count: u64) -> String {
     format!("{count} {}", if count == 1 { "sidecar" } else { "sidecars" })
 }

@@ -14,6 +14,7 @@ pub struct Settings {
     pub service: Option<String>,
     /// The URL of the control plane, for nginx.
     pub control_plane: Option<String>,
+    /// The file of certificate authorities for the control plane; `None` for those of the system.
     pub authority: Option<PathBuf>,
     pub sidecar: SidecarAddress,
     pub upstream: HostPort,
@@ -27,9 +28,10 @@ pub struct Settings {
     pub key_file: String,
 }
 
+/// The names of placeholders, with their values.
 type Values = Vec<(&'static str, String)>;
 
-/// The socket of the example units, or the Service of the chart.
+/// The address of the sidecar by default: the socket of the example systemd units, or the Service of the Helm chart.
 pub fn default_sidecar(is_local: bool) -> SidecarAddress {
     if is_local {
         return SidecarAddress::Unix("/run/countersign/authz.sock".to_owned());
@@ -38,7 +40,7 @@ pub fn default_sidecar(is_local: bool) -> SidecarAddress {
     SidecarAddress::Tcp(HostPort { host, port: 9191 })
 }
 
-/// The service on this host, or a Service of Kubernetes.
+/// The address of the user's service by default: a port of this machine, or the Service `service` in Kubernetes.
 pub fn default_upstream(is_local: bool) -> HostPort {
     HostPort { host: if is_local { "127.0.0.1" } else { "service" }.to_owned(), port: 8080 }
 }
@@ -176,9 +178,10 @@ fn nginx_values(settings: &Settings) -> Result<Values, CliError> {
     ])
 }
 
+/// The host and port in the URL of the control plane. A URL with a path is refused.
 fn control_plane(url: &str) -> Result<HostPort, CliError> {
-    let authority = url.strip_prefix("https://").map(|rest| rest.trim_end_matches('/'));
-    let address = authority.and_then(|text| text.parse().or_else(|_| format!("{text}:443").parse::<HostPort>()).ok());
+    let rest = url.strip_prefix("https://").map(|rest| rest.trim_end_matches('/'));
+    let address = rest.and_then(|text| text.parse().or_else(|_| format!("{text}:443").parse::<HostPort>()).ok());
     address.ok_or_else(|| usage("--server is not a URL that nginx can use", "write https://HOST:PORT"))
 }
 

@@ -26,7 +26,7 @@ pub fn hint_for_issuer_error(error: &IssuerError) -> Option<&'static str> {
              humans.issuers.NAME.issuer of the control plane"
         }
         IssuerError::Missing("device_authorization_endpoint") => {
-            "enable the device authorization grant (RFC 8628) at the issuer, or set COUNTERSIGN_HUMAN_TOKEN to a token of it"
+            "enable the device authorization grant (RFC 8628) at the issuer, or set COUNTERSIGN_HUMAN_TOKEN to one of its tokens"
         }
         IssuerError::Missing(_) | IssuerError::Endpoint(_) => "ask the administrator of the issuer",
         IssuerError::CodeExpired => "run `countersign login` again, and confirm the login in time",

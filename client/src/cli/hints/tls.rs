@@ -10,7 +10,7 @@ pub fn is_unknown_authority(error: &ApiError) -> bool {
     innermost(error).strip_prefix(CERTIFICATE_ERROR).is_some_and(is_unknown_issuer)
 }
 
-/// The hint for an error of TLS. `trust` is the hint for an unknown authority.
+/// The hint for an error of TLS; `None` for other errors. `trust` is the hint for an unknown authority.
 pub fn hint_for_tls_error(cause: &str, trust: &'static str) -> Option<&'static str> {
     // The response does not begin with a TLS record, so the server probably speaks plain HTTP.
     if cause.contains("InvalidContentType") {
@@ -29,6 +29,7 @@ pub fn hint_for_tls_error(cause: &str, trust: &'static str) -> Option<&'static s
     })
 }
 
+/// `BadSignature` means that a trusted authority has the name of the issuer, but another key: it is not the issuer.
 fn is_unknown_issuer(problem: &str) -> bool {
     problem.contains("UnknownIssuer") || problem.contains("BadSignature")
 }

@@ -18,6 +18,7 @@ impl<'a> ServicePlanner<'a> {
         let holders: HashMap<_, _> = self.holders().map(|holder| (holder.agent.agent_id.as_str(), holder)).collect();
         let agents = self.existing.agents.iter().chain(self.holders().map(|holder| &holder.agent));
         let names: HashMap<_, _> = agents.map(|agent| (agent.agent_id.as_str(), agent.name.as_str())).collect();
+        // For each agent and role, the assignment that counts.
         let mut seen = HashMap::new();
         let (by_id, patterns): (Vec<_>, Vec<_>) = self.declared.assignments.iter().partition(|it| it.agent.is_some());
         for assignment in by_id.into_iter().chain(patterns) {
@@ -27,13 +28,14 @@ impl<'a> ServicePlanner<'a> {
             if expires_at.as_deref().and_then(micros).is_some_and(|end| end <= self.existing.read_at.micros()) {
                 let next = "delete it from the file";
                 self.warnings.push(format!("service {name}: an assignment of {role} has expired: {next}"));
+                // An agent may hold the role for longer. The file still names the assignment, so --prune does not revoke it.
                 seen.extend(agents.into_iter().map(|agent| ((agent, role.as_str()), assignment)));
                 continue;
             }
             if let (true, Some(pattern)) = (agents.is_empty(), pattern) {
                 let problem = format!("service {name}: none of your agents matches {pattern}");
                 if self.args.prunes() {
-                    let problem = format!("{problem}, so --prune would revoke {role} of all that matched before");
+                    let problem = format!("{problem}, so --prune would revoke {role} from all that matched before");
                     return Err(
                         CliError::failed(problem).with_next("delete the assignment from the file if this is right")
                     );
@@ -45,8 +47,8 @@ impl<'a> ServicePlanner<'a> {
                 if std::ptr::eq(first, assignment) {
                     let held =
                         holders.get(agent).and_then(|holder| holder.roles.iter().find(|held| held.name == *role));
-                    let name = names.get(agent).copied().unwrap_or_default();
-                    self.plan_assignment(assignment, agent, name, held)?;
+                    let agent_name = names.get(agent).copied().unwrap_or_default();
+                    self.plan_assignment(assignment, agent, agent_name, held)?;
                 } else if first.pattern.is_some() && !is_same_end(first.expires_at.as_deref(), expires_at.as_deref()) {
                     let problem = format!("two patterns give {role} to {agent} with different ends");
                     self.warnings.push(format!("service {name}: {problem}: the first counts"));
@@ -68,8 +70,8 @@ impl<'a> ServicePlanner<'a> {
         let DeclaredAssignment { role, agent: _, pattern: _, expires_at } = assignment;
         let what = format!("service {}: the assignment {role} of {agent}", self.declared.name);
         let managed_by = held.and_then(|held| held.managed_by.as_ref());
-        let is_same_end = |held: &AssignedRole| is_same_end(held.expires_at.as_deref(), expires_at.as_deref());
-        let will_change = !held.is_some_and(is_same_end) || self.changes_managed_by(managed_by);
+        let has_same_end = |held: &AssignedRole| is_same_end(held.expires_at.as_deref(), expires_at.as_deref());
+        let will_change = !held.is_some_and(has_same_end) || self.changes_managed_by(managed_by);
         self.require_ownership(&what, managed_by, will_change)?;
         if !will_change {
             return Ok(());
@@ -119,6 +121,7 @@ impl<'a> ServicePlanner<'a> {
         Err(CliError::failed(problem).with_next("add the role to `roles`, or correct its name"))
     }
 
+    /// The agent that an assignment names by its id, or the agents that match its pattern. Revoked agents match none.
     fn agents_of(&self, assignment: &'a DeclaredAssignment) -> Vec<&'a str> {
         let DeclaredAssignment { agent, pattern, .. } = assignment;
         let matches = |own: &&ListedAgent| {
@@ -135,7 +138,7 @@ impl<'a> ServicePlanner<'a> {
     }
 }
 
-/// Whether two ends are the same microsecond: the control plane stores no fractions of it.
+/// Whether two ends are the same in microseconds, which is the precision of the control plane.
 fn is_same_end(first: Option<&str>, second: Option<&str>) -> bool {
     first.map(micros) == second.map(micros)
 }

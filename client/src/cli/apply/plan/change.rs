@@ -18,7 +18,7 @@ pub struct AssignmentState {
 #[expect(clippy::enum_variant_names, reason = "some changes create or delete, and some change what exists")]
 pub enum Change {
     CreateService {
-        /// Whether it accepts unbound tokens; `None` for the default of the control plane.
+        /// Whether it accepts unbound tokens, which are for no service; `None` for the default of the control plane.
         accepts_unbound: Option<bool>,
     },
     /// Change the `managedBy` of a service.
@@ -48,7 +48,7 @@ pub enum Change {
         from: DeclaredRole,
         to: DeclaredRole,
     },
-    /// Assign a role, or change the end of an assignment.
+    /// Assign a role, or change the end or the `managedBy` of an assignment. `name` is the agent's; empty if it is unknown.
     Assign {
         role: String,
         agent: String,

@@ -66,8 +66,8 @@ impl ServicePlanner<'_> {
             return Ok(());
         };
         if let (Some(existing), true) = (&key.managed_by, self.changes_managed_by(key.managed_by.as_ref())) {
-            // The service has or gets the `managedBy` of the files: otherwise, `plan_service` has refused them.
-            let next = "--prune does not end it, because a key keeps the name with which it was created";
+            // A warning suffices: the service belongs to the files, because `plan_service` would have refused them otherwise.
+            let next = "--prune does not revoke it, because a key keeps the `managedBy` with which it was created";
             self.warnings.push(format!("{what} has managedBy {existing}: {next}"));
         }
         if key.scope != declared.scope.as_str() {
@@ -82,7 +82,7 @@ impl ServicePlanner<'_> {
         Ok(())
     }
 
-    /// Refuses a file for a new secret that would replace another file.
+    /// Refuses a path for a new secret if it has a file already, or if no file can be made there.
     fn check_new_secret(what: &str, file: Option<&Path>) -> Result<(), CliError> {
         let Some(file) = file else { return Ok(()) };
         match state(file) {
