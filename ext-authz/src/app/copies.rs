@@ -15,7 +15,6 @@ use std::{path::Path, sync::Arc, time::Duration};
 pub struct CopyOfKey {
     /// Opens the view on disk, with which the sidecar decides if the control plane does not answer.
     pub at_start: Option<FutureView>,
-    /// The task that writes the copy.
     pub writer: Option<CopyWriter>,
     /// Knows the revision on disk. The sync client reports no newer one, because a later process may start from the copy.
     pub progress: Option<Arc<CopyProgress>>,

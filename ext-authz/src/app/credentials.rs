@@ -51,12 +51,9 @@ pub fn follow_keys_file(
 /// The API keys to use after the file has changed. A key that is still in the file keeps its place, because its sync stream
 /// continues. New keys take the places of the others.
 fn replace_keys(in_use: &[ApiKey], in_file: Vec<ApiKey>) -> Result<Vec<ApiKey>, String> {
-    if in_use.len() != in_file.len() {
-        return Err(format!(
-            "contains {} API keys instead of {}: restart the sidecar to change their number",
-            in_file.len(),
-            in_use.len()
-        ));
+    let (old, new) = (in_use.len(), in_file.len());
+    if old != new {
+        return Err(format!("contains {new} API keys instead of {old}: restart the sidecar to change their number"));
     }
     let contains = |keys: &[ApiKey], key: &ApiKey| keys.iter().any(|other| other.expose() == key.expose());
     let kept: Vec<_> = in_use.iter().map(|key| contains(&in_file, key)).collect();

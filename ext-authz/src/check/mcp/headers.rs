@@ -33,12 +33,11 @@ pub fn check_encoding(http: &HttpRequest) -> Result<(), &'static str> {
     if !is_json || !parts.all(is_utf_8) {
         return Err("the header `Content-Type` must be application/json, with no parameter except charset=utf-8");
     }
-    let coding = first_two(http.all_headers(), "content-encoding");
-    if coding.iter().flatten().all(|coding| coding.value.trim_ascii().eq_ignore_ascii_case(b"identity")) {
-        Ok(())
-    } else {
-        Err("the message must have no `Content-Encoding`")
+    let mut codings = first_two(http.all_headers(), "content-encoding").into_iter().flatten();
+    if !codings.all(|coding| coding.value.trim_ascii().eq_ignore_ascii_case(b"identity")) {
+        return Err("the message must have no `Content-Encoding`");
     }
+    Ok(())
 }
 
 /// Compares the headers with the request. The error says which header disagrees. `Mcp-Name` is refused if Envoy reports no name, as
@@ -54,11 +53,10 @@ pub fn check_agreement(http: &HttpRequest, request: McpRequest<'_>) -> Result<()
         return Err("the header `Mcp-Method` is repeated, or disagrees with the MCP message");
     }
     let is_name = |value: &[u8]| name.is_some_and(|name| is_encoding_of(name.as_bytes(), value));
-    if agrees(http, NAME_HEADER, is_name) {
-        Ok(())
-    } else {
-        Err("the header `Mcp-Name` is repeated, or disagrees with the MCP message")
+    if !agrees(http, NAME_HEADER, is_name) {
+        return Err("the header `Mcp-Name` is repeated, or disagrees with the MCP message");
     }
+    Ok(())
 }
 
 /// Whether a request has no header with this name, or exactly one, with the right value.
