@@ -273,15 +273,13 @@ fn create_authorizer(
     metrics: &Arc<Metrics>,
     clock: Arc<dyn Clock>,
 ) -> Authorizer {
+    let names = HeaderNames::new(headers.prefix.as_str());
     Authorizer {
         views,
         rules,
         policies: PolicyCache::default(),
         cache: VerifiedTokens::new(cache.tokens, metrics.cache_hits.clone(), metrics.cache_misses.clone()),
-        responses: ResponseBuilder {
-            names: HeaderNames::new(headers.prefix.as_str()),
-            explain_denials: denials.explain,
-        },
+        responses: ResponseBuilder { names, explain_denials: denials.explain },
         metrics: Arc::clone(metrics),
         clock,
         last_extension_warning: AtomicU64::default(),

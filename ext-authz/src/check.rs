@@ -149,10 +149,8 @@ impl Authorizer {
         let Some(rule) = rules.select(target)? else { return Ok(without_rule) };
         let rule_service = rule.policy.service;
         if service.is_some() && rule_service.is_some() && service != rule_service {
-            let error = format!(
-                "the route and the rule `{}` of the rules file have different values of `service_id`",
-                rule.name
-            );
+            let name = &rule.name;
+            let error = format!("the route and the rule `{name}` of the rules file have different values of `service_id`");
             return Err(self.invalid_extensions(&error, since_boot));
         }
         // `None` if the rule is about MCP, and none of its entries allows the message.

@@ -54,6 +54,7 @@ pub fn create_copies(
             context.metrics.copies.write_failed();
             tracing::error!(path = %path.display(), %error, "copy.directory: no copies of views are read or written");
             return match error {
+                // The other process reports no newer revision than its copies have, so this one need not wait for them.
                 LockError::Held => without_copies(),
                 LockError::Io(_) => keys.iter().map(|key| without_lock(path, key)).collect(),
             };

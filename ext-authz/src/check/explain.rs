@@ -301,22 +301,20 @@ impl Facts<'_> {
     }
 
     fn requirement_detail(&self, question: Question, identity: &VerifiedIdentity) -> String {
-        let join = |names: Vec<String>| if names.is_empty() { "none".to_owned() } else { names.join(", ") };
         let (actual, words): (_, &[&str]) = match question {
-            Question::Roles => {
-                let roles = identity.roles.iter().map(ToString::to_string).collect();
-                (join(roles), &["require_roles", "any_role", "allow_unassigned"])
-            }
-            Question::Permissions => {
-                let permissions = identity.permissions.iter().map(ToString::to_string).collect();
-                (join(permissions), &["require_permissions", "any_permission"])
-            }
+            Question::Roles => (list_names(&identity.roles), &["require_roles", "any_role", "allow_unassigned"]),
+            Question::Permissions => (list_names(&identity.permissions), &["require_permissions", "any_permission"]),
             _ => (identity.trust_score.to_string(), &["min_trust_score"]),
         };
         let required = self.outcome.policy.as_ref().map_or_else(Vec::new, |policy| policy.words());
         let required = required.into_iter().filter(|(word, _)| words.contains(word));
         format!("the agent has {actual}{}", list_words(required))
     }
+}
+
+fn list_names(names: &[impl ToString]) -> String {
+    let names: Vec<_> = names.iter().map(ToString::to_string).collect();
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
 /// Writes the requirements of a policy, each after a semicolon.

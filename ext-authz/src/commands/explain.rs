@@ -40,6 +40,7 @@ pub struct ExplainArguments {
     json: bool,
 }
 
+/// Accepts only a loopback address, because the token is sent to it in plain text.
 fn parse_loopback(text: &str) -> Result<String, &'static str> {
     let host = text.rsplit_once(':').filter(|(_, port)| port.parse::<u16>().is_ok()).map(|(host, _)| host);
     let is_loopback = |host: &str| {

@@ -66,6 +66,7 @@ impl Contact {
         Ok(RestoredContact { age, since_boot, server_clock })
     }
 
+    /// The fields as big-endian numbers. The boot 0 stands for an unknown one, and the least server time for none.
     pub fn to_bytes(self) -> [u8; CONTACT_LEN] {
         let Self { boot, since_boot, wall, server } = self;
         let mut bytes = [0; CONTACT_LEN];
@@ -76,9 +77,7 @@ impl Contact {
             &wall.micros().to_be_bytes(),
             &server.map_or(i64::MIN, Timestamp::micros).to_be_bytes(),
         ];
-        for (place, byte) in bytes.iter_mut().zip(parts.concat()) {
-            *place = byte;
-        }
+        bytes.copy_from_slice(&parts.concat());
         bytes
     }
 

@@ -82,16 +82,16 @@ fn read_history(file: &mut File, clock: &dyn Clock) -> io::Result<Option<History
     let (metadata, mut text) = (file.metadata()?, String::new());
     file.take(MAX_CONTENT).read_to_string(&mut text)?;
     let boot = clock.boot_id();
-    let here = boot.map(|BootId(boot)| format!("{boot:032x} {} {} ", metadata.dev(), metadata.ino()));
-    let since = here.as_deref().and_then(|here| text.strip_prefix(here)?.trim_end().parse().ok());
+    let prefix = boot.map(|BootId(boot)| format!("{boot:032x} {} {} ", metadata.dev(), metadata.ino()));
+    let since = prefix.as_deref().and_then(|prefix| text.strip_prefix(prefix)?.trim_end().parse().ok());
     if let (Some(boot), Some(micros)) = (boot, since) {
         return Ok(Some(History { boot, since_boot: Duration::from_micros(micros) }));
     }
     file.set_len(0)?;
     file.rewind()?;
-    let (Some(boot), Some(here)) = (boot, here) else { return Ok(None) };
+    let (Some(boot), Some(prefix)) = (boot, prefix) else { return Ok(None) };
     let since_boot = Duration::from_micros(u64::try_from(clock.since_boot().as_micros()).unwrap_or(u64::MAX));
-    file.write_all(format!("{here}{}\n", since_boot.as_micros()).as_bytes())?;
+    file.write_all(format!("{prefix}{}\n", since_boot.as_micros()).as_bytes())?;
     Ok(Some(History { boot, since_boot }))
 }
 

@@ -56,7 +56,7 @@ impl CopyKey {
 
     /// Encrypts the content of the file with this salt. `header` is authenticated with it.
     pub fn seal(&self, salt: &[u8; SALT_LEN], header: &[u8], content: &mut Vec<u8>) -> Result<(), Unspecified> {
-        self.of_file(salt)?.seal_in_place_append_tag(only_nonce(), Aad::from(header), content)
+        self.key_of_file(salt)?.seal_in_place_append_tag(only_nonce(), Aad::from(header), content)
     }
 
     /// Decrypts the content of the file with this salt. Fails if the content or the header is not what was sealed.
@@ -66,11 +66,10 @@ impl CopyKey {
         header: &[u8],
         sealed: &'a mut [u8],
     ) -> Result<&'a mut [u8], Unspecified> {
-        self.of_file(salt)?.open_in_place(only_nonce(), Aad::from(header), sealed)
+        self.key_of_file(salt)?.open_in_place(only_nonce(), Aad::from(header), sealed)
     }
 
-    /// The key of the file with this salt.
-    fn of_file(&self, salt: &[u8; SALT_LEN]) -> Result<LessSafeKey, Unspecified> {
+    fn key_of_file(&self, salt: &[u8; SALT_LEN]) -> Result<LessSafeKey, Unspecified> {
         let info: [&[u8]; 2] = [b"seal", salt];
         let key = self.derived.expand(&info, &AES_256_GCM)?;
         Ok(LessSafeKey::new(UnboundKey::from(key)))

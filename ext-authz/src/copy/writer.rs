@@ -118,7 +118,6 @@ impl CopyWriter {
         Some((view, contact))
     }
 
-    /// Writes the view, removes the copy of a replaced API key, and sets when the next write is due.
     async fn write(&mut self) {
         let Some(key) = CopyKey::of(&self.authorization) else { return };
         let begun = self.progress.begin_write();
