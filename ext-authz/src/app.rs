@@ -12,7 +12,7 @@ mod listener;
 mod offline;
 mod rules_file;
 mod staleness;
-mod target;
+mod sync_endpoints;
 
 use crate::{
     check::{AuthorizationServer, Authorizer},
@@ -94,7 +94,7 @@ impl AuthorizerError {
 /// A sidecar that has bound its ports and does not serve yet.
 pub struct App {
     authorizer: Authorizer,
-    /// The clients of the sync streams, and the copies with which they start.
+    /// The clients of the sync streams. If there are copies on disk, each has a future that opens the view of its copy.
     stream_clients: Vec<(StreamClient, Option<FutureView>)>,
     copy_writers: Vec<CopyWriter>,
     staleness_monitor: StalenessMonitor,
@@ -106,8 +106,7 @@ pub struct App {
 }
 
 impl App {
-    /// Connects all modules and binds the ports. `copy_interval` returns how often a copy is written while no report waits for it, from
-    /// the maximum age of its view.
+    /// Connects all modules and binds the ports. `copy_interval` is `copy::copy_interval`, except in tests.
     pub async fn bind(
         settings: Settings,
         clock: Arc<dyn Clock>,
@@ -120,20 +119,20 @@ impl App {
         let metrics = Arc::new(Metrics::new()?);
         let views = Arc::new(Views::new(sync.keys.len(), routes.default_service));
         let readiness = Readiness::default();
-        let (endpoints, ca_file) = target::sync_endpoints(&sync)?;
-        let (endpoints, ca_reloader) = target::follow_ca_file(&sync, endpoints, ca_file, &metrics, &clock);
+        let (endpoints, ca_file) = sync_endpoints::create(&sync)?;
+        let (endpoints, ca_reloader) = sync_endpoints::follow_ca_file(&sync, endpoints, ca_file, &metrics, &clock);
         let authorizations = credentials::authorizations(&sync)?;
         let keys_reloader = credentials::follow_keys_file(&sync, &authorizations, &metrics, &clock);
         let (rules, rules_reloader) = rules_file::load(&rules, &metrics, &clock)?;
         let reloaders = ca_reloader.into_iter().chain(keys_reloader).chain(rules_reloader).collect();
         let instance = Instance::draw(&*rng);
-        tracing::info!(%instance, "the list of sidecars names this process by this instance; the last digits are the place in sync.keys");
+        tracing::info!(%instance, "the list of sidecars shows this process by its instance; the last 8 digits are the index in sync.keys");
         let context =
             CopyContext { views: &views, metrics: &metrics, clock: &clock, instance, interval: copy_interval };
         let copies = create_copies(&copy, &sync, &authorizations, &context);
-        let of_keys = authorizations.into_iter().zip(copies);
+        let with_copies = authorizations.into_iter().zip(copies);
         let (stream_clients, copy_writers) =
-            create_stream_clients(&sync, &endpoints, of_keys, &context, &readiness, &rng);
+            create_stream_clients(&sync, &endpoints, with_copies, &context, &readiness, &rng);
         let staleness_monitor = StalenessMonitor::new(Arc::clone(&views), readiness.clone(), Arc::clone(&clock));
         let authorizer = create_authorizer(&headers, &denials, &cache, views, rules, &metrics, clock);
         let check_listener = CheckListener::bind(&listen.grpc)
@@ -167,7 +166,7 @@ impl App {
     }
 
     /// Serves until shutdown is requested, then answers the checks in progress, until the drain timeout at the latest. Then it
-    /// writes the last copies, and tells the control plane that this sidecar no longer decides.
+    /// writes the last copies. Each client without a copy tells the control plane that this sidecar no longer decides.
     pub async fn serve(self, shutdown: Shutdown) -> Result<(), AuthorizerError> {
         let Self {
             authorizer,
@@ -180,7 +179,7 @@ impl App {
             check_listener,
             admin_listener,
         } = self;
-        // Views must be followed and reported until the last check is answered, so their tasks stop later than the ports.
+        // Until the last check is answered, changes must arrive and be reported. So writers and clients stop later than the ports.
         let (stop_writers, stop_clients) = (Shutdown::default(), Shutdown::default());
         let mut writers: JoinSet<()> = copy_writers.into_iter().map(|it| it.run(stop_writers.clone())).collect();
         let mut tasks: JoinSet<()> =
@@ -202,7 +201,7 @@ impl App {
             checks.await?;
             stop_writers.trigger();
             join_all(&mut writers).await?;
-            // A client tells the control plane that it leaves only if there is no copy, so no copy may be written afterwards.
+            // A client without a copy says that this sidecar no longer decides. No copy may follow, so the writers stop first.
             stop_clients.trigger();
             Ok::<(), AuthorizerError>(())
         };
@@ -220,8 +219,7 @@ impl App {
                 result?;
                 join_all(&mut tasks).await
             }
-            // A task panicked, for example a sync client, so its stream delivers nothing any more. The process exits, and the
-            // orchestrator restarts it.
+            // A task panicked, for example a client, so its stream delivers nothing any more. The process exits, to be restarted.
             Err(panic) = join_all(&mut tasks) => Err(panic),
         }
     }
@@ -275,15 +273,13 @@ fn create_authorizer(
     metrics: &Arc<Metrics>,
     clock: Arc<dyn Clock>,
 ) -> Authorizer {
+    let names = HeaderNames::new(headers.prefix.as_str());
     Authorizer {
         views,
         rules,
         policies: PolicyCache::default(),
         cache: VerifiedTokens::new(cache.tokens, metrics.cache_hits.clone(), metrics.cache_misses.clone()),
-        responses: ResponseBuilder {
-            names: HeaderNames::new(headers.prefix.as_str()),
-            explain_denials: denials.explain,
-        },
+        responses: ResponseBuilder { names, explain_denials: denials.explain },
         metrics: Arc::clone(metrics),
         clock,
         last_extension_warning: AtomicU64::default(),
@@ -294,14 +290,14 @@ fn create_authorizer(
 fn create_stream_clients(
     settings: &SyncSettings,
     endpoints: &Arc<ArcSwap<Vec<Endpoint>>>,
-    of_keys: impl Iterator<Item = (Authorization, CopyOfKey)>,
+    with_copies: impl Iterator<Item = (Authorization, CopyOfKey)>,
     context: &CopyContext<'_>,
     readiness: &Readiness,
     rng: &Arc<dyn Rng>,
 ) -> (Vec<(StreamClient, Option<FutureView>)>, Vec<CopyWriter>) {
     let CopyContext { views, metrics, clock, instance, interval: _ } = context;
     let (mut clients, mut writers) = (Vec::new(), Vec::new());
-    for (index, (authorization, copy)) in of_keys.enumerate() {
+    for (index, (authorization, copy)) in with_copies.enumerate() {
         let CopyOfKey { at_start, writer, progress, previous } = copy;
         let key = ApiKeyIndex(index);
         let target = SyncTarget {

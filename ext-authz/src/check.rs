@@ -24,7 +24,7 @@ use countersign_identity::{Reason, ServiceId, protected_resource::METADATA_PATH}
 use countersign_process::Clock;
 use countersign_proto::envoy::service::auth::v3::CheckResponse;
 use outcome::{CheckOutcome, NoRoute, Route};
-use request::{CheckedRequest, HttpRequest};
+use request::{CheckInput, HttpRequest};
 use std::{
     fmt::Display,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -41,7 +41,6 @@ pub use explain::{ExplainedQuestion, Explanation};
 pub use grpc::AuthorizationServer;
 pub use request::CheckRequest;
 
-/// Answers checks.
 pub struct Authorizer {
     pub views: Arc<Views>,
     /// The rules for requests without context extensions.
@@ -83,15 +82,15 @@ impl Authorizer {
         let outcome = self.decide(request, &token_header, &rules, since_boot);
         let names = headers.clone().map(|header| header.name);
         let checked = token_header.name.filter(|_| outcome.removes_token());
-        // The refused token of a dry run may also be in the header that was not checked.
+        // A dry run allows a request whose token was refused. Then a token in the header that was not checked is removed, too.
         let unchecked = outcome.is_dry_run().then(|| token_header::extract_from_authorization(headers).name).flatten();
         let resource = outcome.view.as_ref().filter(|_| outcome.is_denied()).and_then(|view| resource_of(view, http));
         self.respond(&outcome, resource, RequestHeaders { names, token_headers: [checked, unchecked] })
     }
 
-    /// The reply to a request for the metadata of a resource. It needs no token, and no rule.
+    /// The reply to a request for the metadata of a protected resource (RFC 9728), which needs no token. `None` for other requests.
     fn resource_metadata(&self, http: &HttpRequest) -> Option<(Option<ServiceId>, Verdict, CheckResponse)> {
-        // Only this comparison is done for each check.
+        // This cheap comparison is all that other checks do here.
         if !http.path_starts_with(METADATA_PATH) {
             return None;
         }
@@ -106,7 +105,7 @@ impl Authorizer {
     /// Selects the route of a request, and decides by its policy.
     fn decide<'r>(
         &self,
-        request: CheckedRequest<'_>,
+        request: CheckInput<'_>,
         token_header: &TokenHeader<'_>,
         rules: &'r RuleSet,
         since_boot: Duration,
@@ -130,15 +129,15 @@ impl Authorizer {
         CheckOutcome { view, rule, policy: Some(policy), error: None, decision }
     }
 
-    /// Context extensions decide alone if they require anything. Otherwise a rule of the rules file decides, if there is one, and the
-    /// context extension `service_id` only names the service.
+    /// If the route has any context extension besides `service_id`, its extensions alone are the policy. Otherwise the rule for the
+    /// request decides, if there is one, and `service_id` only names the service.
     fn select_route<'r>(
         &self,
-        request: CheckedRequest<'_>,
+        request: CheckInput<'_>,
         rules: &'r RuleSet,
         since_boot: Duration,
     ) -> Result<Route<'r>, NoRoute<'r>> {
-        let CheckedRequest { http, extensions, mcp: _ } = request;
+        let CheckInput { http, extensions, mcp: _ } = request;
         let policy = self.policies.policy(extensions.iter());
         let policy = policy.map_err(|error| self.invalid_extensions(&error, since_boot))?;
         let service = policy.service;
@@ -148,21 +147,20 @@ impl Authorizer {
         }
         let target = http.target().ok_or(Reason::RequestInvalid)?;
         let Some(rule) = rules.select(target)? else { return Ok(without_rule) };
-        let of_rule = rule.policy.service;
-        if service.is_some() && of_rule.is_some() && service != of_rule {
-            let error = format!(
-                "the route and the rule `{}` of the rules file have different values of `service_id`",
-                rule.name
-            );
+        let rule_service = rule.policy.service;
+        if service.is_some() && rule_service.is_some() && service != rule_service {
+            let name = &rule.name;
+            let error = format!("the route and the rule `{name}` of the rules file have different values of `service_id`");
             return Err(self.invalid_extensions(&error, since_boot));
         }
-        let entry = rule.mcp.as_ref().map_or(Ok(Some(&rule.policy)), |entries| mcp::select_policy(entries, request));
-        let entry = entry.map_err(|problem| NoRoute::invalid_mcp_request(rule, problem))?;
-        let policy = Arc::clone(entry.unwrap_or(&rule.policy));
-        Ok(Route { policy, rule: Some(rule), service: service.or(of_rule), allows_message: entry.is_some() })
+        // `None` if the rule is about MCP, and none of its entries allows the message.
+        let allowed = rule.mcp.as_ref().map_or(Ok(Some(&rule.policy)), |entries| mcp::select_policy(entries, request));
+        let allowed = allowed.map_err(|problem| NoRoute::invalid_mcp_request(rule, problem))?;
+        let policy = Arc::clone(allowed.unwrap_or(&rule.policy));
+        Ok(Route { policy, rule: Some(rule), service: service.or(rule_service), allows_message: allowed.is_some() })
     }
 
-    /// Logs what is wrong with context extensions, at most once per second.
+    /// Refuses the request, and logs what is wrong with its context extensions, at most once per second.
     fn invalid_extensions<'r>(&self, error: &dyn Display, since_boot: Duration) -> NoRoute<'r> {
         let second = since_boot.as_secs();
         if self.last_extension_warning.swap(second, Ordering::Relaxed) != second {

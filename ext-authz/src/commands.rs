@@ -103,7 +103,7 @@ pub enum CommandExit {
     Failed = 1,
     /// The settings are wrong.
     WrongSettings = 2,
-    /// The request is refused.
+    /// The request is refused, or `check` gets another answer than the expected one.
     Denied = 3,
     /// The sidecar does not answer.
     Unreachable = 4,
@@ -115,7 +115,7 @@ impl From<CommandExit> for ExitCode {
     }
 }
 
-/// What a command prints to standard output, and its exit code.
+/// The text that a command prints to standard output, and its exit code.
 struct Output {
     text: String,
     exit: CommandExit,

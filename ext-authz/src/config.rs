@@ -46,7 +46,7 @@ pub struct Settings {
     pub copy: CopySettings,
     /// Default values for routes.
     pub routes: RouteSettings,
-    /// The rules of routes without context extensions.
+    /// The rules for routes without context extensions.
     pub rules: RulesSettings,
     /// The names of identity headers.
     pub headers: HeaderSettings,
@@ -79,12 +79,12 @@ pub struct SyncSettings {
     pub ca: Option<PathBuf>,
     /// The API keys, at least one for each protected service.
     pub keys: Vec<ApiKey>,
-    /// The file that contains the API keys, if an environment variable names one.
+    /// The file that contains the API keys, if they come from the file that an environment variable names.
     #[serde(skip)]
     pub keys_file: Option<PathBuf>,
     /// The interval between pings, in seconds.
     pub ping_seconds: u32,
-    /// After so many seconds without a confirmation of the view, requests are denied. If 0, only the limit of the control plane applies.
+    /// Requests are denied when the last confirmation of the view is this old. If 0, only the limit of the control plane applies.
     pub max_staleness_seconds: u32,
 }
 
@@ -201,10 +201,7 @@ impl Settings {
                     .to_owned(),
             ),
             (has_same_address, format!("listen.grpc, listen.admin: both are {grpc}: set different ports")),
-            (
-                is_relative,
-                "copy.directory: must be an absolute path, such as /var/lib/countersign-ext-authz".to_owned(),
-            ),
+            (is_relative, "copy.directory: must be an absolute path, such as /var/lib/countersign-authz".to_owned()),
             (!(1..=60).contains(ping_seconds), format!("sync.ping_seconds: {ping_seconds} must be from 1 to 60")),
             (
                 *max_staleness_seconds > 0 && max_staleness_seconds <= ping_seconds,

@@ -1,8 +1,8 @@
-//! Decides whether a request is allowed, from the view (the local data of the service), the policy of the route, the
-//! token and the time.
+//! Decides whether a request is allowed, from the view (the local data of the service), the policy of the route, the token and the
+//! time.
 //!
-//! `check` calls [`decide`], and `response` converts the decision to a response. Invariant: this module does not wait,
-//! lock or read the clock. A token passes the same steps as in the control plane: format, key and signature; then
+//! `check` calls [`decide`], and `response` converts the decision to a response. Invariant: this module does not wait, lock or read
+//! the clock. A token passes the same steps as in the control plane: format, key and signature; then
 //! [`VerifiedIdentity::evaluate`]; then the roles, permissions and trust score that the route requires.
 
 mod cache;
@@ -58,8 +58,8 @@ pub struct EvaluatedIdentity {
 }
 
 impl EvaluatedIdentity {
-    /// Whether another evaluation, with this content at this time, would have the same result. Until `valid_until`, no role of the
-    /// identity ends, and none that has ended begins again. Before `evaluated_at`, the agent may have had more roles.
+    /// Whether another evaluation, of a view with this content at this time, would have the same result. Until `valid_until`, no
+    /// role of the identity ends, and none that has ended begins again. Before `evaluated_at`, the agent may have had more roles.
     fn applies(&self, content: ContentId, now: Timestamp) -> bool {
         self.content == content && (self.evaluated_at..self.identity.valid_until).contains(&now)
     }
@@ -74,7 +74,7 @@ impl PartialEq for EvaluatedIdentity {
 impl Eq for EvaluatedIdentity {}
 
 /// How long an allowed request stays allowed if the sidecar receives no change: until the identity ends, or until the view is stale
-/// if that is earlier. An Envoy that ends a stream then relies on no older data than the sidecar itself.
+/// if that is earlier. If Envoy ends an open stream then, it relies on data no longer than the sidecar itself does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Validity {
     /// The end, by the clock of the control plane.
@@ -186,7 +186,7 @@ fn allow(
     Ok(Decision::Verified(evaluated, Validity { until: now.saturating_add(remaining), remaining }))
 }
 
-/// Whether the agent meets the policy without the scope of its token: another token would then be allowed. Only denials ask this.
+/// Whether the agent would meet the policy with a token that it had requested without a scope. Only denials ask this.
 fn meets_without_scope(view: &View, policy: &Policy, text: &str, now: Timestamp, cache: &VerifiedTokens) -> bool {
     let Ok(token) = verify_signature(view, text, cache) else { return false };
     let claims = token.token.claims();

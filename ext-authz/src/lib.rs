@@ -4,9 +4,8 @@
 //! answers Envoy's `Check` calls from memory, without network, lock or database. While the control plane is unreachable, it
 //! continues to decide until its view of a service is too old, and then denies all requests for this service.
 //!
-//! The crate depends on `identity`, which verifies tokens in the sidecar and in the control plane; on `proto`, the
-//! messages of the stream; and on `process`. Invariant: missing data, invalid input and internal errors are denials
-//! with a reason.
+//! The crate depends on `identity`, which verifies tokens in the sidecar and in the control plane; on `proto`, the messages of the
+//! stream; and on `process`. Invariant: missing data, invalid input and internal errors are denials with a reason.
 //!
 //! Reading order: `view` is the local data of a service, and `sync` receives that data; `policy` contains the
 //! requirements of a route, and `rules` selects the policy of a request; `decide` makes the decision; `response` builds the
@@ -36,6 +35,7 @@ use std::sync::Arc;
 
 /// Runs the sidecar until shutdown is requested.
 pub async fn run(settings: Settings, clock: Arc<dyn Clock>, shutdown: Shutdown) -> Result<(), AuthorizerError> {
+    // A Unix socket has no bound address to log. A port has one, which differs from the configured address if that has port 0.
     let configured_address = settings.listen.grpc.clone();
     let app = App::bind(settings, clock, Arc::new(SystemRng), copy::copy_interval).await?;
     let grpc = app.grpc_address().map_or_else(|| configured_address.to_string(), |address| address.to_string());

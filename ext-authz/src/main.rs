@@ -26,8 +26,7 @@ struct Flags {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
-    /// A setting, such as `sync.urls=https://control-plane:8444`. Can be repeated. Overrides the file and the
-    /// environment.
+    /// A setting, such as `sync.urls=https://control-plane:8444`. Can be repeated. Overrides the file and the environment.
     #[arg(long, value_name = "KEY=VALUE", value_parser = parse_key_value)]
     set: Vec<(String, String)>,
 
@@ -42,10 +41,11 @@ fn main() -> ExitCode {
     if let Some(command) = command {
         return commands::run(command).into();
     }
-    // The allocator asks for huge pages, but a sidecar with a small view would use little of them. A kernel without them is no problem.
+    // The allocator would use huge pages, which a sidecar with a small view hardly fills. A kernel without them is no problem.
     let _ignored = nix::sys::prctl::set_thp_disable(true);
     match config::read(config, environment(), set) {
         Ok(settings) => exit_code(run_with_settings(settings)),
+        // The settings may be right: a later start may be able to read the file.
         Err(ConfigError::Source(error)) if error.is_unreadable_value() => fail(ExitCode::FAILURE, &error),
         Err(error) => fail(ExitCode::from(USAGE_ERROR), &error),
     }

@@ -20,7 +20,7 @@ const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a connection may wait for the next check: as long as Envoy keeps an idle connection.
 const IDLE_TIMEOUT: Duration = Duration::from_hours(1);
 
-/// The largest head of a gRPC request, which contains no header of the checked request.
+/// The largest head of a gRPC request. The headers of the checked request are not in it, but in the message.
 const MAX_HEAD_SIZE: u32 = 16 * 1024;
 
 /// The largest number of concurrent checks of one connection. Envoy opens another connection for more checks.
@@ -36,7 +36,7 @@ pub const MAX_CHECK_BYTES: usize = 16 * 1024 * 1024;
 /// The memory for checks that have not arrived completely, in bytes.
 const UNFINISHED_CHECKS_CAPACITY: usize = 64 << 20;
 
-/// The memory for the unfinished checks of one client: often one Envoy is the only client, but it must leave some for another.
+/// The memory for the unfinished checks of one client: often one Envoy is the only client, but it must leave memory for another.
 const UNFINISHED_CHECKS_PER_CLIENT: usize = UNFINISHED_CHECKS_CAPACITY / 2;
 
 /// The limits of the port for checks. One client may use all connections, because usually one Envoy is the only client. `overloaded`

@@ -1,4 +1,4 @@
-//! Creates the copies of views on disk from the settings.
+//! Sets up the copies of views on disk: for each API key, a task that writes its view, and a future that opens the last copy.
 
 use crate::{
     config::{CopySettings, SyncSettings},
@@ -10,14 +10,13 @@ use crate::{
 use countersign_process::Clock;
 use std::{path::Path, sync::Arc, time::Duration};
 
-/// The copy of one API key. All parts are `None` if the settings name no directory for copies.
+/// The parts that use the copy of one API key. All are `None` without copies. `without_lock` sets only `progress`.
 #[derive(Default)]
 pub struct CopyOfKey {
-    /// The view on disk, with which the sidecar decides if the control plane is away.
+    /// Opens the view on disk, with which the sidecar decides if the control plane does not answer.
     pub at_start: Option<FutureView>,
-    /// The task that writes the copy.
     pub writer: Option<CopyWriter>,
-    /// How far the copy reaches. The sync client reports no newer revision.
+    /// Knows the revision on disk. The sync client reports no newer one, because a later process may start from the copy.
     pub progress: Option<Arc<CopyProgress>>,
     /// The process that wrote the copy before, if it has certainly ended.
     pub previous: Option<Instance>,
@@ -30,12 +29,12 @@ pub struct CopyContext<'a> {
     pub clock: &'a Arc<dyn Clock>,
     /// The instance of the first API key.
     pub instance: Instance,
-    /// How often a copy is written while no report waits for it, from the maximum age of its view.
+    /// `copy::copy_interval`, except in tests.
     pub interval: fn(Duration) -> Duration,
 }
 
-/// Locks and prepares the directory of copies. Returns one item for each API key, in their order. Copies are optional, so errors are
-/// only logged.
+/// Locks and prepares the directory. Returns one item for each API key, in their order. Errors are only logged: copies are
+/// optional.
 pub fn create_copies(
     settings: &CopySettings,
     sync: &SyncSettings,
@@ -46,7 +45,7 @@ pub fn create_copies(
     let Some(path) = &settings.directory else { return without_copies() };
     let keys: Option<Vec<_>> = authorizations.iter().map(CopyKey::of).collect();
     let Some(keys) = keys else {
-        tracing::error!("no copies of views: their keys cannot be derived");
+        tracing::error!("copy.directory: no copies of views are read or written: their keys cannot be derived");
         return without_copies();
     };
     let directory = match CopyDirectory::lock(path, &**context.clock) {
@@ -55,6 +54,7 @@ pub fn create_copies(
             context.metrics.copies.write_failed();
             tracing::error!(path = %path.display(), %error, "copy.directory: no copies of views are read or written");
             return match error {
+                // The other process reports no newer revision than its copies have, so this one need not wait for them.
                 LockError::Held => without_copies(),
                 LockError::Io(_) => keys.iter().map(|key| without_lock(path, key)).collect(),
             };

@@ -29,13 +29,13 @@ pub fn follow_keys_file(
     clock: &Arc<dyn Clock>,
 ) -> Option<FileReloader> {
     let path = settings.keys_file.as_deref()?;
-    // If the file has changed since the settings were read, it counts as empty until now, so the first poll loads it.
+    // If the file has changed since the settings were read, we say that an empty file is in use. So the first poll loads it.
     let text = std::fs::read_to_string(path).unwrap_or_default();
     let is_in_use = ApiKey::parse_list(&text).is_ok_and(|keys| exposed(&keys) == exposed(&settings.keys));
     let content: &[u8] = if is_in_use { text.as_bytes() } else { &[] };
     let (mut keys, authorizations) = (settings.keys.clone(), authorizations.to_vec());
     let load = move |contents: &FileContents| {
-        let text = contents.first().and_then(|content| std::str::from_utf8(content).ok()).ok_or("not text")?;
+        let text = contents.first().and_then(|content| std::str::from_utf8(content).ok()).ok_or("is not UTF-8 text")?;
         let changed = replace_keys(&keys, ApiKey::parse_list(text)?)?;
         let values: Vec<_> = changed.iter().map(authorization_metadata).collect::<Result<_, _>>()?;
         for (authorization, value) in authorizations.iter().zip(values) {
@@ -51,18 +51,16 @@ pub fn follow_keys_file(
 /// The API keys to use after the file has changed. A key that is still in the file keeps its place, because its sync stream
 /// continues. New keys take the places of the others.
 fn replace_keys(in_use: &[ApiKey], in_file: Vec<ApiKey>) -> Result<Vec<ApiKey>, String> {
-    if in_use.len() != in_file.len() {
-        return Err(format!(
-            "contains {} API keys instead of {}: restart the sidecar to change their number",
-            in_file.len(),
-            in_use.len()
-        ));
+    let (old, new) = (in_use.len(), in_file.len());
+    if old != new {
+        return Err(format!("contains {new} API keys instead of {old}: restart the sidecar to change their number"));
     }
     let contains = |keys: &[ApiKey], key: &ApiKey| keys.iter().any(|other| other.expose() == key.expose());
     let kept: Vec<_> = in_use.iter().map(|key| contains(&in_file, key)).collect();
     let mut new_keys = in_file.into_iter().filter(|key| !contains(in_use, key));
-    let key = |(key, is_kept): (&ApiKey, bool)| if is_kept { Some(key.clone()) } else { new_keys.next() };
-    let changed: Option<_> = in_use.iter().zip(kept).map(key).collect();
+    let key_at_place = |(key, is_kept): (&ApiKey, bool)| if is_kept { Some(key.clone()) } else { new_keys.next() };
+    let changed: Option<_> = in_use.iter().zip(kept).map(key_at_place).collect();
+    // Both lists have the same length, so the new keys suffice unless the file contains a key twice.
     changed.ok_or_else(|| "contains an API key twice".to_owned())
 }
 

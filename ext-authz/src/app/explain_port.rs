@@ -14,7 +14,7 @@ use std::{net::SocketAddr, sync::Arc};
 /// The largest accepted body: a token of the largest size, and the request.
 const MAX_BODY_BYTES: usize = 64 * 1024;
 
-/// The routes of the admin port that decide about requests.
+/// The route `/explain`.
 pub fn routes(authorizer: Arc<Authorizer>) -> Router {
     let explain = post(explain).layer(DefaultBodyLimit::max(MAX_BODY_BYTES));
     Router::new().route("/explain", explain).with_state(authorizer)
@@ -33,12 +33,12 @@ async fn explain(
     if headers.get(header::CONTENT_TYPE).is_none_or(|value| value != "application/json") {
         return Err((StatusCode::UNSUPPORTED_MEDIA_TYPE, "send Content-Type: application/json\n".to_owned()));
     }
-    // The error of the parser may contain the token.
+    // The error of the parser is not returned, because it may contain the token.
     let request: DescribedRequest = serde_json::from_slice(&body).map_err(|_| {
         let fields =
             "the body must be a JSON object with method, host, path, mcpMethod, mcpName, contextExtensions and token\n";
         (StatusCode::BAD_REQUEST, fields.to_owned())
     })?;
     let explanation = authorizer.explain_described(request);
-    explanation.map(Json).ok_or((StatusCode::INTERNAL_SERVER_ERROR, "no explanation\n".to_owned()))
+    explanation.map(Json).ok_or((StatusCode::INTERNAL_SERVER_ERROR, "the request cannot be explained\n".to_owned()))
 }

@@ -1,7 +1,7 @@
-//! What `explain --copy` and `config check` find out without a running sidecar. They open no port and no connection, and change
-//! nothing on disk.
+//! The parts of `explain --copy` and `config check` that build a sidecar without running it. They open no port and no connection,
+//! and change nothing on disk.
 
-use super::{create_authorizer, credentials, rules_file, target};
+use super::{create_authorizer, credentials, rules_file, sync_endpoints};
 use crate::{
     check::Authorizer,
     config::Settings,
@@ -12,7 +12,7 @@ use crate::{
 use countersign_process::{Clock, SystemClock};
 use std::sync::Arc;
 
-/// Decides with the copies of views on disk, as a sidecar that starts now without contact.
+/// Decides with the copies of views on disk, like a sidecar that starts now and does not reach the control plane.
 pub struct OfflineAuthorizer {
     pub authorizer: Authorizer,
     /// For each API key without a usable copy, the reason.
@@ -50,7 +50,7 @@ pub fn authorizer_from_copies(settings: Settings) -> Result<OfflineAuthorizer, S
     Ok(OfflineAuthorizer { authorizer, unusable })
 }
 
-/// Why a sidecar with these settings would not start: all reasons. Reads the files that the settings name.
+/// The reasons why a sidecar with these settings would refuse to start, except for ports in use. Reads the files in the settings.
 pub fn settings_problems(settings: &Settings) -> Vec<String> {
     // Converting certificates needs the cryptographic provider of rustls, which can be installed once per process.
     let _already_installed = rustls::crypto::aws_lc_rs::default_provider().install_default();
@@ -60,7 +60,7 @@ pub fn settings_problems(settings: &Settings) -> Vec<String> {
     };
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let results = [
-        target::sync_endpoints(&settings.sync).map(drop),
+        sync_endpoints::create(&settings.sync).map(drop),
         credentials::authorizations(&settings.sync).map(drop),
         rules_file::load(&settings.rules, &metrics, &clock).map(drop),
     ];

@@ -19,7 +19,7 @@ const KEY: &str = "rules.file";
 /// The most warnings about a rules file in the log. The command `rules check` prints all.
 const MAX_LOGGED_WARNINGS: usize = 10;
 
-/// Loads the rules, and returns what reloads them. Without a rules file there are no rules.
+/// Loads the rules. Also returns the task that reloads them; `None` without a rules file, when there are no rules.
 pub fn load(
     settings: &RulesSettings,
     metrics: &Arc<Metrics>,
@@ -37,6 +37,7 @@ pub fn load(
     let rules = Arc::new(ArcSwap::from_pointee(initial));
     let (in_use, metrics_of_reload) = (Arc::clone(&rules), Arc::clone(metrics));
     let reload = move |contents: &FileContents| {
+        // There is always one content, because `files` has one path.
         let content = contents.first().map(|content| content.as_slice()).unwrap_or_default();
         let changed = RuleSet::parse(content).map_err(|errors| errors.to_string())?;
         let description = format!("{} rules", changed.count());

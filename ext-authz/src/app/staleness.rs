@@ -1,8 +1,9 @@
-//! Makes the sidecar not ready while checks for a service are denied because its view is stale or not confirmed.
+//! Makes the sidecar not ready while checks for a service are denied because its view is stale or not confirmed. The control plane
+//! confirms a view by answering a ping. A view is stale when its last confirmation is `max_staleness` old.
 //!
-//! The sidecar stops being ready when checks are denied, and not before, because a view that is nearly stale still decides. Otherwise
-//! all sidecars would leave the rotation early if the control plane is down. It is ready again after two confirmations in a row, so
-//! readiness does not alternate while the control plane answers now and then.
+//! - The sidecar is ready until checks are denied, because a view that is nearly stale still decides. Otherwise load balancers
+//!   would drop all sidecars early if the control plane is down.
+//! - It is ready again after two confirmations in a row. So readiness does not flap while the control plane answers now and then.
 
 use crate::view::{ViewConfirmation, Views};
 use countersign_identity::ServiceId;
@@ -25,7 +26,7 @@ pub struct StalenessMonitor {
 enum ServiceState {
     Ready,
     /// The view was stale, and has been confirmed at most once since: at `first_confirmation`. `guard` keeps the sidecar from being
-    /// ready; `None` if this service does not count.
+    /// ready; `None` while the service does not affect readiness.
     Stale {
         guard: Option<ReadinessGuard>,
         first_confirmation: Option<Duration>,
@@ -53,17 +54,17 @@ impl StalenessMonitor {
         let serves_any = confirmations.iter().any(is_served);
         for confirmation in confirmations {
             // If one service is deleted or its key is revoked, the sidecar stays ready for the others.
-            let counts = !(confirmation.is_refused && serves_any);
-            self.update_service(&confirmation, counts, now);
+            let affects_readiness = !(confirmation.is_refused && serves_any);
+            self.update_service(&confirmation, affects_readiness, now);
         }
     }
 
-    fn update_service(&mut self, confirmation: &ViewConfirmation, counts: bool, now: Duration) {
+    fn update_service(&mut self, confirmation: &ViewConfirmation, affects_readiness: bool, now: Duration) {
         let ViewConfirmation { service, confirmed_at, max_staleness, .. } = confirmation;
         let age = age(confirmation, now);
         let is_current = age.is_some_and(|age| age < *max_staleness);
         let Some(state) = self.services.get_mut(service) else {
-            // Until the first confirmation, the guard of the API key keeps the sidecar from being ready.
+            // Until the first confirmation, the sync client of the API key keeps the sidecar from being ready.
             if is_current {
                 self.services.insert(*service, ServiceState::Ready);
             }
@@ -73,23 +74,24 @@ impl StalenessMonitor {
             ServiceState::Ready if is_current => {}
             ServiceState::Ready => {
                 let condition = condition(confirmation, age);
-                tracing::warn!(%service, counts, "not ready: checks are denied, waiting for {condition}");
-                let guard = counts.then(|| self.readiness.register(condition));
+                tracing::warn!(%service, affects_readiness, "not ready: checks are denied, waiting for {condition}");
+                let guard = affects_readiness.then(|| self.readiness.register(condition));
                 *state = ServiceState::Stale { guard, first_confirmation: None };
             }
             ServiceState::Stale { first_confirmation: Some(first), .. }
                 if is_current && *confirmed_at > Some(*first) =>
             {
-                tracing::info!(%service, "the view is confirmed again: checks of the service no longer affect readiness");
+                tracing::info!(%service, "the view is confirmed again: the service no longer keeps the sidecar from being ready");
                 *state = ServiceState::Ready;
             }
             ServiceState::Stale { guard, first_confirmation } => {
+                // If the view is stale again, the next confirmation is the first one again.
                 let confirmed = confirmed_at.filter(|_| is_current);
                 *first_confirmation = confirmed.map(|at| first_confirmation.unwrap_or(at));
                 match guard {
-                    Some(guard) if counts => guard.set_condition(condition(confirmation, age)),
+                    Some(guard) if affects_readiness => guard.set_condition(condition(confirmation, age)),
                     Some(_) => *guard = None,
-                    None => *guard = counts.then(|| self.readiness.register(condition(confirmation, age))),
+                    None => *guard = affects_readiness.then(|| self.readiness.register(condition(confirmation, age))),
                 }
             }
         }

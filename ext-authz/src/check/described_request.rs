@@ -19,7 +19,6 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize, Serializer};
 use std::collections::HashMap;
 
-/// A request and its token.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DescribedRequest {
@@ -54,9 +53,10 @@ impl From<DescribedRequest> for v3::CheckRequest {
             let filter_metadata = [(MCP_FILTER.to_owned(), metadata_of(message))].into();
             Metadata { filter_metadata, ..Metadata::default() }
         });
-        let token = token.map(|token| ("authorization".to_owned(), format!("Bearer {}", token.expose_secret())));
+        let bearer = token.map(|token| ("authorization".to_owned(), format!("Bearer {}", token.expose_secret())));
+        // The sidecar refuses an MCP message of another type.
         let json = metadata.is_some().then(|| ("content-type".to_owned(), "application/json".to_owned()));
-        let headers = token.into_iter().chain(json).collect();
+        let headers = bearer.into_iter().chain(json).collect();
         let http = HttpRequest { method, host, path, headers, ..HttpRequest::default() };
         let attributes = AttributeContext {
             request: Some(Request { http: Some(http), ..Request::default() }),
@@ -69,7 +69,8 @@ impl From<DescribedRequest> for v3::CheckRequest {
 }
 
 impl Authorizer {
-    /// Explains the decision about a request, which is encoded and decoded like a check. The metrics do not count it.
+    /// Explains the decision about a request, which is read exactly like a check. The metrics do not count it. `None` if that
+    /// fails.
     pub fn explain_described(&self, request: DescribedRequest) -> Option<Explanation> {
         let request = v3::CheckRequest::from(request).encode_to_vec();
         self.explain(&CheckRequest::decode(Bytes::from(request)).ok()?)

@@ -41,6 +41,7 @@ pub struct ExplainedQuestion {
     pub detail: String,
 }
 
+/// The questions, in the order in which they are asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Question {
     Rule,
@@ -52,8 +53,10 @@ enum Question {
     Claims,
     Time,
     Audience,
+    /// Whether `rev` is below the floor of the view. The view may lack changes up to the floor, so it cannot judge older tokens.
     Floor,
     Status,
+    /// Whether `rev` is below the cutoff of the agent, which revokes all older tokens.
     Cutoff,
     Revocation,
     Roles,
@@ -84,7 +87,7 @@ impl Question {
         (Self::Mcp, "mcp"),
     ];
 
-    /// The question at which a request is refused for a reason. `None` for reasons that only the API of the control plane has.
+    /// The question at which a request is refused for a reason. `None` for internal errors, and for reasons that only the API has.
     const fn of(reason: Reason, is_cut_off: bool) -> Option<Self> {
         Some(match reason {
             Reason::RuleInvalid
@@ -141,13 +144,14 @@ impl Authorizer {
     }
 }
 
-/// What the answers depend on.
+/// What is known about a request and its decision: the answers depend on it.
 struct Facts<'a> {
     outcome: CheckOutcome<'a>,
     has_extensions: bool,
     /// The MCP request, if the rule is about MCP and the request is valid.
     mcp: Option<String>,
     token_header: Option<&'a str>,
+    /// The token, if its signature is valid.
     token: Option<Arc<CachedToken>>,
     now: Timestamp,
     since_boot: Duration,
@@ -177,7 +181,7 @@ impl Facts<'_> {
     }
 
     fn answers(&self, refused: Option<Reason>) -> Vec<ExplainedQuestion> {
-        let last = match refused {
+        let last_asked = match refused {
             Some(reason) => Question::of(reason, self.is_cut_off()),
             None if self.mcp.is_some() => Some(Question::Mcp),
             None => Some(Question::Trust),
@@ -186,7 +190,7 @@ impl Facts<'_> {
         let is_about_token = |question| (Question::Form..=Question::Trust).contains(&question);
         let identity = self.identity();
         let answer = |(question, name): (Question, &str)| {
-            let (answer, detail) = match (last, refused) {
+            let (answer, detail) = match (last_asked, refused) {
                 (Some(last), Some(reason)) if question == last => {
                     let detail = self.detail(question, identity.as_ref());
                     let separator = if detail.is_empty() { "" } else { ": " };
@@ -210,7 +214,7 @@ impl Facts<'_> {
     fn is_cut_off(&self) -> bool {
         self.claims().is_some_and(|(view, claims)| {
             let status = view.evaluation_context(claims).agent.and_then(|changes| changes.status.as_ref());
-            status.is_some_and(|facet| claims.rev < facet.value.cutoff)
+            status.is_some_and(|change| claims.rev < change.value.cutoff)
         })
     }
 
@@ -219,7 +223,7 @@ impl Facts<'_> {
         VerifiedIdentity::evaluate(claims, &view.evaluation_context(claims), self.now).ok()
     }
 
-    /// What the answer to a question depends on; empty if it is not known.
+    /// The facts on which the answer to a question depends; empty if they are not known.
     fn detail(&self, question: Question, identity: Option<&VerifiedIdentity>) -> String {
         match question {
             Question::Rule => self.rule_detail(),
@@ -278,18 +282,18 @@ impl Facts<'_> {
             Question::Audience => format!("aud {}", claims.aud.as_str().escape_debug()),
             Question::Floor => format!("rev {}, floor {}", claims.rev.number(), view.floor().number()),
             Question::Status => match status {
-                Some(facet) if facet.revision > claims.rev => {
-                    let status = match facet.value.status {
+                Some(change) if change.revision > claims.rev => {
+                    let status = match change.value.status {
                         AgentStatus::Active => "active",
                         AgentStatus::Suspended => "suspended",
                         AgentStatus::Revoked => "revoked",
                     };
-                    format!("{status} since revision {}", facet.revision.number())
+                    format!("{status} since revision {}", change.revision.number())
                 }
                 _ => "no change since the token was issued".to_owned(),
             },
             Question::Cutoff => match status {
-                Some(facet) => format!("rev {}, cutoff {}", claims.rev.number(), facet.value.cutoff.number()),
+                Some(change) => format!("rev {}, cutoff {}", claims.rev.number(), change.value.cutoff.number()),
                 None => "none".to_owned(),
             },
             _ => format!("{}, {}", claims.jti, claims.sid),
@@ -297,16 +301,9 @@ impl Facts<'_> {
     }
 
     fn requirement_detail(&self, question: Question, identity: &VerifiedIdentity) -> String {
-        let join = |names: Vec<String>| if names.is_empty() { "none".to_owned() } else { names.join(", ") };
         let (actual, words): (_, &[&str]) = match question {
-            Question::Roles => {
-                let roles = identity.roles.iter().map(ToString::to_string).collect();
-                (join(roles), &["require_roles", "any_role", "allow_unassigned"])
-            }
-            Question::Permissions => {
-                let permissions = identity.permissions.iter().map(ToString::to_string).collect();
-                (join(permissions), &["require_permissions", "any_permission"])
-            }
+            Question::Roles => (list_names(&identity.roles), &["require_roles", "any_role", "allow_unassigned"]),
+            Question::Permissions => (list_names(&identity.permissions), &["require_permissions", "any_permission"]),
             _ => (identity.trust_score.to_string(), &["min_trust_score"]),
         };
         let required = self.outcome.policy.as_ref().map_or_else(Vec::new, |policy| policy.words());
@@ -315,6 +312,12 @@ impl Facts<'_> {
     }
 }
 
+fn list_names(names: &[impl ToString]) -> String {
+    let names: Vec<_> = names.iter().map(ToString::to_string).collect();
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+}
+
+/// Writes the requirements of a policy, each after a semicolon.
 fn list_words<'a>(words: impl Iterator<Item = (&'a str, String)>) -> String {
     words.map(|(word, value)| format!("; {word} = {value}")).collect::<Vec<_>>().concat()
 }

@@ -19,7 +19,6 @@ use tonic_prost::ProstCodec;
 /// The path of the service's only method.
 const CHECK_PATH: &str = "/envoy.service.auth.v3.Authorization/Check";
 
-/// Envoy's gRPC service.
 #[derive(Clone)]
 pub struct AuthorizationServer {
     authorizer: Arc<Authorizer>,

@@ -1,12 +1,12 @@
-//! Reads a request as MCP, and selects its policy by the entries of the rule.
+//! Reads an MCP request, and selects its policy by the entries of a rule: the allowed tools, prompts, resources and methods.
 //!
-//! Depends on `rules`. Invariant: the sidecar decides only by what Envoy's MCP filter has parsed. It does not see the body, and a header
-//! of the client can only make it refuse.
+//! Depends on `rules`. Invariant: the sidecar decides only by what Envoy's MCP filter has parsed. It does not see the body, and a
+//! header of the client can only make it refuse.
 
 mod headers;
 mod metadata;
 
-use super::request::{CheckedRequest, HttpRequest};
+use super::request::{CheckInput, HttpRequest};
 use crate::{
     policy::Policy,
     rules::{McpRequest, McpRules},
@@ -19,31 +19,31 @@ pub use metadata::{MCP_FILTER, metadata_of};
 /// The policy that the entries of a rule give a request; `None` if no entry names it. The error says what is wrong with the request.
 pub fn select_policy<'r>(
     rules: &'r McpRules,
-    request: CheckedRequest<'_>,
+    request: CheckInput<'_>,
 ) -> Result<Option<&'r Arc<Policy>>, &'static str> {
     with_request(request, |mcp| rules.policy(mcp))?
 }
 
 /// The method of the message and the name in it, for explanations. `None` if the request is not valid.
-pub fn describe(request: CheckedRequest<'_>) -> Option<String> {
+pub fn describe(request: CheckInput<'_>) -> Option<String> {
     with_request(request, |mcp| mcp.to_string()).ok()
 }
 
-/// Reads the request as MCP, and calls `read` with it, because it borrows from decoded metadata. The error says what is wrong with it.
-fn with_request<T>(request: CheckedRequest<'_>, read: impl FnOnce(McpRequest<'_>) -> T) -> Result<T, &'static str> {
-    let CheckedRequest { http, extensions: _, mcp } = request;
+/// Calls `read` with the MCP request, which borrows from the metadata that is decoded here. The error says what is wrong with it.
+fn with_request<T>(request: CheckInput<'_>, read: impl FnOnce(McpRequest<'_>) -> T) -> Result<T, &'static str> {
+    let CheckInput { http, extensions: _, mcp } = request;
     let metadata = mcp.map(McpMetadata::decode_parts).transpose()?;
     let message = metadata.as_ref().map(McpMetadata::message).transpose()?;
-    let method = http.method().ok_or("the method of the request is not a text")?;
-    let request = McpRequest::new(method, message)?;
-    if request == McpRequest::Session && may_have_body(http) {
+    let method = http.method().ok_or("the method of the request is not UTF-8 text")?;
+    let mcp_request = McpRequest::new(method, message)?;
+    if mcp_request == McpRequest::Session && may_have_body(http) {
         return Err("a request without an MCP message has a body");
     }
-    if request != McpRequest::Session {
+    if mcp_request != McpRequest::Session {
         headers::check_encoding(http)?;
     }
-    headers::check_agreement(http, request)?;
-    Ok(read(request))
+    headers::check_agreement(http, mcp_request)?;
+    Ok(read(mcp_request))
 }
 
 /// Whether the headers announce a body. Envoy removes `Transfer-Encoding`, so we miss a body without a length, unless Envoy's buffer

@@ -22,7 +22,7 @@ pub struct Route<'r> {
     pub allows_message: bool,
 }
 
-/// Why no policy can be selected for a request.
+/// Why a request is refused before a policy is selected for it.
 pub struct NoRoute<'r> {
     reason: Reason,
     /// The rule that refuses the request; `None` if no rule was selected.

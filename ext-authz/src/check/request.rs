@@ -1,10 +1,10 @@
-//! Envoy's `CheckRequest` with the fields that a check reads.
+//! Envoy's `CheckRequest` with only the fields that a check reads.
 //!
-//! The messages have the same names and field numbers as Envoy's, and prost skips all other fields, which may even be malformed. To save
-//! copies and hash maps, texts share the buffer of the request, and a map is the list of its entries, which has the same encoding.
+//! The messages have the same names and field numbers as Envoy's. prost skips all other fields, even malformed ones. To save copies
+//! and hash maps, texts share the buffer of the request, and a map is a list of entries, which has the same encoding.
 //!
-//! Invariant: if Envoy's own definition can decode a message, these messages have the same content, or refuse a wrong wire type. A
-//! property test compares them.
+//! Invariant: whatever Envoy's own definition can decode, ours decodes to the same content. The only exception: ours may refuse an
+//! entry of a map with a wrong wire type. A property test compares the two definitions.
 
 use super::mcp::MCP_FILTER;
 use crate::rules::RequestTarget;
@@ -29,14 +29,14 @@ struct AttributeContext {
     metadata_context: Option<Metadata>,
 }
 
-/// What Envoy's filters say about the request.
+/// The metadata that Envoy's filters have set about the request.
 #[derive(Clone, PartialEq, Eq, Message)]
 struct Metadata {
     #[prost(message, repeated, tag = "1")]
     filter_metadata: Vec<FilterMetadata>,
 }
 
-/// What one filter says. It is decoded only if a rule needs it, because clients determine its size and depth.
+/// The metadata of one filter. It is decoded only if a rule needs it, because clients determine its size and depth.
 #[derive(Clone, PartialEq, Eq, Message)]
 struct FilterMetadata {
     #[prost(bytes = "bytes", tag = "1")]
@@ -52,6 +52,7 @@ struct Request {
     http: Option<HttpRequest>,
 }
 
+/// The request that the client sent to Envoy.
 #[derive(Clone, PartialEq, Message)]
 pub struct HttpRequest {
     #[prost(bytes = "bytes", tag = "2")]
@@ -91,9 +92,9 @@ struct HeaderValue {
     raw_value: Bytes,
 }
 
-/// What a check reads of a request over HTTP.
+/// The HTTP request to check, with the context extensions of its route and the metadata of its MCP message.
 #[derive(Debug, Clone, Copy)]
-pub struct CheckedRequest<'a> {
+pub struct CheckInput<'a> {
     pub http: &'a HttpRequest,
     pub extensions: ContextExtensions<'a>,
     /// The encoded metadata of Envoy's MCP filter, in parts.
@@ -101,8 +102,8 @@ pub struct CheckedRequest<'a> {
 }
 
 impl CheckRequest {
-    /// What a check reads. `None` if this is not an HTTP request, or if the name of a header is not UTF-8.
-    pub fn http(&self) -> Option<CheckedRequest<'_>> {
+    /// The input of the check. `None` if this is not an HTTP request, or if the name of a header is not UTF-8.
+    pub fn http(&self) -> Option<CheckInput<'_>> {
         let attributes = self.attributes.as_ref()?;
         let http = attributes.request.as_ref()?.http.as_ref()?;
         let names_are_texts = http.all_headers().all(|header| from_utf8(header.name).is_ok());
@@ -110,7 +111,7 @@ impl CheckRequest {
         // Of the entries of a map with the same key, only the last one counts.
         let metadata = attributes.metadata_context.iter().flat_map(|metadata| &metadata.filter_metadata);
         let mcp = metadata.rev().find(|metadata| metadata.filter == MCP_FILTER).map(|metadata| &metadata.parts[..]);
-        names_are_texts.then_some(CheckedRequest { http, extensions, mcp })
+        names_are_texts.then_some(CheckInput { http, extensions, mcp })
     }
 }
 
@@ -120,7 +121,7 @@ impl HttpRequest {
         from_utf8(&self.method).ok()
     }
 
-    /// What selects a rule. `None` if a part of it is not UTF-8.
+    /// The method, host and path, which select a rule. `None` if one of them is not UTF-8.
     pub fn target(&self) -> Option<RequestTarget<'_>> {
         let [method, host, path] = [&self.method, &self.host, &self.path].map(|bytes| from_utf8(bytes).ok());
         Some(RequestTarget { method: method?, host: host?, path: path? })
@@ -130,8 +131,8 @@ impl HttpRequest {
         self.path.starts_with(prefix.as_bytes())
     }
 
-    /// All headers. Envoy sends them as a map or as a list, depending on its configuration. If a name occurs several times in the map,
-    /// only the last entry counts.
+    /// All headers. Envoy sends them as a map or as a list, depending on its configuration. If the map has a name several times,
+    /// only the last entry counts: see [`first_two`].
     pub fn all_headers(&self) -> impl Iterator<Item = Header<'_>> + Clone {
         let from_map =
             self.headers.iter().map(|entry| Header { name: &entry.key, value: &entry.value, is_in_map: true });
@@ -143,16 +144,18 @@ impl HttpRequest {
     }
 }
 
+/// A header of the HTTP request.
 #[derive(Debug, Clone, Copy)]
 pub struct Header<'a> {
-    /// The name, as the client spelled it.
+    /// The name as Envoy sent it: usually in lower case, but we do not rely on that.
     pub name: &'a [u8],
     pub value: &'a [u8],
     /// Whether it comes from the map, where a later entry with the same name replaces it.
     pub is_in_map: bool,
 }
 
-/// The first two headers with a name, in upper or lower case. Two are enough to see that a header is repeated.
+/// The first two headers with a name, in upper or lower case. Two are enough to see that a header is repeated. In the map, a later
+/// entry replaces an earlier one of the same spelling; every other header takes the next free place.
 pub fn first_two<'a>(headers: impl Iterator<Item = Header<'a>>, name: &str) -> [Option<Header<'a>>; 2] {
     let mut found = [None; 2];
     for header in headers.filter(|header| header.name.eq_ignore_ascii_case(name.as_bytes())) {
@@ -164,17 +167,18 @@ pub fn first_two<'a>(headers: impl Iterator<Item = Header<'a>>, name: &str) -> [
     found
 }
 
+/// The context extensions of the route: keys and values in the configuration of Envoy.
 #[derive(Debug, Clone, Copy)]
 pub struct ContextExtensions<'a>(&'a [Entry]);
 
 impl<'a> ContextExtensions<'a> {
     /// The names and values. Of entries with the same name, only the last one counts.
     pub fn iter(self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone {
-        let counts = move |(place, entry): &(usize, &Entry)| {
+        let is_last_of_its_name = move |(place, entry): &(usize, &Entry)| {
             let mut later = self.0.iter().skip(place + 1);
             !later.any(|later| later.key == entry.key)
         };
-        self.0.iter().enumerate().filter(counts).map(|(_, entry)| (&entry.key[..], &entry.value[..]))
+        self.0.iter().enumerate().filter(is_last_of_its_name).map(|(_, entry)| (&entry.key[..], &entry.value[..]))
     }
 
     pub const fn is_empty(self) -> bool {

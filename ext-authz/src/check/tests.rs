@@ -70,16 +70,16 @@ fn authorizer(clock: impl Clock) -> Authorizer {
     }
 }
 
-fn request(headers: &[(&str, &str)], rules: &[(&str, &str)]) -> CheckRequest {
+fn request(headers: &[(&str, &str)], extensions: &[(&str, &str)]) -> CheckRequest {
     let to_map =
         |pairs: &[(&str, &str)]| pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-    check_request(HttpRequest { headers: to_map(headers), ..HttpRequest::default() }, to_map(rules))
+    check_request(HttpRequest { headers: to_map(headers), ..HttpRequest::default() }, to_map(extensions))
 }
 
-fn check_request(http: HttpRequest, rules: std::collections::HashMap<String, String>) -> CheckRequest {
+fn check_request(http: HttpRequest, extensions: std::collections::HashMap<String, String>) -> CheckRequest {
     let request = attribute_context::Request { http: Some(http), ..attribute_context::Request::default() };
     let attributes =
-        AttributeContext { request: Some(request), context_extensions: rules, ..AttributeContext::default() };
+        AttributeContext { request: Some(request), context_extensions: extensions, ..AttributeContext::default() };
     CheckRequest { attributes: Some(attributes) }
 }
 
@@ -131,8 +131,8 @@ fn invalid_requests_are_denied_without_a_grpc_error() {
     let authorizer = authorizer(FixedClock);
     let denial = |reason: &str| (503, reason.to_owned());
     assert_eq!(expect_denied(check(&authorizer, CheckRequest::default())), denial("request_invalid"));
-    let invalid_rule = request(&[], &[("require_role", "reader")]);
-    assert_eq!(expect_denied(check(&authorizer, invalid_rule)), denial("rule_invalid"));
+    let invalid_extension = request(&[], &[("require_role", "reader")]);
+    assert_eq!(expect_denied(check(&authorizer, invalid_extension)), denial("rule_invalid"));
     let unknown_service = countersign_identity::ServiceId::from_bits(9).to_string();
     let unknown = request(&[], &[("service_id", &unknown_service)]);
     assert_eq!(expect_denied(check(&authorizer, unknown)), denial("service_unknown"));

@@ -27,10 +27,10 @@ pub struct CheckArguments {
     set: Vec<(String, String)>,
 }
 
-/// Checks the settings.
 pub(super) fn run(command: ConfigCommand) -> Result<Output, Failure> {
     let ConfigCommand::Check(CheckArguments { config: file, set }) = command;
     let settings = config::read(file, environment(), set).map_err(|error| match &error {
+        // The settings may be right: a later start may be able to read the file.
         ConfigError::Source(source) if source.is_unreadable_value() => Failure::from(error.to_string()),
         ConfigError::Source(_) | ConfigError::Invalid(_) => wrong_settings(error.to_string()),
     })?;

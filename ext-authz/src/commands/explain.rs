@@ -40,6 +40,7 @@ pub struct ExplainArguments {
     json: bool,
 }
 
+/// Accepts only a loopback address, because the token is sent to it in plain text.
 fn parse_loopback(text: &str) -> Result<String, &'static str> {
     let host = text.rsplit_once(':').filter(|(_, port)| port.parse::<u16>().is_ok()).map(|(host, _)| host);
     let is_loopback = |host: &str| {
@@ -85,7 +86,7 @@ fn ask(admin: &str, request: &DescribedRequest) -> Result<Explanation, Failure> 
 }
 
 async fn send(admin: &str, body: String) -> Result<String, Failure> {
-    // Already installed if another part of the program was first, which is harmless.
+    // The cryptographic provider of rustls can be installed once per process. Later attempts fail, which is harmless.
     let _already_installed = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let unreachable = |error: &reqwest::Error| Failure {
         errors: format!("{admin}: {error}: is the sidecar running, and is this its admin port?"),

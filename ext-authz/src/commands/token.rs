@@ -1,5 +1,4 @@
-//! Reads the token of a command from standard input or a file. As an argument, the list of processes and the history of the shell would
-//! show it.
+//! Reads the token of a command from standard input or a file, not from an argument: process lists and shell histories show those.
 
 use std::{
     fs::File,
@@ -10,7 +9,7 @@ use std::{
 /// The most bytes that are read: more than the longest token, with white space around it.
 const MAX_BYTES: u64 = 48 * 1024;
 
-/// Reads the token from the file, or from standard input; `None` if it is empty. The error names the source.
+/// Reads the token from the file, or from standard input without a file; `None` if there is no text. The error names the source.
 pub fn read(file: Option<&Path>) -> Result<Option<String>, String> {
     let (text, source) = match file {
         Some(path) => (File::open(path).and_then(read_all), path.display().to_string()),

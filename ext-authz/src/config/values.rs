@@ -1,5 +1,5 @@
-//! Types for the values of settings. Their parsers validate the text. Invariant: an error says how a valid value looks, and never contains
-//! a value that may be secret.
+//! Types for the values of settings. Their parsers validate the text. Invariant: an error says how a valid value looks, and never
+//! contains a value that may be secret.
 
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
@@ -68,7 +68,7 @@ impl fmt::Display for ListenAddress {
     }
 }
 
-const NO_SYNC_URL: &str =
+const INVALID_SYNC_URL: &str =
     "must be `https://` and a host without user and password, such as `https://control-plane:8444`";
 
 /// The URL of the control plane: HTTPS, or plain HTTP to a loopback address.
@@ -92,19 +92,19 @@ impl TryFrom<String> for SyncUrl {
     type Error = &'static str;
 
     fn try_from(text: String) -> Result<Self, &'static str> {
-        let uri: Uri = text.parse().map_err(|_| NO_SYNC_URL)?;
-        let host = uri.host().ok_or(NO_SYNC_URL)?.trim_start_matches('[').trim_end_matches(']');
+        let uri: Uri = text.parse().map_err(|_| INVALID_SYNC_URL)?;
+        let host = uri.host().ok_or(INVALID_SYNC_URL)?.trim_start_matches('[').trim_end_matches(']');
         let is_loopback = host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.is_loopback());
         // The URL is logged, so it must not contain a password.
         if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
-            return Err(NO_SYNC_URL);
+            return Err(INVALID_SYNC_URL);
         }
         match uri.scheme_str() {
             Some("https") => Ok(Self(uri)),
             Some("http") if is_loopback => Ok(Self(uri)),
             // API keys and data would be sent unencrypted.
             Some("http") => Err("must begin with `https://`: plain `http://` is accepted for loopback only"),
-            _ => Err(NO_SYNC_URL),
+            _ => Err(INVALID_SYNC_URL),
         }
     }
 }
@@ -162,10 +162,8 @@ impl TryFrom<String> for HeaderPrefix {
         if is_header_name && text.len() > 1 && text.ends_with('-') {
             Ok(Self(text))
         } else {
-            Err(format!(
-                "`{}` must be lower-case letters, digits and dashes, and end with a dash, such as `x-agent-`",
-                text.escape_debug()
-            ))
+            let text = text.escape_debug();
+            Err(format!("`{text}` must be lower-case letters, digits and dashes, and end with a dash, such as `x-agent-`"))
         }
     }
 }

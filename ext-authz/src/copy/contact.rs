@@ -1,7 +1,7 @@
-//! When a copy was last confirmed, by three clocks.
+//! When a copy was last confirmed, by three clocks: the time since boot, the wall clock, and the clock of the control plane.
 //!
-//! Until the next boot, the time since boot measures the age, which changes of the wall clock do not affect. After a boot, only the wall
-//! clock remains, and the machine may be another one. So the copy then counts as older by the largest difference that two clocks may have.
+//! Within a boot, we measure the age by the time since boot, because the wall clock may be changed. After a boot, or on another
+//! machine, only the wall clock remains. Two wall clocks may differ, so the copy then counts as older by the largest difference.
 
 use crate::{
     metrics::CopyRejection,
@@ -17,7 +17,7 @@ const MAX_CLOCK_SKEW: Duration = Duration::from_mins(5);
 /// The length of an encoded contact.
 pub const CONTACT_LEN: usize = 48;
 
-/// When the last answered ping was sent: at this time, the view was current.
+/// When the last answered ping was sent, which is the last confirmation: at this time, the view was current.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Contact {
     /// The boot of the system; `None` if it is unknown.
@@ -61,10 +61,12 @@ impl Contact {
             return Err(CopyRejection::TooOld);
         }
         let since_boot = clock.since_boot();
+        // Without the allowance for wall clocks: the clock of the control plane would be fast, and tokens would expire too early.
         let server_clock = self.server.map(|time| ServerClock::new(time.saturating_add(elapsed), since_boot));
         Ok(RestoredContact { age, since_boot, server_clock })
     }
 
+    /// The fields as big-endian numbers. The boot 0 stands for an unknown one, and the least server time for none.
     pub fn to_bytes(self) -> [u8; CONTACT_LEN] {
         let Self { boot, since_boot, wall, server } = self;
         let mut bytes = [0; CONTACT_LEN];
@@ -75,9 +77,7 @@ impl Contact {
             &wall.micros().to_be_bytes(),
             &server.map_or(i64::MIN, Timestamp::micros).to_be_bytes(),
         ];
-        for (place, byte) in bytes.iter_mut().zip(parts.concat()) {
-            *place = byte;
-        }
+        bytes.copy_from_slice(&parts.concat());
         bytes
     }
 

@@ -88,8 +88,8 @@ impl CopyDirectory {
 
     /// False if a directory certainly has no file of an API key. The directory need not be locked.
     pub fn may_have_file(directory: &Path, key: &CopyKey) -> bool {
-        let is_missing = |kind| matches!(kind, io::ErrorKind::NotFound | io::ErrorKind::NotADirectory);
-        fs::symlink_metadata(path_in(directory, key)).err().is_none_or(|error| !is_missing(error.kind()))
+        let is_missing = |error: io::Error| matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory);
+        !fs::symlink_metadata(path_in(directory, key)).is_err_and(is_missing)
     }
 
     /// False if there is certainly no file of an API key.
@@ -142,11 +142,12 @@ impl CopyDirectory {
     pub fn ended_writer_of(&self, key: &CopyKey) -> Option<Instance> {
         let content = read_content(&self.path_of(key), key).ok()??;
         let Origin { contact, instance } = Origin::read(&mut &content[..])?;
+        // That process had already locked the directory at the time of its contact.
         self.lock.has_ended(contact.boot, contact.since_boot).then_some(instance)
     }
 }
 
-/// What precedes the view in the sealed part.
+/// When the view of a copy was confirmed, and who wrote the copy. It precedes the view in the sealed part.
 #[derive(Debug, Clone, Copy)]
 pub struct Origin {
     /// The last confirmation of the view.

@@ -1,8 +1,8 @@
 //! The lock of the directory with the copies: one process owns the directory until it ends.
 //!
 //! A process that gets the lock knows that earlier owners have ended, if they locked this very file on this machine. But a copied
-//! directory may have an owner elsewhere. So the first owner writes into the file which file this is, and since when in this boot it is
-//! locked. Later owners read this history.
+//! directory may have an owner elsewhere. So the first owner writes a history into the file: which file this is (boot, device and
+//! inode), and the time since boot. Later owners read it: owners since that time had this lock.
 
 use countersign_process::{BootId, Clock};
 use nix::fcntl::OFlag;
@@ -60,13 +60,14 @@ pub fn lock(directory: &Path, clock: &dyn Clock) -> Result<Lock, LockError> {
     let mut options = OpenOptions::new();
     options.read(true).custom_flags(flags);
     let created = options.clone().write(true).create(true).truncate(false).mode(0o600).open(&path);
-    // On a disk that has become read-only, we can still lock the file of an earlier process.
+    // On a disk that has become read-only, we can still lock the file of an earlier process. Without one, the first error counts.
     let mut file = created.or_else(|error| options.open(&path).map_err(|_| error))?;
     if !file.metadata()?.is_file() {
         return Err(io::Error::other(format!("`{}` is not a regular file: remove it", path.display())).into());
     }
     match file.try_lock() {
         Ok(()) => {
+            // Without a history, no earlier owner counts as ended, which is safe.
             let history = read_history(&mut file, clock).unwrap_or(None);
             Ok(Lock { _file: file, history })
         }
@@ -75,22 +76,22 @@ pub fn lock(directory: &Path, clock: &dyn Clock) -> Result<Lock, LockError> {
     }
 }
 
-/// Reads the history. If it is about another file or another boot, this process is the first owner, and writes a new one. `None` if the
-/// boot is unknown; an error if the file cannot be read or written.
+/// Reads the history. If it is about another file or another boot, this process is the first owner, and writes a new one. If the
+/// boot is unknown, deletes the history, and returns `None`.
 fn read_history(file: &mut File, clock: &dyn Clock) -> io::Result<Option<History>> {
     let (metadata, mut text) = (file.metadata()?, String::new());
     file.take(MAX_CONTENT).read_to_string(&mut text)?;
     let boot = clock.boot_id();
-    let here = boot.map(|BootId(boot)| format!("{boot:032x} {} {} ", metadata.dev(), metadata.ino()));
-    let since = here.as_deref().and_then(|here| text.strip_prefix(here)?.trim_end().parse().ok());
+    let prefix = boot.map(|BootId(boot)| format!("{boot:032x} {} {} ", metadata.dev(), metadata.ino()));
+    let since = prefix.as_deref().and_then(|prefix| text.strip_prefix(prefix)?.trim_end().parse().ok());
     if let (Some(boot), Some(micros)) = (boot, since) {
         return Ok(Some(History { boot, since_boot: Duration::from_micros(micros) }));
     }
     file.set_len(0)?;
     file.rewind()?;
-    let (Some(boot), Some(here)) = (boot, here) else { return Ok(None) };
+    let (Some(boot), Some(prefix)) = (boot, prefix) else { return Ok(None) };
     let since_boot = Duration::from_micros(u64::try_from(clock.since_boot().as_micros()).unwrap_or(u64::MAX));
-    file.write_all(format!("{here}{}\n", since_boot.as_micros()).as_bytes())?;
+    file.write_all(format!("{prefix}{}\n", since_boot.as_micros()).as_bytes())?;
     Ok(Some(History { boot, since_boot }))
 }
 

@@ -11,13 +11,12 @@ use aws_lc_rs::{
 use std::fmt;
 
 pub const ID_LEN: usize = 16;
-
 pub const SALT_LEN: usize = 32;
 
 /// The length of the authentication tag at the end of a file.
 pub const TAG_LEN: usize = 16;
 
-/// Separates these keys from others that may be derived from an API key.
+/// Part of the derivation of these keys, so that a key for another purpose, derived from the same API key, is never equal.
 const PURPOSE: &[u8] = b"countersign view copy v1";
 
 /// The keys of the copies of one API key.
@@ -37,7 +36,7 @@ impl KeyType for IdLen {
 }
 
 impl CopyKey {
-    /// The key of the copy for the API key that opens the next stream.
+    /// The keys for the API key that opens the next stream. `None` if they cannot be derived.
     pub fn of(authorization: &Authorization) -> Option<Self> {
         Self::derive(authorization.load().as_bytes().strip_prefix(b"Bearer ")?).ok()
     }
@@ -57,7 +56,7 @@ impl CopyKey {
 
     /// Encrypts the content of the file with this salt. `header` is authenticated with it.
     pub fn seal(&self, salt: &[u8; SALT_LEN], header: &[u8], content: &mut Vec<u8>) -> Result<(), Unspecified> {
-        self.of_file(salt)?.seal_in_place_append_tag(only_nonce(), Aad::from(header), content)
+        self.key_of_file(salt)?.seal_in_place_append_tag(only_nonce(), Aad::from(header), content)
     }
 
     /// Decrypts the content of the file with this salt. Fails if the content or the header is not what was sealed.
@@ -67,10 +66,10 @@ impl CopyKey {
         header: &[u8],
         sealed: &'a mut [u8],
     ) -> Result<&'a mut [u8], Unspecified> {
-        self.of_file(salt)?.open_in_place(only_nonce(), Aad::from(header), sealed)
+        self.key_of_file(salt)?.open_in_place(only_nonce(), Aad::from(header), sealed)
     }
 
-    fn of_file(&self, salt: &[u8; SALT_LEN]) -> Result<LessSafeKey, Unspecified> {
+    fn key_of_file(&self, salt: &[u8; SALT_LEN]) -> Result<LessSafeKey, Unspecified> {
         let info: [&[u8]; 2] = [b"seal", salt];
         let key = self.derived.expand(&info, &AES_256_GCM)?;
         Ok(LessSafeKey::new(UnboundKey::from(key)))

@@ -1,4 +1,4 @@
-//! Opens the copy of a view at the start, if the control plane is away.
+//! Opens the copy of a view at the start, if the control plane is unreachable.
 
 use super::{CopyDirectory, CopyKey, CopyRejection};
 use crate::{
@@ -11,8 +11,8 @@ use std::{sync::Arc, time::Duration};
 /// How long the sidecar waits for the control plane before it uses a copy.
 const CONTACT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Waits for the control plane. If it has then neither sent data nor refused the API key, returns the view of the copy, unless that cannot
-/// be used. `staleness_limit` is the maximum staleness in the sidecar's settings.
+/// Waits for the control plane, and then returns the view of the copy. `None` if the control plane has sent data or does not know
+/// the API key, or if the copy cannot be used. `staleness_limit` is the maximum staleness in the sidecar's settings.
 pub async fn view_without_contact(
     index: ApiKeyIndex,
     key: CopyKey,
@@ -34,6 +34,7 @@ pub async fn view_without_contact(
         let opened = tokio::task::spawn_blocking(move || directory.open(&key, staleness_limit)).await;
         let stored = opened.unwrap_or(Err(CopyRejection::Unreadable))?;
         let view = stored.map(|stored| stored.restore(&*clock)).transpose()?;
+        // The key may have been refused meanwhile.
         if view.is_some() {
             check_key()?;
         }

@@ -138,7 +138,7 @@ impl Fixture {
         self.open()?.restore(&clock)
     }
 
-    /// The process ends, and another one locks the directory.
+    /// Another process locks the directory after this one has ended. A second directory takes the place of the first, to unlock it.
     fn lock_again(&mut self) {
         let path = self.path.parent().unwrap().to_owned();
         self.directory = CopyDirectory::lock(&self.folder.path().join("other"), &FIRST_LOCK).unwrap();
@@ -221,7 +221,7 @@ fn copy_of_another_key_or_version_is_rejected() {
     assert!(fixture.directory.open(&other, None).unwrap().is_none());
     fs::copy(&fixture.path, fixture.directory.path_of(&other)).unwrap();
     assert_eq!(fixture.directory.open(&other, None).unwrap_err(), CopyRejection::Foreign);
-    // The same if the header names the other key.
+    // A header that names the other key does not help: the content is encrypted with the first one.
     let mut forged = bytes.clone();
     forged[12..28].copy_from_slice(&other.id());
     fs::write(fixture.directory.path_of(&other), forged).unwrap();

@@ -1,7 +1,7 @@
 //! Writes the copy of one API key, while its view is confirmed.
 //!
-//! A newer confirmation is written after an interval. A revision that the sync client has to report is written sooner, because its report
-//! waits for the copy. Invariant: writing takes at most 5 % of the time.
+//! A newer confirmation is written after an interval. A revision that the sync client has to report to the control plane is written
+//! sooner, because the report waits until the copy has it. Invariant: writing takes at most 5 % of the time.
 
 use super::{Contact, CopyDirectory, CopyKey, Origin};
 use crate::{
@@ -12,10 +12,10 @@ use crate::{
 use countersign_process::{Clock, Shutdown};
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
-/// The longest time after which a newer confirmation is written although no report waits for it.
+/// The longest interval between writes while no report waits for the copy.
 const MAX_INTERVAL: Duration = Duration::from_secs(10);
 
-/// A copy is written so many times within the maximum age of its view, so a sidecar that starts from it loses little of this time.
+/// How often a copy is written within the maximum age of its view. A sidecar that starts from it can decide for almost this age.
 const PARTS_OF_MAX_AGE: u32 = 60;
 
 /// How often the writer looks for a newer confirmation.
@@ -27,7 +27,7 @@ const PAUSE_FACTOR: u32 = 20;
 /// The shortest pause before a write for which a report waits, because a view is confirmed a little later than it is published.
 const MIN_PAUSE: Duration = Duration::from_millis(10);
 
-/// How often a newer confirmation is written while no report waits for it. `max_age` is the age at which the view denies checks.
+/// The interval between writes while no report waits for the copy. `max_age` is the age at which the view is stale.
 pub fn copy_interval(max_age: Duration) -> Duration {
     MAX_INTERVAL.min(max_age / PARTS_OF_MAX_AGE)
 }
@@ -92,7 +92,8 @@ impl CopyWriter {
         }
     }
 
-    /// Writes the view if it is due, or removes the copy if the control plane refuses the API key. `is_last`: the process stops.
+    /// Writes the view if it is due, or removes the copy if the control plane does not know the API key. `is_last`: the process
+    /// stops.
     async fn update(&mut self, is_last: bool) {
         if self.views.is_key_unknown(self.index) {
             if !self.state.was_refused {
@@ -135,6 +136,7 @@ impl CopyWriter {
                 previous.as_ref().map_or(Ok(()), |previous| directory.remove(previous))?;
                 Ok(len)
             });
+            // A failed write may leave an earlier copy.
             result.map_err(|error| (error, directory.has_file(&key) || previous.is_some()))
         };
         let result = tokio::task::spawn_blocking(write).await;

@@ -17,14 +17,14 @@ use std::sync::Arc;
 /// About how many bytes a cached token needs besides its texts: for the claims, the key, and the entry of the cache.
 const BASE_COST: usize = 768;
 
-/// How many bytes an evaluated identity needs besides its names, with the identity headers and metadata of the encoded response.
+/// How many bytes an evaluated identity needs at most besides its names.
 const IDENTITY_COST: usize = 1280;
 
 /// How many bytes an entry of `until` needs besides its text: a time, and its place in the map.
 const UNTIL_COST: usize = NAME_COST + 16;
 
-/// The most bytes that a byte of a name becomes in the response: three in an identity header (`%2C`), and one in the metadata.
-const ENCODED_LENGTH: usize = 3 + 1;
+/// How many bytes are reserved for each byte of an identity's names: more than it needs.
+const RESERVED_PER_BYTE: usize = 5;
 
 /// A token whose signature was verified, and its identity as of the last check.
 #[derive(Debug)]
@@ -39,6 +39,7 @@ impl CachedToken {
     fn new(token: SignedToken, text: &str) -> Self {
         let Claims { name, roles, permissions, .. } = token.claims();
         let needed = identity_memory(name, roles, permissions);
+        // At least what the token's own names need. A small token also gets the rest of its share of the cache.
         let room = BYTES_PER_TOKEN.saturating_sub(text.len() + claims_memory(token.claims())).max(needed);
         Self { token, identity: ArcSwapOption::empty(), room }
     }
@@ -102,10 +103,10 @@ fn claims_memory(claims: &Claims) -> usize {
     BASE_COST + iss.len() + aud.as_str().len() + name.len() + names_memory(roles, permissions) + until + scopes
 }
 
-/// The most bytes that an identity with these names needs, with its encoded response.
+/// The most bytes that an identity with these names needs.
 fn identity_memory(name: &str, roles: &[RoleName], permissions: &[Permission]) -> usize {
     let names = names(roles, permissions).chain([name]);
-    IDENTITY_COST + names.map(|name| name.len() * (1 + ENCODED_LENGTH) + NAME_COST).sum::<usize>()
+    IDENTITY_COST + names.map(|name| name.len() * RESERVED_PER_BYTE + NAME_COST).sum::<usize>()
 }
 
 #[cfg(test)]

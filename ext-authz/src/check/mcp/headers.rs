@@ -1,7 +1,6 @@
 //! Checks the headers that repeat the method and the name of an MCP message, and the headers that say how it is encoded.
 //!
-//! A service or another proxy may rely on them. So a request is refused if its headers could make them read another message than the
-//! sidecar.
+//! A service or another proxy may rely on these headers, so a request is refused if they suggest another message than Envoy parsed.
 
 use crate::{
     check::request::{HttpRequest, first_two},
@@ -11,7 +10,7 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 
 const MEDIA_TYPE: &[u8] = b"application/json";
 
-/// The only parameter of the media type that is accepted.
+/// The only parameter of the media type that is accepted, in its two spellings.
 const UTF_8: [&[u8]; 2] = [b"charset=utf-8", b"charset=\"utf-8\""];
 
 const METHOD_HEADER: &str = "mcp-method";
@@ -19,8 +18,8 @@ const METHOD_HEADER: &str = "mcp-method";
 /// The header with the name of a tool or prompt, or with the URI of a resource.
 const NAME_HEADER: &str = "mcp-name";
 
-/// What surrounds a name in Base64. Clients encode names that a header cannot contain.
-const ENCODED: (&[u8], &[u8]) = (b"=?base64?", b"?=");
+/// The prefix and the suffix of a name in Base64. Clients encode names that a header cannot contain.
+const BASE64_MARKS: (&[u8], &[u8]) = (b"=?base64?", b"?=");
 
 /// Requires JSON in UTF-8 without a content coding, because Envoy reads every message like this. A service that decodes the same bytes
 /// with another charset, such as UTF-7, would read another message.
@@ -32,18 +31,17 @@ pub fn check_encoding(http: &HttpRequest) -> Result<(), &'static str> {
     let is_json = parts.next().is_some_and(|essence| essence.eq_ignore_ascii_case(MEDIA_TYPE));
     let is_utf_8 = |parameter: &[u8]| UTF_8.iter().any(|accepted| parameter.eq_ignore_ascii_case(accepted));
     if !is_json || !parts.all(is_utf_8) {
-        return Err("the header `Content-Type` must be application/json, with no charset but utf-8");
+        return Err("the header `Content-Type` must be application/json, with no parameter except charset=utf-8");
     }
-    let coding = first_two(http.all_headers(), "content-encoding");
-    if coding.iter().flatten().all(|coding| coding.value.trim_ascii().eq_ignore_ascii_case(b"identity")) {
-        Ok(())
-    } else {
-        Err("the message must have no `Content-Encoding`")
+    let mut codings = first_two(http.all_headers(), "content-encoding").into_iter().flatten();
+    if !codings.all(|coding| coding.value.trim_ascii().eq_ignore_ascii_case(b"identity")) {
+        return Err("the message must have no `Content-Encoding`");
     }
+    Ok(())
 }
 
-/// Compares the headers with the request. The error says which header disagrees. `Mcp-Name` is refused if Envoy reports no name to compare
-/// it with, as for the tasks extension.
+/// Compares the headers with the request. The error says which header disagrees. `Mcp-Name` is refused if Envoy reports no name, as
+/// for the tasks extension of MCP.
 pub fn check_agreement(http: &HttpRequest, request: McpRequest<'_>) -> Result<(), &'static str> {
     let (method, name) = match request {
         McpRequest::Session => (None, None),
@@ -55,11 +53,10 @@ pub fn check_agreement(http: &HttpRequest, request: McpRequest<'_>) -> Result<()
         return Err("the header `Mcp-Method` is repeated, or disagrees with the MCP message");
     }
     let is_name = |value: &[u8]| name.is_some_and(|name| is_encoding_of(name.as_bytes(), value));
-    if agrees(http, NAME_HEADER, is_name) {
-        Ok(())
-    } else {
-        Err("the header `Mcp-Name` is repeated, or disagrees with the MCP message")
+    if !agrees(http, NAME_HEADER, is_name) {
+        return Err("the header `Mcp-Name` is repeated, or disagrees with the MCP message");
     }
+    Ok(())
 }
 
 /// Whether a request has no header with this name, or exactly one, with the right value.
@@ -73,7 +70,7 @@ fn agrees(http: &HttpRequest, name: &str, is_right: impl FnOnce(&[u8]) -> bool) 
 
 /// Whether the value of a header is the name, as it is or in Base64.
 fn is_encoding_of(name: &[u8], value: &[u8]) -> bool {
-    let (prefix, suffix) = ENCODED;
+    let (prefix, suffix) = BASE64_MARKS;
     match value.strip_prefix(prefix).and_then(|value| value.strip_suffix(suffix)) {
         Some(encoded) => BASE64_STANDARD.decode(encoded).is_ok_and(|decoded| decoded == name),
         None => value == name,

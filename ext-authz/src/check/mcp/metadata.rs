@@ -1,7 +1,7 @@
-//! What Envoy's MCP filter says about the message in the body of a request.
+//! The metadata that Envoy's MCP filter has set about the message in the body of a request.
 //!
 //! The metadata is a `google.protobuf.Struct`. The messages here have the same field numbers, and decode two levels: `method`, for
-//! example, and `params.name`. What is deeper, such as `params._meta`, is skipped, so a deeply nested message costs nothing.
+//! example, and `params.name`. Deeper fields, such as those in `params._meta`, are skipped, so deep nesting costs nothing.
 
 use crate::rules::{McpMessage, NamingMethod};
 use bytes::Bytes;
@@ -105,7 +105,7 @@ impl McpMetadata {
         merged.map(|()| metadata).map_err(|_| "the metadata of the MCP filter is malformed")
     }
 
-    /// The message. The error says why the filter has not parsed exactly one.
+    /// The message that the filter has parsed. The error says why there is not exactly one.
     pub fn message(&self) -> Result<McpMessage<'_>, &'static str> {
         if !matches!(self.kind(IS_MCP_REQUEST), Some(Kind::Bool(true))) || self.text(STATUS) != Some(STATUS_OK) {
             return Err("the MCP filter has not parsed the message");
@@ -116,7 +116,7 @@ impl McpMetadata {
         if self.text(JSONRPC) != Some(JSONRPC_VERSION) {
             return Err("the message is not JSON-RPC 2.0");
         }
-        let method = self.text(METHOD).ok_or("the method of the MCP message is not a text")?;
+        let method = self.text(METHOD).ok_or("the method of the MCP message is missing or not a string")?;
         let name = NamingMethod::find(method).and_then(|naming| self.param(naming.parameter));
         Ok(McpMessage { method, name })
     }
@@ -150,7 +150,7 @@ impl McpMetadata {
     }
 }
 
-/// The metadata that the filter would write about a message, for commands that ask how it would be decided.
+/// The metadata that the filter would set about a message, for commands that explain decisions.
 pub fn metadata_of(McpMessage { method, name }: McpMessage<'_>) -> Struct {
     let value = |kind| EnvoyValue { kind: Some(kind) };
     let text = |text: &str| value(EnvoyKind::StringValue(text.to_owned()));

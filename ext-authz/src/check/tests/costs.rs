@@ -37,25 +37,25 @@ fn repeated_check(authorizer: &Authorizer, request: &CheckRequest) -> (Allocatio
     (allocations, CheckResponse::decode(&buffer[..]).unwrap())
 }
 
-/// A request as Envoy sends it, with further headers and with these context extensions.
-fn envoy_request(token: &str, extra_headers: usize, rules: &[(&str, &str)]) -> CheckRequest {
+/// A request as Envoy sends it, with this many further headers and with these context extensions.
+fn envoy_request(token: &str, extra_headers: usize, extensions: &[(&str, &str)]) -> CheckRequest {
     let bearer = format!("Bearer {token}");
     let names: Vec<_> = (0..extra_headers).map(|number| format!("x-header-{number}")).collect();
     let mut headers = vec![(":method", "GET"), ("authorization", bearer.as_str()), ("user-agent", "agent/1.0")];
     headers.extend(names.iter().map(|name| (name.as_str(), "value")));
-    request(&headers, rules)
+    request(&headers, extensions)
 }
 
 #[test]
 fn repeated_check_of_a_valid_token_allocates_only_its_response() {
     let token = TestIssuer::new(1).sign(&claims());
-    for (extra_headers, rules) in
+    for (extra_headers, extensions) in
         [(0, &[][..]), (40, &[("require_roles", "reader"), ("require_permissions", "read"), ("min_trust_score", "10")])]
     {
-        let request = envoy_request(&token, extra_headers, rules);
+        let request = envoy_request(&token, extra_headers, extensions);
         let (allocations, response) = repeated_check(&authorizer(FixedClock), &request);
         assert_eq!(expect_allowed(response).headers.len(), 7);
-        assert!(allocations.count_total <= RESPONSE_ALLOCATIONS, "{extra_headers} {rules:?}: {allocations:?}");
+        assert!(allocations.count_total <= RESPONSE_ALLOCATIONS, "{extra_headers} {extensions:?}: {allocations:?}");
     }
 }
 
@@ -95,8 +95,8 @@ fn metadata_is_not_decoded_for_a_rule_without_mcp() {
 fn repeated_checks() {
     let checks: u64 = std::env::var(CHECKS).unwrap().parse().unwrap();
     let authorizer = authorizer(FixedClock);
-    let rules = [("require_roles", "reader"), ("min_trust_score", "10")];
-    let request = envoy_request(&TestIssuer::new(1).sign(&claims()), 7, &rules).encode_to_vec();
+    let extensions = [("require_roles", "reader"), ("min_trust_score", "10")];
+    let request = envoy_request(&TestIssuer::new(1).sign(&claims()), 7, &extensions).encode_to_vec();
     let mut buffer = Vec::with_capacity(16 << 10);
     for _ in 0..=checks {
         buffer.clear();
@@ -105,7 +105,7 @@ fn repeated_checks() {
     }
 }
 
-/// The instructions of a process that makes one more than `checks` checks.
+/// The instructions of a process that makes `checks` repeated checks, and one before them.
 fn instructions(checks: u64) -> u64 {
     let valgrind = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.tools/bin/valgrind");
     let mut command = Command::new(valgrind);

@@ -1,5 +1,5 @@
 //! Property tests of checks: no request causes a panic, and a request is allowed only with a valid token in the right
-//! header on a route whose rules are valid.
+//! header on a route whose context extensions are valid.
 //!
 //! [`expected_verdict`] is a simple reference implementation that computes the verdict from the request.
 
@@ -60,12 +60,12 @@ fn request_headers(request: &CheckRequest) -> Option<Vec<Header>> {
 
 fn expected_verdict(request: &CheckRequest) -> ExpectedVerdict {
     let Some(headers) = request_headers(request) else { return ExpectedVerdict::Denied };
-    let rules = &request.attributes.as_ref().unwrap().context_extensions;
-    if !rules.iter().all(|(name, value)| is_valid_and_met_rule(name, value)) {
+    let extensions = &request.attributes.as_ref().unwrap().context_extensions;
+    if !extensions.iter().all(|(name, value)| is_valid_and_met(name, value)) {
         return ExpectedVerdict::Denied;
     }
-    let allows_anonymous = rules.get("allow_anonymous").is_some_and(|value| value == "true");
-    if allows_anonymous && rules.keys().any(|name| name.starts_with("require_") || name == "min_trust_score") {
+    let allows_anonymous = extensions.get("allow_anonymous").is_some_and(|value| value == "true");
+    if allows_anonymous && extensions.keys().any(|name| name.starts_with("require_") || name == "min_trust_score") {
         return ExpectedVerdict::Denied;
     }
     let values = |header: &str| -> Vec<&[u8]> {
@@ -100,9 +100,9 @@ fn has_no_bearer_token(value: &[u8]) -> bool {
     value.iter().all(is_allowed) && !value.split(|byte| *byte == b',').any(starts_with_bearer)
 }
 
-/// True if the rule is valid and the agent of [`VALID_TOKEN`] meets it: the agent has the role `reader`, the permission `read` and a
-/// trust score of 50.
-fn is_valid_and_met_rule(name: &str, value: &str) -> bool {
+/// True if the context extension is valid and the agent of [`VALID_TOKEN`] meets it: the agent has the role `reader`, the
+/// permission `read` and a trust score of 50.
+fn is_valid_and_met(name: &str, value: &str) -> bool {
     let all_items_in = |items: &[&str]| value.split(',').all(|item| items.contains(&item.trim()));
     match name {
         "service_id" => value == SERVICE_ID.to_string(),
@@ -168,8 +168,8 @@ fn check_no_forged_header(request: &CheckRequest, ok: &OkHttpResponse) -> Result
     let is_removed =
         |name: &str| ok.headers_to_remove.iter().any(|removed_name| removed_name.eq_ignore_ascii_case(name));
     prop_assert!(!overwritten_names.iter().any(|name| is_removed(name)), "a header that is set is also removed");
-    let rules = &request.attributes.as_ref().unwrap().context_extensions;
-    let forwards_token = rules.get("forward_token").is_some_and(|value| value == "true");
+    let extensions = &request.attributes.as_ref().unwrap().context_extensions;
+    let forwards_token = extensions.get("forward_token").is_some_and(|value| value == "true");
     let protected_names = IDENTITY_HEADERS.into_iter().chain(["x-agent-reason", "x-agent-token"]).map(str::as_bytes);
     for (name, value) in request_headers(request).unwrap() {
         let is_overwritten =
@@ -223,9 +223,9 @@ fn header_value() -> BoxedStrategy<Vec<u8>> {
     prop_oneof![9 => text.prop_map(String::into_bytes), 1 => any_bytes()].boxed()
 }
 
-fn rule() -> BoxedStrategy<(String, String)> {
+fn context_extension() -> BoxedStrategy<(String, String)> {
     let service = SERVICE_ID.to_string();
-    let valid_rule = prop_oneof![
+    let valid = prop_oneof![
         Just(("service_id".to_owned(), service.clone())),
         Just(("require_roles".to_owned(), "reader".to_owned())),
         Just(("require_permissions".to_owned(), "read, %72ead".to_owned())),
@@ -239,10 +239,10 @@ fn rule() -> BoxedStrategy<(String, String)> {
         select(&["true", "True", "1", "", "admin", "reader,", "%zz"][..]).prop_map(str::to_owned)
     ];
     prop_oneof![
-        8 => valid_rule.clone(),
-        1 => (valid_rule.clone(), invalid_text.clone()).prop_map(|((name, _), value)| (name, value)),
-        1 => valid_rule.clone().prop_flat_map(|(name, value)| (mutated_text(&name), mutated_text(&value))),
-        1 => (invalid_text, valid_rule).prop_map(|(name, (_, value))| (name, value)),
+        8 => valid.clone(),
+        1 => (valid.clone(), invalid_text.clone()).prop_map(|((name, _), value)| (name, value)),
+        1 => valid.clone().prop_flat_map(|(name, value)| (mutated_text(&name), mutated_text(&value))),
+        1 => (invalid_text, valid).prop_map(|(name, (_, value))| (name, value)),
     ]
     .boxed()
 }
@@ -269,14 +269,14 @@ fn requests() -> BoxedStrategy<CheckRequest> {
     ];
     let headers =
         (tokens, vec((header_name(), header_value()), 0..4)).prop_map(|(tokens, others)| [tokens, others].concat());
-    let rules = prop_oneof![2 => Just(vec![]), 3 => vec(rule(), 1..4)];
-    (headers, any::<[u8; 8]>(), rules, [any_text(), any_text()])
-        .prop_map(|(headers, representations, rules, [method, path])| {
+    let extensions = prop_oneof![2 => Just(vec![]), 3 => vec(context_extension(), 1..4)];
+    (headers, any::<[u8; 8]>(), extensions, [any_text(), any_text()])
+        .prop_map(|(headers, representations, extensions, [method, path])| {
             let mut http = HttpRequest { method, path, ..HttpRequest::default() };
             for (position, header) in headers.into_iter().enumerate() {
                 add_header(&mut http, representations[position] % 3, header);
             }
-            check_request(http, rules.into_iter().collect())
+            check_request(http, extensions.into_iter().collect())
         })
         .boxed()
 }

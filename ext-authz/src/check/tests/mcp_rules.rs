@@ -156,7 +156,7 @@ fn encoded_field(number: u8, content: &[u8]) -> Vec<u8> {
     encoded
 }
 
-/// The encoding of a request with one entry of metadata, whose value occurs several times.
+/// The encoding of a request whose only entry of metadata has all these values. Decoders merge them.
 fn with_metadata_parts(values: impl Iterator<Item = Vec<u8>>) -> Vec<u8> {
     let values = values.map(|value| encoded_field(2, &value));
     let entry: Vec<u8> =

@@ -22,7 +22,7 @@ struct RunningWriter {
 }
 
 impl RunningWriter {
-    /// A writer with a long interval, and an empty disk or one with an earlier copy.
+    /// A writer with an interval that does not pass during a test. The directory may contain an earlier copy.
     fn start(directory: &CopyDirectory) -> Self {
         let views = Arc::new(Views::new(1, None));
         let progress = Arc::new(CopyProgress::new(directory.has_file(&key(KEY))));

@@ -24,12 +24,13 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// answers them even while a stream waits for the database.
 const HTTP2_PING_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The interval between TCP keepalive packets, which keep the state of firewalls and find a dead peer below HTTP/2.
+/// The interval between TCP keepalive packets. They find a dead peer below HTTP/2, and keep firewalls from dropping the connection.
 const TCP_KEEPALIVE: Duration = Duration::from_secs(15);
 
 /// Creates the endpoints. Also returns the file with the certificate authorities, if the settings name one and an address uses TLS.
-pub fn sync_endpoints(settings: &SyncSettings) -> Result<(Vec<Endpoint>, Option<LoadedFiles>), AuthorizerError> {
+pub fn create(settings: &SyncSettings) -> Result<(Vec<Endpoint>, Option<LoadedFiles>), AuthorizerError> {
     let Some(path) = settings.ca.as_ref().filter(|_| settings.urls.iter().any(SyncUrl::is_tls)) else {
+        // If the system has no usable certificate authorities, the remedy is to set `sync.ca`.
         let endpoints = endpoints(settings, &ClientTlsConfig::new().with_native_roots());
         return Ok((endpoints.map_err(|error| AuthorizerError::setting("sync.ca", error))?, None));
     };
@@ -41,7 +42,7 @@ pub fn sync_endpoints(settings: &SyncSettings) -> Result<(Vec<Endpoint>, Option<
     Ok((endpoints, Some(LoadedFiles::new("sync.ca", &[(path, &pem)]))))
 }
 
-/// Replaces the endpoints when the file with the certificate authorities changes.
+/// Shares the endpoints with a reloader, which replaces them when the file with the certificate authorities changes.
 pub fn follow_ca_file(
     settings: &SyncSettings,
     endpoints: Vec<Endpoint>,
@@ -63,7 +64,7 @@ pub fn follow_ca_file(
 }
 
 fn endpoints(settings: &SyncSettings, tls: &ClientTlsConfig) -> Result<Vec<Endpoint>, String> {
-    let endpoint = |url: &SyncUrl| {
+    let to_endpoint = |url: &SyncUrl| {
         let endpoint = Endpoint::from(url.uri().clone())
             .connect_timeout(CONNECT_TIMEOUT)
             .tcp_keepalive(Some(TCP_KEEPALIVE))
@@ -71,11 +72,11 @@ fn endpoints(settings: &SyncSettings, tls: &ClientTlsConfig) -> Result<Vec<Endpo
             .keep_alive_timeout(HTTP2_PING_INTERVAL);
         if url.is_tls() { endpoint.tls_config(tls.clone()).map_err(|error| error.to_string()) } else { Ok(endpoint) }
     };
-    settings.urls.iter().map(endpoint).collect()
+    settings.urls.iter().map(to_endpoint).collect()
 }
 
 fn endpoints_with_authorities(settings: &SyncSettings, pem: &[u8]) -> Result<Vec<Endpoint>, String> {
-    // tonic ignores what it cannot parse, and would then trust no authority.
+    // tonic ignores what it cannot parse. Without this check, it would accept a file without certificates, and trust no authority.
     let certificates = CertificateDer::pem_slice_iter(pem).filter_map(Result::ok);
     if RootCertStore::empty().add_parsable_certificates(certificates).0 == 0 {
         return Err("contains no PEM certificate".to_owned());
