@@ -55,11 +55,12 @@ pub async fn verify_audit(
     }
     // If a chain is missing in the database, we know it only from its archive.
     let archived = archives.as_ref().filter(|_| service.is_none()).map(Archives::chains).unwrap_or_default();
+    let mut total = log.chains.len();
     for chain in archived.into_iter().filter(|chain| log.chains.iter().all(|known| known != chain)) {
-        broken += 1;
+        (broken, total) = (broken + 1, total + 1);
         write_problem(&mut out, chain, "the archives have entries of this chain, and the database has none")?;
     }
-    log.finish(broken)
+    refuse_broken(broken, total)
 }
 
 /// Writes the audit chain of a service, or all audit chains, as JSON Lines. The export of a broken chain ends before its first
@@ -83,7 +84,11 @@ pub async fn export_audit(config: &Config, service: Option<&str>, mut out: impl 
         }
     }
     out.flush().map_err(AppError::Output)?;
-    log.finish(broken)
+    refuse_broken(broken, log.chains.len())
+}
+
+fn refuse_broken(broken: usize, total: usize) -> Result<(), AppError> {
+    if broken == 0 { Ok(()) } else { AppError::refuse(format!("{broken} of {total} audit chains are broken")) }
 }
 
 fn write_problem(out: &mut impl Write, chain: &str, problem: impl Display) -> Result<(), AppError> {
@@ -120,10 +125,5 @@ impl AuditLog {
         }
         drop(read);
         Ok(Self { store, chains })
-    }
-
-    fn finish(self, broken: usize) -> Result<(), AppError> {
-        let total = self.chains.len();
-        if broken == 0 { Ok(()) } else { AppError::refuse(format!("{broken} of {total} audit chains are broken")) }
     }
 }

@@ -24,11 +24,9 @@ use crate::{
 };
 use countersign_identity::{Timestamp, WebhookId};
 use countersign_process::{Clock, Place, Rng, Shutdown};
-use std::{collections::HashMap, sync::Arc, time::Duration};
-use tokio::{
-    sync::Notify,
-    task::{JoinError, JoinSet},
-};
+use futures_util::FutureExt;
+use std::{collections::HashMap, panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use tokio::{sync::Notify, task::JoinSet};
 
 /// Interval at which the delivery queue is polled for deliveries that other processes stored.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -125,11 +123,11 @@ impl WebhookDispatcher {
             tokio::select! {
                 () = shutdown.requested() => break,
                 () = wakeup.notified() => {}
-                Some(result) = dispatch.in_flight.join_next() => dispatch.process_result(result),
+                Some(Ok(result)) = dispatch.in_flight.join_next() => dispatch.process_result(result),
                 () = tokio::time::sleep(pause) => {}
             }
             tokio::time::sleep(MIN_PAUSE).await;
-            while let Some(result) = dispatch.in_flight.try_join_next() {
+            while let Some(Ok(result)) = dispatch.in_flight.try_join_next() {
                 dispatch.process_result(result);
             }
         }
@@ -173,11 +171,8 @@ impl DispatchLoop {
     }
 
     /// Decides the next state of a delivery after an attempt. The next iteration stores it.
-    fn process_result(&mut self, result: Result<AttemptResult, JoinError>) {
-        let AttemptResult { delivery, endpoint, started_at, at, outcome } = match result {
-            Ok(result) => result,
-            Err(error) => return tracing::error!(%error, "webhook attempt panicked"),
-        };
+    fn process_result(&mut self, result: AttemptResult) {
+        let AttemptResult { delivery, endpoint, started_at, at, outcome } = result;
         let SendOutcome { response, failure, retry_after } = outcome;
         let jitter = self.jitter();
         let retry = || self.parts.schedule.next_attempt(delivery.attempts + 1, at, retry_after, jitter);
@@ -215,7 +210,7 @@ impl DispatchLoop {
     /// Waits briefly for attempts in flight, stores their results, and releases the leases of all unsent deliveries.
     async fn stop(mut self) {
         let drain = async {
-            while let Some(result) = self.in_flight.join_next().await {
+            while let Some(Ok(result)) = self.in_flight.join_next().await {
                 self.process_result(result);
             }
         };
@@ -230,8 +225,9 @@ impl DispatchLoop {
     }
 }
 
-/// Starts an attempt in a task of its own, in one of the places of the owner. Returns the delivery without sending it if its lease may
-/// end before the attempt does, because another process could then send it too. Also returns it if its target is unknown.
+/// Starts an attempt in a task of its own, in one of the places of the owner. A panic fails the attempt. Returns the delivery without
+/// sending it if its lease may end before the attempt does, because another process could then send it too. Also returns it if its
+/// target is unknown.
 fn start_attempt(
     parts: &WebhookDispatcher,
     endpoint: Option<Arc<Endpoint>>,
@@ -247,7 +243,8 @@ fn start_attempt(
         let started_at = clock.since_boot();
         let Endpoint { url, owner, secrets } = endpoint.as_ref();
         let request = OutgoingRequest { event: delivery.event, now, started_at, owner, body: &delivery.body, secrets };
-        let outcome = sender.send(url, request).await;
+        let sent = AssertUnwindSafe(sender.send(url, request)).catch_unwind().await;
+        let outcome = sent.unwrap_or_else(|_| SendOutcome::without_response(AttemptFailure::Connection));
         drop(place);
         seconds.observe(clock.since_boot().saturating_sub(started_at).as_secs_f64());
         AttemptResult { delivery, endpoint, started_at, at: clock.now(), outcome }

@@ -74,7 +74,7 @@ pub struct SendOutcome {
 }
 
 impl SendOutcome {
-    const fn without_response(failure: AttemptFailure) -> Self {
+    pub const fn without_response(failure: AttemptFailure) -> Self {
         Self { response: None, failure: Some(failure), retry_after: None }
     }
 }

@@ -191,6 +191,7 @@ async fn api_key_applies_the_roles_of_its_service_only() {
     assert_eq!(kinds(&shell.json(&["apply", "-f", &file])), ["create role", "create assignment"]);
     assert_applied(&shell, &file);
     assert_refused(&shell, 2, SHOP, &[], "an API key can change the roles, assignments of agents by id");
+    shell.assert_fails(2, &["export"], &["an API key cannot read its service"]);
 }
 
 /// Files with a name, in a directory: two services of the team.

@@ -67,7 +67,10 @@ impl Access {
         });
         if declared.len() != 1 || needs_human {
             let next = "countersign login, or set COUNTERSIGN_HUMAN_TOKEN";
-            let text = "an API key can change the roles, assignments of agents by id, and webhooks of its service only: the files describe more";
+            let text = match declared {
+                [] => "an API key cannot read its service: this needs the token of a human user",
+                _ => "an API key can change the roles, assignments of agents by id, and webhooks of its service only: the files describe more",
+            };
             return Err(CliError::usage(text).with_next(next));
         }
         Ok(Self { api, credential, service_of_key: Some(service), human: None })

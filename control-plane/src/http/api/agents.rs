@@ -69,7 +69,7 @@ struct AssignedRole {
     /// Expiry time of the assignment, in whole seconds; null if it does not expire.
     #[schema(required)]
     expires_at: Option<Rfc3339>,
-    /// The name of the files in which the assignment is declared; null if it is in none.
+    /// The label of the declaration files that contain the assignment; null if no file does.
     #[schema(required)]
     managed_by: Option<ManagedBy>,
 }

@@ -24,7 +24,7 @@ body! {
         /// Expiry time of the assignment. If `expiresAt` is absent, the assignment does not expire. Assigning the role again
         /// replaces the expiry time.
         optional "expiresAt" expires_at: Timestamp,
-        /// The name of the files in which the assignment is declared. Absent keeps that of the existing assignment.
+        /// The label of the declaration files that contain the assignment. If it is absent, an existing assignment keeps its label.
         optional "managedBy" managed_by: ManagedBy,
     }
     /// Changes of role assignments.

@@ -17,7 +17,7 @@ body! {
         /// Permissions that the role grants. The names of all permissions of a service together have at most 4096 bytes, so
         /// that they fit into HTTP headers.
         required "permissions" permissions: Vec<Permission>,
-        /// The name of the files in which the role is declared.
+        /// The label of the declaration files that contain the role.
         optional "managedBy" managed_by: ManagedBy,
     }
     /// Changes to a role. Absent fields keep their value.
@@ -35,7 +35,7 @@ body! {
         /// Expiry time of the assignment. If `expiresAt` is absent, the assignment does not expire. Assigning the role again
         /// replaces the expiry time.
         optional "expiresAt" expires_at: Timestamp,
-        /// The name of the files in which the assignment is declared. Absent keeps that of the existing assignment.
+        /// The label of the declaration files that contain the assignment. If it is absent, an existing assignment keeps its label.
         optional "managedBy" managed_by: ManagedBy,
     }
 }
@@ -65,7 +65,7 @@ pub struct RoleRecord {
     description: Description,
     #[schema(value_type = schema::PermissionsSchema)]
     permissions: Vec<Permission>,
-    /// The name of the files in which the role is declared; null if it is in none.
+    /// The label of the declaration files that contain the role; null if no file does.
     #[schema(required)]
     managed_by: Option<ManagedBy>,
     /// Time of creation.

@@ -15,7 +15,7 @@ body! {
     KeyRequest {
         required "name" name: DisplayName,
         required "scope" scope: KeyScope,
-        /// The name of the files in which the key is declared. A service has at most one valid key with this name and this value.
+        /// The label of the declaration files that contain the key. A service has at most one valid key with this name and label.
         optional "managedBy" managed_by: ManagedBy,
     }
 }
@@ -54,7 +54,7 @@ pub struct KeyRecord {
     name: DisplayName,
     #[schema(value_type = schema::KeyScopeSchema)]
     scope: &'static str,
-    /// The name of the files in which the key is declared; null if it is in none.
+    /// The label of the declaration files that contain the key; null if no file does.
     #[schema(required)]
     managed_by: Option<ManagedBy>,
     /// Time of creation.

@@ -19,7 +19,7 @@ body! {
         /// Whether the service accepts tokens that are bound to no service. Default: true. Another service that receives an
         /// unbound token could replay the token, so set the value to false where roles grant access to valuable resources.
         optional "acceptsUnboundTokens" accepts_unbound: bool,
-        /// The name of the files in which the service is declared. An owner has at most one service with this name and this value.
+        /// The label of the declaration files that contain the service. An owner has at most one service with this name and label.
         optional "managedBy" managed_by: ManagedBy,
     }
     /// Changes to a service. Absent fields keep their value.
@@ -52,7 +52,7 @@ pub struct ServiceRecord {
     /// The URLs under which clients reach the service.
     #[schema(value_type = schema::ResourceUrisSchema)]
     resource_uris: Vec<String>,
-    /// The name of the files in which the service is declared; null if it is in none.
+    /// The label of the declaration files that contain the service; null if no file does.
     #[schema(required)]
     managed_by: Option<ManagedBy>,
     /// Time of creation.

@@ -72,6 +72,8 @@ async fn backup_overwrites_nothing_and_leaves_no_partial_file() {
     std::os::unix::fs::symlink("nowhere", folder.path().join("link")).unwrap();
     assert_refused(&control, &["backup", &path_in(&folder, "link")], &["already exists"]);
     assert_refused(&control, &["backup", &path_in(&folder, "no/such/folder")], &["No such file"]);
+    let without_effect = control.command(&["backup", &path_in(&folder, "new"), "--keep", "2"]);
+    assert_eq!(without_effect.status.code(), Some(2), "--keep needs a directory: {without_effect:?}");
     // The partial file of a killed backup is ignored.
     std::fs::write(folder.path().join("next.partial"), "half").unwrap();
     succeed(&control, &["backup", &path_in(&folder, "next")]);

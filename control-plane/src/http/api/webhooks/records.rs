@@ -47,7 +47,7 @@ pub struct WebhookRecord {
     #[schema(value_type = schema::EventFilterSchema)]
     events: Vec<&'static str>,
     description: Description,
-    /// The name of the files in which the webhook is declared; null if it is in none.
+    /// The label of the declaration files that contain the webhook; null if no file does.
     #[schema(required)]
     managed_by: Option<ManagedBy>,
     /// `active`, `paused` (by a manager) or `disabled` (deliveries failed). Events are stored while the webhook is not active.

@@ -55,7 +55,7 @@ body! {
         optional "events" events: EventFilter,
         /// Free text.
         optional "description" description: Description,
-        /// The name of the files in which the webhook is declared. A service has at most one webhook with this URL and this value.
+        /// The label of the declaration files that contain the webhook. A service has at most one webhook with this URL and label.
         optional "managedBy" managed_by: ManagedBy,
     }
     /// Changes to a webhook. Absent fields keep their value.
