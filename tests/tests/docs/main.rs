@@ -1,4 +1,4 @@
-//! Runs the shell blocks of README, of the *Use it* pages and of *Declared state*, and compares the output of each block with its page.
+//! Runs the shell blocks of README, of the *Use it* pages and of *Declared state*, and compares their output with the page.
 //!
 //! A block `sh` runs, and every command in the block must succeed. A `text` block after a shell block contains the
 //! expected output of the shell block. A block `sh,background` runs until the page ends. A block `sh,ignore` does not

@@ -32,7 +32,7 @@ pub(super) async fn write_entries(control: &ControlPlane) -> String {
     other
 }
 
-/// Asserts that `audit verify` fails and reports this.
+/// Asserts that `audit verify` fails and prints the text `expected`.
 #[track_caller]
 pub(super) fn assert_reported(control: &ControlPlane, expected: &str) {
     let (report, valid) = control.verify_audit();

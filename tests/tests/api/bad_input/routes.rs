@@ -1,5 +1,5 @@
-//! Every route as data: who may call the route, and which body the route reads. A new route must be added to this list, unless it is
-//! one of OAuth: these read forms and have the errors of OAuth (`tests/tests/api/oauth.rs`).
+//! Every route as data: who may call it, and which body it reads. A new route must be added to this list, except a route of OAuth:
+//! those read forms and have the errors of OAuth (`tests/tests/api/oauth.rs`).
 
 use reqwest::RequestBuilder;
 use serde_json::{Map, Value};
