@@ -92,7 +92,7 @@ pub async fn measure(rounds: usize) -> BTreeMap<String, Comparison> {
     results
 }
 
-/// The sidecar has decided the requests, and with a cached token.
+/// Asserts that the sidecar has decided the requests by verified tokens.
 async fn assert_used(sidecar: &Sidecar) {
     let allowed = sidecar.metric(r#"countersign_authz_checks_total{decision="allow",reason="verified""#).await;
     assert!(allowed.is_some_and(|count| count > 10.0), "{allowed:?}");

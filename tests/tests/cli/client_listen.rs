@@ -1,5 +1,4 @@
-//! `countersign webhook listen`: signatures, responses, and how the command ends. The tests themselves build most
-//! webhook requests.
+//! `countersign webhook listen`: signatures, responses, and how the command ends. The tests themselves build most webhook requests.
 
 use crate::control_and_shell;
 use aws_lc_rs::hmac;

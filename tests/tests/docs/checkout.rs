@@ -1,5 +1,4 @@
-//! A temporary checkout with the files that a page of the documentation needs. The servers in the checkout use free
-//! ports.
+//! A temporary checkout with the files that a page of the documentation needs. The servers in the checkout use free ports.
 
 use crate::page::Block;
 use countersign_tests::{control_plane::unreachable_limits, process::free_port, tools};

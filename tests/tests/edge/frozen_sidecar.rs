@@ -30,10 +30,10 @@ async fn frozen_sidecar_costs_no_memory_and_converges() {
         (agent, token)
     };
     let agents: Vec<_> = stream::iter(0..agent_count).map(register).buffered(CONCURRENCY).collect().await;
-    // The first changes make the caches of the control plane as large as they become.
+    // The first round of changes fills the caches of the control plane, so their memory is not counted as growth.
     let change = async |number: usize| {
         let (agent, _) = &agents[number % agent_count];
-        // The last change of an agent revokes or assigns, in turn with its number.
+        // Agents with even and odd numbers change in opposite directions, so that at the end only some agents have the role.
         if (number / agent_count + number).is_multiple_of(2) {
             control.assign(&agent.id, &role).await;
         } else {

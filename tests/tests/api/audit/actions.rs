@@ -130,8 +130,7 @@ async fn each_action_writes_one_entry_and_refused_requests_write_none() {
     fixture.control.assert_audit_intact();
 }
 
-/// Sends requests that must be refused, without a credential and with an unknown field. Returns the statuses of the
-/// responses.
+/// Sends requests that must be refused, without a credential and with an unknown field. Returns the statuses of the responses.
 async fn refusals(fixture: &Fixture, route: &Route, body: &Map<String, Value>) -> Vec<u16> {
     let mut statuses = Vec::new();
     if !matches!(route.access, Access::Public | Access::PublicOrHuman) {

@@ -35,7 +35,6 @@ pub fn is_of_oauth(path: &str) -> bool {
     path.starts_with("/oauth/")
 }
 
-/// A route.
 #[derive(Debug)]
 pub struct Route {
     pub method: &'static str,
