@@ -52,7 +52,7 @@ const INTERVAL: Duration = Duration::from_secs(30);
 /// Time before the start of the first sidecar, and between the starts of both.
 const SIDECAR_PAUSE: Duration = Duration::from_secs(10);
 
-/// The longest time of a check.
+/// The longest of these times in a check (`BENCH_CHECK`).
 const CHECK_TIME: Duration = Duration::from_secs(1);
 
 /// The time of the first expired login, in microseconds since 1970: September 2020.

@@ -18,7 +18,7 @@
 //! - `followers_p50_ms`, `followers_p99_ms`, `followers_max_ms`: until the last follower has the change; absent without followers
 //! - `receipt_p50_ms`, `receipt_p99_ms`, `receipt_max_ms`: the time that the receipt states, from the revocation until the last
 //!   stream has reported it
-//! - `early_receipts`: how many receipts state an instant after which a check began that a sidecar allowed; must be 0
+//! - `early_receipts`: how many receipts came too early: a sidecar allowed a check that began after the stated instant; must be 0
 //! - `kib_per_stream`: growth of the control plane's resident memory since the first measurement, divided by the streams that
 //!   were opened since; absent in the first line
 

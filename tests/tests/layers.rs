@@ -332,8 +332,8 @@ fn module_path(folder: &Path, file: &Path) -> Vec<String> {
     relative.iter().map(|part| part.to_string_lossy().into_owned()).collect()
 }
 
-/// What a file at `path` below a module imports from it, by the name of the module, or by `super` repeated as often as the file is
-/// deep.
+/// The names that a file at `path` below a module imports from the module: through the name of the module, or through `super`,
+/// repeated as often as the file is deep.
 fn names_imported_from(module: &str, code: &str, path: &[String]) -> Vec<String> {
     let depth = if path.last().is_some_and(|name| name == "mod") { path.len() - 1 } else { path.len() };
     let prefixes = [format!("{module}::"), "super::".repeat(depth)];

@@ -199,7 +199,7 @@ fn cluster(name: &str, address: &Value) -> Value {
     })
 }
 
-/// The filter with the service in this part of its configuration.
+/// The filter `ext_authz` with this part of a configuration, which names its service.
 fn ext_authz(service: &Value) -> Value {
     let mut config = json!({
         "@type": "type.googleapis.com/envoy.extensions.filters.http.ext_authz.v3.ExtAuthz",

@@ -7,7 +7,7 @@ use countersign_tests::{Agent, ControlPlane, Sidecar, eventually};
 use futures_util::{StreamExt, stream};
 use std::{env, str::FromStr};
 
-/// Requests at the same time.
+/// Number of requests at the same time.
 const CONCURRENCY: usize = 8;
 
 /// The memory by which the control plane may grow, in bytes: much less than a queue of all changes would need.

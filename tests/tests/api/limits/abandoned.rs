@@ -60,7 +60,7 @@ async fn left(control: &ControlPlane, labels: &str) -> f64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_of_clients_that_leave_during_a_lookup_are_counted() {
+async fn requests_of_clients_that_disconnect_during_a_lookup_are_counted() {
     let postgres = Postgres::start().await;
     let limit = format!("limits.address_per_minute={}", EARLIER + ABANDONED);
     let control = ControlPlane::start_replica(&postgres.create_database().await, &[&limit]).await;
@@ -83,7 +83,7 @@ async fn requests_of_clients_that_leave_during_a_lookup_are_counted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn lookups_of_api_keys_keep_their_places_when_their_clients_leave() {
+async fn lookups_of_api_keys_stay_limited_when_their_clients_disconnect() {
     let postgres = Postgres::start().await;
     let control = ControlPlane::start_replica(&postgres.create_database().await, &[]).await;
     let key = with_other_secret(control.key());
