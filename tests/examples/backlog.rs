@@ -1,9 +1,10 @@
 //! Measures a control plane whose database contains a backlog: expired logins, which housekeeping deletes, changed agents,
 //! which each new sidecar reads, and the agents that hold a role, which is deleted.
 //!
-//! `cargo run --release -p countersign-tests --example backlog -- 10000000 1000000 1000000` uses an SQLite database. Further arguments
-//! are settings of the control plane: `database.url=URL` selects an empty PostgreSQL database. Build the servers with the same
-//! profile before: `cargo build --release --workspace --bins`. With `BENCH_CHECK`, all times are so short that the figures mean nothing.
+//! `cargo run --release -p countersign-tests --example backlog -- 10000000 1000000 1000000` uses an SQLite database. Further
+//! arguments are settings of the control plane: `database.url=URL` selects an empty PostgreSQL database. Before, build the servers
+//! with the same profile: `cargo build --release --workspace --bins`. With `BENCH_CHECK`, all times are so short that the figures
+//! mean nothing.
 //!
 //! First, clients log agents in and verify tokens without a backlog. Then the control plane stops, the rows are inserted, and it
 //! starts again with the same clients. Two sidecars start: one after ten seconds, one when the shared pages of the first have
@@ -48,10 +49,10 @@ const USUAL_TIME: Duration = Duration::from_mins(3);
 /// Interval of the output.
 const INTERVAL: Duration = Duration::from_secs(30);
 
-/// Time before the start of each sidecar.
+/// Time before the start of the first sidecar, and between the starts of both.
 const SIDECAR_PAUSE: Duration = Duration::from_secs(10);
 
-/// The longest time of a check.
+/// The longest of these times in a check (`BENCH_CHECK`).
 const CHECK_TIME: Duration = Duration::from_secs(1);
 
 /// The time of the first expired login, in microseconds since 1970: September 2020.
@@ -60,7 +61,7 @@ const LOGGED_IN_AT: i64 = 1_600_000_000_000_000;
 /// Latencies of requests in milliseconds, or the errors of failed requests.
 type Latencies = Arc<Mutex<Vec<Result<f64, String>>>>;
 
-/// A time of this program, shorter in a check.
+/// A time that this program waits or measures. It is shorter in a check (`BENCH_CHECK`).
 fn time(full: Duration) -> Duration {
     if std::env::var_os("BENCH_CHECK").is_some() { full.min(CHECK_TIME) } else { full }
 }
@@ -233,7 +234,8 @@ impl Backlog {
     /// The number of rows that are left.
     async fn count(self, inserts: &mut BulkInserts<'_>) -> i64 {
         let sql = match self {
-            // They are deleted in the order of their expiry, so the oldest one tells the number.
+            // Sessions are deleted in the order of their expiry, and one expires each microsecond. So the expiry of the oldest one
+            // tells how many are left.
             Self::Logins(_) => "SELECT CAST(MIN(expires_at) AS BIGINT) FROM sessions",
             Self::Holders => "SELECT CAST(COUNT(*) AS BIGINT) FROM assignments",
         };

@@ -3,14 +3,14 @@
 //! `make bench-propagation` runs it. `propagation 1 100` measures at 1 and at 100 streams. `PROPAGATION_REVOCATIONS` sets the
 //! number of revocations at each number of streams (500).
 //!
-//! All streams belong to one service, so every stream receives every change. Up to three streams are real sidecars. The others
-//! are followers: each has a TLS connection of its own, and sends pings as a sidecar does, but keeps no data. All run on this machine
-//! and share its cores.
+//! All streams belong to one service, so every stream receives every change. At most three of the streams come from real sidecars.
+//! The others come from followers: each has a TLS connection of its own, and sends pings as a sidecar does, but keeps no data. All
+//! run on this machine and share its cores.
 //!
 //! A revocation removes the only role of an agent. Checks with the agent's token run against every real sidecar, one per
-//! millisecond. The figures are the times from the response until the last real sidecar has refused, and until the last
+//! millisecond. The figures are the times from the response of the API until the last real sidecar has refused, and until the last
 //! follower has received the change. A refusal before the response counts as 0. After each revocation, its receipt is read until it
-//! says that the revocation is in force at all streams. The next change begins when every stream has received the last one.
+//! says that the revocation is in force at all streams. The next change begins when every stream has received this one.
 //!
 //! For each number of streams, a line of JSON goes to standard output:
 //!
@@ -18,7 +18,7 @@
 //! - `followers_p50_ms`, `followers_p99_ms`, `followers_max_ms`: until the last follower has the change; absent without followers
 //! - `receipt_p50_ms`, `receipt_p99_ms`, `receipt_max_ms`: the time that the receipt states, from the revocation until the last
 //!   stream has reported it
-//! - `early_receipts`: how many receipts state an instant after which a check began that a sidecar allowed; must be 0
+//! - `early_receipts`: how many receipts came too early: a sidecar allowed a check that began after the stated instant; must be 0
 //! - `kib_per_stream`: growth of the control plane's resident memory since the first measurement, divided by the streams that
 //!   were opened since; absent in the first line
 
@@ -62,10 +62,10 @@ use tokio::{
 };
 use tonic::transport::Channel;
 
-/// Streams that are opened at the same time.
+/// Number of streams that are opened at the same time.
 const CONCURRENCY: usize = 16;
 
-/// Real sidecars among the streams, at most.
+/// Maximum number of real sidecars among the streams.
 const SIDECARS: usize = 3;
 
 /// Time between two checks of a sidecar.
@@ -87,15 +87,15 @@ struct Times {
     is_early_receipt: bool,
 }
 
-/// A check with the expected result.
+/// The first check of a sidecar with the expected result.
 struct FirstCheck {
-    /// When it was answered, since boot.
+    /// When the check was answered, since boot.
     answered_at: Duration,
     /// When the last check with another result began.
     last_other_began_at: Timestamp,
 }
 
-/// Everything that takes part.
+/// The servers, streams and figures of a measurement.
 struct Bench {
     control: ControlPlane,
     sync_key: String,

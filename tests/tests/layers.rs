@@ -217,7 +217,7 @@ fn circle(root: &Path, folder: &str, module: &str) -> Option<String> {
         let others = imported.filter(|other| parts.contains(other) && *other != part(file));
         imports.entry(part(file)).or_default().extend(others);
     }
-    // What imports nothing that is left, or is imported by nothing that is left, is in no circle.
+    // A part that imports no remaining part, or that no remaining part imports, is in no circle, so remove it.
     while let Some(outside) = imports.iter().find_map(|(name, imported)| {
         let is_imported = imports.values().any(|others| others.contains(name));
         (imported.is_empty() || !is_imported).then(|| name.clone())
@@ -320,8 +320,7 @@ fn without_comments_and_tests(source: &str) -> String {
     source.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n")
 }
 
-/// Modules of the crate that a source file imports or uses, as `crate::module`, `crate::{module::…, module}` or
-/// `super::…`.
+/// Modules of the crate that a source file imports or uses, as `crate::module`, `crate::{module::…, module}` or `super::…`.
 fn imported_modules(source: &str, path: &[String]) -> BTreeSet<String> {
     let names = names_imported_from("crate", &without_comments_and_tests(source), path);
     names.into_iter().filter(|name| !name.starts_with(char::is_uppercase)).collect()
@@ -333,8 +332,8 @@ fn module_path(folder: &Path, file: &Path) -> Vec<String> {
     relative.iter().map(|part| part.to_string_lossy().into_owned()).collect()
 }
 
-/// What a file at `path` below a module imports from it, by the name of the module, or by `super` repeated as often as the file is
-/// deep.
+/// The names that a file at `path` below a module imports from the module: through the name of the module, or through `super`,
+/// repeated as often as the file is deep.
 fn names_imported_from(module: &str, code: &str, path: &[String]) -> Vec<String> {
     let depth = if path.last().is_some_and(|name| name == "mod") { path.len() - 1 } else { path.len() };
     let prefixes = [format!("{module}::"), "super::".repeat(depth)];
@@ -382,7 +381,7 @@ fn copy_sources(from: &Path, to: &Path) {
     }
 }
 
-/// The settings of both servers together.
+/// Maximum number of settings of both servers together.
 const MAX_SETTINGS: usize = 60;
 
 /// A setting stays if somebody who runs the programs would change it. Other values are constants, or follow from another setting.

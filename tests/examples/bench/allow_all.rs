@@ -1,7 +1,7 @@
 //! The limit of a gRPC server on tonic: it decodes each request and allows it.
 //!
-//! It answers with an empty response or with a recorded one of the sidecar, whose headers and metadata identify the agent. It encodes
-//! the response anew for each request.
+//! Its response is empty, or one that was recorded from the sidecar, whose headers and metadata identify the agent. It encodes the
+//! response anew for each request.
 
 use countersign_proto::{
     envoy::service::auth::v3::{

@@ -19,13 +19,13 @@ use std::{
     time::Duration,
 };
 
-/// Callers at the same time.
+/// Number of callers, which call at the same time.
 pub const CALLERS: usize = 32;
 
-/// Connections of `wrk`.
+/// Number of connections of `wrk`.
 pub const CONNECTIONS: &str = "32";
 
-/// The sessions of each caller, of random agents, if agents were added to the database.
+/// Number of sessions that each caller begins after agents were added to the database. The sessions are of random agents.
 const SESSIONS: u32 = 32;
 
 /// The settings of each control plane that is measured.
@@ -66,7 +66,7 @@ pub struct Deployment {
     role: String,
     /// The number of agents that were added to the database. They have the key of the first caller.
     added: i64,
-    /// The measurements so far. Each one calls with other agents.
+    /// The number of measurements so far. Each measurement calls with other agents.
     measurements: Cell<u64>,
     verifications: RecentVerifications,
     /// The sessions of each caller, in the order in which they are refreshed.
@@ -143,7 +143,7 @@ impl Deployment {
         per_second(CALLERS, scale::time(time), async |caller, call| self.call(operation, caller, call).await).await
     }
 
-    /// The key and the id of the agent of a call: any of those that were added, else that of the caller.
+    /// The key and the id of the agent of a call: a random one of the added agents or, if none were added, the agent of the caller.
     fn agent(&self, caller: usize, call: u64) -> (&PrivateKey, String) {
         if self.added == 0 {
             return (&self.agents[caller].key, self.agents[caller].id.clone());
@@ -179,17 +179,17 @@ impl Deployment {
     }
 }
 
-/// The verifications of a minute after which the next measurement waits: with those of one more measurement, less than the highest rate
-/// limit, a million.
+/// If a service had more verifications in the last minute, the next measurement waits. With those of one more measurement, they
+/// stay below the highest rate limit, a million.
 const MAX_VERIFICATIONS: f64 = 900_000.0;
 
-/// The times and numbers of the verifications of the last minute, which keep a service below the highest rate limit that the control plane
-/// accepts.
+/// The times and numbers of the verifications of the last minute. They must stay below the highest rate limit that the control
+/// plane accepts.
 #[derive(Default)]
 pub struct RecentVerifications(RefCell<VecDeque<(Duration, f64)>>);
 
 impl RecentVerifications {
-    /// The verifications per second of a measurement that takes a second. Waits before it if the rate limit is near.
+    /// Measures verifications per second for a second. If the rate limit is near, waits before.
     pub async fn measure(&self, per_second: impl Future<Output = f64>) -> f64 {
         while self.count() > MAX_VERIFICATIONS {
             tokio::time::sleep(Duration::from_secs(1)).await;

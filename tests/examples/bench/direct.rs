@@ -40,7 +40,7 @@ pub async fn measure(rounds: usize) -> BTreeMap<String, Comparison> {
     let limit = ChildServer::start_allow_all(&allow_all::empty_response()).await;
     let (mut results, mut distinct_sent) = (BTreeMap::new(), 0);
     let distinct = distinct(&issuer, rounds);
-    // Connected after the tokens are signed, which takes longer than the sidecar keeps connections without requests.
+    // Connect only after the tokens are signed: this takes longer than the sidecar keeps connections without requests.
     let mut ours = Replay::connect(&sidecar.socket()).await;
     let mut allow_all = Replay::connect(&limit.socket()).await;
     let distinct_case = |_: &_| Case {
@@ -56,11 +56,11 @@ pub async fn measure(rounds: usize) -> BTreeMap<String, Comparison> {
         if is_warm {
             ours.send_each_once(&messages).await;
         }
-        // The faster server would use up the tokens that do not repeat.
+        // Each server gets messages of its own. Otherwise, the faster server would use up the tokens that do not repeat.
         let (messages_of_limit, messages) = (RefCell::new(messages.rewound()), RefCell::new(messages));
         let checks = async || {
             let counted = ours.run(&messages, scale::time(TIME)).await;
-            // Each connection may have ended at another place of the order.
+            // The numbers need not be equal, because the order of the messages may end at another place on each connection.
             let expected = counted.answered * allowed_percent / 100;
             assert!(counted.allowed.abs_diff(expected) <= 100, "{name}: {counted:?}");
             counted.per_second
@@ -79,10 +79,10 @@ pub async fn measure(rounds: usize) -> BTreeMap<String, Comparison> {
     results
 }
 
-/// Checks of tokens that do not repeat, beside verifications of signatures. `sent`: how many of the tokens the other case has sent.
+/// Compares checks of tokens that do not repeat with verifications of signatures. An earlier case has sent the first `sent` tokens.
 async fn verifications(ours: &mut Replay, (mut messages, sent): (Messages, usize), rounds: usize) -> Comparison {
     let tokens = messages.order.len();
-    // The tokens of the end, which the other case has not sent.
+    // Begin with the last tokens, which the earlier case has not sent.
     messages.order.reverse();
     let (messages, signed) = (RefCell::new(messages), Signed::new());
     let checks = async || ours.run(&messages, scale::time(TIME)).await.per_second;
@@ -186,13 +186,13 @@ fn sum_of(sums: &[f64]) -> f64 {
     sums[sums.len() - 1]
 }
 
-/// As many requests, each with another token, as suffice for both cases in which no token repeats: no more than this processor can
-/// verify.
+/// Requests that each have another token: enough for both cases in which no token repeats, even if the sidecar decided as fast as
+/// this processor can verify.
 fn distinct(issuer: &TokenIssuer, rounds: usize) -> Messages {
     let runs = 2 * (scale::warm_up_rounds() + rounds);
-    // For the full time even in a check, because other work of the machine may make this measurement slow and the checks fast.
+    // Measure the full time even in a check: in a short one, other work of the machine could make this slow, and the checks fast.
     let tokens = (Signed::new().verifications_per_second(TIME) * TIME.as_secs_f64() * runs as f64) as u32;
-    // Other agents than those of all other cases, so that none of their tokens is cached.
+    // No other case uses these agents, so none of their tokens is cached.
     let first = 1_000_000;
     let messages = (first..first + tokens).map(|agent| encoded(&issuer.token(agent, 1), 0)).collect();
     Messages::new(messages, (0..tokens).collect())

@@ -92,7 +92,7 @@ pub async fn measure(rounds: usize) -> BTreeMap<String, Comparison> {
     results
 }
 
-/// The sidecar has decided the requests, and with a cached token.
+/// Asserts that the sidecar has decided the requests by verified tokens.
 async fn assert_used(sidecar: &Sidecar) {
     let allowed = sidecar.metric(r#"countersign_authz_checks_total{decision="allow",reason="verified""#).await;
     assert!(allowed.is_some_and(|count| count > 10.0), "{allowed:?}");
@@ -199,7 +199,7 @@ fn cluster(name: &str, address: &Value) -> Value {
     })
 }
 
-/// The filter with the service in this part of its configuration.
+/// The filter `ext_authz` with this part of a configuration, which names its service.
 fn ext_authz(service: &Value) -> Value {
     let mut config = json!({
         "@type": "type.googleapis.com/envoy.extensions.filters.http.ext_authz.v3.ExtAuthz",

@@ -1,4 +1,4 @@
-//! How figures change with the number of registered agents, changed agents and sync streams, and what each of them takes.
+//! How figures change with the number of registered agents, changed agents and sync streams, and how much memory these take.
 //!
 //! A ratio is the rate with few divided by the rate with many, so 1.2 means that a fifth more time is needed.
 
@@ -32,7 +32,7 @@ const AGENTS: [u32; 4] = [1_000, 1_000, 100_000, 1_000_000];
 /// Numbers of changed agents in the view of a sidecar.
 const CHANGED: [u32; 2] = [1_000, 100_000];
 
-/// Agents whose tokens the sidecars get. All of them are changed agents.
+/// Number of agents whose tokens are sent to the sidecars to be checked. All of them are changed agents.
 const CHECKED: u32 = 1_000;
 
 /// Numbers of sync streams, each of a service of its own.
@@ -44,7 +44,7 @@ const CONCURRENCY: usize = 16;
 /// The name of the worst ratio between the first and the last number of agents.
 const WORST: &str = "growth_worst";
 
-/// The figures, and bytes by what takes them.
+/// The figures: comparisons by name, and how many bytes a changed agent and a stream take.
 pub struct Growth {
     pub comparisons: BTreeMap<String, Comparison>,
     pub bytes: BTreeMap<&'static str, f64>,

@@ -11,7 +11,7 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// The connections to PostgreSQL, more than there are callers: with no more, Hydra stands still. All stay open.
+/// The connections to PostgreSQL. There must be more than callers, otherwise Hydra stands still. All of them stay open.
 const CONNECTIONS: &str = "sslmode=disable&max_conns=64&max_idle_conns=64";
 
 /// The key set with which Hydra signs access tokens. Hydra would generate an RSA key in it.

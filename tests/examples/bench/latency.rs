@@ -1,4 +1,4 @@
-//! The time until a check is answered if checks arrive at fixed times, whether earlier ones are answered or not.
+//! The time until the answer to a check if checks arrive at fixed times, even while earlier ones are not answered yet.
 //!
 //! The time counts from the intended arrival, so a server that stalls makes all checks late that arrive meanwhile.
 
@@ -16,10 +16,10 @@ use std::{cell::RefCell, collections::BTreeMap, time::Duration};
 /// The time of a side of a round.
 const TIME: Duration = Duration::from_millis(1500);
 
-/// Runs that measure the capacity, of which the median counts.
+/// Number of runs that measure the capacity. Their median counts.
 const CAPACITY_RUNS: usize = 3;
 
-/// The parts of the capacity of the sidecar that arrive, in percent.
+/// How many checks arrive, in percent of the capacity of the sidecar.
 const LOADS: [u32; 3] = [30, 50, 70];
 
 /// The quantiles that are reported.

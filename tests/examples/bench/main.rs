@@ -38,7 +38,7 @@ use serde_json::json;
 use servers::{LOAD_CORE, pin, sha256_hex};
 use std::{collections::BTreeMap, process::Command};
 
-/// The parts, all of which are measured without arguments.
+/// The parts of the benchmark. Without arguments, all of them are measured.
 const PARTS: [&str; 7] = ["direct", "latency", "envoy", "verify", "peers", "growth", "replicas"];
 
 #[global_allocator]

@@ -17,7 +17,7 @@ pub struct OAuth2Proxy {
 }
 
 impl OAuth2Proxy {
-    /// Starts it if it is installed. It accepts the tokens of the issuer.
+    /// Starts oauth2-proxy, if it is installed. It accepts the tokens of the issuer.
     pub async fn start(issuer: &TokenIssuer) -> Option<Self> {
         let program = tools::optional_program("oauth2-proxy")?;
         let (folder, port) = (tempfile::tempdir().expect("a temporary folder can be created"), free_port());

@@ -32,8 +32,8 @@ const CLIENTS: u32 = 200;
 /// The seconds for which each side of a round gets tokens.
 const TOKEN_SECONDS: u32 = 2;
 
-/// The assertions for each second of a round, several times as many as a server accepts. If they were too few, they would come again and
-/// be refused.
+/// The number of assertions for each second of a round, several times as many as a server accepts. If there were too few, they
+/// would be sent again and refused.
 const ASSERTIONS_PER_SECOND: u32 = 6_000;
 
 /// A client of a server.
@@ -48,14 +48,14 @@ struct TokenServer {
     path: &'static str,
     /// The audience of client assertions.
     audience: String,
-    /// What a request says besides its assertion.
+    /// The parameters of a request besides its assertion.
     parameters: Vec<(&'static str, String)>,
     clients: Vec<Client>,
     /// The number of signed assertions, each of which can be used once.
     signed: Cell<u64>,
 }
 
-/// Where a server verifies tokens.
+/// An endpoint that verifies tokens, with the requests to it.
 struct Verifier {
     url: String,
     headers: Vec<String>,
@@ -158,7 +158,7 @@ impl TokenServer {
         tokens
     }
 
-    /// The tokens per second. The assertions are signed before.
+    /// Measures the tokens per second. Signs all assertions before.
     async fn measure(&self) -> Measured {
         let seconds = if scale::is_check() { wrk::SECONDS } else { TOKEN_SECONDS };
         let count = (ASSERTIONS_PER_SECOND * seconds) as usize;
@@ -169,7 +169,7 @@ impl TokenServer {
 }
 
 impl Verifier {
-    /// `verify`, which gets the tokens in turn.
+    /// The endpoint `verify` of the control plane, which gets the tokens in turn.
     async fn by_verify(control: &ControlPlane, tokens: &[String]) -> Self {
         control.verify(&tokens[0]).await.expect(200);
         Self {

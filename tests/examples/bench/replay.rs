@@ -16,10 +16,10 @@ use tokio::{
     net::UnixStream,
 };
 
-/// Connections, as of an Envoy with as many worker threads.
+/// Number of connections, as of an Envoy with as many worker threads.
 const CONNECTIONS: usize = 4;
 
-/// Requests in progress on each connection.
+/// Number of requests in progress on each connection.
 const IN_PROGRESS: usize = 16;
 
 /// The largest number of requests in progress on a connection when requests arrive at fixed times. Further ones wait in the
@@ -35,7 +35,7 @@ const WINDOW_STEP: u32 = 1 << 24;
 /// The length of a frame head.
 const FRAME_HEAD: usize = 9;
 
-/// The length of what precedes a gRPC message.
+/// The length of the prefix of a gRPC message.
 const PREFIX: usize = 5;
 
 /// How a `CheckResponse` that allows a request begins: with an empty status.
@@ -100,7 +100,7 @@ impl Replay {
         Self(connections)
     }
 
-    /// Sends each message once, as clients have done before the measurement begins.
+    /// Sends each message once, so that the server has seen it before the measurement.
     pub async fn send_each_once(&mut self, messages: &Messages) {
         let count = messages.encoded.len();
         let each = Messages { order: (0..count as u32).collect(), ..messages.rewound() };
@@ -182,7 +182,7 @@ impl Connection {
         }
     }
 
-    /// Returns the numbers of all responses and of those that allow.
+    /// Sends messages while `goes_on`. Returns the number of all responses, and of those that allow.
     async fn drive(&mut self, messages: &RefCell<Messages>, goes_on: &impl Fn() -> bool) -> (u64, u64) {
         let (mut answered, mut allowed, mut sent) = (0, 0, 0);
         for _ in 0..IN_PROGRESS {

@@ -17,7 +17,7 @@ const SHARE_PERCENT: &str = "20";
 /// The time of each side of a round. `cpulimit` needs some time to find the right pauses.
 const TIME: Duration = Duration::from_secs(2);
 
-/// Replicas with a limit.
+/// Replicas that `cpulimit` limits.
 struct Limited {
     deployment: Deployment,
     _limits: Vec<Process>,

@@ -1,4 +1,4 @@
-//! Compares two sides in alternating rounds, so that a machine whose speed changes changes both.
+//! Compares two sides in alternating rounds. If the speed of the machine changes, it changes for both sides.
 
 use crate::{scale, servers::ServerCoreTime};
 use countersign_tests::quantiles::{quantile, sorted};
@@ -15,7 +15,7 @@ pub struct Comparison {
     pub rounds: Vec<f64>,
     /// The medians of both sides, in the unit of the comparison. They depend on the machine.
     pub sides: [f64; 2],
-    /// The medians of the busy share of the processor of the servers, for both sides. Below about 0.95, something else is the limit.
+    /// The medians of the busy share of the servers' processor, for both sides. Below about 0.95, something else is the limit.
     pub busy: [f64; 2],
 }
 
@@ -36,7 +36,7 @@ pub async fn measured(figure: impl Future<Output = f64>) -> Measured {
 }
 
 impl Comparison {
-    /// The comparison of measured pairs: ours, and what it is compared with.
+    /// Compares pairs of measurements. The first of each pair is of Countersign, and the second of the other side.
     pub fn new(pairs: &[[Measured; 2]]) -> Self {
         let rounds: Vec<_> = pairs.iter().map(|[ours, other]| ours.value / other.value).collect();
         let [lower, ratio, upper] = quartiles(rounds.clone());

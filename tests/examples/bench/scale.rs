@@ -1,11 +1,11 @@
 //! How much is measured: everything, or just enough to show that every part still works (`make bench-check`).
 //!
-//! A check sets `BENCH_CHECK`. Its times and numbers are too small for a figure to mean anything, so nobody judges them. The names of
-//! the figures are the same, so that a check shows which one is missing.
+//! A check sets `BENCH_CHECK`. Its times and numbers are so small that its figures mean nothing, and nobody judges them. The names
+//! of the figures are the same, so a check shows if one is missing.
 
 use std::time::Duration;
 
-/// The longest time of each side of a round of a check. `wrk` measures for a second at least.
+/// The longest time of each side of a round in a check. `wrk` measures at least a second.
 const CHECK_TIME: Duration = Duration::from_millis(100);
 
 /// Whether this is a check.
@@ -24,12 +24,12 @@ pub fn warm_up_rounds() -> usize {
     usize::from(!is_check())
 }
 
-/// The time of each side of a round.
+/// The time of each side of a round: `full`, or less in a check.
 pub fn time(full: Duration) -> Duration {
     if is_check() { full.min(CHECK_TIME) } else { full }
 }
 
-/// A number of agents, tokens, streams and so on.
+/// A number of agents, tokens, streams and so on: `full`, or less in a check.
 pub fn count(full: u32) -> u32 {
     if is_check() { (full / 1000).max(full.min(10)) } else { full }
 }

@@ -38,7 +38,7 @@ fn taskset(arguments: &[&str]) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Starts servers whose processes belong to the processor of the servers, with all processes that they start.
+/// Runs `start`. The servers that it starts, and all processes that they start, run on the processor of the servers.
 pub async fn start_on_server_core<T>(start: impl Future<Output = T>) -> T {
     pin_main_thread(SERVER_CORE);
     let started = start.await;

@@ -15,7 +15,7 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// Records what it returns, so that the generated signing key is known.
+/// Records the random bytes that it returns, so that the generated signing key is known.
 #[derive(Default)]
 struct RecordingRng(Mutex<Vec<[u8; 32]>>);
 

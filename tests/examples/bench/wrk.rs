@@ -8,7 +8,7 @@ use tokio::process::Command;
 /// The time of a measurement, in seconds.
 pub const SECONDS: u32 = 1;
 
-/// How long `wrk` waits for a response, which counts as an error afterwards.
+/// How long `wrk` waits for a response. After that, the request counts as an error.
 const TIMEOUT: &str = "10s";
 
 /// Requests that differ, which `wrk` sends in turn, again and again.

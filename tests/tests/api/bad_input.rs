@@ -1,8 +1,8 @@
 //! Tests that every interface responds to hostile input with a documented error or a denial, and never with a server
 //! error or an allowed request.
 //!
-//! `routes` lists every route; all tests run for each of them. `contract` reads the table in docs/use/api.md, which
-//! lists the routes and their errors for users.
+//! `routes` has the list of all routes, which the tests go through. `contract` reads the table in docs/use/api.md, which lists the
+//! routes and their errors for users.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "tests panic on unexpected values")]
 

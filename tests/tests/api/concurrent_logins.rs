@@ -8,7 +8,7 @@ use countersign_tests::{
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 
-/// Agents that log in at the same time.
+/// Number of agents that log in at the same time.
 const AGENTS: usize = 40;
 
 const ROUNDS: usize = 3;
@@ -19,7 +19,7 @@ const UNKNOWN_SERVICE: &str = "svc_00000000000000000000000001";
 struct Fixture {
     control: ControlPlane,
     agents: Vec<Agent>,
-    /// An agent that has live tokens for as many other services as possible.
+    /// An agent that has live tokens for as many other services as allowed, so each of its logins for this service is refused.
     elsewhere: Agent,
     /// An agent that is suspended after its challenge was issued.
     suspended: Agent,
@@ -57,7 +57,7 @@ impl Fixture {
         self.control.api.post("/auth/refresh", body).await
     }
 
-    /// Sends each challenge twice at the same time, among logins that are refused. Returns the tokens of each agent.
+    /// Sends each challenge twice at the same time, with other logins that must be refused. Returns the tokens of each agent.
     async fn log_all_in(&self) -> Vec<Value> {
         let logins = join_all(self.agents.iter().map(|agent| self.signed_challenge(agent))).await;
         let [elsewhere, suspended] =
@@ -74,7 +74,8 @@ impl Fixture {
         successes(&answers, "challenge_used")
     }
 
-    /// Refreshes all tokens at the same time, among refreshes that are refused. Returns the next tokens of each agent.
+    /// Refreshes the tokens at the same time, with other refreshes that must be refused. Returns the next tokens of each agent but
+    /// the first.
     async fn refresh_all(&self, tokens: &[Value]) -> Vec<Value> {
         let used = &tokens[0];
         let next = self.refresh(used, None).await.expect(200);
@@ -92,7 +93,7 @@ impl Fixture {
         [second].into_iter().chain(answers.into_iter().map(|answer| answer.expect(200))).collect()
     }
 
-    /// Each token is that of its agent, with the agent's role and permission.
+    /// Asserts that each token belongs to its agent, and has the agent's role and permission.
     async fn assert_tokens_of(&self, agents: &[Agent], tokens: &[Value], first: usize) {
         assert_eq!(agents.len(), tokens.len());
         for (number, (agent, tokens)) in agents.iter().zip(tokens).enumerate() {
@@ -105,7 +106,8 @@ impl Fixture {
     }
 }
 
-/// Of two answers for each request, one is a success, and the other is refused for this reason. Returns the successes.
+/// Asserts that of two answers to each request, one is a success, and the other is a refusal with this reason. Returns the
+/// successes.
 fn successes(answers: &[HttpResponse], reason: &str) -> Vec<Value> {
     let (first, second) = answers.split_at(answers.len() / 2);
     let pairs = first.iter().zip(second).map(|(first, second)| {
@@ -134,7 +136,7 @@ async fn logins_and_refreshes_at_the_same_time_are_each_decided_alone() {
     }
 }
 
-/// An agent whose row another transaction has locked keeps no other agent waiting.
+/// Another transaction has locked the row of one agent. The logins of all other agents do not wait for it.
 #[tokio::test]
 async fn an_agent_that_cannot_log_in_keeps_no_other_waiting() {
     let postgres = Postgres::start().await;
@@ -150,7 +152,7 @@ async fn an_agent_that_cannot_log_in_keeps_no_other_waiting() {
             for answer in join_all(logins[1..].iter().map(|login| fixture.authenticate(login))).await {
                 assert_eq!(answer.status, 200, "{answer:?}");
             }
-            // The others have their answers while the agent is locked.
+            // All other agents got their answers while the row was locked.
             database.execute("COMMIT").await;
         };
         let (answer, ()) = tokio::join!(fixture.authenticate(&logins[0]), others);

@@ -1,4 +1,4 @@
-//! Changes of assignments of one service at the same time.
+//! Role assignments of one service that change at the same time.
 
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
-/// Agents whose roles change at the same time: more than the database has connections.
+/// Number of agents whose roles change at the same time: more than the control plane has database connections.
 const AGENTS: usize = 40;
 
 /// A service, and agents that get its role.
@@ -30,7 +30,8 @@ impl Fixture<'_> {
         self.control.api.delete_as(self.control.key(), &path).await.expect(200)
     }
 
-    /// Assigns the role to all agents at the same time, among requests that are refused. Returns the revisions of the answers.
+    /// Assigns the role to all agents at the same time, with other requests that must be refused. Returns the revisions in the
+    /// answers.
     async fn assign_all(&self) -> Vec<i64> {
         let control = self.control;
         let key = control.key();
@@ -56,7 +57,7 @@ impl Fixture<'_> {
         assigned.into_iter().map(|response| response.expect(200)["revision"].as_i64().unwrap()).collect()
     }
 
-    /// The feed has the change of each agent's roles once, under the revision of the answer.
+    /// Asserts that the feed has one change of each agent's roles, under the revision in the answer.
     async fn assert_changed_at(&mut self, revisions: &[i64]) {
         for (agent, revision) in self.agents.iter().zip(revisions) {
             let sql = format!(
@@ -86,7 +87,7 @@ async fn changes_at_the_same_time_are_each_answered_and_recorded_once() {
         fixture.assert_changed_at(&revisions).await;
         assert_eq!(fixture.holders().await, AGENTS);
 
-        // Two requests revoke the role of each agent, and one of them finds it.
+        // Two requests revoke the role of each agent. Exactly one of them finds the role assigned.
         let twice = fixture.agents.iter().chain(&fixture.agents).map(|agent| fixture.revoke(&agent.id));
         let answers = join_all(twice).await;
         let (first, second) = answers.split_at(AGENTS);
@@ -113,7 +114,7 @@ async fn changes_at_the_same_time_are_each_answered_and_recorded_once() {
     }
 }
 
-/// The changes of one agent are made in the order of the requests.
+/// The changes of one agent take effect in the order of the requests, while other agents change too.
 #[tokio::test]
 async fn changes_of_one_agent_follow_each_other() {
     let control = ControlPlane::start().await;

@@ -1,5 +1,4 @@
-//! Tests that the API conforms to its OpenAPI document. Schemathesis generates valid and invalid requests and checks
-//! the responses.
+//! Tests that the API conforms to its OpenAPI document. Schemathesis generates valid and invalid requests and checks the responses.
 //!
 //! The configuration and hooks of Schemathesis are in `tests/contract`.
 

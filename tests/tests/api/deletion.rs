@@ -39,7 +39,7 @@ impl Deletable {
     }
 }
 
-/// All rows, after no row of these tables contains the text any more.
+/// Waits until no row of these tables contains the text. Returns all rows of the database.
 async fn rows_after_purge(control: &ControlPlane, tables: &[&str], text: &str) -> BTreeSet<String> {
     let mut database = Database::connect_to(control).await;
     let purged_rows = async || {
@@ -115,7 +115,7 @@ async fn feedback_of_a_deleted_service_keeps_its_weight() {
     deletable.delete_service(owner).await.expect(200);
     rows_after_purge(control, &["assignments"], service).await;
     let record = control.get(&format!("/agents/{}", agent.id)).await.expect(200);
-    assert_eq!(record["trustScore"], low, "the deletion moves nothing");
+    assert_eq!(record["trustScore"], low, "the deletion does not change the trust score");
     // The prior weighs 4, the deleted service 1, and the unknown service 1.
     let after = control.rate(control.key(), &agent.id, 100).await;
     assert!((after - 50.0).abs() < 0.01, "(4 * 50 + 1 * 0 + 1 * 100) / 6, not {after}");
@@ -199,7 +199,7 @@ impl OwnAgent {
         self.control.api.delete_as(human, &format!("/agents/{}", self.agent.id)).await
     }
 
-    /// All rows, after those that depend on the agent are removed.
+    /// Waits until the rows that depend on the agent are removed. Returns all rows of the database.
     async fn rows_after_purge(&self) -> BTreeSet<String> {
         rows_after_purge(&self.control, &["assignments", "known_agents", "agent_departures"], &self.agent.id).await
     }

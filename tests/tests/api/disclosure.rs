@@ -1,9 +1,8 @@
-//! Who learns what of whom: every cell of the tables in `docs/understand/tenants.md`.
+//! Tests every cell of the tables in `docs/understand/tenants.md`, which say who learns what about whom.
 //!
-//! The test plays each party of the tables against a deployment with several owners: it reads everything that the party can
-//! read, first with the ids that the party has, then with ids of others. It looks for each piece of information in what the
-//! party received, and compares the result with the cell. A route that is added later is read too, because the paths come
-//! from the API description.
+//! The test plays each party of the tables against a deployment with several owners: it reads everything that the party can read,
+//! first with the ids that the party has, then with ids of others. It looks for each piece of information in what the party
+//! received, and compares the result with the cell. The paths come from the API description, so a new route is read, too.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "tests panic on unexpected values")]
 

@@ -1,5 +1,4 @@
-//! Human users with tokens of OIDC issuers on loopback: identity, key retrieval, and issuers that are slow, wrong or
-//! unreachable.
+//! Human users with tokens of OIDC issuers on loopback: identity, key retrieval, and issuers that are slow, wrong or unreachable.
 
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 

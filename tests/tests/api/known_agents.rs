@@ -1,5 +1,5 @@
-//! What a service that an agent has never used can do to the agent: its influence on the trust score, on the service of the
-//! next login, and what it reads.
+//! What a service that an agent has never used (a stranger) can do to the agent: how much it changes the trust score, whether the
+//! next login is for it, and what it can read.
 
 use countersign_client::PrivateKey;
 use countersign_tests::{
@@ -41,7 +41,7 @@ async fn services_of_the_own_owner_do_not_move_trust() {
     assert!((control.rate(&own.key, &agent.id, 100).await - 60.0).abs() < 0.01, "a public registration has no owner");
 }
 
-/// Eight feedbacks of an unknown service move trust to 40, and those of a known service to 25.
+/// Eight times the score 0 moves the trust score to 40 if the service is unknown to the agent, and to 25 if it is known.
 #[tokio::test]
 async fn only_what_the_agent_did_for_a_service_makes_it_known() {
     let control = ControlPlane::shared().await;
@@ -115,7 +115,7 @@ async fn login_without_a_service_is_for_the_service_of_the_last_login() {
     first.assign_new_role(&agent.id, "reader", &["read"]).await;
     assert_eq!(default().await, first.service, "the only service with a role");
     stranger.assign_new_role(&agent.id, "reader", &["read"]).await;
-    assert_eq!(default().await, first.service, "a stranger's role changes nothing");
+    assert_eq!(default().await, first.service, "the role at a service that the agent never used changes nothing");
     second.assign_new_role(&agent.id, "reader", &["read"]).await;
     agent.token_for(&second.service).await;
     assert_eq!(default().await, second.service, "the service of the last login");
@@ -129,7 +129,7 @@ async fn login_without_a_service_is_for_the_service_of_the_last_login() {
     );
 }
 
-/// A stranger becomes the default service while the role at the service of the last login has lapsed, and not longer.
+/// While the role at the service of the last login is revoked, a stranger is the default service. When the role returns, it is not.
 #[tokio::test]
 async fn stranger_does_not_keep_the_logins_of_an_agent_whose_role_lapsed() {
     let control = ControlPlane::shared().await;

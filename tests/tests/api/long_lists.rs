@@ -16,14 +16,14 @@ const COUNTED: usize = 10_000;
 /// Number of entries that the server searches for those that match a filter.
 const SEARCHED: usize = 5_000;
 
-/// The end of an id, different for each number, and smaller than in the ids that the control plane generates.
+/// SQL for the digits of an id: different for each `n`, and smaller than the digits of ids that the control plane generates.
 const DIGITS: &str = "'0000000000' || substr(CAST(10000000000000000 + n AS TEXT), 2)";
 
-/// How long before all others the entries were made, in microseconds: a day, so that housekeeping does not delete them during the test.
+/// How much older the entries are than all others, in microseconds. After a day, housekeeping does not delete them yet.
 const AGE: i64 = 24 * 60 * 60 * 1_000_000;
 
-/// Inserts entries of all kinds. The oldest entry differs from the others: the agent is suspended, and the audited action is
-/// `role.revoked`. Ten entries each have the same time.
+/// Inserts entries of all kinds. In the oldest entry, the agent is suspended or the audited action is `role.revoked`, unlike in all
+/// others. Each ten entries have the same time.
 async fn insert_entries(control: &ControlPlane, agent: &str, role: &str) {
     let mut database = Database::connect_to_write(control).await;
     let service = control.service();
@@ -143,7 +143,7 @@ async fn lists_are_complete(control: &ControlPlane, agent: &str, role: &str) {
     assert_eq!(listed.as_array().unwrap().len(), ENTRIES + 1);
 }
 
-/// The server searches a part of a list for each page, so pages can be empty.
+/// The server searches only a part of a list for each page, so a page can be empty although a later one has entries.
 async fn filters_find_single_entries(control: &ControlPlane, agent: &str, role: &str) {
     let service = control.service();
     for filter in [

@@ -8,7 +8,7 @@ async fn send(control: &ControlPlane, bearer: &str, method: &str, path: &str, bo
     control.api.send_as(bearer, method, path, body).await
 }
 
-/// Sends the request ten times at once. One creates something, and the others are refused as conflicts.
+/// Sends the request ten times at once. One request creates something, and the others are refused as conflicts.
 async fn assert_one_of_ten_creates(control: &ControlPlane, bearer: &str, path: &str, body: &Value) -> Value {
     let requests = join_all((0..10).map(|_| send(control, bearer, "POST", path, body.clone()))).await;
     let (mut created, refused): (Vec<_>, Vec<_>) = requests.into_iter().partition(|response| response.status == 201);
@@ -28,7 +28,7 @@ async fn owner_has_one_managed_thing_of_each_name() {
     let service = assert_one_of_ten_creates(&control, &alice, "/services", &shop).await;
     assert_eq!(service["managedBy"], json!("team"));
     let path = format!("/services/{}", text(&service["serviceId"]));
-    // Others, other names of files, and services that no file states are not concerned.
+    // Services of other owners, with another `managedBy` or without one may have the same name.
     send(&control, &bob, "POST", "/services", shop.clone()).await.expect(201);
     send(&control, &alice, "POST", "/services", json!({ "name": "Shop", "managedBy": "others" })).await.expect(201);
     let unmanaged = send(&control, &alice, "POST", "/services", json!({ "name": "Shop" })).await.expect(201);
@@ -76,7 +76,7 @@ async fn owner_has_one_managed_thing_of_each_name() {
     }
 }
 
-/// A file of the receiver could have the same name, and would delete or change what it did not make.
+/// If the service kept its `managedBy`, files of the new owner with the same value could change or delete it.
 #[tokio::test]
 async fn accepted_service_is_managed_by_nobody() {
     let control = ControlPlane::start().await;

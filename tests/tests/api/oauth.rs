@@ -45,7 +45,7 @@ async fn an_assertion_gets_tokens_once_and_a_refresh_token_the_next_ones() {
     assert_eq!(refusal(&request_token(&control, &other).await), (400, "invalid_grant", ""));
     let next = request_token(&control, &form).await.expect(200);
     control.verify(&text(&next["access_token"])).await.expect(200);
-    // Nothing else in the request may hide that the token was used before.
+    // The refusal names the reuse of the token, even if other parameters of the request are wrong, too.
     let reused = [&form[..2], &[("client_id", service.as_str()), ("resource", "https://nope.example")]].concat();
     assert_eq!(refusal(&request_token(&control, &reused).await), (400, "invalid_grant", "refresh_reused"));
     assert_eq!(control.verify(&text(&next["access_token"])).await.status, 401, "the reuse ended the session");
@@ -131,7 +131,7 @@ async fn wrong_parameters_have_the_errors_of_oauth() {
         let response = request_token(&control, &form).await;
         assert_eq!(oauth::code(&response), (status, code), "{form:?}: {}", response.body);
     }
-    // A client that has a secret is not told that the secret is right.
+    // A client with a secret gets the status 401 of a wrong secret, even with a valid assertion.
     let form = login_form(&assertion, &[]);
     let refused = post_form_as(&control.api, "/oauth/token", &form, Some("Basic YWdlbnQ6c2VjcmV0")).await;
     assert_eq!(refusal(&refused), (401, "invalid_client", "assertion_invalid"));

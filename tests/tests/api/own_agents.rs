@@ -1,4 +1,4 @@
-//! What the owner of an agent reads and decides.
+//! What the owner of an agent can read and decide about it.
 
 use countersign_tests::{Agent, ControlPlane, HttpResponse, Sidecar, Verifiers, VerifyOutcome};
 use serde_json::{Value, json};
@@ -90,7 +90,7 @@ async fn left_service_loses_its_roles_everywhere_and_assigns_none_until_readmitt
     }
 }
 
-/// Otherwise, the owner of any agent could read the name of a service by leaving it.
+/// If the name of each left service were listed, the owner of any agent could read the name of a service by leaving it.
 #[tokio::test]
 async fn name_of_a_left_service_is_listed_only_if_it_gave_the_agent_a_role() {
     let own = OwnAgent::new().await;

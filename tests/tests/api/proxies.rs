@@ -6,7 +6,7 @@ use countersign_tests::{ControlPlane, HttpResponse, eventually, http::HttpClient
 use reqwest::Client;
 use std::net::{IpAddr, Ipv4Addr};
 
-/// The address of the trusted proxy. Clients without a trusted proxy use 127.0.0.1.
+/// The address of the trusted proxy. Clients that use no trusted proxy have the address 127.0.0.1.
 const PROXY: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 const OTHER_CLIENT: Ipv4Addr = Ipv4Addr::LOCALHOST;
 

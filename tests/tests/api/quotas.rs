@@ -14,7 +14,7 @@ use futures_util::future::join_all;
 use secrecy::ExposeSecret;
 use serde_json::json;
 
-/// Asserts that a quota refuses the request. `setting` is that which raises the quota; empty: the quota cannot be raised.
+/// Asserts that a quota refuses the request. `setting` names the setting that raises the quota; it is empty if none can.
 #[track_caller]
 fn assert_quota_exceeded(refused: &HttpResponse, setting: &str, limit: u32) {
     assert_eq!(refused.code(), (409, "CONFLICT"), "{refused:?}");
@@ -32,7 +32,7 @@ fn assert_quota_exceeded(refused: &HttpResponse, setting: &str, limit: u32) {
     assert!(refused.text("/error/message").starts_with(&message), "{refused:?}");
 }
 
-/// Sends the request ten times at once. Exactly `expected` succeed; returns one refused response.
+/// Sends ten requests at once. Asserts that exactly `expected` of them succeed, and returns a refused response.
 async fn ten_at_once(send: impl AsyncFn(usize) -> HttpResponse, created: u16, expected: usize) -> HttpResponse {
     let send = &send;
     let responses = join_all((0..10).map(|number| async move { send(number).await })).await;
@@ -93,7 +93,7 @@ async fn active(control: &ControlPlane) -> [i64; 2] {
     ["activeServices", "activeAgents"].map(|name| status[name].as_i64().unwrap())
 }
 
-/// A count of all agents for each call would let anybody delay everybody.
+/// If each call counted all agents, anybody could slow down the server for everybody.
 #[tokio::test]
 async fn status_is_read_from_kept_totals() {
     let control = ControlPlane::start().await;
@@ -160,7 +160,7 @@ async fn agent_has_live_tokens_for_at_most_its_quota_of_services() {
     refresh(None).await.expect(200);
 }
 
-/// A start counts anew.
+/// After each start of the control plane, a job counts the totals again.
 #[tokio::test]
 async fn status_counts_active_agents_and_services_across_restarts() {
     let mut control = ControlPlane::start_process().await;

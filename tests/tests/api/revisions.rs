@@ -117,7 +117,7 @@ async fn changes_of_agents_services_and_keys_answer_with_the_revision_of_the_cha
     let of_kid = format!("/signing-keys/{kid}");
     feed.change([human, "DELETE", &of_kid], Value::Null, "", &["keys"]).await;
     feed.repeat([human, "DELETE", &of_kid], Value::Null).await;
-    // The rotation is scheduled, and publishes the key that follows the next key.
+    // The rotation is scheduled, and publishes another key, the one that will follow the next key.
     feed.change([human, "POST", "/signing-keys/rotate"], Value::Null, "", &["keys"]).await;
     feed.repeat([human, "POST", "/signing-keys/rotate"], Value::Null).await;
 }

@@ -13,7 +13,7 @@ const WAITING: &str = "printenv >new && mv new environment; while [ ! -e stop ];
 
 const GRANT: (&str, &str) = ("grant_type", "client_credentials");
 
-/// A control plane with an agent, which is that of the profile.
+/// A control plane, a shell whose profile has an agent, and the id of the agent.
 async fn start() -> (ControlPlane, Shell, String) {
     let control = ControlPlane::start_process().await;
     let shell = Shell::with_env(&control, &["URL", "CA"]);
@@ -221,7 +221,7 @@ async fn signals_reach_the_program_and_decide_the_exit_code() {
         ("echo ready; exec sleep 60", "TERM", 128 + 15),
         ("echo ready; exec sleep 60", "HUP", 128 + 1),
     ] {
-        // In the background of a shell, the signals of a terminal are ignored, and a program inherits this.
+        // A shell starts background processes with terminal signals ignored, and programs would inherit this. So reset the signals.
         let exec = ["agent", "exec", "--", "sh", "-c", script];
         let command = shell.within("exec env --default-signal \"$@\"", &exec);
         let mut process = Process::start(command, &shell.new_path("log"));

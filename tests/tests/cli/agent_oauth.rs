@@ -25,7 +25,7 @@ pub async fn start() -> (TokenServer, Shell) {
     (server, shell)
 }
 
-/// The parameters that limit the tokens of each request, after its grant type.
+/// For each request, its grant type and the parameters that limit its tokens.
 pub fn limits(forms: &[Form]) -> Vec<String> {
     let text = |form: &Form, name: &str| form.get(name).cloned().unwrap_or_else(|| "-".to_owned());
     let line = |form| ["grant_type", "resource", "scope"].map(|name| text(form, name)).join(" | ");

@@ -1,5 +1,4 @@
-//! `countersign webhook listen`: signatures, responses, and how the command ends. The tests themselves build most
-//! webhook requests.
+//! `countersign webhook listen`: signatures, responses, and how the command ends. The tests themselves build most webhook requests.
 
 use crate::control_and_shell;
 use aws_lc_rs::hmac;
@@ -130,7 +129,8 @@ async fn connections_are_limited_and_do_not_delay_the_end() {
     let shell = shell_with_secret(SECRET);
     let mut listener = WebhookListener::start(&shell, &[]).await;
     let address = listener.url.trim_start_matches("http://").trim_end_matches('/').to_owned();
-    // Idle connections end after a while, on a busy machine before the last one is open.
+    // Idle connections are closed after a while. On a busy machine, the first ones may be closed before the last one is open, so
+    // try again.
     let is_limited = async || {
         let idle: Vec<_> = (0..256).map(|_| TcpStream::connect(&address).unwrap()).collect();
         let late = event(&listener.url, SECRET).timeout(Duration::from_millis(500)).send().await;

@@ -121,13 +121,14 @@ async fn files_are_applied_once_and_a_second_run_changes_nothing() {
     let uris = shell.json(&["service", "show", "--service", &service])["resourceUris"].clone();
     assert_eq!(uris, json!(["https://shop.example", "https://shop.example/mcp"]));
     assert_eq!(count(&shell, &["role", "holders", "reader", "--service", &service]), 2);
-    // The owner of an agent chooses its name, so a stranger's agent must not get a role by its name, whether it holds another role or not.
+    // The owner of an agent chooses its name. So an agent of a stranger must not get a role by its name, even if it has another
+    // role.
     let stranger = Agent::register(&control, "build-3").await;
     shell.stdout(&["role", "create", "guest", "--service", &service]);
     shell.stdout(&["role", "assign", "guest", &stranger.id, "--service", &service]);
     assert_applied(&shell, &file);
     let exported = write(&shell, "exported.yaml", &shell.stdout(&["export", "--service", &service]));
-    // An export describes what exists.
+    // Applying an export changes nothing.
     assert_applied(&shell, &exported);
 
     let changed =
@@ -194,7 +195,7 @@ async fn api_key_applies_the_roles_of_its_service_only() {
     shell.assert_fails(2, &["export"], &["an API key cannot read its service"]);
 }
 
-/// Files with a name, in a directory: two services of the team.
+/// The files of a team, which name themselves with `managedBy`: here and below, two services.
 const SHOP_OF_TEAM: &str = "
 apiVersion: countersign/v1
 managedBy: team
@@ -264,7 +265,7 @@ async fn prune_deletes_only_what_has_the_name_of_the_files() {
     ] {
         assert!(plan.contains(&line), "{line}: {plan}");
     }
-    // A change that fails keeps everything that was to be deleted.
+    // If a change fails, nothing is deleted.
     let failing = "apiVersion: countersign/v1\nmanagedBy: team\nservices:\n  - name: Broken\n    \
                    webhooks: [{ url: 'http://10.0.0.1:20000/hook' }]\n";
     place("broken.yaml", failing);
@@ -277,7 +278,7 @@ async fn prune_deletes_only_what_has_the_name_of_the_files() {
     check_what_is_left(&shell, &service);
 }
 
-/// Makes roles, assignments, a key and services that none of the files states.
+/// Creates roles, assignments, a key and services by hand or with other files, so that the files of the team do not state them.
 async fn make_what_no_file_states(control: &ControlPlane, shell: &Shell, service: &str, agent: &str) {
     let stranger = Agent::register(control, "stranger").await;
     shell.stdout(&["role", "create", "guest", "--service", service]);
@@ -290,7 +291,7 @@ async fn make_what_no_file_states(control: &ControlPlane, shell: &Shell, service
     shell.stdout(&["apply", "-f", &others]);
 }
 
-/// Checks that only what the files state, and what no file states, is left.
+/// Asserts that two kinds of things are left: those that the files of the team state, and those that they never stated.
 fn check_what_is_left(shell: &Shell, service: &str) {
     let names = |arguments: &[&str]| {
         let list = shell.json(arguments);
@@ -376,7 +377,7 @@ async fn first_runs_at_the_same_time_create_nothing_twice() {
     let (_control, shell, _agents) = start(&["build-1"]).await;
     let file = write(&shell, "shop.yaml", SHOP_OF_TEAM);
     for mut run in [(); 4].map(|()| start_to_apply(&shell, &file)) {
-        // A run that comes second fails if a webhook or a key exists meanwhile, because the other run has its secret.
+        // A later run may fail: another run has created the webhook or the key, and only that run has its secret.
         run.wait().unwrap();
     }
     assert_applied(&shell, &file);
@@ -385,7 +386,7 @@ async fn first_runs_at_the_same_time_create_nothing_twice() {
     assert_eq!((webhooks, live_keys(&shell, &service).len()), (1, 1));
 }
 
-/// Services with as many roles as one can have, and 10,000 assignments.
+/// Services with the maximum number of roles, and 10,000 assignments.
 fn large_state(agents: &[String]) -> String {
     let mut lines = vec!["apiVersion: countersign/v1\nmanagedBy: team\nservices:".to_owned()];
     for service in 0..4 {
@@ -418,7 +419,8 @@ async fn large_state_is_applied_after_interruptions() {
     assert_eq!(count(&shell, &["role", "holders", "r249", "--service", service]), 10);
 }
 
-/// Kills a run at many moments and runs again: the end is the same, and nothing exists twice. Then several runs at the same time.
+/// Kills a run at many moments and runs it again: the result is the same, and nothing exists twice. Then starts several runs at
+/// once.
 #[tokio::test(flavor = "multi_thread")]
 async fn interrupted_and_concurrent_runs_end_in_the_same_state() {
     let (_control, shell, agents) = start(&["build-1", "build-2", "build-3"]).await;

@@ -15,7 +15,8 @@ fn checks(shell: &Shell) -> (Vec<Value>, i32) {
     (serde_json::from_str(&checks).unwrap(), code)
 }
 
-/// The statuses of the checks of the agent, the service key and the human token, and the exit code. Those of the other checks must be `ok`.
+/// The exit code, and the statuses of the checks of the agent, the service key and the human token. Asserts that all other checks
+/// are `ok`.
 fn statuses(shell: &Shell) -> ([String; 3], i32) {
     let (code, checks, _) = parts(&shell.run(&["-o", "json", "doctor", "--login"]));
     let checks: Vec<Value> = serde_json::from_str(&checks).unwrap();

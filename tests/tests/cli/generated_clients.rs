@@ -1,5 +1,4 @@
-//! Clients generated from the OpenAPI document verify a token: openapi-python-client, and openapi-typescript with
-//! openapi-fetch.
+//! Clients generated from the OpenAPI document verify a token: openapi-python-client, and openapi-typescript with openapi-fetch.
 
 use countersign_tests::{Agent, ControlPlane, tools};
 use serde_json::{Value, json};

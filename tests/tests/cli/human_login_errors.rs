@@ -5,8 +5,7 @@ use countersign_tests::{Shell, issuer::AUDIENCE};
 use serde_json::{Value, json};
 use std::{io::ErrorKind, net::TcpListener};
 
-/// Runs a login that fails. Asserts its exit code, that its error contains a text and a next step, and that nothing is
-/// stored.
+/// Runs a login that fails. Asserts its exit code, that its error contains a text and a next step, and that nothing is stored.
 #[track_caller]
 fn assert_failure(fixture: &Fixture, code: i32, text: &str) -> String {
     assert_failure_with(fixture, &fixture.login_with(&[]), code, text)

@@ -27,7 +27,7 @@ fn assert_next(shell: &Shell, code: i32, arguments: &[&str], expected: &[&str]) 
     }
 }
 
-/// The quota of webhooks, which is no setting.
+/// The quota of webhooks, which no setting changes.
 const WEBHOOKS_PER_SERVICE: usize = 10;
 
 #[tokio::test]
@@ -191,7 +191,7 @@ async fn profiles_with_a_deleted_service_have_a_next_step() {
     let agent = register(&shell, "Agent");
     let service = shell.stdout(&["service", "create", "Shop"]);
     shell.stdout(&["agent", "login", "--service", &service]);
-    // The profile of another machine keeps the service.
+    // Another machine deletes the service, so the profile of this machine still names it.
     other.stdout(&["service", "delete", &service, "--yes"]);
     let stale = format!("the profile default uses the service {service}");
     assert_next(&shell, 3, &["key", "list"], &[&stale, "pass --service", "`countersign service list`"]);

@@ -1,5 +1,4 @@
-//! A temporary checkout with the files that a page of the documentation needs. The servers in the checkout use free
-//! ports.
+//! A temporary checkout with the files that a page of the documentation needs. The servers in the checkout use free ports.
 
 use crate::page::Block;
 use countersign_tests::{control_plane::unreachable_limits, process::free_port, tools};
@@ -93,7 +92,7 @@ impl Checkout {
         self.add_program("countersign", &[]);
         self.add_program("countersign-control-plane", &ports.into_iter().chain(limits).collect::<Vec<_>>());
         self.add_program("countersign-ext-authz", &[listen_setting("listen.admin", SIDECAR_ADMIN)]);
-        // The packages that the pages tell a reader to install are those of the tests.
+        // The pages tell a reader to install Python and npm packages. The tests use interpreters that have these packages already.
         for (name, program) in [("python", tools::python()), ("python3", tools::python()), ("node", tools::node())] {
             let script = format!("#!/bin/sh\nexec '{}' \"$@\"\n", program.display());
             write_executable(&self.path("target/debug").join(name), &script);

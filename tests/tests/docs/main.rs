@@ -1,9 +1,8 @@
-//! Runs the shell blocks of README, of the *Use it* pages and of *Declared state*, and compares the output of each block with its page.
+//! Runs the shell blocks of README, of the *Use it* pages and of *Declared state*, and compares their output with the page.
 //!
-//! A block `sh` runs, and every command in the block must succeed. A `text` block after a shell block contains the
-//! expected output of the shell block. A block `sh,background` runs until the page ends. A block `sh,ignore` does not
-//! run, for the reason in the comment before the block. All blocks of a page run in one `bash`, in a temporary checkout
-//! with free ports.
+//! A block `sh` runs, and every command in the block must succeed. A `text` block after a shell block contains the expected output
+//! of the shell block. A block `sh,background` runs until the page ends. A block `sh,ignore` does not run, for the reason in the
+//! comment before the block. All blocks of a page run in one `bash`, in a temporary checkout with free ports.
 
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 

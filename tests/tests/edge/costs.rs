@@ -1,5 +1,6 @@
-//! What a repeated check costs: instructions and allocations of the whole sidecar, with HTTP/2 and gRPC. Valgrind counts them, so they
-//! hardly depend on the machine, and a check that becomes slower fails the test. A test of the sidecar counts the decision alone.
+//! Measures how many instructions and allocations the whole sidecar needs for a check that it has decided before, over HTTP/2 and
+//! gRPC. Valgrind counts them, so they hardly depend on the machine, and a check that becomes slower fails the test. A test of the
+//! sidecar counts the decision alone.
 
 use countersign_tests::{
     Agent, ControlPlane, Sidecar,
@@ -9,14 +10,14 @@ use countersign_tests::{
 
 /// The instructions of a repeated check, in a build for tests.
 ///
-/// If a change makes a check cheaper, replace the numbers by what the failed test prints. Higher numbers need a reason. The last one:
-/// each check builds its response, and prost encodes it.
+/// If a change makes a check cheaper, replace the numbers by what the failed test prints. Higher numbers need a reason. The reason
+/// for the last increase: each check builds its response, and prost encodes it.
 const INSTRUCTIONS: u64 = 1_388_000;
 
 /// The allocations of a repeated check.
 const ALLOCATIONS: u64 = 73;
 
-/// By how much the numbers may differ, in percent: what the sidecar does at intervals is subtracted, but never exactly.
+/// Maximum difference in percent. What the sidecar does at intervals is subtracted, but its cost is not known exactly.
 const TOLERANCE_PERCENT: u64 = 5;
 
 /// Number of counted checks.
@@ -38,7 +39,7 @@ async fn costs_of_a_repeated_check() {
         let response = client.check(request.clone()).await.expect("the sidecar decides").into_inner();
         assert_eq!(CheckResult::from_response(response).status, 200);
     };
-    // The first checks verify the signature and encode the response, which later ones find in memory.
+    // The first checks verify the signature and encode the response. Later checks find both in memory.
     check().await;
     check().await;
     let counts = callgrind.counts_per_request(sidecar.id(), CHECKS, check).await;

@@ -1,4 +1,4 @@
-//! Receipts: at which sidecars a change is in force, and what the sidecars do meanwhile.
+//! Receipts: at which sidecars a change is in force, and what the sidecars do until then.
 
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
@@ -39,7 +39,7 @@ impl Fixture {
         Self { control, sidecars, agent, role, token }
     }
 
-    /// Assigns or revokes the role. Returns the revision.
+    /// Assigns or revokes the role. Returns the revision of this change.
     async fn change(&self, is_assigned: bool) -> i64 {
         let (control, agent, role) = (&self.control, &self.agent.id, &self.role);
         let changed = if is_assigned {
@@ -52,7 +52,7 @@ impl Fixture {
         changed.expect(200)["revision"].as_i64().unwrap()
     }
 
-    /// Requires that the receipt of a revision counts one sidecar, and none at which it is in force. Returns the receipt.
+    /// Asserts that the receipt counts one sidecar, at which the revision is not in force yet. Returns the receipt.
     async fn unconfirmed_receipt(&self, query: &str) -> Value {
         let receipt = self.receipt(query).await.expect(200);
         assert_eq!((&receipt["enforced"], &receipt["sidecars"]), (&json!(false), &json!(1)), "{receipt}");
@@ -64,7 +64,7 @@ impl Fixture {
         self.control.api.get_as(self.control.key(), &self.control.path(&format!("/enforcement?{query}"))).await
     }
 
-    /// The receipt of a revision that is in force everywhere.
+    /// Waits until a revision is in force everywhere. Returns its receipt.
     async fn complete_receipt(&self, revision: i64) -> Value {
         let complete = async || {
             let receipt = self.receipt(&format!("revision={revision}&wait=3")).await.expect(200);
@@ -97,7 +97,7 @@ impl Fixture {
         eventually("the list has the number of sidecars", listed, || self.control.log()).await
     }
 
-    /// A sidecar that has received a snapshot, reported it and got a confirmation, and the revision of the snapshot.
+    /// A sidecar that has received a snapshot, reported it and got a confirmation. Also returns the revision of the snapshot.
     async fn confirmed_sidecar(&self, hello: Hello) -> (Follower, i64) {
         let mut sidecar = self.follow(hello).await;
         let revision = last_page(&mut sidecar).await;
@@ -106,7 +106,7 @@ impl Fixture {
         (sidecar, revision)
     }
 
-    /// Opens a stream of a sidecar of its own.
+    /// Opens the stream of another sidecar.
     async fn follow(&self, hello: Hello) -> Follower {
         let channel = follower::channel(&self.control).await;
         Follower::open_with_hello(channel, self.control.key(), hello).await.unwrap()
@@ -123,7 +123,7 @@ async fn last_page(follower: &mut Follower) -> i64 {
     }
 }
 
-/// The first message of a sidecar without data.
+/// The first message of a sidecar process without data. `instance` identifies the process.
 fn hello_of(instance: u8) -> Hello {
     Hello { instance: vec![instance; 16], release: "9.9.9".to_owned(), ..hello(0) }
 }
@@ -164,12 +164,13 @@ async fn complete_receipt_means_that_every_sidecar_refuses() {
         assert_eq!(sidecar["status"], "connected", "{sidecar}");
         assert_eq!(sidecar["release"], env!("CARGO_PKG_VERSION"));
         assert!(sidecar["address"].as_str().unwrap().starts_with("127.0.0.1:"), "{sidecar}");
-        // Another control plane may serve the sidecar, and does not report every confirmation.
+        // A connected sidecar has no `refusesBy`: if another replica serves it, this one does not know the time of its last
+        // confirmation.
         assert!(sidecar["connectedAt"].is_string() && sidecar["refusesBy"].is_null(), "{sidecar}");
     }
 }
 
-/// The receipt also covers changes of which the sidecars of the service learn nothing.
+/// A receipt can be about a change that does not concern the service, so that its sidecars receive nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn revision_of_another_service_is_in_force_without_a_report() {
     let fixture = Fixture::new(1, &[]).await;
@@ -209,7 +210,7 @@ async fn frozen_sidecar_is_named_and_refuses_by_the_stated_instant() {
     fixture.complete_receipt(revoked).await;
 }
 
-/// Other control planes state a later instant, because their clocks may differ.
+/// A control plane that did not serve the sidecar states a later instant, because the clocks of control planes may differ.
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_sidecar_is_silent_until_its_view_would_be_too_old() {
     let mut fixture = Fixture::new(1, &["sync.max_staleness_seconds=8"]).await;
@@ -260,7 +261,7 @@ async fn sidecar_that_stops_is_forgotten() {
 #[tokio::test(flavor = "multi_thread")]
 async fn receipt_holds_for_a_start_from_the_copy() {
     let copies = tempfile::tempdir().unwrap();
-    // The reports alone write the copies for which this test waits: without them, ten seconds pass between two.
+    // A sidecar writes a copy every ten seconds, and before it reports a revision. The reports suffice for this test.
     let directory = format!("copy.directory={}", copies.path().join("copies").display());
     let mut fixture = Fixture::with_sidecar_settings(1, &[], &[&directory]).await;
     fixture.sidecars[0].wait_for_metric("countersign_authz_view_copy_writes_total{result=\"ok\"}").await;
@@ -282,7 +283,7 @@ async fn receipt_holds_for_a_start_from_the_copy() {
             async || fixture.list().await.iter().any(|sidecar| sidecar["status"] == "connected").then_some(());
         eventually("the sidecar is connected", connected, || fixture.sidecars[0].log()).await;
     }
-    // The earlier processes have ended for certain, because their copy belongs to the current one.
+    // Each earlier process has ended for certain, because the current process has taken over its copy, so it no longer counts.
     let receipt = fixture.complete_receipt(fixture.change(true).await).await;
     assert_eq!(receipt["sidecars"], 1, "{receipt}");
 }
@@ -322,7 +323,7 @@ async fn report_of_data_that_was_not_sent_ends_the_stream() {
     assert_eq!(follower.next().await.unwrap_err().code(), tonic::Code::InvalidArgument);
     let mut follower = fixture.follow(hello_of(1)).await;
     let revision = last_page(&mut follower).await;
-    // There is one report for each page.
+    // A sidecar may report only once for each page that it has received.
     for _ in 0..100 {
         follower.report(revision).await;
     }

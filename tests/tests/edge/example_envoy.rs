@@ -1,5 +1,5 @@
-//! What the example configuration of Envoy makes of the answers of the sidecar: every denial is enforced, also while the sidecar is
-//! silent or down, whatever spelling of a path and whatever form of the headers a client chooses.
+//! Tests that Envoy with the example configuration enforces every denial of the sidecar, also while the sidecar is silent or down,
+//! and whatever spelling of a path and form of the headers a client chooses.
 
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
@@ -183,7 +183,7 @@ fn tampered(token: &str) -> String {
     format!("{signed}.{first}{}", &signature[1..])
 }
 
-/// The response after the redirect that Envoy sends for an escaped slash.
+/// Follows the redirect that Envoy sends for an escaped slash, and returns the last response.
 async fn get_following_redirect(envoy: &Envoy, path: &str, token: Option<&str>) -> HttpResponse {
     let request = |path: &str| token.into_iter().fold(RawRequest::get(path), RawRequest::bearer);
     let response = request(path).send_until_checked(&envoy.listener).await;

@@ -7,7 +7,7 @@ use countersign_tests::{Agent, ControlPlane, Sidecar, eventually};
 use futures_util::{StreamExt, stream};
 use std::{env, str::FromStr};
 
-/// Requests at the same time.
+/// Number of requests at the same time.
 const CONCURRENCY: usize = 8;
 
 /// The memory by which the control plane may grow, in bytes: much less than a queue of all changes would need.
@@ -30,10 +30,10 @@ async fn frozen_sidecar_costs_no_memory_and_converges() {
         (agent, token)
     };
     let agents: Vec<_> = stream::iter(0..agent_count).map(register).buffered(CONCURRENCY).collect().await;
-    // The first changes make the caches of the control plane as large as they become.
+    // The first round of changes fills the caches of the control plane, so their memory is not counted as growth.
     let change = async |number: usize| {
         let (agent, _) = &agents[number % agent_count];
-        // The last change of an agent revokes or assigns, in turn with its number.
+        // Agents with even and odd numbers change in opposite directions, so that at the end only some agents have the role.
         if (number / agent_count + number).is_multiple_of(2) {
             control.assign(&agent.id, &role).await;
         } else {

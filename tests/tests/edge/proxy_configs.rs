@@ -92,7 +92,7 @@ async fn envoy_filter_of_istio_removes_forged_headers_and_passes_the_end_of_the_
     let patches = &find(&documents_of_istio, "EnvoyFilter")["spec"]["configPatches"];
     let mut envoy_config = documents(&config("envoy", &[])).remove(0);
     let manager = connection_manager(&mut envoy_config).as_object_mut().unwrap();
-    // What Istio does not configure without the EnvoyFilter.
+    // Removes what Istio does not configure, and what the EnvoyFilter must add.
     manager.remove("early_header_mutation_extensions").unwrap();
     manager.remove("common_http_protocol_options").unwrap();
     let removed = manager["http_filters"].as_array_mut().unwrap().remove(1);
@@ -107,7 +107,8 @@ async fn envoy_filter_of_istio_removes_forged_headers_and_passes_the_end_of_the_
 
     let control = ControlPlane::start().await;
     let (sidecar, upstream) = tokio::join!(Sidecar::start(&control), Upstream::start());
-    // JSON has quotes and no spaces; the addresses are replaced in the spelling of the example.
+    // The text is JSON, with quotes and without spaces. `Envoy::start` replaces addresses only as the YAML of the example spells
+    // them.
     let yaml = ["9901", "10000", "8080"]
         .iter()
         .fold(text, |text, port| replaced(&text, &format!("\"port_value\":{port}"), &format!("port_value: {port}")));

@@ -130,7 +130,7 @@ async fn replaced_api_key_is_used_for_the_next_stream() {
     let count = |result: &str| format!("{RELOADS}{{result=\"{result}\",setting=\"sync.keys\"}}");
     fs::write(sidecar.keys_file(), format!("{old}\n{other_key}\n{old}x\n")).unwrap();
     sidecar.wait_for_metric(&count("failed")).await;
-    // A line is written to the log after the metric has changed.
+    // The sidecar writes the log line after it has changed the metric, so wait for the line, too.
     sidecar.wait_for_log("contains 3 API keys instead of 2").await;
 
     let new = control.create_key(control.service(), "sync").await;

@@ -184,7 +184,7 @@ async fn changed_file_is_used_and_a_bad_file_changes_nothing() {
     let bad = RULES.replace("require_permissions", "require_permission").replace("name = \"open\"", "name = \"keys\"");
     fs::write(fixture.rules_file(), bad).unwrap();
     fixture.sidecar.wait_for_metric(&format!("{RELOADS}{{result=\"failed\",setting=\"rules.file\"}}")).await;
-    // A line is written to the log after the metric has changed.
+    // The sidecar writes the log line after it has changed the metric, so wait for the line, too.
     fixture.sidecar.wait_for_log("unknown key `require_permission`").await;
     assert_eq!((verdict("/open").await.as_str(), verdict("/new").await.as_str()), ("", "token_missing"));
     assert_eq!(fixture.sidecar.admin.get("/readyz").await.status, 200);

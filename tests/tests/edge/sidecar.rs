@@ -8,7 +8,7 @@ use jiff::SignedDuration;
 use secrecy::ExposeSecret;
 use serde_json::json;
 
-/// A pong that takes longer does not set the clock of a sidecar.
+/// Sidecars take the time of the control plane from pongs whose round trip was at most this long.
 const MAX_ROUND_TRIP: SignedDuration = SignedDuration::from_secs(1);
 
 /// Starts a control plane and a sidecar of its first service. Also returns an agent with a role at that service, and
@@ -59,7 +59,7 @@ async fn assignment_expires_while_the_control_plane_is_down() {
     wait_for_roles("reader,visitor").await;
     control.kill();
     wait_for_roles("reader").await;
-    // The sidecar takes the clock of the control plane to be later than it is, by one round trip at most.
+    // The sidecar may believe that the control plane's clock is later than it is, but by at most one round trip.
     let delay = now().duration_since(expires_at.parse().unwrap());
     assert!(delay > -MAX_ROUND_TRIP, "the assignment expired {delay} too early");
 }
@@ -109,7 +109,7 @@ fn whole_second_after(seconds: i64) -> String {
     jiff::Timestamp::from_second(now().as_second() + seconds + 1).unwrap().to_string()
 }
 
-/// The agent has a role at two services, and its last login was for the other one.
+/// The agent has a role at two services, and its last login was for the one that it does not call now.
 #[tokio::test]
 async fn library_requests_a_token_for_the_service_that_refused_the_default() {
     let (control, _, agent, _) = start_with_agent().await;

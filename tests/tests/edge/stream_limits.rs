@@ -17,11 +17,11 @@ async fn refusal(channel: &Channel, key: &str) -> String {
 
 #[tokio::test]
 async fn owner_has_a_part_of_the_streams() {
-    // A control plane has twice as many streams as the sync port has connections, and each owner a quarter of them.
+    // With 2 connections, a control plane accepts 4 streams, and each owner may have a quarter of them.
     let control = ControlPlane::start_one_with(&["connections.max=2"]).await;
     let channel = channel(&control).await;
     let mut stream = open(&channel, control.key()).await.unwrap();
-    // Another service of the same owner has none of its own.
+    // A second service of the same owner shares this quota.
     let (_, other_key) = control.create_service(json!({ "name": "Other" })).await;
     let message = refusal(&channel, &other_key).await;
     assert_eq!(message, "the owner of the service already has 1 open streams (connections.max)");
@@ -55,7 +55,7 @@ async fn invalid_keys_of_streams_count_for_the_client_address_as_those_of_the_ap
     let response = control.api.get_as(&wrong, "/status").await;
     assert_eq!(response.error(), (429, "RATE_LIMIT_EXCEEDED", ""), "{}", response.body);
     assert_eq!(response.text("/error/details/category"), "failures");
-    // Beyond the limit, a wrong API key is still reported as such, and a valid one is accepted.
+    // Even beyond the limit, the answer to a wrong API key is that it is wrong, and a valid key is accepted.
     assert_eq!(open(&wrong).await.err().unwrap().code(), Code::Unauthenticated);
     open(key).await.unwrap().snapshot().await;
     control.api.get_as(key, "/status").await.expect(200);

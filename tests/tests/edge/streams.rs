@@ -1,7 +1,7 @@
 //! Tests what happens to responses that do not end: server-sent events, `WebSocket` messages and gRPC streams.
 //!
 //! Envoy asks the sidecar when a request begins, and never again. So a revocation does not end an open stream. Envoy ends it after
-//! `max_stream_duration`, or when the decision ends that the sidecar told it.
+//! `max_stream_duration`, or at the time that the sidecar gave as the end of its decision.
 
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
@@ -16,7 +16,7 @@ use tokio_stream::wrappers::TcpListenerStream;
 use tonic::transport::Endpoint;
 use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 
-/// Fails a test whose stream does not end.
+/// Time after which a test fails if a stream has not ended.
 const LIMIT: Duration = Duration::from_mins(1);
 
 const WEBSOCKET: [(&str, &str); 2] = [("connection", "upgrade"), ("upgrade", "websocket")];
@@ -37,7 +37,8 @@ impl StreamEnvironment {
         Self { control, sidecar, service, envoy }
     }
 
-    /// A token of an agent with a new role, and the ids of the agent and the role. The token states the end of the role.
+    /// A token of an agent with a new role, and the ids of the agent and the role. The token contains the time at which the role
+    /// ends.
     async fn token(&self, role_ends_in: Option<i64>) -> (String, String, String) {
         let agent = Agent::register(&self.control, "agent").await;
         let role = self.control.create_role("reader", &["read"]).await;

@@ -26,9 +26,9 @@ const AGENTS: usize = 20_000;
 struct Fixture {
     control: ControlPlane,
     database: Database,
-    /// An agent that changed first.
+    /// An agent that changed before all others.
     agent: Agent,
-    /// The revision before the changes.
+    /// The revision before the changes of the other agents.
     base: i64,
 }
 
@@ -50,8 +50,8 @@ impl Fixture {
         self.database.number("SELECT revision FROM feed").await
     }
 
-    /// Writes agents and changes of their status in one transaction, as many transactions would have written them. Every second
-    /// agent is suspended.
+    /// In one transaction, writes agents and changes of their status with different revisions, as many transactions would have
+    /// done. Every second agent is suspended.
     async fn insert_changed_agents(&mut self, count: usize) {
         let (base, agents) = (self.base, (1, i64::try_from(count).unwrap()));
         let mut bulk = BulkInserts::connect(&self.control.database_url(), &self.agent.id).await;
@@ -67,10 +67,10 @@ impl Fixture {
         bulk.execute("COMMIT").await;
     }
 
-    /// Waits until the server has read the changes for live streams. Live streams end if changes are deleted before.
+    /// Waits until the server has read the changes for live streams. If a test deleted the changes before, live streams would end.
     async fn wait_until_distributed(&mut self) {
         let revision = self.revision().await;
-        // As a float, the metric is not exact.
+        // Reads the metric as an integer, because a float does not represent the revision exactly.
         let distributed = async || {
             let metrics = self.control.admin().get("/metrics").await.body;
             let read = metrics.as_str()?.lines().find_map(|line| line.strip_prefix("countersign_feed_revision "))?;
@@ -94,7 +94,7 @@ impl Fixture {
         copy_id(&self.agent.id, i64::try_from(number).unwrap())
     }
 
-    /// Requires that the received changes of the agents with these numbers are as in the database.
+    /// Asserts that the received changes of the agents with these numbers are those in the database.
     fn check_agents(&self, follower: &Follower, received: &Received, numbers: std::ops::RangeInclusive<usize>) {
         for number in numbers {
             let status = received.agents[&follower.agent_hash(&self.id(number))].status.as_ref().unwrap();
@@ -228,8 +228,8 @@ async fn missed_changes_are_sent_in_pages_from_which_a_sidecar_can_resume() {
     assert_eq!(follower.ping(1).await.unwrap().1.revision, revision);
 }
 
-/// Each commit of the test changes the roles of one agent, so after a pong, the received roles must not be older than the revision of
-/// the pong. They may be newer: the server reads the revision of a pong before it sends the last changes.
+/// Each commit of the test changes the roles of one agent. So after a pong, the received roles must not be older than the revision
+/// of the pong. They may be newer, because the server reads the revision of a pong before it sends the last changes.
 #[tokio::test]
 async fn no_change_is_missed_between_pages_and_live_changes() {
     let folder = tempfile::tempdir().unwrap();
@@ -251,7 +251,7 @@ async fn no_change_is_missed_between_pages_and_live_changes() {
     let follow = async {
         let (mut revision, mut newest) = (0, 0);
         for number in 1..=100_u64 {
-            // Every third stream begins with a snapshot, and the others resume.
+            // Every third stream asks for a snapshot. The others resume from the last revision of the stream before.
             let since = if number % 3 == 0 { 0 } else { revision };
             let mut follower = Follower::open(server.sync_channel(folder.path()).await, &key, since).await.unwrap();
             let mut received = if number % 3 == 0 { 0 } else { newest };
@@ -285,7 +285,7 @@ async fn streams_of_a_service_share_pages() {
     let before = reads().await;
     futures_util::future::join_all((0..STREAMS).map(|_| follow())).await;
     let used = reads().await - before;
-    // One read returns 4000 changes.
+    // A read returns up to 4,000 changes, so each stream alone would cause at least 5 reads.
     assert!((6.0..30.0).contains(&used), "{used} reads");
 }
 
@@ -307,8 +307,8 @@ async fn flood_of_pings_does_not_disturb_other_keys() {
     let control = ControlPlane::start().await;
     let flooding = Follower::start(&control, &control.create_key(control.service(), "sync").await, 0).await.unwrap();
     let (requests, mut messages) = flooding.split();
-    // The server reads the pings slowly, so the connection ends because of too many frames that are not read, or the client
-    // waits.
+    // The server reads the pings slowly. So the client waits at some point, or the connection ends because too many frames are not
+    // read.
     let flood = tokio::spawn(async move {
         for number in 1..=PINGS {
             if requests.send(follow_request(ClientMessage::Ping(Ping { number }))).await.is_err() {

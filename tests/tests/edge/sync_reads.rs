@@ -1,5 +1,5 @@
-//! Tests of what one read for snapshots, missed changes and live changes contains: data that changed often once per page, a bounded
-//! number of roles, and the content of every change up to the revision of each page.
+//! Tests of what one read for snapshots, missed changes and live changes contains. Data that changed often is in a page once, the
+//! number of roles is bounded, and no page lacks the content of a change up to its revision.
 
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
@@ -91,13 +91,13 @@ impl Fixture {
         self.control.metric("countersign_sync_page_reads_total ").await.unwrap()
     }
 
-    /// Requires that the roles of an agent were received with this revision.
+    /// Asserts that the roles of an agent were received with this revision.
     fn check_roles(&self, received: &Received, follower: &Follower, (agent, revision): (usize, i64)) {
         let roles = &received.roles[&follower.agent_hash(&self.id(agent))];
         assert_eq!((roles.revision, roles.grants.len()), (revision, self.roles), "agent {agent}");
     }
 
-    /// Requires the roles of all agents, of which each changed once.
+    /// Asserts that the roles of all agents were received. The roles of each agent changed once.
     fn check_single_changes(&self, received: &Received, follower: &Follower) {
         assert_eq!(received.roles.len(), self.agents);
         for (agent, revision) in (1..=self.agents).zip(self.base + 1..) {
@@ -162,7 +162,7 @@ async fn roles_that_changed_often_are_sent_once_per_page() {
     assert!(received.messages < 5, "{} messages", received.messages);
 }
 
-/// Twenty agents change in turn, more than the changes of a page, and then again.
+/// Twenty agents change in turn, fifty times each.
 #[tokio::test]
 async fn no_page_lacks_the_content_of_a_change_up_to_its_revision() {
     const AGENTS: usize = 20;

@@ -36,8 +36,8 @@ impl Tenant {
         self.receive().await.into_iter().flat_map(|delta| delta.agents).collect()
     }
 
-    /// The changes of the status of agents that arrive up to the present revision. A change of trust can arrive with any of
-    /// them, because trust is published later.
+    /// The changes of the status of agents that arrive up to the present revision. Ignores changes of trust, which may arrive with
+    /// any of them, because trust is published later.
     async fn receive_status_changes(&mut self) -> Vec<AgentChanges> {
         let mut changes = self.receive_agents().await;
         changes.retain(|record| record.status.is_some());

@@ -48,7 +48,7 @@ impl Fixture {
         paths.find(|path| path.extension().is_some_and(|extension| extension == "copy")).unwrap()
     }
 
-    /// Waits until two more copies are written: the second one was begun after the call.
+    /// Waits until two more copies are written. The second write began after this call, so it contains the present view.
     async fn wait_for_write(&self) {
         let before = self.sidecar.metric(WRITTEN).await.unwrap();
         let written = async || self.sidecar.metric(WRITTEN).await.filter(|count| *count >= before + 2.0);
@@ -63,7 +63,7 @@ impl Fixture {
     }
 
     async fn wait_for_rejection(&self, reason: &str) {
-        // After this line, the ports of the restarted sidecar are open.
+        // When the log has this line, the ports of the restarted sidecar are open.
         self.sidecar.wait_for_log(&format!("reason=\"{reason}\"")).await;
         let line = format!("countersign_authz_view_copy_rejected_total{{reason=\"{reason}\"}}");
         self.sidecar.wait_for_metric(&line).await;
@@ -111,8 +111,8 @@ async fn nothing_is_accepted_with_a_copy_after_max_staleness() {
     fixture.wait_for_check(200).await;
 }
 
-/// Who can write to the disk can undo a revocation until the control plane is back, or until the instant of the older copy plus
-/// `max_staleness`.
+/// Whoever can write to the disk can undo a revocation with an older copy, but only until the control plane is back, or until
+/// `max_staleness` has passed since the confirmation of the older copy.
 #[tokio::test]
 async fn older_copy_undoes_a_revocation_only_within_its_own_max_staleness() {
     let mut fixture = Fixture::new(12).await;
@@ -184,7 +184,8 @@ async fn copy_of_a_refused_key_is_withdrawn_and_removed() {
     assert_eq!(fixture.sidecar.admin.get("/readyz").await.status, 503);
 }
 
-/// The exit code and the output of `explain --copy` with the settings of the sidecar, and that nothing on disk was changed.
+/// Runs `explain --copy` with the settings of the sidecar, and asserts that it creates and removes no file. Returns exit code,
+/// standard output and standard error.
 fn explain_copy(fixture: &Fixture, keys_file: &Path, settings: &[&str]) -> (Option<i32>, String, String) {
     let files = || {
         let entries = fs::read_dir(fixture.copies.path().join("copies")).unwrap();

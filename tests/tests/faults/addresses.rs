@@ -29,7 +29,7 @@ impl Pair {
         pair
     }
 
-    /// Asserts that the request is allowed; used while there is no reason to deny it.
+    /// Asserts that the request is allowed. Tests call this while there is no reason to deny it.
     async fn assert_allowed(&self) {
         let result = self.sidecar.check_token(&self.token).await;
         assert_eq!(result.status, 200, "{}\n{}", result.reason, self.sidecar.log());
@@ -39,12 +39,12 @@ impl Pair {
         self.sidecar.wait_for_check(&self.token, |result| result.status == status).await;
     }
 
-    /// A series of the sidecar. `label` is a label before `service`, with a comma, or empty.
+    /// The name of a metric of the sidecar with its labels. `label` is a label before `service` with a comma, or empty.
     fn series(&self, name: &str, label: &str) -> String {
         format!("countersign_authz_{name}{{{label}service=\"{}\"}}", self.control.service())
     }
 
-    /// Waits until the stream is at this address, and requests are allowed all the time.
+    /// Waits until the stream is at this address. Asserts that requests are allowed all the time.
     async fn wait_for_address(&self, index: f64) {
         let (address, connected) = (self.series("stream_address", ""), self.series("stream_connected", ""));
         let moved = async || {
@@ -55,7 +55,7 @@ impl Pair {
         eventually("the stream is at the address", moved, || self.sidecar.log()).await;
     }
 
-    /// How often the sidecar has said this in its log.
+    /// How often the log of the sidecar contains this text.
     fn logged(&self, text: &str) -> usize {
         self.sidecar.log().matches(text).count()
     }

@@ -17,13 +17,13 @@ use tokio::task::JoinSet;
 /// Each agent is written five times, so a ledger contains a thousand writes.
 const AGENTS: usize = 200;
 
-/// Writers at the same time.
+/// Number of writers at the same time.
 const WRITERS: usize = 8;
 
 /// The pause before a write is tried again.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
-/// The control plane under test. It can be killed meanwhile, because this is a copy of its addresses.
+/// The control plane under test. This is a copy of its addresses, so a test can kill the control plane while writers use it.
 pub struct Target {
     api: HttpClient,
     key: String,

@@ -10,14 +10,14 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 /// The time from the end of the outage in the test until the view of the sidecar is too old.
 const MARGIN: Duration = Duration::from_secs(4);
 
-/// Restarts of the sidecar while the control plane is away.
+/// Number of restarts of the sidecar while the control plane is away.
 const RESTARTS: u32 = 2;
 
 fn variable(name: &str, default: u64) -> u64 {
     env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-/// How often each answer came.
+/// The number of answers with each status and reason.
 type Answers = BTreeMap<(u16, String), usize>;
 
 /// Waits until a time since boot.

@@ -30,7 +30,7 @@ use tempfile::TempDir;
 /// The issuer of all tokens, independent of the port.
 const ISSUER: &str = "https://history.test";
 
-/// The rows of the change feed that a service receives.
+/// SQL condition for the rows of the change feed that the service `$1` receives.
 const RECEIVED: &str = "changes.recipient IS NULL OR changes.recipient = $1 OR (changes.recipient = '' AND EXISTS \
                         (SELECT 1 FROM services WHERE id = $1 AND refuses_unbound_since IS NULL))";
 
@@ -61,7 +61,6 @@ pub struct Environment {
     pub human: String,
     pub services: Vec<Service>,
     folder: TempDir,
-    /// Database URL.
     database_url: String,
     control_plane: Server,
     sync_address: SocketAddr,
@@ -119,7 +118,7 @@ impl Environment {
         self.services.iter().map(|service| service.id.as_str()).collect()
     }
 
-    /// Makes the connections possible that the network allows.
+    /// Opens and closes connections as `network` says.
     pub fn apply_network(&self) {
         self.sidecars.set_network(self.network, self.sync_address);
     }
@@ -139,7 +138,7 @@ impl Environment {
         self.apply_network();
     }
 
-    /// Copies the database, if it is SQLite, so that another control plane can serve the data of now.
+    /// Copies the database, if it is SQLite, so that another control plane can serve the data of this moment later.
     pub async fn back_up(&self) {
         if self.database_url.starts_with("sqlite") {
             let folder = self.backup();
@@ -161,7 +160,8 @@ impl Environment {
         self.backup().is_dir()
     }
 
-    /// Starts a control plane with the data of the backup, to which the second address leads until it is stopped.
+    /// Starts a control plane with the data of the backup. The second address of the sidecar with a copy leads to it until it is
+    /// stopped.
     pub async fn start_restored_control_plane(&mut self) {
         let folder = self.backup();
         let url = format!("sqlite://{}", folder.join("countersign.db").display());
@@ -198,7 +198,8 @@ impl Environment {
         Ok(())
     }
 
-    /// Waits until the sidecar with a copy has used or refused the copy of each service. Returns the revisions of those in use.
+    /// Waits until the sidecar that keeps copies has started from its copy for each service, or has refused that copy. Returns the
+    /// revisions of the copies in use.
     pub async fn wait_for_start_from_copy(&self) -> [Option<i64>; SERVICES] {
         let decided = async || {
             let mut revisions = [None; SERVICES];
@@ -220,7 +221,8 @@ impl Environment {
         self.sidecars.check(sidecar, request(token, &extensions)).await
     }
 
-    /// The receipt of a revision at a service. The control plane measures waits with a clock that stands still, so it does not wait.
+    /// The receipt of a revision at a service. The request does not ask the control plane to wait, because the clock of the test
+    /// stands still.
     pub async fn receipt(&self, service: &Service, revision: i64) -> Value {
         let path = format!("/services/{}/enforcement?revision={revision}", service.id);
         self.api.get_as(&service.key, &path).await.expect(200)
@@ -325,7 +327,7 @@ async fn start_control_plane(
         ("sync.max_staleness_seconds", MAX_STALENESS.to_string()),
     ];
     let clock = Arc::clone(clock);
-    // Snapshots and missed changes consist of many reads.
+    // With so few changes per read, snapshots and missed changes take many reads.
     let dependencies = Dependencies { clock, changes_per_read: 3, ..Dependencies::default() };
     InProcessServer::start_with(folder, &settings, dependencies).await
 }

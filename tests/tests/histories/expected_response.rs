@@ -9,8 +9,8 @@ use countersign_tests::HttpResponse;
 /// The shortest time for which an ended session is kept, in microseconds: as long as a client assertion may be valid.
 const SESSION_RETENTION: i64 = 330_000_000;
 
-/// The status that the model expects, and whether the model expects a change in the change feed. If the model cannot
-/// predict the change, this function expects the change that the response reports or that was found in the change feed.
+/// The status that the model expects, and whether the model expects a change in the change feed. Where the model cannot predict the
+/// change, it takes over what the response reports, or what was found in the change feed.
 pub fn expected_response(
     request: &Request,
     model: &Model,

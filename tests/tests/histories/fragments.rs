@@ -94,7 +94,7 @@ fn refresh_all_and_suspend(agent: usize) -> Vec<Operation> {
     vec![Operation::Requests(refreshes), set_status(Status::Suspended), set_status(Status::Active)]
 }
 
-/// A token whose role is revoked, with the receipt of the revocation.
+/// Gives an agent a role and a token, revokes the role, and asks for the receipt of the revocation.
 fn revocation_with_receipt(service: usize, agent: usize, name: usize, crash: bool) -> Vec<Operation> {
     let requests = vec![Request::Revoke { service, agent, name }];
     vec![
@@ -104,7 +104,7 @@ fn revocation_with_receipt(service: usize, agent: usize, name: usize, crash: boo
     ]
 }
 
-/// The receipt is not complete before the frozen sidecar has the revocation.
+/// A sidecar is frozen, so the receipt must not be complete before this sidecar has the revocation.
 fn receipt_without_a_sidecar(service: usize, agent: usize, name: usize) -> Vec<Operation> {
     let mut operations = revocation_with_receipt(service, agent, name, false);
     operations.insert(2, Operation::Freeze);
@@ -113,7 +113,7 @@ fn receipt_without_a_sidecar(service: usize, agent: usize, name: usize) -> Vec<O
     operations
 }
 
-/// The second address has not the revocation.
+/// After the receipt, the sidecar with a copy reaches only a control plane whose data does not contain the revocation.
 fn receipt_before_old_data(service: usize, agent: usize, name: usize) -> Vec<Operation> {
     let mut operations = revocation_with_receipt(service, agent, name, false);
     operations.push(Operation::OldAddress);

@@ -118,8 +118,7 @@ fn api_and_sidecar_match_the_model_on_sqlite() {
     run_histories(&Engine::Sqlite);
 }
 
-/// On PostgreSQL, transactions run concurrently, and each statement sees the transactions that were committed before
-/// it.
+/// On PostgreSQL, transactions run concurrently, and each statement sees the transactions that were committed before it.
 #[test]
 fn api_and_sidecar_match_the_model_on_postgresql() {
     run_histories(&postgres());

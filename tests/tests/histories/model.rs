@@ -277,8 +277,7 @@ impl Model {
     fn rejection(&self, token: &Token, known_state: usize) -> Option<(u16, &'static str)> {
         let state = &self.states[known_state];
         let AgentState { status, since, cutoff } = state.agent_state(token.agent);
-        // A token proves that its agent was active after all older status changes, because a suspended agent receives
-        // no token.
+        // A token proves that its agent was active after all older status changes, because a suspended agent receives no token.
         match status {
             Status::Suspended if since > token.rev => return Some((403, "agent_suspended")),
             Status::Revoked if since > token.rev => return Some((403, "agent_revoked")),

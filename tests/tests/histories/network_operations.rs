@@ -9,8 +9,8 @@ use crate::{
 use countersign_tests::eventually;
 use std::time::Duration;
 
-/// Whether tokens can be verified at once after an operation. If not, the operation has changed nothing, or the sidecars may still
-/// have to connect.
+/// Whether tokens are verified at once after an operation. They are not if the operation has changed nothing, or if the sidecars
+/// may still have to connect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
     Verify,
@@ -18,7 +18,8 @@ pub enum Next {
 }
 
 impl Run {
-    /// Changes the connections. The sidecars first receive everything, so that it is known with which data they decide.
+    /// Changes the connections. Before, waits until the sidecars have received everything, so that it is known with which data they
+    /// decide.
     pub async fn change_network(&mut self, operation: &Operation) -> Result<Next, String> {
         let before = self.environment.network;
         let Network { connected, frozen, cut } = before;
@@ -47,8 +48,8 @@ impl Run {
         Ok(next)
     }
 
-    /// The first address has confirmed the view of the sidecar with a copy. The only address that it then reaches serves older data,
-    /// which must not replace the view.
+    /// Waits until the first address has confirmed the view of the sidecar with a copy. Then lets the sidecar reach only an address
+    /// that serves older data, which must not replace the view.
     pub async fn offer_old_data(&mut self) -> Result<Next, String> {
         if !self.environment.has_backup() || !self.environment.network.reaches(COPYING) {
             return Ok(Next::Continue);
@@ -80,7 +81,7 @@ impl Run {
         Ok(Next::Verify)
     }
 
-    /// Waits until the first address has confirmed the views of the sidecar with a copy.
+    /// Waits until the control plane at the first address has confirmed all views of the sidecar with a copy.
     async fn wait_for_first_address(&mut self) -> Result<(), String> {
         let sidecars = &self.environment.sidecars;
         let confirmed = "countersign_authz_view_confirmed_timestamp_seconds";
@@ -141,7 +142,7 @@ impl Run {
         eventually("all sidecars have read the rules file", reloaded, String::new).await;
     }
 
-    /// Verifies all tokens again, up to a number, with the sidecars as they are.
+    /// Verifies the newest tokens again with the sidecars as they are.
     async fn verify_again(&mut self) -> Result<(), String> {
         let newest = self.model.tokens.len().min(4 * SERVICES);
         self.verify_tokens(self.round, newest, 0).await

@@ -1,5 +1,5 @@
-//! An OAuth client: it logs in with client assertions, and refreshes at the token endpoint. Its responses are those of the other door, so
-//! that one model predicts both.
+//! An OAuth client: it logs in with client assertions, and refreshes at the token endpoint. This module converts its responses to
+//! those of `/auth`, so that one model predicts both.
 
 use crate::environment::Environment;
 use countersign_client::PrivateKey;
@@ -50,7 +50,7 @@ pub fn refresh_form(token: &str, scope: &str) -> Form {
     form.map(|(name, value)| (name, value.to_owned())).into()
 }
 
-/// Sends a form to the token endpoint. The response is that of `/auth/authenticate` or `/auth/refresh`.
+/// Sends a form to the token endpoint. Converts the response to one of `/auth/authenticate` or `/auth/refresh`.
 pub async fn request_tokens(environment: &Environment, form: &Form) -> HttpResponse {
     let form: Vec<_> = form.iter().map(|(name, value)| (*name, value.as_str())).collect();
     let mut response = oauth::post_form(&environment.api, "/oauth/token", &form).await;

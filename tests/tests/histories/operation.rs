@@ -45,21 +45,22 @@ pub enum Operation {
     Disconnect,
     /// Accepts connections of sync streams again.
     Reconnect,
-    /// Lets no bytes pass between the sidecar without a copy and the control plane, until [`Self::Reconnect`]. Connections stay open.
+    /// Lets no bytes pass between the sidecar without a copy and the control plane, until [`Self::Reconnect`]. Keeps connections
+    /// open.
     Freeze,
-    /// One of the addresses of the sidecar with a copy leads nowhere.
+    /// Cuts one of the two addresses of the sidecar with a copy, so that it leads nowhere.
     CutAddress(usize),
-    /// The address leads to the control plane again.
+    /// Lets this address lead to the control plane again.
     RestoreAddress(usize),
-    /// The first address of the sidecar with a copy leads nowhere. The second one leads for a while to a control plane with the data
-    /// of the start of the history. Only on SQLite.
+    /// Cuts the first address of the sidecar with a copy. For a while, its second address leads to a control plane that has the
+    /// data from the start of the history. Only on SQLite.
     OldAddress,
     /// Stops the sidecars at once and starts them again.
     RestartSidecar,
     /// Replaces the rules file by a rule set. First replaces it by an invalid file, if `invalid_first`.
     ChangeRules { set: usize, invalid_first: bool },
-    /// Sends requests concurrently, and asks at once for the receipt of the newest revision at a service. If `crash`, the sidecar with
-    /// a copy is then killed at once, and starts from its copy while no address can be reached.
+    /// Sends requests concurrently, and asks at once for the receipt of the newest revision at a service. If `crash`, then kills
+    /// the sidecar with a copy, and starts it from its copy while no address can be reached.
     Receipt { service: usize, requests: Vec<Request>, crash: bool },
     /// Stops the control plane, at once if killed, and starts it with another lifetime of access tokens.
     RestartControlPlane { killed: bool, token_seconds: u32 },
@@ -86,8 +87,8 @@ pub enum Request {
     SetStatus { agent: usize, status: Status },
     /// Logs in with a challenge or, if there is a scope, as an OAuth client.
     Login { agent: usize, service: Option<usize>, scope: Option<usize> },
-    /// Uses the newest refresh token, or the first refresh token, which has been used if the session was refreshed. If there is a scope,
-    /// as an OAuth client.
+    /// Uses the newest refresh token of a login, or the first one, which is a used one if the session was refreshed. If there is a
+    /// scope, refreshes as an OAuth client.
     Refresh { login: usize, first: bool, scope: Option<usize> },
     /// Submits the signed challenge or the assertion of a login again.
     Replay { login: usize },

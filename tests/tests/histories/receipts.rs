@@ -15,11 +15,12 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// How often a receipt is read while all sidecars are connected.
 const POLLS: usize = 40;
 
-/// How often a receipt is read that must become complete, also if a sidecar reconnects on a busy machine.
+/// How often at most a receipt is read that must become complete. A sidecar may have to reconnect on a busy machine.
 const POLLS_UNTIL_COMPLETE: usize = 4000;
 
 impl Run {
-    /// Sends requests, and asks at once for the receipt of the newest revision. If it is complete, verifies tokens with all sidecars.
+    /// Sends requests, and asks at once for the receipt of the newest revision. Then verifies tokens with the
+    /// sidecars that decide with the newest state.
     pub async fn requests_with_receipt(
         &mut self,
         service: usize,
@@ -53,7 +54,7 @@ impl Run {
             if receipt["enforced"] == true {
                 break;
             }
-            // After a write of a copy that took time, the sidecar waits before the next one.
+            // After a slow write of a copy, the sidecar waits before the next write, until this clock has advanced.
             self.environment.clock.advance(Duration::from_millis(1));
             tokio::time::sleep(POLL_INTERVAL).await;
             receipt = self.environment.receipt(of_service, revision).await;
@@ -73,7 +74,7 @@ impl Run {
         Ok(())
     }
 
-    /// Checks that no sidecar decides with older data than complete receipts say.
+    /// Checks that no sidecar decides with data that is older than a complete receipt allows.
     pub async fn expect_in_force(&self) -> Result<(), String> {
         for (sidecar, number) in
             SIDECARS.into_iter().flat_map(|sidecar| (0..SERVICES).map(move |number| (sidecar, number)))
@@ -113,7 +114,7 @@ impl Run {
         Ok(())
     }
 
-    /// Starts the sidecar with a copy while it reaches no address. `before` is what was known of the states of its services.
+    /// Starts the sidecar with a copy while it reaches no address. `before` is what the test knew about its states before the stop.
     async fn start_from_copy(&mut self, before: [Option<SidecarState>; SERVICES]) -> Result<(), String> {
         self.environment.sidecars.restart(COPYING).await;
         let now = self.environment.clock.now().micros();

@@ -54,8 +54,7 @@ pub enum Outcome {
 /// The private keys of the agents, by agent index.
 pub type Keys = Vec<PrivateKey>;
 
-/// Maps the indices in a request to existing entities. Returns `None` if the entities do not exist, or if no agent may
-/// be added.
+/// Maps the indices in a request to existing entities. Returns `None` if the entities do not exist, or if no agent may be added.
 fn resolve(request: &Request, model: &Model) -> Option<Request> {
     let mut request = request.clone();
     let (index, count) = match &mut request {
@@ -89,8 +88,7 @@ impl PreparedRequest {
         Some(Self { request, expected_change, transport })
     }
 
-    /// Whether both requests cause the same change, so that the change feed cannot show which of the requests caused
-    /// the change.
+    /// Whether both requests cause the same change, so that the change feed cannot show which of the requests caused the change.
     pub fn causes_same_change_as(&self, other: &Self) -> bool {
         self.expected_change.is_some() && self.expected_change == other.expected_change
     }

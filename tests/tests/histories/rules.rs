@@ -37,17 +37,18 @@ impl RuleOutcome {
 }
 
 impl RuleSet {
-    /// Whether a request may have an outcome, if it has another one on a route without requirements, with a token of this scope.
+    /// Whether a request may have `outcome` under this rule set, given its outcome on a route without requirements and the scope of
+    /// its token.
     pub fn may_have_outcome(&self, without_requirements: &VerifyOutcome, scope: &Scope, outcome: &RuleOutcome) -> bool {
         let expected = self.outcome(without_requirements);
-        // The outcome without requirements does not show whether the roles grant what the scope excludes.
+        // Do the roles grant what the scope excludes? The outcome without requirements does not tell, so both reasons are possible.
         let is_excluded = self.permission.is_some_and(|permission| !scope.contains(permission));
         let [missing, excluded] = ["permission_missing", "token_scope_insufficient"]
             .map(|reason| RuleOutcome::Verified(VerifyOutcome::refused(403, reason)));
         expected == *outcome || (is_excluded && expected == missing && *outcome == excluded)
     }
 
-    /// The outcome of a request that has this outcome on a route without requirements.
+    /// The outcome under this rule set, given the outcome on a route without requirements.
     fn outcome(&self, without_requirements: &VerifyOutcome) -> RuleOutcome {
         let outcome = match without_requirements {
             VerifyOutcome::Accepted { roles, permissions, .. } => {

@@ -11,7 +11,8 @@ pub const MAX_AGE: i64 = MAX_STALENESS * 1_000_000;
 /// The state of the control plane with which a sidecar decides for a service.
 #[derive(Debug, Clone, Copy)]
 pub struct SidecarState {
-    /// Indexes of the oldest and the newest state in the model that it can be. It is one state, except after a start from a copy.
+    /// A range of states in the model, by index: the sidecar decides with one of them. It has one element, except after a start
+    /// from a copy.
     pub states: (usize, usize),
     /// The sidecar's data was last confirmed between these two times, in microseconds. The exact time of the
     /// confirmation is unknown, because the sidecar pings at its own interval.
@@ -22,18 +23,19 @@ pub struct SidecarState {
 pub struct SidecarStates {
     /// The state by sidecar and service; none if the sidecar has no data.
     states: [[Option<SidecarState>; SERVICES]; SIDECARS.len()],
-    /// The data of a sidecar cannot have been confirmed before, in microseconds: the start of the sidecar or, if it has a copy, of the
-    /// history.
+    /// The earliest time, in microseconds, at which the data of a sidecar can have been confirmed: the start of the sidecar, or the
+    /// start of the history if the sidecar has a copy.
     pub earliest: [i64; SIDECARS.len()],
-    /// Whether each sidecar reports changes soon: no longer after it was killed or the clocks advanced. A process that was killed counts in receipts until its data would be too old. If the
-    /// clock advances while a copy is written, the next write waits for a multiple of this time.
+    /// Whether each sidecar reports changes soon. No longer true after a kill: receipts count a killed process until its data would
+    /// be too old. Nor after the clocks advanced: if that happens while a copy is written, the next write waits for a multiple of
+    /// this time.
     pub reports_are_prompt: bool,
-    /// The newest change by service that is in the data of every sidecar that decides, because a complete receipt says so.
+    /// For each service, the newest change that every deciding sidecar must have, because a complete receipt says so.
     pub in_force: [i64; SERVICES],
 }
 
 impl SidecarStates {
-    /// All sidecars start now.
+    /// The states when all sidecars start.
     pub const fn new(now: i64) -> Self {
         Self {
             states: [[None; SERVICES]; SIDECARS.len()],
@@ -51,10 +53,10 @@ impl SidecarStates {
         self.states[sidecar][service] = state;
     }
 
-    /// A sidecar decides now with this state of a service.
+    /// Records that a sidecar decides now with this state of a service.
     pub fn decides_with(&mut self, sidecar: usize, service: usize, state: usize, now: i64) {
-        // The sidecar responds, so the last confirmation of its data is not too old. A sidecar that has just started may have received
-        // its first confirmation of the data before the clock advanced.
+        // The sidecar responds, so the last confirmation of its data is not too old. If it has just started, the first confirmation
+        // may have come before the clock advanced.
         let earliest = self.of(sidecar, service).map_or(self.earliest[sidecar], |known| known.confirmed.0);
         // The copy of a sidecar can be older than its data.
         let earliest = if sidecar == COPYING { self.earliest[sidecar] } else { earliest };
@@ -62,7 +64,7 @@ impl SidecarStates {
         self.set(sidecar, service, Some(SidecarState { states: (state, state), confirmed }));
     }
 
-    /// A sidecar was killed and started. Returns its states before.
+    /// Records that a sidecar was killed and started again. Returns its states before.
     pub fn restart(&mut self, sidecar: usize, now: i64) -> [Option<SidecarState>; SERVICES] {
         self.reports_are_prompt = false;
         if sidecar != COPYING {

@@ -31,13 +31,13 @@ pub const COPYING: usize = 1;
 /// All sidecars.
 pub const SIDECARS: [usize; 2] = [PLAIN, COPYING];
 
-/// Copies are written, and sidecars return to the first address, soon enough for a short history.
+/// The interval at which copies are written and sidecars return to their first address: short enough for a history.
 const COPY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The length of the random bytes that name a process of a sidecar.
 const INSTANCE_LEN: usize = 16;
 
-/// Sidecars reconnect without a random wait, so that a history is short. Each process has a name of its own.
+/// Not random: sidecars reconnect without a random wait, so that a history is short. Each process still has a name of its own.
 struct NoChance(AtomicU8);
 
 impl Rng for NoChance {
@@ -91,7 +91,7 @@ pub struct Sidecars {
 }
 
 impl Sidecars {
-    /// No sidecar runs. `folder` is that of the control plane; `keys` are the API keys.
+    /// Starts no sidecar yet. `folder` is the folder of the control plane, and `keys` has the API keys of the sidecars.
     pub async fn new(folder: &Path, keys: String, clock: Arc<LaggingClock>) -> Self {
         let proxies = [TcpProxy::start().await, TcpProxy::start().await, TcpProxy::start().await];
         let rng = Arc::new(NoChance(AtomicU8::new(0)));
@@ -116,7 +116,7 @@ impl Sidecars {
         self.proxies.iter().for_each(TcpProxy::disconnect);
     }
 
-    /// The second address of [`COPYING`] leads to another control plane.
+    /// Lets the second address of [`COPYING`] lead to another control plane.
     pub fn divert_second_address(&self, target: SocketAddr) {
         self.proxies[2].disconnect();
         self.proxies[2].set_target(target);

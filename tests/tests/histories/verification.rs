@@ -11,10 +11,10 @@ use crate::{
 use countersign_process::Clock;
 use countersign_tests::VerifyOutcome;
 
-/// What a sidecar may answer.
+/// The answers that a sidecar may give.
 struct Allowed {
     outcomes: Vec<VerifyOutcome>,
-    /// What the outcomes depend on, for a message.
+    /// Why these outcomes are allowed, for error messages.
     basis: String,
 }
 
@@ -42,7 +42,7 @@ impl Run {
             let first = new_from.saturating_sub(TOKENS_AFTER_RECEIPT);
             for number in first..self.model.tokens.len() {
                 let outcome = self.verify_with_sidecar(sidecar, number, service, floor).await;
-                // The feed may have changed meanwhile without a request.
+                // Without a request, the control plane may have changed the feed meanwhile. Then another outcome may be right.
                 if outcome.is_err() && self.model.now().revision == self.environment.feed_position().await.0 {
                     return outcome.map_err(|error| format!("after the receipt: {error}"));
                 }
@@ -115,7 +115,7 @@ impl Run {
         Err(self.unexpected((&name, &outcome), (number, service), &allowed, floor))
     }
 
-    /// What a sidecar may answer on a route without requirements.
+    /// The answers that a sidecar may give on a route without requirements.
     fn allowed_by_sidecar(&self, sidecar: usize, number: usize, service: usize, floor: i64) -> Allowed {
         let unavailable = |reason| vec![VerifyOutcome::refused(503, reason)];
         let Some(SidecarState { states: (oldest, newest), confirmed: (earliest, latest) }) =

@@ -90,7 +90,7 @@ impl FleetAgent {
         self.answer(&challenge)
     }
 
-    /// Logs in for a service. The response is that of the challenge if there is none.
+    /// Logs in for a service. If the challenge is refused, returns that response.
     async fn login_for(&self, control: &ControlPlane, service: &str) -> HttpResponse {
         let challenge = self.challenge(control, Some(service)).await;
         if challenge.status != 200 {

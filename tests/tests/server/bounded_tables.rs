@@ -228,7 +228,7 @@ async fn row_of_a_deleted_agent_is_removed_with_the_feedback_about_it() {
         }
         counts
     };
-    // The session that the agent began before its deletion has expired then, but it is not deleted yet.
+    // By then, the session that the agent began before its deletion has expired, but it is not deleted yet.
     server.clock.advance(DAY * 30);
     server.wait_for_housekeeping().await;
     assert_eq!(count(&mut server, &agent).await, [1, 1, 1]);

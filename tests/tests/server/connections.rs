@@ -189,7 +189,7 @@ async fn unread_responses_and_large_heads_are_cut() {
     assert_eq!(large.send_tls(&control, b"").await.unwrap().status, 431);
     let mut stream = connect_tls(&control, &host_and_port(&control.env["URL"]), &[b"http/1.1"]).await.unwrap();
     let request = b"GET /openapi.json HTTP/1.1\r\nhost: localhost\r\n\r\n";
-    // The server stops to read requests when it cannot write more responses.
+    // The server stops reading requests when it cannot write more responses.
     let pipelined = async { while stream.write_all(request).await.is_ok() {} };
     let cut = async {
         let line = r#"countersign_connections_closed_total{port="api",reason="stall_timeout"}"#;
@@ -211,7 +211,7 @@ async fn lack_of_file_descriptors_is_logged_once_and_stops_nobody() {
     let control = ControlPlane::start_one_with(&[]).await;
     let address = host_and_port(&control.env["URL"]);
     let process = control.process_id();
-    // It keeps its connection, for which there may be no file descriptor later.
+    // The first request below connects this client. Later, there may be no file descriptor for a new connection.
     let admin = control.admin();
     let mut silent = Vec::new();
     let mut connect = async |count: f64| {

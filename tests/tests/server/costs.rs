@@ -1,6 +1,6 @@
-//! What a repeated verification of a token costs: instructions and allocations of the whole process, from the bytes of the request
-//! to those of the response. Valgrind counts them, so they hardly depend on the machine, and a request that becomes slower fails
-//! the test.
+//! Measures how many instructions and allocations the whole process needs to verify a token that it has verified before, from
+//! reading the request to writing the response. Valgrind counts them, so they hardly depend on the machine, and a verification that
+//! becomes slower fails the test.
 
 use countersign_tests::{Agent, ControlPlane, callgrind::Callgrind};
 
@@ -12,7 +12,7 @@ const INSTRUCTIONS: u64 = 2_648_000;
 /// The allocations of a repeated verification.
 const ALLOCATIONS: u64 = 93;
 
-/// By how much the numbers may differ, in percent: what the process does at intervals is subtracted, but never exactly.
+/// Maximum difference in percent. What the process does at intervals is subtracted, but its cost is not known exactly.
 const TOLERANCE_PERCENT: u64 = 5;
 
 /// Number of counted verifications.
@@ -28,7 +28,7 @@ async fn costs_of_a_repeated_verification() {
     let verify = async || {
         control.verify(&token).await.expect(200);
     };
-    // The first verifications open the connection, and read from the database what later ones find in memory.
+    // The first verifications open the connection, and read data from the database. Later ones find this data in memory.
     verify().await;
     verify().await;
     let counts = callgrind.counts_per_request(control.process_id(), VERIFICATIONS, verify).await;

@@ -62,7 +62,8 @@ async fn ended_session_is_deleted_when_its_tokens_and_its_challenge_have_expired
 async fn token_without_a_session_is_refused() {
     let control = ControlPlane::start_process().await;
     let agent = Agent::register(&control, "Agent").await;
-    // The control plane does not know the token: it finds the end of a session that it has verified in the change feed.
+    // The token is not in the memory of the control plane: for a session that it has verified, it learns of the end from the change
+    // feed.
     let token = agent.token_for(control.service()).await;
     let mut database = Database::connect_to_write(&control).await;
     database.execute("DELETE FROM sessions").await;
@@ -70,7 +71,7 @@ async fn token_without_a_session_is_refused() {
     control.verify(&agent.token_for(control.service()).await).await.expect(200);
 }
 
-/// The audit log remains.
+/// Of the revoked API keys of a service, only the newest hundred are kept. The audit log contains all revocations.
 #[tokio::test]
 async fn service_keeps_its_newest_revoked_keys() {
     let control = ControlPlane::start_process_with(&["quotas.keys_per_service=200"]).await;

@@ -1,4 +1,4 @@
-//! Tests of clients that fill a port with what the server may not close for others, or with unfinished messages.
+//! Tests of clients that fill a port with connections that the server does not close for newer ones, or with unfinished messages.
 
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
@@ -18,7 +18,7 @@ use tokio::{
 };
 use tonic::{Code, transport::Endpoint};
 
-/// The message of the line about a full port.
+/// The log message about a full port.
 const FULL: &str = "the port is full";
 
 async fn connect_from(from: [u8; 4], address: SocketAddr) -> TcpStream {
@@ -60,7 +60,7 @@ async fn many_silent_connections_to_the_check_port_are_logged() {
 async fn full_sync_port_ends_no_stream() {
     let control = ControlPlane::start_one_with(&["connections.max=4"]).await;
     let mut streams = Vec::new();
-    // An owner may have half of the connections.
+    // One owner may have half of the connections, so two owners fill the port.
     for owner in ["anna", "bob"] {
         let (_, key) = control.create_service_of(&control.mint_human(owner), json!({ "name": owner })).await;
         for _ in 0..2 {
@@ -82,12 +82,12 @@ async fn full_sync_port_ends_no_stream() {
 
 const CHECK_PATH: &str = "/envoy.service.auth.v3.Authorization/Check";
 
-/// What precedes a message of this length.
+/// The prefix of a gRPC message of this length.
 fn prefix(length: u32) -> Vec<u8> {
     [&[0], &length.to_be_bytes()[..]].concat()
 }
 
-/// A sidecar on a TCP port, and a client of a loopback address.
+/// A sidecar whose gRPC port is a TCP port.
 struct CheckPort {
     address: SocketAddr,
     sidecar: Sidecar,
@@ -115,7 +115,7 @@ impl CheckPort {
         stream
     }
 
-    /// Sends a whole check. Returns the gRPC status if it is no response.
+    /// Sends a whole check. Returns the gRPC status if the sidecar does not decide it.
     async fn check(&self, from: Ipv4Addr, request: CheckRequest) -> Result<(), Code> {
         let endpoint = Endpoint::from_shared(format!("http://{}", self.address)).unwrap();
         let channel = endpoint.local_address(Some(from.into())).connect().await.unwrap();

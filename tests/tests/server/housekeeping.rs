@@ -1,6 +1,6 @@
 //! Tests that expired rows, and what depends on deleted roles, are deleted in small transactions, however many there are.
 //!
-//! A foreign key that refers to a row keeps the control plane from deleting it, so the tests see the state while rows are left.
+//! A foreign key in another table keeps the control plane from deleting a row, so the tests see the state while rows are left.
 
 use countersign_process::Clock;
 use countersign_tests::{
@@ -15,17 +15,17 @@ const ROWS: i64 = 6000;
 /// A table with the numbers from 1 to [`ROWS`].
 const NUMBERS: &str = "WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 6000)";
 
-/// The end of an id, different for each number.
+/// SQL for the end of an id, different for each number `n`.
 pub const DIGITS: &str = "substr(CAST(10000000000000000 + n AS TEXT), 2)";
 
-/// A time before everything expires that the tests insert, and the time of the expiry, in microseconds.
+/// The time of rows that the tests insert, and of their expiry, in microseconds. It is long before all other rows.
 const LONG_AGO: i64 = 1_600_000_000_000_000;
 
-/// Waits until housekeeping has deleted everything that can be deleted now, except what has more rows than a transaction
-/// deletes.
+/// Waits until housekeeping has deleted all rows that can be deleted now. It may leave rows of tables that have more than one
+/// transaction deletes.
 pub async fn wait_for_housekeeping(database: &mut Database, clock: &ManualClock) {
-    // A round deletes what could be deleted when it began. A row that can be deleted from now on is deleted by a round that
-    // begins later. The second row is deleted when the whole round of the first is over.
+    // A round of housekeeping deletes what could be deleted when the round began. So insert a row that can be deleted: when it is
+    // gone, a round has begun after this call. When a second such row is gone, that round is over.
     for _ in 0..2 {
         clock.advance(Duration::from_secs(1));
         let deleted_at = clock.now().saturating_sub(Duration::from_hours(24 * 30)).micros();
@@ -71,7 +71,7 @@ async fn insert_expired(database: &mut Database, agent: &str) {
     }
 }
 
-/// All tables except those of sessions, and the condition for the rows that the test inserted.
+/// Rows that the test inserts, by table and condition, except sessions.
 const EXPIRED: [&str; 4] = [
     "idempotent_requests WHERE id LIKE 'key %'",
     "token_audiences WHERE service_id LIKE 'service %'",
@@ -94,7 +94,8 @@ async fn expired_rows_are_deleted_while_agents_log_in() {
     database.execute(blocker).await;
     database.execute("INSERT INTO blocker SELECT MIN(id) FROM sessions").await;
 
-    // One table whose rows cannot be deleted stops neither the floor nor the other tables. A restart begins a pass.
+    // The control plane starts to delete at once after a restart. A table whose rows cannot be deleted keeps neither the floor nor
+    // the other tables from progress.
     control.restart().await;
     for rows in EXPIRED {
         database.wait_until_none(rows, || control.log()).await;
@@ -154,7 +155,7 @@ async fn health_is_degraded_while_expired_rows_wait() {
     assert_eq!(database.count("service_transfers").await, 0);
 }
 
-/// The API counts no more holders of a role.
+/// Maximum number of holders of a role that the API counts.
 const MAX_COUNTED_HOLDERS: i64 = 5000;
 
 /// Makes copies of an agent hold the role. Returns their number.

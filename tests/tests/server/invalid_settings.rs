@@ -1,5 +1,4 @@
-//! Tests that an error about a setting or a file names the setting, the value and the correction, at a start and in `config
-//! check`.
+//! Tests that an error about a setting or a file names the setting, the value and the correction, at a start and in `config check`.
 
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 

@@ -1,4 +1,5 @@
-//! Tests of the network connections, the start and stop, the stop while something hangs, the metrics, the database commands, the turns of owners in the removal of what was deleted, and the rotation of the master key of the control plane.
+//! Tests of the server that an operator runs: connections, start and stop, settings, metrics, database commands, housekeeping, and
+//! the rotation of the master key.
 
 mod bounded_tables;
 mod connections;

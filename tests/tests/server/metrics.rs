@@ -1,4 +1,4 @@
-//! Tests of the metrics with a real Prometheus. Each process has its own metrics, so the control planes are one process.
+//! Tests of the metrics with a real Prometheus. Each process has its own metrics, so these tests start one replica only.
 
 #![expect(clippy::expect_used, reason = "tests panic on unexpected values")]
 

@@ -1,5 +1,5 @@
-//! Tests of the metrics of connections, requests, key fetches, housekeeping and the change feed. Each process has its own
-//! metrics, so the control planes are one process.
+//! Tests of the metrics of connections, requests, key fetches, housekeeping and the change feed. Each process has its own metrics,
+//! so these tests start one replica only.
 
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
@@ -42,7 +42,7 @@ async fn housekeeping_is_exposed() {
     assert_eq!(control.metric(series).await, Some(0.0));
     let (_agent, role) = Agent::with_role(&control, "reader", &[]).await;
     control.delete_role(&role).await.expect(200);
-    // The assignment and the row of the role.
+    // Two rows are deleted: the assignment and the role.
     let deleted = async || (control.metric(series).await == Some(2.0)).then_some(());
     eventually("the deleted rows are counted", deleted, || control.log()).await;
 }

@@ -1,5 +1,5 @@
-//! Tests of the rules for Prometheus and of the Grafana dashboards that the charts contain: the unit tests of the rules succeed, each
-//! alert has a section in the documentation, and what rules and dashboards ask for exists in running processes.
+//! Tests of the rules for Prometheus and of the Grafana dashboards in the charts. The unit tests of the rules succeed, each alert
+//! has a section in the documentation, and running processes have every metric and label that rules and dashboards use.
 
 #![expect(clippy::expect_used, reason = "tests panic on unexpected values")]
 
@@ -43,7 +43,7 @@ const WITHOUT_TRAFFIC: [&str; 13] = [
     "Waiting deliveries",
 ];
 
-/// A rule of the sidecar that would refuse a request if it were not tried only.
+/// A rules file for the sidecar. Its rule only counts the requests that it would refuse (`dry_run`).
 const RULES_OF_ROUTES: &str = r#"
 [[rules]]
 name = "tried"
@@ -138,17 +138,18 @@ fn metrics_of_an_expression_are_found() {
     assert_eq!(selected(expression), [Selected { metric: "countersign_a_bucket".to_owned(), labels }]);
 }
 
-/// A control plane with all that has metrics of its own, its sidecar, and a Prometheus that scrapes both and evaluates the rules.
+/// A control plane with everything that has metrics of its own, its sidecar, and a Prometheus that scrapes both and evaluates the
+/// rules.
 struct Monitored {
     control: ControlPlane,
     sidecar: Sidecar,
     prometheus: Prometheus,
-    /// Gets the events of the service.
+    /// Receives the events of the service.
     receiver: Receiver,
     _redis: Redis,
     _issuer: Issuer,
     _keys: NamedTempFile,
-    /// Has the rules of the sidecar, and its copies.
+    /// Contains the rules file and the copies of the sidecar.
     _folder: TempDir,
 }
 
@@ -158,7 +159,7 @@ impl Monitored {
         let issuer = Issuer::start(&[&key]).await;
         let mut settings = issuer.settings("corp", &[]);
         settings.push(format!("redis.url={}", redis.url()));
-        // An issuer with a file, which the control plane loads when it changes.
+        // Configures an issuer whose keys are in a file, because the control plane has metrics about the reload of such a file.
         let keys = NamedTempFile::new().expect("a temporary file can be created");
         std::fs::write(&keys, jwks(&[&key]).to_string()).expect("the file can be written");
         settings.push("humans.issuers.file.issuer=https://file.example".to_owned());
@@ -182,8 +183,8 @@ impl Monitored {
         Self { control, sidecar, prometheus, receiver, _redis: redis, _issuer: issuer, _keys: keys, _folder: folder }
     }
 
-    /// Logs an agent in, verifies and checks its token, and changes its roles and trust, of which a webhook is told. Some requests are
-    /// refused, also in a dry run.
+    /// Logs an agent in, verifies and checks its token, and changes its roles and trust, which causes an event. Some requests are
+    /// refused, one of them in a dry run only.
     async fn use_everything(&self, name: &str) {
         let Self { control, sidecar, receiver, .. } = self;
         let deliveries = receiver.count();
@@ -203,7 +204,8 @@ impl Monitored {
         control.api.send_as(control.key(), "POST", "/trust/feedback", feedback).await.expect(200);
     }
 
-    /// Uses everything twice. A counter that appears with the first use has no earlier sample, so `rate` of it is 0 until the second.
+    /// Uses everything twice. A counter that appears with the first use has no earlier sample, so its `rate` is 0 until the second
+    /// use.
     async fn use_twice(&self) {
         self.use_everything("first").await;
         self.prometheus.wait_for_value(r#"sum(countersign_authz_checks_total{decision="deny"})"#, 1.0).await;

@@ -3,7 +3,7 @@
 use super::housekeeping::insert_events;
 use countersign_tests::{Agent, ControlPlane, Database, Receiver, Target, eventually};
 
-/// More events than may wait while deleted roles are removed, and fewer than may wait while events of expired roles are emitted.
+/// Number of events in the outbox: so many that the removal of deleted roles waits, but the events of expired roles do not.
 const EVENTS: u64 = 6000;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -17,7 +17,7 @@ async fn events_of_expired_roles_do_not_wait_for_those_of_deletions() {
     control.assign_until(&agent.id, &expiring, Some("2100-01-01T00:00:00Z".to_owned())).await;
     control.assign(&agent.id, &deleted).await;
     control.terminate().await;
-    // The fan-out cannot take the first event, nor those after it.
+    // Keeps the fan-out from taking the first event, so the later events wait, too.
     let mut database = Database::connect_to_write(&control).await;
     assert_eq!(insert_events(&mut database, control.service()).await, EVENTS);
     database.execute("CREATE TABLE blocker (event_id TEXT REFERENCES webhook_outbox (id))").await;

@@ -103,7 +103,7 @@ async fn heads_with_many_fields_use_no_memory() {
     drop(streams);
 }
 
-/// Keeps as many requests open as the server accepts on a connection: each sends no body.
+/// Keeps as many requests open as the server accepts on a connection. The bodies of these requests never arrive.
 async fn keep_requests_open(control: Arc<ControlPlane>) {
     let (mut reader, mut writer) = tokio::io::split(connect(&control, 65_535).await);
     let open = |id| frame(HEADERS, END_HEADERS, id, POST_FIELDS);

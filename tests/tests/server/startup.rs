@@ -76,7 +76,7 @@ fn unreachable_database_is_reported_without_its_password() {
 #[tokio::test]
 async fn during_the_start_the_admin_port_answers_and_the_others_refuse_connections() {
     let folder = tempfile::tempdir().unwrap();
-    // The operating system completes connections, and nobody answers.
+    // The operating system accepts connections to this port, but nobody answers.
     let silent_database = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let database = format!("database.url=postgres://user@{}/x?sslmode=disable", silent_database.local_addr().unwrap());
     let data = format!("data_dir={}", folder.path().display());

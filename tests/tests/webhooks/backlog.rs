@@ -1,5 +1,4 @@
-//! Tests that memory use does not grow with a large backlog, and that the receiver gets the maximum number of
-//! concurrent requests.
+//! Tests that memory use does not grow with a large backlog, and that the receiver gets the maximum number of concurrent requests.
 
 use countersign_process::{Clock, SystemClock};
 use countersign_tests::{ControlPlane, Database, EventSource, Reply, Target, bulk::numbers};

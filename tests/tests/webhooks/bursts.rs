@@ -43,7 +43,7 @@ fn delivered_events(receiver: &Receiver, agent: &str, service: &Value) -> (Vec<V
     all.partition(|data| data["suppressed"].is_null())
 }
 
-// A single test runs the cases above and below the burst limit concurrently, because each case takes a minute.
+// One test runs all cases, above and below the burst limit, concurrently, because each case takes a minute.
 #[tokio::test(flavor = "multi_thread")]
 async fn failed_logins_above_the_burst_limit_are_summarized() {
     tokio::join!(burst_has_a_summary(), ten_failures_have_no_summary());
@@ -154,7 +154,7 @@ async fn counts_in_a_transaction_at_shutdown_are_stored_once() {
         let source = EventSource::new(&control).await;
         let (challenge, signature) = (source.challenge(None).await, source.agent.key.sign("another nonce"));
         send_failures(&control, &challenge, &signature).await;
-        // The burst is suppressed now, so requests only count in memory.
+        // The burst has reached its limit, so failed logins are only counted in memory from now on.
         database.execute(SLOW_COMMIT).await.unwrap();
         send_failures(&control, &challenge, &signature).await;
     }

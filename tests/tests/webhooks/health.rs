@@ -100,8 +100,7 @@ async fn dispatcher_that_cannot_read_its_queue_is_reported_down() {
     };
     blocker.execute(begin).await;
     blocker.execute(lock).await;
-    // The next delivery attempt is due, but Countersign's webhook dispatcher cannot read the delivery from the
-    // database.
+    // The next delivery attempt is due, but Countersign's webhook dispatcher cannot read the delivery from the database.
     fixture.clock.advance(Duration::from_secs(10));
     tokio::time::sleep(Duration::from_secs(2)).await;
     fixture.clock.advance(Duration::from_secs(20));

@@ -16,7 +16,7 @@ async fn wait_for_delivery(fast: &Receiver, source: &EventSource<'_>) {
 
 #[tokio::test]
 async fn slow_receivers_do_not_delay_other_targets() {
-    // 16 attempts for an owner, and 4 for a target.
+    // With this setting, at most 16 attempts run at the same time for one owner, and 4 for one target.
     let control = ControlPlane::start_with(&["webhooks.concurrency=64", LONG_ATTEMPT_TIMEOUT]).await;
     let mut slow_receivers = Vec::new();
     for _ in 0..3 {

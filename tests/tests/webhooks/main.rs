@@ -1,9 +1,6 @@
 //! Tests of webhooks, from the API to the receivers.
 //!
-//! `events` tests content and recipients of events, `strangers` what a service is not told, `role_losses` lost roles, `bursts` bursts of failed logins,
-//! `signatures` signatures and secrets, `delivery` attempts and retries, `clocks` behaviour over days, `targets`
-//! pause, replay and deletion, `isolation` that targets do not affect each other, and `address_guard` forbidden
-//! addresses. `outbox` tests the fan-out of events and large replays. `crashes` kills the control plane, `backlog` has thousands of pending deliveries.
+//! The first line of each module says what it tests.
 
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 #![expect(clippy::print_stdout, reason = "prints measurements")]

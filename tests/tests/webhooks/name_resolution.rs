@@ -1,5 +1,5 @@
-//! Tests against DNS rebinding: each connection uses only addresses that were checked for that connection. Tests of lookups
-//! that hang: they do not use up the lookups of others.
+//! Tests against DNS rebinding: each connection uses only addresses that were checked for that connection. Also tests that lookups
+//! of one owner that hang do not use up the lookups of others.
 
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
@@ -26,10 +26,10 @@ const FORBIDDEN: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 /// Lookups of hosts in this zone hang until the test answers them.
 const HANGING_ZONE: &str = ".hanging.example";
 
-/// More requests than lookups run at a time in total.
+/// Number of requests whose lookups hang: more than the lookups that run at the same time in total.
 const HANGING_LOOKUPS: usize = 40;
 
-/// A resolver whose addresses the test sets.
+/// A fake resolver. The test sets the addresses that it returns.
 #[derive(Default)]
 struct FakeResolver {
     addresses: Mutex<HashMap<String, Vec<IpAddr>>>,
@@ -64,8 +64,7 @@ struct Fixture {
     receiver: Receiver,
 }
 
-/// Starts a receiver on all addresses that closes each connection after its response, so that each event needs a new
-/// connection.
+/// Starts a receiver on all addresses that closes each connection after its response, so that each event needs a new connection.
 async fn start_closing_receiver() -> Receiver {
     let receiver = Receiver::on_all_addresses().await;
     receiver.set_reply(Reply::Full(200, vec![("connection", "close".to_owned())], String::new()));
@@ -149,8 +148,8 @@ async fn host_names_with_forbidden_addresses_are_refused_on_create_and_change() 
     assert_eq!(fixture.receiver.connections(), 0, "the check makes no connection");
 }
 
-/// The name server of an owner's zone does not answer. The lookups of this owner end late, also those whose caller no longer
-/// waits, but they do not use up the lookups of others.
+/// The name server of an owner's zone does not answer. The owner's lookups end late, even after their callers have stopped waiting,
+/// but they do not use up the lookups of others.
 #[tokio::test(flavor = "multi_thread")]
 async fn hanging_lookups_of_one_owner_leave_lookups_for_others() {
     let fixture = Fixture::new().await;
@@ -180,7 +179,7 @@ async fn hanging_lookups_of_one_owner_leave_lookups_for_others() {
     assert_eq!(hanging + refused, HANGING_LOOKUPS, "lookups continue although nobody waits for them");
     assert!((1..10).contains(&hanging), "{hanging} lookups of one owner");
 
-    // The service of another owner.
+    // This service belongs to another owner.
     let url = format!("http://allowed.example:{port}/");
     let created = fixture.create(&url).await.expect(201);
     assert_eq!(fixture.send_test(created["webhookId"].as_str().unwrap()).await["status"], "delivered");

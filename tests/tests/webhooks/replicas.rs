@@ -1,5 +1,4 @@
-//! Tests that two control planes with one PostgreSQL share deliveries and deliver each event once, even if one of
-//! them is killed.
+//! Tests that two control planes with one PostgreSQL share deliveries and deliver each event once, even if one of them is killed.
 
 use countersign_tests::{Agent, ControlPlane, Postgres, Receiver, Target, eventually};
 use serde_json::json;
@@ -36,8 +35,7 @@ async fn replicas_share_the_queue_and_take_over_after_a_crash() {
     eventually("all events are delivered", delivered, || first.log()).await;
     assert_eq!(receiver.count(), 300, "both replicas together deliver each event once");
 
-    // Events of the killed replica are delivered by the other replica when the leases of the deliveries expire, within
-    // a minute.
+    // Events of the killed replica are delivered by the other replica when the leases of the deliveries expire, within a minute.
     emit_events(&[&first, &second], &agent, &role, 50).await;
     second.kill();
     emit_events(&[&first], &agent, &role, 50).await;

@@ -7,8 +7,7 @@ use serde_json::{Value, json};
 
 const LOGINS: [&str; 2] = ["agent.authenticated", "agent.authentication_failed"];
 
-/// A service of another person, with a webhook for logins, which has assigned a role to an agent that has never used the
-/// service.
+/// A service of another person, with a webhook for logins, which has assigned a role to an agent that has never used the service.
 struct Stranger {
     service: String,
     target: Target,
@@ -24,7 +23,7 @@ impl Stranger {
         Self { service: mallory.service, target, receiver }
     }
 
-    /// Asserts that nothing was or will be delivered but a test event.
+    /// Asserts that nothing but a test event was delivered, and that nothing else waits.
     async fn assert_told_nothing(&self) {
         wait_for_all_events(&self.target, &self.receiver).await;
         assert_eq!(self.receiver.count(), 1, "only the test event: {:?}", delivered(&self.receiver));
@@ -40,8 +39,8 @@ fn services(receiver: &Receiver, kind: &str) -> Vec<Value> {
     services
 }
 
-/// Once an agent has logged in for a service where it has a role, a stranger changes neither where the next login is for, nor
-/// who gets its address.
+/// An agent has logged in for a service where it has a role. A role at another service (a stranger) does not make the next login
+/// one for the stranger, and does not let the stranger learn the agent's address.
 #[tokio::test]
 async fn role_of_a_stranger_brings_it_no_logins() {
     let control = ControlPlane::start().await;
@@ -86,7 +85,7 @@ async fn logins_that_are_not_for_a_service_are_told_to_the_deployment_only() {
     assert_eq!(unbound, json!({ "agentId": without_roles.id, "serviceId": null, "ipAddress": "127.0.0.1" }));
 }
 
-/// Anybody can register an agent and let it fail at any service.
+/// Anybody can register an agent and let its logins at any service fail. This must not flood the webhooks of the service.
 #[tokio::test]
 async fn service_is_not_told_of_failed_logins_of_an_agent_that_it_does_not_know() {
     let clock = WrongClock::new(0);
@@ -96,9 +95,9 @@ async fn service_is_not_told_of_failed_logins_of_an_agent_that_it_does_not_know(
     let source = EventSource::new(&control).await;
     let stranger = Stranger::new(&control, &source.agent).await;
     let service = stranger.service.as_str();
-    // The service is named by the challenge or by the login.
+    // The service is named by the challenge, or only by the login.
     let expired = [source.challenge(Some(service)).await, source.challenge(None).await];
-    // A burst of failures ends after about a minute, so all of them follow.
+    // A burst of failures ends after about a minute of real time, so all failures must come after the change of the clock.
     clock.set(AFTER_A_CHALLENGE);
     let challenges = [source.challenge(Some(service)).await, source.challenge(None).await];
     let fail = async |challenge: &Value| -> HttpResponse {

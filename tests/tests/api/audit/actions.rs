@@ -69,7 +69,7 @@ fn audited_routes_list_every_mutating_route() {
 /// A valid body that changes something.
 async fn body(fixture: &Fixture, route: &Route) -> Map<String, Value> {
     let mut body = fixture.body(route).await;
-    // With this field, the same request creates nothing again.
+    // With `managedBy`, a repeated request would return the resource of the first one instead of creating another.
     body.remove("managedBy");
     if route.path == "/agents/{agent}/status" {
         body.insert("status".to_owned(), json!("suspended"));
@@ -92,7 +92,7 @@ async fn each_action_writes_one_entry_and_refused_requests_write_none() {
     for (number, (method, path, action)) in AUDITED_ROUTES.iter().enumerate() {
         let route = ROUTES.iter().find(|route| (route.method, route.path) == (*method, *path)).unwrap();
         let body = body(&fixture, route).await;
-        // Waits for pending deliveries, because a replay does nothing while they exist.
+        // `rows` waits until no delivery is pending, because a replay does nothing while one is pending.
         fixture.rows().await;
         let before = fixture.control.audit_entries("").await.len();
         for status in refusals(&fixture, route, &body).await {
@@ -130,8 +130,7 @@ async fn each_action_writes_one_entry_and_refused_requests_write_none() {
     fixture.control.assert_audit_intact();
 }
 
-/// Sends requests that must be refused, without a credential and with an unknown field. Returns the statuses of the
-/// responses.
+/// Sends requests that must be refused, without a credential and with an unknown field. Returns the statuses of the responses.
 async fn refusals(fixture: &Fixture, route: &Route, body: &Map<String, Value>) -> Vec<u16> {
     let mut statuses = Vec::new();
     if !matches!(route.access, Access::Public | Access::PublicOrHuman) {
@@ -156,7 +155,7 @@ fn assert_entry(fixture: &Fixture, route: &Route, action: &str, entry: &Value, r
     };
     assert_eq!(entry["actor"], actor, "{action}");
     let service = match action {
-        // The entry of a departure has no service, so that the service does not learn who owns the agent.
+        // The entry about an agent that left a service does not belong to the service, which must not learn who owns the agent.
         "agent.registered"
         | "agent.deleted"
         | "agent.status_changed"

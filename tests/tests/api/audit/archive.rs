@@ -8,10 +8,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Every entry is older.
+/// A date after all entries.
 const LATER: &str = "2100-01-01";
 
-/// No entry is older.
+/// A time before all entries.
 const EARLIER: &str = "2000-01-01T00:00:00Z";
 
 fn archive(control: &ControlPlane, before: &str, file: &Path) -> Result<String, String> {
@@ -113,7 +113,7 @@ async fn interrupted_archive_loses_nothing_and_is_completed_by_the_next_one() {
         fs::write(control.folder().join("archive-1.jsonl.part"), "incomplete").unwrap();
         database.execute("CREATE TABLE saved AS SELECT * FROM audit_entries").await;
         archive(&control, LATER, &first).unwrap();
-        // The state of a run that was killed while it deleted entries.
+        // Restores some entries, as if the run had been killed while it deleted them.
         let restore = "INSERT INTO audit_entries SELECT * FROM saved WHERE sequence > 1 \
                        AND sequence <= (SELECT length FROM audit_floors f WHERE f.chain = saved.chain)";
         database.execute(restore).await;

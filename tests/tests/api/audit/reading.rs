@@ -171,8 +171,7 @@ async fn audit_list_command_shows_the_entries_that_the_human_user_may_read() {
     assert_eq!(shell.failure(&["audit", "list"]).0, 3);
 }
 
-/// The export is larger than a pipe buffer, so writing the export blocks for longer than the timeout of a request's
-/// transaction.
+/// The export is larger than a pipe buffer, so writing the export blocks for longer than the timeout of a request's transaction.
 #[tokio::test]
 async fn export_waits_for_a_slow_reader() {
     const ENTRIES: usize = 200;

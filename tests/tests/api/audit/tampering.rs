@@ -20,8 +20,7 @@ pub(super) async fn restore(database: &mut Database, tables: [&str; 2]) {
     }
 }
 
-/// Writes entries to the audit chains of two services and of the Countersign deployment. Returns the id of the second
-/// service.
+/// Writes entries to the audit chains of two services and of the Countersign deployment. Returns the id of the second service.
 pub(super) async fn write_entries(control: &ControlPlane) -> String {
     let role = control.create_role("one", &["a"]).await;
     control.create_role("two", &["b"]).await;
@@ -32,7 +31,7 @@ pub(super) async fn write_entries(control: &ControlPlane) -> String {
     other
 }
 
-/// Asserts that `audit verify` fails and reports this.
+/// Asserts that `audit verify` fails and prints the text `expected`.
 #[track_caller]
 pub(super) fn assert_reported(control: &ControlPlane, expected: &str) {
     let (report, valid) = control.verify_audit();
@@ -261,8 +260,7 @@ async fn audit_verify_checks_a_long_chain_to_its_end() {
         join_all((0..50).map(|_| control.create_key(control.service(), "sync"))).await;
     }
     let (report, valid) = control.verify_audit();
-    // The chain has 1052 entries: one about the creation of the service, one about its first key, and 1050 about
-    // further keys.
+    // The chain has 1052 entries: one about the creation of the service, one about its first key, and 1050 about further keys.
     assert!(valid && report.contains(&format!("{}: ok, 1052 entries, ", control.service())), "{report}");
     let exported = control.command(&["audit", "export", "--service", control.service()]);
     let lines = String::from_utf8(exported.stdout).unwrap();

@@ -207,8 +207,7 @@ async fn hostile_bodies_are_refused_with_the_field_name_and_change_nothing() {
         let before = fixture.rows().await;
         for Case { name, body, expected, fields } in all_cases(route, &valid_body) {
             let response = HttpResponse::send(authorized.try_clone().unwrap().body(body)).await;
-            // A route that ignores invalid values of a field may still refuse an empty string, with the error for a
-            // missing field.
+            // A route that ignores invalid values of a field may still refuse an empty string, with the error for a missing field.
             let is_ignored = expected.0 < 400 && response.status == expected.0;
             let expected = if expected.0 < 400 { INVALID } else { expected };
             let fields: Option<Vec<_>> = fields.as_ref().map(|fields| fields.iter().map(String::as_str).collect());

@@ -12,8 +12,7 @@ async fn resource_usage(sidecar: &Sidecar) -> (f64, f64) {
     (metric("process_open_fds").await, metric("process_resident_memory_bytes").await / 1024.0 / 1024.0)
 }
 
-/// Waits until resource usage returns to the earlier values, apart from a few connections and memory that the
-/// allocator keeps.
+/// Waits until resource usage returns to the earlier values, apart from a few connections and memory that the allocator keeps.
 async fn wait_for_usage(sidecar: &Sidecar, (files, memory): (f64, f64)) {
     let poll = async || {
         let usage = resource_usage(sidecar).await;

@@ -258,8 +258,8 @@ async fn start_with_grpc_client(fixture: &Fixture) -> (Sidecar, GrpcClient) {
     (sidecar, GrpcClient { client: Client::builder().http2_prior_knowledge().build().unwrap(), address })
 }
 
-/// Envoy never sends such a text outside `raw_value`. A denial is better than a gRPC error, because Envoy can be configured to
-/// allow requests after an error.
+/// Envoy sends text that is not UTF-8 in `raw_value` only, so such a message is not from Envoy. A denial is better than a gRPC
+/// error, because Envoy can be configured to allow requests after an error.
 #[tokio::test]
 async fn texts_that_are_not_utf8_are_denied() {
     let fixture = Fixture::new().await;

@@ -238,9 +238,8 @@ async fn api_and_sidecar_agree_on_forged_tokens_with_a_valid_signature() {
     verifiers.wait_until_equal("the token is still accepted", &token, is_same).await;
 }
 
-/// The configured token lifetime is not sent to sidecars, and shortening it must not invalidate issued tokens. API and
-/// sidecar therefore accept a token with a longer lifetime than configured, but such a token can be revoked like any
-/// other.
+/// The configured token lifetime is not sent to sidecars, and shortening it must not invalidate issued tokens. API and sidecar
+/// therefore accept a token with a longer lifetime than configured, but such a token can be revoked like any other.
 #[tokio::test]
 async fn token_with_a_long_lifetime_is_revoked_like_any_other() {
     let control = ControlPlane::start().await;

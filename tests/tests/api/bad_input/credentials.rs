@@ -129,8 +129,8 @@ pub async fn check_access(fixture: &Fixture, credentials: &Credentials) -> Failu
         for (kind, expected) in CREDENTIAL_KINDS.into_iter().zip(expected_results(route.access)) {
             let is_checked = route.method != "GET" && expected.is_some();
             let (mut response, mut rows) = send_with(fixture, credentials, route, kind, is_checked).await;
-            // On a busy machine, a replica can deliver an event once more after another one did. A refused request that changes a
-            // delivery changes it again.
+            // On a busy machine, one replica may deliver an event again that another one has delivered, and change the row of the
+            // delivery. Send the request once more: if the request changes the row, the row changes again.
             if rows.iter().all(|row| row.starts_with("webhook_deliveries ")) && !rows.is_empty() {
                 (response, rows) = send_with(fixture, credentials, route, kind, is_checked).await;
             }
@@ -145,7 +145,7 @@ pub async fn check_access(fixture: &Fixture, credentials: &Credentials) -> Failu
     failures
 }
 
-/// Sends a request with a kind of credential. Returns the response, and the rows that have changed if they are checked.
+/// Sends a request with a kind of credential. Returns the response and, if `is_checked`, the rows that have changed.
 async fn send_with(
     fixture: &Fixture,
     credentials: &Credentials,

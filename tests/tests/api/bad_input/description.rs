@@ -9,7 +9,7 @@ use countersign_tests::description::{self, openapi, resolve};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
-/// The operations with the errors and bodies of this API.
+/// The operations of the API except those of OAuth, which have other errors and bodies.
 fn operations(described: &Value) -> impl Iterator<Item = (String, &String, &Value)> {
     description::operations(described).filter(|(_, path, _)| !is_of_oauth(path))
 }

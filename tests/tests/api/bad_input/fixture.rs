@@ -123,8 +123,9 @@ impl Fixture {
         }
     }
 
-    /// All rows of the database, after the asynchronous work of earlier requests (trust changes, webhook deliveries, removal of
-    /// deleted roles) has finished. Without rows that background jobs write at any time, and without the time of the last write check, which is the last column of `deployment`.
+    /// All rows of the database, after the work that earlier requests left to background jobs (trust changes, webhook deliveries,
+    /// removal of deleted roles) is done. Leaves out the rows that background jobs write at any time, and the last column of
+    /// `deployment`, the time of the last write check.
     pub async fn rows(&self) -> BTreeSet<String> {
         let mut database = self.database.lock().await;
         let all_processed = async || {
@@ -158,22 +159,22 @@ impl Fixture {
         self.agent.login().await.refresh_token.expose_secret().to_owned()
     }
 
-    /// The service that the route for the deletion of services deletes.
+    /// The service that `DELETE /services/{service}` deletes.
     pub fn deletable_service(&self) -> String {
         self.deletable_service.lock().unwrap().clone()
     }
 
-    /// The agent that the route for the deletion of agents deletes.
+    /// The agent that `DELETE /agents/{agent}` deletes.
     pub fn deletable_agent(&self) -> String {
         self.deletable_agent.lock().unwrap().clone()
     }
 
-    /// The service of the routes for transfers.
+    /// The service whose transfer the routes offer, accept and withdraw.
     pub fn offered_service(&self) -> String {
         self.offered_service.lock().unwrap().clone()
     }
 
-    /// Creates what the route deletes or accepts, if an earlier request has done so.
+    /// If an earlier request has deleted the service or the agent of this route, or has accepted the offer, creates a new one.
     async fn replace_deleted(&self, route: &Route) {
         if (route.method, route.path) == ("DELETE", "/services/{service}") {
             let path = format!("/services/{}", self.deletable_service());
@@ -359,12 +360,12 @@ pub fn error_mismatch(response: &HttpResponse, expected: (u16, &str), fields: Op
     })
 }
 
-/// What was wrong, so that a test reports everything at once.
+/// Everything that was wrong in a test, so that the test reports it at once.
 #[derive(Debug, Default)]
 pub struct Failures(Vec<String>);
 
 impl Failures {
-    /// Describes what was wrong, unless the result is the expected one.
+    /// If the result is not the expected one, adds a description of what was wrong.
     pub fn check(&mut self, is_expected: bool, describe: impl FnOnce() -> String) {
         if !is_expected {
             self.0.push(describe());

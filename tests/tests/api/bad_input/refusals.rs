@@ -185,7 +185,8 @@ impl RefusalFixture {
         }
     }
 
-    /// A login or refresh for a service by an agent that has live tokens for as many others as possible, one of which is unbound.
+    /// A login or refresh for one more service than allowed: the agent has live tokens for the maximum number of audiences, and one
+    /// of them is unbound.
     async fn request_over_the_audience_quota(&self, route: &Route) -> RequestBuilder {
         let control = &self.restricted;
         let agent = Agent::register(control, "Agent").await;
@@ -236,7 +237,7 @@ impl RefusalFixture {
             }
             ("POST", "/services/{service}/roles") => self.with_field(route, "name", "reader").await,
             ("PATCH", path) if path == "/services/{service}" || path.ends_with("/webhooks/{webhook}") => {
-                self.request_for_a_twin(route).await
+                self.request_for_a_duplicate(route).await
             }
             ("PATCH", "/services/{service}/roles/{role}") => self.with_field(route, "permissions", json!(long)).await,
             ("POST", "/services/{service}/agents/{agent}/roles") => {
@@ -254,20 +255,20 @@ impl RefusalFixture {
         }
     }
 
-    /// A request after which another thing would have the same name or URL, and the same value of `managedBy`.
-    async fn request_for_a_twin(&self, route: &Route) -> RequestBuilder {
+    /// A request to change a resource, after which two resources would have the same name or URL and the same `managedBy`.
+    async fn request_for_a_duplicate(&self, route: &Route) -> RequestBuilder {
         let control = &self.fixture.control;
         if route.path == "/services/{service}" {
-            let twin = json!({ "name": "Twin", "managedBy": "team" });
-            let _twin_may_exist = control.api.send_as(control.human(), "POST", "/services", twin.clone()).await;
-            return self.fixture.authorized(route).json(&twin);
+            let other = json!({ "name": "Same name", "managedBy": "team" });
+            let _may_exist_already = control.api.send_as(control.human(), "POST", "/services", other.clone()).await;
+            return self.fixture.authorized(route).json(&other);
         }
-        let twin = json!({ "url": "http://127.0.0.1:1024/twin", "managedBy": "team" });
+        let other = json!({ "url": "http://127.0.0.1:1024/same", "managedBy": "team" });
         let ids = self.fixture.webhooks_of(route);
-        let other = self.fixture.path(route).replace(&ids.permanent, &ids.deletable);
-        let changed = self.fixture.authorize(route, control.api.request("PATCH", &other));
-        HttpResponse::send(changed.json(&twin)).await.expect(200);
-        self.fixture.authorized(route).json(&twin)
+        let path = self.fixture.path(route).replace(&ids.permanent, &ids.deletable);
+        let changed = self.fixture.authorize(route, control.api.request("PATCH", &path));
+        HttpResponse::send(changed.json(&other)).await.expect(200);
+        self.fixture.authorized(route).json(&other)
     }
 }
 

@@ -1,5 +1,5 @@
-//! Every route as data: who may call the route, and which body the route reads. A new route must be added to this list, unless it is
-//! one of OAuth: these read forms and have the errors of OAuth (`tests/tests/api/oauth.rs`).
+//! Every route as data: who may call it, and which body it reads. A new route must be added to this list, except a route of OAuth:
+//! those read forms and have the errors of OAuth (`tests/tests/api/oauth.rs`).
 
 use reqwest::RequestBuilder;
 use serde_json::{Map, Value};
@@ -35,7 +35,6 @@ pub fn is_of_oauth(path: &str) -> bool {
     path.starts_with("/oauth/")
 }
 
-/// A route.
 #[derive(Debug)]
 pub struct Route {
     pub method: &'static str,

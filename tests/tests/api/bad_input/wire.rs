@@ -97,8 +97,7 @@ async fn bodies_with_inconsistent_framing_are_refused() {
     failures.assert_none();
 }
 
-/// Attackers use conflicting framing headers to smuggle a second request. The server must never respond to the smuggled
-/// request.
+/// Attackers use conflicting framing headers to smuggle a second request. The server must never respond to the smuggled request.
 #[tokio::test]
 async fn smuggled_requests_get_no_response() {
     let fixture = Fixture::new().await;

@@ -27,7 +27,7 @@ const STATIC: [&str; 3] = ["/openapi.json", "/docs", "/docs/{file}"];
 /// Number of characters after the prefix of an id.
 const ID_LENGTH: usize = 26;
 
-/// Requests that are sent at the same time.
+/// Maximum number of requests that are sent at the same time.
 const CONCURRENCY: usize = 16;
 
 /// The limit of requests of one crawl, so that a mistake does not run forever.
@@ -68,7 +68,7 @@ impl Ids {
         self.0.get(prefix).into_iter().flatten()
     }
 
-    /// The path with its first parameter replaced by each id, and so on.
+    /// The path, once for each combination of known ids in place of its parameters.
     fn fill(&self, path: &str) -> Vec<String> {
         let Some((before, rest)) = path.split_once('{') else { return vec![path.to_owned()] };
         let (name, after) = rest.split_once('}').unwrap();
@@ -92,7 +92,8 @@ impl Ids {
     }
 }
 
-/// What the party with these credentials reads if it has these ids. `None` is a request without a credential.
+/// Everything that a party reads that has these credentials and at first knows `ids`. The credential `None` sends a request without
+/// one.
 pub async fn crawl(scenario: &Scenario, credentials: &[Option<&str>], mut ids: Ids) -> String {
     let openapi = description::openapi();
     let reads = description::operations(&openapi)
@@ -125,8 +126,8 @@ pub async fn crawl(scenario: &Scenario, credentials: &[Option<&str>], mut ids: I
     }
 }
 
-/// The errors of changes of other people's services. Requests without a body that would be accepted change something, so the
-/// party must not manage any service in `ids`.
+/// Tries to change services of other people, and returns the errors. Some routes need no body, so they would change a service that
+/// the party manages: `ids` must contain none.
 pub async fn try_changes(scenario: &Scenario, credentials: &[Option<&str>], ids: &Ids) -> String {
     let openapi = description::openapi();
     let is_change = |(method, path, _): &(String, &String, _)| method != "GET" && path.starts_with("/services/");

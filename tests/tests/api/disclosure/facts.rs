@@ -6,7 +6,7 @@ use super::{
 };
 use countersign_tests::{control_plane::text, jwt};
 
-/// Ids that are a piece of information themselves. They say nothing in responses to a party that knows them already.
+/// What a fact reveals. If it reveals an id, responses to a party that already sent this id do not count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reveals {
     AgentId,
@@ -32,7 +32,7 @@ impl Fact {
         Self { reveals, ..self }
     }
 
-    /// The word of the page for what a party learns.
+    /// What a party learns of this fact, as a word of the page.
     pub fn word(&self, seen: &Observation) -> &'static str {
         let shows = |text: &str| self.markers.iter().any(|marker| text.contains(marker.as_str()));
         let by_agent_id = self.reveals != Reveals::AgentId && shows(&seen.with_agent_ids);

@@ -22,7 +22,7 @@ pub const PARTIES: [&str; 10] = [
     "webhook of the deployment",
 ];
 
-/// What a party sends and receives, by what it must know before.
+/// What a party sends and receives, divided by what the party must know to receive it.
 #[derive(Default)]
 pub struct Observation {
     /// Sent by the party itself, or received once when it created something.
@@ -116,7 +116,8 @@ async fn by_api(
     }
 }
 
-/// The responses to a service to which agents show tokens, and the claims, which the service can decode.
+/// What a service with this id and key learns from tokens that agents send to it: the response of `verify`, and the claims, which
+/// it can decode.
 async fn verify(scenario: &Scenario, service: &str, key: &str, tokens: &[&str]) -> String {
     let mut transcript = String::new();
     for token in tokens {
@@ -136,7 +137,8 @@ fn by_webhook((receiver, target): &(Receiver, Target)) -> Observation {
     }
 }
 
-/// What a stream tells: with ids, and with hashes of agents.
+/// What a sync stream tells. The first text names no agents, and in the second one the test replaced the hashes of agents by their
+/// ids.
 async fn streams(scenario: &Scenario, key: &str) -> (String, String) {
     let complete = async || {
         let texts = read_stream(scenario, key).await;

@@ -3,18 +3,14 @@
 use countersign_tests::tools;
 use std::{collections::BTreeSet, fs};
 
-/// A cell of a table.
+/// A cell of a table: the information, the party, and what the party learns.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cell {
-    /// The information.
     pub row: String,
-    /// The party.
     pub column: String,
-    /// What the party learns.
     pub word: String,
 }
 
-/// The page.
 pub struct Page {
     /// All cells of the tables whose first header begins with `About`.
     pub cells: Vec<Cell>,

@@ -64,7 +64,6 @@ pub struct Agents {
     pub deleted: Agent,
 }
 
-/// The services.
 pub struct Services {
     /// The service that the columns of the table are about.
     pub home: Tenant,

@@ -1,21 +1,22 @@
-//! Clients that leave during the lookup of a credential: their requests are counted, and lookups of API keys keep their places.
-//! Otherwise, a client that always leaves could cause any number of lookups.
+//! Clients that disconnect while the server looks up their credential. Their requests still count for the rate limit, and their
+//! lookups of API keys still count for the limit of lookups. Otherwise, a client that always disconnects could start any number of
+//! lookups.
 
 use countersign_tests::{Agent, ControlPlane, HttpClient, HttpResponse, Postgres, eventually};
 use secrecy::ExposeSecret;
 use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row};
 
-/// Number of requests whose client leaves.
+/// Number of requests whose client disconnects.
 const ABANDONED: usize = 5;
 
-/// API keys of a client that are looked up at a time.
+/// Maximum number of API keys that the server looks up for one client at the same time.
 const LOOKUPS_PER_CLIENT: i64 = 2;
 
-/// Number of requests under `/auth` before: a registration, a challenge and a login.
+/// Number of requests under `/auth` before the abandoned ones: a registration, a challenge and a login.
 const EARLIER: usize = 3;
 
-/// The credential with another secret.
+/// The credential with its last character changed.
 fn with_other_secret(credential: &str) -> String {
     let (rest, last) = credential.split_at(credential.len() - 1);
     format!("{rest}{}", if last == "0" { "1" } else { "0" })
@@ -41,7 +42,7 @@ impl LockedTable {
         self.database.fetch_one(AssertSqlSafe(sql)).await.unwrap().get(0)
     }
 
-    /// The lookups that wait.
+    /// The number of lookups that wait for the table.
     async fn waiting(&mut self) -> i64 {
         self.number("*").await
     }
@@ -51,7 +52,7 @@ impl LockedTable {
     }
 }
 
-/// The number of requests of a route whose client has left.
+/// The number of requests with these labels whose client has disconnected.
 async fn left(control: &ControlPlane, labels: &str) -> f64 {
     let admin = HttpClient::plain(control.env["ADMIN_URL"].clone());
     let metric = format!("countersign_http_requests_total{{{labels},status=\"499\"}}");
@@ -59,7 +60,7 @@ async fn left(control: &ControlPlane, labels: &str) -> f64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_of_clients_that_leave_during_a_lookup_are_counted() {
+async fn requests_of_clients_that_disconnect_during_a_lookup_are_counted() {
     let postgres = Postgres::start().await;
     let limit = format!("limits.address_per_minute={}", EARLIER + ABANDONED);
     let control = ControlPlane::start_replica(&postgres.create_database().await, &[&limit]).await;
@@ -74,7 +75,7 @@ async fn requests_of_clients_that_leave_during_a_lookup_are_counted() {
         response.abort();
         let has_left = async || (left(&control, labels).await > left_before).then_some(());
         eventually("the client has left", has_left, || control.log()).await;
-        // The lookup of a client that has left can wait for a few seconds more.
+        // The lookup may wait for a few more seconds after its client has disconnected, so cancel it.
         eventually("the lookup ends", async || (table.cancel().await == 0).then_some(()), || control.log()).await;
     }
     drop(table);
@@ -82,7 +83,7 @@ async fn requests_of_clients_that_leave_during_a_lookup_are_counted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn lookups_of_api_keys_keep_their_places_when_their_clients_leave() {
+async fn lookups_of_api_keys_stay_limited_when_their_clients_disconnect() {
     let postgres = Postgres::start().await;
     let control = ControlPlane::start_replica(&postgres.create_database().await, &[]).await;
     let key = with_other_secret(control.key());

@@ -34,8 +34,7 @@ async fn eleventh_call_is_refused_and_one_call_passes_after_retry_delay() {
     assert_eq!(rate_limit_refusal(&challenge(&fixture.api, &agent).await).1, 1);
     fixture.clock.advance(Duration::from_millis(1));
     challenge(&fixture.api, &agent).await.expect(200);
-    // The time window of the rate limit slides: only the oldest call has left the window, so only one new call is
-    // accepted.
+    // The time window of the rate limit slides: only the oldest call has left the window, so only one new call is accepted.
     assert_eq!(rate_limit_refusal(&challenge(&fixture.api, &agent).await).1, 2);
     assert_eq!(fixture.rate_limited_total("auth").await, Some(3.0));
 }

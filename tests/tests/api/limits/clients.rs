@@ -7,7 +7,7 @@ use countersign_process::{Clock, SystemClock};
 use countersign_tests::{ControlPlane, Shell};
 use serde_json::Value;
 
-/// A key that several sessions share.
+/// The private key of an agent, shared by several sessions.
 struct SharedKey<'a>(&'a PrivateKey);
 
 impl Sign for SharedKey<'_> {

@@ -31,10 +31,10 @@ impl OwnedService {
     }
 }
 
-/// The limit of a service; that of its owner is five times as high.
+/// Limits each service to four management requests per minute. The limit of an owner is always five times the limit of a service.
 const MANAGEMENT: [&str; 1] = ["limits.management_per_minute=4"];
 
-/// Services of the fixture's human user. Their creation takes more than a minute, because the requests of the user are limited.
+/// Creates services of the fixture's human user, one per minute of the test's clock, because the user's requests are limited.
 async fn create_services(fixture: &Fixture, count: usize) -> Vec<OwnedService> {
     let mut services = Vec::new();
     for _ in 0..count {
@@ -44,7 +44,7 @@ async fn create_services(fixture: &Fixture, count: usize) -> Vec<OwnedService> {
     services
 }
 
-/// Two services of an owner of whose 20 requests in a minute 6 are left.
+/// Two services of one owner, who may send 6 more of the 20 requests of this minute.
 async fn with_six_left(fixture: &Fixture) -> [OwnedService; 2] {
     let mut services = create_services(fixture, 6).await;
     let (first, second) = (services.remove(0), services.remove(0));
@@ -118,7 +118,7 @@ async fn behind_proxy() -> Fixture {
     Fixture::with_settings(&["proxies.trusted=127.0.0.1/32", "limits.auth_per_minute=2"]).await
 }
 
-/// Logs an agent in from other networks, so often that three logins or refreshes are left.
+/// Logs an agent in from many networks, until only three more logins or refreshes are allowed.
 async fn use_up_all_but_three(fixture: &Fixture, agent: &Agent) {
     for subnet in 0..21 {
         login_from(fixture, 100 + subnet, agent, agent).await.expect(200);

@@ -1,4 +1,4 @@
-//! The metadata of the server (RFC 8414), and the errors of what surrounds the OAuth endpoints.
+//! The metadata of the server (RFC 8414), and errors that occur before the handler of an OAuth endpoint runs.
 
 use countersign_tests::{
     ControlPlane, HttpResponse,
@@ -19,7 +19,7 @@ async fn metadata_names_endpoints_that_exist() {
     assert!(metadata.get("scopes_supported").is_none(), "common clients would ask for these scopes only");
     for name in ["token_endpoint", "introspection_endpoint", "revocation_endpoint"] {
         let status = post_form(&control.api, &endpoint(name), &[]).await.status;
-        // Strangers learn nothing about their form, so that all their requests are counted.
+        // Introspection refuses callers without credentials before it reads the form.
         assert_eq!(status, if name == "introspection_endpoint" { 401 } else { 400 }, "{name}");
     }
     let refused = control.api.get(&format!("{}?response_type=code", endpoint("authorization_endpoint"))).await;

@@ -1,4 +1,4 @@
-//! Scopes: they narrow what tokens grant, whatever happens to the roles of the agent.
+//! Scopes: they limit what tokens grant, even if the agent gets more roles later.
 
 use countersign_tests::{
     Agent, ControlPlane,
@@ -59,7 +59,7 @@ async fn a_scope_narrows_a_session_also_after_the_agent_gets_roles() {
     let again = refresh(&control, &text(&wide["refresh_token"]), &[]).await.expect(200);
     assert_eq!(jwt::claims(&text(&again["access_token"]))["scope"], "delete list read write");
     assert!(jwt::claims(&agent.token().await).get("scope").is_none(), "only OAuth clients get the claim");
-    // The other door knows no scopes, and nevertheless keeps that of the session.
+    // `/auth/refresh` has no scope parameter, and keeps the scope of the session.
     let next = control.api.post("/auth/refresh", json!({ "refreshToken": next["refresh_token"] })).await.expect(200);
     assert_eq!(
         control.verify(&text(&next["accessToken"])).await.expect(200)["agent"]["permissions"],

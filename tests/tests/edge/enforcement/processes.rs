@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A new stream of the same process replaces the earlier one, also while the control plane does not know that it has ended.
+/// A new stream of the same process replaces the earlier one, even before the control plane knows that the earlier one has ended.
 #[tokio::test]
 async fn streams_of_one_process_count_once() {
     let fixture = Fixture::new(0, &[]).await;
@@ -18,7 +18,8 @@ async fn streams_of_one_process_count_once() {
     assert_eq!(receipt["sidecars"], 1, "{receipt}");
 }
 
-/// After an API key is replaced, the process decides with the data of the new stream, so the stream with the old key no longer counts.
+/// After an API key is replaced, the process decides with the data of the new stream. So the stream with the old key no longer
+/// counts.
 #[tokio::test]
 async fn stream_of_a_replaced_key_is_replaced() {
     let fixture = Fixture::new(0, &[]).await;
@@ -38,7 +39,8 @@ async fn stream_of_a_replaced_key_is_replaced() {
     assert!(key.contains(&sidecar["keyId"].as_str().unwrap()["key_".len()..]), "{sidecar}");
 }
 
-/// The disk of a sidecar may have been cloned, so a process that is connected has not ended, whatever another one says.
+/// Another process says that it has taken over the copy of this one. The disk may have been cloned, so a process whose stream is
+/// open has not ended.
 #[tokio::test]
 async fn process_is_forgotten_in_favor_of_the_owner_of_its_copy_after_its_stream_has_ended() {
     let fixture = Fixture::new(0, &[]).await;
@@ -59,7 +61,7 @@ async fn process_is_forgotten_in_favor_of_the_owner_of_its_copy_after_its_stream
     eventually("the process is forgotten", listed, || fixture.control.log()).await;
 }
 
-/// The process still decides with what an earlier stream has confirmed, although it asks for a new snapshot.
+/// The process asks for a new snapshot, but until it has one, it still decides with the data that an earlier stream has confirmed.
 #[tokio::test]
 async fn process_that_connects_without_a_revision_counts_as_confirmed() {
     let mut fixture = Fixture::new(0, &[]).await;
@@ -74,7 +76,7 @@ async fn process_that_connects_without_a_revision_counts_as_confirmed() {
     fixture.unconfirmed_receipt(&format!("revision={}", fixture.change(false).await)).await;
 }
 
-/// The sidecar has not learned of the shorter limit.
+/// The sidecar has not learned of the shorter limit, so it may decide for the time of the longer one.
 #[tokio::test]
 async fn shorter_max_staleness_does_not_apply_to_processes_that_decide_already() {
     let mut fixture = Fixture::new(0, &["sync.max_staleness_seconds=3000"]).await;
@@ -89,7 +91,8 @@ async fn shorter_max_staleness_does_not_apply_to_processes_that_decide_already()
     assert!(remaining > 2_000_000_000, "{receipt}");
 }
 
-/// The copy on disk may be older than the view, and a process that starts from it decides without the change.
+/// The copy on disk may be older than the view. Until the process reports, it could restart from the copy and decide without the
+/// change.
 #[tokio::test]
 async fn resumed_data_is_in_force_when_it_is_reported() {
     let fixture = Fixture::new(0, &[]).await;

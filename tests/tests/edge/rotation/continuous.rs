@@ -52,7 +52,8 @@ struct CallResults {
     refusals: BTreeMap<String, usize>,
 }
 
-/// Logs in and sends requests continuously, alternately with the newest and an older token. `logins` counts the logins meanwhile.
+/// Logs in and sends requests continuously, alternately with the newest and an older token. Keeps the number of logins so far in
+/// `logins`.
 async fn call_until_stopped(
     control: &ControlPlane,
     envoy: &Envoy,

@@ -127,8 +127,7 @@ async fn old_key_signs_until_the_microsecond_before_the_switch() {
     assert_eq!(repeated_rotation["kid"], keys[1], "a second request during a rotation starts no other rotation");
     fixture.clock.advance(Duration::from_micros(1));
     assert_eq!(kid(&fixture.token().await), keys[1]);
-    // The third key was published when the first rotation was requested, so it is old enough to sign at once in a
-    // second rotation.
+    // The third key was published when the first rotation was requested, so it is old enough to sign at once in a second rotation.
     let second_rotation = fixture.send_as_human("POST", "/signing-keys/rotate").await.expect(200);
     assert_eq!((&second_rotation["status"], &second_rotation["signsFrom"]), (&json!("signing"), &json!(fixture.now())));
     assert_eq!(kid(&fixture.token().await), second_rotation["kid"]);
@@ -158,8 +157,7 @@ async fn key_is_removed_when_its_last_token_has_expired() {
         "the key is published longer, to allow for clock skew"
     );
     fixture.clock.advance(SECOND * 2);
-    // When the last token of a signing key has expired, a background job of the control plane removes the key within
-    // seconds.
+    // When the last token of a signing key has expired, a background job of the control plane removes the key within seconds.
     let key_removed = async || (!fixture.published_keys().await.0.contains(&keys[0])).then_some(());
     eventually("the key is removed", key_removed, String::new).await;
     assert_eq!(fixture.verify(&last_token).await.error().2, "token_key_unknown");

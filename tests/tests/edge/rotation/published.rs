@@ -1,4 +1,5 @@
-//! The public JWKS and metadata, and the signing keys that administrators list.
+//! What a rotation changes in the public JWKS, in the list of signing keys for administrators and in metrics. Also tests the
+//! metadata of the server.
 
 use countersign_tests::{ControlPlane, HttpResponse, eventually};
 use serde_json::json;

@@ -6,8 +6,7 @@ use std::time::Duration;
 
 const KEY_UNKNOWN: (u16, &str) = (401, "token_key_unknown");
 
-/// Creates an agent and a token. API and sidecar have accepted the token twice, so that the sidecar has cached its
-/// signature.
+/// Creates an agent and a token. API and sidecar have accepted the token twice, so that the sidecar has cached its signature.
 async fn accepted_token(control: &ControlPlane, sidecar: &Sidecar) -> (Agent, String) {
     let agent = Agent::register(control, "agent").await;
     let token = agent.token().await;

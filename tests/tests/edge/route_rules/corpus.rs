@@ -1,8 +1,8 @@
 //! Hostile paths against services that normalize paths in different ways, behind the real Envoy.
 //!
-//! The paths come from the word lists of web scanners, and the services are the real nginx and models of Tomcat and others.
-//! The property: an anonymous request never gets a protected resource, however its path is spelled. The tests also show
-//! that the corpus reaches the protected resources without the rules, and with a token that the rules accept.
+//! The paths come from the word lists of web scanners, and the services are the real nginx and models of Tomcat and others. The
+//! tests require that an anonymous request never gets a protected resource, however its path is spelled. They also show that the
+//! paths reach the protected resources without the rules, and with a token that the rules accept.
 
 mod batch;
 mod services;
@@ -176,7 +176,8 @@ async fn no_protected_path_is_reached_without_permission() {
     for configuration in [Configuration::Minimal, Configuration::Example] {
         let edge = configuration.edge(&fixture, &nginx).await;
         let first = ask(&edge.nginx, CASE_SENSITIVE, None, &corpus).await;
-        // The sidecar does not know the service. Therefore only the targets that pass the sidecar are sent to every service.
+        // The sidecar decides without knowing which service gets the request. So only targets that pass the sidecar are sent to the
+        // others.
         for (name, envoy) in [("nginx", &edge.nginx), ("Tomcat", &edge.tomcat), ("lenient", &edge.lenient)] {
             let anonymous = ask(envoy, CASE_SENSITIVE, None, &first.forwarded).await;
             assert_eq!(anonymous.reached, [] as [&str; 0], "{configuration:?}, {name}");
@@ -194,13 +195,13 @@ async fn no_protected_path_is_reached_without_permission() {
     }
 }
 
-/// The targets for which a service would serve a protected resource. nginx resolves almost no target to a protected path that
-/// the lenient model does not resolve so too.
+/// The targets for which a service would serve a protected resource. The lenient model stands for nginx, too: nginx resolves almost
+/// no other targets to a protected path.
 fn attacks(corpus: &[Vec<u8>], model: Model) -> Vec<Vec<u8>> {
     corpus.iter().filter(|target| model.answer(target) == "protected").cloned().collect()
 }
 
-/// Without the rules, the corpus reaches the protected paths of every service. So the test above can fail.
+/// Without the rules, the corpus reaches the protected paths of every service. This shows that the test above can fail.
 #[tokio::test]
 async fn corpus_reaches_protected_paths_without_rules() {
     let (corpus, fixture, nginx) = (corpus(), Fixture::start(RULES).await, start_nginx().await);

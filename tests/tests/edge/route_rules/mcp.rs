@@ -63,7 +63,6 @@ async fn envoy_of_manual(fixture: &Fixture, upstream: u16) -> Envoy {
     envoy(fixture, upstream, &filters_of_manual(), NAMESPACES).await
 }
 
-/// A message.
 fn message(method: &str, params: &str) -> String {
     format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{params}}}"#)
 }
@@ -107,7 +106,7 @@ async fn tools_need_their_permissions_behind_envoy() {
         ("initialize", &[], message("initialize", r#"{"protocolVersion":"2025-11-25"}"#), (200, "")),
         ("notification", &[], r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#.into(), (200, "")),
         ("response of the client", &[], r#"{"jsonrpc":"2.0","id":1,"result":{}}"#.into(), (403, "mcp_request_invalid")),
-        // Envoy names it a response, and the Python SDK executes it.
+        // For Envoy, a call that has a `result` is a response, but the Python SDK executes it.
         (
             "call with a result",
             &[],
@@ -206,7 +205,7 @@ async fn messages_are_refused_without_the_metadata_of_the_filter() {
     let upstream = Upstream::start().await;
     let token = fixture.token("reader", &["weather:read"]).await;
     let filters = filters_of_manual();
-    // The buffer filter would answer 413, because the MCP filter sets the limit of the buffer.
+    // Leaves out the buffer filter, which would answer 413: the MCP filter sets the limit of the buffer, too.
     let (_, unbuffered) = filters.split_once(MCP_FILTER).unwrap();
     let passing = replaced(unbuffered, "traffic_mode: REJECT_NO_MCP", "traffic_mode: PASS_THROUGH");
     let small = replaced(&passing, "max_request_body_size: 1048576", "max_request_body_size: 64");

@@ -1,5 +1,5 @@
-//! Client libraries of MCP as their registries deliver them, and a real MCP server behind Envoy. A client is given only the URL of the
-//! server, the id of its agent and the key of the agent.
+//! Client libraries of MCP as their registries deliver them, and a real MCP server behind Envoy. A client is given only the URL of
+//! the server, and the id and the key of its agent.
 
 use super::Fixture;
 use countersign_tests::{
@@ -91,7 +91,7 @@ impl McpFixture {
 
 async fn agent_calls_the_tools_that_its_roles_permit(library: Library) {
     let environment = McpFixture::start().await;
-    // A refused tool must not cost a login: the session of a client that tries many would end at the rate limit.
+    // A refused tool must not cause a login. Otherwise, a client that tries many tools would reach the rate limit of logins.
     let refused = ["delete_city"; 12];
     let printed = environment.call(&library, None, &[&refused[..], &["get_weather"]].concat()).await;
     assert_eq!(printed.first().unwrap(), "tools: get_weather, delete_city");
@@ -128,7 +128,8 @@ async fn first_typescript_sdk() {
     agent_calls_the_tools_that_its_roles_permit(typescript("@modelcontextprotocol/sdk")).await;
 }
 
-/// The roles of the agent permit the tool, and only its scope does not. Then another token helps, which the client requests.
+/// The agent has the role that the tool needs, but its token has a scope without it. The client requests a token with a wider
+/// scope.
 #[tokio::test]
 async fn typescript_sdk_asks_for_a_wider_scope() {
     let environment = McpFixture::start().await;

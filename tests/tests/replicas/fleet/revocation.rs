@@ -11,7 +11,7 @@ use std::time::Duration;
 
 const REVOCATIONS: usize = 500;
 
-/// Concurrent revocations.
+/// Number of concurrent revocations.
 const CONCURRENCY: usize = 10;
 
 /// Creates a role and agents with it, each with a token issued after the assignment.

@@ -9,8 +9,7 @@ use serde_json::json;
 
 const REPLICAS: usize = 10;
 
-/// Asserts that the database has one Countersign deployment, one signing key, one next key, and one head for each audit
-/// chain.
+/// Asserts that the database has one Countersign deployment, one signing key, one next key, and one head for each audit chain.
 async fn assert_one_deployment(database: &str) {
     let mut database = Database::connect(database).await;
     for (sql, expected) in [

@@ -1,5 +1,5 @@
-//! Tests that tenants who use two replicas at the same time get no more than with one. `api quotas` and `api known_agents` have more,
-//! which run with two replicas too.
+//! Tests that tenants who use two replicas at the same time get no more than with one. The modules `api::quotas` and
+//! `api::known_agents` have more such tests, which run with two replicas too.
 
 use super::{FleetAgent, Replicas};
 use countersign_tests::{HttpResponse, Sidecar, control_plane::text};
@@ -26,8 +26,7 @@ impl Fleet {
     }
 }
 
-/// Of feedback of the same score, the order does not matter, so each trust score is one of a serial order, and the last one is
-/// exact.
+/// All feedback of a service has the same score, so the trust score is the same in whichever order the replicas process it.
 #[tokio::test]
 async fn feedback_of_known_and_unknown_services_at_two_replicas_is_exact() {
     let fleet = Fleet::start().await;
@@ -46,7 +45,7 @@ async fn feedback_of_known_and_unknown_services_at_two_replicas_is_exact() {
     assert!(friends.iter().chain(&strangers).all(|response| response.status == 200));
     let record = format!("/services/{friend}/agents/{}", agent.id);
     let record = second.api.get_as(&friend_key, &record).await.expect(200);
-    // The prior weighs 4, the stranger 1, and the friend at most as much as both.
+    // The prior weighs 4, the stranger 1, and the friend (a service that the agent has used) at most as much as both.
     assert_eq!(record["trustScore"], json!(70), "(4 * 50 + 1 * 0 + 5 * 100) / 10");
 }
 
@@ -100,7 +99,8 @@ async fn service_that_is_deleted_at_one_replica_is_refused_at_the_other_at_once(
     assert!(verified.status.success(), "{verified:?}");
 }
 
-/// The requests of the earlier owner were authorized before the transfer, and wait for it. None takes effect after it.
+/// The requests of the earlier owner are authorized before the transfer, but must wait for it. None of them changes anything after
+/// it.
 #[tokio::test]
 async fn requests_of_the_earlier_owner_change_nothing_after_the_transfer() {
     let fleet = Fleet::start().await;
@@ -138,13 +138,15 @@ async fn requests_of_the_earlier_owner_change_nothing_after_the_transfer() {
     }
 }
 
-/// Whichever comes first, the sidecar of the service for which the refresh issues a token refuses it.
+/// A refresh issues a token for a service while another replica revokes the session. Whichever comes first, the sidecar refuses the
+/// token.
 #[tokio::test]
 async fn token_of_a_refresh_while_its_session_is_revoked_is_refused() {
     let fleet = Fleet::start().await;
     let [first, second] = fleet.replicas.both();
     let role = first.create_role("member", &["read"]).await;
-    // The sidecar receives the end of the session only if the token for its service counts.
+    // The service must refuse unbound tokens. Then the sidecar receives the end of the session only because of the token for this
+    // service.
     let refuse_unbound = json!({ "acceptsUnboundTokens": false });
     first.api.send_as(first.human(), "PATCH", &first.path(""), refuse_unbound).await.expect(200);
     let sidecar = Sidecar::start(first).await;

@@ -12,7 +12,7 @@ use std::time::Duration;
 /// Number of checks to which the sidecar must respond during each outage.
 const CHECKS: u32 = 10;
 
-/// More failed logins than become events of their own.
+/// Number of failed logins: more than are reported by an event each, so some are only counted.
 const FAILED_LOGINS: usize = 30;
 
 /// The default of `database.max_connections`.
@@ -93,8 +93,8 @@ async fn api_returns_503_and_recovers_when_postgresql_is_unreachable() {
     assert_outage_is_survived("PostgreSQL unreachable", &control, freeze).await;
 }
 
-/// Some PostgreSQL server processes stop, as server processes do when a disk hangs. A request waits for each connection
-/// to a stopped process; later requests do not wait.
+/// Some PostgreSQL server processes stop, as server processes do when a disk hangs. For each connection to a stopped process, a
+/// request waits until it times out. Then the control plane closes the connection, so later requests do not wait.
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_recover_when_some_backends_hang() {
     let postgres = Postgres::start().await;
@@ -117,8 +117,8 @@ async fn requests_recover_when_some_backends_hang() {
     postgres.resume();
 }
 
-/// At the stop, the control plane writes the counts of failed logins that are only in memory. A database that hangs does not
-/// delay the end of the process further.
+/// When the control plane stops, it writes the counts of failed logins that are only in memory. If the database hangs then, the
+/// process must end nevertheless.
 #[tokio::test(flavor = "multi_thread")]
 async fn control_plane_stops_while_postgresql_hangs() {
     let postgres = Postgres::start().await;

@@ -48,7 +48,7 @@ async fn changed_client_certificate_is_used_for_the_next_connection() {
     let (tls_files, other_files) = (TlsFiles::create(HOST_NAME), TlsFiles::create(HOST_NAME));
     let redis = Redis::start_with_tls(&tls_files, &[]).await;
     let folder = tempfile::tempdir().unwrap();
-    // The parameters name copies, which are those of another authority at first.
+    // The setting names copies of the files. At first, they are copies of files from another authority.
     let copy = |files: &TlsFiles| {
         files.parameters().map(|parameter| {
             let (name, path) = parameter.split_once('=').unwrap();
@@ -80,8 +80,7 @@ async fn certificates_are_checked_against_announced_host_names() {
         let mut control = assert_serves_without_redis(&url).await;
         for _ in 0..ATTEMPTS {
             if count_in_log(&control, &expected) == 0 {
-                // The check of the announced hosts at startup has a timeout of one second, which a busy machine may
-                // exceed.
+                // The check of the announced hosts at startup has a timeout of one second, which a busy machine may exceed.
                 control = assert_serves_without_redis(&url).await;
             }
         }

@@ -79,8 +79,7 @@ async fn counts_survive_slot_moves_and_messages_survive_a_hanging_node() {
         let after = [count_passed(&fleet, &new_caller, LIMIT).await, count_passed(&fleet, &caller, 4).await];
         from = to;
         if fleet.losses() > losses {
-            // On a busy machine a call may time out. Counts of calls that were made while Redis was unreachable are
-            // discarded.
+            // On a busy machine a call may time out. Counts of calls that were made while Redis was unreachable are discarded.
             caller = fleet.assert_counted_together().await;
             continue;
         }

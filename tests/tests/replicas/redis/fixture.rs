@@ -16,13 +16,13 @@ pub const LIMIT: usize = 40;
 /// Number of concurrent calls in a burst.
 const CALLS: usize = 100;
 
-/// Number of attempts, because a call to Redis may time out on a busy machine, which other tests cover.
+/// Number of attempts. On a busy machine a call to Redis may time out, which these tests are not about.
 pub const ATTEMPTS: usize = 5;
 
 /// The panic message after all attempts.
 pub const TIMED_OUT: &str = "calls to Redis timed out in every attempt";
 
-/// Number of calls with a measured duration, which is smaller than a burst, so that calls do not wait for each other.
+/// Number of calls whose duration is measured: fewer than a burst, so that calls do not wait for each other.
 const MEASURED_CALLS: usize = 6;
 
 /// Deadline of a failover, which takes seconds. The deadline is shorter than the rate limit window of a minute.
@@ -34,7 +34,7 @@ const REQUEST_DEADLINE: Duration = Duration::from_secs(20);
 pub struct Fleet {
     pub first: ControlPlane,
     pub second: ControlPlane,
-    /// The owners of services so far.
+    /// Number of owners of services so far.
     owners: AtomicU32,
     _postgres: Postgres,
 }

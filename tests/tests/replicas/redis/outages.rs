@@ -1,5 +1,4 @@
-//! Tests that each replica counts separately and no request waits while Redis hangs, is killed, refuses writes or is
-//! missing.
+//! Tests that each replica counts separately and no request waits while Redis hangs, is killed, refuses writes or is missing.
 
 use super::fixture::{Fleet, LIMIT, count_in_log, health, wait_for_redis_check};
 use countersign_tests::{ControlPlane, Redis, prometheus::lint};

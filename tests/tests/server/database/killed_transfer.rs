@@ -106,7 +106,7 @@ async fn transfer_killed_during_commit_leaves_the_source_refused() {
     assert!(message.contains("had already been copied, and are equal"), "{message}");
     assert_start_refused(&fixture.control, &[], "migrated to PostgreSQL").await;
 
-    // In the second case, the target database is used although the killed transfer was not run again.
+    // The second case: a control plane uses the target database, although the killed transfer was not run again.
     let target_setting = format!("database.url={}", fixture.url);
     fixture.control.restart_with(&target_setting).await;
     fixture.control.create_role("another", &[]).await;

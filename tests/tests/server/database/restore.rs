@@ -27,7 +27,7 @@ impl EarlierCredentials {
         earlier
     }
 
-    /// Adds a login, a used refresh token, a used challenge and an unused one, and the same of assertions.
+    /// Adds a login, a used refresh token, used and unused challenges, and used and unused client assertions.
     async fn add(&mut self, control: &ControlPlane) {
         let used = self.signed_challenge(control).await;
         let first = control.api.post("/auth/authenticate", used.clone()).await.expect(200);
@@ -130,8 +130,8 @@ async fn restore_revokes_credentials_that_may_have_changed_since_the_backup() {
     earlier.assert_revoked(&control, &sidecar).await;
 }
 
-/// The restored database does not contain a sidecar that connected after the backup. It may decide with its view until this is too
-/// old, so no receipt may claim before that a change is in force everywhere.
+/// A sidecar that connected after the backup is not in the restored database. It may decide with its view until the view is too
+/// old, so until then, no receipt may claim that a change is in force everywhere.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn receipts_wait_for_sidecars_that_connected_after_the_backup() {
     let settings = ["sync.max_staleness_seconds=8"];
@@ -187,7 +187,7 @@ async fn copied_backup_is_not_served_before_restore_runs() {
     assert_restore_is_audited(&control).await;
 }
 
-/// A restore moves the revision ahead of the clock.
+/// A restore moves the revision ahead of the clock, so the time of the newest change must not be read from this revision.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn newest_change_of_a_backup_is_not_later_than_the_backup() {
     let (mut control, folder) = (ControlPlane::start_process().await, tempfile::tempdir().unwrap());
@@ -282,8 +282,7 @@ async fn invalid_backup_changes_nothing() {
     assert!(files_in(control.folder()).iter().all(|name| lock.contains(name)), "a refused restore creates no file");
 }
 
-/// A restore replaces a damaged database, keeps the damaged database with its side files, and creates a missing
-/// database.
+/// A restore replaces a damaged database, keeps the damaged database with its side files, and creates a missing database.
 #[tokio::test]
 async fn backup_replaces_a_damaged_or_missing_database() {
     let (mut control, folder) = (ControlPlane::start_process().await, tempfile::tempdir().unwrap());

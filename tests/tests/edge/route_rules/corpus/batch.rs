@@ -12,14 +12,12 @@ const CONNECTIONS: usize = 16;
 /// How often a request is repeated when the connection closes or the sidecar does not respond in time.
 const ATTEMPTS: usize = 20;
 
-/// A response.
 #[derive(Debug, Clone)]
 pub struct Answer {
     /// HTTP status.
     pub status: u16,
     /// Status line and headers.
     head: String,
-    /// The body.
     pub body: String,
 }
 

@@ -84,7 +84,8 @@ fn lines(list: &str) -> Vec<Vec<u8>> {
     lines
 }
 
-/// The targets of a traversal: below an open path, and alone; with a protected path in place of the file.
+/// The targets of a traversal, with a protected path in place of the file: below an open path and, if the traversal is short,
+/// alone.
 fn traversals(traversal: &[u8]) -> Vec<Vec<u8>> {
     let prefix = open_prefix(traversal);
     let depth = depth(traversal);
@@ -93,7 +94,7 @@ fn traversals(traversal: &[u8]) -> Vec<Vec<u8>> {
         let spelled = replaced(traversal, b"{FILE}", protected.as_bytes());
         targets.push([&prefix, &*spelled].concat());
         if depth > 3 {
-            // A deep traversal repeats the unit of a short one.
+            // A deep traversal repeats the unit of a short one, so one target of it suffices.
             break;
         }
         targets.push(if spelled.starts_with(b"/") { spelled.clone() } else { [b"/", &*spelled].concat() });
@@ -115,7 +116,7 @@ fn characters(character: &[u8]) -> Vec<Vec<u8>> {
     let mut targets: Vec<_> = around.iter().map(|shape| replaced(shape.as_bytes(), b"@", character)).collect();
     let text = String::from_utf8_lossy(character).to_lowercase();
     for path in ["/admin/secret", "/users/7/keys"] {
-        // Only the letters of the path have an effect.
+        // A character can replace a letter of the path only if it decodes to this letter.
         let same = path.bytes().find(|byte| text.ends_with(&format!("{byte:02x}")) || *byte == text.as_bytes()[0]);
         targets.extend(same.map(|byte| replaced(path.as_bytes(), &[byte], character)));
     }
