@@ -11,8 +11,8 @@ const API_KEY_PREFIX: &str = "svc_sk_";
 /// The heading of the options for connection and credentials in the help.
 pub const CONNECTION: &str = "Connection and credentials";
 
-pub const HUMAN_TOKEN: &str = "countersign login, or set COUNTERSIGN_HUMAN_TOKEN; without an identity provider, the operator \
-                           mints a token: countersign-control-plane human-token mint --subject NAME";
+pub const HUMAN_TOKEN_HINT: &str = "countersign login, or set COUNTERSIGN_HUMAN_TOKEN; without an identity provider, the \
+                           operator mints a token: countersign-control-plane human-token mint --subject NAME";
 
 /// Options of every command.
 #[derive(Args)]
@@ -145,7 +145,7 @@ impl HumanTokenArg {
         } else {
             return Ok(Some(token));
         };
-        Err(CliError::usage(format!("COUNTERSIGN_HUMAN_TOKEN (--human-token) {problem}")).with_next(HUMAN_TOKEN))
+        Err(CliError::usage(format!("COUNTERSIGN_HUMAN_TOKEN (--human-token) {problem}")).with_next(HUMAN_TOKEN_HINT))
     }
 }
 

@@ -36,7 +36,7 @@ const OTHER_CREDENTIALS: [&str; 5] = [
 ];
 
 pub const HELP: &str = "\
-The program finds an access token in COUNTERSIGN_TOKEN. The token is not refreshed. A program that runs longer, or that expects \
+The program finds an access token in COUNTERSIGN_TOKEN. The token is not refreshed. A program that outlives it, or that expects \
 an OAuth server, requests tokens from a token endpoint that runs on 127.0.0.1 as long as the program does. The endpoint \
 supports the grant type client_credentials, and the client authentication client_secret_basic and client_secret_post.
 
