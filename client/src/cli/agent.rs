@@ -51,7 +51,7 @@ pub enum AgentCommand {
     )]
     Login(AgentLoginArgs),
     /// Refresh the stored tokens and print the new access token
-    #[command(after_help = "`call` and `exec` refresh a token that is about to expire.\n\n\
+    #[command(after_help = "`call` and `exec` do this themselves if the token is about to expire.\n\n\
         Examples:\n  $ countersign agent refresh\n\n\
         Next: countersign agent show")]
     Refresh(TokenArgs),
@@ -75,14 +75,14 @@ pub enum AgentCommand {
         Examples:\n  $ countersign agent services AGENT\n\n\
         Next: countersign agent leave AGENT SERVICE")]
     Services(own::ServicesArgs),
-    /// Leave a service: end all roles of the agent there, and let the service assign no more
+    /// Leave a service: end all roles of the agent there, and do not let the service assign new ones
     #[command(
         after_help = "The roles end within a second. The agent can still log in for the service, without a role.\n\n\
         Examples:\n  $ countersign agent leave AGENT SERVICE\n\n\
         Next: countersign agent readmit AGENT SERVICE, to allow the service to assign roles again"
     )]
     Leave(own::AdmissionArgs),
-    /// Allow a service that was left to assign roles to the agent again
+    /// Let a service that the agent has left assign roles to the agent again
     #[command(after_help = "Roles that ended stay ended; the service can assign them again.\n\n\
         Examples:\n  $ countersign agent readmit AGENT SERVICE\n\n\
         Next: countersign agent services AGENT")]
@@ -101,24 +101,24 @@ pub enum AgentCommand {
     Call(Box<CallArgs>),
     /// Suspend an agent everywhere, until it is reactivated
     #[command(
-        after_help = "The sessions of the agent end, and its tokens become invalid. With --wait, the result is a receipt \
-        of the sidecars of one service: --service, COUNTERSIGN_SERVICE_ID or the service of the profile.\n\n\
+        after_help = "The sessions of the agent end, and its tokens become invalid. --wait prints a receipt: at how \
+        many sidecars of one service (--service, COUNTERSIGN_SERVICE_ID or the profile's) the change is in force.\n\n\
         Examples:\n  $ countersign agent suspend AGENT\n  $ countersign agent suspend AGENT --wait --service SERVICE\n\n\
         Next: countersign agent reactivate AGENT"
     )]
     Suspend(StatusArgs),
     /// Allow a suspended agent to log in again
     #[command(
-        after_help = "Tokens from before the suspension stay invalid. With --wait, the result is a receipt of the \
-        sidecars of one service.\n\n\
+        after_help = "Tokens from before the suspension stay invalid. --wait prints a receipt: at how many sidecars of \
+        one service the change is in force.\n\n\
         Examples:\n  $ countersign agent reactivate AGENT\n\n\
         Next: as the agent, countersign agent login"
     )]
     Reactivate(StatusArgs),
     /// Revoke an agent everywhere; this cannot be undone
     #[command(after_help = "The agent can never log in again, and its key cannot be registered again under the same \
-        name. `countersign agent suspend` can be undone. With --wait, the result is a receipt of the sidecars of one \
-        service: --service, COUNTERSIGN_SERVICE_ID or the service of the profile.\n\n\
+        name. `countersign agent suspend` can be undone. --wait prints a receipt: at how many sidecars of one service \
+        (--service, COUNTERSIGN_SERVICE_ID or the profile's) the change is in force.\n\n\
         Examples:\n  $ countersign agent revoke AGENT\n  $ countersign agent revoke AGENT --yes\n  \
         $ countersign agent revoke AGENT --yes --wait --service SERVICE\n\n\
         Next: for a new agent, countersign agent keygen")]
@@ -127,7 +127,7 @@ pub enum AgentCommand {
     #[command(
         after_help = "The control plane erases the owner, e-mail address, name, metadata and public key of the agent. Its id \
         remains in the audit log, and for about 30 days in the feedback of services. The key can be registered again, as \
-        another agent. With --wait, the result is a receipt of the sidecars of one service.\n\n\
+        another agent. --wait prints a receipt: at how many sidecars of one service the change is in force.\n\n\
         Examples:\n  $ countersign agent delete AGENT\n  $ countersign agent delete AGENT --yes\n\n\
         Next: countersign agent list"
     )]
@@ -182,7 +182,7 @@ pub async fn run(context: &Context, command: AgentCommand) -> Result<CommandOutp
 pub const UNKNOWN_AGENT_AT_LOGIN: &str = "the agent may be deleted; `countersign agent register --email YOU@EXAMPLE.ORG --name NAME` registers the key again, as \
      another agent";
 
-/// The next step if the agent of the command does not exist; `None` for the default of [`super::hints`].
+/// The next step if the agent of the command does not exist. `None` leaves it to [`super::hints`].
 const fn hint_for_unknown_agent(command: &AgentCommand) -> Option<&'static str> {
     match command {
         AgentCommand::Login(_) | AgentCommand::Refresh(_) | AgentCommand::Exec(_) | AgentCommand::Call(_) => {
@@ -253,7 +253,7 @@ async fn get_token(
 
 fn granted_scope(scope: &Scope) -> String {
     if scope.is_empty() {
-        return "Granted scope: none, because the agent has none of the permissions.".to_owned();
+        return "Granted scope: none, because the agent has none of the requested permissions.".to_owned();
     }
     format!("Granted scope: {scope}")
 }
@@ -295,7 +295,7 @@ async fn set_status(context: &Context, args: StatusArgs, status: &str) -> Result
     Ok(receipt.output(text, record, Some(next)))
 }
 
-/// Adds the reason to a conflict, which means that the agent is revoked: no other change of its status conflicts.
+/// Adds the reason `agent_revoked` to a conflict: a change of status conflicts only if the agent is revoked.
 fn with_conflict_reason(mut error: ApiError) -> ApiError {
     if let ApiError::Refused { status: 409, reason, .. } = &mut error {
         *reason = Some("agent_revoked".to_owned());

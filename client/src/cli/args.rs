@@ -11,8 +11,8 @@ const API_KEY_PREFIX: &str = "svc_sk_";
 /// The heading of the options for connection and credentials in the help.
 pub const CONNECTION: &str = "Connection and credentials";
 
-pub const HUMAN_TOKEN: &str = "countersign login, or set COUNTERSIGN_HUMAN_TOKEN; without an identity provider, the operator \
-                           mints a token: countersign-control-plane human-token mint --subject NAME";
+pub const HUMAN_TOKEN_HINT: &str = "countersign login, or set COUNTERSIGN_HUMAN_TOKEN; without an identity provider, the \
+                           operator mints a token: countersign-control-plane human-token mint --subject NAME";
 
 /// Options of every command.
 #[derive(Args)]
@@ -22,12 +22,11 @@ pub struct GlobalArgs {
     #[arg(long, global = true, env = "COUNTERSIGN_PROFILE", default_value = "default", value_name = "NAME",
         display_order = 900, add = ArgValueCandidates::new(complete::profile_names))]
     pub profile: String,
-    /// Output format, for standard output and standard error: text or json. Help, --version and `completions` are always
-    /// text
+    /// Output format, for standard output and standard error: text or json. Help, --version and `completions` are always text
     #[arg(short, long, global = true, value_enum, default_value_t = OutputFormat::Text, value_name = "FORMAT",
         hide_possible_values = true, display_order = 901)]
     pub output: OutputFormat,
-    /// Print errors only: no notes, hints and warnings
+    /// Print only data and errors: no notes, hints and warnings
     #[arg(short, long, global = true, display_order = 902, conflicts_with = "verbose")]
     pub quiet: bool,
     /// Print each request to standard error: method, URL, status, duration and request id
@@ -48,7 +47,7 @@ pub struct ServerArgs {
     #[arg(long = "server", env = "COUNTERSIGN_URL", value_name = "URL", value_hint = ValueHint::Url,
         help_heading = CONNECTION)]
     pub url: Option<String>,
-    /// PEM file with the trusted authorities, instead of those of the system; with --dev: ca.pem next to dev.env
+    /// PEM file with the certificate authorities to trust, instead of those of the system; a server with --dev writes ca.pem
     #[arg(long, env = "COUNTERSIGN_CA", value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = CONNECTION)]
     pub ca: Option<PathBuf>,
 }
@@ -68,7 +67,7 @@ pub struct ServiceKeyArg {
     /// API key of the service; set the variable instead, since other users can see command lines
     #[arg(long, env = "COUNTERSIGN_SERVICE_KEY", hide_env_values = true, value_name = "KEY", help_heading = CONNECTION)]
     pub service_key: Option<SecretString>,
-    /// File with the API key, if it is not set otherwise, such as that of `key create --out`
+    /// File with the API key, such as the file of `key create --out`; for a key that is not set otherwise
     #[arg(long, env = "COUNTERSIGN_SERVICE_KEY_FILE", value_name = "FILE", value_parser = read_credential,
         value_hint = ValueHint::FilePath, help_heading = CONNECTION)]
     service_key_file: Option<SecretString>,
@@ -77,12 +76,11 @@ pub struct ServiceKeyArg {
 /// The token of a human user.
 #[derive(Args)]
 pub struct HumanTokenArg {
-    /// Token of a human user, which overrides `countersign login`; set the variable instead, since other users can see
-    /// command lines
+    /// Token of a human user, which overrides `countersign login`; set the variable instead, since other users see command lines
     #[arg(long, env = "COUNTERSIGN_HUMAN_TOKEN", hide_env_values = true, value_name = "TOKEN",
         help_heading = CONNECTION)]
     pub human_token: Option<SecretString>,
-    /// File with the token, if it is not set otherwise, such as a token that Kubernetes mounts
+    /// File with the token, such as a file that Kubernetes mounts; for a token that is not set otherwise
     #[arg(long, env = "COUNTERSIGN_HUMAN_TOKEN_FILE", value_name = "FILE", value_parser = read_credential,
         value_hint = ValueHint::FilePath, help_heading = CONNECTION)]
     human_token_file: Option<SecretString>,
@@ -97,7 +95,7 @@ pub struct HumanArgs {
     pub token: HumanTokenArg,
 }
 
-/// A service, and the token of a human user, without which its API keys and properties cannot be managed.
+/// A service, and the token of a human user: an API key cannot manage the properties and API keys of a service.
 #[derive(Args)]
 pub struct OwnedServiceArgs {
     #[command(flatten)]
@@ -119,7 +117,7 @@ pub struct ManagerArgs {
     pub human: HumanTokenArg,
 }
 
-/// An agent.
+/// The agent of a command that has a default: the agent of the profile.
 #[derive(Args)]
 pub struct AgentArg {
     /// The id of the agent [default: the agent of the profile]
@@ -127,7 +125,7 @@ pub struct AgentArg {
     pub agent: Option<String>,
 }
 
-/// The agent of a command that has no default.
+/// The agent of a command that has no default, so that the user must name it.
 #[derive(Args)]
 pub struct RequiredAgentArg {
     /// The id of the agent
@@ -136,7 +134,7 @@ pub struct RequiredAgentArg {
 }
 
 impl HumanTokenArg {
-    /// The token of the human user, if the flag or the variable sets it. Refuses an API key here, before it is sent: the control plane
+    /// The token of the human user, if a flag or a variable sets it. Refuses an API key here, before it is sent: the control plane
     /// would return an error about human users, which hides the mistake.
     pub fn explicit(&self) -> Result<Option<&SecretString>, CliError> {
         let Some(token) = self.human_token.as_ref().or(self.human_token_file.as_ref()) else { return Ok(None) };
@@ -147,7 +145,7 @@ impl HumanTokenArg {
         } else {
             return Ok(Some(token));
         };
-        Err(CliError::usage(format!("COUNTERSIGN_HUMAN_TOKEN (--human-token) {problem}")).with_next(HUMAN_TOKEN))
+        Err(CliError::usage(format!("COUNTERSIGN_HUMAN_TOKEN (--human-token) {problem}")).with_next(HUMAN_TOKEN_HINT))
     }
 }
 
@@ -175,7 +173,7 @@ fn read_credential(path: &str) -> Result<SecretString, String> {
     }
 }
 
-/// Whether a credential can be sent in an HTTP header. With any other, the HTTP client would report an error of the connection.
+/// Whether a credential can be sent in an HTTP header. For any other, the HTTP client would report an error of the connection.
 fn is_one_word(credential: &SecretString) -> bool {
     credential.expose_secret().bytes().all(|byte| byte.is_ascii_graphic())
 }

@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 pub enum AuditCommand {
     /// List the entries of the audit log, newest first
     #[command(after_help = "The owner of a service reads its entries; administrators read all, with --all-services. \
-        The output has the details and hashes of each entry with -o json.\n\n\
+        With -o json, the output has the details and hashes of each entry.\n\n\
         Examples:\n  $ countersign audit list --since 1d\n  \
         $ countersign audit list --action role.assigned --agent AGENT --all\n  \
         $ countersign audit list --all-services --since 2030-01-01T00:00:00Z -o json\n\n\

@@ -27,12 +27,12 @@ use std::{
 /// The length of the longest usual HTTP methods. Anything longer may be a secret, so errors do not repeat it.
 const LONGEST_METHOD: usize = 16;
 
-/// Reasons of a refusal after which a new login may help.
+/// Reasons for a refusal after which a new login may help.
 const RESOLVED_BY_LOGIN: [&str; 4] = ["token_expired", "token_superseded", "token_revoked", "token_key_unknown"];
 
 #[derive(Args)]
 pub struct CallArgs {
-    /// The URL of the service: that of the proxy in front of it
+    /// The URL of the service, at the proxy in front of it
     #[arg(value_name = "URL", value_hint = ValueHint::Url)]
     target: String,
     #[command(flatten)]
@@ -46,10 +46,10 @@ pub struct CallArgs {
     /// The body; @FILE reads a file, @- reads standard input
     #[arg(short, long, value_name = "DATA")]
     data: Option<String>,
-    /// PEM file with the authorities to trust for the service, instead of those of the system
+    /// PEM file with the certificate authorities to trust for the service, instead of those of the system
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     service_ca: Option<PathBuf>,
-    /// Send the token over plain HTTP, also to other machines
+    /// Send the token over plain HTTP, even to other machines
     #[arg(long)]
     plain_http: bool,
 }
@@ -81,8 +81,8 @@ pub async fn run(context: &Context, args: &CallArgs) -> Result<CommandOutput, Cl
         response = request.send(&result.tokens.access_token).await?;
     }
     result.warn_if_not_saved(context);
-    let redirect = response.redirect().unwrap_or_default();
-    Ok(output(response).with_note(redirect))
+    let note = response.redirect_note().unwrap_or_default();
+    Ok(output(response).with_note(note))
 }
 
 fn output(response: Response) -> CommandOutput {
@@ -115,11 +115,12 @@ fn is_one_stream() -> bool {
     output.is_some() && output == file("/dev/stderr")
 }
 
-/// The error for a status of 400 or more, with its next step.
+/// The error for a status of 400 or more, with the next step; `None` for other statuses.
 fn error_for_status(status: u16, reason: &str, requirement: &str) -> Option<CliError> {
     let text = format!("{}{requirement}", format!("the service answered {status} {reason}").trim_end());
     let denied = matches!(status, 401 | 403);
     let error = if denied { CliError::denied(text, reason) } else { CliError::failed(text) };
+    // A known reason has a better next step than the status.
     if denied && next_step(&error).is_some() {
         return Some(error);
     }
@@ -141,7 +142,7 @@ fn error_for_status(status: u16, reason: &str, requirement: &str) -> Option<CliE
 
 impl Response {
     /// A note about a redirect, which is not followed: the token is only for the service that the user named.
-    fn redirect(&self) -> Option<String> {
+    fn redirect_note(&self) -> Option<String> {
         let location = self.headers.get(LOCATION).filter(|_| (300..400).contains(&self.status))?;
         let url = redacted_url(&String::from_utf8_lossy(location.as_bytes()));
         Some(format!("the service answered {} with a redirect to {url}, which was not followed", self.status))
@@ -162,7 +163,7 @@ impl Response {
 
     fn details(&self) -> Value {
         let body: Value = serde_json::from_slice(&self.body).unwrap_or_default();
-        // A service of MCP has an error of JSON-RPC.
+        // An MCP service answers with an error of JSON-RPC, which has `data` instead of `details`.
         body["error"].get("details").or_else(|| body["error"].get("data")).cloned().unwrap_or_default()
     }
 }
@@ -189,15 +190,15 @@ impl Request {
             let text = format!("`{}` is not an HTTP method", redacted_argument(method, LONGEST_METHOD));
             CliError::usage(text).with_next("pass one such as -X PUT")
         })?;
-        let timeout = |http: reqwest::ClientBuilder| {
+        let configure = |http: reqwest::ClientBuilder| {
             let http = http.timeout(context.timeout);
-            // The service runs on this machine, and a proxy would get the token in plain text.
+            // A service on this machine may use plain HTTP, so a proxy could read the token.
             if is_loopback(&url) { http.no_proxy() } else { http }
         };
         let http = match args.service_ca.as_deref() {
-            Some(path) => http_client(Some(&read_file("--service-ca", path)?), timeout)
+            Some(path) => http_client(Some(&read_file("--service-ca", path)?), configure)
                 .map_err(|error| authority_error(error, "--service-ca", path))?,
-            None => http_client(None, timeout)?,
+            None => http_client(None, configure)?,
         };
         let body = args.data.as_deref().map(read_data).transpose()?;
         let observer = context.observer;
@@ -304,9 +305,9 @@ mod tests {
             headers: HeaderMap::from_iter([(LOCATION, HeaderValue::from_static(location))]),
             body: Vec::new(),
         };
-        let note = response(302, "https://other.example/x?code=s3cr3t").redirect().unwrap();
+        let note = response(302, "https://other.example/x?code=s3cr3t").redirect_note().unwrap();
         assert!(note.contains("redirect to https://other.example/x, which"), "{note}");
-        assert!(response(307, "/login?s3cr3t").redirect().unwrap().contains("redirect to /login, which"));
-        assert_eq!(response(201, "/made").redirect(), None);
+        assert!(response(307, "/login?s3cr3t").redirect_note().unwrap().contains("redirect to /login, which"));
+        assert_eq!(response(201, "/made").redirect_note(), None);
     }
 }

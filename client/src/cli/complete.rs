@@ -1,7 +1,6 @@
 //! Shell completion of commands, options and values. The completion script of a shell runs `countersign` to get candidates.
 //!
-//! The candidates for values come from the profiles on this machine. Completion sends no request: it must be fast, and
-//! it must not use credentials.
+//! The candidates for values come from the profiles on this machine. Completion sends no request, to be fast and use no credential.
 
 use super::{error::CliError, output::CommandOutput};
 use clap_complete::{
@@ -96,7 +95,7 @@ pub fn audit_actions() -> Vec<CompletionCandidate> {
     AUDIT_ACTIONS.into_iter().map(CompletionCandidate::new).collect()
 }
 
-/// The values of a field in all profiles as candidates. The name of the profile describes each value.
+/// The values of a field in all profiles, each with the name of its profile. Skips profiles that cannot be read.
 fn from_profiles(value: impl Fn(Profile) -> Option<String>) -> Vec<CompletionCandidate> {
     let Ok(profiles) = Profiles::of_user() else { return Vec::new() };
     let candidate = |name: String| {

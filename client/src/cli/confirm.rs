@@ -13,8 +13,7 @@ pub struct ConfirmArgs {
 }
 
 impl ConfirmArgs {
-    /// Asks for confirmation of `action`, unless `--yes` is set. Without a terminal and without `--yes`, returns an
-    /// error.
+    /// Asks for confirmation of `action`, unless `--yes` is set. Without a terminal and without `--yes`, returns an error.
     ///
     /// `action` begins with a verb, such as "Delete the role reader"; `consequence` is a sentence.
     pub fn confirm(&self, messages: &Messages, action: &str, consequence: &str) -> Result<(), CliError> {

@@ -72,8 +72,7 @@ impl Context {
         server.ca.clone().or_else(|| self.profile.ca.clone())
     }
 
-    /// Replaces the hint of an error that a setting of the user causes: an authority that is not in the user's file, or a service of the
-    /// profile that does not exist.
+    /// Adds a hint if a setting causes the error: `--ca` is the file of another server, or the profile's service is deleted.
     pub fn with_context_hint(&self, error: CliError) -> CliError {
         let unknown_authority = matches!(&error.cause, Cause::Api(error) if is_unknown_authority(error));
         if unknown_authority && let Some(path) = self.loaded_authority.get() {
@@ -146,6 +145,7 @@ impl Context {
         self.profiles.check_writable(&self.name)
     }
 
+    /// Saves a changed copy of the profile. This context keeps the old one.
     pub fn update_profile(&self, change: impl FnOnce(&mut Profile)) -> Result<(), ProfileError> {
         let mut profile = self.profile.clone();
         change(&mut profile);

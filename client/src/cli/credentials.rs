@@ -1,7 +1,7 @@
 //! Finds the credential of a command: in an option or a variable, or else in the stored login of the human user. Opens the API with it.
 
 use super::{
-    args::{HUMAN_TOKEN, HumanArgs, HumanTokenArg, ManagerArgs, OwnedServiceArgs, ServerArgs, ServiceKeyArg},
+    args::{HUMAN_TOKEN_HINT, HumanArgs, HumanTokenArg, ManagerArgs, OwnedServiceArgs, ServerArgs, ServiceKeyArg},
     context::Context,
     error::CliError,
     stored_login::stored_token,
@@ -31,7 +31,7 @@ impl HumanTokenArg {
     /// The token that an option or variable sets, or else the token of the stored login; an error if there is neither.
     pub async fn credential(&self, context: &Context, server: &ServerArgs) -> Result<SecretString, CliError> {
         let token = self.available(context, server).await?;
-        token.ok_or_else(|| CliError::missing("the token of a human user", HUMAN_TOKEN))
+        token.ok_or_else(|| CliError::missing("the token of a human user", HUMAN_TOKEN_HINT))
     }
 
     /// As [`Self::credential`], but `None` if there is neither.

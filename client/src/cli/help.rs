@@ -37,9 +37,9 @@ Environment:
   COUNTERSIGN_URL, COUNTERSIGN_CA    The control plane, and the authority that signed its certificate
   COUNTERSIGN_SERVICE_ID             The service that management commands use
   COUNTERSIGN_SERVICE_KEY            An API key of that service
-  COUNTERSIGN_HUMAN_TOKEN            The token of a human user, instead of that of `countersign login`
+  COUNTERSIGN_HUMAN_TOKEN            The token of a human user, instead of the token of `countersign login`
   COUNTERSIGN_SERVICE_KEY_FILE, COUNTERSIGN_HUMAN_TOKEN_FILE
-                                     Files with them, if they are not set
+                                     Files with the API key and the token, if these are not set
   COUNTERSIGN_ISSUER, COUNTERSIGN_CLIENT_ID, COUNTERSIGN_ISSUER_CA
                                      The issuer, client and authority for `countersign login`
   COUNTERSIGN_TOKEN                  An agent's token, for `countersign token`
@@ -54,7 +54,7 @@ Exit codes:
   3  denied or not found
   4  unreachable
   10 `apply --dry-run --exit-code`: something would change
-  `countersign agent exec` exits with the code of its command.
+  `countersign agent exec` exits with the code of its program.
 
 Next: countersign agent keygen --help";
 

@@ -17,13 +17,13 @@ use std::path::PathBuf;
 #[derive(Subcommand)]
 pub enum KeyCommand {
     /// Create an API key and print it; it is shown only once
-    #[command(after_help = "Other users can usually read a file that a shell creates for `>`; they cannot read the \
-        file of --out.\n\n\
+    #[command(after_help = "Use --out instead of `>`: other users can usually read a file that a shell creates.\n\n\
         Examples:\n  $ countersign key create --scope full\n  \
         $ countersign key create --scope sync --name sidecar --out sidecar.key\n\n\
         Next: for a key of scope full, export COUNTERSIGN_SERVICE_KEY=KEY, then countersign role create --help\n\
-        Next: for a key of scope sync, write it to the file of COUNTERSIGN_SYNC__KEYS_FILE of countersign-ext-authz, \
-        next to COUNTERSIGN_SYNC__URLS (the sync port of the control plane, by default 8444) and COUNTERSIGN_SYNC__CA")]
+        Next: for a key of scope sync, set COUNTERSIGN_SYNC__KEYS_FILE of countersign-ext-authz to a file with the key; \
+        also set COUNTERSIGN_SYNC__URLS (the sync port of the control plane, by default 8444) and \
+        COUNTERSIGN_SYNC__CA")]
     Create(CreateArgs),
     /// List the API keys of a service, revoked ones included
     #[command(after_help = "Newest first. The control plane does not store the keys themselves.\n\n\
@@ -31,7 +31,7 @@ pub enum KeyCommand {
         Next: countersign key create, for a new key")]
     List(OwnedServiceArgs),
     /// Revoke an API key; this cannot be undone
-    #[command(after_help = "With --wait, the result is a receipt of the sidecars of the service.\n\n\
+    #[command(after_help = "--wait prints a receipt: at how many sidecars of the service the change is in force.\n\n\
         Examples:\n  $ countersign key revoke KEY_ID\n  $ countersign key revoke KEY_ID --yes\n  \
         $ countersign key revoke KEY_ID --yes --wait\n\n\
         Next: countersign key create, for a new key")]

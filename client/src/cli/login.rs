@@ -25,8 +25,8 @@ pub struct LoginArgs {
     pub signer: SignerArgs,
     #[command(flatten)]
     pub agent: AgentArg,
-    /// The service that becomes the audience of the token, saved in the profile [default: the service of the agent's
-    /// last login, if it holds a role there]
+    /// The service that becomes the audience of the token, saved in the profile [default: the saved service or resource, or
+    /// else the control plane chooses a service at which the agent holds a role]
     #[arg(long, add = ArgValueCandidates::new(complete::service_ids))]
     pub service: Option<String>,
     /// Remove the saved service or resource from the profile, so that the control plane chooses the audience
@@ -81,14 +81,14 @@ impl SignerArgs {
 
 pub struct LoginResult {
     pub tokens: SessionTokens,
+    /// Whether the tokens and their target could be stored.
     pub saved: Result<(), ProfileError>,
 }
 
 impl LoginResult {
     pub fn warn_if_not_saved(&self, context: &Context) {
         if let Err(error) = &self.saved {
-            let text = format!("the tokens are not saved, so the next command logs in again: {error}");
-            context.messages.warning(&text);
+            context.messages.warning(&format!("the tokens are not saved, so the next command logs in again: {error}"));
         }
     }
 }
@@ -104,7 +104,7 @@ pub struct TokenTarget {
 }
 
 impl TokenTarget {
-    /// The service or resource.
+    /// The service or the resource that the tokens are for.
     pub fn resource(&self) -> Option<&str> {
         let resource = self.oauth.as_ref().and_then(|request| request.resource.as_deref());
         resource.or(self.audience.as_deref())
@@ -124,7 +124,7 @@ impl TokenTarget {
     }
 
     /// Warns if the tokens lack a permission that was requested.
-    pub fn warn_for_granted(&self, context: &Context, granted: Option<&Scope>) {
+    pub fn warn_if_granted_less(&self, context: &Context, granted: Option<&Scope>) {
         if let (Some(requested), Some(granted)) = (self.scope(), granted)
             && !requested.is_within(granted)
         {
@@ -135,7 +135,7 @@ impl TokenTarget {
     }
 
     /// Warns if this login removes or widens the scope that the profile saves.
-    fn warn_for_saved(&self, context: &Context) {
+    fn warn_if_widened(&self, context: &Context) {
         if let Some(TokenRequest { scope: Some(before), .. }) = &context.profile.oauth
             && !self.scope().is_some_and(|scope| scope.is_within(before))
         {
@@ -149,7 +149,7 @@ impl LoginArgs {
     /// What the tokens of an agent are for.
     pub fn target(&self, context: &Context, agent: &str, choice: LoginChoice) -> Result<TokenTarget, CliError> {
         let saved = if is_profile_agent(context, agent) { context.profile.clone() } else { Profile::default() };
-        let is_limited = saved.oauth.is_some();
+        let uses_oauth = saved.oauth.is_some();
         let TokenRequest { resource: saved_resource, scope: saved_scope } = saved.oauth.unwrap_or_default();
         let service = self.service.clone().map(service_id).transpose()?;
         let saved_resource = saved_resource.filter(|_| service.is_none() && !self.no_service);
@@ -159,11 +159,11 @@ impl LoginArgs {
         };
         let oauth = match choice {
             LoginChoice::Challenge => None,
-            LoginChoice::OfProfile => is_limited.then(|| with_limits(&LimitArgs::default(), saved_scope)),
+            LoginChoice::OfProfile => uses_oauth.then(|| with_limits(&LimitArgs::default(), saved_scope)),
             LoginChoice::OAuth(limits) => Some(with_limits(limits, limits.scope.clone())),
             LoginChoice::Limited(limits) => {
                 let scope = limits.scope.clone().or(saved_scope);
-                (is_limited || !limits.is_empty()).then(|| with_limits(limits, scope))
+                (uses_oauth || !limits.is_empty()).then(|| with_limits(limits, scope))
             }
         };
         let has_resource = oauth.as_ref().is_some_and(|request| request.resource.is_some());
@@ -187,18 +187,18 @@ pub async fn login(
 ) -> Result<LoginResult, CliError> {
     let agent = context.agent_or_default(&args.agent)?;
     let target = args.target(context, &agent, choice)?;
-    let session = || -> Result<_, CliError> {
+    let open_session = || -> Result<_, CliError> {
         let api = context.api(&args.server)?;
         let signer = args.signer.open(context)?;
         Ok(Session::with_method(api, signer, agent.clone(), target.method()))
     };
     if !is_profile_agent(context, &agent) {
-        let tokens = request_tokens(&session()?, policy).await?;
-        target.warn_for_granted(context, tokens.scope.as_ref());
+        let tokens = request_tokens(&open_session()?, policy).await?;
+        target.warn_if_granted_less(context, tokens.scope.as_ref());
         return Ok(LoginResult { tokens, saved: Ok(()) });
     }
     let save_target = || {
-        target.warn_for_saved(context);
+        target.warn_if_widened(context);
         context.update_profile(|profile| {
             profile.audience.clone_from(&target.audience);
             profile.oauth.clone_from(&target.oauth);
@@ -208,15 +208,16 @@ pub async fn login(
     let oauth = target.oauth.clone();
     let key = StoredTokenKey { url: context.url(&args.server)?, agent: agent.clone(), audience, oauth };
 
+    // Without the lock, the stored tokens may be good enough. So an error of the lock counts only if we need new tokens.
     let lock = context.profiles.lock(&context.name);
     let stored = context.profiles.tokens(&context.name, &key)?;
     let is_current = |tokens: &&SessionTokens| policy == TokenPolicy::Valid && clock::now() < tokens.refresh_at;
     if let Some(tokens) = stored.as_ref().filter(is_current) {
         return Ok(LoginResult { tokens: tokens.clone(), saved: save_target() });
     }
-    let session = session()?;
+    let session = open_session()?;
     let with_hint = |error| with_hint_for_saved_target(context, &target, error);
-    // A refresh token works once. If its successor cannot be stored, we log in instead of using it.
+    // A refresh token works once, so we use it only if we hold the lock and can store its successor. Otherwise we log in.
     let (tokens, saved) = match lock.and_then(|lock| context.check_writable().map(|()| lock)) {
         Err(error) if policy == TokenPolicy::Refresh => return Err(error.into()),
         Err(error) => (session.login().await.map_err(with_hint)?, Err(error)),
@@ -226,7 +227,7 @@ pub async fn login(
             (tokens, saved.and_then(|()| save_target()))
         }
     };
-    target.warn_for_granted(context, tokens.scope.as_ref());
+    target.warn_if_granted_less(context, tokens.scope.as_ref());
     Ok(LoginResult { tokens, saved })
 }
 

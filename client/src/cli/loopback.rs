@@ -1,7 +1,6 @@
 //! An HTTP/1.1 server on 127.0.0.1 that a command runs for other programs on this machine.
 //!
-//! Every user of this machine can connect, so the sizes of bodies and heads, the number of connections and the durations of
-//! reads are limited.
+//! Every user of this machine can connect, so bodies, heads, the number of connections and the durations of reads are limited.
 
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::{
@@ -73,7 +72,7 @@ impl BoundServer {
 }
 
 impl RunningServer {
-    /// Stops to accept connections, and waits a short time for pending responses.
+    /// Stops accepting connections, and waits a short time for pending responses.
     pub async fn close(self) {
         let Self { stop, server } = self;
         let _ignored = stop.send(());
@@ -113,7 +112,7 @@ where
             async move { Ok::<_, Infallible>(response.await) }
         });
         let mut http = http1::Builder::new();
-        // Each connection has one request. Its response fits into the buffers of the system, so a client that reads nothing holds nothing.
+        // Each connection has one request. Its response fits into the buffers of the system, so it does not wait for a slow reader.
         http.keep_alive(false);
         http.timer(TokioTimer::new()).header_read_timeout(READ_TIMEOUT).max_buf_size(MAX_HEAD);
         let connection = connections.watch(http.serve_connection(TokioIo::new(stream), service));

@@ -36,9 +36,9 @@ pub enum LoginChoice<'a> {
     OfProfile,
     /// The login with a challenge.
     Challenge,
-    /// The OAuth token endpoint with the scope of these limits. The profile's scope does not count.
+    /// The OAuth token endpoint with these limits. The resource defaults to that of the profile, but the scope does not.
     OAuth(&'a LimitArgs),
-    /// The login that the profile saves, except that these limits override its limits.
+    /// The login that the profile saves. These limits override its limits, and need the OAuth token endpoint.
     Limited(&'a LimitArgs),
 }
 

@@ -14,7 +14,7 @@ use clap::{Command, FromArgMatches, builder::Resettable, error::ErrorKind};
 use clap_complete::CompleteEnv;
 use std::process::ExitCode;
 
-/// If a completion script started this process, prints candidates and ends it.
+/// If a completion script started this process, prints candidates and ends the process.
 pub fn complete_from_environment() {
     CompleteEnv::with_factory(help::command).var(VARIABLE).complete();
 }
@@ -25,6 +25,7 @@ pub fn parse() -> Result<Arguments, ExitCode> {
     matches.and_then(|matches| Arguments::from_arg_matches(&matches)).map_err(print_instead)
 }
 
+/// Treats environment variables that are set but empty as not set.
 fn without_empty_variables(command: Command) -> Command {
     let command = command.mut_args(|argument| {
         let value = argument.get_env().and_then(std::env::var_os);
@@ -65,6 +66,7 @@ fn requested_format(arguments: &[String]) -> OutputFormat {
         (short || pair[0] == "--output") && pair[1] == "json"
     });
     let joined = arguments.iter().any(|argument| {
+        // Short options without a value can precede `o`, as in `-qojson`.
         let value = argument.strip_prefix('-').map(|short| short.trim_start_matches(['q', 'v', 'y']));
         ["--output=json", "-o=json"].contains(&argument.as_str()) || value == Some("ojson")
     });

@@ -40,7 +40,7 @@ fn replace_word(text: &str, word: &str, replacement: &str) -> String {
     replace_if(text, word, replacement, |before, after| !before.ends_with(is_part) && !after.starts_with(is_part))
 }
 
-/// Replaces the occurrences of `part` for which `is_replaced` returns true. It gets the text since the last one, and all text after.
+/// Replaces each `part` for which `is_replaced` returns true, given the text since the previous `part` and all text after this one.
 pub fn replace_if(text: &str, part: &str, replacement: &str, is_replaced: impl Fn(&str, &str) -> bool) -> String {
     let mut result = String::new();
     let mut rest = text;

@@ -38,7 +38,7 @@ pub enum RoleCommand {
     Holders(HoldersArgs),
     /// Delete a role and its assignments; this cannot be undone
     #[command(
-        after_help = "All agents lose the role at once, also those whose token contains it. A new role of the same \
+        after_help = "All agents lose the role at once, even those whose token contains it. A new role of the same \
         name has no assignments.\n\n\
         Examples:\n  $ countersign role delete reader\n  $ countersign role delete reader --yes --wait\n\n\
         Next: countersign role list"
@@ -53,10 +53,10 @@ pub enum RoleCommand {
         Next: as the agent, countersign agent call URL"
     )]
     Assign(AssignArgs),
-    /// Revoke a role of an agent, at once also for existing tokens
+    /// Revoke a role of an agent, at once and even for existing tokens
     #[command(
-        after_help = "Every proxy applies the change when it receives it, mostly within a second. With --wait, the \
-        result is a receipt of the sidecars: `enforced  at 214 of 214 sidecars after 38 ms`.\n\n\
+        after_help = "Every proxy applies the change when it receives it, mostly within a second. --wait prints a \
+        receipt: `enforced  at 214 of 214 sidecars within 38 ms`.\n\n\
         Examples:\n  $ countersign role revoke reader AGENT\n  $ countersign role revoke reader AGENT --wait\n  \
         $ countersign role revoke reader AGENT --wait=2m -o json\n\n\
         Next: countersign role list, or countersign sidecar list"
@@ -209,12 +209,11 @@ async fn assign(context: &Context, args: AssignArgs) -> Result<CommandOutput, Cl
     let expires = expires.map(|time| time.to_string());
     let revision = service.assign_role(&agent, &role.id, expires.as_deref()).await?;
     let receipt = Receipt::of(context, wait, revision).await;
-    let end = expires.clone().unwrap_or_else(|| "never".into());
     let name = agent_name(context, &service, &agent).await;
     let rows = [
         ("role", id_with_name(&role.id, role.name.as_deref())),
         ("agent", id_with_name(&agent, name.as_deref())),
-        ("expires", end),
+        ("expires", expires.clone().unwrap_or_else(|| "never".into())),
     ];
     let text = receipt.details(rows, ALLOWS_WITHOUT_SIDECAR);
     let json = json!({

@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A file for a secret. It is created before the request, so that no secret is generated without a file, and deleted if none is written.
+/// A file for a secret: created before the request, so that no secret is generated without a file; deleted if no secret is written.
 pub struct SecretFile {
     path: PathBuf,
     file: File,

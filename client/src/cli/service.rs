@@ -36,10 +36,11 @@ pub enum ServiceCommand {
     )]
     Show(ShowArgs),
     /// Change the name of a service, its resource URIs, or whether it accepts unbound tokens
-    #[command(after_help = "The token of an agent without any role has no service as its audience: it is unbound. A \
-        service that receives one could use it at other services. A service whose roles grant many \
-        permissions should refuse unbound tokens. OAuth and MCP clients find the control plane from the resource URIs \
-        of the service, the URLs under which they reach it. Every proxy applies the change when it receives it.\n\n\
+    #[command(after_help = "A token is unbound if it has no service as its audience: the login named none, and the \
+        control plane could not choose one. A service that receives an unbound token could use it at other services, \
+        so a service whose roles grant many permissions should refuse them. Resource URIs are the URLs under which \
+        clients reach the service; OAuth and MCP clients find the control plane from them. Every proxy applies the \
+        change when it receives it.\n\n\
         Examples:\n  $ countersign service change --name Store\n  $ countersign service change --refuse-unbound\n  \
         $ countersign service change --resource-uri https://api.example.com/mcp\n\n\
         Next: countersign service show")]
@@ -56,7 +57,7 @@ pub enum ServiceCommand {
     Transfer(TransferArgs),
     /// Delete a service; this cannot be undone
     #[command(
-        after_help = "The API keys, webhooks and roles of the service end at once, and all tokens for it. Its audit \
+        after_help = "The API keys, webhooks and roles of the service, and all tokens for it, end at once. Its audit \
         log remains for administrators.\n\n\
         Examples:\n  $ countersign service delete ID\n  $ countersign service delete ID --yes\n\n\
         Next: countersign service list"
@@ -86,7 +87,7 @@ pub struct ChangeArgs {
     /// Accept unbound tokens
     #[arg(long)]
     accept_unbound: bool,
-    /// A URL under which clients reach the service; repeat it for several. They replace all others
+    /// A URL under which clients reach the service; repeat the option for several. They replace all earlier ones
     #[arg(long, value_name = "URL", conflicts_with = "no_resource_uris")]
     resource_uri: Vec<String>,
     /// Remove all resource URIs
@@ -133,7 +134,7 @@ async fn create(context: &Context, args: CreateArgs) -> Result<CommandOutput, Cl
         );
     }
     let note = if saved.is_err() {
-        "Pass its id with --service or COUNTERSIGN_SERVICE_ID to later commands."
+        "Pass the id with --service or COUNTERSIGN_SERVICE_ID to later commands."
     } else if variable("COUNTERSIGN_SERVICE_ID").is_some() {
         "COUNTERSIGN_SERVICE_ID is set, so later commands still use that service: unset it, or pass --service."
     } else {

@@ -13,16 +13,16 @@ use std::time::Duration;
 pub enum SidecarCommand {
     /// List the sidecars of the service that may decide about requests, and the revision of the data with which each decides
     #[command(
-        after_help = "A sidecar is silent if its stream has ended or its control plane is gone. A silent sidecar may \
-        still decide, with the data of its revision, and refuses all requests at the time REFUSES BY at the latest. A \
-        sidecar without a revision has not reported it, or its control plane was restarted a moment ago.\n\n\
+        after_help = "A sidecar is silent if its stream has ended or its control plane is gone. It may still decide with \
+        the data of its revision, until REFUSES BY at the latest; then it refuses all requests. A sidecar without a \
+        revision has not reported one yet, or its control plane was restarted a moment ago.\n\n\
         Examples:\n  $ countersign sidecar list\n  $ countersign sidecar list -o json\n\n\
         Next: countersign role revoke ROLE AGENT --wait, which waits until all of them decide with the change"
     )]
     List(ManagerArgs),
-    /// Wait until every sidecar of the service decides with a change that is done
+    /// Wait until every sidecar of the service decides with an earlier change
     #[command(
-        after_help = "The exit code is 1 if the time is over. The command changes nothing, so it can be repeated.\n\n\
+        after_help = "The exit code is 1 if --timeout passes first. The command changes nothing, so it can be repeated.\n\n\
         Examples:\n  $ countersign sidecar wait 1795522090023000\n  \
         $ countersign sidecar wait 1795522090023000 --timeout 10m -o json\n\n\
         Next: countersign sidecar list"
@@ -33,7 +33,7 @@ pub enum SidecarCommand {
 /// What to wait for.
 #[derive(Args)]
 pub struct WaitForSidecarsArgs {
-    /// The `revision` of the answer to the change
+    /// The `revision` in the answer to the change
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     revision: u64,
     /// Wait at most this long: 1s to 1h

@@ -20,7 +20,7 @@ pub enum SigningKeyCommand {
         Examples:\n  $ countersign signing-key list\n\n\
         Next: countersign signing-key rotate")]
     List(HumanArgs),
-    /// Rotate the signing key: the next key signs as soon as every sidecar has loaded it
+    /// Rotate the signing key: the next key signs at once, or as soon as every sidecar has had time to load it
     #[command(after_help = "No token becomes invalid: the old key stays until its last token has expired. For a key \
         that may have leaked see `countersign signing-key revoke --help`.\n\n\
         Examples:\n  $ countersign signing-key rotate\n\n\
@@ -28,7 +28,7 @@ pub enum SigningKeyCommand {
     Rotate(HumanArgs),
     /// Revoke a key and every token that it signed; this cannot be undone
     #[command(
-        after_help = "For a key that may have leaked. The next key signs at once. Agents have to log in again; the \
+        after_help = "Revoke a key that may have leaked. The next key signs at once. Agents have to log in again; the \
         client library does that automatically.\n\n\
         Examples:\n  $ countersign signing-key revoke KID\n  $ countersign signing-key revoke KID --yes\n\n\
         Next: countersign signing-key list"

@@ -11,7 +11,7 @@ use std::time::Duration;
 /// How long before its expiry a token is refreshed.
 const REFRESH_MARGIN: Duration = Duration::from_mins(1);
 
-/// The option that contains the path of the issuer's authorities.
+/// The option with the file of certificate authorities that the issuer's certificate must come from.
 const ISSUER_CA: &str = "--issuer-ca (COUNTERSIGN_ISSUER_CA)";
 
 /// A client of the issuer.
@@ -32,13 +32,16 @@ pub fn stored_login(context: &Context, server: &ServerArgs) -> Result<Option<Hum
     if login.is_for(&url) {
         return Ok(Some(login));
     }
-    let login = format!("the login of the profile {} is for {}", context.name, login.url);
-    let text = format!("{login}, and its token is not sent to another control plane");
-    let next = "or set COUNTERSIGN_HUMAN_TOKEN; --profile keeps both logins";
-    Err(CliError::usage(text).with_next(format!("countersign login --server {}, {next}", quoted(&url))))
+    let text = format!(
+        "the login of the profile {} is for {}, and its token is not sent to another control plane",
+        context.name, login.url
+    );
+    let url = quoted(&url);
+    let next = format!("countersign login --server {url}, or set COUNTERSIGN_HUMAN_TOKEN; --profile keeps both logins");
+    Err(CliError::usage(text).with_next(next))
 }
 
-/// The token of the stored login, if it is not expired. Sends no request.
+/// The token of the stored login, if it is not expired; `None` after any error. Sends no request.
 pub fn unexpired_token(context: &Context, server: &ServerArgs) -> Option<SecretString> {
     let login = stored_login(context, server).ok().flatten()?;
     (clock::now() < login.tokens.claims.expires_at()).then_some(login.tokens.token)
@@ -55,14 +58,15 @@ pub async fn stored_token(context: &Context, server: &ServerArgs) -> Result<Opti
 /// Refreshes the login, unless another process has refreshed it in the meantime. If the refresh fails, returns the current token as long
 /// as it is valid.
 async fn refreshed_token(context: &Context, server: &ServerArgs) -> Result<Option<SecretString>, CliError> {
-    // Issuers accept a refresh token once. If its successor cannot be stored, we do not use it.
-    let locked = context.profiles.lock_human_login(&context.name);
-    let locked = locked.and_then(|lock| context.check_writable().map(|()| lock));
+    // Most issuers accept a refresh token once, so we use it only with the lock, and if we can store its successor. Otherwise, the
+    // stored token may be good enough: another process may have refreshed it.
+    let may_refresh = context.profiles.lock_human_login(&context.name);
+    let may_refresh = may_refresh.and_then(|lock| context.check_writable().map(|()| lock));
     let Some(login) = stored_login(context, server)? else { return Ok(None) };
     if !expires_soon(&login) {
         return Ok(Some(login.tokens.token));
     }
-    let result = match locked {
+    let result = match may_refresh {
         Ok(_lock) => refresh(context, &login).await,
         Err(error) => Err(error.into()),
     };
@@ -91,6 +95,7 @@ async fn refresh(context: &Context, login: &HumanLogin) -> Result<HumanLogin, Cl
     match refreshed.tokens {
         Ok(tokens) => next.tokens = tokens,
         Err(error) => {
+            // The issuer may have used up the old refresh token, so we keep the new one even without a valid token.
             next.tokens.refresh_token = Some(refreshed.refresh_token);
             context.profiles.save_human_login(&context.name, &next)?;
             return Err(error.into());

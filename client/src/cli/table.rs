@@ -111,7 +111,7 @@ impl Table {
         self.shows_header.then_some(titles).into_iter().chain(self.rows.iter().cloned()).collect()
     }
 
-    /// Formats the table with one line per cell, for a terminal that is too narrow for its rows.
+    /// Formats the table with one line per cell, without empty (`-`) cells, for a terminal that is too narrow for its rows.
     fn as_blocks(&self) -> String {
         let record = |row: &Vec<String>| {
             let cells = row.iter().zip(&self.header).filter(|(cell, _)| *cell != "-");

@@ -30,8 +30,8 @@ pub enum TokenCommand {
     /// Show the claims of a token, without verification
     #[command(
         after_help = "The claims date from the time of issue: the token does not contain later changes of roles, \
-        but every proxy applies them. `aud` is the service that the token is for, or the URL of the control plane if it is \
-        unbound.\n\n\
+        but every proxy applies them. `aud` is the service that the token is for. An unbound token is for no service: \
+        its `aud` is the URL of the control plane.\n\n\
         Examples:\n  $ countersign token inspect\n  $ countersign token inspect - < token.txt\n\n\
         Next: countersign token verify"
     )]
@@ -56,8 +56,8 @@ pub enum TokenCommand {
     #[command(
         after_help = "Anyone with a token can revoke it. As RFC 7009 requires, the result does not show whether the \
         token was valid. Every proxy applies the revocation when it receives it. An access token is revoked alone; with a \
-        refresh token, all tokens of its session are revoked. With --wait, the result is a receipt of the sidecars of one \
-        service: --service, COUNTERSIGN_SERVICE_ID or the service of the profile.\n\n\
+        refresh token, all tokens of its session are revoked. --wait prints a receipt: at how many sidecars of one \
+        service (--service, COUNTERSIGN_SERVICE_ID or the profile's) the revocation is in force.\n\n\
         Examples:\n  $ countersign token revoke\n  $ countersign token revoke - < token.txt\n  \
         $ countersign token revoke --wait --service SERVICE\n\n\
         Next: for a new session, countersign agent login"
@@ -73,15 +73,13 @@ pub struct RevokeArgs {
     human: HumanTokenArg,
     #[command(flatten)]
     receipt: ReceiptArgs,
-    /// The token; `-` reads it from standard input, since other users can see command lines [default:
-    /// `COUNTERSIGN_TOKEN`, or the session of the profile]
+    /// The token; `-` reads standard input, hidden from other users [default: COUNTERSIGN_TOKEN, or the session of the profile]
     token: Option<SecretString>,
 }
 
 #[derive(Args)]
 pub struct TokenArg {
-    /// The token; `-` reads it from standard input, since other users can see command lines [default:
-    /// `COUNTERSIGN_TOKEN`, or the access token of the profile]
+    /// The token; `-` reads standard input, hidden from other users [default: COUNTERSIGN_TOKEN, or the token of the profile]
     token: Option<SecretString>,
 }
 
@@ -148,7 +146,7 @@ async fn revoke_and_forget(
     // The lock keeps other processes from using a token that is about to be revoked. If it fails, for example on a read-only file
     // system, we revoke the token nevertheless.
     let _lock = context.profile.agent.is_some().then(|| context.profiles.lock(&context.name).ok());
-    // Only tokens of this command's control plane, because it must not receive tokens of another one.
+    // Only tokens of this command's control plane: it must not receive the tokens of another control plane.
     let stored = stored_tokens(context, Some(context.url(server)?))?;
     let token = match explicit_token(token)? {
         Some(token) => token,
@@ -164,6 +162,7 @@ async fn revoke_and_forget(
     let saved = match stored {
         Some((_, tokens)) if is_revoked(&tokens.refresh_token) => context.profiles.delete_tokens(&context.name),
         Some((key, tokens)) if is_revoked(&tokens.access_token) => {
+            // The refresh token stays valid, so the next command gets a new access token with it.
             let now = clock::now();
             let tokens = SessionTokens { refresh_at: now, expires_at: now, ..tokens };
             context.profiles.save_tokens(&context.name, &key, &tokens)
@@ -264,6 +263,7 @@ fn no_token() -> CliError {
 /// Parses the published keys. A single key that is not a point of P-256 makes the whole key set invalid.
 fn parse_key_set(published: &Value) -> Result<KeySet, CliError> {
     let coordinate = |key: &Value, name: &str| URL_SAFE_NO_PAD.decode(key[name].as_str()?).ok();
+    // An uncompressed point begins with 4.
     let point = |key: &Value| Some([vec![4], coordinate(key, "x")?, coordinate(key, "y")?].concat());
     let points: Option<Vec<_>> = published["keys"].as_array().into_iter().flatten().map(point).collect();
     points.and_then(|points| KeySet::from_points(points).ok()).ok_or_else(|| {

@@ -44,7 +44,7 @@ pub struct TransferArgs {
     /// Withdraw the offer of your service, or decline a service that is offered to you
     #[arg(long, visible_alias = "decline", conflicts_with = "to")]
     withdraw: bool,
-    /// The id of the service; without it, the command lists the services that are offered to you
+    /// The id of the service. Without an option, the command shows its offer; without an id, it lists the offers to you
     #[arg(add = ArgValueCandidates::new(complete::service_ids))]
     service: Option<String>,
 }
@@ -52,8 +52,7 @@ pub struct TransferArgs {
 pub async fn delete(context: &Context, args: DeleteArgs) -> Result<CommandOutput, CliError> {
     let DeleteArgs { human, confirm, service } = args;
     let service = service_id(service)?;
-    let api = human.api(context).await?;
-    let api = api.service(&service);
+    let api = human.api(context).await?.service(&service);
     let name = api.read().await?.name;
     let consequence = "Its API keys, webhooks, roles and all tokens for it end at once. This cannot be undone.";
     confirm.confirm(&context.messages, &format!("Delete the service {service} ({})", quoted(&name)), consequence)?;
@@ -81,27 +80,27 @@ pub async fn transfer(context: &Context, args: TransferArgs) -> Result<CommandOu
     let api = human.api(context).await?;
     let Some(service) = service else { return list_offers(&api).await };
     context.messages.placeholders.set(placeholders::SERVICE, &service);
-    let api = &api.service(&service);
+    let service_api = api.service(&service);
     if accept {
-        return accept_offer(api).await;
+        return accept_offer(&service_api).await;
     }
     if withdraw {
-        let declined = api.withdraw_transfer().await.map_err(with_offer_hint)?;
+        let declined = service_api.withdraw_transfer().await.map_err(with_offer_hint)?;
         let result = if declined { "declined" } else { "withdrawn" };
         let text = details([("service", service.clone()), (result, "true".into())]);
         let json = json!({ "withdrawn": true, "declined": declined, "serviceId": service });
         return Ok(CommandOutput::new(text, json));
     }
     let Some(subject) = to else {
-        return Ok(output(&api.read_transfer().await.map_err(with_offer_hint)?, None));
+        return Ok(output(&service_api.read_transfer().await.map_err(with_offer_hint)?, None));
     };
-    let replaced = find_offer(api).await?.map(|offer| offer.new_owner);
-    let offer = api.offer(&subject, to_issuer.as_deref()).await?;
+    let replaced = find_offer(&service_api).await?.map(|offer| offer.new_owner);
+    let offer = service_api.offer(&subject, to_issuer.as_deref()).await?;
     let replaced = replaced.filter(|earlier| *earlier != offer.new_owner);
     Ok(output(&offer, replaced))
 }
 
-/// Finds the offer of a service, if the human user may read it.
+/// The offer of a service; `None` if there is none, or if the human user may not read it.
 pub async fn find_offer(service: &ServiceApi) -> Result<Option<ServiceTransfer>, CliError> {
     match service.read_transfer().await {
         Err(ApiError::Refused { code, reason, .. })

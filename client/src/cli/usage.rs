@@ -57,7 +57,7 @@ pub fn error(mut error: clap::Error) -> CliError {
 
 /// The command that the arguments before the first invalid argument select.
 ///
-/// We do not use the usage line of a clap error: some errors have none, and it lists arguments that the environment sets as required.
+/// We do not use the usage line of a clap error: some errors have none, and it requires arguments that the environment sets.
 fn invoked_command(arguments: &[String]) -> Command {
     let mut command = help::command();
     command.build();
@@ -211,7 +211,7 @@ fn is_similar(typed: &str, candidate: &str) -> bool {
     strsim::osa_distance(typed, candidate) * 3 <= longest
 }
 
-/// Removes a surplus argument, and text that may be a secret.
+/// Replaces an argument that has no place, and text that may be a secret, by `…`.
 fn redact(error: &mut clap::Error) {
     let (kind, longest) = match error.kind() {
         ErrorKind::UnknownArgument => (ContextKind::InvalidArg, LONGEST_NAME),

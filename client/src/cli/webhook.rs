@@ -16,16 +16,14 @@ use scope::{ScopeArgs, SelectedWebhook, WebhookArgs};
 #[derive(Subcommand)]
 pub enum WebhookCommand {
     /// Create a webhook and print its secret, which is shown only once
-    #[command(
-        after_help = "Events are delivered by POST. Requests are signed as Standard Webhooks specifies; libraries are at \
-        https://www.standardwebhooks.com, in Rust it is countersign_client::webhook. Other users can usually \
-        read a file that a shell creates for `>`; they cannot read the file of --out.\n\n\
+    #[command(after_help = "Events are delivered by POST. Requests are signed as Standard Webhooks specifies: \
+        https://www.standardwebhooks.com lists libraries, and countersign_client::webhook is one for Rust. Use --out \
+        instead of `>`: other users can usually read a file that a shell creates.\n\n\
         Event kinds: agent.authenticated, agent.authentication_failed, agent.role_assigned, agent.role_revoked, \
         trust.feedback_received.\n\n\
         Examples:\n  $ countersign webhook create https://shop.example/hooks --out hook.secret\n  \
         $ countersign webhook create https://shop.example/hooks --events agent.role_assigned,agent.role_revoked\n\n\
-        Next: countersign webhook test ID"
-    )]
+        Next: countersign webhook test ID")]
     Create(change::CreateArgs),
     /// List the webhooks of the service
     #[command(after_help = "Examples:\n  $ countersign webhook list\n  $ countersign webhook list --deployment\n\n\
@@ -66,16 +64,16 @@ pub enum WebhookCommand {
     RotateSecret(change::RotateArgs),
     /// Send an event of kind webhook.test and wait for the response of the receiver
     #[command(
-        after_help = "The event is sent once, also to a paused webhook, and independent of its event kinds. Exit code \
-        1 if it was not delivered.\n\n\
+        after_help = "The event is sent once, even if the webhook is paused or does not receive this kind. Exit code 1 if \
+        it was not delivered.\n\n\
         Examples:\n  $ countersign webhook test ID\n\n\
         Next: if it was not delivered, countersign webhook show ID"
     )]
     Test(WebhookArgs),
-    /// List the deliveries of a webhook, or show one event with the body of its request
+    /// List the deliveries of a webhook, or show the delivery of one event, with the body of its request
     #[command(
-        after_help = "Newest first. An event is delivered at least once: it is sent again, for about three days, \
-        until the receiver answers 2xx; then it is dead.\n\n\
+        after_help = "Newest first. An event is sent again until the receiver answers 2xx. After about three days without \
+        such an answer, the delivery is dead.\n\n\
         Examples:\n  $ countersign webhook deliveries ID --status dead\n  \
         $ countersign webhook deliveries ID --event EVENT\n\n\
         Next: countersign webhook replay ID --event EVENT"
@@ -91,9 +89,10 @@ pub enum WebhookCommand {
     #[command(
         after_help = "--secret-file or COUNTERSIGN_WEBHOOK_SECRET contains the secret of a webhook whose URL leads to \
         this machine; several secrets are separated by spaces or line ends. Without a secret, the command creates a \
-        webhook for this machine, of the service or with --deployment for all services, and deletes it at the end. The \
-        control plane accepts that webhook with --dev, or with loopback in webhooks.allowed_networks.\n\n\
-        The command ends on Ctrl-C or after --count events, with exit code 1 if a signature was invalid. With -o json \
+        webhook for this machine, and deletes it at the end: it receives the events of the service, or with \
+        --deployment of all services. A control plane accepts this webhook only if it runs with --dev, or if its setting \
+        webhooks.allowed_networks contains loopback.\n\n\
+        The command ends on Ctrl-C or after --count events, with exit code 1 if a request was invalid. With -o json \
         each line is an object; the first one has the URL.\n\n\
         Examples:\n  $ countersign webhook listen\n  $ countersign webhook listen --port 9000 --secret-file hook.secret\n\n\
         Next: in another terminal, countersign webhook test ID"

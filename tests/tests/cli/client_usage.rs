@@ -113,9 +113,9 @@ fn help_texts_are_wrapped_once() {
     let shell = Shell::new();
     let register = ["agent", "register", "--help"];
     for (arguments, sentence) in [
-        (&register[..], "Registering the same again returns the same agent, in its current status."),
+        (&register[..], "Registering them again returns the same agent."),
         (&["doctor", "--help"], "The exit code is 0 if no check failed, otherwise the one of the first failure."),
-        (&["key", "create", "--help"], "next to COUNTERSIGN_SYNC__URLS (the sync port"),
+        (&["key", "create", "--help"], "with the key; also set COUNTERSIGN_SYNC__URLS (the sync port"),
         (&["--help"], "which override the profile (~/.config/countersign/NAME.toml)."),
     ] {
         let (_, wide, _) = parts(&shell.command(arguments).env("COLUMNS", "1000").output().unwrap());

@@ -36,26 +36,26 @@ const OTHER_CREDENTIALS: [&str; 5] = [
 ];
 
 pub const HELP: &str = "\
-The program finds an access token in COUNTERSIGN_TOKEN. The token is not refreshed. A program that runs longer, or that expects \
-an OAuth server, requests tokens from a token endpoint that runs on 127.0.0.1 as long as the program does. The endpoint has \
-the grant type client_credentials, and the client authentication client_secret_basic and client_secret_post.
+The program finds an access token in COUNTERSIGN_TOKEN. The token is not refreshed. A program that outlives it, or that expects \
+an OAuth server, requests tokens from a token endpoint that runs on 127.0.0.1 as long as the program does. The endpoint \
+supports the grant type client_credentials, and the client authentication client_secret_basic and client_secret_post.
 
 Variables of the program:
   COUNTERSIGN_TOKEN                  An access token
   OAUTH_TOKEN_URL                    The URL of the token endpoint
   OAUTH_CLIENT_ID                    The id of the agent
   OAUTH_CLIENT_SECRET                A random secret, which is valid for this run
-  OAUTH_ISSUER                       A URL with server metadata (RFC 8414) that name the token endpoint
-  OAUTH_SCOPE, OAUTH_RESOURCE        The scope, and the service or resource, if they are limited
-  NO_PROXY, no_proxy                 With 127.0.0.1, if a proxy is set
+  OAUTH_ISSUER                       The issuer; its server metadata (RFC 8414) name the token endpoint
+  OAUTH_SCOPE, OAUTH_RESOURCE        The scope, and the service or resource, if the tokens are limited
+  NO_PROXY, no_proxy                 The inherited value and 127.0.0.1, if a proxy is set
 
 The tokens are limited to --scope, and are for --service or --resource. The program can request a narrower scope, but no wider \
 one and no other resource. Without these options, the settings of the profile apply. With --scope or --resource, the command \
-logs in over OAuth, and does not change the profile. All tokens of the endpoint end with the program; without --scope and \
---resource, COUNTERSIGN_TOKEN is that of the profile and stays valid.
+logs in over OAuth, and does not change the profile. When the program ends, the tokens of the endpoint are revoked. Without \
+--scope and --resource, COUNTERSIGN_TOKEN is the token of the profile and stays valid.
 
-Signals are passed on. The exit code is that of the program; 128 plus the number of the signal that ended it; 127 if the \
-program is not found, 126 if it cannot be executed.
+Signals are passed on to the program. The exit code is that of the program, or 128 plus the number of the signal that ended \
+the program. It is 127 if the program is not found, and 126 if it cannot be executed.
 
 Examples:
   $ countersign agent exec -- ./job.sh
@@ -87,37 +87,36 @@ pub async fn exec(context: &Context, args: ExecArgs) -> Result<CommandOutput, Cl
     let signer = login_args.signer.open(context)?;
     let source = Arc::new(TokenSource::new(api, signer, agent.clone(), &target));
     let token = if limits.is_empty() {
-        let login = login(context, &login_args, LoginChoice::OfProfile, TokenPolicy::Valid).await?;
-        login.warn_if_not_saved(context);
-        login.tokens.access_token
+        let result = login(context, &login_args, LoginChoice::OfProfile, TokenPolicy::Valid).await?;
+        result.warn_if_not_saved(context);
+        result.tokens.access_token
     } else {
         let tokens = source.tokens(None).await.map_err(|error| match error {
             NoTokens::Api(error) => CliError::from(error),
             NoTokens::TooManyScopes => CliError::failed(error.to_string()),
         })?;
-        target.warn_for_granted(context, tokens.scope.as_ref());
+        target.warn_if_granted_less(context, tokens.scope.as_ref());
         tokens.access_token
     };
 
     let server = BoundServer::bind(0).await.map_err(|error| CliError::failed(format!("127.0.0.1: {error}")))?;
     let urls = EndpointUrls(server.port());
     let credentials = ClientCredentials::generate(agent);
-    let mut command = Command::new(program);
-    command.args(arguments).env("COUNTERSIGN_TOKEN", token.expose_secret());
+    let mut process = Command::new(program);
+    process.args(arguments).env("COUNTERSIGN_TOKEN", token.expose_secret());
     // The program acts as the agent, so it gets no other credential of its user.
     for name in OTHER_CREDENTIALS {
-        command.env_remove(name);
+        process.env_remove(name);
     }
-    set_endpoint(&mut command, &urls, &credentials, &source.limits);
-    child::exclude_loopback_from_proxy(&mut command);
+    set_endpoint(&mut process, &urls, &credentials, &source.limits);
+    child::exclude_loopback_from_proxy(&mut process);
 
-    let endpoint = Endpoint { urls, credentials, source: source.clone(), messages: context.messages.clone() };
-    let endpoint = Arc::new(endpoint);
+    let endpoint = Arc::new(Endpoint { urls, credentials, source: source.clone(), messages: context.messages.clone() });
     let server = server.start(move |request| {
         let endpoint = endpoint.clone();
         async move { endpoint.respond(request).await }
     });
-    let ended = child::run(command).await;
+    let ended = child::run(process).await;
     server.close().await;
     source.revoke_all().await;
     let not_started = |error| Cause::NotStarted { program: program.to_string_lossy().into_owned(), error };

@@ -15,13 +15,13 @@ use std::{
 };
 
 pub const HELP: &str = "\
-The key, the name and the e-mail address (or the human user who is logged in) identify the agent. Registering the same \
-again returns the same agent, in its current status.
+The key, the name and the e-mail address (or the human user who is logged in) identify the agent. Registering them \
+again returns the same agent. If this agent is suspended or revoked, the command fails.
 
 The profile saves the control plane, the agent and its key, so that later commands need no options.
 
-For a key in a TPM or HSM pass --signer COMMAND and --public-key FILE. The command reads the nonce from standard input \
-and prints the signature, as `openssl dgst -sha256 -sign KEY` does. It runs once before the registration.
+For a key in a TPM or HSM pass --signer COMMAND and --public-key FILE. COMMAND reads a text from standard input and prints \
+its signature, as `openssl dgst -sha256 -sign KEY` does. It signs once before the registration, to show that it has the key.
 
 Examples:
   $ countersign agent register --server https://HOST:8443 --email YOU@EXAMPLE.ORG --name NAME
@@ -38,7 +38,7 @@ pub struct RegisterArgs {
     /// The file with the public key of --signer
     #[arg(long, value_name = "FILE", requires = "signer", value_hint = ValueHint::FilePath)]
     public_key: Option<PathBuf>,
-    /// The e-mail address of the registrant
+    /// The e-mail address of the person who registers the agent
     #[arg(long, value_hint = ValueHint::EmailAddress)]
     email: String,
     /// The display name of the agent
@@ -50,8 +50,8 @@ pub struct RegisterArgs {
 
 /// Creates a key, and saves its path if the profile has no agent yet.
 pub fn keygen(context: &Context, file: Option<PathBuf>) -> Result<CommandOutput, CliError> {
-    let profile_is_new = context.profile.agent.is_none();
-    if profile_is_new || file.is_none() {
+    // The key file without --key is in the folder of the profile, too.
+    if context.profile.agent.is_none() || file.is_none() {
         context.check_writable()?;
     }
     let path = file.map_or_else(|| context.profiles.path(&context.name, "key"), |path| Ok(absolute_path(path)))?;
@@ -72,9 +72,7 @@ pub fn keygen(context: &Context, file: Option<PathBuf>) -> Result<CommandOutput,
         let name = &context.name;
         note = format!("The profile {name} still uses {agent} and its key.{next} --key {}", quoted(&shown));
     } else {
-        let key = Some(path.clone());
-        let signer = None;
-        saved = context.update_profile(|profile| (profile.key, profile.signer) = (key, signer));
+        saved = context.update_profile(|profile| (profile.key, profile.signer) = (Some(path.clone()), None));
     }
     Ok(CommandOutput::new(public_key, json).with_note(note).with_profile_result(saved))
 }
@@ -87,7 +85,7 @@ struct RegistrationKey {
 }
 
 impl RegistrationKey {
-    /// Finds the key that the arguments name, or else the key of the profile. Checks that an external signer has its private key.
+    /// Finds the key that the arguments name, or else the key of the profile. Checks that an external signer has the private key.
     async fn find(context: &Context, signer: &SignerArgs, public_key: Option<&Path>) -> Result<Self, CliError> {
         let Some(command) = &signer.signer else {
             let file = signer.path(context)?;
@@ -143,7 +141,7 @@ pub async fn register(context: &Context, args: RegisterArgs) -> Result<CommandOu
         context.name
     );
     let note =
-        if saved.is_ok() { note } else { "Pass its id, --server, and --key or --signer to later commands.".into() };
+        if saved.is_ok() { note } else { "Pass the id, --server, and --key or --signer to later commands.".into() };
     Ok(CommandOutput::new(agent.agent_id.clone(), json!(agent)).with_note(note).with_profile_result(saved))
 }
 
@@ -154,7 +152,7 @@ fn refuse_unless_active(agent: &RegisteredAgent) -> Result<(), CliError> {
     if !["suspended", "revoked"].contains(&status.as_str()) {
         return Ok(());
     }
-    let text = format!("the agent {agent_id} with this key, e-mail address or owner, and name exists and is {status}");
+    let text = format!("the agent {agent_id} has this key, name, and e-mail address or owner, and is {status}");
     Err(CliError::denied(text, format!("agent_{status}")))
 }
 

@@ -36,9 +36,10 @@ pub async fn show(context: &Context, args: ShowArgs) -> Result<CommandOutput, Cl
     }
     let mut error = None;
     match service_fields(context, &args, &agent).await {
-        Ok(Some(newer)) => {
-            fields.retain(|(name, _)| newer.iter().all(|(other, _)| name != other));
-            fields.extend(newer);
+        Ok(Some(current)) => {
+            // They replace fields of the profile, which may be older.
+            fields.retain(|(name, _)| current.iter().all(|(other, _)| name != other));
+            fields.extend(current);
         }
         // The profile knows nothing about other agents.
         Ok(None) if !is_profile_agent => {

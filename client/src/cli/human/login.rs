@@ -24,11 +24,11 @@ confirmed the login in a browser, on this or on another device. The issuer needs
 enabled.
 
 Commands that need a human user then use the token of this login, and refresh it. COUNTERSIGN_HUMAN_TOKEN and --human-token \
-override it. The token is sent only to the control plane of the login. The profile saves the control plane if the profile has no \
-agent, and always the issuer, the client id and the other options of this command for the next login.
+override it. The token is sent only to the control plane of the login. The profile saves the issuer, the client id and the other \
+options of this command for the next login. If the profile has no agent, it saves the control plane, too.
 
-The ID token is the default, because its audience is the client id: set humans.issuers.NAME.audience of the control plane to the \
-client id. With --use access-token, the access token must be a JWT, and its audience is what the issuer is configured for.
+The control plane receives the ID token, whose audience is the client id: its operator sets humans.issuers.NAME.audience to the \
+client id. With --use access-token, it receives the access token: this must be a JWT, and the issuer decides its audience.
 
 Examples:
   $ countersign login --server https://HOST:8443 --issuer https://LOGIN.EXAMPLE.ORG --client-id ID
@@ -41,14 +41,13 @@ Next: countersign whoami";
 pub struct LoginArgs {
     #[command(flatten)]
     server: ServerArgs,
-    /// The URL of the OIDC issuer, exactly as in the `iss` of its tokens [default: that of the last login]
+    /// The URL of the OIDC issuer, exactly as in the `iss` of its tokens [default: the issuer of the last login]
     #[arg(long, env = "COUNTERSIGN_ISSUER", value_name = "URL", value_hint = ValueHint::Url)]
     issuer: Option<String>,
-    /// The id of the public client at the issuer [default: that of the last login]
+    /// The id of the public client at the issuer [default: the client of the last login]
     #[arg(long, env = "COUNTERSIGN_CLIENT_ID", value_name = "ID", value_parser = no_secret)]
     client_id: Option<String>,
-    /// The scopes to request, separated by spaces [default: openid, and those of the profile, the e-mail address and
-    /// offline access that the issuer supports]
+    /// The scopes to request, separated by spaces [default: openid; profile, email and offline_access if the issuer has them]
     #[arg(long, value_parser = no_secret)]
     scope: Option<String>,
     /// The parameter `audience` of the request, which some issuers need for access tokens
@@ -57,7 +56,7 @@ pub struct LoginArgs {
     /// The token that the control plane receives [default: id-token]
     #[arg(long = "use", value_enum, value_name = "TOKEN")]
     token: Option<TokenKind>,
-    /// PEM file with the authorities to trust for the issuer, instead of those of the system
+    /// PEM file with the certificate authorities to trust for the issuer, instead of those of the system
     #[arg(long, env = "COUNTERSIGN_ISSUER_CA", value_name = "FILE", value_hint = ValueHint::FilePath)]
     issuer_ca: Option<PathBuf>,
 }
@@ -65,7 +64,6 @@ pub struct LoginArgs {
 pub async fn login(context: &Context, args: LoginArgs) -> Result<CommandOutput, CliError> {
     let url = context.url(&args.server)?;
     let api = context.api(&args.server)?;
-    let server_url = url.clone();
     let ca = context.authority(&args.server).map(absolute_path);
     let client = oidc_client(context, settings(context, args)?)?;
     context.check_writable()?;
@@ -73,6 +71,7 @@ pub async fn login(context: &Context, args: LoginArgs) -> Result<CommandOutput, 
     let device = client.authorize_device(&endpoints).await?;
     instruct(context, &device);
     let tokens = client.wait_for_tokens(&endpoints, &device).await?;
+    // Any request shows whether the control plane accepts the token.
     match api.human(&tokens.token).list_services(&PageStart::FIRST).await {
         Ok(_) => {}
         Err(error @ ApiError::Refused { status: 401, .. }) => {
@@ -90,7 +89,7 @@ pub async fn login(context: &Context, args: LoginArgs) -> Result<CommandOutput, 
         profile.login = Some(settings);
         // The profile of an agent keeps the control plane of the agent.
         if profile.agent.is_none() || profile.url.is_none() {
-            (profile.url, profile.ca) = (Some(server_url), ca);
+            (profile.url, profile.ca) = (Some(login.url.clone()), ca);
         }
     });
     Ok(output(&login).with_profile_result(saved))
@@ -108,6 +107,7 @@ fn settings(context: &Context, args: LoginArgs) -> Result<LoginSettings, CliErro
     let client_id = client_id.or_else(|| last.as_ref().map(|last| last.client_id.clone()));
     let client_id = client_id.ok_or_else(|| CliError::missing("the client id", next))?;
     let last_value = |value: fn(&LoginSettings) -> Option<String>| last.as_ref().and_then(value);
+    // An empty option removes the value of the last login.
     let not_empty = |text: &String| !text.trim().is_empty();
     Ok(LoginSettings {
         client_id,

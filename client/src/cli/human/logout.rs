@@ -9,7 +9,7 @@ use countersign_client::profile::HumanLogin;
 use serde_json::json;
 
 pub const HELP: &str = "\
-The command deletes the login also if the issuer cannot revoke the refresh token, and fails then. The token of the login stays \
+If the revocation of the refresh token fails, the command deletes the login nevertheless, and fails. The token of the login stays \
 valid until it expires, because the control plane accepts every token that the issuer has signed. The profile keeps the issuer \
 and the client id for the next login.
 

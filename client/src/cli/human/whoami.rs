@@ -35,7 +35,7 @@ impl Report<'_> {
         self.rows.push((name, value.into()));
     }
 
-    fn fail(&mut self, error: CliError) {
+    fn keep_error(&mut self, error: CliError) {
         self.error.get_or_insert(error);
     }
 
@@ -63,22 +63,22 @@ impl Report<'_> {
             Some(false) => "no, according to the control plane",
             None => "unknown: the control plane was not asked or did not answer",
         };
-        let claim = claims.as_ref();
-        let expires = claim.map(|claims| rfc3339(claims.expires_at()));
-        self.row("human user", or_dash(claim.map(|claims| &claims.subject)));
+        let claims = claims.as_ref();
+        let expires = claims.map(|claims| rfc3339(claims.expires_at()));
+        self.row("human user", or_dash(claims.map(|claims| &claims.subject)));
         self.row("  from", source);
-        self.row("  issuer", or_dash(claim.map(|claims| &claims.issuer)));
-        self.row("  name", or_dash(claim.and_then(|claims| claims.name.as_ref())));
-        self.row("  e-mail", or_dash(claim.and_then(|claims| claims.email.as_ref())));
+        self.row("  issuer", or_dash(claims.map(|claims| &claims.issuer)));
+        self.row("  name", or_dash(claims.and_then(|claims| claims.name.as_ref())));
+        self.row("  e-mail", or_dash(claims.and_then(|claims| claims.email.as_ref())));
         self.row("  token expires", or_dash(expires.as_ref()));
         self.row("  administrator", administrator);
         let refreshable = login.as_ref().is_some_and(|login| login.tokens.refresh_token.is_some());
         let human = json!({
             "source": if login.is_some() { "login" } else { "token" },
-            "issuer": claim.map(|claims| &claims.issuer),
-            "subject": claim.map(|claims| &claims.subject),
-            "name": claim.and_then(|claims| claims.name.as_ref()),
-            "email": claim.and_then(|claims| claims.email.as_ref()),
+            "issuer": claims.map(|claims| &claims.issuer),
+            "subject": claims.map(|claims| &claims.subject),
+            "name": claims.and_then(|claims| claims.name.as_ref()),
+            "email": claims.and_then(|claims| claims.email.as_ref()),
             "tokenExpiresAt": expires,
             "refreshable": refreshable,
             "url": login.map(|login| login.url),
@@ -89,7 +89,7 @@ impl Report<'_> {
     }
 
     /// The token of the stored login, and the login with the claims of this token. The token is `None` if no control plane is set, if the
-    /// login is for another one, or if it cannot be refreshed.
+    /// login is for another one, or if the token has expired and cannot be refreshed.
     async fn login_token(&mut self, login: HumanLogin) -> Result<(Option<SecretString>, Option<HumanLogin>), CliError> {
         if self.context.url(&self.args.server).is_err() {
             return Ok((None, Some(login)));
@@ -97,7 +97,7 @@ impl Report<'_> {
         match stored_token(self.context, &self.args.server).await {
             Ok(token) => Ok((token, stored_login(self.context, &self.args.server)?.or(Some(login)))),
             Err(error) => {
-                self.fail(error);
+                self.keep_error(error);
                 Ok((None, Some(login)))
             }
         }
@@ -112,7 +112,7 @@ impl Report<'_> {
             Ok(_) => Some(true),
             Err(error) if error.has_reason("admin_required") => Some(false),
             Err(error) => {
-                self.fail(error);
+                self.keep_error(error);
                 None
             }
         }
@@ -137,7 +137,7 @@ impl Report<'_> {
         let Some(key) = self.args.key.optional()? else { return Ok(false) };
         let FoundKey { text, service, scope } = if let Ok(service) = self.context.service(&self.args.service) {
             self.find_key(key, service).await.unwrap_or_else(|error| {
-                self.fail(error);
+                self.keep_error(error);
                 FoundKey { text: "not verified".to_owned(), service: None, scope: None }
             })
         } else {

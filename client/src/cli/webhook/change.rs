@@ -2,7 +2,7 @@
 
 use super::{
     display,
-    scope::{ScopeArgs, SelectedWebhook, WebhookArgs, option},
+    scope::{ScopeArgs, SelectedWebhook, WebhookArgs, scope_option},
 };
 use crate::cli::{
     complete,
@@ -78,7 +78,7 @@ pub async fn create(context: &Context, args: CreateArgs) -> Result<CommandOutput
     let result = webhooks.create(&request).await;
     let NewWebhook { webhook, secret } = result.map_err(|error| with_limit_hint(error, &webhooks.scope))?;
     let id = webhook.webhook_id.clone();
-    let option = option(&webhooks.scope);
+    let option = scope_option(&webhooks.scope);
     let hint_if_lost =
         format!("the secret of {id} was not printed; create another: countersign webhook rotate-secret{option} {id}");
     let note = format!("\nNext: countersign webhook test{option} {id}");
@@ -103,7 +103,7 @@ pub async fn rotate(context: &Context, args: RotateArgs) -> Result<CommandOutput
     confirm.confirm(&context.messages, &format!("Create a new secret of the webhook {id}"), consequence)?;
     let file = out.as_deref().map(SecretFile::create).transpose()?;
     let NewSecret { secret, previous_secret_expires_at: until } = webhooks.rotate_secret(&id).await?;
-    let option = option(&webhooks.scope);
+    let option = scope_option(&webhooks.scope);
     let hint_if_lost =
         format!("the new secret was not printed; create another: countersign webhook rotate-secret{option} {id}");
     let note = format!(
@@ -136,8 +136,7 @@ fn secret_output(
 pub async fn change(context: &Context, args: ChangeArgs) -> Result<CommandOutput, CliError> {
     let ChangeArgs { webhook, target, events, description } = args;
     if target.is_none() && events.is_none() && description.is_none() {
-        let text = "no change is set: pass --target, --events or --description";
-        return Err(CliError::usage(text));
+        return Err(CliError::usage("no change is set: pass --target, --events or --description"));
     }
     let SelectedWebhook { webhooks, id } = webhook.api(context).await?;
     apply(&webhooks, &id, &WebhookChange { url: target, events, description, managed_by: None, status: None }, "test")
@@ -150,10 +149,11 @@ pub async fn set_status(context: &Context, args: WebhookArgs, status: &'static s
     apply(&webhooks, &id, &WebhookChange { status: Some(status), ..WebhookChange::default() }, next).await
 }
 
+/// Changes a webhook, and shows it. `next` is the verb of the next step.
 async fn apply(webhooks: &WebhookApi, id: &str, change: &WebhookChange, next: &str) -> Result<CommandOutput, CliError> {
     let webhook = webhooks.change(id, change).await?;
     Ok(display::webhook(&webhook)
-        .with_note(format!("Next: countersign webhook {next}{} {id}", option(&webhooks.scope))))
+        .with_note(format!("Next: countersign webhook {next}{} {id}", scope_option(&webhooks.scope))))
 }
 
 pub async fn delete(context: &Context, args: DeleteArgs) -> Result<CommandOutput, CliError> {
@@ -163,6 +163,6 @@ pub async fn delete(context: &Context, args: DeleteArgs) -> Result<CommandOutput
     confirm.confirm(&context.messages, &format!("Delete the webhook {id}"), consequence)?;
     webhooks.delete(&id).await?;
     let text = details([("webhook", id.clone()), ("deleted", "true".into())]);
-    let note = format!("Next: countersign webhook list{}", option(&webhooks.scope));
+    let note = format!("Next: countersign webhook list{}", scope_option(&webhooks.scope));
     Ok(CommandOutput::new(text, json!({ "deleted": true, "webhookId": id })).with_note(note))
 }

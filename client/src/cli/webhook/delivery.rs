@@ -2,7 +2,7 @@
 
 use super::{
     display,
-    scope::{SelectedWebhook, WebhookArgs, option},
+    scope::{SelectedWebhook, WebhookArgs, scope_option},
 };
 use crate::cli::{
     ids::event_id,
@@ -89,7 +89,7 @@ pub async fn test(context: &Context, args: WebhookArgs) -> Result<CommandOutput,
         Ok(result) => result?,
         Err(_) => webhooks.read_delivery(&id, &event).await?,
     };
-    let option = option(&webhooks.scope);
+    let option = scope_option(&webhooks.scope);
     let error = match delivery.status.as_str() {
         "delivered" => None,
         "pending" => {
@@ -149,13 +149,13 @@ pub async fn replay(context: &Context, args: ReplayArgs) -> Result<CommandOutput
     };
     let text = details([("webhook", id.clone()), ("replayed", replayed.to_string())]);
     let json = json!({ "replayed": replayed, "webhookId": id });
-    let note = format!("Next: countersign webhook deliveries{} {id}", option(&webhooks.scope));
+    let note = format!("Next: countersign webhook deliveries{} {id}", scope_option(&webhooks.scope));
     Ok(CommandOutput::new(text, json).with_note(note))
 }
 
 /// Adds a hint to the error for a delivery that does not exist or is no longer kept.
 fn with_deliveries_hint(error: ApiError, webhooks: &WebhookApi, id: &str) -> CliError {
     CliError::from(error).with_next_for("NOT_FOUND", || {
-        format!("`countersign webhook deliveries{} {id}` shows the deliveries", option(&webhooks.scope))
+        format!("`countersign webhook deliveries{} {id}` shows the deliveries", scope_option(&webhooks.scope))
     })
 }

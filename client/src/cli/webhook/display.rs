@@ -119,21 +119,22 @@ pub fn failure(delivery: &WebhookDelivery) -> CliError {
         }
         "tls" => failed(
             "TLS failed".into(),
-            "is its certificate valid for the name in the URL, and signed by a known authority?",
+            "is the receiver's certificate valid for the name in the URL, and signed by a known authority?",
         ),
-        "dns" => failed("its host name cannot be resolved".into(), "is the URL right?"),
+        "dns" => failed("the host name of the URL cannot be resolved".into(), "is the URL right?"),
         "address_refused" => failed(
-            "its address is not public".into(),
+            "the address of the receiver is not public".into(),
             "use a public address; the operator can allow others in webhooks.allowed_networks",
         ),
         "redirect" => failed(
             format!("the receiver redirects ({status})"),
             "redirects are not followed; set the final URL: countersign webhook change WEBHOOK --target URL",
         ),
-        "gone" => {
-            failed(format!("the receiver answered {status}"), "410 stops all deliveries, so the webhook is disabled")
-        }
-        other => failed(format!("it failed: {other}"), "countersign webhook show WEBHOOK"),
+        "gone" => failed(
+            format!("the receiver answered {status}"),
+            "410 disables the webhook; countersign webhook resume WEBHOOK enables it",
+        ),
+        other => failed(format!("the attempt failed: {other}"), "countersign webhook show WEBHOOK"),
     }
 }
 

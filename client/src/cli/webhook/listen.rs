@@ -3,7 +3,7 @@
 use super::{
     change::with_limit_hint,
     receiver::{ReceivedRequest, Receiver},
-    scope::{ScopeArgs, option},
+    scope::{ScopeArgs, scope_option},
 };
 use crate::cli::{
     complete,
@@ -36,8 +36,7 @@ pub struct ListenArgs {
     /// The port on 127.0.0.1 [default: a free one]
     #[arg(long, default_value_t = 0, hide_default_value = true)]
     port: u16,
-    /// A file with the secret of a webhook whose URL leads here [default: `COUNTERSIGN_WEBHOOK_SECRET`, or that of a
-    /// webhook that is created for the time of this command]
+    /// A file with the secret of a webhook whose URL leads here [default: COUNTERSIGN_WEBHOOK_SECRET, or create a webhook]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     secret_file: Option<PathBuf>,
     /// The event kinds of the webhook that is created, separated by commas
@@ -135,7 +134,7 @@ async fn with_temporary_webhook(
         () = stop.received() => Err("the command was stopped".to_owned()),
     };
     let not_deleted = deleted.err().map(|error| {
-        let next = format!("countersign webhook delete{} {id}", option(&webhooks.scope));
+        let next = format!("countersign webhook delete{} {id}", scope_option(&webhooks.scope));
         CliError::failed(format!("the webhook {id} was not deleted: {error}")).with_next(next)
     });
     Ok(CommandOutput::default().with_error(not_deleted.or(result.err())))
@@ -165,7 +164,7 @@ fn announce(context: &Context, url: &str, webhook: Option<&str>) -> Result<(), C
     }
 }
 
-/// Prints requests until `count` is reached or a signal arrives. Returns an error if a signature was invalid.
+/// Prints requests until `count` is reached, a signal arrives, or standard output is closed. Fails if a request was invalid.
 async fn print_requests(
     mut receiver: Receiver,
     count: Option<u64>,

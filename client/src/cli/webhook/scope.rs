@@ -43,13 +43,13 @@ impl WebhookArgs {
     pub async fn api(&self, context: &Context) -> Result<SelectedWebhook, CliError> {
         let id = webhook_id(self.webhook.clone())?;
         let webhooks = self.scope.api(context).await?;
-        context.messages.placeholders.set_with_option(placeholders::WEBHOOK, option(&webhooks.scope), &id);
+        context.messages.placeholders.set_with_option(placeholders::WEBHOOK, scope_option(&webhooks.scope), &id);
         Ok(SelectedWebhook { webhooks, id })
     }
 }
 
 /// The option that selects this scope, with a space before it, for commands in hints.
-pub const fn option(scope: &WebhookScope) -> &'static str {
+pub const fn scope_option(scope: &WebhookScope) -> &'static str {
     match scope {
         WebhookScope::Service(_) => "",
         WebhookScope::Deployment => " --deployment",

@@ -48,7 +48,7 @@ pub async fn run(mut command: Command) -> io::Result<u8> {
             status = child.wait() => break status?,
             signal = signals.next() => {
                 if let Some(process) = process && !is_sent_by_terminal(signal) {
-                    // The program may have ended.
+                    // This fails if the program has just ended.
                     let _ignored = kill_process(process, signal);
                 }
             }
@@ -71,15 +71,15 @@ pub fn exclude_loopback_from_proxy(command: &mut Command) {
 
 fn with_loopback(excluded: &str) -> String {
     match excluded.trim() {
-        // `*` excludes all hosts, and only if it is alone.
         "" => "127.0.0.1".to_owned(),
+        // `*` excludes all hosts, but only if it stands alone.
         "*" => "*".to_owned(),
         excluded => format!("{excluded},127.0.0.1"),
     }
 }
 
 impl HandledSignals {
-    /// Handles all signals that this process does not ignore. If `nohup` made it ignore a signal, the program must ignore it too.
+    /// Handles the signals to pass on, except those that this process ignores: what `nohup` ignores, the program must ignore too.
     fn new() -> io::Result<Self> {
         let ignored = ignored_signals(&fs::read_to_string("/proc/self/status").unwrap_or_default());
         let is_ignored = |signal: Signal| ignored & (1 << (signal.as_raw() - 1)) != 0;
@@ -97,14 +97,14 @@ impl HandledSignals {
     }
 }
 
-/// The set of ignored signals in `/proc/PID/status` of Linux. Empty on other systems.
+/// The bit set of ignored signals in `/proc/PID/status` of Linux; the lowest bit is signal 1. Empty on other systems.
 fn ignored_signals(status: &str) -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     line.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).unwrap_or_default()
 }
 
-/// Whether the terminal has sent the signal to the program too, because both are in its foreground. We must not pass it on then: a second
-/// Ctrl-C makes some programs end without cleaning up.
+/// Whether the terminal has sent the signal to the program, too, as to every process in its foreground. We must not pass it on
+/// then: a second Ctrl-C makes some programs end without cleaning up.
 fn is_sent_by_terminal(signal: Signal) -> bool {
     let is_in_foreground = || {
         let terminal = fs::File::open("/dev/tty").ok()?;

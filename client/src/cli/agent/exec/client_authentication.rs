@@ -17,6 +17,7 @@ pub struct ClientCredentials {
     pub secret: SecretString,
 }
 
+/// The credentials that a request presents.
 struct Presented {
     id: String,
     secret: SecretString,

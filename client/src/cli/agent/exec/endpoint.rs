@@ -69,8 +69,8 @@ impl Endpoint {
         }
         match (head.uri.path(), &head.method) {
             (TOKEN_PATH, &Method::POST) => {
-                let token = self.token(&head.headers, body).await;
-                token.unwrap_or_else(|error| error_response(StatusCode::BAD_REQUEST, &error))
+                let response = self.token_response(&head.headers, body).await;
+                response.unwrap_or_else(|error| error_response(StatusCode::BAD_REQUEST, &error))
             }
             (METADATA_PATH, &Method::GET) => json_response(StatusCode::OK, &self.metadata()),
             (TOKEN_PATH, _) => method_not_allowed("POST", "the method is not allowed"),
@@ -109,7 +109,7 @@ impl Endpoint {
         metadata
     }
 
-    async fn token(&self, headers: &HeaderMap, body: Incoming) -> Result<Response<Full<Bytes>>, RequestError> {
+    async fn token_response(&self, headers: &HeaderMap, body: Incoming) -> Result<Response<Full<Bytes>>, RequestError> {
         let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
         if !content_type.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case(FORM) {
             return Err(RequestError::new("invalid_request", format!("Content-Type must be {FORM}")));
@@ -123,7 +123,7 @@ impl Endpoint {
         let form = Form::parse(&body)?;
         self.credentials.authenticate(headers, &form)?;
         let scope = narrow(&self.source.limits, &form)?;
-        Ok(match self.tokens(scope.clone()).await {
+        Ok(match self.obtain_tokens(scope.clone()).await {
             Ok(tokens) => json_response(StatusCode::OK, &token_body(&tokens, scope.as_ref())),
             Err(error) => {
                 self.messages.warning(&format!("the program got no token: {error}"));
@@ -135,9 +135,9 @@ impl Endpoint {
         })
     }
 
-    /// Obtains tokens in a task of its own, which continues if the program closes the connection. Otherwise, the session could lose the
-    /// successor of a used refresh token.
-    async fn tokens(&self, scope: Option<Scope>) -> Result<SessionTokens, NoTokens> {
+    /// Obtains tokens in a task of its own, which continues if the program closes the connection. Otherwise, the session could use
+    /// up its refresh token without keeping the new one.
+    async fn obtain_tokens(&self, scope: Option<Scope>) -> Result<SessionTokens, NoTokens> {
         let source = self.source.clone();
         let task = tokio::spawn(async move { source.tokens(scope).await });
         task.await.unwrap_or_else(|error| Err(ApiError::Unreadable(error.to_string()).into()))
@@ -157,6 +157,7 @@ fn token_body(tokens: &SessionTokens, requested: Option<&Scope>) -> Value {
     body
 }
 
+/// The response to the program for an error of the control plane.
 fn upstream_error_response(error: &ApiError) -> Response<Full<Bytes>> {
     let (status, code) = match error {
         error if error.is_outage() => (StatusCode::SERVICE_UNAVAILABLE, "temporarily_unavailable"),

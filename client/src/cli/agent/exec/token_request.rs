@@ -13,7 +13,7 @@ pub struct RequestError {
     pub description: Cow<'static, str>,
 }
 
-/// The parameters of a request. Parameters without a value are absent (RFC 6749, section 3.2).
+/// The parameters of a request. Parameters without a value count as absent (RFC 6749, section 3.2).
 #[derive(Debug)]
 pub struct Form(Vec<(String, String)>);
 
@@ -43,7 +43,7 @@ impl Form {
     }
 }
 
-/// Checks a request of the program. Returns the scope that it requests; `None` if it gets the `allowed` one.
+/// Checks that a request stays within `allowed`, the limits of the command. Returns its scope; `None` for the scope of the command.
 pub fn narrow(allowed: &TokenRequest, form: &Form) -> Result<Option<Scope>, RequestError> {
     match form.get("grant_type") {
         None => return Err(RequestError::new("invalid_request", "grant_type is missing")),
@@ -67,7 +67,7 @@ pub fn narrow(allowed: &TokenRequest, form: &Form) -> Result<Option<Scope>, Requ
         Some(allowed) if scope == *allowed => Ok(None),
         Some(allowed) if !scope.is_within(allowed) => {
             let missing = scope.without(allowed);
-            let granted = "the scope of countersign agent exec (--scope, or that of the profile)";
+            let granted = "the scope of countersign agent exec (--scope, or the scope of the profile)";
             Err(RequestError::new("invalid_scope", format!("{granted} does not contain {missing}")))
         }
         _ => Ok(Some(scope).filter(|scope| !scope.is_empty())),

@@ -1,7 +1,7 @@
 //! Obtains the tokens that the local token endpoint returns: one session of the agent for each scope that the program requests.
 //!
-//! We do not use the session that the profile stores: other commands may use its refresh token while the program runs, and it works only
-//! once. Invariants: the number of sessions is limited, and they end with the program.
+//! We do not use the session that the profile stores: other commands may use its refresh token while the program runs, and a
+//! refresh token works only once. Invariants: the number of sessions is limited, and they end with the program.
 
 use crate::cli::login::TokenTarget;
 use countersign_client::{Api, ApiError, LoginMethod, Scope, Session, SessionTokens, Signer, TokenRequest};
@@ -17,7 +17,7 @@ const REVOCATION_TIMEOUT: Duration = Duration::from_secs(2);
 #[derive(Debug, thiserror::Error)]
 pub enum NoTokens {
     #[error(
-        "a program can request at most {MAX_SESSIONS} different scopes: request those that belong together at once"
+        "a program can request at most {MAX_SESSIONS} different scopes: request those that belong together as one scope"
     )]
     TooManyScopes,
     /// The control plane returned no tokens.
@@ -31,7 +31,7 @@ pub struct TokenSource {
     agent: String,
     /// How a session logs in if the program requests no narrower scope.
     method: LoginMethod,
-    /// What all tokens are limited to.
+    /// The scope and the resource that limit all tokens.
     pub limits: TokenRequest,
     sessions: Mutex<Vec<ScopedSession>>,
 }
@@ -46,9 +46,7 @@ impl TokenSource {
     /// Creates a source of tokens for this target.
     pub fn new(api: Api, signer: Signer, agent: String, target: &TokenTarget) -> Self {
         let limits = TokenRequest { resource: target.resource().map(str::to_owned), scope: target.scope().cloned() };
-        let method = target.method();
-        let signer = Arc::new(signer);
-        Self { api, signer, agent, method, limits, sessions: Mutex::default() }
+        Self { api, signer: Arc::new(signer), agent, method: target.method(), limits, sessions: Mutex::default() }
     }
 
     /// Returns tokens that do not expire soon, with this scope, or with the scope of the command if it is `None`.
@@ -68,7 +66,7 @@ impl TokenSource {
         let _ignored = timeout(REVOCATION_TIMEOUT, revoke).await;
     }
 
-    /// Finds or creates the session for a scope; `None` if it would be one too many.
+    /// Finds or creates the session for a scope; `None` if there are too many sessions already.
     async fn session(&self, scope: Option<Scope>) -> Option<Arc<Session<Arc<Signer>>>> {
         let mut sessions = self.sessions.lock().await;
         if let Some(existing) = sessions.iter().find(|existing| existing.scope == scope) {
