@@ -20,7 +20,7 @@ impl Callgrind {
         Self { counts: folder.join("callgrind") }
     }
 
-    /// The program that starts the server, with its arguments. It does not count at first, so that the start is fast.
+    /// The program that starts the server, with its arguments. It does not count at first, so that the server starts fast.
     pub fn wrapper(&self) -> Vec<String> {
         let program = tools::program("valgrind").display().to_string();
         let counts = format!("--callgrind-out-file={}", self.counts.display());

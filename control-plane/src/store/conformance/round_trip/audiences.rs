@@ -143,8 +143,8 @@ impl StoreFixture {
             for until in [now.saturating_add(SECOND * 10), later] {
                 while expired.delete(conn, time(0), until, 1).await? > 0 {}
             }
-            let oldest = expired.oldest_deletable(conn, time(0)).await?;
-            assert!(oldest.is_none_or(|oldest| oldest > later), "{oldest:?}");
+            let remaining = expired.oldest_deletable(conn, time(0)).await?;
+            assert!(remaining.is_none_or(|oldest| oldest > later), "{remaining:?}");
             Ok(())
         })
         .await;
