@@ -17,7 +17,7 @@ const MISHANDLED_CHARACTERS: [char; 26] = [
     '\u{7f}', '\u{a0}', 'é', '\u{130}', '\u{202e}', '\u{feff}', '😀',
 ];
 
-/// Runs `PROPTEST_CASES` (default 256) divided by `divisor` test cases, but at least 1. Slow tests use a higher divisor.
+/// Configures a property test to run `PROPTEST_CASES / divisor` cases (default 256), at least 1. Slow tests use a higher divisor.
 pub fn cases_divided_by(divisor: u32) -> ProptestConfig {
     let default = ProptestConfig::default();
     ProptestConfig { cases: (default.cases / divisor).max(1), ..default }

@@ -1,8 +1,8 @@
 //! Responses of the sync stream that are encoded before they are queued.
 //!
-//! Many streams send the same changes, but each page of a snapshot also has fields of its own stream. Encoded parts of a protobuf
-//! message, one after the other, are the message. So an [`EncodedResponse`] has a head, which belongs to one stream, and a body, which
-//! is encoded once for all streams.
+//! Many streams send the same changes, but each page of a snapshot also has fields of its own stream. The encoded parts of a
+//! protobuf message, one after the other, are the encoded message. So an [`EncodedResponse`] has a head, which belongs to one
+//! stream, and a body, which is encoded once for all streams.
 
 use crate::v1::{Delta, FollowRequest, Pong, SnapshotPage};
 use bytes::{BufMut, Bytes, BytesMut};
@@ -27,7 +27,7 @@ const MAX_PREFIX: usize = 20;
 /// The initial size of the two buffers of a stream. Small, because a server has thousands of streams, but pings and most deltas fit.
 const BUFFER_SIZE: usize = 512;
 
-/// A stream passes on what it has encoded after so many bytes.
+/// A stream sends what it has encoded when this many bytes have come together.
 const YIELD_THRESHOLD: usize = 32 * 1024;
 
 /// An encoded `FollowResponse`.

@@ -1,7 +1,7 @@
 //! Starts PostgreSQL and Redis for tests, and controls processes and clocks.
 //!
-//! The unit tests of the control plane and the test harness in `tests` use this crate. It depends on no server of the workspace, so it
-//! waits for none to be built.
+//! The unit tests of the control plane and the test harness in `tests` use this crate. It depends on no server of the workspace, so
+//! Cargo builds it early.
 
 #![expect(
     clippy::expect_used,

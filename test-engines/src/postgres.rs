@@ -40,10 +40,10 @@ enum Durability {
     Disk,
 }
 
-/// The data folder is in `/dev/shm` if so many kilobytes are free there.
+/// The data folder is in `/dev/shm` if this much memory is free there.
 const REQUIRED_SHM_KIB: u64 = 2 * 1024 * 1024;
 
-/// Waits until the test process ends, because that closes stdin. Then it stops the server and removes the folder.
+/// Waits until stdin is closed, because the test process has ended. Then it stops the server and removes the folder (`$0`).
 const CLEANUP_SCRIPT: &str = r#"
 cat >/dev/null
 if read -r server <"$0/data/postmaster.pid"; then
@@ -154,7 +154,7 @@ impl Postgres {
         chown_to_server_user(folder);
     }
 
-    /// Stops the backends of idle connections to a database, and returns the number of backends.
+    /// Stops the server processes of idle connections to a database with SIGSTOP, and returns their number.
     pub async fn pause_idle_backends(&self, url: &str) -> usize {
         let name = url.rsplit('/').next().expect("the URL has a database name");
         let sql = format!("SELECT pid FROM pg_stat_activity WHERE datname = '{name}' AND state = 'idle'");
@@ -207,7 +207,7 @@ impl Postgres {
 
 impl Drop for Postgres {
     fn drop(&mut self) {
-        // After SIGKILL, the shared memory of the server would remain.
+        // SIGQUIT instead of SIGKILL, which would leave the shared memory of the server behind.
         self.resume();
         self.process.signal("QUIT");
         self.process.wait();

@@ -59,7 +59,7 @@ impl Process {
         self.child.id()
     }
 
-    /// Sends a signal by name. With `STOP`, returns when all threads of the process have stopped.
+    /// Sends a signal by name. With `STOP` and `KILL`, returns when no thread of the process runs any more.
     pub fn signal(&self, name: &str) {
         signal(self.id(), name);
     }
@@ -159,7 +159,7 @@ pub fn stat_number(process: u32, place: usize) -> Option<u32> {
 }
 
 /// A field of `/proc/PID/stat` or `/proc/PID/task/TID/stat`. Places count from 0 after the process name, which may contain spaces and
-/// parentheses, so `state` is at 0.
+/// parentheses, so the state is at 0, and the parent process at 1.
 fn stat_field(stat: &str, place: usize) -> Option<&str> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(place)
 }

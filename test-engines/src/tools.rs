@@ -1,5 +1,4 @@
-//! Paths of programs: the binaries of this workspace are in the target folder, `scripts/tools.sh tests` installs the
-//! others.
+//! Paths of programs: the binaries of this workspace are in the target folder, `scripts/tools.sh tests` installs the others.
 
 use std::path::{Path, PathBuf};
 

@@ -79,7 +79,7 @@ pub async fn log_in_at(api: &HttpClient, agent: &str, key: &PrivateKey) -> Value
     api.post("/auth/authenticate", signed_challenge(api, agent, key).await).await.expect(200)
 }
 
-/// A refresh token of the same session that nobody has issued. Its checksum is right, so the control plane looks for the session.
+/// A forged refresh token of the session of `issued`. Its checksum is right, so the control plane looks for the session.
 pub fn forged_refresh_token(issued: &str) -> String {
     let (start, secret) = issued.split_at(issued.len() - 64);
     let mut secret = hex::decode(secret).expect("the secret is in hex");

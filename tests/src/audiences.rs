@@ -1,4 +1,4 @@
-//! Gives an agent live tokens for many services at once, because a quota of such services is no setting.
+//! Gives an agent live tokens for many services at once, because no setting can lower the quota of such services.
 
 use countersign_process::{Clock, SystemClock};
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor};

@@ -1,4 +1,4 @@
-//! Inserts many rows into the database of a control plane that does not run, for benchmarks.
+//! Inserts many rows into the database of a stopped control plane, for benchmarks.
 
 use countersign_process::{Clock, SystemClock};
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor};
@@ -6,7 +6,7 @@ use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor};
 /// Number of rows that one statement inserts.
 const BATCH: i64 = 100_000;
 
-/// The database, and an agent of which copies are inserted.
+/// The database, and the agent whose copies are inserted.
 pub struct BulkInserts<'a> {
     /// The connection.
     pub database: AnyConnection,
@@ -54,11 +54,12 @@ impl<'a> BulkInserts<'a> {
         }
     }
 
-    /// Inserts one change of each of these agents, which concerns a service: of its `status`, `trust` or `roles`.
+    /// Inserts one change of each of these agents for a service. `facet` is what has changed: `status`, `trust` or `roles`.
     pub async fn changes(&mut self, (first, last): (i64, i64), facet: &str, service: &str) {
         let (now, id) = (SystemClock.now().micros(), self.agent_id("n"));
         for (first, last) in batches(first, last) {
             let (count, numbers) = (last - first + 1, numbers(first, last));
+            // Each change gets a revision of its own, up to the new revision of the feed.
             self.execute(&format!("UPDATE feed SET revision = revision + {count}")).await;
             self.execute(&format!(
                 "{numbers} INSERT INTO changes (revision, position, facet, subject, recipient, recorded_at, agent_state) SELECT \
@@ -96,7 +97,7 @@ impl<'a> BulkInserts<'a> {
         self.execute(if self.is_sqlite() { "PRAGMA wal_checkpoint(TRUNCATE)" } else { "CHECKPOINT" }).await;
     }
 
-    /// SQL of the id of the copy with this number.
+    /// A SQL expression for the id of the copy with this number.
     pub fn agent_id(&self, number: &str) -> String {
         let template = self.template;
         format!("substr('{template}', 1, 16) || substr(CAST(10000000000000000 + {number} AS TEXT), 2)")

@@ -20,15 +20,15 @@ impl Callgrind {
         Self { counts: folder.join("callgrind") }
     }
 
-    /// The program that starts the server, with its arguments. It does not count at first, so that the start is fast.
+    /// The program that starts the server, with its arguments. It does not count at first, so that the server starts fast.
     pub fn wrapper(&self) -> Vec<String> {
         let program = tools::program("valgrind").display().to_string();
         let counts = format!("--callgrind-out-file={}", self.counts.display());
         vec![program, "--tool=callgrind".to_owned(), "--instr-atstart=no".to_owned(), counts]
     }
 
-    /// The instructions and allocations of the process per request, if this number of equal requests is sent, one after the other. What
-    /// the process does at intervals does not count: on a busy machine, the requests take longer.
+    /// Sends this number of equal requests, one after the other, and returns the instructions and allocations per request. We
+    /// measure what the process does in the same time without requests, and subtract it.
     pub async fn counts_per_request(&self, process: u32, requests: u64, mut send: impl AsyncFnMut()) -> Counts {
         let begun = SystemClock.since_boot();
         let busy = async {
@@ -44,7 +44,7 @@ impl Callgrind {
         }
     }
 
-    /// What the process does until a future ends. `dump` is the number of the file that Callgrind writes; it begins at zero after each.
+    /// Counts until `work` ends. Callgrind writes the counts to the file with the number `dump`, and resets them.
     async fn counts_during(&self, process: u32, dump: u32, work: impl Future<Output = ()>) -> Counts {
         monitor(process, "instrumentation on");
         work.await;
@@ -56,9 +56,9 @@ impl Callgrind {
 
 /// Sends a command to Valgrind in a process.
 fn monitor(process: u32, command: &str) {
-    let mut monitor = Command::new(tools::program("vgdb"));
-    monitor.arg(format!("--pid={process}")).args(command.split(' '));
-    let output = monitor.output().expect("Valgrind has this program");
+    let mut vgdb = Command::new(tools::program("vgdb"));
+    vgdb.arg(format!("--pid={process}")).args(command.split(' '));
+    let output = vgdb.output().expect("Valgrind has this program");
     assert!(output.status.success(), "{output:?}");
 }
 

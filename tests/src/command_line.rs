@@ -12,7 +12,7 @@ use tempfile::TempDir;
 /// The variables of `dev.env` that the command reads, without the prefix `COUNTERSIGN_`.
 pub const ALL: [&str; 5] = ["URL", "CA", "SERVICE_ID", "SERVICE_KEY", "HUMAN_TOKEN"];
 
-/// Registers the agent `Typed` with the key of the profile, or with further arguments.
+/// Arguments that register an agent with the name `Typed` and the key of the profile. A test may add others.
 pub const REGISTER: [&str; 6] = ["agent", "register", "--email", "a@example.org", "--name", "Typed"];
 
 /// Home folder and environment variables with which the command runs.
@@ -28,8 +28,7 @@ impl Shell {
         Self { home: tempfile::tempdir().expect("a temporary folder can be created"), environment: vec![path] }
     }
 
-    /// Like [`Shell::new`], plus variables from the `dev.env` of a control plane. `names` omit the prefix
-    /// `COUNTERSIGN_`.
+    /// Like [`Shell::new`], plus variables from the `dev.env` of a control plane. `names` omit the prefix `COUNTERSIGN_`.
     pub fn with_env(control: &ControlPlane, names: &[&str]) -> Self {
         let mut shell = Self::new();
         for name in names {
@@ -152,7 +151,7 @@ impl Shell {
     }
 }
 
-/// The exit code, standard output and standard error, without the line end of the last line.
+/// The exit code, the standard output without white space at its end, and the standard error.
 pub fn parts(output: &Output) -> (i32, String, String) {
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("the text is UTF-8");
     let code = output.status.code().expect("the process has an exit code");

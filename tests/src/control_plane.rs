@@ -34,7 +34,7 @@ pub const MASTER_KEY: &str = "00112233445566778899aabbccddeeff001122334455667788
 
 /// A control plane, which can be restarted after [`ControlPlane::kill`].
 ///
-/// What each process has of its own (data directory, sync port, admin port, memory) is that of the first replica.
+/// Each replica has its own data directory, ports and process. A method that returns only one of them takes the first replica's.
 pub struct ControlPlane {
     server: Arc<Server>,
     /// The variables of `dev.env`, without the prefix `COUNTERSIGN_`.
@@ -59,7 +59,7 @@ impl ControlPlane {
 
     /// Starts a control plane with settings such as `tokens.access_seconds=5`, and without rate limits.
     pub async fn start_with(settings: &[&str]) -> Self {
-        Self::start_replicas(Mode::InProcess, without_limits(settings), true).await
+        Self::start_replicas(Mode::InProcess, without_limits(settings), 2).await
     }
 
     /// Like `start`, in a process of its own.
@@ -69,12 +69,12 @@ impl ControlPlane {
 
     /// Like `start_with`, in a process of its own.
     pub async fn start_process_with(settings: &[&str]) -> Self {
-        Self::start_replicas(Mode::OwnProcess, without_limits(settings), true).await
+        Self::start_replicas(Mode::OwnProcess, without_limits(settings), 2).await
     }
 
     /// Like `start_process_with`, but always one process, for tests of what each process does on its own.
     pub async fn start_one_with(settings: &[&str]) -> Self {
-        Self::start_replicas(Mode::OwnProcess, without_limits(settings), false).await
+        Self::start_replicas(Mode::OwnProcess, without_limits(settings), 1).await
     }
 
     /// Starts a replica. All replicas share the database, the master key and the public URL.
@@ -110,19 +110,19 @@ impl ControlPlane {
 
     /// Like `start_with`, with the default rate limits.
     pub async fn start_with_default_limits_and(settings: &[&str]) -> Self {
-        Self::start_replicas(Mode::InProcess, settings.iter().map(ToString::to_string).collect(), true).await
+        Self::start_replicas(Mode::InProcess, settings.iter().map(ToString::to_string).collect(), 2).await
     }
 
     /// Like `start_process_with`, with the default rate limits.
     pub async fn start_process_with_default_limits_and(settings: &[&str]) -> Self {
-        Self::start_replicas(Mode::OwnProcess, settings.iter().map(ToString::to_string).collect(), true).await
+        Self::start_replicas(Mode::OwnProcess, settings.iter().map(ToString::to_string).collect(), 2).await
     }
 
-    /// Without `database.url` among the settings, `TEST_ENGINES` selects the database, and whether there is a second
-    /// replica; an empty `database.url=` selects SQLite.
-    async fn start_replicas(mode: Mode, settings: Vec<String>, with_second: bool) -> Self {
+    /// Without `database.url` among the settings, `TEST_ENGINES` selects the database, and whether there are `max_replicas` or only
+    /// one. An empty `database.url=` selects SQLite.
+    async fn start_replicas(mode: Mode, settings: Vec<String>, max_replicas: usize) -> Self {
         let (settings, lease) = engines::add_to([default_limit_settings(), settings].concat()).await;
-        let count = if lease.is_some() && with_second { 2 } else { 1 };
+        let count = if lease.is_some() { max_replicas } else { 1 };
         Self::launch(mode, settings, &vec![&[][..]; count], lease).await
     }
 
@@ -203,7 +203,7 @@ impl ControlPlane {
         }
     }
 
-    /// Restarts with one more setting. A port is that of the first replica.
+    /// Restarts with one more setting. Only the first replica gets a setting of a port, because replicas cannot share a port.
     pub async fn restart_with(&mut self, setting: &str) {
         self.settings.push(setting.to_owned());
         let count = if setting.starts_with("listen.") { 1 } else { self.server.replicas.len() };
@@ -217,7 +217,7 @@ impl ControlPlane {
         self.restart().await;
     }
 
-    /// Sends SIGTERM to each process and waits for the exit. Returns the status of a process that failed, if one did.
+    /// Sends SIGTERM to each process and waits for the exit. Returns the status of a process that failed, or else of the first one.
     pub async fn terminate(&mut self) -> ExitStatus {
         let mut statuses = Vec::new();
         for replica in self.replicas_mut() {
@@ -227,7 +227,7 @@ impl ControlPlane {
         *failed.unwrap_or(&statuses[0])
     }
 
-    /// Resident memory in bytes (`VmRSS`).
+    /// Resident memory of the first replica, in bytes (`VmRSS`).
     pub fn resident_memory(&self) -> usize {
         self.first().process().resident_memory()
     }

@@ -120,7 +120,7 @@ impl Database {
         self.number(&format!("SELECT CAST(COUNT(*) AS BIGINT) FROM {rows}")).await
     }
 
-    /// Waits until a table has no rows, or none of a condition. `log` explains a failure.
+    /// Waits until [`Self::count`] returns 0 for `rows`. After a timeout, the panic contains `log`.
     pub async fn wait_until_none(&mut self, rows: &str, log: impl Fn() -> String) {
         let is_gone = async || (self.count(rows).await == 0).then_some(());
         eventually(&format!("there is no row in {rows}"), is_gone, log).await;

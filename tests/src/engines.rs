@@ -61,7 +61,8 @@ pub async fn lease() -> Option<DatabaseLease> {
     Some(DatabaseLease { url: shared_servers().postgres.create_database().await })
 }
 
-/// Adds the selected engines to settings of a control plane that name none. Also returns the new database, if there is one.
+/// Adds the engines of `TEST_ENGINES`: a new database if the settings name none, and Redis if they name neither of the two. Also
+/// returns the new database.
 pub async fn add_to(mut settings: Vec<String>) -> (Vec<String>, Option<DatabaseLease>) {
     let is_set = |key: &str| settings.iter().any(|setting| setting.starts_with(key));
     let (database, redis) = (is_set("database.url="), is_set("redis.url="));
@@ -97,8 +98,7 @@ fn shared_servers() -> &'static SharedServers {
     static SERVERS: OnceLock<SharedServers> = OnceLock::new();
     SERVERS.get_or_init(|| {
         let ((started_servers, ready), (unused_sender, unused_urls)) = (channel(), channel());
-        // PostgreSQL and Redis are started in a separate thread, because a server ends with the thread that started it
-        // (`--pdeathsig`).
+        // A thread of its own starts PostgreSQL and Redis, because a server ends with the thread that started it (`--pdeathsig`).
         thread::spawn(move || run_servers(&started_servers, &unused_urls));
         let (postgres, redis) = ready.recv().expect("PostgreSQL and Redis start");
         let cleanup = start_cleanup_process(redis.folder());

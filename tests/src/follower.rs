@@ -25,7 +25,7 @@ use tonic::{
 pub struct Follower {
     requests: mpsc::Sender<FollowRequest>,
     messages: Streaming<FollowResponse>,
-    /// The key of agent hashes, once the server has sent it.
+    /// The key with which the server hashes agent ids; `None` until the server has sent it.
     agent_hash_key: Option<AgentHashKey>,
     /// The number of the last ping of [`Self::next_with_pings`].
     pings: u64,
@@ -90,12 +90,12 @@ impl Follower {
         }
     }
 
-    /// The key of the hashes that name agents in this stream.
+    /// The key with which the server hashes agent ids in this stream.
     pub fn agent_hash_key(&self) -> AgentHashKey {
         self.agent_hash_key.clone().expect("the server sent the key")
     }
 
-    /// The bytes that name an agent in this stream.
+    /// The hash that stands for an agent in this stream.
     pub fn agent_hash(&self, agent: &str) -> Vec<u8> {
         self.agent_hash_key().hash(agent.parse().expect("the id is valid")).to_bytes().to_vec()
     }
@@ -128,7 +128,7 @@ impl Follower {
         let _fails_if_the_stream_has_ended = self.requests.send(applied).await;
     }
 
-    /// Says that the client decides no more.
+    /// Reports that the client no longer decides with its data.
     pub async fn leave(&self) {
         let leaving = follow_request(ClientMessage::Leaving(Leaving {}));
         let _fails_if_the_stream_has_ended = self.requests.send(leaving).await;
@@ -148,10 +148,10 @@ impl Follower {
     }
 }
 
-/// The number of the next client that [`hello`] introduces.
+/// The number of the next client of [`hello`].
 static NEXT_CLIENT: AtomicU64 = AtomicU64::new(1);
 
-/// The first message of a client that no other message introduces.
+/// The first message of a new client: each call returns another `instance`.
 pub fn hello(revision: i64) -> Hello {
     let client = u128::from(NEXT_CLIENT.fetch_add(1, Ordering::Relaxed)) << u64::BITS;
     Hello {

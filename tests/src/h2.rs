@@ -19,12 +19,12 @@ pub const WINDOW_UPDATE: u8 = 8;
 
 /// The flag of a frame after which the client sends nothing more in the stream.
 pub const END_STREAM: u8 = 1;
-/// The flag of a SETTINGS or PING frame that acknowledges one.
+/// The flag of a SETTINGS or PING frame that acknowledges a frame of the peer.
 pub const ACK: u8 = 1;
 /// The flag of a HEADERS frame that contains all fields.
 pub const END_HEADERS: u8 = 4;
 
-/// Header fields of `GET https://x/` (RFC 7541, static table).
+/// Header fields of `GET https://x/` (RFC 7541): three entries of the static table, and 0x41 for the authority with its value.
 pub const GET_FIELDS: &[u8] = &[0x82, 0x87, 0x84, 0x41, 1, b'x'];
 
 /// Header fields of `POST https://x/`.
@@ -57,7 +57,7 @@ pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
-/// A request without a body.
+/// A request without a body. 0x02 is the method and 0x04 the path, each with its value; the rest is as in [`GET_FIELDS`].
 pub fn request(stream: u32, method: &str, path: &str) -> Vec<u8> {
     let fields = [&[0x02], &text(method)[..], &[0x87, 0x04], &text(path), &[0x41, 1, b'x']].concat();
     frame(HEADERS, END_STREAM | END_HEADERS, stream, &fields)

@@ -75,7 +75,7 @@ pub struct InTurn<T> {
 }
 
 impl<T> InTurn<T> {
-    /// At least one value.
+    /// There must be at least one value.
     pub fn new(values: Vec<T>) -> Self {
         assert!(!values.is_empty(), "there is a first value");
         Self { values, next: AtomicUsize::new(0) }
@@ -129,7 +129,7 @@ impl HttpClient {
         series.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
     }
 
-    /// Waits until a path has the status 200. `name` is what is then true, `log` explains why it is not.
+    /// Waits until a path has the status 200. `name` says what is then true. After a timeout, the panic contains `log`.
     pub async fn wait_until_ok(&self, path: &str, name: &str, log: impl Fn() -> String) {
         let is_ok = async || HttpResponse::try_send(self.request("GET", path)).await.filter(|it| it.status == 200);
         eventually(name, is_ok, log).await;
@@ -184,7 +184,7 @@ pub fn items(page: &Value) -> &[Value] {
     page["data"].as_array().expect("the value is a list")
 }
 
-/// A text of each entry of a page of a list.
+/// The text of a field in each entry of a page of a list; empty if an entry has none.
 pub fn texts<'a>(page: &'a Value, field: &str) -> Vec<&'a str> {
     items(page).iter().map(|item| item[field].as_str().unwrap_or_default()).collect()
 }

@@ -48,7 +48,8 @@ impl Server {
         flags: Vec<(String, String)>,
         dependencies: plane::Dependencies,
     ) -> (Self, plane::Addresses, CapturedLog) {
-        let config = plane::Config::read(None, Vec::new(), flags, true).expect("the settings can be parsed");
+        let dev = true;
+        let config = plane::Config::read(None, Vec::new(), flags, dev).expect("the settings can be parsed");
         config.check().expect("the settings are valid");
         let log = CapturedLog::default();
         let mut builder = Builder::new_multi_thread();

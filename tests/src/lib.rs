@@ -1,8 +1,7 @@
 //! Test harness: starts the real control plane, sidecar, Envoy, PostgreSQL, Redis, Prometheus and test servers.
 //!
-//! The test harness depends on the binaries of the workspace. Every server that a test starts listens on a free
-//! loopback port, keeps its files in a temporary folder and ends with the test. Helper functions wait for conditions
-//! and do not sleep.
+//! The test harness depends on the binaries of the workspace. Every server that a test starts listens on a free loopback port,
+//! keeps its files in a temporary folder and ends with the test. Helper functions wait for conditions and do not sleep.
 
 #![expect(
     clippy::expect_used,

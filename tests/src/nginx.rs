@@ -10,8 +10,7 @@ use tempfile::TempDir;
 
 /// An nginx process.
 pub struct Nginx {
-    // The process is declared before the folder, because dropping the process prints the log in the folder if the test
-    // panics.
+    // Declared before the folder: if the test panics, dropping the process prints the log in the folder.
     _process: Process,
     _folder: TempDir,
     /// HTTP client of the listener.

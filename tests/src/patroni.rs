@@ -14,7 +14,7 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// A Patroni cluster. Raft needs a third member for a majority, which has no PostgreSQL.
+/// A Patroni cluster. Raft decides by majority, so it has a third member, which has no PostgreSQL.
 pub struct PatroniCluster {
     nodes: [Node; 2],
     _raft: Process,
@@ -107,7 +107,7 @@ impl PatroniCluster {
         self.wait_until("sync").await;
     }
 
-    /// Waits until Patroni reports that a node has this role, and returns the number of the node.
+    /// Waits until Patroni reports that a node is `primary` or `sync` (a synchronous standby), and returns the number of the node.
     async fn wait_until(&self, role: &str) -> usize {
         loop {
             for (number, node) in self.nodes.iter().enumerate() {

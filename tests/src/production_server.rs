@@ -36,7 +36,7 @@ impl ProductionServer {
         Self::start_as(None, settings).await
     }
 
-    /// Starts, perhaps with a human token from an issuer that is configured in the settings.
+    /// Starts with a human token of an issuer in the settings. With `None`, the operator key signs the token.
     pub async fn start_as(human: Option<String>, settings: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder can be created");
         let pair = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("the certificate is valid");

@@ -52,7 +52,7 @@ impl Prometheus {
         prometheus
     }
 
-    /// The value of a `PromQL` expression, `None` without a matching series.
+    /// The value of a `PromQL` expression; `None` without a response or a matching series.
     pub async fn query(&self, expression: &str) -> Option<f64> {
         self.query_all(expression).await?.first().copied()
     }

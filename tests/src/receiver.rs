@@ -84,7 +84,7 @@ struct Shared {
     connections: AtomicUsize,
     open: AtomicUsize,
     max_open_connections: AtomicUsize,
-    sent: AtomicU64,
+    endless_bytes_sent: AtomicU64,
 }
 
 #[derive(Default)]
@@ -135,7 +135,7 @@ impl Receiver {
             connections: AtomicUsize::new(0),
             open: AtomicUsize::new(0),
             max_open_connections: AtomicUsize::new(0),
-            sent: AtomicU64::new(0),
+            endless_bytes_sent: AtomicU64::new(0),
         });
         let task = JoinSet::from_iter([accept(listener, tls, shared.clone())]);
         Self { url: format!("{scheme}://127.0.0.1:{port}/hook"), port, shared, _task: task }
@@ -208,14 +208,14 @@ impl Receiver {
         self.shared.open.load(SeqCst)
     }
 
-    /// Largest number of connections open at once.
+    /// The most connections that were open at the same time.
     pub fn max_open_connections(&self) -> usize {
         self.shared.max_open_connections.load(SeqCst)
     }
 
     /// Bytes of endless bodies sent.
     pub fn endless_bytes_sent(&self) -> u64 {
-        self.shared.sent.load(SeqCst)
+        self.shared.endless_bytes_sent.load(SeqCst)
     }
 }
 

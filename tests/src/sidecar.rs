@@ -22,13 +22,12 @@ use std::{
 use tempfile::TempDir;
 use tonic::transport::{Channel, Endpoint};
 
-/// The command of a sidecar under another program, which is given with its arguments and may be empty.
+/// Builds the command of a sidecar. The argument is a program that runs it, with the arguments of that program, or is empty.
 type SidecarCommand = Box<dyn Fn(&[String]) -> Command + Send + Sync>;
 
 /// A sidecar process.
 pub struct Sidecar {
-    // The process is declared before the folder, because dropping the process prints the log in the folder if the test
-    // panics.
+    // Declared before the folder: if the test panics, dropping the process prints the log in the folder.
     process: Process,
     folder: TempDir,
     /// Address for Envoy: `unix:<path>` or `<ip>:<port>`.
@@ -297,7 +296,7 @@ pub fn check_request(headers: &[(&str, &str)], extensions: &[(&str, &str)]) -> C
     }
 }
 
-/// The details in the body of a denial. A rule about MCP has an error of JSON-RPC.
+/// The details in the body of a denial. A denial by a rule about MCP is a JSON-RPC error, which has them in `data`.
 fn details_of(body: &str) -> serde_json::Value {
     let body: serde_json::Value = serde_json::from_str(body).expect("a denial has a JSON body");
     body["error"].get("details").or_else(|| body["error"].get("data")).cloned().unwrap_or_default()

@@ -10,8 +10,8 @@ use std::{
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
 };
 
-/// Number of lines in a batch, which is written to the Python process before the results are read. The results of one
-/// batch fit into a pipe buffer.
+/// We write this many lines to the Python process before we read their results. So many results fit into the buffer of the pipe, so
+/// the process never waits for us to read.
 const BATCH_SIZE: usize = 200;
 
 /// The Python process.

@@ -1,5 +1,5 @@
 //! A stand-in for a control plane with an OAuth token endpoint, for tests of clients. It records what clients request, follows
-//! RFC 6749 strictly, and can behave as no control plane does.
+//! RFC 6749 strictly, and a test can make it misbehave in ways in which no control plane does.
 //!
 //! It verifies client assertions, and accepts each one once. A refresh must not request more than the login was granted.
 
@@ -125,6 +125,7 @@ impl Shared {
         let requested: Option<Scope> = form.get("scope").map(|text| text.parse().expect("the scope is valid"));
         let granted = match requested {
             Some(requested) if is_refresh && !requested.is_within(&allowed) => return Err("invalid_scope"),
+            // The permissions that are both requested and held.
             Some(requested) if !self.ignores_scope => requested.without(&requested.without(&self.held)),
             _ => allowed,
         };

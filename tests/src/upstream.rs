@@ -22,8 +22,8 @@ pub struct Upstream {
 }
 
 impl Upstream {
-    /// Starts the service. Every path reads the body, and returns 200 with an object of header names to lists of values, and the request
-    /// path in `x-upstream-path`.
+    /// Starts the service. It reads the body of each request, and responds 200 with the path in the header `x-upstream-path`. The
+    /// response is a JSON object with the request headers: a list of values for each name.
     pub async fn start() -> Self {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("loopback has free ports");
         let port = listener.local_addr().expect("the listener is bound").port();

@@ -1,4 +1,4 @@
-//! Tests that the store behaves the same on SQLite and PostgreSQL. Each test has two stores with the same database, like two
+//! Tests that the store behaves the same on SQLite and PostgreSQL. [`StoreFixture`] has two stores on one database, like two
 //! replicas.
 
 mod group_commit;
@@ -149,7 +149,7 @@ impl StoreFixture {
         self.commit_text("kept").await.unwrap();
         let failing = async |mut tx: WriteTransaction| {
             insert_text(&mut tx, "dropped").await?;
-            Err(StoreError::AuditAfterRevision)
+            Err(StoreError::AuditAfterRevision) // any error
         };
         self.first.write::<(), _, _, _>("failing", failing).await.unwrap_err();
         for mut read in self.read_both().await {
@@ -199,8 +199,7 @@ impl StoreFixture {
         self.delete_all_texts().await;
     }
 
-    /// Revisions become visible in the order of commits, so a follower (the stream to one sidecar) that has read up to a
-    /// revision has missed no change.
+    /// Revisions become visible in the order of commits, so a stream that has read up to a revision has missed no change.
     async fn follower_sees_every_change_once(&self) {
         let agents = |store: u128| (0..CONCURRENCY).map(move |number| AgentId::from_bits(store * CONCURRENCY + number));
         let change = async |store: &Store, agent: AgentId| {
@@ -256,8 +255,8 @@ impl StoreFixture {
                 pending::<()>().await;
                 tx.commit(()).await
             };
-            let reading = async { drop((self.first.read().await.unwrap(), pending::<()>().await)) };
-            let both = async { tokio::join!(self.first.write("never_ending", never_ending), reading) };
+            let never_ending_read = async { drop((self.first.read().await.unwrap(), pending::<()>().await)) };
+            let both = async { tokio::join!(self.first.write("never_ending", never_ending), never_ending_read) };
             timeout(Duration::from_millis(20), both).await.unwrap_err();
         }
         timeout(CONNECTION_WAIT, self.commit_text("after")).await.expect("no connection is free").unwrap();

@@ -20,10 +20,10 @@ impl TlsFiles {
         let key = KeyPair::generate().expect("the key can be generated");
         tls_files.write("authority.pem", &authority.self_signed(&key).expect("the certificate is valid").pem());
         let authority = Issuer::new(authority, key);
-        for (name, names) in [("server", &[host][..]), ("client", &[])] {
+        for (name, hosts) in [("server", &[host][..]), ("client", &[])] {
             let key = KeyPair::generate().expect("the key can be generated");
             let certificate =
-                certificate_params(names, name).signed_by(&key, &authority).expect("the certificate is valid");
+                certificate_params(hosts, name).signed_by(&key, &authority).expect("the certificate is valid");
             tls_files.write(&format!("{name}.pem"), &certificate.pem());
             tls_files.write(&format!("{name}.key"), &key.serialize_pem());
         }
@@ -71,9 +71,9 @@ impl TlsFiles {
     }
 }
 
-fn certificate_params(names: &[&str], name: &str) -> CertificateParams {
-    let names: Vec<_> = names.iter().map(ToString::to_string).collect();
-    let mut params = CertificateParams::new(names).expect("the names are valid");
-    params.distinguished_name.push(DnType::CommonName, name);
+fn certificate_params(hosts: &[&str], common_name: &str) -> CertificateParams {
+    let hosts: Vec<_> = hosts.iter().map(ToString::to_string).collect();
+    let mut params = CertificateParams::new(hosts).expect("the names are valid");
+    params.distinguished_name.push(DnType::CommonName, common_name);
     params
 }

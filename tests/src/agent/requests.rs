@@ -50,7 +50,7 @@ impl Agent {
         self.answer(&self.challenge(api, None).await.expect(200))
     }
 
-    /// Logs in. Returns the response to the challenge if it was refused, otherwise that to the login.
+    /// Logs in. Returns the response to the login, or the refusal of the request for a challenge.
     pub async fn log_in(&self, api: &HttpClient, service: Option<&str>) -> HttpResponse {
         let challenge = self.challenge(api, service).await;
         if challenge.status != 200 {

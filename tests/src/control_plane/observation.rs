@@ -1,4 +1,4 @@
-//! What a control plane says about itself: its metrics and its log.
+//! Reads the metrics and the log of a control plane.
 
 use super::ControlPlane;
 use crate::eventually;

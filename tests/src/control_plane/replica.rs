@@ -31,8 +31,7 @@ enum Program {
 
 /// A server with its files.
 pub(super) struct Replica {
-    // The program is declared before the folder, because dropping a process prints the log in the folder if the test
-    // panics.
+    // Declared before the folder: if the test panics, dropping a process prints the log in the folder.
     program: Program,
     pub(super) folder: TempDir,
     /// The base URL of the API.
@@ -128,8 +127,8 @@ impl Replica {
         for name in SHARED_FILES.into_iter().filter(|name| self.folder.path().join(name).exists()) {
             std::fs::copy(self.folder.path().join(name), folder.path().join(name)).expect("the file can be copied");
         }
-        // Both replicas are one issuer, whose name is the URL of the first. The ports come last, because a port that the
-        // test names is in use.
+        // Both replicas are one issuer, whose name is the URL of the first. The free ports come last, because the first replica
+        // uses the ports that the test has chosen.
         let public_url = format!("public_url={}", env["URL"]);
         let settings: Vec<_> = settings.iter().cloned().chain([public_url]).chain(new_ports()).collect();
         let program = Program::start(self.program.mode(), folder.path(), &settings, &environment).await;
@@ -154,7 +153,7 @@ impl Replica {
         self.program.log()
     }
 
-    /// Prints the end of the log for a failed test. A process that ends with the test does so by itself.
+    /// Prints the end of the log for a failed test. Does nothing for a process that ends with the test: its drop prints the log.
     pub(super) fn print_last_lines(&self, ends_with_test: bool) {
         match &self.program {
             Program::InProcess { log, .. } => log.print_last_lines(),
@@ -186,7 +185,7 @@ fn new_ports() -> [String; 3] {
     ["api", "sync", "admin"].map(|port| format!("listen.{port}=127.0.0.1:{}", free_port()))
 }
 
-/// The settings with free ports. Those of the test come last, so that they can name a port.
+/// Free ports, then the settings of the test: the last setting counts, so a test can choose a port.
 fn with_ports(settings: &[String]) -> Vec<String> {
     new_ports().into_iter().chain(settings.iter().cloned()).collect()
 }

@@ -15,7 +15,7 @@ const MOVED: &str = "/moved";
 /// The device code that the issuer issues.
 const DEVICE_CODE: &str = "device-code-s3cr3t";
 
-/// What the issuer returns, and what it received.
+/// The state of the device authorization grant: what the issuer returns, and what it has received.
 pub struct DeviceGrant {
     key: SigningKey,
     /// OAuth errors that the token endpoint returns before it returns tokens.
@@ -26,7 +26,7 @@ pub struct DeviceGrant {
     pub claims: Value,
     /// The lifetimes of the next tokens in seconds; the last one is repeated.
     pub lifetimes: VecDeque<i64>,
-    /// Whether the access token is a JWT, and its audience.
+    /// The audience of the access token, which is then a JWT; `None` for an opaque token.
     pub access_token_audience: Option<&'static str>,
     /// Whether the responses contain refresh tokens.
     pub issues_refresh_tokens: bool,
@@ -86,7 +86,7 @@ impl Issuer {
         self.forms("/token").into_iter().filter(is_refresh).collect()
     }
 
-    /// The part of the issuer's URL below which everything is redirected.
+    /// The URL below which every path is redirected to the same path of the issuer.
     pub fn moved_url(&self) -> String {
         format!("{}{MOVED}", self.url)
     }

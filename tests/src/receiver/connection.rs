@@ -13,8 +13,7 @@ const DECLARED_LENGTH: usize = 1_000_000;
 pub(super) async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin, shared: &Shared) {
     let mut stream = BufReader::new(stream);
     while let Some(received) = Received::read(&mut stream).await {
-        // The connection subscribes to changes of the reply before it reads the first reply, so that no change is
-        // missed.
+        // Subscribed before the first reply is read, so that no change of the reply is missed.
         let mut changes = shared.changes.subscribe();
         let earlier = shared.store(&received);
         let mut reply = shared.reply(&received, earlier);
@@ -111,6 +110,6 @@ async fn send_endlessly(stream: &mut (impl AsyncWrite + Unpin), status: u16, sha
     let mut connected = write(stream, head.as_bytes()).await;
     while connected {
         connected = write(stream, &chunk).await;
-        shared.sent.fetch_add(chunk.len() as u64, SeqCst);
+        shared.endless_bytes_sent.fetch_add(chunk.len() as u64, SeqCst);
     }
 }

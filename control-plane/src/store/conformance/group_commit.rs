@@ -28,9 +28,9 @@ use tokio::{sync::watch, task::JoinHandle, time::sleep};
 enum Then {
     Commit,
     ReturnError,
-    /// Makes its rollback fail, so that the connection is closed. A rerun commits.
+    /// Ends the transaction of the engine: the store cannot complete the savepoint, and closes the connection. A rerun commits.
     BreakConnection,
-    /// Makes the commit fail, because of a foreign key.
+    /// Makes the commit of the group fail, because of a foreign key.
     BreakCommit,
     /// Runs a statement that takes some time.
     RunSlowly,
@@ -77,7 +77,7 @@ async fn run(
     allowed.wait_for(|allowed| *allowed).await.unwrap();
     match then {
         Then::Commit => {}
-        Then::ReturnError => return Err(StoreError::AuditAfterRevision),
+        Then::ReturnError => return Err(StoreError::AuditAfterRevision), // any error
         Then::BreakConnection => {
             tx.conn().execute("ROLLBACK").await?;
         }
@@ -109,7 +109,7 @@ struct Fixture {
 }
 
 impl Fixture {
-    /// A group waits for others and for rollbacks for any time, so that the tests do not depend on the speed of the machine.
+    /// The time limits of a group are so long that the tests do not depend on the speed of the machine.
     async fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let options = StoreOptions::for_tests(Arc::new(SystemClock), "ours");
@@ -122,7 +122,7 @@ impl Fixture {
         Self { store, _folder: folder }
     }
 
-    /// Starts transactions that wait for each other: the first one runs.
+    /// Starts transactions. The first one runs, and the others queue behind it in this order.
     async fn start<const N: usize>(&self, transactions: [(&'static str, Then); N]) -> [Transaction; N] {
         let mut started = Vec::new();
         for (number, (text, then)) in transactions.into_iter().enumerate() {
@@ -165,7 +165,7 @@ async fn a_transaction_that_fails_does_not_affect_its_group() {
     first.may_end.send_replace(true);
     failing.may_end.send_replace(true);
     third.wait_until_running().await;
-    assert!(!failing.task.is_finished(), "an error was reported that may be due to what is not committed");
+    assert!(!failing.task.is_finished(), "an error was reported that uncommitted data may have caused");
     third.end().await.unwrap();
     first.end().await.unwrap();
     assert!(matches!(failing.end().await, Err(StoreError::AuditAfterRevision)));

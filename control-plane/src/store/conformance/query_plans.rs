@@ -47,7 +47,7 @@ const NEED_STATISTICS: [&str; 1] = [
     "SELECT id, secret, previous_secret FROM webhook_targets",
 ];
 
-/// Statements, and an index that each of them must use: another index would read rows of other states.
+/// Parts of statements, and the index that such a statement must use. With another index, it would read rows that it skips.
 const REQUIRED_INDEXES: [(&str, &str); 29] = [
     (
         "DELETE FROM trust_feedback WHERE id IN (SELECT id FROM trust_feedback WHERE agent_id = $1 AND service_id",
@@ -97,8 +97,8 @@ fn uses_index_of_agent_and_role(plan: &str) -> bool {
         || (plan.contains("using assignments_of_role") && plan.contains(" AND (agent_id = "))
 }
 
-/// The parameter that only statements with the maximum number of rows have. For as many rows, PostgreSQL reads a small table as a
-/// whole.
+/// Only statements with the maximum number of rows have this parameter. They are not checked: PostgreSQL reads a small table as
+/// a whole for so many rows.
 const LAST_PARAMETER: &str = "$256";
 
 /// Fills the tables with rows of 60 tenants. Only a few rows are live.
@@ -174,7 +174,7 @@ async fn connect_as_pool(url: &str) -> PgConnection {
     connection
 }
 
-/// Plans of prepared statements stay when tables grow.
+/// A prepared statement keeps its plan when the table grows, so even the plan for an empty table must use an index.
 #[tokio::test]
 async fn no_statement_of_an_empty_table_scans_it_on_postgresql() {
     let server = Postgres::start().await;
@@ -258,7 +258,7 @@ async fn check_sqlite_plans(connection: &mut AnyConnection) {
         let plan: Vec<String> = rows.iter().map(|row| row.try_get("detail").unwrap()).collect();
         let scans = plan.iter().enumerate().filter(|(number, step)| {
             let scanned = step.strip_prefix("SCAN ").and_then(|rest| rest.split(' ').next());
-            // A scan in the order of an index ends at the limit, except the first step of a change, which has no limit.
+            // A scan in the order of an index ends at the limit. The first step of a DELETE or UPDATE has no limit.
             let is_bounded =
                 step.contains("USING") && sql.contains("LIMIT") && (*number > 0 || sql.starts_with("SELECT"));
             scanned.is_some_and(|name| names_of_tables(&sql).contains(name)) && !is_bounded

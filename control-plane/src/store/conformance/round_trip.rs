@@ -147,7 +147,7 @@ impl StoreFixture {
         feed::position(self.read().await.conn()).await.unwrap().revision
     }
 
-    /// The changes in a range of revisions, which are the same whatever the number of changes per read is.
+    /// The changes in a range of revisions. Checks that reads with any limit return the same changes.
     async fn changed_data(&self, range: RevisionRange, filter: Option<RecipientFilter>) -> Vec<ChangedData> {
         let mut results = Vec::new();
         for limit in [1, 2, 3, 1000] {
@@ -174,6 +174,7 @@ impl StoreFixture {
         self.second.read().await.unwrap()
     }
 
+    /// The order matters: later functions use rows that earlier ones have written.
     pub async fn every_table_returns_what_was_written(&self) {
         self.agents_return_what_was_written().await;
         self.services_return_what_was_written().await;

@@ -28,8 +28,7 @@ const SQL_WORDS: [&str; 17] = [
     "RELEASE",
 ];
 
-/// Literals from which statements are built at run time. The tests in [`super::statements`] prepare the statements that are
-/// built.
+/// Literals from which statements are built at run time. The tests in [`super::statements`] prepare the built statements.
 const STATEMENT_TEMPLATES: [(&str, &str); 7] = [
     ("pools.rs", "\"SET statement_timeout = {statement}\""),
     ("pools.rs", "\"SET idle_in_transaction_session_timeout = {idle}\""),
@@ -129,7 +128,7 @@ fn only_some_files_build_statements_at_run_time() {
     }
 }
 
-/// See the module `statements`.
+/// SQLite plans a statement again at each execution if its plan depends on a value.
 #[test]
 fn no_plan_depends_on_the_value_of_a_parameter() {
     for (file, _, statements) in statement_lists() {

@@ -27,11 +27,11 @@ impl StoreFixture {
         self.commit(async |tx| {
             let conn = tx.conn();
             for (agent, audience, expires_at) in [
-                (agent().id, Some(service), now.saturating_add(SECOND)),
-                (agent().id, Some(service), long_ago),
-                (agent().id, None, just_now),
-                (agent().id, Some(OTHER_SERVICE), long_ago),
-                (OTHER_AGENT, Some(OTHER_SERVICE), just_now),
+                (agent().id, Some(service), now.saturating_add(SECOND)), // live
+                (agent().id, Some(service), long_ago),                   // does not shorten the first one
+                (agent().id, None, just_now), // expired, but the clock of a sidecar may be behind
+                (agent().id, Some(OTHER_SERVICE), long_ago), // expired for every sidecar
+                (OTHER_AGENT, Some(OTHER_SERVICE), just_now), // like the third one
             ] {
                 token_audiences::record(conn, agent, audience, expires_at).await?;
             }
@@ -44,7 +44,7 @@ impl StoreFixture {
             (Change::Status(agent().id), &unbound_and_service[..]),
             (Change::Trust(agent().id), &unbound_and_service),
             (Change::Trust(OTHER_AGENT), &other),
-            // The session had tokens for the two services. One of them has no live token any more.
+            // Both services are audiences of the session since `refresh_tokens_return_what_was_written`. One token has expired.
             (Change::Session(session().id), &unbound_and_service[1..]),
         ] {
             assert_eq!(self.recipients_of(change).await, expected, "{change:?}");
@@ -53,7 +53,7 @@ impl StoreFixture {
         self.audiences_are_counted_and_deleted(now).await;
     }
 
-    /// Records a change. Returns the recipients of its entries.
+    /// Records a change. Returns the recipients of its entries in the feed.
     async fn recipients_of(&self, change: Change) -> Vec<Recipients> {
         let revision = self
             .commit(async |tx| {
@@ -89,7 +89,7 @@ impl StoreFixture {
         }
     }
 
-    /// The state of an agent is that as of the revision of the change.
+    /// A change of an agent contains the state that the agent had at the revision of the change.
     pub async fn changes_contain_the_state_as_of_their_revision(&self) {
         let id = AgentId::from_bits(70);
         let key_hash = "hash of another key".to_owned();
@@ -125,26 +125,26 @@ impl StoreFixture {
             let basis = logins::read(self.read().await.conn(), &query, now).await.unwrap();
             basis.audience_recorded_until
         };
-        let has_as_many =
+        let has_at_least =
             async |count, now| token_audiences::has_as_many(self.read().await.conn(), id, count, now).await.unwrap();
         let until = now.saturating_add(SECOND);
         assert_eq!(read(ServiceId::from_bits(98)).await, None);
         assert_eq!(read(service_id).await, Some(until));
-        assert_eq!((has_as_many(1, now).await, has_as_many(2, now).await), (true, false));
+        assert_eq!((has_at_least(1, now).await, has_at_least(2, now).await), (true, false));
         // The expiry of an audience does not go back.
         self.commit(async |tx| token_audiences::record(tx.conn(), id, Some(service_id), time(1)).await).await;
         assert_eq!(read(service_id).await, Some(until));
+        // At this time, all audiences can be deleted that expire until `now`. The first one expires a second later, so it remains.
         let later = now.saturating_add(token_audiences::MAX_SIDECAR_LAG);
         self.commit(async |tx| {
-            let conn = tx.conn();
-            let oldest = token_audiences::EXPIRED.oldest_deletable(conn, time(0)).await?.unwrap();
+            let (conn, expired) = (tx.conn(), token_audiences::EXPIRED);
+            let oldest = expired.oldest_deletable(conn, time(0)).await?.unwrap();
             assert!(oldest <= later, "{oldest:?}");
-            for now in [now.saturating_add(SECOND * 10), later] {
-                while token_audiences::EXPIRED.delete(conn, time(0), now, 1).await? > 0 {}
+            for until in [now.saturating_add(SECOND * 10), later] {
+                while expired.delete(conn, time(0), until, 1).await? > 0 {}
             }
-            assert!(
-                token_audiences::EXPIRED.oldest_deletable(conn, time(0)).await?.is_none_or(|oldest| oldest > later)
-            );
+            let remaining = expired.oldest_deletable(conn, time(0)).await?;
+            assert!(remaining.is_none_or(|oldest| oldest > later), "{remaining:?}");
             Ok(())
         })
         .await;

@@ -7,7 +7,7 @@ use crate::{
 };
 
 impl StoreFixture {
-    /// Of the two agents, one is active and one was registered without a human user. Each of the two services has its owner.
+    /// Of the two agents, one is active and one was registered without a human user. Each of the two services has its own owner.
     pub async fn totals_and_quotas_return_what_was_written(&self) {
         let counted = async |total| totals::find(self.read().await.conn(), total).await.unwrap();
         assert_eq!(counted(Total::Services).await, 0);
@@ -42,10 +42,10 @@ impl StoreFixture {
         let conn = read.conn();
         let (agent_owner, service_owner) = (agent().registration.owner.unwrap(), service().owner);
         for limit in [1, 2] {
-            let has_one = limit == 1;
-            assert_eq!(quotas::agent_quota_is_reached(conn, &agent_owner, limit, time(28)).await.unwrap(), has_one);
+            let reached = limit == 1; // each owner has one agent or one service
+            assert_eq!(quotas::agent_quota_is_reached(conn, &agent_owner, limit, time(28)).await.unwrap(), reached);
             assert!(!quotas::agent_quota_is_reached(conn, &service_owner, limit, time(28)).await.unwrap());
-            assert_eq!(quotas::service_quota_is_reached(conn, &service_owner, limit, time(28)).await.unwrap(), has_one);
+            assert_eq!(quotas::service_quota_is_reached(conn, &service_owner, limit, time(28)).await.unwrap(), reached);
             assert!(!quotas::service_quota_is_reached(conn, &agent_owner, limit, time(28)).await.unwrap());
         }
         assert!(!quotas::key_quota_is_reached(conn, service().id, 1).await.unwrap());

@@ -199,7 +199,7 @@ impl StoreFixture {
             assert!(!refresh(changed, &first, &second).await, "{changed:?}");
         }
         assert!(refresh(&stored, &first, &second).await);
-        assert!(!refresh(&stored, &first, &third).await, "it was used");
+        assert!(!refresh(&stored, &first, &third).await, "the token was used");
         let found = sessions::find(self.read().await.conn(), new.id).await.unwrap().unwrap();
         assert_eq!((found.refresh.current, found.audiences), (second.hash(), audiences));
         self.commit(async |tx| sessions::mark_ended(tx.conn(), &[new.id], time(78)).await).await;
@@ -218,7 +218,7 @@ impl StoreFixture {
             assert!(!replace(conn, &first, &second).await?, "the session has ended");
             conn.apply("UPDATE sessions SET ended_at = NULL WHERE id = $1", params![live.id]).await?;
             assert!(replace(conn, &first, &second).await?);
-            assert!(!replace(conn, &first, &third).await?, "it was used");
+            assert!(!replace(conn, &first, &third).await?, "the token was used");
             let found = sessions::find(conn, live.id).await?.unwrap();
             assert_eq!((found.refresh.current, &found.audiences), (second.hash(), &audiences));
             replace(conn, &second, &first).await?;
@@ -283,7 +283,7 @@ impl StoreFixture {
         assert_eq!(deployment::find_instance_fingerprint(self.read().await.conn()).await.unwrap(), None);
     }
 
-    /// Sets the quarantine mark directly on PostgreSQL, because the store sets the mark on SQLite only.
+    /// Marks the database as one that must not be served. PostgreSQL needs SQL for this, because the store marks only SQLite.
     async fn set_quarantine(&self, quarantine: Quarantine) {
         if self.is_sqlite() {
             let mut connection = SqliteConnection::connect(&self.url).await.unwrap();

@@ -147,7 +147,7 @@ impl StoreFixture {
         .await;
     }
 
-    /// What is to be removed.
+    /// The deleted objects of a kind whose rows must be removed at this time.
     pub async fn list_all_due(&self, kind: DeletedKind, now: i64) -> Vec<Deleted> {
         purge::list_due(self.read().await.conn(), kind, time(now), 9).await.unwrap()
     }
@@ -173,7 +173,7 @@ impl StoreFixture {
             let taken = purge::take_assignments(tx.conn(), deleted, 9).await?;
             assert!(taken.first() == Some(&expected) && taken.len() == 1, "{taken:?}");
             assert_eq!(purge::take_assignments(tx.conn(), deleted, 9).await?, []);
-            // The departure and the role. The API key was valid until the deletion, so it remains.
+            // This removes the departure and the role. The API key was valid until the deletion, so it remains.
             assert_eq!(purge::delete_dependants(tx.conn(), deleted, 9).await?, 2);
             assert_eq!(purge::delete_dependants(tx.conn(), deleted, 9).await?, 0);
             assert_eq!(services::list_keys(tx.conn(), DELETED, whole_list()).await?.total.count, 1);

@@ -20,7 +20,7 @@ use countersign_identity::{AgentId, RoleDefinition, RoleGrant, RoleId, ServiceId
 use std::time::Duration;
 
 impl StoreFixture {
-    /// The role is deleted and has no assignments.
+    /// `other` is a role that was deleted at time 34 and has no assignments.
     pub async fn assignments_of_deleted_roles_count_nowhere(&self, other: RoleId) {
         let definition = RoleDefinition { id: RoleId::from_bits(70), ..role().definition };
         let name = "reused".to_owned().try_into().unwrap();
@@ -76,7 +76,7 @@ impl StoreFixture {
         assert_eq!(roles::find_fate(self.read().await.conn(), id).await.unwrap(), None);
     }
 
-    /// Where the agent appears as the holder of a role at the service.
+    /// For each of five queries, whether the agent appears as the holder of a role at the service.
     async fn places_of_assignment(&self, tx: &mut WriteTransaction) -> Result<[bool; 5], StoreError> {
         let (agent, service, now) = (agent().id, service().id, time(6));
         let conn = tx.conn();
@@ -116,7 +116,7 @@ impl StoreFixture {
         .await;
     }
 
-    /// The numbers of rows are at and around those for which there are statements.
+    /// Statements exist only for some numbers of rows. The counts are at and around these numbers.
     pub async fn lists_of_rows_are_written_and_read_whole(&self) {
         for count in [0, 1, 3, 4, 5, 33, 257] {
             let mut tx = self.first.lock_writes().await;

@@ -1,4 +1,4 @@
-//! What changed recently, without the content.
+//! Reads what has changed recently, without the content of the changes.
 
 use super::{agent, service};
 use crate::{
@@ -13,7 +13,7 @@ use countersign_identity::{AgentId, Revision, ServiceId, SessionId, TokenId};
 use sqlx::AssertSqlSafe;
 use std::time::Duration;
 
-/// Services that receive changes of the agent.
+/// Number of services that receive changes of the agent.
 const AUDIENCES: u128 = 20;
 
 impl StoreFixture {
@@ -75,7 +75,7 @@ impl StoreFixture {
         }
         self.execute_sql("DELETE FROM changed_trust_scores").await;
         self.execute_sql("INSERT INTO changed_trust_scores (agent_id) VALUES ('x')").await;
-        assert!(is_marked(id(0)).await);
+        assert!(is_marked(id(0)).await, "an invalid id counts as all agents");
         self.execute_sql("DELETE FROM changed_trust_scores").await;
     }
 

@@ -1,4 +1,4 @@
-//! The streams of sidecars, and the control planes that serve them.
+//! The streams of sidecars, the control planes that serve them, and audited changes that are not yet in force at all sidecars.
 
 use super::{time, whole_list};
 use crate::{
@@ -44,7 +44,7 @@ fn open_stream(identity: &SidecarIdentity) -> RecordedSidecar {
     }
 }
 
-/// What is read of it, if its control plane has distributed a revision.
+/// The row that is read after `written`. `distributed` comes from the row of its control plane, if there is one.
 fn row_of(written: &RecordedSidecar, distributed: Option<i64>) -> RecordedSidecar {
     RecordedSidecar { distributed: distributed.map(Revision::new), ..written.clone() }
 }
@@ -54,7 +54,7 @@ const fn control_plane(id: &str, seen_at: i64) -> ControlPlane<'_> {
 }
 
 impl StoreFixture {
-    /// The sidecars that do not refuse all requests since before a time.
+    /// The sidecars, without those that already refused all requests at `since`.
     async fn sidecars(&self, since: Timestamp) -> Vec<RecordedSidecar> {
         sidecars::list(self.read().await.conn(), SERVICE, since, whole_list()).await.unwrap().items
     }
@@ -101,12 +101,12 @@ impl StoreFixture {
 
             assert_eq!(sidecars::EXPIRED.oldest_deletable(conn, time(0)).await?, Some(time(3666)));
             let decides = sidecars::list(conn, SERVICE, time(66), whole_list()).await?.items;
-            assert_eq!(decides.len(), 1, "the other one does not decide");
+            assert_eq!(decides.len(), 1, "the other one no longer decides");
             assert_eq!(sidecars::EXPIRED.delete(conn, time(0), time(3665), 9).await?, 0);
             assert_eq!(sidecars::EXPIRED.delete(conn, time(0), time(3666), 9).await?, 1);
-            assert!(!sidecars::forget(conn, SERVICE, other.instance).await?, "the process runs, whatever another says");
+            assert!(!sidecars::forget(conn, SERVICE, other.instance).await?, "its stream has not ended");
             sidecars::write(conn, &RecordedSidecar { ended_at: Some(time(9)), ..open_stream(&other) }).await?;
-            assert!(sidecars::forget(conn, SERVICE, sidecar.instance).await?, "there is none");
+            assert!(sidecars::forget(conn, SERVICE, sidecar.instance).await?, "its row is already gone");
             assert!(sidecars::forget(conn, SERVICE, other.instance).await?);
             sidecars::delete_control_plane(conn, "first").await?;
             assert_eq!(sidecars::list(conn, SERVICE, time(9), whole_list()).await?.items, []);
@@ -136,7 +136,7 @@ impl StoreFixture {
         assert_eq!(self.sidecars(time(9)).await, []);
     }
 
-    /// The process may decide under the settings of an earlier stream.
+    /// An earlier stream may have told the process a longer maximum staleness.
     pub async fn new_stream_of_a_sidecar_keeps_the_longest_staleness(&self) {
         let sidecar = identity(1);
         let long = RecordedSidecar { max_staleness: STALENESS * 2, ..open_stream(&sidecar) };
@@ -147,11 +147,12 @@ impl StoreFixture {
         })
         .await;
         assert_eq!(self.sidecars(time(124)).await[0].max_staleness, STALENESS * 2);
-        assert_eq!(self.sidecars(time(125)).await, [], "it expires after the longer one");
+        assert_eq!(self.sidecars(time(125)).await, [], "it expires after the longer staleness");
         let last = RecordedSidecar { stream: 2, ..open_stream(&sidecar) };
         self.commit(async |tx| sidecars::delete(tx.conn(), &last).await).await;
     }
 
+    /// A restore records that each service may have unknown sidecars. `SERVICE` gets none, because it has no row as a service.
     pub async fn unknown_sidecars_count_for_the_longest_known_staleness(&self) {
         let sidecar = identity(1);
         let long = RecordedSidecar { max_staleness: STALENESS * 2, ..open_stream(&sidecar) };
@@ -200,7 +201,7 @@ impl StoreFixture {
             assert_eq!(sidecars::peers(conn, "second").await?, [peer(2)]);
             assert!(sidecars::renew(conn, control_plane("first", 3)).await?);
             sidecars::end_killed(conn, &peer(2), time(32)).await?;
-            assert!(sidecars::is_registered(conn, "first").await?, "it has written since");
+            assert!(sidecars::is_registered(conn, "first").await?, "it has written after that time");
             Ok(())
         })
         .await;

@@ -86,7 +86,7 @@ impl StoreFixture {
             agents::set_status(tx.conn(), id, AgentStatus::Active, cutoff, time(13)).await?;
             tx.record_change(Change::Status(id));
             tx.record_change(Change::Trust(id));
-            // Only changes with recipients contain the state of the agent.
+            // The feed has the state of the agent only for changes with a recipient, so record an audience.
             token_audiences::record(tx.conn(), id, None, self.first.now()).await
         })
         .await;
@@ -221,7 +221,7 @@ impl StoreFixture {
 
     /// Must run when the service has one live API key, and one that was revoked at time 21.
     pub async fn oldest_revoked_keys_are_deleted(&self) {
-        // In the order of the revocation, which differs from the order of the ids.
+        // The keys are in the order of their revocation, which differs from the order of their ids.
         let keys = [12, 11, 13].map(ApiKeyId::from_bits);
         self.commit(async |tx| {
             for (key, at) in keys.into_iter().zip(22..) {
@@ -299,19 +299,22 @@ impl StoreFixture {
         let conn = read.conn();
         let agents = [AgentId::from_bits(98), agent];
         let managed = ManagedGrant { grant, managed_by: assignment().managed_by };
-        for (now, expected) in [(time(6), Some(grant)), (time(7), None)] {
-            let grants: Vec<_> = expected.into_iter().collect();
+        // The assignment ends at 7.
+        for (now, live_grant) in [(time(6), Some(grant)), (time(7), None)] {
+            let grants: Vec<_> = live_grant.into_iter().collect();
             assert_eq!(assignments::list_active_grants(conn, service, agent, now).await.unwrap(), grants);
-            let role = roles::find(conn, service, role).await.unwrap().unwrap().definition;
+            let definition = roles::find(conn, service, role).await.unwrap().unwrap().definition;
             let held: Vec<_> =
-                expected.map(|grant| HeldRole { definition: role, until: grant.until }).into_iter().collect();
+                live_grant.map(|grant| HeldRole { definition, until: grant.until }).into_iter().collect();
             let (other_agent, other_service) = (AgentId::from_bits(98), ServiceId::from_bits(98));
-            // The service that is named, the service of the last login, and the service of the new token.
+            // The audience is the service that the query names. If it names none, the audience is the service of the last login if
+            // the agent holds a role there, or else the only service where it holds one.
+            let default = live_grant.map(|_| service);
             for (agent, named, last, audience) in [
                 (agent, Some(service), None, Some(service)),
-                (agent, None, Some(service), expected.map(|_| service)),
-                (agent, None, Some(other_service), expected.map(|_| service)),
-                (agent, None, None, expected.map(|_| service)),
+                (agent, None, Some(service), default),
+                (agent, None, Some(other_service), default),
+                (agent, None, None, default),
                 (agent, Some(other_service), Some(service), Some(other_service)),
                 (other_agent, None, Some(service), None),
                 (other_agent, Some(service), None, Some(service)),
@@ -324,19 +327,19 @@ impl StoreFixture {
                 assert_eq!((basis.audience, basis.roles), (audience, roles), "{named:?} {last:?}");
                 assert_eq!(basis.has_service, audience == Some(service));
             }
-            let grants: Vec<_> = expected.map(|_| (agent, managed.clone())).into_iter().collect();
+            let grants: Vec<_> = live_grant.map(|_| (agent, managed.clone())).into_iter().collect();
             assert_eq!(assignments::list_active_grants_of_agents(conn, service, &agents, now).await.unwrap(), grants);
         }
-        let filter = RecipientFilter { service, includes_unbound: false };
-        let changed = self.changed_data(RevisionRange { since, until }, Some(filter)).await;
-        let roles: Vec<_> = changed.iter().filter(|data| data.entry.change == Change::Roles(agent, service)).collect();
-        assert!(!roles.is_empty() && roles.iter().all(|data| *data.grants == [grant]), "{changed:?}");
-        let filter = RoleHolderFilter { service, role: Some(role), status: Some(AgentStatus::Active), now: time(6) };
-        let suspended = RoleHolderFilter { status: Some(AgentStatus::Suspended), ..filter };
-        for (filter, expected) in [(filter, vec![agent]), (suspended, vec![])] {
+        let of_service = RecipientFilter { service, includes_unbound: false };
+        let changed = self.changed_data(RevisionRange { since, until }, Some(of_service)).await;
+        let found: Vec<_> = changed.iter().filter(|data| data.entry.change == Change::Roles(agent, service)).collect();
+        assert!(!found.is_empty() && found.iter().all(|data| *data.grants == [grant]), "{changed:?}");
+        let active = RoleHolderFilter { service, role: Some(role), status: Some(AgentStatus::Active), now: time(6) };
+        let suspended = RoleHolderFilter { status: Some(AgentStatus::Suspended), ..active };
+        for (filter, holders) in [(active, vec![agent]), (suspended, vec![])] {
             let listed = agents::list_role_holders(conn, &filter, whole_list()).await.unwrap();
-            assert_eq!(listed.items.iter().map(|agent| agent.id).collect::<Vec<_>>(), expected);
-            assert_eq!(listed.total.count, i64::try_from(expected.len()).unwrap());
+            assert_eq!(listed.items.iter().map(|agent| agent.id).collect::<Vec<_>>(), holders);
+            assert_eq!(listed.total.count, i64::try_from(holders.len()).unwrap());
         }
         drop(read);
         self.departures_return_what_was_written().await;
@@ -344,7 +347,7 @@ impl StoreFixture {
         self.lists_of_rows_are_written_and_read_whole().await;
     }
 
-    /// The agent holds a role at one service until time 7, and its owner leaves two services.
+    /// The agent holds a role at one service until time 7, and its owner makes it leave two services.
     pub async fn departures_return_what_was_written(&self) {
         let (agent, service, other) = (agent().id, service().id, ServiceId::from_bits(2));
         let entry =
@@ -357,7 +360,7 @@ impl StoreFixture {
         assert_eq!(list(6, whole_list()).await, single_page(vec![first(None, held())]));
         assert_eq!(list(7, whole_list()).await, single_page(vec![]));
         self.commit(async |tx| {
-            assert!(departures::insert(tx.conn(), agent, service, true, time(29)).await?);
+            assert!(departures::insert(tx.conn(), agent, service, true, time(29)).await?); // it held a role there
             assert!(!departures::insert(tx.conn(), agent, service, false, time(30)).await?);
             assert!(departures::insert(tx.conn(), agent, other, false, time(31)).await?);
             assert!(departures::contains(tx.conn(), agent, other).await?);
