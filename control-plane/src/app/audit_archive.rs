@@ -117,7 +117,7 @@ async fn write_chains(
             return AppError::refuse(format!("{}: {broken}. Nothing was archived.", chain.escape_debug()));
         }
         if let Some((length, hash)) = prefix.last {
-            archived.push(ArchivedChain { chain, before: floor, length, hash });
+            archived.push(ArchivedChain { chain, previous_floor: floor, length, hash });
         }
     }
     Ok(archived)

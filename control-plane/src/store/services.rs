@@ -108,7 +108,7 @@ pub async fn insert(conn: &mut Conn, service: &Service) -> Result<(), StoreError
 }
 
 /// Whether the owner of a service has another service with its name and `managed_by`. The caller must hold the lock on the owner.
-pub async fn has_managed_twin(conn: &mut Conn, service: &Service) -> Result<bool, StoreError> {
+pub async fn has_managed_duplicate(conn: &mut Conn, service: &Service) -> Result<bool, StoreError> {
     let Some(managed_by) = &service.managed_by else { return Ok(false) };
     let Owner { issuer, subject } = &service.owner;
     conn.has_row(MANAGED_SERVICE, params![issuer, subject, service.name, managed_by, service.id]).await

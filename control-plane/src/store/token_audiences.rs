@@ -24,7 +24,7 @@ statements! { STATEMENTS:
     UPSERT_AUDIENCE = "INSERT INTO token_audiences (agent_id, service_id, expires_at) VALUES ($1, $2, $3) \
          ON CONFLICT (agent_id, service_id) DO UPDATE SET expires_at = CASE WHEN token_audiences.expires_at > excluded.expires_at \
          THEN token_audiences.expires_at ELSE excluded.expires_at END";
-    HAS_AS_MANY = "SELECT 1 AS one FROM token_audiences WHERE agent_id = $1 AND expires_at > $2 LIMIT 1 OFFSET $3";
+    HAS_AT_LEAST = "SELECT 1 AS one FROM token_audiences WHERE agent_id = $1 AND expires_at > $2 LIMIT 1 OFFSET $3";
     OLDEST_EXPIRY = "SELECT MIN(expires_at) AS oldest FROM token_audiences WHERE expires_at >= $1";
     /// The DELETE repeats the condition of its inner SELECT, because another transaction may extend an audience between the two.
     /// Without the unary plus, SQLite would use the index for the condition of the DELETE.
@@ -51,8 +51,8 @@ pub async fn record(
 
 /// Whether an agent has live tokens for at least `count` audiences. Deleted services count, too, because we write changes for them.
 /// Otherwise, somebody could get around the quota by deleting services.
-pub async fn has_as_many(conn: &mut Conn, agent: AgentId, count: u32, now: Timestamp) -> Result<bool, StoreError> {
-    conn.has_row(HAS_AS_MANY, params![agent, now, count.saturating_sub(1)]).await
+pub async fn has_at_least(conn: &mut Conn, agent: AgentId, count: u32, now: Timestamp) -> Result<bool, StoreError> {
+    conn.has_row(HAS_AT_LEAST, params![agent, now, count.saturating_sub(1)]).await
 }
 
 /// Audiences whose tokens have expired even for sidecars whose clocks are behind.

@@ -44,7 +44,7 @@ pub(super) async fn check_audiences(
     basis: &LoginBasis,
 ) -> Result<(), OperationError> {
     if basis.audience_recorded_until.is_none_or(|until| until <= basis.at)
-        && token_audiences::has_as_many(tx.conn(), agent, AUDIENCES_PER_AGENT, basis.at).await?
+        && token_audiences::has_at_least(tx.conn(), agent, AUDIENCES_PER_AGENT, basis.at).await?
     {
         return Err(OperationError::QuotaExceeded(ExceededQuota::AudiencesPerAgent));
     }

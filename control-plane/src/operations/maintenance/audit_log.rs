@@ -42,7 +42,7 @@ pub async fn ensure_audit_started(store: &Store) -> Result<(), OperationError> {
 pub struct ArchivedChain {
     pub chain: String,
     /// The floor of the chain when its entries were verified: it marks the entries that are in earlier archives.
-    pub before: Option<ChainMark>,
+    pub previous_floor: Option<ChainMark>,
     /// The sequence number of the last archived entry.
     pub length: i64,
     pub hash: String,
@@ -62,8 +62,8 @@ pub async fn record_audit_archive(store: &Store, archive: &AuditArchive) -> Resu
     let work = async |mut tx: WriteTransaction| {
         let fingerprint = lock_master_key(&mut tx).await?;
         let keys = store.audit_keys().find(&fingerprint).ok_or(StoreError::MissingMasterKey(fingerprint))?;
-        for ArchivedChain { chain, before, .. } in &archive.chains {
-            if audit::find_floor(tx.conn(), chain).await? != *before {
+        for ArchivedChain { chain, previous_floor, .. } in &archive.chains {
+            if audit::find_floor(tx.conn(), chain).await? != *previous_floor {
                 return Err(conflict("another process has archived audit entries meanwhile: run this command again"));
             }
         }

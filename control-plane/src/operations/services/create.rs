@@ -80,7 +80,7 @@ pub(super) async fn refuse_managed_duplicate(
     tx: &mut WriteTransaction,
     service: &Service,
 ) -> Result<(), OperationError> {
-    if services::has_managed_twin(tx.conn(), service).await? {
+    if services::has_managed_duplicate(tx.conn(), service).await? {
         return Err(already_managed("service", service.name.as_str(), service.managed_by.as_ref()));
     }
     Ok(())

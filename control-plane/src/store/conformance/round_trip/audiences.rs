@@ -126,7 +126,7 @@ impl StoreFixture {
             basis.audience_recorded_until
         };
         let has_at_least =
-            async |count, now| token_audiences::has_as_many(self.read().await.conn(), id, count, now).await.unwrap();
+            async |count, now| token_audiences::has_at_least(self.read().await.conn(), id, count, now).await.unwrap();
         let until = now.saturating_add(SECOND);
         assert_eq!(read(ServiceId::from_bits(98)).await, None);
         assert_eq!(read(service_id).await, Some(until));
