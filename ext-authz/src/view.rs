@@ -36,7 +36,7 @@ pub struct ServiceSettings {
     pub accepts_unbound: bool,
     /// The control plane's limit for the age of a confirmation. A view with an older one must not decide.
     pub max_staleness: Duration,
-    /// The key of the hashes that name agents.
+    /// The key of the hashes that name agents in messages and views.
     pub agent_hash_key: AgentHashKey,
     /// The URLs under which clients reach the service. Decisions do not depend on them.
     pub resources: Resources,
@@ -117,9 +117,9 @@ impl ServerClock {
         Self { time, since_boot: ping_sent_at }
     }
 
-    /// Whether this clock is possible, given a pong that arrives now and would set `offered`. The control plane read that time after
-    /// the ping was sent, and before now.
-    pub fn is_between(self, offered: Self, since_boot: Duration) -> bool {
+    /// Whether this clock can be right, although a pong that arrives now offers another one. The control plane read `offered.time` after
+    /// the ping was sent and before now, so its time is now between `offered.time` and `offered.now`.
+    pub fn agrees_with(self, offered: Self, since_boot: Duration) -> bool {
         (offered.time..=offered.now(since_boot)).contains(&self.now(since_boot))
     }
 
@@ -135,7 +135,7 @@ impl ServerClock {
 pub struct ContentId(u64);
 
 impl ContentId {
-    /// A number that no content has.
+    /// A number that no content has yet.
     pub fn next() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Self(NEXT.fetch_add(1, Relaxed))
@@ -150,7 +150,7 @@ pub struct View {
     revision: Revision,
     floor: Revision,
     confirmed_at: Option<Duration>,
-    /// How long before the boot of the machine the view was confirmed; zero if it was later.
+    /// How long before the boot of the machine the view was confirmed; zero if it was confirmed after the boot.
     age_before_boot: Duration,
     /// Whether the data comes from a copy on disk, and no pong has confirmed it since.
     is_restored: bool,
@@ -288,8 +288,8 @@ impl View {
 
     /// The view of a copy on disk, with the confirmation of the copy.
     ///
-    /// An earlier process received it, perhaps before the boot of the machine. A time since boot cannot express that, so the time before
-    /// the boot shortens the maximum staleness of the view instead.
+    /// An earlier process received the confirmation, perhaps before the boot of the machine. A time since boot cannot express that, so
+    /// the time before the boot shortens the maximum staleness of the view instead.
     #[must_use]
     pub fn restored(&self, contact: RestoredContact) -> Self {
         let RestoredContact { age, since_boot, server_clock } = contact;
