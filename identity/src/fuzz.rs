@@ -31,8 +31,7 @@ fn check_json_round_trip<T: Serialize + DeserializeOwned + PartialEq + Debug>(va
     Ok(())
 }
 
-/// True if `token` is the only token in the only value, after the scheme `Bearer` or, with `allow_bare`, without a
-/// scheme.
+/// True if `token` is the only token in the only value, after the scheme `Bearer` or, with `allow_bare`, without a scheme.
 fn is_only_token(token: &str, values: &[&[u8]], allow_bare: bool) -> bool {
     let is_token_character = |character: char| character.is_ascii_alphanumeric() || "-_.=".contains(character);
     let [value] = values else { return false };

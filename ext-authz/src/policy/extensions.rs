@@ -78,6 +78,7 @@ impl Policy {
         if self.allow_anonymous && has_requirements { Err(RuleError::Contradiction) } else { Ok(()) }
     }
 
+    /// Sets the word `name`.
     pub fn set(&mut self, name: &str, value: WordValue<'_>) -> Result<(), RuleError> {
         let invalid = |problem| RuleError::Value { name: name.to_owned(), value: value.describe(), problem };
         let (roles, permissions) = ("is not a list of role names", "is not a list of permissions");
@@ -130,6 +131,7 @@ fn parse_list<T: TryFrom<String>>(value: WordValue<'_>) -> Option<Vec<T>> {
     }
 }
 
+/// `None` if a `%` is not followed by two hexadecimal digits, or if the decoded bytes are not UTF-8.
 fn percent_decode(item: &str) -> Option<String> {
     let escapes = item.split('%').skip(1);
     let is_well_formed = |escape: &str| escape.bytes().take_while(u8::is_ascii_hexdigit).take(2).count() == 2;

@@ -31,6 +31,7 @@ pub fn normalize_host(authority: &str) -> Option<Cow<'_, str>> {
 }
 
 fn without_port(authority: &str) -> Option<&str> {
+    // An IPv6 address contains colons, too, and is in brackets.
     let address_length = authority.find(']').map_or(0, |end| end + 1);
     match authority.split_at(address_length).1.split_once(':') {
         None => Some(authority),

@@ -13,7 +13,7 @@ pub struct Index {
     any: HostRules,
 }
 
-/// The rules with one host pattern.
+/// The rules that have the same host pattern.
 #[derive(Debug, Default)]
 pub struct HostRules {
     without_path: Vec<usize>,
@@ -53,7 +53,7 @@ impl Index {
         !self.exact.is_empty() || !self.wildcard.is_empty()
     }
 
-    /// The rules that can match a host, the most specific host pattern first.
+    /// The groups of rules that can match a host, the most specific host pattern first.
     pub fn candidates<'a>(&'a self, host: Option<&'a str>) -> impl Iterator<Item = &'a HostRules> + Clone {
         let exact = host.and_then(|host| self.exact.get(host));
         let suffixes = host
@@ -84,6 +84,7 @@ impl HostRules {
 
     /// The most specific rule that matches a path and a method.
     pub fn find(&self, rules: &[Rule], path: Option<&NormalPath<'_>>, method: &str) -> Option<usize> {
+        // The first rule of a list that applies to the method.
         let first = |numbers: &[usize]| {
             numbers.iter().copied().find(|number| rules.get(*number).is_some_and(|rule| rule.methods.matches(method)))
         };

@@ -1,5 +1,4 @@
-//! Property tests: every accepted text encodes a key canonically, and a signature verifies exactly if aws-lc alone
-//! verifies it.
+//! Property tests: every accepted text encodes a key canonically, and a signature verifies exactly if aws-lc alone verifies it.
 
 use super::*;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1, ParsedPublicKey};
