@@ -12,7 +12,6 @@ use countersign_identity::{Permission, RoleName, ServiceId, TrustScore};
 pub use cache::PolicyCache;
 pub use extensions::{RuleError, WORDS, WordValue};
 
-/// The requirements of a route.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Policy {
     /// The service of the route, if the route has the word `service_id`.

@@ -57,7 +57,6 @@ pub struct DecidedRoute<'a> {
     pub is_about_mcp: bool,
 }
 
-/// Builds responses from decisions.
 #[derive(Debug, Clone)]
 pub struct ResponseBuilder {
     pub names: HeaderNames,

@@ -302,7 +302,6 @@ impl View {
         }
     }
 
-    /// Whether the data comes from a copy on disk, and no pong has confirmed it since.
     pub const fn is_restored(&self) -> bool {
         self.is_restored
     }

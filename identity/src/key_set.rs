@@ -87,7 +87,7 @@ impl JsonWebKey {
 #[derive(Debug, Clone, Default)]
 pub struct KeySet(HashMap<Kid, VerificationKey>);
 
-/// A key, and the parsed form that verifies signatures, which takes time to compute.
+/// A key, and its parsed form, which verifies signatures. Parsing takes time, so it is done once.
 #[derive(Debug, Clone)]
 struct VerificationKey {
     parsed: ParsedPublicKey,

@@ -18,7 +18,6 @@ type Extension = (Box<[u8]>, Box<[u8]>);
 /// Context extensions with distinct names, and their policy.
 type Parsed = (Vec<Extension>, Arc<Policy>);
 
-/// The policies of context extensions.
 #[derive(Debug, Default)]
 pub struct PolicyCache {
     /// The policy of routes without context extensions.

@@ -8,7 +8,6 @@ use countersign_identity::TrustScore;
 use percent_encoding::percent_decode_str;
 use std::str::from_utf8;
 
-/// The words of a policy.
 pub const WORDS: [&str; 9] = [
     "service_id",
     "require_roles",
@@ -56,7 +55,6 @@ impl WordValue<'_> {
 }
 
 impl Policy {
-    /// Parses the context extensions of a route.
     pub fn from_extensions<'a>(extensions: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> Result<Self, RuleError> {
         let mut policy = Self::default();
         for (name, value) in extensions {

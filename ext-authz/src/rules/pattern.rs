@@ -35,7 +35,6 @@ pub struct Specificity {
     names_methods: bool,
 }
 
-/// How specific the host pattern of a rule is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum HostRank {
     Any,
@@ -44,7 +43,6 @@ enum HostRank {
     Exact,
 }
 
-/// How specific the path pattern of a rule is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum PathRank {
     Any,

@@ -59,7 +59,6 @@ impl AddressPlan {
     }
 
     fn random_part(&self, window: Duration) -> Duration {
-        // The bytes are a random fraction of 2^32.
         let mut bytes = [0; 4];
         self.rng.fill(&mut bytes);
         let micros = window.as_micros().saturating_mul(u128::from(u32::from_be_bytes(bytes))) >> 32;

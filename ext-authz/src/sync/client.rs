@@ -22,7 +22,6 @@ use tonic::Code;
 /// used.
 pub type FutureView = Pin<Box<dyn Future<Output = Option<Arc<View>>> + Send>>;
 
-/// Receives the sync stream of one API key, and publishes views of the received data.
 pub struct StreamClient {
     key: ApiKeyIndex,
     target: SyncTarget,

@@ -41,7 +41,6 @@ pub struct SyncTarget {
     /// The sync ports of the control plane. They are replaced when the file of certificate authorities changes.
     pub endpoints: Arc<ArcSwap<Vec<Endpoint>>>,
     pub authorization: Authorization,
-    /// The process of the sidecar.
     pub identity: ProcessIdentity,
     /// The progress of the copy on disk; `None` if the settings name no directory for copies.
     pub copy: Option<Arc<CopyProgress>>,

@@ -6,7 +6,6 @@
 use std::sync::Arc;
 use tonic::metadata::{Ascii, MetadataValue};
 
-/// The credentials of an attempt.
 pub type Credentials = Arc<MetadataValue<Ascii>>;
 
 /// Counts refusals of the API key in a row. The addresses are tried in turn, so as many refusals as there are addresses come from all of

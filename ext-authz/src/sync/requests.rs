@@ -21,7 +21,6 @@ const FREE_BEFORE_REPORT: usize = QUEUE_LEN / 2;
 /// How many published revisions can wait for their report. If there are more, the newest replaces the one before.
 const MAX_UNREPORTED: usize = 64;
 
-/// Sends the outgoing messages of one stream.
 pub struct Requests {
     queue: mpsc::Sender<FollowRequest>,
     /// The newest revision that was reported.

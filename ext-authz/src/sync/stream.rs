@@ -31,7 +31,6 @@ pub struct StreamState {
     view: Option<Arc<View>>,
     /// The stream has sent all changes up to this revision, or resumes at it.
     received: Revision,
-    /// The revision of the newest message with data, or of Hello.
     data_revision: Revision,
     /// The service of the API key, from its first snapshot.
     service: Option<ServiceId>,
@@ -219,7 +218,6 @@ impl StreamState {
         Ok(PartialSnapshot { view: PartialView::new(revision, floor, header), cursor: Revision::default() })
     }
 
-    /// Continues the snapshot of an earlier stream.
     fn continue_snapshot(
         &mut self,
         revision: Revision,
