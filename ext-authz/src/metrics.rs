@@ -41,8 +41,8 @@ pub enum Verdict {
     Denied(Reason),
 }
 
-/// Whether a check can be denied for this reason while its service is known, or while its service is unknown. The `match` names every
-/// reason, so a new reason does not compile until its case is decided.
+/// Whether a check can be denied for this reason while its service is known, or while its service is unknown. The `match` names
+/// every reason, so a new reason does not compile until its case is decided.
 const fn occurs(reason: Reason, service_is_known: bool) -> bool {
     match reason {
         // While the control plane has not confirmed a view, it counts as missing, although its service is known.

@@ -1,8 +1,8 @@
 //! The requirements of a route.
 //!
-//! `check` parses a policy from the context extensions of the route, `rules` parses policies from the rules file, and `decide` checks
-//! the policy. A policy consists of words, such as `require_roles`, and their values. Invariant: a policy with an unknown word or an
-//! invalid value is refused as a whole. Without that word, the policy could allow more requests than the operator intends.
+//! `check` parses a policy from the context extensions of the route, `rules` parses policies from the rules file, and `decide`
+//! checks the policy. A policy has words, such as `require_roles`, and their values. Invariant: a policy with an unknown word or
+//! an invalid value is refused as a whole. Without the word, it could allow more requests than the operator intends.
 
 mod cache;
 mod extensions;
@@ -10,7 +10,7 @@ mod extensions;
 use countersign_identity::{Permission, RoleName, ServiceId, TrustScore};
 
 pub use cache::PolicyCache;
-pub use extensions::{RuleError, WORDS, WordValue};
+pub use extensions::{PolicyError, WORDS, WordValue};
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Policy {

@@ -117,8 +117,8 @@ impl ServerClock {
         Self { time, since_boot: ping_sent_at }
     }
 
-    /// Whether this clock can be right, although a pong that arrives now offers another one. The control plane read `offered.time` after
-    /// the ping was sent and before now, so its time is now between `offered.time` and `offered.now`.
+    /// Whether this clock can be right, although a pong that arrives now offers another one. The control plane read `offered.time`
+    /// after the ping was sent and before now, so its time is now between `offered.time` and `offered.now`.
     pub fn agrees_with(self, offered: Self, since_boot: Duration) -> bool {
         (offered.time..=offered.now(since_boot)).contains(&self.now(since_boot))
     }
@@ -288,8 +288,8 @@ impl View {
 
     /// The view of a copy on disk, with the confirmation of the copy.
     ///
-    /// An earlier process received the confirmation, perhaps before the boot of the machine. A time since boot cannot express that, so
-    /// the time before the boot shortens the maximum staleness of the view instead.
+    /// An earlier process received the confirmation, perhaps before the boot of the machine. A time since boot cannot express that,
+    /// so the time before the boot shortens the maximum staleness of the view instead.
     #[must_use]
     pub fn restored(&self, contact: RestoredContact) -> Self {
         let RestoredContact { age, since_boot, server_clock } = contact;

@@ -184,8 +184,8 @@ struct CurrentRoles {
 }
 
 impl VerifiedIdentity {
-    /// Evaluates signed claims, or returns the first reason to refuse them. The order of the checks is: issuer, client, times, audience,
-    /// floor, the agent's status and cutoff, revocations. The client (`client_id`) must be the agent (`sub`).
+    /// Evaluates signed claims, or returns the first reason to refuse them. The order of the checks is: issuer, client, times,
+    /// audience, floor, the agent's status and cutoff, revocations. The client (`client_id`) must be the agent (`sub`).
     pub fn evaluate(claims: &Claims, context: &EvaluationContext<'_>, now: Timestamp) -> Result<Self, Refusal> {
         check_issuer_and_times(claims, context.issuer, now)?;
         check_audience(claims, context)?;

@@ -1,5 +1,5 @@
-//! Property tests of ids, names, numbers, claims, headers and keys: values round-trip, no input causes a panic, and only valid tokens are
-//! accepted.
+//! Property tests of ids, names, numbers, claims, headers and keys: values round-trip, no input causes a panic, and only valid
+//! tokens are accepted.
 
 use crate::{
     bearer::{from_authorization, from_token_header},

@@ -16,7 +16,7 @@ const THUMBPRINT_LEN: usize = 32;
 pub struct Kid(Arc<str>);
 
 impl Kid {
-    /// Wraps a `kid` without checking that it is a thumbprint.
+    /// Wraps a `kid` without checking that it is a thumbprint. An unknown one finds no key.
     pub fn new(text: &str) -> Self {
         Self(text.into())
     }

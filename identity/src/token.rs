@@ -51,8 +51,8 @@ impl<'a> UnverifiedToken<'a> {
         &self.kid
     }
 
-    /// Verifies the signature and parses the claims. It does not use `jsonwebtoken`, which would parse the header and the claims twice,
-    /// and the key again for each token.
+    /// Verifies the signature and parses the claims. It does not use `jsonwebtoken`, which would parse the header and the claims
+    /// twice, and the key again for each token.
     pub fn verify(self, keys: &KeySet) -> Result<SignedToken, Refusal> {
         let key = keys.get(&self.kid).ok_or(Reason::TokenKeyUnknown)?;
         let (signed, signature) = self.text.rsplit_once('.').ok_or(Reason::TokenMalformed)?;
@@ -60,7 +60,7 @@ impl<'a> UnverifiedToken<'a> {
         let mut buffer = [0; SIGNATURE_BYTES];
         let signature = match URL_SAFE_NO_PAD.decode_slice(signature, &mut buffer) {
             Ok(length) => buffer.get(..length).unwrap_or_default(),
-            // This is too long for a signature. We verify an empty one instead, so the token gets the reason of an invalid signature.
+            // A text that is too long for a signature counts as an invalid one: the empty signature never verifies.
             Err(DecodeSliceError::OutputSliceTooSmall) => &[],
             Err(DecodeSliceError::DecodeError(_)) => return Err(Reason::TokenMalformed.into()),
         };

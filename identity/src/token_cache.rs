@@ -15,8 +15,8 @@ pub const BYTES_PER_TOKEN: usize = 4096;
 /// How many bytes a name needs besides its text: for the pointer, the reference counts, and the remainder of the allocation.
 pub const NAME_COST: usize = 40;
 
-/// Only this many characters at the end of a token are hashed. They belong to the signature, so signed tokens differ there. A client that
-/// sends other tokens with the same end only makes the cache compare whole texts.
+/// Only this many characters at the end of a token are hashed. They belong to the signature, so signed tokens differ there. A
+/// client that sends other tokens with the same end only makes the cache compare whole texts.
 const HASHED_CHARACTERS: usize = 32;
 
 /// What is cached for a token.
@@ -35,8 +35,8 @@ pub fn names<'a>(roles: &'a [RoleName], permissions: &'a [Permission]) -> impl I
     roles.iter().map(RoleName::as_str).chain(permissions.iter().map(Permission::as_str))
 }
 
-/// A token at a service. Keys are compared by the whole text, because two tokens can have the same hash. The text is a secret, so the key
-/// cannot be printed.
+/// A token at a service. Keys are compared by the whole text, because two tokens can have the same hash. The text is a secret, so
+/// the key cannot be printed.
 struct TokenKey {
     service: ServiceId,
     text: Box<str>,

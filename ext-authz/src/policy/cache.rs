@@ -1,6 +1,6 @@
 //! Keeps the policies that were parsed from context extensions, so that equal extensions of several routes are parsed once.
 
-use super::{Policy, RuleError};
+use super::{Policy, PolicyError};
 use arc_swap::ArcSwap;
 use std::{
     collections::HashMap,
@@ -8,8 +8,8 @@ use std::{
     sync::Arc,
 };
 
-/// The largest number of cached policies; others are parsed for each check. Context extensions are part of Envoy's configuration, so a
-/// sidecar needs at most as many policies as Envoy has routes.
+/// The largest number of cached policies; others are parsed for each check. Context extensions are part of Envoy's configuration,
+/// so a sidecar needs at most as many policies as Envoy has routes.
 const MAX_POLICIES: usize = 1024;
 
 /// The name and the value of a context extension.
@@ -32,7 +32,7 @@ impl PolicyCache {
     pub fn policy<'a>(
         &self,
         extensions: impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone,
-    ) -> Result<Arc<Policy>, RuleError> {
+    ) -> Result<Arc<Policy>, PolicyError> {
         if extensions.clone().next().is_none() {
             return Ok(Arc::clone(&self.default));
         }

@@ -24,8 +24,8 @@ struct ErrorObject<'a> {
     details: ErrorDetails<'a>,
 }
 
-/// The error body for MCP clients: an error response of JSON-RPC. The clients show its message. Instead of any other body, they show a
-/// text of their own.
+/// The error body for MCP clients: an error response of JSON-RPC. The clients show its message. Instead of any other body, they
+/// show a text of their own.
 #[derive(Serialize)]
 struct JsonRpcBody<'a> {
     jsonrpc: &'static str,
@@ -104,8 +104,8 @@ pub fn build(names: &HeaderNames, denial: &Denial, route: DecidedRoute<'_>, expl
 /// The value of `WWW-Authenticate` (RFC 6750, section 3, and RFC 9728, section 5.1). The description comes last, because common clients
 /// search the whole header for parameters.
 ///
-/// Common clients log in again after each `error="insufficient_scope"`, until the rate limit of logins ends their session. So we send
-/// this error only if another token would help.
+/// Common clients log in again after each `error="insufficient_scope"`, until the rate limit of logins ends their session. So we
+/// send this error only if another token would help.
 fn www_authenticate(denial: &Denial, resource: Option<&Resource>) -> Option<String> {
     let reason = denial.refusal.reason;
     let error = match reason.code() {

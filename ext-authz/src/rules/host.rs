@@ -8,7 +8,6 @@ const MAX_HOST: usize = 253;
 /// The maximum length of a part of a host name in DNS.
 const MAX_LABEL: usize = 63;
 
-/// The hosts to which a rule applies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HostPattern {
     Any,

@@ -23,7 +23,7 @@ pub struct HostRules {
     pub has_enforced_rules: bool,
 }
 
-/// The rules whose path leads to this node. In each list, rules that name methods come first, because they are more specific.
+/// The children of a node by segment, and the rules whose pattern ends here. In each list, rules that name methods come first.
 #[derive(Debug, Default)]
 struct Node {
     fixed: HashMap<Box<str>, Self>,

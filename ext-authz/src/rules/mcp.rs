@@ -26,8 +26,8 @@ const METHODS_WITHOUT_ENTRY: [&str; 11] = [
     "resources/templates/list",
 ];
 
-/// Envoy reports this method for every message with a `result`, which is a response to a request of the server. But the message may also
-/// have a method, which some servers execute. So it is refused, whatever the rule says.
+/// Envoy reports this method for every message with a `result`, which is a response to a request of the server. But the message may
+/// also have a method, which some servers execute. So it is refused, whatever the rule says.
 const RESPONSE: &str = "__jsonrpc_response";
 
 /// A table of entries in the table `mcp` of a rule.

@@ -18,8 +18,8 @@ use std::{future, pin::Pin, sync::Arc, time::Duration};
 use tokio::time::sleep;
 use tonic::Code;
 
-/// Waits for the control plane, and then returns the view on disk. `None` if the control plane has sent a view by then, or if no copy can be
-/// used.
+/// Waits for the control plane, and then returns the view on disk. `None` if the control plane has sent a view by then, or if no
+/// copy can be used.
 pub type FutureView = Pin<Box<dyn Future<Output = Option<Arc<View>>> + Send>>;
 
 pub struct StreamClient {
@@ -31,7 +31,7 @@ pub struct StreamClient {
     views: Arc<Views>,
     metrics: Arc<Metrics>,
     readiness: Readiness,
-    /// Keeps the sidecar from being ready until the first view is confirmed.
+    /// Keeps the sidecar from being ready until this key has a view that decides, or is refused while others are served.
     readiness_guard: Option<ReadinessGuard>,
     /// The address that last confirmed the view.
     view_address: Option<usize>,
@@ -43,7 +43,7 @@ pub struct StreamClient {
 }
 
 impl StreamClient {
-    /// A client that has opened no stream yet. The sidecar is not ready until the first view of the API key is confirmed.
+    /// A client that has opened no stream yet. It keeps the sidecar from being ready.
     pub fn new(
         key: ApiKeyIndex,
         target: SyncTarget,
@@ -75,8 +75,8 @@ impl StreamClient {
         self.readiness_guard = Some(self.readiness.register(format!("the first view of sync.keys[{}]", self.key.0)));
     }
 
-    /// Receives the stream, and reopens it when it ends, until shutdown is requested. The caller requests shutdown after the last check
-    /// and the last copy. `copy` is `None` if the settings name no directory for copies.
+    /// Receives the stream, and reopens it when it ends, until shutdown is requested. The caller requests shutdown after the last
+    /// check and the last copy. `copy` is `None` if the settings name no directory for copies.
     pub async fn run(mut self, mut copy: Option<FutureView>, shutdown: Shutdown) {
         let mut stream_state = StreamState::resume(None, self.max_staleness);
         loop {
@@ -137,7 +137,7 @@ impl StreamClient {
         StreamState::resume(Some(view), self.max_staleness)
     }
 
-    /// Stops using the view on disk, because no address of the control plane knows the API key. Returns whether the view was in use.
+    /// Stops using the view on disk, because no address of the control plane knows the API key. Returns whether it was in use.
     fn withdraw_copy(&mut self) -> bool {
         let Some(view) = self.views.mark_key_unknown(self.key) else { return false };
         let (key, service) = (self.key.0, view.service());

@@ -109,8 +109,8 @@ pub struct SyncConnection {
 }
 
 impl SyncConnection {
-    /// Opens a stream, with Hello and a first ping. It uses a new connection, so that DNS is resolved again and a dead connection is
-    /// not reused. `number` counts the streams of this client.
+    /// Opens a stream, with Hello and a first ping. It uses a new connection, so that DNS is resolved again and a dead connection
+    /// is not reused. `number` counts the streams of this client.
     pub async fn open(
         target: &SyncTarget,
         address: usize,
@@ -133,8 +133,8 @@ impl SyncConnection {
         self.requests.record_published(state.data_revision());
     }
 
-    /// Tells the control plane that this sidecar no longer decides. With a copy on disk, it tells nothing: a process that starts from
-    /// the copy decides again.
+    /// Tells the control plane that this sidecar no longer decides. With a copy on disk, it tells nothing: a process that starts
+    /// from the copy decides again.
     pub async fn leave(self) {
         let Self { requests, mut responses, ping_timer: _, clock: _ } = self;
         if requests.on_disk().is_some() {

@@ -110,7 +110,7 @@ pub fn parse_delta(message: v1::Delta) -> Result<Delta> {
     })
 }
 
-/// Parses a revision. Revision 0 is the state before the first change. Floors and cutoffs are not checked: a negative one refuses no token.
+/// Parses a revision; 0 is the state before the first change. A floor or a cutoff may be negative: then it refuses nothing.
 fn parse_revision(part: &'static str, number: i64) -> Result<Revision> {
     if number >= 0 { Ok(Revision::new(number)) } else { Err(invalid(part, &number, "is not a revision")) }
 }

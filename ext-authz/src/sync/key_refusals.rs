@@ -8,8 +8,8 @@ use tonic::metadata::{Ascii, MetadataValue};
 
 pub type Credentials = Arc<MetadataValue<Ascii>>;
 
-/// Counts refusals of the API key in a row. The addresses are tried in turn, so as many refusals as there are addresses come from all of
-/// them.
+/// Counts refusals of the API key in a row. The addresses are tried in turn, so as many refusals as there are addresses come from
+/// all of them.
 #[derive(Debug, Default)]
 pub struct KeyRefusals {
     /// The credentials that were refused last.

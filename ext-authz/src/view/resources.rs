@@ -69,8 +69,8 @@ impl Resources {
         self.0.iter().map(|resource| &*resource.uri)
     }
 
-    /// The resource that a request is for. If several contain its path, the one with the longest path wins. Among these, one with the port
-    /// of the request wins.
+    /// The resource that a request is for. If several contain its path, the one with the longest path wins. Among these, one with
+    /// the port of the request wins.
     pub fn of_request(&self, authority: &str, path: &str) -> Option<&Resource> {
         let containing = self.0.iter().filter(|it| it.has_authority(authority) && it.contains_path(path));
         containing.max_by_key(|resource| (resource.path.len(), resource.authority.eq_ignore_ascii_case(authority)))

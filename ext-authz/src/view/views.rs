@@ -137,8 +137,8 @@ impl Views {
 
     /// The view of the service that a route names, or else of the default service, or else of the only service.
     ///
-    /// Without such a view, the error is `ViewMissing` until all API keys have views: a missing view may be of this service. Then it
-    /// is `ServiceUnknown`.
+    /// Without such a view, the error is `ViewMissing` until all API keys have views: a missing view may be of this service. Then
+    /// it is `ServiceUnknown`.
     pub fn resolve(&self, requested: Option<ServiceId>) -> Result<Arc<View>, Reason> {
         let by_service = self.by_service.load();
         let all_keys_have_views = by_service.values().map(Vec::len).sum::<usize>() >= self.key_count;
@@ -155,8 +155,8 @@ impl Views {
     }
 }
 
-/// The current view with the highest revision. While a service has several API keys, the view that was confirmed slightly earlier may
-/// be newer. But the view of a lost stream must not win, so it is ignored after [`MAX_CONFIRMATION_LAG`].
+/// The current view with the highest revision. While a service has several API keys, the view that was confirmed slightly earlier
+/// may be newer. But the view of a lost stream must not win, so it is ignored after [`MAX_CONFIRMATION_LAG`].
 fn newest_current_view(views: &[(ApiKeyIndex, Arc<View>)]) -> Option<Arc<View>> {
     let latest_confirmation = views.iter().filter_map(|(_, view)| view.confirmed_at()).max();
     let is_current = |view: &View| view.confirmed_at().map(|at| at + MAX_CONFIRMATION_LAG) >= latest_confirmation;

@@ -39,11 +39,11 @@ async fn published_revision_is_reported_once() {
     let (mut requests, mut queue) = Requests::new(None);
     assert_eq!(sent(&mut requests, &mut queue).await, [0; 0], "nothing was published");
     requests.record_published(revision(10));
-    assert_eq!(sent(&mut requests, &mut queue).await, [10], "Hello says nothing of it");
+    assert_eq!(sent(&mut requests, &mut queue).await, [10], "Hello did not report it");
     requests.record_published(revision(11));
     assert_eq!(sent(&mut requests, &mut queue).await, [11]);
     requests.record_published(revision(11));
-    assert_eq!(sent(&mut requests, &mut queue).await, [0; 0], "it is reported");
+    assert_eq!(sent(&mut requests, &mut queue).await, [0; 0], "it is reported already");
     requests.record_published(revision(12));
     requests.record_published(revision(13));
     assert_eq!(sent(&mut requests, &mut queue).await, [13], "one report for both");
