@@ -2,7 +2,7 @@
 //!
 //! `app` loads the file, `check` selects the rule of each request, and `commands` checks files and explains selections.
 //! Invariants: for each request, one matching rule is the most specific, because a file in which two could be equally specific is
-//! refused. A request whose path or host has no normal form is refused if a rule depends on it.
+//! refused. A path or host that services read differently has no normal form: the request is refused if a rule depends on it.
 
 mod explain;
 mod file;
@@ -35,7 +35,7 @@ pub struct Rule {
     pub policy: Arc<Policy>,
     /// What MCP messages require in addition; `None` if the rule is not about MCP.
     pub mcp: Option<McpRules>,
-    /// Whether a request that does not meet the requirements is allowed nevertheless, without an identity.
+    /// Whether a request that does not meet the requirements is still allowed, without an identity. Other rules are enforced.
     pub dry_run: bool,
     host: HostPattern,
     path: PathPattern,

@@ -1,7 +1,8 @@
 //! A view: all data of one service that decisions need, as of one revision.
 //!
-//! `sync` creates views from messages, and `decide` reads them. Invariants: a view is immutable, and a change creates a
-//! new view; this module does not read the clock.
+//! `sync` creates views from messages, and `decide` reads them. The sidecar sends pings, and each pong (the answer) confirms that
+//! the view was current when the ping was sent. Invariants: a view is immutable, and a change creates a new view; this module does
+//! not read the clock.
 //!
 //! A view contains only agents that changed after the oldest valid token was issued. So its size depends on the rate of change, and
 //! not on the number of agents.
@@ -64,7 +65,7 @@ pub struct SnapshotHeader {
     pub roles: RoleTable,
 }
 
-/// The changes since the previous view. What is `None` did not change.
+/// The changes since the previous view. A part that is `None` did not change.
 #[derive(Debug, Clone, Default)]
 pub struct Delta {
     /// The delta includes all changes up to this revision.
@@ -231,7 +232,6 @@ impl PartialView {
 }
 
 impl View {
-    /// Creates the view that results from a delta.
     #[must_use]
     pub fn apply(&self, delta: Delta) -> Self {
         let Delta { revision, settings, keys, roles, agents, revocations } = delta;

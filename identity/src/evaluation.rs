@@ -1,7 +1,8 @@
 //! Decides what a signed token grants at a service now.
 //!
 //! A token contains roles and trust as of its revision `rev`, and [`AgentChanges`] contains later changes. Invariant: for each
-//! facet of an agent, the newer value wins, whether the token or a change contains it. Revisions decide what is newer, not times.
+//! facet of an agent (roles, trust, status), the newer value wins, whether the token or a change contains it. Revisions decide what
+//! is newer, not times.
 
 use crate::{
     AgentId, Audience, Claims, Permission, Reason, Refusal, Revision, RoleId, RoleName, ServiceId, Timestamp, TokenId,
@@ -53,7 +54,7 @@ pub struct StatusWithCutoff {
     pub cutoff: Revision,
 }
 
-/// The latest change of each facet of an agent (roles, trust, status), as visible to one service.
+/// The latest change of each facet of an agent, as visible to one service.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AgentChanges {
     /// The roles of the agent at the service.

@@ -109,8 +109,8 @@ pub struct SyncConnection {
 }
 
 impl SyncConnection {
-    /// Opens a stream, with Hello and a first ping. It uses a new connection, so that DNS is resolved again and a dead connection
-    /// is not reused. `number` counts the streams of this client.
+    /// Opens a stream with Hello, its first message, and a ping. It uses a new connection, so that DNS is resolved again and a dead
+    /// connection is not reused. `number` counts the streams of this client.
     pub async fn open(
         target: &SyncTarget,
         address: usize,

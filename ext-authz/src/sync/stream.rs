@@ -1,6 +1,8 @@
 //! The state of one sync stream: its view, to which it applies messages, and its unanswered pings.
 //!
-//! Invariant: this module does no I/O and does not read the clock. Messages and times are arguments.
+//! A snapshot is a whole view in pages, and a delta contains later changes. A pong answers a ping after all changes were sent, so
+//! it confirms that the view was current when the ping was sent. Hello is the first message of the sidecar. Invariant: this module
+//! does no I/O and does not read the clock. Messages and times are arguments.
 
 use super::{
     decode::{self, MessageError, PageHeader, ParsedPage},
@@ -19,7 +21,7 @@ const MAX_UNANSWERED_PINGS: usize = 3;
 /// page, and another stream would wait again from the start. HTTP/2 pings show earlier that there is no server.
 const MAX_UNANSWERED_PINGS_OF_PAGES: usize = 30;
 
-/// The most unanswered pings, even if other messages arrive meanwhile.
+/// The maximum number of unanswered pings, even if other messages arrive meanwhile.
 const MAX_STORED_PINGS: usize = 1024;
 
 /// A pong that takes longer tells the time of the control plane too imprecisely.
@@ -74,7 +76,6 @@ pub enum ViewUpdate {
     NoChange,
 }
 
-/// Too many pings are unanswered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the control plane does not answer pings")]
 pub struct PingTimeout;

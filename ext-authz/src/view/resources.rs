@@ -20,7 +20,6 @@ pub struct Resource {
     pub document: Box<str>,
 }
 
-/// The resource URIs of a service.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Resources(Arc<[Resource]>);
 
