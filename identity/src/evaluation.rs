@@ -1,8 +1,7 @@
 //! Decides what a signed token grants at a service now.
 //!
 //! A token contains roles and trust as of its revision `rev`, and [`AgentChanges`] contains later changes. Invariant: for each
-//! facet of an agent (roles, trust, status), the newer value wins, whether the token or a change contains it. Revisions decide what
-//! is newer, not times.
+//! facet of an agent (roles, trust, status), the value with the higher revision wins. Times are not compared.
 
 use crate::{
     AgentId, Audience, Claims, Permission, Reason, Refusal, Revision, RoleId, RoleName, ServiceId, Timestamp, TokenId,

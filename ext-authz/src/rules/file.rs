@@ -247,7 +247,7 @@ impl Draft {
 
     /// Sets a word of the policy, as the context extensions do.
     fn set_word(&mut self, word: &str, value: &DeValue<'_>) -> Result<(), String> {
-        let (items, text);
+        let (items, digits);
         let value = match value {
             DeValue::Array(_) => {
                 items = texts(word, value)?;
@@ -256,12 +256,12 @@ impl Draft {
             DeValue::String(text) => WordValue::Text(text),
             DeValue::Boolean(value) => WordValue::Text(if *value { "true" } else { "false" }),
             DeValue::Integer(number) => {
-                text = number.to_string();
-                WordValue::Text(&text)
+                digits = number.to_string();
+                WordValue::Text(&digits)
             }
             DeValue::Float(number) => {
-                text = number.to_string();
-                WordValue::Text(&text)
+                digits = number.to_string();
+                WordValue::Text(&digits)
             }
             DeValue::Datetime(_) | DeValue::Table(_) => return Err(format!("`{word}` has a value of the wrong type")),
         };

@@ -13,7 +13,6 @@ pub struct Index {
     any: HostRules,
 }
 
-/// The rules that have the same host pattern.
 #[derive(Debug, Default)]
 pub struct HostRules {
     without_path: Vec<usize>,
@@ -92,7 +91,8 @@ impl HostRules {
             let path = path.filter(|_| self.depends_on_path)?;
             let (node, prefix) = self.root.follow(path.segments(), &first);
             let exact = node.and_then(|node| first(&node.exact));
-            exact.or_else(|| Some(self.root.find_template(path.segments(), 0, &first)?.1)).or(prefix)
+            let template = || self.root.find_template(path.segments(), 0, &first).map(|(_, number)| number);
+            exact.or_else(template).or(prefix)
         };
         with_path().or_else(|| first(&self.without_path))
     }

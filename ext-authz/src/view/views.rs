@@ -19,7 +19,6 @@ pub struct ApiKeyIndex(pub usize);
 /// The views of each service: several while its API keys are rotated.
 type ViewsByService = HashMap<ServiceId, Vec<(ApiKeyIndex, Arc<View>)>>;
 
-/// The latest view of each API key.
 #[derive(Debug)]
 pub struct Views {
     key_count: usize,
@@ -159,6 +158,7 @@ impl Views {
 /// may be newer. But the view of a lost stream must not win, so it is ignored after [`MAX_CONFIRMATION_LAG`].
 fn newest_current_view(views: &[(ApiKeyIndex, Arc<View>)]) -> Option<Arc<View>> {
     let latest_confirmation = views.iter().filter_map(|(_, view)| view.confirmed_at()).max();
+    // An unconfirmed view (`None`) is current only while no view of the service is confirmed.
     let is_current = |view: &View| view.confirmed_at().map(|at| at + MAX_CONFIRMATION_LAG) >= latest_confirmation;
     let newest = views.iter().filter(|(_, view)| is_current(view)).max_by_key(|(_, view)| view.revision());
     newest.map(|(_, view)| Arc::clone(view))
