@@ -1,4 +1,4 @@
-//! Connects the sync client of an API key and the writer of its copy: the client must not report a revision that is not on disk yet.
+//! Connects the sync client of an API key and the writer of its copy: no revision is reported while an older copy is on disk.
 //!
 //! The client says which revision it has to report, and the writer says which revision is on disk. Invariant: a process that starts
 //! from the copy decides with no older data than `on_disk` says.
