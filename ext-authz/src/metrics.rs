@@ -41,8 +41,8 @@ pub enum Verdict {
     Denied(Reason),
 }
 
-/// Whether a check can be denied for this reason, while its service is known or unknown. The `match` names every reason, so a new
-/// reason does not compile until its case is decided.
+/// Whether a check can be denied for this reason while its service is known, or while its service is unknown. The `match` names
+/// every reason, so a new reason does not compile until its case is decided.
 const fn occurs(reason: Reason, service_is_known: bool) -> bool {
     match reason {
         // While the control plane has not confirmed a view, it counts as missing, although its service is known.
@@ -169,7 +169,7 @@ impl Metrics {
         let reconnects = "Established sync streams that ended and are opened again";
         let connect_failures = "Attempts to open a sync stream that failed";
         let confirmed = "When the view was last confirmed, in Unix seconds";
-        let clock_offset = "Wall clock of the sidecar minus that of the control plane, in seconds";
+        let clock_offset = "Wall clock of the sidecar minus the clock of the control plane, in seconds";
         let metrics = Self {
             ports: PortMetrics::new(&factory)?,
             checks: factory.counter_vec("checks_total", "Checks by verdict", &["service", "decision", "reason"])?,
@@ -248,6 +248,7 @@ impl Metrics {
         if let Some(counters) = series.and_then(|series| series.verdicts.get(&verdict)) {
             counters.iter().for_each(IntCounter::inc);
         } else {
+            // A verdict that `occurs` does not expect is counted nevertheless.
             self.counters(&service_label(service), verdict).iter().for_each(IntCounter::inc);
         }
         if let Some(series) = series {

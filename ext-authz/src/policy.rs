@@ -1,8 +1,8 @@
 //! The requirements of a route.
 //!
-//! `check` parses a policy from the context extensions of the route, `rules` parses policies from the rules file, and
-//! `decide` checks the policy. Invariant: a policy with an unknown word or an invalid value is refused as a whole. Without that
-//! word, it could allow more requests than the operator intends.
+//! `check` parses a policy from the context extensions of the route, `rules` parses policies from the rules file, and `decide`
+//! checks the policy. A policy has words, such as `require_roles`, and their values. Invariant: a policy with an unknown word or
+//! an invalid value is refused as a whole. Without the word, it could allow more requests than the operator intends.
 
 mod cache;
 mod extensions;
@@ -10,9 +10,8 @@ mod extensions;
 use countersign_identity::{Permission, RoleName, ServiceId, TrustScore};
 
 pub use cache::PolicyCache;
-pub use extensions::{RuleError, WORDS, WordValue};
+pub use extensions::{PolicyError, WORDS, WordValue};
 
-/// The requirements of a route.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Policy {
     /// The service of the route, if the route has the word `service_id`.

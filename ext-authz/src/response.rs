@@ -30,12 +30,12 @@ pub const AUTHORIZATION_HEADER: &str = "authorization";
 /// How long clients may keep the metadata of a resource.
 const CACHE_CONTROL: &str = "public, max-age=300";
 
-/// What the response depends on in the headers of the request.
+/// The parts of the request's headers that the response depends on.
 #[derive(Debug, Clone, Copy)]
 pub struct RequestHeaders<'a, Names> {
     /// The names of all headers, as the client spelled them.
     pub names: Names,
-    /// The names of the headers with tokens that Envoy must remove.
+    /// The names of the headers that carry tokens, which Envoy must remove.
     pub token_headers: [Option<&'a str>; 2],
 }
 
@@ -57,7 +57,6 @@ pub struct DecidedRoute<'a> {
     pub is_about_mcp: bool,
 }
 
-/// Builds responses from decisions.
 #[derive(Debug, Clone)]
 pub struct ResponseBuilder {
     pub names: HeaderNames,
@@ -66,7 +65,7 @@ pub struct ResponseBuilder {
 }
 
 impl ResponseBuilder {
-    /// Builds the response for a decision. The caller passes the service for which the identity was evaluated.
+    /// Builds the response for a decision. `route.service` is the service for which the identity was evaluated.
     pub fn build<'a>(
         &self,
         route: DecidedRoute<'_>,
@@ -164,10 +163,10 @@ fn overwriting_header(name: &str, value: String) -> HeaderValueOption {
     }
 }
 
-fn response(code: i32, http_response: HttpResponse, metadata: Struct) -> CheckResponse {
+fn response(code: i32, http_response: HttpResponse, dynamic_metadata: Struct) -> CheckResponse {
     CheckResponse {
         status: Some(Status { code, ..Status::default() }),
-        dynamic_metadata: Some(metadata),
+        dynamic_metadata: Some(dynamic_metadata),
         http_response: Some(http_response),
     }
 }

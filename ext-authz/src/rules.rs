@@ -2,7 +2,7 @@
 //!
 //! `app` loads the file, `check` selects the rule of each request, and `commands` checks files and explains selections.
 //! Invariants: for each request, one matching rule is the most specific, because a file in which two could be equally specific is
-//! refused. A request whose path or host has no normal form is refused if a rule depends on it.
+//! refused. A path or host that services read differently has no normal form: the request is refused if a rule depends on it.
 
 mod explain;
 mod file;
@@ -23,7 +23,7 @@ use std::sync::Arc;
 pub use file::MAX_FILE_BYTES;
 pub use mcp::{McpMessage, McpRequest, McpRules, NamingMethod};
 
-/// What the table `[default]` has for the name of a rule. No other rule can have this name.
+/// The name of the rule in the table `[default]`. No other rule can have this name.
 pub const DEFAULT_NAME: &str = "default";
 
 #[derive(Debug, Clone)]
@@ -35,14 +35,14 @@ pub struct Rule {
     pub policy: Arc<Policy>,
     /// What MCP messages require in addition; `None` if the rule is not about MCP.
     pub mcp: Option<McpRules>,
-    /// Whether a request that does not meet the requirements is allowed nevertheless, without an identity.
+    /// Whether a request that does not meet the requirements is still allowed, without an identity. Other rules are enforced.
     pub dry_run: bool,
     host: HostPattern,
     path: PathPattern,
     methods: Methods,
 }
 
-/// What selects a rule for a request, as the client sent it.
+/// The parts of a request that select its rule, as the client sent them.
 #[derive(Debug, Clone, Copy)]
 pub struct RequestTarget<'a> {
     pub method: &'a str,
@@ -75,6 +75,7 @@ impl Rule {
         Specificity::of(&self.host, &self.path, &self.methods)
     }
 
+    /// `host` and `path` are `None` if they have no normal form. Then only a rule without this condition matches.
     fn matches(&self, host: Option<&str>, path: Option<&NormalPath<'_>>, method: &str) -> bool {
         let matches_path = match path {
             Some(path) => self.path.matches(path),
@@ -110,9 +111,9 @@ impl RuleSet {
     /// A warning for each dry run that takes requests from an enforced rule, because it is more specific: it refuses none of them,
     /// although the enforced rule might.
     pub fn warnings(&self) -> Vec<String> {
-        let enforced_by = |dry_run: &Rule| {
-            let is_taken = |rule: &&Rule| !rule.dry_run && rule.specificity() < dry_run.specificity();
-            self.rules.iter().filter(is_taken).find(|rule| rule.intersects(dry_run))
+        let overruled_by = |dry_run: &Rule| {
+            let is_less_specific = |rule: &&Rule| !rule.dry_run && rule.specificity() < dry_run.specificity();
+            self.rules.iter().filter(is_less_specific).find(|rule| rule.intersects(dry_run))
         };
         let dry_runs = self.rules.iter().filter(|rule| rule.dry_run);
         let warning = |(dry_run, enforced): (&Rule, &Rule)| {
@@ -121,7 +122,7 @@ impl RuleSet {
                 dry_run.line, dry_run.name, enforced.name, enforced.line
             )
         };
-        dry_runs.filter_map(|dry_run| Some((dry_run, enforced_by(dry_run)?))).map(warning).collect()
+        dry_runs.filter_map(|dry_run| Some((dry_run, overruled_by(dry_run)?))).map(warning).collect()
     }
 
     /// The most specific rule that matches a request, or else `[default]`; `None` if the file has no default either.

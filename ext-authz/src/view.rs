@@ -1,7 +1,8 @@
 //! A view: all data of one service that decisions need, as of one revision.
 //!
-//! `sync` creates views from messages, and `decide` reads them. Invariants: a view is immutable, and a change creates a
-//! new view; this module does not read the clock.
+//! `sync` creates views from messages, and `decide` reads them. The sidecar sends pings, and each pong (the answer) confirms that
+//! the view was current when the ping was sent. Invariants: a view is immutable, and a change creates a new view; this module does
+//! not read the clock.
 //!
 //! A view contains only agents that changed after the oldest valid token was issued. So its size depends on the rate of change, and
 //! not on the number of agents.
@@ -36,7 +37,7 @@ pub struct ServiceSettings {
     pub accepts_unbound: bool,
     /// The control plane's limit for the age of a confirmation. A view with an older one must not decide.
     pub max_staleness: Duration,
-    /// The key of the hashes that name agents.
+    /// The key of the hashes that name agents in messages and views.
     pub agent_hash_key: AgentHashKey,
     /// The URLs under which clients reach the service. Decisions do not depend on them.
     pub resources: Resources,
@@ -64,7 +65,7 @@ pub struct SnapshotHeader {
     pub roles: RoleTable,
 }
 
-/// The changes since the previous view. What is `None` did not change.
+/// The changes since the previous view. A part that is `None` did not change.
 #[derive(Debug, Clone, Default)]
 pub struct Delta {
     /// The delta includes all changes up to this revision.
@@ -117,9 +118,9 @@ impl ServerClock {
         Self { time, since_boot: ping_sent_at }
     }
 
-    /// Whether this clock is possible, given a pong that arrives now and would set `offered`. The control plane read that time after
-    /// the ping was sent, and before now.
-    pub fn is_between(self, offered: Self, since_boot: Duration) -> bool {
+    /// Whether this clock can be right, although a pong that arrives now offers another one. The control plane read `offered.time`
+    /// after the ping was sent and before now, so its time is now between `offered.time` and `offered.now`.
+    pub fn agrees_with(self, offered: Self, since_boot: Duration) -> bool {
         (offered.time..=offered.now(since_boot)).contains(&self.now(since_boot))
     }
 
@@ -135,7 +136,7 @@ impl ServerClock {
 pub struct ContentId(u64);
 
 impl ContentId {
-    /// A number that no content has.
+    /// A number that no content has yet.
     pub fn next() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Self(NEXT.fetch_add(1, Relaxed))
@@ -150,7 +151,7 @@ pub struct View {
     revision: Revision,
     floor: Revision,
     confirmed_at: Option<Duration>,
-    /// How long before the boot of the machine the view was confirmed; zero if it was later.
+    /// How long before the boot of the machine the view was confirmed; zero if it was confirmed after the boot.
     age_before_boot: Duration,
     /// Whether the data comes from a copy on disk, and no pong has confirmed it since.
     is_restored: bool,
@@ -231,7 +232,6 @@ impl PartialView {
 }
 
 impl View {
-    /// Creates the view that results from a delta.
     #[must_use]
     pub fn apply(&self, delta: Delta) -> Self {
         let Delta { revision, settings, keys, roles, agents, revocations } = delta;
@@ -288,8 +288,8 @@ impl View {
 
     /// The view of a copy on disk, with the confirmation of the copy.
     ///
-    /// An earlier process received it, perhaps before the boot of the machine. A time since boot cannot express that, so the time before
-    /// the boot shortens the maximum staleness of the view instead.
+    /// An earlier process received the confirmation, perhaps before the boot of the machine. A time since boot cannot express that,
+    /// so the time before the boot shortens the maximum staleness of the view instead.
     #[must_use]
     pub fn restored(&self, contact: RestoredContact) -> Self {
         let RestoredContact { age, since_boot, server_clock } = contact;
@@ -302,7 +302,6 @@ impl View {
         }
     }
 
-    /// Whether the data comes from a copy on disk, and no pong has confirmed it since.
     pub const fn is_restored(&self) -> bool {
         self.is_restored
     }

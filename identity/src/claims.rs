@@ -41,8 +41,8 @@ pub struct Claims {
     /// The end, in Unix seconds, of each role assignment that ends before the token expires.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub until: BTreeMap<RoleName, i64>,
-    /// The permissions that the token granted when it was issued, if the client asked for a scope. It is for other readers of tokens:
-    /// decisions use `requested_scope`.
+    /// The permissions that the token granted when it was issued, if the client asked for a scope. Only other readers of tokens use
+    /// this claim: decisions use `requested_scope`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scope: Option<String>,
     /// The permissions that the client asked for, if it asked for a scope. The token never grants others, even if the agent gets more
@@ -87,7 +87,7 @@ impl From<String> for AudienceClaim {
 pub enum Audience {
     /// The token is for this service.
     Service(ServiceId),
-    /// The token is for no service: the agent had no role when the token was issued.
+    /// The token is for no service: the login named none, and the agent had no default service. It has no roles.
     Unbound,
 }
 

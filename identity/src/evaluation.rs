@@ -1,7 +1,7 @@
 //! Decides what a signed token grants at a service now.
 //!
 //! A token contains roles and trust as of its revision `rev`, and [`AgentChanges`] contains later changes. Invariant: for each
-//! facet of an agent, the newer value wins, whether the token or a change contains it. Revisions decide what is newer, not times.
+//! facet of an agent (roles, trust, status), the value with the higher revision wins. Times are not compared.
 
 use crate::{
     AgentId, Audience, Claims, Permission, Reason, Refusal, Revision, RoleId, RoleName, ServiceId, Timestamp, TokenId,
@@ -53,7 +53,7 @@ pub struct StatusWithCutoff {
     pub cutoff: Revision,
 }
 
-/// The latest change of each facet of an agent (roles, trust, status), as visible to one service.
+/// The latest change of each facet of an agent, as visible to one service.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AgentChanges {
     /// The roles of the agent at the service.
@@ -146,11 +146,11 @@ pub struct EvaluationContext<'a> {
     pub accepts_unbound: bool,
     /// This context includes all changes up to this revision.
     pub revision: Revision,
-    /// Changes at or below this revision may have been pruned.
+    /// Changes at or below this revision may have been deleted. Tokens with a lower `rev` are refused.
     pub floor: Revision,
     /// The roles of the service.
     pub roles: &'a RoleTable,
-    /// The changes of the token's agent that were not pruned.
+    /// The changes of the token's agent that were not deleted.
     pub agent: Option<&'a AgentChanges>,
     /// Whether the token or its session was revoked.
     pub revoked: bool,
@@ -184,8 +184,8 @@ struct CurrentRoles {
 }
 
 impl VerifiedIdentity {
-    /// Evaluates signed claims, or returns the first reason to refuse them. It checks them in this order: issuer, client, times, audience,
-    /// floor, the agent's status and cutoff, revocations. The client (`client_id`) must be the agent (`sub`).
+    /// Evaluates signed claims, or returns the first reason to refuse them. The order of the checks is: issuer, client, times,
+    /// audience, floor, the agent's status and cutoff, revocations. The client (`client_id`) must be the agent (`sub`).
     pub fn evaluate(claims: &Claims, context: &EvaluationContext<'_>, now: Timestamp) -> Result<Self, Refusal> {
         check_issuer_and_times(claims, context.issuer, now)?;
         check_audience(claims, context)?;
@@ -253,9 +253,9 @@ fn check_not_revoked(claims: &Claims, context: &EvaluationContext<'_>) -> Result
 
 /// The roles that the agent has now, and their permissions:
 ///
-/// 1. Roles changed after the token was issued: use the change. Deleted roles grant nothing.
-/// 2. The token is newer than our data and none of its roles has ended: use its permissions, because we may not know its roles yet.
-/// 3. Otherwise: the token's roles that are still active, with the permissions they grant now.
+/// 1. If the agent's roles changed after the token was issued, the change counts. Deleted roles grant nothing.
+/// 2. If the token is newer than our data and none of its roles has ended, its claims count: our data may lack its roles.
+/// 3. Otherwise, the token's roles count that still exist and have not ended, with the permissions that they grant now.
 fn current_roles(claims: &Claims, context: &EvaluationContext<'_>, now: Timestamp) -> CurrentRoles {
     let change = context.agent.and_then(|changes| changes.roles.as_ref());
     if let Some(change) = change.filter(|change| change.revision > claims.rev) {

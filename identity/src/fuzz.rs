@@ -1,4 +1,5 @@
-//! Property tests of ids, names, claims and headers: values round-trip, and no input causes a panic.
+//! Property tests of ids, names, numbers, claims, headers and keys: values round-trip, no input causes a panic, and only valid
+//! tokens are accepted.
 
 use crate::{
     bearer::{from_authorization, from_token_header},
@@ -31,8 +32,7 @@ fn check_json_round_trip<T: Serialize + DeserializeOwned + PartialEq + Debug>(va
     Ok(())
 }
 
-/// True if `token` is the only token in the only value, after the scheme `Bearer` or, with `allow_bare`, without a
-/// scheme.
+/// True if `token` is the only token in the only value, after the scheme `Bearer` or, with `allow_bare`, without a scheme.
 fn is_only_token(token: &str, values: &[&[u8]], allow_bare: bool) -> bool {
     let is_token_character = |character: char| character.is_ascii_alphanumeric() || "-_.=".contains(character);
     let [value] = values else { return false };
@@ -52,17 +52,13 @@ fn agent_changes() -> impl Strategy<Value = AgentChanges> {
         role: RoleId::from_bits(role),
         until: until.map(Timestamp::from_micros),
     });
-    (any::<[i64; 4]>(), status, vec(grant, 0..3), 0..=10_000_i64).prop_map(|(revisions, status, grants, trust)| {
-        let cutoff = Revision::new(revisions[3]);
+    (any::<[i64; 4]>(), status, vec(grant, 0..3), 0..=10_000_i64).prop_map(|(revisions, status, grants, hundredths)| {
+        let [of_roles, of_trust, of_status, cutoff] = revisions.map(Revision::new);
+        let trust = TrustScore::from_hundredths(hundredths).ok();
         AgentChanges {
-            roles: Some(Versioned { revision: Revision::new(revisions[0]), value: grants }),
-            trust: TrustScore::from_hundredths(trust)
-                .ok()
-                .map(|value| Versioned { revision: Revision::new(revisions[1]), value }),
-            status: Some(Versioned {
-                revision: Revision::new(revisions[2]),
-                value: StatusWithCutoff { status, cutoff },
-            }),
+            roles: Some(Versioned { revision: of_roles, value: grants }),
+            trust: trust.map(|value| Versioned { revision: of_trust, value }),
+            status: Some(Versioned { revision: of_status, value: StatusWithCutoff { status, cutoff } }),
         }
     })
 }
@@ -163,7 +159,7 @@ proptest! {
     }
 
     #[test]
-    fn evaluate_does_not_panic_on_extreme_numbers(
+    fn evaluate_accepts_only_valid_tokens_at_extreme_numbers(
         claims in claims(), changes in agent_changes(), revision: i64, floor: i64, now: i64, accepts_unbound: bool, revoked: bool,
     ) {
         let context = EvaluationContext {
@@ -178,6 +174,7 @@ proptest! {
         };
         let now = Timestamp::from_micros(now);
         if let Ok(identity) = VerifiedIdentity::evaluate(&claims, &context, now) {
+            // No generated audience is the service, so only unbound tokens can be accepted: their audience is the issuer.
             prop_assert!(accepts_unbound && claims.aud.as_str() == claims.iss && !revoked);
             prop_assert!(now < Timestamp::from_seconds(claims.exp) && claims.rev >= context.floor);
             prop_assert_eq!(identity.agent, claims.sub);
@@ -206,6 +203,7 @@ proptest! {
 }
 
 proptest! {
+    // Computing keys is slow, so a quarter of the cases must suffice.
     #![proptest_config(cases_divided_by(4))]
 
     #[test]
@@ -213,6 +211,7 @@ proptest! {
         seeds in vec(1_u8..20, 0..5), invalid in prop::option::of(any_bytes()), position in any::<prop::sample::Index>(),
     ) {
         let key = |seed: &u8| p256::SecretKey::from_slice(&[*seed; 32]).unwrap().public_key().to_sec1_bytes().to_vec();
+        // Uncompressed points.
         let points: Vec<Vec<u8>> = seeds.iter().map(key).collect();
         let set = KeySet::from_points(&points).unwrap();
         prop_assert_eq!(set.public_keys().count(), seeds.iter().collect::<std::collections::BTreeSet<_>>().len());

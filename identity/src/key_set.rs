@@ -16,7 +16,7 @@ const THUMBPRINT_LEN: usize = 32;
 pub struct Kid(Arc<str>);
 
 impl Kid {
-    /// Wraps a `kid` without checking that it is a thumbprint.
+    /// Wraps a `kid` without checking that it is a thumbprint. An unknown one finds no key.
     pub fn new(text: &str) -> Self {
         Self(text.into())
     }
@@ -87,7 +87,7 @@ impl JsonWebKey {
 #[derive(Debug, Clone, Default)]
 pub struct KeySet(HashMap<Kid, VerificationKey>);
 
-/// A key, and the parsed form that verifies signatures, which takes time to compute.
+/// A key, and its parsed form, which verifies signatures. Parsing takes time, so it is done once.
 #[derive(Debug, Clone)]
 struct VerificationKey {
     parsed: ParsedPublicKey,

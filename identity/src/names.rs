@@ -1,4 +1,4 @@
-//! Names of roles and permissions, validated when they are parsed.
+//! Names of roles and permissions, validated when they are parsed, and the rules for labels and printable texts.
 
 use serde::{Deserialize, Serialize};
 use std::{fmt, sync::Arc};
@@ -94,7 +94,7 @@ pub fn is_label(text: &str) -> bool {
     bytes.len() <= MAX_LABEL_LEN && bytes.iter().copied().all(is_inner) && is_end(bytes.first()) && is_end(bytes.last())
 }
 
-/// True if the text contains no control or invisible formatting characters, and no white space at either end.
+/// True if the text has no control or invisible formatting characters, and no white space at either end. It may be empty.
 pub fn is_printable(text: &str) -> bool {
     text.trim() == text && !text.chars().any(|character| character.is_control() || is_invisible(character))
 }

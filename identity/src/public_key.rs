@@ -73,7 +73,8 @@ impl P256PublicKey {
         let der = STANDARD.decode(base64).ok()?;
         let point = SubjectPublicKeyInfoRef::try_from(der.as_slice()).ok()?.subject_public_key.as_bytes()?;
         // The point must be compressed or uncompressed. p256 also parses the compact form, which no key format allows.
-        matches!(point.first(), Some(2..=4)).then(|| p256::PublicKey::from_public_key_der(&der).ok())?.map(Self)
+        let key = p256::PublicKey::from_public_key_der(&der).ok().filter(|_| matches!(point.first(), Some(2..=4)));
+        key.map(Self)
     }
 
     /// Parses the 65 bytes of an uncompressed point; refuses the shorter forms that p256 also parses.

@@ -120,8 +120,7 @@ reasons! {
         RefreshInvalid = "refresh_invalid", "The refresh token is unknown";
         /// The refresh token has expired.
         RefreshExpired = "refresh_expired", "The refresh token has expired: log in again";
-        /// The refresh token was used before. The session ends, because a refresh token that is used twice was probably
-        /// copied.
+        /// The refresh token was used before. The session ends, because a refresh token that is used twice was probably copied.
         RefreshReused = "refresh_reused", "The refresh token was used before: its session has ended";
         /// The session of the refresh token has ended.
         RefreshRevoked = "refresh_revoked", "The refresh token has been revoked: log in again";

@@ -85,7 +85,7 @@ impl fmt::Display for Scope {
     }
 }
 
-/// Permissions as a scope. Permissions that cannot be in a scope are left out.
+/// Permissions as a scope. Permissions that cannot be in a scope are left out: no client can ask for them.
 pub fn scope_text(permissions: &[Permission]) -> String {
     let names = permissions.iter().map(Permission::as_str).filter(|name| is_scope_token(name));
     names.collect::<Vec<_>>().join(" ")

@@ -51,16 +51,16 @@ impl<'a> UnverifiedToken<'a> {
         &self.kid
     }
 
-    /// Verifies the signature and parses the claims. Without `jsonwebtoken`, which would parse the header and the claims twice, and the
-    /// key again for each token.
+    /// Verifies the signature and parses the claims. It does not use `jsonwebtoken`, which would parse the header and the claims
+    /// twice, and the key again for each token.
     pub fn verify(self, keys: &KeySet) -> Result<SignedToken, Refusal> {
         let key = keys.get(&self.kid).ok_or(Reason::TokenKeyUnknown)?;
         let (signed, signature) = self.text.rsplit_once('.').ok_or(Reason::TokenMalformed)?;
         let (_header, claims) = signed.split_once('.').ok_or(Reason::TokenMalformed)?;
         let mut buffer = [0; SIGNATURE_BYTES];
-        // Too long for a signature of this key, so the empty one stands for it, and does not verify.
         let signature = match URL_SAFE_NO_PAD.decode_slice(signature, &mut buffer) {
             Ok(length) => buffer.get(..length).unwrap_or_default(),
+            // A text that is too long for a signature counts as an invalid one: the empty signature never verifies.
             Err(DecodeSliceError::OutputSliceTooSmall) => &[],
             Err(DecodeSliceError::DecodeError(_)) => return Err(Reason::TokenMalformed.into()),
         };

@@ -15,8 +15,8 @@ pub const BYTES_PER_TOKEN: usize = 4096;
 /// How many bytes a name needs besides its text: for the pointer, the reference counts, and the remainder of the allocation.
 pub const NAME_COST: usize = 40;
 
-/// Only so many characters at the end of a token are hashed. They belong to the signature, so signed tokens differ there. A client that
-/// sends other tokens with the same end only makes the cache compare them.
+/// Only this many characters at the end of a token are hashed. They belong to the signature, so signed tokens differ there. A
+/// client that sends other tokens with the same end only makes the cache compare whole texts.
 const HASHED_CHARACTERS: usize = 32;
 
 /// What is cached for a token.
@@ -35,8 +35,8 @@ pub fn names<'a>(roles: &'a [RoleName], permissions: &'a [Permission]) -> impl I
     roles.iter().map(RoleName::as_str).chain(permissions.iter().map(Permission::as_str))
 }
 
-/// A token at a service. Equal keys have the same whole text, because two tokens can have the same hash. The text is a secret, so the key
-/// cannot be printed.
+/// A token at a service. Keys are compared by the whole text, because two tokens can have the same hash. The text is a secret, so
+/// the key cannot be printed.
 struct TokenKey {
     service: ServiceId,
     text: Box<str>,
@@ -96,17 +96,17 @@ impl<T: CachedForToken> TokenCache<T> {
         Self(Cache::builder().max_capacity(bytes).weigher(weigher).build())
     }
 
-    /// What is cached for a token at a service.
+    /// The value that is cached for a token at a service.
     pub fn get(&self, service: ServiceId, text: &str) -> Option<Arc<T>> {
         self.0.get(&PresentedKey { service, text })
     }
 
-    /// Caches `value` for a token at a service, in place of what was cached for it.
+    /// Caches a value for a token at a service. It replaces an earlier one.
     pub fn insert(&self, service: ServiceId, text: &str, value: Arc<T>) {
         self.0.insert(TokenKey { service, text: text.into() }, value);
     }
 
-    /// Removes what is cached for a token at a service.
+    /// Removes the value that is cached for a token at a service.
     pub fn remove(&self, service: ServiceId, text: &str) {
         self.0.invalidate(&PresentedKey { service, text });
     }
@@ -117,9 +117,9 @@ mod tests {
     use super::*;
 
     /// A value that needs this memory.
-    struct Sized(usize);
+    struct ValueOfSize(usize);
 
-    impl CachedForToken for Sized {
+    impl CachedForToken for ValueOfSize {
         fn memory(&self) -> usize {
             self.0
         }
@@ -128,11 +128,11 @@ mod tests {
     const SERVICE: ServiceId = ServiceId::from_bits(1);
     const TEXT: &str = "the header.the claims.a signature of more than thirty-two characters";
 
-    /// How many of many tokens are in a cache for a hundred.
+    /// How many of 2,000 tokens a cache for a hundred keeps.
     fn cached(memory: usize) -> u64 {
         let cache = TokenCache::new(100);
         for number in 0..2000 {
-            cache.insert(SERVICE, &format!("{TEXT}{number}"), Arc::new(Sized(memory)));
+            cache.insert(SERVICE, &format!("{TEXT}{number}"), Arc::new(ValueOfSize(memory)));
         }
         cache.0.run_pending_tasks();
         assert!(cache.0.weighted_size() <= 100 * BYTES_PER_TOKEN as u64);
@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn tokens_with_the_same_end_are_different() {
         let cache = TokenCache::new(10);
-        cache.insert(SERVICE, TEXT, Arc::new(Sized(1)));
+        cache.insert(SERVICE, TEXT, Arc::new(ValueOfSize(1)));
         let (_, end) = TEXT.split_at(TEXT.len() - HASHED_CHARACTERS);
         let same_length = format!("x{}", &TEXT[1..]);
         for other in [end, &TEXT[1..], &format!("x{TEXT}"), &same_length, ""] {

@@ -14,11 +14,11 @@ label_values! {
         Pings = "pings",
         /// The control plane ended the stream.
         Ended = "ended",
-        /// The control plane refuses the API key, or the protocol version, or has too many streams.
+        /// The control plane refuses the API key, or has too many streams.
         Refused = "refused",
         /// The address serves older data than the view, or the data of another deployment.
         Data = "data",
-        /// A message was invalid.
+        /// A message was invalid, or the protocol versions differ.
         Invalid = "invalid",
     }
 }

@@ -42,7 +42,7 @@ impl CopyMetrics {
         let reasons = CopyRejection::ALL.iter().map(|reason| reason.as_str());
         let writes = "Writes of copies of views to disk, by result";
         let confirmed = "Last confirmation of the view in the copy on disk, in Unix seconds";
-        let in_use = "Whether checks are decided with the copy of the view, not confirmed since the start";
+        let in_use = "Whether checks are decided with a copy of the view that was not confirmed since the start";
         Ok(Self {
             rejected: factory.counter_by("view_copy_rejected_total", rejected, "reason", reasons)?,
             writes: factory.counter_by("view_copy_writes_total", writes, "result", ["ok", "failed"])?,

@@ -1,6 +1,6 @@
-//! Keeps the policies that were parsed from context extensions, so that routes with the same ones are parsed once.
+//! Keeps the policies that were parsed from context extensions, so that equal extensions of several routes are parsed once.
 
-use super::{Policy, RuleError};
+use super::{Policy, PolicyError};
 use arc_swap::ArcSwap;
 use std::{
     collections::HashMap,
@@ -8,8 +8,8 @@ use std::{
     sync::Arc,
 };
 
-/// The largest number of cached policies. Context extensions are part of Envoy's configuration, so a sidecar gets at most as many
-/// different ones as Envoy has routes.
+/// The largest number of cached policies; others are parsed for each check. Context extensions are part of Envoy's configuration,
+/// so a sidecar needs at most as many policies as Envoy has routes.
 const MAX_POLICIES: usize = 1024;
 
 /// The name and the value of a context extension.
@@ -18,12 +18,11 @@ type Extension = (Box<[u8]>, Box<[u8]>);
 /// Context extensions with distinct names, and their policy.
 type Parsed = (Vec<Extension>, Arc<Policy>);
 
-/// The policies of context extensions.
 #[derive(Debug, Default)]
 pub struct PolicyCache {
     /// The policy of routes without context extensions.
     default: Arc<Policy>,
-    /// By the hash of the extensions. If two have the same hash, only the first is cached.
+    /// By the hash of the extensions. Of several policies with the same hash, only the last one is cached.
     policies: ArcSwap<HashMap<u64, Parsed>>,
     hasher: RandomState,
 }
@@ -33,7 +32,7 @@ impl PolicyCache {
     pub fn policy<'a>(
         &self,
         extensions: impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone,
-    ) -> Result<Arc<Policy>, RuleError> {
+    ) -> Result<Arc<Policy>, PolicyError> {
         if extensions.clone().next().is_none() {
             return Ok(Arc::clone(&self.default));
         }
@@ -61,11 +60,12 @@ impl PolicyCache {
 }
 
 /// Whether these are the same extensions in any order.
-fn are_equal<'a>(parsed: &[Extension], extensions: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> bool {
+fn are_equal<'a>(parsed: &[Extension], mut extensions: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> bool {
     let mut count = 0;
-    let mut all_are_known = extensions.inspect(|_| count += 1);
-    let all_are_known = all_are_known
-        .all(|(name, value)| parsed.iter().any(|(known, known_value)| **known == *name && **known_value == *value));
+    let all_are_known = extensions.all(|(name, value)| {
+        count += 1;
+        parsed.iter().any(|(known, known_value)| **known == *name && **known_value == *value)
+    });
     all_are_known && count == parsed.len()
 }
 

@@ -8,7 +8,6 @@ use countersign_identity::TrustScore;
 use percent_encoding::percent_decode_str;
 use std::str::from_utf8;
 
-/// The words of a policy.
 pub const WORDS: [&str; 9] = [
     "service_id",
     "require_roles",
@@ -23,7 +22,7 @@ pub const WORDS: [&str; 9] = [
 
 /// Why a policy is invalid. The error message is logged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum RuleError {
+pub enum PolicyError {
     #[error("a context extension is not UTF-8 text")]
     NotText,
     #[error("unknown word `{}`", .0.escape_debug())]
@@ -56,11 +55,10 @@ impl WordValue<'_> {
 }
 
 impl Policy {
-    /// Parses the context extensions of a route.
-    pub fn from_extensions<'a>(extensions: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> Result<Self, RuleError> {
+    pub fn from_extensions<'a>(extensions: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> Result<Self, PolicyError> {
         let mut policy = Self::default();
         for (name, value) in extensions {
-            let (Ok(name), Ok(value)) = (from_utf8(name), from_utf8(value)) else { return Err(RuleError::NotText) };
+            let (Ok(name), Ok(value)) = (from_utf8(name), from_utf8(value)) else { return Err(PolicyError::NotText) };
             policy.set(name, WordValue::Text(value))?;
         }
         policy.check_contradiction()?;
@@ -68,18 +66,19 @@ impl Policy {
     }
 
     /// Refuses a policy that allows anonymous requests and requires something of the agent.
-    pub fn check_contradiction(&self) -> Result<(), RuleError> {
+    pub fn check_contradiction(&self) -> Result<(), PolicyError> {
         let Self { require_roles, any_role, require_permissions, any_permission, min_trust_score, .. } = self;
         let has_requirements = !require_roles.is_empty()
             || !any_role.is_empty()
             || !require_permissions.is_empty()
             || !any_permission.is_empty()
             || min_trust_score.is_some();
-        if self.allow_anonymous && has_requirements { Err(RuleError::Contradiction) } else { Ok(()) }
+        if self.allow_anonymous && has_requirements { Err(PolicyError::Contradiction) } else { Ok(()) }
     }
 
-    pub fn set(&mut self, name: &str, value: WordValue<'_>) -> Result<(), RuleError> {
-        let invalid = |problem| RuleError::Value { name: name.to_owned(), value: value.describe(), problem };
+    /// Sets the word `name`.
+    pub fn set(&mut self, name: &str, value: WordValue<'_>) -> Result<(), PolicyError> {
+        let invalid = |problem| PolicyError::Value { name: name.to_owned(), value: value.describe(), problem };
         let (roles, permissions) = ("is not a list of role names", "is not a list of permissions");
         match name {
             "service_id" => {
@@ -100,7 +99,7 @@ impl Policy {
             "allow_unassigned" => self.allow_unassigned = parse_text(value).ok_or_else(|| invalid(NOT_BOOLEAN))?,
             "allow_anonymous" => self.allow_anonymous = parse_text(value).ok_or_else(|| invalid(NOT_BOOLEAN))?,
             "forward_token" => self.forward_token = parse_text(value).ok_or_else(|| invalid(NOT_BOOLEAN))?,
-            _ => return Err(RuleError::Unknown(name.to_owned())),
+            _ => return Err(PolicyError::Unknown(name.to_owned())),
         }
         Ok(())
     }
@@ -130,6 +129,7 @@ fn parse_list<T: TryFrom<String>>(value: WordValue<'_>) -> Option<Vec<T>> {
     }
 }
 
+/// `None` if a `%` is not followed by two hexadecimal digits, or if the decoded bytes are not UTF-8.
 fn percent_decode(item: &str) -> Option<String> {
     let escapes = item.split('%').skip(1);
     let is_well_formed = |escape: &str| escape.bytes().take_while(u8::is_ascii_hexdigit).take(2).count() == 2;
@@ -141,12 +141,12 @@ mod tests {
     use super::*;
     use countersign_identity::ServiceId;
 
-    fn parse(extensions: &[(&str, &str)]) -> Result<Policy, RuleError> {
+    fn parse(extensions: &[(&str, &str)]) -> Result<Policy, PolicyError> {
         Policy::from_extensions(extensions.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())))
     }
 
     #[test]
-    fn from_extensions_parses_every_rule() {
+    fn from_extensions_parses_every_word() {
         let service = ServiceId::from_bits(5);
         let policy = parse(&[
             ("service_id", &service.to_string()),
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn from_extensions_refuses_unknown_rules_and_invalid_values() {
+    fn from_extensions_refuses_unknown_words_and_invalid_values() {
         for (name, value) in [
             ("require_role", "reader"),
             ("Require_roles", "reader"),
@@ -208,7 +208,7 @@ mod tests {
     fn every_listed_word_is_known() {
         for word in WORDS {
             let error = Policy::default().set(word, WordValue::Items(&[])).unwrap_err();
-            assert!(matches!(error, RuleError::Value { .. }), "{word}");
+            assert!(matches!(error, PolicyError::Value { .. }), "{word}");
         }
     }
 
@@ -223,8 +223,8 @@ mod tests {
     #[test]
     fn from_extensions_refuses_allow_anonymous_with_requirements() {
         let rules = [("allow_anonymous", "true"), ("require_roles", "reader")];
-        assert_eq!(parse(&rules), Err(RuleError::Contradiction));
-        assert_eq!(parse(&[("allow_anonymous", "true"), ("any_role", "reader")]), Err(RuleError::Contradiction));
-        assert_eq!(parse(&[("allow_anonymous", "true"), ("any_permission", "read")]), Err(RuleError::Contradiction));
+        assert_eq!(parse(&rules), Err(PolicyError::Contradiction));
+        assert_eq!(parse(&[("allow_anonymous", "true"), ("any_role", "reader")]), Err(PolicyError::Contradiction));
+        assert_eq!(parse(&[("allow_anonymous", "true"), ("any_permission", "read")]), Err(PolicyError::Contradiction));
     }
 }

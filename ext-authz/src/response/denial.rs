@@ -24,7 +24,8 @@ struct ErrorObject<'a> {
     details: ErrorDetails<'a>,
 }
 
-/// The error body for MCP clients: an error response of JSON-RPC. They show its message, and replace other bodies by a text of their own.
+/// The error body for MCP clients: an error response of JSON-RPC. The clients show its message. Instead of any other body, they
+/// show a text of their own.
 #[derive(Serialize)]
 struct JsonRpcBody<'a> {
     jsonrpc: &'static str,
@@ -78,7 +79,7 @@ pub fn grpc_status(reason: Reason) -> i32 {
 }
 
 /// Builds the response that Envoy sends to the client. With `explain`, the error body contains the requirement that the agent does not
-/// meet. If the token was not issued for the service, it always names the service.
+/// meet. If the token was not issued for the service, the error body always names the service.
 pub fn build(names: &HeaderNames, denial: &Denial, route: DecidedRoute<'_>, explain: bool) -> HttpResponse {
     let Denial { refusal, agent: _, unmet_requirement } = denial;
     let reason = refusal.reason;
@@ -103,8 +104,8 @@ pub fn build(names: &HeaderNames, denial: &Denial, route: DecidedRoute<'_>, expl
 /// The value of `WWW-Authenticate` (RFC 6750, section 3, and RFC 9728, section 5.1). The description comes last, because common clients
 /// search the whole header for parameters.
 ///
-/// Common clients log in again after each `error="insufficient_scope"`, until the rate limit of logins ends their session. So we send it
-/// only if another token would help.
+/// Common clients log in again after each `error="insufficient_scope"`, until the rate limit of logins ends their session. So we
+/// send this error only if another token would help.
 fn www_authenticate(denial: &Denial, resource: Option<&Resource>) -> Option<String> {
     let reason = denial.refusal.reason;
     let error = match reason.code() {
@@ -115,7 +116,7 @@ fn www_authenticate(denial: &Denial, resource: Option<&Resource>) -> Option<Stri
         Code::InsufficientPermissions if reason == Reason::PermissionMissing && resource.is_some() => None,
         Code::InsufficientPermissions | Code::ServiceUnavailable => return None,
     };
-    // A service without resource URIs serves no OAuth clients, so they learn nothing about its rules.
+    // A service without resource URIs serves no OAuth clients, so we tell nothing about its rules.
     let scope = resource.and_then(|_| required_scope(denial));
     let parameters = [
         ("resource_metadata", resource.map(|resource| &*resource.metadata_url)),
@@ -128,7 +129,7 @@ fn www_authenticate(denial: &Denial, resource: Option<&Resource>) -> Option<Stri
     Some(if parameters.is_empty() { "Bearer".to_owned() } else { format!("Bearer {}", parameters.join(", ")) })
 }
 
-/// The permissions that the route requires, as a scope. If one of several suffices, it names all.
+/// The permissions that the route requires, as a scope. If one of several suffices, the scope names all.
 fn required_scope(denial: &Denial) -> Option<String> {
     let required = &denial.unmet_requirement.as_ref()?.required;
     let (Qualification::Permissions(required) | Qualification::AnyPermission(required)) = required else { return None };

@@ -35,6 +35,7 @@ impl HeaderNames {
         if self.lengths & length_bit(sent.len()) == 0 {
             return false;
         }
+        // The exact name is in `RequestHeaders::token_headers` if Envoy must remove the token.
         if are_equal_after_folding(sent, TOKEN_HEADER) {
             return !sent.eq_ignore_ascii_case(TOKEN_HEADER.as_bytes());
         }

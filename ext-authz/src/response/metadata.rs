@@ -16,8 +16,8 @@ pub fn of_anonymous(service: Option<ServiceId>, rule: Option<&str>) -> Struct {
     in_namespace(fields(service, None, &[], ["allow", "anonymous"]).into_iter().chain(rule_field(rule)))
 }
 
-/// The metadata of a denial, which a dry run allows. It always contains the requirement that the agent does not meet, because the
-/// client does not see the metadata.
+/// The metadata of a denied request, or of a request that is allowed only because its rule is a dry run. It always contains the
+/// requirement that the agent does not meet, because the client does not see the metadata.
 pub fn of_denial(service: Option<ServiceId>, rule: Option<&str>, denial: &Denial, is_dry_run: bool) -> Struct {
     let reason = denial.refusal.reason.as_str();
     let verdict = if is_dry_run { ["allow", "dry_run"] } else { ["deny", reason] };
@@ -56,8 +56,8 @@ fn in_namespace(fields: impl IntoIterator<Item = Field>) -> Struct {
     to_struct([(NAMESPACE, struct_value(fields))])
 }
 
-/// The end in Unix seconds, and the remaining milliseconds, which Envoy's router accepts as the maximum duration of a stream. Both are
-/// rounded down. Only the milliseconds are at least 1, because 0 would mean no maximum duration.
+/// The end of the validity in Unix seconds, and the remaining milliseconds, which Envoy's router accepts as the maximum duration of
+/// a stream. Both are rounded down, but the milliseconds are at least 1, because 0 would mean no maximum duration.
 fn validity_fields(Validity { until, remaining }: Validity) -> [Field; 2] {
     let milliseconds = u32::try_from(remaining.as_millis()).unwrap_or(u32::MAX).max(1);
     #[expect(clippy::cast_precision_loss, reason = "a double represents all seconds of the next 285 million years")]

@@ -63,8 +63,8 @@ impl Explanation<'_> {
 
     fn write_selected(&self, f: &mut fmt::Formatter<'_>, rule: &Rule) -> fmt::Result {
         let dry_run = if rule.dry_run { ", dry run" } else { "" };
-        let is_about_mcp = if rule.mcp.is_some() { ", mcp" } else { "" };
-        writeln!(f, "rule     {} (line {}{dry_run}): {}{is_about_mcp}", rule.name, rule.line, Conditions(rule))?;
+        let mcp = if rule.mcp.is_some() { ", mcp" } else { "" };
+        writeln!(f, "rule     {} (line {}{dry_run}): {}{mcp}", rule.name, rule.line, Conditions(rule))?;
         let verdict = if rule.dry_run { "allowed" } else { "refused" };
         match self.policy(rule) {
             Ok(Some(policy)) => {

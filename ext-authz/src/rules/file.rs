@@ -166,8 +166,8 @@ impl Parser<'_> {
             self.check_mcp_contradiction(draft.mcp.as_deref().unwrap_or_default());
         }
         let Draft { name, host, path, methods, policy, mcp, dry_run } = draft;
-        let is_named = name.is_some() || table.contains_key("name");
-        if !is_named {
+        // An invalid name has an error already.
+        if name.is_none() && !table.contains_key("name") {
             self.error(&span, "the rule has no `name`");
         }
         for error in self.errors.iter_mut().skip(errors_before) {
@@ -178,7 +178,7 @@ impl Parser<'_> {
             };
             error.message = format!("{subject}: {}", error.message);
         }
-        // A rule with errors is left out, because its conflicts with other rules may not be the operator's.
+        // A rule with errors is left out: it would be checked for conflicts with conditions that the operator did not mean.
         if self.errors.len() > errors_before {
             return None;
         }
@@ -247,7 +247,7 @@ impl Draft {
 
     /// Sets a word of the policy, as the context extensions do.
     fn set_word(&mut self, word: &str, value: &DeValue<'_>) -> Result<(), String> {
-        let (items, text);
+        let (items, digits);
         let value = match value {
             DeValue::Array(_) => {
                 items = texts(word, value)?;
@@ -256,12 +256,12 @@ impl Draft {
             DeValue::String(text) => WordValue::Text(text),
             DeValue::Boolean(value) => WordValue::Text(if *value { "true" } else { "false" }),
             DeValue::Integer(number) => {
-                text = number.to_string();
-                WordValue::Text(&text)
+                digits = number.to_string();
+                WordValue::Text(&digits)
             }
             DeValue::Float(number) => {
-                text = number.to_string();
-                WordValue::Text(&text)
+                digits = number.to_string();
+                WordValue::Text(&digits)
             }
             DeValue::Datetime(_) | DeValue::Table(_) => return Err(format!("`{word}` has a value of the wrong type")),
         };

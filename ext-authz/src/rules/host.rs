@@ -8,7 +8,6 @@ const MAX_HOST: usize = 253;
 /// The maximum length of a part of a host name in DNS.
 const MAX_LABEL: usize = 63;
 
-/// The hosts to which a rule applies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HostPattern {
     Any,
@@ -31,6 +30,7 @@ pub fn normalize_host(authority: &str) -> Option<Cow<'_, str>> {
 }
 
 fn without_port(authority: &str) -> Option<&str> {
+    // An IPv6 address contains colons, too, and is in brackets.
     let address_length = authority.find(']').map_or(0, |end| end + 1);
     match authority.split_at(address_length).1.split_once(':') {
         None => Some(authority),

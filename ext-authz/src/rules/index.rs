@@ -13,7 +13,6 @@ pub struct Index {
     any: HostRules,
 }
 
-/// The rules with one host pattern.
 #[derive(Debug, Default)]
 pub struct HostRules {
     without_path: Vec<usize>,
@@ -23,7 +22,7 @@ pub struct HostRules {
     pub has_enforced_rules: bool,
 }
 
-/// The rules whose path leads to this node. In each list, rules that name methods come first, because they are more specific.
+/// The children of a node by segment, and the rules whose pattern ends here. In each list, rules that name methods come first.
 #[derive(Debug, Default)]
 struct Node {
     fixed: HashMap<Box<str>, Self>,
@@ -53,7 +52,7 @@ impl Index {
         !self.exact.is_empty() || !self.wildcard.is_empty()
     }
 
-    /// The rules that can match a host, the most specific host pattern first.
+    /// The groups of rules that can match a host, the most specific host pattern first.
     pub fn candidates<'a>(&'a self, host: Option<&'a str>) -> impl Iterator<Item = &'a HostRules> + Clone {
         let exact = host.and_then(|host| self.exact.get(host));
         let suffixes = host
@@ -84,6 +83,7 @@ impl HostRules {
 
     /// The most specific rule that matches a path and a method.
     pub fn find(&self, rules: &[Rule], path: Option<&NormalPath<'_>>, method: &str) -> Option<usize> {
+        // The first rule of a list that applies to the method.
         let first = |numbers: &[usize]| {
             numbers.iter().copied().find(|number| rules.get(*number).is_some_and(|rule| rule.methods.matches(method)))
         };
@@ -91,7 +91,8 @@ impl HostRules {
             let path = path.filter(|_| self.depends_on_path)?;
             let (node, prefix) = self.root.follow(path.segments(), &first);
             let exact = node.and_then(|node| first(&node.exact));
-            exact.or_else(|| Some(self.root.find_template(path.segments(), 0, &first)?.1)).or(prefix)
+            let template = || self.root.find_template(path.segments(), 0, &first).map(|(_, number)| number);
+            exact.or_else(template).or(prefix)
         };
         with_path().or_else(|| first(&self.without_path))
     }

@@ -26,8 +26,8 @@ const METHODS_WITHOUT_ENTRY: [&str; 11] = [
     "resources/templates/list",
 ];
 
-/// What Envoy reports as the method of a response to a request of the server. Envoy reports it for every message with a `result`, even if
-/// it also has a method, which some servers execute. So such messages are refused, whatever the rule says.
+/// Envoy reports this method for every message with a `result`, which is a response to a request of the server. But the message may
+/// also have a method, which some servers execute. So it is refused, whatever the rule says.
 const RESPONSE: &str = "__jsonrpc_response";
 
 /// A table of entries in the table `mcp` of a rule.
@@ -171,7 +171,7 @@ impl McpRules {
                 let policies = &self.tables[naming.table as usize];
                 policies.get(name).or_else(|| policies.get(ANY_NAME))
             }
-            McpRequest::Method(RESPONSE) => return Err("it has a result"),
+            McpRequest::Method(RESPONSE) => return Err("the MCP message has a `result`"),
             McpRequest::Method(method) => {
                 let needs_no_entry = METHODS_WITHOUT_ENTRY.contains(&method);
                 self.tables[McpTable::Methods as usize].get(method).or_else(|| needs_no_entry.then_some(&self.own))

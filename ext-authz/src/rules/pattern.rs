@@ -35,7 +35,6 @@ pub struct Specificity {
     names_methods: bool,
 }
 
-/// How specific the host pattern of a rule is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum HostRank {
     Any,
@@ -44,7 +43,6 @@ enum HostRank {
     Exact,
 }
 
-/// How specific the path pattern of a rule is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum PathRank {
     Any,
@@ -94,19 +92,19 @@ impl PathPattern {
 
     /// Parses the value of `path_template`: a path in which segments such as `{id}` stand for any one segment.
     pub fn parse_template(text: &str) -> Result<Self, String> {
-        let variable = |segment: &str| {
-            let name = segment.strip_prefix('{')?.strip_suffix('}')?;
-            let is_name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
-            (!name.is_empty() && name.bytes().all(is_name)).then_some(())
+        let is_variable = |segment: &str| {
+            let name = segment.strip_prefix('{').and_then(|name| name.strip_suffix('}'));
+            let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+            name.is_some_and(|name| !name.is_empty() && name.bytes().all(is_allowed))
         };
         check_text("path_template", text)?;
-        let segments: Vec<_> = text.split('/').map(|segment| (segment, variable(segment).is_some())).collect();
-        let fixed: Vec<_> =
-            segments.iter().map(|(segment, is_variable)| if *is_variable { "x" } else { segment }).collect();
-        let fixed = parse_fixed("path_template", &fixed.join("/"))?;
-        let is_variable = segments.into_iter().skip(1).map(|(_, is_variable)| is_variable);
-        let segments: Vec<_> =
-            fixed.into_iter().zip(is_variable).map(|(segment, variable)| (!variable).then_some(segment)).collect();
+        // A placeholder stands for each variable, so that the rest is parsed like any path.
+        let with_placeholders: Vec<_> =
+            text.split('/').map(|segment| if is_variable(segment) { "x" } else { segment }).collect();
+        let parsed = parse_fixed("path_template", &with_placeholders.join("/"))?;
+        // The text before the first slash is not a segment.
+        let written = text.split('/').skip(1).zip(parsed);
+        let segments: Vec<_> = written.map(|(segment, parsed)| (!is_variable(segment)).then_some(parsed)).collect();
         if segments.iter().all(Option::is_some) {
             return Err("`path_template` has no segment such as `{id}`: use `path`".to_owned());
         }
@@ -185,7 +183,7 @@ fn check_text(key: &str, text: &str) -> Result<(), String> {
     } else if text.contains('?') {
         Err(format!("`{key}` contains `?`: rules do not depend on the query"))
     } else if text.len() > 1 && text.ends_with('/') {
-        Err(format!("`{key}` ends with `/`: write it without, because a slash at the end of a path does not count"))
+        Err(format!("`{key}` ends with `/`: remove this slash, because a slash at the end of a path does not count"))
     } else {
         Ok(())
     }
@@ -194,7 +192,7 @@ fn check_text(key: &str, text: &str) -> Result<(), String> {
 impl Methods {
     pub fn parse(names: &[&str]) -> Result<Self, String> {
         if names.is_empty() || names.len() > MAX_METHODS {
-            return Err(format!("`methods` must contain 1 to {MAX_METHODS} methods: delete it for every method"));
+            return Err(format!("`methods` must contain 1 to {MAX_METHODS} methods: for every method, delete the key"));
         }
         let is_method = |name: &str| {
             (1..=32).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'-')

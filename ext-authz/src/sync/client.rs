@@ -18,10 +18,10 @@ use std::{future, pin::Pin, sync::Arc, time::Duration};
 use tokio::time::sleep;
 use tonic::Code;
 
-/// Waits for the control plane, and then gives the view on disk. `None` if there is contact by then, or if no copy can be used.
+/// Waits for the control plane, and then returns the view on disk. `None` if the control plane has sent a view by then, or if no
+/// copy can be used.
 pub type FutureView = Pin<Box<dyn Future<Output = Option<Arc<View>>> + Send>>;
 
-/// Receives the sync stream of one API key, and publishes views of the received data.
 pub struct StreamClient {
     key: ApiKeyIndex,
     target: SyncTarget,
@@ -31,7 +31,7 @@ pub struct StreamClient {
     views: Arc<Views>,
     metrics: Arc<Metrics>,
     readiness: Readiness,
-    /// Keeps the sidecar from being ready until the first view is confirmed.
+    /// Keeps the sidecar from being ready until this key has a view that decides, or is refused while others are served.
     readiness_guard: Option<ReadinessGuard>,
     /// The address that last confirmed the view.
     view_address: Option<usize>,
@@ -43,7 +43,7 @@ pub struct StreamClient {
 }
 
 impl StreamClient {
-    /// A client that has opened no stream yet. The sidecar is not ready until the first view of the API key is confirmed.
+    /// A client that has opened no stream yet. It keeps the sidecar from being ready.
     pub fn new(
         key: ApiKeyIndex,
         target: SyncTarget,
@@ -75,8 +75,8 @@ impl StreamClient {
         self.readiness_guard = Some(self.readiness.register(format!("the first view of sync.keys[{}]", self.key.0)));
     }
 
-    /// Receives the stream, and reopens it when it ends, until shutdown is requested: the caller does this after the last check and the
-    /// last copy. `copy` is `None` if the settings name no directory for copies.
+    /// Receives the stream, and reopens it when it ends, until shutdown is requested. The caller requests shutdown after the last
+    /// check and the last copy. `copy` is `None` if the settings name no directory for copies.
     pub async fn run(mut self, mut copy: Option<FutureView>, shutdown: Shutdown) {
         let mut stream_state = StreamState::resume(None, self.max_staleness);
         loop {
@@ -94,8 +94,8 @@ impl StreamClient {
             let is_key_replaced = credentials != self.target.authorization.load_full();
             self.report(&error, stream_state.view().map(|view| view.service()), is_key_replaced);
             let wait = self.move_on(&error, &stream_state);
-            let is_refused = error.code() == Some(Code::Unauthenticated) && !is_key_replaced;
-            let is_key_unknown = if is_refused {
+            let is_key_refused = error.code() == Some(Code::Unauthenticated) && !is_key_replaced;
+            let is_key_unknown = if is_key_refused {
                 self.key_refusals.refused(&credentials, stream_state.was_confirmed(), self.addresses.count())
             } else {
                 self.key_refusals.other_end();
@@ -187,7 +187,7 @@ impl StreamClient {
                 url,
                 "the control plane refuses the API key: the key is unknown or revoked, or its service is deleted"
             );
-        } else if error.is_other_data() || error.is_other_version() {
+        } else if error.serves_unusable_data() || error.speaks_other_version() {
             tracing::error!(key, service, url, %error, "the stream at this address cannot be used");
         } else if disconnected.is_some() {
             tracing::warn!(key, service, url, %error, "lost the sync stream; reconnecting");
@@ -226,7 +226,7 @@ impl StreamClient {
                     let is_new_data = matches!(update, ViewUpdate::View(_));
                     self.publish(update);
                     if is_new_data {
-                        connection.published(stream_state);
+                        connection.report_published(stream_state);
                     }
                 }
             }

@@ -26,24 +26,23 @@ use tonic::{
 /// The largest accepted sync message in bytes, which is much larger than a page of a snapshot.
 const MAX_MESSAGE_BYTES: usize = 16 * 1024 * 1024;
 
-/// After so many ping intervals, an attempt to open a stream has failed.
+/// How many ping intervals an attempt to open a stream may take.
 const OPEN_TIMEOUT_PINGS: u32 = 3;
 
-/// How long a client that leaves waits for the control plane to end the stream.
+/// How long a client that stops waits for the control plane to end the stream.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The value `Bearer <API key>`, marked as sensitive. When the file of the API key changes, it is replaced for the next connection.
 pub type Authorization = Arc<ArcSwap<MetadataValue<Ascii>>>;
 
-/// The addresses of the control plane, and what the client of one API key says of itself.
+/// What the client of one API key needs to open streams.
 #[derive(Clone)]
 pub struct SyncTarget {
-    /// The sync ports of the control plane. The certificate authorities are replaced when their file changes.
+    /// The sync ports of the control plane. They are replaced when the file of certificate authorities changes.
     pub endpoints: Arc<ArcSwap<Vec<Endpoint>>>,
     pub authorization: Authorization,
-    /// The process of the sidecar.
     pub identity: ProcessIdentity,
-    /// How far the copy on disk reaches; `None` if the settings name no directory for copies.
+    /// The progress of the copy on disk; `None` if the settings name no directory for copies.
     pub copy: Option<Arc<CopyProgress>>,
     pub ping_interval: Duration,
     pub clock: Arc<dyn Clock>,
@@ -72,22 +71,22 @@ impl StreamError {
         match self {
             Self::Connect(_) | Self::OpenTimeout => FailoverReason::Connect,
             Self::PingTimeout(_) => FailoverReason::Pings,
-            _ if self.is_other_data() => FailoverReason::Data,
-            _ if self.is_other_version() => FailoverReason::Invalid,
+            Self::InvalidMessage(_) if self.serves_unusable_data() => FailoverReason::Data,
             Self::InvalidMessage(_) => FailoverReason::Invalid,
+            Self::Status(_) if self.speaks_other_version() => FailoverReason::Invalid,
             Self::Status(status) if is_refusal(status.code()) => FailoverReason::Refused,
             Self::Status(_) | Self::Closed => FailoverReason::Ended,
         }
     }
 
     /// Whether the control plane at the address speaks another version of the protocol. Either side may have found that out.
-    pub fn is_other_version(&self) -> bool {
+    pub fn speaks_other_version(&self) -> bool {
         matches!(self, Self::InvalidMessage(MessageError::OtherProtocolVersion(_)))
             || self.code() == Some(Code::FailedPrecondition)
     }
 
     /// Whether the address serves older data than the view, or the data of another deployment.
-    pub const fn is_other_data(&self) -> bool {
+    pub const fn serves_unusable_data(&self) -> bool {
         matches!(self, Self::InvalidMessage(MessageError::OlderThanView | MessageError::OtherDeployment))
     }
 
@@ -97,7 +96,7 @@ impl StreamError {
     }
 }
 
-/// Whether the control plane refuses the API key, and not only this stream.
+/// Whether the control plane refuses to serve this client: it does not know the API key, or there are too many streams.
 pub const fn is_refusal(code: Code) -> bool {
     matches!(code, Code::Unauthenticated | Code::ResourceExhausted)
 }
@@ -110,8 +109,8 @@ pub struct SyncConnection {
 }
 
 impl SyncConnection {
-    /// Opens a stream and says Hello. It uses a new connection, so that DNS is resolved again and a dead connection is not reused.
-    /// `number` counts the streams of this process.
+    /// Opens a stream with Hello, its first message, and a ping. It uses a new connection, so that DNS is resolved again and a dead
+    /// connection is not reused. `number` counts the streams of this client.
     pub async fn open(
         target: &SyncTarget,
         address: usize,
@@ -130,12 +129,12 @@ impl SyncConnection {
     }
 
     /// Reports the revision of the view to the control plane. The caller has published the view, so the sidecar decides with it.
-    pub fn published(&mut self, state: &StreamState) {
-        self.requests.published(state.data_revision());
+    pub fn report_published(&mut self, state: &StreamState) {
+        self.requests.record_published(state.data_revision());
     }
 
-    /// Tells the control plane that this sidecar no longer decides. It does not if there is a copy on disk, because a process that
-    /// starts from the copy would decide again.
+    /// Tells the control plane that this sidecar no longer decides. With a copy on disk, it tells nothing: a process that starts
+    /// from the copy decides again.
     pub async fn leave(self) {
         let Self { requests, mut responses, ping_timer: _, clock: _ } = self;
         if requests.on_disk().is_some() {
@@ -143,7 +142,7 @@ impl SyncConnection {
         }
         let leave = async {
             requests.leave().await;
-            // The end of the responses shows that the requests have arrived.
+            // The control plane ends the responses when it has received all requests.
             while let Ok(Some(_)) = responses.message().await {}
         };
         let _elapsed = timeout(LEAVE_TIMEOUT, leave).await;

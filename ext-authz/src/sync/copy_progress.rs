@@ -1,4 +1,4 @@
-//! Connects the sync client of an API key and the writer of its copy: the client must not report a revision that is not on disk yet.
+//! Connects the sync client of an API key and the writer of its copy: no revision is reported while an older copy is on disk.
 //!
 //! The client says which revision it has to report, and the writer says which revision is on disk. Invariant: a process that starts
 //! from the copy decides with no older data than `on_disk` says.
@@ -20,7 +20,7 @@ struct Progress {
     restarts: u64,
 }
 
-/// A write that has begun.
+/// A write that has begun. `restarts` shows at its end whether the stream has published older data meanwhile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BegunWrite {
     restarts: u64,
@@ -47,8 +47,8 @@ impl CopyProgress {
         self.0.send_modify(|progress| progress.on_disk = Some(revision));
     }
 
-    /// Records that the client has published older data than before. So the copy on disk is not an earlier state of it, whatever its
-    /// revision.
+    /// Records that the client has published older data than before. The copy on disk may contain changes that this data does not
+    /// have, so its revision counts as 0.
     pub fn restart(&self) {
         self.0.send_modify(|progress| {
             progress.wanted = Revision::default();
@@ -57,8 +57,8 @@ impl CopyProgress {
         });
     }
 
-    /// Announces a write. The writer must read the view after this call: then the copy contains everything that the client reported
-    /// while there was no copy.
+    /// Announces a write: from now on, there may be a copy of any revision. The writer must read the view after this call. Then the
+    /// copy contains everything that the client reported while there was no copy.
     pub fn begin_write(&self) -> BegunWrite {
         self.0.send_modify(|progress| {
             progress.on_disk.get_or_insert_default();
@@ -66,7 +66,7 @@ impl CopyProgress {
         BegunWrite { restarts: self.0.borrow().restarts }
     }
 
-    /// Ends a write: the only copy on disk has this revision.
+    /// Ends a write: the only copy on disk has this revision, unless `restart` was called since the write began.
     pub fn written(&self, write: BegunWrite, revision: Revision) {
         self.0.send_modify(|progress| {
             let is_same_data = write.restarts == progress.restarts;

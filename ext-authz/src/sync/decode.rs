@@ -32,7 +32,7 @@ pub enum MessageError {
     )]
     OtherProtocolVersion(u32),
     /// The control plane hashes agent ids under a new key, so the changes do not fit the agents in the view.
-    #[error("the agent hash key is not that of the view; a snapshot is needed")]
+    #[error("the control plane has a new agent hash key, so the next stream begins with a snapshot")]
     AgentHashKeyChanged,
     /// This address offers older data than the view, which another address sent.
     #[error(
@@ -110,7 +110,7 @@ pub fn parse_delta(message: v1::Delta) -> Result<Delta> {
     })
 }
 
-/// Parses a revision. Revision 0 is the state before the first change.
+/// Parses a revision; 0 is the state before the first change. A floor or a cutoff may be negative: then it refuses nothing.
 fn parse_revision(part: &'static str, number: i64) -> Result<Revision> {
     if number >= 0 { Ok(Revision::new(number)) } else { Err(invalid(part, &number, "is not a revision")) }
 }

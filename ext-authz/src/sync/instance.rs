@@ -53,7 +53,7 @@ pub struct ProcessIdentity {
 }
 
 impl ProcessIdentity {
-    /// The first message of a stream. `number` counts the streams of this process, and `revision` is the view's, or 0 without a view.
+    /// The first message of a stream. `number` counts the streams of this instance. `revision` is 0 if there is no view.
     pub fn hello(self, number: i64, revision: Revision, partial_snapshot: Option<v1::SnapshotProgress>) -> v1::Hello {
         let Self { instance, previous } = self;
         v1::Hello {

@@ -1,4 +1,4 @@
-//! Finds out whether all addresses of the control plane do not know the API key, or only some.
+//! Finds out whether no address of the control plane knows the API key.
 //!
 //! An address with another database, or a wrong configuration, may not know a key that the others know. Invariant: the key counts as
 //! unknown only if every address refused it at its last attempt, and no stream was in use since.
@@ -6,10 +6,10 @@
 use std::sync::Arc;
 use tonic::metadata::{Ascii, MetadataValue};
 
-/// The credentials of an attempt.
 pub type Credentials = Arc<MetadataValue<Ascii>>;
 
-/// Counts refusals of the API key in a row. The addresses are tried in a fixed order, so the last ones are of different addresses.
+/// Counts refusals of the API key in a row. The addresses are tried in turn, so as many refusals as there are addresses come from
+/// all of them.
 #[derive(Debug, Default)]
 pub struct KeyRefusals {
     /// The credentials that were refused last.
@@ -42,7 +42,7 @@ mod tests {
         Arc::new(MetadataValue::from_static(text))
     }
 
-    /// How an attempt ends.
+    /// How an attempt ends. `Revoked` is a refusal of a key that was in use before.
     #[derive(Clone, Copy)]
     enum End {
         Refused,
@@ -52,7 +52,7 @@ mod tests {
 
     use End::{Other, Refused, Revoked};
 
-    /// The answers after these attempts with one key.
+    /// Whether the key counts as unknown after each of these attempts.
     fn record(addresses: usize, ends: &[End]) -> Vec<bool> {
         let (key, mut refusals) = (credentials("Bearer a"), KeyRefusals::default());
         let mut record = |end: &End| match end {

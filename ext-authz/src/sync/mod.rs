@@ -1,10 +1,10 @@
 //! Receives the sync streams of the control plane. There is one stream for each API key in the settings.
 //!
-//! [`client`] reconnects and publishes views. [`addresses`] decides which address is tried when, and [`key_refusals`] whether
-//! any address knows the API key. [`connection`] is a stream at one address, and [`requests`] sends its messages. [`decode`]
-//! parses received messages, and [`stream`] applies them to views. [`pages`] encodes a view for its copy on disk, and
-//! [`copy_progress`] keeps reports from getting ahead of that copy. Invariant: a message with an invalid part changes nothing and
-//! ends its stream. The next stream resumes at the last applied revision.
+//! [`client`] reconnects and publishes views. [`addresses`] decides which address is tried when, and [`key_refusals`] whether any
+//! address knows the API key. [`connection`] is a stream at one address, [`requests`] sends its messages, and [`instance`] names
+//! the process in them. [`decode`] parses received messages, and [`stream`] applies them to views. [`pages`] encodes a view for its
+//! copy on disk. [`copy_progress`] makes the report of a revision wait until the copy contains it. Invariant: a message with an
+//! invalid part changes nothing and ends its stream. The next stream resumes at the last applied revision.
 
 mod addresses;
 mod client;

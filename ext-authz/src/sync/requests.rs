@@ -1,7 +1,7 @@
 //! Sends the messages of one stream, and decides when a revision may be reported (`Applied`).
 //!
-//! Invariants: a revision is reported only when its data is published and no older copy is on disk. Each reported revision was in a
-//! message of the stream. Reports leave room in the queue for pings.
+//! Invariants: a revision is reported only when its data is published and no older copy is on disk, because a process that starts
+//! from an older copy would decide without it. Each reported revision was in a message. Reports leave room in the queue for pings.
 
 use super::{
     connection::StreamError,
@@ -15,18 +15,17 @@ use tokio::sync::mpsc;
 /// The capacity of the queue of outgoing messages: the Hello (the first message of a stream), pings and reports.
 const QUEUE_LEN: usize = 16;
 
-/// A report waits for so many free places. It takes one, and leaves the others to pings, which do not wait: a full queue ends the stream.
+/// A report waits until this many places are free, and takes one. The others are for pings: if none is free, the stream ends.
 const FREE_BEFORE_REPORT: usize = QUEUE_LEN / 2;
 
 /// How many published revisions can wait for their report. If there are more, the newest replaces the one before.
 const MAX_UNREPORTED: usize = 64;
 
-/// Sends the outgoing messages of one stream.
 pub struct Requests {
     queue: mpsc::Sender<FollowRequest>,
     /// The newest revision that was reported.
     reported: Revision,
-    /// The published revisions that are not reported, in ascending order.
+    /// The published revisions that are not reported, in ascending order. The copy on disk may contain only some of them.
     unreported: VecDeque<Revision>,
     copy: Option<(Arc<CopyProgress>, CopyChanges)>,
 }
@@ -48,7 +47,7 @@ impl Requests {
     }
 
     /// Records that the data of a message was published, so its revision must be reported.
-    pub fn published(&mut self, revision: Revision) {
+    pub fn record_published(&mut self, revision: Revision) {
         if revision <= self.unreported.back().copied().unwrap_or(self.reported) {
             return;
         }
@@ -88,11 +87,11 @@ impl Requests {
     /// The newest revision that can be reported now.
     fn due(&self) -> Option<Revision> {
         let on_disk = self.on_disk();
-        let is_in_force = |revision: &&Revision| on_disk.is_none_or(|on_disk| **revision <= on_disk);
-        self.unreported.iter().rev().find(is_in_force).copied()
+        let is_reportable = |revision: &&Revision| on_disk.is_none_or(|on_disk| **revision <= on_disk);
+        self.unreported.iter().rev().find(is_reportable).copied()
     }
 
-    /// The revision of the copy on disk; `None` if there is certainly no copy.
+    /// The revision of the copy on disk, or a lower one; `None` if there is certainly no copy.
     pub fn on_disk(&self) -> Option<Revision> {
         self.copy.as_ref().and_then(|(copy, _)| copy.on_disk())
     }
@@ -100,7 +99,7 @@ impl Requests {
     /// Tells the control plane that this sidecar no longer decides, and ends the requests.
     pub async fn leave(self) {
         let leaving = FollowRequest { message: Some(Message::Leaving(v1::Leaving {})) };
-        // If the queue is closed, the control plane cannot be told.
+        // If the queue is closed, the stream has ended, and the control plane cannot be told.
         let _open = self.queue.send(leaving).await;
     }
 }

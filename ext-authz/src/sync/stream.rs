@@ -1,6 +1,8 @@
 //! The state of one sync stream: its view, to which it applies messages, and its unanswered pings.
 //!
-//! Invariant: this module does no I/O and does not read the clock. Messages and times are arguments.
+//! A snapshot is a whole view in pages, and a delta contains later changes. A pong answers a ping after all changes were sent, so
+//! it confirms that the view was current when the ping was sent. Hello is the first message of the sidecar. Invariant: this module
+//! does no I/O and does not read the clock. Messages and times are arguments.
 
 use super::{
     decode::{self, MessageError, PageHeader, ParsedPage},
@@ -11,7 +13,7 @@ use countersign_identity::{Revision, ServiceId, Timestamp};
 use countersign_proto::v1::{self, follow_response::Message};
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
-/// If so many pings were sent since the last message when the next ping is due, the stream has failed. Any message counts, because
+/// The stream has failed if this many pings were sent since the last message, and the next ping is due. Any message counts, because
 /// the server answers a ping only after it has sent all changes, however many there are.
 const MAX_UNANSWERED_PINGS: usize = 3;
 
@@ -19,7 +21,7 @@ const MAX_UNANSWERED_PINGS: usize = 3;
 /// page, and another stream would wait again from the start. HTTP/2 pings show earlier that there is no server.
 const MAX_UNANSWERED_PINGS_OF_PAGES: usize = 30;
 
-/// The most unanswered pings, even if other messages arrive meanwhile.
+/// The maximum number of unanswered pings, even if other messages arrive meanwhile.
 const MAX_STORED_PINGS: usize = 1024;
 
 /// A pong that takes longer tells the time of the control plane too imprecisely.
@@ -31,7 +33,6 @@ pub struct StreamState {
     view: Option<Arc<View>>,
     /// The stream has sent all changes up to this revision, or resumes at it.
     received: Revision,
-    /// The revision of the newest message with data, or of Hello.
     data_revision: Revision,
     /// The service of the API key, from its first snapshot.
     service: Option<ServiceId>,
@@ -53,7 +54,7 @@ pub struct StreamState {
     /// Whether a pong was ignored because it told the time too imprecisely. This happens once, while no time is known.
     had_late_pong: bool,
     confirmed: bool,
-    /// Whether another address sent the view.
+    /// Whether another address sent the view, so that this stream must not replace it by older or other data.
     is_view_of_other_address: bool,
 }
 
@@ -75,7 +76,6 @@ pub enum ViewUpdate {
     NoChange,
 }
 
-/// Too many pings are unanswered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the control plane does not answer pings")]
 pub struct PingTimeout;
@@ -156,7 +156,7 @@ impl StreamState {
         self.data_revision
     }
 
-    /// Whether a pong on this stream confirmed the view. Only after such a stream does the back-off start anew.
+    /// Whether a pong on this stream showed that the view was current. Only after such a stream does the back-off start anew.
     pub const fn was_confirmed(&self) -> bool {
         self.confirmed
     }
@@ -219,14 +219,13 @@ impl StreamState {
         Ok(PartialSnapshot { view: PartialView::new(revision, floor, header), cursor: Revision::default() })
     }
 
-    /// Continues the snapshot of an earlier stream.
     fn continue_snapshot(
         &mut self,
         revision: Revision,
         settings: ServiceSettings,
     ) -> Result<PartialSnapshot, MessageError> {
         self.check_settings(revision, &settings)?;
-        let not_offered = MessageError::OutOfOrder("a snapshot continues that was not offered");
+        let not_offered = MessageError::OutOfOrder("the pages continue a snapshot that Hello did not offer");
         let Some(earlier) = self.earlier_snapshot.as_ref().filter(|it| it.view.revision() == revision) else {
             return Err(not_offered);
         };
@@ -247,7 +246,7 @@ impl StreamState {
         let delta = decode::parse_delta(delta)?;
         let revision = delta.revision;
         if revision < self.received {
-            return Err(MessageError::OutOfOrder("the revision of a delta is lower than that of the data before"));
+            return Err(MessageError::OutOfOrder("the revision of a delta is lower than an earlier revision"));
         }
         if let Some(settings) = &delta.settings {
             self.check_settings(delta.revision, settings)?;
@@ -262,7 +261,7 @@ impl StreamState {
         Ok(ViewUpdate::View(self.set_view(next)))
     }
 
-    /// Applies a pong, which confirms that the view is current. Without a view, or while a snapshot is incomplete, it only
+    /// Applies a pong, which confirms that the view is current. Without a view, or while a snapshot is incomplete, the pong only
     /// shows that the server is alive.
     fn apply_pong(&mut self, pong: v1::Pong, now: Duration) -> Result<ViewUpdate, MessageError> {
         let v1::Pong { number, revision, floor, time_micros } = pong;
@@ -286,7 +285,7 @@ impl StreamState {
         }
         let offered = ServerClock::new(Timestamp::from_micros(time_micros), ping_sent_at);
         // After a long round trip, the clock that we have is more precise, unless the pong proves it wrong.
-        let keeps_clock = is_late && clock.is_some_and(|clock| clock.is_between(offered, now));
+        let keeps_clock = is_late && clock.is_some_and(|clock| clock.agrees_with(offered, now));
         let server_clock = (time_micros > 0 && !keeps_clock).then_some(offered);
         let next = view.confirm(Confirmation { revision, floor, ping_sent_at, server_clock });
         self.received = self.received.max(revision);

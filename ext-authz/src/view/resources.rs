@@ -16,11 +16,10 @@ pub struct Resource {
     path: Box<str>,
     /// The URL of the metadata, on the host of the resource.
     pub metadata_url: Box<str>,
-    /// The metadata.
+    /// The metadata, as JSON.
     pub document: Box<str>,
 }
 
-/// The resource URIs of a service.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Resources(Arc<[Resource]>);
 
@@ -29,8 +28,9 @@ impl Resource {
     fn parse(uri: &str, issuer: &str) -> Option<Self> {
         let (scheme, rest) = uri.split_once("://")?;
         let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-        let is_printable = uri.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\');
-        if !is_printable || authority.is_empty() || path.ends_with('/') || !["http", "https"].contains(&scheme) {
+        // The response of a denial contains the metadata URL in quotes.
+        let is_quotable = uri.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\');
+        if !is_quotable || authority.is_empty() || path.ends_with('/') || !["http", "https"].contains(&scheme) {
             return None;
         }
         Some(Self {
@@ -68,8 +68,8 @@ impl Resources {
         self.0.iter().map(|resource| &*resource.uri)
     }
 
-    /// The resource that a request is for. If several contain its path, the one with the longest path wins, then one that names the same
-    /// port.
+    /// The resource that a request is for. If several contain its path, the one with the longest path wins. Among these, one with
+    /// the port of the request wins.
     pub fn of_request(&self, authority: &str, path: &str) -> Option<&Resource> {
         let containing = self.0.iter().filter(|it| it.has_authority(authority) && it.contains_path(path));
         containing.max_by_key(|resource| (resource.path.len(), resource.authority.eq_ignore_ascii_case(authority)))

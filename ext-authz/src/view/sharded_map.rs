@@ -10,7 +10,7 @@ use std::{
     sync::Arc,
 };
 
-/// The number of shards, a power of two. More would make shards smaller, but each copy of the list counts a reference to every shard.
+/// The number of shards, a power of two. With more shards, a change copies fewer entries, but a longer list of all shards.
 const SHARD_COUNT: usize = 256;
 
 /// A key of a [`ShardedMap`]. The bits of the key select the shard.

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-/// A view is current if its confirmation is at most so much older than the latest confirmation of its service.
+/// A view counts as current until another view of its service is confirmed more than this time later.
 const MAX_CONFIRMATION_LAG: Duration = Duration::from_secs(10);
 
 /// The index of an API key in the setting `sync.keys`. Each API key has a view of its own, even if two belong to one service.
@@ -19,19 +19,18 @@ pub struct ApiKeyIndex(pub usize);
 /// The views of each service: several while its API keys are rotated.
 type ViewsByService = HashMap<ServiceId, Vec<(ApiKeyIndex, Arc<View>)>>;
 
-/// The latest view of each API key.
 #[derive(Debug)]
 pub struct Views {
     key_count: usize,
     default_service: Option<ServiceId>,
     by_service: ArcSwap<ViewsByService>,
-    /// The API keys that an address of the control plane refused when they were last used.
+    /// The API keys that an address of the control plane refused when they were last used. This affects readiness.
     refused_keys: Mutex<BTreeSet<ApiKeyIndex>>,
-    /// The API keys that no address of the control plane knew when they were last used.
+    /// The API keys that no address of the control plane knew when they were last used. Their copies on disk are not used.
     unknown_keys: Mutex<BTreeSet<ApiKeyIndex>>,
 }
 
-/// When the view that decides for a service was confirmed, and whether it can be again.
+/// When the view that decides for a service was confirmed, and whether the control plane still accepts an API key of the service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ViewConfirmation {
     pub service: ServiceId,
@@ -56,6 +55,7 @@ impl Views {
         }
     }
 
+    /// Replaces the view of an API key. The key no longer counts as refused or unknown.
     pub fn publish(&self, key: ApiKeyIndex, view: &Arc<View>) {
         self.by_service.rcu(|by_service| {
             let mut by_service = HashMap::clone(by_service);
@@ -88,12 +88,14 @@ impl Views {
         self.unknown_keys().contains(&key)
     }
 
+    /// The latest view of an API key; `None` if it has none, or if the view was withdrawn.
     pub fn of_key(&self, key: ApiKeyIndex) -> Option<Arc<View>> {
         let by_service = self.by_service.load();
         let view = by_service.values().flatten().find(|(other, _)| *other == key);
         view.map(|(_, view)| Arc::clone(view))
     }
 
+    /// One view of each service, not always the newest. That suffices for metadata, which depends on the settings only.
     pub fn of_services(&self) -> Vec<Arc<View>> {
         self.by_service.load().values().filter_map(|views| views.first()).map(|(_, view)| Arc::clone(view)).collect()
     }
@@ -134,8 +136,8 @@ impl Views {
 
     /// The view of the service that a route names, or else of the default service, or else of the only service.
     ///
-    /// Without such a view, the error is `ViewMissing` until all API keys have views, because the missing ones may be of this service.
-    /// Then it is `ServiceUnknown`.
+    /// Without such a view, the error is `ViewMissing` until all API keys have views: a missing view may be of this service. Then
+    /// it is `ServiceUnknown`.
     pub fn resolve(&self, requested: Option<ServiceId>) -> Result<Arc<View>, Reason> {
         let by_service = self.by_service.load();
         let all_keys_have_views = by_service.values().map(Vec::len).sum::<usize>() >= self.key_count;
@@ -152,10 +154,11 @@ impl Views {
     }
 }
 
-/// The current view with the highest revision. While a service has several API keys, the view that was confirmed slightly earlier may be
-/// newer. But the view of a lost stream must not win, so it stops being current soon.
+/// The current view with the highest revision. While a service has several API keys, the view that was confirmed slightly earlier
+/// may be newer. But the view of a lost stream must not win, so it is ignored after [`MAX_CONFIRMATION_LAG`].
 fn newest_current_view(views: &[(ApiKeyIndex, Arc<View>)]) -> Option<Arc<View>> {
     let latest_confirmation = views.iter().filter_map(|(_, view)| view.confirmed_at()).max();
+    // An unconfirmed view (`None`) is current only while no view of the service is confirmed.
     let is_current = |view: &View| view.confirmed_at().map(|at| at + MAX_CONFIRMATION_LAG) >= latest_confirmation;
     let newest = views.iter().filter(|(_, view)| is_current(view)).max_by_key(|(_, view)| view.revision());
     newest.map(|(_, view)| Arc::clone(view))

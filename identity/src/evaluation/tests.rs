@@ -1,3 +1,5 @@
+//! Tests of [`VerifiedIdentity::evaluate`], and of merging and pruning changes.
+
 use super::*;
 use crate::{Refusal, Scope, claims::tests::claims as token};
 use proptest::prelude::*;

@@ -1,5 +1,5 @@
-//! Property tests: every accepted text encodes a key canonically, and a signature verifies exactly if aws-lc alone
-//! verifies it.
+//! Property tests: a text that we accept as a key is one of its two canonical encodings, and we accept a signature if and only if
+//! aws-lc accepts it without our code.
 
 use super::*;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1, ParsedPublicKey};

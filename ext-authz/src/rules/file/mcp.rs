@@ -60,7 +60,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Refuses entries that require permissions, if the rule allows anonymous requests: these have no permissions.
+    /// Refuses entries that require permissions. The rule allows anonymous requests, which have no permissions.
     pub fn check_mcp_contradiction(&mut self, entries: &[PlacedEntry]) {
         for PlacedEntry { entry: McpEntry { table, name, permissions }, span } in entries {
             if !permissions.is_empty() {

@@ -67,7 +67,7 @@ fn entries_add_permissions_to_those_of_the_rule() {
         ("tools/list", "", "use list"),
         ("prompts/list", "", "use"),
         ("initialize", "", "use"),
-        ("__jsonrpc_response", "", "it has a result"),
+        ("__jsonrpc_response", "", "the MCP message has a `result`"),
         ("notifications/cancelled", "", "use"),
         ("notifications/unknown", "", "no entry"),
         ("Tools/call", "get_time", "no entry"),

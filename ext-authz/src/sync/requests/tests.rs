@@ -38,14 +38,14 @@ fn ping() -> FollowRequest {
 async fn published_revision_is_reported_once() {
     let (mut requests, mut queue) = Requests::new(None);
     assert_eq!(sent(&mut requests, &mut queue).await, [0; 0], "nothing was published");
-    requests.published(revision(10));
-    assert_eq!(sent(&mut requests, &mut queue).await, [10], "Hello says nothing of it");
-    requests.published(revision(11));
+    requests.record_published(revision(10));
+    assert_eq!(sent(&mut requests, &mut queue).await, [10], "Hello did not report it");
+    requests.record_published(revision(11));
     assert_eq!(sent(&mut requests, &mut queue).await, [11]);
-    requests.published(revision(11));
-    assert_eq!(sent(&mut requests, &mut queue).await, [0; 0], "it is reported");
-    requests.published(revision(12));
-    requests.published(revision(13));
+    requests.record_published(revision(11));
+    assert_eq!(sent(&mut requests, &mut queue).await, [0; 0], "it is reported already");
+    requests.record_published(revision(12));
+    requests.record_published(revision(13));
     assert_eq!(sent(&mut requests, &mut queue).await, [13], "one report for both");
 }
 
@@ -55,10 +55,10 @@ async fn reports_wait_for_room_and_leave_room_for_pings() {
     for _ in 0..=QUEUE_LEN - FREE_BEFORE_REPORT {
         requests.send_now(ping()).unwrap();
     }
-    requests.published(revision(11));
+    requests.record_published(revision(11));
     let waits = timeout(Duration::from_millis(1), requests.report()).await;
     assert!(waits.is_err(), "the queue is full");
-    requests.published(revision(12));
+    requests.record_published(revision(12));
     for _ in 1..FREE_BEFORE_REPORT {
         requests.send_now(ping()).unwrap();
     }
@@ -66,7 +66,7 @@ async fn reports_wait_for_room_and_leave_room_for_pings() {
     assert_eq!(queued(&mut queue), [0; QUEUE_LEN]);
     assert_eq!(sent(&mut requests, &mut queue).await, [12], "one report when there is room");
     drop(queue);
-    requests.published(revision(13));
+    requests.record_published(revision(13));
     let waits = timeout(Duration::from_millis(1), requests.report()).await;
     assert!(waits.is_err(), "the responses tell why the stream has ended");
 }
@@ -76,7 +76,7 @@ async fn copy_on_disk_delays_reports() {
     let copy = Arc::new(CopyProgress::new(true));
     let (mut requests, mut queue) = Requests::new(Some(Arc::clone(&copy)));
     for number in [11, 13] {
-        requests.published(revision(number));
+        requests.record_published(revision(number));
     }
     assert!(copy.is_behind());
     assert_eq!(sent(&mut requests, &mut queue).await, [0; 0], "the earlier copy is on disk");
@@ -92,7 +92,7 @@ async fn copy_on_disk_delays_reports() {
     assert_eq!(queued(&mut queue), [13]);
     assert!(!copy.is_behind());
     copy.removed();
-    requests.published(revision(14));
+    requests.record_published(revision(14));
     assert_eq!(sent(&mut requests, &mut queue).await, [14], "there is no copy");
 }
 
@@ -102,7 +102,7 @@ async fn reports_do_not_starve_while_changes_arrive_faster_than_copies_are_writt
     let (mut requests, mut queue) = Requests::new(Some(Arc::clone(&copy)));
     let count = i64::try_from(MAX_UNREPORTED).unwrap();
     for number in 11..11 + 2 * count {
-        requests.published(revision(number));
+        requests.record_published(revision(number));
     }
     assert_eq!(requests.unreported.len(), MAX_UNREPORTED);
     let write = copy.begin_write();

@@ -27,10 +27,14 @@ enum StreamEvent {
 struct StateSnapshot {
     view: Option<*const View>,
     service: Option<ServiceId>,
+    /// The partial and the earlier snapshot.
     snapshots: [Option<PartialState>; 2],
     unanswered_pings: Vec<(u64, Duration)>,
+    /// The last ping, the last answered ping, and the number of pings since the last message.
     numbers: (u64, u64, usize),
+    /// The revision up to which changes were received, and the revision of the newest data.
     received: (Revision, Revision),
+    /// Whether a ping is wanted, whether a pong was late, and whether a pong confirmed the view.
     flags: [bool; 3],
 }
 
