@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs every part of the benchmarks once and shortly, with the programs of the debug build, and makes a report of the figures in a
-# folder. Fails if a part panics or a figure is missing. The figures mean nothing: this shows only that the benchmarks work.
+# Runs every part of the benchmarks once, for a short time, with the programs of the debug build, and writes a report of the figures
+# into a folder. Fails if a part panics or a figure is missing. The figures mean nothing: they show only that the benchmarks work.
 #
 # Usage: bench-check.sh FOLDER
 set -euo pipefail

@@ -111,7 +111,7 @@ FIGURES = {
     },
 }
 
-# The figures of each peer, which are missing if the peer is absent, by the end of their names.
+# The ends of the names of each peer's figures, which are missing if the peer is absent.
 PEERS = {"hydra": ("_vs_hydra",), "oauth2-proxy": ("_vs_oauth2_proxy", "_vs_oauth2_proxy_one_core")}
 
 # What the bytes in the report are.
@@ -187,8 +187,8 @@ def table(report: dict, figures: dict) -> str:
 
 
 def interval(rounds: list[float]) -> tuple[float, float]:
-    """An interval that contains the median of endless rounds with a probability of at least 95 %: the median is below the k-th smallest
-    of n rounds as often as a coin shows heads in fewer than k of n tosses. All rounds, if they are too few."""
+    """An interval that contains the true median with a probability of at least 95 %. The true median is below the k-th smallest of n
+    rounds with the probability that a coin shows heads in fewer than k of n tosses. With too few rounds, the interval contains all."""
     ordered, below, left_out = sorted(rounds), 0.0, 0
     for heads in range(len(ordered) // 2):
         below += math.comb(len(ordered), heads) / 2 ** len(ordered)
@@ -215,7 +215,7 @@ def draw(path: pathlib.Path, title: str, report: dict, figures: dict) -> None:
         if aim:
             axes.plot([aim, aim], [place - 0.35, place + 0.35], color="tab:red", linewidth=2)
     axes.axvline(1, color="gray", linewidth=0.8, linestyle=":")
-    # A ratio and its inverse are equally far from 1, and one slow round does not squeeze all others.
+    # On this scale, a ratio and its inverse are equally far from 1, and one slow round does not squeeze all others.
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(lambda ratio, _: f"{ratio:g}")
     axes.set_xlabel("ratio (red: aim)")

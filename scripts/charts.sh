@@ -19,10 +19,10 @@ check_readmes() {
     for chart in charts/*/; do
         .tools/bin/helm-docs --dry-run --log-level warning --sort-values-order file --chart-search-root "$chart" |
             diff - "$chart/README.md" ||
-            fail "$chart/README.md is not that of values.yaml: .tools/bin/helm-docs --sort-values-order file --chart-search-root charts"
+            fail "$chart/README.md differs from values.yaml; run: .tools/bin/helm-docs --sort-values-order file --chart-search-root charts"
         ! grep -E '\|  \|$' "$chart/README.md" || fail "these values of $chart have no description (a comment that begins with \`# -- \`)"
     done
-    echo "the READMEs of the charts are those of their values"
+    echo "the READMEs of the charts agree with their values"
 }
 
 fail() {

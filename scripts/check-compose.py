@@ -61,7 +61,7 @@ def check(compose: Compose) -> int:
 
 
 def check_agent(compose: Compose, owner: dict[str, str]) -> None:
-    """The commands of docs/run/compose.md."""
+    """Runs the commands of docs/run/compose.md."""
 
     def cli(*arguments: str, code: int = SUCCESS) -> str:
         result = compose.run("cli", *arguments, environment=owner)

@@ -43,7 +43,7 @@ class Compose:
         """Starts all services without a profile, as `docker compose up` does."""
         for name, service in self.services.items():
             if name in NOT_STARTED:
-                # Its mounted files exist, and it is restricted.
+                # Checks only that its mounted files exist and that the service is restricted.
                 self.container(name)
             elif "profiles" not in service:
                 self.start(name)

@@ -5,7 +5,7 @@
 #   image.sh build            builds the programs, optimized and stripped, into target/release, as scripts/release.sh does
 #   image.sh root NAME DIR    assembles the root file system of the image of the program NAME in DIR, which must not exist.
 #                             BINARIES is the folder of the programs (target/release).
-#   image.sh roots DIR        assembles all three in DIR/control-plane, DIR/ext-authz and DIR/cli, which it replaces
+#   image.sh roots DIR        assembles the roots of all three images in DIR/control-plane, DIR/ext-authz and DIR/cli, which it replaces
 #   image.sh images DIR       builds the images with buildah, and writes their root file systems to the same folders.
 #                             BUILDER is the image of the build stage, if not the one in the Dockerfile. TAG is the version by default.
 set -euo pipefail
@@ -77,7 +77,7 @@ assemble_root() {
     echo "assembled $dir: $(du -sh "$dir" | cut -f 1), $(find "$dir" -type f | wc -l) files"
 }
 
-# The programs of a release are stripped. Those of a debug build have line tables, which are most of the file.
+# The programs of a release are stripped. Programs of a debug build contain line tables, the largest part of the file.
 copy_program() {
     install -D -m 0755 "$binaries/$name" "$dir/usr/local/bin/$name"
     strip --strip-debug "$dir/usr/local/bin/$name"
@@ -90,7 +90,7 @@ copy_libraries() {
     [ ${#libraries[@]} -gt 0 ] || fail "$binaries/$name needs no shared libraries, which ldd should list"
     for library in "${libraries[@]}"; do
         install -D -m 0755 "$(realpath "$library")" "$dir$library"
-        # dpkg knows the path before or after the merge of /lib into /usr/lib, so it searches the name, and the file must be the same.
+        # dpkg may know the library by a path in /lib or in /usr/lib, so search for the name, and compare the files.
         package=$(dpkg-query --search "*/$(basename "$library")" | while read -r owner path; do
             if [ "$path" -ef "$library" ]; then echo "${owner%%:*}"; fi
         done | sort -u)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds the programs of a release, optimized, into target/release. Each program is stripped, and the file NAME.debug beside it has
-# the line tables: gdb, perf, addr2line and the backtrace of a panic find it there.
+# the line tables: gdb, perf, addr2line and the backtrace of a panic find this file there.
 set -euo pipefail
 
 project="$(cd "$(dirname "$0")/.." && pwd)"
@@ -16,9 +16,9 @@ main() {
     ls -l "$target"/release/countersign{,-control-plane,-ext-authz}{,.debug}
 }
 
-# Cargo can strip a program (`strip`), or pack its debug information into a file (`split-debuginfo`), but a packed file is useless
-# without the part of it that is stripped. The names of functions stay in the program, for the backtrace of a panic: they are
-# about a fifth of it.
+# Cargo can strip a program (`strip`), or pack its debug information into a file (`split-debuginfo`). But a packed file is useless if
+# the program is stripped, because a part of the debug information is in the program. The names of functions stay in the program, for
+# the backtrace of a panic: they are about a fifth of the program.
 separate_debug_file() {
     local program="$1"
     # Cargo does not write a program again that has not changed since it was stripped.

@@ -4,7 +4,7 @@
 Usage: test.py fast              the tests of `make test`
        test.py quick SUBJECT     unit tests of the changed crates, and test modules whose name contains SUBJECT
        test.py deep [PART...]    the parts of `make test-deep`; all of them without an argument
-       test.py touched           the parts of `make test-deep` that the changes of the last day concern, and one more
+       test.py touched           the parts of `make test-deep` that test what was changed in the last day, and one more
        test.py run BINARY [FILTER...]   some tests of one binary, on SQLite, with their durations
 
 tests/suites.txt says to which part each module belongs. The last line counts the tests.
@@ -43,7 +43,7 @@ EVENT_START = '{ "type": "test"'
 # After this time a binary hangs, and is ended.
 BINARY_TIMEOUT_SECONDS = 30 * 60
 
-# The tests keep their databases in memory, where an fsync costs nothing, if there is so much of it.
+# The tests keep their databases in memory, where an fsync costs nothing, if there is enough memory.
 MEMORY_FOLDER = pathlib.Path("/dev/shm")
 REQUIRED_MEMORY_BYTES = 4 << 30
 
@@ -55,7 +55,7 @@ TOUCHED_MINUTES = 12
 class Part:
     """A part of the deep suite, besides the tests that suites.txt gives it.
 
-    `minutes` is what it usually takes, `paths` are patterns of the files that it concerns, `again` are patterns of tests that also run
+    `minutes` is how long the part usually takes, `paths` are patterns of the files that the part tests, `again` are patterns of tests that also run
     in other parts, `targets` are targets of the Makefile. `binaries_at_once` is lower if its tests need the processors for themselves.
     """
 
@@ -253,13 +253,13 @@ def changed_files(since):
 
 
 def changed_crates():
-    """The folders of the crates that differ from the last commit or, if nothing differs, that it changed."""
+    """The folders of the crates that differ from the last commit or, if none differs, that the last commit changed."""
     files = changed_files("HEAD") or changed_files("HEAD~1")
     return {file.split("/")[0] for file in files}
 
 
 def touched_parts():
-    """The parts that the changes of the last day concern, and one more, as far as they fit into TOUCHED_MINUTES.
+    """The parts that test what was changed in the last day, and one more, as far as they fit into TOUCHED_MINUTES.
 
     Each commit begins with another part, so that every part runs now and then.
     """
@@ -306,7 +306,7 @@ def run_target(target):
 
 def run_jobs(jobs, at_once=BINARIES_AT_ONCE):
     with memory_folder() as folder, concurrent.futures.ThreadPoolExecutor(at_once) as pool:
-        # The longest binaries first, so that none of them is left alone at the end, and beside them those that mostly wait.
+        # Binaries that mostly wait come first, and of each group the longest, so that no long one runs alone at the end.
         jobs = sorted(jobs, key=lambda job: (job.binary.is_unit, job.binary.name not in MOSTLY_WAITING, -len(job.tests)))
         return list(pool.map(lambda job: run_job(job, folder), jobs))
 
@@ -316,7 +316,7 @@ def memory_folder():
     """A folder for temporary files, in memory if there is enough, which is removed at the end."""
     enough = MEMORY_FOLDER.is_dir() and shutil.disk_usage(MEMORY_FOLDER).free >= REQUIRED_MEMORY_BYTES
     with tempfile.TemporaryDirectory(prefix="countersign-tests-", dir=MEMORY_FOLDER if enough else None, ignore_cleanup_errors=True) as folder:
-        # PostgreSQL runs as another user, whose files are in it.
+        # PostgreSQL runs as another user, and its files are in this folder.
         os.chmod(folder, 0o711)
         yield folder
 

@@ -158,8 +158,8 @@ install_oauth2_proxy() {
 }
 
 # The OAuth server that `make bench` compares the control plane with. Without Go, the report does not contain it. A module that requires
-# Hydra ignores its two replacements. That of pop, which reads the database, is needed. The other one is a folder that the module proxy
-# does not have; the published version of it suffices.
+# Hydra ignores the two replacements in Hydra's go.mod. We repeat only the one of pop, which reads the database. The other one names a
+# folder that the module proxy does not have; the published version of this module suffices.
 install_hydra() {
     local module=github.com/ory/hydra/v2 stamp="$tools/.hydra-$HYDRA" source
     [ ! -e "$stamp" ] && command -v go >/dev/null || return 0
@@ -407,7 +407,7 @@ build_in_module() {
     rm -rf "$build"
 }
 
-# The Prometheus of Debian is built without the discovery of targets in Kubernetes. This one is built without the discovery anywhere else.
+# The Prometheus of Debian is built without the discovery of targets in Kubernetes. This one discovers targets in Kubernetes only.
 install_kubernetes_prometheus() {
     local module=github.com/prometheus/prometheus stamp="$tools/.kubernetes-prometheus-$PROMETHEUS"
     [ ! -e "$stamp" ] || return 0
