@@ -42,9 +42,7 @@ pub struct Registration {
     pub owner: Option<Owner>,
     /// E-mail address of the registrant.
     pub email: EmailAddress,
-    /// Display name.
     pub name: DisplayName,
-    /// The public key.
     pub key: P256PublicKey,
     /// SHA-256 of the canonical SPKI DER of the public key.
     pub key_hash: String,
@@ -55,17 +53,13 @@ pub struct Registration {
 /// A registered agent.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Agent {
-    /// Unique identifier.
     pub id: AgentId,
     /// Data from the registration.
     pub registration: Registration,
-    /// Current status.
     pub status: AgentStatus,
     /// Cutoff: tokens and sessions with a lower revision are invalid. Each deactivation raises it.
     pub cutoff: Revision,
-    /// Current trust score.
     pub trust: TrustScore,
-    /// Time of registration.
     pub created_at: Timestamp,
     /// Time of the last change of status or trust score. A login is no change.
     pub updated_at: Timestamp,
@@ -78,7 +72,6 @@ pub struct Agent {
 /// A service at which an agent holds a role, or which the owner of the agent has left.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServiceOfAgent {
-    /// The service.
     pub service: ServiceId,
     /// Name of the service; `None` if the agent held no role when its owner left the service. Otherwise, anybody with an agent could
     /// leave a service to read its name.

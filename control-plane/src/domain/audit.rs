@@ -87,7 +87,6 @@ string_enum! {
 pub enum Actor {
     /// A service, authenticated by one of its API keys.
     ServiceKey(ApiKeyId),
-    /// A human user.
     Human(Human),
     /// An unauthenticated caller of the public registration.
     Public,
@@ -136,13 +135,9 @@ impl Actor {
 /// fields for services and agents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AuditedObject {
-    /// A role.
     Role(RoleId),
-    /// An API key.
     ServiceKey(ApiKeyId),
-    /// A signing key.
     SigningKey(Kid),
-    /// A webhook target.
     Webhook(WebhookId),
 }
 

@@ -21,7 +21,6 @@ pub struct Human {
 pub enum Caller {
     /// A service that sent one of its API keys.
     Service(Arc<ServiceKey>),
-    /// A human user.
     Human(Human),
 }
 

@@ -27,9 +27,7 @@ pub enum Change {
 /// The services whose sidecars receive a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Recipients {
-    /// All services.
     AllServices,
-    /// One service.
     Service(ServiceId),
     /// The services that accept unbound tokens, which are bound to no service.
     UnboundTokens,
@@ -42,7 +40,6 @@ pub enum Recipients {
 pub struct FeedEntry {
     /// The revision of the transaction that made the change.
     pub revision: Revision,
-    /// The change.
     pub change: Change,
     /// Who receives the change.
     pub recipients: Recipients,
@@ -52,7 +49,6 @@ pub struct FeedEntry {
 /// the transaction changed nothing, an earlier change led to the result. We do not know its revision, so we take the newest one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Changed<T> {
-    /// The result.
     pub value: T,
     /// A sidecar whose view has reached this revision knows the result.
     pub revision: Revision,

@@ -28,7 +28,6 @@ pub struct Page<P> {
 /// One page of a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListPage<T, P> {
-    /// Items on this page.
     pub items: Vec<T>,
     /// Number of items on all pages.
     pub total: ItemCount,
@@ -96,7 +95,6 @@ impl ItemCount {
 /// A position in a list that is ordered by a number, and among equal numbers by `then`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NumberThen<T> {
-    /// The number.
     pub number: i64,
     /// The position among items with this number.
     pub then: T,

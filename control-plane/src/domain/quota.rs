@@ -41,13 +41,9 @@ pub struct Quotas {
 /// A quota that a request would exceed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExceededQuota {
-    /// See [`Quotas::services_per_person`].
     ServicesPerPerson(u32),
-    /// See [`Quotas::agents_per_person`].
     AgentsPerPerson(u32),
-    /// See [`Quotas::public_agents`].
     PublicAgents(u32),
-    /// See [`Quotas::keys_per_service`].
     KeysPerService(u32),
     /// See [`WEBHOOKS_PER_SERVICE`].
     WebhooksPerService,

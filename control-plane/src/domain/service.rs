@@ -13,11 +13,9 @@ use std::time::Duration;
 /// A service, which defines roles and verifies agents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Service {
-    /// Unique identifier.
     pub id: ServiceId,
     /// Human user who owns the service.
     pub owner: Owner,
-    /// Display name.
     pub name: DisplayName,
     /// Whether the service accepts tokens that are not bound to a service.
     pub accepts_unbound: bool,
@@ -25,7 +23,6 @@ pub struct Service {
     pub resource_uris: ResourceUris,
     /// The label (`managedBy`) of the set of files that declares the service, if any.
     pub managed_by: Option<ManagedBy>,
-    /// Time of creation.
     pub created_at: Timestamp,
     /// Time of deletion; `None` while the service exists.
     pub deleted_at: Option<Timestamp>,
@@ -50,7 +47,6 @@ impl Service {
 /// What a webhook, an event or an audit chain belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServiceOrDeployment {
-    /// One service.
     Service(ServiceId),
     /// The whole Countersign deployment.
     Deployment,
@@ -90,7 +86,6 @@ pub const TRANSFER_LIFETIME: Duration = Duration::from_hours(7 * 24);
 /// An offer to another person to become the owner of a service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServiceTransfer {
-    /// The service.
     pub service: ServiceId,
     /// Display name of the service.
     pub name: DisplayName,
@@ -117,13 +112,11 @@ string_enum! {
 /// A service API key, without its secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServiceKey {
-    /// Unique identifier.
     pub id: ApiKeyId,
     /// Service that the key belongs to.
     pub service: ServiceId,
     /// The owner of the service when the key was read.
     pub owner: Owner,
-    /// Display name.
     pub name: DisplayName,
     /// Allowed operations.
     pub scope: KeyScope,
@@ -131,7 +124,6 @@ pub struct ServiceKey {
     pub managed_by: Option<ManagedBy>,
     /// Hash of the secret.
     pub secret: SecretHash,
-    /// Time of creation.
     pub created_at: Timestamp,
     /// Time of revocation; `None` while the key is valid.
     pub revoked_at: Option<Timestamp>,

@@ -56,11 +56,9 @@ pub struct SidecarIdentity {
     pub instance: SidecarInstance,
     /// The API key of its stream.
     pub api_key: ApiKeyId,
-    /// The service.
     pub service: ServiceId,
     /// The address of its connection.
     pub address: String,
-    /// Its release.
     pub release: String,
 }
 
@@ -120,7 +118,6 @@ pub struct Sidecar {
 /// The receipt of a revision: at which sidecars it is in force.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Enforcement {
-    /// The revision.
     pub revision: Revision,
     /// The number of sidecars that may decide.
     pub sidecars: usize,

@@ -48,7 +48,6 @@ impl RotationPolicy {
 pub struct SigningKey {
     /// The key ID (`kid`).
     pub kid: Kid,
-    /// The public key.
     pub public: P256PublicKey,
     /// When the key was published.
     pub published_at: Timestamp,

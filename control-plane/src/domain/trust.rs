@@ -48,13 +48,11 @@ pub struct InvalidScore;
 /// One feedback that a service gave about an agent.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Feedback {
-    /// Unique identifier.
     pub id: FeedbackId,
     /// The rated agent.
     pub agent: AgentId,
     /// The service that gave the feedback.
     pub service: ServiceId,
-    /// The score.
     pub score: Score,
     /// Reason for the score; may be empty.
     pub reason: Description,
@@ -80,7 +78,6 @@ pub struct Rating {
 /// A rating, and what we need to limit its weight in the trust score.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RatingBySource {
-    /// The rating.
     pub rating: Rating,
     /// Owner of the service that gave the feedback.
     pub owner: Owner,

@@ -34,7 +34,6 @@ pub const DISABLED_AFTER: Duration = Duration::from_hours(5 * 24);
 /// A webhook target, without its secrets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WebhookTarget {
-    /// Identifier.
     pub id: WebhookId,
     /// A target of a service receives the events of the service, and a target of the deployment receives all events.
     pub scope: ServiceOrDeployment,

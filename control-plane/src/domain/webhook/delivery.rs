@@ -22,17 +22,14 @@ const FAILURES_BEFORE_BACKOFF: u32 = 3;
 /// The delivery of one event to one target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Delivery {
-    /// The event.
     pub event: EventId,
     /// The kind of the event. A text, because a later version may have emitted a kind that this one does not know.
     pub kind: String,
     /// When the event happened.
     pub occurred_at: Timestamp,
-    /// Current state.
     pub state: DeliveryState,
     /// Number of attempts since the delivery was created or last replayed.
     pub attempts: u32,
-    /// The last attempt.
     pub last_attempt: Option<Attempt>,
 }
 

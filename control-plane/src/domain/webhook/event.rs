@@ -77,17 +77,11 @@ pub struct Event {
 #[derive(Debug, Clone, Serialize)]
 #[serde(untagged)]
 pub enum EventData {
-    /// See [`AuthenticatedEvent`].
     Authenticated(AuthenticatedEvent),
-    /// See [`AuthenticationFailedEvent`].
     AuthenticationFailed(AuthenticationFailedEvent),
-    /// See [`RoleAssignedEvent`].
     RoleAssigned(RoleAssignedEvent),
-    /// See [`RoleRevokedEvent`].
     RoleRevoked(RoleRevokedEvent),
-    /// See [`FeedbackReceivedEvent`].
     FeedbackReceived(FeedbackReceivedEvent),
-    /// See [`TestEvent`].
     Test(TestEvent),
 }
 
