@@ -150,7 +150,8 @@ impl Authorizer {
         let rule_service = rule.policy.service;
         if service.is_some() && rule_service.is_some() && service != rule_service {
             let name = &rule.name;
-            let error = format!("the route and the rule `{name}` of the rules file have different values of `service_id`");
+            let error =
+                format!("the route and the rule `{name}` of the rules file have different values of `service_id`");
             return Err(self.invalid_extensions(&error, since_boot));
         }
         // `None` if the rule is about MCP, and none of its entries allows the message.

@@ -163,7 +163,9 @@ impl TryFrom<String> for HeaderPrefix {
             Ok(Self(text))
         } else {
             let text = text.escape_debug();
-            Err(format!("`{text}` must be lower-case letters, digits and dashes, and end with a dash, such as `x-agent-`"))
+            Err(format!(
+                "`{text}` must be lower-case letters, digits and dashes, and end with a dash, such as `x-agent-`"
+            ))
         }
     }
 }

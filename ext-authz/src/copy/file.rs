@@ -88,7 +88,8 @@ impl CopyDirectory {
 
     /// False if a directory certainly has no file of an API key. The directory need not be locked.
     pub fn may_have_file(directory: &Path, key: &CopyKey) -> bool {
-        let is_missing = |error: io::Error| matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory);
+        let is_missing =
+            |error: io::Error| matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory);
         !fs::symlink_metadata(path_in(directory, key)).is_err_and(is_missing)
     }
 

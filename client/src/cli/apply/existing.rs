@@ -69,7 +69,9 @@ impl Access {
             let next = "countersign login, or set COUNTERSIGN_HUMAN_TOKEN";
             let text = match declared {
                 [] => "an API key cannot read its service: this needs the token of a human user",
-                _ => "an API key can change the roles, assignments of agents by id, and webhooks of its service only: the files describe more",
+                _ => {
+                    "an API key can change the roles, assignments of agents by id, and webhooks of its service only: the files describe more"
+                }
             };
             return Err(CliError::usage(text).with_next(next));
         }
