@@ -54,9 +54,9 @@ pub async fn verify_audit(
         }
     }
     // If a chain is missing in the database, we know it only from its archive.
-    let archived = archives.as_ref().filter(|_| service.is_none()).map(Archives::chains).unwrap_or_default();
+    let chains_of_archives = archives.as_ref().filter(|_| service.is_none()).map(Archives::chains).unwrap_or_default();
     let mut total = log.chains.len();
-    for chain in archived.into_iter().filter(|chain| log.chains.iter().all(|known| known != chain)) {
+    for chain in chains_of_archives.into_iter().filter(|chain| log.chains.iter().all(|known| known != chain)) {
         (broken, total) = (broken + 1, total + 1);
         write_problem(&mut out, chain, "the archives have entries of this chain, and the database has none")?;
     }

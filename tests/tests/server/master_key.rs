@@ -111,12 +111,7 @@ async fn rotation_while_a_server_serves() {
     let report = tokio::task::block_in_place(|| succeed(&control, &["secrets", "rotate"]));
     // The secrets are two signing keys, and the current and the previous secret of the target.
     assert!(report.contains("Secrets: 4 were encrypted again with this key, 0 already used it."), "{report}");
-    assert!(
-        report.contains(
-            "Audit chains: 2 were verified and authenticated with this key, 0 already used it and were not verified."
-        ),
-        "{report}"
-    );
+    assert!(report.contains("2 were verified and authenticated with this key, 0 already used it"), "{report}");
     authenticate(&control, &open_login).await;
     assert_signed(&target, &receiver).await;
     let later_target = Target::create(&control, &receiver.url).await;
@@ -128,9 +123,7 @@ async fn rotation_while_a_server_serves() {
     let again = String::from_utf8(again.stdout).unwrap();
     assert!(again.contains("remove secrets.previous_master_keys from the settings"), "{again}");
     assert!(again.contains("\nSecrets: 0 were encrypted again with this key, 6 already used it."), "{again}");
-    let chains =
-        "Audit chains: 0 were verified and authenticated with this key, 2 already used it and were not verified.";
-    assert!(again.contains(chains), "{again}");
+    assert!(again.contains("0 were verified and authenticated with this key, 2 already used it"), "{again}");
 
     let open_login = login(&control, &agent).await;
     control.restart_with(&previous("")).await;
