@@ -73,13 +73,13 @@ pub struct RevokeArgs {
     human: HumanTokenArg,
     #[command(flatten)]
     receipt: ReceiptArgs,
-    /// The token; `-` reads standard input, hidden from other users [default: COUNTERSIGN_TOKEN, or the session of the profile]
+    /// The token; `-` reads standard input, hidden from other users [default: `COUNTERSIGN_TOKEN`, or the session of the profile]
     token: Option<SecretString>,
 }
 
 #[derive(Args)]
 pub struct TokenArg {
-    /// The token; `-` reads standard input, hidden from other users [default: COUNTERSIGN_TOKEN, or the token of the profile]
+    /// The token; `-` reads standard input, hidden from other users [default: `COUNTERSIGN_TOKEN`, or the token of the profile]
     token: Option<SecretString>,
 }
 

@@ -108,11 +108,11 @@ impl Access {
         let mut services = Vec::new();
         let mut services_in_no_file = Vec::new();
         for service in all_pages(async |start| api.human(credential).list_services(&start).await).await? {
-            let declares = |it: &DeclaredService| match &it.id {
+            let describes = |it: &DeclaredService| match &it.id {
                 Some(id) => *id == service.service_id,
                 None => it.name == service.name && self.human_owns(&service),
             };
-            if let Some(declared) = declared.iter().find(|it| declares(it)) {
+            if let Some(declared) = declared.iter().find(|it| describes(it)) {
                 let with_keys = prunes || !declared.keys.is_empty();
                 services.push(self.read_service(service, with_keys).await?);
             } else if self.human_owns(&service) {

@@ -47,7 +47,7 @@ pub struct LoginArgs {
     /// The id of the public client at the issuer [default: the client of the last login]
     #[arg(long, env = "COUNTERSIGN_CLIENT_ID", value_name = "ID", value_parser = no_secret)]
     client_id: Option<String>,
-    /// The scopes to request, separated by spaces [default: openid; profile, email and offline_access if the issuer has them]
+    /// The scopes to request, separated by spaces [default: openid; profile, email and `offline_access` if the issuer has them]
     #[arg(long, value_parser = no_secret)]
     scope: Option<String>,
     /// The parameter `audience` of the request, which some issuers need for access tokens

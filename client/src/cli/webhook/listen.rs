@@ -36,7 +36,7 @@ pub struct ListenArgs {
     /// The port on 127.0.0.1 [default: a free one]
     #[arg(long, default_value_t = 0, hide_default_value = true)]
     port: u16,
-    /// A file with the secret of a webhook whose URL leads here [default: COUNTERSIGN_WEBHOOK_SECRET, or create a webhook]
+    /// A file with the secret of a webhook whose URL leads here [default: `COUNTERSIGN_WEBHOOK_SECRET`, or create a webhook]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     secret_file: Option<PathBuf>,
     /// The event kinds of the webhook that is created, separated by commas
