@@ -21,7 +21,7 @@ string_enum! {
         UnknownPath = "unknown_path";
         /// The route has no rate limit.
         Unlimited = "unlimited";
-        /// A rate limit refused the request, or none had counted it when it ended, or the client disconnected.
+        /// A rate limit refused the request, or no rate limit had counted it when it ended, or the client disconnected.
         Refused = "refused";
     }
 }
