@@ -116,7 +116,7 @@ pub async fn accept_service(
             .with_detail("from", owner_detail(&current.owner))
             .with_detail("to", owner_detail(new_owner));
         tx.audit(initiator, &entry).await?;
-        // All control planes then read the API keys again: they remember the owner with each key.
+        // All control planes then read the API keys of the service again, because they have its owner in memory with each key.
         tx.record_change(Change::ServiceSettings(service));
         Ok(tx.commit(Service { owner: new_owner.clone(), managed_by: None, ..current }).await?)
     };

@@ -32,7 +32,7 @@ pub enum ReplaySelection {
 /// Maximum number of deliveries in one transaction.
 const BATCH_SIZE: i64 = 1000;
 
-/// The id of an event contains the time when it was made. The event itself happens later, by at most this.
+/// The id of an event contains the time when the id was made. The event itself happens at most this much later.
 const MAX_ID_AGE: Duration = Duration::from_mins(1);
 
 /// Makes deliveries due again with a new series of attempts, and returns their number. Each batch is a short transaction, and we pause
