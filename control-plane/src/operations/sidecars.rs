@@ -39,8 +39,8 @@ pub async fn list_sidecars(
     Ok(context.sidecars.list(service, page).await?)
 }
 
-/// Reads the receipt of a revision, or else of the newest revision, at the sidecars of a service. Waits until the revision is in force
-/// at all of them, but at most for `wait` and [`MAX_WAIT`].
+/// Reads the receipt of a revision (by default, of the newest one) at the sidecars of a service. Waits until the revision is in
+/// force at all of them, but at most for `wait` and [`MAX_WAIT`].
 pub async fn read_enforcement(
     context: &Context,
     service: ServiceId,

@@ -11,7 +11,7 @@ use std::{
 /// Maximum number of lines of a class within one [`WINDOW`].
 const MAX_LINES: u32 = 10;
 
-/// After this time, a class may have further lines.
+/// After this time, a class may have [`MAX_LINES`] further lines.
 const WINDOW: Duration = Duration::from_secs(1);
 
 string_enum! {

@@ -88,7 +88,7 @@ impl Call {
         &self.state.context
     }
 
-    /// Counts a failed authentication. Returns its error, or the error of the rate limit if there were too many.
+    /// Counts a failed authentication. Returns its error, or the error of the rate limit if there were too many failures.
     pub async fn count_failure(&self, error: impl Into<ApiError>) -> ApiError {
         self.limiter.count_failure(&self.state, error.into()).await
     }

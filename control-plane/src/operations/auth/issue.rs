@@ -23,8 +23,8 @@ use std::sync::Arc;
 
 /// Locks an agent until the transaction ends, and reads what a login or refresh depends on.
 ///
-/// Every change of the agent locks the agent first, too. A change after ours finds the audience of our token, so the sidecars of
-/// this service receive it. A change before ours is in what we read, and our token has its revision or a later one.
+/// Every change of the agent locks the agent first, too. A later change finds the audience of our token, so the sidecars of this
+/// service receive the change. An earlier change is in what we read, and our token has its revision or a later one.
 pub(super) async fn lock_and_read(tx: &mut WriteTransaction, query: &LoginQuery) -> Result<LoginBasis, StoreError> {
     let now = tx.now();
     agents::lock(tx.conn(), query.agent).await?;

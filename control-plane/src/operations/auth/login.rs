@@ -66,7 +66,7 @@ impl VerifiedLogin {
     }
 }
 
-/// Verifies the signed challenge. A failed attempt does not consume the challenge.
+/// Verifies the signed challenge. A failed attempt does not use up the challenge.
 pub async fn verify_login(context: &Arc<Context>, login: &LoginRequest) -> Result<VerifiedLogin, OperationError> {
     // An invalid challenge id contains no agent, so no failed-login event is emitted.
     let (challenge, nonce) = context.challenge_keys.decode_id(&login.challenge).ok_or(Reason::ChallengeInvalid)?;

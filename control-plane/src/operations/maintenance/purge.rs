@@ -27,8 +27,8 @@ const MAX_WAITING_BEFORE_EXPIRY: i64 = 10_000;
 const MAX_WAITING_BEFORE_PURGE: i64 = MAX_WAITING_BEFORE_EXPIRY / 2;
 
 /// Removes up to `limit` rows that depend on one deleted service, agent or role: first assignments, then roles, revoked API keys,
-/// departures and contacts. Returns their number. If none are left, completes the deletion and returns 1. Does nothing while too
-/// many events wait for their fan-out.
+/// and the records that agents left or used the service. Returns their number. If no row is left, completes the deletion and
+/// returns 1. Does nothing while too many events wait for their fan-out.
 pub(super) async fn purge(
     context: &Context,
     kind: DeletedKind,

@@ -123,7 +123,7 @@ pub async fn accept_service(
     context.store.write("accept_service", work).await
 }
 
-/// Finds the offer of a service for its owner, its receiver or an administrator. Others do not learn whether there is one.
+/// Finds the offer of a service for its owner, its receiver or an administrator. Others do not learn whether there is an offer.
 async fn find_offer(
     conn: &mut Conn,
     human: &Human,

@@ -103,7 +103,7 @@ pub async fn list_deliveries(
     Ok(deliveries::list(context.store.read().await?.conn(), webhook, status, page).await?)
 }
 
-/// Reads a delivery with its exact body.
+/// Reads a delivery, and the body exactly as the webhook receives it.
 pub async fn read_delivery(
     context: &Context,
     scope: ServiceOrDeployment,
