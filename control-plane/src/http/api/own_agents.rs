@@ -11,7 +11,7 @@ use crate::{
 use countersign_identity::{AgentId, Revision, RoleName, ServiceId, Timestamp};
 
 body! {
-    // An agent leaves or readmits a service when its owner changes this value, the admission of the service.
+    // The owner of an agent leaves or readmits a service by changing this value, the admission of the service.
     /// Whether a service may assign roles to an agent.
     ServiceAdmission {
         /// False leaves the service: all roles of the agent there end. True allows the service to assign roles again.

@@ -1,5 +1,4 @@
-//! The order in which the middleware handles a request: client address, logs and metrics, panics, HTTPS, body, deadline, rate
-//! limits.
+//! The order in which the middleware handles a request: client address, log, metrics, panics, HTTPS, body, deadline, rate limits.
 //!
 //! Most parts are functions that get the next part as a closure, and together they are one layer of the router. If each part were a
 //! layer, every layer would clone all later layers for each request.
