@@ -170,8 +170,8 @@ impl ApiError {
         Self::new(ErrorCode::UnsupportedMediaType, message)
     }
 
-    /// The response to a gRPC client at the API port, such as a sidecar whose `sync.urls` names the API by mistake. Its gRPC
-    /// library reads the error from the header.
+    /// The response to a gRPC client at the API port, such as a sidecar whose `sync.urls` names the API by mistake. The gRPC
+    /// library of the client reads the error from the header `grpc-status`.
     pub fn grpc_on_the_api_port() -> Response {
         const MESSAGE: &str = "this is the API; sidecars connect to the sync port (listen.sync)";
         let mut response = Self::new(ErrorCode::UnsupportedMediaType, MESSAGE).into_response();
@@ -202,7 +202,7 @@ impl ApiError {
         ])
     }
 
-    /// Replaces the message if a credential is refused. Other errors keep their message.
+    /// Replaces the message if this error refuses a credential. Other errors keep their message.
     #[must_use]
     pub fn explained(mut self, message: &str) -> Self {
         if matches!(self.code, ErrorCode::AuthenticationFailed | ErrorCode::InsufficientPermissions) {
@@ -301,7 +301,7 @@ impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let (body, error) = (self.body(), Box::new(self.clone()));
         let mut response = self.into_response_with_body(body);
-        // At OAuth endpoints, `into_oauth_format` writes this error in another format.
+        // At OAuth endpoints, `into_oauth_format` takes the error from here, and writes it in the format of OAuth.
         response.extensions_mut().insert(error);
         response
     }

@@ -2,7 +2,7 @@
 //!
 //! Depends on `operations`, `humans`, `ephemeral` (rate limits), `domain` and `metrics`, never on `store`. Invariants: handlers
 //! contain no business rules, [`request::body`] parses every request body, and [`error`] builds every error response. Only [`tls`]
-//! builds its own, because it answers plain HTTP before the router.
+//! builds an error response of its own, because it answers plain HTTP before the router.
 
 pub mod api;
 mod code;

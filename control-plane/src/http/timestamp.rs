@@ -31,8 +31,8 @@ pub fn parse(text: &str) -> Option<Timestamp> {
     Some(Timestamp::from_micros(timestamp.as_microsecond()))
 }
 
-/// The latest time of jiff, 9999-12-30T22:00:00Z, if `date_time` is valid and later. We ignore its UTC offset, so jiff must have
-/// refused the whole text before.
+/// The latest time of jiff, 9999-12-30T22:00:00Z, if `date_time` is valid and later. We ignore the UTC offset of the text, so the
+/// caller must first let jiff parse the whole text, and call this only if jiff refuses it.
 fn latest_if_after(date_time: &str) -> Option<jiff::Timestamp> {
     let latest = jiff::tz::Offset::UTC.to_datetime(jiff::Timestamp::MAX);
     let is_later = date_time.parse::<jiff::civil::DateTime>().is_ok_and(|date_time| date_time > latest);
@@ -43,7 +43,7 @@ fn is_fraction_and_offset(text: &str) -> bool {
     let is_digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let offset_start = text.find(['Z', 'z', '+', '-']).unwrap_or(text.len());
     let (fraction, offset) = text.split_at(offset_start);
-    // Hours and minutes have two digits each, so the texts compare like numbers.
+    // Hours and minutes have two digits each, so they compare as texts like numbers.
     let is_valid_offset = |offset: &str| {
         let parts = offset.split_once(':').filter(|(hours, minutes)| is_digits(hours) && is_digits(minutes));
         parts.is_some_and(|(hours, minutes)| offset.len() == 5 && hours.len() == 2 && hours < "24" && minutes < "60")

@@ -30,7 +30,7 @@ pub async fn list_audit_entries(
     Ok(audit::list(context.store.read().await?.conn(), filter, page).await?)
 }
 
-/// Requires the owner of the service or an administrator. Only administrators learn that a service existed.
+/// Requires the owner of the service or an administrator. Only administrators learn that a deleted service existed.
 async fn require_reader(context: &Context, human: &Human, service: ServiceId) -> Result<(), OperationError> {
     match require_owner(context, human, service).await {
         Err(OperationError::NotFound(NotFound::Service)) if human.is_admin => {

@@ -36,7 +36,7 @@ pub async fn authenticate_service(
     Ok((key, current))
 }
 
-/// Reads an API key. Each client network has a limited number of reads at a time, so whoever sends invalid keys delays nobody else.
+/// Reads an API key. Each client network has a limited number of reads at a time, so invalid keys delay only their own network.
 async fn read_service_key(
     context: &Context,
     client: IpAddr,

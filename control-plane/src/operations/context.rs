@@ -147,7 +147,6 @@ impl Context {
         self.clock.since_boot()
     }
 
-    /// The `iss` claim of every token: the public URL.
     pub fn issuer(&self) -> &str {
         &self.config.issuer
     }

@@ -11,12 +11,12 @@ use crate::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 
-/// How an operation makes its response, and whether it stores the response for a repeated request.
+/// How an operation makes its response, and whether it stores the response, so that a repeated request gets it again.
 #[derive(Debug)]
 pub struct ResponseFormat<T, R> {
     /// The idempotency key and the digest of the body. `None`: the request has no key, so nothing is stored.
     pub request: Option<IdempotentRequest>,
-    /// Makes the response body of the result.
+    /// Makes the response body from the result.
     pub present: fn(&T) -> R,
 }
 
@@ -59,7 +59,7 @@ impl<T, R: Serialize + DeserializeOwned> IdempotencyGuard<T, R> {
         }
     }
 
-    /// Makes the response body of the result, and stores it if the request has a key.
+    /// Makes the response body from the result, and stores it if the request has a key.
     pub(in crate::operations) async fn store_response(
         &self,
         tx: &mut WriteTransaction,

@@ -17,7 +17,7 @@ use tokio::time::sleep;
 /// The shortest interval at which we look at the sidecars of this control plane while a request waits.
 const LOCAL_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Each sidecar makes the interval longer by this time, so that waiting requests need little CPU time even with many sidecars.
+/// Each sidecar adds this time to [`LOCAL_POLL_INTERVAL`], so that waiting requests need little CPU time even with many sidecars.
 const POLL_INTERVAL_PER_SIDECAR: Duration = Duration::from_micros(10);
 
 /// The interval at which we read the sidecars of other control planes from the database while a request waits.
@@ -39,8 +39,8 @@ pub async fn list_sidecars(
     Ok(context.sidecars.list(service, page).await?)
 }
 
-/// Reads the receipt of a revision, or else of the newest revision, at the sidecars of a service. Waits until the revision is in force
-/// at all of them, but at most for `wait` and [`MAX_WAIT`].
+/// Reads the receipt of a revision (by default, of the newest one) at the sidecars of a service. Waits until the revision is in
+/// force at all of them, but at most for `wait` and [`MAX_WAIT`].
 pub async fn read_enforcement(
     context: &Context,
     service: ServiceId,

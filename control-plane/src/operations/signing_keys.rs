@@ -47,8 +47,8 @@ pub async fn rotate_signing_key(
     Ok(Changed { value: (rotation.ok_or(KeyringError::NoKey)?, signs_now), revision })
 }
 
-/// Revokes a signing key. All tokens that it signed become invalid. If it was the current key, the next key signs at once. Returns
-/// false if the key was already removed or revoked.
+/// Revokes a signing key. All tokens that it signed become invalid. If the revoked key was the current one, the next key signs at
+/// once. Returns false if the key was already removed or revoked.
 pub async fn revoke_signing_key(
     context: &Context,
     initiator: &Initiator,
@@ -70,7 +70,7 @@ pub async fn revoke_signing_key(
 pub async fn rotate_signing_keys_if_due(context: &Context) -> Result<SigningKeyRing, OperationError> {
     let policy = &context.config.key_rotation;
     let current = signing_keys::load_ring(context.store.read().await?.conn()).await?;
-    // Most calls change nothing. We try it on a copy first, because then we need no transaction.
+    // Most calls change nothing. We find that out on a copy of the ring, without a transaction.
     let mut maintained = current.clone();
     maintained.maintain(policy, context.now(), context.keyring.generate_keys(context.rng.as_ref())?.public_keys());
     if maintained != current {
@@ -85,8 +85,8 @@ pub async fn rotate_signing_keys_if_due(context: &Context) -> Result<SigningKeyR
     Ok(signing_keys::load_ring(read.conn()).await?)
 }
 
-/// Applies `change` to the key ring in a transaction. `change` gets the ring, the time, and new keys that it may add. If the ring has
-/// changed, writes the audit entry that `change` returns. If the set of accepted keys has changed, sidecars receive it.
+/// Applies `change` to the key ring in a transaction. `change` gets the ring, the time, and new keys that it may add. If the ring
+/// has changed, writes the audit entry that `change` returns. If the set of accepted keys has changed, sidecars receive the set.
 async fn change_ring<T>(
     context: &Context,
     name: &'static str,

@@ -38,7 +38,7 @@ pub async fn submit_feedback<R: Serialize + DeserializeOwned>(
     request: &FeedbackRequest,
     format: &ResponseFormat<TrustScore, R>,
 ) -> Result<R, OperationError> {
-    // The API key of the initiator names the service, and the body names the agent.
+    // The guard needs no ids here: the API key of the initiator determines the service, and the body names the agent.
     let idempotency = &format.guard(initiator, &["submit_feedback"]);
     let (id, event) = (context.new_id(FeedbackId::from_bits), context.new_id(EventId::from_bits));
     let FeedbackRequest { service, agent, score, ref reason, ref metadata } = *request;

@@ -1,4 +1,4 @@
-//! `/services/{service}/agents` and `/agents`: agents as services and their owners manage them.
+//! The routes `/services/{service}/agents`, to read agents, and `/agents/{agent}/status`, to change the status of an agent.
 
 use crate::{
     domain::agent::{Agent, status_text},
@@ -94,7 +94,7 @@ pub async fn read(
     let caller = call.authenticate_caller().await?;
     let result = match parse_id(&agent) {
         Ok(agent) => operations::read_agent(call.context(), &caller, service, agent).await,
-        // Callers without access to the service get the same error for all agent ids.
+        // Callers without access to the service get the same error for all agent ids, even for malformed ones.
         Err(not_found) => match require_manager(call.context(), &caller, service).await {
             Ok(()) => return Err(not_found),
             Err(error) => Err(error),
@@ -175,7 +175,7 @@ pub(super) fn agent_record(agent: Agent) -> AgentRecord {
 
 fn service_agent_record(agent: AgentWithRoles, roles: &RoleTable) -> ServiceAgentRecord {
     let assigned = agent.roles.iter().filter_map(|ManagedGrant { grant, managed_by }| {
-        // One transaction has read grants and roles, so every role is in the table.
+        // The grants and the roles were read in one transaction, so `roles` contains the role of every grant.
         let role = roles.get(grant.role)?;
         Some(AssignedRole {
             id: role.id,

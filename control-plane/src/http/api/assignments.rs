@@ -79,7 +79,7 @@ pub async fn change(
     let AssignmentChanges { changes: ObjectList(changes) } = body.read()?;
     let changes: Vec<_> =
         changes.into_iter().enumerate().map(|(position, change)| parse(position, change)).collect::<Result<_, _>>()?;
-    // The authentication has counted the request once already.
+    // The authentication has already counted this request as one, so we only count the rest.
     call.count_more(changes.len().div_ceil(CHANGES_PER_COUNTED_REQUEST) - 1).await?;
     let mut results = Vec::with_capacity(changes.len());
     for change in changes {

@@ -204,7 +204,7 @@ pub async fn refresh(
     let service = service.map(|service| service.parse()).transpose()?;
     let requested = RequestedToken { service, ..RequestedToken::default() };
     let refresh = operations::verify_refresh(&state.context, &token, Some(client.ip)).await?;
-    // A refresh token that was used, or whose session has ended, proves no agent: `refresh_session` refuses it.
+    // If the token was used before, or its session has ended, it does not prove who sends it, so it does not count for the agent.
     if let Some(agent) = refresh.proven_agent() {
         limiter.count_agent(&state, agent).await?;
     }

@@ -35,7 +35,7 @@ enum HealthStatus {
     Unhealthy,
 }
 
-// From good to bad, so that `max` is the worse status.
+// The variants are in order from good to bad, so that `max` of two statuses is the worse one.
 /// Result of a check.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]

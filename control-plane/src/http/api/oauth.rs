@@ -1,5 +1,5 @@
-//! `/oauth/*`: the endpoints of OAuth 2.0, for clients that do not know our challenges. They issue, verify and revoke the same tokens
-//! with the same operations.
+//! `/oauth/*`: the endpoints of OAuth 2.0, for clients that do not know our challenges. They issue, verify and revoke the same
+//! tokens as the other endpoints, with the same operations.
 
 pub mod introspect;
 pub mod revoke;

@@ -1,4 +1,4 @@
-//! `/agents`: what the owner of agents reads and decides.
+//! `/agents`: how owners list and delete their agents, and decide which services may assign roles to them.
 
 use super::agents::{AgentRecord, agent_record};
 use crate::{
@@ -11,7 +11,7 @@ use crate::{
 use countersign_identity::{AgentId, Revision, RoleName, ServiceId, Timestamp};
 
 body! {
-    // In the API, leaving and readmitting a service are changes of its admission.
+    // The owner of an agent leaves or readmits a service by changing this value, the admission of the service.
     /// Whether a service may assign roles to an agent.
     ServiceAdmission {
         /// False leaves the service: all roles of the agent there end. True allows the service to assign roles again.
@@ -37,7 +37,7 @@ pub struct OwnAgentRecord {
 pub struct AgentServiceRecord {
     #[schema(value_type = schema::ServiceIdSchema)]
     service_id: ServiceId,
-    // Otherwise, the owner of any agent could read the name of a service by leaving it.
+    // Null hides the name. Otherwise, anyone with an agent could read the name of any service by letting the agent leave it.
     /// Name of the service; null if the agent held no role there when its owner left the service.
     #[schema(required)]
     name: Option<DisplayName>,

@@ -1,4 +1,4 @@
-//! What most endpoints use: the extractors of requests, the parts of responses, and the vocabulary of the API description.
+//! The names that most endpoints import: extractors of requests, parts of responses, and types that describe parameters and errors.
 
 pub(super) use crate::{
     domain::{

@@ -24,7 +24,7 @@ pub struct ResourceQuery {
     resource: Option<String>,
 }
 
-// Only for the API description: `metadata_document` builds the JSON.
+// This type only describes the response in the OpenAPI document: `metadata_document` builds the JSON.
 /// Protected resource metadata (RFC 9728).
 #[derive(Serialize, ToSchema)]
 pub struct ResourceMetadata {

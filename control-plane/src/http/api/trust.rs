@@ -83,7 +83,7 @@ pub async fn submit(
 ) -> Result<Json<FeedbackResponse>, ApiError> {
     let key = call.require_full_key().await?;
     let (min, max) = Score::RANGE;
-    // The error for a score outside of the range must contain the range. We add it to all validation errors of this endpoint.
+    // An error about a score must contain the range of scores. We add the range to all validation errors of this endpoint.
     let range = [("minimum", json!(min)), ("maximum", json!(max))];
     let FeedbackSubmission { agent, score, reason, metadata } =
         body.and_then(BodyFields::read).map_err(|error| error.with_validation_details(range))?;

@@ -141,7 +141,7 @@ fn reason_header(error: &ApiError) -> Vec<(String, String)> {
 fn with_headers(mut response: Response, headers: Vec<(String, String)>) -> Response {
     let applied = ("preference-applied".to_owned(), IDENTITY_HEADERS.to_owned());
     for (name, value) in headers.into_iter().chain([applied]) {
-        // The values are encoded, so they are valid.
+        // All names and values are valid in headers, because the values are encoded. So no header is left out.
         if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
             response.headers_mut().insert(name, value);
         }

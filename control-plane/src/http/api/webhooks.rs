@@ -25,7 +25,7 @@ type ApiResult<T> = Result<T, ApiError>;
 type WithStatus<T> = (StatusCode, Json<T>);
 
 /// Declares the webhook endpoints of one scope in a module. Operation ids contain `operation_infix`, and `scope_errors` are the
-/// errors before the endpoint looks at webhooks: the caller is not authorized, or the scope does not exist.
+/// errors that a request can get before its webhook is looked up: the caller is not authorized, or the scope does not exist.
 macro_rules! endpoints {
     (
         module: $module:ident,

@@ -45,7 +45,7 @@ impl ApiError {
         Self::access_required(Reason::AdminRequired, &["administrator"], user)
     }
 
-    /// Adds the service that a token must be issued for, if the token was not issued for it.
+    /// If a token was refused because it was issued for another service, adds the service that it must be issued for.
     pub fn with_required_service(self, service: ServiceId) -> Self {
         if self.reason.is_some_and(Reason::is_wrong_audience) {
             self.with_details([("required", json!({ "serviceId": service }))])
@@ -54,7 +54,7 @@ impl ApiError {
         }
     }
 
-    /// Each kind of access in `required` would suffice.
+    /// The error for a user who has none of the kinds of access in `required`, each of which would suffice.
     fn access_required(reason: Reason, required: &[&str], user: &Owner) -> Self {
         let actual = json!({ "issuer": user.issuer, "subject": user.subject });
         Self::from(reason).with_requirement(json!({ "access": required }), actual)

@@ -99,7 +99,7 @@ impl IntoResponses for OAuthErrors {
 impl OAuthError {
     /// A parameter is missing or wrong. `code` is the value of `error` in the body.
     pub fn new(code: &'static str, message: &str) -> Self {
-        // The body has only the message of this error. Logs and metrics have its code.
+        // From this `ApiError`, the response body takes only the message. Logs and metrics take its code.
         let error = ApiError::malformed_body(message);
         Self { status: StatusCode::BAD_REQUEST, code, error, scheme: None }
     }
@@ -116,7 +116,7 @@ impl OAuthError {
     }
 
     fn body(&self) -> OAuthErrorBody {
-        // The usual message does not name the parameter.
+        // The usual message about an unknown service does not name the parameter, so we replace it.
         let is_unknown_service = self.error.code == ErrorCode::ServiceNotFound;
         let message =
             if is_unknown_service { "`resource` names a service that does not exist" } else { &self.error.message };

@@ -1,4 +1,4 @@
-//! The order in which the parts of the middleware handle a request.
+//! The order in which the middleware handles a request: client address, log, metrics, panics, HTTPS, body, deadline, rate limits.
 //!
 //! Most parts are functions that get the next part as a closure, and together they are one layer of the router. If each part were a
 //! layer, every layer would clone all later layers for each request.

@@ -124,7 +124,7 @@ impl Limits {
         keys.iter().map(limit).collect()
     }
 
-    /// Adds to a decision of the limiter the category and the quota of each limit.
+    /// Converts a decision of the rate limiter: adds the category and the quota of each limit.
     fn decision(&self, categories: impl Iterator<Item = Category>, decision: RateLimitDecision) -> LimitDecision {
         let RateLimitDecision { allowed, statuses } = decision;
         let statuses = categories.zip(statuses).map(|(category, quota_status)| LimitStatus {

@@ -7,7 +7,7 @@ use crate::{
 use prometheus::IntCounterVec;
 use serde_json::Value;
 
-/// An extension of a response of the token endpoint to a refresh. By the route alone, [`operation_counter`] would count a login.
+/// The token endpoint marks the response to a refresh with this extension, because [`operation_counter`] would count a login.
 #[derive(Debug, Clone, Copy)]
 pub struct RefreshOperation;
 

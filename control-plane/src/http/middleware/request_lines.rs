@@ -11,7 +11,7 @@ use std::{
 /// Maximum number of lines of a class within one [`WINDOW`].
 const MAX_LINES: u32 = 10;
 
-/// After this time, a class may have further lines.
+/// After this time, a class may have [`MAX_LINES`] further lines.
 const WINDOW: Duration = Duration::from_secs(1);
 
 string_enum! {
@@ -21,7 +21,7 @@ string_enum! {
         UnknownPath = "unknown_path";
         /// The route has no rate limit.
         Unlimited = "unlimited";
-        /// A rate limit refused the request, or none had counted it when it ended, or the client disconnected.
+        /// A rate limit refused the request, or no rate limit had counted it when it ended, or the client disconnected.
         Refused = "refused";
     }
 }

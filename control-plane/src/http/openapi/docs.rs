@@ -24,7 +24,7 @@ const DESCRIPTION_URL: &str = "openapi.json";
 /// The HTML file of the page. Its URLs are relative to its own folder, so we put `docs/` before them.
 const PAGE: &str = "index.html";
 
-/// The files of Swagger UI that the page loads. It needs no others.
+/// The files of Swagger UI that the page loads. The page needs no other files, so we serve no others.
 const FILES: [&str; 7] = [
     "swagger-ui.css",
     "index.css",

@@ -98,8 +98,8 @@ fn response(status: StatusCode, examples: Vec<ErrorExample>) -> Response {
 const JSON: &str = "application/json";
 
 /// Adds an error to the examples of a response. The example is named after the reason or code of the error. Errors about different
-/// fields would have the same name, so all but the first get the name of a field appended, such as `VALIDATION_ERROR.score`. All
-/// other examples replace an example of the same name.
+/// fields would have the same name, so all but the first get the name of a field appended, such as `VALIDATION_ERROR.score`. In all
+/// other cases, a new example replaces an existing one with the same name.
 pub fn add_example(response: &mut Response, example: impl Into<ErrorExample>) {
     let ErrorExample { error, is_token_error } = example.into();
     let Some(RefOr::T(content)) = response.content.get_mut(JSON) else { return };
@@ -213,23 +213,23 @@ error_cases! {
     PublicAccess = vec![ApiError::unavailable()];
     /// A human user's token is optional, or required by configuration, so the errors are the same as for [`HumanAuth`].
     OptionalHumanAuth = human_errors();
-    /// Any human user.
+    /// Requires any human user.
     HumanAuth = human_errors();
-    /// The owner or an administrator.
+    /// Requires the owner or an administrator.
     OwnerAuth = [human_errors(), vec![ApiError::owner_required(&example_user())]].concat();
-    /// An administrator.
+    /// Requires an administrator.
     AdminAuth = [human_errors(), vec![ApiError::admin_required(&example_user())]].concat();
-    /// The owner, an administrator, or the human user to whom the service is offered.
+    /// Requires the owner, an administrator, or the human user to whom the service is offered.
     TransferPartyAuth = [human_errors(), vec![ApiError::transfer_party_required(&example_user())]].concat();
-    /// The human user to whom the service is offered.
+    /// Requires the human user to whom the service is offered.
     ReceiverAuth = [human_errors(), vec![ApiError::receiver_required(&example_user())]].concat();
-    /// A human user who may create services.
+    /// Requires a human user who may create services.
     ServiceCreatorAuth = [human_errors(), vec![ApiError::service_creator_required(&example_user())]].concat();
-    /// An API key of the service, of any scope.
+    /// Requires an API key of the service, of any scope.
     ServiceKeyAuth = [key_errors(), other_service()].concat();
-    /// An API key with scope `full`, of any service.
+    /// Requires an API key with scope `full`, of any service.
     FullKeyAuth = [key_errors(), scope_insufficient()].concat();
-    /// An API key of the service with scope `full`, the owner or an administrator.
+    /// Requires an API key of the service with scope `full`, the owner or an administrator.
     ManagerAuth = [key_errors(), human_token_errors(), other_service(), scope_insufficient()].concat();
     /// The body is not a JSON object, is too large, or has a content type other than JSON. The module [`super::examples`] adds an
     /// error in a field.
@@ -242,7 +242,7 @@ error_cases! {
     };
     /// `limit`, `offset` or `cursor` is invalid.
     InvalidPaging = invalid_field("limit", "must be a whole number, 1 or more");
-    /// The revision is above the newest one.
+    /// The revision in the request is above the newest one.
     UnknownRevision = conflict(UNKNOWN_REVISION);
     /// `revision` or `wait` is invalid.
     InvalidRevision = invalid_field("revision", "must be a whole number, 1 or more");
@@ -284,13 +284,13 @@ error_cases! {
     FileNotFound = vec![ApiError::not_found()];
     /// The service already has a role with the name in the request.
     RoleNameTaken = conflict("the service already has a role named `billing-reader`");
-    /// Another thing of the same kind has the same name, or the same URL, and the same value of `managedBy`.
+    /// Another service, API key or webhook has the same name (or the same URL) and the same value of `managedBy`.
     AlreadyManaged = conflict("another service `Shop` with the same `managedBy` `platform-team` exists");
-    /// The permissions of the service would be too long.
+    /// The names of all permissions of the service together would be too long.
     PermissionLimit = conflict("all permission names of a service together have at most 4096 bytes");
     /// The agent has left the service.
     AgentHasLeft = vec![OperationError::AgentLeft.into()];
-    /// The role names of the agent would be too long.
+    /// The names of all roles of the agent together would be too long.
     RoleNameLimit = conflict("all role names of one agent together have at most 2048 bytes");
     /// The `Idempotency-Key` is invalid, or was already used with a different body.
     InvalidIdempotencyKey = [

@@ -13,7 +13,7 @@ use utoipa::openapi::{
 
 /// Adds examples to the request body and to the responses of an operation.
 pub fn add(path: &str, operation: &mut Operation, components: &Components) {
-    // A clone, because the examples of errors change `operation`.
+    // We clone the body, because `add_examples_of_body_errors` reads the body and changes `operation`.
     if let Some(RefOr::T(body)) = operation.request_body.clone() {
         add_examples_of_body_errors(path, operation, &body, components);
     }
@@ -52,8 +52,8 @@ fn clear_service_id(value: &mut Value) {
     }
 }
 
-/// Adds examples of two errors: the body is larger than the limit of the path, and a field of the body is invalid. The second is
-/// left out if the endpoint declares such an example.
+/// Adds examples of two errors: the body is larger than the limit of the path, and a field of the body is invalid. The example of
+/// an invalid field is left out if the endpoint declares one.
 fn add_examples_of_body_errors(path: &str, operation: &mut Operation, body: &RequestBody, components: &Components) {
     add_error_example(operation, ApiError::too_large(body_limit(path)));
     let Some(fields) = body.content.get("application/json").and_then(|content| content_fields(content, components))

@@ -11,7 +11,7 @@ use crate::{
 use std::time::Duration;
 use utoipa::openapi::{RefOr, path::Operation};
 
-/// Only OAuth endpoints have this response. They describe their 429 by themselves, in the error format of OAuth.
+/// Only OAuth endpoints declare this response. They also declare 429 in the error format of OAuth, so we add no 429 to them.
 const DEFAULT_RESPONSE: &str = "default";
 
 /// Adds the response 429 if the endpoint has none, and the rate limit headers to all responses.
@@ -30,7 +30,7 @@ pub fn add(route: &str, operation: &mut Operation) {
     }
 }
 
-/// An exhausted limit, with the default quota.
+/// The status of an exhausted limit of this category, with the default quota.
 fn example(category: Category) -> LimitStatus {
     let quota_status = QuotaStatus { remaining: 0, reset_after: Duration::from_secs(7) };
     LimitStatus { category, quota: LimitsPerMinute::DEFAULT.quota(category), quota_status }

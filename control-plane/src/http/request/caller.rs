@@ -88,7 +88,7 @@ impl Call {
         &self.state.context
     }
 
-    /// Counts a failed authentication. Returns its error, or the error of the rate limit if there were too many.
+    /// Counts a failed authentication. Returns its error, or the error of the rate limit if there were too many failures.
     pub async fn count_failure(&self, error: impl Into<ApiError>) -> ApiError {
         self.limiter.count_failure(&self.state, error.into()).await
     }
@@ -129,7 +129,7 @@ impl Call {
         Ok((service, self.initiator(actor)))
     }
 
-    /// Counts the request of an authenticated caller as `requests` more.
+    /// Counts the request of an authenticated caller as this many further requests.
     pub async fn count_more(&self, requests: usize) -> Result<(), ApiError> {
         self.limiter.count_more(&self.state, requests).await
     }
@@ -232,7 +232,7 @@ pub fn owner_access_error(error: impl Into<ApiError>, human: &Human) -> ApiError
     human_access_error(error, human, ApiError::owner_required)
 }
 
-/// If the reason is `not_yours`, returns `refusal` instead, which says what is required.
+/// Replaces an error with the reason `not_yours` by `refusal`, which says what kind of access is required.
 pub fn human_access_error(error: impl Into<ApiError>, human: &Human, refusal: fn(&Owner) -> ApiError) -> ApiError {
     let error = error.into();
     if error.reason() == Some(Reason::NotYours) { refusal(&human.identity) } else { error }

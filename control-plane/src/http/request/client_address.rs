@@ -49,8 +49,8 @@ impl TrustedProxies {
     }
 
     /// Each proxy appends the address of its peer, so the client is the rightmost address in `X-Forwarded-For` that is no trusted
-    /// proxy: the client may have invented everything to the left of it. If all are trusted proxies, the client is the leftmost
-    /// address. `None` if there is no address, or if one up to the client cannot be parsed.
+    /// proxy: the client may have invented everything to the left of it. If all addresses are of trusted proxies, the client is the
+    /// leftmost one. `None` if there is no address, or if the client's address or one to the right of it cannot be parsed.
     fn forwarded_client(&self, headers: &HeaderMap) -> Option<IpAddr> {
         let mut leftmost = None;
         for value in headers.get_all(FORWARDED_FOR).iter().rev() {

@@ -121,7 +121,7 @@ fn encode_cursor(offset: i64, position: &impl Display) -> String {
 /// harm, because a position only selects entries of the list that they may read.
 fn decode_cursor<P: FromStr>(cursor: &str) -> Option<(i64, P)> {
     let text = String::from_utf8(BASE64_URL_SAFE_NO_PAD.decode(cursor).ok()?).ok()?;
-    // No position contains control characters. PostgreSQL fails if a text contains a NUL.
+    // A position never contains control characters. We refuse them here, because PostgreSQL fails if a text contains a NUL.
     let (offset, position) = Some(text.as_str()).filter(|text| !text.contains(char::is_control))?.split_once('.')?;
     let offset = offset.parse().ok().filter(|offset| *offset >= 0)?;
     Some((offset, position.parse().ok()?))
@@ -153,14 +153,14 @@ fn describe_parameter(name: &str, description: &str, schema: ObjectBuilder) -> P
     parameter.schema(Some(schema)).build()
 }
 
-/// Converts a page to the response format of the specification.
+/// Converts a page to the format in which the API responds with lists.
 pub fn page_response<T, P: Display, U>(
     page: &Page<P>,
     list_page: ListPage<T, P>,
     convert: impl FnMut(T) -> U,
 ) -> PageResponse<U> {
     let ListPage { items, total, next } = list_page;
-    // `offset` may be larger than the list if the page is empty, unless the page begins after a known position.
+    // Without a cursor, `offset` may be beyond the end of the list. Then the page is empty, and all items are before it.
     let may_be_past_end = items.is_empty() && page.after.is_none();
     let before = if may_be_past_end { page.offset.min(total.count) } else { page.offset };
     let end = before.saturating_add(i64::try_from(items.len()).unwrap_or(i64::MAX));

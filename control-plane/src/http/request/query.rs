@@ -8,7 +8,7 @@ use crate::http::error::{ApiError, FieldError};
 use axum::{extract::FromRequestParts, http::request::Parts};
 use std::borrow::Cow;
 
-/// The query of a request. Parameters that nobody reads are ignored, and a repeated parameter is an error.
+/// The query of a request. Parameters that the endpoint does not read are ignored, and a repeated parameter is an error.
 pub struct QueryParams(String);
 
 impl<S: Sync> FromRequestParts<S> for QueryParams {

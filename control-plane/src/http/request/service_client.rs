@@ -78,7 +78,7 @@ impl ServiceClient {
             }
             Ok((None, key)) => call.with_bearer(key).require_any_service_key().await,
             Err(problem) => {
-                // The refusal, or after too many failures the error of the rate limit.
+                // This is the refusal, or after too many failures the error of the rate limit.
                 let error = call.count_failure(Reason::ServiceKeyMissing).await;
                 // RFC 6749, section 5.2: two ways to authenticate are an invalid request, and not an invalid client.
                 if matches!(problem, CredentialsError::TwoWays) && error.is_unauthenticated() {
@@ -130,8 +130,8 @@ fn service_and_key(
     Ok((service.map_err(|_| CredentialsError::InvalidClientId)?, key))
 }
 
-/// The credential in `Authorization`; `None` if there is no such header. With HTTP Basic, clients should encode id and secret like a
-/// form. Clients that forget it send the same, because our ids and keys contain nothing to encode.
+/// The credential in `Authorization`; `None` if there is no such header. With HTTP Basic, clients should encode id and secret like
+/// a form. Clients that forget to encode them send the same text, because our ids and keys contain nothing to encode.
 fn header_credential(headers: &HeaderMap) -> Option<HeaderCredential> {
     let mut values = headers.get_all(header::AUTHORIZATION).into_iter();
     let (value, is_single) = (values.next()?, values.next().is_none());
@@ -154,7 +154,7 @@ fn form_decode(text: &str) -> Option<String> {
     if text.contains(['&', '=']) {
         return None;
     }
-    // Without `=`, the parser takes the text for a name.
+    // The text contains no `=`, so the parser returns all of it as a name without a value.
     let mut pairs = form_urlencoded::parse(text.as_bytes());
     let (value, _) = pairs.next()?;
     Some(value.into_owned())

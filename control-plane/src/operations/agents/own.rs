@@ -1,4 +1,4 @@
-//! The owner of an agent leaves services, and readmits them.
+//! What the owner of an agent decides about a service: to leave it, so that the agent holds no role there, or to readmit it.
 
 use super::read::require_owner_of_agent;
 use crate::{
@@ -37,7 +37,7 @@ pub async fn leave_service(
         }
         let definitions = roles::list(tx.conn(), service).await?;
         for grant in &held {
-            // An active grant is always of a role in `definitions`, so no role ends without its event.
+            // `definitions` contains the role of every active grant, so no role ends without its event.
             assignments::remove(tx.conn(), service, agent, grant.role).await?;
             let Some(role) = definitions.iter().find(|other| other.definition.id == grant.role) else { continue };
             let ended = RoleRevokedEvent {
@@ -47,7 +47,7 @@ pub async fn leave_service(
                 role_name: role.definition.name.clone(),
                 reason: RevocationReason::AgentLeft,
             };
-            // The actor is the control plane, because the chain of the service must not tell who owns the agent.
+            // The entry names the control plane as the actor, because the chain of the service must not tell who owns the agent.
             let entry = role_revoked_entry(&ended).with_detail("reason", json!(ended.reason));
             tx.audit(&Initiator::SYSTEM, &entry).await?;
             emit_role_revoked(&mut tx, context, now, ended);
@@ -80,7 +80,7 @@ pub async fn readmit_service(
     context.store.write("readmit_service", work).await
 }
 
-/// An entry for the chain of the deployment: the chain of the service would tell its owner who owns the agent.
+/// An entry for the chain of the deployment: the chain of the service would tell the owner of the service who owns the agent.
 fn audit_entry(action: AuditAction, agent: AgentId, service: ServiceId) -> NewAuditEntry {
     NewAuditEntry::for_deployment(action).agent(agent).with_detail("serviceId", service.to_string())
 }

@@ -25,9 +25,9 @@ pub struct RegistrationRequest {
     pub metadata: Metadata,
 }
 
-/// Registers an agent. If the same registrant has already registered the same key and name, returns the existing agent. With another
-/// registrant or another name, registers a new agent with this key. Otherwise, an attacker could block a key by registering it first.
-/// `agent_of` returns the agent that a response describes.
+/// Registers an agent. If the same registrant has already registered the same key and name, returns the existing agent. With
+/// another registrant or another name, registers a new agent with this key: if this were an error, an attacker could block a key by
+/// registering it first. `agent_of` returns the agent that a response describes.
 pub async fn register_agent<R: Serialize + DeserializeOwned>(
     context: &Context,
     initiator: &Initiator,
@@ -43,7 +43,7 @@ pub async fn register_agent<R: Serialize + DeserializeOwned>(
     let key_hash = key
         .fingerprint()
         .map_err(|_| OperationError::Invalid { field: "publicKey", message: "must be a P-256 key" })?;
-    // Registrants without a token have the same initiator. Only their e-mail addresses differ.
+    // All registrants without a token have the same initiator, so we tell them apart by their e-mail addresses.
     let registrant = if human.is_none() { email.as_str() } else { "" };
     let idempotency = &format.guard(initiator, &["register_agent", registrant]);
     let owner = human.map(|human| human.identity);
@@ -51,7 +51,7 @@ pub async fn register_agent<R: Serialize + DeserializeOwned>(
     let id = context.new_id(AgentId::from_bits);
     let work = async |mut tx: WriteTransaction| {
         if let Some(response) = idempotency.stored_response(&mut tx).await? {
-            // If somebody has deleted the agent of the response, the request registers the key again.
+            // If the agent in the stored response was deleted since, the repeated request registers the key again.
             if agents::find(tx.conn(), agent_of(&response)).await?.is_some() {
                 return Ok(tx.commit(response).await?);
             }

@@ -43,8 +43,8 @@ pub(in crate::operations) const fn login_failure_reason(error: &OperationError) 
     }
 }
 
-/// Counts a failed login, and emits an event for it if it is one of the first of its burst. Only logs errors, because the caller
-/// refuses the login in any case.
+/// Counts a failed login, and emits an event for it if it is one of the first of its burst. Errors are only logged, because the
+/// caller refuses the login in any case.
 pub(in crate::operations) async fn emit_failed_login(
     context: &Arc<Context>,
     key: BurstKey,
@@ -125,7 +125,7 @@ async fn store_counts(context: &Context) -> Result<(), OperationError> {
         let work = async |mut tx: WriteTransaction| {
             let now = tx.now();
             for (key, count) in counts {
-                // Pending counts belong to the burst in the database, even if it has ended.
+                // The counts in memory belong to the burst in the database, even if this burst has ended.
                 let mut burst = outbox::lock_burst(tx.conn(), key.agent, key.service, now).await?;
                 burst.suppressed += count;
                 outbox::update_burst(tx.conn(), key.agent, key.service, &burst).await?;
@@ -133,7 +133,7 @@ async fn store_counts(context: &Context) -> Result<(), OperationError> {
             Ok::<_, OperationError>(tx.commit(()).await?)
         };
         context.store.write_alone("count_failed_logins", work).await?;
-        // The counts may have grown meanwhile, so we subtract what is stored.
+        // The counts in memory may have grown meanwhile, so we subtract what is stored instead of resetting them.
         context.suppressed_bursts.subtract(counts);
     }
     context.suppressed_bursts.remove_ended(context.now());
@@ -151,7 +151,7 @@ async fn emit_summaries(context: &Context) -> Result<(), OperationError> {
             Ok((tx, bursts.len() as u64))
         };
         if run_batch(context, "summarize_failed_logins", batch).await? == 0 {
-            // Another replica emits them.
+            // Another replica emits the summaries.
             break;
         }
     }

@@ -23,8 +23,8 @@ use std::sync::Arc;
 
 /// Locks an agent until the transaction ends, and reads what a login or refresh depends on.
 ///
-/// Every change of the agent locks the agent first, too. If the change comes after us, it finds the audience of our token. If it
-/// comes before us, our token has its revision or a later one.
+/// Every change of the agent locks the agent first, too. A later change finds the audience of our token, so the sidecars of this
+/// service receive the change. An earlier change is in what we read, and our token has its revision or a later one.
 pub(super) async fn lock_and_read(tx: &mut WriteTransaction, query: &LoginQuery) -> Result<LoginBasis, StoreError> {
     let now = tx.now();
     agents::lock(tx.conn(), query.agent).await?;
@@ -51,7 +51,7 @@ pub(super) async fn check_audiences(
     Ok(())
 }
 
-/// Finds the key that signs now. We read the keys after the call begins, so we never sign with a key that was revoked before it.
+/// Finds the key that signs now. We read the keys after the call begins, so a key that was revoked before the call does not sign.
 pub(super) async fn find_signer(context: &Context) -> Result<Arc<TokenSigner>, OperationError> {
     if let Some(signer) = context.keyring.cached_signer(&published_keys(context).await?, context.now()) {
         return Ok(signer);
@@ -63,7 +63,7 @@ pub(super) async fn find_signer(context: &Context) -> Result<Arc<TokenSigner>, O
     })
 }
 
-/// An access token that an agent may have.
+/// What an access token is issued for: its agent, its session, its service and its scope.
 pub(super) struct Grant<'a> {
     /// The agent of `basis`.
     pub agent: &'a LoginAgent,
@@ -76,7 +76,7 @@ pub(super) struct Grant<'a> {
     /// Whether the token has the claim `scope` even if no scope limits it.
     pub states_scope: bool,
     pub basis: &'a LoginBasis,
-    /// The service of the agent's last login, this one included.
+    /// The service of the agent's last login, which may be this login.
     pub last_service: Option<ServiceId>,
 }
 
@@ -93,8 +93,8 @@ impl Grant<'_> {
         (self.claims(context, id, expires_at), record)
     }
 
-    /// Whether we record a contact, which makes the agent known to the service. If the agent did not name the service, we only renew a
-    /// contact: a stranger may have made its service the default one, by giving the agent a role.
+    /// Whether we record a contact, which makes the agent known to the service. If the agent did not name the service, we only
+    /// renew an existing contact: a stranger may have made its service the default one, by giving the agent a role.
     fn is_new_contact(&self) -> bool {
         let (last, now) = (self.basis.contacted_at, self.basis.at);
         let is_known = last.is_some_and(|at| at > known_agents::forgotten_until(now));

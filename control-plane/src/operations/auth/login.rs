@@ -66,7 +66,7 @@ impl VerifiedLogin {
     }
 }
 
-/// Verifies the signed challenge. A failed attempt does not consume the challenge.
+/// Verifies the signed challenge. A failed attempt does not use up the challenge.
 pub async fn verify_login(context: &Arc<Context>, login: &LoginRequest) -> Result<VerifiedLogin, OperationError> {
     // An invalid challenge id contains no agent, so no failed-login event is emitted.
     let (challenge, nonce) = context.challenge_keys.decode_id(&login.challenge).ok_or(Reason::ChallengeInvalid)?;
@@ -140,8 +140,8 @@ fn check_assertion(assertion: &ClientAssertion, basis: &LoginBasis) -> Result<Si
     if !agent.key.verifies(&[assertion.signed_text()], &signature) {
         return Err(OperationError::InvalidSignature);
     }
-    // The database has lost the sessions between the backup and the restore, so we do not know whether the assertion was used then. We
-    // add [`LEEWAY`], because the clocks of the agent and of the replicas may differ.
+    // The database has lost the sessions between the backup and the restore, so we do not know whether an assertion from before the
+    // restore was used. We add [`LEEWAY`], because the clocks of the agent and of the replicas may differ.
     let last_lost = basis.restored_at.map(|restored_at| restored_at.saturating_add(LEEWAY));
     if last_lost.is_some_and(|last_lost| assertion.made_after <= last_lost) {
         return Err(Reason::AssertionExpired.into());
@@ -193,8 +193,9 @@ impl NewSession {
         LoginQuery { agent: *agent, service: requested.service, challenge: Some(signed.single_use_id()) }
     }
 
-    /// Begins the session with one statement on PostgreSQL, if no webhook receives the event and there is nothing else to write. Returns
-    /// `None` if that is not possible, or if the login is refused. The caller then runs [`Self::begin`], which also finds out why.
+    /// Begins the session with one statement on PostgreSQL, if no webhook receives the login event and there is nothing else to
+    /// write. Returns `None` if that is not possible, or if the login is refused. The caller then runs [`Self::begin`], which also
+    /// finds out why.
     async fn begin_if_unchanged(&self, context: &Context) -> Result<Option<Claims>, OperationError> {
         if !context.store.has_concurrent_writers() {
             return Ok(None);
@@ -242,9 +243,9 @@ impl NewSession {
         context.store.write("begin_session", work).await
     }
 
-    /// Whether this login ends the sessions over the quota. It then has to read all sessions of the agent. So with a quota of 40 or more,
-    /// only one login in `one_in` does this, and the agent may have about a twentieth too many sessions meanwhile. That login may end
-    /// [`MAX_ENDED_PER_LOGIN`] sessions, which is more than begin meanwhile.
+    /// Whether this login ends the sessions over the quota, for which it has to read all sessions of the agent. So with a quota of
+    /// 40 or more, only one login in `one_in` does this, and the agent may have about a twentieth too many sessions. One login may
+    /// end [`MAX_ENDED_PER_LOGIN`] sessions, which is more than begin between two such logins.
     fn counts_sessions(&self, context: &Context) -> bool {
         let one_in = (context.config.quotas.sessions_per_agent / 20).clamp(1, MAX_ENDED_PER_LOGIN / 2);
         self.refresh.session().bits().is_multiple_of(u128::from(one_in))
@@ -345,7 +346,7 @@ async fn verify_signature(
     if basis.challenge_is_used {
         return Err(Reason::ChallengeUsed.into());
     }
-    // We issue challenges only to existing agents. So this one was deleted, or the database was restored from an older backup.
+    // We issue challenges only to existing agents. So the agent was deleted, or the database was restored from an older backup.
     let agent = basis.agent.as_ref().ok_or(Reason::ChallengeInvalid)?;
     // We check the service before the signature, so that no event contains a service that does not exist.
     if service.is_some() && !basis.has_service {

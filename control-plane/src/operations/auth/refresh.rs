@@ -25,7 +25,7 @@ use std::{net::IpAddr, sync::Arc};
 use tokio::sync::oneshot;
 use tracing::Instrument as _;
 
-/// A request for the next tokens with a refresh token of a session.
+/// A refresh token, and the session to which it belongs. The token may already be refused: see `refusal`.
 pub struct VerifiedRefresh {
     token: RefreshToken,
     session: Session,
@@ -85,9 +85,9 @@ async fn refresh_and_report_reuse(
     let VerifiedRefresh { token, session, client_address, refusal } = refresh;
     let (agent, service) = (session.agent, session.service);
     let result = match refusal {
-        // There is nothing to write, so copies of old tokens cannot occupy the database's writer.
+        // The session has ended or expired, so there is nothing to write: copies of old tokens cannot occupy the database's writer.
         Some(reason) if session.ended_at.is_some() || reason == Reason::RefreshExpired => Err(reason.into()),
-        // A used token of a live session is refused there, and ends the session.
+        // The token was usable when we read the session, or it was used before. If it was used, `replace_tokens` ends the session.
         _ => replace_tokens(context, token, session, requested).await,
     };
     if result.as_ref().is_err_and(is_reuse) {
@@ -128,6 +128,7 @@ struct Replacement {
 }
 
 impl Replacement {
+    /// Selects the `LoginBasis`: whatever a login or refresh depends on, as of one revision.
     fn query(&self) -> LoginQuery {
         let service = self.requested.service.or(self.session.service);
         LoginQuery { agent: self.session.agent, service, challenge: None }
@@ -159,6 +160,7 @@ impl Replacement {
             let (agent, session, claims, record) = match self.issue(context, session, &basis) {
                 Err(reused) if is_reuse(&reused) => {
                     end_sessions(&mut tx, &[self.session.id]).await?;
+                    // The transaction commits the end of the session. Its result is the refusal.
                     return Ok(tx.commit(Err(reused)).await?);
                 }
                 issued => issued?,
@@ -181,7 +183,8 @@ impl Replacement {
         basis: &'a LoginBasis,
     ) -> Result<(&'a LoginAgent, Session, Claims, IssueRecord), OperationError> {
         let agent = basis.agent.as_ref().ok_or(Reason::RefreshInvalid)?;
-        // Reuse comes first, because it ends the session. The other reasons come after the status of the agent, which may cause them.
+        // Reuse is checked first, because it must end the session. The status is checked before the other reasons: a suspension
+        // also raises the cutoff, below which sessions are invalid, and the client should learn of the suspension.
         let checked = session.check_refresh(&self.used, agent.cutoff.max(basis.position.cutoff), basis.at);
         if checked == Err(Reason::RefreshReused) {
             return Err(Reason::RefreshReused.into());
@@ -189,6 +192,7 @@ impl Replacement {
         require_active(agent.status)?;
         let names_service = self.requested.service.is_some();
         if !names_service && session.service.is_some() && !basis.has_service {
+            // The service that the session is bound to was deleted.
             return Err(Reason::RefreshRevoked.into());
         }
         checked?;

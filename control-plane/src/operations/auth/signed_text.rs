@@ -11,7 +11,7 @@ pub enum SignedText {
     Assertion {
         /// See [`ClientAssertion::single_use_id`](crate::domain::client_assertion::ClientAssertion::single_use_id).
         single_use_id: String,
-        /// The revision of the last restore of the database when the assertion was verified.
+        /// The revision of the last restore of the database before the assertion was verified.
         restore_revision: Revision,
     },
 }

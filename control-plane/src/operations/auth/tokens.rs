@@ -79,8 +79,8 @@ impl TokenAudience {
         }
     }
 
-    /// The service to store as the service of the agent's last login. A default service does not replace `before`: if the agent loses its
-    /// role at `before` for a moment, a stranger's service may become the default, but must not remain it.
+    /// The service to store as the service of the agent's last login. A default service does not replace `before`: if the agent
+    /// loses its role at `before` for a moment, a stranger's service may become the default, but must not remain the default.
     pub(super) fn last_service(self, before: Option<ServiceId>) -> Option<ServiceId> {
         match self {
             Self::Named(service) => Some(service),

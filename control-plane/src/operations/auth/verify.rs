@@ -22,7 +22,7 @@ use std::sync::{Arc, OnceLock};
 
 pub struct Verified {
     pub verification: Arc<Verification>,
-    /// True if it is an earlier verification of the same token, which still applies.
+    /// True if this is an earlier verification of the same token, from memory, which still applies.
     pub is_from_memory: bool,
 }
 
@@ -57,7 +57,7 @@ pub async fn verify_token(
         memory.remove(service, token);
     }
     let verification = Arc::new(read_verification(context, service, token).await?);
-    // A token with a later revision is from a time that the database has lost, so we do not remember that it is valid.
+    // If the token's revision is later than the database's, the database has lost commits, so we do not remember the result.
     if verification.basis.token_revision <= verification.basis.read_at.revision {
         memory.insert(service, token, Arc::clone(&verification));
     }
@@ -85,7 +85,7 @@ async fn read_verification(context: &Context, service: ServiceId, token: &str) -
         floor: position.floor,
         roles: &table,
         agent: changes.as_ref(),
-        // The session of an unknown agent is unknown too. But then we refuse the token below, with a better reason.
+        // An unknown agent has no session, so `is_revoked` would be true. We refuse its token below, with a better reason.
         revoked: changes.is_some() && is_revoked(read.conn(), claims).await?,
     };
     let identity = VerifiedIdentity::evaluate(claims, &evaluation, now)?;

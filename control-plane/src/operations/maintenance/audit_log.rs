@@ -19,11 +19,10 @@ const ENTRIES_PER_TRANSACTION: i64 = 500;
 /// Pause after a transaction, so that other writers get their turn.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Maximum number of chains that we list at once.
 const CHAINS_PER_READ: i64 = 1000;
 
 /// Starts the audit chain of the Countersign deployment, and the audit chains of services that are older than the audit log. Does
-/// nothing if the audit log was started before. Then a missing chain was removed, and `audit verify` must report it.
+/// nothing if the audit log was started before: a chain that is missing now was removed, and `audit verify` must report it.
 pub async fn ensure_audit_started(store: &Store) -> Result<(), OperationError> {
     let work = async |mut tx: WriteTransaction| {
         if !audit::lock_and_check_started(tx.conn()).await? {
@@ -41,9 +40,9 @@ pub async fn ensure_audit_started(store: &Store) -> Result<(), OperationError> {
 #[derive(Debug, Clone)]
 pub struct ArchivedChain {
     pub chain: String,
-    /// The floor of the chain when its entries were verified: it marks the entries that are in earlier archives.
+    /// The floor of the chain (its last archived entry) when the archive was made; `None` if nothing was archived before.
     pub previous_floor: Option<ChainMark>,
-    /// The sequence number of the last archived entry.
+    /// How many entries of the chain are archived now, in this archive and in earlier ones; `hash` is the hash of the last one.
     pub length: i64,
     pub hash: String,
 }
@@ -111,8 +110,8 @@ async fn delete_batch(store: &Store, chain: &str, length: i64) -> Result<u64, Op
     store.write_alone("delete_archived_entries", work).await
 }
 
-/// Prevents rotations of the master key until the transaction ends. Returns the fingerprint of the key. Fails if a rotation is not
-/// complete.
+/// Prevents rotations of the master key until the transaction ends, and returns the fingerprint of the key. Fails if an earlier
+/// rotation is not complete.
 async fn lock_master_key(tx: &mut WriteTransaction) -> Result<String, OperationError> {
     deployment::lock(tx.conn()).await?;
     let MasterKeysInUse { current, previous } = master_keys::find(tx.conn()).await?;

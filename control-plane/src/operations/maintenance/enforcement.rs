@@ -1,10 +1,10 @@
-//! Records in the audit log when audited changes are in force at all sidecars: each one decides with them, or refuses all requests.
+//! Records in the audit log when changes are in force at all sidecars: each decides with the changes, or refuses all requests.
 //!
-//! - One entry confirms many changes of a chain. It follows their entries in the same chain, and names their positions.
+//! - One audit entry confirms many changes of a chain. It follows the entries of the changes, and contains their positions.
 //! - For the chain of a service, we wait for the sidecars of this service, and for the chain of the deployment, for all sidecars.
-//! - While we wait for sidecars, later changes of the chain wait for the next entry. A silent sidecar has no stream, and delays each
-//!   entry only until it refuses all requests by itself.
-//! - Without sidecars, we write no entry.
+//! - While we wait for sidecars, later changes of the chain wait for the next entry. A silent sidecar (one without a stream) delays
+//!   an entry only until it refuses all requests by itself.
+//! - If there are no sidecars, we write no entry.
 
 use crate::{
     domain::{
@@ -25,7 +25,7 @@ use tokio::time::sleep;
 /// How many chains we look at in one run.
 const MAX_CHAINS: i64 = 200;
 
-/// After each run, the job pauses twenty times as long as the run took, because it reads the sidecars again and again.
+/// After each run, the job pauses twenty times as long as the run took: while it waits, it reads the same sidecars again and again.
 const PAUSE_FACTOR: u32 = 20;
 
 /// The longest pause, even after a run in which the database did not respond.
@@ -33,13 +33,13 @@ const MAX_PAUSE: Duration = Duration::from_mins(2);
 
 const JOB: &str = "confirm_changes";
 
-/// We count no more silent sidecars than this.
+/// We stop counting silent sidecars at this number, so that the count stays cheap.
 const MAX_SILENT: i64 = 10_000;
 
-/// If a change is not in force for this long, we log it, and again after each further interval.
+/// If a change is still not in force everywhere after this time, we log it, and again after each further interval.
 const LOG_INTERVAL: Duration = Duration::from_mins(1);
 
-/// The oldest change that is not in force everywhere, and the sidecars for which it may wait.
+/// The oldest change that is not in force at all sidecars, and the number of silent sidecars for which it may wait.
 #[derive(Debug, Clone, Copy)]
 pub struct EnforcementStatus {
     /// When the oldest change was made that is not in force at all sidecars.
@@ -48,8 +48,8 @@ pub struct EnforcementStatus {
     pub silent_sidecars: i64,
 }
 
-/// Looks at the next chains with changes that are not confirmed. Returns the status when it has reached the last chain, and `None`
-/// before.
+/// Confirms changes of the next chains, as far as they are in force. Returns the status after the last chain, and `None` if more
+/// chains follow.
 pub async fn confirm_changes(context: &Context) -> Result<Option<EnforcementStatus>, OperationError> {
     let began_at = context.since_boot();
     let result = confirm_next_changes(context).await;
@@ -61,7 +61,7 @@ async fn confirm_next_changes(context: &Context) -> Result<Option<EnforcementSta
     let mut turn = context.confirmation_turn.lock().await;
     let (chains, newest) = {
         let mut read = context.store.read().await?;
-        // We read the revision after the rows, so it covers all their changes.
+        // We read the newest revision after the rows, so it includes all changes in the rows.
         let chains = unconfirmed_changes::list(read.conn(), &turn.after, MAX_CHAINS).await?;
         (chains, feed::position(read.conn()).await?.revision)
     };
@@ -90,7 +90,7 @@ async fn confirm_next_changes(context: &Context) -> Result<Option<EnforcementSta
     Ok(Some(EnforcementStatus { oldest_change: oldest.map(|(time, _)| time), silent_sidecars }))
 }
 
-/// Logs the chain of the oldest change that is not in force, because the metric does not tell the service.
+/// Logs the chain of the oldest change that is not in force, because the metric does not say which service is concerned.
 fn log_oldest(context: &Context, turn: &mut ConfirmationTurn) {
     let (now, since_boot) = (context.now(), context.since_boot());
     let is_due = turn.logged_at.is_none_or(|at| since_boot.saturating_sub(at) >= LOG_INTERVAL);
@@ -102,7 +102,7 @@ fn log_oldest(context: &Context, turn: &mut ConfirmationTurn) {
     }
 }
 
-/// Records that the changes are in force if they are in force at all sidecars. Otherwise, returns false.
+/// If the changes are in force at all sidecars, records this and returns true.
 async fn confirm(context: &Context, changes: &UnconfirmedChanges, newest: Revision) -> Result<bool, OperationError> {
     // Every chain has a scope, so this skips nothing.
     let Some(scope) = ServiceOrDeployment::of_audit_chain(&changes.chain) else { return Ok(true) };
@@ -110,7 +110,7 @@ async fn confirm(context: &Context, changes: &UnconfirmedChanges, newest: Revisi
     let receipt = context.sidecars.enforcement(None, scope.service(), revision).await?;
     if !receipt.is_complete() {
         if changes.awaited.is_none() {
-            // From now on, later changes wait for the next entry.
+            // From now on, we wait for the newest revision. Changes that are made later wait for the next entry.
             let work = async |mut tx: WriteTransaction| {
                 if context.store.try_begin_job(&mut tx, JOB).await? {
                     unconfirmed_changes::await_newest_revision(tx.conn(), &changes.chain).await?;

@@ -61,15 +61,15 @@ fn agent_row_retention(context: &Context) -> Duration {
     sessions.max(DELETED_AGENT_COUNTS_FOR)
 }
 
-/// Nobody needs changes that were written before this time.
+/// Changes from before this time are older than every live token, so nobody needs them.
 pub(super) fn token_horizon(context: &Context) -> Timestamp {
     context.now().saturating_sub(token_retention(context))
 }
 
-/// How long we keep rows after the time in their index.
+/// How long we keep rows of a kind after the time by which their index orders them.
 struct Retention {
     time: Duration,
-    /// The resolution of these times. We delete a row one step later, because we compare with "before", not with "at or before".
+    /// The resolution of the times in the index. We delete a row one such step late, because the query excludes rows at its end.
     resolution: Duration,
 }
 
@@ -86,7 +86,7 @@ impl Retention {
             ExpiredData::UnusedAgents => exact(UNUSED_AGENT_RETENTION),
             ExpiredData::AgentDeletions => exact(DELETED_AGENT_COUNTS_FOR),
             ExpiredData::AgentRows => exact(agent_row_retention(context)),
-            // Their index contains the time itself from which on we may delete them.
+            // The index of these rows already contains the time from which on we may delete them.
             ExpiredData::IdempotencyKeys
             | ExpiredData::KnownAgents
             | ExpiredData::TokenAudiences
@@ -103,7 +103,7 @@ impl Retention {
 }
 
 /// Since when the oldest row of a kind can be deleted; `None` if no row can be deleted now. Reads only indexes. May skip rows that
-/// could be deleted before `from`.
+/// became deletable before `from`.
 pub(super) async fn oldest_due(
     context: &Context,
     data: ExpiredData,
@@ -143,7 +143,7 @@ pub(super) async fn oldest_due(
     Ok(due.filter(|due| *due <= context.now()))
 }
 
-/// Deletes up to `limit` rows of a kind that can be deleted since `from` or later. Returns their number.
+/// Deletes up to `limit` rows of a kind that became deletable at `from` or later. Returns their number.
 pub(super) async fn delete(
     context: &Context,
     data: ExpiredData,
@@ -226,7 +226,7 @@ fn delivery_due(context: &Context, cleanup: TargetCleanup) -> Timestamp {
         TargetCleanup { deleted_at: None, oldest: Some(event), .. } => {
             time_of_event(event).saturating_add(EVENT_RETENTION + ID_RESOLUTION)
         }
-        // Such a target needs no cleanup, so it is never found.
+        // A target that is not deleted and has no deliveries needs no cleanup, so `find_cleanup` never returns it.
         TargetCleanup { deleted_at: None, oldest: None, .. } => context.now(),
     }
 }
@@ -243,7 +243,7 @@ async fn delete_deliveries(context: &Context, conn: &mut Conn, limit: i64) -> Re
     webhook_cleanup::delete_row(conn, target, context.now().saturating_sub(MAX_TRANSACTION_TIME)).await
 }
 
-/// Several rows of each agent change, so we count an agent as ten rows. A transaction with 200 rows then has 20 agents.
+/// To delete an agent, we change several rows, so we count an agent as ten rows. A transaction with 200 rows then has 20 agents.
 const ROWS_PER_AGENT: i64 = 10;
 
 const fn max_agents(limit: i64) -> i64 {
@@ -272,7 +272,7 @@ async fn delete_unused_agents(
     Ok(listed.len() as u64)
 }
 
-/// Whether an agent is really unused. The list of unused agents may be outdated.
+/// Whether an agent is really unused: the list of unused agents may be outdated.
 fn is_unused(agent: &Agent) -> bool {
     agent.registration.owner.is_none() && agent.last_seen_at.is_none()
 }

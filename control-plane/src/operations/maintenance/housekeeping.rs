@@ -28,7 +28,8 @@ enum Progress {
 }
 
 /// Raises the revision floor, which is the oldest revision from which a sidecar can resume, past changes that are older than every
-/// live token. Then deletes everything that has expired. If the floor or one kind of rows fails, the others go on.
+/// live token. Then deletes everything that has expired. Rows of deleted services, agents and roles are left to [`purge_deleted`].
+/// If the floor or one kind of rows fails, the others go on.
 pub async fn run_housekeeping(context: &Context) -> Result<(), OperationError> {
     loop {
         let raised = raise_floor(context).await;
@@ -47,8 +48,8 @@ pub async fn purge_deleted(context: &Context) -> Result<(), OperationError> {
     Ok(())
 }
 
-/// Raises the revision floor in a transaction of its own, so that it does not wait while many rows are deleted. Until then, sidecars
-/// that resume get more changes than necessary.
+/// Raises the revision floor, in a transaction of its own before many rows are deleted. As long as the floor is low, sidecars that
+/// resume get more changes than necessary.
 async fn raise_floor(context: &Context) -> Result<(), OperationError> {
     let horizon = expired_rows::token_horizon(context);
     let work = async |mut tx: WriteTransaction| {
@@ -59,9 +60,9 @@ async fn raise_floor(context: &Context) -> Result<(), OperationError> {
 }
 
 /// Deletes a batch of each included kind in turn, until nothing is left of what could be deleted at the start, or until
-/// [`MAX_ROUND_TIME`] is over. If a kind fails, its rows wait for the next run.
+/// [`MAX_ROUND_TIME`] is over. If a kind fails, its rows wait for the next sweep.
 async fn sweep(context: &Context, includes: fn(ExpiredData) -> bool) -> Result<Progress, OperationError> {
-    // Rows that expire meanwhile belong to the next round. Otherwise, the round might never end.
+    // Rows that expire after `until` belong to the next round. If they belonged to this round, it might never end.
     let (began_at, until) = (context.since_boot(), context.now());
     let start = Timestamp::from_micros(0);
     // The kinds with rows left, each with the time since when its oldest row can be deleted. The search for the next rows begins there.
@@ -91,8 +92,8 @@ async fn sweep(context: &Context, includes: fn(ExpiredData) -> bool) -> Result<P
     failure.map_or(Ok(Progress::Complete), Err)
 }
 
-/// Deletes a batch of those rows of a kind that can be deleted since a time between `from` and `until`. Returns since when the oldest
-/// of these rows could be deleted; `None` if nothing is left to do.
+/// If the oldest row of a kind became deletable at `until` or earlier, deletes a batch. Rows from before `from` are already gone.
+/// Returns since when the oldest row was deletable, where the next search begins; `None` if nothing is left.
 async fn delete_batch(
     context: &Context,
     data: ExpiredData,

@@ -22,7 +22,6 @@ use countersign_process::Rng;
 /// Number of webhook targets whose secrets we encrypt again in one transaction.
 const SECRETS_PER_TRANSACTION: i64 = 100;
 
-/// Number of audit chains that we list at once.
 const CHAINS_PER_READ: i64 = 500;
 
 #[derive(Debug, Default)]
@@ -43,7 +42,7 @@ pub struct MasterKeyRotation {
     pub broken_chains: Vec<(String, BrokenChain)>,
 }
 
-/// Rotates to the configured master key. If a secret is unreadable, the previous master keys are still needed.
+/// Rotates to the configured master key. If a secret is unreadable, the previous master keys are not removed.
 pub async fn rotate_master_key(
     store: &Store,
     keyring: &Keyring,
@@ -83,8 +82,8 @@ impl Run<'_> {
             if current == *to {
                 return Ok(tx.commit(previous).await?);
             }
-            // This would rotate back to a key that an incomplete rotation replaces. Some chains already have checkpoints and entries
-            // of the other key, so neither key authenticates all of a chain. The other rotation must be completed first.
+            // An incomplete rotation is replacing this key. Some chains already have checkpoints and entries of the newer key, so
+            // neither key authenticates a whole chain. The incomplete rotation must be completed first.
             if previous.iter().any(|fingerprint| fingerprint == to) {
                 return Err(OperationError::Conflict(format!(
                     "the rotation from the master key with the fingerprint {to} to the key with {current} is not complete: \
@@ -126,8 +125,8 @@ impl Run<'_> {
         }
     }
 
-    /// Encrypts secrets with the new master key. Returns false if a secret has changed since it was read. Then the caller must read the
-    /// secrets again: whoever rotates the secret of a webhook moves the old one to another column.
+    /// Encrypts secrets with the new master key. Returns false if a secret has changed since it was read. The caller must then read
+    /// the secrets again: a rotation of the secret of a webhook moves the old secret to another column.
     async fn reseal(&mut self, stored: Vec<StoredSecret>) -> Result<bool, OperationError> {
         let (mut changed, mut unchanged, mut unreadable) = (Vec::new(), 0, Vec::new());
         for secret in stored {
@@ -177,8 +176,8 @@ impl Run<'_> {
         }
     }
 
-    /// Verifies a chain and writes its checkpoint. Returns false if the chain already has a checkpoint of the new key. Reads most entries
-    /// before the transaction that locks the chain.
+    /// Verifies a chain and writes its checkpoint. Returns false if the chain already has a checkpoint of the new key. Reads most
+    /// entries before the transaction, which locks the chain for a short time only.
     async fn write_checkpoint(&self, chain: &str) -> Result<Result<bool, BrokenChain>, OperationError> {
         let keys = self.store.audit_keys();
         let mut verifier = {
@@ -199,7 +198,7 @@ impl Run<'_> {
         let verifier = &verifier;
         let work = async |mut tx: WriteTransaction| {
             let written = audit::write_checkpoint(tx.conn(), verifier.clone()).await?;
-            // We hold the lock of the chain, so nobody appends. But we must not overwrite a checkpoint of a rotation to a third key.
+            // The chain is locked, so nobody appends entries. But we must not overwrite a checkpoint of a rotation to a third key.
             self.require_current(&mut tx).await?;
             Ok::<_, OperationError>(tx.commit(written.map(|()| true)).await?)
         };
@@ -217,7 +216,7 @@ impl Run<'_> {
         self.store.write("remove_previous_master_keys", work).await
     }
 
-    /// Until the transaction ends, nobody else stores a secret or begins a rotation.
+    /// Locks the deployment: until the transaction ends, nobody else stores a secret or begins a rotation.
     async fn lock_current(&self, tx: &mut WriteTransaction) -> Result<(), OperationError> {
         deployment::lock(tx.conn()).await?;
         self.require_current(tx).await

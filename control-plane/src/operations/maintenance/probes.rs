@@ -62,8 +62,8 @@ pub async fn count_services_and_active_agents(context: &Context) -> Result<(i64,
 /// The longest time for counting. It may be long, because counting holds no lock.
 const MAX_COUNT_TIME: Duration = Duration::from_mins(30);
 
-/// Counts all agents and services, and corrects the totals. They can be wrong if somebody has changed rows by hand. Blocks no other
-/// transaction while it counts.
+/// Counts all agents and services, and corrects the totals. The totals can be wrong if somebody has changed rows by hand. Blocks no
+/// other transaction while it counts.
 pub async fn correct_totals(context: &Context) -> Result<(), OperationError> {
     let found = &totals::find_differences(context.store.read_for(MAX_COUNT_TIME).await?.conn()).await?;
     if found.is_empty() {

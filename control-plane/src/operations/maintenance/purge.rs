@@ -16,19 +16,19 @@ use crate::{
 use countersign_identity::Timestamp;
 pub(super) use purge::oldest_due;
 
-/// We choose at random among the services, agents or roles that were deleted first, at most this many. So one with very many rows
-/// does not hold up the others.
+/// We choose at random among the services, agents or roles that were deleted first, at most this many. So a deletion with very many
+/// rows does not hold up the others.
 const MAX_CANDIDATES: i64 = 100;
 
 /// If more events than this wait, we emit no further events of expired roles, so that the events of requests do not wait for them.
 const MAX_WAITING_BEFORE_EXPIRY: i64 = 10_000;
 
-/// If more events than this wait, we remove nothing. It is lower, so that deletions do not hold back the events of expired roles.
+/// If more events than this wait, we remove nothing. This is lower, so that deletions do not hold back events of expired roles.
 const MAX_WAITING_BEFORE_PURGE: i64 = MAX_WAITING_BEFORE_EXPIRY / 2;
 
 /// Removes up to `limit` rows that depend on one deleted service, agent or role: first assignments, then roles, revoked API keys,
-/// departures and contacts. Returns their number. If none are left, completes the deletion and returns 1. Does nothing while too
-/// many events wait for their fan-out.
+/// and the records that agents left or used the service. Returns their number. If no row is left, completes the deletion and
+/// returns 1. Does nothing while too many events wait for their fan-out.
 pub(super) async fn purge(
     context: &Context,
     kind: DeletedKind,
@@ -76,7 +76,7 @@ fn emit_event(tx: &mut WriteTransaction, context: &Context, deleted: Deleted, as
         Deleted::Agent(_) => RevocationReason::AgentDeleted,
         Deleted::Role(_) => RevocationReason::RoleDeleted,
     };
-    // If the role is deleted too, this is the reason. But if the assignment had expired by the time `at`, its expiry is the reason.
+    // If the role itself was deleted, this is the reason. But if the assignment had expired by then, its expiry is.
     let (at, reason) = role_deleted_at.map_or((tx.now(), reason_of_deletion), |at| (at, RevocationReason::RoleDeleted));
     let (at, reason) = match expires_at {
         Some(end) if end <= at => (end, RevocationReason::Expired),
@@ -100,7 +100,7 @@ pub async fn emit_role_revoked_events(context: &Context) -> Result<(), Operation
             let expired = assignments::take_unreported_expiries(tx.conn(), now, limit).await?;
             let count = expired.len() as u64;
             for ExpiredAssignment { agent, role, service, at: expired_at } in expired {
-                // The row of a role stays as long as it has assignments, so this skips nothing.
+                // The row of a role stays as long as it has assignments, so `find_fate` finds it.
                 let Some(fate) = roles::find_fate(tx.conn(), role).await? else { continue };
                 let (at, reason) = end_of_assignment(&fate, expired_at);
                 let (agent_id, service_id, role_id, role_name) = (agent, service, role, fate.name);
@@ -110,7 +110,7 @@ pub async fn emit_role_revoked_events(context: &Context) -> Result<(), Operation
             Ok((tx, count))
         };
         if run_batch(context, "emit_expired_roles", batch).await? == 0 {
-            // Another replica emits them.
+            // Another replica emits the events.
             break;
         }
     }

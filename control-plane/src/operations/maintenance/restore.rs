@@ -16,7 +16,7 @@ use crate::{
 use countersign_identity::Timestamp;
 use std::time::Duration;
 
-/// No deployment makes this many changes in the minutes after a restore during which the revision is ahead of the clock.
+/// More changes than any deployment makes while its revision is ahead of the clock, as it is for some minutes after a restore.
 const REVISIONS_AFTER_RESTORE: i64 = 1_000_000;
 
 #[derive(Debug)]
@@ -42,9 +42,9 @@ pub async fn invalidate_credentials_after_restore(
         let newest_change_at = newest_change_time(&mut tx).await?;
         let entry = NewAuditEntry::for_deployment(AuditAction::DatabaseRestored)
             .with_detail("newestChangeAt", format_rfc3339(newest_change_at));
-        // The backup lacks later logins, so agents without a login in the backup get the whole time until their deletion again.
+        // The backup lacks later logins, so agents without a login in the backup get the full time again before they are deleted.
         unused_agents::restart_waiting(tx.conn(), at).await?;
-        // The backup lacks sidecars that connected after it. They may still decide, but no control plane confirms them meanwhile.
+        // The backup lacks sidecars that connected after it. They may still decide until their data is too old.
         sidecars::record_unknown(tx.conn(), at, max_staleness).await?;
         tx.audit(&Initiator::SYSTEM, &entry).await?;
         feed::advance_after_restore(tx.conn(), at).await?;

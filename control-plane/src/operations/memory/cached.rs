@@ -13,14 +13,12 @@ use std::{
     time::Duration,
 };
 
-/// Maximum number of API keys in memory.
 const CACHED_KEYS: u64 = 1 << 12;
 
-/// How long an API key stays in memory. If the database loses commits, it may lose a new API key. The change feed does not tell us,
-/// because creating a key is no change for sidecars. So we read each key again after this time.
+/// How long an API key stays in memory. If the database loses commits, it may lose a new API key. The change feed does not tell us
+/// of the loss, because creating a key is no change for sidecars. So we read each key again after this time.
 const KEY_LIFETIME: Duration = Duration::from_mins(1);
 
-/// Maximum number of verified tokens in memory.
 const CACHED_TOKENS: usize = 1 << 14;
 
 /// The memory of a verification without its names, in bytes.

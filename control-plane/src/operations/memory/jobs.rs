@@ -15,7 +15,7 @@ pub(in crate::operations) struct ConfirmationTurn {
     pub after: String,
     /// The oldest change that is not confirmed, in the chains up to `after`: when it was made, and its chain.
     pub oldest: Option<(Timestamp, String)>,
-    /// When we last logged such a change, since boot.
+    /// When we last logged that a change is not confirmed, since boot.
     pub logged_at: Option<Duration>,
 }
 
@@ -37,7 +37,7 @@ pub struct HousekeepingSample {
 }
 
 impl HousekeepingStatus {
-    /// The state of a process that starts now: the first pass may take as long as any other.
+    /// The state of a process that starts now. The start counts as a complete pass, so that the first pass is not overdue.
     pub fn new(since_boot: Duration) -> Self {
         let sample = |data: &ExpiredData| HousekeepingSample { data: *data, oldest: None, deleted: 0 };
         let samples = ExpiredData::ALL.iter().map(sample).collect();

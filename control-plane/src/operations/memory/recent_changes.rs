@@ -1,8 +1,8 @@
 //! Tells whether data that was read from the database is still the content of the database.
 //!
-//! Every request that uses data in memory calls [`RecentChanges::current`] first. This reads from the change feed, after the request
-//! arrived, what any process has changed; concurrent requests share the read. So a request never uses data that was changed before
-//! it arrived, on any number of replicas. Without the database, no data in memory is used.
+//! Every request that uses data in memory calls [`RecentChanges::current`] first. This reads from the change feed, after the
+//! request arrived, what any process has changed; concurrent requests share the read. So a request never uses data that was
+//! outdated when the request arrived, on any number of replicas. Without the database, no data in memory is used.
 
 use crate::{
     domain::change::{Change, FeedPosition, RevisionRange},
@@ -77,12 +77,12 @@ impl RecentChanges {
     /// Whether `subjects` are the same in the state `current` as at `read_at`.
     pub fn are_unchanged(&self, current: &CurrentState, read_at: ReadAt, subjects: &[Change]) -> bool {
         let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
-        // The read of `current` has advanced the index to this revision at least. If the index is behind it now, a later read found that
-        // the database has lost commits, and we know nothing about the state `current`.
+        // The read of `current` has advanced the index to its revision at least. If the index is behind this revision now, a later
+        // read found that the database has lost commits, and we know nothing about the state `current`.
         index.reached >= current.position.revision && index.are_unchanged(read_at, subjects)
     }
 
-    /// Reads the state, and adds the new changes to the index. The shared read runs it one at a time.
+    /// Reads the state, and adds the new changes to the index. Only the shared read calls this, so there is one call at a time.
     async fn read_state(&self, store: &Store) -> Result<Arc<CurrentState>, StoreError> {
         let reached = self.index.read().unwrap_or_else(PoisonError::into_inner).reached;
         // Most reads find no new change. They need only this one statement.
@@ -113,11 +113,11 @@ struct ChangeIndex {
     history: HistoryNumber,
     newer: HashMap<Change, Revision>,
     older: HashMap<Change, Revision>,
-    /// We know all changes above this revision.
+    /// The index contains all changes above this revision, up to `reached`.
     complete_from: Revision,
     /// The generation `newer` contains the changes above this revision.
     newer_from: Revision,
-    /// We know all changes up to this revision.
+    /// The revision up to which we have read the changes.
     reached: Revision,
 }
 

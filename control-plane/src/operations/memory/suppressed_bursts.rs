@@ -6,14 +6,14 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-/// The agent and the service of a burst: a series of failed logins, of which only the first become events.
+/// The agent and the service of a burst: a series of failed logins. Only the first few of them become events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(in crate::operations) struct BurstKey {
     pub agent: AgentId,
     pub service: Option<ServiceId>,
 }
 
-/// The bursts that have had all their events, and how many further failures this process has counted in each.
+/// The bursts that have had the maximum number of events, and how many further failures this process has counted in each.
 #[derive(Default)]
 pub struct SuppressedBursts(Mutex<HashMap<BurstKey, PendingCount>>);
 

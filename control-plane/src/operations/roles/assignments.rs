@@ -26,13 +26,12 @@ pub struct AssignmentRequest {
     pub service: ServiceId,
     pub agent: AgentId,
     pub role: RoleId,
-    /// Time of expiry; `None` for no expiry.
     pub expires_at: Option<Timestamp>,
     /// The label of the declaration files that manage the assignment (`managedBy`); `None` keeps the label of an existing assignment.
     pub managed_by: Option<ManagedBy>,
 }
 
-/// Assigns a role, or replaces the expiry of the existing assignment. We cut the expiry to whole seconds, as times in tokens are.
+/// Assigns a role, or replaces the expiry of the existing assignment. Tokens contain whole seconds, so we cut the expiry to these.
 pub async fn assign_role(
     context: &Context,
     initiator: &Initiator,
@@ -60,7 +59,7 @@ pub async fn assign_role(
         let others = others.iter().filter_map(|held| names.get(&held.grant.role));
         check_agent_limits(others.chain([name]))?;
 
-        // The role may have ended before, without an event yet. The event of its expiry must come before the one of this assignment.
+        // An earlier assignment may have expired without an event so far. Its event must come before the event of the new one.
         let unreported_expiry = assignments::mark_expiry_reported(tx.conn(), agent, role, now).await?;
         let managed_by = request.managed_by.clone();
         let assignment = Assignment { agent, role, service, assigned_at: now, expires_at, managed_by };
@@ -100,7 +99,7 @@ pub async fn revoke_role(
         };
         let RemovedAssignment { expires_at, expiry_reported } = removed;
         let now = tx.now();
-        // An expired assignment counts as absent, so removing it revokes nothing.
+        // An expired assignment counts as absent, so removing it is no revocation, and writes no audit entry.
         let ended = expires_at.filter(|end| *end <= now);
         let reason = if ended.is_some() { RevocationReason::Expired } else { RevocationReason::Revoked };
         let data = RoleRevokedEvent { agent_id: agent, service_id: service, role_id: role, role_name, reason };
@@ -116,7 +115,7 @@ pub async fn revoke_role(
     context.store.write("revoke_role", work).await
 }
 
-/// An event id that is lower than `id`, for an event that must be delivered before: the order of ids is the order of delivery.
+/// An event id that is lower than `id`, for an event that must be delivered first: the order of ids is the order of delivery.
 const fn id_before(id: EventId) -> EventId {
     EventId::from_bits(id.bits() - 1)
 }

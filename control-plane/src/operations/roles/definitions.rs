@@ -26,8 +26,8 @@ pub struct RoleRequest {
     pub managed_by: Option<ManagedBy>,
 }
 
-/// Creates a role. The name of a role is unique at its service and never changes. Returns the revision of the creation, or the newest
-/// revision if it returns a stored response.
+/// Creates a role. `format` makes the response. If the request has an idempotency key, the response is stored, and a repeated
+/// request gets it again. Returns the revision of the creation, or the newest revision with a stored response.
 pub async fn create_role<R: Serialize + DeserializeOwned>(
     context: &Context,
     initiator: &Initiator,
@@ -133,7 +133,7 @@ pub async fn delete_role(
     service: ServiceId,
     role: RoleId,
 ) -> Result<Changed<()>, OperationError> {
-    // The new name of the deleted role. Managers of the service cannot predict it, so they cannot take it with a role of their own.
+    // The deleted role gets this name, so that its name is free for a new role. Nobody can predict it, so no role has it already.
     let free_name = &name_of_deleted(context.new_id(RoleId::from_bits));
     let work = async |mut tx: WriteTransaction| {
         lock_managed_service(&mut tx, initiator, service).await?;

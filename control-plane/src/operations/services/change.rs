@@ -37,8 +37,8 @@ pub async fn change_service(
 ) -> Result<Changed<Service>, OperationError> {
     let work = async |mut tx: WriteTransaction| {
         let now = tx.now();
-        // No other service of the owner must get the same name and `managedBy` meanwhile, so we lock the owner. A transfer also locks an
-        // owner before the service.
+        // No other service of the owner must get the same name and `managedBy` meanwhile, so we lock the owner. A transfer locks in
+        // the same order, first an owner and then the service.
         let owner = if change.name.is_some() || change.managed_by.is_some() {
             let owner = find_service(tx.conn(), service).await?.owner;
             quotas::lock_owner(tx.conn(), &owner, now).await?;

@@ -35,7 +35,7 @@ pub struct NewServiceKey {
     pub managed_by: Option<ManagedBy>,
 }
 
-/// How many revoked API keys of a service we keep. The audit log has all of them.
+/// How many revoked API keys of a service we keep. The audit log records the revocation of every key.
 const KEPT_REVOKED_KEYS: i64 = 100;
 
 /// Maximum number of older revoked API keys that one revocation deletes. If there are more, the next revocations delete the others.
@@ -154,7 +154,7 @@ pub async fn revoke_service_key(
             let (kept, limit) = (KEPT_REVOKED_KEYS, MAX_DELETED_PER_REVOCATION);
             services::delete_oldest_revoked_keys(tx.conn(), service, kept, limit).await?;
             tx.audit(initiator, entry).await?;
-            // When the settings of a service change, each of its streams checks its API key. A stream with the revoked key ends.
+            // This makes each sync stream of the service's sidecars check its API key, so a stream with the revoked key ends.
             tx.record_change(Change::ServiceSettings(service));
         } else if !services::has_key(tx.conn(), service, key).await? {
             // The API key does not exist, or belongs to another service.

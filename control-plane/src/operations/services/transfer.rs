@@ -116,14 +116,14 @@ pub async fn accept_service(
             .with_detail("from", owner_detail(&current.owner))
             .with_detail("to", owner_detail(new_owner));
         tx.audit(initiator, &entry).await?;
-        // All control planes then read the API keys again: they remember the owner with each key.
+        // All control planes then read the API keys of the service again, because they have its owner in memory with each key.
         tx.record_change(Change::ServiceSettings(service));
         Ok(tx.commit(Service { owner: new_owner.clone(), managed_by: None, ..current }).await?)
     };
     context.store.write("accept_service", work).await
 }
 
-/// Finds the offer of a service for its owner, its receiver or an administrator. Others do not learn whether there is one.
+/// Finds the offer of a service for its owner, its receiver or an administrator. Others do not learn whether there is an offer.
 async fn find_offer(
     conn: &mut Conn,
     human: &Human,

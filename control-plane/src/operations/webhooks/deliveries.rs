@@ -32,7 +32,7 @@ pub enum ReplaySelection {
 /// Maximum number of deliveries in one transaction.
 const BATCH_SIZE: i64 = 1000;
 
-/// The id of an event contains the time when it was made. The event itself happens later, by at most this.
+/// The id of an event contains the time when the id was made. The event itself happens at most this much later.
 const MAX_ID_AGE: Duration = Duration::from_mins(1);
 
 /// Makes deliveries due again with a new series of attempts, and returns their number. Each batch is a short transaction, and we pause
@@ -103,7 +103,7 @@ pub async fn list_deliveries(
     Ok(deliveries::list(context.store.read().await?.conn(), webhook, status, page).await?)
 }
 
-/// Reads a delivery with its exact body.
+/// Reads a delivery, and the body exactly as the webhook receives it.
 pub async fn read_delivery(
     context: &Context,
     scope: ServiceOrDeployment,

@@ -150,7 +150,7 @@ pub async fn change_webhook(
     Ok(target)
 }
 
-/// Returns the changed webhook. If it resumes, its failing period (in which every attempt failed) is over.
+/// Returns the changed webhook. If the change resumes the webhook, its failing period (in which every attempt failed) is over.
 fn apply_change(before: &WebhookTarget, change: WebhookChange, now: Timestamp) -> WebhookTarget {
     let WebhookChange { url, events, description, managed_by, paused } = change;
     let before = before.clone();
@@ -176,8 +176,8 @@ fn apply_change(before: &WebhookTarget, change: WebhookChange, now: Timestamp) -
     }
 }
 
-/// Replaces the secret of a webhook. Returns the new secret, and until when the replaced secret signs, too. An even older secret
-/// stops signing at once.
+/// Replaces the secret of a webhook. Returns the new secret, and until when we also sign with the replaced secret. An even older
+/// secret stops signing at once.
 pub async fn rotate_webhook_secret(
     context: &Context,
     initiator: &Initiator,
@@ -188,7 +188,7 @@ pub async fn rotate_webhook_secret(
     let sealed = &context.keyring.seal_webhook_secret(webhook, &secret, context.rng.as_ref())?;
     let work = async |mut tx: WriteTransaction| {
         lock_scope(&mut tx, initiator, scope).await?;
-        // This locks the deployment. We do it before we lock the webhook, in the same order as a rotation of the master key.
+        // This locks the deployment. A rotation of the master key also locks the deployment first, and then the webhook.
         let sealed = sealed.for_current_master_key(tx.conn()).await?;
         lock_webhook_row(&mut tx, scope, webhook).await?;
         let until = tx.now().saturating_add(SECRET_OVERLAP);

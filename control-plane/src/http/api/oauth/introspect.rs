@@ -119,7 +119,7 @@ pub async fn introspect(
     let (service, current) = client.require_service(credentials).await?;
     let Form(body) = body?;
     let IntrospectionRequest { token, hint, client_id, client_secret } = body.read()?;
-    // Only access tokens can be active, and `require_service` has checked the credentials.
+    // The hint is not needed, because only access tokens can be active; `require_service` has checked the credentials.
     drop((hint, client_id, client_secret));
     let mut response = match verify_token(&state, &current, service, expose(&token)).await {
         Ok(verified) => Json(active(&state, &verified)).into_response(),

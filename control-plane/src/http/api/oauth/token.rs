@@ -112,7 +112,7 @@ pub async fn token(
     }
 }
 
-/// Refuses a client that authenticates with a secret. If we ignored the secret, the client would believe that it is right.
+/// Refuses a client that authenticates with a secret. If we ignored the secret, the client would believe that the secret is right.
 fn require_no_secret(headers: &HeaderMap) -> Result<(), OAuthError> {
     let is_basic =
         |value: &HeaderValue| value.as_bytes().get(..6).is_some_and(|scheme| scheme.eq_ignore_ascii_case(b"basic "));
@@ -147,7 +147,7 @@ async fn log_in(
     if request.client_id.as_ref().is_some_and(|id| id.parse() != Ok(assertion.agent)) {
         return Err(OAuthError::new("invalid_client", "`client_id` must be the `sub` of the assertion, or absent"));
     }
-    // The event about a failed login contains a service only if it is named by its id. We look up resource URIs later.
+    // If the login fails, its event names the service only if the request does so by id: resource URIs are looked up later.
     let named = [&request.resource, &request.audience].into_iter().flatten().find_map(|text| text.parse().ok());
     let verified = operations::verify_assertion(context, &assertion, named, Some(client)).await;
     let verified = verified.map_err(assertion_error)?;
@@ -166,8 +166,8 @@ async fn refresh(
     let token = token.ok_or_else(|| OAuthError::new("invalid_request", "`refresh_token` is required"))?;
     let verified = operations::verify_refresh(&state.context, expose(token), Some(client)).await;
     let verified = verified.map_err(ApiError::from)?;
-    // A refresh token that was used, or whose session has ended, proves no agent. `refresh_session` refuses it whatever else the
-    // request asks for, and a used token also ends its session.
+    // A refresh token that was used, or whose session has ended, does not prove who sends it. `refresh_session` refuses it whatever
+    // else the request asks for, and a used token also ends its session.
     let mut requested = RequestedToken::default();
     if let Some(agent) = verified.proven_agent() {
         if request.client_id.as_ref().is_some_and(|id| id.parse() != Ok(agent)) {

@@ -12,7 +12,7 @@ pub(super) const WINDOW: Duration = Duration::from_mins(1);
 string_enum! {
     /// A class of requests with its own limit. Its name is in headers, errors and metrics.
     Category {
-        /// Requests under `/auth`, to `/oauth/token` and to `/oauth/revoke`, per client address and subject.
+        /// Requests under `/auth`, to `/oauth/token` and to `/oauth/revoke`, per client address and agent (or key or token).
         Auth = "auth";
         /// Requests of [`Self::Auth`], and requests for the metadata of services, per client address.
         AuthAddress = "auth_address";
@@ -74,8 +74,8 @@ impl Category {
     }
 
     /// The category in which requests with an API key also count for the owner of the service, because one person can own many
-    /// services. Requests with the owner's own token do not count in it. Otherwise, stolen API keys could use up the limit, and the
-    /// owner could not revoke them.
+    /// services. Requests with the owner's own token do not count in this category: if they did, stolen API keys could use up the
+    /// limit, and the owner could not revoke the keys.
     pub(super) const fn owner_category(self) -> Option<Self> {
         match self {
             Self::Verification => Some(Self::VerificationOwner),
@@ -106,10 +106,10 @@ const VERIFICATION_OWNER_FACTOR: u32 = 20;
 /// Like [`VERIFICATION_OWNER_FACTOR`], for feedback and management.
 const OWNER_FACTOR: u32 = 5;
 
-/// Upper bound of the derived limits, the same as in the settings: the rate limiter stores the time of each call.
+/// Upper bound of the derived limits, as in the settings. The rate limiter stores the time of each call, so a limit costs memory.
 const MAX_PER_MINUTE: u32 = 1_000_000;
 
-/// The settings `[limits]`, in requests per minute. The limits of all categories are these, or multiples.
+/// The settings `[limits]`, in requests per minute. The limit of each category is one of these, or a multiple of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LimitsPerMinute {
     pub auth: u32,
@@ -120,7 +120,7 @@ pub struct LimitsPerMinute {
 }
 
 impl LimitsPerMinute {
-    /// The defaults, for examples. A test compares them with `config.default.toml`, which this module cannot read.
+    /// The default limits, for examples. A test compares them with `config.default.toml`, which this module cannot read.
     pub const DEFAULT: Self = Self { auth: 10, address: 300, verification: 1000, management: 100, feedback: 50 };
 
     pub const fn quota(&self, category: Category) -> Quota {

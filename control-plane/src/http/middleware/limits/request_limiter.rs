@@ -1,4 +1,4 @@
-//! Applies the limits to one request: after authentication, or before the handler if the route authenticates nobody (as a login).
+//! Applies the limits to a request: after authentication, or before the handler if the route authenticates nobody, as for a login.
 
 use super::{Category, CategoryKey, LimitDecision, LimitStatus, RateLimitSubject, category, headers::add_headers};
 use crate::{
@@ -21,13 +21,13 @@ use std::{
 pub struct RequestLimiter {
     category: Option<Category>,
     address: IpAddr,
-    /// The limits after the request was counted or refused.
+    /// The status of each limit after the request was counted or refused.
     statuses: Arc<OnceLock<Vec<LimitStatus>>>,
-    /// The counters for which the request has counted.
+    /// The counters in which this request was counted.
     counted: Arc<OnceLock<Vec<CategoryKey>>>,
-    /// The limits after [`Self::count_more`], which the response then shows instead of `statuses`.
+    /// The status of each limit after [`Self::count_more`]. If it is set, the response shows it instead of `statuses`.
     final_statuses: Arc<OnceLock<Vec<LimitStatus>>>,
-    /// The limit of the agent, after it has proved its identity.
+    /// The status of the limit per agent, once the agent has proved its identity.
     agent_status: Arc<OnceLock<LimitStatus>>,
 }
 
@@ -94,16 +94,16 @@ impl RequestLimiter {
         self.count(state, |category| vec![CategoryKey::for_person(category, &human.identity)]).await
     }
 
-    /// Counts a request of an authenticated caller again, as `requests` more. If the limit allows one more request, all of them are
-    /// allowed, even beyond the limit.
+    /// Counts a request of an authenticated caller as this many further requests. If the limit allows one more request, all of them
+    /// are allowed, even if they exceed the limit.
     pub async fn count_more(&self, state: &AppState, requests: usize) -> Result<(), ApiError> {
         let Some(keys) = self.counted.get().filter(|_| requests > 0) else { return Ok(()) };
         let repeated: Vec<_> = std::iter::repeat_n(keys, requests).flatten().copied().collect();
         let mut decision = state.limits.acquire(&repeated).await;
-        // The last repetition of the keys has the final status of each limit.
+        // There is a status for each repetition of a key. Those of the last repetition are the final ones, so we drop the others.
         decision.statuses.drain(..repeated.len() - keys.len());
         let result = refuse_exhausted(state, &decision);
-        // `set` fails if this was called before.
+        // `set` fails if `count_more` was called before; each handler calls it at most once.
         let _ignored = self.final_statuses.set(decision.statuses);
         result
     }
@@ -148,7 +148,7 @@ impl RequestLimiter {
         let (subject, request) = RateLimitSubject::from_request(state, route, request).await?;
         let address_key = CategoryKey::for_address(Category::AuthAddress, self.address);
         if subject.needs_lookup() {
-            // The limit by address comes first, so that a client over it causes no reads of the database.
+            // Check the limit by address first, so that a client that has exceeded it causes no reads of the database.
             let decision = state.limits.peek(&[address_key]).await;
             if !decision.allowed {
                 return self.apply(state, decision).map(|()| request);

@@ -78,7 +78,7 @@ impl RateLimitSubject {
         match self {
             Self::Token(token) => match find_refresh_token_agent(context, &token).await {
                 Ok(Some(agent)) => Self::Agent(agent),
-                // Ignore errors of the database: the handler reads it too, and reports them.
+                // Ignore errors of the database: the handler reads the same token, so it meets and reports them.
                 Ok(None) | Err(_) => Self::Text(token),
             },
             Self::Agent(_) | Self::Text(_) | Self::None => self,

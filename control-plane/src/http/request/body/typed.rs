@@ -94,14 +94,14 @@ pub struct BodySchema {
 }
 
 impl BodySchema {
-    /// A JSON object without fields, in which unknown fields are errors.
+    /// Begins the schema of a JSON object. It has no fields yet, and unknown fields are errors.
     pub fn json(doc: &[&str]) -> Self {
         let Self { object, .. } = Self::form(doc);
         let no_others = AdditionalProperties::<Schema>::FreeForm(false);
         Self { object: object.additional_properties(Some(no_others)), is_form: false }
     }
 
-    /// A form without fields, in which unknown fields are ignored, and which has no `null`.
+    /// Begins the schema of a form. It has no fields yet, unknown fields are ignored, and no value can be null.
     pub fn form(doc: &[&str]) -> Self {
         let object = ObjectBuilder::new().schema_type(Type::Object).description(Some(join_lines(doc)));
         Self { object, is_form: true }
