@@ -65,7 +65,7 @@ pub struct AgentChanges {
 }
 
 impl AgentChanges {
-    /// Takes each facet of `other` unless the same facet of `self` has a higher revision.
+    /// Replaces each facet of `self` by that facet of `other`, unless the one of `self` has a higher revision.
     pub fn merge(&mut self, other: Self) {
         let Self { roles, trust, status } = other;
         replace_if_newer(&mut self.roles, roles);
@@ -129,7 +129,7 @@ impl RoleTable {
         self.by_id.values()
     }
 
-    /// The role that a token with this `rev` means by a name.
+    /// The role that a token with this `rev` means by `name`: never a role that was created later.
     fn get_by_name(&self, name: &RoleName, rev: Revision) -> Option<&RoleDefinition> {
         self.get(*self.by_name.get(name)?).filter(|definition| definition.created_revision <= rev)
     }

@@ -103,7 +103,7 @@ impl P256PublicKey {
         Ok(format!("sha256:{}", hex::encode(Sha256::digest(der.as_bytes()))))
     }
 
-    /// True if the signature is right for any of the messages, read as r‖s or as DER.
+    /// True if the signature, read as r‖s or as DER, is valid for any of the messages.
     pub fn verifies(self, messages: &[&[u8]], signature: &EcdsaSignature) -> bool {
         let key = UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, self.to_sec1());
         let mut interpretations = signature.0.iter().flatten();

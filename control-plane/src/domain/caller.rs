@@ -50,7 +50,7 @@ impl Human {
         if self.is_admin { Ok(()) } else { Err(Reason::AdminRequired) }
     }
 
-    /// Requires the given owner or an administrator.
+    /// Requires that the caller is the given owner or an administrator.
     pub fn require_owner(&self, owner: Option<&Owner>) -> Result<(), Reason> {
         if self.is_admin || owner == Some(&self.identity) { Ok(()) } else { Err(Reason::NotYours) }
     }

@@ -7,7 +7,7 @@ use super::string_enum::string_enum;
 use countersign_identity::{KeySet, Kid, P256PublicKey, Timestamp, key_set::JsonWebKey};
 use std::time::Duration;
 
-/// A new key is published for the maximum staleness and this margin before it signs. The margin allows for slow commits and clock
+/// Before a new key signs, it is published for the maximum staleness and this margin. The margin allows for slow commits and clock
 /// skew. It is never longer than the maximum staleness: an operator who sets a short staleness relies on fast transactions.
 const PUBLICATION_MARGIN: Duration = Duration::from_secs(5);
 

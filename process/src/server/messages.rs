@@ -24,7 +24,7 @@ const BASE_COST: usize = 16 << 10;
 pub struct MessageLimits {
     /// The memory that all unfinished requests share.
     pub memory: SharedMemory,
-    /// The length of the largest message. The routes refuse larger ones as soon as these are announced.
+    /// The length of the largest message. The routes refuse a larger message as soon as its length has arrived.
     pub max_message: usize,
     /// The error that the routes get instead of a message for which there is no memory.
     pub refusal: fn() -> BoxError,
