@@ -1,7 +1,7 @@
 //! Decides what a signed token grants at a service now.
 //!
 //! A token contains roles and trust as of its revision `rev`, and [`AgentChanges`] contains later changes. Invariant: for each
-//! facet of an agent (roles, trust, status), the value with the higher revision wins. Times are not compared.
+//! facet of an agent (roles, trust, status), the value with the higher revision wins. The times of changes are not compared.
 
 use crate::{
     AgentId, Audience, Claims, Permission, Reason, Refusal, Revision, RoleId, RoleName, ServiceId, Timestamp, TokenId,
@@ -150,7 +150,7 @@ pub struct EvaluationContext<'a> {
     pub floor: Revision,
     /// The roles of the service.
     pub roles: &'a RoleTable,
-    /// The changes of the token's agent that were not deleted.
+    /// The changes of the token's agent, except those that were deleted (see `floor`).
     pub agent: Option<&'a AgentChanges>,
     /// Whether the token or its session was revoked.
     pub revoked: bool,

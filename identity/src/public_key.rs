@@ -142,8 +142,8 @@ impl EcdsaSignature {
         Ok(Self([Some(signature), None]))
     }
 
-    /// The signature in the form of a JWS: 64 bytes r‖s (RFC 7518, section 3.4). If the hex was valid in both forms, it is
-    /// taken as r‖s.
+    /// The signature in the form of a JWS: 64 bytes r‖s (RFC 7518, section 3.4). A signature that was valid in both forms is taken
+    /// as r‖s.
     pub fn to_jws(&self) -> Option<Vec<u8>> {
         let [raw, der] = self.0;
         raw.or(der).map(|signature| signature.to_bytes().to_vec())

@@ -19,7 +19,7 @@ pub const NAME_COST: usize = 40;
 /// client that sends other tokens with the same end only makes the cache compare whole texts.
 const HASHED_CHARACTERS: usize = 32;
 
-/// What is cached for a token.
+/// A value that a cache can keep for a token.
 pub trait CachedForToken: Send + Sync + 'static {
     /// About how many bytes the value needs.
     fn memory(&self) -> usize;

@@ -28,7 +28,7 @@ const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 /// writing a line.
 const BATCH_PAUSE: Duration = Duration::from_millis(1);
 
-/// A buffer that has grown larger, in bytes, shrinks to this size after a write.
+/// The size in bytes to which a buffer that has grown larger shrinks after a write.
 const MAX_KEPT_CAPACITY: usize = 256 * 1024;
 
 /// The pause before another write to a full stream, if the parent process made it non-blocking.

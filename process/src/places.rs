@@ -1,8 +1,8 @@
 //! Shares a fixed number of places among strangers, for example connections to the database. Each key, which is the owner or the
 //! client for whom a place is taken, has at most a part of the places.
 //!
-//! A caller that finds no free place first waits in the queue of its own key, then in the queue of all keys. So a key that asks often
-//! delays the others little.
+//! A caller that finds no free place first waits in the queue of its own key, then in the queue of all keys. So a key that asks
+//! often hardly delays other keys.
 
 use std::{
     collections::HashMap,

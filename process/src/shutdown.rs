@@ -63,7 +63,7 @@ impl Shutdown {
         Ok(shutdown)
     }
 
-    /// Requests shutdown. The first request begins [`STOP_TIMEOUT`].
+    /// Requests shutdown. [`STOP_TIMEOUT`] begins with the first request.
     pub fn trigger(&self) {
         let _deadline = self.deadline();
         self.requested.cancel();

@@ -94,7 +94,7 @@ pub enum Actor {
     System,
 }
 
-/// The actor of an action and the origin of the request.
+/// Who performed an action, and from which request it came.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Initiator {
     /// The authenticated caller.

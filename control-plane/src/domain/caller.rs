@@ -45,7 +45,7 @@ impl Caller {
 }
 
 impl Human {
-    /// Requires an administrator, for resources of the whole Countersign deployment.
+    /// Requires that the caller is an administrator, for resources of the whole Countersign deployment.
     pub const fn require_admin(&self) -> Result<(), Reason> {
         if self.is_admin { Ok(()) } else { Err(Reason::AdminRequired) }
     }

@@ -66,7 +66,7 @@ pub struct SigningKey {
 string_enum! {
     /// A state in the lifecycle of a key. The name is the value in API responses and metrics.
     KeyStatus {
-        /// The key is published and does not sign yet. Its start may be scheduled.
+        /// The key is published and does not sign yet. The time at which it starts to sign may be set already.
         Next = "next";
         /// The key signs new tokens.
         Signing = "signing";

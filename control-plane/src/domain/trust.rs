@@ -62,7 +62,7 @@ pub struct Feedback {
     pub created_at: Timestamp,
 }
 
-/// What one service thinks of an agent: the weighted mean of all its feedback.
+/// What one service thinks of an agent: the weighted mean of all feedback that the service gave.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rating {
     /// The service that gave the feedback.

@@ -31,7 +31,7 @@ pub const FAILING_PERIOD_RESET: Duration = Duration::from_hours(3 * 24);
 /// How long a target may fail before it is disabled.
 pub const DISABLED_AFTER: Duration = Duration::from_hours(5 * 24);
 
-/// A webhook target, without its secrets. Its *managers* are those who may change it: for a service, whoever manages the service.
+/// A webhook target, without its secrets. Its managers are those who manage its service, or the administrators.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WebhookTarget {
     pub id: WebhookId,

@@ -70,7 +70,7 @@ impl OwnedQueue {
     }
 }
 
-/// What all targets of an owner use together.
+/// The leased deliveries and running attempts of all targets of an owner together.
 #[derive(Default)]
 struct OwnerUse {
     leased: usize,

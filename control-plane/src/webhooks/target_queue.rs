@@ -36,7 +36,7 @@ pub struct TargetQueue {
     marked_failing: bool,
 }
 
-/// The result of a completed attempt, as input of the queue of its target.
+/// The result of a completed attempt, from which the queue of its target decides how to go on.
 #[derive(Debug, Clone, Copy)]
 pub struct AttemptSummary {
     /// Start of the attempt, since boot.

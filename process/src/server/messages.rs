@@ -85,7 +85,7 @@ impl IncomingMessage {
 
     /// Reserves the memory of the whole request, as far as it is not reserved yet. Returns false if there is not enough.
     fn reserve(&mut self) -> bool {
-        // A message that is too large is refused by the routes, and never kept.
+        // The routes refuse a message that is too large and never keep it, so it needs no memory.
         let message = self.announced_length().filter(|length| *length <= self.limits.max_message);
         let needed = BASE_COST + self.head + message.unwrap_or_default();
         if let Some(reserved) = &mut self.reserved {

@@ -239,7 +239,7 @@ impl<'a> ChainVerifier<'a> {
         self.chain
     }
 
-    /// The keys that authenticate new entries.
+    /// The keys of the current master key, which authenticate new entries.
     pub const fn current_keys(&self) -> &'a AuditKeys {
         self.keys.current
     }

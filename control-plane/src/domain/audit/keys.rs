@@ -48,7 +48,7 @@ pub struct ChainMark {
     pub mac: String,
 }
 
-/// The MAC key of one kind of marks.
+/// The MAC key of all heads, of all checkpoints or of all floors.
 pub struct MarkKey {
     domain: &'static str,
     key: hmac::Key,

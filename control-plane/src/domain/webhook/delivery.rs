@@ -7,7 +7,7 @@ use std::time::Duration;
 /// Maximum number of bytes of a response body that are stored.
 pub const EXCERPT_BYTES: usize = 1024;
 
-/// Maximum time for which a delivery waits because its response has a `Retry-After`.
+/// Maximum time for which a delivery waits because the response to an attempt has a `Retry-After`.
 const MAX_RETRY_AFTER: Duration = Duration::from_hours(24);
 
 /// Maximum pause of deliveries to a target after repeated failures, unless its `Retry-After` asks for a longer one.

@@ -66,7 +66,7 @@ enum UnconnectedClient {
 
 impl RedisEndpoint {
     /// `servers` may list only some nodes of a cluster or some Sentinels: the client discovers the others. Without authorities in
-    /// `certificates`, it trusts the authorities of the operating system.
+    /// `certificates`, the client trusts those of the operating system.
     pub fn new(servers: RedisServers, certificates: Option<TlsCertificates>) -> Self {
         let certificates = ArcSwapOption::from_pointee(certificates);
         Self { servers, certificates, announced_nodes: ArcSwap::default() }
@@ -77,7 +77,7 @@ impl RedisEndpoint {
         self.certificates.store(Some(Arc::new(certificates)));
     }
 
-    /// Uses these nodes of the cluster for the next connections, besides the configured ones.
+    /// Uses these nodes of the cluster for the next connections, besides the configured nodes.
     pub(super) fn set_announced_nodes(&self, nodes: BTreeSet<NodeAddress>) {
         self.announced_nodes.store(Arc::new(nodes));
     }

@@ -32,7 +32,7 @@ impl RedisClient {
     pub async fn maintain_connection(&self) -> Infallible {
         loop {
             if let Some(mut connection) = self.connection() {
-                // The nodes of a cluster may be replaced while we run. If this fails, we keep the nodes that we know already.
+                // The nodes of a cluster may be replaced while we run. If we cannot read them, we keep those that we know.
                 let _ignored = timeout(REQUEST_TIMEOUT, remember_cluster_nodes(&self.endpoint, &mut connection)).await;
             }
             sleep(PROBE_INTERVAL).await;
