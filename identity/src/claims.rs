@@ -41,12 +41,12 @@ pub struct Claims {
     /// The end, in Unix seconds, of each role assignment that ends before the token expires.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub until: BTreeMap<RoleName, i64>,
-    /// The permissions that the token granted when it was issued, if the client asked for a scope. Only other readers of tokens use
-    /// this claim: decisions use `requested_scope`.
+    /// The permissions that the token granted when it was issued, if the client asked for a scope. This claim is for other readers
+    /// of tokens: our decisions use `requested_scope`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scope: Option<String>,
-    /// The permissions that the client asked for, if it asked for a scope. The token never grants others, even if the agent gets more
-    /// roles.
+    /// The permissions that the client asked for, if it asked for a scope. The token never grants more, whatever roles the agent
+    /// gets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requested_scope: Option<Scope>,
 }

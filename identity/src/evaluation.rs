@@ -1,7 +1,7 @@
 //! Decides what a signed token grants at a service now.
 //!
 //! A token contains roles and trust as of its revision `rev`, and [`AgentChanges`] contains later changes. Invariant: for each
-//! facet of an agent (roles, trust, status), the value with the higher revision wins. Times are not compared.
+//! facet of an agent (roles, trust, status), the value with the higher revision wins. The times of changes are not compared.
 
 use crate::{
     AgentId, Audience, Claims, Permission, Reason, Refusal, Revision, RoleId, RoleName, ServiceId, Timestamp, TokenId,
@@ -65,7 +65,7 @@ pub struct AgentChanges {
 }
 
 impl AgentChanges {
-    /// Takes each facet of `other` unless the same facet of `self` has a higher revision.
+    /// Replaces each facet of `self` by that facet of `other`, unless the one of `self` has a higher revision.
     pub fn merge(&mut self, other: Self) {
         let Self { roles, trust, status } = other;
         replace_if_newer(&mut self.roles, roles);
@@ -129,7 +129,7 @@ impl RoleTable {
         self.by_id.values()
     }
 
-    /// The role that a token with this `rev` means by a name.
+    /// The role that a token with this `rev` means by `name`: never a role that was created later.
     fn get_by_name(&self, name: &RoleName, rev: Revision) -> Option<&RoleDefinition> {
         self.get(*self.by_name.get(name)?).filter(|definition| definition.created_revision <= rev)
     }
@@ -150,7 +150,7 @@ pub struct EvaluationContext<'a> {
     pub floor: Revision,
     /// The roles of the service.
     pub roles: &'a RoleTable,
-    /// The changes of the token's agent that were not deleted.
+    /// The changes of the token's agent, except those that were deleted (see `floor`).
     pub agent: Option<&'a AgentChanges>,
     /// Whether the token or its session was revoked.
     pub revoked: bool,

@@ -15,7 +15,7 @@ pub const DEFAULT_PREFIX: &str = "x-agent-";
 /// Characters that are percent-encoded: control characters, the escape character `%` and the list separator `,`.
 const ENCODED_CHARACTERS: &AsciiSet = &CONTROLS.add(b'%').add(b',');
 
-/// The values of all identity headers. Some may be empty.
+/// The values of all identity headers. Some values may be empty.
 pub fn values(identity: &VerifiedIdentity, service: Option<ServiceId>) -> [String; 7] {
     let VerifiedIdentity { agent, name, roles, permissions, trust_score, token, valid_until: _ } = identity;
     [

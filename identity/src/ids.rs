@@ -1,7 +1,7 @@
 //! Typed identifiers: a prefix and 26 characters of lower-case Crockford base32 of 128 bits.
 //!
-//! Each kind of id has its own type, so that an agent id cannot be passed where a service id is expected. Invariant: an id has
-//! one spelling, and no other one parses.
+//! Each kind of id has its own type, so that an agent id cannot be passed where a service id is expected. Invariant: an id has one
+//! spelling, and every other spelling is refused.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::{fmt, str::FromStr};

@@ -16,7 +16,7 @@ const THUMBPRINT_LEN: usize = 32;
 pub struct Kid(Arc<str>);
 
 impl Kid {
-    /// Wraps a `kid` without checking that it is a thumbprint. An unknown one finds no key.
+    /// Wraps a `kid` without checking that it is a thumbprint: with any other text, no key is found.
     pub fn new(text: &str) -> Self {
         Self(text.into())
     }
@@ -113,7 +113,7 @@ impl KeySet {
 
 impl FromIterator<P256PublicKey> for KeySet {
     fn from_iter<I: IntoIterator<Item = P256PublicKey>>(keys: I) -> Self {
-        // Every `P256PublicKey` is a point on the curve, so aws-lc accepts all. If it refused one, we would refuse its tokens.
+        // Every `P256PublicKey` is a point on the curve, so aws-lc accepts all. If it refused a key, we would refuse its tokens.
         let verification_key = |public: P256PublicKey| {
             let parsed = ParsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, public.to_sec1()).ok()?;
             Some((Kid::from_key(public), VerificationKey { parsed, public }))

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-/// The path under which the host of a resource serves its metadata. The path of the resource follows.
+/// The path under which the host of a resource serves its metadata. The path of the resource follows it in the URL.
 pub const METADATA_PATH: &str = "/.well-known/oauth-protected-resource";
 
 /// The metadata document of a resource. `issuer` must be the `issuer` in the metadata of the authorization server, byte for byte.

@@ -103,7 +103,7 @@ impl P256PublicKey {
         Ok(format!("sha256:{}", hex::encode(Sha256::digest(der.as_bytes()))))
     }
 
-    /// True if the signature is right for any of the messages, read as r‖s or as DER.
+    /// True if the signature, read as r‖s or as DER, is valid for any of the messages.
     pub fn verifies(self, messages: &[&[u8]], signature: &EcdsaSignature) -> bool {
         let key = UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, self.to_sec1());
         let mut interpretations = signature.0.iter().flatten();
@@ -142,8 +142,8 @@ impl EcdsaSignature {
         Ok(Self([Some(signature), None]))
     }
 
-    /// The signature in the form of a JWS: 64 bytes r‖s (RFC 7518, section 3.4). If the hex was valid in both forms, it is
-    /// taken as r‖s.
+    /// The signature in the form of a JWS: 64 bytes r‖s (RFC 7518, section 3.4). A signature that was valid in both forms is taken
+    /// as r‖s.
     pub fn to_jws(&self) -> Option<Vec<u8>> {
         let [raw, der] = self.0;
         raw.or(der).map(|signature| signature.to_bytes().to_vec())

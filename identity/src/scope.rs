@@ -1,4 +1,4 @@
-//! Scopes of OAuth (RFC 6749, section 3.3): the permissions that a client asks for. They narrow what a token grants and never add to it.
+//! Scopes of OAuth (RFC 6749, section 3.3): the permissions that a client asks for. Scopes only narrow what a token grants.
 
 use crate::Permission;
 use serde::{Deserialize, Serialize};

@@ -13,7 +13,7 @@ impl Timestamp {
         Self(micros)
     }
 
-    /// Creates a timestamp from seconds since the Unix epoch, as in a JWT. Saturates.
+    /// Creates a timestamp from seconds since the Unix epoch, as in a JWT. A time out of range becomes the nearest possible one.
     pub const fn from_seconds(seconds: i64) -> Self {
         Self(seconds.saturating_mul(1_000_000))
     }

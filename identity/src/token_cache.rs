@@ -9,7 +9,7 @@ use std::{
     sync::Arc,
 };
 
-/// How many bytes a cache may use for each token of its capacity. Most tokens need less. If many need more, the cache keeps fewer.
+/// How many bytes a cache may use for each token of its capacity. If many tokens need more, the cache keeps fewer tokens.
 pub const BYTES_PER_TOKEN: usize = 4096;
 
 /// How many bytes a name needs besides its text: for the pointer, the reference counts, and the remainder of the allocation.
@@ -19,7 +19,7 @@ pub const NAME_COST: usize = 40;
 /// client that sends other tokens with the same end only makes the cache compare whole texts.
 const HASHED_CHARACTERS: usize = 32;
 
-/// What is cached for a token.
+/// A value that a cache can keep for a token.
 pub trait CachedForToken: Send + Sync + 'static {
     /// About how many bytes the value needs.
     fn memory(&self) -> usize;
@@ -101,7 +101,7 @@ impl<T: CachedForToken> TokenCache<T> {
         self.0.get(&PresentedKey { service, text })
     }
 
-    /// Caches a value for a token at a service. It replaces an earlier one.
+    /// Caches a value for a token at a service. It replaces an earlier value.
     pub fn insert(&self, service: ServiceId, text: &str, value: Arc<T>) {
         self.0.insert(TokenKey { service, text: text.into() }, value);
     }

@@ -17,7 +17,7 @@ fn port_settings(metrics: ConnectionMetrics) -> PortSettings {
         caps: ConnectionCaps { total: 128, per_client: 128, pending: 64 },
         trusted_proxies: Vec::new(),
         first_request_timeout: Duration::from_secs(10),
-        // Longer than the usual intervals of Prometheus and of probes, which use a connection again.
+        // This is longer than the usual intervals of Prometheus and of probes, so they can use a connection again.
         idle_timeout: Duration::from_secs(90),
         linger: LINGER,
         protocol: ProtocolLimits {

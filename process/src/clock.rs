@@ -11,8 +11,8 @@ pub trait Clock: Send + Sync + 'static {
     /// The time since boot, suspend included, to measure ages and timeouts. Adjustments of the wall clock do not change it.
     fn since_boot(&self) -> Duration;
 
-    /// Which boot [`Clock::since_boot`] counts from; `None` if it is unknown. Processes can compare their times since boot only if
-    /// it is the same.
+    /// Which boot [`Clock::since_boot`] counts from; `None` if it is unknown. Two processes can compare their times since boot only
+    /// if they have the same boot id.
     fn boot_id(&self) -> Option<BootId> {
         None
     }

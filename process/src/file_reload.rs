@@ -6,8 +6,8 @@
 //! Invariants:
 //! - New content is used only after two reads in a row found it. A file may be read while it is written, and the first half of a
 //!   certificate chain is valid by itself.
-//! - Content that cannot be used replaces nothing. It is tried again at each interval, because two files of a pair change one by one.
-//! - The log reports a failure once, until it changes.
+//! - Content that cannot be used replaces nothing. We retry at each interval, because two files of a pair change one by one.
+//! - The log reports a failure once, until the failure changes.
 
 use crate::{Clock, telemetry::MetricFactory};
 use aws_lc_rs::digest::{Context, SHA256};
@@ -29,7 +29,7 @@ use zeroize::Zeroizing;
 /// The interval at which files are read.
 pub const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
-/// A read that takes this long is reported once. It counts as a failure each time this interval has passed.
+/// A read that takes this long is logged once. In the metrics, it counts as a failure each time this interval has passed.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The maximum size of a file in bytes. A bundle of all public certificate authorities is smaller.
@@ -133,9 +133,9 @@ impl FileReloader {
 
     /// Reads the files at an interval; never returns.
     ///
-    /// Each read has a thread of its own, so that a file system that does not respond delays no task. Nor does it delay the end of the
-    /// process, which waits for blocking tasks of the runtime. The next read begins only after the last one has ended, so there is at
-    /// most one such thread.
+    /// Each read has a thread of its own, so that a file system that does not respond delays no task. A blocking task of the
+    /// runtime would also delay the end of the process, which waits for it. The next read begins only after the last one has ended,
+    /// so there is at most one such thread.
     pub async fn run(self, interval: Duration) -> Infallible {
         let (setting, failed, read_timeout) = (self.files.setting.clone(), self.failed.clone(), self.read_timeout);
         let reloader = Arc::new(Mutex::new(self));

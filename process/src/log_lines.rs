@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-/// The most bytes that wait in the buffer. At most as many are being written.
+/// Maximum number of bytes that wait in the buffer. The lines that are being written have at most the same size.
 const MAX_WAITING: usize = 4 * 1024 * 1024;
 
 /// Additional bytes for the line that says why the process ends.
@@ -24,11 +24,11 @@ const RESERVED_FOR_LAST_LINE: usize = 64 * 1024;
 /// How long the end of the process waits until all lines are written.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The pause after a write. Lines that are added during the pause are written together, because waking the thread for each line takes
-/// longer than writing it.
+/// The pause after a write. Lines that are added during it are written together: waking the thread for each takes longer than
+/// writing a line.
 const BATCH_PAUSE: Duration = Duration::from_millis(1);
 
-/// A buffer that has grown larger, in bytes, shrinks to this size after a write.
+/// The size in bytes to which a buffer that has grown larger shrinks after a write.
 const MAX_KEPT_CAPACITY: usize = 256 * 1024;
 
 /// The pause before another write to a full stream, if the parent process made it non-blocking.

@@ -1,8 +1,8 @@
-//! Shares a fixed number of places among strangers, for example connections to the database. Each key has at most a part of them: the
-//! key is the owner or the client for whom a place is taken.
+//! Shares a fixed number of places among strangers, for example connections to the database. Each key, which is the owner or the
+//! client for whom a place is taken, has at most a part of the places.
 //!
-//! A caller that finds no free place first waits in the queue of its own key, then in the queue of all keys. So a key that asks often
-//! delays the others little.
+//! A caller that finds no free place first waits in the queue of its own key, then in the queue of all keys. So a key that asks
+//! often hardly delays other keys.
 
 use std::{
     collections::HashMap,
@@ -17,7 +17,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 pub struct Places<K> {
     all: Arc<Semaphore>,
     per_key: usize,
-    /// The free places of the keys that have or await one.
+    /// For each key that has or awaits a place: how many more places it may take.
     by_key: Arc<Mutex<HashMap<K, Arc<Semaphore>>>>,
 }
 
@@ -73,7 +73,7 @@ impl<K: Clone + Eq + Hash> Places<K> {
         self.try_enter_many(key, 1)
     }
 
-    /// Takes some free places at once.
+    /// Takes `count` free places at once, or none.
     pub fn try_enter_many(&self, key: K, count: u32) -> Result<Place<K>, NoPlace> {
         let mut place = Place { of_key: self.of_key(key), in_all: None };
         place.grow(count)?;
@@ -151,7 +151,7 @@ impl<K: Eq + Hash> Drop for KeyPlace<K> {
     fn drop(&mut self) {
         let mut by_key = self.places.lock();
         drop((self.permit.take(), self.free.take()));
-        // All references come and go under the lock. If the map has the only one, nobody has or awaits a place of this key.
+        // Semaphores are shared and dropped only under the lock. If only the map refers to this one, nobody has or awaits a place.
         if by_key.get(&self.key).is_some_and(|free| Arc::strong_count(free) == 1) {
             by_key.remove(&self.key);
         }

@@ -98,7 +98,7 @@ pub struct PortSettings {
     pub connections_setting: Option<&'static str>,
     /// How many connections the port may have.
     pub caps: ConnectionCaps,
-    /// Proxies in front of this port. Many clients share one, so its connections do not count for a client.
+    /// Proxies in front of this port. Many clients share a proxy, so its connections do not count for one client.
     pub trusted_proxies: Vec<IpNet>,
     /// How long a client may take to send its first request.
     pub first_request_timeout: Duration,
@@ -123,7 +123,7 @@ pub struct ProtocolLimits {
     pub max_head_size: u32,
     /// The maximum number of concurrent HTTP/2 streams of a connection.
     pub max_streams: u32,
-    /// Whether responses are long streams. If they are, the work on a request lasts until its response ends, otherwise until it begins.
+    /// Whether responses are long streams. If so, the work on a request lasts until its response ends, else until it begins.
     pub responses_last: bool,
     /// The HTTP/2 flow-control window of a connection and of each stream in bytes. This is how much the server buffers of requests that no
     /// handler reads. Handlers may hold more, because reading opens the window again.
@@ -249,15 +249,15 @@ impl Port {
         }
     }
 
-    /// Returns when the connection must be cut because the client sends no request. If it has sent one before, `idle` first lets the
-    /// connection close gracefully.
+    /// Returns when the connection must be cut because the client sends no request. If the client has sent an earlier request,
+    /// `idle` first lets the connection close gracefully.
     async fn wait_for_request(&self, connection: &OpenConnection, idle: &CancellationToken) {
         sleep(self.settings.first_request_timeout).await;
         if !connection.has_requested() {
             return self.connections.count_closed(CloseReason::FirstRequestTimeout);
         }
         loop {
-            // During a request, the time of a wait has not begun.
+            // During a request, the connection has not waited yet.
             let waited = connection.idle_for().unwrap_or_default();
             match self.settings.idle_timeout.checked_sub(waited) {
                 Some(left) if !left.is_zero() => sleep(left).await,
@@ -286,7 +286,7 @@ impl Port {
 fn http_builder(limits: ProtocolLimits) -> Builder<TokioExecutor> {
     let mut builder = Builder::new(TokioExecutor::new());
     let head_size = usize::try_from(limits.max_head_size).unwrap_or(usize::MAX);
-    // `wait_for_request` also limits the time for a head.
+    // hyper's own timeout is off, because `wait_for_request` also limits the time for a request head.
     builder.http1().timer(TokioTimer::new()).header_read_timeout(None).max_buf_size(head_size);
     builder
         .http2()

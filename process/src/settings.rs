@@ -1,7 +1,7 @@
 //! Layered settings: flags override the environment, which overrides the file, which overrides the defaults.
 //!
-//! The default file is compiled into the program. Invariant: it defines every valid key with its default value. The error about
-//! an unknown key suggests a similar valid one.
+//! The default file is compiled into the program. Invariant: the default file defines every valid key with its default value. The
+//! error about an unknown key suggests a similar valid one.
 
 mod known_keys;
 mod merged;
@@ -235,7 +235,7 @@ mod tests {
     #[test]
     fn refuses_wrong_type() {
         assert!(read(&[("COUNTERSIGN_TOKENS__SECONDS", "soon")], &[]).is_err());
-        // The library would read these as 1.
+        // The library would read `true` and `yes` as 1.
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "[tokens]\nseconds = true\n").unwrap();
         let in_file = Layers { file: Some(file.path().to_owned()), ..layers(&[], &[]) }.read::<Settings>();

@@ -63,7 +63,7 @@ impl Shutdown {
         Ok(shutdown)
     }
 
-    /// Requests shutdown. The first request begins [`STOP_TIMEOUT`].
+    /// Requests shutdown. [`STOP_TIMEOUT`] begins with the first request.
     pub fn trigger(&self) {
         let _deadline = self.deadline();
         self.requested.cancel();
@@ -74,7 +74,8 @@ impl Shutdown {
         *self.deadline.get_or_init(|| Instant::now() + STOP_TIMEOUT)
     }
 
-    /// Runs the last work of the process. Returns `None` [`STOP_TIMEOUT`] after the request of shutdown, or after this call without one.
+    /// Runs the last work of the process. Returns `None` if it lasts longer than [`STOP_TIMEOUT`] after the request of shutdown, or
+    /// after this call if nobody requested one.
     pub async fn run_until_deadline<T>(&self, future: impl Future<Output = T>) -> Option<T> {
         timeout_at(self.deadline(), future).await.ok()
     }

@@ -95,7 +95,7 @@ pub fn init(settings: &LogSettings) -> Result<(), String> {
         LogFormat::Json => subscriber.json().flatten_event(true).try_init(),
     };
     if installed.is_ok() {
-        // The usual hook writes to standard error itself, and would wait if nobody reads it.
+        // Rust's own hook writes to standard error itself, and would wait if nobody reads it.
         panic::set_hook(Box::new(log_panic));
     }
     Ok(())
@@ -104,7 +104,7 @@ pub fn init(settings: &LogSettings) -> Result<(), String> {
 fn log_panic(panic: &PanicHookInfo<'_>) {
     let message = panic.payload_as_str().unwrap_or("the panic has no message");
     let location = panic.location().map(ToString::to_string);
-    // Captured only if RUST_BACKTRACE is set.
+    // The backtrace is captured only if RUST_BACKTRACE is set.
     let backtrace = Backtrace::capture();
     let backtrace = (backtrace.status() == BacktraceStatus::Captured).then(|| backtrace.to_string());
     tracing::error!(location, thread = thread::current().name(), backtrace, "panicked: {message}");

@@ -18,7 +18,7 @@ pub struct Owner {
     pub subject: String,
 }
 
-/// Stands for an owner in this process, and needs little memory. If two owners have the same hash, they share the limits per owner.
+/// A hash that stands for an owner in this process, to save memory. Owners with the same hash share the limits per owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct OwnerHash(u64);
 
@@ -57,15 +57,15 @@ pub struct Agent {
     /// Data from the registration.
     pub registration: Registration,
     pub status: AgentStatus,
-    /// Cutoff: tokens and sessions with a lower revision are invalid. Each deactivation raises it.
+    /// Tokens and sessions with a lower revision are invalid. Each suspension or revocation of the agent raises this cutoff.
     pub cutoff: Revision,
     pub trust: TrustScore,
     pub created_at: Timestamp,
-    /// Time of the last change of status or trust score. A login is no change.
+    /// Time of the last change of status or trust score. A login does not count as a change.
     pub updated_at: Timestamp,
     /// Time of the last login or refresh.
     pub last_seen_at: Option<Timestamp>,
-    /// The service of the last login that was for a service. It may have been deleted since.
+    /// The service of the agent's last login for a service. The service may have been deleted since.
     pub last_service: Option<ServiceId>,
 }
 
@@ -73,10 +73,10 @@ pub struct Agent {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServiceOfAgent {
     pub service: ServiceId,
-    /// Name of the service; `None` if the agent held no role when its owner left the service. Otherwise, anybody with an agent could
-    /// leave a service to read its name.
+    /// Name of the service; `None` if the agent held no role when its owner left the service. If we showed the name then, anybody
+    /// with an agent could leave any service to read its name.
     pub name: Option<DisplayName>,
-    /// When the owner of the agent left the service. `None`: the service may assign roles.
+    /// When the owner of the agent left the service. `None`: it was not left, so it may assign roles to the agent.
     pub left_at: Option<Timestamp>,
     /// The roles that the agent holds at the service, sorted, and when they expire.
     pub roles: Vec<(RoleName, Option<Timestamp>)>,
@@ -106,8 +106,7 @@ pub enum StatusChange {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InvalidStatusTransition;
 
-/// Checks a status change and returns its effect. The statuses `active` and `suspended` can change to any status; `revoked`
-/// is final.
+/// Checks a status change and returns its effect. `active` and `suspended` can change to any status; `revoked` is final.
 pub fn check_status_transition(from: AgentStatus, to: AgentStatus) -> Result<StatusChange, InvalidStatusTransition> {
     match (from, to) {
         (from, to) if from == to => Ok(StatusChange::Unchanged),

@@ -19,7 +19,7 @@ string_enum! {
         AuditBegan = "audit.began";
         /// The database was restored from a backup. Changes between the backup and the restore are lost.
         DatabaseRestored = "database.restored";
-        /// Changes that earlier entries of the chain record are in force at all sidecars.
+        /// All sidecars now apply the changes that earlier entries of the chain record.
         ChangesEnforced = "changes.enforced";
         /// Entries of the audit log were archived, and are deleted from the database.
         AuditArchived = "audit.archived";
@@ -35,7 +35,7 @@ string_enum! {
         ServiceReadmitted = "agent.service_readmitted";
         /// A service was created.
         ServiceCreated = "service.created";
-        /// The name of a service changed, or its setting that allows tokens that are not bound to a service.
+        /// The name, resource URIs or `managedBy` of a service changed, or whether it accepts tokens bound to no service.
         ServiceChanged = "service.changed";
         /// The owner of a service offered it to another person.
         ServiceTransferOffered = "service.transfer_offered";
@@ -94,7 +94,7 @@ pub enum Actor {
     System,
 }
 
-/// The actor of an action and the origin of the request.
+/// Who performed an action, and from which request it came.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Initiator {
     /// The authenticated caller.
@@ -113,7 +113,7 @@ pub struct RequestOrigin {
 }
 
 impl Initiator {
-    /// The control plane as the initiator, without a request.
+    /// The control plane itself, for actions that no request caused.
     pub const SYSTEM: Self = Self { actor: Actor::System, origin: RequestOrigin { address: None, request_id: None } };
 }
 

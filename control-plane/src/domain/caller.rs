@@ -45,12 +45,12 @@ impl Caller {
 }
 
 impl Human {
-    /// Requires an administrator, for resources of the whole Countersign deployment.
+    /// Requires that the caller is an administrator, for resources of the whole Countersign deployment.
     pub const fn require_admin(&self) -> Result<(), Reason> {
         if self.is_admin { Ok(()) } else { Err(Reason::AdminRequired) }
     }
 
-    /// Requires the given owner or an administrator.
+    /// Requires that the caller is the given owner or an administrator.
     pub fn require_owner(&self, owner: Option<&Owner>) -> Result<(), Reason> {
         if self.is_admin || owner == Some(&self.identity) { Ok(()) } else { Err(Reason::NotYours) }
     }

@@ -1,5 +1,5 @@
-//! Stateless challenges: the challenge id contains the state of the challenge under a MAC, and the nonce is derived from
-//! the same state.
+//! Stateless challenges: the challenge id contains the state of the challenge under a MAC, and the nonce is derived from this
+//! state.
 //!
 //! The server stores nothing for a challenge. So a flood of challenge requests does not grow the database, and every replica can
 //! verify the challenges of the others.

@@ -2,8 +2,7 @@
 
 use countersign_identity::{AgentId, Revision, ServiceId, SessionId, TokenId};
 
-/// A change that sidecars must receive. The change feed has one entry for each recipient, with the revision of the transaction that
-/// made the change.
+/// A change that sidecars must receive. The change feed has one entry for each recipient, with the revision of the transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Change {
     /// The roles of an agent at a service. The recipient is the service.
@@ -31,7 +30,7 @@ pub enum Recipients {
     Service(ServiceId),
     /// The services that accept unbound tokens, which are bound to no service.
     UnboundTokens,
-    /// No service, because the change affects no live token. The entry only shows that the change feed had the revision.
+    /// No service, because the change affects no live token. The entry only shows that the feed has reached the revision.
     NoService,
 }
 
@@ -45,8 +44,8 @@ pub struct FeedEntry {
     pub recipients: Recipients,
 }
 
-/// The result of an operation, and the revision that a sidecar must reach to know it. This is the revision of the transaction. If
-/// the transaction changed nothing, an earlier change led to the result. We do not know its revision, so we take the newest one.
+/// The result of an operation, and the revision that a sidecar must reach to know it: the revision of the transaction. If the
+/// transaction changed nothing, an earlier change, of unknown revision, led to the result, so we take the newest revision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Changed<T> {
     pub value: T,

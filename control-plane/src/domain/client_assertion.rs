@@ -13,7 +13,7 @@ use std::{borrow::Cow, time::Duration};
 /// The value of `client_assertion_type` (RFC 7523, section 2.2).
 pub const ASSERTION_TYPE: &str = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer";
 
-/// The longest time from now until `exp`. Common clients use exactly this time by their own clock, so we also allow [`LEEWAY`].
+/// The longest time from now until `exp`. Common clients add exactly this time to their own clock, so we also allow [`LEEWAY`].
 pub const MAX_LIFETIME: Duration = Duration::from_mins(5);
 
 /// The maximum length of an assertion, in bytes.
@@ -33,12 +33,12 @@ pub struct InvalidAssertion {
 }
 
 impl InvalidAssertion {
-    /// The assertion is malformed, a claim is wrong, or its agent is unknown.
+    /// The error for an assertion that is malformed, has a wrong claim, or names an unknown agent.
     pub const fn new(message: &'static str) -> Self {
         Self { reason: Reason::AssertionInvalid, message: Cow::Borrowed(message) }
     }
 
-    /// A claim is missing or wrong.
+    /// The error for a claim that is missing or wrong.
     fn of_claim(name: &str, problem: &str) -> Self {
         Self { reason: Reason::AssertionInvalid, message: format!("the claim `{name}` {problem}").into() }
     }
@@ -47,7 +47,7 @@ impl InvalidAssertion {
 /// An assertion whose signature has not been verified.
 #[derive(Debug, Clone)]
 pub struct ClientAssertion {
-    /// The agent that has signed, if the signature is valid.
+    /// The agent that the assertion names. If the signature is valid, this agent has signed it.
     pub agent: AgentId,
     /// The time from which the assertion is invalid.
     pub expires_at: Timestamp,
@@ -60,7 +60,7 @@ pub struct ClientAssertion {
     signature: Vec<u8>,
 }
 
-/// The members of the header that we check. RFC 7515, section 4 says that others are ignored.
+/// The members of the header that we check. RFC 7515, section 4 requires that we ignore the others.
 #[derive(Deserialize)]
 struct Header {
     alg: String,
@@ -155,10 +155,10 @@ impl ClientAssertion {
         &self.signature
     }
 
-    /// Identifies the assertion among the assertions of all agents. A session stores it in place of the id of a challenge. It is
-    /// longer than such an id, so the two are never equal.
+    /// Identifies the assertion among the assertions of all agents. A session stores it in place of a challenge id. The ids of
+    /// challenges are shorter, so the two are never equal.
     pub fn single_use_id(&self) -> String {
-        // The id of an agent contains no line break, so two pairs never give the same text.
+        // The id of an agent contains no line break, so other agents or `jti` never give the same text.
         hex::encode(digest(&SHA256, format!("{}\n{}", self.agent, self.id).as_bytes()))
     }
 }
@@ -182,7 +182,7 @@ fn check_header(header: &Header) -> Result<(), InvalidAssertion> {
     if crit.is_some() || b64.is_some() {
         return Err(InvalidAssertion::new("the header of client_assertion must not have `crit` or `b64`"));
     }
-    // Refuses access tokens, and proofs for other purposes. `application/` is optional in `typ` (RFC 7515, section 4.1.9).
+    // This refuses access tokens, and proofs for other purposes. `application/` is optional in `typ` (RFC 7515, section 4.1.9).
     let typ = typ.as_deref().unwrap_or("JWT").to_ascii_lowercase();
     if ["jwt", "client-authentication+jwt"].contains(&typ.strip_prefix("application/").unwrap_or(&typ)) {
         return Ok(());
@@ -226,7 +226,7 @@ fn check_times(claims: &Claims, now: Timestamp) -> Result<(Timestamp, Timestamp)
     }
     let earliest_start = expires_at.saturating_sub(MAX_LIFETIME);
     let start = started_at.map_or(earliest_start, |at| at.max(earliest_start));
-    // The agent's clock may differ from ours.
+    // The agent's clock may be ahead of ours by `LEEWAY`.
     Ok((expires_at, start.saturating_sub(LEEWAY)))
 }
 
@@ -346,7 +346,7 @@ mod tests {
     fn time_of_creation_is_never_later_than_it_can_have_been() {
         let made_after = |name, value| with(name, value).unwrap().made_after;
         assert_eq!(made_after("iat", json!(NOW + 20)), Timestamp::from_seconds(NOW - 10));
-        // Without `iat`, or with one that is too early, it follows from `exp`: no server would have accepted it earlier.
+        // Without `iat`, or with one that is too early, `made_after` follows from `exp`: earlier, no server would have accepted it.
         assert_eq!(made_after("iat", json!(NOW - 10)), Timestamp::from_seconds(NOW - 30));
         assert_eq!(made_after("iat", Value::Null), Timestamp::from_seconds(NOW - 30));
         assert_eq!(made_after("iat", json!(0)), Timestamp::from_seconds(NOW - 30));

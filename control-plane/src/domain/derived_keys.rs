@@ -2,7 +2,7 @@
 
 use aws_lc_rs::hmac;
 
-/// The keys `K` that are derived from each of these master keys, with the fingerprint of the master key.
+/// The fingerprint of each of these master keys, and the keys `K` that are derived from it.
 pub struct DerivedKeys<K>(Vec<(String, K)>);
 
 impl<K> DerivedKeys<K> {

@@ -12,11 +12,11 @@ string_enum! {
         Sessions = "sessions";
         /// Stored responses to requests with an `Idempotency-Key`.
         IdempotencyKeys = "idempotency_keys";
-        /// Contacts between agents and services that are too old to make an agent known to a service.
+        /// Contacts that made an agent known to a service, and are too old for this now.
         KnownAgents = "known_agents";
         /// Audiences whose tokens have expired.
         TokenAudiences = "token_audiences";
-        /// Sidecars without a stream that refuse all requests by themselves.
+        /// Sidecars that have no stream, and refuse all requests because nobody confirms them.
         Sidecars = "sidecars";
         /// Offers to transfer a service that nobody can accept any more.
         ServiceTransfers = "service_transfers";
@@ -28,13 +28,13 @@ string_enum! {
         WebhookEvents = "webhook_events";
         /// Old webhook events for which no deliveries were made.
         WebhookOutbox = "webhook_outbox";
-        /// Previous secrets of webhooks that no longer sign.
+        /// Previous secrets of webhooks, which no longer sign events.
         WebhookSecrets = "webhook_secrets";
         /// Old feedback about agents.
         TrustFeedback = "trust_feedback";
         /// Agents of public registrations that never logged in.
         UnusedAgents = "unused_agents";
-        /// Counts of deleted agents that do not matter for a quota any more.
+        /// Counts of agents that were deleted so long ago that they no longer count for a quota.
         AgentDeletions = "agent_deletions";
         /// Rows of deleted agents, with the feedback about them.
         AgentRows = "agent_rows";
@@ -48,7 +48,7 @@ string_enum! {
 }
 
 impl ExpiredData {
-    /// Whether a job of its own deletes the rows, soon after the service, agent or role that they depend on was deleted.
+    /// Whether the rows depend on a service, agent or role. Soon after its deletion, a separate job deletes these rows.
     pub const fn is_dependent(self) -> bool {
         matches!(self, Self::DeletedServices | Self::DeletedAgents | Self::DeletedRoles)
     }

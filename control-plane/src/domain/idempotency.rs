@@ -76,7 +76,7 @@ impl IdempotentRequest {
         hex::encode(Sha256::digest(body))
     }
 
-    /// The fingerprint within a scope, which is the caller and the operation. Equal keys in different scopes are different requests.
+    /// The fingerprint of the request. `scope` is the caller and the operation: an equal key in another scope is another request.
     pub fn fingerprint(&self, scope: &[Option<&str>]) -> RequestFingerprint {
         let text = [encode(&[Some(&self.key.0)]), encode(scope)].concat();
         RequestFingerprint { id: hex::encode(Sha256::digest(text)), body_digest: self.body_digest.clone() }

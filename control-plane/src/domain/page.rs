@@ -10,18 +10,18 @@ use std::{
 /// Maximum number of rows that a list counts or skips. SQLite counts this many entries of an index in about a millisecond.
 pub const MAX_COUNTED_ROWS: i64 = 10_000;
 
-/// Maximum number of rows that a list searches or counts if it must read each row to know whether it matches. SQLite needs about
-/// 2 microseconds for each.
+/// Maximum number of rows that a list searches or counts if it must read each row to know whether it matches. SQLite needs about 2
+/// µs for each row.
 pub const MAX_SEARCHED_ROWS: i64 = 5_000;
 
-/// The requested page of a list with positions `P`.
+/// Which page of a list is requested. `P` is the type of a position in the list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Page<P> {
     /// Maximum number of items.
     pub limit: i64,
     /// Number of items before the page.
     pub offset: i64,
-    /// The position after which the page begins; `offset` is ignored then. If it is not set, the first `offset` items are skipped.
+    /// The position after which the page begins. If it is `None`, the first `offset` items are skipped instead.
     pub after: Option<P>,
 }
 
@@ -56,8 +56,8 @@ impl<P> Page<P> {
 }
 
 impl<T, P> ListPage<T, P> {
-    /// Makes a page of the items that the caller has read: one item more than `page.limit` if there is a next page.
-    /// `searched_until`: the caller has searched only up to this position, so the next page continues there.
+    /// Makes a page of `items`. If there is a next page, the caller must pass one item more than `page.limit`. `searched_until`:
+    /// where the caller stopped searching before the end of the list, so that the next page continues there.
     pub fn new(
         page: &Page<P>,
         mut items: Vec<T>,
@@ -82,7 +82,7 @@ impl ItemCount {
         Self { count, is_lower_bound: false }
     }
 
-    /// The number of items after `counted` of them were counted. Counting stops at one more than [`MAX_COUNTED_ROWS`].
+    /// The number of items if the caller has counted `counted` of them. Callers stop at one more than [`MAX_COUNTED_ROWS`].
     pub const fn of_counted(counted: i64) -> Self {
         if counted > MAX_COUNTED_ROWS {
             Self { count: MAX_COUNTED_ROWS, is_lower_bound: true }

@@ -2,23 +2,23 @@
 
 use std::time::Duration;
 
-/// How long a deleted service counts for the quota of its owner. The feedback of a deleted service remains. So without this, a person
-/// who creates and deletes services could give feedback as any number of services.
+/// How long a deleted service counts for the quota of its owner. If it did not count, a person who creates and deletes services
+/// could give feedback as any number of services, because the feedback of a deleted service remains.
 pub const DELETED_SERVICE_COUNTS_FOR: Duration = Duration::from_hours(30 * 24);
 
-/// How long a deleted agent counts for the quota of its owner. We keep some rows of a deleted agent. So without this, a person who
-/// registers and deletes agents could fill the database.
+/// How long a deleted agent counts for the quota of its owner. If it did not count, a person who registers and deletes agents could
+/// fill the database with the rows that we keep of each deleted agent.
 pub const DELETED_AGENT_COUNTS_FOR: Duration = Duration::from_hours(30 * 24);
 
-/// Maximum number of webhooks of a service, and of the whole Countersign deployment. It is small, because each event may have a
-/// delivery to each of them.
+/// Maximum number of webhooks that one service has, or that belong to the deployment itself. The maximum is small, because each
+/// event may be delivered to all of them.
 pub const WEBHOOKS_PER_SERVICE: u32 = 10;
 
-/// Maximum number of services for which an agent has access tokens that are live, or have expired within the last hour. All these
-/// services receive each change of the agent.
+/// Maximum number of services for which an agent has access tokens that are live, or have expired within the last hour. The
+/// sidecars of all these services receive each change of the agent.
 pub const AUDIENCES_PER_AGENT: u32 = 100;
 
-/// Maximum number of services for which a session has had access tokens. All of them receive the end of the session.
+/// Maximum number of services for which a session has had access tokens. The sidecars of all of them learn of its end.
 pub const AUDIENCES_PER_SESSION: usize = 16;
 
 const SECONDS_PER_DAY: u64 = 24 * 60 * 60;

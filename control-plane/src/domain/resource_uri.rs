@@ -1,4 +1,4 @@
-//! Resource URIs: the URLs under which clients reach a service (RFC 8707, RFC 9728). Clients name the service by them.
+//! Resource URIs: the URLs under which clients reach a service (RFC 8707, RFC 9728). Token requests name the service by them.
 
 use std::{fmt, sync::Arc};
 use url::Url;

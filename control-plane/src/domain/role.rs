@@ -11,7 +11,7 @@ pub const MAX_ROLES: usize = 256;
 pub const MAX_PERMISSION_BYTES: usize = 4096;
 
 /// Maximum length of the permission names of all roles of a service, joined by commas, in bytes. A name counts once for each role
-/// that has it: when one definition changes, every sync stream of the service receives all of them.
+/// that has it: when one role changes, every sync stream of the service receives the definitions of all roles.
 pub const MAX_DEFINITION_BYTES: usize = 131_072;
 
 /// Maximum length of all role names of an agent at one service, joined by commas, in bytes.

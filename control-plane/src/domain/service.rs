@@ -56,7 +56,7 @@ pub enum ServiceOrDeployment {
 pub const DEPLOYMENT_CHAIN: &str = "deployment";
 
 impl ServiceOrDeployment {
-    /// The service, or the deployment if there is none.
+    /// The service; the whole deployment if `service` is `None`.
     pub fn of(service: Option<ServiceId>) -> Self {
         service.map_or(Self::Deployment, Self::Service)
     }

@@ -1,8 +1,8 @@
 //! Sessions and their refresh tokens. A session begins with a login; each refresh replaces the refresh token of the session.
 //!
 //! All refresh tokens of a session have the first half of their secrets in common. The database has the hash of this half, and the
-//! hash of the whole secret of the current token. So we recognize a used refresh token without a row for each of them. And only
-//! someone who has had a refresh token of the session can make a token that looks like a used one.
+//! hash of the whole secret of the current token. So we recognize a used refresh token without storing a row for each token. And
+//! only someone who has had a refresh token of the session can make a token that looks like a used one.
 
 use super::credential::{Credential, SECRET_LEN, SecretHash};
 use countersign_identity::{AgentId, Reason, Revision, Scope, ServiceId, SessionId, Timestamp};
@@ -15,7 +15,7 @@ use zeroize::Zeroizing;
 const COMMON_LEN: usize = SECRET_LEN / 2;
 
 /// Length of a secret without its checksum, in bytes. The checksum is the beginning of the SHA-256 of the rest. It shows that a
-/// token was mistyped or cut. Without it, we would take such a token for a used one, and end the session.
+/// token was mistyped or cut. Without a checksum, we would take such a token for a used one, and end the session.
 const CHECKED_LEN: usize = SECRET_LEN - 4;
 
 /// A refresh token.
@@ -40,7 +40,7 @@ pub struct Session {
     pub expires_at: Timestamp,
     /// Time at which the session was ended; `None` if it was not ended.
     pub ended_at: Option<Timestamp>,
-    /// The services for which the session has had tokens. They receive its end. `None` stands for unbound tokens.
+    /// The services for which the session has had tokens. Their sidecars must learn of its end. `None` stands for unbound tokens.
     pub audiences: BTreeSet<Option<ServiceId>>,
     /// The hashes of the refresh tokens.
     pub refresh: RefreshHashes,
@@ -85,7 +85,7 @@ impl RefreshToken {
         self.0.id()
     }
 
-    /// The refresh token that replaces this one. Only the second half of the random bytes is used.
+    /// The refresh token that replaces this one. The first half of the secret stays, so only the second half of `random` is used.
     #[must_use]
     pub fn next(&self, random: Zeroizing<[u8; SECRET_LEN]>) -> Self {
         let mut secret = random;
@@ -116,7 +116,7 @@ impl fmt::Debug for RefreshToken {
 }
 
 impl Session {
-    /// Whether this is a refresh token of the session, used or not.
+    /// Whether `token` is a refresh token of this session, whether it was used or not.
     pub fn issued(&self, token: &RefreshToken) -> bool {
         self.id == token.session() && self.refresh.common.is_of(token.common())
     }

@@ -13,10 +13,10 @@ use std::{
     time::Duration,
 };
 
-/// How far the clocks of two control planes may differ. The time of a commit may differ as much from the time in its revision.
+/// How far the clocks of two control planes may differ. The time in a revision may differ as much from the time of its commit.
 pub const CLOCK_MARGIN: Duration = Duration::from_mins(5);
 
-/// Maximum number of sidecars without the revision that a receipt names.
+/// Maximum number of sidecars that a receipt names because they have not reported the revision.
 pub const MAX_NAMED_SIDECARS: usize = 100;
 
 /// Identifies a process of a sidecar and one of the API keys in its settings. The process chooses 16 random bytes for each key.
@@ -24,7 +24,8 @@ pub const MAX_NAMED_SIDECARS: usize = 100;
 pub struct SidecarInstance([u8; 16]);
 
 impl SidecarInstance {
-    /// Stands for the sidecars that a restored database does not know, because they connected after the backup. No process has it.
+    /// Stands for sidecars that a restored database does not know, because they connected after the backup. No process has this
+    /// value.
     pub const UNKNOWN: Self = Self([0; 16]);
 
     /// The instance with these bytes.
@@ -52,7 +53,7 @@ impl FromStr for SidecarInstance {
 /// Who a sidecar is, as known from its connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SidecarIdentity {
-    /// The process.
+    /// The process, and which of the API keys in its settings.
     pub instance: SidecarInstance,
     /// The API key of its stream.
     pub api_key: ApiKeyId,
@@ -82,13 +83,13 @@ impl SidecarProgress {
         self.applied >= self.required
     }
 
-    /// Whether both say the same. If a sidecar has applied all changes that concern it, any higher `applied` says the same.
+    /// Whether `other` says the same, so no row need be written. If a sidecar has all changes, a higher `applied` says no more.
     pub fn is_equivalent(self, other: Self) -> bool {
         self == other || (self.has_all() && other.has_all() && self.required == other.required)
     }
 
-    /// The revision in force at the sidecar. `distributed`: all changes up to this revision are considered in `required`. So if the
-    /// sidecar has applied all changes that concern it, `distributed` is in force: the other changes do not matter to it.
+    /// The revision in force at the sidecar. All changes up to `distributed` were considered in `required`. So a sidecar that has
+    /// applied `required` decides as if it had applied `distributed`: the changes between the two are for other services.
     pub fn in_force(self, distributed: Revision) -> Revision {
         if self.has_all() { self.applied.max(distributed) } else { self.applied }
     }
@@ -109,9 +110,9 @@ pub struct Sidecar {
     pub applied_at: Option<Timestamp>,
     /// The last confirmation that we know. There may be later ones.
     pub last_known_confirmation: Option<Timestamp>,
-    /// If nobody confirms it again, it refuses all requests by itself from this time on, or earlier. `None`: it was never confirmed.
+    /// Unless confirmed again, the sidecar refuses all requests from this time on, or earlier. `None`: it was never confirmed.
     pub refuses_by: Option<Timestamp>,
-    /// When its last confirmation is this old, it refuses all requests.
+    /// The sidecar refuses all requests when its last confirmation is this old.
     pub max_staleness: Duration,
 }
 
@@ -123,11 +124,11 @@ pub struct Enforcement {
     pub sidecars: usize,
     /// How many of these sidecars decide with the revision.
     pub enforced: usize,
-    /// The number of sidecars that have not reported the revision, but refuse all requests by themselves.
+    /// The number of sidecars that began to refuse all requests by themselves before they reported the revision.
     pub expired: usize,
     /// Sidecars that may decide and have not reported the revision, at most [`MAX_NAMED_SIDECARS`].
     pub unconfirmed: Vec<Sidecar>,
-    /// From this time on, all sidecars without the revision refuse all requests by themselves. `None` if there are none.
+    /// From this time on, all sidecars without the revision refuse all requests by themselves. `None` if all have the revision.
     pub refuses_by: Option<Timestamp>,
     /// When the last sidecar reported its revision, or began to refuse all requests by itself.
     enforced_at: Option<Timestamp>,
@@ -158,7 +159,7 @@ impl Enforcement {
         let Some(decides_until) = sidecar.refuses_by else { return };
         self.max_staleness = self.max_staleness.max(sidecar.max_staleness);
         if sidecar.in_force >= self.revision {
-            // It counts until its confirmation expires, even if its stream has ended: it may restart and decide with its copy.
+            // It counts until its confirmation expires, even without a stream: it may restart and decide with its copy on disk.
             if self.now < decides_until {
                 self.sidecars += 1;
                 self.enforced += 1;
@@ -166,7 +167,7 @@ impl Enforcement {
             }
             return;
         }
-        // The sidecar lacks the change, so its last confirmation is older than the commit. See the invariant above.
+        // The sidecar lacks the change, so its last confirmation is older than the commit (see the invariant of this module).
         let latest_confirmation = self.changed_at().saturating_add(CLOCK_MARGIN);
         let refuses_by = decides_until.min(latest_confirmation.saturating_add(sidecar.max_staleness));
         if refuses_by <= self.now {
@@ -190,8 +191,8 @@ impl Enforcement {
         Timestamp::from_micros(self.revision.number())
     }
 
-    /// The receipt needs no sidecar that has refused all requests since before this time. A revision can be ahead of all clocks, so
-    /// we take the current time if it is earlier than the revision.
+    /// Sidecars that began to refuse all requests before this time cannot change the receipt, so callers need not add them. A
+    /// revision can be ahead of all clocks, so we take the current time if that is earlier.
     pub fn concerned_since(&self) -> Timestamp {
         self.changed_at().min(self.now).saturating_sub(CLOCK_MARGIN)
     }
@@ -201,9 +202,9 @@ impl Enforcement {
         self.enforced == self.sidecars
     }
 
-    /// The time from the change until it was in force at the last sidecar, or longer if this sidecar has reported a later revision
-    /// since. `None` if the revision is not in force at all sidecars, or if there are none. Also `None` for more than the maximum
-    /// staleness and [`CLOCK_MARGIN`]: after this time, every revision is in force, even without a report.
+    /// The time from the change until it was in force at the last sidecar. It is too long if that sidecar has reported a later
+    /// revision since: we only know when it reported the last one. `None` without sidecars, or if one lacks the revision. Also
+    /// `None` beyond the maximum staleness and [`CLOCK_MARGIN`]: by then, the revision is in force without a report.
     pub fn elapsed(&self) -> Option<Duration> {
         self.elapsed_since(self.changed_at())
     }

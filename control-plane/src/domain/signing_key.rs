@@ -7,7 +7,7 @@ use super::string_enum::string_enum;
 use countersign_identity::{KeySet, Kid, P256PublicKey, Timestamp, key_set::JsonWebKey};
 use std::time::Duration;
 
-/// A new key is published for the maximum staleness and this margin before it signs. The margin allows for slow commits and clock
+/// Before a new key signs, it is published for the maximum staleness and this margin. The margin allows for slow commits and clock
 /// skew. It is never longer than the maximum staleness: an operator who sets a short staleness relies on fast transactions.
 const PUBLICATION_MARGIN: Duration = Duration::from_secs(5);
 
@@ -66,7 +66,7 @@ pub struct SigningKey {
 string_enum! {
     /// A state in the lifecycle of a key. The name is the value in API responses and metrics.
     KeyStatus {
-        /// The key is published and does not sign yet. Its start may be scheduled.
+        /// The key is published and does not sign yet. The time at which it starts to sign may be set already.
         Next = "next";
         /// The key signs new tokens.
         Signing = "signing";

@@ -3,7 +3,7 @@
 use super::string_enum::string_enum;
 
 string_enum! {
-    /// What a total counts. The database has it under this name.
+    /// What a total counts. The database stores the total under this name.
     Total {
         /// Agents with the status `active`.
         ActiveAgents = "active_agents";

@@ -28,10 +28,10 @@ const HALF_LIFE_DAYS: f64 = 90.0;
 /// Maximum weight of all services together that do not know the agent.
 const MAX_UNKNOWN_WEIGHT: f64 = 1.0;
 
-/// How many ratings of an agent we keep by services that do not know it.
+/// Maximum number of ratings of an agent that we keep of services that do not know the agent.
 const MAX_UNKNOWN_RATINGS: usize = 1000;
 
-/// Maximum number of ratings that one feedback removes, so that it stays fast even if there are far too many.
+/// Maximum number of ratings that one feedback removes, so that a feedback is stored fast even if there are far too many ratings.
 const MAX_REMOVED_RATINGS: usize = 10;
 
 const SECONDS_PER_DAY: f64 = 86_400.0;
@@ -62,7 +62,7 @@ pub struct Feedback {
     pub created_at: Timestamp,
 }
 
-/// What one service thinks of an agent: the weighted mean of all its feedback.
+/// What one service thinks of an agent: the weighted mean of all feedback that the service gave.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rating {
     /// The service that gave the feedback.
@@ -136,8 +136,8 @@ impl Rating {
 }
 
 /// Removes ratings by services that do not know the agent, if there are too many. Returns these services. Each feedback reads all
-/// ratings of its agent, so without a limit, anyone could make it slow with many services. We always remove the oldest rating of
-/// the owner who has the most. So nobody can use many services to push out the ratings of others.
+/// ratings of its agent, so without a limit, anyone with many services could make it slow. We always remove the oldest rating of
+/// the owner with the most ratings, so nobody can use many services to push out the ratings of others.
 pub fn remove_excess_ratings(ratings: &mut Vec<RatingBySource>) -> Vec<ServiceId> {
     let mut by_owner = BTreeMap::<&Owner, Vec<(Reverse<Timestamp>, ServiceId)>>::new();
     for RatingBySource { rating, owner, .. } in ratings.iter().filter(|source| !source.is_known) {
@@ -148,7 +148,7 @@ pub fn remove_excess_ratings(ratings: &mut Vec<RatingBySource>) -> Vec<ServiceId
     for ratings in &mut by_owner {
         ratings.sort_unstable();
     }
-    // They are sorted from new to old, so `pop` removes the oldest.
+    // The ratings of each owner are sorted from new to old, so `pop` removes the oldest.
     let remove_oldest = |_| by_owner.iter_mut().max_by_key(|ratings| ratings.len())?.pop();
     let count = total.saturating_sub(MAX_UNKNOWN_RATINGS).min(MAX_REMOVED_RATINGS);
     let removed: Vec<_> = (0..count).filter_map(remove_oldest).map(|(_, service)| service).collect();
@@ -184,7 +184,7 @@ impl OwnerRatings {
         self.sum += weight * mean;
     }
 
-    /// The mean of the scores. It does not matter without a weight.
+    /// The mean of the scores; 0 if their weight is 0, because then the mean does not matter.
     fn mean(&self) -> f64 {
         if self.unlimited_weight > 0.0 { self.sum / self.unlimited_weight } else { 0.0 }
     }

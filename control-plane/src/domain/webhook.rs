@@ -31,7 +31,7 @@ pub const FAILING_PERIOD_RESET: Duration = Duration::from_hours(3 * 24);
 /// How long a target may fail before it is disabled.
 pub const DISABLED_AFTER: Duration = Duration::from_hours(5 * 24);
 
-/// A webhook target, without its secrets.
+/// A webhook target, without its secrets. Its managers are those who manage its service, or the administrators.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WebhookTarget {
     pub id: WebhookId,
@@ -59,7 +59,7 @@ pub struct WebhookTarget {
     pub previous_secret_until: Option<Timestamp>,
 }
 
-/// For whom events are delivered to a target. The slots for attempts are divided among these owners.
+/// For whom events are delivered to a target. The number of attempts that may run at the same time is divided among these owners.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum TargetOwner {
     /// The deployment, for targets that receive the events of all services.

@@ -67,7 +67,8 @@ impl<Sleep: AsyncFn(Duration)> RateLimiterFixture<Sleep> {
             assert!(decision.allowed && retry_after(&decision).is_zero(), "{decision:?}");
             let [QuotaStatus { remaining, reset_after }] = decision.statuses[..] else { panic!("{decision:?}") };
             assert_eq!(remaining, expected);
-            // The first call was counted `MAX_CALLS - 1 - expected` steps ago, and expires one window after that.
+            // The first call was counted `MAX_CALLS - 1 - expected` steps ago, so it expires this many steps before a whole window
+            // is over.
             assert!(
                 self.is_approximately(reset_after, step * (STEPS_PER_WINDOW + 1 + expected - MAX_CALLS)),
                 "{reset_after:?}"
@@ -80,6 +81,7 @@ impl<Sleep: AsyncFn(Duration)> RateLimiterFixture<Sleep> {
             assert!(!refused.allowed && refused.statuses[0].remaining == 0, "{refused:?}");
             let wait = retry_after(&refused);
             assert!(wait > Duration::ZERO && wait <= step * (STEPS_PER_WINDOW - 2), "{wait:?}");
+            // Just before the end of the wait, a call is refused; at the end, it is allowed.
             (self.sleep)(wait.saturating_sub(self.precision)).await;
             assert!(wait <= self.precision || !self.is_allowed(&limit).await, "allowed too early");
             (self.sleep)(self.precision).await;

@@ -16,7 +16,7 @@ impl Failures {
         Self { limiter, quota }
     }
 
-    /// Counts a missing or invalid credential for the network of a client. A refusal means that there were too many.
+    /// Counts a missing or invalid credential for the network of a client. A refusal means that the clients there sent too many.
     pub async fn count(&self, client: IpAddr) -> RateLimitDecision {
         let client = Network::of_client(client).octets();
         let key = RateLimitKey::new(CallerKind::Unauthenticated, &[b"failures", &client]);

@@ -1,7 +1,7 @@
 //! A rate limiter in the memory of this process. For each key, it stores the times of the calls in the last window.
 //!
-//! Memory is bounded: each kind of caller has a table, and a full table forgets the windows that were not used for longest. An
-//! attacker can exceed a quota in this way, but needs tens of thousands of other windows, which have quotas of their own.
+//! Memory is bounded: each kind of caller has a table, and a full table forgets the windows that were unused for longest. So an
+//! attacker can exceed a quota, but must first make calls under tens of thousands of other keys, which also have quotas.
 
 mod call_log;
 
@@ -107,7 +107,8 @@ impl Windows {
     /// Counts a call. Returns the status of the limit after it.
     fn count(&mut self, limit: &RateLimit, now: u64) -> QuotaStatus {
         let window = micros(limit.quota.window);
-        // If the newer generation began a window ago, all windows in the older one have expired. If it is full, we forget them.
+        // If the newer generation began a window ago, all windows in the older one have expired. If the newer one is full, we
+        // forget the older one.
         if now.saturating_sub(self.began_at) >= window || self.newer.len() >= self.kept {
             self.older = mem::take(&mut self.newer);
             self.began_at = now;

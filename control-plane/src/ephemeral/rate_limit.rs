@@ -8,7 +8,7 @@ use std::{pin::Pin, time::Duration};
 /// Refused calls are not counted. So the caller can try again after the longest `reset_after` of the exhausted quotas, unless other
 /// calls of the same caller are counted first.
 pub trait RateLimiter: Send + Sync + 'static {
-    /// Decides whether every limit in `limits` allows one more call. With `count_call`, counts it against all of them if it is allowed.
+    /// Decides whether every limit in `limits` allows one more call. With `count_call`, counts an allowed call.
     fn decide<'a>(&'a self, limits: &'a [RateLimit], count_call: bool) -> DecisionFuture<'a>;
 
     /// Counts one call against every limit in `limits`, or against no limit if any limit is exhausted.
@@ -28,11 +28,11 @@ pub trait RateLimiter: Send + Sync + 'static {
 /// Where calls are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RateLimitBackend {
-    /// In this process, because no Redis is configured.
+    /// This process counts, because no Redis is configured.
     Memory,
-    /// In Redis, together with all replicas.
+    /// Redis counts the calls of all replicas together.
     Redis,
-    /// In this process, because the configured Redis is unavailable.
+    /// This process counts, because the configured Redis is unavailable.
     MemoryFallback,
 }
 

@@ -30,7 +30,7 @@ pub(super) struct DeliveryQueue {
     pub keyring: Arc<Keyring>,
 }
 
-/// Deliveries to lease for one target.
+/// How many deliveries to lease for one target.
 pub(super) struct LeaseRequest {
     due: DueTarget,
     quota: LeaseQuota,
@@ -45,7 +45,7 @@ enum LeaseQuota {
 
 /// What the dispatcher may lease now.
 pub(super) struct DueWork {
-    /// The active targets with due deliveries, of one page of the targets with pending deliveries.
+    /// The active targets with due deliveries, from one page of the list of targets with pending deliveries.
     pub targets: Vec<DueTarget>,
     /// The target after which the next page begins; `None` after the last page.
     pub next: Option<WebhookId>,
@@ -68,7 +68,7 @@ pub(super) struct AttemptRecord {
     pub attempt: Attempt,
     pub state: DeliveryState,
     pub url: TargetUrl,
-    /// Whether the database may have marked the target as failing.
+    /// Whether the target may be marked as failing in the database, so that a success must remove the mark.
     pub was_failing: bool,
 }
 
@@ -153,8 +153,8 @@ impl DeliveryQueue {
         self.store.write_alone("record_and_lease_deliveries", work).await
     }
 
-    /// The secrets with which requests to a target are signed. `None` if the target is deleted. If a secret cannot be decrypted, only
-    /// logs this and returns `None`, so that other targets go on.
+    /// The secrets with which requests to a target are signed. `None` if the target is deleted. If a secret cannot be decrypted, we
+    /// only log this and return `None`, so that other targets still get deliveries.
     async fn open_secrets(
         &self,
         tx: &mut WriteTransaction,
@@ -222,7 +222,7 @@ async fn record_attempts(
     for record in completed {
         let AttemptRecord { delivery, attempt, state, url: _, was_failing } = record;
         let recorded = deliveries::record_attempt(tx.conn(), delivery, attempt, *state).await?;
-        // A test does not count for the target, nor does a result that was not stored because its lease had ended.
+        // Neither tests nor results that were not stored because their lease had ended change whether a target is failing.
         if delivery.is_test || !recorded {
             continue;
         }
@@ -235,8 +235,7 @@ async fn record_attempts(
     Ok(disabled)
 }
 
-/// Marks the target as failing. Disables the target after a response with status 410, or after it has failed for
-/// [`DISABLED_AFTER`].
+/// Marks the target as failing. Disables the target after a response 410, or after failures for [`DISABLED_AFTER`].
 async fn record_failure(
     tx: &mut WriteTransaction,
     record: &AttemptRecord,
@@ -250,8 +249,8 @@ async fn record_failure(
     Ok(scope.map(|scope| DisabledTarget { scope, id, reason }))
 }
 
-/// Writes audit entries about the disabled targets. Every transaction locks audit chains last and in the order of their names,
-/// which prevents deadlocks.
+/// Writes audit entries about the disabled targets. Every transaction locks audit chains last, in the order of names, which
+/// prevents deadlocks.
 async fn audit_disabled(tx: &mut WriteTransaction, mut disabled: Vec<DisabledTarget>) -> Result<(), StoreError> {
     disabled.sort_by_cached_key(|target| target.scope.audit_chain());
     for DisabledTarget { scope, id, reason } in disabled {

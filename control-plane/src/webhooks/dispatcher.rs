@@ -40,8 +40,8 @@ const PAGE_PAUSE: Duration = Duration::from_millis(20);
 /// Pause after a database error.
 const ERROR_PAUSE: Duration = Duration::from_secs(1);
 
-/// A lease lasts this much longer than the timeout of an attempt. In this time, the delivery may wait for a place, and we store its
-/// outcome.
+/// A lease lasts this much longer than the timeout of an attempt. During this time, the delivery may wait until its attempt starts,
+/// and we store the outcome of the attempt.
 const LEASE_MARGIN: Duration = Duration::from_secs(20);
 
 /// Minimum time between the timeout of an attempt and the end of its lease, for storing the outcome.
@@ -198,8 +198,8 @@ impl DispatchLoop {
         u32::from_ne_bytes(bytes)
     }
 
-    /// How long to wait for the next poll, unless something wakes the dispatcher before. The end of a backoff wakes nothing, so we
-    /// poll at the end of the next backoff at the latest.
+    /// How long to wait for the next poll, unless something wakes the dispatcher earlier. When deliveries to a target may continue
+    /// after a pause, nothing wakes the dispatcher, so it polls then at the latest.
     fn poll_delay(&self) -> Duration {
         let since_boot = self.parts.clock.since_boot();
         self.scheduler
@@ -225,9 +225,9 @@ impl DispatchLoop {
     }
 }
 
-/// Starts an attempt in a task of its own, in one of the places of the owner. A panic fails the attempt. Returns the delivery without
-/// sending it if its lease may end before the attempt does, because another process could then send it too. Also returns it if its
-/// target is unknown.
+/// Starts an attempt in a task of its own, which keeps `place` until the attempt ends. A panic counts as a failure. Returns the
+/// delivery without sending it if its lease may end before the attempt does, because another process could then send it too. Also
+/// returns a delivery whose target is unknown.
 fn start_attempt(
     parts: &WebhookDispatcher,
     endpoint: Option<Arc<Endpoint>>,

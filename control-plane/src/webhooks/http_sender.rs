@@ -31,8 +31,7 @@ const MAX_BODY_READ: usize = 16 * 1024;
 const BODY_TIMEOUT: Duration = Duration::from_secs(2);
 
 tokio::task_local! {
-    /// The owner of the target to which this task sends. The lookup of the host needs it, but the HTTP client passes only the name
-    /// to the resolver.
+    /// The owner of the target to which this task sends. The lookup of the host needs it, but the HTTP client passes only the name.
     static LOOKUP_OWNER: TargetOwner;
 }
 
@@ -46,9 +45,9 @@ pub struct HttpSender {
 
 /// The clients for one scheme.
 struct Clients {
-    /// Keeps idle connections.
+    /// A client that keeps idle connections.
     pooling: Client,
-    /// Closes each connection after its response.
+    /// A client that closes each connection after its response.
     closing: Client,
 }
 
@@ -90,7 +89,8 @@ impl HttpSender {
         Ok(Self { https, plaintext, pooled_hosts: PooledHosts::new(), guard, timeout })
     }
 
-    /// Trusts other additional certificate authorities from the next attempt on. An invalid PEM file replaces nothing.
+    /// From the next attempt on, trusts these additional certificate authorities and no longer the previous ones. An invalid PEM
+    /// file replaces nothing.
     pub fn replace_authorities(&self, authorities: &[u8]) -> Result<(), String> {
         self.https.store(Arc::new(https_clients(&self.guard, Some(authorities), self.timeout)?));
         Ok(())
@@ -131,7 +131,7 @@ struct GuardedResolver {
 impl Resolve for GuardedResolver {
     fn resolve(&self, name: Name) -> Resolving {
         let (guard, plaintext) = (self.guard.clone(), self.plaintext);
-        // Read here, because the client may continue the connection in another task.
+        // The owner is read here, because the client may continue the connection in another task.
         let owner = LOOKUP_OWNER.try_with(TargetOwner::clone);
         Box::pin(async move {
             let allowed = guard.resolve(name.as_str(), &owner?, plaintext).await?;
@@ -164,8 +164,8 @@ fn build_clients(builder: impl Fn() -> ClientBuilder) -> Result<Clients, String>
 }
 
 fn client_builder(resolver: GuardedResolver, timeout: Duration) -> ClientBuilder {
-    // HTTP/1.1 only: a connection carries one request at a time, so a hanging response delays no other request. And no proxy, because it
-    // would resolve names itself and bypass the address guard.
+    // HTTP/1.1 only: a connection carries one request at a time, so a hanging response delays no other request. No proxy, because a
+    // proxy would resolve names itself and bypass the address guard.
     Client::builder()
         .dns_resolver(resolver)
         .http1_only()

@@ -26,8 +26,8 @@ pub const MAX_IDLE_CONNECTIONS: usize = MAX_HOSTS * MAX_IDLE_PER_HOST;
 /// How long an idle connection stays open.
 pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// A host may have idle connections for this time after its last attempt: they become idle for [`IDLE_TIMEOUT`], and the pool looks
-/// for connections to close at the same interval. One second more is a margin.
+/// A host may have idle connections for this time after its last attempt: the pool closes connections that were idle for
+/// [`IDLE_TIMEOUT`], but looks for them only at the same interval. One second is a margin.
 const HOST_TIMEOUT: Duration = Duration::from_secs(2 * IDLE_TIMEOUT.as_secs() + 1);
 
 pub(super) struct PooledHosts {

@@ -1,8 +1,8 @@
 //! Decides which deliveries to lease, and which to send next.
 //!
-//! Each attempt needs a place, and the number of places is limited. An owner gets at most a part of the places, however many targets
-//! it has. A free place goes to the owner with the fewest attempts. If several owners have as few, it goes to the owner that has
-//! waited longest. Among the targets of this owner, it goes to the one that has waited longest.
+//! Each attempt needs a place, and the number of places is limited. An owner gets at most a part of the places, however many
+//! targets it has. A free place goes to the owner with the fewest attempts. Among owners with equally few attempts, it goes to the
+//! owner that has waited longest, and there to the target that has waited longest.
 
 use super::{
     delivery_queue::{DueWork, LeaseRequest},
@@ -31,11 +31,11 @@ pub struct ConcurrencyLimits {
 /// delay the other targets of its owner.
 const DIVISOR: usize = 4;
 
-/// Attempts to one target. More would only queue at the receiver.
+/// Maximum number of concurrent attempts to one target. More of them would only queue at the receiver.
 const MAX_PER_TARGET: usize = 16;
 
 impl ConcurrencyLimits {
-    /// Divides a total number of attempts.
+    /// The limits per owner and per target that follow from a total number of concurrent attempts.
     pub fn of_total(total: usize) -> Self {
         let per_owner = (total / DIVISOR).max(1);
         Self { total, per_owner, per_target: (per_owner / DIVISOR).clamp(1, MAX_PER_TARGET) }
@@ -49,7 +49,7 @@ pub(super) struct Scheduler {
     queues: HashMap<WebhookId, OwnedQueue>,
     /// The number of attempts that were started so far, with which we number them.
     started: u64,
-    /// Targets with due deliveries on the pages that we have read so far in this pass over all targets. Their queues are kept.
+    /// Targets with due deliveries on the pages that this pass over all targets has read. At its end, we keep their queues.
     due_in_pass: HashSet<WebhookId>,
     /// Leased test deliveries that are not sent yet.
     unsent_tests: VecDeque<LeasedDelivery>,
@@ -70,7 +70,7 @@ impl OwnedQueue {
     }
 }
 
-/// What all targets of an owner use together.
+/// The leased deliveries and running attempts of all targets of an owner together.
 #[derive(Default)]
 struct OwnerUse {
     leased: usize,
@@ -127,8 +127,8 @@ impl Scheduler {
         LeasePlan { requests: self.plan_requests(targets, tests, now), released }
     }
 
-    /// Plans leases. An owner gets at most [`LEASES_PER_SLOT`] leased deliveries for each attempt that it may have. One transaction leases
-    /// for at most as many targets as attempts may run, first for the targets with the fewest leased deliveries.
+    /// Plans leases. An owner gets at most [`LEASES_PER_SLOT`] leased deliveries for each attempt that it may have. One transaction
+    /// leases for at most `limits.total` targets, first for those with the fewest leased deliveries.
     fn plan_requests(&mut self, mut due: Vec<DueTarget>, tests: Vec<DueTarget>, now: Duration) -> Vec<LeaseRequest> {
         for DueTarget { id, url: _, updated_at, failing_since, owner } in &due {
             let owned = self.queues.entry(*id).or_insert_with(|| OwnedQueue::new(owner.clone()));
@@ -189,7 +189,7 @@ impl Scheduler {
         }
     }
 
-    /// Starts as many attempts as there are places. `send` returns the delivery if it cannot be sent; its lease then ends by itself.
+    /// Starts an attempt for each free place. `send` returns the delivery if it cannot be sent; its lease then ends by itself.
     pub(super) fn start_attempts(
         &mut self,
         now: Duration,

@@ -27,16 +27,16 @@ pub struct TargetQueue {
     failed_at: Duration,
     /// Time before which no attempt starts.
     backoff_until: Duration,
-    /// Whether the last lease preferred first attempts to retries. The next lease does the opposite: if each has only one delivery,
-    /// both kinds still get their turn.
+    /// Whether the last lease preferred first attempts to retries. The next lease does the opposite, so that both kinds get their
+    /// turn even if each lease has only one delivery.
     preferred_first_attempts: bool,
     /// Time of the last change of the target that the queue has processed.
     updated_at: Option<Timestamp>,
-    /// Whether the database may have marked the target as failing.
+    /// Whether the target may be marked as failing in the database.
     marked_failing: bool,
 }
 
-/// The result of a completed attempt, as input of the queue of its target.
+/// The result of a completed attempt, from which the queue of its target decides how to go on.
 #[derive(Debug, Clone, Copy)]
 pub struct AttemptSummary {
     /// Start of the attempt, since boot.
@@ -67,8 +67,7 @@ impl TargetQueue {
         }
     }
 
-    /// Resets concurrency and backoff if the target has changed since the last call, because it may have a new URL. Returns whether
-    /// it has changed.
+    /// If the target has changed since the last call, resets concurrency and backoff, because its URL may be new, and returns true.
     pub fn reset_if_updated(&mut self, updated_at: Timestamp) -> bool {
         let is_updated = self.updated_at.replace(updated_at).is_some_and(|before| before != updated_at);
         if is_updated {
@@ -114,7 +113,7 @@ impl TargetQueue {
         self.in_flight = self.in_flight.saturating_sub(1);
     }
 
-    /// Adapts concurrency and backoff after an attempt. Returns whether the database may have marked the target as failing before.
+    /// Adapts concurrency and backoff after an attempt. Returns whether the database may have marked the target as failing earlier.
     pub fn record(&mut self, attempt: &AttemptSummary, max_concurrency: usize) -> bool {
         let AttemptSummary { started_at, ended_at, failure, retry_after, jitter } = *attempt;
         self.in_flight = self.in_flight.saturating_sub(1);
@@ -122,7 +121,7 @@ impl TargetQueue {
             self.failures = 0;
             self.concurrency = (self.concurrency + 1).min(max_concurrency);
         } else {
-            // An attempt that began before the last failure ended ran beside it, so both count as one failure.
+            // An attempt that began before the last failed attempt ended ran beside it, so both count as one failure.
             if started_at >= self.failed_at {
                 self.failures = self.failures.saturating_add(1);
                 self.failed_at = ended_at;

@@ -33,7 +33,7 @@ impl<S: AsyncRead> AsyncRead for BatchedWrites<S> {
 impl<S: AsyncWrite> AsyncWrite for BatchedWrites<S> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
         if !std::mem::replace(&mut self.others_have_run, true) {
-            // A task that wakes itself runs after all that are ready.
+            // A task that wakes itself runs after all tasks that are ready.
             context.waker().wake_by_ref();
             return Poll::Pending;
         }

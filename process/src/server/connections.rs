@@ -1,8 +1,9 @@
 //! The open connections of a port, and which of them closes when there are too many.
 //!
-//! If there is no place for a new connection, the first of these closes. If only its client has too many, only this client's close.
+//! If the port is full, the first of these that exists closes. If only one client has too many, only its connections may close.
 //!
-//! 1. the oldest connection of the same client that has not sent a request yet, so that a flood closes its own;
+//! 1. the oldest connection of the same client without a request yet, so that a client that floods the port loses its own
+//!    connections;
 //! 2. the oldest connection of any client that has not sent a request yet;
 //! 3. the connection that has waited for its client for the longest time;
 //! 4. the new connection itself.
@@ -62,7 +63,7 @@ pub struct Connections {
     table: Mutex<Table>,
 }
 
-/// The connections by their number. Older ones have smaller numbers.
+/// The connections by their number. Older connections have smaller numbers.
 #[derive(Default)]
 struct Table {
     next_number: u64,
@@ -80,7 +81,7 @@ struct Connection {
     has_requested: AtomicBool,
     /// How many requests have begun and are not answered.
     requests: AtomicUsize,
-    /// How many of these requests this server works on. The others have not arrived completely.
+    /// How many of these requests this server works on. The other requests have not arrived completely.
     under_way: AtomicUsize,
     /// When the last request began or ended, in milliseconds since boot.
     used_at: AtomicU64,
@@ -188,7 +189,7 @@ impl Table {
         Some(connection)
     }
 
-    /// Closes a connection of a client. `None` if this server works on requests of all of them.
+    /// Closes a connection of a client. `None` if this server works on requests of all its connections.
     fn close_one_of(&mut self, client: Option<Network>) -> Option<()> {
         let number = self.oldest_pending(client).or_else(|| self.longest_idle(|other| other == client))?;
         self.close(number)

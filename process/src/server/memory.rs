@@ -1,4 +1,4 @@
-//! Memory that the clients of a port share. It only counts bytes, in places of a kilobyte, and allocates nothing.
+//! Limits the memory that the clients of a port share. The module counts bytes, in places of a kilobyte, and allocates nothing.
 
 use super::network::Network;
 use crate::{Place, Places};
@@ -55,8 +55,7 @@ impl ReservedMemory {
         self.bytes
     }
 
-    /// Reserves more bytes for the request. Returns false, and reserves nothing, if there is not enough, or if its client would have too
-    /// much.
+    /// Reserves more bytes for the request. Returns false, and reserves nothing, if there is not enough for it or for its client.
     #[must_use]
     pub fn grow(&mut self, bytes: usize) -> bool {
         let grown = self.bytes + bytes;

@@ -24,7 +24,7 @@ const BASE_COST: usize = 16 << 10;
 pub struct MessageLimits {
     /// The memory that all unfinished requests share.
     pub memory: SharedMemory,
-    /// The length of the largest message. The routes refuse larger ones as soon as these are announced.
+    /// The length of the largest message. The routes refuse a larger message as soon as its length has arrived.
     pub max_message: usize,
     /// The error that the routes get instead of a message for which there is no memory.
     pub refusal: fn() -> BoxError,
@@ -85,7 +85,7 @@ impl IncomingMessage {
 
     /// Reserves the memory of the whole request, as far as it is not reserved yet. Returns false if there is not enough.
     fn reserve(&mut self) -> bool {
-        // A message that is too large is refused by the routes, and never kept.
+        // The routes refuse a message that is too large and never keep it, so it needs no memory.
         let message = self.announced_length().filter(|length| *length <= self.limits.max_message);
         let needed = BASE_COST + self.head + message.unwrap_or_default();
         if let Some(reserved) = &mut self.reserved {

@@ -1,4 +1,4 @@
-//! Keeps a problem that lasts from filling the log with the same line.
+//! Logs a lasting problem only once a minute, so that the same line does not fill the log.
 
 use crate::{Clock, SystemClock};
 use std::time::Duration;

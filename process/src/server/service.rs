@@ -30,8 +30,8 @@ use std::{
 use tokio::time::{Sleep, sleep};
 use tower_service::Service as _;
 
-/// The most fields of a request head. This is hyper's limit in HTTP/1.1. HTTP/2 needs it, too: a field can have one byte, and needs many
-/// times more memory.
+/// The maximum number of fields of a request head. This is hyper's limit in HTTP/1.1. HTTP/2 needs it, too: even a field of one
+/// byte takes much memory.
 const MAX_FIELDS: usize = 100;
 
 /// The routes of a port for one connection.
@@ -83,8 +83,9 @@ impl ConnectionService {
     }
 }
 
-/// The work of this server on a request. While it lasts, the connection is not closed for another one. It begins when the request has
-/// arrived completely, so that an unfinished one keeps no place; at once if responses are long streams. It ends when this is dropped.
+/// The work of this server on a request. While it lasts, the connection is not closed for another one. It begins when the request
+/// has arrived completely, so that an unfinished request keeps no connection open; if responses are long streams, it begins at
+/// once. It ends when this is dropped.
 struct Work {
     connection: Arc<OpenConnection>,
     has_begun: AtomicBool,
@@ -112,7 +113,7 @@ struct RequestBody {
     message: Option<IncomingMessage>,
     /// Whether the next part may take any time.
     may_stall: bool,
-    /// Runs while the server waits for the next part.
+    /// The timeout that runs while the server waits for the next part.
     stall: Option<Pin<Box<Sleep>>>,
 }
 

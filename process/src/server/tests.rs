@@ -187,7 +187,7 @@ async fn stalled_clients_are_cut() {
     downloading.write_all(b"GET /large HTTP/1.1\r\nhost: test\r\n\r\n").await.unwrap();
     let response = read_to_end(&mut uploading).await;
     assert!(response.starts_with(b"HTTP/1.1 400 "), "{}", String::from_utf8_lossy(&response));
-    // A client may take the response for as long as it may send no request. Writes that stall for longer are a test of the servers.
+    // A client may delay a response for as long as it may send no request. Tests of the whole servers cover longer stalls.
     assert!(server.has_metric(r#"test_connections_closed_total{port="test",reason="idle_timeout"} 1"#));
     assert!(read_to_end(&mut downloading).await.len() < 64 << 20);
 }

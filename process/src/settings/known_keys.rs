@@ -1,7 +1,7 @@
 //! The valid keys, which the default file defines.
 //!
-//! In the default file, a table named `*` is a wildcard: in its place, the operator can add any number of tables with names. Each has the
-//! keys and default values of the wildcard.
+//! In the default file, a table named `*` is a wildcard: in its place, the operator can add any number of tables with names. Each
+//! such table has the keys and default values of the wildcard.
 
 use config::{Config, Value, ValueKind};
 use std::collections::BTreeMap;
@@ -27,7 +27,7 @@ impl KnownKeys {
         self.0.iter().find(|(pattern, _)| matches(pattern, key)).map(|(_, value)| value)
     }
 
-    /// The keys and default values of the named table that contains `key`. Empty if `key` is not in a named table.
+    /// The keys and default values of the wildcard table of `key`, with the names of `key` in place of `*`. Empty if it has none.
     pub(super) fn table_defaults(&self, key: &str) -> Vec<(String, Value)> {
         let Some((pattern, _)) = self.0.iter().find(|(pattern, _)| matches(pattern, key)) else { return Vec::new() };
         let Some((table, _)) = pattern.split_once(".*.") else { return Vec::new() };
@@ -38,8 +38,7 @@ impl KnownKeys {
         siblings.map(|(pattern, value)| (fill_wildcards(pattern, key), value.clone())).collect()
     }
 
-    /// Suggests what the operator may have meant by an unknown key: the most similar key, or else all keys of its table. Empty if there is
-    /// no such table either.
+    /// Suggests what the operator may have meant by an unknown key: the most similar key, or else all keys of its table, if any.
     pub(super) fn hint(&self, key: &str) -> String {
         let (table, name) = split(key);
         let mut candidates: Vec<_> = self.0.keys().map(|pattern| fill_wildcards(pattern, key)).collect();
@@ -69,7 +68,7 @@ impl KnownKeys {
         format!(": the settings of `{table}` are {}", names.join(", "))
     }
 
-    /// Makes a list of a text, as [`Self::parse`] does, if the default is a list. The operator's file may contain either.
+    /// If the default is a list, splits a text as [`Self::parse`] does: the operator's file may contain a text or a list.
     pub(super) fn split_text(&self, key: &str, value: Value) -> Value {
         match (&value.kind, self.find(key).map(|default| &default.kind)) {
             (ValueKind::String(text), Some(ValueKind::Array(_))) => self.parse(key, text.clone()).into(),
@@ -89,7 +88,7 @@ impl KnownKeys {
     }
 }
 
-/// The table of a key, which is empty for a key outside tables, and the name in it.
+/// The table of a key, which is empty for a key outside tables, and its name in this table.
 fn split(key: &str) -> (&str, &str) {
     key.rsplit_once('.').unwrap_or(("", key))
 }

@@ -94,7 +94,8 @@ impl Layers {
 }
 
 impl MergedSettings {
-    /// Sets the value of a key. In a table that replaces a wildcard, the other keys get their defaults. An unknown key is a problem.
+    /// Sets the value of a key. In a table that replaces a wildcard, the other keys get their defaults. Records unknown keys as
+    /// errors.
     fn set(&mut self, known_keys: &KnownKeys, key: &str, value: Value, source: Source) {
         if known_keys.find(key).is_none() {
             let error = format!("unknown setting `{key}` in {source}{}", known_keys.hint(key));
@@ -146,7 +147,7 @@ impl MergedSettings {
         } else {
             deserialize::<T>(&settings).err()?.to_string()
         };
-        // The message begins with the key. The library may name an item of it, such as `sync.urls[1]`.
+        // The message begins with the key. The library may name an item of a list, such as `sync.urls[1]`.
         let named = error.strip_suffix('`').and_then(|error| error.rsplit_once(" for key `"));
         let (error, key) = named.filter(|(_, name)| name.starts_with(key)).unwrap_or((&error, key));
         Some(SettingsError::Invalid(format!("`{key}` in {}: {error}", setting.source)))

@@ -5,9 +5,9 @@
 //! hash a changed chain again. So each hash also has a MAC, under a key derived from the master key. The head of a chain has the
 //! length of the chain under another MAC, which shows if entries at the end are missing.
 //!
-//! A rotation of the master key leaves a checkpoint (see `keys`). Up to it, we verify only the hashes: the checkpoint has the last
-//! of them under a MAC. The first entries of a chain may be archived and deleted. Then the chain has a floor at the last archived
-//! entry, and verification begins there. If archived entries are not deleted yet, the hash in the floor authenticates them.
+//! A rotation of the master key leaves a checkpoint (see `keys`). Up to the checkpoint, we verify only hashes: the checkpoint has
+//! the last one under a MAC. The first entries of a chain may be archived and deleted. Then a floor marks the last archived entry,
+//! and verification begins after this entry. If archived entries still exist, the floor authenticates them.
 //!
 //! Verification cannot notice that somebody has replaced a chain and its head by an older copy of both. To find out, compare the
 //! chain with a later hash that you have saved outside the database.
@@ -196,7 +196,7 @@ pub struct ChainVerifier<'a> {
     chain: &'a str,
     checkpoint: Option<ChainMark>,
     floor: Option<ChainMark>,
-    /// The sequence number of the last verified entry, or of the floor at the beginning. `hash` is the hash of this entry.
+    /// The sequence number of the last verified entry, at first of the entry at the floor, or 0. `hash` is the hash of this entry.
     length: i64,
     hash: String,
     has_begun: bool,
@@ -228,8 +228,8 @@ impl<'a> ChainVerifier<'a> {
         self.floor.as_ref().map(|floor| self.keys.current.floors.mark(self.chain, floor.length, &floor.hash))
     }
 
-    /// The next entry to verify is the first one above this sequence number. At first it is the lowest possible number, so that we
-    /// also verify entries with an invalid sequence number, and archived entries that are not deleted yet.
+    /// The next entry to verify is the first one above this sequence number, which is at first the lowest possible number, so that
+    /// we also verify entries with an invalid sequence number, and archived entries that are not deleted yet.
     pub const fn last_read(&self) -> i64 {
         if self.has_begun { self.length } else { i64::MIN }
     }
@@ -239,7 +239,7 @@ impl<'a> ChainVerifier<'a> {
         self.chain
     }
 
-    /// The keys that authenticate new entries.
+    /// The keys of the current master key, which authenticate new entries.
     pub const fn current_keys(&self) -> &'a AuditKeys {
         self.keys.current
     }
@@ -252,7 +252,7 @@ impl<'a> ChainVerifier<'a> {
     /// Verifies the next entry.
     pub fn verify_next(&mut self, entry: &AuditEntry) -> Result<(), BrokenChain> {
         if !self.has_begun && entry.sequence > 0 && self.is_archived(entry) {
-            // This is the first archived entry that is not deleted. The floor authenticates it, together with its previous hash.
+            // `entry` is the first archived entry that is not deleted. The floor authenticates it, together with its previous hash.
             self.length = entry.sequence - 1;
             self.hash.clone_from(&entry.previous_hash);
         }
@@ -282,7 +282,7 @@ impl<'a> ChainVerifier<'a> {
         self.floor.as_ref().is_some_and(|floor| entry.sequence <= floor.length)
     }
 
-    /// The hash in the floor or in the checkpoint authenticates the entries up to it. Later entries need a valid MAC.
+    /// Why an entry is not authentic. A floor or checkpoint authenticates all entries up to its own; later ones need a MAC.
     fn authentication_fault(&self, entry: &AuditEntry) -> Option<ChainFault> {
         for (mark, fault) in
             [(&self.floor, ChainFault::FloorMismatch), (&self.checkpoint, ChainFault::CheckpointMismatch)]
@@ -296,9 +296,9 @@ impl<'a> ChainVerifier<'a> {
         (!is_valid).then_some(ChainFault::InvalidMac)
     }
 
-    /// The checkpoint that a rotation of the master key writes for a broken chain, with the current key. With it, later
-    /// verifications need no previous key, and find the chain broken at the same entry. It is at the last verified entry, the
-    /// earlier checkpoint or the floor, whichever is the latest. `None` if no entry is authenticated.
+    /// The checkpoint that a rotation of the master key writes for a broken chain, with the current key. With this checkpoint,
+    /// later verifications need no previous key, and find the chain broken at the same entry. It marks the last verified entry, or
+    /// the entry at the previous checkpoint or at the floor if that is later. `None` if no entry is authenticated.
     pub fn checkpoint_before_break(&self) -> Option<ChainMark> {
         let checkpoint = self.checkpoint.as_ref().map(|checkpoint| (checkpoint.length, &checkpoint.hash));
         let floor = self.floor.as_ref().map(|floor| (floor.length, &floor.hash));

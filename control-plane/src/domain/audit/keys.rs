@@ -1,8 +1,8 @@
 //! The MAC keys of the audit log, and the marks of a chain. A mark authenticates the first entries of a chain: it has the number of
 //! these entries and the hash of the last one, under a MAC.
-//! - The head marks all entries, so nobody can remove entries at the end.
+//! - The head marks all entries, so verification notices if entries at the end were removed.
 //! - The checkpoint marks the entries that existed when the master key was last rotated.
-//! - The floor marks the entries that are in archives. They may be deleted from the database.
+//! - The floor marks the entries that are in archives. These entries may be deleted from the database.
 //!
 //! The MAC keys are derived from the master key. A rotation of the master key verifies each chain with the keys of both master
 //! keys. Then it writes the marks again with the new key. Up to the checkpoint, the hashes authenticate the entries; later entries
@@ -48,7 +48,7 @@ pub struct ChainMark {
     pub mac: String,
 }
 
-/// The MAC key of one kind of marks.
+/// The MAC key of all heads, of all checkpoints or of all floors.
 pub struct MarkKey {
     domain: &'static str,
     key: hmac::Key,
@@ -73,7 +73,7 @@ impl MarkKey {
 /// The MAC keys of all configured master keys.
 pub type AuditKeyRing = DerivedKeys<AuditKeys>;
 
-/// The MAC keys that we accept. The database says to which master keys they belong.
+/// The MAC keys that verification accepts: those of the master keys that the database names.
 #[derive(Clone)]
 pub struct AcceptedAuditKeys<'a> {
     /// The keys of the current master key, which authenticate new entries.
@@ -94,8 +94,7 @@ impl AuditKeys {
         }
     }
 
-    /// Whether a head is valid. The default head of an empty chain needs no MAC: verification refuses a chain without entries
-    /// anyway.
+    /// Whether a head is valid. The default head of an empty chain needs no MAC: verification refuses empty chains anyway.
     pub fn is_valid_head(&self, chain: &str, head: &ChainMark) -> bool {
         *head == ChainMark::default() || self.heads.is_valid(chain, head)
     }
@@ -120,8 +119,8 @@ impl AuditKeys {
 }
 
 impl<'a> AcceptedAuditKeys<'a> {
-    /// Leaves out the keys of previous master keys if the chain has a checkpoint of the current one: then they authenticate
-    /// nothing. `None` if the MAC of the checkpoint is valid under no key.
+    /// If the chain has a checkpoint of the current master key, leaves out previous keys: they authenticate nothing in this chain.
+    /// `None` if the MAC of the checkpoint is valid under no key.
     pub(super) fn after_checkpoint(self, chain: &str, checkpoint: Option<&ChainMark>) -> Option<Self> {
         let Some(checkpoint) = checkpoint else { return Some(self) };
         if self.current.is_valid_checkpoint(chain, checkpoint) {

@@ -1,4 +1,4 @@
-//! Property tests: only the exact id of a challenge decodes.
+//! Property tests: the id of a challenge decodes, and no other text does.
 
 use super::*;
 use countersign_mangle::{any_bytes, any_text, cases_divided_by, mutated_bytes, mutated_text};

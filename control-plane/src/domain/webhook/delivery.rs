@@ -7,23 +7,23 @@ use std::time::Duration;
 /// Maximum number of bytes of a response body that are stored.
 pub const EXCERPT_BYTES: usize = 1024;
 
-/// Maximum time for which a delivery waits because its response has a `Retry-After`.
+/// Maximum time for which a delivery waits because the response to an attempt has a `Retry-After`.
 const MAX_RETRY_AFTER: Duration = Duration::from_hours(24);
 
-/// Maximum pause of a target after repeated failures, without its `Retry-After`.
+/// Maximum pause of deliveries to a target after repeated failures, unless its `Retry-After` asks for a longer one.
 const MAX_TARGET_BACKOFF: Duration = Duration::from_mins(1);
 
 /// Maximum time for which the other deliveries to the target wait because of a `Retry-After`.
 const MAX_TARGET_RETRY_AFTER: Duration = Duration::from_mins(5);
 
-/// Number of failures in a row after which a target backs off.
+/// Number of failures in a row after which we pause deliveries to a target.
 const FAILURES_BEFORE_BACKOFF: u32 = 3;
 
 /// The delivery of one event to one target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Delivery {
     pub event: EventId,
-    /// The kind of the event. A text, because a later version may have emitted a kind that this one does not know.
+    /// The kind of the event. It is a text, because a later version of Countersign may have stored a kind that is unknown here.
     pub kind: String,
     /// When the event happened.
     pub occurred_at: Timestamp,
@@ -36,7 +36,7 @@ pub struct Delivery {
 /// The state of a delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeliveryState {
-    /// The next attempt is due at this time. If the target is paused or disabled then, the attempt waits until it is active again.
+    /// The next attempt is due at this time. While the target is paused or disabled, the attempt waits longer.
     Pending(Timestamp),
     /// The receiver accepted the event.
     Delivered,
@@ -128,9 +128,9 @@ impl RetrySchedule {
         Self(delays)
     }
 
-    /// The time of the next attempt after `attempts` failures; `None` if there are no more attempts. `jitter` is a random number that
-    /// changes the delay by up to a fifth, so that deliveries which failed together are not retried together. The delay is at least
-    /// `retry_after`, but we wait at most [`MAX_RETRY_AFTER`] for it.
+    /// The time of the next attempt after `attempts` failures; `None` if there are no more attempts. `jitter` is a random number
+    /// that changes the delay by up to a fifth, so that deliveries which failed together are not retried together. A longer
+    /// `retry_after` replaces the delay, but counts as at most [`MAX_RETRY_AFTER`].
     pub fn next_attempt(
         &self,
         attempts: u32,

@@ -23,8 +23,8 @@ impl TargetUrl {
     /// Maximum number of characters.
     pub const MAX_LENGTH: usize = 2048;
 
-    /// Parses a URL. Accepts http too: `AddressGuard` allows it only for networks that the operator has listed. It checks the addresses
-    /// of the host when a target is saved, and for every connection.
+    /// Parses a URL. Accepts http too: `AddressGuard` allows it only for networks that the operator has listed. `AddressGuard`
+    /// checks the addresses of the host when a target is saved, and for every connection.
     pub fn parse(text: &str) -> Result<Self, InvalidUrl> {
         let malformed = InvalidUrl("must be an https:// URL of at most 2048 characters");
         if text.chars().count() > Self::MAX_LENGTH || text.contains(' ') || !is_printable(text) {

@@ -16,7 +16,7 @@ pub struct RedisClient {
     pub(super) script: RateLimitScript,
     /// The channel on which replicas notify each other of changes.
     pub(super) channel: String,
-    /// Notified of the messages in that channel.
+    /// Notified of each message in `channel`.
     pub(super) messages: Arc<Notify>,
     /// `None` while Redis is unavailable.
     connection: ArcSwapOption<RedisConnection>,
@@ -84,12 +84,11 @@ impl RedisClient {
         self.connection.store(Some(Arc::new(connection)));
         self.metrics.set_up(self.endpoint.kind(), true);
         tracing::info!("redis connected: rate limits are counted together with all replicas");
-        // We may have missed messages before we subscribed, so we act as if there was one.
+        // We may have missed messages before we subscribed, so we act as if a message had arrived.
         self.messages.notify_one();
     }
 
-    /// Drops a connection, unless another one is in use already, and logs the loss once. [`Self::maintain_connection`] connects to
-    /// Redis again.
+    /// Drops a connection, unless another one is in use already, and logs the loss once. [`Self::maintain_connection`] reconnects.
     fn disconnect(&self, failed: &Arc<RedisConnection>, reason: &dyn Display) {
         let current = self.connection.compare_and_swap(failed, None);
         if current.as_ref().is_some_and(|current| Arc::ptr_eq(current, failed)) {

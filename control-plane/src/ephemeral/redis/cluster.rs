@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 /// Host and port of a node.
 pub(super) type NodeAddress = (String, u16);
 
-/// Remembers the nodes that a cluster announces now, because the configured ones may be gone when the client connects again.
+/// Remembers the nodes that a cluster announces now, because the configured nodes may be gone when the client connects again.
 pub(super) async fn remember_cluster_nodes(endpoint: &RedisEndpoint, connection: &mut RedisConnection) {
     let RedisConnection::Cluster(cluster) = connection else { return };
     let any_node = RoutingInfo::SingleNode(SingleNodeRoutingInfo::Random);
@@ -23,7 +23,7 @@ pub(super) async fn remember_cluster_nodes(endpoint: &RedisEndpoint, connection:
 }
 
 /// Diagnoses a failure to connect to a cluster: the client library skips nodes that it cannot reach, without an error. Tries the
-/// known nodes until one answers, and then the nodes that it announces. With TLS, their certificates must be valid for the
+/// known nodes until one answers, and then the nodes that it announces. With TLS, the certificates of nodes must be valid for the
 /// announced names. `None` if no problem was found, if the answer cannot be read, and for other topologies.
 pub(super) async fn find_unreachable_node(endpoint: &RedisEndpoint) -> Option<RedisError> {
     let mut unreachable = None;

@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 #[derive(Clone)]
 pub(super) enum RedisConnection {
     Server(MultiplexedConnection),
-    /// Connects by itself to further nodes of the cluster, even to nodes that are not configured.
+    /// A connection to a cluster, which connects by itself to further nodes, even to nodes that are not configured.
     Cluster(ClusterConnection),
 }
 
@@ -34,7 +34,7 @@ impl RedisConnection {
     }
 }
 
-/// Handles what a server sends without a request: notifies `messages` of each message in a channel, and ignores the rest.
+/// Handles what a server sends without a request: notifies `messages` of each message in a channel, and ignores everything else.
 pub(super) fn push_sender(messages: &Arc<Notify>) -> impl AsyncPushSender + use<> {
     let messages = messages.clone();
     move |push: PushInfo| {

@@ -24,8 +24,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_millis(400);
 const RESPONSE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// How often a request is tried again while a slot moves or the nodes elect a master, and the pauses in milliseconds. All pauses
-/// together are shorter than the timeout of a request, so a request that still gets `TRYAGAIN` fails with this error and not with a
-/// timeout.
+/// together are shorter than the timeout of a request, so a request that still gets `TRYAGAIN` fails with this error.
 const RETRIES: u32 = 8;
 const SHORTEST_RETRY_PAUSE: u64 = 10;
 const LONGEST_RETRY_PAUSE: u64 = 30;
@@ -33,13 +32,13 @@ const LONGEST_RETRY_PAUSE: u64 = 30;
 /// A configured Redis.
 pub struct RedisEndpoint {
     servers: RedisServers,
-    /// The certificates of the next connections.
+    /// The certificates for connections that are opened from now on.
     certificates: ArcSwapOption<TlsCertificates>,
-    /// The nodes that the cluster announced last. The configured ones may be gone when we connect again.
+    /// The nodes that the cluster announced last. The configured nodes may be gone when we connect again.
     announced_nodes: ArcSwap<BTreeSet<NodeAddress>>,
 }
 
-/// The URLs of the servers, which differ only in host and port. User, password and database are for Redis, even with Sentinels.
+/// The URLs of the servers, which differ only in host and port. User, password and database are those of Redis, not of Sentinels.
 pub enum RedisServers {
     /// A single server.
     Single(SecretString),
@@ -67,7 +66,7 @@ enum UnconnectedClient {
 
 impl RedisEndpoint {
     /// `servers` may list only some nodes of a cluster or some Sentinels: the client discovers the others. Without authorities in
-    /// `certificates`, it trusts the authorities of the operating system.
+    /// `certificates`, the client trusts those of the operating system.
     pub fn new(servers: RedisServers, certificates: Option<TlsCertificates>) -> Self {
         let certificates = ArcSwapOption::from_pointee(certificates);
         Self { servers, certificates, announced_nodes: ArcSwap::default() }
@@ -78,7 +77,7 @@ impl RedisEndpoint {
         self.certificates.store(Some(Arc::new(certificates)));
     }
 
-    /// Uses these nodes of the cluster for the next connections, besides the configured ones.
+    /// Uses these nodes of the cluster for the next connections, besides the configured nodes.
     pub(super) fn set_announced_nodes(&self, nodes: BTreeSet<NodeAddress>) {
         self.announced_nodes.store(Arc::new(nodes));
     }
@@ -198,7 +197,7 @@ fn connection_infos(urls: &[SecretString]) -> RedisResult<Vec<ConnectionInfo>> {
     urls.iter().map(connection_info).collect()
 }
 
-/// The settings in a URL. We use version 3 of the protocol, because it sends messages on the connection that requests use.
+/// The settings in a URL. We use RESP3, because it sends the messages of channels on the connection that requests use.
 fn connection_info(url: &SecretString) -> RedisResult<ConnectionInfo> {
     let info = url.expose_secret().into_connection_info()?.set_tcp_settings(tcp_settings());
     let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);

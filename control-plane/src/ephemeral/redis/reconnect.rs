@@ -32,7 +32,7 @@ impl RedisClient {
     pub async fn maintain_connection(&self) -> Infallible {
         loop {
             if let Some(mut connection) = self.connection() {
-                // The nodes of a cluster may be replaced while we run. If this fails, we keep the nodes that we know already.
+                // The nodes of a cluster may be replaced while we run. If we cannot read them, we keep those that we know.
                 let _ignored = timeout(REQUEST_TIMEOUT, remember_cluster_nodes(&self.endpoint, &mut connection)).await;
             }
             sleep(PROBE_INTERVAL).await;
@@ -48,7 +48,7 @@ impl RedisClient {
 
     /// Connects to a server that accepts writes.
     async fn connect(&self) -> RedisResult<()> {
-        // On the heap, because the futures of the client library are large.
+        // The future is on the heap, because the futures of the client library are large.
         let connecting = Box::pin(self.endpoint.connect(&self.messages));
         let mut connection = within(CONNECT_TIMEOUT, connecting).await?;
         within(REQUEST_TIMEOUT, self.probe(&mut connection)).await?;
@@ -57,9 +57,9 @@ impl RedisClient {
     }
 
     /// Runs the rate limit script, which fails where calls cannot be counted, for example on a read-only replica. Then subscribes
-    /// again, because another node of the cluster may have the channel now.
+    /// again, because another node of the cluster may serve the channel now.
     async fn probe(&self, connection: &mut RedisConnection) -> RedisResult<()> {
-        // The window is short, so each probe removes the previous call before it adds its own. Even a full Redis allows this.
+        // With a short window, each probe removes the last probe's call before it adds its own. Even a full Redis allows this.
         let quota = Quota { max_calls: u32::MAX, window: Duration::from_millis(1) };
         let key = RateLimitKey::new(CallerKind::Authenticated, &[b"probe"]);
         self.script.run(connection, &[RateLimit { key, quota }], true).await?;

@@ -27,7 +27,7 @@ impl RateLimitScript {
         count_call: bool,
     ) -> RedisResult<RateLimitDecision> {
         match self.run_for_all(connection, limits, count_call).await {
-            // While the slot moves, some keys are still at the old node. So we ask for each key, and count if all limits allow it.
+            // The slot of the keys is moving to another node, and some keys are still at the old one. So we ask for each key alone.
             Err(error) if limits.len() > 1 && error.kind() == ErrorKind::Server(ServerErrorKind::TryAgain) => {
                 let decision = self.run_for_each(connection, limits, false).await?;
                 if decision.allowed && count_call {
@@ -64,7 +64,7 @@ impl RateLimitScript {
     ) -> RedisResult<RateLimitDecision> {
         let evalsha = self.command("EVALSHA", self.script.get_hash(), limits, count_call);
         let reply: Vec<i64> = match connection.send(&evalsha).await {
-            // Redis has restarted, or its script cache was flushed.
+            // Redis does not know the script: it has restarted, or its script cache was flushed.
             Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
                 connection.send(&self.command("EVAL", self.source, limits, count_call)).await?
             }

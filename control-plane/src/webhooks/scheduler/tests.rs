@@ -24,8 +24,8 @@ fn targets(numbers: std::ops::Range<u128>, owner: &TargetOwner) -> Vec<DueTarget
     numbers.map(|number| due(number, owner.clone())).collect()
 }
 
-/// Leases deliveries as planned, starts attempts as the dispatcher does, and returns the numbers of the targets with a new
-/// attempt. All targets have as many due deliveries as are leased.
+/// Leases deliveries as planned, starts attempts as the dispatcher does, and returns the numbers of the targets with a new attempt.
+/// Every target always has enough due deliveries to lease.
 struct Dispatch {
     scheduler: Scheduler,
     in_flight: Vec<(LeasedDelivery, Place<TargetOwner>)>,
@@ -40,7 +40,7 @@ impl Dispatch {
         self.iterate_page(targets, tests, None)
     }
 
-    /// As [`Self::iterate`], with the targets of a page.
+    /// Does the same as [`Self::iterate`] with the targets of one page.
     fn iterate_page(&mut self, targets: Vec<DueTarget>, tests: Vec<DueTarget>, next: Option<WebhookId>) -> Vec<u128> {
         let all: Vec<_> = [targets.clone(), tests.clone()].concat();
         let owner_of = |id| all.iter().find(|due| due.id == id).unwrap().owner.clone();

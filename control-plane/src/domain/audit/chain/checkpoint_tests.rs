@@ -1,4 +1,4 @@
-//! Chains over a rotation of the master key.
+//! Verifies chains whose entries were written before and after a rotation of the master key.
 
 use super::*;
 use crate::domain::{audit::AuditAction, service::ServiceOrDeployment};
@@ -51,7 +51,7 @@ impl Chain {
         self.head = keys.heads.mark(&chain, *length, hash);
     }
 
-    /// Changes an entry and makes all later hashes and MACs again, as an attacker with an old master key can.
+    /// Changes an entry and computes all later hashes and MACs again, as an attacker with an old master key can.
     fn forge_entry(&mut self, position: usize, keys: &AuditKeys) {
         self.entries[position].actor_id = Some("another actor".to_owned());
         for index in position..self.entries.len() {

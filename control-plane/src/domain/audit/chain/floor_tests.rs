@@ -1,4 +1,4 @@
-//! Chains whose first entries were archived.
+//! Verifies chains whose first entries were archived.
 
 use super::{
     tests::{build_chain, keys},
