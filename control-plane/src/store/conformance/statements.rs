@@ -145,7 +145,7 @@ impl StoreFixture {
             if ["webhook_outbox", "webhook_targets"].iter().any(is_about) {
                 continue;
             }
-            // Parameters that are not bound are NULL.
+            // SQLite takes NULL for parameters that are not bound. The plan does not depend on their values.
             let plan = connection.fetch_all(AssertSqlSafe(format!("EXPLAIN QUERY PLAN {sql}"))).await.unwrap();
             for row in plan {
                 let step: String = row.try_get("detail").unwrap();
