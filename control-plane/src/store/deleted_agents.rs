@@ -1,7 +1,8 @@
 //! What remains of deleted agents: the counts for the quotas of their owners, and their rows in the table of agents.
 //!
 //! We remove the row of a deleted agent when no session and no token of the agent can be valid, and nothing else refers to it. With
-//! it, we remove the feedback about the agent, which nobody can read any more. The audit log has the id as a text.
+//! it, we remove the feedback about the agent, which nobody can read any more. The audit log has the id as a text, not as a
+//! reference.
 
 use super::{Conn, StoreError, query::params, retention::ExpiringRows, row, statements::statements};
 use crate::domain::agent::Owner;
@@ -19,7 +20,7 @@ statements! { STATEMENTS:
          AND COALESCE(referenced_at, deleted_at) >= $1 ORDER BY COALESCE(referenced_at, deleted_at) LIMIT 1";
     LIST_ROWS = "SELECT id FROM agents WHERE deleted_at IS NOT NULL AND COALESCE(referenced_at, deleted_at) >= $1 \
          AND COALESCE(referenced_at, deleted_at) <= $2 ORDER BY COALESCE(referenced_at, deleted_at) LIMIT $3 + 0";
-    /// Looks for the first row of each table: for this, PostgreSQL uses an index even if it has no statistics.
+    /// Looks for the first row of each table, not for any row, so that PostgreSQL uses an index even without statistics.
     POSTPONE = "UPDATE agents SET referenced_at = $1 WHERE id = $2 AND (purge_at IS NOT NULL \
          OR (SELECT id FROM sessions WHERE agent_id = $2 ORDER BY ended_at LIMIT 1) IS NOT NULL \
          OR (SELECT MIN(service_id) FROM token_audiences WHERE agent_id = $2) IS NOT NULL \

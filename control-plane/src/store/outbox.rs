@@ -65,8 +65,8 @@ statements! { STATEMENTS:
     UPDATE_BURST = "UPDATE suppressed_bursts SET began_at = $1, emitted = $2, suppressed = $3 \
          WHERE agent_id = $4 AND service_id = $5";
     ANY_BURST_UNTIL = "SELECT 1 AS one FROM suppressed_bursts WHERE began_at <= $1 LIMIT 1";
-    /// The DELETE repeats the condition of its inner SELECT, because another transaction may begin a new burst between the two.
-    /// Without the unary plus, SQLite would use the index for the condition of the DELETE.
+    /// The DELETE repeats the condition of its inner SELECT, because another transaction may begin a new burst between the SELECT
+    /// and the DELETE. Without the unary plus, SQLite would read all these rows again for the DELETE.
     TAKE_BURSTS = "DELETE FROM suppressed_bursts WHERE (agent_id, service_id) IN (SELECT agent_id, service_id FROM suppressed_bursts \
          WHERE began_at <= $1 ORDER BY began_at LIMIT $2 + 0) AND +began_at <= $1 \
          RETURNING agent_id, service_id, began_at, emitted, suppressed";
