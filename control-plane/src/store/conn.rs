@@ -75,7 +75,6 @@ enum ConnState {
     Failed,
     /// The state of the connection is unknown, so it must not be used again.
     Broken,
-    /// The transaction is committed.
     Committed,
 }
 
@@ -175,7 +174,6 @@ impl Conn {
         }
     }
 
-    /// Runs a statement.
     pub(super) async fn execute(
         &mut self,
         query: impl Execute<'static, Any> + 'static,

@@ -355,7 +355,6 @@ impl Store {
         self.signals.events_committed.clone()
     }
 
-    /// The current time of the clock for transactions.
     pub fn now(&self) -> Timestamp {
         self.clock.now()
     }
@@ -365,7 +364,6 @@ impl Store {
         self.signals.writable.load(Ordering::Relaxed)
     }
 
-    /// The MAC keys of the audit log.
     pub fn audit_keys(&self) -> &AuditKeyRing {
         &self.audit_keys
     }

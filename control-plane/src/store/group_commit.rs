@@ -222,7 +222,6 @@ impl Drop for Group {
 }
 
 impl GroupMember {
-    /// The statement that begins the transaction.
     pub const fn begin_statement(&self) -> &'static str {
         if self.is_first { BEGIN_GROUP } else { BEGIN_MEMBER }
     }

@@ -219,8 +219,8 @@ pub async fn record_issue(conn: &mut Conn, agent: AgentId, record: &IssueRecord)
     agents::set_last_seen(conn, agent, last_service, issued_at).await
 }
 
-/// Inserts the session of a login, and records its token in the row of the agent only. Returns false and inserts nothing if the
-/// agent has changed since it was read, or if another session has begun with the challenge or assertion.
+/// Inserts the session of a login, and records its token in the row of the agent (the record must need no other row). Returns false
+/// and inserts nothing if the agent has changed since it was read, or if another session has begun with the challenge or assertion.
 pub async fn begin_if_unchanged(
     conn: &mut Conn,
     agent: &LoginAgent,
@@ -233,7 +233,7 @@ pub async fn begin_if_unchanged(
 }
 
 /// Replaces the current refresh token of a live session and the audiences of its tokens, and records the new access token in the
-/// row of the agent only. Returns false if the agent or the session has changed since it was read.
+/// row of the agent (the record must need no other row). Returns false if the agent or the session has changed since it was read.
 pub async fn refresh_if_unchanged(
     conn: &mut Conn,
     agent: &LoginAgent,
@@ -252,7 +252,7 @@ fn unchanged_agent(agent: &LoginAgent, record: &IssueRecord) -> [Parameter; 7] {
     params![record.issued_at, record.last_service, id, status_text(*status), cutoff, trust, last_service]
 }
 
-/// The role of a row. `None` if its columns are NULL, because the agent holds none or the role is deleted.
+/// Reads a role. `None` if its columns are NULL, because the agent holds no role or the role is deleted.
 fn held_role(row: &AnyRow) -> Result<Option<HeldRole>, StoreError> {
     let id: Option<String> = row::get(row, "id")?;
     id.map(|_| roles::held_from_row(row)).transpose()

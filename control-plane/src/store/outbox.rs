@@ -73,7 +73,7 @@ statements! { STATEMENTS:
 }
 
 row_list_statements! { ROW_LISTS:
-    /// The braces contain a row that is repeated; superfluous rows are empty. Has no EXISTS, because PostgreSQL would make a join
+    /// The braces mark the row that is repeated; superfluous rows are empty. We use no EXISTS, because PostgreSQL would make a join
     /// of it and read all targets.
     ENQUEUE = concat!(
         "INSERT INTO webhook_outbox (id, kind, body, occurred_at, service_id) \

@@ -26,7 +26,6 @@ use crate::{
 use countersign_identity::{AgentId, AgentStatus, ApiKeyId, Revision, RoleId, ServiceId, StatusWithCutoff};
 use std::time::Duration;
 
-/// The deleted service.
 pub const DELETED: ServiceId = ServiceId::from_bits(50);
 
 fn deleted_service() -> Service {

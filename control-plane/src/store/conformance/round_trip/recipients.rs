@@ -16,7 +16,6 @@ use crate::{
 use countersign_identity::{AgentId, EventId, Revision, ServiceId, Timestamp, WebhookId};
 use std::{slice::from_ref, time::Duration};
 
-/// A webhook target of a service.
 const TARGET: WebhookId = WebhookId::from_bits(10);
 
 const KIND: EventKind = EventKind::Authenticated;
