@@ -22,8 +22,9 @@ macro_rules! columns {
     };
 }
 
-/// Selects the agents with an id below `$2` and above `$3` that hold the role or a role at the service `$1`, as the column says.
-/// Roles that are deleted, or have expired at `$4`, do not count. If `$5` is not empty, the agents must have this status.
+/// Selects the agents, with ids below `$2` and above `$3`, that hold a role. `$1` is the id of the role, or of its service,
+/// depending on the column. Roles that are deleted, or have expired at `$4`, do not count. If `$5` is not empty, the agents must
+/// have this status.
 ///
 /// A subquery reads the status of each agent: with a join instead, the planner could choose to read all agents.
 macro_rules! holders {
@@ -198,8 +199,8 @@ pub async fn list_role_holders(
     Ok(ListPage { next: list.next.or(end), ..list })
 }
 
-/// Limits how many assignments a page reads: returns the agent before which the page must end its search, which goes from `before`
-/// to lower ids. `None` if the page can search all these agents.
+/// Finds where a page that begins below the agent `before` must end its search, so that it reads a limited number of assignments:
+/// before the returned agent. `None` if the page can search all agents.
 async fn end_of_holders(
     conn: &mut Conn,
     sql: &'static str,

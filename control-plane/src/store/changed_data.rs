@@ -1,7 +1,7 @@
 //! Reads entries of the change feed together with the content of the changed data.
 //!
-//! One statement reads the entries with the state of agents, and returns them as one text. If it returned rows, the database driver
-//! would convert each column of each row, which takes several times as long as the query: with a million entries, a sidecar would
+//! One statement reads the entries with the state of agents, and returns them as one text. With rows instead, the database driver
+//! would convert each column of each row, which takes several times as long as the query. With a million entries, a sidecar would
 //! get its view too late. For the same reason, an entry contains the state of its agent. `changed_roles` then reads the roles, once
 //! for each role holder however often they have changed. If there are too many roles, the remaining entries belong to the next
 //! read.

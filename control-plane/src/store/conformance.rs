@@ -35,7 +35,6 @@ use tokio::time::timeout;
 /// Number of concurrent transactions, which is higher than the number of connections.
 const CONCURRENCY: u128 = 30;
 
-/// Maximum wait for a free connection.
 const CONNECTION_WAIT: Duration = Duration::from_secs(10);
 
 /// Two stores on one database.

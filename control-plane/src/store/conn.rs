@@ -210,8 +210,7 @@ impl Conn {
         let result = timeout_at(*deadline, statement(access.connection())).await;
         let has_timed_out = result.is_err();
         let result = result.unwrap_or_else(|_| Err(timeout_error()));
-        // Closing the connection of a group would roll back all its transactions, so [`end`] first waits a little for the
-        // statement.
+        // Closing a connection rolls back all transactions of its group, so [`end`] first waits a little for the statement.
         *state = if has_timed_out && is_shared { ConnState::Busy } else { ConnState::after_statement(&result) };
         result
     }

@@ -1,8 +1,7 @@
 //! What remains of deleted agents: the counts for the quotas of their owners, and their rows in the table of agents.
 //!
-//! We remove the row of a deleted agent when no session and no token of the agent can be valid, and nothing else refers to it. With
-//! it, we remove the feedback about the agent, which nobody can read any more. The audit log has the id as a text, not as a
-//! reference.
+//! We remove the row of a deleted agent when no session and no token of the agent can be valid, and no other row refers to it (the
+//! audit log has the id as a text). With it, we remove the feedback about the agent, which nobody can read any more.
 
 use super::{Conn, StoreError, query::params, retention::ExpiringRows, row, statements::statements};
 use crate::domain::agent::Owner;

@@ -35,8 +35,7 @@ macro_rules! services_of_agent {
     };
 }
 
-/// Finds where a search ends: of the rows of an agent (`$1`) below a service (`$2`), highest first, skips `$3` and returns the
-/// next.
+/// Finds where a search ends: of the rows of an agent (`$1`) below a service (`$2`), highest first, skips `$3`, returns the next.
 macro_rules! end_of_search {
     ($table:literal) => {
         concat!(
@@ -55,7 +54,8 @@ statements! { STATEMENTS:
     END_OF_ASSIGNMENTS = end_of_search!("assignments");
     END_OF_DEPARTURES = end_of_search!("agent_departures");
     COUNT_SERVICES_OF_AGENT = concat!("SELECT CAST(COUNT(*) AS BIGINT) AS total FROM ", services_of_agent!());
-    /// If the agent held no role there, the name is not shown. Otherwise, anyone could read the name of any service by leaving it.
+    /// If the agent held no role at a service that its owner left, the name is NULL. Otherwise, anyone could read the name of any
+    /// service.
     LIST_SERVICES_OF_AGENT = concat!(
         "SELECT s.id, CASE WHEN d.held_role = 0 THEN NULL ELSE s.name END AS name, d.left_at FROM ", services_of_agent!(),
         " LEFT JOIN agent_departures d ON d.agent_id = $1 AND d.service_id = s.id ORDER BY s.id DESC LIMIT $5 + 0 OFFSET $6"
@@ -112,8 +112,8 @@ pub async fn list_services(
     Ok(ListPage { next: list.next.or(end), ..list })
 }
 
-/// Limits how many rows a page reads: returns the service before which the page must end its search, which goes from `before` to
-/// lower ids. `None` if the page can search all these services.
+/// Finds where a page that begins below the service `before` must end its search, so that it reads a limited number of rows: before
+/// the returned service. `None` if the page can search all services.
 async fn end_of_search(conn: &mut Conn, agent: AgentId, before: ServiceId) -> Result<Option<ServiceId>, StoreError> {
     let mut end = None;
     for sql in [END_OF_ASSIGNMENTS, END_OF_DEPARTURES] {

@@ -148,7 +148,7 @@ impl GroupCommit {
     }
 }
 
-/// Counts a transaction that waits for its turn, until it is dropped.
+/// While this exists, `waiting` counts a transaction that waits for its turn.
 struct Waiting<'a>(&'a AtomicUsize);
 
 impl<'a> Waiting<'a> {

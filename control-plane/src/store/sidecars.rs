@@ -141,7 +141,7 @@ pub struct RecordedSidecar {
     pub ended_at: Option<Timestamp>,
     /// The age of the confirmation at which the sidecar refuses all requests: the longest that the process was ever told.
     pub max_staleness: Duration,
-    /// The `distributed` of the control plane, from its own row; `None` if the control plane stopped or was killed.
+    /// [`ControlPlane::distributed`] in the row of the control plane; `None` if the control plane stopped or was killed.
     pub distributed: Option<Revision>,
 }
 

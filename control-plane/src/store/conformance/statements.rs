@@ -95,7 +95,6 @@ pub fn dynamic_statements() -> impl Iterator<Item = String> {
     ROW_LISTS.into_iter().flat_map(|(_, list)| list).flat_map(|statement| statement.texts())
 }
 
-/// Inserts changes of one recipient.
 const INSERT_CHANGES: &str = "WITH RECURSIVE numbers(n) AS (SELECT CAST(1 AS BIGINT) UNION ALL SELECT n + 1 FROM numbers \
      WHERE n < 100000) INSERT INTO changes (revision, position, facet, subject, recipient, recorded_at) \
      SELECT n, 0, 'status', 'agent', 'svc_x', 0 FROM numbers";

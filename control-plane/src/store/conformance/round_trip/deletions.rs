@@ -91,8 +91,7 @@ impl StoreFixture {
         self.rows_of_deleted_services_are_removed(&held, &role).await;
     }
 
-    /// Must run after `audit_log_returns_what_was_written`, which starts the audit log. The last entry of a deleted service seals
-    /// its chain.
+    /// Must run after `audit_log_returns_what_was_written`, which starts the audit log. The deletion of a service seals its chain.
     pub async fn sealed_audit_chain_accepts_no_entry(&self) {
         let entry = |action| NewAuditEntry::for_service(DELETED, action);
         self.commit(async |tx| {
