@@ -101,7 +101,6 @@ async fn insert_text(tx: &mut WriteTransaction, text: &str) -> Result<(), StoreE
     tx.conn().apply("INSERT INTO changed_trust_scores (agent_id) VALUES ($1)", params![text]).await
 }
 
-/// All texts in `changed_trust_scores`, in order.
 async fn read_texts(read: &mut ReadTransaction) -> Vec<String> {
     let sql = "SELECT agent_id FROM changed_trust_scores ORDER BY agent_id";
     read.conn().list_rows(sql, params![], |row| row::get(row, "agent_id")).await.unwrap()

@@ -48,7 +48,7 @@ pub async fn oldest_row(conn: &mut Conn, from: Timestamp) -> Result<Option<Times
     conn.find_oldest(OLDEST_ROW, params![from]).await
 }
 
-/// Lists up to `limit` agents that were deleted between two times, or whose rows were last needed then.
+/// Lists up to `limit` agents that were deleted between two times, or whose rows were last needed between these times.
 pub async fn list_rows(
     conn: &mut Conn,
     from: Timestamp,

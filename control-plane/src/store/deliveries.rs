@@ -260,7 +260,7 @@ pub async fn replay_batch(
 ) -> Result<ReplayedBatch, StoreError> {
     let (sql, replays): (_, &[&'static str]) = match status {
         None => (END_OF_FINISHED, &[REPLAY_DELIVERED, REPLAY_DEAD]),
-        // Only finished deliveries can be replayed.
+        // A pending delivery cannot be replayed, so there is nothing to do.
         Some(DeliveryStatus::Pending) => return Ok(ReplayedBatch { replayed: 0, next: None }),
         Some(DeliveryStatus::Delivered) => (END_OF_DELIVERED, &[REPLAY_DELIVERED]),
         Some(DeliveryStatus::Dead) => (END_OF_DEAD, &[REPLAY_DEAD]),

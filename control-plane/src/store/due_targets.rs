@@ -1,7 +1,7 @@
 //! The webhook targets with due deliveries, read in pages.
 //!
-//! A page goes from one target with pending deliveries to the next one by an index. So other targets and the number of deliveries
-//! do not make it slower.
+//! A page goes from one target with pending deliveries to the next one by an index. So a page takes the same time however many
+//! other targets and deliveries there are.
 
 use super::{
     Conn, StoreError,

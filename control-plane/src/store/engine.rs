@@ -209,7 +209,8 @@ impl Store {
     }
 
     /// Runs `work` in a write transaction, and runs it again after a conflict with another transaction. So `work` must not generate
-    /// ids or secrets. The transaction timeout applies to all runs of `work` together. The log names the transaction by `name`.
+    /// ids or secrets: a rerun would generate others. The transaction timeout applies to all runs of `work` together. The log names
+    /// the transaction by `name`.
     pub async fn write<T, E, W, F>(&self, name: &'static str, work: W) -> Result<T, E>
     where
         W: Fn(WriteTransaction) -> F,

@@ -81,7 +81,7 @@ row_list_statements! { ROW_LISTS:
 
 const MICROS_PER_SECOND: i64 = 1_000_000;
 
-/// The column `recipient` of an entry that no service receives. It is empty for unbound tokens, which are for no service.
+/// The column `recipient` of an entry that no service receives. For unbound tokens, which are for no service, the column is empty.
 const NO_SERVICE: &str = "-";
 
 /// Largest difference assumed between the clocks of two machines.
@@ -124,7 +124,7 @@ pub async fn newest_change_time(conn: &mut Conn) -> Result<Option<Timestamp>, St
     conn.read_row(NEWEST_CHANGE_TIME, params![], |row| row::optional_timestamp(row, "at")).await
 }
 
-/// Advances the change feed to the next revision and returns it. It is above the last revision. It is also not behind the clock, so
+/// Advances the change feed to the next revision and returns it. This revision is above the last one, and not behind the clock, so
 /// that a restored database does not reuse revisions.
 pub async fn next_revision(conn: &mut Conn, now: Timestamp) -> Result<Revision, StoreError> {
     conn.read_row(NEXT_REVISION, params![now], |row| row::revision(row, "revision")).await

@@ -52,7 +52,7 @@ statements! { STATEMENTS:
          WHERE agent_id = $1 AND ", is_live!(), " LIMIT 2) services)) AS service_id"
     );
     /// Deleted agents and services do not count. Returns a row for each role that the agent holds at the service, or one row
-    /// without a role. Each further table would cost time, even a small one.
+    /// without a role. It joins few tables, because each one costs time, even a small one.
     READ_FOR_LOGIN = concat!(
         "SELECT f.revision, f.floor, COALESCE(f.restored_revision, 0) AS cutoff, f.restored_at, \
          g.name AS agent_name, g.public_key, g.owner_issuer, g.status, g.cutoff AS agent_cutoff, g.trust, g.last_seen_at, g.last_service_id, \

@@ -58,7 +58,7 @@ statements! { STATEMENTS:
     OLDEST_EVENT = "SELECT MIN(id) AS id FROM webhook_events WHERE id >= $1";
     DELETE_EVENTS_BEFORE =
         "DELETE FROM webhook_events WHERE id IN (SELECT id FROM webhook_events WHERE id >= $1 AND id < $2 ORDER BY id LIMIT $3 + 0)";
-    /// If the burst exists, the UPDATE changes nothing. It only locks the row.
+    /// If the burst exists, the UPDATE changes nothing, but locks the row.
     LOCK_BURST = "INSERT INTO suppressed_bursts (agent_id, service_id, began_at, emitted, suppressed) VALUES ($1, $2, $3, 0, 0) \
          ON CONFLICT (agent_id, service_id) DO UPDATE SET emitted = suppressed_bursts.emitted \
          RETURNING began_at, emitted, suppressed";
@@ -141,7 +141,7 @@ pub async fn find_event_body(conn: &mut Conn, event: EventId) -> Result<Option<S
 /// Events with deliveries.
 pub const EVENTS: RowsById = RowsById { oldest: OLDEST_EVENT, delete: DELETE_EVENTS_BEFORE };
 
-/// Events that wait for their fan-out. Housekeeping deletes those that have waited too long, and nobody receives them.
+/// Events that wait for their fan-out. Housekeeping deletes events that have waited too long, so that no target ever receives them.
 pub const WAITING_EVENTS: RowsById = RowsById { oldest: OLDEST_WAITING, delete: DELETE_WAITING_BEFORE };
 
 /// Returns the burst of failed logins of an agent at a service, and inserts a new burst if there is none. Locks the row of the

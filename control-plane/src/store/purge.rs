@@ -73,7 +73,7 @@ statements! { STATEMENTS:
     DELETE_ROLES_OF_SERVICE = "DELETE FROM roles WHERE id IN (SELECT id FROM roles WHERE service_id = $1 LIMIT $2 + 0)";
 }
 
-/// What can be deleted while any number of rows depends on it.
+/// The kinds of objects that can be deleted while any number of rows depends on them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DeletedKind {
     Services,

@@ -25,9 +25,9 @@ statements! { STATEMENTS:
 /// The agents whose new trust score is not in the change feed yet. A background job publishes trust scores.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UnpublishedScores {
-    /// These agents.
+    /// Exactly these agents have unpublished scores.
     Of(HashSet<AgentId>),
-    /// More agents than are read.
+    /// More agents have unpublished scores than we read, or we could not read them.
     Many,
 }
 

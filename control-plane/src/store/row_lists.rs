@@ -1,7 +1,7 @@
 //! Statements with a list of rows of parameters, such as `VALUES ($1, $2), ($3, $4)`.
 //!
-//! A file declares the statement with one row, in braces. We make a text of it for only a few numbers of rows, so that the
-//! databases prepare few statements. Superfluous rows contain empty texts and zeros, and the statement must ignore them.
+//! A file declares the statement with one row, in braces. We make texts of the statement for only a few numbers of rows, so that
+//! the databases prepare few statements. Superfluous rows contain empty texts and zeros, and the statement must ignore them.
 
 use super::{
     Conn, StoreError,

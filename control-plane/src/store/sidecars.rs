@@ -1,5 +1,5 @@
 //! The sync streams of sidecars that may decide, and the control planes that serve them. A sidecar may decide until its maximum
-//! staleness has passed since a control plane last confirmed its data. Then it refuses all requests by itself.
+//! staleness has passed since a control plane last confirmed its data. After that, the sidecar refuses all requests by itself.
 //!
 //! Each process of a sidecar has one row per API key in its settings. The row has the newest stream of the process: [`write`] never
 //! replaces it by an earlier one. The row of an ended stream is deleted an hour after the sidecar refuses all requests, or as soon
@@ -91,7 +91,7 @@ statements! { STATEMENTS:
     IS_REGISTERED = "SELECT 1 AS found FROM control_planes WHERE id = $1";
     DELETE_CONTROL_PLANE = "DELETE FROM control_planes WHERE id = $1";
     LIST_CONTROL_PLANES = "SELECT id, seen_at FROM control_planes WHERE id <> $1 ORDER BY id";
-    /// Waits for open transactions that write the row of the control plane, so that none of them succeeds later.
+    /// Waits for an open transaction in which the control plane renews this row. If that commits, deletes nothing.
     DELETE_KILLED = "DELETE FROM control_planes WHERE id = $1 AND seen_at = $2";
     END_STREAMS_OF_KILLED = "UPDATE sidecars SET ended_at = $1, expires_at = $1 + max_staleness \
          WHERE control_plane_id = $2 AND ended_at IS NULL";
@@ -246,7 +246,7 @@ pub async fn renew(conn: &mut Conn, control_plane: ControlPlane<'_>) -> Result<b
     conn.changes_row(RENEW, params![id, seen_at, distributed]).await
 }
 
-/// Whether a control plane has a row. Otherwise, another control plane thinks that it was killed, see [`end_killed`].
+/// Whether a control plane has a row. It has none if another control plane thinks that it was killed, see [`end_killed`].
 pub async fn is_registered(conn: &mut Conn, id: &str) -> Result<bool, StoreError> {
     conn.has_row(IS_REGISTERED, params![id]).await
 }

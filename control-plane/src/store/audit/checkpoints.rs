@@ -1,5 +1,5 @@
 //! The checkpoints of audit chains. A rotation of the master key verifies each chain, and writes a checkpoint that authenticates
-//! the verified entries with the new key. Then the old key is not needed any more.
+//! the verified entries with the new key, so that the old key is not needed any more.
 
 use super::{
     accepted_keys,

@@ -97,8 +97,8 @@ fn uses_index_of_agent_and_role(plan: &str) -> bool {
         || (plan.contains("using assignments_of_role") && plan.contains(" AND (agent_id = "))
 }
 
-/// Only statements with the maximum number of rows have this parameter. They are not checked: PostgreSQL reads a small table as
-/// a whole for so many rows.
+/// Only statements with the maximum number of rows have this parameter. We do not check these statements: to find 256 rows,
+/// PostgreSQL reads a small table as a whole.
 const LAST_PARAMETER: &str = "$256";
 
 /// Fills the tables with rows of 60 tenants. Only a few rows are live.
