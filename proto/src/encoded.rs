@@ -1,7 +1,7 @@
 //! Responses of the sync stream that are encoded before they are queued.
 //!
-//! Many streams send the same changes, but each page of a snapshot also has fields of its own stream. The encoded parts of a
-//! protobuf message, one after the other, are the encoded message. So an [`EncodedResponse`] has a head, which belongs to one
+//! Many streams send the same changes, but each page of a snapshot also has fields of its own stream. If we encode two parts of a
+//! protobuf message and join the bytes, we get the encoded message. So an [`EncodedResponse`] has a head, which belongs to one
 //! stream, and a body, which is encoded once for all streams.
 
 use crate::v1::{Delta, FollowRequest, Pong, SnapshotPage};
@@ -27,7 +27,7 @@ const MAX_PREFIX: usize = 20;
 /// The initial size of the two buffers of a stream. Small, because a server has thousands of streams, but pings and most deltas fit.
 const BUFFER_SIZE: usize = 512;
 
-/// A stream sends what it has encoded when this many bytes have come together.
+/// A stream collects encoded responses until it has this many bytes, then sends them.
 const YIELD_THRESHOLD: usize = 32 * 1024;
 
 /// An encoded `FollowResponse`.

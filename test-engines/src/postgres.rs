@@ -16,8 +16,8 @@ use tempfile::TempDir;
 /// The user that runs the server if the tests run as root, because PostgreSQL refuses to run as root. Debian's package creates it.
 const SERVER_USER: &str = "postgres";
 
-/// Options of `initdb`. Many managed servers have an ICU locale, too. With it, tests find queries that need byte order but specify no
-/// collation.
+/// Options of `initdb`. Like many managed servers, it gets an ICU locale, so that tests find queries that need byte order but
+/// specify no collation.
 const INITDB_OPTIONS: [&str; 6] = [
     "--auth=trust",
     "--username=postgres",
@@ -27,23 +27,23 @@ const INITDB_OPTIONS: [&str; 6] = [
     "--icu-locale=en-US",
 ];
 
-/// Settings of PostgreSQL. It keeps its shared memory in its data folder, so that a killed server leaves nothing outside.
+/// Settings of PostgreSQL. The shared memory is in the data folder, so that a killed server leaves nothing elsewhere.
 const SETTINGS: [&str; 4] =
     ["listen_addresses=127.0.0.1", "max_connections=600", "shared_buffers=32MB", "dynamic_shared_memory_type=mmap"];
 
 /// Whether committed transactions survive a crash of the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Durability {
-    /// They do not, and the data is in memory if possible.
+    /// Transactions do not survive a crash, and the data is in memory if possible.
     None,
-    /// They do, as in production.
+    /// Transactions survive a crash, as in production.
     Disk,
 }
 
 /// The data folder is in `/dev/shm` if this much memory is free there.
 const REQUIRED_SHM_KIB: u64 = 2 * 1024 * 1024;
 
-/// Waits until stdin is closed, because the test process has ended. Then it stops the server and removes the folder (`$0`).
+/// Waits until stdin is closed, because the test process has ended. Then stops the server and removes its folder (`$0`).
 const CLEANUP_SCRIPT: &str = r#"
 cat >/dev/null
 if read -r server <"$0/data/postmaster.pid"; then
@@ -110,7 +110,7 @@ impl Postgres {
 
     /// Stops all server processes with SIGSTOP. Connections stay open, but no query gets a response.
     pub fn pause(&self) {
-        // The postmaster first, because it starts the other server processes.
+        // We stop the postmaster first, because it starts the other server processes.
         self.process.signal("STOP");
         self.signal_others("STOP");
     }
@@ -207,7 +207,7 @@ impl Postgres {
 
 impl Drop for Postgres {
     fn drop(&mut self) {
-        // SIGQUIT instead of SIGKILL, which would leave the shared memory of the server behind.
+        // SIGKILL would leave the shared memory of the server behind, so we send SIGQUIT.
         self.resume();
         self.process.signal("QUIT");
         self.process.wait();

@@ -184,8 +184,8 @@ pub async fn eventually<T>(
 /// Ports outside of the ephemeral range, so that a restarted server can bind its port again.
 const PORTS: Range<u16> = 10_000..32_000;
 
-/// The distance between the first ports of two test processes with successive ids, so that they rarely try the same ports. Prime, so that
-/// the first ports differ for many ids.
+/// The distance between the first ports of two test processes with successive ids, so that they rarely try the same ports. It is
+/// prime, so that the first ports differ for many ids.
 const PORT_DISTANCE: u32 = 997;
 
 /// A free loopback port. No two calls of this function in one process return the same port.

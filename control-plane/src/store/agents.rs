@@ -22,10 +22,11 @@ macro_rules! columns {
     };
 }
 
-/// The agents in a range of ids (after `$3`, before `$2`) that hold a role at a time (`$4`) and have a status (`$5`), or any status
-/// if it is empty. The column is `service_id` or `role_id`, and `$1` is its value. Deleted roles do not count.
+/// Selects the agents, with ids below `$2` and above `$3`, that hold a role. `$1` is the id of the role, or of its service,
+/// depending on the column. Roles that are deleted, or have expired at `$4`, do not count. If `$5` is not empty, the agents must
+/// have this status.
 ///
-/// A subquery reads the state of an agent: for a join, the planner could choose to read all agents.
+/// A subquery reads the status of each agent: with a join instead, the planner could choose to read all agents.
 macro_rules! holders {
     ($column:literal) => {
         concat!(
@@ -57,7 +58,7 @@ macro_rules! list_holders {
     };
 }
 
-/// Of the assignments before an agent (`$2`), in descending order, skips `$3`, and returns the agent of the next one.
+/// Finds where a search ends: of the assignments to agents below `$2`, highest id first, skips `$3`, and returns the next agent.
 macro_rules! end_of_holders {
     ($column:literal) => {
         concat!(
@@ -127,8 +128,8 @@ pub async fn insert(conn: &mut Conn, agent: &Agent) -> Result<bool, StoreError> 
     conn.changes_row(INSERT_AGENT, parameters).await
 }
 
-/// Revokes an agent, erases all data of its registration, and queues the removal of the rows that depend on it. Tokens and
-/// sessions below the revision `cutoff` are invalid.
+/// Revokes an agent, erases all data of its registration, and queues the removal of the rows that depend on it. Tokens and sessions
+/// with a revision below `cutoff` become invalid.
 pub async fn mark_deleted(conn: &mut Conn, id: AgentId, cutoff: Revision, now: Timestamp) -> Result<(), StoreError> {
     conn.must_change_row(MARK_DELETED, "delete_agent", params![now, status_text(AgentStatus::Revoked), cutoff, id])
         .await
@@ -193,13 +194,13 @@ pub async fn list_role_holders(
     };
     let parameters = of_range(before, searched_until);
     let list = conn.list_page(list_sql, parameters, &page, total, agent_from_row, |agent| agent.id).await?;
-    // The next page includes the agent at which the search ended.
+    // The search ended before the agent `end`, so the next page must begin with it.
     let end = searched_until.map(|end| AgentId::from_bits(end.bits().saturating_add(1)));
     Ok(ListPage { next: list.next.or(end), ..list })
 }
 
-/// Where a page that begins before `before` must end its search: it searches only the agents above the returned one. `None` if it
-/// can search all.
+/// Finds where a page that begins below the agent `before` must end its search, so that it reads a limited number of assignments:
+/// before the returned agent. `None` if the page can search all agents.
 async fn end_of_holders(
     conn: &mut Conn,
     sql: &'static str,

@@ -24,10 +24,10 @@ statements! { STATEMENTS:
          CASE WHEN assignments.expires_at <= excluded.assigned_at THEN excluded.assigned_at ELSE assignments.assigned_at END, \
          managed_by = CASE WHEN assignments.expires_at <= excluded.assigned_at THEN excluded.managed_by \
          ELSE COALESCE(excluded.managed_by, assignments.managed_by) END";
-    /// With the expression, no database uses the index of the service, which may have many assignments.
+    /// `service_id || ''` keeps the databases from using the index of the service, which may have many assignments.
     DELETE_ASSIGNMENT = "DELETE FROM assignments WHERE agent_id = $1 AND role_id = $2 AND service_id || '' = $3 \
          RETURNING expires_at, expiry_reported_at";
-    /// Without the unary plus, a database could use the index of the expiries of all services.
+    /// Without the unary plus, a database could use the index of expiries, and read those of all services.
     MARK_EXPIRY_REPORTED = "UPDATE assignments SET expiry_reported_at = $1 WHERE agent_id = $2 AND role_id = $3 \
          AND +expires_at <= $1 AND +expiry_reported_at IS NULL RETURNING expires_at";
     ANY_UNREPORTED_EXPIRY = "SELECT 1 AS ended FROM assignments WHERE expires_at <= $1 AND expiry_reported_at IS NULL LIMIT 1";
@@ -40,7 +40,7 @@ statements! { STATEMENTS:
     OLDEST_REPORTED_EXPIRY = "SELECT MIN(expires_at) AS oldest FROM assignments \
          WHERE expiry_reported_at IS NOT NULL AND expires_at >= $1";
     /// The DELETE repeats the conditions of its inner SELECT, because another transaction may extend an assignment between the
-    /// two. Without the unary plus, SQLite would use the index for the conditions of the DELETE.
+    /// SELECT and the DELETE. Without the unary plus, SQLite would read all expired rows again for the DELETE.
     DELETE_REPORTED_EXPIRIES = "DELETE FROM assignments WHERE (agent_id, role_id) IN (SELECT agent_id, role_id FROM assignments \
          WHERE expiry_reported_at IS NOT NULL AND expires_at >= $1 AND expires_at <= $2 ORDER BY expires_at LIMIT $3 + 0) \
          AND +expiry_reported_at IS NOT NULL AND +expires_at <= $2";

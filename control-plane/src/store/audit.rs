@@ -1,5 +1,5 @@
-//! The audit log. An audit entry is appended in the same transaction as the action that it records. Each service has an audit
-//! chain, and so has the deployment. The head of a chain has the number of its entries and the hash of the last one, under a MAC.
+//! The audit log. An audit entry is appended in the same transaction as the action that it records. Each service and the deployment
+//! have an audit chain. The head of a chain is the number of its entries and the hash of the last one, with a MAC.
 
 /// All columns of audit entries. The modules below use this macro, so it precedes them.
 macro_rules! columns {
@@ -86,7 +86,7 @@ pub async fn append(
     }
     // We read the keys after we have locked the chain, because a rotation replaces the master key before it locks the chain.
     let keys = accepted_keys(conn, keys).await?;
-    // A head that counts fewer entries than there are was changed.
+    // If the head counts fewer entries than the chain has, somebody has changed the head.
     let mut valid = head.filter(|head| head.length >= last.length);
     if let Some(head) = &valid
         && !is_valid_head(conn, &keys, &chain, head).await?
@@ -103,7 +103,7 @@ pub async fn append(
     Ok(head.length)
 }
 
-/// The keys of the current master key, and of previous master keys that the database still needs.
+/// The audit keys of the current master key, and of previous master keys that the database still needs.
 async fn accepted_keys<'a>(conn: &mut Conn, ring: &'a AuditKeyRing) -> Result<AcceptedAuditKeys<'a>, StoreError> {
     let MasterKeysInUse { current, previous } = master_keys::find(conn).await?;
     let find = |fingerprint: String| ring.find(&fingerprint).ok_or(StoreError::MissingMasterKey(fingerprint));
@@ -131,7 +131,7 @@ async fn update_head(conn: &mut Conn, chain: &str, head: &ChainMark) -> Result<(
     conn.must_change_row(UPDATE_HEAD, "append_audit", params![head.length, head.hash, head.mac, chain]).await
 }
 
-/// Locks the head of an audit chain and returns it. Creates it if there is none. Returns `None` if its row is unreadable.
+/// Locks the head of an audit chain and returns it. Creates a missing head. Returns `None` if a column of the head is invalid.
 async fn lock_head(conn: &mut Conn, chain: &str) -> Result<Option<ChainMark>, StoreError> {
     conn.read_row(LOCK_HEAD, params![chain], |row| Ok(mark_from_row(row).ok())).await
 }
@@ -248,7 +248,7 @@ pub async fn verify_batch(
     Ok(Ok(entries.len()))
 }
 
-/// Reads the columns of a head, a checkpoint or a floor.
+/// Reads the columns of a head, a checkpoint or a floor of an audit chain.
 fn mark_from_row(row: &AnyRow) -> Result<ChainMark, StoreError> {
     Ok(ChainMark { length: row::get(row, "length")?, hash: row::get(row, "hash")?, mac: row::get(row, "mac")? })
 }

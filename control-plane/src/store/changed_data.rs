@@ -1,9 +1,10 @@
 //! Reads entries of the change feed together with the content of the changed data.
 //!
-//! One statement reads the entries with the state of agents, and returns them as one text. As rows, the database driver would
-//! convert each column of each row, which takes several times as long as the query. With a million entries, a sidecar would get its
-//! view too late. For the same reason, an entry contains the state of its agent. `changed_roles` then reads the roles, once for
-//! each role holder however often they have changed. If there are too many roles, the remaining entries belong to the next read.
+//! One statement reads the entries with the state of agents, and returns them as one text. With rows instead, the database driver
+//! would convert each column of each row, which takes several times as long as the query. With a million entries, a sidecar would
+//! get its view too late. For the same reason, an entry contains the state of its agent. `changed_roles` then reads the roles, once
+//! for each role holder however often they have changed. If there are too many roles, the remaining entries belong to the next
+//! read.
 //!
 //! Invariant: the content of an entry is never older than the revision of the entry.
 
@@ -28,8 +29,8 @@ use std::{
     sync::Arc,
 };
 
-/// When a read has this many roles, it does not begin the next [`changed_roles::MAX_HOLDERS`] role holders. This bounds the time
-/// and the memory of a read.
+/// When a read has found this many roles, it does not look for the roles of the next [`changed_roles::MAX_HOLDERS`] role holders.
+/// This bounds the time and the memory of a read.
 const MAX_GRANTS: usize = 16_384;
 
 /// The columns that a selection of entries must have.
@@ -175,7 +176,7 @@ async fn add_roles(conn: &mut Conn, changed: ChangedRange) -> Result<ChangedRang
 /// The distinct role holders whose roles changed, in the order of their first change.
 struct HoldersInOrder {
     holders: Vec<RoleHolder>,
-    /// How many of them changed at the first revision.
+    /// How many of these role holders have a change at the first revision.
     of_first_revision: usize,
 }
 
@@ -211,7 +212,7 @@ async fn read_entries(
     };
     let mut entries: Vec<_> =
         text.split_terminator(';').map(|line| parse_entry(line.split('|'))).collect::<Result<_, _>>()?;
-    // The databases may join the lines in any order.
+    // The database may join the entries to one text in any order, so we sort them.
     entries.sort_unstable_by_key(|(position, data)| (data.entry.revision, *position));
     Ok(entries.into_iter().map(|(_, data)| data).collect())
 }

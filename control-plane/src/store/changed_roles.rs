@@ -27,7 +27,7 @@ pub(super) async fn find(conn: &mut Conn, holders: &[RoleHolder]) -> Result<Vec<
         of_holder.push(parse_grant(grant)?);
     }
     for of_holder in &mut roles {
-        // The databases may join the roles in any order.
+        // The database may join the roles to one text in any order, so we sort them.
         of_holder.sort_unstable_by_key(|grant| grant.role);
     }
     Ok(roles)

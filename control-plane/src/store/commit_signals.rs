@@ -21,7 +21,7 @@ pub struct CommitSignals {
     pub writable: Arc<AtomicBool>,
 }
 
-/// What to announce after the commit of one transaction, or of several. Then call [`Announcement::send`] or [`Announcement::fail`].
+/// What to announce after the commit of one or several transactions, by [`Announcement::send`] or [`Announcement::fail`].
 #[derive(Debug, Default)]
 pub struct Announcement {
     revision: Option<(Revision, watch::Sender<Revision>)>,
@@ -31,8 +31,8 @@ pub struct Announcement {
 }
 
 impl CommitSignals {
-    /// The announcement of a transaction with its revision, if it needed one. `is_write`: we know that the transaction has written
-    /// something, so its commit shows that the database accepts writes. An empty commit succeeds even on a full disk.
+    /// The announcement of a transaction. `revision`: its revision, if it needed one. `is_write`: it has written something, so its
+    /// commit shows that the database accepts writes. Without a write, a commit succeeds even on a full disk.
     pub fn announcement(self, revision: Option<Revision>, has_events: bool, is_write: bool) -> Announcement {
         let Self { committed_revision, events_committed, writable } = self;
         Announcement {
@@ -45,7 +45,7 @@ impl CommitSignals {
 }
 
 impl Announcement {
-    /// The state for the health of the database, which this announcement changes.
+    /// The flag [`CommitSignals::writable`], which this announcement sets.
     pub fn writable(&self) -> Option<Arc<AtomicBool>> {
         self.writable.clone()
     }

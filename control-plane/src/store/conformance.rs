@@ -35,7 +35,6 @@ use tokio::time::timeout;
 /// Number of concurrent transactions, which is higher than the number of connections.
 const CONCURRENCY: u128 = 30;
 
-/// Maximum wait for a free connection.
 const CONNECTION_WAIT: Duration = Duration::from_secs(10);
 
 /// Two stores on one database.
@@ -102,7 +101,6 @@ async fn insert_text(tx: &mut WriteTransaction, text: &str) -> Result<(), StoreE
     tx.conn().apply("INSERT INTO changed_trust_scores (agent_id) VALUES ($1)", params![text]).await
 }
 
-/// All texts in `changed_trust_scores`, in order.
 async fn read_texts(read: &mut ReadTransaction) -> Vec<String> {
     let sql = "SELECT agent_id FROM changed_trust_scores ORDER BY agent_id";
     read.conn().list_rows(sql, params![], |row| row::get(row, "agent_id")).await.unwrap()
@@ -271,7 +269,7 @@ impl StoreFixture {
         for text in values {
             self.commit_text(text).await.unwrap();
         }
-        // The database engines order texts differently, except ids, whose alphabet avoids the differences.
+        // The database engines order texts differently, so we compare sets. Only ids have the same order everywhere.
         let mut read = self.second.read().await.unwrap();
         assert_eq!(BTreeSet::from_iter(read_texts(&mut read).await), values.map(str::to_owned).into());
         drop(read);

@@ -22,7 +22,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 statements! { STATEMENTS:
     COMMIT = "COMMIT";
     ROLLBACK = "ROLLBACK";
-    /// Does nothing. Its result comes when the previous statement of the connection has ended.
+    /// Reads no data. Its result shows that the previous statement of the connection has ended.
     NOTHING = "SELECT 1 AS one";
 }
 
@@ -49,7 +49,7 @@ pub struct Conn {
 /// How a transaction uses its connection.
 #[derive(Debug)]
 enum Access {
-    /// The connection has only this transaction.
+    /// No other transaction uses the connection.
     Own(PooledConnection),
     /// The transaction belongs to a group.
     Shared(Box<GroupMember>),
@@ -73,9 +73,8 @@ enum ConnState {
     Busy,
     /// A statement failed, so the transaction is incomplete. We must not commit: PostgreSQL would roll back without an error.
     Failed,
-    /// The connection must not be used again.
+    /// The state of the connection is unknown, so it must not be used again.
     Broken,
-    /// The transaction is committed.
     Committed,
 }
 
@@ -99,7 +98,7 @@ impl ConnState {
     }
 }
 
-/// Returns the deadline of a transaction that begins now. `sleep` adds without an overflow.
+/// Returns the deadline of a transaction that begins now. Uses `sleep`, because the addition of a long timeout could overflow.
 pub fn deadline_after(timeout: Duration) -> Instant {
     tokio::time::sleep(timeout).deadline()
 }
@@ -124,7 +123,7 @@ impl Conn {
     }
 
     /// Waits for the turn of a write transaction on SQLite, and begins it. The transaction reads what earlier transactions of its
-    /// group have written. If there are any, also returns their commit: if it fails, so must this transaction.
+    /// group have written. Also returns the commit of earlier transactions: if it fails, this one must fail, too.
     pub async fn join(
         queue: &GroupCommit,
         sharing: Sharing,
@@ -175,7 +174,6 @@ impl Conn {
         }
     }
 
-    /// Runs a statement.
     pub(super) async fn execute(
         &mut self,
         query: impl Execute<'static, Any> + 'static,
@@ -212,7 +210,7 @@ impl Conn {
         let result = timeout_at(*deadline, statement(access.connection())).await;
         let has_timed_out = result.is_err();
         let result = result.unwrap_or_else(|_| Err(timeout_error()));
-        // After a timeout, [`end`] waits a little for the statement of a group, so that a slow transaction rolls back no others.
+        // Closing a connection rolls back all transactions of its group, so [`end`] first waits a little for the statement.
         *state = if has_timed_out && is_shared { ConnState::Busy } else { ConnState::after_statement(&result) };
         result
     }
@@ -229,7 +227,7 @@ impl Drop for Conn {
         match (self.state, access) {
             (ConnState::Open, _) if !self.has_transaction => {}
             (ConnState::Broken, Access::Own(mut connection)) => connection.close_on_drop(),
-            // Dropping the transaction closes the connection of its group.
+            // If the connection of a group is broken, dropping this transaction closes it.
             (ConnState::Broken, Access::Shared(_)) | (ConnState::Committed, _) => {}
             (ConnState::Open | ConnState::Busy | ConnState::Failed, access) => {
                 drop(tokio::spawn(end(access, self.has_transaction)));

@@ -1,8 +1,8 @@
 //! A pool that keeps its connections, and counts the failures to get one.
 //!
-//! sqlx has a pool too, but it sends a message to the database before and after each use of a connection. A login would wait as long
-//! for these messages as for its statements. So here, the pool of sqlx only opens and closes connections. It also counts connections
-//! that it is still opening as used. So from its counts we could not tell a busy pool from a database that does not respond.
+//! sqlx has a pool too, but it sends a message to the database before and after each use of a connection. A login would wait as
+//! long for these messages as for its statements. So here, the pool of sqlx only opens and closes connections. sqlx also counts
+//! connections that it is still opening as used, so its counts could not tell a busy pool from a database that does not respond.
 
 use super::conn::{deadline_after, has_passed, timeout_error};
 use crate::metrics::{PoolStatus, TransactionKind};
@@ -85,7 +85,7 @@ pub struct PooledConnection {
     connection: Option<PoolConnection<Any>>,
     is_reusable: bool,
     state: Arc<PoolState>,
-    /// Dropped after the connection has returned to the pool.
+    /// Dropped after the connection has returned to the pool, so that the next caller finds the connection.
     _permit: OwnedSemaphorePermit,
 }
 

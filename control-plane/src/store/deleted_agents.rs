@@ -1,7 +1,7 @@
 //! What remains of deleted agents: the counts for the quotas of their owners, and their rows in the table of agents.
 //!
-//! We remove the row of a deleted agent when no session and no token of the agent can be valid, and nothing else refers to it. With
-//! it, we remove the feedback about the agent, which nobody can read any more. The audit log has the id as a text.
+//! We remove the row of a deleted agent when no session and no token of the agent can be valid, and no other row refers to it (the
+//! audit log has the id as a text). With it, we remove the feedback about the agent, which nobody can read any more.
 
 use super::{Conn, StoreError, query::params, retention::ExpiringRows, row, statements::statements};
 use crate::domain::agent::Owner;
@@ -19,7 +19,7 @@ statements! { STATEMENTS:
          AND COALESCE(referenced_at, deleted_at) >= $1 ORDER BY COALESCE(referenced_at, deleted_at) LIMIT 1";
     LIST_ROWS = "SELECT id FROM agents WHERE deleted_at IS NOT NULL AND COALESCE(referenced_at, deleted_at) >= $1 \
          AND COALESCE(referenced_at, deleted_at) <= $2 ORDER BY COALESCE(referenced_at, deleted_at) LIMIT $3 + 0";
-    /// Looks for the first row of each table: for this, PostgreSQL uses an index even if it has no statistics.
+    /// Looks for the first row of each table, not for any row, so that PostgreSQL uses an index even without statistics.
     POSTPONE = "UPDATE agents SET referenced_at = $1 WHERE id = $2 AND (purge_at IS NOT NULL \
          OR (SELECT id FROM sessions WHERE agent_id = $2 ORDER BY ended_at LIMIT 1) IS NOT NULL \
          OR (SELECT MIN(service_id) FROM token_audiences WHERE agent_id = $2) IS NOT NULL \
@@ -48,7 +48,7 @@ pub async fn oldest_row(conn: &mut Conn, from: Timestamp) -> Result<Option<Times
     conn.find_oldest(OLDEST_ROW, params![from]).await
 }
 
-/// Lists up to `limit` agents that were deleted between two times, or whose rows were last needed then.
+/// Lists up to `limit` agents that were deleted between two times, or whose rows were last needed between these times.
 pub async fn list_rows(
     conn: &mut Conn,
     from: Timestamp,

@@ -55,7 +55,7 @@ macro_rules! lease {
     };
 }
 
-/// The events of the next finished deliveries after an event.
+/// Selects the next `$3` finished deliveries to a target (`$1`) after an event (`$2`).
 macro_rules! finished_page {
     ($condition:literal) => {
         concat!(
@@ -66,7 +66,7 @@ macro_rules! finished_page {
     };
 }
 
-/// The last event of a page, and the number of events.
+/// Selects the last event of a page of deliveries, and the number of deliveries in the page.
 macro_rules! end_of_page {
     ($page:expr) => {
         concat!("SELECT MAX(event_id) AS last, CAST(COUNT(*) AS BIGINT) AS total FROM (", $page, ") page")
@@ -98,7 +98,7 @@ statements! { STATEMENTS:
     LIST_DEAD = list!("AND d.dead_since IS NOT NULL");
     END_OF_DELIVERED = end_of_page!(finished_page!("AND d.delivered_at IS NOT NULL"));
     END_OF_DEAD = end_of_page!(finished_page!("AND d.dead_since IS NOT NULL"));
-    /// Reads two pages, one for each state. With one condition for both states, a database would read pending deliveries too.
+    /// Reads delivered and dead deliveries separately. With one condition for both, a database would read pending deliveries too.
     END_OF_FINISHED = end_of_page!(concat!(
         "SELECT event_id FROM (SELECT event_id FROM (", finished_page!("AND d.delivered_at IS NOT NULL"), ") delivered \
          UNION ALL SELECT event_id FROM (", finished_page!("AND d.dead_since IS NOT NULL"), ") dead) finished \
@@ -147,7 +147,7 @@ pub enum DueDeliveryKind {
     Test,
 }
 
-/// Leases up to `limit` deliveries of a target, the longest due ones, and returns them in the order of their events. No other
+/// Leases up to `limit` deliveries of a target, those that have been due for longest, in the order of their events. No other
 /// replica can lease them until the lease ends.
 pub async fn lease(
     conn: &mut Conn,
@@ -260,7 +260,7 @@ pub async fn replay_batch(
 ) -> Result<ReplayedBatch, StoreError> {
     let (sql, replays): (_, &[&'static str]) = match status {
         None => (END_OF_FINISHED, &[REPLAY_DELIVERED, REPLAY_DEAD]),
-        // Only finished deliveries can be replayed.
+        // A pending delivery cannot be replayed, so there is nothing to do.
         Some(DeliveryStatus::Pending) => return Ok(ReplayedBatch { replayed: 0, next: None }),
         Some(DeliveryStatus::Delivered) => (END_OF_DELIVERED, &[REPLAY_DELIVERED]),
         Some(DeliveryStatus::Dead) => (END_OF_DEAD, &[REPLAY_DEAD]),
@@ -280,8 +280,7 @@ pub async fn count_pending(conn: &mut Conn) -> Result<i64, StoreError> {
     conn.read_row(COUNT_ALL_PENDING, params![], row::total_count).await
 }
 
-/// Deletes up to `limit` deliveries of a target, only deliveries of events older than `before` if `before` is set. Returns
-/// their number.
+/// Deletes up to `limit` deliveries of a target. If `before` is set, only those of older events. Returns their number.
 pub async fn delete_before(
     conn: &mut Conn,
     target: WebhookId,

@@ -35,7 +35,7 @@ macro_rules! services_of_agent {
     };
 }
 
-/// Of the rows of an agent (`$1`) before a service (`$2`), in descending order, skips `$3`, and returns the service of the next one.
+/// Finds where a search ends: of the rows of an agent (`$1`) below a service (`$2`), highest first, skips `$3`, returns the next.
 macro_rules! end_of_search {
     ($table:literal) => {
         concat!(
@@ -54,7 +54,8 @@ statements! { STATEMENTS:
     END_OF_ASSIGNMENTS = end_of_search!("assignments");
     END_OF_DEPARTURES = end_of_search!("agent_departures");
     COUNT_SERVICES_OF_AGENT = concat!("SELECT CAST(COUNT(*) AS BIGINT) AS total FROM ", services_of_agent!());
-    /// If the agent held no role at a service when its owner left it, the name of the service is not shown.
+    /// If the agent held no role at a service that its owner left, the name is NULL. Otherwise, anyone could read the name of any
+    /// service.
     LIST_SERVICES_OF_AGENT = concat!(
         "SELECT s.id, CASE WHEN d.held_role = 0 THEN NULL ELSE s.name END AS name, d.left_at FROM ", services_of_agent!(),
         " LEFT JOIN agent_departures d ON d.agent_id = $1 AND d.service_id = s.id ORDER BY s.id DESC LIMIT $5 + 0 OFFSET $6"
@@ -76,7 +77,7 @@ pub async fn insert(
     conn.changes_row(INSERT_DEPARTURE, params![agent, service, now, held_role]).await
 }
 
-/// Allows the service to assign roles again. Returns false if it was already allowed.
+/// Allows a service that the owner has left to assign roles to the agent again. Returns false if it was already allowed.
 pub async fn delete(conn: &mut Conn, agent: AgentId, service: ServiceId) -> Result<bool, StoreError> {
     conn.changes_row(DELETE_DEPARTURE, params![agent, service]).await
 }
@@ -106,13 +107,13 @@ pub async fn list_services(
     let (sql, parameters) = (LIST_SERVICES_OF_AGENT, of_range(before, searched_until));
     let mut list = conn.list_page(sql, parameters, &page, total, service_from_row, |item| item.service).await?;
     add_roles(conn, agent, now, &mut list.items).await?;
-    // The next page includes the service at which the search ended.
+    // The search ended before the service `end`, so the next page must begin with it.
     let end = searched_until.map(|end| ServiceId::from_bits(end.bits().saturating_add(1)));
     Ok(ListPage { next: list.next.or(end), ..list })
 }
 
-/// Where a page that begins before `before` must end its search: it searches only the services above the returned one. `None` if it
-/// can search all.
+/// Finds where a page that begins below the service `before` must end its search, so that it reads a limited number of rows: before
+/// the returned service. `None` if the page can search all services.
 async fn end_of_search(conn: &mut Conn, agent: AgentId, before: ServiceId) -> Result<Option<ServiceId>, StoreError> {
     let mut end = None;
     for sql in [END_OF_ASSIGNMENTS, END_OF_DEPARTURES] {

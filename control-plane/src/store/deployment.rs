@@ -107,7 +107,7 @@ pub async fn find_quarantine(conn: &mut Conn) -> Result<Option<Quarantine>, Stor
     conn.find_row(FIND_QUARANTINE, params![], quarantine_from_row).await
 }
 
-/// Removes the quarantine mark and the fingerprint of the PostgreSQL instance. Then the current instance can serve the database.
+/// Removes the quarantine mark and the fingerprint of the PostgreSQL instance. Then any instance can serve the database.
 pub async fn lift_quarantine(conn: &mut Conn) -> Result<(), StoreError> {
     conn.apply(LIFT_QUARANTINE, params![]).await
 }

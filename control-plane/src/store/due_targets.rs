@@ -1,7 +1,7 @@
 //! The webhook targets with due deliveries, read in pages.
 //!
-//! A page goes from one target with pending deliveries to the next one by an index. So other targets and the number of deliveries
-//! do not make it slower.
+//! A page goes from one target with pending deliveries to the next one by an index. So a page takes the same time however many
+//! other targets and deliveries there are.
 
 use super::{
     Conn, StoreError,
@@ -19,8 +19,8 @@ use countersign_identity::{Timestamp, WebhookId};
 use sqlx::any::AnyRow;
 
 /// Selects the next `$3` targets with pending deliveries after the target `$2`. `oldest` is the earliest due time of a target, if a
-/// delivery is due at `$1`. Deliveries of tests do not count for it. Without the second limit, PostgreSQL would make the search for
-/// the oldest delivery a condition of the join, and read all targets.
+/// delivery is due at `$1`. Test deliveries do not count for `oldest`. Without the second limit, PostgreSQL would make the search
+/// for the oldest delivery a condition of the join, and read all targets.
 macro_rules! pending_targets {
     ($select:expr, $conditions:expr) => {
         concat!(
@@ -49,7 +49,7 @@ macro_rules! columns {
 
 statements! { STATEMENTS:
     LIST_TARGETS_WITH_DUE_DELIVERIES = pending_targets!(concat!("p.number, p.target_id, ", columns!()), "");
-    /// The oldest due time of a page. For a delivery to a resumed target, the time of the resumption counts if it is later.
+    /// The oldest due time of a page. A delivery to a target that was resumed counts as due since the resumption, or later.
     OLDEST_DUE_TIME = pending_targets!(
         "MAX(p.target_id) AS last, CAST(COUNT(*) AS BIGINT) AS total, MIN(CASE WHEN t.id IS NULL THEN NULL \
          WHEN p.oldest < t.active_since THEN t.active_since ELSE p.oldest END) AS oldest",
@@ -71,8 +71,8 @@ pub struct TargetPage<T> {
     pub next: Option<WebhookId>,
 }
 
-/// Reads a page of `limit` targets with pending deliveries after the target `after`. Lists the ones that are active and have due
-/// deliveries.
+/// Reads a page of `limit` targets with pending deliveries after the target `after`. Returns those of them that are active and have
+/// due deliveries.
 pub async fn list_with_due_deliveries(
     conn: &mut Conn,
     after: Option<WebhookId>,

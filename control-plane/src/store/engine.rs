@@ -71,7 +71,7 @@ pub enum OpenMode {
 pub struct StoreOptions {
     /// Clock for the time of transactions.
     pub clock: Arc<dyn Clock>,
-    /// MAC keys of the audit log. If they lack the current master key of the database, opening it to serve fails before migrations.
+    /// MAC keys of the audit log. [`OpenMode::Serve`] fails if none of them belongs to the current master key of the database.
     pub audit_keys: Arc<AuditKeyRing>,
     /// Metrics of transactions.
     pub metrics: StoreMetrics,
@@ -184,7 +184,7 @@ impl Store {
         self.read_one_for(self.transaction_timeout, statement).await
     }
 
-    /// Runs one statement, which sees one snapshot by itself. This needs a third of the messages of a read transaction.
+    /// Runs one statement without BEGIN and COMMIT, which would triple the messages: a single statement sees one snapshot anyway.
     pub async fn read_one_for<T>(
         &self,
         timeout: Duration,
@@ -209,7 +209,8 @@ impl Store {
     }
 
     /// Runs `work` in a write transaction, and runs it again after a conflict with another transaction. So `work` must not generate
-    /// ids or secrets. The transaction timeout applies to all runs of `work` together. The log names the transaction by `name`.
+    /// ids or secrets: a rerun would generate others. The transaction timeout applies to all runs of `work` together. The log names
+    /// the transaction by `name`.
     pub async fn write<T, E, W, F>(&self, name: &'static str, work: W) -> Result<T, E>
     where
         W: Fn(WriteTransaction) -> F,
@@ -247,8 +248,8 @@ impl Store {
             let (tx, pending) = self.begin_write(sharing, deadline, &timer).await?;
             timer.set_outcome(TransactionOutcome::RolledBack);
             let mut result = work(tx).await;
-            // `work` may have failed because of what earlier transactions of its group have written. If their commit fails, this
-            // was never true, and its error replaces ours. If the database accepts no writes, we need not wait for their commit.
+            // `work` may have failed because of rows that earlier transactions of its group have written. If the commit of these
+            // rows fails, we return its error instead. If the database accepts no writes, we need not wait for the commit.
             if let (Err(error), Some(pending)) = (&result, pending)
                 && !error.is_unwritable()
                 && let Err(error) = pending.wait(deadline).await
@@ -334,7 +335,7 @@ impl Store {
         ConnectionFailures { count: reader.count + writer.count, is_failing: reader.is_failing || writer.is_failing }
     }
 
-    /// Opens and closes a connection as the pools do, and returns the error. After some errors, the pools retry until a timeout.
+    /// Opens and closes a connection, and returns its error. The pools retry after some errors, and then only return a timeout.
     pub async fn try_connection(&self) -> Result<(), StoreError> {
         pools::try_connection(&self.reader.connect_options(), matches!(self.engine, Engine::Postgres)).await
     }
@@ -355,7 +356,6 @@ impl Store {
         self.signals.events_committed.clone()
     }
 
-    /// The current time of the clock for transactions.
     pub fn now(&self) -> Timestamp {
         self.clock.now()
     }
@@ -365,7 +365,6 @@ impl Store {
         self.signals.writable.load(Ordering::Relaxed)
     }
 
-    /// The MAC keys of the audit log.
     pub fn audit_keys(&self) -> &AuditKeyRing {
         &self.audit_keys
     }
@@ -393,8 +392,8 @@ impl Store {
         result.ok().and_then(Result::ok).ok_or_else(|| timeout_error().into())
     }
 
-    /// Waits for all open transactions that have appended an entry to the audit log. On SQLite, a later transaction sees them all
-    /// anyway, because transactions commit in the order in which they append.
+    /// Waits for all open transactions that have appended an entry to the audit log. On SQLite, a later transaction sees their
+    /// entries anyway, because transactions commit in the order in which they append.
     pub async fn wait_for_audit_appends(&self) -> Result<(), StoreError> {
         let work = async |mut tx: WriteTransaction| {
             postgres::lock_audit_heads(tx.conn()).await?;

@@ -110,7 +110,7 @@ impl StoreError {
         matches!(self, Self::MissingMasterKey(_))
     }
 
-    /// Whether other transactions kept a migration from a lock.
+    /// Whether a migration failed because other transactions held a lock that it needs.
     pub(super) fn is_lock_timeout(&self) -> bool {
         let error = match self {
             Self::Engine(error) => Some(error),
@@ -122,7 +122,7 @@ impl StoreError {
 
     /// Whether the database may have committed in spite of this error: it did not answer, or closed the connection.
     pub fn leaves_outcome_unknown(&self) -> bool {
-        // Without an answer of the database, only a rollback is certain.
+        // The database has not answered, so it may have committed, except if we know that the group was rolled back.
         let Some(error) = self.database_error() else { return !matches!(self, Self::GroupRolledBack) };
         let is_of_connection =
             |code: &str| code.len() == SQLSTATE_LEN && CONNECTION_CLASSES.iter().any(|class| code.starts_with(class));
@@ -183,7 +183,7 @@ pub(super) fn primary_code(code: &str) -> Cow<'_, str> {
 
 /// An error type that may contain a database error.
 pub trait StoreFailure {
-    /// The database error, if that is the cause.
+    /// The database error that is the cause of this error, if there is one.
     fn store_error(&self) -> Option<&StoreError>;
 
     /// Whether another transaction caused the error, so that the same transaction may succeed in a rerun.

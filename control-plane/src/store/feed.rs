@@ -57,8 +57,8 @@ statements! { STATEMENTS:
     TOKEN_IS_REVOKED = "SELECT 1 AS revoked FROM changes WHERE facet = 'token' AND subject = $1 LIMIT 1";
     ROLES_CHANGED = "SELECT 1 AS changed FROM changes WHERE facet = 'roles' AND subject = $1 AND recipient = $2 \
          AND revision > $3 LIMIT 1";
-    /// Reads one entry of an index, however many changes there are. The result may be below the revision floor: after a restore
-    /// until the changes below the floor are deleted, or after a commit while the clock was far ahead.
+    /// Reads one entry of an index, however many changes there are. The result may be below the revision floor (for a while after a
+    /// restore, or after a commit while the clock was far ahead), so RAISE_FLOOR must not lower the floor.
     FIND_NEWEST_CHANGE_UNTIL = "SELECT revision FROM changes WHERE recorded_at <= $1 \
          ORDER BY recorded_at DESC, revision DESC LIMIT 1";
     NEWEST_CHANGE_TIME = "SELECT MAX(recorded_at) AS at FROM changes";
@@ -81,7 +81,7 @@ row_list_statements! { ROW_LISTS:
 
 const MICROS_PER_SECOND: i64 = 1_000_000;
 
-/// The column `recipient` of an entry that no service receives. It is empty for unbound tokens, which are for no service.
+/// The column `recipient` of an entry that no service receives. For unbound tokens, which are for no service, the column is empty.
 const NO_SERVICE: &str = "-";
 
 /// Largest difference assumed between the clocks of two machines.
@@ -92,7 +92,7 @@ pub async fn create_position(conn: &mut Conn, now: Timestamp) -> Result<(), Stor
     conn.apply(INSERT_POSITION, params![now]).await
 }
 
-/// Returns the current position of the change feed. A transaction that issues a token must read it before anything else.
+/// Returns the current position of the change feed.
 pub async fn position(conn: &mut Conn) -> Result<FeedPosition, StoreError> {
     find_feed_position(conn).await?.ok_or(StoreError::UnexpectedRowCount("feed"))
 }
@@ -124,7 +124,7 @@ pub async fn newest_change_time(conn: &mut Conn) -> Result<Option<Timestamp>, St
     conn.read_row(NEWEST_CHANGE_TIME, params![], |row| row::optional_timestamp(row, "at")).await
 }
 
-/// Advances the change feed to the next revision and returns it. It is above the last revision. It is also not behind the clock, so
+/// Advances the change feed to the next revision and returns it. This revision is above the last one, and not behind the clock, so
 /// that a restored database does not reuse revisions.
 pub async fn next_revision(conn: &mut Conn, now: Timestamp) -> Result<Revision, StoreError> {
     conn.read_row(NEXT_REVISION, params![now], |row| row::revision(row, "revision")).await
@@ -225,7 +225,7 @@ pub async fn settings_changed_since(
     conn.has_row(SETTINGS_CHANGED, params![service, revision]).await
 }
 
-/// Whether an access token was revoked. We delete the change that records it only after the token has expired.
+/// Whether an access token was revoked: the change feed keeps the revocation until the token has expired.
 pub async fn token_is_revoked(conn: &mut Conn, token: TokenId) -> Result<bool, StoreError> {
     conn.has_row(TOKEN_IS_REVOKED, params![token]).await
 }
@@ -309,7 +309,7 @@ pub(super) fn parse_entry(
         "status" => Change::Status(agent()?),
         "definitions" => Change::Definitions(service()?),
         "settings" => Change::ServiceSettings(service()?),
-        // The only recipient that is no service stands for the audience of an unbound token.
+        // A recipient that is not the id of a service stands for the audience of an unbound token.
         "token" => Change::Token(subject.parse().map_err(|_| corrupt_subject())?, service().ok()),
         "session" => Change::Session(subject.parse().map_err(|_| corrupt_subject())?),
         "keys" => Change::Keys,

@@ -36,10 +36,10 @@ statements! { SQLITE_STATEMENTS:
     ROLL_BACK_GROUP = "ROLLBACK";
 }
 
-/// Maximum number of transactions that one commit makes durable.
+/// Maximum number of transactions in a group.
 pub(super) const MAX_MEMBERS: usize = 32;
 
-/// How long the first transaction of a group waits for others. The group commits after the transaction that is running then.
+/// How long the first transaction of a group waits for others. Then the group commits when its running transaction ends.
 const MAX_WAIT: Duration = Duration::from_millis(50);
 
 /// When a complete transaction has only this much time left, its group stops waiting for others.
@@ -49,7 +49,7 @@ const TIME_TO_COMMIT: Duration = Duration::from_millis(500);
 #[derive(Debug, Clone)]
 pub struct GroupCommit {
     pool: ConnectionPool,
-    /// The open group, if any. The transaction that holds the lock runs.
+    /// The open group, if any. Only the transaction that holds this lock may run.
     open: Arc<Mutex<Option<Group>>>,
     pub(super) waiting: Arc<AtomicUsize>,
     /// [`MAX_WAIT`], except in tests.
@@ -116,7 +116,7 @@ impl GroupCommit {
         if sharing == Sharing::Alone
             && let Some(group) = turn.take()
         {
-            // In a task, so that the commit goes on if the caller is dropped.
+            // We commit in a task, so that the commit goes on if the caller is dropped.
             let commit = tokio::spawn(async move {
                 group.commit().await;
                 turn
@@ -134,7 +134,7 @@ impl GroupCommit {
 
     async fn take_turn(&self, deadline: Instant) -> Result<OwnedMutexGuard<Option<Group>>, sqlx::Error> {
         let turn = timeout_at(deadline, Arc::clone(&self.open).lock_owned()).await;
-        // A transaction that has no time left would only delay others.
+        // A transaction that has no time left would only delay others, so it does not run.
         let turn = turn.ok().filter(|_| !has_passed(deadline));
         turn.ok_or_else(|| self.pool.record_failure(timeout_error()))
     }
@@ -148,7 +148,7 @@ impl GroupCommit {
     }
 }
 
-/// A transaction that waits for its turn.
+/// While this exists, `waiting` counts a transaction that waits for its turn.
 struct Waiting<'a>(&'a AtomicUsize);
 
 impl<'a> Waiting<'a> {
@@ -194,7 +194,7 @@ impl Group {
         self.result.send_replace(Some(result));
     }
 
-    /// Adds a complete transaction with this deadline.
+    /// Adds a complete transaction, whose deadline the commit of the group must meet.
     fn add(&mut self, announcement: Announcement, max_wait: Duration, deadline: Instant) {
         self.complete_members += 1;
         self.announcement.add(announcement);
@@ -222,7 +222,6 @@ impl Drop for Group {
 }
 
 impl GroupMember {
-    /// The statement that begins the transaction.
     pub const fn begin_statement(&self) -> &'static str {
         if self.is_first { BEGIN_GROUP } else { BEGIN_MEMBER }
     }
@@ -235,13 +234,13 @@ impl GroupMember {
     /// Completes the transaction, and waits until it is committed, at most until the deadline.
     pub async fn commit(self, announcement: Announcement, deadline: Instant) -> Result<(), StoreError> {
         let (pending, writable) = (self.pending(), announcement.writable());
-        // In a task, because the members of the group depend on it, but not on the caller.
+        // We complete it in a task: if the caller is dropped, the other transactions of the group still need the commit.
         drop(tokio::spawn(self.complete(announcement, deadline)));
         let result = pending.wait(deadline).await;
         if matches!(result, Err(StoreError::Engine(_)))
             && let Some(writable) = writable
         {
-            // The deadline has passed, so the commit hangs.
+            // The deadline has passed, so the commit hangs: we report that the database accepts no writes.
             writable.store(false, Ordering::Relaxed);
         }
         result

@@ -12,8 +12,8 @@ statements! { STATEMENTS:
     FIND_RESPONSE = "SELECT body_digest, response FROM idempotent_requests WHERE id = $1";
     SET_RESPONSE = "UPDATE idempotent_requests SET response = $1 WHERE id = $2";
     OLDEST_KEY = "SELECT MIN(completed_at) AS oldest FROM idempotent_requests WHERE completed_at >= $1";
-    /// The DELETE repeats the condition of its inner SELECT, because another transaction may claim a key again between the two.
-    /// Without the unary plus, SQLite would use the index for the condition of the DELETE.
+    /// The DELETE repeats the condition of its inner SELECT, because another transaction may claim a key again between the SELECT
+    /// and the DELETE. Without the unary plus, SQLite would read all these rows again for the DELETE.
     DELETE_EXPIRED_KEYS = "DELETE FROM idempotent_requests WHERE id IN \
          (SELECT id FROM idempotent_requests WHERE completed_at >= $1 AND completed_at <= $2 ORDER BY completed_at LIMIT $3 + 0) \
          AND +completed_at <= $2";

@@ -23,8 +23,8 @@ statements! { STATEMENTS:
          WHERE known_agents.contacted_at < excluded.contacted_at";
     FIND_CONTACT = "SELECT contacted_at FROM known_agents WHERE agent_id = $1 AND service_id = $2";
     OLDEST_CONTACT = "SELECT MIN(contacted_at) AS oldest FROM known_agents WHERE contacted_at >= $1";
-    /// The DELETE repeats the condition of its inner SELECT, because another transaction may record a contact between the two.
-    /// Without the unary plus, SQLite would use the index for the condition of the DELETE.
+    /// The DELETE repeats the condition of its inner SELECT, because another transaction may record a contact between the SELECT
+    /// and the DELETE. Without the unary plus, SQLite would read all these rows again for the DELETE.
     DELETE_FORGOTTEN = "DELETE FROM known_agents WHERE (agent_id, service_id) IN (SELECT agent_id, service_id \
          FROM known_agents WHERE contacted_at >= $1 AND contacted_at <= $2 \
          ORDER BY contacted_at LIMIT $3 + 0) AND +contacted_at <= $2";

@@ -30,8 +30,8 @@ macro_rules! is_live {
 }
 
 /// Begins a statement that writes a session if its agent still has the state that we read (`$4` to `$7`). It locks the row of the
-/// agent, so that other transactions see the audience of the token, see [`token_audiences`]. It writes the agent even if it does
-/// not write the session.
+/// agent, so that other transactions see the audience of the token, see [`token_audiences`]. The row of the agent is written even
+/// if the session is not.
 macro_rules! with_unchanged_agent {
     ($write:expr) => {
         concat!(
@@ -43,16 +43,16 @@ macro_rules! with_unchanged_agent {
 }
 
 statements! { STATEMENTS:
-    /// The service of the last login if the agent holds a role there. Otherwise, the only service at which it holds a role: it
-    /// reads up to two rows, and two show that there is more than one.
+    /// The service of the last login if the agent holds a role there. Otherwise, the service at which the agent holds a role, if
+    /// there is only one: a second row shows that there are more.
     FIND_DEFAULT_SERVICE = concat!(
         "SELECT COALESCE((SELECT service_id FROM assignments WHERE agent_id = $1 \
          AND service_id = (SELECT last_service_id FROM agents WHERE id = $2) AND ", is_live!(), " LIMIT 1), \
          (SELECT CASE WHEN COUNT(*) = 1 THEN MIN(service_id) END FROM (SELECT DISTINCT service_id FROM assignments \
          WHERE agent_id = $1 AND ", is_live!(), " LIMIT 2) services)) AS service_id"
     );
-    /// Deleted agents and services do not count. Returns a row for each role that the agent holds at the service, and one if it
-    /// holds none. Each further table costs time, even a small one.
+    /// Deleted agents and services do not count. Returns a row for each role that the agent holds at the service, or one row
+    /// without a role. It joins few tables, because each one costs time, even a small one.
     READ_FOR_LOGIN = concat!(
         "SELECT f.revision, f.floor, COALESCE(f.restored_revision, 0) AS cutoff, f.restored_at, \
          g.name AS agent_name, g.public_key, g.owner_issuer, g.status, g.cutoff AS agent_cutoff, g.trust, g.last_seen_at, g.last_service_id, \
@@ -101,7 +101,7 @@ pub struct LoginBasis {
     pub agent: Option<LoginAgent>,
     /// The service that tokens are for: the service of the query, or else the default service of the agent. `None` for unbound tokens.
     pub audience: Option<ServiceId>,
-    /// Whether this service exists and is not deleted.
+    /// Whether the service `audience` exists and is not deleted.
     pub has_service: bool,
     /// Whether a session was created with the challenge or assertion.
     pub challenge_is_used: bool,
@@ -130,7 +130,7 @@ pub struct LoginAgent {
     pub trust: TrustScore,
     /// When the agent last authenticated.
     pub last_seen_at: Option<Timestamp>,
-    /// The service of its last login.
+    /// The service of the agent's last login.
     pub last_service: Option<ServiceId>,
 }
 
@@ -188,7 +188,7 @@ fn login_agent(row: &AnyRow, id: AgentId) -> Result<Option<LoginAgent>, StoreErr
 /// What the database records about an issued token, besides its session.
 #[derive(Debug, Clone, Copy)]
 pub struct IssueRecord {
-    /// The time of the issue, when the agent was last seen.
+    /// When the token was issued, which is also when the agent was last seen.
     pub issued_at: Timestamp,
     /// The service of the agent's last login, this one included.
     pub last_service: Option<ServiceId>,
@@ -201,7 +201,7 @@ pub struct IssueRecord {
 }
 
 impl IssueRecord {
-    /// Whether the record needs no other row than the agent's.
+    /// Whether the record changes only the row of the agent.
     pub const fn changes_only_the_agent(&self) -> bool {
         self.recorded_until.is_none() && self.contact.is_none()
     }
@@ -219,8 +219,8 @@ pub async fn record_issue(conn: &mut Conn, agent: AgentId, record: &IssueRecord)
     agents::set_last_seen(conn, agent, last_service, issued_at).await
 }
 
-/// Inserts the session of a login, and records its token in the row of the agent only. Returns false and inserts nothing if the
-/// agent has changed since it was read, or if another session has begun with the challenge or assertion.
+/// Inserts the session of a login, and records its token in the row of the agent (the record must need no other row). Returns false
+/// and inserts nothing if the agent has changed since it was read, or if another session has begun with the challenge or assertion.
 pub async fn begin_if_unchanged(
     conn: &mut Conn,
     agent: &LoginAgent,
@@ -233,7 +233,7 @@ pub async fn begin_if_unchanged(
 }
 
 /// Replaces the current refresh token of a live session and the audiences of its tokens, and records the new access token in the
-/// row of the agent only. Returns false if the agent or the session has changed since it was read.
+/// row of the agent (the record must need no other row). Returns false if the agent or the session has changed since it was read.
 pub async fn refresh_if_unchanged(
     conn: &mut Conn,
     agent: &LoginAgent,
@@ -252,7 +252,7 @@ fn unchanged_agent(agent: &LoginAgent, record: &IssueRecord) -> [Parameter; 7] {
     params![record.issued_at, record.last_service, id, status_text(*status), cutoff, trust, last_service]
 }
 
-/// The role of a row. `None` if its columns are NULL, because the agent holds none or the role is deleted.
+/// Reads a role. `None` if its columns are NULL, because the agent holds no role or the role is deleted.
 fn held_role(row: &AnyRow) -> Result<Option<HeldRole>, StoreError> {
     let id: Option<String> = row::get(row, "id")?;
     id.map(|_| roles::held_from_row(row)).transpose()

@@ -22,7 +22,7 @@ statements! { STATEMENTS:
 /// The fingerprints of the master keys that the database needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MasterKeysInUse {
-    /// The master key of new rows.
+    /// The master key with which we encrypt and authenticate new rows.
     pub current: String,
     /// Master keys that may still be needed to read older rows.
     pub previous: Vec<String>,

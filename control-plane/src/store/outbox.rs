@@ -58,22 +58,22 @@ statements! { STATEMENTS:
     OLDEST_EVENT = "SELECT MIN(id) AS id FROM webhook_events WHERE id >= $1";
     DELETE_EVENTS_BEFORE =
         "DELETE FROM webhook_events WHERE id IN (SELECT id FROM webhook_events WHERE id >= $1 AND id < $2 ORDER BY id LIMIT $3 + 0)";
-    /// If the burst exists, the UPDATE changes nothing. It only locks the row.
+    /// If the burst exists, the UPDATE changes nothing, but locks the row.
     LOCK_BURST = "INSERT INTO suppressed_bursts (agent_id, service_id, began_at, emitted, suppressed) VALUES ($1, $2, $3, 0, 0) \
          ON CONFLICT (agent_id, service_id) DO UPDATE SET emitted = suppressed_bursts.emitted \
          RETURNING began_at, emitted, suppressed";
     UPDATE_BURST = "UPDATE suppressed_bursts SET began_at = $1, emitted = $2, suppressed = $3 \
          WHERE agent_id = $4 AND service_id = $5";
     ANY_BURST_UNTIL = "SELECT 1 AS one FROM suppressed_bursts WHERE began_at <= $1 LIMIT 1";
-    /// The DELETE repeats the condition of its inner SELECT, because another transaction may begin a new burst between the two.
-    /// Without the unary plus, SQLite would use the index for the condition of the DELETE.
+    /// The DELETE repeats the condition of its inner SELECT, because another transaction may begin a new burst between the SELECT
+    /// and the DELETE. Without the unary plus, SQLite would read all these rows again for the DELETE.
     TAKE_BURSTS = "DELETE FROM suppressed_bursts WHERE (agent_id, service_id) IN (SELECT agent_id, service_id FROM suppressed_bursts \
          WHERE began_at <= $1 ORDER BY began_at LIMIT $2 + 0) AND +began_at <= $1 \
          RETURNING agent_id, service_id, began_at, emitted, suppressed";
 }
 
 row_list_statements! { ROW_LISTS:
-    /// The braces contain a row that is repeated; superfluous rows are empty. Has no EXISTS, because PostgreSQL would make a join
+    /// The braces mark the row that is repeated; superfluous rows are empty. We use no EXISTS, because PostgreSQL would make a join
     /// of it and read all targets.
     ENQUEUE = concat!(
         "INSERT INTO webhook_outbox (id, kind, body, occurred_at, service_id) \
@@ -141,7 +141,7 @@ pub async fn find_event_body(conn: &mut Conn, event: EventId) -> Result<Option<S
 /// Events with deliveries.
 pub const EVENTS: RowsById = RowsById { oldest: OLDEST_EVENT, delete: DELETE_EVENTS_BEFORE };
 
-/// Events that wait for their fan-out. Housekeeping deletes those that have waited too long, and nobody receives them.
+/// Events that wait for their fan-out. Housekeeping deletes events that have waited too long, so that no target ever receives them.
 pub const WAITING_EVENTS: RowsById = RowsById { oldest: OLDEST_WAITING, delete: DELETE_WAITING_BEFORE };
 
 /// Returns the burst of failed logins of an agent at a service, and inserts a new burst if there is none. Locks the row of the

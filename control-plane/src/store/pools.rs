@@ -19,11 +19,11 @@ statements! { SQLITE_STATEMENTS:
     /// Copies the write-ahead log into the file after every 125 pages (500 KiB), an eighth of SQLite's default. Requests wait for
     /// the commit that copies the log, so it must not copy much.
     SET_WAL_AUTOCHECKPOINT = "PRAGMA wal_autocheckpoint = 125";
-    /// Keeps 32 MiB of pages in memory. This is enough for the inner pages of the indexes of many gigabytes. They stay valid,
+    /// Keeps 32 MiB of pages in memory. This is enough for the inner pages of the indexes of many gigabytes. The pages stay valid,
     /// because only this connection writes. With SQLite's default of 2 MB, each write would read them from the file again.
     SET_CACHE_SIZE = "PRAGMA cache_size = -32768";
-    /// Keeps in memory what a rollback to a savepoint restores. With SQLite's default, a large transaction would write it to a
-    /// temporary file, and a container may have no folder for it.
+    /// Keeps in memory what a rollback to a savepoint restores. With SQLite's default, a large transaction would write this data to
+    /// a temporary file, and a container may have no folder for such files.
     SET_TEMP_STORE = "PRAGMA temp_store = MEMORY";
     SET_FOREIGN_KEYS = "PRAGMA foreign_keys = ON";
     /// Overwrites deleted content with zeros, so that the file does not contain what the deletion of an agent erases.

@@ -19,7 +19,7 @@ statements! { POSTGRES_STATEMENTS:
          AND application_name IN ($1, '')";
     HAS_DEPLOYMENT_TABLE = "SELECT CASE WHEN to_regclass('deployment') IS NULL THEN 0 ELSE 1 END AS is_there";
     HAS_DEPLOYMENT = "SELECT 1 AS found FROM deployment WHERE id = 1";
-    /// Has two keys, because migrations take advisory locks with one key. The two kinds never conflict.
+    /// The lock has two keys, so that it never conflicts with the advisory lock of migrations, which has one key.
     TRY_LOCK_JOB = "SELECT CASE WHEN pg_try_advisory_xact_lock(1668248179, hashtext($1)) THEN 1 ELSE 0 END AS locked";
     LOCK_AUDIT_HEADS = "LOCK TABLE audit_heads IN SHARE MODE";
 }
@@ -43,7 +43,7 @@ pub async fn database_usage(url: &SecretString) -> Result<DatabaseUsage, StoreEr
     Ok(DatabaseUsage { has_deployment, control_planes: row::total_count(&count)? })
 }
 
-/// Waits for the transactions that have changed a head of an audit chain. Others wait until this transaction ends.
+/// Waits for open transactions that changed a head of an audit chain. Other writers wait until this transaction ends.
 pub(super) async fn lock_audit_heads(conn: &mut Conn) -> Result<(), StoreError> {
     conn.apply(LOCK_AUDIT_HEADS, params![]).await
 }

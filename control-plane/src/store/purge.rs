@@ -15,8 +15,8 @@ use countersign_identity::{AgentId, RoleId, RoleName, ServiceId, Timestamp};
 use sqlx::any::AnyRow;
 use std::time::Duration;
 
-/// Deletes assignments, and returns them with the names of their roles. There is no order, because no index orders the assignments
-/// of a role.
+/// Deletes assignments, and returns them with the names of their roles. Takes them in any order, because no index orders the
+/// assignments of a role.
 macro_rules! take_assignments {
     ($column:literal) => {
         concat!(
@@ -29,7 +29,7 @@ macro_rules! take_assignments {
     };
 }
 
-/// What to remove at `$1`, in the order of deletion.
+/// Lists the deleted objects whose dependent rows must be removed at `$1`, in the order of their deletion.
 macro_rules! list_due {
     ($table:literal, $due:literal) => {
         concat!(
@@ -73,7 +73,7 @@ statements! { STATEMENTS:
     DELETE_ROLES_OF_SERVICE = "DELETE FROM roles WHERE id IN (SELECT id FROM roles WHERE service_id = $1 LIMIT $2 + 0)";
 }
 
-/// What can be deleted while any number of rows depends on it.
+/// The kinds of objects that can be deleted while any number of rows depends on them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DeletedKind {
     Services,

@@ -196,7 +196,7 @@ impl Conn {
         self.fetch_optional(query(sql, parameters)).await?.as_ref().map(from_row).transpose()
     }
 
-    /// Reads the first row of a result that has one.
+    /// Runs a statement that must return a row, and reads the first row.
     pub(super) async fn read_row<T>(
         &mut self,
         sql: &'static str,
@@ -206,7 +206,6 @@ impl Conn {
         from_row(&self.fetch_optional(query(sql, parameters)).await?.ok_or(sqlx::Error::RowNotFound)?)
     }
 
-    /// Reads all rows.
     pub(super) async fn rows(
         &mut self,
         sql: &'static str,
@@ -225,8 +224,8 @@ impl Conn {
         self.rows(sql, parameters).await?.iter().map(from_row).collect()
     }
 
-    /// Runs a statement that reads the earliest time in a column as `oldest`. If it has the parameter `$1`, it begins at this time.
-    /// So it skips the entries of deleted rows, which PostgreSQL keeps at the start of an index until the next vacuum.
+    /// Runs a statement that reads the earliest time in a column as `oldest`. The parameter `$1`, if any, is the time at which the
+    /// search begins: this skips the entries of deleted rows, which PostgreSQL keeps in an index until the next vacuum.
     pub(super) async fn find_oldest(
         &mut self,
         sql: &'static str,
@@ -256,8 +255,8 @@ impl Conn {
         from_row: impl FnMut(&AnyRow) -> Result<T, StoreError>,
         position: impl Fn(&T) -> P,
     ) -> Result<ListPage<T, P>, StoreError> {
-        // One more than the items of the page shows whether there is a next page. After a position, we skip no rows: the statement
-        // begins there.
+        // We read one row more than the page has, to know whether there is a next page. If the page begins after a position, the
+        // statement begins there, so we skip no rows.
         let (read, skipped) = (page.limit.saturating_add(1), if page.after.is_some() { 0 } else { page.offset });
         let parameters = parameters.into_iter().chain(params![read, skipped]);
         let items = self.list_rows(sql, parameters, from_row).await?;

@@ -1,4 +1,4 @@
-//! Counts for quotas. A count stops at the quota, so it is fast however much a person has.
+//! Counts for quotas. A count stops at the quota, so it is fast even if there are many more rows.
 
 use super::{
     Conn, StoreError,

@@ -15,8 +15,8 @@ statements! { STATEMENTS:
         "SELECT ", feed::position_columns!(), ", (SELECT COALESCE(string_agg(agent_id, ','), '') \
          FROM (SELECT agent_id FROM changed_trust_scores LIMIT $1 + 0) marked) AS unpublished FROM feed WHERE id = 1"
     );
-    /// Returns each change once, however many services receive it. Only for these facets (kinds of data), the service is a part of
-    /// the change itself.
+    /// Returns each change once, however many services receive it: the recipient is a part of the change only for four facets
+    /// (kinds of data).
     LIST_CHANGES = "SELECT DISTINCT revision, facet, subject, CASE WHEN facet IN ('roles', 'definitions', 'settings', 'token') \
          THEN COALESCE(recipient, '*') ELSE '*' END AS recipient FROM changes \
          WHERE revision > $1 AND revision <= $2 ORDER BY revision LIMIT $3 + 0";
@@ -25,9 +25,9 @@ statements! { STATEMENTS:
 /// The agents whose new trust score is not in the change feed yet. A background job publishes trust scores.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UnpublishedScores {
-    /// These agents.
+    /// Exactly these agents have unpublished scores.
     Of(HashSet<AgentId>),
-    /// More agents than are read.
+    /// More agents have unpublished scores than we read, or we could not read them.
     Many,
 }
 

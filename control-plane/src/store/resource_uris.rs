@@ -18,7 +18,7 @@ statements! { STATEMENTS:
         "SELECT 1 AS known ", live_uris!(), " WHERE r.host = $1 AND (s.owner_issuer <> $2 OR s.owner_subject <> $3) LIMIT 1"
     );
     DELETE_OF_SERVICE = "DELETE FROM resource_uris WHERE service_id = $1";
-    /// Replaces a row of a deleted service.
+    /// If a deleted service still has a row with this URI, replaces the row.
     INSERT = "INSERT INTO resource_uris (uri, host, service_id) VALUES ($1, $2, $3) \
          ON CONFLICT (uri) DO UPDATE SET service_id = excluded.service_id";
 }

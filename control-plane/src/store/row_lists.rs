@@ -1,7 +1,7 @@
 //! Statements with a list of rows of parameters, such as `VALUES ($1, $2), ($3, $4)`.
 //!
-//! A file declares the statement with one row, in braces. We make a text of it for only a few numbers of rows, so that the
-//! databases prepare few statements. Superfluous rows contain empty texts and zeros, and the statement must ignore them.
+//! A file declares the statement with one row, in braces. We make texts of the statement for only a few numbers of rows, so that
+//! the databases prepare few statements. Superfluous rows contain empty texts and zeros, and the statement must ignore them.
 
 use super::{
     Conn, StoreError,
@@ -63,7 +63,7 @@ impl RowListStatement {
         result.iter().map(from_row).collect()
     }
 
-    /// As few queries as possible for all rows; none without rows.
+    /// Makes as few queries as possible for all rows. Without rows, makes none.
     fn queries<const COLUMNS: usize>(
         self,
         fixed: &[Parameter],
@@ -80,7 +80,7 @@ impl RowListStatement {
         rows.chunks(MAX_ROWS).map(query).collect()
     }
 
-    /// The text with this number of rows.
+    /// The text of the statement for this number of rows.
     fn text(self, size: usize) -> String {
         let (before, rest) = self.0.split_once('{').unwrap_or((self.0, ""));
         let (row, after) = rest.split_once('}').unwrap_or_default();
@@ -96,7 +96,7 @@ impl RowListStatement {
     }
 }
 
-/// The row with higher numbers of its parameters.
+/// Adds `added` to the numbers of the parameters in a row.
 fn renumbered(row: &str, added: usize) -> String {
     let mut parts = row.split('$');
     let mut text = parts.next().unwrap_or_default().to_owned();

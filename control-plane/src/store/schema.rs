@@ -43,7 +43,7 @@ pub fn latest_version() -> i64 {
     MIGRATIONS.iter().map(|migration| migration.version).max().unwrap_or(0)
 }
 
-/// The checksum of the first migration, which no released version changes. So it tells whether a database is one of Countersign.
+/// The checksum of the first migration, which no released version changes. It shows whether a database belongs to Countersign.
 pub(super) fn first_checksum() -> Vec<u8> {
     MIGRATIONS.iter().next().map(|migration| migration.checksum.to_vec()).unwrap_or_default()
 }
@@ -61,8 +61,8 @@ pub async fn migrate_postgres(url: &SecretString) -> Result<AppliedMigrations, S
     migrate(url, pools::postgres_migration_pool()).await
 }
 
-/// Runs the missing migrations. A dump may hold the lock of a table. A migration waits for it only for a second, then fails, and we
-/// retry it. If it waited longer, all later transactions on the table would wait behind it.
+/// Runs the missing migrations. A dump may hold the lock of a table. A migration waits for the lock only for a second, then fails,
+/// and we retry. If it waited longer, all later transactions on the table would wait behind it.
 pub(super) async fn migrate(url: &str, pool: AnyPoolOptions) -> Result<AppliedMigrations, StoreError> {
     sqlx::any::install_default_drivers();
     let pool = pool.connect(url).await.map_err(StoreError::Unreachable)?;

@@ -40,8 +40,8 @@ statements! { STATEMENTS:
     );
     DELETE_OFFER = "DELETE FROM service_transfers WHERE service_id = $1";
     OLDEST_EXPIRY = "SELECT MIN(expires_at) AS oldest FROM service_transfers";
-    /// The DELETE repeats the condition of its inner SELECT, because another transaction may replace an offer between the two.
-    /// Without the unary plus, SQLite would use the index for the condition of the DELETE.
+    /// The DELETE repeats the condition of its inner SELECT, because another transaction may replace an offer between the SELECT
+    /// and the DELETE. Without the unary plus, SQLite would read all these rows again for the DELETE.
     DELETE_EXPIRED_OFFERS = "DELETE FROM service_transfers WHERE service_id IN (SELECT service_id FROM service_transfers \
          WHERE expires_at <= $1 ORDER BY expires_at LIMIT $2 + 0) AND +expires_at <= $1";
 }

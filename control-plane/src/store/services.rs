@@ -68,7 +68,7 @@ statements! { STATEMENTS:
     FIND_KEY = concat!(
         "SELECT ", key_columns_from!(), " WHERE k.id = $1 AND k.revoked_at IS NULL AND s.deleted_at IS NULL"
     );
-    /// Deleting a service revokes its API keys, with the time of the deletion.
+    /// Finds a key only if it was valid until the deletion of its service, which revokes all valid keys with the same time.
     FIND_KEY_OF_DELETED_SERVICE = concat!(
         "SELECT ", key_columns_from!(), " WHERE k.id = $1 AND k.revoked_at = s.deleted_at"
     );
@@ -86,7 +86,7 @@ statements! { STATEMENTS:
 }
 
 row_list_statements! { ROW_LISTS:
-    /// Of these keys, the valid ones.
+    /// Selects those of the API keys in the list that are valid.
     FIND_VALID_KEYS = "SELECT k.id FROM service_keys k JOIN services s ON s.id = k.service_id \
          WHERE k.revoked_at IS NULL AND s.deleted_at IS NULL AND k.id IN ({$1})";
 }
@@ -107,7 +107,7 @@ pub async fn insert(conn: &mut Conn, service: &Service) -> Result<(), StoreError
     conn.apply(INSERT_SERVICE, parameters).await
 }
 
-/// Whether the owner of a service has another service with its name and `managed_by`. The caller must hold the lock on the owner.
+/// Whether the owner has another service with the same name and `managed_by`. The caller must hold the lock on the owner.
 pub async fn has_managed_duplicate(conn: &mut Conn, service: &Service) -> Result<bool, StoreError> {
     let Some(managed_by) = &service.managed_by else { return Ok(false) };
     let Owner { issuer, subject } = &service.owner;

@@ -30,8 +30,8 @@ statements! { STATEMENTS:
          ON CONFLICT (challenge_id) DO NOTHING"
     );
     FIND_SESSION = concat!("SELECT ", columns!(), " FROM sessions WHERE id = $1");
-    /// The sessions of an agent that can still be refreshed, newest first, after the first `$3`. Their `ended_at` is NULL. It is in
-    /// the order only because the index has this order, so that the databases need not sort.
+    /// The sessions of an agent that can still be refreshed, newest first, after the first `$3`. ORDER BY has `ended_at`, which is
+    /// NULL, only because the index has it, too, so that the databases need not sort.
     LIST_OLDEST_LIVE = "SELECT id FROM sessions WHERE agent_id = $1 AND ended_at IS NULL AND expires_at > $2 \
          ORDER BY ended_at DESC, started_at DESC, id DESC LIMIT $4 + 0 OFFSET $3";
     REPLACE_REFRESH_TOKEN = "UPDATE sessions SET refresh_hash = $1, audiences = $2 WHERE id = $3 AND refresh_hash = $4 \
@@ -51,7 +51,7 @@ pub async fn insert(conn: &mut Conn, session: &Session, challenge: &str) -> Resu
     conn.changes_row(INSERT_SESSION, insertion(session, challenge)).await
 }
 
-/// The challenge or assertion of a session, and its columns `session_columns`.
+/// The parameters that insert a session: its challenge or assertion, and its `columns`.
 pub(super) fn insertion(session: &Session, challenge: &str) -> [Parameter; 12] {
     let Session {
         id,
@@ -115,7 +115,7 @@ pub async fn replace_refresh_token(
     conn.changes_row(REPLACE_REFRESH_TOKEN, replacement(used, new, audiences)).await
 }
 
-/// The new refresh token and audiences of a session, then the session and its current refresh token.
+/// The parameters that replace a refresh token: the new token and audiences, then the session and its current token.
 pub(super) fn replacement(
     used: &RefreshToken,
     new: &RefreshToken,
@@ -124,7 +124,7 @@ pub(super) fn replacement(
     params![new.hash(), audiences_text(audiences), used.session(), used.hash()]
 }
 
-/// Sessions that have expired. A deletion until a time leaves those that expired at this time.
+/// Expired sessions. The caller adds how long we keep them. Unlike elsewhere, `delete` leaves rows that expired at exactly `until`.
 pub const EXPIRED: ExpiringRows =
     ExpiringRows { oldest: OLDEST_EXPIRY, delete: DELETE_EXPIRED_SESSIONS, kept: Duration::ZERO };
 

@@ -48,7 +48,7 @@ impl<T: Clone> SharedRead<T> {
 }
 
 impl<T: Clone, Q: Clone> SharedRead<T, Q> {
-    /// Reads like [`Self::run`], which has no questions. `read` gets the questions of all callers that share it.
+    /// Reads like [`Self::run`], but each caller adds a question. `read` gets the questions of all callers that share it.
     pub async fn ask<E, F>(&self, question: Q, read: impl FnOnce(Vec<Q>) -> F) -> Result<T, E>
     where
         F: Future<Output = Result<T, E>>,
@@ -63,7 +63,7 @@ impl<T: Clone, Q: Clone> SharedRead<T, Q> {
             // Other tasks run first, so that their calls share this read: on a busy processor, a read costs as much as several requests.
             tokio::task::yield_now().await;
             {
-                // Later callers share the next read. If this is another attempt after a failure, they do so already.
+                // From now on, callers share the next read. If this is a retry after a failure, they already do.
                 let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
                 if Arc::ptr_eq(&next, &batch) {
                     *next = Arc::default();
@@ -92,7 +92,7 @@ mod tests {
             read().await
         }));
         assert!(first.as_mut().now_or_never().is_none());
-        // The first read has not begun yet.
+        // The first read has not begun yet, so these callers join it.
         let mut joining = Box::pin(join_all((0..100).map(|_| shared.run(read()))));
         assert!(joining.as_mut().now_or_never().is_none());
         assert!(first.as_mut().now_or_never().is_none());

@@ -1,5 +1,5 @@
 //! The sync streams of sidecars that may decide, and the control planes that serve them. A sidecar may decide until its maximum
-//! staleness has passed since a control plane last confirmed its data. Then it refuses all requests by itself.
+//! staleness has passed since a control plane last confirmed its data. After that, the sidecar refuses all requests by itself.
 //!
 //! Each process of a sidecar has one row per API key in its settings. The row has the newest stream of the process: [`write`] never
 //! replaces it by an earlier one. The row of an ended stream is deleted an hour after the sidecar refuses all requests, or as soon
@@ -44,8 +44,8 @@ macro_rules! insert_sidecars {
     };
 }
 
-/// Replaces an existing row, unless it has a later stream. Of the two values of the maximum staleness, keeps the longer one: an
-/// earlier stream may have told it to the process.
+/// Replaces an existing row, unless it has a later stream. Keeps the longer maximum staleness of the two: an earlier stream may
+/// have told this longer time to the process.
 macro_rules! or_replace {
     () => {
         " ON CONFLICT (service_id, instance) DO UPDATE SET key_id = excluded.key_id, \
@@ -78,26 +78,26 @@ statements! { STATEMENTS:
     );
     COUNT_OF_SERVICE = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM (SELECT 1 AS one FROM sidecars WHERE service_id = $1 \
          AND (expires_at IS NULL OR expires_at > $2) LIMIT $3 + 0) counted";
-    /// The position begins with the service, so that the primary key is the only index that fits.
+    /// We compare the service together with the instance, so that the primary key is the only index that fits.
     LIST_OF_SERVICE = select_sidecars!(
         "service_id = $1 AND (service_id, instance) > ($1, $2) AND (expires_at IS NULL OR expires_at > $3) \
          ORDER BY service_id, instance LIMIT $4 + 0 OFFSET $5"
     );
     NEXT_SERVICE = "SELECT MIN(service_id) AS service_id FROM sidecars WHERE service_id > $1";
-    /// A retry after an unknown outcome may find the row.
+    /// If the outcome of the first attempt is unknown, the retry may find the row.
     REGISTER = "INSERT INTO control_planes (id, seen_at, distributed_revision) VALUES ($1, $2, $3) ON CONFLICT (id) DO UPDATE \
          SET seen_at = excluded.seen_at, distributed_revision = excluded.distributed_revision";
     RENEW = "UPDATE control_planes SET seen_at = $2, distributed_revision = $3 WHERE id = $1";
     IS_REGISTERED = "SELECT 1 AS found FROM control_planes WHERE id = $1";
     DELETE_CONTROL_PLANE = "DELETE FROM control_planes WHERE id = $1";
     LIST_CONTROL_PLANES = "SELECT id, seen_at FROM control_planes WHERE id <> $1 ORDER BY id";
-    /// Waits until open transactions of the control plane have ended.
+    /// Waits for an open transaction in which the control plane renews this row. If that commits, deletes nothing.
     DELETE_KILLED = "DELETE FROM control_planes WHERE id = $1 AND seen_at = $2";
     END_STREAMS_OF_KILLED = "UPDATE sidecars SET ended_at = $1, expires_at = $1 + max_staleness \
          WHERE control_plane_id = $2 AND ended_at IS NULL";
     COUNT_SILENT = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM (SELECT 1 AS one FROM sidecars WHERE expires_at > $1 ORDER BY expires_at LIMIT $2 + 0) silent";
     OLDEST_EXPIRY = "SELECT MIN(expires_at) AS oldest FROM sidecars WHERE expires_at >= $1";
-    /// Without the unary plus, SQLite would use the index for the condition of the DELETE.
+    /// Without the unary plus, SQLite would read all these rows again for the DELETE.
     DELETE_EXPIRED = "DELETE FROM sidecars WHERE (service_id, instance) IN (SELECT service_id, instance \
          FROM sidecars WHERE expires_at >= $1 AND expires_at <= $2 ORDER BY expires_at LIMIT $3 + 0) AND +expires_at <= $2";
 }
@@ -107,9 +107,9 @@ statements! { STATEMENTS:
 pub struct ControlPlane<'a> {
     /// Names the process.
     pub id: &'a str,
-    /// The current time by its clock.
+    /// The current time by the clock of the control plane.
     pub seen_at: Timestamp,
-    /// Its streams contain all changes up to this revision.
+    /// All changes up to this revision are in the streams of the sidecars that they concern.
     pub distributed: Revision,
 }
 
@@ -118,31 +118,30 @@ pub struct ControlPlane<'a> {
 pub struct Peer {
     /// Names the process.
     pub id: String,
-    /// The time that it last wrote, by its own clock.
+    /// The time at which the control plane last wrote this row, by its own clock.
     pub seen_at: Timestamp,
 }
 
 /// A sidecar, as the database has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordedSidecar {
-    /// What it says of itself.
+    /// What the sidecar says of itself.
     pub identity: SidecarIdentity,
-    /// The control plane with its stream.
+    /// The control plane that serves the stream.
     pub control_plane: String,
-    /// The number of the stream in the process of the sidecar.
+    /// The number of the stream: the process of the sidecar counts its streams.
     pub stream: i64,
     /// When it connected.
     pub connected_at: Timestamp,
-    /// Which changes it has, and which it needs.
+    /// Which changes the sidecar has, and which it needs.
     pub progress: SidecarProgress,
     /// When it was last confirmed.
     pub confirmed_at: Option<Timestamp>,
-    /// Its stream has ended at this time or before.
+    /// The stream has ended at this time or before.
     pub ended_at: Option<Timestamp>,
-    /// The age of the confirmation at which it refuses all requests: the longest that the process was ever told.
+    /// The age of the confirmation at which the sidecar refuses all requests: the longest that the process was ever told.
     pub max_staleness: Duration,
-    /// Up to this revision, the streams of the control plane contain all changes. `None` if the control plane stopped or was
-    /// killed. Not written with the sidecar.
+    /// [`ControlPlane::distributed`] in the row of the control plane; `None` if the control plane stopped or was killed.
     pub distributed: Option<Revision>,
 }
 
@@ -241,13 +240,13 @@ pub async fn register(conn: &mut Conn, control_plane: ControlPlane<'_>) -> Resul
     conn.changes_row(REGISTER, params![id, seen_at, distributed]).await
 }
 
-/// Writes that a control plane runs. Returns false, and writes nothing, if another one has deleted its row with [`end_killed`].
+/// Writes that a control plane runs. Returns false if another control plane has deleted the row with [`end_killed`].
 pub async fn renew(conn: &mut Conn, control_plane: ControlPlane<'_>) -> Result<bool, StoreError> {
     let ControlPlane { id, seen_at, distributed } = control_plane;
     conn.changes_row(RENEW, params![id, seen_at, distributed]).await
 }
 
-/// Whether a control plane has a row. Otherwise, another control plane thinks that it was killed, see [`end_killed`].
+/// Whether a control plane has a row. It has none if another control plane thinks that it was killed, see [`end_killed`].
 pub async fn is_registered(conn: &mut Conn, id: &str) -> Result<bool, StoreError> {
     conn.has_row(IS_REGISTERED, params![id]).await
 }
@@ -277,7 +276,7 @@ pub async fn count_silent(conn: &mut Conn, now: Timestamp, limit: i64) -> Result
     conn.read_row(COUNT_SILENT, params![now, limit], row::total_count).await
 }
 
-/// Sidecars of ended streams that refuse all requests.
+/// Sidecars whose stream has ended and that refuse all requests by now.
 pub const EXPIRED: ExpiringRows =
     ExpiringRows { oldest: OLDEST_EXPIRY, delete: DELETE_EXPIRED, kept: KEPT_AFTER_EXPIRY };
 

@@ -17,7 +17,7 @@ macro_rules! select {
     };
 }
 
-// A key that has no time of its first signature is sorted as the last one to sign: by the largest number.
+// If it is not decided when a key begins to sign, the largest number stands for the time, so that the key comes last.
 statements! { STATEMENTS:
     LIST_LIVE_KEYS = select!("WHERE removed_at IS NULL ORDER BY published_at, COALESCE(signs_from, 9223372036854775807), kid");
     COUNT_KEYS = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM (SELECT 1 AS one FROM signing_keys LIMIT $1 + 0) counted";

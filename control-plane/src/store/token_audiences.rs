@@ -26,8 +26,8 @@ statements! { STATEMENTS:
          THEN token_audiences.expires_at ELSE excluded.expires_at END";
     HAS_AT_LEAST = "SELECT 1 AS one FROM token_audiences WHERE agent_id = $1 AND expires_at > $2 LIMIT 1 OFFSET $3";
     OLDEST_EXPIRY = "SELECT MIN(expires_at) AS oldest FROM token_audiences WHERE expires_at >= $1";
-    /// The DELETE repeats the condition of its inner SELECT, because another transaction may extend an audience between the two.
-    /// Without the unary plus, SQLite would use the index for the condition of the DELETE.
+    /// The DELETE repeats the condition of its inner SELECT, because another transaction may extend an audience between the SELECT
+    /// and the DELETE. Without the unary plus, SQLite would read all these rows again for the DELETE.
     DELETE_EXPIRED = "DELETE FROM token_audiences WHERE (agent_id, service_id) IN (SELECT agent_id, service_id \
          FROM token_audiences WHERE expires_at >= $1 AND expires_at <= $2 \
          ORDER BY expires_at LIMIT $3 + 0) AND +expires_at <= $2";

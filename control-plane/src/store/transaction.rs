@@ -132,8 +132,8 @@ impl WriteTransaction {
         self.finish(value, has_events).await
     }
 
-    /// Commits like [`Self::commit`], and returns the revision with the value. If nothing has changed, it is the newest one. The
-    /// transaction must have locked what it reads. Otherwise, the change that led to the current value might have a later revision.
+    /// Commits like [`Self::commit`], and returns the revision with the value. If nothing has changed, this is the newest revision.
+    /// The transaction must have locked what it reads: otherwise, the current value might come from a change with a later revision.
     pub async fn commit_change<T>(mut self, value: T) -> Result<CommittedTransaction<Changed<T>>, StoreError> {
         let has_events = self.write_events_and_changes().await?;
         let revision = match self.revision {
@@ -143,7 +143,7 @@ impl WriteTransaction {
         self.finish(Changed { value, revision }, has_events).await
     }
 
-    /// Returns whether there is an event for a webhook target.
+    /// Returns whether a webhook target receives any of the events.
     async fn write_events_and_changes(&mut self) -> Result<bool, StoreError> {
         let has_events = outbox::enqueue(&mut self.conn, &self.events).await?;
         if !self.changes.is_empty() {
@@ -157,7 +157,7 @@ impl WriteTransaction {
     }
 
     async fn finish<T>(self, value: T, has_events: bool) -> Result<CommittedTransaction<T>, StoreError> {
-        // Other transactions may have written something, too, but we do not know it.
+        // In other cases, the transaction may have written something, too, but we do not know whether it has.
         let is_write = self.revision.is_some() || has_events || self.is_write_check;
         self.conn.commit(self.signals.announcement(self.revision, has_events, is_write)).await?;
         Ok(CommittedTransaction { value })

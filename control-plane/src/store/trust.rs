@@ -58,7 +58,7 @@ pub async fn insert_feedback(conn: &mut Conn, feedback: &Feedback) -> Result<(),
     conn.apply(INSERT_FEEDBACK, parameters).await
 }
 
-/// How many feedbacks of a service about an agent we keep. The rating has the effect of all of them on the trust score.
+/// How many feedbacks of a service about an agent we keep. The rating also contains the effect of deleted ones on the trust score.
 pub const MAX_KEPT_FEEDBACK: i64 = 1000;
 
 /// How many feedbacks one new feedback deletes at most, so that it is fast.

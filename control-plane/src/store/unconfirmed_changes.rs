@@ -12,7 +12,7 @@ statements! { STATEMENTS:
     LIST = "SELECT chain, first_sequence, last_sequence, first_changed_at, changed_at, revision FROM unconfirmed_changes WHERE chain > $1 \
          AND (is_awaited = 1 OR NOT EXISTS (SELECT 1 FROM unconfirmed_changes awaited \
          WHERE awaited.chain = unconfirmed_changes.chain AND awaited.is_awaited = 1)) ORDER BY chain LIMIT $2 + 0";
-    /// Locks the row, so that nobody adds a later change to it.
+    /// Also locks the row, so that nobody adds a change to it after the awaited revision.
     AWAIT = "UPDATE unconfirmed_changes SET is_awaited = 1 WHERE chain = $1 AND is_awaited = 0 \
          AND NOT EXISTS (SELECT 1 FROM unconfirmed_changes awaited WHERE awaited.chain = $1 AND awaited.is_awaited = 1)";
     SET_REVISION = "UPDATE unconfirmed_changes SET revision = (SELECT revision FROM feed WHERE id = 1) \
@@ -34,7 +34,7 @@ pub struct UnconfirmedChanges {
     pub first_changed_at: Timestamp,
     /// When the last change was made.
     pub changed_at: Timestamp,
-    /// The revision that we wait for, which contains all the changes. `None`: later changes are still added.
+    /// The revision that must be in force at all sidecars. `None` if we do not wait yet, so that later changes are still added.
     pub awaited: Option<Revision>,
 }
 
@@ -44,7 +44,7 @@ pub async fn add(conn: &mut Conn, changes: &UnconfirmedChanges) -> Result<(), St
     conn.apply(UPSERT, params![chain, first_sequence, last_sequence, first_changed_at, changed_at]).await
 }
 
-/// Lists up to `limit` chains after a chain. For each, returns the changes that we await, or else the ones to await next.
+/// Lists up to `limit` chains after a chain, each with the changes whose confirmation we await, or else those to await next.
 pub async fn list(conn: &mut Conn, after: &str, limit: i64) -> Result<Vec<UnconfirmedChanges>, StoreError> {
     let changes = |row: &AnyRow| {
         Ok(UnconfirmedChanges {

@@ -5,7 +5,7 @@ use countersign_identity::{EventId, Timestamp, WebhookId};
 use sqlx::any::AnyRow;
 
 statements! { STATEMENTS:
-    /// The first deleted target with deliveries, or without deliveries if it was deleted at or before `$1`.
+    /// Of the targets that were deleted and have deliveries, or were deleted at or before `$1`, the one that was deleted first.
     FIND_DELETED_TARGET = "SELECT t.id, t.deleted_at, t.oldest FROM (SELECT w.id, w.deleted_at, (SELECT MIN(d.event_id) \
          FROM webhook_deliveries d WHERE d.target_id = w.id) AS oldest FROM webhook_targets w WHERE w.deleted_at IS NOT NULL) t \
          WHERE t.oldest IS NOT NULL OR t.deleted_at <= $1 ORDER BY t.deleted_at, t.id LIMIT 1";
@@ -15,8 +15,8 @@ statements! { STATEMENTS:
          ORDER BY d.event_id LIMIT 1";
     DELETE_TARGET_ROW = "DELETE FROM webhook_targets WHERE id = $1 AND deleted_at <= $2";
     OLDEST_PREVIOUS_SECRET = "SELECT MIN(previous_until) AS oldest FROM webhook_targets WHERE previous_until IS NOT NULL";
-    /// The UPDATE repeats the condition of its inner SELECT, because another transaction may rotate a secret between the two.
-    /// Without the unary plus, SQLite would use the index for the condition of the UPDATE.
+    /// The UPDATE repeats the condition of its inner SELECT, because another transaction may rotate a secret between the SELECT and
+    /// the UPDATE. Without the unary plus, SQLite would read all these rows again for the UPDATE.
     DELETE_EXPIRED_SECRETS = "UPDATE webhook_targets SET previous_secret = NULL, previous_until = NULL WHERE id IN \
          (SELECT id FROM webhook_targets WHERE previous_until <= $1 ORDER BY previous_until LIMIT $2 + 0) \
          AND +previous_until <= $1";

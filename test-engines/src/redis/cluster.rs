@@ -94,7 +94,7 @@ impl RedisCluster {
         let slot: usize = self.nodes[node].command(&["CLUSTER", "KEYSLOT", key]).await;
         let nodes: String = self.nodes[node].command(&["CLUSTER", "NODES"]).await;
         let port = nodes.lines().find_map(|line| {
-            // The id, the address, the flags, five other fields, then ranges of slots.
+            // A line has the id, the address and the flags of a node, five other fields, then its ranges of slots.
             let fields: Vec<_> = line.split(' ').collect();
             let serves_slot =
                 fields.get(8..)?.iter().any(|range| range_contains(range, slot)) && !fields[2].contains("fail");

@@ -1,5 +1,5 @@
 //! The checkpoints of audit chains. A rotation of the master key verifies each chain, and writes a checkpoint that authenticates
-//! the verified entries with the new key. Then the old key is not needed any more.
+//! the verified entries with the new key, so that the old key is not needed any more.
 
 use super::{
     accepted_keys,
@@ -28,11 +28,11 @@ pub async fn list_chains_with_head(conn: &mut Conn, after: &str, limit: i64) -> 
 
 /// Whether an audit chain has a checkpoint of the current master key.
 pub enum ChainCheckpoint<'a> {
-    /// The chain has one, and it is valid.
+    /// The chain has a valid checkpoint of the current master key.
     Current,
-    /// The chain must be verified before the checkpoint is written.
+    /// The chain has no such checkpoint yet. It must be verified before we write one.
     Missing(ChainVerifier<'a>),
-    /// The stored checkpoint or floor was changed.
+    /// Somebody has changed the stored checkpoint or floor of the chain.
     Broken(BrokenChain),
 }
 

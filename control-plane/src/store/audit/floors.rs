@@ -25,7 +25,7 @@ pub async fn find_floor(conn: &mut Conn, chain: &str) -> Result<Option<ChainMark
     conn.find_row(FIND_FLOOR, params![chain], |row| Ok(mark_from_row(row).unwrap_or_default())).await
 }
 
-/// Lists up to `limit` chains after `after` that still have archived entries, and how many of their entries are archived in all.
+/// Lists up to `limit` chains after `after` with archived entries to delete, and how many entries of each are archived in all.
 pub async fn list_chains_to_shorten(
     conn: &mut Conn,
     after: &str,

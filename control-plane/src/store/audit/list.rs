@@ -4,8 +4,8 @@
 //! the chain, or else the agent, or else none. If the filter has further conditions, a page searches a limited number of these
 //! entries, and the next page continues there.
 //!
-//! A search may end at an entry that does not match, and the client sees its position. So we select by chain before agent: the
-//! owner of a service must not learn of entries about an agent in other chains.
+//! A search may end at an entry that does not match the filter, and the client sees the position of this entry. So we select by
+//! chain before agent: the owner of a service must not learn of entries about an agent in other chains.
 
 use super::entry_from_row;
 use crate::{
@@ -99,8 +99,8 @@ macro_rules! list_matching {
     };
 }
 
-// PostgreSQL might read the entries of one chain by the index of all entries, which it thinks is as good. The addition of 0
-// prevents that.
+// The index of all entries has the expression `at + 0`. If it had the column `at`, PostgreSQL might use this index to read the
+// entries of one chain, and read those of all other chains, too.
 statements! { STATEMENTS:
     COUNT_ALL = count_entries!("(at + 0)", "$1 = ''");
     COUNT_OF_CHAIN = count_entries!("at", "chain = $1");
@@ -213,7 +213,7 @@ impl Selection {
             None => (i64::MAX, "", 0),
             Some(NumberThen { number, then }) => (*number, then.then.as_str(), then.number),
         };
-        // The range of times ends at the time of the position, too. Otherwise, a planner may read the index from its start.
+        // We also end the range of times at the time of the position. Otherwise, a planner may read all earlier pages again.
         params![self.of, self.earliest, self.latest.min(at), at, chain, sequence]
     }
 
@@ -232,7 +232,7 @@ impl Selection {
     ) -> Result<Option<AuditPosition>, StoreError> {
         let parameters = self.range_after(after).into_iter().chain(params![MAX_SEARCHED_ROWS - 1]);
         let ends: Vec<_> = conn.list_rows(self.statements.end, parameters, position_from_row).await?;
-        // The second row is an entry that this page does not search. Without it, the search reaches the end.
+        // The second row is the first entry that this page does not search. If there is no second row, the page can search all.
         Ok(<[_; 2]>::try_from(ends).ok().map(|[last, _]| last))
     }
 
@@ -269,7 +269,7 @@ pub async fn list(
     page: &Page<AuditPosition>,
 ) -> Result<ListPage<AuditEntry, AuditPosition>, StoreError> {
     let selection = Selection::new(filter);
-    // The total is counted from the newest entry on, and the page is searched from its own beginning.
+    // The count begins at the newest entry, and the search of the page at its own first entry, so they end at different entries.
     let (mut counted_until, mut searched_until) = (None, None);
     if !selection.is_complete() {
         counted_until = selection.end_of_search(conn, None).await?;

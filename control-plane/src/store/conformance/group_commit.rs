@@ -28,7 +28,8 @@ use tokio::{sync::watch, task::JoinHandle, time::sleep};
 enum Then {
     Commit,
     ReturnError,
-    /// Ends the transaction of the engine: the store cannot complete the savepoint, and closes the connection. A rerun commits.
+    /// Ends the transaction of the engine. The store then cannot complete the savepoint, and closes the connection. A rerun
+    /// commits.
     BreakConnection,
     /// Makes the commit of the group fail, because of a foreign key.
     BreakCommit,

@@ -35,7 +35,7 @@ const UNCHECKED: [&str; 6] = [
     "SELECT DISTINCT chain FROM audit_entries",
     // Finds the first row.
     "SELECT 1 AS one FROM webhook_outbox LIMIT 1",
-    // Counts up to a limit, once in several seconds.
+    // The metrics count pending deliveries up to this limit, once in several seconds.
     "FROM webhook_deliveries WHERE due_at IS NOT NULL LIMIT 100000",
     // Runs in the command `restore`.
     "AS longest FROM sidecars",
@@ -43,11 +43,11 @@ const UNCHECKED: [&str; 6] = [
 
 /// Parts of statements of background work that PostgreSQL runs with an index only if it has statistics of the table.
 const NEED_STATISTICS: [&str; 1] = [
-    // The rotation of the master key.
+    // Only the rotation of the master key runs this statement.
     "SELECT id, secret, previous_secret FROM webhook_targets",
 ];
 
-/// Parts of statements, and the index that such a statement must use. With another index, it would read rows that it skips.
+/// Parts of statements, and the index that such a statement must use. With another index, it would read rows only to skip them.
 const REQUIRED_INDEXES: [(&str, &str); 29] = [
     (
         "DELETE FROM trust_feedback WHERE id IN (SELECT id FROM trust_feedback WHERE agent_id = $1 AND service_id",
@@ -61,7 +61,7 @@ const REQUIRED_INDEXES: [(&str, &str); 29] = [
     ("at >= $2 AND at <= $3 AND chain = $1", "audit_entries_of_chain_by_time"),
     ("at >= $2 AND at <= $3 AND agent_id = $1", "audit_entries_by_agent"),
     ("(at + 0) >= $2 AND (at + 0) <= $3 AND $1 = ''", "audit_entries_by_time"),
-    // Each of the two indexes begins with the agent.
+    // Both indexes of the table begin with the agent, so either one is good.
     ("FROM trust_feedback WHERE agent_id = $1 LIMIT", "trust_feedback_by_"),
     ("FROM trust_feedback WHERE agent_id = $1 AND (created_at", "trust_feedback_by_agent"),
     ("SELECT id FROM sessions WHERE agent_id = $1 AND ended_at IS NULL", "sessions_of_agent"),
@@ -97,8 +97,8 @@ fn uses_index_of_agent_and_role(plan: &str) -> bool {
         || (plan.contains("using assignments_of_role") && plan.contains(" AND (agent_id = "))
 }
 
-/// Only statements with the maximum number of rows have this parameter. They are not checked: PostgreSQL reads a small table as
-/// a whole for so many rows.
+/// Only statements with the maximum number of rows have this parameter. We do not check these statements: to find 256 rows,
+/// PostgreSQL reads a small table as a whole.
 const LAST_PARAMETER: &str = "$256";
 
 /// Fills the tables with rows of 60 tenants. Only a few rows are live.
@@ -150,7 +150,7 @@ async fn no_statement_scans_a_table_on_sqlite() {
     check_sqlite_plans(&mut connection).await;
     fill(&mut connection).await;
     connection.execute("ANALYZE").await.unwrap();
-    // The statistics are read when a connection is opened.
+    // SQLite reads the statistics when it opens a connection, so we open a new one.
     check_sqlite_plans(&mut AnyConnection::connect(&url).await.unwrap()).await;
 }
 
@@ -183,7 +183,7 @@ async fn no_statement_of_an_empty_table_scans_it_on_postgresql() {
     let mut connection = connect_as_pool(&url).await;
     connection.execute("VACUUM ANALYZE").await.unwrap();
     let problems = problems_of_postgres_plans(&mut connection, |_| true).await;
-    // For an empty table, all indexes cost the same.
+    // All indexes of an empty table cost the same, so PostgreSQL may use another one than the required index.
     let scans: Vec<_> = problems.into_iter().filter(|problem| problem.contains("Seq Scan on")).collect();
     assert!(scans.is_empty(), "{}", scans.join("\n\n"));
     drop(store);
@@ -253,12 +253,12 @@ fn unused_index(sql: &str, plan: &str) -> Option<&'static str> {
 async fn check_sqlite_plans(connection: &mut AnyConnection) {
     let mut problems = Vec::new();
     for sql in checked_statements() {
-        // Parameters that are not bound are NULL.
+        // SQLite takes NULL for parameters that are not bound. The plan does not depend on their values.
         let rows = connection.fetch_all(AssertSqlSafe(format!("EXPLAIN QUERY PLAN {sql}"))).await.unwrap();
         let plan: Vec<String> = rows.iter().map(|row| row.try_get("detail").unwrap()).collect();
         let scans = plan.iter().enumerate().filter(|(number, step)| {
             let scanned = step.strip_prefix("SCAN ").and_then(|rest| rest.split(' ').next());
-            // A scan in the order of an index ends at the limit. The first step of a DELETE or UPDATE has no limit.
+            // A scan in the order of an index ends at the limit of its SELECT. The first step of a DELETE or UPDATE has no limit.
             let is_bounded =
                 step.contains("USING") && sql.contains("LIMIT") && (*number > 0 || sql.starts_with("SELECT"));
             scanned.is_some_and(|name| names_of_tables(&sql).contains(name)) && !is_bounded
@@ -282,7 +282,7 @@ async fn problems_of_postgres_plans(connection: &mut PgConnection, includes: fn(
         connection.execute(AssertSqlSafe(format!("PREPARE checked AS {sql}"))).await.unwrap();
         let count = "SELECT cardinality(parameter_types) FROM pg_prepared_statements WHERE name = 'checked'";
         let count: i32 = connection.fetch_one(count).await.unwrap().get(0);
-        // The plans do not depend on the values of the parameters.
+        // The plans do not depend on the values of the parameters, so we pass NULL.
         let values = (0..count).map(|_| "NULL").collect::<Vec<_>>().join(", ");
         let execute = if values.is_empty() { "checked".to_owned() } else { format!("checked({values})") };
         let rows = connection.fetch_all(AssertSqlSafe(format!("EXPLAIN EXECUTE {execute}"))).await.unwrap();

@@ -35,7 +35,6 @@ use countersign_identity::{
 };
 use serde_json::json;
 
-/// A page with all rows of a list.
 const fn whole_list<P>() -> Page<P> {
     Page { limit: 100, offset: 0, after: None }
 }
@@ -133,7 +132,6 @@ fn assignment() -> Assignment {
 }
 
 impl StoreFixture {
-    /// Runs and commits a write transaction.
     async fn commit<T>(&self, work: impl AsyncFn(&mut WriteTransaction) -> Result<T, StoreError>) -> T {
         let work = async |mut tx: WriteTransaction| {
             let value = work(&mut tx).await?;
@@ -142,7 +140,6 @@ impl StoreFixture {
         self.first.write("round_trip", work).await.unwrap()
     }
 
-    /// The current revision of the change feed.
     async fn current_revision(&self) -> Revision {
         feed::position(self.read().await.conn()).await.unwrap().revision
     }

@@ -118,7 +118,7 @@ fn string_literals_outside_statement_lists_contain_no_sql() {
     }
 }
 
-/// Other files run only constants, and the test above shows that these are in the lists.
+/// All other files run only constant statements, and the test above shows that these are in the lists.
 #[test]
 fn only_some_files_build_statements_at_run_time() {
     for source in read_sources() {
@@ -128,7 +128,7 @@ fn only_some_files_build_statements_at_run_time() {
     }
 }
 
-/// SQLite plans a statement again at each execution if its plan depends on a value.
+/// If a plan depends on the value of a parameter, SQLite plans the statement again at each execution, which takes time.
 #[test]
 fn no_plan_depends_on_the_value_of_a_parameter() {
     for (file, _, statements) in statement_lists() {

@@ -95,7 +95,6 @@ pub fn dynamic_statements() -> impl Iterator<Item = String> {
     ROW_LISTS.into_iter().flat_map(|(_, list)| list).flat_map(|statement| statement.texts())
 }
 
-/// Inserts changes of one recipient.
 const INSERT_CHANGES: &str = "WITH RECURSIVE numbers(n) AS (SELECT CAST(1 AS BIGINT) UNION ALL SELECT n + 1 FROM numbers \
      WHERE n < 100000) INSERT INTO changes (revision, position, facet, subject, recipient, recorded_at) \
      SELECT n, 0, 'status', 'agent', 'svc_x', 0 FROM numbers";
@@ -145,7 +144,7 @@ impl StoreFixture {
             if ["webhook_outbox", "webhook_targets"].iter().any(is_about) {
                 continue;
             }
-            // Parameters that are not bound are NULL.
+            // SQLite takes NULL for parameters that are not bound. The plan does not depend on their values.
             let plan = connection.fetch_all(AssertSqlSafe(format!("EXPLAIN QUERY PLAN {sql}"))).await.unwrap();
             for row in plan {
                 let step: String = row.try_get("detail").unwrap();

@@ -11,7 +11,6 @@ pub struct TableDigest {
 }
 
 impl TableDigest {
-    /// Adds a row to the digest.
     pub fn add(&mut self, fields: &[Option<String>]) {
         let fields: Vec<_> = fields.iter().map(Option::as_deref).collect();
         let hash = Sha256::digest(netstrings::encode(&fields));

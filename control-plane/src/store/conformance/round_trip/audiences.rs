@@ -1,4 +1,4 @@
-//! Changes of agents and sessions go to the audiences of their live tokens.
+//! Tests that a change of an agent or a session is sent to the audiences of its live tokens.
 
 use super::{
     Registration, agent,
@@ -44,7 +44,7 @@ impl StoreFixture {
             (Change::Status(agent().id), &unbound_and_service[..]),
             (Change::Trust(agent().id), &unbound_and_service),
             (Change::Trust(OTHER_AGENT), &other),
-            // Both services are audiences of the session since `refresh_tokens_return_what_was_written`. One token has expired.
+            // `refresh_tokens_return_what_was_written` gave the session both services. The token for `OTHER_SERVICE` has expired.
             (Change::Session(session().id), &unbound_and_service[1..]),
         ] {
             assert_eq!(self.recipients_of(change).await, expected, "{change:?}");
@@ -131,10 +131,10 @@ impl StoreFixture {
         assert_eq!(read(ServiceId::from_bits(98)).await, None);
         assert_eq!(read(service_id).await, Some(until));
         assert_eq!((has_at_least(1, now).await, has_at_least(2, now).await), (true, false));
-        // The expiry of an audience does not go back.
+        // If a shorter expiry is recorded, the audience keeps the longer one.
         self.commit(async |tx| token_audiences::record(tx.conn(), id, Some(service_id), time(1)).await).await;
         assert_eq!(read(service_id).await, Some(until));
-        // At this time, all audiences can be deleted that expire until `now`. The first one expires a second later, so it remains.
+        // At `later`, all audiences that expired until `now` can be deleted. `service_id` expires a second later, so it stays.
         let later = now.saturating_add(token_audiences::MAX_SIDECAR_LAG);
         self.commit(async |tx| {
             let (conn, expired) = (tx.conn(), token_audiences::EXPIRED);

@@ -19,7 +19,7 @@ impl StoreFixture {
         .await;
         assert_eq!((counted(Total::Services).await, counted(Total::ActiveAgents).await), (4, 5));
         let found = totals::find_differences(self.read().await.conn()).await.unwrap();
-        // Agents and services that are created meanwhile change the totals, and not the differences.
+        // Services that are created before the correction change the total, but not the difference that we must correct.
         self.commit(async |tx| totals::add(tx.conn(), Total::Services, 3).await).await;
         assert!(!found.is_empty());
         for is_first in [true, false] {

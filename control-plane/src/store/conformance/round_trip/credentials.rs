@@ -147,7 +147,7 @@ impl StoreFixture {
         assert_eq!(expired, 1);
     }
 
-    /// Checks the statements that begin and refresh a session only if nothing changed. Only PostgreSQL has them.
+    /// Checks the statements that begin or refresh a session only if its agent is unchanged. Only PostgreSQL has such statements.
     pub async fn sessions_begin_and_continue_if_nothing_changed(&self) {
         if self.is_sqlite() {
             return;

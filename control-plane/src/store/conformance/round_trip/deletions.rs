@@ -26,7 +26,6 @@ use crate::{
 use countersign_identity::{AgentId, AgentStatus, ApiKeyId, Revision, RoleId, ServiceId, StatusWithCutoff};
 use std::time::Duration;
 
-/// The deleted service.
 pub const DELETED: ServiceId = ServiceId::from_bits(50);
 
 fn deleted_service() -> Service {
@@ -84,6 +83,7 @@ impl StoreFixture {
         assert_eq!(roles::find(conn, DELETED, role.definition.id).await.unwrap(), None);
         assert_eq!(logins::read(conn, &query, time(33)).await.unwrap().audience, None);
         let basis = logins::read(conn, &login_query(agent().id, Some(DELETED)), time(33)).await.unwrap();
+        // The query names the service, so the service stays the audience although it is deleted.
         assert_eq!((basis.audience, basis.has_service), (Some(DELETED), false));
         let listed = departures::list_services(conn, agent().id, time(33), whole_list()).await.unwrap();
         assert!(listed.items.iter().all(|item| item.service != DELETED), "{listed:?}");
@@ -91,7 +91,7 @@ impl StoreFixture {
         self.rows_of_deleted_services_are_removed(&held, &role).await;
     }
 
-    /// Must run after the audit log was started.
+    /// Must run after `audit_log_returns_what_was_written`, which starts the audit log. The deletion of a service seals its chain.
     pub async fn sealed_audit_chain_accepts_no_entry(&self) {
         let entry = |action| NewAuditEntry::for_service(DELETED, action);
         self.commit(async |tx| {
@@ -107,7 +107,7 @@ impl StoreFixture {
         assert!(matches!(error, StoreError::AuditChainSealed), "{error}");
     }
 
-    /// Deletes the agent of a public registration.
+    /// Deletes two agents with the same public registration, one after the other: the unique index must accept both deleted rows.
     pub async fn deleted_agents_keep_only_their_id(&self) {
         let (id, cutoff) = (AgentId::from_bits(60), Revision::new(7));
         let registration = Registration { owner: None, name: name("to be deleted"), ..agent().registration };
@@ -138,6 +138,7 @@ impl StoreFixture {
             };
             assert_eq!((due(tx, 50).await?, due(tx, 51).await?), (vec![], vec![deleted]));
             assert_eq!(purge::take_assignments(tx.conn(), deleted, 9).await?.len(), 1);
+            // The contact and the departure depend on the agent.
             assert_eq!(purge::delete_dependants(tx.conn(), deleted, 1).await?, 1);
             assert_eq!(purge::delete_dependants(tx.conn(), deleted, 9).await?, 1);
             purge::finish(tx.conn(), deleted, time(51), Duration::from_secs(10)).await?;
@@ -177,6 +178,7 @@ impl StoreFixture {
             assert_eq!(purge::delete_dependants(tx.conn(), deleted, 9).await?, 2);
             assert_eq!(purge::delete_dependants(tx.conn(), deleted, 9).await?, 0);
             assert_eq!(services::list_keys(tx.conn(), DELETED, whole_list()).await?.total.count, 1);
+            // Transactions from before the deletion may insert rows until `margin` is over. Then the service is due again.
             purge::finish(tx.conn(), deleted, time(42), margin).await
         })
         .await;

@@ -66,7 +66,7 @@ impl StoreFixture {
             for deleted in &all[1..] {
                 purge::finish(tx.conn(), *deleted, time(41), Duration::ZERO).await?;
             }
-            // A role that is not deleted keeps its row.
+            // `finish` removes the row of a role only if the role was deleted.
             purge::finish(tx.conn(), Deleted::Role(role().definition.id), time(41), Duration::ZERO).await?;
             assert!(roles::find(tx.conn(), service, role().definition.id).await?.is_some());
             Ok(())
@@ -116,7 +116,7 @@ impl StoreFixture {
         .await;
     }
 
-    /// Statements exist only for some numbers of rows. The counts are at and around these numbers.
+    /// A list is written by statements for 1, 4, 32 or 256 rows. The counts are at and around these numbers.
     pub async fn lists_of_rows_are_written_and_read_whole(&self) {
         for count in [0, 1, 3, 4, 5, 33, 257] {
             let mut tx = self.first.lock_writes().await;

@@ -16,7 +16,6 @@ use crate::{
 use countersign_identity::{AgentId, EventId, Revision, ServiceId, Timestamp, WebhookId};
 use std::{slice::from_ref, time::Duration};
 
-/// A webhook target of a service.
 const TARGET: WebhookId = WebhookId::from_bits(10);
 
 const KIND: EventKind = EventKind::Authenticated;
@@ -45,11 +44,12 @@ fn event(number: u128, agent_id: AgentId, service_id: Option<ServiceId>, at: Tim
 }
 
 impl StoreFixture {
-    /// First replaces all targets by a target that receives one kind of event.
+    /// Replaces all webhook targets by a target of the service that receives only one kind of event.
     pub async fn events_are_delivered_only_to_their_audience(&self) {
         let (agent, service) = (agent().id, service().id);
         self.commit(async |tx| {
             let conn = tx.conn();
+            // Earlier tests may have left events in the outbox.
             outbox::fan_out(conn, time(202), 9).await?;
             conn.apply("DELETE FROM webhook_targets", params![]).await?;
             webhook_targets::insert(conn, &target(), "a secret").await
@@ -78,6 +78,7 @@ impl StoreFixture {
             let [before, after] = without_target;
             assert!(outbox::enqueue(conn, &[before, first.clone(), after]).await?);
             assert!(outbox::enqueue(conn, from_ref(&second)).await?);
+            // The time of the fan-out becomes the time at which the delivery is due.
             assert_eq!(outbox::fan_out(conn, time(6), 1).await?, 1);
             outbox::fan_out(conn, time(213), 9).await?;
             Ok(())
@@ -102,6 +103,7 @@ impl StoreFixture {
     pub async fn revision_advances_past_the_clock_and_the_last_revision(&self) {
         let (micros, skew) = (Duration::from_micros(7), Duration::from_mins(5));
         let before = self.current_revision().await;
+        // A clock that is behind the revision, 7 µs after a full second.
         let past = Timestamp::from_seconds(1).saturating_add(micros);
         self.commit(async |tx| feed::advance_after_restore(tx.conn(), past).await).await;
         let stepped = self.current_revision().await;
@@ -110,6 +112,7 @@ impl StoreFixture {
             Revision::new(before.number() + 8),
             "if the clock is behind, the step is 1 plus the microseconds of the clock"
         );
+        // A clock that is level with the revision: the new revision is the time plus the largest clock skew.
         let now = Timestamp::from_micros(stepped.number());
         self.commit(async |tx| feed::advance_after_restore(tx.conn(), now).await).await;
         assert_eq!(self.current_revision().await, Revision::new(now.saturating_add(skew).micros()));

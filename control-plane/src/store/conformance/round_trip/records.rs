@@ -64,8 +64,8 @@ impl StoreFixture {
         self.floor_rises_past_old_changes().await;
     }
 
-    /// A restore raises the revision, the floor and the cutoff of the feed. Housekeeping raises the floor, up to which changes may
-    /// be deleted, depending on the times of the changes.
+    /// A restore raises the revision, the floor and the cutoff of the feed. Housekeeping raises the floor past changes that are old
+    /// enough, so that they can be deleted.
     async fn floor_rises_past_old_changes(&self) {
         let now = self.first.now();
         self.commit(async |tx| feed::advance_after_restore(tx.conn(), now).await).await;

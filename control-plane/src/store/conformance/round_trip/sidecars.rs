@@ -80,7 +80,7 @@ impl StoreFixture {
         self.sidecars_are_listed_and_deleted(&sidecar).await;
     }
 
-    /// `sidecar` is recorded, and its stream has ended at 6 s.
+    /// Expects that `sidecar` is recorded, and that its stream ended at 6 s.
     async fn sidecars_are_listed_and_deleted(&self, sidecar: &SidecarIdentity) {
         let other = identity(2);
         let position = sidecar.instance;
@@ -115,7 +115,7 @@ impl StoreFixture {
         .await;
     }
 
-    /// A control plane that could not write for a while writes its streams late.
+    /// If a control plane could not write for a while, another one may have recorded a later stream of the same sidecar before.
     pub async fn later_stream_of_a_sidecar_is_not_replaced(&self) {
         let sidecar = identity(1);
         let later = RecordedSidecar { control_plane: "second".to_owned(), stream: 5, ..open_stream(&sidecar) };
@@ -136,7 +136,7 @@ impl StoreFixture {
         assert_eq!(self.sidecars(time(9)).await, []);
     }
 
-    /// An earlier stream may have told the process a longer maximum staleness.
+    /// A sidecar may still use the longer maximum staleness of its earlier stream, so we must count with the longer one.
     pub async fn new_stream_of_a_sidecar_keeps_the_longest_staleness(&self) {
         let sidecar = identity(1);
         let long = RecordedSidecar { max_staleness: STALENESS * 2, ..open_stream(&sidecar) };
@@ -152,7 +152,7 @@ impl StoreFixture {
         self.commit(async |tx| sidecars::delete(tx.conn(), &last).await).await;
     }
 
-    /// A restore records that each service may have unknown sidecars. `SERVICE` gets none, because it has no row as a service.
+    /// A restore records that each service may have unknown sidecars. `SERVICE` is not in the table of services.
     pub async fn unknown_sidecars_count_for_the_longest_known_staleness(&self) {
         let sidecar = identity(1);
         let long = RecordedSidecar { max_staleness: STALENESS * 2, ..open_stream(&sidecar) };
