@@ -163,7 +163,7 @@ pub struct CacheSettings {
 /// Why the settings are invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// A key or value is invalid.
+    /// The key or the value of a setting is invalid.
     #[error(transparent)]
     Source(#[from] SettingsError),
     /// Required values are missing, values are out of range, or values contradict each other. Each text is on a line of its own.

@@ -99,7 +99,8 @@ const fn occurs(reason: Reason, service_is_known: bool) -> bool {
     }
 }
 
-/// Whether a rule that is a dry run can refuse a request for this reason. The other reasons occur before a rule is selected.
+/// Whether a dry run can allow a request that is refused for this reason. The other reasons are invalid input and panics, which no
+/// rule decides.
 const fn occurs_in_dry_run(reason: Reason) -> bool {
     !matches!(reason, Reason::RuleInvalid | Reason::RequestInvalid | Reason::Internal)
 }
@@ -141,7 +142,7 @@ pub struct Metrics {
     pub file_reloads: FileReloadMetrics,
     pub cache_hits: IntCounter,
     pub cache_misses: IntCounter,
-    /// Counts the checks that get no memory.
+    /// Counts the checks that are refused because unfinished checks take too much memory.
     pub overloaded: IntCounter,
     checks: IntCounterVec,
     dry_run_denials: IntCounterVec,

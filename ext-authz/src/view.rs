@@ -35,7 +35,7 @@ pub struct ServiceSettings {
     pub issuer: Arc<str>,
     /// Whether the service accepts unbound tokens, which were issued for no service.
     pub accepts_unbound: bool,
-    /// The control plane's limit for the age of a confirmation. A view with an older one must not decide.
+    /// The control plane's limit for the age of a confirmation. A view whose confirmation is older must not decide.
     pub max_staleness: Duration,
     /// The key of the hashes that name agents in messages and views.
     pub agent_hash_key: AgentHashKey,
@@ -313,12 +313,12 @@ impl View {
         self
     }
 
-    /// The time of the control plane. Until its first pong, the wall clock stands in.
+    /// The time of the control plane. Until the first pong, it is the wall clock of the sidecar.
     pub fn now(&self, since_boot: Duration, wall_clock: impl FnOnce() -> Timestamp) -> Timestamp {
         self.server_clock.map_or_else(wall_clock, |clock| clock.now(since_boot))
     }
 
-    /// The clock of the control plane; `None` before its first pong.
+    /// The clock of the control plane; `None` before the first pong that told a time.
     pub const fn server_clock(&self) -> Option<ServerClock> {
         self.server_clock
     }

@@ -50,9 +50,10 @@ pub fn authorizer_from_copies(settings: Settings) -> Result<OfflineAuthorizer, S
     Ok(OfflineAuthorizer { authorizer, unusable })
 }
 
-/// The reasons why a sidecar with these settings would refuse to start, except for ports in use. Reads the files in the settings.
+/// All reasons why a sidecar with these settings would not start, except ports in use. Reads the files that the settings name.
 pub fn settings_problems(settings: &Settings) -> Vec<String> {
-    // Converting certificates needs the cryptographic provider of rustls, which can be installed once per process.
+    // Converting certificates needs the cryptographic provider of rustls. If it is installed already, this fails, which is
+    // harmless.
     let _already_installed = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let metrics = match Metrics::new() {
         Ok(metrics) => Arc::new(metrics),

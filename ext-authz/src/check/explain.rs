@@ -62,7 +62,8 @@ enum Question {
     Roles,
     Permissions,
     Trust,
-    /// Asked last, so that nobody without a token finds out which tools the rule names.
+    /// Whether the rule allows the MCP message. Asked last, so that nobody without a valid token finds out which tools the rule
+    /// names.
     Mcp,
 }
 
@@ -210,7 +211,8 @@ impl Facts<'_> {
         Some((self.outcome.view.as_deref()?, self.token.as_ref()?.token.claims()))
     }
 
-    /// Whether the cutoff of the agent revokes the token. Otherwise the token or its session is revoked.
+    /// Whether the cutoff of the agent revokes the token. If not, a token that counts as revoked was revoked itself, or its session
+    /// was.
     fn is_cut_off(&self) -> bool {
         self.claims().is_some_and(|(view, claims)| {
             let status = view.evaluation_context(claims).agent.and_then(|changes| changes.status.as_ref());
@@ -317,7 +319,7 @@ fn list_names(names: &[impl ToString]) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
-/// Writes the requirements of a policy, each after a semicolon.
+/// Writes words of a policy (the names of its settings) and their values, each after a semicolon.
 fn list_words<'a>(words: impl Iterator<Item = (&'a str, String)>) -> String {
     words.map(|(word, value)| format!("; {word} = {value}")).collect::<Vec<_>>().concat()
 }

@@ -41,7 +41,7 @@ struct Metadata {
 struct FilterMetadata {
     #[prost(bytes = "bytes", tag = "1")]
     filter: Bytes,
-    /// The parts of the message, which are merged when it is decoded.
+    /// The encoded metadata, in parts: in Protobuf, a message may be sent several times, and decoders merge the parts.
     #[prost(bytes = "bytes", repeated, tag = "2")]
     parts: Vec<Bytes>,
 }
@@ -150,7 +150,7 @@ pub struct Header<'a> {
     /// The name as Envoy sent it: usually in lower case, but we do not rely on that.
     pub name: &'a [u8],
     pub value: &'a [u8],
-    /// Whether it comes from the map, where a later entry with the same name replaces it.
+    /// Whether the header comes from the map, where a later entry with the same name replaces an earlier one.
     pub is_in_map: bool,
 }
 

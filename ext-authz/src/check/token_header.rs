@@ -12,7 +12,8 @@ use std::str::from_utf8;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TokenHeader<'a> {
     pub token: PresentedToken<'a>,
-    /// The header from which the token was read, as the client spelled it, even if its content is not one token.
+    /// The name of the header that was read, as the client spelled it, even if it contains no valid token. `None` if there is no
+    /// token.
     pub name: Option<&'a str>,
 }
 

@@ -8,7 +8,7 @@ use std::{collections::HashMap, str::Split};
 #[derive(Debug, Default)]
 pub struct Index {
     exact: HashMap<Box<str>, HostRules>,
-    /// By the end of the host, such as `.example.com`.
+    /// The rules for wildcards, by the end of the host, such as `.example.com`.
     wildcard: HashMap<Box<str>, HostRules>,
     any: HostRules,
 }

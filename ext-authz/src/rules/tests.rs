@@ -7,7 +7,7 @@ fn rules(text: &str) -> RuleSet {
     RuleSet::parse(text.as_bytes()).unwrap()
 }
 
-/// Rules from lines of a name and its conditions.
+/// Rules from lines, each with the name of a rule and its conditions.
 fn rules_from(lines: &[&str]) -> RuleSet {
     let rule = |line: &&str| {
         let (name, conditions) = line.split_once(' ').unwrap_or((line, ""));

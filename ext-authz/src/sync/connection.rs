@@ -133,8 +133,8 @@ impl SyncConnection {
         self.requests.record_published(state.data_revision());
     }
 
-    /// Tells the control plane that this sidecar no longer decides. With a copy on disk, it tells nothing: a process that starts
-    /// from the copy decides again.
+    /// Tells the control plane that this sidecar no longer decides. If there is a copy on disk, tells nothing, because a process
+    /// that starts from the copy decides again.
     pub async fn leave(self) {
         let Self { requests, mut responses, ping_timer: _, clock: _ } = self;
         if requests.on_disk().is_some() {

@@ -17,8 +17,9 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 /// the server answers a ping only after it has sent all changes, however many there are.
 const MAX_UNANSWERED_PINGS: usize = 3;
 
-/// The same limit before the first pong and while a snapshot is incomplete. Then the server may wait for its database before each
-/// page, and another stream would wait again from the start. HTTP/2 pings show earlier that there is no server.
+/// The limit instead of [`MAX_UNANSWERED_PINGS`] before the first pong and while a snapshot is incomplete. In these phases, the
+/// server may wait for its database before each page, and a new stream would wait again from the start. If the server is gone,
+/// HTTP/2 pings show it earlier.
 const MAX_UNANSWERED_PINGS_OF_PAGES: usize = 30;
 
 /// The maximum number of unanswered pings, even if other messages arrive meanwhile.
@@ -47,7 +48,8 @@ pub struct StreamState {
     last_ping: u64,
     /// The number of pings since the last message.
     pings_since_message: usize,
-    /// The number of the last answered ping; 0 until the first pong. Before it, the server sends what the sidecar has missed.
+    /// The number of the last answered ping; 0 until the first pong. Before the first pong, the server sends what the sidecar has
+    /// missed.
     last_answered_ping: u64,
     /// Whether the next ping must be sent at once.
     wants_ping: bool,
@@ -156,7 +158,8 @@ impl StreamState {
         self.data_revision
     }
 
-    /// Whether a pong on this stream showed that the view was current. Only after such a stream does the back-off start anew.
+    /// Whether a pong on this stream showed that the view was current. Only the end of such a stream resets the growing waits
+    /// between attempts.
     pub const fn was_confirmed(&self) -> bool {
         self.confirmed
     }
@@ -269,7 +272,7 @@ impl StreamState {
         let position = position.ok_or(MessageError::OutOfOrder("a pong answers a ping that was not sent"))?;
         let ping_sent_at = self.unanswered_pings.drain(..=position).next_back().map(|(_, at)| at);
         self.last_answered_ping = number;
-        // Until this stream continues the earlier snapshot or sends other data, it has not sent the changes since the view.
+        // While the earlier snapshot is there, this stream has not sent any data, so the view may lack changes.
         let is_incomplete = self.partial_snapshot.is_some() || self.earlier_snapshot.is_some();
         let (Some(ping_sent_at), Some(view), false) = (ping_sent_at, &self.view, is_incomplete) else {
             return Ok(ViewUpdate::NoChange);

@@ -136,8 +136,8 @@ impl Views {
 
     /// The view of the service that a route names, or else of the default service, or else of the only service.
     ///
-    /// Without such a view, the error is `ViewMissing` until all API keys have views: a missing view may be of this service. Then
-    /// it is `ServiceUnknown`.
+    /// Without such a view, the error is `ViewMissing` until all API keys have views, because a missing view may be of this
+    /// service. Once all API keys have views, the error is `ServiceUnknown`.
     pub fn resolve(&self, requested: Option<ServiceId>) -> Result<Arc<View>, Reason> {
         let by_service = self.by_service.load();
         let all_keys_have_views = by_service.values().map(Vec::len).sum::<usize>() >= self.key_count;

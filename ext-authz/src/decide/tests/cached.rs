@@ -8,7 +8,7 @@ use proptest::{collection::vec, prelude::*, sample::select};
 /// Something that happens between two checks.
 #[derive(Debug, Clone)]
 enum Step {
-    /// The time is now this many seconds after the tokens were issued. It may be earlier than before.
+    /// The clock is set to this many seconds after the tokens were issued, even if that sets it back.
     Time(i64),
     /// The status of the agent changes, and with it the cutoff, relative to the `rev` of the tokens.
     Status(AgentStatus, i64),
