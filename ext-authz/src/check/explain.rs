@@ -255,6 +255,7 @@ impl Facts<'_> {
             None if self.has_extensions => "context extensions".to_owned(),
             None => "none: the default of the sidecar applies".to_owned(),
         };
+        // Without a policy, an error is about the context extensions. With a policy, an error is about the MCP message.
         let Some(policy) = &self.outcome.policy else { return error.unwrap_or_default().to_owned() };
         let words = list_words(policy.words().into_iter());
         let dry_run = if self.outcome.rule.is_some_and(|rule| rule.dry_run) { "; dry run" } else { "" };
@@ -298,7 +299,7 @@ impl Facts<'_> {
                 Some(change) => format!("rev {}, cutoff {}", claims.rev.number(), change.value.cutoff.number()),
                 None => "none".to_owned(),
             },
-            _ => format!("{}, {}", claims.jti, claims.sid),
+            _ => format!("{}, {}", claims.jti, claims.sid), // `Revocation`
         }
     }
 
@@ -306,7 +307,7 @@ impl Facts<'_> {
         let (actual, words): (_, &[&str]) = match question {
             Question::Roles => (list_names(&identity.roles), &["require_roles", "any_role", "allow_unassigned"]),
             Question::Permissions => (list_names(&identity.permissions), &["require_permissions", "any_permission"]),
-            _ => (identity.trust_score.to_string(), &["min_trust_score"]),
+            _ => (identity.trust_score.to_string(), &["min_trust_score"]), // `Trust`
         };
         let required = self.outcome.policy.as_ref().map_or_else(Vec::new, |policy| policy.words());
         let required = required.into_iter().filter(|(word, _)| words.contains(word));

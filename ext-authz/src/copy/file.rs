@@ -150,9 +150,7 @@ impl CopyDirectory {
 /// When the view of a copy was confirmed, and who wrote the copy. It precedes the view in the encrypted part of the file.
 #[derive(Debug, Clone, Copy)]
 pub struct Origin {
-    /// The last confirmation of the view.
     pub contact: Contact,
-    /// The process that wrote the copy.
     pub instance: Instance,
 }
 

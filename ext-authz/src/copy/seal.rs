@@ -41,8 +41,8 @@ impl CopyKey {
         Self::derive(authorization.load().as_bytes().strip_prefix(b"Bearer ")?).ok()
     }
 
-    /// The salt of HKDF is a constant. The random salt of a file is part of `info`, so that one extraction serves all files.
     pub fn derive(api_key: &[u8]) -> Result<Self, Unspecified> {
+        // The salt of HKDF is a constant. The random salt of a file is part of `info`, so that one extraction serves all files.
         let derived = Salt::new(HKDF_SHA256, PURPOSE).extract(api_key);
         let mut id = [0; ID_LEN];
         derived.expand(&[b"file name"], IdLen)?.fill(&mut id)?;

@@ -39,7 +39,7 @@ impl CachedToken {
     fn new(token: SignedToken, text: &str) -> Self {
         let Claims { name, roles, permissions, .. } = token.claims();
         let needed = identity_memory(name, roles, permissions);
-        // Enough for an identity with the names in the token. If the token leaves more of its share of the cache, all of that.
+        // Enough for an identity with the names in the token, or the rest of the token's share of the cache if that is more.
         let room = BYTES_PER_TOKEN.saturating_sub(text.len() + claims_memory(token.claims())).max(needed);
         Self { token, identity: ArcSwapOption::empty(), room }
     }
