@@ -179,8 +179,7 @@ impl App {
             check_listener,
             admin_listener,
         } = self;
-        // The last checks need current data, too. So the clients, which receive it, and the writers of copies stop later than the
-        // ports.
+        // The last checks need current data, too. So the sync clients and the writers of copies stop later than the ports.
         let (stop_writers, stop_clients) = (Shutdown::default(), Shutdown::default());
         let mut writers: JoinSet<()> = copy_writers.into_iter().map(|it| it.run(stop_writers.clone())).collect();
         let mut tasks: JoinSet<()> =
@@ -202,8 +201,8 @@ impl App {
             checks.await?;
             stop_writers.trigger();
             join_all(&mut writers).await?;
-            // A client says that this sidecar no longer decides, unless there is a copy. No copy may be written later, so the
-            // writers stop first.
+            // A client without a copy says that this sidecar no longer decides. No writer may make a copy after that, so they stop
+            // first.
             stop_clients.trigger();
             Ok::<(), AuthorizerError>(())
         };

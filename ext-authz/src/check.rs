@@ -82,8 +82,8 @@ impl Authorizer {
         let outcome = self.decide(request, &token_header, &rules, since_boot);
         let names = headers.clone().map(|header| header.name);
         let checked = token_header.name.filter(|_| outcome.removes_token());
-        // A dry run allows a request whose token was refused. If this token came from `X-Agent-Token`, nobody has checked
-        // `Authorization`, so we remove this header, too.
+        // A dry run allows a request with a refused token. If `X-Agent-Token` had it, `Authorization` is unchecked, and removed,
+        // too.
         let unchecked = outcome.is_dry_run().then(|| token_header::extract_from_authorization(headers).name).flatten();
         let resource = outcome.view.as_ref().filter(|_| outcome.is_denied()).and_then(|view| resource_of(view, http));
         self.respond(&outcome, resource, RequestHeaders { names, token_headers: [checked, unchecked] })

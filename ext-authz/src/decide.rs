@@ -59,8 +59,7 @@ pub struct EvaluatedIdentity {
 
 impl EvaluatedIdentity {
     /// Whether another evaluation, of a view with this content at this time, would have the same result. From `evaluated_at` until
-    /// `valid_until`, no role of the identity ends. Before `evaluated_at` (the clock may go back), the agent may have had more
-    /// roles.
+    /// `valid_until`, no role of the identity ends. Before (the clock may go back), the agent may have had more.
     fn applies(&self, content: ContentId, now: Timestamp) -> bool {
         self.content == content && (self.evaluated_at..self.identity.valid_until).contains(&now)
     }
@@ -122,8 +121,8 @@ pub struct UnmetRequirement {
     pub actual: Qualification,
 }
 
-/// What a route requires of an agent, or what the agent has of this kind, for example its roles. Serialized, it is part of the
-/// error body of a denial.
+/// What a route requires of an agent, or what the agent has of this kind, such as its roles. The error body of a denial contains
+/// it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Qualification {

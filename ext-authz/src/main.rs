@@ -41,8 +41,8 @@ fn main() -> ExitCode {
     if let Some(command) = command {
         return commands::run(command).into();
     }
-    // With huge pages, the allocator would take more memory than a sidecar with a small view needs. If the kernel has none, this
-    // fails, which is harmless.
+    // With huge pages, a sidecar with a small view takes much more memory than it needs. A failure (a kernel without them) is
+    // harmless.
     let _ignored = nix::sys::prctl::set_thp_disable(true);
     match config::read(config, environment(), set) {
         Ok(settings) => exit_code(run_with_settings(settings)),

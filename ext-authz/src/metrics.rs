@@ -99,8 +99,7 @@ const fn occurs(reason: Reason, service_is_known: bool) -> bool {
     }
 }
 
-/// Whether a dry run can allow a request that is refused for this reason. The other reasons are invalid input and panics, which no
-/// rule decides.
+/// Whether a dry run can allow a request that is refused for this reason. The other reasons are errors, which no rule decides.
 const fn occurs_in_dry_run(reason: Reason) -> bool {
     !matches!(reason, Reason::RuleInvalid | Reason::RequestInvalid | Reason::Internal)
 }
@@ -262,7 +261,6 @@ impl Metrics {
         self.stream_connected.with_label_values(&[service.to_string()]).inc();
     }
 
-    /// Records that an established sync stream was lost.
     pub fn stream_lost(&self, service: ServiceId) {
         let label = [service.to_string()];
         self.stream_connected.with_label_values(&label).dec();

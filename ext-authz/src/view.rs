@@ -95,7 +95,6 @@ pub struct Confirmation {
 pub struct RestoredContact {
     /// How long ago the answered ping was sent.
     pub age: Duration,
-    /// The current time since boot.
     pub since_boot: Duration,
     /// The clock of the control plane, if the copy contains its time.
     pub server_clock: Option<ServerClock>,
@@ -124,7 +123,6 @@ impl ServerClock {
         (offered.time..=offered.now(since_boot)).contains(&self.now(since_boot))
     }
 
-    /// The time of the control plane now.
     pub fn now(self, since_boot: Duration) -> Timestamp {
         self.time.saturating_add(since_boot.saturating_sub(self.since_boot))
     }

@@ -10,8 +10,8 @@ use crate::{
 use countersign_process::Clock;
 use std::{path::Path, sync::Arc, time::Duration};
 
-/// The parts that use the copy of one API key. All are `None` if the sidecar keeps no copies. If it cannot lock the directory, it
-/// sets only `progress`.
+/// The parts that use the copy of one API key. All are `None` without copies. If the directory cannot be locked, only `progress` is
+/// set.
 #[derive(Default)]
 pub struct CopyOfKey {
     /// Opens the view on disk, with which the sidecar decides if the control plane does not answer.
@@ -55,8 +55,7 @@ pub fn create_copies(
             context.metrics.copies.write_failed();
             tracing::error!(path = %path.display(), %error, "copy.directory: no copies of views are read or written");
             return match error {
-                // The process with the lock tells the control plane how old the copies are, so the reports of this process need not
-                // wait for them.
+                // The control plane learns from the other process how old its copies are, so our reports need not wait for them.
                 LockError::Held => without_copies(),
                 LockError::Io(_) => keys.iter().map(|key| without_lock(path, key)).collect(),
             };

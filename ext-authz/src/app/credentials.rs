@@ -29,8 +29,8 @@ pub fn follow_keys_file(
     clock: &Arc<dyn Clock>,
 ) -> Option<FileReloader> {
     let path = settings.keys_file.as_deref()?;
-    // If the file has changed since the settings were read, the reloader is told that the content in use is empty. So its first
-    // poll finds a change, and loads the file.
+    // If the file has changed since the settings were read, we tell the reloader that an empty file is in use, so that it loads
+    // this one.
     let text = std::fs::read_to_string(path).unwrap_or_default();
     let is_in_use = ApiKey::parse_list(&text).is_ok_and(|keys| exposed(&keys) == exposed(&settings.keys));
     let content: &[u8] = if is_in_use { text.as_bytes() } else { &[] };

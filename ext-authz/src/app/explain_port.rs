@@ -14,7 +14,6 @@ use std::{net::SocketAddr, sync::Arc};
 /// The largest accepted body, in bytes: enough for the longest token and the description of a request.
 const MAX_BODY_BYTES: usize = 64 * 1024;
 
-/// The route `/explain`.
 pub fn routes(authorizer: Arc<Authorizer>) -> Router {
     let explain = post(explain).layer(DefaultBodyLimit::max(MAX_BODY_BYTES));
     Router::new().route("/explain", explain).with_state(authorizer)

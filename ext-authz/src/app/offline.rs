@@ -52,8 +52,7 @@ pub fn authorizer_from_copies(settings: Settings) -> Result<OfflineAuthorizer, S
 
 /// All reasons why a sidecar with these settings would not start, except ports in use. Reads the files that the settings name.
 pub fn settings_problems(settings: &Settings) -> Vec<String> {
-    // Converting certificates needs the cryptographic provider of rustls. If it is installed already, this fails, which is
-    // harmless.
+    // Converting certificates needs the cryptographic provider of rustls. A second installation fails, which is harmless.
     let _already_installed = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let metrics = match Metrics::new() {
         Ok(metrics) => Arc::new(metrics),

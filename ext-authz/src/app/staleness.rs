@@ -3,8 +3,8 @@
 //!
 //! - The sidecar is ready until checks are denied, because a view that is nearly stale still decides. Otherwise load balancers
 //!   would drop all sidecars early if the control plane is down.
-//! - The sidecar is ready again after two confirmations in a row, so that readiness does not flap if the control plane answers only
-//!   now and then.
+//! - The sidecar is ready again after two confirmations in a row, so that readiness does not flap if the control plane rarely
+//!   answers.
 
 use crate::view::{ViewConfirmation, Views};
 use countersign_identity::ServiceId;

@@ -27,11 +27,9 @@ pub struct DescribedRequest {
     pub host: String,
     /// The path, with or without query.
     pub path: String,
-    /// The method of the MCP message.
     pub mcp_method: Option<String>,
     /// The name of the tool or prompt, or the URI of the resource, that the MCP message uses.
     pub mcp_name: Option<String>,
-    /// The context extensions of the route.
     #[serde(default)]
     pub context_extensions: HashMap<String, String>,
     /// The token; `None` for a request without one.

@@ -62,8 +62,7 @@ enum Question {
     Roles,
     Permissions,
     Trust,
-    /// Whether the rule allows the MCP message. Asked last, so that nobody without a valid token finds out which tools the rule
-    /// names.
+    /// Whether the rule allows the MCP message: the last question, so that only agents find out which tools the rule names.
     Mcp,
 }
 
@@ -211,8 +210,7 @@ impl Facts<'_> {
         Some((self.outcome.view.as_deref()?, self.token.as_ref()?.token.claims()))
     }
 
-    /// Whether the cutoff of the agent revokes the token. If not, a token that counts as revoked was revoked itself, or its session
-    /// was.
+    /// Whether the cutoff of the agent revokes the token. If not, a revoked token was revoked itself, or with its session.
     fn is_cut_off(&self) -> bool {
         self.claims().is_some_and(|(view, claims)| {
             let status = view.evaluation_context(claims).agent.and_then(|changes| changes.status.as_ref());

@@ -16,8 +16,8 @@ use std::sync::Arc;
 
 pub use metadata::{MCP_FILTER, metadata_of};
 
-/// The policy of a rule for an MCP request; `None` if the request needs an entry that the rule does not have. The error says what
-/// is wrong with the request.
+/// The policy of a rule for an MCP request; `None` if the rule lacks an entry for it. The error says what is wrong with the
+/// request.
 pub fn select_policy<'r>(
     rules: &'r McpRules,
     request: CheckInput<'_>,
@@ -30,8 +30,7 @@ pub fn describe(request: CheckInput<'_>) -> Option<String> {
     with_request(request, |mcp| mcp.to_string()).ok()
 }
 
-/// Calls `read` with the MCP request, which borrows from the metadata that is decoded here. The error says what is wrong with the
-/// request.
+/// Calls `read` with the MCP request, which borrows from the decoded metadata. The error says what is wrong with the request.
 fn with_request<T>(request: CheckInput<'_>, read: impl FnOnce(McpRequest<'_>) -> T) -> Result<T, &'static str> {
     let CheckInput { http, extensions: _, mcp } = request;
     let metadata = mcp.map(McpMetadata::decode_parts).transpose()?;

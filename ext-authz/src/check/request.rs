@@ -144,7 +144,6 @@ impl HttpRequest {
     }
 }
 
-/// A header of the HTTP request.
 #[derive(Debug, Clone, Copy)]
 pub struct Header<'a> {
     /// The name as Envoy sent it: usually in lower case, but we do not rely on that.

@@ -1,4 +1,4 @@
-//! Reads the token of a command from standard input or a file, not from an argument, because process lists and shell histories show
+//! Reads the token of a command from standard input or a file, never from an argument: process lists and shell histories show
 //! arguments.
 
 use std::{

@@ -66,8 +66,7 @@ impl Contact {
         Ok(RestoredContact { age, since_boot, server_clock })
     }
 
-    /// The fields as big-endian numbers. The boot 0 stands for an unknown boot, and the lowest possible time for an unknown time of
-    /// the control plane.
+    /// The fields as big-endian numbers. The boot 0 and the lowest possible time of the control plane stand for unknown ones.
     pub fn to_bytes(self) -> [u8; CONTACT_LEN] {
         let Self { boot, since_boot, wall, server } = self;
         let mut bytes = [0; CONTACT_LEN];

@@ -2,8 +2,7 @@
 //!
 //! A process that gets the lock knows that earlier owners have ended, if they locked this very file on this machine. But if the
 //! directory was copied, the owner of the original may still run. So the first owner writes a history into the file: which file
-//! this is (boot, device and inode), and the time since boot. A later owner that reads it knows that all owners since that time
-//! locked this very file.
+//! this is (boot, device and inode), and the time since boot. So later owners know that all owners since then locked this file.
 
 use countersign_process::{BootId, Clock};
 use nix::fcntl::OFlag;
@@ -61,8 +60,7 @@ pub fn lock(directory: &Path, clock: &dyn Clock) -> Result<Lock, LockError> {
     let mut options = OpenOptions::new();
     options.read(true).custom_flags(flags);
     let created = options.clone().write(true).create(true).truncate(false).mode(0o600).open(&path);
-    // If the disk has become read-only, we can still lock an existing file. If there is none, we return the error of the first
-    // attempt.
+    // If the disk has become read-only, we can still lock an existing file. If there is none, the first error counts.
     let mut file = created.or_else(|error| options.open(&path).map_err(|_| error))?;
     if !file.metadata()?.is_file() {
         return Err(io::Error::other(format!("`{}` is not a regular file: remove it", path.display())).into());

@@ -138,8 +138,7 @@ impl Fixture {
         self.open()?.restore(&clock)
     }
 
-    /// Unlocks and locks the directory, like another process after the end of this one. Locking a second directory drops the first
-    /// lock.
+    /// Unlocks and locks the directory, as if a new process followed this one. Locking a second directory drops the first lock.
     fn lock_again(&mut self) {
         let path = self.path.parent().unwrap().to_owned();
         self.directory = CopyDirectory::lock(&self.folder.path().join("other"), &FIRST_LOCK).unwrap();

@@ -15,8 +15,7 @@ use std::{io, path::PathBuf, sync::Arc, time::Duration};
 /// The longest interval between writes while no report waits for the copy.
 const MAX_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How often a copy is written within the maximum age of its view. So a copy is almost current, and a sidecar that starts from it
-/// can decide for nearly the whole maximum age.
+/// How often a copy is written within the maximum age of its view. So a sidecar that starts from it can decide for almost this age.
 const PARTS_OF_MAX_AGE: u32 = 60;
 
 /// How often the writer looks for a newer confirmation.

@@ -86,7 +86,6 @@ impl VerifiedTokens {
         token
     }
 
-    /// Caches a token whose signature was verified.
     pub fn insert(&self, service: ServiceId, text: &str, token: SignedToken) -> Arc<CachedToken> {
         let cached = Arc::new(CachedToken::new(token, text));
         self.tokens.insert(service, text, Arc::clone(&cached));

@@ -35,8 +35,7 @@ impl HeaderNames {
         if self.lengths & length_bit(sent.len()) == 0 {
             return false;
         }
-        // Only other spellings are removed here. If Envoy must remove the token, the exact name is in
-        // `RequestHeaders::token_headers`.
+        // The exact name is not decided here: if Envoy must remove the token, it is in `RequestHeaders::token_headers`.
         if are_equal_after_folding(sent, TOKEN_HEADER) {
             return !sent.eq_ignore_ascii_case(TOKEN_HEADER.as_bytes());
         }

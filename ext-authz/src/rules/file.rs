@@ -141,8 +141,7 @@ impl Parser<'_> {
         (rules, default)
     }
 
-    /// Parses a rule. `given_name` is `default` for the table `[default]`; other rules have the key `name`. `None` if the rule has
-    /// errors.
+    /// Parses a rule. `given_name` is `default` for the table `[default]`; others have a key `name`. `None` if the rule has errors.
     fn parse_rule(&mut self, item: &Spanned<DeValue<'_>>, given_name: Option<&str>) -> Option<Rule> {
         let span = item.span();
         let DeValue::Table(table) = item.get_ref() else {

@@ -138,8 +138,7 @@ impl<'a> McpRequest<'a> {
     }
 }
 
-/// Whether a text can be a name. A service could read a name with control characters differently, for example only up to a zero
-/// byte.
+/// Whether a text can be a name. A service could read a name with control characters differently, such as only up to a zero byte.
 pub fn is_name(text: &str) -> bool {
     !text.is_empty() && !text.chars().any(char::is_control)
 }
@@ -164,8 +163,8 @@ impl McpRules {
         rules
     }
 
-    /// The policy for a request; `None` if the request needs an entry that the rule does not have. The error says what is wrong
-    /// with the request.
+    /// The policy for a request; `None` if there is no entry for it and it needs one. The error says what is wrong with the
+    /// request.
     pub fn policy(&self, request: McpRequest<'_>) -> Result<Option<&Arc<Policy>>, &'static str> {
         Ok(match request {
             McpRequest::Session => Some(&self.own),

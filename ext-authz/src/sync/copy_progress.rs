@@ -27,8 +27,7 @@ pub struct BegunWrite {
 }
 
 impl CopyProgress {
-    /// The progress at the start. `has_file` is false if there is certainly no copy. If there may be a copy, its revision is
-    /// unknown and counts as 0.
+    /// The progress at the start. `has_file` is false if there is certainly no copy. If there may be one, it counts as revision 0.
     pub fn new(has_file: bool) -> Self {
         let on_disk = has_file.then_some(Revision::default());
         Self(watch::Sender::new(Progress { wanted: Revision::default(), on_disk, restarts: 0 }))

@@ -18,9 +18,9 @@ pub struct KeyRefusals {
 }
 
 impl KeyRefusals {
-    /// Records that an address does not know these credentials. Call it only if they were not replaced meanwhile. Returns whether
-    /// all `addresses` addresses have refused them in a row. `was_in_use`: the stream had confirmed the view, so refusals before it
-    /// do not count.
+    /// Records that an address does not know these credentials, if they were not replaced meanwhile. Returns whether all
+    /// `addresses` addresses refused them in a row. `was_in_use`: the stream had confirmed the view, so earlier refusals do not
+    /// count.
     pub fn refused(&mut self, credentials: &Credentials, was_in_use: bool, addresses: usize) -> bool {
         let earlier = self.refused.replace(Arc::clone(credentials));
         let continues = !was_in_use && earlier.is_some_and(|earlier| earlier == *credentials);

@@ -15,8 +15,7 @@ use tokio::sync::mpsc;
 /// The capacity of the queue of outgoing messages: the Hello (the first message of a stream), pings and reports.
 const QUEUE_LEN: usize = 16;
 
-/// A report waits until this many places are free, and takes one. The others are for pings: if none is free for a ping, the stream
-/// ends.
+/// A report waits until this many places are free, and takes one. The others are for pings: without a free place, the stream ends.
 const FREE_BEFORE_REPORT: usize = QUEUE_LEN / 2;
 
 /// How many published revisions can wait for their report. If there are more, the newest replaces the second newest.

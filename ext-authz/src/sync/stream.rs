@@ -17,9 +17,8 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 /// the server answers a ping only after it has sent all changes, however many there are.
 const MAX_UNANSWERED_PINGS: usize = 3;
 
-/// The limit instead of [`MAX_UNANSWERED_PINGS`] before the first pong and while a snapshot is incomplete. In these phases, the
-/// server may wait for its database before each page, and a new stream would wait again from the start. If the server is gone,
-/// HTTP/2 pings show it earlier.
+/// The same limit before the first pong and while a snapshot is incomplete: the server may wait for its database before each page,
+/// and another stream would wait again from the start. HTTP/2 pings show earlier that a server is gone.
 const MAX_UNANSWERED_PINGS_OF_PAGES: usize = 30;
 
 /// The maximum number of unanswered pings, even if other messages arrive meanwhile.
@@ -48,8 +47,7 @@ pub struct StreamState {
     last_ping: u64,
     /// The number of pings since the last message.
     pings_since_message: usize,
-    /// The number of the last answered ping; 0 until the first pong. Before the first pong, the server sends what the sidecar has
-    /// missed.
+    /// The number of the last answered ping; 0 while the server sends what the sidecar has missed, before the first pong.
     last_answered_ping: u64,
     /// Whether the next ping must be sent at once.
     wants_ping: bool,
@@ -158,8 +156,7 @@ impl StreamState {
         self.data_revision
     }
 
-    /// Whether a pong on this stream showed that the view was current. Only the end of such a stream resets the growing waits
-    /// between attempts.
+    /// Whether a pong on this stream showed that the view was current. Only such a stream resets the waits between attempts.
     pub const fn was_confirmed(&self) -> bool {
         self.confirmed
     }

@@ -100,7 +100,6 @@ impl Views {
         self.by_service.load().values().filter_map(|views| views.first()).map(|(_, view)| Arc::clone(view)).collect()
     }
 
-    /// Records that the control plane refuses an API key.
     pub fn mark_key_refused(&self, key: ApiKeyIndex) {
         self.refused_keys().insert(key);
     }

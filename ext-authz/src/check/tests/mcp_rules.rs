@@ -45,8 +45,8 @@ fn object(fields: &[(&str, Value)]) -> Value {
     value(Kind::StructValue(Struct { fields }))
 }
 
-/// A request with a valid token, these headers and this metadata of the MCP filter. If there is metadata, and no other content
-/// type, the content type is JSON.
+/// A request with a valid token, these headers and this metadata of the MCP filter. With metadata, the default content type is
+/// JSON.
 fn mcp_request(method: &str, headers: &[(&str, &str)], metadata: Option<Struct>) -> CheckRequest {
     let bearer = format!("Bearer {}", TestIssuer::new(1).sign(&claims()));
     let has_type = metadata.is_none() || headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("content-type"));
