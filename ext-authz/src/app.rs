@@ -106,7 +106,7 @@ pub struct App {
 }
 
 impl App {
-    /// Connects all modules and binds the ports. `copy_interval` is `copy::copy_interval`, except in tests.
+    /// Creates and connects all modules, and binds the ports. Only tests pass another `copy_interval` than `copy::copy_interval`.
     pub async fn bind(
         settings: Settings,
         clock: Arc<dyn Clock>,
@@ -201,7 +201,7 @@ impl App {
             checks.await?;
             stop_writers.trigger();
             join_all(&mut writers).await?;
-            // A client without a copy says that this sidecar no longer decides. No writer may make a copy after that, so they stop
+            // A client without a copy says that this sidecar no longer decides. No copy may be made after that, so the writers stop
             // first.
             stop_clients.trigger();
             Ok::<(), AuthorizerError>(())
@@ -287,7 +287,7 @@ fn create_authorizer(
     }
 }
 
-/// Creates a client for each API key, with the view on disk that it may start from, and the writers of the copies.
+/// Creates a client for each API key, with the future of the copy from which it may start, and the writers of all copies.
 fn create_stream_clients(
     settings: &SyncSettings,
     endpoints: &Arc<ArcSwap<Vec<Endpoint>>>,

@@ -82,8 +82,7 @@ impl Authorizer {
         let outcome = self.decide(request, &token_header, &rules, since_boot);
         let names = headers.clone().map(|header| header.name);
         let checked = token_header.name.filter(|_| outcome.removes_token());
-        // A dry run allows a request with a refused token. If `X-Agent-Token` had it, `Authorization` is unchecked, and removed,
-        // too.
+        // A dry run allows a request whose token was refused. If only `X-Agent-Token` was checked, `Authorization` is removed, too.
         let unchecked = outcome.is_dry_run().then(|| token_header::extract_from_authorization(headers).name).flatten();
         let resource = outcome.view.as_ref().filter(|_| outcome.is_denied()).and_then(|view| resource_of(view, http));
         self.respond(&outcome, resource, RequestHeaders { names, token_headers: [checked, unchecked] })
@@ -161,7 +160,7 @@ impl Authorizer {
         Ok(Route { policy, rule: Some(rule), service: service.or(rule_service), allows_message: allowed.is_some() })
     }
 
-    /// Refuses the request, and logs what is wrong with its context extensions, at most once per second.
+    /// Refuses the request, and logs what is wrong with its context extensions (at most one such warning per second).
     fn invalid_extensions<'r>(&self, error: &dyn Display, since_boot: Duration) -> NoRoute<'r> {
         let second = since_boot.as_secs();
         if self.last_extension_warning.swap(second, Ordering::Relaxed) != second {

@@ -79,7 +79,7 @@ pub struct SyncSettings {
     pub ca: Option<PathBuf>,
     /// The API keys, at least one for each protected service.
     pub keys: Vec<ApiKey>,
-    /// The file that contains the API keys, if they come from the file that an environment variable names.
+    /// The file from which the API keys were read; `None` if they come from another setting.
     #[serde(skip)]
     pub keys_file: Option<PathBuf>,
     /// The interval between pings, in seconds.

@@ -58,8 +58,8 @@ pub struct EvaluatedIdentity {
 }
 
 impl EvaluatedIdentity {
-    /// Whether another evaluation, of a view with this content at this time, would have the same result. From `evaluated_at` until
-    /// `valid_until`, no role of the identity ends. Before (the clock may go back), the agent may have had more.
+    /// Whether another evaluation, of a view with this content at this time, would have the same result. Until `valid_until`, no
+    /// role of the identity ends. If the clock has gone back to before `evaluated_at`, the agent may have had more roles.
     fn applies(&self, content: ContentId, now: Timestamp) -> bool {
         self.content == content && (self.evaluated_at..self.identity.valid_until).contains(&now)
     }

@@ -45,7 +45,7 @@ pub enum Verdict {
 /// every reason, so a new reason does not compile until its case is decided.
 const fn occurs(reason: Reason, service_is_known: bool) -> bool {
     match reason {
-        // While the control plane has not confirmed a view, it counts as missing, although its service is known.
+        // A view that the control plane has not confirmed yet counts as missing, although its service is known.
         Reason::ViewMissing => true,
         Reason::TokenMissing
         | Reason::TokenRepeated

@@ -75,7 +75,7 @@ impl Rule {
         Specificity::of(&self.host, &self.path, &self.methods)
     }
 
-    /// `host` is `None` if the host has no normal form: only a rule without a condition about hosts matches it. So is `path`.
+    /// `host` is `None` if the host has no normal form: only a rule without a condition about hosts matches it. `path` likewise.
     fn matches(&self, host: Option<&str>, path: Option<&NormalPath<'_>>, method: &str) -> bool {
         let matches_path = match path {
             Some(path) => self.path.matches(path),

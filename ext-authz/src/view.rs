@@ -128,8 +128,8 @@ impl ServerClock {
     }
 }
 
-/// Numbers the content of views, so that what was computed from a view can be used while its content stays the same. Every change of
-/// anything in a view, except its confirmation, gives it a number that no view of this process had before.
+/// Numbers the content of views, so that what was computed from a view can be used while its content stays the same. Every change
+/// of a view, except a mere confirmation, gives it a number that no view of this process had before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ContentId(u64);
 
@@ -286,8 +286,8 @@ impl View {
 
     /// The view of a copy on disk, with the confirmation of the copy.
     ///
-    /// An earlier process received the confirmation, perhaps before the boot of the machine. A time since boot cannot express that,
-    /// so the time before the boot shortens the maximum staleness of the view instead.
+    /// An earlier process received the confirmation, perhaps before the boot of the machine. A time since boot cannot be before the
+    /// boot, so the time between them shortens the maximum staleness of the view instead.
     #[must_use]
     pub fn restored(&self, contact: RestoredContact) -> Self {
         let RestoredContact { age, since_boot, server_clock } = contact;

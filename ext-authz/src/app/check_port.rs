@@ -36,7 +36,7 @@ pub const MAX_CHECK_BYTES: usize = 16 * 1024 * 1024;
 /// The memory for checks that have not arrived completely, in bytes.
 const UNFINISHED_CHECKS_CAPACITY: usize = 64 << 20;
 
-/// The memory for the unfinished checks of one client, in bytes: half, so that no client can take the memory of all others.
+/// The memory for the unfinished checks of one client, in bytes: half, so that one client always leaves memory for another.
 const UNFINISHED_CHECKS_PER_CLIENT: usize = UNFINISHED_CHECKS_CAPACITY / 2;
 
 /// The limits of the port to which Envoy connects. One client may use all connections, because usually one Envoy is the only

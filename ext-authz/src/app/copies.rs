@@ -23,7 +23,7 @@ pub struct CopyOfKey {
     pub previous: Option<Instance>,
 }
 
-/// What copies need from the other modules.
+/// What the copies of all API keys need from other modules.
 pub struct CopyContext<'a> {
     pub views: &'a Arc<Views>,
     pub metrics: &'a Arc<Metrics>,
@@ -108,7 +108,7 @@ fn copy_of_key(
 }
 
 /// The copy of a key in a directory that cannot be locked. If there is an old file, of unknown revision, this process cannot
-/// replace it, and a later process may start from it. So this process never reports a revision.
+/// replace it, and a later process may start from it, so this process reports no revision.
 fn without_lock(directory: &Path, key: &CopyKey) -> CopyOfKey {
     let has_file = CopyDirectory::may_have_file(directory, key);
     CopyOfKey { progress: has_file.then(|| Arc::new(CopyProgress::new(true))), ..CopyOfKey::default() }

@@ -1,4 +1,4 @@
-//! The gRPC health service `grpc.health.v1`: `SERVING` while the sidecar is ready, until shutdown is requested.
+//! The gRPC health service `grpc.health.v1`, which reports `SERVING` while the sidecar is ready and no shutdown is requested.
 
 use crate::check::AuthorizationServer;
 use countersign_process::{Readiness, Shutdown};

@@ -15,7 +15,7 @@ use std::sync::Arc;
 /// Decides with the copies of views on disk, like a sidecar that starts now and does not reach the control plane.
 pub struct OfflineAuthorizer {
     pub authorizer: Authorizer,
-    /// For each API key without a usable copy, the reason.
+    /// For each API key without a usable copy, why the copy cannot be used.
     pub unusable: Vec<String>,
 }
 

@@ -1,5 +1,5 @@
-//! Loads the rules file at the start, and again when it changes. At the start, a file with an error stops the sidecar. If a changed
-//! file has an error, the sidecar keeps the rules that it has.
+//! Loads the rules file at the start, and again when it changes. If it has an error at the start, the sidecar does not start. If a
+//! changed file has an error, the sidecar keeps its rules.
 
 use super::AuthorizerError;
 use crate::{

@@ -62,7 +62,7 @@ enum Question {
     Roles,
     Permissions,
     Trust,
-    /// Whether the rule allows the MCP message: the last question, so that only agents find out which tools the rule names.
+    /// Whether the rule allows the MCP message. Asked last, so that nobody without a token finds out which tools it names.
     Mcp,
 }
 

@@ -22,7 +22,7 @@ pub struct Route<'r> {
     pub allows_message: bool,
 }
 
-/// Why a request is refused before a policy is selected for it.
+/// Why a request is refused before a policy was selected for it.
 pub struct NoRoute<'r> {
     reason: Reason,
     /// The rule that refuses the request; `None` if no rule was selected.

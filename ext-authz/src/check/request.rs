@@ -154,7 +154,7 @@ pub struct Header<'a> {
 }
 
 /// The first two headers with a name, in upper or lower case. Two are enough to see that a header is repeated. In the map, a later
-/// entry replaces an earlier one of the same spelling; every other header takes the next free place.
+/// entry replaces an earlier one of the same spelling; all other headers count as further ones.
 pub fn first_two<'a>(headers: impl Iterator<Item = Header<'a>>, name: &str) -> [Option<Header<'a>>; 2] {
     let mut found = [None; 2];
     for header in headers.filter(|header| header.name.eq_ignore_ascii_case(name.as_bytes())) {

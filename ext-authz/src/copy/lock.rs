@@ -76,8 +76,8 @@ pub fn lock(directory: &Path, clock: &dyn Clock) -> Result<Lock, LockError> {
     }
 }
 
-/// Reads the history. If it is about another file or another boot, this process is the first owner, and writes a new one. If the
-/// boot is unknown, deletes the history, and returns `None`.
+/// Reads the history. If the history is about another file or another boot, this process is the first owner, and writes a new one.
+/// If the boot is unknown, deletes the history, and returns `None`.
 fn read_history(file: &mut File, clock: &dyn Clock) -> io::Result<Option<History>> {
     let (metadata, mut text) = (file.metadata()?, String::new());
     file.take(MAX_CONTENT).read_to_string(&mut text)?;

@@ -1,7 +1,7 @@
 //! Writes the copy of one API key, while its view is confirmed.
 //!
-//! A newer confirmation is written after an interval. A revision that the sync client has to report to the control plane is written
-//! sooner, because the report waits until the copy has it. Invariant: writing takes at most 5 % of the time.
+//! A newer confirmation alone is written only after an interval. A revision that the sync client has to report to the control plane
+//! is written sooner, because the report waits until the copy has it. Invariant: writing takes at most 5 % of the time.
 
 use super::{Contact, CopyDirectory, CopyKey, Origin};
 use crate::{
@@ -136,7 +136,7 @@ impl CopyWriter {
                 previous.as_ref().map_or(Ok(()), |previous| directory.remove(previous))?;
                 Ok(len)
             });
-            // A failed write may leave an earlier copy.
+            // After a failed write, an earlier copy may still be there.
             result.map_err(|error| (error, directory.has_file(&key) || previous.is_some()))
         };
         let result = tokio::task::spawn_blocking(write).await;

@@ -60,7 +60,7 @@ impl RuleFileErrors {
 /// Parses one file and collects its errors.
 struct Parser<'t> {
     text: &'t str,
-    /// The byte positions of the line ends, which give an error its line.
+    /// The byte positions of the line ends, from which the parser finds the line of an error.
     line_ends: Vec<usize>,
     /// The number of entries in `mcp` tables so far.
     mcp_entries: usize,

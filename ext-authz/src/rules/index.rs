@@ -119,8 +119,8 @@ impl Node {
         (Some(node), prefix)
     }
 
-    /// Finds the matching template with the most fixed segments. Returns their number, and the rule. It visits at most as many nodes as
-    /// all templates have segments.
+    /// Finds the matching template with the most fixed segments. Returns the number of fixed segments, and the rule. It visits at
+    /// most as many nodes as all templates have segments.
     fn find_template(
         &self,
         mut segments: Split<'_, char>,

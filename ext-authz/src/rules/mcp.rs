@@ -84,7 +84,7 @@ pub struct McpEntry {
     pub table: McpTable,
     /// The name, the URI or the method, or [`ANY_NAME`].
     pub name: String,
-    /// The permissions that it requires in addition to the rule.
+    /// The permissions that the entry requires in addition to those of the rule.
     pub permissions: Vec<Permission>,
 }
 

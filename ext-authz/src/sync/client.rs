@@ -31,7 +31,7 @@ pub struct StreamClient {
     views: Arc<Views>,
     metrics: Arc<Metrics>,
     readiness: Readiness,
-    /// Keeps the sidecar from being ready until this API key has a view, or is refused while other services have one.
+    /// Keeps the sidecar from being ready until this API key has a confirmed view, or is refused while other services have one.
     readiness_guard: Option<ReadinessGuard>,
     /// The address that last confirmed the view.
     view_address: Option<usize>,
@@ -118,7 +118,7 @@ impl StreamClient {
         }
     }
 
-    /// Publishes the view on disk. Returns the state of a stream that resumes at its revision.
+    /// Publishes the view on disk. Returns the state of a stream that resumes at the revision of this view.
     fn start_from_copy(&mut self, view: Arc<View>) -> StreamState {
         let (service, revision) = (view.service(), view.revision());
         self.metrics.init_service(service);

@@ -38,7 +38,7 @@ pub type Authorization = Arc<ArcSwap<MetadataValue<Ascii>>>;
 /// What the client of one API key needs to open streams.
 #[derive(Clone)]
 pub struct SyncTarget {
-    /// The sync ports of the control plane. They are replaced when the file of certificate authorities changes.
+    /// How to connect to each sync port of the control plane. Replaced when the file of certificate authorities changes.
     pub endpoints: Arc<ArcSwap<Vec<Endpoint>>>,
     pub authorization: Authorization,
     pub identity: ProcessIdentity,

@@ -28,8 +28,8 @@ impl KeyRefusals {
         self.in_a_row >= addresses
     }
 
-    /// Records that an attempt ended for another reason, or that the credentials were replaced meanwhile: a refusal of the old ones says
-    /// nothing about the new ones.
+    /// Records that an attempt ended for another reason than a refusal, or that the credentials were replaced meanwhile: a refusal
+    /// of the old ones says nothing about the new ones.
     pub fn other_end(&mut self) {
         *self = Self::default();
     }

@@ -68,7 +68,7 @@ impl Requests {
                 let Ok(mut places) = self.queue.reserve_many(FREE_BEFORE_REPORT).await else {
                     return future::pending().await;
                 };
-                // A newer copy may be on disk by now.
+                // While we waited, a newer copy may have been written, so a newer revision may be due.
                 if let (Some(revision), Some(place)) = (self.due(), places.next()) {
                     let applied = v1::Applied { revision: revision.number() };
                     place.send(FollowRequest { message: Some(Message::Applied(applied)) });

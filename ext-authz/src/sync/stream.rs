@@ -13,8 +13,8 @@ use countersign_identity::{Revision, ServiceId, Timestamp};
 use countersign_proto::v1::{self, follow_response::Message};
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
-/// The stream has failed if this many pings were sent since the last message, and the next ping is due. Any message counts, because
-/// the server answers a ping only after it has sent all changes, however many there are.
+/// The stream has failed if this many pings were sent since the last received message, and the next ping is due. Any message
+/// counts, because the server answers a ping only after it has sent all changes, however many there are.
 const MAX_UNANSWERED_PINGS: usize = 3;
 
 /// The same limit before the first pong and while a snapshot is incomplete: the server may wait for its database before each page,
@@ -284,7 +284,7 @@ impl StreamState {
             return Ok(ViewUpdate::NoChange);
         }
         let offered = ServerClock::new(Timestamp::from_micros(time_micros), ping_sent_at);
-        // After a long round trip, the clock that we have is more precise, unless the pong proves it wrong.
+        // If the pong took long, the clock that we have is more precise than its time, unless the pong proves that clock wrong.
         let keeps_clock = is_late && clock.is_some_and(|clock| clock.agrees_with(offered, now));
         let server_clock = (time_micros > 0 && !keeps_clock).then_some(offered);
         let next = view.confirm(Confirmation { revision, floor, ping_sent_at, server_clock });

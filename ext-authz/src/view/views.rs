@@ -44,7 +44,7 @@ pub struct ViewConfirmation {
 }
 
 impl Views {
-    /// No views yet. `default_service` is the service of routes that name none.
+    /// Begins without views. `default_service` is the service of routes that name none.
     pub fn new(key_count: usize, default_service: Option<ServiceId>) -> Self {
         Self {
             key_count,

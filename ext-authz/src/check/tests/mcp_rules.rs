@@ -253,7 +253,7 @@ fn headers_must_agree_with_the_message() {
     }
 }
 
-/// Services that decode bodies by their charset read another message than Envoy: in UTF-7, `+ACI-` is a quotation mark.
+/// A service that decodes bodies by their charset would read another message than Envoy: in UTF-7, `+ACI-` is a quotation mark.
 #[test]
 fn message_is_json_in_utf_8_without_a_coding() {
     let authorizer = mcp_authorizer(RULES);

@@ -19,7 +19,7 @@ enum Step {
     RevokeToken,
     /// The definitions of the roles change.
     Definitions(Vec<RoleDefinition>),
-    /// The signing keys are removed, or added again.
+    /// The signing keys are added (`true`) or removed.
     Keys(bool),
     /// Whether the service accepts unbound tokens.
     AcceptsUnbound(bool),
