@@ -1,7 +1,7 @@
 //! Creates and runs the sidecar from its settings.
 //!
-//! It depends on all other modules, and only `commands` and `lib` depend on it. Invariant: it connects the modules and decides nothing
-//! about requests.
+//! This module depends on all others, and only `commands` and `lib` depend on it. Invariant: it connects the others and decides
+//! nothing about requests.
 
 mod check_port;
 mod copies;
@@ -66,7 +66,7 @@ pub enum AuthorizerError {
     Unavailable {
         /// The key of the setting.
         key: &'static str,
-        /// The error of the operating system, and the path of a file.
+        /// The error of the operating system, with the path or address that it is about.
         error: String,
     },
     /// An I/O operation failed.
@@ -94,7 +94,7 @@ impl AuthorizerError {
 /// A sidecar that has bound its ports and does not serve yet.
 pub struct App {
     authorizer: Authorizer,
-    /// The clients of the sync streams. If there are copies on disk, each has a future that opens the view of its copy.
+    /// A client for each API key, and the future that opens the copy of its view on disk; `None` if the sidecar uses no copies.
     stream_clients: Vec<(StreamClient, Option<FutureView>)>,
     copy_writers: Vec<CopyWriter>,
     staleness_monitor: StalenessMonitor,
@@ -106,7 +106,7 @@ pub struct App {
 }
 
 impl App {
-    /// Connects all modules and binds the ports. `copy_interval` is `copy::copy_interval`, except in tests.
+    /// Creates and connects all modules, and binds the ports. Only tests pass another `copy_interval` than `copy::copy_interval`.
     pub async fn bind(
         settings: Settings,
         clock: Arc<dyn Clock>,
@@ -165,8 +165,8 @@ impl App {
         self.admin_listener.local_addr()
     }
 
-    /// Serves until shutdown is requested, then answers the checks in progress, until the drain timeout at the latest. Then it
-    /// writes the last copies. Each client without a copy tells the control plane that this sidecar no longer decides.
+    /// Serves until shutdown is requested, and then still answers the checks in progress, at most for the drain timeout. At the
+    /// end, writes the last copies. Each client without a copy tells the control plane that this sidecar no longer decides.
     pub async fn serve(self, shutdown: Shutdown) -> Result<(), AuthorizerError> {
         let Self {
             authorizer,
@@ -179,7 +179,7 @@ impl App {
             check_listener,
             admin_listener,
         } = self;
-        // Until the last check is answered, changes must arrive and be reported. So writers and clients stop later than the ports.
+        // The last checks need current data, too. So the sync clients and the writers of copies stop later than the ports.
         let (stop_writers, stop_clients) = (Shutdown::default(), Shutdown::default());
         let mut writers: JoinSet<()> = copy_writers.into_iter().map(|it| it.run(stop_writers.clone())).collect();
         let mut tasks: JoinSet<()> =
@@ -201,7 +201,8 @@ impl App {
             checks.await?;
             stop_writers.trigger();
             join_all(&mut writers).await?;
-            // A client without a copy says that this sidecar no longer decides. No copy may follow, so the writers stop first.
+            // A client without a copy says that this sidecar no longer decides. No copy may be made after that, so the writers stop
+            // first.
             stop_clients.trigger();
             Ok::<(), AuthorizerError>(())
         };
@@ -219,7 +220,7 @@ impl App {
                 result?;
                 join_all(&mut tasks).await
             }
-            // A task panicked, for example a client, so its stream delivers nothing any more. The process exits, to be restarted.
+            // A task has panicked: for example a client, whose view would become stale. The process exits, so that it is restarted.
             Err(panic) = join_all(&mut tasks) => Err(panic),
         }
     }
@@ -286,7 +287,7 @@ fn create_authorizer(
     }
 }
 
-/// Creates a client for each API key, with the view on disk that it may start from, and the writers of the copies.
+/// Creates a client for each API key, with the future of the copy from which it may start, and the writers of all copies.
 fn create_stream_clients(
     settings: &SyncSettings,
     endpoints: &Arc<ArcSwap<Vec<Endpoint>>>,

@@ -43,20 +43,20 @@ pub use request::CheckRequest;
 
 pub struct Authorizer {
     pub views: Arc<Views>,
-    /// The rules for requests without context extensions.
+    /// The rules for requests whose route has no context extension, or only `service_id`.
     pub rules: Arc<ArcSwap<RuleSet>>,
     pub policies: PolicyCache,
     pub cache: VerifiedTokens,
     pub responses: ResponseBuilder,
     pub metrics: Arc<Metrics>,
     pub clock: Arc<dyn Clock>,
-    /// When the last warning about invalid context extensions was logged, in seconds since boot. There is at most one per second,
-    /// because otherwise every request of the route would log one.
+    /// When the last warning about invalid context extensions was logged, in seconds since boot. The limit is one warning per
+    /// second, because every request of such a route would log one.
     pub last_extension_warning: AtomicU64,
 }
 
 impl Authorizer {
-    /// Answers a check, and counts it. A panic is a denial.
+    /// Answers a check, and counts it. If deciding panics, the answer is a denial.
     pub fn check(&self, request: &CheckRequest) -> CheckResponse {
         let started_at = self.clock.since_boot();
         let result = catch_unwind(AssertUnwindSafe(|| self.answer(request, started_at)));
@@ -82,7 +82,7 @@ impl Authorizer {
         let outcome = self.decide(request, &token_header, &rules, since_boot);
         let names = headers.clone().map(|header| header.name);
         let checked = token_header.name.filter(|_| outcome.removes_token());
-        // A dry run allows a request whose token was refused. Then a token in the header that was not checked is removed, too.
+        // A dry run allows a request whose token was refused. If only `X-Agent-Token` was checked, `Authorization` is removed, too.
         let unchecked = outcome.is_dry_run().then(|| token_header::extract_from_authorization(headers).name).flatten();
         let resource = outcome.view.as_ref().filter(|_| outcome.is_denied()).and_then(|view| resource_of(view, http));
         self.respond(&outcome, resource, RequestHeaders { names, token_headers: [checked, unchecked] })
@@ -90,7 +90,7 @@ impl Authorizer {
 
     /// The reply to a request for the metadata of a protected resource (RFC 9728), which needs no token. `None` for other requests.
     fn resource_metadata(&self, http: &HttpRequest) -> Option<(Option<ServiceId>, Verdict, CheckResponse)> {
-        // This cheap comparison is all that other checks do here.
+        // Most requests are for another path, so they cost only this cheap comparison.
         if !http.path_starts_with(METADATA_PATH) {
             return None;
         }
@@ -118,7 +118,7 @@ impl Authorizer {
             Ok(view) => {
                 let time = CurrentTime { now: view.now(since_boot, || self.clock.now()), since_boot };
                 let decision = decide(&view, &policy, token_header.token, time, &self.cache);
-                // The token decides first, so that nobody without one finds out which tools the rule names.
+                // A refusal of the token comes first, so that nobody without a valid token finds out which tools the rule names.
                 let decision = if allows_message { decision } else { decision.or_deny(Reason::McpNotAllowed) };
                 (Some(view), decision)
             }
@@ -129,8 +129,8 @@ impl Authorizer {
         CheckOutcome { view, rule, policy: Some(policy), error: None, decision }
     }
 
-    /// If the route has any context extension besides `service_id`, its extensions alone are the policy. Otherwise the rule for the
-    /// request decides, if there is one, and `service_id` only names the service.
+    /// Selects the policy of a request. If its route has any context extension besides `service_id`, the extensions alone are the
+    /// policy. If not, the rule for the request decides, if there is one, and `service_id` only names the service.
     fn select_route<'r>(
         &self,
         request: CheckInput<'_>,
@@ -161,7 +161,7 @@ impl Authorizer {
         Ok(Route { policy, rule: Some(rule), service: service.or(rule_service), allows_message: allowed.is_some() })
     }
 
-    /// Refuses the request, and logs what is wrong with its context extensions, at most once per second.
+    /// Refuses the request, and logs what is wrong with its context extensions (at most one such warning per second).
     fn invalid_extensions<'r>(&self, error: &dyn Display, since_boot: Duration) -> NoRoute<'r> {
         let second = since_boot.as_secs();
         if self.last_extension_warning.swap(second, Ordering::Relaxed) != second {

@@ -133,7 +133,6 @@ impl From<String> for Failure {
     }
 }
 
-/// Runs a command.
 pub fn run(command: Command) -> CommandExit {
     let result = match command {
         Command::Rules(command) => run_rules(command),
@@ -142,7 +141,7 @@ pub fn run(command: Command) -> CommandExit {
         Command::Config(command) => config::run(command),
     };
     match result {
-        // A closed pipe is a failure without a text, because its reader wants no more output.
+        // If standard output is a closed pipe, the command fails without a message, because its reader wants no more output.
         Ok(Output { text, exit }) => write_stdout(text).map_or(CommandExit::Failed, |()| exit),
         Err(Failure { errors, exit }) => {
             errors.lines().for_each(write_stderr_line);

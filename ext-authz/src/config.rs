@@ -79,7 +79,7 @@ pub struct SyncSettings {
     pub ca: Option<PathBuf>,
     /// The API keys, at least one for each protected service.
     pub keys: Vec<ApiKey>,
-    /// The file that contains the API keys, if they come from the file that an environment variable names.
+    /// The file from which the API keys were read; `None` if they come from another setting.
     #[serde(skip)]
     pub keys_file: Option<PathBuf>,
     /// The interval between pings, in seconds.
@@ -163,7 +163,7 @@ pub struct CacheSettings {
 /// Why the settings are invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// A key or value is invalid.
+    /// The key or the value of a setting is invalid.
     #[error(transparent)]
     Source(#[from] SettingsError),
     /// Required values are missing, values are out of range, or values contradict each other. Each text is on a line of its own.

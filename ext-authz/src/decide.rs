@@ -53,13 +53,13 @@ pub enum Decision {
 pub struct EvaluatedIdentity {
     pub identity: VerifiedIdentity,
     content: ContentId,
-    /// By the clock of the control plane.
+    /// The time of the evaluation, by the clock of the control plane.
     evaluated_at: Timestamp,
 }
 
 impl EvaluatedIdentity {
     /// Whether another evaluation, of a view with this content at this time, would have the same result. Until `valid_until`, no
-    /// role of the identity ends, and none that has ended begins again. Before `evaluated_at`, the agent may have had more roles.
+    /// role of the identity ends. If the clock has gone back to before `evaluated_at`, the agent may have had more roles.
     fn applies(&self, content: ContentId, now: Timestamp) -> bool {
         self.content == content && (self.evaluated_at..self.identity.valid_until).contains(&now)
     }
@@ -109,7 +109,7 @@ impl Decision {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Denial {
     pub refusal: Refusal,
-    /// The agent of the token; `None` unless its signature is valid.
+    /// The agent of the token; `None` if the signature of the token was not verified.
     pub agent: Option<AgentId>,
     /// The requirement of the route that the agent does not meet.
     pub unmet_requirement: Option<UnmetRequirement>,
@@ -121,11 +121,12 @@ pub struct UnmetRequirement {
     pub actual: Qualification,
 }
 
-/// What a route requires of an agent, or all that the agent has of it. It is serialized as in the error body of a denial.
+/// What a route requires of an agent, or what the agent has of this kind, such as its roles. The error body of a denial contains
+/// it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Qualification {
-    /// All of these roles. Empty: at least one role, whichever.
+    /// All of these roles; if the list is empty, any role.
     Roles(Box<[RoleName]>),
     /// At least one of these roles.
     AnyRole(Box<[RoleName]>),
@@ -230,7 +231,7 @@ pub fn verify_signature(view: &View, text: &str, cache: &VerifiedTokens) -> Resu
     cache.get(view.service(), text).map_or_else(|| verify(view, text, cache), |cached| check_key(view, cached))
 }
 
-/// Requires that the key set still contains the key that signed a cached token: it may have been revoked since.
+/// Requires that the key set still contains the key that signed a cached token: the key may have been revoked since.
 fn check_key(view: &View, cached: Arc<CachedToken>) -> Result<Arc<CachedToken>, Refusal> {
     if view.keys().get(cached.token.kid()).is_some() { Ok(cached) } else { Err(Reason::TokenKeyUnknown.into()) }
 }

@@ -35,7 +35,7 @@ use std::sync::Arc;
 
 /// Runs the sidecar until shutdown is requested.
 pub async fn run(settings: Settings, clock: Arc<dyn Clock>, shutdown: Shutdown) -> Result<(), AuthorizerError> {
-    // A Unix socket has no bound address to log. A port has one, which differs from the configured address if that has port 0.
+    // If the configured address has port 0, we log the bound one. A Unix socket has no bound address, so we log its configured one.
     let configured_address = settings.listen.grpc.clone();
     let app = App::bind(settings, clock, Arc::new(SystemRng), copy::copy_interval).await?;
     let grpc = app.grpc_address().map_or_else(|| configured_address.to_string(), |address| address.to_string());

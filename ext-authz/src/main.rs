@@ -41,11 +41,12 @@ fn main() -> ExitCode {
     if let Some(command) = command {
         return commands::run(command).into();
     }
-    // The allocator would use huge pages, which a sidecar with a small view hardly fills. A kernel without them is no problem.
+    // With huge pages, a sidecar with a small view takes much more memory than it needs. A failure (a kernel without them) is
+    // harmless.
     let _ignored = nix::sys::prctl::set_thp_disable(true);
     match config::read(config, environment(), set) {
         Ok(settings) => exit_code(run_with_settings(settings)),
-        // The settings may be right: a later start may be able to read the file.
+        // A file that cannot be read does not make the settings wrong: a later start may be able to read it.
         Err(ConfigError::Source(error)) if error.is_unreadable_value() => fail(ExitCode::FAILURE, &error),
         Err(error) => fail(ExitCode::from(USAGE_ERROR), &error),
     }

@@ -45,7 +45,7 @@ pub enum Verdict {
 /// every reason, so a new reason does not compile until its case is decided.
 const fn occurs(reason: Reason, service_is_known: bool) -> bool {
     match reason {
-        // While the control plane has not confirmed a view, it counts as missing, although its service is known.
+        // A view that the control plane has not confirmed yet counts as missing, although its service is known.
         Reason::ViewMissing => true,
         Reason::TokenMissing
         | Reason::TokenRepeated
@@ -99,7 +99,7 @@ const fn occurs(reason: Reason, service_is_known: bool) -> bool {
     }
 }
 
-/// Whether a rule that is a dry run can refuse a request for this reason. The other reasons occur before a rule is selected.
+/// Whether a dry run can allow a request that is refused for this reason. The other reasons are errors, which no rule decides.
 const fn occurs_in_dry_run(reason: Reason) -> bool {
     !matches!(reason, Reason::RuleInvalid | Reason::RequestInvalid | Reason::Internal)
 }
@@ -141,7 +141,7 @@ pub struct Metrics {
     pub file_reloads: FileReloadMetrics,
     pub cache_hits: IntCounter,
     pub cache_misses: IntCounter,
-    /// Counts the checks that get no memory.
+    /// Counts the checks that are refused because unfinished checks take too much memory.
     pub overloaded: IntCounter,
     checks: IntCounterVec,
     dry_run_denials: IntCounterVec,
@@ -261,7 +261,6 @@ impl Metrics {
         self.stream_connected.with_label_values(&[service.to_string()]).inc();
     }
 
-    /// Records that an established sync stream was lost.
     pub fn stream_lost(&self, service: ServiceId) {
         let label = [service.to_string()];
         self.stream_connected.with_label_values(&label).dec();

@@ -1,8 +1,8 @@
 //! The requirements of a route.
 //!
 //! `check` parses a policy from the context extensions of the route, `rules` parses policies from the rules file, and `decide`
-//! checks the policy. A policy has words, such as `require_roles`, and their values. Invariant: a policy with an unknown word or
-//! an invalid value is refused as a whole. Without the word, it could allow more requests than the operator intends.
+//! checks the policy. A policy has words, such as `require_roles`, and their values. Invariant: a policy with an unknown word or an
+//! invalid value is refused as a whole. If the word were ignored, the policy could allow more requests than the operator intends.
 
 mod cache;
 mod extensions;
@@ -35,7 +35,7 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// The words of the policy that differ from the default, with their values.
+    /// The words (names) and values of all settings of the policy that differ from the default.
     pub fn words(&self) -> Vec<(&'static str, String)> {
         let Self { service, require_roles, any_role, require_permissions, any_permission, min_trust_score, .. } = self;
         let lists = [

@@ -35,7 +35,7 @@ const CACHE_CONTROL: &str = "public, max-age=300";
 pub struct RequestHeaders<'a, Names> {
     /// The names of all headers, as the client spelled them.
     pub names: Names,
-    /// The names of the headers that carry tokens, which Envoy must remove.
+    /// The names of the headers with tokens that Envoy must remove.
     pub token_headers: [Option<&'a str>; 2],
 }
 
@@ -129,7 +129,7 @@ impl ResponseBuilder {
         overwritten: bool,
     ) -> Vec<String> {
         let forged_names = names.filter(|name| self.names.must_remove(name, overwritten));
-        // `check` has refused requests with names that are not UTF-8, so none is left out.
+        // `check` has refused requests with names that are not UTF-8, so this leaves out no name.
         let forged_names = forged_names.filter_map(|name| std::str::from_utf8(name).ok());
         let mut removed: Vec<_> = token_headers.into_iter().flatten().chain(forged_names).map(str::to_owned).collect();
         removed.sort_unstable();
@@ -151,8 +151,8 @@ pub fn resource_metadata(service: ServiceId, resource: &Resource) -> CheckRespon
     response(tonic::Code::PermissionDenied.into(), denied, metadata::of_anonymous(Some(service), None))
 }
 
-/// A header that overwrites the value of the client. `append` and `append_action` are both set, because versions of Envoy differ in
-/// which of them they read, and in its default.
+/// A header that overwrites the value of the client. Both `append` and `append_action` are set, because older and newer versions of
+/// Envoy read different ones, with different defaults.
 #[expect(deprecated, reason = "older Envoy versions read only `append`")]
 fn overwriting_header(name: &str, value: String) -> HeaderValueOption {
     HeaderValueOption {

@@ -55,7 +55,7 @@ pub struct RequestTarget<'a> {
 /// The rules of a file.
 #[derive(Debug, Default)]
 pub struct RuleSet {
-    /// In the order of the file.
+    /// The rules in the order of the file, without `[default]`.
     rules: Vec<Rule>,
     /// The rule for requests that no other rule matches.
     default: Option<Rule>,
@@ -66,7 +66,7 @@ pub struct RuleSet {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unselectable {
     pub reason: Reason,
-    /// Whether every rule that could apply is a dry run, so that the request is allowed without an identity.
+    /// Whether every rule that could apply is a dry run, so that the request is allowed nevertheless, without an identity.
     pub dry_run: bool,
 }
 
@@ -75,7 +75,7 @@ impl Rule {
         Specificity::of(&self.host, &self.path, &self.methods)
     }
 
-    /// `host` and `path` are `None` if they have no normal form. Then only a rule without this condition matches.
+    /// `host` is `None` if the host has no normal form: only a rule without a condition about hosts matches it. `path` likewise.
     fn matches(&self, host: Option<&str>, path: Option<&NormalPath<'_>>, method: &str) -> bool {
         let matches_path = match path {
             Some(path) => self.path.matches(path),
@@ -84,14 +84,14 @@ impl Rule {
         self.host.matches(host) && matches_path && self.methods.matches(method)
     }
 
-    /// Whether both rules match some request.
+    /// Whether some request matches both rules.
     fn intersects(&self, other: &Self) -> bool {
         self.host.intersects(&other.host)
             && self.path.intersects(&other.path)
             && self.methods.intersects(&other.methods)
     }
 
-    /// Whether both rules match a request, and neither is more specific.
+    /// Whether some request matches both rules, and neither is more specific.
     fn conflicts_with(&self, other: &Self) -> bool {
         self.specificity() == other.specificity() && self.intersects(other)
     }
@@ -108,8 +108,8 @@ impl RuleSet {
         self.rules.len()
     }
 
-    /// A warning for each dry run that takes requests from an enforced rule, because it is more specific: it refuses none of them,
-    /// although the enforced rule might.
+    /// A warning for each dry run that takes requests from an enforced rule, because it is more specific: the dry run refuses none
+    /// of these requests, although the enforced rule might.
     pub fn warnings(&self) -> Vec<String> {
         let overruled_by = |dry_run: &Rule| {
             let is_less_specific = |rule: &&Rule| !rule.dry_run && rule.specificity() < dry_run.specificity();

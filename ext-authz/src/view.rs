@@ -35,7 +35,7 @@ pub struct ServiceSettings {
     pub issuer: Arc<str>,
     /// Whether the service accepts unbound tokens, which were issued for no service.
     pub accepts_unbound: bool,
-    /// The control plane's limit for the age of a confirmation. A view with an older one must not decide.
+    /// The control plane's limit for the age of a confirmation. A view whose confirmation is older must not decide.
     pub max_staleness: Duration,
     /// The key of the hashes that name agents in messages and views.
     pub agent_hash_key: AgentHashKey,
@@ -95,7 +95,6 @@ pub struct Confirmation {
 pub struct RestoredContact {
     /// How long ago the answered ping was sent.
     pub age: Duration,
-    /// The current time since boot.
     pub since_boot: Duration,
     /// The clock of the control plane, if the copy contains its time.
     pub server_clock: Option<ServerClock>,
@@ -124,14 +123,13 @@ impl ServerClock {
         (offered.time..=offered.now(since_boot)).contains(&self.now(since_boot))
     }
 
-    /// The time of the control plane now.
     pub fn now(self, since_boot: Duration) -> Timestamp {
         self.time.saturating_add(since_boot.saturating_sub(self.since_boot))
     }
 }
 
-/// Numbers the content of views, so that what was computed from a view can be used while its content stays the same. Every change of
-/// anything in a view, except its confirmation, gives it a number that no view of this process had before.
+/// Numbers the content of views, so that what was computed from a view can be used while its content stays the same. Every change
+/// of a view, except a mere confirmation, gives it a number that no view of this process had before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ContentId(u64);
 
@@ -288,8 +286,8 @@ impl View {
 
     /// The view of a copy on disk, with the confirmation of the copy.
     ///
-    /// An earlier process received the confirmation, perhaps before the boot of the machine. A time since boot cannot express that,
-    /// so the time before the boot shortens the maximum staleness of the view instead.
+    /// An earlier process received the confirmation, perhaps before the boot of the machine. A time since boot cannot be before the
+    /// boot, so the time between them shortens the maximum staleness of the view instead.
     #[must_use]
     pub fn restored(&self, contact: RestoredContact) -> Self {
         let RestoredContact { age, since_boot, server_clock } = contact;
@@ -313,12 +311,12 @@ impl View {
         self
     }
 
-    /// The time of the control plane. Until its first pong, the wall clock stands in.
+    /// The time of the control plane. Until the first pong, it is the wall clock of the sidecar.
     pub fn now(&self, since_boot: Duration, wall_clock: impl FnOnce() -> Timestamp) -> Timestamp {
         self.server_clock.map_or_else(wall_clock, |clock| clock.now(since_boot))
     }
 
-    /// The clock of the control plane; `None` before its first pong.
+    /// The clock of the control plane; `None` before the first pong that told a time.
     pub const fn server_clock(&self) -> Option<ServerClock> {
         self.server_clock
     }

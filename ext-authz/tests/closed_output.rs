@@ -34,7 +34,7 @@ fn closed_pipe() -> Stdio {
     writer.into()
 }
 
-/// A pipe that is full and that nobody reads, while the returned end is open.
+/// A full pipe that nobody reads. It is closed when the returned reader is dropped.
 fn full_pipe() -> (Stdio, PipeReader) {
     let (reader, mut writer) = std::io::pipe().unwrap();
     writer.write_all(&vec![b'\n'; PIPE_SIZE]).unwrap();

@@ -11,16 +11,16 @@ use tonic::Status;
 /// The largest number of connections to the port for checks. Each worker thread of an Envoy opens at least one.
 const MAX_CHECK_CONNECTIONS: usize = 4096;
 
-/// The largest number of connections to the port for checks that have not sent a request yet.
+/// The largest number of connections on which no check has arrived yet.
 const MAX_PENDING_CONNECTIONS: usize = 256;
 
 /// How long a client may take to send its first check.
 const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a connection may wait for the next check: as long as Envoy keeps an idle connection.
+/// How long a connection may stay open without a check: as long as Envoy keeps an idle connection by default.
 const IDLE_TIMEOUT: Duration = Duration::from_hours(1);
 
-/// The largest head of a gRPC request. The headers of the checked request are not in it, but in the message.
+/// The largest head of a gRPC request, in bytes. The headers of the checked request do not count: they are in the message.
 const MAX_HEAD_SIZE: u32 = 16 * 1024;
 
 /// The largest number of concurrent checks of one connection. Envoy opens another connection for more checks.
@@ -36,11 +36,11 @@ pub const MAX_CHECK_BYTES: usize = 16 * 1024 * 1024;
 /// The memory for checks that have not arrived completely, in bytes.
 const UNFINISHED_CHECKS_CAPACITY: usize = 64 << 20;
 
-/// The memory for the unfinished checks of one client: often one Envoy is the only client, but it must leave memory for another.
+/// The memory for the unfinished checks of one client, in bytes: half, so that one client always leaves memory for another.
 const UNFINISHED_CHECKS_PER_CLIENT: usize = UNFINISHED_CHECKS_CAPACITY / 2;
 
-/// The limits of the port for checks. One client may use all connections, because usually one Envoy is the only client. `overloaded`
-/// counts the checks that get no memory.
+/// The limits of the port to which Envoy connects. One client may use all connections, because usually one Envoy is the only
+/// client. `overloaded` counts the checks that are refused because unfinished checks take too much memory.
 pub fn settings(overloaded: IntCounter, metrics: ConnectionMetrics) -> PortSettings {
     let [total] = fit_to_descriptors([MAX_CHECK_CONNECTIONS], RESERVED_DESCRIPTORS, raise_descriptor_limit());
     PortSettings {

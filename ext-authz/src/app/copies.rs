@@ -10,31 +10,32 @@ use crate::{
 use countersign_process::Clock;
 use std::{path::Path, sync::Arc, time::Duration};
 
-/// The parts that use the copy of one API key. All are `None` without copies. `without_lock` sets only `progress`.
+/// The parts that use the copy of one API key. All are `None` without copies. If the directory cannot be locked, only `progress` is
+/// set.
 #[derive(Default)]
 pub struct CopyOfKey {
     /// Opens the view on disk, with which the sidecar decides if the control plane does not answer.
     pub at_start: Option<FutureView>,
     pub writer: Option<CopyWriter>,
-    /// Knows the revision on disk. The sync client reports no newer one, because a later process may start from the copy.
+    /// Knows the revision of the copy. The sync client reports no newer revision, because a later process may start from the copy.
     pub progress: Option<Arc<CopyProgress>>,
-    /// The process that wrote the copy before, if it has certainly ended.
+    /// The earlier process that wrote the copy; `None` if there is no copy, or if that process may still run.
     pub previous: Option<Instance>,
 }
 
-/// What copies need from the other modules.
+/// What the copies of all API keys need from other modules.
 pub struct CopyContext<'a> {
     pub views: &'a Arc<Views>,
     pub metrics: &'a Arc<Metrics>,
     pub clock: &'a Arc<dyn Clock>,
-    /// The instance of the first API key.
+    /// The instance for the first API key, from which the instances for the other keys are made.
     pub instance: Instance,
     /// `copy::copy_interval`, except in tests.
     pub interval: fn(Duration) -> Duration,
 }
 
-/// Locks and prepares the directory. Returns one item for each API key, in their order. Errors are only logged: copies are
-/// optional.
+/// Locks and prepares the directory for copies. Returns an item for each API key, in their order. Errors are only logged, because a
+/// sidecar works without copies, too.
 pub fn create_copies(
     settings: &CopySettings,
     sync: &SyncSettings,
@@ -54,7 +55,7 @@ pub fn create_copies(
             context.metrics.copies.write_failed();
             tracing::error!(path = %path.display(), %error, "copy.directory: no copies of views are read or written");
             return match error {
-                // The other process reports no newer revision than its copies have, so this one need not wait for them.
+                // The control plane learns from the other process how old its copies are, so our reports need not wait for them.
                 LockError::Held => without_copies(),
                 LockError::Io(_) => keys.iter().map(|key| without_lock(path, key)).collect(),
             };
@@ -106,8 +107,8 @@ fn copy_of_key(
     CopyOfKey { at_start: Some(at_start), writer: Some(writer), progress: Some(progress), previous }
 }
 
-/// The copy of a key in a directory that cannot be locked. This process cannot replace an old file there, from which a later process may
-/// start, so it never reports a newer revision than that file may have.
+/// The copy of a key in a directory that cannot be locked. If there is an old file, of unknown revision, this process cannot
+/// replace it, and a later process may start from it, so this process reports no revision.
 fn without_lock(directory: &Path, key: &CopyKey) -> CopyOfKey {
     let has_file = CopyDirectory::may_have_file(directory, key);
     CopyOfKey { progress: has_file.then(|| Arc::new(CopyProgress::new(true))), ..CopyOfKey::default() }

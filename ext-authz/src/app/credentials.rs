@@ -29,7 +29,8 @@ pub fn follow_keys_file(
     clock: &Arc<dyn Clock>,
 ) -> Option<FileReloader> {
     let path = settings.keys_file.as_deref()?;
-    // If the file has changed since the settings were read, we say that an empty file is in use. So the first poll loads it.
+    // If the file has changed since the settings were read, we tell the reloader that an empty file is in use, so that it loads
+    // this one.
     let text = std::fs::read_to_string(path).unwrap_or_default();
     let is_in_use = ApiKey::parse_list(&text).is_ok_and(|keys| exposed(&keys) == exposed(&settings.keys));
     let content: &[u8] = if is_in_use { text.as_bytes() } else { &[] };
@@ -48,8 +49,8 @@ pub fn follow_keys_file(
     Some(FileReloader::new(files, Box::new(load), &metrics.file_reloads, Arc::clone(clock)))
 }
 
-/// The API keys to use after the file has changed. A key that is still in the file keeps its place, because its sync stream
-/// continues. New keys take the places of the others.
+/// The API keys to use after the file has changed. A key that is still in the file keeps its index, because its sync stream
+/// continues. New keys get the indexes of the keys that were removed.
 fn replace_keys(in_use: &[ApiKey], in_file: Vec<ApiKey>) -> Result<Vec<ApiKey>, String> {
     let (old, new) = (in_use.len(), in_file.len());
     if old != new {

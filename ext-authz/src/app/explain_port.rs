@@ -11,10 +11,9 @@ use axum::{
 };
 use std::{net::SocketAddr, sync::Arc};
 
-/// The largest accepted body: a token of the largest size, and the request.
+/// The largest accepted body, in bytes: enough for the longest token and the description of a request.
 const MAX_BODY_BYTES: usize = 64 * 1024;
 
-/// The route `/explain`.
 pub fn routes(authorizer: Arc<Authorizer>) -> Router {
     let explain = post(explain).layer(DefaultBodyLimit::max(MAX_BODY_BYTES));
     Router::new().route("/explain", explain).with_state(authorizer)
@@ -29,7 +28,7 @@ async fn explain(
     if !peer.ip().to_canonical().is_loopback() {
         return Err((StatusCode::FORBIDDEN, "/explain is available on loopback only\n".to_owned()));
     }
-    // A web page in a browser on this host cannot send this type to another origin.
+    // This keeps out web pages in a browser on this host: they cannot send this content type to another origin.
     if headers.get(header::CONTENT_TYPE).is_none_or(|value| value != "application/json") {
         return Err((StatusCode::UNSUPPORTED_MEDIA_TYPE, "send Content-Type: application/json\n".to_owned()));
     }

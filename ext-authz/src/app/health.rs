@@ -1,4 +1,4 @@
-//! The gRPC health service `grpc.health.v1`: `SERVING` while the sidecar is ready, until shutdown is requested.
+//! The gRPC health service `grpc.health.v1`, which reports `SERVING` while the sidecar is ready and no shutdown is requested.
 
 use crate::check::AuthorizationServer;
 use countersign_process::{Readiness, Shutdown};
@@ -8,7 +8,7 @@ use tonic_health::pb::{
     HealthCheckRequest, HealthCheckResponse, health_check_response::ServingStatus, health_server::Health,
 };
 
-/// The names that a client may ask about: the server as a whole, and the authorization service.
+/// The names whose health a client may ask for: an empty name for the whole server, or the authorization service.
 const SERVICE_NAMES: [&str; 2] = ["", AuthorizationServer::NAME];
 
 pub struct HealthService {
@@ -29,8 +29,8 @@ impl Health for HealthService {
         Ok(Response::new(HealthCheckResponse { status: status.into() }))
     }
 
-    /// Refused: a `Watch` never ends, so clients without a credential could occupy all connections of the port. Envoy and
-    /// Kubernetes use `Check`.
+    /// Refuses every `Watch`: it would never end, so clients, which need no credential, could occupy all connections of the port.
+    /// Envoy and Kubernetes use `Check`.
     async fn watch(&self, _request: Request<HealthCheckRequest>) -> Result<Response<Self::WatchStream>, Status> {
         Err(Status::unimplemented("Watch is not supported: use Check"))
     }

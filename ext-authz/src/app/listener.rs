@@ -18,7 +18,7 @@ pub enum CheckListener {
     Unix(UnixListener, SocketFile),
 }
 
-/// The path of a Unix socket. The socket is removed on drop.
+/// The path of a Unix socket, which is removed when this value is dropped.
 pub struct SocketFile(PathBuf);
 
 impl Drop for SocketFile {

@@ -15,7 +15,7 @@ use std::sync::Arc;
 /// Decides with the copies of views on disk, like a sidecar that starts now and does not reach the control plane.
 pub struct OfflineAuthorizer {
     pub authorizer: Authorizer,
-    /// For each API key without a usable copy, the reason.
+    /// For each API key without a usable copy, why the copy cannot be used.
     pub unusable: Vec<String>,
 }
 
@@ -50,9 +50,9 @@ pub fn authorizer_from_copies(settings: Settings) -> Result<OfflineAuthorizer, S
     Ok(OfflineAuthorizer { authorizer, unusable })
 }
 
-/// The reasons why a sidecar with these settings would refuse to start, except for ports in use. Reads the files in the settings.
+/// All reasons why a sidecar with these settings would not start, except ports in use. Reads the files that the settings name.
 pub fn settings_problems(settings: &Settings) -> Vec<String> {
-    // Converting certificates needs the cryptographic provider of rustls, which can be installed once per process.
+    // Converting certificates needs the cryptographic provider of rustls. A second installation fails, which is harmless.
     let _already_installed = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let metrics = match Metrics::new() {
         Ok(metrics) => Arc::new(metrics),

@@ -1,5 +1,5 @@
-//! Loads the rules file at the start, and again when it changes. At the start, a file with an error stops the sidecar. Later, the
-//! sidecar keeps the rules that it has.
+//! Loads the rules file at the start, and again when it changes. If it has an error at the start, the sidecar does not start. If a
+//! changed file has an error, the sidecar keeps its rules.
 
 use super::AuthorizerError;
 use crate::{
@@ -16,10 +16,10 @@ use std::sync::Arc;
 
 const KEY: &str = "rules.file";
 
-/// The most warnings about a rules file in the log. The command `rules check` prints all.
+/// How many warnings about a rules file are logged at most. The command `rules check` prints all.
 const MAX_LOGGED_WARNINGS: usize = 10;
 
-/// Loads the rules. Also returns the task that reloads them; `None` without a rules file, when there are no rules.
+/// Loads the rules, and returns the task that reloads them. If the settings name no rules file, there are no rules and no task.
 pub fn load(
     settings: &RulesSettings,
     metrics: &Arc<Metrics>,

@@ -3,7 +3,8 @@
 //!
 //! - The sidecar is ready until checks are denied, because a view that is nearly stale still decides. Otherwise load balancers
 //!   would drop all sidecars early if the control plane is down.
-//! - It is ready again after two confirmations in a row. So readiness does not flap while the control plane answers now and then.
+//! - The sidecar is ready again after two confirmations in a row, so that readiness does not flap if the control plane rarely
+//!   answers.
 
 use crate::view::{ViewConfirmation, Views};
 use countersign_identity::ServiceId;
@@ -85,7 +86,7 @@ impl StalenessMonitor {
                 *state = ServiceState::Ready;
             }
             ServiceState::Stale { guard, first_confirmation } => {
-                // If the view is stale again, the next confirmation is the first one again.
+                // If the view is stale again, we forget the first confirmation: readiness needs two in a row.
                 let confirmed = confirmed_at.filter(|_| is_current);
                 *first_confirmation = confirmed.map(|at| first_confirmation.unwrap_or(at));
                 match guard {

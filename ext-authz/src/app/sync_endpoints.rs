@@ -24,10 +24,10 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// answers them even while a stream waits for the database.
 const HTTP2_PING_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The interval between TCP keepalive packets. They find a dead peer below HTTP/2, and keep firewalls from dropping the connection.
+/// The interval between TCP keepalive packets. They keep firewalls from dropping an idle connection, and find a dead peer.
 const TCP_KEEPALIVE: Duration = Duration::from_secs(15);
 
-/// Creates the endpoints. Also returns the file with the certificate authorities, if the settings name one and an address uses TLS.
+/// Creates an endpoint for each address. Also returns the file `sync.ca`, if the settings name one and an address uses TLS.
 pub fn create(settings: &SyncSettings) -> Result<(Vec<Endpoint>, Option<LoadedFiles>), AuthorizerError> {
     let Some(path) = settings.ca.as_ref().filter(|_| settings.urls.iter().any(SyncUrl::is_tls)) else {
         // If the system has no usable certificate authorities, the remedy is to set `sync.ca`.
@@ -76,7 +76,7 @@ fn endpoints(settings: &SyncSettings, tls: &ClientTlsConfig) -> Result<Vec<Endpo
 }
 
 fn endpoints_with_authorities(settings: &SyncSettings, pem: &[u8]) -> Result<Vec<Endpoint>, String> {
-    // tonic ignores what it cannot parse. Without this check, it would accept a file without certificates, and trust no authority.
+    // tonic ignores what it cannot parse. Without this check, it would accept a file without certificates, and trust no server.
     let certificates = CertificateDer::pem_slice_iter(pem).filter_map(Result::ok);
     if RootCertStore::empty().add_parsable_certificates(certificates).0 == 0 {
         return Err("contains no PEM certificate".to_owned());

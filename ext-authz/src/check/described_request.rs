@@ -27,11 +27,9 @@ pub struct DescribedRequest {
     pub host: String,
     /// The path, with or without query.
     pub path: String,
-    /// The method of the MCP message.
     pub mcp_method: Option<String>,
     /// The name of the tool or prompt, or the URI of the resource, that the MCP message uses.
     pub mcp_name: Option<String>,
-    /// The context extensions of the route.
     #[serde(default)]
     pub context_extensions: HashMap<String, String>,
     /// The token; `None` for a request without one.
@@ -45,7 +43,7 @@ fn expose_token<S: Serializer>(token: &Option<SecretString>, serializer: S) -> R
 }
 
 impl From<DescribedRequest> for v3::CheckRequest {
-    /// The check as Envoy sends it.
+    /// The check that Envoy would send for the described request.
     fn from(request: DescribedRequest) -> Self {
         let DescribedRequest { method, host, path, mcp_method, mcp_name, context_extensions, token } = request;
         let metadata = mcp_method.map(|method| {
@@ -54,7 +52,7 @@ impl From<DescribedRequest> for v3::CheckRequest {
             Metadata { filter_metadata, ..Metadata::default() }
         });
         let bearer = token.map(|token| ("authorization".to_owned(), format!("Bearer {}", token.expose_secret())));
-        // The sidecar refuses an MCP message of another type.
+        // The sidecar refuses an MCP message with another content type than JSON.
         let json = metadata.is_some().then(|| ("content-type".to_owned(), "application/json".to_owned()));
         let headers = bearer.into_iter().chain(json).collect();
         let http = HttpRequest { method, host, path, headers, ..HttpRequest::default() };
@@ -69,8 +67,8 @@ impl From<DescribedRequest> for v3::CheckRequest {
 }
 
 impl Authorizer {
-    /// Explains the decision about a request, which is read exactly like a check. The metrics do not count it. `None` if that
-    /// fails.
+    /// Explains the decision about a request, which is encoded and read exactly like a check of Envoy. The metrics do not count it.
+    /// `None` if the sidecar cannot read it.
     pub fn explain_described(&self, request: DescribedRequest) -> Option<Explanation> {
         let request = v3::CheckRequest::from(request).encode_to_vec();
         self.explain(&CheckRequest::decode(Bytes::from(request)).ok()?)

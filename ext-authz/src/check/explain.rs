@@ -62,7 +62,7 @@ enum Question {
     Roles,
     Permissions,
     Trust,
-    /// Asked last, so that nobody without a token finds out which tools the rule names.
+    /// Whether the rule allows the MCP message. Asked last, so that nobody without a token finds out which tools it names.
     Mcp,
 }
 
@@ -210,7 +210,7 @@ impl Facts<'_> {
         Some((self.outcome.view.as_deref()?, self.token.as_ref()?.token.claims()))
     }
 
-    /// Whether the cutoff of the agent revokes the token. Otherwise the token or its session is revoked.
+    /// Whether the cutoff of the agent revokes the token. If not, a revoked token was revoked itself, or with its session.
     fn is_cut_off(&self) -> bool {
         self.claims().is_some_and(|(view, claims)| {
             let status = view.evaluation_context(claims).agent.and_then(|changes| changes.status.as_ref());
@@ -253,6 +253,7 @@ impl Facts<'_> {
             None if self.has_extensions => "context extensions".to_owned(),
             None => "none: the default of the sidecar applies".to_owned(),
         };
+        // Without a policy, an error is about the context extensions. With a policy, an error is about the MCP message.
         let Some(policy) = &self.outcome.policy else { return error.unwrap_or_default().to_owned() };
         let words = list_words(policy.words().into_iter());
         let dry_run = if self.outcome.rule.is_some_and(|rule| rule.dry_run) { "; dry run" } else { "" };
@@ -296,7 +297,7 @@ impl Facts<'_> {
                 Some(change) => format!("rev {}, cutoff {}", claims.rev.number(), change.value.cutoff.number()),
                 None => "none".to_owned(),
             },
-            _ => format!("{}, {}", claims.jti, claims.sid),
+            _ => format!("{}, {}", claims.jti, claims.sid), // `Revocation`
         }
     }
 
@@ -304,7 +305,7 @@ impl Facts<'_> {
         let (actual, words): (_, &[&str]) = match question {
             Question::Roles => (list_names(&identity.roles), &["require_roles", "any_role", "allow_unassigned"]),
             Question::Permissions => (list_names(&identity.permissions), &["require_permissions", "any_permission"]),
-            _ => (identity.trust_score.to_string(), &["min_trust_score"]),
+            _ => (identity.trust_score.to_string(), &["min_trust_score"]), // `Trust`
         };
         let required = self.outcome.policy.as_ref().map_or_else(Vec::new, |policy| policy.words());
         let required = required.into_iter().filter(|(word, _)| words.contains(word));
@@ -317,7 +318,7 @@ fn list_names(names: &[impl ToString]) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
-/// Writes the requirements of a policy, each after a semicolon.
+/// Writes words of a policy (the names of its settings) and their values, each after a semicolon.
 fn list_words<'a>(words: impl Iterator<Item = (&'a str, String)>) -> String {
     words.map(|(word, value)| format!("; {word} = {value}")).collect::<Vec<_>>().concat()
 }

@@ -26,7 +26,7 @@ pub struct AuthorizationServer {
 }
 
 impl AuthorizationServer {
-    /// A request of more than `max_request_bytes` gets a gRPC error.
+    /// A request of more than `max_request_bytes` gets a gRPC error, and no decision.
     pub const fn new(authorizer: Arc<Authorizer>, max_request_bytes: usize) -> Self {
         Self { authorizer, max_request_bytes }
     }

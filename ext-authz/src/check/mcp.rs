@@ -1,7 +1,7 @@
 //! Reads an MCP request, and selects its policy by the entries of a rule: the allowed tools, prompts, resources and methods.
 //!
-//! Depends on `rules`. Invariant: the sidecar decides only by what Envoy's MCP filter has parsed. It does not see the body, and a
-//! header of the client can only make it refuse.
+//! Depends on `rules`. Invariant: the sidecar decides only by what Envoy's MCP filter has parsed. The sidecar does not see the
+//! body, and a header of the client can make it refuse a request, but not allow one.
 
 mod headers;
 mod metadata;
@@ -16,7 +16,8 @@ use std::sync::Arc;
 
 pub use metadata::{MCP_FILTER, metadata_of};
 
-/// The policy that the entries of a rule give a request; `None` if no entry names it. The error says what is wrong with the request.
+/// The policy of a rule for an MCP request; `None` if the rule lacks an entry for it. The error says what is wrong with the
+/// request.
 pub fn select_policy<'r>(
     rules: &'r McpRules,
     request: CheckInput<'_>,
@@ -29,7 +30,7 @@ pub fn describe(request: CheckInput<'_>) -> Option<String> {
     with_request(request, |mcp| mcp.to_string()).ok()
 }
 
-/// Calls `read` with the MCP request, which borrows from the metadata that is decoded here. The error says what is wrong with it.
+/// Calls `read` with the MCP request, which borrows from the decoded metadata. The error says what is wrong with the request.
 fn with_request<T>(request: CheckInput<'_>, read: impl FnOnce(McpRequest<'_>) -> T) -> Result<T, &'static str> {
     let CheckInput { http, extensions: _, mcp } = request;
     let metadata = mcp.map(McpMetadata::decode_parts).transpose()?;

@@ -17,17 +17,17 @@ pub struct Route<'r> {
     pub rule: Option<&'r Rule>,
     /// The service that the context extensions or the rule name.
     pub service: Option<ServiceId>,
-    /// False if the rule lists MCP tools and this message is none of them. Then `policy` is the rule's own, and the request is denied
-    /// after the token was checked.
+    /// False if the rule is about MCP and has no entry for this message. `policy` is then the one of the rule itself, and the
+    /// request is denied after its token was checked.
     pub allows_message: bool,
 }
 
-/// Why a request is refused before a policy is selected for it.
+/// Why a request is refused before a policy was selected for it.
 pub struct NoRoute<'r> {
     reason: Reason,
     /// The rule that refuses the request; `None` if no rule was selected.
     rule: Option<&'r Rule>,
-    /// Whether the request is allowed without an identity, because every rule that could apply is a dry run.
+    /// Whether the request is allowed nevertheless, without an identity, because every rule that could apply is a dry run.
     dry_run: bool,
     /// What is wrong with the context extensions or the MCP message.
     error: Option<Cow<'static, str>>,

@@ -41,7 +41,7 @@ struct Metadata {
 struct FilterMetadata {
     #[prost(bytes = "bytes", tag = "1")]
     filter: Bytes,
-    /// The parts of the message, which are merged when it is decoded.
+    /// The encoded metadata, in parts: in Protobuf, a message may be sent several times, and decoders merge the parts.
     #[prost(bytes = "bytes", repeated, tag = "2")]
     parts: Vec<Bytes>,
 }
@@ -144,18 +144,17 @@ impl HttpRequest {
     }
 }
 
-/// A header of the HTTP request.
 #[derive(Debug, Clone, Copy)]
 pub struct Header<'a> {
     /// The name as Envoy sent it: usually in lower case, but we do not rely on that.
     pub name: &'a [u8],
     pub value: &'a [u8],
-    /// Whether it comes from the map, where a later entry with the same name replaces it.
+    /// Whether the header comes from the map, where a later entry with the same name replaces an earlier one.
     pub is_in_map: bool,
 }
 
 /// The first two headers with a name, in upper or lower case. Two are enough to see that a header is repeated. In the map, a later
-/// entry replaces an earlier one of the same spelling; every other header takes the next free place.
+/// entry replaces an earlier one of the same spelling; all other headers count as further ones.
 pub fn first_two<'a>(headers: impl Iterator<Item = Header<'a>>, name: &str) -> [Option<Header<'a>>; 2] {
     let mut found = [None; 2];
     for header in headers.filter(|header| header.name.eq_ignore_ascii_case(name.as_bytes())) {

@@ -36,7 +36,7 @@ impl Clock for FixedClock {
     }
 }
 
-/// A clock whose wall-clock time cannot be read without a panic.
+/// A clock that panics when its wall-clock time is read.
 struct PanickingClock;
 
 impl Clock for PanickingClock {

@@ -12,7 +12,7 @@ use std::str::from_utf8;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TokenHeader<'a> {
     pub token: PresentedToken<'a>,
-    /// The header from which the token was read, as the client spelled it, even if its content is not one token.
+    /// The name of the header that was read, as the client spelled it, even if the token is invalid. `None` if there is no token.
     pub name: Option<&'a str>,
 }
 
@@ -24,7 +24,6 @@ pub fn extract<'a>(headers: impl Iterator<Item = Header<'a>> + Clone) -> TokenHe
     from_header(headers.clone(), TOKEN_HEADER, from_token_header).unwrap_or_else(|| extract_from_authorization(headers))
 }
 
-/// Extracts the bearer token from `Authorization`.
 pub fn extract_from_authorization<'a>(headers: impl Iterator<Item = Header<'a>>) -> TokenHeader<'a> {
     let absent = TokenHeader { token: PresentedToken::Absent, name: None };
     from_header(headers, AUTHORIZATION_HEADER, from_authorization).unwrap_or(absent)

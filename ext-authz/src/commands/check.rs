@@ -19,7 +19,7 @@ const ALLOWED: &str = "allowed";
 /// The arguments of `check`.
 #[derive(Debug, Args)]
 pub struct CheckArguments {
-    /// The port for checks of the sidecar: http://HOST:PORT, or unix:PATH for a Unix socket.
+    /// Where the sidecar answers checks: http://HOST:PORT, or unix:PATH for a Unix socket.
     #[arg(long, default_value = "http://127.0.0.1:9191", value_parser = parse_address)]
     address: Endpoint,
     /// A file with the token, instead of standard input.
@@ -31,7 +31,7 @@ pub struct CheckArguments {
     /// A context extension of the route, such as `service_id=svc_…`. Can be repeated.
     #[arg(long = "context-extension", value_name = "KEY=VALUE", value_parser = parse_key_value)]
     context_extensions: Vec<(String, String)>,
-    /// The answer that is a success: `allowed`, or the reason of a denial, such as `no_role`. Any other answer is a failure.
+    /// The expected answer: `allowed`, or the reason of a denial, such as `no_role`. With any other answer, the command fails.
     #[arg(long, value_name = "ANSWER", default_value = ALLOWED)]
     expect: String,
 }
@@ -91,7 +91,7 @@ fn describe(response: CheckResponse) -> Result<(String, String), String> {
 /// The reason in the body of a denial.
 fn denial_reason(body: &str) -> Option<String> {
     let body: Value = serde_json::from_str(body).ok()?;
-    // A rule about MCP answers with an error of JSON-RPC.
+    // If the rule is about MCP, the body is an error of JSON-RPC, which contains the reason in `data`.
     let reason = body.pointer("/error/details/reason").or_else(|| body.pointer("/error/data/reason"));
     reason.and_then(Value::as_str).map(str::to_owned)
 }

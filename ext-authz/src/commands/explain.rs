@@ -19,8 +19,8 @@ pub struct ExplainArguments {
     /// The admin port of the running sidecar: a loopback address and a port.
     #[arg(long, default_value = "127.0.0.1:9092", value_parser = parse_loopback)]
     admin: String,
-    /// Decides with the copy on disk, as a sidecar does that starts now without contact, and asks no running sidecar. Needs the
-    /// settings of the sidecar: `--config`, `--set` and the environment.
+    /// Asks no running sidecar, but decides with the copy on disk, like a sidecar that starts now and does not reach the control
+    /// plane. Needs the settings of the sidecar: `--config`, `--set` and the environment.
     #[arg(long, conflicts_with = "admin")]
     copy: bool,
     /// Path of the TOML file with the settings of the sidecar, for `--copy`.

@@ -1,4 +1,5 @@
-//! Reads the token of a command from standard input or a file, not from an argument: process lists and shell histories show those.
+//! Reads the token of a command from standard input or a file, never from an argument: process lists and shell histories show
+//! arguments.
 
 use std::{
     fs::File,

@@ -102,7 +102,7 @@ impl TryFrom<String> for SyncUrl {
         match uri.scheme_str() {
             Some("https") => Ok(Self(uri)),
             Some("http") if is_loopback => Ok(Self(uri)),
-            // API keys and data would be sent unencrypted.
+            // Over plain HTTP, API keys and data would be sent unencrypted.
             Some("http") => Err("must begin with `https://`: plain `http://` is accepted for loopback only"),
             _ => Err(INVALID_SYNC_URL),
         }

@@ -1,7 +1,7 @@
 //! When a copy was last confirmed, by three clocks: the time since boot, the wall clock, and the clock of the control plane.
 //!
 //! Within a boot, we measure the age by the time since boot, because the wall clock may be changed. After a boot, or on another
-//! machine, only the wall clock remains. Two wall clocks may differ, so the copy then counts as older by the largest difference.
+//! machine, only the wall clock remains. Two wall clocks may differ, so such a copy counts as older by [`MAX_CLOCK_SKEW`].
 
 use crate::{
     metrics::CopyRejection,
@@ -17,7 +17,7 @@ const MAX_CLOCK_SKEW: Duration = Duration::from_mins(5);
 /// The length of an encoded contact.
 pub const CONTACT_LEN: usize = 48;
 
-/// When the last answered ping was sent, which is the last confirmation: at this time, the view was current.
+/// The last confirmation of a view: when the last answered ping was sent. At this time, the view was current.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Contact {
     /// The boot of the system; `None` if it is unknown.
@@ -53,7 +53,7 @@ impl Contact {
         self.boot.is_some() && self.boot == clock.boot_id()
     }
 
-    /// The contact for a view that is used now. The error says why the view cannot be used.
+    /// Converts the confirmation for a view that is used from now on. The error says why the view cannot be used.
     pub fn restore(&self, max_staleness: Duration, clock: &dyn Clock) -> Result<RestoredContact, CopyRejection> {
         let elapsed = self.age(clock)?;
         let age = if self.is_of_this_boot(clock) { elapsed } else { elapsed + MAX_CLOCK_SKEW };
@@ -61,12 +61,12 @@ impl Contact {
             return Err(CopyRejection::TooOld);
         }
         let since_boot = clock.since_boot();
-        // Without the allowance for wall clocks: the clock of the control plane would be fast, and tokens would expire too early.
+        // `MAX_CLOCK_SKEW` is not added here: the clock of the control plane would be fast, and tokens would expire too early.
         let server_clock = self.server.map(|time| ServerClock::new(time.saturating_add(elapsed), since_boot));
         Ok(RestoredContact { age, since_boot, server_clock })
     }
 
-    /// The fields as big-endian numbers. The boot 0 stands for an unknown one, and the least server time for none.
+    /// The fields as big-endian numbers. The boot 0 and the lowest possible time of the control plane stand for unknown ones.
     pub fn to_bytes(self) -> [u8; CONTACT_LEN] {
         let Self { boot, since_boot, wall, server } = self;
         let mut bytes = [0; CONTACT_LEN];

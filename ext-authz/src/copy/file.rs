@@ -1,4 +1,4 @@
-//! Reads and writes the file of a copy: a header in plain text, and the sealed view. A file is replaced atomically.
+//! Reads and writes the file of a copy: a header in plain text, and the encrypted view. A file is replaced atomically.
 
 use super::{
     contact::{CONTACT_LEN, Contact},
@@ -33,7 +33,7 @@ const NAME_LEN: usize = 8;
 
 const HEADER_LEN: usize = MAGIC.len() + ID_LEN + SALT_LEN;
 
-/// The largest copy that is written or read, in bytes: several million changed agents.
+/// The largest copy that is written or read, in bytes: enough for several million changed agents.
 pub const MAX_COPY_BYTES: u64 = 512 << 20;
 
 /// The directory with the copies of a sidecar, which no other process uses.
@@ -54,7 +54,7 @@ pub struct StoredView {
 }
 
 impl StoredView {
-    /// The view with its confirmation. The error says why it cannot be used now.
+    /// The view with its confirmation. The error says why the copy cannot be used now.
     pub fn restore(&self, clock: &dyn Clock) -> Result<View, CopyRejection> {
         let contact = self.contact.restore(self.view.max_staleness(), clock)?;
         Ok(self.view.restored(contact))
@@ -108,7 +108,7 @@ impl CopyDirectory {
             Ok(len)
         });
         if written.is_err() {
-            // The file may not exist, and the error of the write is the one to report.
+            // Removing the file may fail, too, if it was not created. We report the error of the write.
             let _ignored = fs::remove_file(&temporary);
         }
         written
@@ -143,17 +143,15 @@ impl CopyDirectory {
     pub fn ended_writer_of(&self, key: &CopyKey) -> Option<Instance> {
         let content = read_content(&self.path_of(key), key).ok()??;
         let Origin { contact, instance } = Origin::read(&mut &content[..])?;
-        // That process had already locked the directory at the time of its contact.
+        // The process that wrote the copy had already locked the directory when its view was confirmed.
         self.lock.has_ended(contact.boot, contact.since_boot).then_some(instance)
     }
 }
 
-/// When the view of a copy was confirmed, and who wrote the copy. It precedes the view in the sealed part.
+/// When the view of a copy was confirmed, and who wrote the copy. It precedes the view in the encrypted part of the file.
 #[derive(Debug, Clone, Copy)]
 pub struct Origin {
-    /// The last confirmation of the view.
     pub contact: Contact,
-    /// The process that wrote the copy.
     pub instance: Instance,
 }
 

@@ -1,8 +1,8 @@
 //! The lock of the directory with the copies: one process owns the directory until it ends.
 //!
-//! A process that gets the lock knows that earlier owners have ended, if they locked this very file on this machine. But a copied
-//! directory may have an owner elsewhere. So the first owner writes a history into the file: which file this is (boot, device and
-//! inode), and the time since boot. Later owners read it: owners since that time had this lock.
+//! A process that gets the lock knows that earlier owners have ended, if they locked this very file on this machine. But if the
+//! directory was copied, the owner of the original may still run. So the first owner writes a history into the file: which file
+//! this is (boot, device and inode), and the time since boot. So later owners know that all owners since then locked this file.
 
 use countersign_process::{BootId, Clock};
 use nix::fcntl::OFlag;
@@ -60,7 +60,7 @@ pub fn lock(directory: &Path, clock: &dyn Clock) -> Result<Lock, LockError> {
     let mut options = OpenOptions::new();
     options.read(true).custom_flags(flags);
     let created = options.clone().write(true).create(true).truncate(false).mode(0o600).open(&path);
-    // On a disk that has become read-only, we can still lock the file of an earlier process. Without one, the first error counts.
+    // If the disk has become read-only, we can still lock an existing file. If there is none, the first error counts.
     let mut file = created.or_else(|error| options.open(&path).map_err(|_| error))?;
     if !file.metadata()?.is_file() {
         return Err(io::Error::other(format!("`{}` is not a regular file: remove it", path.display())).into());
@@ -76,8 +76,8 @@ pub fn lock(directory: &Path, clock: &dyn Clock) -> Result<Lock, LockError> {
     }
 }
 
-/// Reads the history. If it is about another file or another boot, this process is the first owner, and writes a new one. If the
-/// boot is unknown, deletes the history, and returns `None`.
+/// Reads the history. If the history is about another file or another boot, this process is the first owner, and writes a new one.
+/// If the boot is unknown, deletes the history, and returns `None`.
 fn read_history(file: &mut File, clock: &dyn Clock) -> io::Result<Option<History>> {
     let (metadata, mut text) = (file.metadata()?, String::new());
     file.take(MAX_CONTENT).read_to_string(&mut text)?;
@@ -105,7 +105,7 @@ mod tests {
         FixedClock(boot.map(BootId), seconds, 0)
     }
 
-    /// Locks a directory at a time. Returns whether the process has ended that used it at another time.
+    /// Locks a directory at the time `now`. Returns whether the process that used the directory at `used_at` has ended.
     fn has_ended(directory: &Path, boot: Option<u128>, now: u64, used_at: u64) -> bool {
         lock(directory, &clock(boot, now)).unwrap().has_ended(boot.map(BootId), Duration::from_secs(used_at))
     }

@@ -1,4 +1,4 @@
-//! Encrypts and authenticates a copy with AES-256-GCM.
+//! Encrypts and authenticates the copy of a view on disk with AES-256-GCM.
 //!
 //! The key of a file is derived from the API key and the random salt of the file by HKDF-SHA256, so each key seals one file.
 
@@ -16,10 +16,10 @@ pub const SALT_LEN: usize = 32;
 /// The length of the authentication tag at the end of a file.
 pub const TAG_LEN: usize = 16;
 
-/// Part of the derivation of these keys, so that a key for another purpose, derived from the same API key, is never equal.
+/// Separates the keys of copies from keys that are derived from the same API key for another purpose.
 const PURPOSE: &[u8] = b"countersign view copy v1";
 
-/// The keys of the copies of one API key.
+/// The secret from which the key of each copy of one API key is derived, and the id in the name of its file.
 #[derive(Clone)]
 pub struct CopyKey {
     derived: Prk,
@@ -36,13 +36,13 @@ impl KeyType for IdLen {
 }
 
 impl CopyKey {
-    /// The keys for the API key that opens the next stream. `None` if they cannot be derived.
+    /// The keys for the current API key: its file may have changed while the sidecar runs. `None` if they cannot be derived.
     pub fn of(authorization: &Authorization) -> Option<Self> {
         Self::derive(authorization.load().as_bytes().strip_prefix(b"Bearer ")?).ok()
     }
 
-    /// Derives the keys from an API key.
     pub fn derive(api_key: &[u8]) -> Result<Self, Unspecified> {
+        // The salt of HKDF is a constant. The random salt of a file is part of `info`, so that one extraction serves all files.
         let derived = Salt::new(HKDF_SHA256, PURPOSE).extract(api_key);
         let mut id = [0; ID_LEN];
         derived.expand(&[b"file name"], IdLen)?.fill(&mut id)?;
@@ -54,12 +54,12 @@ impl CopyKey {
         self.id
     }
 
-    /// Encrypts the content of the file with this salt. `header` is authenticated with it.
+    /// Encrypts the content of the file that has this salt. The tag at its end also authenticates `header`.
     pub fn seal(&self, salt: &[u8; SALT_LEN], header: &[u8], content: &mut Vec<u8>) -> Result<(), Unspecified> {
         self.key_of_file(salt)?.seal_in_place_append_tag(only_nonce(), Aad::from(header), content)
     }
 
-    /// Decrypts the content of the file with this salt. Fails if the content or the header is not what was sealed.
+    /// Decrypts the content of the file that has this salt. Fails if the content or the header is not what was sealed.
     pub fn open<'a>(
         &self,
         salt: &[u8; SALT_LEN],

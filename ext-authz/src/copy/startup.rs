@@ -34,7 +34,7 @@ pub async fn view_without_contact(
         let opened = tokio::task::spawn_blocking(move || directory.open(&key, staleness_limit)).await;
         let stored = opened.unwrap_or(Err(CopyRejection::Unreadable))?;
         let view = stored.map(|stored| stored.restore(&*clock)).transpose()?;
-        // The key may have been refused meanwhile.
+        // While we read the file, the control plane may have refused the API key.
         if view.is_some() {
             check_key()?;
         }

@@ -1,4 +1,4 @@
-//! Tests of copies: what is written is read, and each reason why a copy is not used.
+//! Tests of copies: a copy is read as it was written, and each reason why a copy is not used.
 
 mod writer;
 
@@ -37,7 +37,7 @@ impl Clock for FixedClock {
 /// The clock at the time of the confirmation.
 const CLOCK: FixedClock = FixedClock(Some(BootId(1)), 1000, 500_000);
 
-/// The clock when the directory was locked first.
+/// The clock when the directory was locked for the first time.
 const FIRST_LOCK: FixedClock = FixedClock(Some(BootId(1)), 900, 499_900);
 
 fn key(api_key: &[u8]) -> CopyKey {
@@ -138,7 +138,7 @@ impl Fixture {
         self.open()?.restore(&clock)
     }
 
-    /// Another process locks the directory after this one has ended. A second directory takes the place of the first, to unlock it.
+    /// Unlocks and locks the directory, as if a new process followed this one. Locking a second directory drops the first lock.
     fn lock_again(&mut self) {
         let path = self.path.parent().unwrap().to_owned();
         self.directory = CopyDirectory::lock(&self.folder.path().join("other"), &FIRST_LOCK).unwrap();
@@ -259,7 +259,7 @@ fn age_counts_on_the_boot_clock_within_a_boot_and_on_the_wall_clock_after_it() {
     assert_eq!(age(FixedClock(same, 1059, 900_000)), 59);
     assert_eq!(rejection(FixedClock(same, 1060, 500_000)), CopyRejection::TooOld);
     assert_eq!(rejection(FixedClock(same, 999, 500_000)), CopyRejection::Future);
-    // After another boot, the clock may have been wrong by five minutes.
+    // After another boot, the wall clock may be wrong by five minutes, so the copy counts as older by this time.
     let contact = fixture.open().unwrap().contact;
     let restore = |clock: FixedClock| contact.restore(Duration::from_mins(6), &clock);
     for other in [None, Some(BootId(2))] {

@@ -1,7 +1,7 @@
 //! Writes the copy of one API key, while its view is confirmed.
 //!
-//! A newer confirmation is written after an interval. A revision that the sync client has to report to the control plane is written
-//! sooner, because the report waits until the copy has it. Invariant: writing takes at most 5 % of the time.
+//! A newer confirmation alone is written only after an interval. A revision that the sync client has to report to the control plane
+//! is written sooner, because the report waits until the copy has it. Invariant: writing takes at most 5 % of the time.
 
 use super::{Contact, CopyDirectory, CopyKey, Origin};
 use crate::{
@@ -15,7 +15,7 @@ use std::{io, path::PathBuf, sync::Arc, time::Duration};
 /// The longest interval between writes while no report waits for the copy.
 const MAX_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How often a copy is written within the maximum age of its view. A sidecar that starts from it can decide for almost this age.
+/// How often a copy is written within the maximum age of its view. So a sidecar that starts from it can decide for almost this age.
 const PARTS_OF_MAX_AGE: u32 = 60;
 
 /// How often the writer looks for a newer confirmation.
@@ -24,7 +24,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// After a write, the writer waits at least 20 times as long as the write took, so that it writes at most 5 % of the time.
 const PAUSE_FACTOR: u32 = 20;
 
-/// The shortest pause before a write for which a report waits, because a view is confirmed a little later than it is published.
+/// The shortest pause before a write for which a report waits. In this time, the view is usually confirmed, too.
 const MIN_PAUSE: Duration = Duration::from_millis(10);
 
 /// The interval between writes while no report waits for the copy. `max_age` is the age at which the view is stale.
@@ -52,7 +52,7 @@ pub struct CopyWriter {
 /// What a writer has done.
 #[derive(Debug, Default)]
 pub struct WriterState {
-    /// The confirmation of the written view, since boot.
+    /// When the view on disk was confirmed, since boot.
     confirmed_at: Option<Duration>,
     /// The earliest time of the next write, since boot.
     next_write: Duration,
@@ -132,11 +132,11 @@ impl CopyWriter {
         let previous = self.state.path.clone().filter(|previous| *previous != path);
         let write = move || {
             let result = directory.write(&key, &view, Origin { contact, instance }).and_then(|len| {
-                // The API key was replaced, so nobody writes the copy of the previous key any more.
+                // If the API key was replaced, nobody writes the copy of the previous key any more, so we remove it.
                 previous.as_ref().map_or(Ok(()), |previous| directory.remove(previous))?;
                 Ok(len)
             });
-            // A failed write may leave an earlier copy.
+            // After a failed write, an earlier copy may still be there.
             result.map_err(|error| (error, directory.has_file(&key) || previous.is_some()))
         };
         let result = tokio::task::spawn_blocking(write).await;

@@ -20,7 +20,7 @@ const BASE_COST: usize = 768;
 /// How many bytes an evaluated identity needs at most besides its names.
 const IDENTITY_COST: usize = 1280;
 
-/// How many bytes an entry of `until` needs besides its text: a time, and its place in the map.
+/// How many bytes an entry of the claim `until` needs besides the id of the role: for a time, and for the entry in the map.
 const UNTIL_COST: usize = NAME_COST + 16;
 
 /// How many bytes are reserved for each byte of an identity's names: more than it needs.
@@ -39,7 +39,7 @@ impl CachedToken {
     fn new(token: SignedToken, text: &str) -> Self {
         let Claims { name, roles, permissions, .. } = token.claims();
         let needed = identity_memory(name, roles, permissions);
-        // At least what the token's own names need. A small token also gets the rest of its share of the cache.
+        // Enough for an identity with the names in the token, or the rest of the token's share of the cache if that is more.
         let room = BYTES_PER_TOKEN.saturating_sub(text.len() + claims_memory(token.claims())).max(needed);
         Self { token, identity: ArcSwapOption::empty(), room }
     }
@@ -86,7 +86,6 @@ impl VerifiedTokens {
         token
     }
 
-    /// Caches a token whose signature was verified.
     pub fn insert(&self, service: ServiceId, text: &str, token: SignedToken) -> Arc<CachedToken> {
         let cached = Arc::new(CachedToken::new(token, text));
         self.tokens.insert(service, text, Arc::clone(&cached));

@@ -250,7 +250,7 @@ fn permissions<T: FromIterator<Permission>>(names: &[&str]) -> T {
     names.iter().map(|name| Permission::try_from(*name).unwrap()).collect()
 }
 
-/// The agent has the role `reader`, the permission `read`, and 50 points.
+/// The agent has the role `reader`, the permission `read`, and a trust score of 50.
 #[test]
 fn denial_contains_the_requirement_that_the_agent_does_not_meet() {
     let require_roles = |names: &[&str]| Policy { require_roles: roles(names), ..Policy::default() };

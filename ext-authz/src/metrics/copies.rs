@@ -68,7 +68,7 @@ impl CopyMetrics {
         self.writes.with_label_values(&["failed"]).inc();
     }
 
-    /// Sets whether the checks of a service are decided with a copy.
+    /// Sets whether the checks of a service are decided with a copy on disk.
     pub fn in_use(&self, service: ServiceId, is_in_use: bool) {
         self.in_use.with_label_values(&[service.to_string()]).set(is_in_use.into());
     }

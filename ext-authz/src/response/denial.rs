@@ -24,8 +24,8 @@ struct ErrorObject<'a> {
     details: ErrorDetails<'a>,
 }
 
-/// The error body for MCP clients: an error response of JSON-RPC. The clients show its message. Instead of any other body, they
-/// show a text of their own.
+/// The error body for MCP clients: an error response of JSON-RPC. MCP clients show its message. If the body is anything else, they
+/// show a text of their own, which does not tell the reason.
 #[derive(Serialize)]
 struct JsonRpcBody<'a> {
     jsonrpc: &'static str,
@@ -36,7 +36,7 @@ struct JsonRpcBody<'a> {
 
 #[derive(Serialize)]
 struct JsonRpcError<'a> {
-    /// The HTTP status. It cannot be a reserved code, because those are negative.
+    /// The HTTP status, as the error code of JSON-RPC. The codes that JSON-RPC reserves are negative.
     code: u16,
     message: &'static str,
     data: JsonRpcErrorData<'a>,
@@ -101,8 +101,8 @@ pub fn build(names: &HeaderNames, denial: &Denial, route: DecidedRoute<'_>, expl
     })
 }
 
-/// The value of `WWW-Authenticate` (RFC 6750, section 3, and RFC 9728, section 5.1). The description comes last, because common clients
-/// search the whole header for parameters.
+/// The value of `WWW-Authenticate` (RFC 6750, section 3, and RFC 9728, section 5.1). The description comes last, because common
+/// clients search the whole header for parameters: they must not find one in the description first.
 ///
 /// Common clients log in again after each `error="insufficient_scope"`, until the rate limit of logins ends their session. So we
 /// send this error only if another token would help.

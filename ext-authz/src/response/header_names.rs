@@ -35,7 +35,7 @@ impl HeaderNames {
         if self.lengths & length_bit(sent.len()) == 0 {
             return false;
         }
-        // The exact name is in `RequestHeaders::token_headers` if Envoy must remove the token.
+        // The exact name is not decided here: if Envoy must remove the token, it is in `RequestHeaders::token_headers`.
         if are_equal_after_folding(sent, TOKEN_HEADER) {
             return !sent.eq_ignore_ascii_case(TOKEN_HEADER.as_bytes());
         }
@@ -46,7 +46,7 @@ impl HeaderNames {
     }
 }
 
-/// The bit of a length. Lengths from 127 share one.
+/// The bit of a length. All lengths from 127 share the last bit.
 fn length_bit(length: usize) -> u128 {
     1 << length.min(127)
 }

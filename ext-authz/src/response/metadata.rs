@@ -8,7 +8,6 @@ use prost_types::{ListValue, Struct, Value, value::Kind};
 /// The field that contains all others.
 const NAMESPACE: &str = "countersign";
 
-/// A field: its name and its value.
 type Field = (&'static str, Value);
 
 /// The metadata of a request that is allowed without a token.

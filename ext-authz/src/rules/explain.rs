@@ -55,7 +55,8 @@ impl Explanation<'_> {
         }
     }
 
-    /// What the selected rule requires; `None` if none of its entries names the MCP message. The error says what is wrong with the message.
+    /// What the selected rule requires; `None` if the rule lacks an entry for the MCP message. The error says what is wrong with
+    /// the message.
     fn policy<'r>(&self, rule: &'r Rule) -> Result<Option<&'r Policy>, &'static str> {
         let Some(entries) = &rule.mcp else { return Ok(Some(&rule.policy)) };
         Ok(entries.policy(McpRequest::new(self.method, self.mcp)?)?.map(AsRef::as_ref))

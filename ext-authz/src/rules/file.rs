@@ -60,7 +60,7 @@ impl RuleFileErrors {
 /// Parses one file and collects its errors.
 struct Parser<'t> {
     text: &'t str,
-    /// The byte positions of the line ends, which give an error its line.
+    /// The byte positions of the line ends, from which the parser finds the line of an error.
     line_ends: Vec<usize>,
     /// The number of entries in `mcp` tables so far.
     mcp_entries: usize,
@@ -141,7 +141,7 @@ impl Parser<'_> {
         (rules, default)
     }
 
-    /// Parses a rule. `given_name` is the name of the table `[default]`; other rules name themselves. `None` if the rule has errors.
+    /// Parses a rule. `given_name` is `default` for the table `[default]`; others have a key `name`. `None` if the rule has errors.
     fn parse_rule(&mut self, item: &Spanned<DeValue<'_>>, given_name: Option<&str>) -> Option<Rule> {
         let span = item.span();
         let DeValue::Table(table) = item.get_ref() else {
@@ -166,7 +166,7 @@ impl Parser<'_> {
             self.check_mcp_contradiction(draft.mcp.as_deref().unwrap_or_default());
         }
         let Draft { name, host, path, methods, policy, mcp, dry_run } = draft;
-        // An invalid name has an error already.
+        // If the name is invalid, there is an error about it already.
         if name.is_none() && !table.contains_key("name") {
             self.error(&span, "the rule has no `name`");
         }
@@ -245,7 +245,7 @@ impl Draft {
         }
     }
 
-    /// Sets a word of the policy, as the context extensions do.
+    /// Sets a word of the policy, with the parser of context extensions.
     fn set_word(&mut self, word: &str, value: &DeValue<'_>) -> Result<(), String> {
         let (items, digits);
         let value = match value {

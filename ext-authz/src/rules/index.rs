@@ -8,7 +8,7 @@ use std::{collections::HashMap, str::Split};
 #[derive(Debug, Default)]
 pub struct Index {
     exact: HashMap<Box<str>, HostRules>,
-    /// By the end of the host, such as `.example.com`.
+    /// The rules for wildcards, by the end of the host, such as `.example.com`.
     wildcard: HashMap<Box<str>, HostRules>,
     any: HostRules,
 }
@@ -119,8 +119,8 @@ impl Node {
         (Some(node), prefix)
     }
 
-    /// Finds the matching template with the most fixed segments. Returns their number, and the rule. It visits at most as many nodes as
-    /// all templates have segments.
+    /// Finds the matching template with the most fixed segments. Returns the number of fixed segments, and the rule. It visits at
+    /// most as many nodes as all templates have segments.
     fn find_template(
         &self,
         mut segments: Split<'_, char>,

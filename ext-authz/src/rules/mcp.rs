@@ -84,7 +84,7 @@ pub struct McpEntry {
     pub table: McpTable,
     /// The name, the URI or the method, or [`ANY_NAME`].
     pub name: String,
-    /// The permissions that it requires in addition to the rule.
+    /// The permissions that the entry requires in addition to those of the rule.
     pub permissions: Vec<Permission>,
 }
 
@@ -138,7 +138,7 @@ impl<'a> McpRequest<'a> {
     }
 }
 
-/// Whether a text can be a name. A service could read a name with control characters differently, for example only up to a zero.
+/// Whether a text can be a name. A service could read a name with control characters differently, such as only up to a zero byte.
 pub fn is_name(text: &str) -> bool {
     !text.is_empty() && !text.chars().any(char::is_control)
 }
@@ -163,7 +163,8 @@ impl McpRules {
         rules
     }
 
-    /// The policy for a request; `None` if no entry names it. The error says what is wrong with the request.
+    /// The policy for a request; `None` if there is no entry for it and it needs one. The error says what is wrong with the
+    /// request.
     pub fn policy(&self, request: McpRequest<'_>) -> Result<Option<&Arc<Policy>>, &'static str> {
         Ok(match request {
             McpRequest::Session => Some(&self.own),

@@ -140,7 +140,7 @@ impl PathPattern {
         has_both_lengths && own.into_iter().zip(others).all(agree)
     }
 
-    /// The segments, and whether further ones may follow. `None` stands for any one segment.
+    /// The segments of the pattern, and whether a path may have more. `None` stands for any one segment.
     fn segments(&self) -> (Vec<Option<&str>>, bool) {
         fn fixed(segments: &[Box<str>]) -> Vec<Option<&str>> {
             segments.iter().map(|segment| Some(&**segment)).collect()

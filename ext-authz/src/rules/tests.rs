@@ -7,7 +7,7 @@ fn rules(text: &str) -> RuleSet {
     RuleSet::parse(text.as_bytes()).unwrap()
 }
 
-/// Rules from lines of a name and its conditions.
+/// Rules from lines, each with the name of a rule and its conditions.
 fn rules_from(lines: &[&str]) -> RuleSet {
     let rule = |line: &&str| {
         let (name, conditions) = line.split_once(' ').unwrap_or((line, ""));
@@ -203,7 +203,7 @@ fn dry_run_that_takes_requests_from_an_enforced_rule_is_a_warning() {
 }
 
 proptest! {
-    /// Two path patterns intersect if and only if some path matches both. The paths have at most one segment more than the patterns.
+    /// Two path patterns intersect if and only if some path matches both. Tested paths have at most one segment more.
     #[test]
     fn patterns_that_intersect_match_a_common_path(patterns in prop::array::uniform2("(path|path_prefix|path_template) /[ab{](/[ab{]){0,2}")) {
         let parse = |text: &str| {

@@ -1,12 +1,12 @@
 //! Decides which address of the control plane is tried next, and when.
 //!
-//! After a loss, the next address of the settings is tried. Invariant: every wait has a random part, so sidecars that lose an address at
-//! the same time do not reach the next one at the same time.
+//! When a stream ends, the next address of the settings is tried. Invariant: every wait has a random part, so sidecars that lose an
+//! address at the same time do not reach the next one at the same time.
 
 use countersign_process::Rng;
 use std::{sync::Arc, time::Duration};
 
-/// After the loss of a stream that was in use, the next attempt follows at a random time in this window. So 1,000 sidecars that
+/// When a stream that had confirmed the view ends, the next attempt follows at a random time in this window. So 1,000 sidecars that
 /// lose a replica reach the next one at about 330 per second.
 pub const LOSS_WINDOW: Duration = Duration::from_secs(3);
 
@@ -20,7 +20,7 @@ const MAX_BACKOFF: Duration = Duration::from_secs(5);
 pub struct AddressPlan {
     count: usize,
     current: usize,
-    /// How many attempts have failed since a stream was last in use.
+    /// How many attempts have failed since a stream last confirmed the view.
     failed_attempts: u32,
     rng: Arc<dyn Rng>,
 }

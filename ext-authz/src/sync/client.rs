@@ -26,12 +26,12 @@ pub struct StreamClient {
     key: ApiKeyIndex,
     target: SyncTarget,
     addresses: AddressPlan,
-    /// The maximum staleness in the sidecar's settings. The smaller one of this and the control plane's applies.
+    /// The maximum staleness in the sidecar's settings. If the control plane has a smaller one, that one applies.
     max_staleness: Option<Duration>,
     views: Arc<Views>,
     metrics: Arc<Metrics>,
     readiness: Readiness,
-    /// Keeps the sidecar from being ready until this key has a view that decides, or is refused while others are served.
+    /// Keeps the sidecar from being ready until this API key has a confirmed view, or is refused while other services have one.
     readiness_guard: Option<ReadinessGuard>,
     /// The address that last confirmed the view.
     view_address: Option<usize>,
@@ -118,7 +118,7 @@ impl StreamClient {
         }
     }
 
-    /// Publishes the view on disk. Returns the state of a stream that resumes at its revision.
+    /// Publishes the view on disk. Returns the state of a stream that resumes at the revision of this view.
     fn start_from_copy(&mut self, view: Arc<View>) -> StreamState {
         let (service, revision) = (view.service(), view.revision());
         self.metrics.init_service(service);
@@ -234,8 +234,8 @@ impl StreamClient {
     }
 
     /// Whether the stream at the current address must not replace the view by older data: another address confirmed the view, and
-    /// it still decides. Once it is too old, any data is better. We do not know which address confirmed a view on disk, so each of
-    /// several addresses counts as another one.
+    /// the view still decides. Once the view is too old, any data is better. We do not know which address confirmed a view on disk,
+    /// so each of several addresses counts as another one.
     fn must_keep_view(&self, stream_state: &StreamState) -> bool {
         let Some(view) = stream_state.view() else { return false };
         let is_other = match self.view_address {

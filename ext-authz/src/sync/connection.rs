@@ -38,7 +38,7 @@ pub type Authorization = Arc<ArcSwap<MetadataValue<Ascii>>>;
 /// What the client of one API key needs to open streams.
 #[derive(Clone)]
 pub struct SyncTarget {
-    /// The sync ports of the control plane. They are replaced when the file of certificate authorities changes.
+    /// How to connect to each sync port of the control plane. Replaced when the file of certificate authorities changes.
     pub endpoints: Arc<ArcSwap<Vec<Endpoint>>>,
     pub authorization: Authorization,
     pub identity: ProcessIdentity,
@@ -133,8 +133,8 @@ impl SyncConnection {
         self.requests.record_published(state.data_revision());
     }
 
-    /// Tells the control plane that this sidecar no longer decides. With a copy on disk, it tells nothing: a process that starts
-    /// from the copy decides again.
+    /// Tells the control plane that this sidecar no longer decides. If there is a copy on disk, tells nothing, because a process
+    /// that starts from the copy decides again.
     pub async fn leave(self) {
         let Self { requests, mut responses, ping_timer: _, clock: _ } = self;
         if requests.on_disk().is_some() {

@@ -16,18 +16,18 @@ struct Progress {
     wanted: Revision,
     /// The revision of the copy on disk, or a lower one; `None` if there is certainly no copy.
     on_disk: Option<Revision>,
-    /// How often the stream has replaced its data by older data.
+    /// How often the client has published older data than before.
     restarts: u64,
 }
 
-/// A write that has begun. `restarts` shows at its end whether the stream has published older data meanwhile.
+/// A write that has begun. At its end, `restarts` shows whether the client has published older data meanwhile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BegunWrite {
     restarts: u64,
 }
 
 impl CopyProgress {
-    /// The progress at the start. `has_file` is false if there is certainly no copy. An earlier copy may have any revision.
+    /// The progress at the start. `has_file` is false if there is certainly no copy. If there may be one, it counts as revision 0.
     pub fn new(has_file: bool) -> Self {
         let on_disk = has_file.then_some(Revision::default());
         Self(watch::Sender::new(Progress { wanted: Revision::default(), on_disk, restarts: 0 }))
@@ -57,8 +57,8 @@ impl CopyProgress {
         });
     }
 
-    /// Announces a write: from now on, there may be a copy of any revision. The writer must read the view after this call. Then the
-    /// copy contains everything that the client reported while there was no copy.
+    /// Call before a write, and read the view only afterwards. If there was no copy, it counts as revision 0 from now on, so the
+    /// client reports nothing until the write ends. What it reported before is in the view that the writer then reads.
     pub fn begin_write(&self) -> BegunWrite {
         self.0.send_modify(|progress| {
             progress.on_disk.get_or_insert_default();
@@ -91,7 +91,7 @@ impl CopyProgress {
         self.0.borrow().on_disk
     }
 
-    /// Whether the client waits for a newer copy, to report its revision.
+    /// Whether the client waits for a newer copy before it can report a revision.
     pub fn is_behind(&self) -> bool {
         self.0.borrow().is_behind()
     }

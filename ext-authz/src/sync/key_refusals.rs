@@ -1,4 +1,4 @@
-//! Finds out whether no address of the control plane knows the API key.
+//! Decides whether the API key is unknown at every address of the control plane.
 //!
 //! An address with another database, or a wrong configuration, may not know a key that the others know. Invariant: the key counts as
 //! unknown only if every address refused it at its last attempt, and no stream was in use since.
@@ -18,8 +18,9 @@ pub struct KeyRefusals {
 }
 
 impl KeyRefusals {
-    /// Records that an address does not know these credentials, which are still in use. Returns whether all `addresses` addresses have
-    /// refused them in a row. `was_in_use` says that the stream had confirmed the view before.
+    /// Records that an address does not know these credentials, if they were not replaced meanwhile. Returns whether all
+    /// `addresses` addresses refused them in a row. `was_in_use`: the stream had confirmed the view, so earlier refusals do not
+    /// count.
     pub fn refused(&mut self, credentials: &Credentials, was_in_use: bool, addresses: usize) -> bool {
         let earlier = self.refused.replace(Arc::clone(credentials));
         let continues = !was_in_use && earlier.is_some_and(|earlier| earlier == *credentials);
@@ -27,8 +28,8 @@ impl KeyRefusals {
         self.in_a_row >= addresses
     }
 
-    /// Records that an attempt ended for another reason, or that the credentials were replaced meanwhile: a refusal of the old ones says
-    /// nothing about the new ones.
+    /// Records that an attempt ended for another reason than a refusal, or that the credentials were replaced meanwhile: a refusal
+    /// of the old ones says nothing about the new ones.
     pub fn other_end(&mut self) {
         *self = Self::default();
     }
@@ -42,7 +43,7 @@ mod tests {
         Arc::new(MetadataValue::from_static(text))
     }
 
-    /// How an attempt ends. `Revoked` is a refusal of a key that was in use before.
+    /// How an attempt ends. `Revoked` is a refusal after the stream had confirmed the view.
     #[derive(Clone, Copy)]
     enum End {
         Refused,

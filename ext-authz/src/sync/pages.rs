@@ -88,7 +88,7 @@ fn encode_agent(agent: AgentHash, changes: &AgentChanges) -> v1::AgentChanges {
         }),
         trust: trust.as_ref().map(|facet| v1::TrustFacet {
             revision: facet.revision.number(),
-            // A score has at most 10,000 hundredths.
+            // A score has at most 10,000 hundredths, so the conversion does not fail.
             hundredths: i32::try_from(facet.value.hundredths()).unwrap_or(i32::MAX),
         }),
         status: status.as_ref().map(|facet| v1::StatusFacet {

@@ -15,10 +15,10 @@ use tokio::sync::mpsc;
 /// The capacity of the queue of outgoing messages: the Hello (the first message of a stream), pings and reports.
 const QUEUE_LEN: usize = 16;
 
-/// A report waits until this many places are free, and takes one. The others are for pings: if none is free, the stream ends.
+/// A report waits until this many places are free, and takes one. The others are for pings: without a free place, the stream ends.
 const FREE_BEFORE_REPORT: usize = QUEUE_LEN / 2;
 
-/// How many published revisions can wait for their report. If there are more, the newest replaces the one before.
+/// How many published revisions can wait for their report. If there are more, the newest replaces the second newest.
 const MAX_UNREPORTED: usize = 64;
 
 pub struct Requests {
@@ -68,7 +68,7 @@ impl Requests {
                 let Ok(mut places) = self.queue.reserve_many(FREE_BEFORE_REPORT).await else {
                     return future::pending().await;
                 };
-                // A newer copy may be on disk by now.
+                // While we waited, a newer copy may have been written, so a newer revision may be due.
                 if let (Some(revision), Some(place)) = (self.due(), places.next()) {
                     let applied = v1::Applied { revision: revision.number() };
                     place.send(FollowRequest { message: Some(Message::Applied(applied)) });

@@ -13,12 +13,12 @@ use countersign_identity::{Revision, ServiceId, Timestamp};
 use countersign_proto::v1::{self, follow_response::Message};
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
-/// The stream has failed if this many pings were sent since the last message, and the next ping is due. Any message counts, because
-/// the server answers a ping only after it has sent all changes, however many there are.
+/// The stream has failed if this many pings were sent since the last received message, and the next ping is due. Any message
+/// counts, because the server answers a ping only after it has sent all changes, however many there are.
 const MAX_UNANSWERED_PINGS: usize = 3;
 
-/// The same limit before the first pong and while a snapshot is incomplete. Then the server may wait for its database before each
-/// page, and another stream would wait again from the start. HTTP/2 pings show earlier that there is no server.
+/// The same limit before the first pong and while a snapshot is incomplete: the server may wait for its database before each page,
+/// and another stream would wait again from the start. HTTP/2 pings show earlier that a server is gone.
 const MAX_UNANSWERED_PINGS_OF_PAGES: usize = 30;
 
 /// The maximum number of unanswered pings, even if other messages arrive meanwhile.
@@ -47,7 +47,7 @@ pub struct StreamState {
     last_ping: u64,
     /// The number of pings since the last message.
     pings_since_message: usize,
-    /// The number of the last answered ping; 0 until the first pong. Before it, the server sends what the sidecar has missed.
+    /// The number of the last answered ping; 0 while the server sends what the sidecar has missed, before the first pong.
     last_answered_ping: u64,
     /// Whether the next ping must be sent at once.
     wants_ping: bool,
@@ -156,7 +156,7 @@ impl StreamState {
         self.data_revision
     }
 
-    /// Whether a pong on this stream showed that the view was current. Only after such a stream does the back-off start anew.
+    /// Whether a pong on this stream showed that the view was current. Only such a stream resets the waits between attempts.
     pub const fn was_confirmed(&self) -> bool {
         self.confirmed
     }
@@ -269,7 +269,7 @@ impl StreamState {
         let position = position.ok_or(MessageError::OutOfOrder("a pong answers a ping that was not sent"))?;
         let ping_sent_at = self.unanswered_pings.drain(..=position).next_back().map(|(_, at)| at);
         self.last_answered_ping = number;
-        // Until this stream continues the earlier snapshot or sends other data, it has not sent the changes since the view.
+        // While the earlier snapshot is there, this stream has not sent any data, so the view may lack changes.
         let is_incomplete = self.partial_snapshot.is_some() || self.earlier_snapshot.is_some();
         let (Some(ping_sent_at), Some(view), false) = (ping_sent_at, &self.view, is_incomplete) else {
             return Ok(ViewUpdate::NoChange);
@@ -284,7 +284,7 @@ impl StreamState {
             return Ok(ViewUpdate::NoChange);
         }
         let offered = ServerClock::new(Timestamp::from_micros(time_micros), ping_sent_at);
-        // After a long round trip, the clock that we have is more precise, unless the pong proves it wrong.
+        // If the pong took long, the clock that we have is more precise than its time, unless the pong proves that clock wrong.
         let keeps_clock = is_late && clock.is_some_and(|clock| clock.agrees_with(offered, now));
         let server_clock = (time_micros > 0 && !keeps_clock).then_some(offered);
         let next = view.confirm(Confirmation { revision, floor, ping_sent_at, server_clock });

@@ -28,7 +28,7 @@ impl Resource {
     fn parse(uri: &str, issuer: &str) -> Option<Self> {
         let (scheme, rest) = uri.split_once("://")?;
         let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-        // The response of a denial contains the metadata URL in quotes.
+        // A denial contains the metadata URL in quotes, so the URL must not contain any.
         let is_quotable = uri.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\');
         if !is_quotable || authority.is_empty() || path.ends_with('/') || !["http", "https"].contains(&scheme) {
             return None;
@@ -68,8 +68,8 @@ impl Resources {
         self.0.iter().map(|resource| &*resource.uri)
     }
 
-    /// The resource that a request is for. If several contain its path, the one with the longest path wins. Among these, one with
-    /// the port of the request wins.
+    /// The resource that a request is for. If several contain its path, the one with the longest path wins. If several have this
+    /// path, one with the port of the request wins.
     pub fn of_request(&self, authority: &str, path: &str) -> Option<&Resource> {
         let containing = self.0.iter().filter(|it| it.has_authority(authority) && it.contains_path(path));
         containing.max_by_key(|resource| (resource.path.len(), resource.authority.eq_ignore_ascii_case(authority)))

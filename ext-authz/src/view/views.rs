@@ -44,7 +44,7 @@ pub struct ViewConfirmation {
 }
 
 impl Views {
-    /// No views yet. `default_service` is the service of routes that name none.
+    /// Begins without views. `default_service` is the service of routes that name none.
     pub fn new(key_count: usize, default_service: Option<ServiceId>) -> Self {
         Self {
             key_count,
@@ -100,7 +100,6 @@ impl Views {
         self.by_service.load().values().filter_map(|views| views.first()).map(|(_, view)| Arc::clone(view)).collect()
     }
 
-    /// Records that the control plane refuses an API key.
     pub fn mark_key_refused(&self, key: ApiKeyIndex) {
         self.refused_keys().insert(key);
     }
@@ -136,8 +135,8 @@ impl Views {
 
     /// The view of the service that a route names, or else of the default service, or else of the only service.
     ///
-    /// Without such a view, the error is `ViewMissing` until all API keys have views: a missing view may be of this service. Then
-    /// it is `ServiceUnknown`.
+    /// Without such a view, the error is `ViewMissing` until all API keys have views, because a missing view may be of this
+    /// service. Once all API keys have views, the error is `ServiceUnknown`.
     pub fn resolve(&self, requested: Option<ServiceId>) -> Result<Arc<View>, Reason> {
         let by_service = self.by_service.load();
         let all_keys_have_views = by_service.values().map(Vec::len).sum::<usize>() >= self.key_count;

@@ -204,8 +204,7 @@ async fn sidecar_applies_messages_and_resumes_after_errors() {
     sidecar.wait_for_reason(&claims, Some("token_revoked")).await;
     assert_eq!(sidecar.denial_reason(&other_session).await, None);
 
-    // An invalid sync message ends the stream and does not change the sidecar's data. While the control plane refuses
-    // the API key, the sidecar's data does not change.
+    // An invalid sync message ends the stream. Neither the message nor the refusal of the next streams changes the sidecar's data.
     state.refuse_streams.store(true, Ordering::SeqCst);
     stream.send(revocation(TOKEN_REVISION + 2, Subject::TokenId("invalid".into()))).await;
     state.wait_for_refusals(1).await;
@@ -237,7 +236,7 @@ fn agent_changes(revision: i64, status: v1::AgentStatus) -> v1::AgentChanges {
     v1::AgentChanges { status, ..v1::AgentChanges::default() }
 }
 
-/// A sidecar keeps deciding by its view until the snapshot with the new names is complete.
+/// After a change of the agent hash key, a sidecar keeps deciding with its view until a snapshot under the new key is complete.
 #[tokio::test]
 async fn sidecar_requests_a_snapshot_when_the_names_of_agents_change() {
     let Fixture { mut streams, stream, state: _, url: _, sidecar } = Fixture::new(&[]).await;

@@ -1,4 +1,4 @@
-//! Tests of what the sidecar reports of the data with which it decides.
+//! Tests of what the sidecar reports about the data with which it decides.
 
 use super::*;
 use crate::simulated_control_plane::Report;
@@ -84,7 +84,7 @@ fn instance_of(stream: &OpenStream) -> Vec<u8> {
 async fn report_waits_for_the_copy_and_the_next_process_names_the_earlier_one() {
     let folder = tempfile::tempdir().unwrap();
     let directory = folder.path().join("copies");
-    // Only a change for which a report waits is written before the interval has passed.
+    // The interval does not pass during the test, so the copy is only written when a report waits for it.
     let copy_interval: fn(Duration) -> Duration = |_| Duration::from_hours(1);
     let settings = [("copy.directory", directory.to_str().unwrap())];
     let mut first = Fixture::with_copy_interval(&settings, copy_interval).await;
@@ -99,7 +99,7 @@ async fn report_waits_for_the_copy_and_the_next_process_names_the_earlier_one() 
     assert!(timeout(Duration::from_millis(500), first.stream.reports.recv()).await.is_err());
     std::fs::remove_dir(&path).unwrap();
 
-    // A second process has no copies, so its reports do not wait, and it leaves.
+    // The directory is locked, so a second process has no copies: its reports do not wait, and it says when it stops deciding.
     let second = RunningSidecar::start(&first.url, &settings, copy_interval).await;
     let mut stream = next_stream(&mut first.streams).await;
     assert_ne!(instance_of(&stream), instance_of(&first.stream));
@@ -109,7 +109,7 @@ async fn report_waits_for_the_copy_and_the_next_process_names_the_earlier_one() 
     second.stop().await;
     assert_eq!(next_report(&mut stream).await, Some(Report::Leaving));
 
-    // The first process writes its last copy, which remains, so it does not leave.
+    // The first process leaves a copy on disk, so it does not say that it stops deciding.
     let Fixture { mut streams, stream: mut of_first, state: _, url, sidecar } = first;
     sidecar.stop().await;
     assert!(copy_in(&directory).is_some());
@@ -121,8 +121,8 @@ async fn report_waits_for_the_copy_and_the_next_process_names_the_earlier_one() 
     assert_eq!(stream.hello.previous_instance, instance_of(&of_first));
 }
 
-/// A copy that cannot be replaced does not hold back the stream, and the control plane does not take the data of the stream for that with
-/// which later processes decide.
+/// If the copy cannot be replaced, the stream still delivers changes. But the sidecar does not report them, because a later process
+/// may decide with the old copy.
 #[tokio::test]
 async fn resumed_data_is_reported_when_the_copy_has_it() {
     let folder = tempfile::tempdir().unwrap();
@@ -150,7 +150,7 @@ async fn wait_for_copy(directory: &Path) {
     wait_until("the copy is written", async || copy_in(directory).is_some()).await;
 }
 
-/// Encodes requests for checks, so that a test can hold a request back that has begun.
+/// Encodes requests for checks, so that a test can begin a check and send its message later.
 struct CheckCodec;
 
 impl Codec for CheckCodec {

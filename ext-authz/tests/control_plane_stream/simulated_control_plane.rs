@@ -27,7 +27,7 @@ pub struct OpenStream {
     pub responses: mpsc::Sender<Result<FollowResponse, Status>>,
 }
 
-/// What a sidecar says of the data with which it decides.
+/// What a sidecar reports about the data with which it decides.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Report {
     Applied(i64),
@@ -41,7 +41,7 @@ pub struct SharedState {
     pub refuse_streams: AtomicBool,
     /// The number of refused streams.
     pub refused_streams: AtomicUsize,
-    /// Whether the control plane answers no pings, as before a stream has everything that the sidecar misses.
+    /// Whether the control plane answers no pings: a real one does not, either, until the stream has sent all missed changes.
     pub withhold_pongs: AtomicBool,
     /// The revision in pongs.
     pub revision: AtomicI64,
@@ -88,7 +88,7 @@ async fn handle_requests(
 ) {
     let (reporter, reports) = mpsc::unbounded_channel();
     let mut reports = Some(reports);
-    // A test that has all reports that it needs drops the stream.
+    // A test may drop the stream when it has the reports that it needs, so a failed send is no error.
     let report = |report| drop(reporter.send(report));
     while let Some(Ok(FollowRequest { message: Some(message) })) = inbound.next().await {
         match message {

@@ -23,7 +23,7 @@ impl Address {
     }
 }
 
-/// Two addresses, and a sidecar with both and with a directory for copies.
+/// Two addresses of the control plane, and a sidecar that knows both and has a directory for copies.
 struct Fixture {
     addresses: [Address; 2],
     copies: TempDir,
@@ -129,7 +129,7 @@ async fn copy_of_a_running_sidecar_is_removed_only_when_every_address_refuses_th
     stream.send(snapshot()).await;
     fixture.wait_until_written().await;
     fixture.addresses[0].refuse_key(&stream).await;
-    // The second address confirms the view and ends the stream, so the refusals of the first are not in a row with others.
+    // The second address confirms the view and ends the stream, so the two refusals of the first address are not in a row.
     let stream = next_stream(&mut fixture.addresses[1].streams).await;
     stream.responses.send(Err(Status::unavailable("restart"))).await.unwrap();
     fixture.addresses[0].state.wait_for_refusals(1).await;

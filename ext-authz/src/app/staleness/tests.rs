@@ -136,7 +136,7 @@ fn refused_key_counts_only_if_no_other_service_is_served() {
     sidecar.assert_ready(50);
     sidecar.confirm(1, OTHER);
     sidecar.assert_ready(50);
-    // Now the other service is not served either, so both count.
+    // Now the view of the other service is stale, too, so both services keep the sidecar from being ready.
     let pending = sidecar.pending_after(10);
     assert!(
         pending.len() == 2 && pending.iter().any(|text| text.contains("(sync.keys[0], which the control")),

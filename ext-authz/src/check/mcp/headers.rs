@@ -10,7 +10,7 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 
 const MEDIA_TYPE: &[u8] = b"application/json";
 
-/// The only parameter of the media type that is accepted, in its two spellings.
+/// The only accepted parameter of `Content-Type`, without and with quotes.
 const UTF_8: [&[u8]; 2] = [b"charset=utf-8", b"charset=\"utf-8\""];
 
 const METHOD_HEADER: &str = "mcp-method";
@@ -18,7 +18,7 @@ const METHOD_HEADER: &str = "mcp-method";
 /// The header with the name of a tool or prompt, or with the URI of a resource.
 const NAME_HEADER: &str = "mcp-name";
 
-/// The prefix and the suffix of a name in Base64. Clients encode names that a header cannot contain.
+/// The texts before and after a name in Base64, which clients use for names that a header cannot contain.
 const BASE64_MARKS: (&[u8], &[u8]) = (b"=?base64?", b"?=");
 
 /// Requires JSON in UTF-8 without a content coding, because Envoy reads every message like this. A service that decodes the same bytes

@@ -98,7 +98,7 @@ enum ParamKind {
 struct Skipped {}
 
 impl McpMetadata {
-    /// Decodes the parts of the metadata, and merges them: protobuf requires this if a message occurs several times.
+    /// Decodes the parts of the metadata, and merges them: Protobuf requires this if a message is sent several times.
     pub fn decode_parts(parts: &[Bytes]) -> Result<Self, &'static str> {
         let mut metadata = Self::default();
         let merged = parts.iter().try_for_each(|part| metadata.merge(part.clone()));

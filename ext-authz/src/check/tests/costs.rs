@@ -21,7 +21,7 @@ const RESPONSE_ALLOCATIONS: u64 = 50;
 /// hash maps.
 const TOLERANCE_PERCENT: u64 = 5;
 
-/// The number of checks of [`repeated_checks`]; an environment variable.
+/// The environment variable with the number of checks that [`repeated_checks`] makes.
 const CHECKS: &str = "COUNTERSIGN_TEST_CHECKS";
 
 /// Checks a request twice. Returns the allocations of the second check, from the decoded request to the encoded response, and the
@@ -105,7 +105,7 @@ fn repeated_checks() {
     }
 }
 
-/// The instructions of a process that makes `checks` repeated checks, and one before them.
+/// The instructions of a process that makes one first check and then `checks` repeated checks.
 fn instructions(checks: u64) -> u64 {
     let valgrind = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.tools/bin/valgrind");
     let mut command = Command::new(valgrind);

@@ -316,7 +316,7 @@ proptest! {
         }
     }
 
-    /// A request that Envoy's definition decodes gets the same response as its canonical encoding.
+    /// If Envoy's definition can decode some bytes, they get the same response as the canonical encoding of the decoded request.
     #[test]
     fn mutated_requests_are_decoded_as_by_the_definition_of_envoy(bytes in mutated_bytes(&valid_request().encode_to_vec())) {
         if let Ok(request) = CheckRequest::decode(&bytes[..]) {
@@ -329,7 +329,7 @@ proptest! {
     fn arbitrary_requests_are_decoded_as_by_the_definition_of_envoy(
         requests in vec(requests(), 1..3), bytes in any_bytes(),
     ) {
-        // Encodings that follow each other are merged, so entries of maps occur twice.
+        // Decoders merge encodings that follow each other, so entries of maps occur several times.
         let encoded: Vec<u8> = requests.iter().flat_map(Message::encode_to_vec).chain(bytes).collect();
         for end in [encoded.len(), encoded.len() / 2] {
             if let Ok(request) = CheckRequest::decode(&encoded[..end]) {

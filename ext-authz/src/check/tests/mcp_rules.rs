@@ -1,4 +1,4 @@
-//! Tests of rules about MCP: which metadata of Envoy, headers and HTTP methods are a valid request, and what it needs.
+//! Tests of rules about MCP: which metadata of Envoy, headers and HTTP method make a valid request, and which permissions it needs.
 
 mod fuzz;
 
@@ -45,7 +45,8 @@ fn object(fields: &[(&str, Value)]) -> Value {
     value(Kind::StructValue(Struct { fields }))
 }
 
-/// A request with a valid token, these headers and this metadata of the MCP filter. A message is JSON, unless the headers say otherwise.
+/// A request with a valid token, these headers and this metadata of the MCP filter. With metadata, the default content type is
+/// JSON.
 fn mcp_request(method: &str, headers: &[(&str, &str)], metadata: Option<Struct>) -> CheckRequest {
     let bearer = format!("Bearer {}", TestIssuer::new(1).sign(&claims()));
     let has_type = metadata.is_none() || headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("content-type"));
@@ -148,7 +149,7 @@ fn only_the_metadata_of_the_filter_counts() {
     assert_eq!(reason(&authorizer, without_metadata), "mcp_request_invalid");
 }
 
-/// The encoding of a field with a message, a text or bytes.
+/// Encodes a Protobuf field whose value is a message, a string or bytes.
 fn encoded_field(number: u8, content: &[u8]) -> Vec<u8> {
     let mut encoded = vec![number << 3 | 2];
     prost::encode_length_delimiter(content.len(), &mut encoded).unwrap();
@@ -156,7 +157,7 @@ fn encoded_field(number: u8, content: &[u8]) -> Vec<u8> {
     encoded
 }
 
-/// The encoding of a request whose only entry of metadata has all these values. Decoders merge them.
+/// Encodes a request whose only entry of metadata has all these values, which decoders merge.
 fn with_metadata_parts(values: impl Iterator<Item = Vec<u8>>) -> Vec<u8> {
     let values = values.map(|value| encoded_field(2, &value));
     let entry: Vec<u8> =
@@ -252,7 +253,7 @@ fn headers_must_agree_with_the_message() {
     }
 }
 
-/// Services that decode bodies by their charset read another message than Envoy: in UTF-7, `+ACI-` is a quotation mark.
+/// A service that decodes bodies by their charset would read another message than Envoy: in UTF-7, `+ACI-` is a quotation mark.
 #[test]
 fn message_is_json_in_utf_8_without_a_coding() {
     let authorizer = mcp_authorizer(RULES);

@@ -124,7 +124,7 @@ async fn failed_write_leaves_the_earlier_copy_and_removed_copy_is_none() {
     let view = current_view();
     writer.publish(view.clone());
     writer.wait_until_on_disk(30).await;
-    // A directory cannot be replaced by a file.
+    // A file cannot replace a directory, so the next write fails.
     fs::remove_file(&fixture.path).unwrap();
     fs::create_dir(&fixture.path).unwrap();
     writer.publish(changed(&view, 31));

@@ -8,7 +8,7 @@ use proptest::{collection::vec, prelude::*, sample::select};
 /// Something that happens between two checks.
 #[derive(Debug, Clone)]
 enum Step {
-    /// The time is now this many seconds after the tokens were issued. It may be earlier than before.
+    /// The clock is set to this many seconds after the tokens were issued, even if that sets it back.
     Time(i64),
     /// The status of the agent changes, and with it the cutoff, relative to the `rev` of the tokens.
     Status(AgentStatus, i64),
@@ -19,7 +19,7 @@ enum Step {
     RevokeToken,
     /// The definitions of the roles change.
     Definitions(Vec<RoleDefinition>),
-    /// The signing keys are removed, or added again.
+    /// The signing keys are added (`true`) or removed.
     Keys(bool),
     /// Whether the service accepts unbound tokens.
     AcceptsUnbound(bool),

@@ -14,7 +14,7 @@ const MAX_ENTRY_NAME: usize = 256;
 
 pub struct PlacedEntry {
     pub entry: McpEntry,
-    /// Where its name is in the file.
+    /// Where the name of the entry is in the file.
     pub span: Range<usize>,
 }
 
@@ -60,7 +60,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Refuses entries that require permissions. The rule allows anonymous requests, which have no permissions.
+    /// For a rule that allows anonymous requests: refuses entries that require permissions, because such requests have none.
     pub fn check_mcp_contradiction(&mut self, entries: &[PlacedEntry]) {
         for PlacedEntry { entry: McpEntry { table, name, permissions }, span } in entries {
             if !permissions.is_empty() {

@@ -75,7 +75,7 @@ fn continued_page(agent: u128, last: bool) -> v1::SnapshotPage {
 
 const FIRST_STREAM: i64 = 1;
 
-/// The state of a new stream. The one before ended within the snapshot of revision 9, when it had received changes up to 5.
+/// The state of a new stream. The earlier stream ended within the snapshot of revision 9, when it had received changes up to 5.
 fn stream_after_cut() -> StreamState {
     let mut stream = stream_with_view(5);
     apply_page(&mut stream, first_page(9, false)).unwrap();

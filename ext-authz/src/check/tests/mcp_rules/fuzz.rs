@@ -142,7 +142,7 @@ proptest! {
         prop_assert_eq!(reason(&MCP_AUTHORIZER, request), expected);
     }
 
-    /// A request that Envoy's definition decodes gets the same response as its canonical encoding.
+    /// If Envoy's definition can decode some bytes, they get the same response as the canonical encoding of the decoded request.
     #[test]
     fn mutated_messages_are_decoded_as_by_the_definition_of_envoy(bytes in mutated_bytes(&valid_request().encode_to_vec())) {
         if let Ok(request) = CheckRequest::decode(&bytes[..]) {
