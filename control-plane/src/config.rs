@@ -60,7 +60,7 @@ pub struct Config {
     pub connections: ConnectionSettings,
     /// Rate limits.
     pub limits: LimitSettings,
-    /// How much persons, services and agents may have.
+    /// How many objects persons, services and agents may have, such as the API keys of a service.
     pub quotas: QuotaSettings,
     /// Where the database is.
     pub database: DatabaseSettings,

@@ -46,7 +46,7 @@ impl fmt::Display for CommandReport {
     }
 }
 
-/// Migrates the schema of the configured database. Replicas of the release before may keep serving the database.
+/// Migrates the schema of the configured database. Control planes of the previous release may keep serving the database.
 pub async fn migrate(config: &Config) -> Result<CommandReport, AppError> {
     install_crypto_provider();
     let AppliedMigrations { from, to } = match location(config)? {

@@ -8,10 +8,10 @@ use countersign_process::{Clock, SystemClock};
 use std::{convert::Infallible, time::Duration};
 use tokio::time::sleep;
 
-/// Interval at which the failures of transactions are read.
+/// How often we check whether transactions got no connection.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Minimum time between two log lines with a cause.
+/// Minimum time between two log lines that name the cause of an outage.
 const MIN_LINE_INTERVAL: Duration = Duration::from_mins(1);
 
 /// An outage is over if no transaction has failed for this time, which is longer than a transaction waits for a connection.

@@ -23,7 +23,7 @@ const DEVELOPER_SUBJECT: &str = "developer";
 
 const TOKEN_LIFETIME: Duration = Duration::from_hours(30 * 24);
 
-/// What is needed to write `dev.env`, beside the addresses.
+/// What [`set_up`] needs to write `dev.env`, in addition to the addresses of the ports.
 pub(super) struct Development {
     pub(super) operator_key: Arc<OperatorKey>,
     /// The file of the development certificate authority.
@@ -75,7 +75,8 @@ async fn write_dev_env(
     Ok(file)
 }
 
-/// The API key that an earlier start wrote to `dev.env`, if it is still valid. The database has only the hash of the key.
+/// The API key that an earlier start wrote to `dev.env`, if it is still valid. Only this file has the key: the database has its
+/// hash.
 async fn previous_key(context: &Context, file: &Path) -> Option<(ServiceId, SecretString)> {
     let text = SecretString::from(std::fs::read_to_string(file).ok()?);
     let key = text.expose_secret().lines().find_map(|line| line.strip_prefix("COUNTERSIGN_SERVICE_KEY="))?;

@@ -22,8 +22,8 @@ use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
 use std::{path::Path, sync::Arc};
 
-/// Length of the deployment's name in Redis keys. The name is the beginning of the fingerprint of the first master key, which never
-/// changes, not even with a rotation of the master key.
+/// Length of the deployment's name in Redis keys. The name is the beginning of the fingerprint of the first master key, so a
+/// rotation of the master key does not change the name.
 const DEPLOYMENT_NAME_LENGTH: usize = 16;
 
 /// Creates the client of the configured Redis, and connects it if Redis is available. Also returns the files of the

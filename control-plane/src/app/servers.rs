@@ -37,12 +37,12 @@ impl Tasks {
         Self { running: JoinSet::new(), shutdown }
     }
 
-    /// Runs a task that ends when shutdown is requested.
+    /// Runs a task that ends by itself when shutdown is requested.
     pub(super) fn spawn(&mut self, task: impl Future<Output = io::Result<()>> + Send + 'static) {
         self.running.spawn(task);
     }
 
-    /// Runs a task until shutdown is requested, which ends it at any point.
+    /// Runs a task, and cancels it when shutdown is requested, at whatever point it is.
     pub(super) fn spawn_until_shutdown(&mut self, work: impl Future<Output = Infallible> + Send + 'static) {
         let shutdown = self.shutdown.requested_owned();
         self.running.spawn(async move {
@@ -63,7 +63,8 @@ impl Tasks {
         self.shutdown.trigger();
         let remaining = async { while self.running.join_next().await.is_some() {} };
         let _drained = tokio::time::timeout(DRAIN_TIMEOUT, remaining).await;
-        // Aborts the tasks that take longer, and waits for their end, because the caller then writes what they leave in memory.
+        // Aborts the tasks that do not end before the deadline. We wait until they have ended, because the caller then stores what
+        // they leave in memory.
         let _ended = self.shutdown.run_until_deadline(self.running.shutdown()).await;
         result.map_err(AppError::Server)
     }
@@ -75,8 +76,8 @@ pub(super) fn serve_admin(tasks: &mut Tasks, listener: TcpListener, readiness: R
     tasks.spawn(admin::serve(listener, routes, readiness, metrics.registry, port_metrics, shutdown));
 }
 
-/// Builds the gRPC service to which sidecars connect. Starts the tasks that read the database for all streams, and that record the
-/// streams.
+/// Builds the gRPC service to which sidecars connect. Also starts a task that reads changes for all streams, and a task that
+/// records the streams in the database.
 pub(super) fn sync_service(tasks: &mut Tasks, reader: FeedReader, parts: SyncParts) -> SyncService {
     let journal = Journal::new(parts.sidecars.clone()).run(parts.shutdown.clone());
     let reader = reader.run(parts.metrics.clone(), parts.shutdown.clone());

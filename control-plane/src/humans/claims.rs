@@ -35,7 +35,7 @@ pub struct AdminClaim {
 pub fn verify_claims(claims: &Map<String, Value>, rules: &IssuerRules, now: Timestamp) -> Result<Human, Refusal> {
     let IssuerRules { issuer, audience, admin } = rules;
     let string_claim = |name| claims.get(name).and_then(Value::as_str);
-    // The operator who configures the issuer needs to know the problem. Only holders of its tokens can cause this line.
+    // Tell the operator who configured the issuer what is wrong. Only holders of a token of this issuer can cause the log line.
     let invalid = |problem: &str| {
         tracing::info!(%issuer, "a token of a human user is refused: {problem}");
         Refusal::from(Reason::HumanTokenInvalid)

@@ -8,8 +8,8 @@ use serde::Deserialize;
 /// Maximum length of a token in bytes.
 const MAX_TOKEN_LENGTH: usize = 16 * 1024;
 
-/// Accepted values of the header `typ`: ID tokens and access tokens (RFC 9068). `typ` may be absent. Issuers sign other tokens,
-/// such as logout tokens, with the same keys for other purposes.
+/// Accepted values of the header `typ`: ID tokens and access tokens (RFC 9068). `typ` may be absent. We refuse other types, because
+/// issuers sign tokens for other purposes, such as logout tokens, with the same keys.
 const ACCEPTED_TYPES: [&str; 2] = ["jwt", "at+jwt"];
 
 /// A well-formed token whose signature is not verified.
