@@ -113,9 +113,9 @@ pub(super) fn spawn_periodic(tasks: &mut Tasks, state: &AppState) {
     }
 }
 
-/// Starts the job that stores the counts of failed logins: after the first few of a burst, failed logins are only counted in
-/// memory. A shutdown waits for a run in progress. Otherwise it could end the run just after the commit, when the counts are still
-/// in memory, and `write_and_close` in `app.rs` would store them again.
+/// Starts the job that stores the counts of failed logins: after the first ones of an agent, further failed logins are only counted
+/// in memory. A shutdown waits for a run in progress. Otherwise it could end the run just after the commit, when the counts are
+/// still in memory, and `write_and_close` in `app.rs` would store them again.
 pub(super) fn spawn_flush_of_bursts(tasks: &mut Tasks, state: &AppState) {
     let (context, shutdown) = (state.context.clone(), tasks.shutdown.clone());
     tasks.spawn(async move {

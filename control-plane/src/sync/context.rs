@@ -27,7 +27,8 @@ pub struct SidecarSettings {
 /// as a change of the service's settings, which causes a check at once.
 pub const KEY_CHECK_INTERVAL: Duration = Duration::from_secs(30);
 
-/// The secret of the deployment. Each service has a key for the hashes that name agents in its streams: we derive it from this secret.
+/// The secret from which we derive a key for each service: streams of the service name agents by hashes that are made with this
+/// key.
 #[derive(Clone)]
 pub struct AgentHashSecret(Zeroizing<[u8; HASH_KEY_LEN]>);
 
@@ -54,7 +55,7 @@ impl OwnerReads {
         Self(Places::new(MAX_READS, 1))
     }
 
-    /// Waits for the turn of the owner, and reads.
+    /// Waits until no other read of this owner runs, and fewer than [`MAX_READS`] in all; then reads.
     pub(super) async fn read<T: Send + 'static>(
         &self,
         owner: OwnerHash,
@@ -69,7 +70,7 @@ pub struct SyncParts {
     pub sidecars: Sidecars,
     /// Limits how many API keys of new streams are read at the same time, in all and for each network of clients.
     pub key_lookups: Places<Network>,
-    /// Counts invalid API keys of clients, together with the API port.
+    /// Counts the invalid API keys that a client sends to this port or to the API port.
     pub failures: Arc<Failures>,
     pub clock: Arc<dyn Clock>,
     pub feed: ChangeFeed,
@@ -88,9 +89,9 @@ pub struct SyncParts {
 
 pub(super) struct SyncContext {
     pub(super) parts: SyncParts,
-    /// The reads of the position of the change feed, for the pings of all streams.
+    /// Reads the position of the change feed once for all pings that wait for it.
     pub(super) positions: SharedRead<Result<Option<FeedPosition>, Status>>,
-    /// The checks of the API keys of open streams. The result has the valid ones.
+    /// Checks the API keys of several open streams in one read, which returns the valid keys.
     pub(super) open_stream_key_checks: SharedRead<Result<Arc<HashSet<ApiKeyId>>, Status>, ApiKeyId>,
     /// The pages of snapshots and missed changes.
     pub(super) pages: PageCache,
@@ -108,7 +109,7 @@ impl SyncContext {
             let position = feed::position(read.conn()).await?;
             Ok(is_registered.then_some(position))
         };
-        // In a box, so that streams do not keep its memory between pings.
+        // The future is in a box, so that streams do not keep its memory between pings.
         Box::pin(self.until_shutdown(self.positions.run(shared_with_failure(read)))).await
     }
 

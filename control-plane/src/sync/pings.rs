@@ -10,7 +10,8 @@ use tonic::{Status, Streaming};
 /// How many pings a sidecar may send at once.
 const MAX_BURST: u32 = 20;
 
-/// After a burst, we read one ping per interval, and the others wait. Our sidecars ping at most once per second.
+/// How often we read a ping of a sidecar that has sent [`MAX_BURST`] pings at once; further pings wait. Our sidecars ping at most
+/// once per second.
 const PING_INTERVAL: Duration = Duration::from_millis(500);
 
 /// A sidecar is silent if it has sent nothing for more than this number of checks, which are 30 seconds apart by default. It should
@@ -28,7 +29,7 @@ pub(super) struct PingReceiver {
     /// The last ping that arrived while the stream caught up. It has no answer yet.
     unanswered: Option<u64>,
     has_ended: bool,
-    /// The checks since the last request.
+    /// How often we have checked for silence since the last request.
     silent_checks: u32,
 }
 
