@@ -18,8 +18,7 @@ use url::Host;
 const CHECK_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Maximum number of webhook hosts that are resolved at the same time. Each lookup occupies a thread until the resolver of the
-/// operating system gives up, which can take a minute. Some threads must stay free for the hosts of the database, Redis and
-/// issuers.
+/// operating system gives up, which can take a minute. The hosts of the database, Redis and issuers need threads, too.
 const MAX_LOOKUPS: usize = 32;
 
 /// Maximum number of lookups that run at the same time for one owner of webhooks.
@@ -72,8 +71,7 @@ impl AddressGuard {
         }
     }
 
-    /// Rejects a URL that contains a forbidden IP address. Accepts all host names, because each connection resolves them through
-    /// [`Self::resolve`].
+    /// Rejects a URL that contains a forbidden IP address. Accepts host names, which [`Self::resolve`] checks at each connection.
     pub fn check_literal(&self, url: &TargetUrl) -> Result<(), HostRejection> {
         let address: IpAddr = match url.host() {
             Host::Domain(_) => return Ok(()),
@@ -83,8 +81,7 @@ impl AddressGuard {
         self.allowed.filter(&[address], url.is_plaintext()).map(drop)
     }
 
-    /// Resolves a host to the addresses to which we may connect, over plain HTTP (`plaintext`) or HTTPS. Fails if no address is
-    /// allowed.
+    /// Resolves a host to the addresses to which we may connect, over plain HTTP (`plaintext`) or HTTPS. Fails if none is allowed.
     pub async fn resolve(
         &self,
         host: &str,

@@ -96,8 +96,8 @@ pub struct App {
 }
 
 impl App {
-    /// Opens the database and the keys, and begins to serve. The admin port is served from the beginning; the other ports refuse
-    /// connections until everything is ready.
+    /// Opens the database and the keys, and begins to serve. At first, only the admin port is served; the others refuse
+    /// connections.
     pub async fn start(config: Config, dependencies: Dependencies, shutdown: Shutdown) -> Result<Self, AppError> {
         install_crypto_provider();
         create_data_dir(&config)?;

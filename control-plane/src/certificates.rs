@@ -122,8 +122,8 @@ impl Certificate {
     }
 }
 
-/// The certificate and private key for new connections. A TLS handshake reads the certificate and the key at once, so it never
-/// combines an old certificate with a new key.
+/// The certificate and private key for new connections. A TLS handshake reads both at once, so it never combines an old certificate
+/// with a new key.
 #[derive(Debug)]
 pub struct ServedCertificate(ArcSwap<CertifiedKey>);
 
@@ -143,8 +143,7 @@ impl ServedCertificate {
     }
 
     /// The configuration of a port, with the protocols that it offers (ALPN). Replacing the certificate does not replace the
-    /// configuration, which stores the TLS sessions. So clients can resume their TLS sessions even after the certificate was
-    /// replaced.
+    /// configuration, which stores the TLS sessions. So clients can resume their sessions after a replacement.
     pub fn server_config(self: &Arc<Self>, protocols: &[&[u8]]) -> Arc<ServerConfig> {
         let mut config = ServerConfig::builder().with_no_client_auth().with_cert_resolver(Arc::<Self>::clone(self));
         config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();

@@ -1,8 +1,8 @@
 //! `audit archive`: writes old entries of the audit log to a file, and deletes them from the database, while control planes serve.
 //!
-//! First the file is completed on disk, then one transaction records what it contains, and only then the entries are deleted. If a
-//! run is interrupted before this transaction, the operator can delete its file. If it is interrupted later, the next run deletes
-//! the entries.
+//! First the file is completed on disk, then one transaction records what it contains, and only then the entries are deleted. The
+//! operator may delete the file of a run that was interrupted before this transaction. After a later interruption, the next run
+//! deletes the entries.
 
 use super::{
     AppError, CommandReport,
@@ -33,8 +33,7 @@ const MAX_CHAINS: usize = 1000;
 /// How long we may read one chain: it can have millions of entries.
 const MAX_READ_TIME: Duration = Duration::from_hours(24);
 
-/// Writes the audit entries from before a time to a new file, and deletes them from the database, except for the last of each
-/// chain. Changes nothing if a chain is broken.
+/// Moves audit entries from before a time, except for the last of each chain, to a new file. Changes nothing if a chain is broken.
 pub async fn archive_audit(config: &Config, before: &str, output: &Path) -> Result<CommandReport, AppError> {
     let before = timestamp::parse(before).or_else(|| timestamp::parse(&format!("{before}T00:00:00Z")));
     let Some(before) = before else {

@@ -43,8 +43,7 @@ async fn open(
     warn_if_server_unauthenticated(&location);
     match location {
         DatabaseLocation::File(path) => {
-            // Make the database file private before SQLite opens it: SQLite creates companion files (such as the write-ahead log)
-            // with the same mode.
+            // Make the file private first: SQLite creates its companion files, such as the write-ahead log, with the same mode.
             if mode == OpenMode::Serve {
                 files::create_private_file(&path).map_err(AppError::file(&path))?;
             }
@@ -179,7 +178,7 @@ async fn refuse_restored_dump(store: &Store, mut read: ReadTransaction) -> Resul
                  that may have changed",
             ));
         }
-        // This is the first start with this database, so store the fingerprint.
+        // The database has no fingerprint yet, so store it.
         None => {}
     }
     drop(read);

@@ -32,8 +32,8 @@ impl CommandReport {
         self.lines.push(line.into());
     }
 
-    /// Writes the report. If writing fails, the error contains the report, because the operator must not conclude that nothing
-    /// was done.
+    /// Writes the report. If writing fails, the error contains the report, because the operator must not conclude that nothing was
+    /// done.
     pub fn write_to(self, mut out: impl Write) -> Result<(), AppError> {
         let result = writeln!(out, "{self}").and_then(|()| out.flush());
         result.map_err(|error| AppError::ReportNotWritten { report: self, error })

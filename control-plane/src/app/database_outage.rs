@@ -17,8 +17,7 @@ const MIN_LINE_INTERVAL: Duration = Duration::from_mins(1);
 /// An outage is over if no transaction has failed for this time, which is longer than a transaction waits for a connection.
 const RECOVERY_TIME: Duration = Duration::from_secs(6);
 
-/// Logs outages until the task is dropped. We notice the end of an outage even without requests, because background jobs begin
-/// transactions.
+/// Logs outages until the task is dropped. Background jobs begin transactions, so we notice the end even without requests.
 pub(super) async fn log_outages(store: Store) -> Infallible {
     let mut known = store.connection_failures().count;
     let (mut failed_at, mut logged_at, mut is_reported) = (None, None, false);

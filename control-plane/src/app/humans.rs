@@ -1,5 +1,4 @@
-//! Builds the verifiers of human users' tokens: the configured issuers, and the operator key if no issuer is configured, or with
-//! --dev.
+//! Builds the verifiers of human users' tokens: the configured issuers; the operator key if there are none, or with --dev.
 
 use super::{AppError, database::warn_if_others_have_access};
 use crate::{

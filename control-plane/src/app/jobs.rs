@@ -254,8 +254,7 @@ pub(super) fn spawn_redis_tasks(tasks: &mut Tasks, client: Option<&Arc<RedisClie
     tasks.spawn_until_shutdown(async move { subscriber.receive_changes(|| notified_store.wake_followers()).await });
 }
 
-/// Starts the tasks that deliver webhook events and measure the backlog of deliveries. At shutdown, deliveries in progress may
-/// finish.
+/// Starts the tasks that deliver webhook events and measure their backlog. At shutdown, deliveries in progress may finish.
 pub(super) fn spawn_webhook_delivery(
     tasks: &mut Tasks,
     parts: &ContextParts,

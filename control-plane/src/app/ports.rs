@@ -24,8 +24,7 @@ const CLIENT_PART: usize = 8;
 /// Each client may have this many connections to a port, because many agents or sidecars can share an address.
 const MIN_PER_CLIENT: usize = 1024;
 
-/// Maximum size of a request head in bytes: more than the longest allowed token, so that the API can report a token that is too
-/// long.
+/// Maximum size of a request head in bytes: more than the longest allowed token, so that the API can report an overlong token.
 const MAX_HEAD_SIZE: u32 = 64 * 1024;
 
 /// Maximum number of concurrent requests of one connection to the API.

@@ -94,7 +94,7 @@ fn load_certificates(target: &RedisTarget) -> Result<Option<TlsCertificates>, Ap
     parse_certificates(root_cert, certificate, private_key)
 }
 
-/// The certificate files, with the contents in use.
+/// The certificate files, with the contents in use, so that changes are noticed.
 fn loaded_files(target: &RedisTarget, certificates: &TlsCertificates) -> LoadedFiles {
     let TlsCertificates { client_tls, root_cert } = certificates;
     let mut files = Vec::new();

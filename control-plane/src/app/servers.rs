@@ -53,8 +53,7 @@ impl Tasks {
         });
     }
 
-    /// Waits until shutdown is requested and all tasks have ended. A task that ends before shutdown stops the other tasks, and its
-    /// error is returned.
+    /// Waits until shutdown is requested and all tasks have ended. If a task ends earlier, stops the others and returns its error.
     pub(super) async fn wait_until_stopped(mut self) -> Result<(), AppError> {
         let result = tokio::select! {
             () = self.shutdown.requested() => Ok(()),
@@ -63,8 +62,8 @@ impl Tasks {
         self.shutdown.trigger();
         let remaining = async { while self.running.join_next().await.is_some() {} };
         let _drained = tokio::time::timeout(DRAIN_TIMEOUT, remaining).await;
-        // Aborts the tasks that do not end before the deadline. We wait until they have ended, because the caller then stores what
-        // they leave in memory.
+        // Aborts the tasks that do not end in time, and waits for their end, because the caller then stores what they leave in
+        // memory.
         let _ended = self.shutdown.run_until_deadline(self.running.shutdown()).await;
         result.map_err(AppError::Server)
     }
@@ -76,8 +75,7 @@ pub(super) fn serve_admin(tasks: &mut Tasks, listener: TcpListener, readiness: R
     tasks.spawn(admin::serve(listener, routes, readiness, metrics.registry, port_metrics, shutdown));
 }
 
-/// Builds the gRPC service to which sidecars connect. Also starts a task that reads changes for all streams, and a task that
-/// records the streams in the database.
+/// Builds the gRPC service to which sidecars connect. Starts the tasks that read changes for all streams and record the streams.
 pub(super) fn sync_service(tasks: &mut Tasks, reader: FeedReader, parts: SyncParts) -> SyncService {
     let journal = Journal::new(parts.sidecars.clone()).run(parts.shutdown.clone());
     let reader = reader.run(parts.metrics.clone(), parts.shutdown.clone());

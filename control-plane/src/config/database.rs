@@ -10,8 +10,8 @@ use std::{
 };
 use url::Url;
 
-/// The accepted parameters of a PostgreSQL URL. We refuse others, because the driver would ignore a misspelt parameter and log it
-/// with its value.
+/// The accepted parameters of a PostgreSQL URL. We refuse others, because the driver ignores a misspelt parameter, and logs its
+/// value.
 const URL_PARAMETERS: [&str; 17] = [
     "sslmode",
     "ssl-mode",

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 /// Keys whose values are never printed. A test checks that the list of secret keys is complete.
 const SECRETS: [&str; 4] = ["database.url", "redis.url", "secrets.master_key", "secrets.previous_master_keys"];
 
-/// The merged settings, not yet parsed.
+/// The settings from all sources, merged but not yet parsed.
 pub struct ConfigInspection {
     merged: MergedSettings,
     dev: bool,

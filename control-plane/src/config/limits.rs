@@ -1,11 +1,9 @@
-//! `[connections]`, `[limits]`, `[quotas]` and `[registration]`: maximum numbers of connections, calls, stored objects and public
-//! agents.
+//! `[connections]`, `[limits]`, `[quotas]` and `[registration]`: maximum numbers of connections, calls, objects and public agents.
 
 use serde::Deserialize;
 use std::{ops::RangeInclusive, time::Duration};
 
-/// Upper bound of all numbers in this module, which bounds the memory of the rate limiter: it stores the time of each call of the
-/// last minute.
+/// Upper bound of all numbers in this module: the rate limiter keeps the time of each call of the last minute in memory.
 const MAX: u32 = 1_000_000;
 
 /// Bounds of the idle timeout, in seconds.

@@ -7,8 +7,8 @@ use serde_json::{Map, Value};
 /// Maximum length of `sub` in characters (OpenID Connect Core, section 2).
 const MAX_SUBJECT_LENGTH: usize = 255;
 
-/// Claims of other kinds of tokens, which issuers sign with the same keys: security events (such as logout tokens), and tokens that
-/// require proof of possession of a key.
+/// A token with one of these claims is for another purpose, although issuers sign it with the same keys: a security event (such as
+/// a logout token), or a token that requires proof of possession of a key.
 const FORBIDDEN_CLAIMS: [&str; 2] = ["events", "cnf"];
 
 /// The rules for the tokens of one issuer.

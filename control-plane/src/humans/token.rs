@@ -55,7 +55,7 @@ fn has_accepted_type(header: &Header) -> bool {
     ACCEPTED_TYPES.contains(&typ.strip_prefix("application/").unwrap_or(&typ))
 }
 
-/// Refuses header members that change how the payload is read. Ignores members that name a key (`jku`, `jwk`, `x5c`, ...): some
+/// False if a header member changes how the payload must be read. Ignores members that name a key (`jku`, `jwk`, `x5c`, ...): some
 /// issuers send them, but we only use keys from the issuer's JWK set.
 fn has_plain_payload(header: &Header) -> bool {
     let encoded = header.enc.is_some() || header.zip.is_some() || header.extras.inner().contains_key("b64");

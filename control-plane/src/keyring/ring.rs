@@ -31,7 +31,8 @@ pub struct SealedSecret(Vec<(String, String)>);
 pub enum Resealed {
     /// The secret was already encrypted with the key of `secrets.master_key`.
     Unchanged,
-    /// The secret was encrypted with a previous master key. Contains it encrypted with the key of `secrets.master_key`, as hex.
+    /// The secret was encrypted with a previous master key. Contains the new encryption with the key of `secrets.master_key`, as
+    /// hex.
     Changed(String),
     /// No configured master key decrypts the secret.
     Unreadable,

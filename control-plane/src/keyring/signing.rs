@@ -27,8 +27,7 @@ use std::sync::{
 };
 use zeroize::Zeroizing;
 
-/// How many new signing keys one transaction needs at most: in a new deployment, the key that signs and the key that will replace
-/// it.
+/// How many new signing keys one transaction needs at most: in a new deployment, the current and the next key.
 const KEYS_PER_TRANSACTION: usize = 2;
 
 /// Maximum number of attempts to load the signing key. An attempt fails if the key is revoked between two reads.

@@ -1,6 +1,6 @@
 //! Records the streams of this control plane in the database.
 //!
-//! New streams are recorded at once, many in one transaction, because we answer no ping of their sidecars before. The end of a
+//! New streams are recorded at once, many in one transaction, because we answer no ping of their sidecars before that. The end of a
 //! stream is recorded within about [`INTERVAL`]. We write the progress of open streams only while other control planes run, because
 //! only they read it. A row holds the whole state of a stream. So we can write a row again after a failure, or when we do not know
 //! whether the commit happened.
@@ -43,10 +43,10 @@ const MIN_PAUSE: Duration = Duration::from_millis(125);
 /// The interval at which a control plane that stops looks whether all its streams have ended.
 const STOP_INTERVAL: Duration = Duration::from_millis(25);
 
-/// How often we at least write our own row, so that other control planes do not conclude that we were killed.
+/// Maximum time between two writes of our own row. Without them, other control planes would conclude that we were killed.
 const SEEN_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How often we at least write our own row if the distributed revision has grown: other control planes may wait for this revision.
+/// Maximum time between two writes of our own row while the distributed revision grows: other control planes may wait for it.
 const NEWS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The largest number of streams in one transaction.
@@ -172,7 +172,7 @@ impl Journal {
         }
     }
 
-    /// Whether to write although no stream has changed: the interval is over, or a killed control plane left streams that we must end.
+    /// Whether to write although no stream has changed: our own row must be renewed, or a killed control plane left streams to end.
     fn is_due(&self, has_news: bool) -> bool {
         let interval = if has_news { NEWS_INTERVAL } else { SEEN_INTERVAL };
         let now = self.since_boot();

@@ -118,8 +118,7 @@ impl Sidecars {
             None => sidecars::next_service(self.0.store.read().await?.conn(), None).await?,
         };
         while let Some(current) = next {
-            // Each service may be read in a transaction of its own, because a process takes over the copy only of a process of the
-            // same service.
+            // A transaction for each service is enough, because a process takes over the copy only of a process of its own service.
             let mut read = self.0.store.read().await?;
             self.add_sidecars(&mut read, current, &mut receipt).await?;
             next = if service.is_none() && receipt.is_complete() {
@@ -174,8 +173,7 @@ impl Sidecars {
                 sidecar.refuses_by = Some(ended_at.saturating_add(max_staleness).saturating_add(CLOCK_MARGIN));
             }
             (None, None) => {
-                // Another control plane may confirm the sidecar at any time. `row.distributed` is `None` if that control plane was
-                // killed.
+                // Another control plane may confirm the sidecar at any time. `row.distributed` is `None` if that one was killed.
                 sidecar.is_connected = row.distributed.is_some();
                 sidecar.in_force = progress.in_force(row.distributed.unwrap_or_default());
                 sidecar.refuses_by = Some(self.0.clock.now().saturating_add(max_staleness));
@@ -216,8 +214,7 @@ impl Sidecars {
         Arc::clone(&self.0.name.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Call when other control planes have deleted our name. Until our streams are recorded under the new name, we do not confirm
-    /// their sidecars.
+    /// Call when other control planes have deleted our name. We confirm no sidecar until its stream is recorded under the new name.
     fn take_new_name(&self) {
         *self.0.name.lock().unwrap_or_else(PoisonError::into_inner) = random_name(&*self.0.rng);
     }

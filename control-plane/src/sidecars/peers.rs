@@ -18,7 +18,7 @@ struct ReadPeer {
 }
 
 impl Peers {
-    /// Replaces what we know by the rows of other control planes that were read at `now`.
+    /// Replaces the known rows of other control planes by those that were read at `now`.
     pub(super) fn read(&mut self, peers: Vec<Peer>, now: Duration) {
         let mut earlier = std::mem::take(&mut self.0);
         for peer in peers {

@@ -122,8 +122,8 @@ impl Streams {
         })
     }
 
-    /// Takes the streams whose rows we must write under our `name`. Removes ended streams that have no row, or whose sidecars
-    /// refuse all requests by now.
+    /// Takes the streams whose rows we must write under our `name`. Removes ended streams that have no row, or whose sidecar
+    /// refuses all requests by now.
     pub(super) fn take_unwritten(&mut self, name: &Arc<str>, selection: Selection) -> Vec<Unwritten> {
         let mut unwritten = Vec::new();
         for of_service in self.0.values_mut() {

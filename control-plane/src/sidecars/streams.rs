@@ -103,8 +103,7 @@ impl OpenStream {
         Arc::clone(&self.status)
     }
 
-    /// Waits until the stream is recorded in the database; the sidecar must not be confirmed before. Never returns if its process
-    /// already has a later stream here.
+    /// Waits until the stream is recorded; do not confirm the sidecar before. Never returns if the process has a later stream here.
     pub async fn record(&self) {
         self.sidecars.streams().insert(self.status());
         while !self.may_be_confirmed() {
@@ -127,8 +126,7 @@ impl Drop for OpenStream {
 
 impl State {
     fn progress(&self) -> SidecarProgress {
-        // A sidecar that has applied all our messages lacks no change up to `covered`: the changes that we did not send do not
-        // concern it.
+        // A sidecar that has applied all our messages lacks no change up to `covered`: other changes do not concern the sidecar.
         let has_all = self.reported >= self.sent;
         SidecarProgress {
             applied: if has_all { self.reported.max(self.covered) } else { self.reported },
@@ -191,8 +189,7 @@ impl StreamStatus {
         self.end(Phase::Left);
     }
 
-    /// Call when the sidecar resumes at the revision of its view. Only its first report shows for certain that it decides with this
-    /// view.
+    /// Call when the sidecar resumes at the revision of its view. Only its first report shows that it decides with this view.
     pub fn resumes_at(&self, revision: Revision) {
         let mut state = self.state();
         (state.sent, state.covered) = (revision, revision);
@@ -257,8 +254,8 @@ impl StreamStatus {
         self.state().previous = None;
     }
 
-    /// Whether the sidecar of this ended stream refuses all requests by now, even according to a control plane whose clock is
-    /// behind.
+    /// Whether the sidecar of this ended stream refuses all requests by now, even for a control plane whose clock is behind. A
+    /// sidecar that was never confirmed counts as confirmed at boot.
     pub(super) fn has_expired(&self) -> bool {
         let confirmed_by = self.state().confirmed_by.unwrap_or_default();
         let age = self.clock.since_boot().saturating_sub(confirmed_by);

@@ -255,8 +255,7 @@ async fn receipt_is_complete_when_the_sidecar_of_a_killed_control_plane_reconnec
     assert_eq!((receipt.sidecars, receipt.is_complete()), (1, true), "{receipt:?}");
 }
 
-/// A process that takes over a copy on disk names the previous process, whose stream may still be open at an unresponsive control
-/// plane.
+/// A process that takes over a copy on disk names the previous process, whose stream may still be open at another control plane.
 #[tokio::test(flavor = "multi_thread")]
 async fn earlier_process_is_forgotten_when_its_stream_has_ended() {
     let deployment = Deployment::new().await;
@@ -344,8 +343,7 @@ async fn jump_of_the_wall_clock_does_not_make_a_connected_sidecar_refuse() {
     assert_eq!((receipt.expired, receipt.is_complete()), (1, true), "{receipt:?}");
 }
 
-/// While the database is locked, a control plane still confirms a sidecar that had a stream to it before. After a restart of the
-/// control plane, receipts still count the sidecar for long enough, by its row.
+/// A sidecar that had a stream to the control plane before is still confirmed in an outage; after a restart, its row still counts.
 #[tokio::test(flavor = "multi_thread")]
 async fn sidecar_that_reconnects_in_an_outage_continues_and_is_recorded_later() {
     let deployment = Deployment::new().await;

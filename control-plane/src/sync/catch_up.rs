@@ -190,7 +190,7 @@ impl Follower {
         }
         let last = page.bodies.len().saturating_sub(1);
         for (index, body) in page.bodies.into_iter().enumerate() {
-            // Only the last message has the new revision, because only with it the sidecar has all changes up to there.
+            // Only the last message has the new revision, because before it, the sidecar lacks some of the changes.
             let revision = if index == last { until } else { self.sent_revision };
             self.send_delta(body, revision).await?;
         }

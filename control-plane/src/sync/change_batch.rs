@@ -22,8 +22,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-/// Maximum number of entries of the change feed in a batch, so that the batch after a long interruption can be read within the
-/// timeout of a transaction.
+/// Maximum number of entries of the change feed in a batch, so that even after a long interruption, a read ends before its timeout.
 const MAX_BATCH: ReadLimit = ReadLimit::entries(4096);
 
 /// A revoked token or session.

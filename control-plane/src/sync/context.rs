@@ -27,8 +27,7 @@ pub struct SidecarSettings {
 /// as a change of the service's settings, which causes a check at once.
 pub const KEY_CHECK_INTERVAL: Duration = Duration::from_secs(30);
 
-/// The secret from which we derive a key for each service: streams of the service name agents by hashes that are made with this
-/// key.
+/// The secret from which we derive a key for each service: its streams name agents by hashes that are made with this key.
 #[derive(Clone)]
 pub struct AgentHashSecret(Zeroizing<[u8; HASH_KEY_LEN]>);
 
@@ -42,8 +41,8 @@ impl AgentHashSecret {
     }
 }
 
-/// How many reads for streams that catch up may run at the same time. When many sidecars connect at once, their reads must not use all
-/// connections to the database.
+/// How many reads for streams that catch up may run at the same time. If many sidecars connect at once, these must not use all
+/// database connections.
 const MAX_READS: usize = 2;
 
 /// The reads of the database for streams that catch up: one at a time for each owner, who may have hundreds of services.
@@ -100,8 +99,8 @@ pub(super) struct SyncContext {
 }
 
 impl SyncContext {
-    /// The position of the change feed, read after this call. `None` if other control planes consider this one killed: then we must not
-    /// confirm sidecars.
+    /// The position of the change feed, read after this call. `None` if other control planes consider this one killed, so that it
+    /// must not confirm sidecars.
     pub(super) async fn position(&self) -> Result<Option<FeedPosition>, Status> {
         let read = async {
             let mut read = self.parts.store.read().await?;
@@ -151,8 +150,8 @@ pub(super) fn shutting_down() -> Status {
     Status::unavailable("the server is shutting down")
 }
 
-/// The gRPC status for a stream that was too slow: its changes were deleted before it sent them. The sidecar reconnects, and gets a
-/// snapshot if it cannot resume.
+/// The gRPC status for a stream that was too slow: its changes were deleted before it sent them. The sidecar reconnects, and may
+/// get a snapshot.
 pub(super) fn changes_deleted() -> Status {
     Status::unavailable("changes were deleted before they were sent; reconnect to resume")
 }

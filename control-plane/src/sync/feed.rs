@@ -21,8 +21,8 @@ use std::{
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 
-/// Maximum number of batches that wait for a follower (the stream to one sidecar). If more would wait, the stream ends, and its
-/// sidecar reconnects.
+/// Maximum number of batches that wait for a follower (the stream to one sidecar). With more, its stream ends, and the sidecar
+/// reconnects.
 const MAX_LAG: usize = 1024;
 
 /// Maximum size in bytes of the batches that wait for a follower. A batch that alone is larger may wait if no other does.
@@ -175,8 +175,7 @@ impl SharedParts {
 pub(super) struct Subscription {
     feed: ChangeFeed,
     service: ServiceId,
-    /// The queue contains all changes above this revision that concern the service. The follower must read the changes up to it
-    /// itself.
+    /// The queue contains all changes above this revision that concern the service. The follower must read earlier ones itself.
     pub(super) start: Revision,
     /// The batches that concern the service. Closed if the follower is too slow, or if changes were deleted before they were read.
     pub(super) batches: mpsc::Receiver<ServiceBatch>,
@@ -279,9 +278,8 @@ impl ChangeFeed {
         }
     }
 
-    /// Puts a batch, the changes above `since`, into the queues of the subscribers that it concerns. If some of these changes were
-    /// deleted before they were read, removes all subscribers instead, so that the sidecars reconnect and resume from their
-    /// revisions.
+    /// Puts a batch, the changes above `since`, into the queues of the subscribers that it concerns. If changes were deleted before
+    /// they were read, removes all subscribers instead, so that the sidecars reconnect and resume from their revisions.
     fn distribute(&self, batch: ChangeBatch, since: Revision) {
         let ChangeBatch { range, read_at, all_services, unbound_tokens, by_service } = batch;
         let (all_services, unbound_tokens) = (BatchPart::new(all_services), BatchPart::new(unbound_tokens));

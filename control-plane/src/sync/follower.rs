@@ -1,5 +1,4 @@
-//! A follower (the stream to one sidecar) sends a snapshot or the missed changes first (`catch_up`), then every change after its
-//! commit.
+//! A follower (the stream to one sidecar) first sends a snapshot or the missed changes (`catch_up`), then each new change.
 //!
 //! Invariant: a pong (the reply to a ping of the sidecar) confirms a revision. We send it only after all changes up to this revision.
 
@@ -230,7 +229,7 @@ impl Follower {
         if changes.is_deleted { Err(invalid_key()) } else { Ok(false) }
     }
 
-    /// Sends changes. Only the last message has the new revision, because only with it the sidecar has all changes up to there.
+    /// Sends changes. Only the last message has the new revision, because before it, the sidecar lacks some of the changes.
     async fn send_changes(&mut self, revision: Revision, changes: &Changes) -> Result<(), Status> {
         let format = Arc::clone(&self.format);
         let mut bodies = format.bodies(PageKind::Changes, changes).peekable();
@@ -312,8 +311,7 @@ impl Follower {
         Ok(false)
     }
 
-    /// Sends the batches in the queue, so that all changes up to the distributed revision are sent. Returns true if the sidecar needs a
-    /// snapshot.
+    /// Sends the queued batches, and thus all changes up to the distributed revision. Returns true if the sidecar needs a snapshot.
     async fn forward_queued(&mut self, subscription: &mut Subscription) -> Result<bool, Status> {
         // Read this revision before the queue, which then has all batches up to it that concern the service.
         let distributed = *subscription.distributed.borrow_and_update();

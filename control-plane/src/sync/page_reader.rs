@@ -39,7 +39,7 @@ const GRANT_SIZE: usize = 48;
 /// pages, because an agent with many roles can be in each of them.
 const MAX_RUN_SIZE: usize = 2 * 1024 * 1024;
 
-/// Streams that receive the same data.
+/// The streams of one service, which receive the same data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct StreamGroup {
     pub service: ServiceId,

@@ -10,8 +10,7 @@ use tonic::{Status, Streaming};
 /// How many pings a sidecar may send at once.
 const MAX_BURST: u32 = 20;
 
-/// How often we read a ping of a sidecar that has sent [`MAX_BURST`] pings at once; further pings wait. Our sidecars ping at most
-/// once per second.
+/// How often we read a ping from a sidecar that has just sent [`MAX_BURST`] pings. Our sidecars ping at most once per second.
 const PING_INTERVAL: Duration = Duration::from_millis(500);
 
 /// A sidecar is silent if it has sent nothing for more than this number of checks, which are 30 seconds apart by default. It should
@@ -40,8 +39,7 @@ impl PingReceiver {
         Self { requests, stream, allowance: MAX_BURST, refill, unanswered: None, has_ended: false, silent_checks: 0 }
     }
 
-    /// Fails if the sidecar has sent nothing for too long. The follower calls this whenever it checks the API key, so it needs no timer of
-    /// its own.
+    /// Fails if the sidecar has sent nothing for too long. The follower calls this whenever it checks the API key.
     pub(super) fn check_silence(&mut self) -> Result<(), Status> {
         self.silent_checks = self.silent_checks.saturating_add(1);
         if self.silent_checks > MAX_SILENT_CHECKS {
@@ -58,8 +56,8 @@ impl PingReceiver {
         }
     }
 
-    /// Receives pings while the stream catches up, and returns when a request fails. Keeps only the last ping, because its answer also
-    /// answers the earlier ones.
+    /// Receives pings while the stream catches up, and returns when a request fails. Keeps only the last ping, because its answer
+    /// also answers the earlier ones.
     pub(super) async fn collect(&mut self) -> Status {
         loop {
             match self.receive().await {

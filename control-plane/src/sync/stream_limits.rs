@@ -1,5 +1,4 @@
-//! Limits how many streams the sidecars of an owner may have open, and how many they may open in a minute. Each control plane counts
-//! only its own streams.
+//! Limits how many streams to this control plane the sidecars of an owner may have open, and how many they may open in a minute.
 
 use crate::{
     domain::{agent::OwnerHash, service::ServiceKey},
@@ -10,8 +9,7 @@ use prometheus::IntCounterVec;
 use std::{sync::Arc, time::Duration};
 use tonic::Status;
 
-/// A control plane may have this many streams per connection that its sync port accepts: a sidecar has a stream for each of its
-/// services.
+/// A control plane may have this many streams per connection to its sync port: a sidecar has a stream for each of its services.
 const STREAMS_PER_CONNECTION: usize = 2;
 
 /// The sidecars of one owner may have a quarter of all streams, so that those of other owners can connect, too.

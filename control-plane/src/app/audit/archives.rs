@@ -89,8 +89,7 @@ impl Archives {
         self.0.keys().map(String::as_str).collect()
     }
 
-    /// Whether the archives contain exactly the archived entries of a chain. `floor`: which entry was archived last, according to
-    /// the database.
+    /// Whether the archives contain exactly the archived entries of a chain. `floor`: the last of them, says the database.
     pub fn end_at(&self, chain: &str, floor: Option<&ChainMark>) -> bool {
         let last = self.0.get(chain).map(|(length, hash)| (*length, hash));
         last == floor.map(|floor| (floor.length, &floor.hash))
